@@ -1,0 +1,34 @@
+# Install rules, in two components: Lockstep_Runtime (the shared library, when it is one) and Lockstep_Development.
+
+include(CMakePackageConfigHelpers)
+
+set(LOCKSTEP_INSTALL_CMAKEDIR ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
+
+install(TARGETS lockstep EXPORT LockstepTargets
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Lockstep_Runtime NAMELINK_COMPONENT Lockstep_Development
+  ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Lockstep_Development)
+
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/lockstep ${PROJECT_BINARY_DIR}/include/lockstep
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT Lockstep_Development
+  FILES_MATCHING PATTERN "*.h")
+
+install(EXPORT LockstepTargets NAMESPACE Lockstep::
+  DESTINATION ${LOCKSTEP_INSTALL_CMAKEDIR} COMPONENT Lockstep_Development)
+
+configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/LockstepConfig.cmake.in LockstepConfig.cmake
+  INSTALL_DESTINATION ${LOCKSTEP_INSTALL_CMAKEDIR}
+  NO_CHECK_REQUIRED_COMPONENTS_MACRO)
+write_basic_package_version_file(LockstepConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES
+    ${CMAKE_CURRENT_BINARY_DIR}/LockstepConfig.cmake
+    ${CMAKE_CURRENT_BINARY_DIR}/LockstepConfigVersion.cmake
+    ${CMAKE_CURRENT_LIST_DIR}/FindLibTorch.cmake
+  DESTINATION ${LOCKSTEP_INSTALL_CMAKEDIR} COMPONENT Lockstep_Development)
+
+# For programs built without CMake. The folder of LibTorch can be given again: --define-variable=torch_dir=...
+if(LibTorch_DIR_USED)
+  set(LOCKSTEP_PC_TORCH_DIR ${LibTorch_DIR_USED})
+  configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep.pc.in lockstep.pc @ONLY)
+  install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lockstep.pc
+    DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT Lockstep_Development)
+endif()

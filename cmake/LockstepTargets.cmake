@@ -1,0 +1,117 @@
+# The library's targets and the functions by which a floor adds to them:
+#
+#   lockstep_plain_sources(a.cpp ...)       objects that know no torch: it is not even on their include path
+#   lockstep_torch_sources(b.cpp ...)       objects that see torch
+#   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...])
+#   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...])
+#
+# A test links the objects and not the library, so that it reaches hidden symbols of a shared build too. The plain tests
+# (ctest label `plain`) also run under ThreadSanitizer; everything runs under AddressSanitizer.
+
+# Flags of Lockstep's own code. They stay private to its targets: a program that uses the library gets none of them.
+function(lockstep_own_flags target)
+  target_compile_features(${target} PRIVATE cxx_std_20)
+  set_target_properties(${target} PROPERTIES
+    CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden
+    VISIBILITY_INLINES_HIDDEN ON
+    POSITION_INDEPENDENT_CODE ON)
+  target_compile_options(${target} PRIVATE
+    -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+    $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>
+    # A compiler that fuses a*b+c in one place and not in another breaks the promise of equal bits.
+    -ffp-contract=off)
+  if(LOCKSTEP_SANITIZE)
+    target_compile_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -g1)
+    target_link_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE})
+  endif()
+endfunction()
+
+function(lockstep_own_includes target)
+  target_include_directories(${target} PUBLIC
+    $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
+    $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
+    $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+endfunction()
+
+add_library(lockstep_plain OBJECT)
+lockstep_own_flags(lockstep_plain)
+lockstep_own_includes(lockstep_plain)
+target_link_libraries(lockstep_plain PUBLIC Threads::Threads)
+
+if(LOCKSTEP_WITH_TORCH)
+  add_library(lockstep $<TARGET_OBJECTS:lockstep_plain>)
+  add_library(Lockstep::lockstep ALIAS lockstep)
+  lockstep_own_flags(lockstep)
+  lockstep_own_includes(lockstep)
+  target_compile_features(lockstep PUBLIC cxx_std_20)
+  target_link_libraries(lockstep PUBLIC LibTorch::LibTorch Threads::Threads)
+  set_target_properties(lockstep PROPERTIES
+    LINKER_LANGUAGE CXX
+    VERSION ${PROJECT_VERSION}
+    SOVERSION ${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR}
+    INSTALL_RPATH_USE_LINK_PATH ON)
+endif()
+
+function(lockstep_absolute out)
+  set(paths ${ARGN})
+  list(TRANSFORM paths PREPEND ${CMAKE_CURRENT_SOURCE_DIR}/)
+  set(${out} ${paths} PARENT_SCOPE)
+endfunction()
+
+function(lockstep_plain_sources)
+  lockstep_absolute(sources ${ARGN})
+  target_sources(lockstep_plain PRIVATE ${sources})
+endfunction()
+
+function(lockstep_torch_sources)
+  if(NOT LOCKSTEP_WITH_TORCH)
+    return()
+  endif()
+  if(NOT TARGET lockstep_torch)
+    add_library(lockstep_torch OBJECT)
+    lockstep_own_flags(lockstep_torch)
+    lockstep_own_includes(lockstep_torch)
+    target_link_libraries(lockstep_torch PUBLIC LibTorch::LibTorch Threads::Threads)
+    target_sources(lockstep PRIVATE $<TARGET_OBJECTS:lockstep_torch>)
+  endif()
+  lockstep_absolute(sources ${ARGN})
+  target_sources(lockstep_torch PRIVATE ${sources})
+endfunction()
+
+# Every failure that a sanitizer sees fails its test. The suppression files say why each entry is there.
+set(LOCKSTEP_SANITIZER_ENVIRONMENT
+  "ASAN_OPTIONS=detect_stack_use_after_return=1:check_initialization_order=1"
+  "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_LIST_DIR}/sanitizers/lsan.supp:print_suppressions=0"
+  "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1"
+  "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_LIST_DIR}/sanitizers/tsan.supp")
+
+function(lockstep_add_test name label)
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT" "LIBRARIES")
+  add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
+  lockstep_own_flags(${name})
+  target_compile_definitions(${name} PRIVATE LOCKSTEP_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data")
+  target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} nlohmann_json::nlohmann_json GTest::gtest_main)
+  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT 120)
+  endif()
+  set_tests_properties(${name} PROPERTIES
+    LABELS ${label}
+    TIMEOUT ${arg_TIMEOUT}
+    ENVIRONMENT "${LOCKSTEP_SANITIZER_ENVIRONMENT}")
+endfunction()
+
+function(lockstep_plain_test name)
+  if(LOCKSTEP_BUILD_TESTS)
+    lockstep_add_test(${name} plain ${ARGN})
+    target_link_libraries(${name} PRIVATE lockstep_plain)
+  endif()
+endfunction()
+
+function(lockstep_torch_test name)
+  if(LOCKSTEP_BUILD_TESTS AND LOCKSTEP_WITH_TORCH)
+    lockstep_add_test(${name} torch ${ARGN})
+    target_link_libraries(${name} PRIVATE lockstep_plain $<TARGET_NAME_IF_EXISTS:lockstep_torch> LibTorch::LibTorch)
+  endif()
+endfunction()
