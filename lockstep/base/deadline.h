@@ -1,0 +1,48 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+
+namespace lockstep {
+
+/// The moment at which a wait gives up. Passed instead of a number of seconds, so that nested waits share one end.
+/// Counts on the monotonic clock: changes of the wall clock have no effect.
+class Deadline {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  static Deadline never() { return Deadline(std::nullopt); }
+  static Deadline at(Clock::time_point end) { return Deadline(end); }
+
+  template <class Rep, class Period>
+  static Deadline after(std::chrono::duration<Rep, Period> wait) {
+    const auto now = Clock::now();
+    // A wait longer than the clock can count is no deadline at all.
+    if (std::chrono::duration<double>(wait) >= std::chrono::duration<double>(Clock::time_point::max() - now)) return never();
+    return Deadline(now + std::chrono::duration_cast<Clock::duration>(wait));
+  }
+
+  bool is_never() const { return !end_; }
+  bool expired() const { return end_ && Clock::now() >= *end_; }
+
+  /// Time left, never negative; `Clock::duration::max()` without a deadline.
+  Clock::duration remaining() const {
+    if (!end_) return Clock::duration::max();
+    const auto left = *end_ - Clock::now();
+    return left > Clock::duration::zero() ? left : Clock::duration::zero();
+  }
+
+  /// The earlier of the two.
+  friend Deadline earlier(const Deadline& a, const Deadline& b) {
+    if (!a.end_) return b;
+    if (!b.end_) return a;
+    return *a.end_ <= *b.end_ ? a : b;
+  }
+
+ private:
+  explicit Deadline(std::optional<Clock::time_point> end) : end_(end) {}
+
+  std::optional<Clock::time_point> end_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/export.h"
+
+namespace lockstep {
+
+/// The parts of a device name such as "/job:worker/replica:0/task:1/device:GPU:0". Parts that the name leaves open are
+/// empty; "cpu:0" gives only a type and an index.
+struct DeviceName {
+  std::optional<std::string> job;
+  std::optional<int> replica;
+  std::optional<int> task;
+  std::string type;  ///< "CPU", "GPU", ...; empty: none given
+  std::optional<int> index;
+
+  bool operator==(const DeviceName&) const = default;
+};
+
+/// Reads a name in any of the usual spellings: "cpu:0", "/gpu:1", "GPU", "/gpu:*", "/job:worker/task:1/device:GPU:0".
+/// A name that makes no sense is InvalidArgument.
+LOCKSTEP_EXPORT DeviceName parse_device(std::string_view name);
+
+/// The parts that are present, in full spelling: "/job:worker/task:1/device:GPU:0"; an open index is "*".
+LOCKSTEP_EXPORT std::string to_string(const DeviceName& name);
+
+/// Fills in what `name` leaves open, from `default_name` and then from the first CPU of this machine:
+///
+///     to_string(canonicalize("gpu:1"))                       // "/job:localhost/replica:0/task:0/device:GPU:1"
+///     to_string(canonicalize("cpu:0", "/job:worker/task:1")) // "/job:worker/replica:0/task:1/device:CPU:0"
+LOCKSTEP_EXPORT DeviceName canonicalize(std::string_view name, std::string_view default_name = "");
+
+/// The same device seen from within its own worker: "/replica:0/device:GPU:1".
+LOCKSTEP_EXPORT DeviceName canonicalize_without_job_and_task(std::string_view name);
+
+/// `name` made full from the device that is current: what "" or "cpu" means there.
+LOCKSTEP_EXPORT DeviceName resolve(std::string_view name, std::string_view current);
+
+/// `base`, with every part that `device` names replaced.
+LOCKSTEP_EXPORT DeviceName merge(std::string_view base, std::string_view device);
+
+/// The CPU of the machine that `device` is in.
+LOCKSTEP_EXPORT DeviceName host_for(std::string_view device);
+
+/// All devices of a machine with `num_gpus` GPUs: these, or its CPU where it has none.
+LOCKSTEP_EXPORT std::vector<std::string> local_devices(int num_gpus);
+
+/// {"cpu:0", ..., "cpu:<n-1>"}: n replicas that share the cores of this machine.
+LOCKSTEP_EXPORT std::vector<std::string> cpus(int n);
+
+/// {"gpu:0", ..., "gpu:<n-1>"}.
+LOCKSTEP_EXPORT std::vector<std::string> gpus(int n);
+
+/// The devices of a mirrored strategy in full spelling; replica k runs on the k-th. They must be at least one, of one
+/// worker, each named once.
+LOCKSTEP_EXPORT std::vector<DeviceName> plan_mirrored_devices(const std::vector<std::string>& devices);
+
+}  // namespace lockstep

@@ -1,0 +1,44 @@
+#include "lockstep/base/error.h"
+
+#include <array>
+#include <utility>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep {
+
+std::string_view to_string(Code code) {
+  switch (code) {
+    case Code::InvalidArgument: return "INVALID_ARGUMENT";
+    case Code::FailedPrecondition: return "FAILED_PRECONDITION";
+    case Code::OutOfRange: return "OUT_OF_RANGE";
+    case Code::NotFound: return "NOT_FOUND";
+    case Code::AlreadyExists: return "ALREADY_EXISTS";
+    case Code::Unavailable: return "UNAVAILABLE";
+    case Code::DeadlineExceeded: return "DEADLINE_EXCEEDED";
+    case Code::DataLoss: return "DATA_LOSS";
+    case Code::ResourceExhausted: return "RESOURCE_EXHAUSTED";
+    case Code::Cancelled: return "CANCELLED";
+    case Code::Unimplemented: return "UNIMPLEMENTED";
+    case Code::Internal: return "INTERNAL";
+  }
+  return "UNKNOWN";
+}
+
+Error::Error(Code code, int number, ErrorText text) : code_(code), number_(number), text_(std::move(text)) { format(); }
+
+void Error::add_where(const std::string& place) {
+  text_.where += text_.where.empty() ? place : ", " + place;
+  format();
+}
+
+void Error::format() {
+  message_ = str("error[L", number_, "]: ", text_.what);
+  const std::array<std::pair<const char*, const std::string*>, 3> parts{
+      {{"where: ", &text_.where}, {"seen:  ", &text_.seen}, {"help:  ", &text_.help}}};
+  for (const auto& [label, part] : parts) {
+    if (!part->empty()) message_ += str("\n  ", label, *part);
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,127 @@
+#pragma once
+
+#include <exception>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/export.h"
+
+namespace lockstep {
+
+/// What kind of failure an error is; the usual set, so that programs can decide what to do about it.
+enum class Code {
+  InvalidArgument,     ///< the value, shape, structure or name given is wrong
+  FailedPrecondition,  ///< the call is right but not here or not now (wrong context, wrong order)
+  OutOfRange,          ///< past the end
+  NotFound,
+  AlreadyExists,
+  Unavailable,       ///< a peer is gone
+  DeadlineExceeded,  ///< a wait ran into its deadline
+  DataLoss,          ///< a file is corrupt
+  ResourceExhausted,
+  Cancelled,
+  Unimplemented,
+  Internal,  ///< a bug in Lockstep
+};
+
+LOCKSTEP_EXPORT std::string_view to_string(Code code);  ///< "INVALID_ARGUMENT", ...
+
+/// The parts of a message. `what` is one line that a person understands without the rest; empty parts are not printed.
+struct ErrorText {
+  std::string what;   ///< what went wrong
+  std::string where;  ///< which replica, step, operation
+  std::string seen;   ///< the evidence: values, shapes, times
+  std::string help;   ///< what to do about it
+};
+
+/// Base of every exception that Lockstep throws. `what()` prints as one block:
+///
+///     error[L201]: Method requires being in cross-replica context, use ...
+///       where: reduce, on replica 1
+///       help:  call strategy.reduce outside of the function given to run
+///
+/// The number names the kind of mistake and never changes; `explain(number)` tells more about it.
+class LOCKSTEP_EXPORT Error : public std::exception {
+ public:
+  Error(Code code, int number, ErrorText text);
+
+  const char* what() const noexcept override { return message_.c_str(); }
+  Code code() const noexcept { return code_; }
+  int number() const noexcept { return number_; }
+  const ErrorText& text() const noexcept { return text_; }
+
+  /// Adds a place to `where`; used while an error travels upwards ("on replica 1").
+  void add_where(const std::string& place);
+
+  /// Throws a copy with its most derived type.
+  [[noreturn]] virtual void raise() const { throw *this; }
+
+ private:
+  void format();
+
+  Code code_;
+  int number_;
+  ErrorText text_;
+  std::string message_;
+};
+
+namespace detail {
+template <class Derived, Code kCode>
+class TypedError : public Error {
+ public:
+  TypedError(int number, ErrorText text) : Error(kCode, number, std::move(text)) {}
+  [[noreturn]] void raise() const override { throw static_cast<const Derived&>(*this); }
+};
+}  // namespace detail
+
+#define LOCKSTEP_ERROR_TYPE(Name)                                                                        \
+  class LOCKSTEP_EXPORT Name final : public detail::TypedError<Name, Code::Name> {                       \
+   public:                                                                                               \
+    using TypedError::TypedError;                                                                        \
+  }
+
+LOCKSTEP_ERROR_TYPE(InvalidArgument);
+LOCKSTEP_ERROR_TYPE(FailedPrecondition);
+LOCKSTEP_ERROR_TYPE(OutOfRange);
+LOCKSTEP_ERROR_TYPE(NotFound);
+LOCKSTEP_ERROR_TYPE(AlreadyExists);
+LOCKSTEP_ERROR_TYPE(Unavailable);
+LOCKSTEP_ERROR_TYPE(DeadlineExceeded);
+LOCKSTEP_ERROR_TYPE(DataLoss);
+LOCKSTEP_ERROR_TYPE(ResourceExhausted);
+LOCKSTEP_ERROR_TYPE(Cancelled);
+LOCKSTEP_ERROR_TYPE(Unimplemented);
+LOCKSTEP_ERROR_TYPE(Internal);
+
+#undef LOCKSTEP_ERROR_TYPE
+
+/// Kinds of mistakes, by number. The hundreds group them: 1xx peers and waiting, 2xx contexts and calls, 3xx structures,
+/// shapes and devices, 4xx variables, 9xx bugs of our own.
+namespace errors {
+inline constexpr int kTimeout = 101;             ///< a replica did not reach a meeting in time
+inline constexpr int kUnequalMeetings = 102;     ///< replicas made different numbers of merge calls or collectives
+inline constexpr int kDifferentCollective = 103; ///< replicas met in different operations, shapes or types
+inline constexpr int kWrongContext = 201;        ///< the call needs another context
+inline constexpr int kMixedStrategies = 202;     ///< two strategies in one place
+inline constexpr int kConcurrentRun = 203;       ///< a second run on one strategy at the same time
+inline constexpr int kBadOption = 204;           ///< an option has a value that makes no sense
+inline constexpr int kNotAvailable = 205;        ///< not built in, or not supported here
+inline constexpr int kSeedInsideRun = 206;       ///< torch::manual_seed inside a replica function
+inline constexpr int kStructure = 301;           ///< structures differ or do not fit
+inline constexpr int kShape = 302;               ///< shapes, ranks or axes do not fit
+inline constexpr int kDtype = 303;               ///< the element type does not fit
+inline constexpr int kDevice = 304;              ///< a device name is unknown, doubled or missing
+inline constexpr int kDestination = 305;         ///< the destinations of a reduction make no sense
+inline constexpr int kNotReducible = 306;        ///< the value cannot be reduced this way
+inline constexpr int kComponent = 307;           ///< a distributed value used where one component is needed
+inline constexpr int kVariableMode = 401;        ///< synchronization or aggregation is not possible
+inline constexpr int kVariableAssign = 402;      ///< this assignment is not possible
+inline constexpr int kVariableName = 403;        ///< replicas created different variables
+inline constexpr int kInternal = 901;            ///< a bug in Lockstep
+}  // namespace errors
+
+/// One paragraph about a kind of mistake, for people; empty for an unknown number.
+LOCKSTEP_EXPORT std::string_view explain(int number);
+
+}  // namespace lockstep
