@@ -18,6 +18,8 @@ function(lockstep_own_flags target)
     POSITION_INDEPENDENT_CODE ON)
   target_compile_options(${target} PRIVATE
     -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
+    # Options are aggregates: naming only some of the fields is how they are used.
+    -Wno-missing-field-initializers
     $<$<BOOL:${LOCKSTEP_WERROR}>:-Werror>
     # A compiler that fuses a*b+c in one place and not in another breaks the promise of equal bits.
     -ffp-contract=off)
