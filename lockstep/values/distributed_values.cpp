@@ -1,0 +1,25 @@
+#include "lockstep/values/distributed_values.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::detail {
+
+void throw_component_out_of_range(const char* kind, std::size_t index, std::size_t size) {
+  throw InvalidArgument(errors::kComponent,
+                        {.what = str("component ", index, " of a ", kind, " with ", counted(size, "component"),
+                                     ": tuple index out of range"),
+                         .help = "a distributed value has one component per local replica; build it with as many "
+                                 "components as the strategy has local replicas"});
+}
+
+void throw_not_inside_replica(std::size_t size) {
+  throw InvalidArgument(
+      errors::kComponent,
+      {.what = str("a PerReplica of ", counted(size, "component"), " is used as one value, but this thread is ",
+                   "not inside a replica context"),
+       .help = "use it inside the function given to run, or choose: strategy.reduce(...) for one value, "
+               "strategy.local_results(...) or operator[] for single components"});
+}
+
+}  // namespace lockstep::detail

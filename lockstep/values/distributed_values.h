@@ -1,0 +1,119 @@
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/values/current_component.h"
+#include "lockstep/values/distributed_fwd.h"
+
+namespace lockstep {
+
+namespace detail {
+[[noreturn]] LOCKSTEP_EXPORT void throw_component_out_of_range(const char* kind, std::size_t index, std::size_t size);
+[[noreturn]] LOCKSTEP_EXPORT void throw_not_inside_replica(std::size_t size);
+}  // namespace detail
+
+/// What PerReplica and Mirrored have in common: one component per local replica, in the order of replicas. `Self` says
+/// which component `get` chooses.
+template <template <class> class Self, class T>
+class DistributedValues {
+ public:
+  using value_type = T;
+  /// A std::vector, but for bool, whose vector has no elements to refer to.
+  using container_type = std::conditional_t<std::is_same_v<T, bool>, std::deque<bool>, std::vector<T>>;
+
+  explicit DistributedValues(std::vector<T> components) {
+    if constexpr (std::is_same_v<container_type, std::vector<T>>)
+      components_ = std::move(components);
+    else
+      components_.assign(components.begin(), components.end());
+  }
+
+  /// A value with components f(0), f(1), ..., f(size - 1).
+  template <class F>
+  static Self<T> generate(std::size_t size, F&& f) {
+    std::vector<T> components;
+    components.reserve(size);
+    for (std::size_t k = 0; k < size; ++k) components.push_back(f(k));
+    return Self<T>(std::move(components));
+  }
+
+  std::size_t size() const { return components_.size(); }
+
+  /// Component k; InvalidArgument if there is none.
+  const T& operator[](std::size_t k) const {
+    check(k);
+    return components_[k];
+  }
+  T& operator[](std::size_t k) {
+    check(k);
+    return components_[k];
+  }
+
+  auto begin() const { return components_.begin(); }
+  auto end() const { return components_.end(); }
+  auto begin() { return components_.begin(); }
+  auto end() { return components_.end(); }
+
+  const container_type& values() const { return components_; }
+
+  /// Moves the components out.
+  std::vector<T> release() && {
+    if constexpr (std::is_same_v<container_type, std::vector<T>>)
+      return std::move(components_);
+    else
+      return std::vector<T>(components_.begin(), components_.end());
+  }
+
+  /// The same kind of value with `f(component)` in place of each component: `batch.map(&Digits::image)`.
+  template <class F>
+  auto map(F&& f) const {
+    using U = std::decay_t<std::invoke_result_t<F&, const T&>>;
+    static_assert(!std::is_void_v<U>, "map needs a function that returns the new component");
+    return Self<U>::generate(size(), [&](std::size_t k) -> U { return std::invoke(f, components_[k]); });
+  }
+
+  /// The component that this thread stands for; see the class for what happens elsewhere.
+  const T& get() const& { return (*this)[Self<T>::chosen(size())]; }
+  T get() && { return std::move((*this)[Self<T>::chosen(size())]); }
+
+  operator const T&() const { return get(); }
+
+ private:
+  void check(std::size_t k) const {
+    if (k >= size()) [[unlikely]]
+      detail::throw_component_out_of_range(Self<T>::kKind, k, size());
+  }
+
+  container_type components_;
+};
+
+namespace detail {
+
+template <class T>
+concept TupleLike = requires { std::tuple_size<T>::value; };
+
+}  // namespace detail
+
+/// Part I of every component, for `auto [loss, hits] = per_replica_of_pairs;`.
+template <std::size_t I, template <class> class Kind, detail::TupleLike T>
+  requires is_distributed_v<Kind<T>>
+auto get(const Kind<T>& value) {
+  using std::get;
+  return value.map([](const T& component) { return get<I>(component); });
+}
+
+template <std::size_t I, template <class> class Kind, detail::TupleLike T>
+  requires is_distributed_v<Kind<T>>
+auto get(Kind<T>&& value) {
+  using std::get;
+  using Part = std::tuple_element_t<I, T>;
+  return Kind<Part>::generate(value.size(), [&](std::size_t k) -> Part { return get<I>(std::move(value[k])); });
+}
+
+}  // namespace lockstep

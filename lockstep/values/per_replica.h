@@ -1,0 +1,76 @@
+#pragma once
+
+#include <tuple>
+
+#include "lockstep/values/distributed_values.h"
+#include "lockstep/values/write_value.h"
+
+namespace lockstep {
+
+/// One possibly different component per local replica: what a distributed dataset yields and what `run` returns.
+///
+///     PerReplica<Tensor> losses = strategy.run(step, batch);
+///     losses[0];                         // the component of local replica 0
+///     auto means = losses.map([](const Tensor& t) { return t.mean(); });
+///     auto [loss, hits] = strategy.run(pair_step, batch);  // PerReplica of each part
+///
+/// It is usable as one `T` inside a replica (its own component) and when there is only one component; anywhere else
+/// that is an InvalidArgument.
+template <class T>
+class PerReplica : public DistributedValues<PerReplica, T> {
+ public:
+  static constexpr const char* kKind = "PerReplica";
+  using DistributedValues<PerReplica, T>::DistributedValues;
+
+ private:
+  friend DistributedValues<PerReplica, T>;
+
+  static std::size_t chosen(std::size_t size) {
+    const int current = current_component();
+    if (current >= 0 && static_cast<std::size_t>(current) < size) return static_cast<std::size_t>(current);
+    if (size != 1) detail::throw_not_inside_replica(size);
+    return 0;
+  }
+};
+
+/// One component per local replica, all equal by contract: the result of a reduction, a broadcast, an update. Usable as
+/// one `T` anywhere: the own component inside a replica or update, the first one elsewhere.
+template <class T>
+class Mirrored : public DistributedValues<Mirrored, T> {
+ public:
+  static constexpr const char* kKind = "Mirrored";
+  using DistributedValues<Mirrored, T>::DistributedValues;
+
+ private:
+  friend DistributedValues<Mirrored, T>;
+
+  static std::size_t chosen(std::size_t size) {
+    const int current = current_component();
+    return current >= 0 && static_cast<std::size_t>(current) < size ? static_cast<std::size_t>(current) : 0;
+  }
+};
+
+/// Prints one line per component: "PerReplica:{\n  0: 1,\n  1: 2\n}".
+template <class T>
+std::ostream& operator<<(std::ostream& out, const PerReplica<T>& value) {
+  return detail::write_components(out, value);
+}
+template <class T>
+std::ostream& operator<<(std::ostream& out, const Mirrored<T>& value) {
+  return detail::write_components(out, value);
+}
+
+}  // namespace lockstep
+
+template <lockstep::detail::TupleLike T>
+struct std::tuple_size<lockstep::PerReplica<T>> : std::tuple_size<T> {};
+template <lockstep::detail::TupleLike T>
+struct std::tuple_size<lockstep::Mirrored<T>> : std::tuple_size<T> {};
+template <std::size_t I, lockstep::detail::TupleLike T>
+struct std::tuple_element<I, lockstep::PerReplica<T>> {
+  using type = lockstep::PerReplica<std::tuple_element_t<I, T>>;
+};
+template <std::size_t I, lockstep::detail::TupleLike T>
+struct std::tuple_element<I, lockstep::Mirrored<T>> {
+  using type = lockstep::Mirrored<std::tuple_element_t<I, T>>;
+};

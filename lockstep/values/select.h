@@ -1,0 +1,60 @@
+#pragma once
+
+#include "lockstep/values/per_replica.h"
+#include "lockstep/values/structure.h"
+
+// What one replica gets to see of an argument: its own component of every distributed value, everything else as it is.
+namespace lockstep {
+
+namespace detail {
+
+template <class T>
+struct ContainsDistributed {
+  static constexpr bool value = is_distributed_v<T> || requires(const T& t) { StructureTraits<T>::select(t, 0); };
+};
+template <class... T>
+struct ContainsDistributed<std::tuple<T...>> : std::disjunction<ContainsDistributed<T>...> {};
+template <class A, class B>
+struct ContainsDistributed<std::pair<A, B>> : std::disjunction<ContainsDistributed<A>, ContainsDistributed<B>> {};
+template <class T, std::size_t N>
+struct ContainsDistributed<std::array<T, N>> : ContainsDistributed<T> {};
+template <class T, class A>
+struct ContainsDistributed<std::vector<T, A>> : ContainsDistributed<T> {};
+template <class K, class V, class C, class A>
+struct ContainsDistributed<std::map<K, V, C, A>> : ContainsDistributed<V> {};
+template <class K, class V, class H, class E, class A>
+struct ContainsDistributed<std::unordered_map<K, V, H, E, A>> : ContainsDistributed<V> {};
+template <class T>
+struct ContainsDistributed<std::optional<T>> : ContainsDistributed<T> {};
+
+}  // namespace detail
+
+/// Whether `select_component` changes an A: it is a distributed value, a standard container of some at any depth, or a
+/// structure type that says it can hold them. Fields of aggregates are not searched: their types are fixed.
+template <class A>
+inline constexpr bool contains_distributed_v = detail::ContainsDistributed<std::remove_cvref_t<A>>::value;
+
+/// Component k of `a`: `const T&` of a PerReplica<T> or Mirrored<T>; a container rebuilt with components in place of the
+/// distributed values it holds; anything else is `a` itself, by reference. InvalidArgument if there is no component k.
+///
+///     select_component(std::pair{PerReplica<int>({1, 2}), 10}, 1);  // pair{2, 10}
+template <class A>
+decltype(auto) select_component(const A& a, int k) {
+  if constexpr (is_distributed_v<A>) {
+    return a[static_cast<std::size_t>(k)];
+  } else if constexpr (requires { StructureTraits<A>::select(a, k); }) {
+    return StructureTraits<A>::select(a, k);
+  } else if constexpr (contains_distributed_v<A>) {
+    return map_structure(
+        [k](const auto& leaf) -> std::decay_t<decltype(select_component(leaf, k))> { return select_component(leaf, k); },
+        a);
+  } else {
+    return (a);
+  }
+}
+
+/// The type a replica sees for an argument of type A, without reference.
+template <class A>
+using selected_t = std::decay_t<decltype(select_component(std::declval<const std::remove_cvref_t<A>&>(), 0))>;
+
+}  // namespace lockstep
