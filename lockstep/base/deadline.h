@@ -18,7 +18,8 @@ class Deadline {
   static Deadline after(std::chrono::duration<Rep, Period> wait) {
     const auto now = Clock::now();
     // A wait longer than the clock can count is no deadline at all.
-    if (std::chrono::duration<double>(wait) >= std::chrono::duration<double>(Clock::time_point::max() - now)) return never();
+    if (std::chrono::duration<double>(wait) >= std::chrono::duration<double>(Clock::time_point::max() - now))
+      return never();
     return Deadline(now + std::chrono::duration_cast<Clock::duration>(wait));
   }
 

@@ -75,10 +75,10 @@ class TypedError : public Error {
 };
 }  // namespace detail
 
-#define LOCKSTEP_ERROR_TYPE(Name)                                                                        \
-  class LOCKSTEP_EXPORT Name final : public detail::TypedError<Name, Code::Name> {                       \
-   public:                                                                                               \
-    using TypedError::TypedError;                                                                        \
+#define LOCKSTEP_ERROR_TYPE(Name)                                                  \
+  class LOCKSTEP_EXPORT Name final : public detail::TypedError<Name, Code::Name> { \
+   public:                                                                         \
+    using TypedError::TypedError;                                                  \
   }
 
 LOCKSTEP_ERROR_TYPE(InvalidArgument);
@@ -96,29 +96,29 @@ LOCKSTEP_ERROR_TYPE(Internal);
 
 #undef LOCKSTEP_ERROR_TYPE
 
-/// Kinds of mistakes, by number. The hundreds group them: 1xx peers and waiting, 2xx contexts and calls, 3xx structures,
-/// shapes and devices, 4xx variables, 9xx bugs of our own.
+/// Kinds of mistakes, by number. The hundreds group them: 1xx peers and waiting, 2xx contexts and calls, 3xx
+/// structures, shapes and devices, 4xx variables, 9xx bugs of our own.
 namespace errors {
-inline constexpr int kTimeout = 101;             ///< a replica did not reach a meeting in time
-inline constexpr int kUnequalMeetings = 102;     ///< replicas made different numbers of merge calls or collectives
-inline constexpr int kDifferentCollective = 103; ///< replicas met in different operations, shapes or types
-inline constexpr int kWrongContext = 201;        ///< the call needs another context
-inline constexpr int kMixedStrategies = 202;     ///< two strategies in one place
-inline constexpr int kConcurrentRun = 203;       ///< a second run on one strategy at the same time
-inline constexpr int kBadOption = 204;           ///< an option has a value that makes no sense
-inline constexpr int kNotAvailable = 205;        ///< not built in, or not supported here
-inline constexpr int kSeedInsideRun = 206;       ///< torch::manual_seed inside a replica function
-inline constexpr int kStructure = 301;           ///< structures differ or do not fit
-inline constexpr int kShape = 302;               ///< shapes, ranks or axes do not fit
-inline constexpr int kDtype = 303;               ///< the element type does not fit
-inline constexpr int kDevice = 304;              ///< a device name is unknown, doubled or missing
-inline constexpr int kDestination = 305;         ///< the destinations of a reduction make no sense
-inline constexpr int kNotReducible = 306;        ///< the value cannot be reduced this way
-inline constexpr int kComponent = 307;           ///< a distributed value used where one component is needed
-inline constexpr int kVariableMode = 401;        ///< synchronization or aggregation is not possible
-inline constexpr int kVariableAssign = 402;      ///< this assignment is not possible
-inline constexpr int kVariableName = 403;        ///< replicas created different variables
-inline constexpr int kInternal = 901;            ///< a bug in Lockstep
+inline constexpr int kTimeout = 101;              ///< a replica did not reach a meeting in time
+inline constexpr int kUnequalMeetings = 102;      ///< replicas made different numbers of merge calls or collectives
+inline constexpr int kDifferentCollective = 103;  ///< replicas met in different operations, shapes or types
+inline constexpr int kWrongContext = 201;         ///< the call needs another context
+inline constexpr int kMixedStrategies = 202;      ///< two strategies in one place
+inline constexpr int kConcurrentRun = 203;        ///< a second run on one strategy at the same time
+inline constexpr int kBadOption = 204;            ///< an option has a value that makes no sense
+inline constexpr int kNotAvailable = 205;         ///< not built in, or not supported here
+inline constexpr int kSeedInsideRun = 206;        ///< torch::manual_seed inside a replica function
+inline constexpr int kStructure = 301;            ///< structures differ or do not fit
+inline constexpr int kShape = 302;                ///< shapes, ranks or axes do not fit
+inline constexpr int kDtype = 303;                ///< the element type does not fit
+inline constexpr int kDevice = 304;               ///< a device name is unknown, doubled or missing
+inline constexpr int kDestination = 305;          ///< the destinations of a reduction make no sense
+inline constexpr int kNotReducible = 306;         ///< the value cannot be reduced this way
+inline constexpr int kComponent = 307;            ///< a distributed value used where one component is needed
+inline constexpr int kVariableMode = 401;         ///< synchronization or aggregation is not possible
+inline constexpr int kVariableAssign = 402;       ///< this assignment is not possible
+inline constexpr int kVariableName = 403;         ///< replicas created different variables
+inline constexpr int kInternal = 901;             ///< a bug in Lockstep
 }  // namespace errors
 
 /// One paragraph about a kind of mistake, for people; empty for an unknown number.

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <string>
 #include <string_view>
 
 #include "lockstep/base/export.h"
@@ -10,20 +9,26 @@ namespace lockstep {
 
 enum class Severity { Debug, Info, Warning, Error, Silent };
 
-/// Receives every line that is loud enough. Called from any thread, one call at a time.
+/// Receives every line that is loud enough. Called from any thread, one call at a time. What it throws is dropped.
 using LogSink = std::function<void(Severity, std::string_view)>;
 
-/// Sends lines to `sink` instead of standard error; an empty sink restores the default.
-/// Do not log from inside a sink.
+/// Sends lines to `sink` instead of standard error; an empty sink restores the default. Returns when the old sink is no
+/// longer in use, so it must not be called from inside a sink. Lines that a sink itself logs go to standard error.
+///
+///     set_log_sink([](Severity, std::string_view line) { my_logger.write(line); });
 LOCKSTEP_EXPORT void set_log_sink(LogSink sink);
 
-/// Lines below `severity` are dropped. The default is Info, or what the environment variable LOCKSTEP_LOG names
-/// (debug, info, warning, error, silent).
+/// Lines below `severity` are dropped; Silent drops all. The default is Info, or what the environment variable
+/// LOCKSTEP_LOG names (debug, info, warning, error, silent).
 LOCKSTEP_EXPORT void set_log_severity(Severity severity);
-LOCKSTEP_EXPORT bool is_logged(Severity severity);
+LOCKSTEP_EXPORT bool is_logged(Severity severity) noexcept;
 
-LOCKSTEP_EXPORT void log(Severity severity, std::string_view line);
-inline void log_info(std::string_view line) { log(Severity::Info, line); }
-inline void log_warning(std::string_view line) { log(Severity::Warning, line); }
+LOCKSTEP_EXPORT void log(Severity severity, std::string_view line) noexcept;
+inline void log_info(std::string_view line) noexcept {
+  log(Severity::Info, line);
+}
+inline void log_warning(std::string_view line) noexcept {
+  log(Severity::Warning, line);
+}
 
 }  // namespace lockstep

@@ -1,0 +1,157 @@
+#include "lockstep/base/device_name.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lockstep/base/error.h"
+#include "tests/support/golden.h"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+
+template <class T>
+json or_null(const std::optional<T>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+std::string text_or_empty(const json& value) {
+  return value.is_null() ? "" : value.get<std::string>();
+}
+
+json described(const DeviceName& name) {
+  return {{"value", to_string(name)},
+          {"job", or_null(name.job)},
+          {"replica", or_null(name.replica)},
+          {"task", or_null(name.task)},
+          {"device_type", name.type.empty() ? json(nullptr) : json(name.type)},
+          {"device_index", or_null(name.index)}};
+}
+
+json mirrored(const std::vector<std::string>& names) {
+  json devices = json::array();
+  for (const auto& device : plan_mirrored_devices(names)) devices.push_back(to_string(device));
+  return {{"worker_devices", devices}, {"parameter_devices", devices}, {"num_replicas_in_sync", devices.size()}};
+}
+
+json value_of(const DeviceName& name) {
+  return {{"value", to_string(name)}};
+}
+
+json call(const golden::Case& given) {
+  const auto function = given["function"].get<std::string>();
+  const auto text = [&](const char* key) { return text_or_empty(given[key]); };
+  if (function == "parse") return described(parse_device(text("device")));
+  if (function == "canonicalize") return value_of(canonicalize(text("device"), text("default")));
+  if (function == "canonicalize_without_job_and_task")
+    return value_of(canonicalize_without_job_and_task(text("device")));
+  if (function == "host_for_device") return value_of(host_for(text("device")));
+  if (function == "current") return value_of(resolve("", text("current")));
+  if (function == "resolve") return value_of(resolve(text("device"), text("current")));
+  if (function == "merge") return value_of(merge(text("base"), text("device")));
+  if (function == "local_devices") return {{"value", local_devices(given["num_gpus"].get<int>())}};
+  if (function == "mirrored_devices") return mirrored(given["devices"].get<std::vector<std::string>>());
+  throw std::runtime_error("unknown function " + function);
+}
+
+class DeviceStringGolden : public ::testing::TestWithParam<golden::Case> {};
+
+TEST_P(DeviceStringGolden, MatchesTensorFlow) {
+  json result;
+  if (golden::succeeds_as_expected(GetParam(), [&] { result = call(GetParam()); })) {
+    EXPECT_EQ(result, GetParam().expect());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(, DeviceStringGolden, ::testing::ValuesIn(golden::cases("device_string")), golden::name);
+
+struct BadName {
+  const char* name;
+  const char* fragment;
+};
+
+void PrintTo(const BadName& bad, std::ostream* out) {
+  *out << "'" << bad.name << "'";
+}
+
+class BadDeviceName : public ::testing::TestWithParam<BadName> {};
+
+TEST_P(BadDeviceName, IsRefusedWithAReason) {
+  try {
+    canonicalize(GetParam().name);
+    FAIL() << "no error";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.number(), errors::kDevice);
+    EXPECT_NE(std::string(error.what()).find(GetParam().fragment), std::string::npos) << error.what();
+    EXPECT_FALSE(error.text().help.empty());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , BadDeviceName,
+    ::testing::Values(BadName{"cpu:-1", "negative"}, BadName{"/job:worker/task:-2", "negative"},
+                      BadName{"gpu:99999999999999999999", "out of range"}, BadName{"/task:2147483648", "out of range"},
+                      BadName{"cpu:", "whole number"}, BadName{"cpu:1x", "whole number"},
+                      BadName{"cpu: 1", "whole number"}, BadName{"cpu:+1", "whole number"},
+                      BadName{"/task:", "whole number"}, BadName{"/replica:x", "whole number"}, BadName{"/job:", "job"},
+                      BadName{"/device::0", "device type"}, BadName{"/device:CPU:", "whole number"},
+                      BadName{"/device:CPU", "Unknown attribute"}, BadName{":", "Unknown attribute"},
+                      BadName{"/:0", "Unknown attribute"}, BadName{"cpu:0:1", "Unknown attribute"},
+                      BadName{"/device:GPU:0:0", "Unknown attribute"}, BadName{"nonsense", "Unknown attribute"},
+                      BadName{"cpu 0", "Unknown attribute"},
+                      BadName{"/cpu:0/gpu:0", "Multiple device types are not allowed"},
+                      BadName{"/device:foo:0", "must be all-caps"}));
+
+template <class E>
+std::string message_of(const std::vector<std::string>& devices) {
+  try {
+    plan_mirrored_devices(devices);
+  } catch (const E& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(MirroredDevices, MustBeAtLeastOne) {
+  EXPECT_NE(message_of<InvalidArgument>({}).find("Must specify at least one device"), std::string::npos);
+}
+
+TEST(MirroredDevices, AreNamedOnceWhateverTheSpelling) {
+  EXPECT_NE(message_of<InvalidArgument>({"cpu:0", "/device:CPU:0"}).find("No duplicates allowed in `devices`"),
+            std::string::npos);
+}
+
+TEST(MirroredDevices, OfSeveralWorkersPointToTheOtherStrategy) {
+  const auto message = message_of<FailedPrecondition>({"/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0"});
+  EXPECT_NE(message.find("In-graph multi-worker training"), std::string::npos) << message;
+  EXPECT_NE(message.find("MultiWorkerMirroredStrategy"), std::string::npos) << message;
+}
+
+TEST(MirroredDevices, MustNotMixLocalAndRemoteJobs) {
+  const auto message = message_of<InvalidArgument>({"cpu:0", "/job:worker/task:0/cpu:0"});
+  EXPECT_NE(message.find("mixed list of device strings"), std::string::npos) << message;
+}
+
+TEST(MirroredDevices, OfAnotherJobNeedATask) {
+  EXPECT_NE(message_of<InvalidArgument>({"/job:worker/cpu:0"}).find("must have task specified"), std::string::npos);
+  EXPECT_EQ(to_string(plan_mirrored_devices({"/job:worker/task:3/cpu:0"})[0]),
+            "/job:worker/replica:0/task:3/device:CPU:0");
+}
+
+TEST(DeviceLists, CountFromZero) {
+  EXPECT_EQ(cpus(2), (std::vector<std::string>{"cpu:0", "cpu:1"}));
+  EXPECT_EQ(gpus(1), (std::vector<std::string>{"gpu:0"}));
+  EXPECT_TRUE(cpus(0).empty());
+  EXPECT_EQ(local_devices(2), (std::vector<std::string>{"/device:GPU:0", "/device:GPU:1"}));
+}
+
+TEST(DeviceLists, OfNegativeLengthAreRefused) {
+  EXPECT_THROW(cpus(-1), InvalidArgument);
+  EXPECT_THROW(gpus(-1), InvalidArgument);
+  EXPECT_THROW(local_devices(-1), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,97 @@
+#include "lockstep/base/error.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+
+namespace lockstep {
+namespace {
+
+TEST(ErrorMessage, IsOneBlockWithAllParts) {
+  const FailedPrecondition error(errors::kWrongContext, {.what = "reduce needs the cross-replica context",
+                                                         .where = "reduce, on replica 1",
+                                                         .seen = "called inside run",
+                                                         .help = "call it outside of the function given to run"});
+  EXPECT_STREQ(error.what(),
+               "error[L201]: reduce needs the cross-replica context\n"
+               "  where: reduce, on replica 1\n"
+               "  seen:  called inside run\n"
+               "  help:  call it outside of the function given to run");
+}
+
+TEST(ErrorMessage, LeavesOutEmptyParts) {
+  EXPECT_STREQ(InvalidArgument(errors::kShape, {.what = "bad axis", .help = "use 0"}).what(),
+               "error[L302]: bad axis\n  help:  use 0");
+}
+
+TEST(ErrorMessage, GrowsByThePlacesTheErrorPasses) {
+  InvalidArgument error(errors::kDtype, {.what = "bool has no sum"});
+  error.add_where("all_reduce");
+  error.add_where("replica 1");
+  EXPECT_EQ(error.text().where, "all_reduce, replica 1");
+  EXPECT_STREQ(error.what(), "error[L303]: bool has no sum\n  where: all_reduce, replica 1");
+}
+
+TEST(ErrorType, SurvivesRaiseThroughTheBase) {
+  const std::shared_ptr<const Error> kept =
+      std::make_shared<DeadlineExceeded>(errors::kTimeout, ErrorText{.what = "replica 1 did not come"});
+  try {
+    kept->raise();
+    FAIL() << "raise returned";
+  } catch (const DeadlineExceeded& error) {
+    EXPECT_EQ(error.code(), Code::DeadlineExceeded);
+    EXPECT_EQ(error.number(), errors::kTimeout);
+    EXPECT_STREQ(error.what(), kept->what());
+  }
+}
+
+TEST(ErrorType, IsCaughtAsErrorAndAsStdException) {
+  EXPECT_THROW(throw NotFound(errors::kInternal, {}), Error);
+  EXPECT_THROW(throw NotFound(errors::kInternal, {}), std::exception);
+}
+
+template <class E>
+class TypedErrors : public ::testing::Test {};
+
+using AllErrorTypes =
+    ::testing::Types<InvalidArgument, FailedPrecondition, OutOfRange, NotFound, AlreadyExists, Unavailable,
+                     DeadlineExceeded, DataLoss, ResourceExhausted, Cancelled, Unimplemented, Internal>;
+TYPED_TEST_SUITE(TypedErrors, AllErrorTypes);
+
+TYPED_TEST(TypedErrors, RaiseKeepsTheType) {
+  const TypeParam error(errors::kInternal, {.what = "x"});
+  const Error& base = error;
+  EXPECT_THROW(base.raise(), TypeParam);
+}
+
+TYPED_TEST(TypedErrors, CopiesWithoutThrowing) {
+  EXPECT_TRUE(std::is_copy_constructible_v<TypeParam>);
+}
+
+TEST(Codes, HaveTheUsualNames) {
+  EXPECT_EQ(to_string(Code::InvalidArgument), "INVALID_ARGUMENT");
+  EXPECT_EQ(to_string(Code::DeadlineExceeded), "DEADLINE_EXCEEDED");
+  EXPECT_EQ(to_string(Code::Internal), "INTERNAL");
+}
+
+TEST(Explain, HasAParagraphForEachNumber) {
+  using namespace errors;
+  for (const int number :
+       {kTimeout,      kUnequalMeetings, kDifferentCollective, kWrongContext, kMixedStrategies, kConcurrentRun,
+        kBadOption,    kNotAvailable,    kSeedInsideRun,       kStructure,    kShape,           kDtype,
+        kDevice,       kDestination,     kNotReducible,        kComponent,    kVariableMode,    kVariableAssign,
+        kVariableName, kInternal}) {
+    EXPECT_GT(explain(number).size(), 80u) << number;
+    EXPECT_EQ(explain(number).back(), '.') << number;
+  }
+}
+
+TEST(Explain, IsEmptyForAnUnknownNumber) {
+  EXPECT_EQ(explain(0), "");
+  EXPECT_EQ(explain(999), "");
+}
+
+}  // namespace
+}  // namespace lockstep
