@@ -12,13 +12,8 @@ set(prefix ${WORK_DIR}/prefix)
 set(user_build ${WORK_DIR}/build)
 file(REMOVE_RECURSE ${WORK_DIR})
 
-if(SANITIZE)
-  # The installed archive was instrumented: the program that links it needs the same run time.
-  set(sanitize -DCMAKE_EXE_LINKER_FLAGS=-fsanitize=${SANITIZE} -DCMAKE_CXX_FLAGS=-fsanitize=${SANITIZE})
-endif()
-
 step("install" ${CMAKE_COMMAND} --install ${BUILD_DIR} --prefix ${prefix})
 step("configure" ${CMAKE_COMMAND} -S ${USER_SOURCE_DIR} -B ${user_build} -G ${GENERATOR}
-  -DCMAKE_CXX_COMPILER=${CXX_COMPILER} -DCMAKE_PREFIX_PATH=${prefix} -DLOCKSTEP_TORCH_DIR=${TORCH_DIR} ${sanitize})
+  -DCMAKE_CXX_COMPILER=${CXX_COMPILER} -DCMAKE_PREFIX_PATH=${prefix} -DLOCKSTEP_TORCH_DIR=${TORCH_DIR})
 step("build" ${CMAKE_COMMAND} --build ${user_build})
 step("run" ${user_build}/installed)

@@ -1,0 +1,51 @@
+# Sourced by the scripts beside it: where things are, and how a step is run and reported.
+# shellcheck shell=sh
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+torch_version=2.9.1
+deps=${LOCKSTEP_DEPS_DIR:-$root/.deps}
+torch_dir=${LOCKSTEP_TORCH_DIR:-$deps/libtorch-$torch_version/torch}
+
+die() {
+  printf 'error: %s\n' "$*" >&2
+  exit 1
+}
+
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# phase NAME COMMAND...: runs the command and says in one line how long it took.
+phase() {
+  phase_name=$1
+  shift
+  phase_start=$(date +%s)
+  phase_status=0
+  "$@" || phase_status=$?
+  phase_result='done'
+  [ "$phase_status" -eq 0 ] || phase_result=FAILED
+  printf -- '-- %s %s in %s s\n' "$phase_name" "$phase_result" "$(($(date +%s) - phase_start))"
+  return "$phase_status"
+}
+
+# How many compilers run at once: one per core, but a file that includes torch takes up to 2 GB.
+jobs() {
+  cores=$(nproc)
+  by_memory=$(awk '/^MemAvailable:/ { n = int($2 / 2000000); print (n < 1 ? 1 : n) }' /proc/meminfo)
+  [ "${by_memory:-$cores}" -lt "$cores" ] && cores=$by_memory
+  printf '%s\n' "$cores"
+}
+
+# configure PRESET [-D...]: what was switched on in a build directory stays on, so that no script throws away what another
+# one has built; a fresh one has only what its script asks for.
+configure() {
+  preset=$1
+  shift
+  [ -f "$root/build/$preset/CMakeCache.txt" ] || set -- -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_BUILD_BENCH=OFF "$@"
+  (cd "$root" && cmake --preset "$preset" --log-level=WARNING -DLOCKSTEP_TORCH_DIR="$torch_dir" "$@" >/dev/null)
+}
+
+# build PRESET TARGET: silent but for warnings and errors, with a status line on a terminal.
+build() {
+  quiet=--quiet
+  [ -t 1 ] && quiet=
+  NINJA_STATUS='[%f/%t %es] ' cmake --build "$root/build/$1" --target "$2" --parallel "$(jobs)" -- ${quiet:+"$quiet"}
+}
