@@ -1,0 +1,175 @@
+#include "lockstep/values/print_elements.h"
+
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
+#include <c10/util/TypeCast.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::detail {
+namespace {
+
+constexpr int kMaxFraction = 8;          // numpy's default precision
+constexpr double kArrayMaxFixed = 1e8;   // from here arrays use exponents,
+constexpr double kMinFixed = 1e-4;       // and below here,
+constexpr double kMaxFixedRatio = 1000;  // and where magnitudes differ by more than this
+constexpr double kScalarMaxFixed = 1e16;
+
+/// A floating number of which the fewest digits are wanted that give it back in its own type.
+struct Real {
+  double value;
+  bool single;  // it came from a float32
+};
+
+/// The number with the fewest decimal digits that is `value` in a 16-bit type.
+template <class Small>
+double fewest_digits(double value) {
+  const auto rounded = [](double x) { return static_cast<float>(c10::convert<Small>(static_cast<float>(x))); };
+  for (int digits = 0; digits <= std::numeric_limits<float>::max_digits10; ++digits) {
+    std::array<char, 64> text{};
+    const auto end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::scientific, digits);
+    double candidate = 0;
+    std::from_chars(text.data(), end.ptr, candidate);
+    if (rounded(candidate) == rounded(value)) return candidate;
+  }
+  return value;
+}
+
+Real real_of(const at::Scalar& element, at::ScalarType dtype) {
+  const double value = element.toDouble();
+  if (!std::isfinite(value)) return {value, false};
+  if (dtype == at::kHalf) return {fewest_digits<c10::Half>(value), false};
+  if (dtype == at::kBFloat16) return {fewest_digits<c10::BFloat16>(value), false};
+  return {value, dtype != at::kDouble};
+}
+
+std::string chars(const Real& real, std::chars_format format, std::optional<int> precision = {}) {
+  std::array<char, 512> text{};
+  char* const begin = text.data();
+  char* const end = begin + text.size();
+  const std::to_chars_result result = precision     ? std::to_chars(begin, end, real.value, format, *precision)
+                                      : real.single ? std::to_chars(begin, end, static_cast<float>(real.value), format)
+                                                    : std::to_chars(begin, end, real.value, format);
+  return {begin, result.ptr};
+}
+
+/// A number cut into what stands left of the point, right of it (without trailing zeros) and in the exponent ("+05").
+struct Digits {
+  std::string whole, fraction, exponent;
+};
+
+Digits cut(const std::string& text) {
+  Digits digits;
+  const std::size_t e = text.find('e');
+  const std::string mantissa = text.substr(0, e);
+  if (e != std::string::npos) digits.exponent = text.substr(e + 1);
+  const std::size_t point = mantissa.find('.');
+  digits.whole = mantissa.substr(0, point);
+  if (point != std::string::npos) digits.fraction = mantissa.substr(point + 1);
+  digits.fraction.erase(digits.fraction.find_last_not_of('0') + 1);
+  return digits;
+}
+
+Digits digits_of(const Real& real, std::chars_format format) {
+  const Digits shortest = cut(chars(real, format));
+  return shortest.fraction.size() <= kMaxFraction ? shortest : cut(chars(real, format, kMaxFraction));
+}
+
+std::string nonfinite_text(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
+
+std::string real_scalar_text(const Real& real) {
+  if (!std::isfinite(real.value)) return nonfinite_text(real.value);
+  const double magnitude = std::abs(real.value);
+  if (magnitude != 0 && (magnitude < kMinFixed || magnitude >= kScalarMaxFixed))
+    return chars(real, std::chars_format::scientific);
+  std::string text = chars(real, std::chars_format::fixed);
+  if (text.find('.') == std::string::npos) text += ".0";
+  return text;
+}
+
+void align_right(std::vector<std::string>& texts) {
+  std::size_t width = 0;
+  for (const std::string& text : texts) width = std::max(width, text.size());
+  for (std::string& text : texts) text.insert(0, width - text.size(), ' ');
+}
+
+bool needs_exponents(const std::vector<Real>& reals) {
+  double smallest = std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (const Real& real : reals) {
+    const double magnitude = std::abs(real.value);
+    if (!std::isfinite(magnitude) || magnitude == 0) continue;
+    smallest = std::min(smallest, magnitude);
+    largest = std::max(largest, magnitude);
+  }
+  return largest > 0 && (largest >= kArrayMaxFixed || smallest < kMinFixed || largest / smallest > kMaxFixedRatio);
+}
+
+/// The exponent's sign and digits, with zeros between them: "+05" -> "+005".
+std::string widened_exponent(const std::string& exponent, std::size_t width) {
+  return str('e', exponent[0], std::string(width - exponent.size(), '0'), exponent.substr(1));
+}
+
+std::vector<std::string> real_texts(const std::vector<Real>& reals) {
+  const bool exponents = needs_exponents(reals);
+  std::vector<Digits> all(reals.size());
+  std::size_t fraction = 0, exponent = 0;
+  for (std::size_t i = 0; i < reals.size(); ++i) {
+    if (!std::isfinite(reals[i].value)) continue;
+    all[i] = digits_of(reals[i], exponents ? std::chars_format::scientific : std::chars_format::fixed);
+    fraction = std::max(fraction, all[i].fraction.size());
+    exponent = std::max(exponent, all[i].exponent.size());
+  }
+  std::vector<std::string> texts;
+  texts.reserve(reals.size());
+  for (std::size_t i = 0; i < reals.size(); ++i) {
+    const Digits& digits = all[i];
+    const std::string filling(fraction - digits.fraction.size(), exponents ? '0' : ' ');
+    if (!std::isfinite(reals[i].value))
+      texts.push_back(nonfinite_text(reals[i].value));
+    else
+      texts.push_back(str(digits.whole, '.', digits.fraction, filling,
+                          exponents ? widened_exponent(digits.exponent, exponent) : ""));
+  }
+  align_right(texts);
+  return texts;
+}
+
+}  // namespace
+
+std::string scalar_text(const at::Scalar& element, at::ScalarType dtype) {
+  if (element.isBoolean()) return element.toBool() ? "True" : "False";
+  if (element.isComplex()) {
+    const auto value = element.toComplexDouble();
+    const bool single = dtype != at::kComplexDouble;
+    const std::string imaginary = real_scalar_text({value.imag(), single});
+    return str('(', real_scalar_text({value.real(), single}), imaginary[0] == '-' ? "" : "+", imaginary, "j)");
+  }
+  if (element.isFloatingPoint()) return real_scalar_text(real_of(element, dtype));
+  return dtype == at::kUInt64 ? str(element.toUInt64()) : str(element.toLong());
+}
+
+std::vector<std::string> element_texts(const std::vector<at::Scalar>& elements, at::ScalarType dtype) {
+  if (at::isFloatingType(dtype)) {
+    std::vector<Real> reals;
+    reals.reserve(elements.size());
+    for (const at::Scalar& element : elements) reals.push_back(real_of(element, dtype));
+    return real_texts(reals);
+  }
+  std::vector<std::string> texts;
+  texts.reserve(elements.size());
+  for (const at::Scalar& element : elements) texts.push_back(scalar_text(element, dtype));
+  if (dtype == at::kBool) texts.push_back("False");  // numpy leaves room for it, present or not
+  align_right(texts);
+  texts.resize(elements.size());
+  return texts;
+}
+
+}  // namespace lockstep::detail

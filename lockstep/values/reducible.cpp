@@ -1,0 +1,88 @@
+#include "lockstep/values/reducible.h"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include <cmath>
+
+#include "lockstep/base/error.h"
+#include "lockstep/values/print.h"
+
+namespace lockstep::detail {
+namespace {
+
+std::string place(const Path& path) {
+  const std::string text = path.string();
+  return text.empty() ? "" : str("leaf ", text);
+}
+
+at::Scalar only_element(const at::Tensor& tensor, const Path& path) {
+  if (!tensor.defined() || tensor.numel() != 1)
+    throw InvalidArgument(errors::kShape,
+                          {.what = "a plain number was reduced to a tensor of another shape",
+                           .where = place(path),
+                           .seen = tensor.defined() ? str("shape ", shape_repr(tensor.sizes())) : "no tensor",
+                           .help = "numbers have no axis to reduce over; use a tensor"});
+  return tensor.item();
+}
+
+[[noreturn]] void throw_does_not_fit(const std::string& value, const IntegerRange& range, const Path& path,
+                                     const char* help) {
+  throw InvalidArgument(errors::kDtype, {.what = str("the result ", value, " does not fit into the type ", range.type,
+                                                     " of the number that was reduced"),
+                                         .where = place(path),
+                                         .help = help});
+}
+
+}  // namespace
+
+at::Tensor tensor_of_number(int64_t value) { return at::scalar_tensor(value, at::kLong); }
+at::Tensor tensor_of_number(double value) { return at::scalar_tensor(value, at::kDouble); }
+at::Tensor tensor_of_number(float value) { return at::scalar_tensor(value, at::kFloat); }
+
+int64_t integer_of_tensor(const at::Tensor& tensor, const IntegerRange& range, const Path& path) {
+  const at::Scalar element = only_element(tensor, path);
+  int64_t integer = 0;
+  if (element.isFloatingPoint()) {
+    const double value = element.toDouble();
+    if (value != std::floor(value))
+      throw_does_not_fit(str(value), range, path, "the mean of integers need not be an integer: use double");
+    constexpr double kTwoTo63 = 9223372036854775808.0;
+    if (value < -kTwoTo63 || value >= kTwoTo63) throw_does_not_fit(str(value), range, path, "use double");
+    integer = static_cast<int64_t>(value);
+  } else {
+    integer = element.toLong();
+  }
+  if (integer < range.min || (integer > 0 && static_cast<uint64_t>(integer) > range.max))
+    throw_does_not_fit(str(integer), range, path, "use int64_t, which holds larger numbers");
+  return integer;
+}
+
+double float_of_tensor(const at::Tensor& tensor, const Path& path) { return only_element(tensor, path).toDouble(); }
+
+void throw_not_reducible(const std::string& type, const Path& path) {
+  throw InvalidArgument(errors::kNotReducible,
+                        {.what = str("a value of type ", type, " cannot be reduced"),
+                         .where = place(path),
+                         .help = "reduce tensors, IndexedSlices, numbers and structures of them; take other parts out "
+                                 "with map, or look at them with local_results"});
+}
+
+void throw_integer_too_large(uint64_t value, const Path& path) {
+  throw InvalidArgument(errors::kDtype, {.what = str("the unsigned number ", value, " is too large to be reduced"),
+                                         .where = place(path),
+                                         .help = "integers are reduced as int64; use double"});
+}
+
+void throw_leaf_kind_changed(const Path& path) {
+  throw Internal(errors::kInternal,
+                 {.what = "a reduction gave sparse rows for a dense leaf, or dense values for sparse rows",
+                  .where = place(path)});
+}
+
+void check_leaf_count(std::size_t expected, std::size_t given) {
+  if (expected != given)
+    throw Internal(errors::kInternal, {.what = str("a structure of ", expected, " leaves",
+                                                   " cannot take ", given, " reduced values")});
+}
+
+}  // namespace lockstep::detail
