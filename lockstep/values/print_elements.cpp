@@ -12,6 +12,7 @@
 #include <optional>
 
 #include "lockstep/base/text.h"
+#include "lockstep/values/float_text.h"
 
 namespace lockstep::detail {
 namespace {
@@ -20,7 +21,6 @@ constexpr int kMaxFraction = 8;          // numpy's default precision
 constexpr double kArrayMaxFixed = 1e8;   // from here arrays use exponents,
 constexpr double kMinFixed = 1e-4;       // and below here,
 constexpr double kMaxFixedRatio = 1000;  // and where magnitudes differ by more than this
-constexpr double kScalarMaxFixed = 1e16;
 
 /// A floating number of which the fewest digits are wanted that give it back in its own type.
 struct Real {
@@ -82,16 +82,8 @@ Digits digits_of(const Real& real, std::chars_format format) {
   return shortest.fraction.size() <= kMaxFraction ? shortest : cut(chars(real, format, kMaxFraction));
 }
 
-std::string nonfinite_text(double value) { return std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf"; }
-
-std::string real_scalar_text(const Real& real) {
-  if (!std::isfinite(real.value)) return nonfinite_text(real.value);
-  const double magnitude = std::abs(real.value);
-  if (magnitude != 0 && (magnitude < kMinFixed || magnitude >= kScalarMaxFixed))
-    return chars(real, std::chars_format::scientific);
-  std::string text = chars(real, std::chars_format::fixed);
-  if (text.find('.') == std::string::npos) text += ".0";
-  return text;
+std::string scalar_text(const Real& real) {
+  return real.single ? float_text(static_cast<float>(real.value)) : float_text(real.value);
 }
 
 void align_right(std::vector<std::string>& texts) {
@@ -133,7 +125,7 @@ std::vector<std::string> real_texts(const std::vector<Real>& reals) {
     const Digits& digits = all[i];
     const std::string filling(fraction - digits.fraction.size(), exponents ? '0' : ' ');
     if (!std::isfinite(reals[i].value))
-      texts.push_back(nonfinite_text(reals[i].value));
+      texts.push_back(float_text(reals[i].value));
     else
       texts.push_back(str(digits.whole, '.', digits.fraction, filling,
                           exponents ? widened_exponent(digits.exponent, exponent) : ""));
@@ -149,10 +141,10 @@ std::string scalar_text(const at::Scalar& element, at::ScalarType dtype) {
   if (element.isComplex()) {
     const auto value = element.toComplexDouble();
     const bool single = dtype != at::kComplexDouble;
-    const std::string imaginary = real_scalar_text({value.imag(), single});
-    return str('(', real_scalar_text({value.real(), single}), imaginary[0] == '-' ? "" : "+", imaginary, "j)");
+    const std::string imaginary = scalar_text(Real{value.imag(), single});
+    return str('(', scalar_text(Real{value.real(), single}), imaginary[0] == '-' ? "" : "+", imaginary, "j)");
   }
-  if (element.isFloatingPoint()) return real_scalar_text(real_of(element, dtype));
+  if (element.isFloatingPoint()) return scalar_text(real_of(element, dtype));
   return dtype == at::kUInt64 ? str(element.toUInt64()) : str(element.toLong());
 }
 

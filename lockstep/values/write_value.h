@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/values/float_text.h"
 #include "lockstep/values/structure.h"
 
 namespace at {
@@ -64,6 +65,10 @@ void write_value(std::ostream& out, const T& value) {
       out << "None";
   } else if constexpr (std::is_same_v<T, bool>) {
     out << (value ? "True" : "False");
+  } else if constexpr (std::is_floating_point_v<T>) {
+    out << float_text(static_cast<std::conditional_t<std::is_same_v<T, float>, float, double>>(value));
+  } else if constexpr (std::is_same_v<T, signed char> || std::is_same_v<T, unsigned char>) {
+    out << +value;  // a small number, not a letter
   } else if constexpr (std::is_convertible_v<const T&, std::string_view>) {
     out << '\'' << std::string_view(value) << '\'';
   } else if constexpr (requires { out << value; }) {
