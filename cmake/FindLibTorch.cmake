@@ -53,6 +53,15 @@ function(_libtorch_read_version out include_dirs)
   set(${out} ${version} PARENT_SCOPE)
 endfunction()
 
+# What a wheel's libraries need lies in folders that only their own run path knows; the linker wants to look into them too.
+function(_libtorch_link_companions dir)
+  file(GLOB companions ${dir}/../torch.libs ${dir}/../nvidia/*/lib)
+  foreach(companion ${companions})
+    file(REAL_PATH ${companion} companion)
+    target_link_options(LibTorch::LibTorch INTERFACE LINKER:-rpath-link,${companion})
+  endforeach()
+endfunction()
+
 # The folder of a zip or a wheel as imported targets; CMake gives programs the run path to it by itself.
 function(_libtorch_import dir)
   set(libraries torch_cpu c10)
@@ -69,12 +78,6 @@ function(_libtorch_import dir)
   endforeach()
   # LibTorch registers its kernels when it is loaded, which no undefined symbol tells the linker.
   target_link_options(LibTorch::LibTorch INTERFACE LINKER:--no-as-needed)
-  # What a wheel's libraries need lies in folders that only their own run path knows.
-  file(GLOB companions ${dir}/../torch.libs ${dir}/../nvidia/*/lib)
-  foreach(companion ${companions})
-    file(REAL_PATH ${companion} companion)
-    target_link_options(LibTorch::LibTorch INTERFACE LINKER:-rpath-link,${companion})
-  endforeach()
 endfunction()
 
 set(_libtorch_help "give -DLOCKSTEP_TORCH_DIR=<LibTorch zip folder or a wheel's torch folder>, or run scripts/setup")
@@ -107,20 +110,25 @@ else()
   _libtorch_read_version(LibTorch_VERSION "${TORCH_INCLUDE_DIRS}")
 endif()
 
+if(LibTorch_NOT_FOUND_MESSAGE AND LibTorch_FIND_REQUIRED)
+  message(FATAL_ERROR "${LibTorch_NOT_FOUND_MESSAGE}")
+endif()
+
 include(FindPackageHandleStandardArgs)
-find_package_handle_standard_args(LibTorch
-  REQUIRED_VARS LibTorch_LIBRARY
-  VERSION_VAR LibTorch_VERSION
-  REASON_FAILURE_MESSAGE "${LibTorch_NOT_FOUND_MESSAGE}")
+find_package_handle_standard_args(LibTorch REQUIRED_VARS LibTorch_LIBRARY VERSION_VAR LibTorch_VERSION)
 
 if(LibTorch_FOUND AND NOT TARGET LibTorch::LibTorch)
   if(LibTorch_DIR_USED)
     _libtorch_import(${LibTorch_DIR_USED})
+    _libtorch_link_companions(${LibTorch_DIR_USED})
     # Kept, so that a build directory stays with the LibTorch it began with.
     set_property(CACHE LOCKSTEP_TORCH_DIR PROPERTY VALUE ${LibTorch_DIR_USED})
   else()
     add_library(LibTorch::LibTorch INTERFACE IMPORTED)
-    target_link_libraries(LibTorch::LibTorch INTERFACE ${TORCH_LIBRARIES})
+    target_link_libraries(LibTorch::LibTorch INTERFACE ${LibTorch_LIBRARY})
     target_include_directories(LibTorch::LibTorch INTERFACE ${TORCH_INCLUDE_DIRS})
+    if(TORCH_INSTALL_PREFIX)
+      _libtorch_link_companions(${TORCH_INSTALL_PREFIX})
+    endif()
   endif()
 endif()

@@ -40,7 +40,7 @@ configure() {
   preset=$1
   shift
   [ -f "$root/build/$preset/CMakeCache.txt" ] || set -- -DLOCKSTEP_BUILD_TESTS=OFF -DLOCKSTEP_BUILD_BENCH=OFF "$@"
-  (cd "$root" && cmake --preset "$preset" --log-level=WARNING -DLOCKSTEP_TORCH_DIR="$torch_dir" "$@" >/dev/null)
+  (cd "$root" && cmake --preset "$preset" --log-level=WARNING --no-warn-unused-cli -DLOCKSTEP_TORCH_DIR="$torch_dir" "$@" >/dev/null)
 }
 
 # build PRESET TARGET: silent but for warnings and errors, with a status line on a terminal.
