@@ -1,0 +1,28 @@
+#include "lockstep/data/input_context.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep {
+
+std::int64_t InputContext::get_per_replica_batch_size(std::int64_t global_batch_size) const {
+  if (num_replicas_in_sync < 1) {
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("num_replicas_in_sync must be at least 1, not ", num_replicas_in_sync),
+                           .where = "get_per_replica_batch_size"});
+  }
+  if (global_batch_size % num_replicas_in_sync != 0) {
+    throw InvalidArgument(errors::kShape, {.what = str("global_batch_size ", global_batch_size, " is not divisible by ",
+                                                       counted(num_replicas_in_sync, "replica")),
+                                           .where = "get_per_replica_batch_size",
+                                           .help = str("choose a multiple of ", num_replicas_in_sync)});
+  }
+  return global_batch_size / num_replicas_in_sync;
+}
+
+std::string to_string(const InputContext& context) {
+  return str("tf.distribute.InputContext(input pipeline id ", context.input_pipeline_id,
+             ", total: ", context.num_input_pipelines, ")");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "lockstep/base/export.h"
+
+namespace lockstep {
+
+/// What a function that makes an input pipeline is told about the pipeline's place among all of them.
+///
+///     auto batch = context.get_per_replica_batch_size(64);
+///     return data::digits().shard(context.num_input_pipelines, context.input_pipeline_id).batch(batch);
+struct LOCKSTEP_EXPORT InputContext {
+  int num_input_pipelines = 1;   ///< one per worker
+  int input_pipeline_id = 0;     ///< 0 to num_input_pipelines - 1
+  int num_replicas_in_sync = 1;  ///< of all workers
+
+  /// The rows of a global batch that one replica gets; InvalidArgument if they cannot be shared out evenly.
+  std::int64_t get_per_replica_batch_size(std::int64_t global_batch_size) const;
+
+  bool operator==(const InputContext&) const = default;
+};
+
+/// "tf.distribute.InputContext(input pipeline id 0, total: 1)", as logs of TensorFlow programs have it.
+LOCKSTEP_EXPORT std::string to_string(const InputContext& context);
+
+}  // namespace lockstep
