@@ -8,7 +8,9 @@ inline thread_local int current_component = -1;
 
 /// The component of distributed values that this thread stands for: the index of the local replica inside a replica
 /// function, of the updated component inside an update function, -1 anywhere else.
-inline int current_component() { return detail::current_component; }
+inline int current_component() {
+  return detail::current_component;
+}
 
 /// Makes this thread stand for one component until the end of the block. Scopes nest; each restores what it found.
 ///

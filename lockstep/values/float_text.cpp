@@ -23,7 +23,11 @@ std::string shortest(Float value) {
 
 }  // namespace
 
-std::string float_text(double value) { return shortest(value); }
-std::string float_text(float value) { return shortest(value); }
+std::string float_text(double value) {
+  return shortest(value);
+}
+std::string float_text(float value) {
+  return shortest(value);
+}
 
 }  // namespace lockstep

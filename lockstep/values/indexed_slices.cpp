@@ -27,8 +27,7 @@ void check_indexed_slices(const IndexedSlices& slices, const std::string& where)
   if (indices.dim() != 1 || values.dim() < 1 || values.size(0) != indices.size(0))
     fail(errors::kShape, "IndexedSlices need one index per row of values",
          str("values ", shape_repr(values.sizes()), ", indices ", shape_repr(indices.sizes())));
-  if (!slices.dense_shape.empty() &&
-      at::IntArrayRef(slices.dense_shape).slice(1) != values.sizes().slice(1))
+  if (!slices.dense_shape.empty() && at::IntArrayRef(slices.dense_shape).slice(1) != values.sizes().slice(1))
     fail(errors::kShape, "the rows of IndexedSlices do not fit into dense_shape",
          str("values ", shape_repr(values.sizes()), ", dense_shape ", shape_repr(slices.dense_shape)));
 }

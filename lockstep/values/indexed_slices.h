@@ -16,8 +16,8 @@ namespace lockstep {
 ///
 ///     IndexedSlices{.values = rows, .indices = row_numbers, .dense_shape = {1000, 64}}
 struct IndexedSlices {
-  at::Tensor values;                  ///< [n, ...]
-  at::Tensor indices;                 ///< [n], integral
+  at::Tensor values;                 ///< [n, ...]
+  at::Tensor indices;                ///< [n], integral
   std::vector<int64_t> dense_shape;  ///< the shape of the whole tensor; empty if unknown
 
   /// The whole tensor, zero where there is no row. Needs dense_shape.

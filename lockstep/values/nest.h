@@ -47,7 +47,8 @@ class LOCKSTEP_EXPORT Nest {
   };
   using Variable = std::shared_ptr<const VariableIdentity>;
   enum class Kind { List, Tuple, Dict, NamedTuple };
-  /// Values within a value. `keys` are those of a Dict, in order, and the field names of a NamedTuple; empty for others.
+  /// Values within a value. `keys` are those of a Dict, in order, and the field names of a NamedTuple; empty for
+  /// others.
   struct Container {
     Kind kind;
     std::string type;  // of a NamedTuple
@@ -73,8 +74,7 @@ class LOCKSTEP_EXPORT Nest {
   template <std::same_as<bool> T>
   Nest(T flag) : value_(flag) {}
   template <std::integral T>
-    requires(!std::same_as<T, bool>)
-  Nest(T number) : value_(static_cast<int64_t>(number)) {}
+  requires(!std::same_as<T, bool>) Nest(T number) : value_(static_cast<int64_t>(number)) {}
   template <std::floating_point T>
   Nest(T number) : value_(static_cast<double>(number)) {}
 

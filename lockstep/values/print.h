@@ -10,8 +10,8 @@
 // can be compared as text.
 namespace lockstep {
 
-/// What numpy's repr prints: "1.0", "3", "True", "array([1, 2])", "array([1., 2.], dtype=float32)". Beyond 1000 elements
-/// the middle is left out.
+/// What numpy's repr prints: "1.0", "3", "True", "array([1, 2])", "array([1., 2.], dtype=float32)". Beyond 1000
+/// elements the middle is left out.
 LOCKSTEP_EXPORT std::string numpy_repr(const at::Tensor& tensor);
 
 /// What numpy's str prints, on one line: "1.0", "[1 2]", "[[1. 2.] [3. 4.]]".

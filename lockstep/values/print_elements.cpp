@@ -34,7 +34,8 @@ double fewest_digits(double value) {
   const auto rounded = [](double x) { return static_cast<float>(c10::convert<Small>(static_cast<float>(x))); };
   for (int digits = 0; digits <= std::numeric_limits<float>::max_digits10; ++digits) {
     std::array<char, 64> text{};
-    const auto end = std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::scientific, digits);
+    const auto end =
+        std::to_chars(text.data(), text.data() + text.size(), value, std::chars_format::scientific, digits);
     double candidate = 0;
     std::from_chars(text.data(), end.ptr, candidate);
     if (rounded(candidate) == rounded(value)) return candidate;

@@ -35,9 +35,15 @@ at::Scalar only_element(const at::Tensor& tensor, const Path& path) {
 
 }  // namespace
 
-at::Tensor tensor_of_number(int64_t value) { return at::scalar_tensor(value, at::kLong); }
-at::Tensor tensor_of_number(double value) { return at::scalar_tensor(value, at::kDouble); }
-at::Tensor tensor_of_number(float value) { return at::scalar_tensor(value, at::kFloat); }
+at::Tensor tensor_of_number(int64_t value) {
+  return at::scalar_tensor(value, at::kLong);
+}
+at::Tensor tensor_of_number(double value) {
+  return at::scalar_tensor(value, at::kDouble);
+}
+at::Tensor tensor_of_number(float value) {
+  return at::scalar_tensor(value, at::kFloat);
+}
 
 int64_t integer_of_tensor(const at::Tensor& tensor, const IntegerRange& range, const Path& path) {
   const at::Scalar element = only_element(tensor, path);
@@ -57,7 +63,9 @@ int64_t integer_of_tensor(const at::Tensor& tensor, const IntegerRange& range, c
   return integer;
 }
 
-double float_of_tensor(const at::Tensor& tensor, const Path& path) { return only_element(tensor, path).toDouble(); }
+double float_of_tensor(const at::Tensor& tensor, const Path& path) {
+  return only_element(tensor, path).toDouble();
+}
 
 void throw_not_reducible(const std::string& type, const Path& path) {
   throw InvalidArgument(errors::kNotReducible,
@@ -74,15 +82,15 @@ void throw_integer_too_large(uint64_t value, const Path& path) {
 }
 
 void throw_leaf_kind_changed(const Path& path) {
-  throw Internal(errors::kInternal,
-                 {.what = "a reduction gave sparse rows for a dense leaf, or dense values for sparse rows",
-                  .where = place(path)});
+  throw Internal(
+      errors::kInternal,
+      {.what = "a reduction gave sparse rows for a dense leaf, or dense values for sparse rows", .where = place(path)});
 }
 
 void check_leaf_count(std::size_t expected, std::size_t given) {
   if (expected != given)
-    throw Internal(errors::kInternal, {.what = str("a structure of ", expected, " leaves",
-                                                   " cannot take ", given, " reduced values")});
+    throw Internal(errors::kInternal,
+                   {.what = str("a structure of ", expected, " leaves", " cannot take ", given, " reduced values")});
 }
 
 }  // namespace lockstep::detail

@@ -11,7 +11,9 @@ namespace {
 /// What stands at one place of the structure, for each replica.
 using Row = std::vector<const Nest*>;
 
-bool is_tuple(Nest::Kind kind) { return kind == Nest::Kind::Tuple || kind == Nest::Kind::NamedTuple; }
+bool is_tuple(Nest::Kind kind) {
+  return kind == Nest::Kind::Tuple || kind == Nest::Kind::NamedTuple;
+}
 
 const char* name_of(Nest::Kind kind) {
   if (is_tuple(kind)) return "tuples";
@@ -24,8 +26,8 @@ const char* name_of(Nest::Kind kind) {
       errors::kStructure,
       {.what = what,
        .where = str(place.empty() ? "" : place + " of ", "what the replicas returned, replicas 0 and ", replica),
-       .seen = str("replica 0: ", structure_string(*row[0]), "; replica ", replica, ": ",
-                   structure_string(*row[replica])),
+       .seen =
+           str("replica 0: ", structure_string(*row[0]), "; replica ", replica, ": ", structure_string(*row[replica])),
        .help = "every replica must return the same structure: the same kinds of containers, lengths and keys"});
 }
 

@@ -34,8 +34,9 @@ struct ContainsDistributed<std::optional<T>> : ContainsDistributed<T> {};
 template <class A>
 inline constexpr bool contains_distributed_v = detail::ContainsDistributed<std::remove_cvref_t<A>>::value;
 
-/// Component k of `a`: `const T&` of a PerReplica<T> or Mirrored<T>; a container rebuilt with components in place of the
-/// distributed values it holds; anything else is `a` itself, by reference. InvalidArgument if there is no component k.
+/// Component k of `a`: `const T&` of a PerReplica<T> or Mirrored<T>; a container rebuilt with components in place of
+/// the distributed values it holds; anything else is `a` itself, by reference. InvalidArgument if there is no component
+/// k.
 ///
 ///     select_component(std::pair{PerReplica<int>({1, 2}), 10}, 1);  // pair{2, 10}
 template <class A>
@@ -46,7 +47,9 @@ decltype(auto) select_component(const A& a, int k) {
     return StructureTraits<A>::select(a, k);
   } else if constexpr (contains_distributed_v<A>) {
     return map_structure(
-        [k](const auto& leaf) -> std::decay_t<decltype(select_component(leaf, k))> { return select_component(leaf, k); },
+        [k](const auto& leaf) -> std::decay_t<decltype(select_component(leaf, k))> {
+          return select_component(leaf, k);
+        },
         a);
   } else {
     return (a);

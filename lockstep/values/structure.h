@@ -59,9 +59,9 @@ class Path {
 /// Teaches Lockstep a structure of your own. A specialisation has
 ///
 ///     template <> struct lockstep::StructureTraits<Tree> {
-///       template <class T, class F> static void visit(T& tree, const Path& path, F& f);  // f(path, leaf) for each leaf
-///       template <class F> static Tree map(F& f, const Tree& tree);                      // f(leaf) in place of leaf
-///       static std::string describe(const Tree& tree);                                   // as structure_string
+///       template <class T, class F> static void visit(T& tree, const Path& path, F& f);  // f(path, leaf) for each
+///       leaf template <class F> static Tree map(F& f, const Tree& tree);                      // f(leaf) in place of
+///       leaf static std::string describe(const Tree& tree);                                   // as structure_string
 ///       static bool same_structure(const Tree& a, const Tree& b);
 ///       static Tree select(const Tree& tree, int k);  // only if a Tree can hold distributed values
 ///     };
@@ -77,13 +77,15 @@ namespace detail {
 enum class StructureKind { Leaf, Tuple, Array, Vector, Map, UnorderedMap, Optional, Aggregate, Custom };
 
 template <class T>
-concept CustomStructure = requires { sizeof(StructureTraits<T>); };
+concept CustomStructure = requires {
+  sizeof(StructureTraits<T>);
+};
 
 template <class T>
 constexpr StructureKind other_kind() {
   if constexpr (CustomStructure<T>)
     return StructureKind::Custom;
-  else if constexpr (treat_as_leaf_v<T>)
+  else if constexpr (treat_as_leaf_v<T> || is_distributed_v<T>)
     return StructureKind::Leaf;
   else if constexpr (has_reachable_fields_v<T>)
     return StructureKind::Aggregate;
@@ -300,7 +302,8 @@ void for_each_leaf_with_path(S& s, F&& f) {
 /// The same structure with `f(leaf)` in place of every leaf. Leaf types may change within standard containers; an
 /// aggregate keeps its type.
 ///
-///     auto sizes = map_structure([](const Tensor& t) { return t.numel(); }, std::pair{image, label});  // pair of int64
+///     auto sizes = map_structure([](const Tensor& t) { return t.numel(); }, std::pair{image, label});  // pair of
+///     int64
 template <class F, class S>
 auto map_structure(F&& f, const S& s) {
   return detail::map_leaves(f, s);
@@ -321,7 +324,8 @@ namespace detail {
 template <class S>
 bool same_children(const S& a, const S& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& x, const auto& y) {
-    if constexpr (requires { x.second; } && (kind_v<S> == StructureKind::Map || kind_v<S> == StructureKind::UnorderedMap))
+    if constexpr (requires { x.second; } &&
+                  (kind_v<S> == StructureKind::Map || kind_v<S> == StructureKind::UnorderedMap))
       return x.first == y.first && same_structure(x.second, y.second);
     else
       return same_structure(x, y);

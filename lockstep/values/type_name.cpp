@@ -18,8 +18,8 @@ void replace_all(std::string& text, const std::string& from, const std::string& 
 std::string type_name(const std::type_info& type) {
   if (type == typeid(std::string)) return "str";
   int status = 0;
-  const std::unique_ptr<char, void (*)(void*)> demangled(
-      abi::__cxa_demangle(type.name(), nullptr, nullptr, &status), &std::free);
+  const std::unique_ptr<char, void (*)(void*)> demangled(abi::__cxa_demangle(type.name(), nullptr, nullptr, &status),
+                                                         &std::free);
   std::string name = demangled ? demangled.get() : type.name();
   replace_all(name, "std::__cxx11::basic_string<char, std::char_traits<char>, std::allocator<char> >", "str");
   replace_all(name, "at::Tensor", "tensor");
