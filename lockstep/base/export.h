@@ -1,4 +1,4 @@
 #pragma once
 
 /// Marks what the shared library offers; everything else stays hidden.
-#define LOCKSTEP_EXPORT __attribute__((visibility("default")))
+#define LOCKSTEP_EXPORT [[gnu::visibility("default")]]

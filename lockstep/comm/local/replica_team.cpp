@@ -1,0 +1,316 @@
+#include "lockstep/comm/local/replica_team.h"
+
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::local {
+
+using detail::Frame;
+using detail::Progress;
+using detail::ReplicaState;
+using detail::Slot;
+
+namespace {
+
+Progress progress_of(const Slot& slot) { return Progress::unpack(slot.progress.load(std::memory_order_seq_cst)); }
+
+}  // namespace
+
+// ---------------------------------------------------------------------------------------------------------------------
+// The team
+
+ReplicaTeam::ReplicaTeam(Options options) : options_(std::move(options)), event_(options_.spin) {
+  if (options_.size < 1) {
+    throw InvalidArgument(errors::kBadOption, {.what = str("a team needs at least one replica, not ", options_.size)});
+  }
+  served_.resize(static_cast<std::size_t>(options_.size));
+  levels_.push_back(std::make_unique<Slot[]>(static_cast<std::size_t>(options_.size)));
+  threads_.reserve(static_cast<std::size_t>(options_.size - 1));
+  for (int replica = 1; replica < options_.size; ++replica) threads_.emplace_back([this, replica] { thread_main(replica); });
+}
+
+ReplicaTeam::~ReplicaTeam() {
+  job_body_ = nullptr;  // the job without a body: go home
+  job_number_.fetch_add(1, std::memory_order_seq_cst);
+  event_.announce();
+  for (auto& thread : threads_) thread.join();
+}
+
+void ReplicaTeam::thread_main(int replica) {
+  if (options_.on_thread_start) options_.on_thread_start(replica);
+  while (true) {
+    event_.wait([&] { return has_new_job(replica); }, Deadline::never());
+    if (job_body_ == nullptr) return;
+    serve_next_job(replica);
+  }
+}
+
+bool ReplicaTeam::has_new_job(int replica) const {
+  return job_number_.load(std::memory_order_seq_cst) != served_[static_cast<std::size_t>(replica)].job;
+}
+
+void ReplicaTeam::serve_next_job(int replica) {
+  served_[static_cast<std::size_t>(replica)].job = job_number_.load(std::memory_order_seq_cst);
+  run_replica(*job_body_, *job_frame_, replica);
+}
+
+void ReplicaTeam::publish(std::uint64_t word, Slot& slot) {
+  slot.progress.store(word, std::memory_order_seq_cst);
+  event_.announce();
+}
+
+void ReplicaTeam::run_replica(const Body& body, Frame& frame, int replica) {
+  Slot& slot = frame.slots[replica];
+  slot.error = nullptr;
+  // Until this store the slot belongs to an earlier run, which others read as "not there yet".
+  slot.progress.store(Progress{.run = frame.run}.pack(), std::memory_order_seq_cst);
+  Seat seat(*this, frame, replica);
+  auto state = ReplicaState::Finished;
+  try {
+    body(seat);
+  } catch (const ReplicaUnwound&) {
+    state = ReplicaState::Failed;
+  } catch (...) {
+    slot.error = std::current_exception();
+    state = ReplicaState::Failed;
+  }
+  Progress end = progress_of(slot);
+  end.state = state;
+  publish(end.pack(), slot);
+}
+
+/// Holds the right to run: one calling thread at a time, which may come back from inside a merge function.
+class ReplicaTeam::RunGuard {
+ public:
+  explicit RunGuard(ReplicaTeam& team) : team_(team) {
+    std::thread::id nobody{};
+    const auto me = std::this_thread::get_id();
+    if (!team_.caller_.compare_exchange_strong(nobody, me) && nobody != me) {
+      throw FailedPrecondition(errors::kConcurrentRun,
+                               {.what = "a second run was started on a strategy that is already running",
+                                .seen = "the strategy is inside run on another thread",
+                                .help = "run one strategy from one thread at a time, or make a strategy per thread"});
+    }
+    ++team_.depth_;
+  }
+  ~RunGuard() {
+    if (--team_.depth_ == 0) team_.caller_.store(std::thread::id{});
+  }
+  RunGuard(const RunGuard&) = delete;
+  RunGuard& operator=(const RunGuard&) = delete;
+
+ private:
+  ReplicaTeam& team_;
+};
+
+std::optional<ReplicaFailure> ReplicaTeam::run(Body body) {
+  RunGuard guard(*this);
+  const auto level = static_cast<std::size_t>(depth_ - 1);
+  if (levels_.size() <= level) levels_.push_back(std::make_unique<Slot[]>(static_cast<std::size_t>(size())));
+
+  Frame frame;
+  frame.slots = levels_[level].get();
+  frame.run = job_number_.load(std::memory_order_relaxed) + 1;
+  job_body_ = &body;
+  job_frame_ = &frame;
+  if (size() > 1) {
+    job_number_.store(frame.run, std::memory_order_seq_cst);
+    event_.announce();
+  } else {
+    job_number_.store(frame.run, std::memory_order_relaxed);
+  }
+
+  run_replica(body, frame, 0);
+  return collect(frame);
+}
+
+std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
+  const auto missing = [&]() -> int {
+    for (int k = 1; k < size(); ++k) {
+      const Progress other = progress_of(frame.slots[k]);
+      if (other.run != frame.run || !other.has_stopped()) return k;
+    }
+    return -1;
+  };
+  wait_naming_missing([&] { return missing() < 0; },
+                      [&] { return str("replica ", missing(), " to end its function; a replica cannot be interrupted in user code"); });
+
+  std::optional<ReplicaFailure> first;
+  bool any_failed = false;
+  for (int k = 0; k < size(); ++k) {
+    Slot& slot = frame.slots[k];
+    any_failed |= progress_of(slot).state == ReplicaState::Failed;
+    if (slot.error && !first) first = ReplicaFailure{k, slot.error};
+    slot.error = nullptr;
+  }
+  if (any_failed && !first) {
+    first = ReplicaFailure{0, std::make_exception_ptr(Internal(errors::kInternal, {.what = "a run failed without a cause"}))};
+  }
+  return first;
+}
+
+void ReplicaTeam::wait_naming_missing(FunctionRef<bool()> ready, FunctionRef<std::string()> describe) {
+  auto slice = options_.name_after;
+  auto waited = std::chrono::milliseconds::zero();
+  while (!event_.wait(ready, Deadline::after(slice))) {
+    waited += slice;
+    log_warning(str("waiting for ", std::chrono::duration<double>(waited).count(), " s for ", describe()));
+    slice *= 2;
+  }
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// A seat
+
+std::uint32_t Seat::arrive(const char* name, const void* payload) {
+  Slot& slot = frame_->slots[replica_];
+  slot.payload = payload;
+  slot.meeting_name = name;
+  Progress mine = progress_of(slot);
+  mine.meetings = (mine.meetings + 1) & Progress::kMeetingMask;
+  team_->publish(mine.pack(), slot);
+  return mine.meetings;
+}
+
+void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
+  int missing = -1;
+  int stopped = -1;
+  const auto decided = [&] {
+    missing = stopped = -1;
+    for (int k = 0; k < size(); ++k) {
+      if (k == replica_) continue;
+      const Progress other = progress_of(frame_->slots[k]);
+      if (other.run == frame_->run && other.has_reached(meeting)) continue;
+      if (other.run == frame_->run && other.has_stopped()) {
+        stopped = k;
+        return true;
+      }
+      if (missing < 0) missing = k;
+    }
+    return missing < 0;
+  };
+  const auto describe = [&] {
+    return str("replica ", missing, " to reach ", frame_->slots[replica_].meeting_name, " #", meeting, " (replica ", replica_, " is there)");
+  };
+  if (!deadline.is_never() && !team_->event_.wait(decided, deadline)) {
+    // The others may be about to read what this replica shows, so it stays; all of them leave with the error together.
+    frame_->late_meeting.store(std::uint64_t{meeting} + 1, std::memory_order_seq_cst);
+    log(Severity::Error, str("deadline exceeded while waiting for ", describe()));
+  }
+  team_->wait_naming_missing(decided, describe);
+  if (stopped >= 0) throw_unequal(stopped);
+}
+
+void Seat::throw_unequal(int stopped) const {
+  const Slot& slot = frame_->slots[stopped];
+  const Progress other = progress_of(slot);
+  if (other.state == ReplicaState::Failed) throw ReplicaUnwound();
+  throw FailedPrecondition(
+      errors::kUnequalMeetings,
+      {.what = "replicas made a different number of merge_call and collective calls",
+       .where = str(frame_->slots[replica_].meeting_name, ", on replica ", replica_),
+       .seen = str("replica ", stopped, " has ended after ", counted(other.meetings, "meeting"), " while replica ", replica_, " waits in ",
+                   frame_->slots[replica_].meeting_name),
+       .help = "every replica must make the same merge_call, all_reduce, all_gather and aggregated assign calls; do not put them "
+               "under a condition that differs between replicas"});
+}
+
+void Seat::throw_if_late(std::uint32_t meeting) const {
+  if (frame_->late_meeting.load(std::memory_order_seq_cst) != std::uint64_t{meeting} + 1) return;
+  throw DeadlineExceeded(errors::kTimeout, {.what = str(frame_->slots[replica_].meeting_name, " outlasted its timeout"),
+                                            .where = str("on replica ", replica_),
+                                            .help = "raise timeout_seconds in CommunicationOptions, or look at why one replica is late"});
+}
+
+// All replicas compare the same names, so all come to the same verdict.
+void Seat::check_names() const {
+  const char* first = meeting_of(0);
+  for (int k = 1; k < size(); ++k) {
+    if (meeting_of(k) == first || std::strcmp(meeting_of(k), first) == 0) continue;
+    throw FailedPrecondition(errors::kDifferentCollective,
+                             {.what = "replicas met in different operations",
+                              .seen = str("replica 0 called ", first, " while replica ", k, " called ", meeting_of(k)),
+                              .help = "every replica must make the same calls in the same order"});
+  }
+}
+
+void Seat::exchange(const char* name, const void* payload, FunctionRef<void()> work, const Deadline& deadline) {
+  if (size() == 1) {
+    frame_->slots[0].payload = payload;
+    frame_->slots[0].meeting_name = name;
+    return work();
+  }
+  const std::uint32_t shown = arrive(name, payload);
+  await_all(shown, deadline);
+  std::exception_ptr error;
+  try {
+    check_names();
+    work();
+  } catch (...) {
+    error = std::current_exception();
+  }
+  const std::uint32_t worked = arrive(name, payload);
+  await_all(worked, Deadline::never());
+  if (error) std::rethrow_exception(error);
+  throw_if_late(shown);
+}
+
+void Seat::lead(const char* name, const void* payload, FunctionRef<void()> act, const Deadline& deadline) {
+  if (size() == 1) {
+    frame_->slots[0].payload = payload;
+    frame_->slots[0].meeting_name = name;
+    return act();
+  }
+  const std::uint32_t shown = arrive(name, payload);
+  if (replica_ == 0) {
+    await_all(shown, deadline);
+    check_names();
+    throw_if_late(shown);
+    act();  // if it throws, this replica fails and the others see that instead of the arrival below
+    // Waiting for the others keeps names and payloads in place until everybody has left the meeting.
+    await_all(arrive(name, payload), Deadline::never());
+  } else {
+    await_leader(shown);
+    const bool same_operation = std::strcmp(meeting_of(0), name) == 0;
+    arrive(name, payload);
+    // Replica 0 came for something else and raises that error itself.
+    if (!same_operation) throw ReplicaUnwound();
+  }
+}
+
+// Replica 0 counts one arrival more when it has acted. Until then this thread serves the runs it starts.
+void Seat::await_leader(std::uint32_t meeting) {
+  const std::uint32_t acted = (meeting + 1) & Progress::kMeetingMask;
+  int stopped = -1;
+  enum class News { None, Acted, Job, Broken } news = News::None;
+  const auto has_news = [&] {
+    const Progress leader = progress_of(frame_->slots[0]);
+    if (leader.run == frame_->run && leader.has_reached(acted)) {
+      news = News::Acted;
+    } else if (team_->has_new_job(replica_)) {
+      news = News::Job;
+    } else {
+      news = News::None;
+      for (int k = 0; k < size() && news == News::None; ++k) {
+        const Progress other = k == 0 ? leader : progress_of(frame_->slots[k]);
+        const bool gone = other.run == frame_->run && other.has_stopped();
+        if (gone && (k == 0 || !other.has_reached(meeting))) {
+          stopped = k;
+          news = News::Broken;
+        }
+      }
+    }
+    return news != News::None;
+  };
+  while (true) {
+    team_->wait_naming_missing(has_news, [&] { return str("replica 0 to finish ", frame_->slots[replica_].meeting_name, " #", meeting); });
+    if (news == News::Acted) return;
+    if (news == News::Broken) throw_unequal(stopped);
+    team_->serve_next_job(replica_);
+  }
+}
+
+}  // namespace lockstep::local

@@ -1,0 +1,176 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/function_ref.h"
+#include "lockstep/comm/local/wake_event.h"
+
+/// The thread engine: R replicas of one process that run a function at the same time and meet.
+///
+/// Replica 0 is the thread that calls `run`; the others are threads that live as long as the team. Inside a run every
+/// replica holds a `Seat`. Replicas meet by calling the same kind of meeting on their seats, in the same order:
+///
+///   * `exchange`: everybody shows a payload to everybody (collectives),
+///   * `lead`:     replica 0 acts for all while the others wait (merge points); it may start another run meanwhile.
+///
+/// A meeting ends in one of two ways for all: every replica arrived, or some replica stopped before it. Nobody waits
+/// for a replica that has ended. Nothing here knows tensors.
+namespace lockstep::local {
+
+class ReplicaTeam;
+
+/// Thrown into a replica that waits for one that failed. It carries no news: the failure itself is the root cause.
+class ReplicaUnwound final : public std::exception {
+ public:
+  const char* what() const noexcept override { return "stopped because another replica failed"; }
+};
+
+/// Which replica failed, and how.
+struct ReplicaFailure {
+  int replica = 0;
+  std::exception_ptr error;
+};
+
+namespace detail {
+
+enum class ReplicaState : std::uint8_t { Running, Finished, Failed };
+
+/// How far a replica is in one run, in one word that others read without a lock.
+struct Progress {
+  std::uint32_t run = 0;       ///< the run it belongs to; a slot of another run has not started yet
+  std::uint32_t meetings = 0;  ///< arrivals so far
+  ReplicaState state = ReplicaState::Running;
+
+  static Progress unpack(std::uint64_t word) {
+    return {static_cast<std::uint32_t>(word >> 32), static_cast<std::uint32_t>(word >> 2) & kMeetingMask,
+            static_cast<ReplicaState>(word & 3)};
+  }
+  std::uint64_t pack() const {
+    return (std::uint64_t{run} << 32) | (std::uint64_t{meetings & kMeetingMask} << 2) | static_cast<std::uint64_t>(state);
+  }
+  /// Meetings are counted modulo 2^30, and replicas are never more than two apart.
+  bool has_reached(std::uint32_t meeting) const { return ((meetings - meeting) & kMeetingMask) < kMeetingMask / 2; }
+  bool has_stopped() const { return state != ReplicaState::Running; }
+
+  static constexpr std::uint32_t kMeetingMask = (1u << 30) - 1;
+};
+
+struct alignas(128) Slot {
+  std::atomic<std::uint64_t> progress{0};
+  const void* payload = nullptr;
+  const char* meeting_name = "";  ///< of the last arrival; a literal
+  std::exception_ptr error;
+};
+
+/// One run: its replicas' slots. Runs nest, one level per merge function that runs again.
+struct Frame {
+  Slot* slots = nullptr;
+  std::uint32_t run = 0;
+  std::atomic<std::uint64_t> late_meeting{0};  ///< 1 + the meeting that outlasted its deadline; 0 = none
+};
+
+}  // namespace detail
+
+/// A replica's place in a run. Valid on its own thread, until its function returns.
+class Seat {
+ public:
+  int replica() const { return replica_; }
+  int size() const;
+
+  /// Arrives with `payload`, waits until everybody has arrived, calls `work`, waits until everybody has worked. Inside `work`,
+  /// `payload_of(k)` gives everybody's payload. An exception thrown by `work` surfaces after the second wait, so that
+  /// payloads stay valid for the others.
+  void exchange(const char* name, const void* payload, FunctionRef<void()> work, const Deadline& deadline = Deadline::never());
+
+  /// Everybody arrives with `payload`; replica 0 then calls `act` while the others wait, and may write into their
+  /// payloads. Only replica 0's `act` is used.
+  void lead(const char* name, const void* payload, FunctionRef<void()> act, const Deadline& deadline = Deadline::never());
+
+  const void* payload_of(int replica) const { return frame_->slots[replica].payload; }
+  /// The name of the meeting that `replica` came for; valid where `payload_of` is.
+  const char* meeting_of(int replica) const { return frame_->slots[replica].meeting_name; }
+
+ private:
+  friend class ReplicaTeam;
+  Seat(ReplicaTeam& team, detail::Frame& frame, int replica) : team_(&team), frame_(&frame), replica_(replica) {}
+
+  std::uint32_t arrive(const char* name, const void* payload);
+  void await_all(std::uint32_t meeting, const Deadline& deadline);
+  void await_leader(std::uint32_t meeting);
+  void check_names() const;
+  void throw_if_late(std::uint32_t meeting) const;
+  [[noreturn]] void throw_unequal(int stopped) const;
+
+  ReplicaTeam* team_;
+  detail::Frame* frame_;
+  int replica_;
+};
+
+class ReplicaTeam {
+ public:
+  struct Options {
+    int size = 1;
+    std::function<void(int replica)> on_thread_start;            ///< runs once on every thread the team starts
+    std::chrono::nanoseconds spin = std::chrono::microseconds(50);  ///< before a waiting thread sleeps
+    std::chrono::milliseconds name_after = std::chrono::seconds(10);  ///< a replica waited for longer is named in the log
+  };
+
+  explicit ReplicaTeam(Options options);
+  ~ReplicaTeam();
+  ReplicaTeam(const ReplicaTeam&) = delete;
+  ReplicaTeam& operator=(const ReplicaTeam&) = delete;
+
+  int size() const { return options_.size; }
+
+  /// Calls `body` once per replica and returns when all have stopped: nothing when all finished, else the root cause
+  /// with the lowest replica id. May be called again from inside `lead`. A second thread is refused with
+  /// FailedPrecondition while a run is going on.
+  std::optional<ReplicaFailure> run(FunctionRef<void(Seat&)> body);
+
+ private:
+  friend class Seat;
+  using Body = FunctionRef<void(Seat&)>;
+
+  class RunGuard;
+
+  void thread_main(int replica);
+  void serve_next_job(int replica);
+  void run_replica(const Body& body, detail::Frame& frame, int replica);
+  void publish(std::uint64_t word, detail::Slot& slot);
+  void wait_naming_missing(FunctionRef<bool()> ready, FunctionRef<std::string()> describe);
+  bool has_new_job(int replica) const;
+  std::optional<ReplicaFailure> collect(detail::Frame& frame);
+
+  Options options_;
+  WakeEvent event_;
+
+  // The current job. Written by the caller of `run` while all threads wait, read after `job_number_` has changed.
+  const Body* job_body_ = nullptr;
+  detail::Frame* job_frame_ = nullptr;
+  std::atomic<std::uint32_t> job_number_{0};
+  struct alignas(128) Served {
+    std::uint32_t job = 0;
+  };
+  std::vector<Served> served_;  ///< per replica: the last job it took; touched by its own thread only
+
+  std::vector<std::unique_ptr<detail::Slot[]>> levels_;  ///< slots by depth of nesting, kept for the next run
+  std::atomic<std::thread::id> caller_{};                ///< the thread inside `run`; none = idle
+  int depth_ = 0;
+
+  std::vector<std::thread> threads_;
+};
+
+inline int Seat::size() const { return team_->size(); }
+
+}  // namespace lockstep::local

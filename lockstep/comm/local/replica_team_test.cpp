@@ -1,0 +1,290 @@
+#include "lockstep/comm/local/replica_team.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <numeric>
+#include <random>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/logging.h"
+
+namespace lockstep::local {
+namespace {
+
+using namespace std::chrono_literals;
+
+/// What a run threw, as text; empty when it ended well.
+std::string message_of(const std::optional<ReplicaFailure>& failure) {
+  if (!failure) return "";
+  try {
+    std::rethrow_exception(failure->error);
+  } catch (const std::exception& e) {
+    return e.what();
+  }
+}
+
+class ReplicaTeamTest : public testing::TestWithParam<int> {
+ protected:
+  ReplicaTeam team{{.size = GetParam()}};
+};
+
+INSTANTIATE_TEST_SUITE_P(Sizes, ReplicaTeamTest, testing::Values(1, 2, 3, 4, 7));
+
+TEST_P(ReplicaTeamTest, RunsEveryReplicaOnceAndReplicaZeroOnTheCaller) {
+  std::vector<std::thread::id> threads(static_cast<std::size_t>(team.size()));
+  for (int round = 0; round < 100; ++round) {
+    std::vector<int> calls(threads.size(), 0);
+    ASSERT_FALSE(team.run([&](Seat& seat) {
+      ++calls[static_cast<std::size_t>(seat.replica())];
+      threads[static_cast<std::size_t>(seat.replica())] = std::this_thread::get_id();
+    }));
+    EXPECT_EQ(calls, std::vector<int>(threads.size(), 1));
+  }
+  EXPECT_EQ(threads[0], std::this_thread::get_id());
+}
+
+TEST_P(ReplicaTeamTest, ExchangeShowsEverybodysPayload) {
+  ASSERT_FALSE(team.run([&](Seat& seat) {
+    for (int round = 0; round < 200; ++round) {
+      const int mine = seat.replica() * 1000 + round;
+      int sum = 0;
+      seat.exchange("sum", &mine, [&] {
+        for (int k = 0; k < seat.size(); ++k) sum += *static_cast<const int*>(seat.payload_of(k));
+      });
+      const int n = seat.size();
+      EXPECT_EQ(sum, 1000 * n * (n - 1) / 2 + n * round);
+    }
+  }));
+}
+
+TEST_P(ReplicaTeamTest, LeadActsOnceOnTheCallerAndMayWriteToAll) {
+  const auto caller = std::this_thread::get_id();
+  int acts = 0;
+  ASSERT_FALSE(team.run([&](Seat& seat) {
+    int mine = seat.replica();
+    seat.lead("merge", &mine, [&] {
+      EXPECT_EQ(std::this_thread::get_id(), caller);
+      ++acts;
+      for (int k = 0; k < seat.size(); ++k) {
+        int& theirs = *const_cast<int*>(static_cast<const int*>(seat.payload_of(k)));
+        theirs = theirs * 10 + 1;
+      }
+    });
+    EXPECT_EQ(mine, seat.replica() * 10 + 1);
+  }));
+  EXPECT_EQ(acts, 1);
+}
+
+TEST_P(ReplicaTeamTest, RunsNestInsideLead) {
+  std::atomic<int> inner_calls{0};
+  ASSERT_FALSE(team.run([&](Seat& seat) {
+    for (int round = 0; round < 20; ++round) {
+      seat.lead("outer", nullptr, [&] {
+        EXPECT_FALSE(team.run([&](Seat& inner) {
+          ++inner_calls;
+          inner.lead("inner", nullptr, [&] { EXPECT_FALSE(team.run([&](Seat&) { ++inner_calls; })); });
+        }));
+      });
+    }
+  }));
+  EXPECT_EQ(inner_calls, 20 * 2 * team.size());
+}
+
+TEST_P(ReplicaTeamTest, TheLowestRootCauseWinsAndTheTeamStaysUsable) {
+  for (int round = 0; round < 50; ++round) {
+    const auto failure = team.run([&](Seat& seat) {
+      seat.exchange("meet", nullptr, [] {});
+      if (seat.replica() == seat.size() - 1) throw std::runtime_error("last");
+      if (seat.replica() == seat.size() - 2) throw std::runtime_error("last but one");
+      seat.exchange("never complete", nullptr, [] {});
+    });
+    ASSERT_TRUE(failure);
+    EXPECT_EQ(failure->replica, std::max(0, team.size() - 2));
+    EXPECT_EQ(message_of(failure), team.size() == 1 ? "last" : "last but one");
+  }
+  EXPECT_FALSE(team.run([](Seat& seat) { seat.exchange("again", nullptr, [] {}); }));
+}
+
+TEST_P(ReplicaTeamTest, AFailureInLeadReachesTheCallerAndUnwindsAll) {
+  std::atomic<int> unwound{0};
+  const auto failure = team.run([&](Seat& seat) {
+    try {
+      seat.lead("merge", nullptr, [] { throw std::runtime_error("in merge"); });
+    } catch (const ReplicaUnwound&) {
+      ++unwound;
+      throw;
+    }
+  });
+  EXPECT_EQ(message_of(failure), "in merge");
+  EXPECT_EQ(unwound, team.size() - 1);
+}
+
+TEST_P(ReplicaTeamTest, AFailureInANestedRunIsTheLeadersToHandle) {
+  ASSERT_FALSE(team.run([&](Seat& seat) {
+    seat.lead("merge", nullptr, [&] {
+      const auto failure = team.run([&](Seat& inner) {
+        if (inner.replica() == inner.size() - 1) throw std::runtime_error("inner");
+        inner.exchange("wait", nullptr, [] {});
+      });
+      EXPECT_EQ(message_of(failure), "inner");
+    });
+  }));
+}
+
+class SeveralReplicasTest : public ReplicaTeamTest {};
+INSTANTIATE_TEST_SUITE_P(Sizes, SeveralReplicasTest, testing::Values(2, 3, 5));
+
+TEST_P(SeveralReplicasTest, AReplicaThatEndsWhileOthersWaitIsReported) {
+  for (int early = 0; early < team.size(); ++early) {
+    for (const bool leading : {false, true}) {
+      const auto failure = team.run([&](Seat& seat) {
+        seat.exchange("both", nullptr, [] {});
+        if (seat.replica() == early) return;
+        leading ? seat.lead("second", nullptr, [] {}) : seat.exchange("second", nullptr, [] {});
+      });
+      EXPECT_NE(message_of(failure).find("different number of merge_call"), std::string::npos) << message_of(failure);
+      EXPECT_NE(message_of(failure).find("replica " + std::to_string(early) + " has ended"), std::string::npos) << message_of(failure);
+    }
+  }
+}
+
+TEST_P(SeveralReplicasTest, DifferentMeetingsAreReportedAndNobodyHangs) {
+  for (int odd = 0; odd < team.size(); ++odd) {
+    for (const bool odd_leads : {false, true}) {
+      for (const bool others_lead : {false, true}) {
+        const auto failure = team.run([&](Seat& seat) {
+          const bool is_odd = seat.replica() == odd;
+          const char* name = is_odd ? "all_gather" : "all_reduce";
+          (is_odd ? odd_leads : others_lead) ? seat.lead(name, nullptr, [] {}) : seat.exchange(name, nullptr, [] {});
+        });
+        EXPECT_NE(message_of(failure).find("different operations"), std::string::npos) << message_of(failure);
+      }
+    }
+  }
+}
+
+TEST_P(SeveralReplicasTest, WorkThatThrowsDoesSoAfterEverybodyHasWorked) {
+  std::atomic<int> worked{0};
+  const auto failure = team.run([&](Seat& seat) {
+    int payload = 7;
+    seat.exchange("work", &payload, [&] {
+      if (seat.replica() == 0) throw std::runtime_error("replica 0 cannot");
+      std::this_thread::sleep_for(2ms);  // payloads of the failing replica must still be there
+      worked += *static_cast<const int*>(seat.payload_of(0));
+    });
+  });
+  EXPECT_EQ(message_of(failure), "replica 0 cannot");
+  EXPECT_EQ(worked, 7 * (team.size() - 1));
+}
+
+TEST_P(SeveralReplicasTest, ASecondThreadIsRefused) {
+  std::string refused;
+  ASSERT_FALSE(team.run([&](Seat& seat) {
+    if (seat.replica() != 0) return;
+    std::thread other([&] {
+      try {
+        team.run([](Seat&) {});
+      } catch (const FailedPrecondition& e) {
+        refused = e.what();
+      }
+    });
+    other.join();
+  }));
+  EXPECT_NE(refused.find("already running"), std::string::npos);
+}
+
+TEST_P(SeveralReplicasTest, AMissedDeadlineIsAnErrorForAll) {
+  set_log_severity(Severity::Silent);
+  const auto failure = team.run([&](Seat& seat) {
+    if (seat.replica() == 1) std::this_thread::sleep_for(60ms);
+    seat.exchange("slow", nullptr, [] {}, Deadline::after(10ms));
+  });
+  set_log_severity(Severity::Info);
+  EXPECT_NE(message_of(failure).find("outlasted its timeout"), std::string::npos) << message_of(failure);
+  EXPECT_FALSE(team.run([](Seat&) {}));
+}
+
+TEST(ReplicaTeam, NamesTheReplicaThatIsWaitedFor) {
+  std::mutex mutex;
+  std::string lines;
+  set_log_sink([&](Severity, std::string_view line) {
+    const std::lock_guard lock(mutex);
+    lines += line;
+  });
+  {
+    ReplicaTeam team({.size = 2, .name_after = 20ms});
+    ASSERT_FALSE(team.run([](Seat& seat) {
+      if (seat.replica() == 1) std::this_thread::sleep_for(100ms);
+      seat.exchange("all_reduce", nullptr, [] {});
+    }));
+  }
+  set_log_sink({});
+  EXPECT_NE(lines.find("replica 1 to reach all_reduce"), std::string::npos) << lines;
+}
+
+TEST(ReplicaTeam, RefusesAnEmptyTeam) { EXPECT_THROW(ReplicaTeam({.size = 0}), InvalidArgument); }
+
+/// Random programs: every replica follows the same random script of meetings, nested runs and failures; the outcome is
+/// known beforehand.
+TEST(ReplicaTeam, TenThousandRandomRunsEndAsForetold) {
+  std::mt19937 random(20240229);
+  const auto pick = [&](int below) { return static_cast<int>(random() % static_cast<unsigned>(below)); };
+  const char* const long_run = std::getenv("LOCKSTEP_TEST_LONG");
+  const int runs = long_run != nullptr ? 100'000 : 10'000;
+  std::vector<std::unique_ptr<ReplicaTeam>> teams;
+  for (const int size : {1, 2, 3, 4, 8}) {
+    teams.push_back(std::make_unique<ReplicaTeam>(ReplicaTeam::Options{.size = size, .spin = std::chrono::microseconds(size > 2 ? 1 : 50)}));
+  }
+  for (int round = 0; round < runs; ++round) {
+    ReplicaTeam& team = *teams[static_cast<std::size_t>(pick(static_cast<int>(teams.size())))];
+    const int meetings = pick(5);
+    const auto kinds = random();
+    const int failing = pick(3) == 0 ? pick(team.size()) : -1;
+    const int ending = failing < 0 && team.size() > 1 && pick(5) == 0 ? pick(team.size()) : -1;
+    const int when = pick(meetings + 1);
+    std::atomic<int> inner{0};
+    int inner_expected = 0;
+    const auto failure = team.run([&](Seat& seat) {
+      for (int m = 0; m <= meetings; ++m) {
+        if (m == when && seat.replica() == failing) throw std::runtime_error("foretold");
+        if (m == when && seat.replica() == ending) return;
+        if (m == meetings) return;
+        const auto kind = (kinds >> (3 * m)) % 4;
+        const int mine = seat.replica() + 1;
+        if (kind == 0) {
+          int sum = 0;
+          seat.exchange("exchange", &mine, [&] {
+            for (int k = 0; k < seat.size(); ++k) sum += *static_cast<const int*>(seat.payload_of(k));
+          });
+          ASSERT_EQ(sum, seat.size() * (seat.size() + 1) / 2);
+        } else {
+          seat.lead("lead", &mine, [&] {
+            if (kind != 3) return;
+            inner_expected += seat.size();
+            ASSERT_FALSE(team.run([&](Seat& deeper) {
+              deeper.exchange("deeper", nullptr, [] {});
+              ++inner;
+            }));
+          });
+        }
+      }
+    });
+    EXPECT_EQ(inner, inner_expected);
+    if (failing >= 0) {
+      ASSERT_TRUE(failure);
+      EXPECT_EQ(failure->replica, failing);
+      EXPECT_EQ(message_of(failure), "foretold");
+    } else if (ending >= 0 && when < meetings) {
+      ASSERT_TRUE(failure);
+      EXPECT_NE(message_of(failure).find("different number"), std::string::npos) << message_of(failure);
+    } else {
+      EXPECT_FALSE(failure) << message_of(failure);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::local
