@@ -3,13 +3,13 @@
 namespace lockstep {
 
 namespace detail {
-inline thread_local int current_component = -1;
+inline thread_local int component_of_thread = -1;
 }  // namespace detail
 
 /// The component of distributed values that this thread stands for: the index of the local replica inside a replica
 /// function, of the updated component inside an update function, -1 anywhere else.
 inline int current_component() {
-  return detail::current_component;
+  return detail::component_of_thread;
 }
 
 /// Makes this thread stand for one component until the end of the block. Scopes nest; each restores what it found.
@@ -18,8 +18,8 @@ inline int current_component() {
 ///     const Tensor& mine = per_replica.get();  // component 1
 class ComponentScope {
  public:
-  explicit ComponentScope(int index) : outer_(detail::current_component) { detail::current_component = index; }
-  ~ComponentScope() { detail::current_component = outer_; }
+  explicit ComponentScope(int index) : outer_(detail::component_of_thread) { detail::component_of_thread = index; }
+  ~ComponentScope() { detail::component_of_thread = outer_; }
   ComponentScope(const ComponentScope&) = delete;
   ComponentScope& operator=(const ComponentScope&) = delete;
 
