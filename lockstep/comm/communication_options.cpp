@@ -1,0 +1,65 @@
+#include "lockstep/comm/communication_options.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep {
+namespace {
+
+constexpr const char* kImplementations = "use \"auto\", \"ring\" or \"nccl\"";
+
+}  // namespace
+
+std::string_view to_string(Implementation implementation) {
+  switch (implementation) {
+    case Implementation::Auto: return "AUTO";
+    case Implementation::Ring: return "RING";
+    case Implementation::Nccl: return "NCCL";
+  }
+  return "UNKNOWN";
+}
+
+Implementation parse_implementation(std::string_view name) {
+  for (const auto implementation : {Implementation::Auto, Implementation::Ring, Implementation::Nccl}) {
+    if (equals_ignoring_case(name, to_string(implementation))) return implementation;
+  }
+  throw InvalidArgument(
+      errors::kBadOption,
+      {.what = str("implementation must be instance of Implementation, not '", name, "'"), .help = kImplementations});
+}
+
+CommunicationOptions validated(const CommunicationOptions& options) {
+  if (options.bytes_per_pack < 0) {
+    throw InvalidArgument(errors::kBadOption, {.what = str("bytes_per_pack must be >=0, not ", options.bytes_per_pack),
+                                               .help = "0 packs everything into one message"});
+  }
+  if (const auto timeout = options.timeout_seconds; timeout && !(std::isfinite(*timeout) && *timeout >= 0)) {
+    throw InvalidArgument(errors::kBadOption, {.what = str("timeout_seconds must be a number >=0, not ", *timeout),
+                                               .help = "0 or no value waits for ever"});
+  }
+  const auto implementation = static_cast<int>(options.implementation);
+  if (implementation < 0 || implementation > static_cast<int>(Implementation::Nccl)) {
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("implementation must be instance of Implementation, not ", implementation),
+                           .help = kImplementations});
+  }
+  return options;
+}
+
+CommunicationOptions merge(const CommunicationOptions& base, const CommunicationOptions& other) {
+  CommunicationOptions result = base;
+  if (other.bytes_per_pack != 0) result.bytes_per_pack = other.bytes_per_pack;
+  if (other.timeout_seconds) result.timeout_seconds = other.timeout_seconds;
+  if (other.implementation != Implementation::Auto) result.implementation = other.implementation;
+  return result;
+}
+
+Deadline deadline_of(const CommunicationOptions& options) {
+  const double seconds = options.timeout_seconds.value_or(0);
+  return seconds > 0 ? Deadline::after(std::chrono::duration<double>(seconds)) : Deadline::never();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <vector>
+
+#include "lockstep/base/export.h"
+
+namespace lockstep {
+
+/// The one order of summation. Floating point sums depend on their order, so there is a single one, and every engine
+/// gives its bits: the sum over replicas lo..hi-1 is
+///
+///     T(lo, hi) = T(lo, mid) + T(mid, hi),   mid = lo + the largest power of two below hi - lo
+///
+/// with each node rounded to the element type. Over five replicas: ((0+1)+(2+3))+4. Replicas that are neighbours meet
+/// first, so a worker that holds a few of them can add most of its own share alone.
+
+/// Where T(lo, hi) is cut; hi - lo must be at least 2.
+constexpr int tree_middle(int lo, int hi) {
+  int half = 1;
+  while (half < hi - lo - half) half *= 2;
+  return lo + half;
+}
+
+/// x[into] += x[from].
+struct TreeStep {
+  int into;
+  int from;
+
+  bool operator==(const TreeStep&) const = default;
+};
+
+/// The additions that leave T(0, count) in x[0], in an order in which they can be done.
+LOCKSTEP_EXPORT std::vector<TreeStep> plan_reduction_tree(int count);
+
+/// A node of the tree: the sum over replicas lo..hi-1.
+struct Subtree {
+  int lo;
+  int hi;
+
+  bool operator==(const Subtree&) const = default;
+};
+
+/// The fewest nodes of T(0, count) that make up replicas lo..hi-1, from left to right: what a worker that holds these
+/// replicas can add up by itself. Over 8 replicas, 2..7 are {2,4} and {4,8}.
+LOCKSTEP_EXPORT std::vector<Subtree> aligned_subtrees(int lo, int hi, int count);
+
+}  // namespace lockstep
