@@ -29,9 +29,7 @@ std::string upper(std::string_view text) {
   return result;
 }
 
-bool is_known_type(const std::string& type) {
-  return std::ranges::find(kKnownTypes, type) != kKnownTypes.end();
-}
+bool is_known_type(const std::string& type) { return std::ranges::find(kKnownTypes, type) != kKnownTypes.end(); }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
   std::vector<std::string_view> parts;
@@ -188,9 +186,7 @@ DeviceName canonicalize_without_job_and_task(std::string_view name) {
   return result;
 }
 
-DeviceName resolve(std::string_view name, std::string_view current) {
-  return canonicalize(name, current);
-}
+DeviceName resolve(std::string_view name, std::string_view current) { return canonicalize(name, current); }
 
 DeviceName merge(std::string_view base, std::string_view device) {
   return merged(parse_device(base), parse_device(device));
@@ -209,13 +205,9 @@ std::vector<std::string> local_devices(int num_gpus) {
   return devices;
 }
 
-std::vector<std::string> cpus(int n) {
-  return numbered("cpu:", n);
-}
+std::vector<std::string> cpus(int n) { return numbered("cpu:", n); }
 
-std::vector<std::string> gpus(int n) {
-  return numbered("gpu:", n);
-}
+std::vector<std::string> gpus(int n) { return numbered("gpu:", n); }
 
 std::vector<DeviceName> plan_mirrored_devices(const std::vector<std::string>& devices) {
   if (devices.empty()) {

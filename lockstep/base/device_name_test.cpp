@@ -17,9 +17,7 @@ json or_null(const std::optional<T>& value) {
   return value ? json(*value) : json(nullptr);
 }
 
-std::string text_or_empty(const json& value) {
-  return value.is_null() ? "" : value.get<std::string>();
-}
+std::string text_or_empty(const json& value) { return value.is_null() ? "" : value.get<std::string>(); }
 
 json described(const DeviceName& name) {
   return {{"value", to_string(name)},
@@ -36,9 +34,7 @@ json mirrored(const std::vector<std::string>& names) {
   return {{"worker_devices", devices}, {"parameter_devices", devices}, {"num_replicas_in_sync", devices.size()}};
 }
 
-json value_of(const DeviceName& name) {
-  return {{"value", to_string(name)}};
-}
+json value_of(const DeviceName& name) { return {{"value", to_string(name)}}; }
 
 json call(const golden::Case& given) {
   const auto function = given["function"].get<std::string>();
@@ -72,9 +68,7 @@ struct BadName {
   const char* fragment;
 };
 
-void PrintTo(const BadName& bad, std::ostream* out) {
-  *out << "'" << bad.name << "'";
-}
+void PrintTo(const BadName& bad, std::ostream* out) { *out << "'" << bad.name << "'"; }
 
 class BadDeviceName : public ::testing::TestWithParam<BadName> {};
 

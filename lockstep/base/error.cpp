@@ -9,37 +9,23 @@ namespace lockstep {
 
 std::string_view to_string(Code code) {
   switch (code) {
-    case Code::InvalidArgument:
-      return "INVALID_ARGUMENT";
-    case Code::FailedPrecondition:
-      return "FAILED_PRECONDITION";
-    case Code::OutOfRange:
-      return "OUT_OF_RANGE";
-    case Code::NotFound:
-      return "NOT_FOUND";
-    case Code::AlreadyExists:
-      return "ALREADY_EXISTS";
-    case Code::Unavailable:
-      return "UNAVAILABLE";
-    case Code::DeadlineExceeded:
-      return "DEADLINE_EXCEEDED";
-    case Code::DataLoss:
-      return "DATA_LOSS";
-    case Code::ResourceExhausted:
-      return "RESOURCE_EXHAUSTED";
-    case Code::Cancelled:
-      return "CANCELLED";
-    case Code::Unimplemented:
-      return "UNIMPLEMENTED";
-    case Code::Internal:
-      return "INTERNAL";
+    case Code::InvalidArgument: return "INVALID_ARGUMENT";
+    case Code::FailedPrecondition: return "FAILED_PRECONDITION";
+    case Code::OutOfRange: return "OUT_OF_RANGE";
+    case Code::NotFound: return "NOT_FOUND";
+    case Code::AlreadyExists: return "ALREADY_EXISTS";
+    case Code::Unavailable: return "UNAVAILABLE";
+    case Code::DeadlineExceeded: return "DEADLINE_EXCEEDED";
+    case Code::DataLoss: return "DATA_LOSS";
+    case Code::ResourceExhausted: return "RESOURCE_EXHAUSTED";
+    case Code::Cancelled: return "CANCELLED";
+    case Code::Unimplemented: return "UNIMPLEMENTED";
+    case Code::Internal: return "INTERNAL";
   }
   return "UNKNOWN";
 }
 
-Error::Error(Code code, int number, ErrorText text) : code_(code), number_(number), text_(std::move(text)) {
-  format();
-}
+Error::Error(Code code, int number, ErrorText text) : code_(code), number_(number), text_(std::move(text)) { format(); }
 
 void Error::add_where(const std::string& place) {
   text_.where += text_.where.empty() ? place : ", " + place;

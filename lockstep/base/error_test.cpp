@@ -66,9 +66,7 @@ TYPED_TEST(TypedErrors, RaiseKeepsTheType) {
   EXPECT_THROW(base.raise(), TypeParam);
 }
 
-TYPED_TEST(TypedErrors, CopiesWithoutThrowing) {
-  EXPECT_TRUE(std::is_copy_constructible_v<TypeParam>);
-}
+TYPED_TEST(TypedErrors, CopiesWithoutThrowing) { EXPECT_TRUE(std::is_copy_constructible_v<TypeParam>); }
 
 TEST(Codes, HaveTheUsualNames) {
   EXPECT_EQ(to_string(Code::InvalidArgument), "INVALID_ARGUMENT");

@@ -65,9 +65,7 @@ void set_log_sink(LogSink sink) {
   std::swap(state().sink, sink);
 }
 
-void set_log_severity(Severity severity) {
-  state().least.store(severity, std::memory_order_relaxed);
-}
+void set_log_severity(Severity severity) { state().least.store(severity, std::memory_order_relaxed); }
 
 bool is_logged(Severity severity) noexcept {
   return severity != Severity::Silent && severity >= state().least.load(std::memory_order_relaxed);

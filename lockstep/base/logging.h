@@ -24,11 +24,7 @@ LOCKSTEP_EXPORT void set_log_severity(Severity severity);
 LOCKSTEP_EXPORT bool is_logged(Severity severity) noexcept;
 
 LOCKSTEP_EXPORT void log(Severity severity, std::string_view line) noexcept;
-inline void log_info(std::string_view line) noexcept {
-  log(Severity::Info, line);
-}
-inline void log_warning(std::string_view line) noexcept {
-  log(Severity::Warning, line);
-}
+inline void log_info(std::string_view line) noexcept { log(Severity::Info, line); }
+inline void log_warning(std::string_view line) noexcept { log(Severity::Warning, line); }
 
 }  // namespace lockstep

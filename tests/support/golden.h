@@ -24,9 +24,7 @@ struct Case {
   const nlohmann::json& expect() const { return json.at("expect"); }
 };
 
-inline void PrintTo(const Case& given, std::ostream* out) {
-  *out << given.json.dump();
-}
+inline void PrintTo(const Case& given, std::ostream* out) { *out << given.json.dump(); }
 
 inline void append_file(const std::filesystem::path& file, const std::string& area, std::vector<Case>& into) {
   std::ifstream in(file);

@@ -1,0 +1,71 @@
+#include "lockstep/comm/communication_options.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <limits>
+#include <string>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep {
+namespace {
+
+std::string message_of(const CommunicationOptions& options) {
+  try {
+    validated(options);
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.number(), errors::kBadOption);
+    return error.what();
+  }
+  return "";
+}
+
+TEST(CommunicationOptions, AreValidByDefault) {
+  EXPECT_EQ(validated({}), CommunicationOptions{});
+  EXPECT_EQ(message_of({.bytes_per_pack = 1, .timeout_seconds = 0, .implementation = Implementation::Nccl}), "");
+}
+
+TEST(CommunicationOptions, RefuseANegativePackSize) {
+  EXPECT_NE(message_of({.bytes_per_pack = -1}).find("must be >=0"), std::string::npos);
+}
+
+TEST(CommunicationOptions, RefuseATimeoutThatIsNoTime) {
+  for (const double seconds :
+       {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
+    EXPECT_NE(message_of({.timeout_seconds = seconds}).find("timeout_seconds"), std::string::npos) << seconds;
+  }
+}
+
+TEST(CommunicationOptions, RefuseAnUnknownImplementation) {
+  for (const int value : {-1, 3}) {
+    EXPECT_NE(message_of({.implementation = Implementation{value}}).find("must be instance of"), std::string::npos);
+  }
+}
+
+TEST(CommunicationOptions, OfACallStandAboveThoseOfTheStrategy) {
+  const CommunicationOptions base{.bytes_per_pack = 5, .timeout_seconds = 2, .implementation = Implementation::Ring};
+  EXPECT_EQ(merge(base, {}), base);
+  EXPECT_EQ(merge(base, {.bytes_per_pack = 7}).bytes_per_pack, 7);
+  EXPECT_EQ(merge(base, {.timeout_seconds = 0}).timeout_seconds, 0);
+  EXPECT_EQ(merge(base, {.implementation = Implementation::Nccl}).implementation, Implementation::Nccl);
+  EXPECT_EQ(merge(base, {.implementation = Implementation::Auto}).implementation, Implementation::Ring);
+}
+
+TEST(CommunicationOptions, WithoutATimeoutWaitForEver) {
+  EXPECT_TRUE(deadline_of({}).is_never());
+  EXPECT_TRUE(deadline_of({.timeout_seconds = 0}).is_never());
+  EXPECT_LE(deadline_of({.timeout_seconds = 60}).remaining(), std::chrono::minutes(1));
+  EXPECT_GT(deadline_of({.timeout_seconds = 60}).remaining(), std::chrono::seconds(50));
+}
+
+TEST(Implementation, IsReadInAnyCase) {
+  EXPECT_EQ(parse_implementation("auto"), Implementation::Auto);
+  EXPECT_EQ(parse_implementation("Ring"), Implementation::Ring);
+  EXPECT_EQ(parse_implementation("NCCL"), Implementation::Nccl);
+  for (const char* name : {"", "mpi", "rings", "rin"})
+    EXPECT_THROW(parse_implementation(name), InvalidArgument) << name;
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,106 @@
+#include "lockstep/comm/reduction_tree.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep {
+namespace {
+
+// The tree as text: "((0+1)+2)".
+std::string tree(int lo, int hi) {
+  if (hi - lo == 1) return std::to_string(lo);
+  int half = 1;
+  while (2 * half < hi - lo) half *= 2;
+  return str("(", tree(lo, lo + half), "+", tree(lo + half, hi), ")");
+}
+
+std::string added_up(int count) {
+  std::vector<std::string> x;
+  for (int k = 0; k < count; ++k) x.push_back(std::to_string(k));
+  for (const auto& step : plan_reduction_tree(count)) {
+    auto& into = x[static_cast<std::size_t>(step.into)];
+    into = str("(", into, "+", x[static_cast<std::size_t>(step.from)], ")");
+  }
+  return x[0];
+}
+
+TEST(ReductionTree, HasTheKnownShapes) {
+  EXPECT_EQ(added_up(1), "0");
+  EXPECT_EQ(added_up(2), "(0+1)");
+  EXPECT_EQ(added_up(3), "((0+1)+2)");
+  EXPECT_EQ(added_up(4), "((0+1)+(2+3))");
+  EXPECT_EQ(added_up(5), "(((0+1)+(2+3))+4)");
+  EXPECT_EQ(added_up(6), "(((0+1)+(2+3))+(4+5))");
+  EXPECT_EQ(added_up(7), "(((0+1)+(2+3))+((4+5)+6))");
+}
+
+TEST(ReductionTree, StepsGiveTheTreeForAnyCount) {
+  for (int count = 1; count <= 17; ++count) {
+    EXPECT_EQ(added_up(count), tree(0, count));
+    EXPECT_EQ(plan_reduction_tree(count).size(), static_cast<std::size_t>(count - 1));
+  }
+}
+
+TEST(ReductionTree, OfNothingHasNoSteps) { EXPECT_TRUE(plan_reduction_tree(0).empty()); }
+
+TEST(ReductionTree, IsCutAtTheLargestPowerOfTwoBelowItsLength) {
+  EXPECT_EQ(tree_middle(0, 2), 1);
+  EXPECT_EQ(tree_middle(0, 3), 2);
+  EXPECT_EQ(tree_middle(0, 8), 4);
+  EXPECT_EQ(tree_middle(0, 9), 8);
+  EXPECT_EQ(tree_middle(4, 7), 6);
+  EXPECT_EQ(tree_middle(0, 2147483647), 1 << 30);
+}
+
+TEST(AlignedSubtrees, OfWorkersAreAsFewAsTheTreeAllows) {
+  struct Row {
+    int lo, hi, count;
+    std::vector<Subtree> expected;
+  };
+  const std::vector<Row> table = {
+      {0, 4, 4, {{0, 4}}},  // one worker has the whole tree
+      {0, 2, 4, {{0, 2}}},  // 2 workers of 2
+      {2, 4, 4, {{2, 4}}},
+      {3, 6, 9, {{3, 4}, {4, 6}}},  // 3 workers of 3
+      {6, 9, 9, {{6, 8}, {8, 9}}},
+      {2, 8, 8, {{2, 4}, {4, 8}}},
+      {3, 6, 6, {{3, 4}, {4, 6}}},
+      {4, 7, 7, {{4, 7}}},  // the tail of an odd tree is a node of its own
+      {1, 7, 8, {{1, 2}, {2, 4}, {4, 6}, {6, 7}}},
+      {5, 5, 8, {}},
+      {0, 0, 0, {}},
+  };
+  for (const auto& row : table)
+    EXPECT_EQ(aligned_subtrees(row.lo, row.hi, row.count), row.expected) << row.lo << ".." << row.hi;
+}
+
+TEST(AlignedSubtrees, CoverAnyRangeOnceWithNodesOfTheTree) {
+  for (int count = 1; count <= 17; ++count) {
+    const std::string whole = tree(0, count);
+    for (int lo = 0; lo <= count; ++lo) {
+      for (int hi = lo; hi <= count; ++hi) {
+        int next = lo;
+        for (const auto& node : aligned_subtrees(lo, hi, count)) {
+          EXPECT_EQ(node.lo, next);
+          next = node.hi;
+          EXPECT_NE(whole.find(tree(node.lo, node.hi)), std::string::npos);
+        }
+        EXPECT_EQ(next, hi);
+      }
+    }
+  }
+}
+
+TEST(AlignedSubtrees, OutsideOfTheTreeAreRefused) {
+  EXPECT_THROW(aligned_subtrees(-1, 2, 4), InvalidArgument);
+  EXPECT_THROW(aligned_subtrees(3, 2, 4), InvalidArgument);
+  EXPECT_THROW(aligned_subtrees(0, 5, 4), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep
