@@ -1,0 +1,241 @@
+#include "lockstep/strategy/collectives.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/ordered_sum.h"
+#include "lockstep/strategy/tensor_reduction.h"
+
+namespace lockstep::local {
+namespace {
+
+/// Below this many bytes a second barrier's worth of sharing costs more than adding everything twice.
+constexpr std::size_t kSmallBytes = 32 * 1024;
+/// Shards are cut at multiples of this many elements.
+constexpr std::size_t kShardElements = 1024;
+
+template <class T>
+using Small = c10::SmallVector<T, 4>;
+
+struct DenseLeaf {
+  at::Tensor input;   ///< contiguous
+  at::Tensor output;  ///< the sum, once all have met
+  Dtype dtype;
+};
+
+/// What a replica shows to the others.
+struct Contribution {
+  ReduceOp op = ReduceOp::Sum;
+  std::int64_t axis = 0;
+  const std::string* structure = nullptr;
+  Small<DenseLeaf> dense;                    ///< what the engine adds, in order
+  Small<const ReducibleLeaf*> others;      ///< sparse rows, rare types: each replica combines these for itself
+};
+
+const Contribution& contribution_of(const Seat& seat, int replica) { return *static_cast<const Contribution*>(seat.payload_of(replica)); }
+
+std::string describe(const at::Tensor& tensor) { return lockstep::str(tensor.scalar_type(), tensor.sizes()); }
+
+[[noreturn]] void throw_mismatch(int number, const char* operation, int replica, const std::string& first, const std::string& other,
+                                 const char* help) {
+  throw InvalidArgument(number, {.what = lockstep::str("Shape mismatch in ", operation, ": replicas gave values that do not fit together"),
+                                 .where = operation,
+                                 .seen = lockstep::str("replica 0 gave ", first, ", replica ", replica, " gave ", other),
+                                 .help = help});
+}
+
+/// Every replica compares everybody with replica 0, so all of them find the same difference.
+void check_agreement(const Seat& seat, const char* operation) {
+  const Contribution& first = contribution_of(seat, 0);
+  for (int k = 1; k < seat.size(); ++k) {
+    const Contribution& other = contribution_of(seat, k);
+    if (other.op != first.op) {
+      throw InvalidArgument(errors::kDifferentCollective, {.what = "replicas asked for different reductions",
+                                                           .where = operation,
+                                                           .seen = lockstep::str("replica 0: ", to_string(first.op), ", replica ", k, ": ", to_string(other.op))});
+    }
+    if (other.axis != first.axis) {
+      throw InvalidArgument(errors::kDifferentCollective, {.what = "replicas gather along different axes",
+                                                           .where = operation,
+                                                           .seen = lockstep::str("replica 0: ", first.axis, ", replica ", k, ": ", other.axis)});
+    }
+    const bool same_structure = !first.structure || !other.structure ? first.structure == other.structure : *first.structure == *other.structure;
+    if (!same_structure || other.dense.size() + other.others.size() != first.dense.size() + first.others.size()) {
+      const std::string tensor = "a tensor";
+      throw InvalidArgument(errors::kStructure, {.what = "Values to regroup had different lengths or structures",
+                                                 .where = operation,
+                                                 .seen = lockstep::str("replica 0 gave ", first.structure ? *first.structure : tensor, ", replica ", k, " gave ",
+                                                             other.structure ? *other.structure : tensor),
+                                                 .help = "every replica must give the same structure"});
+    }
+    for (std::size_t i = 0; i < std::min(first.dense.size(), other.dense.size()); ++i) {
+      const at::Tensor& a = first.dense[i].input;
+      const at::Tensor& b = other.dense[i].input;
+      if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) {
+        throw_mismatch(errors::kShape, operation, k, describe(a), describe(b),
+                       "all_reduce needs equal shapes and types; pad, or use all_gather for uneven values");
+      }
+    }
+    if (first.dense.size() != other.dense.size()) {
+      throw_mismatch(errors::kDtype, operation, k, counted(static_cast<int>(first.dense.size()), "dense tensor"),
+                     counted(static_cast<int>(other.dense.size()), "dense tensor"), "give the same kind of value on every replica");
+    }
+  }
+}
+
+std::size_t total_bytes(const Contribution& mine) {
+  std::size_t bytes = 0;
+  for (const auto& leaf : mine.dense) bytes += leaf.input.nbytes();
+  return bytes;
+}
+
+std::size_t blocks_of(const DenseLeaf& leaf) { return (static_cast<std::size_t>(leaf.input.numel()) + kShardElements - 1) / kShardElements; }
+
+/// Adds elements [begin, end) of leaf i over all replicas and writes the sum to `outputs`.
+void sum_range(const Seat& seat, std::size_t i, std::size_t begin, std::size_t end, std::int64_t divisor, bool to_everybody) {
+  const DenseLeaf& mine = contribution_of(seat, seat.replica()).dense[i];
+  const std::size_t offset = begin * size_of(mine.dtype);
+  c10::SmallVector<const void*, 16> inputs;
+  c10::SmallVector<void*, 16> outputs;
+  for (int k = 0; k < seat.size(); ++k) {
+    const DenseLeaf& leaf = contribution_of(seat, k).dense[i];
+    inputs.push_back(static_cast<const char*>(leaf.input.const_data_ptr()) + offset);
+    if (to_everybody || k == seat.replica()) outputs.push_back(static_cast<char*>(leaf.output.unsafeGetTensorImpl()->mutable_data()) + offset);
+  }
+  ordered_sum(mine.dtype, inputs.data(), seat.size(), outputs.data(), static_cast<int>(outputs.size()), end - begin, divisor);
+}
+
+void sum_dense(const Seat& seat, const Contribution& mine) {
+  const auto divisor_for = [&](const DenseLeaf& leaf) -> std::int64_t { return mine.op == ReduceOp::Mean && is_floating(leaf.dtype) ? seat.size() : 1; };
+  if (total_bytes(mine) <= kSmallBytes) {
+    for (std::size_t i = 0; i < mine.dense.size(); ++i) {
+      sum_range(seat, i, 0, static_cast<std::size_t>(mine.dense[i].input.numel()), divisor_for(mine.dense[i]), false);
+    }
+    return;
+  }
+  std::size_t all_blocks = 0;
+  for (const auto& leaf : mine.dense) all_blocks += blocks_of(leaf);
+  const auto size = static_cast<std::size_t>(seat.size());
+  const auto replica = static_cast<std::size_t>(seat.replica());
+  const std::size_t shard_begin = all_blocks * replica / size;
+  const std::size_t shard_end = all_blocks * (replica + 1) / size;
+  std::size_t first_block = 0;
+  for (std::size_t i = 0; i < mine.dense.size(); ++i) {
+    const std::size_t blocks = blocks_of(mine.dense[i]);
+    const std::size_t from = std::clamp(shard_begin, first_block, first_block + blocks) - first_block;
+    const std::size_t to = std::clamp(shard_end, first_block, first_block + blocks) - first_block;
+    if (from < to) {
+      const auto elements = static_cast<std::size_t>(mine.dense[i].input.numel());
+      sum_range(seat, i, from * kShardElements, std::min(to * kShardElements, elements), divisor_for(mine.dense[i]), true);
+    }
+    first_block += blocks;
+  }
+}
+
+/// Sparse rows, complex numbers and whatever else the engine does not add.
+ReducibleLeaf combine(const Seat& seat, ReduceOp op, std::size_t i) {
+  std::vector<IndexedSlices> slices;
+  std::vector<at::Tensor> tensors;
+  for (int k = 0; k < seat.size(); ++k) {
+    const ReducibleLeaf& leaf = *contribution_of(seat, k).others[i];
+    if (const auto* rows = std::get_if<IndexedSlices>(&leaf)) {
+      slices.push_back(*rows);
+    } else {
+      tensors.push_back(std::get<at::Tensor>(leaf));
+    }
+  }
+  if (tensors.empty()) return concatenate_slices(op, slices);
+  if (!slices.empty()) throw_mismatch(errors::kDtype, "all_reduce", 0, "sparse rows", "a tensor", "give the same kind of value on every replica");
+  return ordered_reduce(op, tensors);
+}
+
+DenseLeaf dense_leaf(const at::Tensor& value, Dtype dtype) {
+  at::Tensor input = value.detach().contiguous();
+  at::Tensor output = at::empty(input.sizes(), input.options());
+  return {std::move(input), std::move(output), dtype};
+}
+
+std::optional<Dtype> engine_adds(const at::Tensor& value) {
+  return value.is_cpu() && !value.is_sparse() ? engine_dtype(value.scalar_type()) : std::nullopt;
+}
+
+at::Tensor finished(const Seat& seat, ReduceOp op, const DenseLeaf& leaf) {
+  return op == ReduceOp::Mean && !is_floating(leaf.dtype) ? divide_sum(leaf.output, seat.size()) : leaf.output;
+}
+
+}  // namespace
+
+at::Tensor all_reduce(Seat& seat, ReduceOp op, const at::Tensor& value, const Deadline& deadline) {
+  require_summable(value, "all_reduce");
+  const auto dtype = engine_adds(value);
+  if (!dtype) return std::get<at::Tensor>(all_reduce(seat, op, Leaves{value}, "tensor", deadline)[0]);
+  Contribution mine{.op = op};
+  mine.dense.push_back(dense_leaf(value, *dtype));
+  seat.exchange("all_reduce", &mine, [&] {
+    check_agreement(seat, "all_reduce");
+    sum_dense(seat, mine);
+  }, deadline);
+  return finished(seat, op, mine.dense[0]);
+}
+
+Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::string& structure, const Deadline& deadline) {
+  Contribution mine{.op = op, .structure = &structure};
+  std::vector<bool> is_dense;
+  for (const auto& leaf : leaves) {
+    const auto* tensor = std::get_if<at::Tensor>(&leaf);
+    if (tensor) require_summable(*tensor, "all_reduce");
+    const auto dtype = tensor ? engine_adds(*tensor) : std::nullopt;
+    is_dense.push_back(dtype.has_value());
+    if (dtype) {
+      mine.dense.push_back(dense_leaf(*tensor, *dtype));
+    } else {
+      mine.others.push_back(&leaf);
+    }
+  }
+  Leaves combined;
+  seat.exchange("all_reduce", &mine, [&] {
+    check_agreement(seat, "all_reduce");
+    sum_dense(seat, mine);
+    for (std::size_t i = 0; i < mine.others.size(); ++i) combined.push_back(combine(seat, op, i));
+  }, deadline);
+
+  Leaves results;
+  std::size_t next_dense = 0;
+  std::size_t next_other = 0;
+  for (const bool dense : is_dense) {
+    if (dense) {
+      results.emplace_back(finished(seat, op, mine.dense[next_dense++]));
+    } else {
+      results.push_back(std::move(combined[next_other++]));
+    }
+  }
+  return results;
+}
+
+Leaves all_gather(Seat& seat, const Leaves& leaves, std::int64_t axis, const std::string& structure, const Deadline& deadline) {
+  Contribution mine{.axis = axis, .structure = &structure};
+  for (const auto& leaf : leaves) mine.others.push_back(&leaf);
+  Leaves results;
+  seat.exchange("all_gather", &mine, [&] {
+    check_agreement(seat, "all_gather");
+    for (std::size_t i = 0; i < mine.others.size(); ++i) {
+      std::vector<at::Tensor> parts;
+      for (int k = 0; k < seat.size(); ++k) {
+        const ReducibleLeaf& leaf = *contribution_of(seat, k).others[i];
+        if (std::holds_alternative<IndexedSlices>(leaf)) {
+          throw Unimplemented(errors::kNotAvailable, {.what = "gather does not support IndexedSlices", .where = "all_gather",
+                                                      .help = "gather the values and the indices, or to_dense()"});
+        }
+        parts.push_back(std::get<at::Tensor>(leaf).detach());
+      }
+      results.emplace_back(concatenate(parts, axis));
+    }
+  }, deadline);
+  return results;
+}
+
+}  // namespace lockstep::local

@@ -1,0 +1,92 @@
+#include "lockstep/strategy/context.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/default_strategy.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+namespace detail {
+namespace {
+
+thread_local ContextEntry* top = nullptr;
+
+[[noreturn]] void throw_mixed(const char* operation) {
+  throw FailedPrecondition(errors::kMixedStrategies,
+                           {.what = "Mixing different tf.distribute.Strategy objects is not possible",
+                            .where = operation,
+                            .seen = "another strategy's scope or replica function is active on this thread",
+                            .help = "leave that scope first, or call this on the strategy that get_strategy() returns"});
+}
+
+[[noreturn]] void throw_needs_scope(const char* operation) {
+  throw FailedPrecondition(errors::kWrongContext, {.what = str("Need to be inside \"with strategy.scope()\" for ", operation),
+                                                   .where = operation,
+                                                   .help = "enter it: auto scope = strategy.scope();"});
+}
+
+}  // namespace
+
+ContextEntry* current_context() { return top; }
+
+ContextGuard::ContextGuard(Strategy& strategy, ReplicaContext* replica, int component)
+    : entry_{&strategy, replica, top}, component_(component) {
+  top = &entry_;
+}
+
+ContextGuard::~ContextGuard() { top = entry_.below; }
+
+void require_cross_replica(const Strategy& strategy, const char* operation) {
+  if (top == nullptr || (top->strategy == &strategy && top->replica == nullptr)) return;
+  if (top->strategy != &strategy) {
+    if (top->strategy->is_default()) throw_needs_scope(operation);
+    throw_mixed(operation);
+  }
+  throw FailedPrecondition(errors::kWrongContext,
+                           {.what = str("Method requires being in cross-replica context, use get_replica_context().merge_call() to call ",
+                                        operation, " from a replica"),
+                            .where = str(operation, ", on replica ", top->replica->replica_id_in_sync_group()),
+                            .help = str("call strategy.", operation, " outside of the function given to run, or inside a merge_call; ",
+                                        "inside replicas use all_reduce and all_gather")});
+}
+
+void require_current_strategy(const Strategy& strategy, const char* operation) {
+  if (top != nullptr && top->strategy == &strategy) return;
+  if (top == nullptr || top->strategy->is_default()) throw_needs_scope(operation);
+  throw_mixed(operation);
+}
+
+}  // namespace detail
+
+using detail::current_context;
+
+bool in_cross_replica_context() { return current_context() != nullptr && current_context()->replica == nullptr; }
+bool in_replica_context() { return !in_cross_replica_context(); }
+bool has_strategy() { return current_context() != nullptr && !current_context()->strategy->is_default(); }
+Strategy& get_strategy() { return current_context() != nullptr ? *current_context()->strategy : default_strategy(); }
+
+ReplicaContext& get_replica_context() {
+  const detail::ContextEntry* top = current_context();
+  if (top == nullptr) return default_strategy().replica_context(0);
+  if (top->replica == nullptr) {
+    throw FailedPrecondition(errors::kWrongContext,
+                             {.what = "there is no replica context here: this code runs once for all replicas",
+                              .where = "get_replica_context",
+                              .help = "call it inside the function given to run; in_replica_context() tells where you are"});
+  }
+  return *top->replica;
+}
+
+Scope::Scope(Strategy& strategy) {
+  if (strategy.is_default()) {
+    // The default context needs no entering: it is where every thread starts.
+    if (!has_strategy()) return;
+    throw FailedPrecondition(errors::kMixedStrategies, {.what = "Must not nest tf.distribute.Strategy scopes.",
+                                                        .where = "scope of the default strategy",
+                                                        .help = "leave the other strategy's scope first"});
+  }
+  detail::require_cross_replica(strategy, "scope");
+  context_.emplace(strategy, nullptr, -1);
+}
+
+}  // namespace lockstep

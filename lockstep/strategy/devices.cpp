@@ -1,0 +1,44 @@
+#include "lockstep/strategy/devices.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/variable.h"
+
+namespace lockstep {
+
+at::Device torch_device(const DeviceName& name) {
+  if (name.type == "CPU") return at::Device(at::kCPU);
+  if (name.type == "GPU") return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(name.index.value_or(0)));
+  throw InvalidArgument(errors::kDevice, {.what = str("there is no LibTorch device for ", to_string(name)),
+                                          .help = "use cpu:<n> or gpu:<n>"});
+}
+
+Destinations::Destinations(const std::string& device) : devices_{to_string(canonicalize(device))} {}
+
+Destinations::Destinations(const at::Tensor& where_this_is) {
+  if (!where_this_is.defined()) return;
+  const at::Device device = where_this_is.device();
+  devices_.push_back(to_string(canonicalize(device.is_cuda() ? str("gpu:", static_cast<int>(device.index())) : "cpu:0")));
+}
+
+Destinations::Destinations(const Variable& where_its_components_are) : components_(static_cast<int>(where_its_components_are.values().size())) {}
+
+Devices Destinations::resolve(const Strategy& strategy) const {
+  if (components_ > 0) {
+    const Devices& all = strategy.devices();
+    if (static_cast<std::size_t>(components_) > all.size()) {
+      throw InvalidArgument(errors::kDestination, {.what = str("a value of ", counted(components_, "component"), " is no destination for ",
+                                                               counted(static_cast<int>(all.size()), "replica")),
+                                                   .help = "give a value or variable of this strategy"});
+    }
+    return {all.begin(), all.begin() + components_};
+  }
+  if (devices_.empty()) {
+    throw InvalidArgument(errors::kDestination,
+                          {.what = "destinations can not be empty", .help = "name a device, or give a tensor, value or variable that has one"});
+  }
+  return devices_;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/base/device_name.h"
+#include "lockstep/base/export.h"
+#include "lockstep/values/distributed_fwd.h"
+
+namespace lockstep {
+
+class Variable;
+class Strategy;
+
+/// A list of device names in full spelling, "/job:localhost/replica:0/task:0/device:CPU:1".
+using Devices = std::vector<std::string>;
+
+/// Where LibTorch keeps the tensors of a device. All CPU devices are one to LibTorch: `cpu:0` and `cpu:1` differ in
+/// the thread that works, not in the memory.
+LOCKSTEP_EXPORT at::Device torch_device(const DeviceName& name);
+
+/// Where a reduction or broadcast delivers its result: a device by name, or wherever a value lives.
+///
+///     strategy.extended().reduce_to(ReduceOp::Sum, value, "cpu:0");    // one device
+///     strategy.extended().reduce_to(ReduceOp::Sum, value, value);      // the devices of all components
+///     strategy.extended().reduce_to(ReduceOp::Sum, value, variable);   // the variable is not changed
+class LOCKSTEP_EXPORT Destinations {
+ public:
+  Destinations(const char* device) : Destinations(std::string(device)) {}  // NOLINT(google-explicit-constructor)
+  Destinations(const std::string& device);                                 // NOLINT(google-explicit-constructor)
+  Destinations(const at::Tensor& where_this_is);                           // NOLINT(google-explicit-constructor)
+  Destinations(const Variable& where_its_components_are);                  // NOLINT(google-explicit-constructor)
+  template <class T>
+  Destinations(const PerReplica<T>& value)  // NOLINT(google-explicit-constructor)
+      : components_(static_cast<int>(value.size())) {}
+  template <class T>
+  Destinations(const Mirrored<T>& value)  // NOLINT(google-explicit-constructor)
+      : components_(static_cast<int>(value.size())) {}
+
+  /// The devices in order; components of distributed values are on the first replicas' devices.
+  Devices resolve(const Strategy& strategy) const;
+
+ private:
+  Devices devices_;
+  int components_ = 0;
+};
+
+}  // namespace lockstep

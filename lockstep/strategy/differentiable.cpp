@@ -1,0 +1,139 @@
+#include "lockstep/strategy/differentiable.h"
+
+#include <ATen/ops/tensor.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "lockstep/strategy/replica_context.h"
+
+namespace lockstep {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::Variable;
+using torch::autograd::variable_list;
+
+/// What both directions need, kept alive by the autograd graph.
+struct Collective : torch::CustomClassHolder {
+  ReplicaContext* replica = nullptr;
+  ReduceOp op = ReduceOp::Sum;
+  std::int64_t axis = 0;
+  CommunicationOptions options;
+  LeafCollective forward;
+  std::vector<std::int64_t> offsets;  ///< all_gather: where this replica's part begins, per leaf
+  std::vector<std::int64_t> lengths;
+};
+
+variable_list as_tensors(std::vector<ReducibleLeaf> leaves) {
+  variable_list tensors;
+  for (auto& leaf : leaves) tensors.push_back(std::move(std::get<at::Tensor>(leaf)));
+  return tensors;
+}
+
+std::vector<ReducibleLeaf> as_leaves(const variable_list& tensors) { return {tensors.begin(), tensors.end()}; }
+
+struct AllReduce : torch::autograd::Function<AllReduce> {
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Collective>& collective, at::TensorList values) {
+    context->saved_data["collective"] = c10::IValue::make_capsule(collective);
+    return as_tensors(collective->forward(as_leaves(values.vec())));
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    auto collective = c10::static_intrusive_pointer_cast<Collective>(context->saved_data["collective"].toCapsule());
+    variable_list result{Variable()};
+    const variable_list reduced = collective->replica->all_reduce(collective->op, gradients, collective->options);
+    result.insert(result.end(), reduced.begin(), reduced.end());
+    return result;
+  }
+};
+
+struct AllGather : torch::autograd::Function<AllGather> {
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Collective>& collective, at::TensorList values) {
+    context->saved_data["collective"] = c10::IValue::make_capsule(collective);
+    return as_tensors(collective->forward(as_leaves(values.vec())));
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    auto collective = c10::static_intrusive_pointer_cast<Collective>(context->saved_data["collective"].toCapsule());
+    variable_list result{Variable()};
+    const variable_list sums = collective->replica->all_reduce(ReduceOp::Sum, gradients, collective->options);
+    for (std::size_t i = 0; i < sums.size(); ++i) {
+      result.push_back(sums[i].narrow(collective->axis, collective->offsets[i], collective->lengths[i]));
+    }
+    return result;
+  }
+};
+
+/// Splits off what has no gradient (sparse rows), applies `Function` to the tensors and puts the leaves together again.
+template <class Function>
+std::vector<ReducibleLeaf> apply(const c10::intrusive_ptr<Collective>& collective, std::vector<ReducibleLeaf> leaves) {
+  variable_list tensors;
+  for (const auto& leaf : leaves) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) tensors.push_back(*tensor);
+  }
+  std::vector<ReducibleLeaf> sparse_results;
+  if (tensors.size() != leaves.size()) {
+    // One meeting for all leaves, in forward; autograd sees only the tensors.
+    const LeafCollective whole = collective->forward;
+    collective->forward = [&, whole](const std::vector<ReducibleLeaf>& dense) {
+      std::size_t next = 0;
+      for (auto& leaf : leaves) {
+        if (std::holds_alternative<at::Tensor>(leaf)) leaf = dense[next++];
+      }
+      std::vector<ReducibleLeaf> dense_results;
+      for (auto& result : whole(leaves)) {
+        (std::holds_alternative<at::Tensor>(result) ? dense_results : sparse_results).push_back(std::move(result));
+      }
+      return dense_results;
+    };
+  }
+  const variable_list results = Function::apply(collective, at::TensorList(tensors));
+  collective->forward = nullptr;
+  std::vector<ReducibleLeaf> combined;
+  std::size_t next_dense = 0;
+  std::size_t next_sparse = 0;
+  for (const auto& leaf : leaves) {
+    if (std::holds_alternative<at::Tensor>(leaf)) {
+      combined.emplace_back(results[next_dense++]);
+    } else {
+      combined.push_back(std::move(sparse_results[next_sparse++]));
+    }
+  }
+  return combined;
+}
+
+}  // namespace
+
+std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, ReduceOp op, std::vector<ReducibleLeaf> leaves,
+                                                     const CommunicationOptions& options, const LeafCollective& reduce) {
+  auto collective = c10::make_intrusive<Collective>();
+  collective->replica = &replica;
+  collective->op = op;
+  collective->options = options;
+  collective->forward = reduce;
+  return apply<AllReduce>(collective, std::move(leaves));
+}
+
+std::vector<ReducibleLeaf> differentiable_all_gather(ReplicaContext& replica, std::vector<ReducibleLeaf> leaves, std::int64_t axis,
+                                                     const CommunicationOptions& options, const LeafCollective& gather) {
+  auto collective = c10::make_intrusive<Collective>();
+  collective->replica = &replica;
+  collective->axis = axis;
+  collective->options = options;
+  collective->forward = gather;
+  // Where this replica's part begins is the length of all lower replicas' parts.
+  std::vector<std::int64_t> lengths;
+  for (const auto& leaf : leaves) {
+    const auto* tensor = std::get_if<at::Tensor>(&leaf);
+    if (tensor == nullptr) continue;
+    const std::int64_t rank = tensor->dim();
+    lengths.push_back(rank > 0 && axis >= -rank && axis < rank ? tensor->size(axis) : 0);
+  }
+  const at::Tensor mine = at::tensor(lengths, at::kLong).reshape({1, -1});
+  const at::Tensor all = replica.all_gather(mine, 0, options);
+  const at::Tensor before = all.narrow(0, 0, replica.replica_id_in_sync_group()).sum(0).contiguous();
+  for (std::size_t i = 0; i < lengths.size(); ++i) {
+    collective->offsets.push_back(before.const_data_ptr<std::int64_t>()[i]);
+    collective->lengths.push_back(lengths[i]);
+  }
+  return apply<AllGather>(collective, std::move(leaves));
+}
+
+}  // namespace lockstep

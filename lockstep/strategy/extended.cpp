@@ -1,0 +1,136 @@
+#include "lockstep/strategy/extended.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/tensor_reduction.h"
+#include "lockstep/strategy/variable_impl.h"
+
+namespace lockstep {
+
+Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const PerReplica<at::Tensor>& value, const Destinations& destinations,
+                                                 const CommunicationOptions& options) {
+  return batch_reduce_to(op, {{value, destinations}}, options)[0];
+}
+
+Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const Mirrored<at::Tensor>& value, const Destinations& destinations,
+                                                 const CommunicationOptions&) {
+  detail::require_cross_replica(strategy_, "reduce_to");
+  const Devices to = destinations.resolve(strategy_);
+  return strategy_.cross_device_ops().broadcast(strategy_.reduce(op, value), to);
+}
+
+Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const at::Tensor& value, const Destinations& destinations,
+                                                 const CommunicationOptions&) {
+  detail::require_cross_replica(strategy_, "reduce_to");
+  const Devices to = destinations.resolve(strategy_);
+  return strategy_.cross_device_ops().broadcast(strategy_.reduce(op, value), to);
+}
+
+Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const Variable& value, const Destinations& destinations,
+                                                 const CommunicationOptions& options) {
+  if (value.synchronization() == Synchronization::OnRead) return reduce_to(op, PerReplica<at::Tensor>(value.values()), destinations, options);
+  return reduce_to(op, Mirrored<at::Tensor>(value.values()), destinations, options);
+}
+
+Mirrored<IndexedSlices> StrategyExtended::reduce_to(ReduceOp op, const PerReplica<IndexedSlices>& value, const Destinations& destinations,
+                                                    const CommunicationOptions& options) {
+  detail::require_cross_replica(strategy_, "reduce_to");
+  for (const auto& rows : value) check_indexed_slices(rows, "reduce_to");
+  return strategy_.cross_device_ops().reduce_slices(op, value, destinations.resolve(strategy_),
+                                                    merge(strategy_.communication(), validated(options)));
+}
+
+std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op, const std::vector<ReducePair>& pairs,
+                                                                    const CommunicationOptions& options) {
+  detail::require_cross_replica(strategy_, "batch_reduce_to");
+  std::vector<CrossDeviceOps::Job> jobs;
+  for (const auto& [value, destinations] : pairs) {
+    require_summable(value[0], "reduce_to");
+    require_equal_form(value.values(), "reduce_to");
+    jobs.emplace_back(value, destinations.resolve(strategy_));
+  }
+  const auto merged = merge(strategy_.communication(), validated(options));
+  if (jobs.size() == 1) return {strategy_.cross_device_ops().reduce(op, jobs[0].first, jobs[0].second, merged)};
+  return strategy_.cross_device_ops().batch_reduce(op, jobs, merged);
+}
+
+Mirrored<at::Tensor> StrategyExtended::broadcast_to(const at::Tensor& tensor, const Destinations& destinations) {
+  detail::require_cross_replica(strategy_, "broadcast_to");
+  return strategy_.cross_device_ops().broadcast(tensor, destinations.resolve(strategy_));
+}
+
+c10::Scalar StrategyExtended::broadcast_to(const c10::Scalar& number, const Destinations& destinations) {
+  detail::require_cross_replica(strategy_, "broadcast_to");
+  destinations.resolve(strategy_);
+  return number;
+}
+
+Devices StrategyExtended::non_slot_devices(const std::vector<Variable>&) const { return strategy_.devices(); }
+
+void StrategyExtended::require_devices(const Devices& devices) const {
+  if (devices.empty() || devices.size() > strategy_.devices().size()) {
+    throw InvalidArgument(errors::kDestination, {.what = str("update_non_slot needs one device per local replica, not ", devices.size()),
+                                                 .help = "pass what non_slot_devices() returns"});
+  }
+}
+
+void StrategyExtended::require_own(const Variable& variable, const char* operation) const {
+  if (variable.is_distributed() ? &variable.strategy() == &strategy_ : strategy_.is_default()) return;
+  throw InvalidArgument(errors::kMixedStrategies, {.what = str(operation, " must only be passed a variable created in this tf.distribute.Strategy.scope()"),
+                                                   .where = operation,
+                                                   .seen = str("variable '", variable.name(), "' belongs to another strategy or to none"),
+                                                   .help = "create it while this strategy's scope() is open"});
+}
+
+void StrategyExtended::refuse_divergence(const char* operation) const {
+  if (!strategy_.strict()) return;
+  throw InvalidArgument(errors::kVariableAssign, {.what = "Expected value to be mirrored: a PerReplica would make the mirrors differ",
+                                                  .where = operation,
+                                                  .help = "reduce it first, or make the strategy with .strict = false"});
+}
+
+std::optional<Variable> StrategyExtended::value_container(const at::Tensor& component) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = containers_.find(component.unsafeGetTensorImpl());
+  if (found == containers_.end()) return std::nullopt;
+  const auto impl = found->second.lock();
+  return impl ? std::optional<Variable>(Variable(impl)) : std::nullopt;
+}
+
+bool StrategyExtended::variable_created_in_scope(const Variable& variable) const {
+  return variable.is_distributed() && &variable.strategy() == &strategy_;
+}
+
+void StrategyExtended::remember(const Variable& variable) {
+  const std::lock_guard lock(mutex_);
+  std::erase_if(containers_, [](const auto& entry) { return entry.second.expired(); });
+  for (const auto& component : variable.values()) containers_[component.unsafeGetTensorImpl()] = variable.impl();
+}
+
+StrategyExtended::ColocateScope StrategyExtended::colocate_vars_with(const Variable& variable) {
+  detail::require_current_strategy(strategy_, "colocate_vars_with");
+  require_own(variable, "colocate_vars_with");
+  return ColocateScope(variable);
+}
+
+namespace {
+
+[[noreturn]] void throw_no_devices(const char* what) {
+  throw FailedPrecondition(errors::kWrongContext, {.what = str(what, " is not defined for the default strategy"),
+                                                   .help = "make a MirroredStrategy"});
+}
+
+}  // namespace
+
+const Devices& StrategyExtended::parameter_devices() const {
+  if (strategy_.is_default()) throw_no_devices("parameter_devices");
+  return strategy_.devices();
+}
+
+const Devices& StrategyExtended::worker_devices() const {
+  if (strategy_.is_default()) throw_no_devices("worker_devices");
+  return strategy_.devices();
+}
+
+}  // namespace lockstep

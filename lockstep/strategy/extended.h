@@ -1,0 +1,159 @@
+#pragma once
+
+#include <mutex>
+#include <unordered_map>
+
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+/// The lower-level half of a strategy: `strategy.extended()`. For libraries and optimizers; most programs need only
+/// `run` and `reduce`.
+class LOCKSTEP_EXPORT StrategyExtended {
+ public:
+  explicit StrategyExtended(Strategy& strategy) : strategy_(strategy) {}
+
+  /// The same as `strategy.run`.
+  template <class F, class... Args>
+  auto call_for_each_replica(F&& f, const Args&... args) {
+    return strategy_.run(std::forward<F>(f), args...);
+  }
+
+  /// Reduces over replicas and puts the result on each destination device. Of the destinations only the devices count.
+  Mirrored<at::Tensor> reduce_to(ReduceOp op, const PerReplica<at::Tensor>& value, const Destinations& destinations,
+                                 const CommunicationOptions& options = {});
+  Mirrored<at::Tensor> reduce_to(ReduceOp op, const Mirrored<at::Tensor>& value, const Destinations& destinations,
+                                 const CommunicationOptions& options = {});
+  Mirrored<at::Tensor> reduce_to(ReduceOp op, const at::Tensor& value, const Destinations& destinations,
+                                 const CommunicationOptions& options = {});
+  Mirrored<at::Tensor> reduce_to(ReduceOp op, const Variable& value, const Destinations& destinations,
+                                 const CommunicationOptions& options = {});
+  Mirrored<IndexedSlices> reduce_to(ReduceOp op, const PerReplica<IndexedSlices>& value, const Destinations& destinations,
+                                    const CommunicationOptions& options = {});
+
+  /// Several reductions at once, packed where that helps; results in the order of the pairs.
+  using ReducePair = std::pair<PerReplica<at::Tensor>, Destinations>;
+  std::vector<Mirrored<at::Tensor>> batch_reduce_to(ReduceOp op, const std::vector<ReducePair>& pairs,
+                                                    const CommunicationOptions& options = {});
+
+  /// One copy per destination device.
+  Mirrored<at::Tensor> broadcast_to(const at::Tensor& tensor, const Destinations& destinations);
+  /// A number has no device: it comes back as it is.
+  c10::Scalar broadcast_to(const c10::Scalar& number, const Destinations& destinations);
+
+  /// Calls `f(component, args...)` for each local component of `variable`, in order, in update context k; distributed
+  /// arguments arrive as their component k. In replica context the replicas' arguments are merged first, and `f` is
+  /// still called once per component.
+  ///
+  ///     strategy.extended().update(weight, [](torch::Tensor w, const torch::Tensor& delta) { return w.add_(delta); }, delta);
+  template <class F, class... Args>
+  auto update(const Variable& variable, F&& f, const Args&... args);
+
+  /// Like `update`, for state that belongs to no variable: calls `f(args...)` once per device.
+  template <class F, class... Args>
+  auto update_non_slot(const Devices& colocate_with, F&& f, const Args&... args);
+  /// The devices for state that belongs to no variable: all local replicas'.
+  Devices non_slot_devices(const std::vector<Variable>& variables) const;
+
+  /// The variable's value in the current context, as `variable.read()`.
+  at::Tensor read_var(const Variable& variable) const { return variable.read(); }
+
+  /// The variable that `component` is a component of, if it is one of this strategy's.
+  std::optional<Variable> value_container(const at::Tensor& component) const;
+  bool variable_created_in_scope(const Variable& variable) const;
+
+  /// Variables created while the result lives are placed on the devices of `variable`.
+  class [[nodiscard]] ColocateScope;
+  ColocateScope colocate_vars_with(const Variable& variable);
+
+  /// All of it has happened when the values exist; kept so that programs that group their updates read the same.
+  template <class... Values>
+  void group(const Values&...) const {}
+
+  const Devices& parameter_devices() const;
+  const Devices& worker_devices() const;
+  bool experimental_between_graph() const { return false; }
+  bool experimental_require_static_shapes() const { return false; }
+  bool experimental_should_init() const { return true; }
+  bool should_checkpoint() const { return true; }
+  bool should_save_summary() const { return true; }
+
+ private:
+  friend class Variable;
+  void require_own(const Variable& variable, const char* operation) const;
+  void require_devices(const Devices& devices) const;
+  void refuse_divergence(const char* operation) const;
+  void remember(const Variable& variable);
+
+  /// Calls `f(k)` for each k in update context k and mirrors the results.
+  template <class F>
+  auto update_each(std::size_t count, F&& f);
+
+  Strategy& strategy_;
+  mutable std::mutex mutex_;
+  std::unordered_map<const void*, std::weak_ptr<Variable::Impl>> containers_;  ///< by component, see value_container
+};
+
+class LOCKSTEP_EXPORT StrategyExtended::ColocateScope {
+ public:
+  explicit ColocateScope(const Variable& variable);
+  ~ColocateScope();
+  ColocateScope(const ColocateScope&) = delete;
+  ColocateScope& operator=(const ColocateScope&) = delete;
+
+ private:
+  Variable variable_;
+  const Variable* outer_;
+};
+
+template <class F>
+auto StrategyExtended::update_each(std::size_t count, F&& f) {
+  using Result = std::decay_t<std::invoke_result_t<F&, int>>;
+  const auto call = [&](std::size_t k) -> Result {
+    detail::ContextGuard update(strategy_, nullptr, static_cast<int>(k));
+    return f(static_cast<int>(k));
+  };
+  if constexpr (std::is_void_v<Result>) {
+    for (std::size_t k = 0; k < count; ++k) call(k);
+  } else {
+    return Mirrored<Result>::generate(count, call);
+  }
+}
+
+template <class F, class... Args>
+auto StrategyExtended::update(const Variable& variable, F&& f, const Args&... args) {
+  require_own(variable, "update");
+  const std::vector<at::Tensor>& components = variable.values();
+  using Result = std::decay_t<std::invoke_result_t<F&, at::Tensor, decltype(select_component(args, 0))...>>;
+  const auto update_all = [&](const auto&... parts) {
+    return update_each(components.size(), [&](int k) -> Result {
+      return f(at::Tensor(components[static_cast<std::size_t>(k)]), select_component(parts, k)...);
+    });
+  };
+  if (has_strategy() && in_replica_context()) {
+    auto& replica = get_replica_context();
+    if constexpr (std::is_void_v<Result>) {
+      replica.merge_call([&](Strategy&, const auto&... parts) { update_all(parts...); },
+                         select_component(args, replica.local_index())...);
+    } else {
+      // Every replica gets the whole; as a Mirrored it stands for the replica's own component there.
+      const auto whole = replica.merge_call(
+          [&](Strategy&, const auto&... parts) { return std::make_shared<Mirrored<Result>>(update_all(parts...)); },
+          select_component(args, replica.local_index())...);
+      return Mirrored<Result>(*whole);
+    }
+  } else {
+    detail::require_cross_replica(strategy_, "update");
+    if constexpr ((detail::is_per_replica_v<Args> || ...)) refuse_divergence("update");
+    return update_all(args...);
+  }
+}
+
+template <class F, class... Args>
+auto StrategyExtended::update_non_slot(const Devices& colocate_with, F&& f, const Args&... args) {
+  detail::require_cross_replica(strategy_, "update_non_slot");
+  require_devices(colocate_with);
+  return update_each(colocate_with.size(), [&](int k) { return f(select_component(args, k)...); });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,145 @@
+#include "lockstep/strategy/mirrored_strategy.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/AutogradState.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/keep_memory.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/local/replica_team.h"
+#include "lockstep/strategy/replica_random.h"
+
+namespace lockstep {
+namespace {
+
+int visible_gpus() { return at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0; }
+
+std::vector<DeviceName> plan_devices(const MirroredOptions& options) {
+  const auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
+  for (const auto& device : devices) {
+    if (device.type == "GPU" && device.index.value_or(0) >= visible_gpus()) {
+      throw InvalidArgument(errors::kDevice, {.what = str("there is no device ", to_string(device)),
+                                              .seen = str(visible_gpus(), " GPUs are visible to this LibTorch"),
+                                              .help = "use ls::cpus(n), or a LibTorch with CUDA on a machine with GPUs"});
+    }
+    torch_device(device);
+  }
+  return devices;
+}
+
+int plan_threads(const MirroredOptions& options, int replicas) {
+  if (options.intra_op_threads && *options.intra_op_threads < 1) {
+    throw InvalidArgument(errors::kBadOption, {.what = str("intra_op_threads must be at least 1, not ", *options.intra_op_threads)});
+  }
+  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  return options.intra_op_threads.value_or(std::max(1, cores / replicas));
+}
+
+/// Threads that wait spin, which pays as long as there is a core for each of them.
+std::chrono::nanoseconds plan_spin(int replicas) {
+  const bool core_each = static_cast<unsigned>(replicas) <= std::thread::hardware_concurrency();
+  return core_each ? std::chrono::microseconds(50) : std::chrono::microseconds(1);
+}
+
+/// Backward runs on the replica's own thread, on every device: collectives inside it then meet like those of forward.
+class SingleThreadedBackward {
+ public:
+  SingleThreadedBackward() : outer_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+  ~SingleThreadedBackward() { c10::AutogradState::get_tls_state().set_multithreading_enabled(outer_); }
+  SingleThreadedBackward(const SingleThreadedBackward&) = delete;
+  SingleThreadedBackward& operator=(const SingleThreadedBackward&) = delete;
+
+ private:
+  bool outer_;
+};
+
+/// LibTorch's number of threads for operations called by this thread. Changing it is slow, so it is done once.
+class CallerThreads {
+ public:
+  explicit CallerThreads(int threads) : thread_(std::this_thread::get_id()), before_(at::get_num_threads()) { apply(threads); }
+  ~CallerThreads() {
+    if (std::this_thread::get_id() == thread_) apply(before_);
+  }
+  CallerThreads(const CallerThreads&) = delete;
+  CallerThreads& operator=(const CallerThreads&) = delete;
+
+  static void apply(int threads) {
+    if (at::get_num_threads() != threads) at::set_num_threads(threads);
+  }
+
+ private:
+  std::thread::id thread_;
+  int before_;
+};
+
+}  // namespace
+
+class MirroredStrategy::Engine {
+ public:
+  Engine(const MirroredOptions& options, int replicas)
+      : threads(plan_threads(options, replicas)),
+        seed(options.seed.value_or(shared_generator_seed())),
+        caller_threads(threads),
+        team({.size = replicas, .on_thread_start = [count = threads](int replica) { prepare_thread(replica, count); }, .spin = plan_spin(replicas)}) {
+    for (int k = 0; k < replicas; ++k) generators.push_back(at::detail::createCPUGenerator(replica_seed(seed, k)));
+  }
+
+  static void prepare_thread(int replica, int count) {
+    pthread_setname_np(pthread_self(), str("lockstep-", replica).c_str());
+    at::init_num_threads();
+    CallerThreads::apply(count);
+  }
+
+  int threads;
+  std::uint64_t seed;
+  CallerThreads caller_threads;
+  std::vector<at::Generator> generators;
+  local::ReplicaTeam team;
+};
+
+MirroredStrategy::MirroredStrategy(MirroredOptions options)
+    : Strategy({.devices = plan_devices(options),
+                .cross_device_ops = options.cross_device_ops,
+                .communication = options.communication,
+                .strict = options.strict}),
+      engine_(std::make_unique<Engine>(options, num_local_replicas())) {
+  const bool several_on_cpu = num_local_replicas() > 1 && replica_context(0).device().is_cpu();
+  if (options.keep_memory.value_or(several_on_cpu)) keep_freed_memory();
+}
+
+MirroredStrategy::~MirroredStrategy() = default;
+
+int MirroredStrategy::intra_op_threads() const { return engine_->threads; }
+std::uint64_t MirroredStrategy::seed() const { return engine_->seed; }
+
+void MirroredStrategy::run_replicas(FunctionRef<void(ReplicaContext&)> body) {
+  const at::ThreadLocalState callers_state;
+  const std::uint64_t shared_seed = shared_generator_seed();
+  const auto failure = engine_->team.run([&](local::Seat& seat) {
+    const int k = seat.replica();
+    std::optional<at::ThreadLocalStateGuard> inherited;
+    if (k > 0) inherited.emplace(callers_state);
+    const SingleThreadedBackward own_thread;
+    const GeneratorScope own_numbers(&engine_->generators[static_cast<std::size_t>(k)]);
+    enter_replica(k, &seat, body);
+    if (at::autocast::is_autocast_enabled(at::kCPU)) at::autocast::clear_cache();
+  });
+  if (failure) raise_failure(failure->replica, failure->error);
+  if (shared_generator_seed() != shared_seed) {
+    throw FailedPrecondition(errors::kSeedInsideRun, {.what = "torch::manual_seed was called inside a replica function",
+                                                      .help = "seed before making the strategy, or with MirroredOptions{.seed = ...}; "
+                                                              "replicas draw from their own streams"});
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/device_name.h"
+#include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+struct MirroredOptions {
+  /// One replica per device: `ls::cpus(2)`, `{"gpu:0", "gpu:1"}`. Unset: every GPU, or `cpu:0` with all cores.
+  std::optional<std::vector<std::string>> devices = {};
+  /// How values travel between devices. Unset: the ordered sum by the replicas' own threads; NCCL for GPUs.
+  std::shared_ptr<CrossDeviceOps> cross_device_ops = {};
+  /// Threads that one replica uses inside an operation. Unset: cores divided by replicas, at least 1.
+  std::optional<int> intra_op_threads = {};
+  /// Random numbers of the replicas. Unset: what `torch::manual_seed` was given before.
+  std::optional<std::uint64_t> seed = {};
+  /// Refuse the two assignments that let mirrored components drift apart silently.
+  bool strict = false;
+  /// Keep large blocks of memory instead of giving them back to the system after each step, which costs up to half the
+  /// speed. Sets the process's malloc. Unset: on with several CPU replicas.
+  std::optional<bool> keep_memory = {};
+  /// Defaults for all collectives.
+  CommunicationOptions communication = {};
+};
+
+/// Synchronous training on the devices of one machine: one replica per device, each on its own thread.
+///
+///     ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
+class LOCKSTEP_EXPORT MirroredStrategy final : public Strategy {
+ public:
+  explicit MirroredStrategy(MirroredOptions options = {});
+  ~MirroredStrategy() override;
+
+  int intra_op_threads() const;
+  std::uint64_t seed() const;
+
+ private:
+  void run_replicas(FunctionRef<void(ReplicaContext&)> body) override;
+
+  class Engine;
+  std::unique_ptr<Engine> engine_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,140 @@
+#include "lockstep/strategy/replica_context.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/local/replica_team.h"
+#include "lockstep/strategy/collectives.h"
+#include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/default_strategy.h"
+#include "lockstep/strategy/differentiable.h"
+#include "lockstep/strategy/replica_random.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/tensor_reduction.h"
+
+namespace lockstep {
+namespace {
+
+bool needs_gradient(const std::vector<ReducibleLeaf>& leaves) {
+  if (!at::GradMode::is_enabled()) return false;
+  for (const auto& leaf : leaves) {
+    const auto* tensor = std::get_if<at::Tensor>(&leaf);
+    if (tensor && tensor->defined() && tensor->requires_grad()) return true;
+  }
+  return false;
+}
+
+/// A collective of one replica, without threads to meet.
+std::vector<ReducibleLeaf> reduce_alone(ReduceOp op, const std::vector<ReducibleLeaf>& leaves) {
+  std::vector<ReducibleLeaf> results;
+  for (const auto& leaf : leaves) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) {
+      results.emplace_back(ordered_reduce(op, {tensor->detach()}));
+    } else {
+      results.emplace_back(concatenate_slices(op, {std::get<IndexedSlices>(leaf)}));
+    }
+  }
+  return results;
+}
+
+}  // namespace
+
+ReplicaContext::ReplicaContext(Strategy& strategy, int local_index, int replica_id, at::Device device, std::string device_name)
+    : strategy_(&strategy), local_index_(local_index), replica_id_(replica_id), device_(device), device_name_(std::move(device_name)) {}
+
+int ReplicaContext::num_replicas_in_sync() const { return strategy_->num_replicas_in_sync(); }
+
+void ReplicaContext::require_current(const char* operation) const {
+  const detail::ContextEntry* top = detail::current_context();
+  const ReplicaContext* current = top ? top->replica : &default_strategy().replica_context(0);
+  if (current == this) return;
+  const std::string where = str(operation, " of replica ", replica_id_);
+  if (current == nullptr) {
+    throw FailedPrecondition(errors::kWrongContext, {.what = "Need to be inside `call_for_each_replica()`: this code runs once for all replicas",
+                                                     .where = where,
+                                                     .help = "call it inside the function given to strategy.run"});
+  }
+  if (&current->strategy() == strategy_) {
+    throw FailedPrecondition(errors::kWrongContext, {.what = "Mismatching ReplicaContext.",
+                                                     .where = where,
+                                                     .seen = str("the calling thread is replica ", current->replica_id_),
+                                                     .help = "ask get_replica_context() inside the function instead of passing a context in"});
+  }
+  if (top == nullptr || top->strategy->is_default()) {
+    throw FailedPrecondition(errors::kWrongContext, {.what = "Need to be inside `call_for_each_replica()` of this strategy",
+                                                     .where = where,
+                                                     .help = "call it inside the function given to strategy.run"});
+  }
+  throw FailedPrecondition(errors::kMixedStrategies, {.what = "Mismatching tf.distribute.Strategy objects",
+                                                      .where = where,
+                                                      .help = "use the context of the strategy that is running"});
+}
+
+void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const std::vector<const Ticket*>&)> act) {
+  const auto lead = [&] {
+    const int count = seat_ ? seat_->size() : 1;
+    std::vector<const Ticket*> tickets;
+    for (int k = 0; k < count; ++k) {
+      tickets.push_back(seat_ ? static_cast<const Ticket*>(seat_->payload_of(k)) : &ticket);
+      if (*tickets.back()->type != *ticket.type) {
+        throw InvalidArgument(errors::kStructure, {.what = "Values to regroup had different lengths or types",
+                                                   .where = "merge_call",
+                                                   .seen = str("replica 0 and replica ", k, " gave arguments of different types"),
+                                                   .help = "every replica must give merge_call arguments of the same types"});
+      }
+    }
+    local::Seat* const seat = seat_;  // a run inside the merge function takes its own seat and puts this one back
+    const detail::ContextGuard cross(*strategy_, nullptr, -1);
+    const GeneratorScope no_replica(nullptr);
+    act(tickets);
+    seat_ = seat;
+  };
+  if (seat_ == nullptr) return lead();
+  seat_->lead("merge_call", &ticket, lead, deadline_of(strategy_->communication()));
+}
+
+at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options) {
+  // The plain case, straight to the meeting: no gradient to record, nobody else's operation to ask.
+  if (seat_ && strategy_->cross_device_ops().is_one_order() && !(at::GradMode::is_enabled() && value.defined() && value.requires_grad())) {
+    require_current("all_reduce");
+    return local::all_reduce(*seat_, op, value, deadline_of(merge(strategy_->communication(), options)));
+  }
+  return std::get<at::Tensor>(all_reduce_leaves(op, {value}, "tensor", options)[0]);
+}
+
+ReplicaContext::Leaves ReplicaContext::all_reduce_leaves(ReduceOp op, Leaves leaves, std::string structure, const CommunicationOptions& given) {
+  require_current("all_reduce");
+  const CommunicationOptions options = merge(strategy_->communication(), validated(given));
+  const auto reduce = [this, op, structure = std::move(structure), options](const Leaves& values) -> Leaves {
+    if (seat_ == nullptr) return reduce_alone(op, values);
+    if (strategy_->cross_device_ops().is_one_order()) return local::all_reduce(*seat_, op, values, structure, deadline_of(options));
+    // A user's own operation: brought to the calling thread, leaf by leaf.
+    return merge_call(
+        [&](Strategy& strategy, const PerReplica<Leaves>& all, const PerReplica<std::string>& structures) {
+          auto parts = strategy.reduce_across(op, {all.begin(), all.end()}, {structures.begin(), structures.end()}, strategy.devices(), options);
+          return PerReplica<Leaves>(std::move(parts));
+        },
+        values, structure);
+  };
+  if (!needs_gradient(leaves)) return reduce(leaves);
+  return differentiable_all_reduce(*this, op, std::move(leaves), options, reduce);
+}
+
+at::Tensor ReplicaContext::all_gather(const at::Tensor& value, std::int64_t axis, const CommunicationOptions& options) {
+  return std::get<at::Tensor>(all_gather_leaves({value}, axis, "tensor", options)[0]);
+}
+
+ReplicaContext::Leaves ReplicaContext::all_gather_leaves(Leaves leaves, std::int64_t axis, std::string structure,
+                                                         const CommunicationOptions& given) {
+  require_current("all_gather");
+  const CommunicationOptions options = merge(strategy_->communication(), validated(given));
+  const auto gather = [this, axis, structure = std::move(structure), options](const Leaves& values) -> Leaves {
+    if (seat_ != nullptr) return local::all_gather(*seat_, values, axis, structure, deadline_of(options));
+    return strategy_->gather_across({values}, {structure}, axis);
+  };
+  if (!needs_gradient(leaves)) return gather(leaves);
+  return differentiable_all_gather(*this, std::move(leaves), axis, options, gather);
+}
+
+}  // namespace lockstep

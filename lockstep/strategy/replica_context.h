@@ -1,0 +1,149 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <typeinfo>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/base/function_ref.h"
+#include "lockstep/comm/communication_options.h"
+#include "lockstep/comm/reduce_op.h"
+#include "lockstep/strategy/context.h"
+#include "lockstep/values/per_replica.h"
+#include "lockstep/values/reducible.h"
+#include "lockstep/values/select.h"
+#include "lockstep/values/structure.h"
+
+namespace lockstep {
+
+namespace local {
+class Seat;
+}
+
+namespace detail {
+
+/// What one replica gets of a merge function's result.
+template <class Result>
+struct PartOf {
+  using type = selected_t<Result>;
+};
+template <>
+struct PartOf<void> {
+  using type = std::monostate;
+};
+
+}  // namespace detail
+
+/// What a replica function knows of itself, and how it meets the other replicas. Ask `get_replica_context()` for it.
+///
+///     strategy.run([] {
+///       auto& replica = ls::get_replica_context();
+///       auto mine = torch::full({1}, replica.replica_id_in_sync_group(), replica.device());
+///       auto sum = replica.all_reduce(ls::ReduceOp::Sum, mine);   // the same on every replica
+///     });
+///
+/// `merge_call`, `all_reduce` and `all_gather` are meetings: every replica must make the same ones in the same order.
+/// They belong to the replica's own thread. The object itself lives as long as its strategy.
+class LOCKSTEP_EXPORT ReplicaContext {
+ public:
+  ReplicaContext(Strategy& strategy, int local_index, int replica_id, at::Device device, std::string device_name);
+
+  int replica_id_in_sync_group() const { return replica_id_; }
+  int local_index() const { return local_index_; }
+  int num_replicas_in_sync() const;
+  Strategy& strategy() const { return *strategy_; }
+  at::Device device() const { return device_; }
+  const std::string& device_name() const { return device_name_; }
+
+  /// Calls `f(strategy, per_replica_args...)` once, for all replicas, in cross-replica context on the thread that called
+  /// `run`. Each argument arrives as a PerReplica of what the replicas gave. Of the result, distributed values are
+  /// split, each replica getting its component; anything else goes to all. Replica 0's `f` is the one that is called.
+  ///
+  ///     auto total = replica.merge_call([](ls::Strategy& s, ls::PerReplica<torch::Tensor> x) {
+  ///       return s.reduce(ls::ReduceOp::Sum, x);
+  ///     }, mine);
+  template <class F, class... Args>
+  auto merge_call(F&& f, Args&&... args);
+
+  /// The sum or mean over all replicas, the same bits on each, leaf by leaf for structures. Differentiable: the gradient
+  /// is the all-reduce of the incoming gradients with the same operation.
+  at::Tensor all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options = {});
+  template <class S>
+  S all_reduce(ReduceOp op, const S& value, const CommunicationOptions& options = {}) {
+    return unflatten_reducible(value, all_reduce_leaves(op, flatten_reducible(value), structure_string(value), options));
+  }
+
+  /// All replicas' values one behind the other along `axis`, in replica order; sizes may differ on that axis only.
+  /// Differentiable: a replica's gradient is its own part of the summed gradients.
+  at::Tensor all_gather(const at::Tensor& value, std::int64_t axis, const CommunicationOptions& options = {});
+  template <class S>
+  S all_gather(const S& value, std::int64_t axis, const CommunicationOptions& options = {}) {
+    return unflatten_reducible(value, all_gather_leaves(flatten_reducible(value), axis, structure_string(value), options));
+  }
+
+  /// Throws unless this is the calling replica.
+  void require_current(const char* operation) const;
+
+ private:
+  friend class Strategy;
+
+  using Leaves = std::vector<ReducibleLeaf>;
+  Leaves all_reduce_leaves(ReduceOp op, Leaves leaves, std::string structure, const CommunicationOptions& options);
+  Leaves all_gather_leaves(Leaves leaves, std::int64_t axis, std::string structure, const CommunicationOptions& options);
+
+  /// What a replica brings to a merge point: checked to be of one type before replica 0 reads the others'.
+  struct Ticket {
+    const std::type_info* type;
+  };
+  void meet_and_lead(const Ticket& ticket, FunctionRef<void(const std::vector<const Ticket*>&)> act);
+
+  Strategy* strategy_;
+  int local_index_;
+  int replica_id_;
+  at::Device device_;
+  std::string device_name_;
+  local::Seat* seat_ = nullptr;  ///< set while a run is going on; null in the default context
+};
+
+template <class F, class... Args>
+auto ReplicaContext::merge_call(F&& f, Args&&... args) {
+  require_current("merge_call");
+  using Result = std::invoke_result_t<F&, Strategy&, PerReplica<std::decay_t<Args>>...>;
+  constexpr bool kNoResult = std::is_void_v<Result>;
+  using Part = typename detail::PartOf<Result>::type;
+  struct Brought : Ticket {
+    std::tuple<std::decay_t<Args>...> args;
+    std::optional<Part> part;
+  };
+  Brought mine{{&typeid(Brought)}, {std::forward<Args>(args)...}, std::nullopt};
+
+  const auto act = [&](const std::vector<const Ticket*>& tickets) {
+    std::vector<Brought*> all;
+    for (const Ticket* ticket : tickets) all.push_back(const_cast<Brought*>(static_cast<const Brought*>(ticket)));
+    const auto collect = [&]<std::size_t I>(std::integral_constant<std::size_t, I>) {
+      std::vector<std::tuple_element_t<I, decltype(mine.args)>> parts;
+      for (Brought* brought : all) parts.push_back(std::move(std::get<I>(brought->args)));
+      return PerReplica<std::tuple_element_t<I, decltype(mine.args)>>(std::move(parts));
+    };
+    [&]<std::size_t... I>(std::index_sequence<I...>) {
+      if constexpr (kNoResult) {
+        f(strategy(), collect(std::integral_constant<std::size_t, I>{})...);
+      } else {
+        const auto result = f(strategy(), collect(std::integral_constant<std::size_t, I>{})...);
+        for (std::size_t k = 0; k < all.size(); ++k) all[k]->part.emplace(select_component(result, static_cast<int>(k)));
+      }
+    }(std::index_sequence_for<Args...>{});
+  };
+  meet_and_lead(mine, act);
+  if constexpr (!kNoResult) return std::move(*mine.part);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,76 @@
+#include "lockstep/strategy/replica_random.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <torch/library.h>
+
+#include <string>
+
+namespace lockstep {
+namespace {
+
+constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
+thread_local at::Generator* replica_generator = nullptr;
+
+bool is_optional_generator(const c10::Argument& argument) {
+  const auto* optional = argument.type()->castRaw<c10::OptionalType>();
+  return optional != nullptr && optional->getElementType()->kind() == c10::TypeKind::GeneratorType;
+}
+
+void fill_in_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (replica_generator != nullptr) {
+    const auto& arguments = op.schema().arguments();
+    for (std::size_t i = 0; i < arguments.size(); ++i) {
+      if (!is_optional_generator(arguments[i])) continue;
+      c10::IValue& given = torch::jit::peek(*stack, i, arguments.size());
+      if (given.isNone()) given = *replica_generator;
+    }
+  }
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+}
+
+/// Which operators there are is read from the loaded LibTorch, not from a list of ours.
+void register_kernels() {
+  // Never unregistered: a thread may still be inside such an operator when the process ends.
+  auto& all_others = *new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+  all_others.fallback(torch::CppFunction::makeFallthrough());
+  auto& library = *new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op) continue;
+    for (const auto& argument : op->schema().arguments()) {
+      if (!is_optional_generator(argument)) continue;
+      const std::string overload = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+      library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&fill_in_generator>());
+      break;
+    }
+  }
+}
+
+std::uint64_t mix(std::uint64_t x) {  // splitmix64
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace
+
+GeneratorScope::GeneratorScope(at::Generator* generator) : outer_(replica_generator) {
+  static const bool registered = (register_kernels(), true);
+  (void)registered;
+  replica_generator = generator;
+  if (generator != nullptr) active_.emplace(kKey);
+}
+
+GeneratorScope::~GeneratorScope() { replica_generator = outer_; }
+
+std::uint64_t replica_seed(std::uint64_t job_seed, int replica_id) {
+  return replica_id == 0 ? job_seed : mix(job_seed ^ mix(static_cast<std::uint64_t>(replica_id)));
+}
+
+std::uint64_t shared_generator_seed() { return at::detail::getDefaultCPUGenerator().current_seed(); }
+
+}  // namespace lockstep

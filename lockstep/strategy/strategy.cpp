@@ -1,0 +1,192 @@
+#include "lockstep/strategy/strategy.h"
+
+#include <c10/util/Exception.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/tensor_reduction.h"
+
+namespace lockstep {
+namespace {
+
+void require_equal_structures(const std::vector<std::vector<ReducibleLeaf>>& components, const std::vector<std::string>& structures,
+                              const char* operation) {
+  if (components.empty()) {
+    throw InvalidArgument(errors::kStructure, {.what = "a distributed value without components cannot be reduced", .where = operation});
+  }
+  for (std::size_t k = 1; k < components.size(); ++k) {
+    if (structures[k] == structures[0] && components[k].size() == components[0].size()) continue;
+    throw InvalidArgument(errors::kStructure, {.what = "the replicas' values have different structures",
+                                               .where = operation,
+                                               .seen = str("replica 0: ", structures[0], ", replica ", k, ": ", structures[k]),
+                                               .help = "every replica must return the same structure"});
+  }
+}
+
+[[noreturn]] void throw_not_reducible(const std::string& what, const std::string& help) {
+  throw InvalidArgument(errors::kNotReducible, {.what = what, .where = "reduce", .help = help});
+}
+
+}  // namespace
+
+Strategy::Strategy(Parts parts)
+    : num_replicas_in_sync_(static_cast<int>(parts.devices.size())),
+      cross_device_ops_(parts.cross_device_ops ? std::move(parts.cross_device_ops) : default_cross_device_ops()),
+      communication_(validated(parts.communication)),
+      strict_(parts.strict),
+      extended_(std::make_unique<StrategyExtended>(*this)),
+      alive_(std::make_shared<Strategy*>(this)) {
+  for (std::size_t k = 0; k < parts.devices.size(); ++k) {
+    devices_.push_back(to_string(parts.devices[k]));
+    contexts_.push_back(
+        std::make_unique<ReplicaContext>(*this, static_cast<int>(k), static_cast<int>(k), torch_device(parts.devices[k]), devices_.back()));
+  }
+}
+
+Strategy::~Strategy() = default;
+
+Variable Strategy::make_variable(const at::Tensor& initial_value, VariableOptions options) {
+  const Scope in_scope = scope();
+  return Variable(initial_value, std::move(options));
+}
+
+void Strategy::run_in_scope(FunctionRef<void(ReplicaContext&)> body) {
+  detail::require_cross_replica(*this, "run");
+  const detail::ContextGuard cross(*this, nullptr, -1);
+  run_replicas(body);
+}
+
+void Strategy::enter_replica(int local_index, local::Seat* seat, FunctionRef<void(ReplicaContext&)> body) {
+  ReplicaContext& replica = *contexts_[static_cast<std::size_t>(local_index)];
+  struct SeatGuard {
+    ReplicaContext& replica;
+    local::Seat* outer;
+    ~SeatGuard() { replica.seat_ = outer; }
+  } restore{replica, replica.seat_};
+  replica.seat_ = seat;
+  const detail::ContextGuard inside(*this, &replica, local_index);
+  body(replica);
+}
+
+void Strategy::raise_failure(int replica, std::exception_ptr error) {
+  const std::string who = str("on replica ", replica);
+  last_failure_ = RunFailure{replica, "unknown exception"};
+  try {
+    std::rethrow_exception(error);
+  } catch (Error& e) {
+    if (e.text().where.find("replica") == std::string::npos) e.add_where(who);
+    last_failure_->what = e.what();
+    throw;
+  } catch (c10::Error& e) {
+    e.add_context(who);
+    last_failure_->what = e.what_without_backtrace();
+    throw;
+  } catch (const std::exception& e) {
+    last_failure_->what = e.what();
+    log(Severity::Error, str("exception ", who, ": ", e.what()));
+    throw;
+  } catch (...) {
+    log(Severity::Error, str("unknown exception ", who));
+    throw;
+  }
+}
+
+std::vector<Strategy::Leaves> Strategy::reduce_across(ReduceOp op, const std::vector<Leaves>& components,
+                                                      const std::vector<std::string>& structures, const Devices& destinations,
+                                                      const CommunicationOptions& options) {
+  require_equal_structures(components, structures, "reduce");
+  const std::size_t leaf_count = components[0].size();
+  std::vector<Leaves> results(destinations.size(), Leaves(leaf_count));
+  std::vector<CrossDeviceOps::Job> dense;
+  std::vector<std::size_t> dense_index;
+  for (std::size_t i = 0; i < leaf_count; ++i) {
+    std::size_t sparse = 0;
+    for (const auto& component : components) sparse += std::holds_alternative<IndexedSlices>(component[i]) ? 1 : 0;
+    if (sparse == components.size()) {
+      auto rows = PerReplica<IndexedSlices>::generate(components.size(), [&](std::size_t k) { return std::get<IndexedSlices>(components[k][i]); });
+      const auto all = cross_device_ops_->reduce_slices(op, rows, destinations, options);
+      for (std::size_t d = 0; d < destinations.size(); ++d) results[d][i] = all[d];
+      continue;
+    }
+    // Dense and sparse together are dense.
+    auto tensors = PerReplica<at::Tensor>::generate(components.size(), [&](std::size_t k) {
+      const auto* tensor = std::get_if<at::Tensor>(&components[k][i]);
+      return tensor ? *tensor : std::get<IndexedSlices>(components[k][i]).to_dense();
+    });
+    require_summable(tensors[0], "reduce");
+    require_equal_form(tensors.values(), "reduce");
+    dense.emplace_back(std::move(tensors), destinations);
+    dense_index.push_back(i);
+  }
+  const auto reduced = dense.size() == 1 ? std::vector{cross_device_ops_->reduce(op, dense[0].first, destinations, options)}
+                                         : cross_device_ops_->batch_reduce(op, dense, options);
+  for (std::size_t j = 0; j < dense.size(); ++j) {
+    for (std::size_t d = 0; d < destinations.size(); ++d) results[d][dense_index[j]] = reduced.at(j)[d];
+  }
+  return results;
+}
+
+Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leaves>& components, const std::vector<std::string>& structures,
+                                             const Axis& axis) {
+  const Devices here{devices_[0]};
+  if (axis.dims().empty()) return std::move(reduce_across(op, components, structures, here, communication_)[0]);
+
+  require_equal_structures(components, structures, "reduce");
+  std::vector<Leaves> sums(components.size());
+  std::vector<std::int64_t> elements(components[0].size(), 0);
+  for (std::size_t k = 0; k < components.size(); ++k) {
+    for (std::size_t i = 0; i < components[k].size(); ++i) {
+      const auto* tensor = std::get_if<at::Tensor>(&components[k][i]);
+      if (tensor == nullptr) throw_not_reducible("sparse rows cannot be reduced along an axis", "reduce without an axis, or to_dense() first");
+      sums[k].emplace_back(sum_along(*tensor, axis, elements[i]));
+    }
+  }
+  Leaves total = std::move(reduce_across(ReduceOp::Sum, sums, structures, here, communication_)[0]);
+  if (op == ReduceOp::Mean) {
+    for (std::size_t i = 0; i < total.size(); ++i) total[i] = divide_sum(std::get<at::Tensor>(total[i]), elements[i]);
+  }
+  return total;
+}
+
+Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool mirrored) {
+  const bool one = num_replicas_in_sync_ == 1;
+  if (op == ReduceOp::Sum && mirrored) {
+    throw_not_reducible("a Mirrored value cannot be reduced with SUM: it is one value, not one per replica",
+                        "use MEAN, or multiply by num_replicas_in_sync() if that is what you mean");
+  }
+  if (op == ReduceOp::Sum && !one) {
+    throw_not_reducible(str("A non-DistributedValues value cannot be reduced with the given reduce op SUM over ", num_replicas_in_sync_, " replicas"),
+                        "reduce what run returned (a PerReplica), or use MEAN for a value that is the same on all replicas");
+  }
+  Leaves result = value;
+  if (one && !mirrored) {
+    for (auto& leaf : result) {
+      if (auto* tensor = std::get_if<at::Tensor>(&leaf)) *tensor = tensor->clone();
+    }
+  }
+  return result;
+}
+
+Strategy::Leaves Strategy::gather_across(const std::vector<Leaves>& components, const std::vector<std::string>& structures, std::int64_t axis) {
+  require_equal_structures(components, structures, "gather");
+  Leaves results;
+  for (std::size_t i = 0; i < components[0].size(); ++i) {
+    for (const auto& component : components) {
+      if (!std::holds_alternative<IndexedSlices>(component[i])) continue;
+      throw Unimplemented(errors::kNotAvailable, {.what = "gather does not support IndexedSlices", .where = "gather",
+                                                  .help = "gather the values and the indices, or to_dense()"});
+    }
+    if (components.size() == 1) {
+      results.push_back(components[0][i]);
+      continue;
+    }
+    auto tensors = PerReplica<at::Tensor>::generate(components.size(), [&](std::size_t k) { return std::get<at::Tensor>(components[k][i]); });
+    results.emplace_back(cross_device_ops_->gather(tensors, axis, {devices_[0]}, communication_)[0]);
+  }
+  return results;
+}
+
+}  // namespace lockstep

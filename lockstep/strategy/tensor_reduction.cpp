@@ -1,0 +1,181 @@
+#include "lockstep/strategy/tensor_reduction.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/sum.h>
+
+#include <set>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/ordered_sum.h"
+#include "lockstep/comm/reduction_tree.h"
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void throw_shape(std::string what, std::string help = {}) {
+  throw InvalidArgument(errors::kShape, {.what = std::move(what), .help = std::move(help)});
+}
+
+// Any element type and any device: the same tree by LibTorch's own additions, which round each node to the type.
+at::Tensor tree_of_additions(const std::vector<at::Tensor>& components) {
+  std::vector<at::Tensor> nodes = components;
+  for (const TreeStep& step : plan_reduction_tree(static_cast<int>(nodes.size()))) {
+    auto& into = nodes[static_cast<std::size_t>(step.into)];
+    into = into.add(nodes[static_cast<std::size_t>(step.from)]);
+  }
+  return components.size() == 1 ? nodes[0].clone() : nodes[0];
+}
+
+at::Tensor engine_sum(Dtype dtype, const std::vector<at::Tensor>& components, std::int64_t divisor) {
+  std::vector<at::Tensor> contiguous;
+  std::vector<const char*> inputs;
+  for (const auto& component : components) {
+    contiguous.push_back(component.contiguous());
+    inputs.push_back(static_cast<const char*>(contiguous.back().const_data_ptr()));
+  }
+  at::Tensor out = at::empty(components[0].sizes(), components[0].options().memory_format(at::MemoryFormat::Contiguous).requires_grad(false));
+  auto* target = static_cast<char*>(out.data_ptr());
+  const int count = static_cast<int>(inputs.size());
+  const auto width = static_cast<std::int64_t>(size_of(dtype));
+  at::parallel_for(0, out.numel(), 64 * 1024, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<const void*> from(inputs.size());
+    for (std::size_t i = 0; i < inputs.size(); ++i) from[i] = inputs[i] + begin * width;
+    void* to = target + begin * width;
+    ordered_sum(dtype, from.data(), count, &to, 1, static_cast<std::size_t>(end - begin), divisor);
+  });
+  return out;
+}
+
+}  // namespace
+
+std::optional<Dtype> engine_dtype(at::ScalarType type) {
+  switch (type) {
+    case at::kByte: return Dtype::UInt8;
+    case at::kChar: return Dtype::Int8;
+    case at::kShort: return Dtype::Int16;
+    case at::kInt: return Dtype::Int32;
+    case at::kLong: return Dtype::Int64;
+    case at::kHalf: return Dtype::Float16;
+    case at::kBFloat16: return Dtype::BFloat16;
+    case at::kFloat: return Dtype::Float32;
+    case at::kDouble: return Dtype::Float64;
+    default: return std::nullopt;
+  }
+}
+
+at::ScalarType mean_type(at::ScalarType type) {
+  if (!at::isIntegralType(type, /*includeBool=*/true)) return type;
+  return type == at::kInt || type == at::kLong ? at::kDouble : at::kFloat;
+}
+
+void require_equal_form(const std::vector<at::Tensor>& components, const char* operation) {
+  const at::Tensor& first = components.at(0);
+  for (std::size_t k = 1; k < components.size(); ++k) {
+    const at::Tensor& other = components[k];
+    if (other.sizes() != first.sizes()) {
+      throw InvalidArgument(errors::kShape, {.what = lockstep::str("Shape mismatch: components must have the same size and shape to be reduced without an axis"),
+                                             .where = operation,
+                                             .seen = lockstep::str("component 0 has shape ", first.sizes(), ", component ", k, " has shape ", other.sizes()),
+                                             .help = "give an axis to reduce uneven batches: strategy.reduce(op, value, /*axis=*/0)"});
+    }
+    if (other.scalar_type() != first.scalar_type()) {
+      throw InvalidArgument(errors::kDtype, {.what = "components have different element types",
+                                             .where = operation,
+                                             .seen = lockstep::str("component 0 was expected to be a ", other.scalar_type(), " tensor but is a ",
+                                                         first.scalar_type(), " tensor, as component ", k, " shows"),
+                                             .help = "convert them to one type with .to(...)"});
+    }
+  }
+}
+
+void require_summable(const at::Tensor& value, const char* operation) {
+  if (!value.defined()) {
+    throw InvalidArgument(errors::kNotReducible, {.what = "an undefined tensor has no value to reduce", .where = operation});
+  }
+  if (value.scalar_type() == at::kBool) {
+    throw InvalidArgument(errors::kDtype, {.what = "bool has no sum", .where = operation, .help = "convert to an integer or floating type first"});
+  }
+}
+
+at::Tensor divide_sum(const at::Tensor& sum, std::int64_t count) {
+  return at::div(sum.to(mean_type(sum.scalar_type())), static_cast<double>(count));
+}
+
+at::Tensor ordered_reduce(ReduceOp op, const std::vector<at::Tensor>& components) {
+  require_summable(components.at(0), "reduce");
+  require_equal_form(components, "reduce");
+  const at::NoGradGuard no_grad;
+  const auto count = static_cast<std::int64_t>(components.size());
+  const at::ScalarType type = components[0].scalar_type();
+  const bool floating_mean = op == ReduceOp::Mean && mean_type(type) == type;
+  const auto dtype = engine_dtype(type);
+  const bool by_engine = dtype && components[0].is_cpu() && !components[0].is_sparse();
+  if (by_engine && floating_mean) return engine_sum(*dtype, components, count);
+  const at::Tensor sum = by_engine ? engine_sum(*dtype, components, 1) : tree_of_additions(components);
+  return op == ReduceOp::Mean ? divide_sum(sum, count) : sum;
+}
+
+IndexedSlices concatenate_slices(ReduceOp op, const std::vector<IndexedSlices>& components) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> values;
+  std::vector<at::Tensor> indices;
+  for (const auto& component : components) {
+    values.push_back(component.values);
+    indices.push_back(component.indices);
+  }
+  IndexedSlices all{at::cat(values), at::cat(indices), components.at(0).dense_shape};
+  if (op == ReduceOp::Mean) all.values = divide_sum(all.values, static_cast<std::int64_t>(components.size()));
+  return all;
+}
+
+at::Tensor concatenate(const std::vector<at::Tensor>& components, std::int64_t axis) {
+  const at::Tensor& first = components.at(0);
+  const std::int64_t rank = first.dim();
+  for (std::size_t k = 0; k < components.size(); ++k) {
+    const at::Tensor& other = components[k];
+    if (!other.defined()) throw_shape(lockstep::str("component ", k, " is an undefined tensor"));
+    if (other.dim() == 0) throw_shape("Can't concatenate scalars: every component needs at least one dimension", "use unsqueeze(0) or reshape({1})");
+    if (other.dim() != rank) {
+      throw_shape(lockstep::str("Ranks of all input tensors should match: shape ", first.sizes(), " of component 0 and ", other.sizes(), " of component ", k));
+    }
+    if (axis < -rank || axis >= rank) {
+      throw_shape(lockstep::str("Expected concatenating dimensions in the range [", -rank, ", ", rank, "), but got ", axis));
+    }
+    if (other.scalar_type() != first.scalar_type()) {
+      throw InvalidArgument(errors::kDtype, {.what = lockstep::str("component 0 holds ", first.scalar_type(), " and component ", k, " holds ", other.scalar_type())});
+    }
+    const std::int64_t along = axis < 0 ? axis + rank : axis;
+    for (std::int64_t d = 0; d < rank; ++d) {
+      if (d != along && other.size(d) != first.size(d)) {
+        throw_shape(lockstep::str("Shape mismatch: Dimension ", d, " of component ", k, " is ", other.size(d), " but that of component 0 is ", first.size(d)),
+                    lockstep::str("components may differ only along axis ", axis));
+      }
+    }
+  }
+  return at::cat(components, axis);
+}
+
+at::Tensor sum_along(const at::Tensor& value, const Axis& axis, std::int64_t& elements) {
+  require_summable(value, "reduce");
+  const std::int64_t rank = value.dim();
+  std::set<std::int64_t> seen;
+  std::int64_t per_result = 1;
+  for (const std::int64_t given : axis.dims()) {
+    if (given < -rank || given >= rank) {
+      throw_shape(lockstep::str("Invalid reduction dimension ", given, " for a value of shape ", value.sizes()), lockstep::str("use an axis in [", -rank, ", ", rank, ")"));
+    }
+    const std::int64_t dim = given < 0 ? given + rank : given;
+    if (!seen.insert(dim).second) throw_shape(lockstep::str("Axes contains duplicate dimension: ", given));
+    per_result *= value.size(dim);
+  }
+  elements += per_result;
+  return at::sum(value, at::IntArrayRef(axis.dims()), /*keepdim=*/false, value.scalar_type());
+}
+
+}  // namespace lockstep

@@ -1,0 +1,349 @@
+#include "lockstep/strategy/variable.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/div.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/tensor_reduction.h"
+#include "lockstep/strategy/variable_impl.h"
+#include "lockstep/values/print.h"
+
+// Reading and assigning: which components are meant, and what they get.
+namespace lockstep {
+
+using detail::VariableContext;
+
+namespace detail {
+
+VariableContext variable_context(const Strategy& strategy, const char* operation) {
+  const ContextEntry* top = current_context();
+  if (top == nullptr || top->strategy->is_default()) return VariableContext::CrossReplica;
+  if (top->strategy != &strategy) require_current_strategy(strategy, operation);
+  if (top->replica != nullptr) return VariableContext::Replica;
+  return current_component() >= 0 ? VariableContext::Update : VariableContext::CrossReplica;
+}
+
+std::size_t calling_component(const Variable::Impl& variable) {
+  const int current = current_component();
+  return current >= 0 && static_cast<std::size_t>(current) < variable.values().size() ? static_cast<std::size_t>(current) : 0;
+}
+
+void write_component(const Variable::Impl& variable, std::size_t k, const std::function<void(std::size_t, at::Tensor&)>& write) {
+  const at::NoGradGuard no_grad;
+  at::Tensor component = variable.values()[k];
+  write(k, component);
+}
+
+void write_components(const Variable::Impl& variable, const std::function<void(std::size_t, at::Tensor&)>& write) {
+  for (std::size_t k = 0; k < variable.values().size(); ++k) write_component(variable, k, write);
+}
+
+}  // namespace detail
+
+namespace {
+
+enum class Assign { Set, Add, Sub };
+
+const char* name_of(Assign kind) {
+  switch (kind) {
+    case Assign::Set: return "assign";
+    case Assign::Add: return "assign_add";
+    case Assign::Sub: return "assign_sub";
+  }
+  return "assign";
+}
+
+thread_local int sync_on_read_scopes = 0;
+
+[[noreturn]] void throw_assign(const Variable::Impl& variable, std::string what, std::string help = {}, std::string seen = {}) {
+  throw InvalidArgument(errors::kVariableAssign, {.what = std::move(what),
+                                                  .where = lockstep::str("variable '", variable.options().name, "'"),
+                                                  .seen = std::move(seen),
+                                                  .help = std::move(help)});
+}
+
+[[noreturn]] void throw_no_reduction(const Variable::Impl& variable, const char* what) {
+  throw InvalidArgument(errors::kVariableMode, {.what = lockstep::str("Could not convert from `tf.VariableAggregation` ", to_string(variable.options().aggregation),
+                                                            " to a reduction, so ", what, " is not possible"),
+                                                .where = lockstep::str("variable '", variable.options().name, "'"),
+                                                .help = "give it aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or read values()"});
+}
+
+at::Tensor literal_tensor(const Variable::Impl& variable, const c10::Scalar& literal) {
+  const auto dtype = variable.values()[0].scalar_type();
+  if (at::isIntegralType(dtype, /*includeBool=*/true) && literal.isFloatingPoint() &&
+      literal.toDouble() != static_cast<double>(static_cast<std::int64_t>(literal.toDouble()))) {
+    throw InvalidArgument(errors::kDtype, {.what = lockstep::str("the number ", literal.toDouble(), " does not fit a variable of ", dtype_name(dtype)),
+                                           .where = lockstep::str("variable '", variable.options().name, "'")});
+  }
+  return at::scalar_tensor(literal, at::TensorOptions(dtype));
+}
+
+/// The tensor that component k gets. PerReplica and Mirrored values give their component k.
+at::Tensor value_for(const Variable::Impl& variable, const VariableValue& value, std::size_t k) {
+  return std::visit(
+      [&](const auto& held) -> at::Tensor {
+        using T = std::decay_t<decltype(held)>;
+        if constexpr (std::is_same_v<T, at::Tensor>) {
+          return held;
+        } else if constexpr (std::is_same_v<T, c10::Scalar>) {
+          return literal_tensor(variable, held);
+        } else {
+          return held[k];
+        }
+      },
+      value.storage());
+}
+
+void require_fitting(const Variable::Impl& variable, const at::Tensor& component, const at::Tensor& value) {
+  if (!value.defined()) throw_assign(variable, "an undefined tensor cannot be assigned");
+  if (value.sizes() != component.sizes()) {
+    throw InvalidArgument(errors::kShape, {.what = "Shape mismatch: the value does not have the variable's shape",
+                                           .where = lockstep::str("variable '", variable.options().name, "'"),
+                                           .seen = lockstep::str("variable ", component.sizes(), ", value ", value.sizes()),
+                                           .help = "expand or reshape the value"});
+  }
+  if (value.scalar_type() != component.scalar_type()) {
+    throw InvalidArgument(errors::kDtype, {.what = lockstep::str("Tensor conversion requested dtype ", dtype_name(component.scalar_type()), " for a value of ",
+                                                       dtype_name(value.scalar_type())),
+                                           .where = lockstep::str("variable '", variable.options().name, "'"),
+                                           .help = "convert it with .to(variable.dtype())"});
+  }
+}
+
+void apply(Assign kind, at::Tensor& component, const at::Tensor& value) {
+  switch (kind) {
+    case Assign::Set: component.copy_(value); break;
+    case Assign::Add: component.add_(value); break;
+    case Assign::Sub: component.sub_(value); break;
+  }
+}
+
+/// All values are checked before the first component changes, so that a wrong one leaves the variable as it was.
+void apply_to_all(const Variable::Impl& variable, Assign kind, const std::function<at::Tensor(std::size_t)>& value) {
+  std::vector<at::Tensor> values;
+  for (std::size_t k = 0; k < variable.values().size(); ++k) {
+    values.push_back(value(k));
+    require_fitting(variable, variable.values()[k], values.back());
+  }
+  detail::write_components(variable, [&](std::size_t k, at::Tensor& component) { apply(kind, component, values[k]); });
+}
+
+void apply_to_one(const Variable::Impl& variable, Assign kind, std::size_t k, const VariableValue& value) {
+  const at::Tensor given = value_for(variable, value, k);
+  require_fitting(variable, variable.values()[k], given);
+  detail::write_component(variable, k, [&](std::size_t, at::Tensor& component) { apply(kind, component, given); });
+}
+
+template <class T>
+const T* held(const VariableValue& value) {
+  return std::get_if<T>(&value.storage());
+}
+
+bool is_distributed_value(const VariableValue& value) { return held<PerReplica<at::Tensor>>(value) || held<Mirrored<at::Tensor>>(value); }
+
+bool is_zero(const VariableValue& value) {
+  const auto* literal = held<c10::Scalar>(value);
+  return literal && !literal->isComplex() && literal->toDouble() == 0.0;
+}
+
+/// The very same number or tensor on every replica.
+bool is_one_object(const PerReplica<VariableValue>& values) {
+  for (std::size_t k = 1; k < values.size(); ++k) {
+    const auto* a = held<at::Tensor>(values[0]);
+    const auto* b = held<at::Tensor>(values[k]);
+    const auto* x = held<c10::Scalar>(values[0]);
+    const auto* y = held<c10::Scalar>(values[k]);
+    const bool same = (a && b && a->is_same(*b)) || (x && y && !x->isComplex() && !y->isComplex() && x->toDouble() == y->toDouble());
+    if (!same) return false;
+  }
+  return held<at::Tensor>(values[0]) || held<c10::Scalar>(values[0]);
+}
+
+ReduceOp reduce_op_of(Aggregation aggregation) { return aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean; }
+
+/// What every component gets when replicas assign `values` to a mirrored variable, at the merge point.
+Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variable, const PerReplica<VariableValue>& values) {
+  const Aggregation aggregation = variable.options().aggregation;
+  const std::size_t count = variable.values().size();
+  const Devices& devices = strategy.devices();
+  if (aggregation == Aggregation::OnlyFirstReplica) {
+    return strategy.cross_device_ops().broadcast(value_for(variable, values[0], 0), devices);
+  }
+  const bool sum = aggregation == Aggregation::Sum;
+  if (held<Mirrored<at::Tensor>>(values[0]) || (is_one_object(values) && (values.size() > 1 || held<c10::Scalar>(values[0])))) {
+    if (sum && values.size() > 1 && !is_zero(values[0])) {
+      throw InvalidArgument(errors::kNotReducible,
+                            {.what = lockstep::str("A non-DistributedValues value cannot be reduced with the given reduce op SUM: all ", values.size(),
+                                         " replicas gave the same object"),
+                             .where = lockstep::str("variable '", variable.options().name, "'"),
+                             .help = "give each replica a tensor of its own, or use aggregation MEAN or ONLY_FIRST_REPLICA"});
+    }
+    return Mirrored<at::Tensor>::generate(count, [&](std::size_t k) { return value_for(variable, values[0], k); });
+  }
+  // A whole PerReplica that the replicas captured is one value, not one of each.
+  const auto* captured = held<PerReplica<at::Tensor>>(values[0]);
+  const auto components = captured ? *captured : PerReplica<at::Tensor>::generate(values.size(), [&](std::size_t k) {
+    return value_for(variable, values[k], k);
+  });
+  for (const auto& component : components) require_fitting(variable, variable.values()[0], component);
+  return strategy.cross_device_ops().reduce(reduce_op_of(aggregation), components, devices, strategy.communication());
+}
+
+void assign_in_replica(const std::shared_ptr<Variable::Impl>& variable, Assign kind, const VariableValue& value) {
+  const auto& options = variable->options();
+  if (variable->is_sync_on_read() || options.aggregation == Aggregation::None) {
+    if (!variable->is_sync_on_read() && variable->strategy().strict()) {
+      throw_assign(*variable, "You must specify an aggregation method to update a mirrored variable in replica context",
+                   "give it aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or make the strategy with .strict = false");
+    }
+    if (is_distributed_value(value)) {
+      throw_assign(*variable, "a distributed value cannot be assigned to one replica's component", "assign this replica's component: value.get()");
+    }
+    return apply_to_one(*variable, kind, detail::calling_component(*variable), value);
+  }
+  get_replica_context().merge_call(
+      [&](Strategy& strategy, const PerReplica<VariableValue>& values, const PerReplica<std::shared_ptr<Variable::Impl>>& variables) {
+        for (std::size_t k = 1; k < variables.size(); ++k) {
+          if (variables[k] == variables[0]) continue;
+          throw FailedPrecondition(errors::kDifferentCollective, {.what = "replicas assign to different variables at the same point",
+                                                                  .seen = lockstep::str("replica 0: '", variables[0]->options().name, "', replica ", k, ": '",
+                                                                              variables[k]->options().name, "'")});
+        }
+        const auto result = aggregated(strategy, *variables[0], values);
+        apply_to_all(*variables[0], kind, [&](std::size_t k) { return result[k]; });
+      },
+      value, variable);
+}
+
+/// A SUM variable that is read as a sum is written as a sum: each component gets its share. What does not divide among
+/// integers goes to component 0, so that reading gives back what was written.
+std::vector<at::Tensor> shares_of(const at::Tensor& value, std::size_t count) {
+  const auto n = static_cast<std::int64_t>(count);
+  if (!at::isIntegralType(value.scalar_type(), /*includeBool=*/false)) {
+    return std::vector<at::Tensor>(count, at::div(value, static_cast<double>(n)).to(value.scalar_type()));
+  }
+  const at::Tensor share = at::div(value, n, "trunc");
+  std::vector<at::Tensor> shares(count, share);
+  shares[0] = value.sub(share.mul(n - 1));
+  return shares;
+}
+
+void assign_across(const std::shared_ptr<Variable::Impl>& variable, Assign kind, const VariableValue& value) {
+  if (!variable->is_sync_on_read()) {
+    if (held<PerReplica<at::Tensor>>(value) && variable->strategy().strict()) {
+      throw_assign(*variable, "Expected value to be mirrored: a PerReplica would make the mirrors differ",
+                   "reduce it first, or make the strategy with .strict = false");
+    }
+    return apply_to_all(*variable, kind, [&](std::size_t k) { return value_for(*variable, value, k); });
+  }
+  if (held<PerReplica<at::Tensor>>(value)) {
+    throw_assign(*variable, "a PerReplica cannot be assigned to a sync-on-read variable outside of replicas",
+                 "assign inside run, where each replica writes its own component");
+  }
+  if (variable->options().aggregation != Aggregation::Sum) {
+    return apply_to_all(*variable, kind, [&](std::size_t k) { return value_for(*variable, value, k); });
+  }
+  if (kind != Assign::Set) {
+    throw_assign(*variable, lockstep::str("SyncOnReadVariable does not support `", name_of(kind), "` in cross-replica context when aggregation is set to SUM"),
+                 "use it inside run, or assign(variable.read() + value)");
+  }
+  const auto shares = shares_of(value_for(*variable, value, 0), variable->values().size());
+  apply_to_all(*variable, kind, [&](std::size_t k) { return shares[k]; });
+}
+
+at::Tensor assign_here(const Variable& handle, Assign kind, const VariableValue& value, ReadBack read_back) {
+  const auto& variable = handle.impl();
+  switch (detail::variable_context(variable->strategy(), name_of(kind))) {
+    case VariableContext::Replica:
+      assign_in_replica(variable, kind, value);
+      return read_back == ReadBack::Yes ? variable->values()[detail::calling_component(*variable)] : at::Tensor();
+    case VariableContext::Update:
+      apply_to_one(*variable, kind, detail::calling_component(*variable), value);
+      return read_back == ReadBack::Yes ? variable->values()[detail::calling_component(*variable)] : at::Tensor();
+    case VariableContext::CrossReplica: break;
+  }
+  assign_across(variable, kind, value);
+  return read_back == ReadBack::Yes ? handle.read() : at::Tensor();
+}
+
+at::Tensor read_across(const Variable& handle) {
+  const auto& variable = handle.impl();
+  if (!variable->is_sync_on_read() || !variable->is_distributed()) return variable->values()[0];
+  switch (variable->options().aggregation) {
+    case Aggregation::OnlyFirstReplica: return variable->values()[0];
+    case Aggregation::None: throw_no_reduction(*variable, "reading outside of replicas");
+    case Aggregation::Sum:
+    case Aggregation::Mean: break;
+  }
+  Strategy& strategy = variable->strategy();
+  return strategy.cross_device_ops().reduce(reduce_op_of(variable->options().aggregation), PerReplica<at::Tensor>(variable->values()),
+                                            {strategy.devices()[0]}, strategy.communication())[0];
+}
+
+at::Tensor synchronised_in_replica(const Variable::Impl& variable) {
+  const at::NoGradGuard no_grad;
+  auto& replica = get_replica_context();
+  switch (variable.options().aggregation) {
+    case Aggregation::None: throw_no_reduction(variable, "synchronising");
+    case Aggregation::OnlyFirstReplica: return variable.values()[0];
+    case Aggregation::Sum:
+    case Aggregation::Mean: break;
+  }
+  return replica.all_reduce(reduce_op_of(variable.options().aggregation), variable.values()[detail::calling_component(variable)]);
+}
+
+}  // namespace
+
+at::Tensor Variable::read() const {
+  if (!is_distributed()) return values()[0];
+  const auto context = detail::variable_context(impl_->strategy(), "read");
+  if (context == VariableContext::CrossReplica) return read_across(*this);
+  if (context == VariableContext::Replica && impl_->is_sync_on_read() && sync_on_read_scopes > 0) {
+    throw Unimplemented(errors::kNotAvailable, {.what = "read is not possible inside variable_sync_on_read_context",
+                                                .where = lockstep::str("variable '", name(), "'"),
+                                                .help = "use the variable as a tensor there, which brings the components together"});
+  }
+  return values()[detail::calling_component(*impl_)];
+}
+
+Variable::operator at::Tensor() const {
+  const bool synchronise = sync_on_read_scopes > 0 && is_distributed() && impl_->is_sync_on_read() &&
+                           detail::variable_context(impl_->strategy(), "read") == VariableContext::Replica;
+  return synchronise ? synchronised_in_replica(*impl_) : read();
+}
+
+at::Tensor Variable::assign(const VariableValue& value, ReadBack read_back) { return assign_here(*this, Assign::Set, value, read_back); }
+at::Tensor Variable::assign_add(const VariableValue& value, ReadBack read_back) { return assign_here(*this, Assign::Add, value, read_back); }
+at::Tensor Variable::assign_sub(const VariableValue& value, ReadBack read_back) { return assign_here(*this, Assign::Sub, value, read_back); }
+
+at::Tensor Variable::handle() const {
+  if (is_distributed() && has_strategy() && detail::variable_context(impl_->strategy(), "handle") == VariableContext::CrossReplica) {
+    throw InvalidArgument(errors::kComponent, {.what = lockstep::str("variable '", name(), "': handle() is not available outside the replica context or a "
+                                                           "`tf.distribute.Strategy.update()`"),
+                                               .help = "call it inside run, or use values()"});
+  }
+  return values()[detail::calling_component(*impl_)];
+}
+
+at::Device Variable::device() const { return values()[detail::calling_component(*impl_)].device(); }
+
+at::Tensor Variable::saved_value() const { return read_across(*this).detach().clone(); }
+
+void Variable::restore(const at::Tensor& saved) {
+  if (impl_->is_sync_on_read() && aggregation() == Aggregation::Sum && is_distributed()) {
+    const auto shares = shares_of(saved, values().size());
+    return apply_to_all(*impl_, Assign::Set, [&](std::size_t k) { return shares[k]; });
+  }
+  apply_to_all(*impl_, Assign::Set, [&](std::size_t) { return saved; });
+}
+
+SyncOnReadScope::SyncOnReadScope() { ++sync_on_read_scopes; }
+SyncOnReadScope::~SyncOnReadScope() { --sync_on_read_scopes; }
+
+}  // namespace lockstep

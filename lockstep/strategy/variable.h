@@ -1,0 +1,172 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Scalar.h>
+
+#include <cstdint>
+#include <functional>
+#include <iosfwd>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/values/indexed_slices.h"
+#include "lockstep/values/per_replica.h"
+
+namespace lockstep {
+
+class Strategy;
+class StrategyExtended;
+struct VariableIdentity;
+
+/// When the components of a variable are brought together.
+enum class Synchronization {
+  Auto = 0,  ///< OnWrite
+  None = 1,  ///< not supported; refused at creation
+  OnWrite = 2,  ///< every write reaches all components: they stay equal
+  OnRead = 3,   ///< replicas write their own component; reading outside replicas brings them together
+};
+
+/// How the replicas' values become one.
+enum class Aggregation { None = 0, Sum = 1, Mean = 2, OnlyFirstReplica = 3 };
+
+LOCKSTEP_EXPORT std::string_view to_string(Synchronization synchronization);  ///< "AUTO", "NONE", "ON_WRITE", "ON_READ"
+LOCKSTEP_EXPORT std::string_view to_string(Aggregation aggregation);  ///< "NONE", "SUM", "MEAN", "ONLY_FIRST_REPLICA"
+LOCKSTEP_EXPORT Synchronization parse_synchronization(std::string_view name);
+LOCKSTEP_EXPORT Aggregation parse_aggregation(std::string_view name);
+
+struct VariableOptions {
+  std::string name = {};  ///< empty: "Variable"
+  Synchronization synchronization = Synchronization::Auto;
+  Aggregation aggregation = Aggregation::None;
+  std::optional<bool> trainable = {};        ///< unset: true, but false for OnRead
+  std::optional<at::ScalarType> dtype = {};  ///< unset: the initial value's
+};
+
+/// What a variable can be given: a tensor, a number, or one value per component.
+class LOCKSTEP_EXPORT VariableValue {
+ public:
+  VariableValue(at::Tensor tensor) : value_(std::move(tensor)) {}                    // NOLINT(google-explicit-constructor)
+  VariableValue(c10::Scalar literal) : value_(literal) {}                            // NOLINT(google-explicit-constructor)
+  VariableValue(double literal) : value_(c10::Scalar(literal)) {}                    // NOLINT(google-explicit-constructor)
+  VariableValue(int literal) : value_(c10::Scalar(literal)) {}                       // NOLINT(google-explicit-constructor)
+  VariableValue(std::int64_t literal) : value_(c10::Scalar(literal)) {}              // NOLINT(google-explicit-constructor)
+  VariableValue(PerReplica<at::Tensor> components) : value_(std::move(components)) {}  // NOLINT(google-explicit-constructor)
+  VariableValue(Mirrored<at::Tensor> components) : value_(std::move(components)) {}    // NOLINT(google-explicit-constructor)
+
+  using Storage = std::variant<at::Tensor, c10::Scalar, PerReplica<at::Tensor>, Mirrored<at::Tensor>>;
+  const Storage& storage() const { return value_; }
+
+ private:
+  Storage value_;
+};
+
+/// Whether a write also returns what reading gives afterwards.
+enum class ReadBack { Yes, No };
+
+/// A tensor with one component per replica, created inside a strategy's scope. What reading and writing mean depends on
+/// the context (see context.h), its synchronization and its aggregation:
+///
+/// |                     | replica                          | cross-replica                            | update     |
+/// |---------------------|----------------------------------|------------------------------------------|------------|
+/// | OnWrite, read       | own component                    | component 0                              | component k |
+/// | OnWrite, assign     | NONE: own component; SUM, MEAN: all components get the sum or mean; ONLY_FIRST: replica 0's value | all components | component k |
+/// | OnRead, read        | own component                    | the sum, mean or first of the components | component k |
+/// | OnRead, assign      | own component                    | all components (SUM: value / N)          | component k |
+///
+///     auto scope = strategy.scope();
+///     ls::Variable steps(torch::zeros({}), {.name = "steps", .aggregation = ls::Aggregation::OnlyFirstReplica});
+///     strategy.run([&] { steps.assign_add(1); });   // 1, not N
+///
+/// Outside of every scope the constructor makes a plain variable of one component. A Variable is a handle: copies name
+/// the same variable. Reading returns the component itself, as a LibTorch parameter does, not a copy; `clone()` it to
+/// keep a value. Safe to read and write from the replicas of one run; not from threads of the user's own at the same time.
+class LOCKSTEP_EXPORT Variable {
+ public:
+  class Impl;
+  using Initializer = std::function<at::Tensor()>;
+
+  explicit Variable(at::Tensor initial_value, VariableOptions options = {});
+  explicit Variable(const Initializer& initializer, VariableOptions options = {});
+  /// The handle for an existing variable; for library code.
+  explicit Variable(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+
+  at::Tensor read() const;
+  operator at::Tensor() const;  // NOLINT(google-explicit-constructor): a variable is used as a tensor
+
+  /// Writes; with ReadBack::Yes returns what `read` gives afterwards, else an undefined tensor.
+  at::Tensor assign(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
+  at::Tensor assign_add(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
+  at::Tensor assign_sub(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
+
+  /// Row-wise writes. In a replica, rows of all replicas are applied one behind the other as the aggregation says; a row
+  /// that two replicas address is written twice. min, max and update only with Aggregation::None or OnlyFirstReplica.
+  at::Tensor scatter_add(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
+  at::Tensor scatter_sub(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
+  at::Tensor scatter_mul(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
+  at::Tensor scatter_div(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
+  at::Tensor scatter_min(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
+  at::Tensor scatter_max(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
+  at::Tensor scatter_update(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
+
+  /// The components in replica order; writing to one of them directly bypasses every rule above.
+  const std::vector<at::Tensor>& values() const;
+  /// The calling replica's component; InvalidArgument where there is no calling replica.
+  at::Tensor handle() const;
+
+  const std::string& name() const;                    ///< "w"
+  std::string component_name(std::size_t k) const;  ///< "w", "w/replica_1", ...
+  at::ScalarType dtype() const;
+  at::IntArrayRef shape() const;
+  bool trainable() const;
+  Synchronization synchronization() const;  ///< never Auto
+  Aggregation aggregation() const;
+  at::Device device() const;
+  bool is_initialized() const;
+  at::Tensor initial_value() const;
+  bool is_distributed() const;  ///< false for a plain variable, made outside of every scope
+  Strategy& strategy() const;
+
+  /// What a checkpoint holds: one tensor. Restoring gives every component its part of it, whatever the number of replicas.
+  at::Tensor saved_value() const;
+  void restore(const at::Tensor& saved);
+
+  bool is_same(const Variable& other) const { return impl_ == other.impl_; }
+  const std::shared_ptr<Impl>& impl() const { return impl_; }
+  std::shared_ptr<const VariableIdentity> identity() const;
+  std::shared_ptr<const VariableIdentity> component_identity(std::size_t k) const;
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+/// "MirroredVariable:{\n  0: <tf.Variable 'v:0' shape=() dtype=float32, numpy=1.0>, ...\n}"
+LOCKSTEP_EXPORT std::ostream& operator<<(std::ostream& out, const Variable& variable);
+
+/// While it lives, reading an OnRead variable inside a replica brings the components together (all replicas must read).
+class [[nodiscard]] LOCKSTEP_EXPORT SyncOnReadScope {
+ public:
+  SyncOnReadScope();
+  ~SyncOnReadScope();
+  SyncOnReadScope(const SyncOnReadScope&) = delete;
+  SyncOnReadScope& operator=(const SyncOnReadScope&) = delete;
+};
+
+/// The name under which replicas find each other's variables: "Variable" for none, without the numbers that make names
+/// unique ("dense_1/kernel_12" is "dense/kernel").
+LOCKSTEP_EXPORT std::string canonical_variable_name(std::string_view name);
+
+inline at::Tensor operator+(const Variable& a, const at::Tensor& b) { return at::Tensor(a).add(b); }
+inline at::Tensor operator-(const Variable& a, const at::Tensor& b) { return at::Tensor(a).sub(b); }
+inline at::Tensor operator*(const Variable& a, const at::Tensor& b) { return at::Tensor(a).mul(b); }
+inline at::Tensor operator/(const Variable& a, const at::Tensor& b) { return at::Tensor(a).div(b); }
+inline at::Tensor operator+(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).add(b); }
+inline at::Tensor operator-(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).sub(b); }
+inline at::Tensor operator*(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).mul(b); }
+inline at::Tensor operator/(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).div(b); }
+
+}  // namespace lockstep

@@ -1,0 +1,224 @@
+#include <ATen/core/grad_mode.h>
+
+#include <cctype>
+#include <ostream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/context.h"
+#include "lockstep/strategy/default_strategy.h"
+#include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/variable_impl.h"
+#include "lockstep/values/print.h"
+
+// How variables come to be: checks, names, components; and how they print.
+namespace lockstep {
+namespace {
+
+thread_local const Variable* colocated_with = nullptr;
+
+/// One component of a distributed variable, as an object of its own.
+struct ComponentIdentity final : VariableIdentity {
+  ComponentIdentity(std::weak_ptr<const VariableIdentity> whole, int index, std::string name)
+      : whole_(std::move(whole)), index_(index), name_(std::move(name)) {}
+  const VariableIdentity* container() const override { return whole_.lock().get(); }
+  std::shared_ptr<const VariableIdentity> container_ptr() const override { return whole_.lock(); }
+  int component_index() const override { return index_; }
+  std::string label() const override { return name_; }
+
+ private:
+  std::weak_ptr<const VariableIdentity> whole_;
+  int index_;
+  std::string name_;
+};
+
+std::string component_name_of(const std::string& name, std::size_t k) { return k == 0 ? name : lockstep::str(name, "/replica_", k); }
+
+VariableOptions checked(VariableOptions options, const at::Tensor& initial_value) {
+  const auto fail = [&](std::string what, std::string help) {
+    throw InvalidArgument(errors::kVariableMode, {.what = std::move(what), .where = lockstep::str("variable '", options.name, "'"), .help = std::move(help)});
+  };
+  if (options.name.empty()) options.name = "Variable";
+  if (!initial_value.defined()) fail("a variable needs an initial value, not an undefined tensor", "pass a tensor, for instance torch::zeros({})");
+  switch (options.synchronization) {
+    case Synchronization::Auto: options.synchronization = Synchronization::OnWrite; break;
+    case Synchronization::None:
+      fail("`NONE` variable synchronization mode is not supported with tf.distribute strategy", "use Auto, OnWrite or OnRead");
+      break;
+    case Synchronization::OnWrite:
+    case Synchronization::OnRead: break;
+    default: fail(lockstep::str("Invalid variable synchronization mode: ", static_cast<int>(options.synchronization)), "use Auto, OnWrite or OnRead");
+  }
+  switch (options.aggregation) {
+    case Aggregation::None:
+    case Aggregation::Sum:
+    case Aggregation::Mean:
+    case Aggregation::OnlyFirstReplica: break;
+    default: fail(lockstep::str("Invalid variable aggregation mode: ", static_cast<int>(options.aggregation)), "use None, Sum, Mean or OnlyFirstReplica");
+  }
+  if (!options.dtype) options.dtype = initial_value.scalar_type();
+  if (options.aggregation == Aggregation::Mean && !at::isFloatingType(*options.dtype) && !at::isComplexType(*options.dtype)) {
+    fail(lockstep::str("creating a variable with aggregation=MEAN and a non-floating dtype (", dtype_name(*options.dtype), ") is not possible"),
+         "use a floating dtype, or another aggregation");
+  }
+  if (!options.trainable) options.trainable = options.synchronization != Synchronization::OnRead;
+  return options;
+}
+
+std::shared_ptr<Variable::Impl> create_distributed(Strategy& strategy, const at::Tensor& initial_value, const VariableOptions& options) {
+  const Devices devices = colocated_with ? Destinations(*colocated_with).resolve(strategy) : strategy.devices();
+  return Variable::Impl::create(&strategy, initial_value, options, devices);
+}
+
+/// Inside replicas one variable is made for all of them: replica 0's. The others must ask for the same one.
+std::shared_ptr<Variable::Impl> create_in_replica(ReplicaContext& replica, const Variable::Initializer& initializer, const VariableOptions& options) {
+  return replica.merge_call(
+      [](Strategy& strategy, const PerReplica<Variable::Initializer>& initializers, const PerReplica<VariableOptions>& wanted) {
+        for (std::size_t k = 1; k < wanted.size(); ++k) {
+          if (canonical_variable_name(wanted[k].name) == canonical_variable_name(wanted[0].name)) continue;
+          throw FailedPrecondition(errors::kVariableName,
+                                   {.what = lockstep::str("Tried to create variable '", wanted[k].name, "' with mismatching name on device ", strategy.devices()[k]),
+                                    .seen = lockstep::str("replica 0 creates '", wanted[0].name, "' at this point"),
+                                    .help = "create the same variables in the same order on every replica"});
+        }
+        return create_distributed(strategy, initializers[0](), wanted[0]);
+      },
+      initializer, options);
+}
+
+std::shared_ptr<Variable::Impl> create_here(const Variable::Initializer& initializer, const VariableOptions& options) {
+  if (!has_strategy()) return Variable::Impl::create(nullptr, initializer(), options, default_strategy().devices());
+  if (in_replica_context()) return create_in_replica(get_replica_context(), initializer, options);
+  return create_distributed(get_strategy(), initializer(), options);
+}
+
+}  // namespace
+
+std::shared_ptr<Variable::Impl> Variable::Impl::create(Strategy* strategy, const at::Tensor& initial_value, const VariableOptions& options,
+                                                       Devices devices) {
+  const at::NoGradGuard no_grad;
+  const std::shared_ptr<Impl> impl(new Impl);
+  impl->options_ = checked(options, initial_value);
+  impl->distributed_ = strategy != nullptr;
+  if (strategy) impl->strategy_ = strategy->alive_;
+  impl->initial_value_ = initial_value.detach().to(*impl->options_.dtype);
+  for (std::size_t k = 0; k < devices.size(); ++k) {
+    at::Tensor component = impl->initial_value_.to(torch_device(canonicalize(devices[k]))).clone();
+    component.requires_grad_(*impl->options_.trainable && at::isFloatingType(*impl->options_.dtype));
+    impl->values_.push_back(std::move(component));
+    impl->component_identities_.push_back(
+        std::make_shared<ComponentIdentity>(impl, static_cast<int>(k), component_name_of(impl->options_.name, k)));
+  }
+  if (strategy) strategy->extended().remember(Variable(impl));
+  return impl;
+}
+
+std::vector<std::shared_ptr<const VariableIdentity>> Variable::Impl::components() const { return component_identities_; }
+std::string Variable::Impl::label() const { return options_.name; }
+
+Strategy& Variable::Impl::strategy() const {
+  if (!distributed_) return default_strategy();
+  const auto alive = strategy_.lock();
+  if (!alive) {
+    throw FailedPrecondition(errors::kMixedStrategies, {.what = lockstep::str("variable '", options_.name, "' has outlived its strategy"),
+                                                        .help = "keep the strategy as long as its variables are used"});
+  }
+  return **alive;
+}
+
+Variable::Variable(at::Tensor initial_value, VariableOptions options)
+    : Variable(Initializer([value = std::move(initial_value)] { return value; }), std::move(options)) {}
+
+Variable::Variable(const Initializer& initializer, VariableOptions options) : impl_(create_here(initializer, options)) {}
+
+const std::vector<at::Tensor>& Variable::values() const { return impl_->values(); }
+const std::string& Variable::name() const { return impl_->options().name; }
+std::string Variable::component_name(std::size_t k) const { return component_name_of(name(), k); }
+at::ScalarType Variable::dtype() const { return values()[0].scalar_type(); }
+at::IntArrayRef Variable::shape() const { return values()[0].sizes(); }
+bool Variable::trainable() const { return *impl_->options().trainable; }
+Synchronization Variable::synchronization() const { return impl_->options().synchronization; }
+Aggregation Variable::aggregation() const { return impl_->options().aggregation; }
+at::Tensor Variable::initial_value() const { return impl_->initial_value(); }
+bool Variable::is_distributed() const { return impl_->is_distributed(); }
+Strategy& Variable::strategy() const { return impl_->strategy(); }
+std::shared_ptr<const VariableIdentity> Variable::identity() const { return impl_; }
+std::shared_ptr<const VariableIdentity> Variable::component_identity(std::size_t k) const { return impl_->components().at(k); }
+
+bool Variable::is_initialized() const {
+  for (const auto& component : values()) {
+    if (!component.defined()) return false;
+  }
+  return true;
+}
+
+std::string canonical_variable_name(std::string_view name) {
+  if (name.empty()) return "Variable";
+  std::string result;
+  for (std::size_t i = 0; i < name.size();) {
+    std::size_t digits = i + 1;
+    while (digits < name.size() && std::isdigit(static_cast<unsigned char>(name[digits]))) ++digits;
+    const bool numbered = name[i] == '_' && digits > i + 1 && (digits == name.size() || name[digits] == '/');
+    if (numbered) {
+      i = digits;
+    } else {
+      result += name[i++];
+    }
+  }
+  return result;
+}
+
+std::ostream& operator<<(std::ostream& out, const Variable& variable) {
+  const auto component = [&](std::size_t k) {
+    const at::Tensor& value = variable.values()[k];
+    return lockstep::str("<tf.Variable '", variable.component_name(k), ":0' shape=", shape_repr(value.sizes()), " dtype=", dtype_name(value.scalar_type()),
+               ", numpy=", numpy_repr(value.detach()), ">");
+  };
+  if (!variable.is_distributed()) return out << component(0);
+  out << (variable.synchronization() == Synchronization::OnRead ? "SyncOnReadVariable" : "MirroredVariable") << ":{\n";
+  for (std::size_t k = 0; k < variable.values().size(); ++k) {
+    out << "  " << k << ": " << component(k) << (k + 1 < variable.values().size() ? ",\n" : "\n");
+  }
+  return out << "}";
+}
+
+std::string_view to_string(Synchronization synchronization) {
+  switch (synchronization) {
+    case Synchronization::Auto: return "AUTO";
+    case Synchronization::None: return "NONE";
+    case Synchronization::OnWrite: return "ON_WRITE";
+    case Synchronization::OnRead: return "ON_READ";
+  }
+  return "invalid";
+}
+
+std::string_view to_string(Aggregation aggregation) {
+  switch (aggregation) {
+    case Aggregation::None: return "NONE";
+    case Aggregation::Sum: return "SUM";
+    case Aggregation::Mean: return "MEAN";
+    case Aggregation::OnlyFirstReplica: return "ONLY_FIRST_REPLICA";
+  }
+  return "invalid";
+}
+
+Synchronization parse_synchronization(std::string_view name) {
+  for (const auto value : {Synchronization::Auto, Synchronization::None, Synchronization::OnWrite, Synchronization::OnRead}) {
+    if (to_string(value) == name) return value;
+  }
+  throw InvalidArgument(errors::kVariableMode, {.what = lockstep::str("Invalid variable synchronization mode: ", name), .help = "use AUTO, ON_WRITE or ON_READ"});
+}
+
+Aggregation parse_aggregation(std::string_view name) {
+  for (const auto value : {Aggregation::None, Aggregation::Sum, Aggregation::Mean, Aggregation::OnlyFirstReplica}) {
+    if (to_string(value) == name) return value;
+  }
+  throw InvalidArgument(errors::kVariableMode, {.what = lockstep::str("Invalid variable aggregation mode: ", name),
+                                                .help = "use NONE, SUM, MEAN or ONLY_FIRST_REPLICA"});
+}
+
+StrategyExtended::ColocateScope::ColocateScope(const Variable& variable) : variable_(variable), outer_(colocated_with) { colocated_with = &variable_; }
+StrategyExtended::ColocateScope::~ColocateScope() { colocated_with = outer_; }
+
+}  // namespace lockstep

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/strategy/devices.h"
+#include "lockstep/strategy/variable.h"
+#include "lockstep/values/nest.h"
+
+namespace lockstep {
+
+/// The state behind Variable handles. What a call means is decided in variable.cpp (assignments and reads),
+/// variable_scatter.cpp (rows) and variable_creation.cpp.
+class Variable::Impl final : public VariableIdentity, public std::enable_shared_from_this<Impl> {
+ public:
+  /// A variable with one component per device. `strategy` null: a plain variable that belongs to nobody.
+  static std::shared_ptr<Impl> create(Strategy* strategy, const at::Tensor& initial_value, const VariableOptions& options, Devices devices);
+
+  const VariableIdentity* container() const override { return this; }
+  std::shared_ptr<const VariableIdentity> container_ptr() const override { return shared_from_this(); }
+  int component_index() const override { return -1; }
+  std::vector<std::shared_ptr<const VariableIdentity>> components() const override;
+  std::string label() const override;
+
+  Strategy& strategy() const;
+  bool is_distributed() const { return distributed_; }
+  bool is_sync_on_read() const { return options_.synchronization == Synchronization::OnRead; }
+
+  const VariableOptions& options() const { return options_; }  ///< synchronization and trainable are resolved
+  const std::vector<at::Tensor>& values() const { return values_; }
+  const at::Tensor& initial_value() const { return initial_value_; }
+
+ private:
+  Impl() = default;
+
+  VariableOptions options_;
+  bool distributed_ = false;
+  std::weak_ptr<Strategy*> strategy_;
+  std::vector<at::Tensor> values_;
+  at::Tensor initial_value_;
+  std::vector<std::shared_ptr<const VariableIdentity>> component_identities_;
+};
+
+namespace detail {
+
+/// Where a variable is used, as far as its rules tell contexts apart.
+enum class VariableContext { Replica, CrossReplica, Update };
+
+/// The context of this thread for a variable of `strategy`; the default context counts as cross-replica there.
+VariableContext variable_context(const Strategy& strategy, const char* operation);
+
+/// The index of the calling replica or updated component; only in Replica and Update contexts.
+std::size_t calling_component(const Variable::Impl& variable);
+
+/// Calls `write(component)` for one component or for all of them, without recording gradients.
+void write_components(const Variable::Impl& variable, const std::function<void(std::size_t, at::Tensor&)>& write);
+void write_component(const Variable::Impl& variable, std::size_t k, const std::function<void(std::size_t, at::Tensor&)>& write);
+
+}  // namespace detail
+
+}  // namespace lockstep

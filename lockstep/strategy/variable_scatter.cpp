@@ -1,0 +1,147 @@
+#include <ATen/core/grad_mode.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/tensor_reduction.h"
+#include "lockstep/strategy/variable.h"
+#include "lockstep/strategy/variable_impl.h"
+
+// Writes that touch some rows of a variable.
+namespace lockstep {
+namespace {
+
+using detail::VariableContext;
+
+enum class Scatter { Add, Sub, Mul, Div, Min, Max, Update };
+
+const char* name_of(Scatter kind) {
+  switch (kind) {
+    case Scatter::Add: return "scatter_add";
+    case Scatter::Sub: return "scatter_sub";
+    case Scatter::Mul: return "scatter_mul";
+    case Scatter::Div: return "scatter_div";
+    case Scatter::Min: return "scatter_min";
+    case Scatter::Max: return "scatter_max";
+    case Scatter::Update: return "scatter_update";
+  }
+  return "scatter";
+}
+
+/// Rows of all replicas can be added one behind the other, but a minimum or a new value of a sum has no meaning.
+bool combines_with_sum(Scatter kind) { return kind == Scatter::Add || kind == Scatter::Sub || kind == Scatter::Mul || kind == Scatter::Div; }
+
+void require_rows_in(const Variable::Impl& variable, Scatter kind, const IndexedSlices& rows) {
+  check_indexed_slices(rows, lockstep::str(name_of(kind), " of variable '", variable.options().name, "'"));
+  const at::Tensor& component = variable.values()[0];
+  const auto fail = [&](int number, std::string what) {
+    throw InvalidArgument(number, {.what = std::move(what), .where = lockstep::str(name_of(kind), " of variable '", variable.options().name, "'")});
+  };
+  if (component.dim() == 0) fail(errors::kShape, "a scalar variable has no rows");
+  if (rows.values.scalar_type() != component.scalar_type()) {
+    fail(errors::kDtype, lockstep::str("the rows hold ", rows.values.scalar_type(), ", the variable ", component.scalar_type()));
+  }
+  if (rows.values.sizes().slice(1) != component.sizes().slice(1)) {
+    fail(errors::kShape, lockstep::str("Shape mismatch: rows of shape ", rows.values.sizes().slice(1), " in a variable of shape ", component.sizes()));
+  }
+  const at::Tensor indices = rows.indices.to(at::kLong).contiguous();
+  const auto* index = indices.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < indices.numel(); ++i) {
+    if (index[i] < 0 || index[i] >= component.size(0)) {
+      fail(errors::kShape, lockstep::str("indices[", i, "] = ", index[i], " is not in [0, ", component.size(0), ")"));
+    }
+  }
+}
+
+// In order, row by row: a row that occurs twice is written twice.
+void apply(Scatter kind, at::Tensor& component, const IndexedSlices& rows) {
+  const at::Tensor indices = rows.indices.to(at::kLong).contiguous();
+  if (kind == Scatter::Add || kind == Scatter::Sub) {
+    component.index_add_(0, indices, rows.values, kind == Scatter::Add ? 1 : -1);
+    return;
+  }
+  const auto* index = indices.const_data_ptr<std::int64_t>();
+  for (std::int64_t i = 0; i < indices.numel(); ++i) {
+    at::Tensor row = component.select(0, index[i]);
+    const at::Tensor value = rows.values.select(0, i);
+    switch (kind) {
+      case Scatter::Mul: row.mul_(value); break;
+      case Scatter::Div: at::isIntegralType(row.scalar_type(), false) ? row.div_(value, "trunc") : row.div_(value); break;
+      case Scatter::Min: row.copy_(row.minimum(value)); break;
+      case Scatter::Max: row.copy_(row.maximum(value)); break;
+      case Scatter::Update: row.copy_(value); break;
+      case Scatter::Add:
+      case Scatter::Sub: break;
+    }
+  }
+}
+
+void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter kind, const IndexedSlices& rows) {
+  const auto write_all = [kind](const Variable::Impl& target, const IndexedSlices& all) {
+    require_rows_in(target, kind, all);
+    detail::write_components(target, [&](std::size_t, at::Tensor& component) { apply(kind, component, all); });
+  };
+  const Aggregation aggregation = variable->options().aggregation;
+  if (aggregation == Aggregation::None) {
+    require_rows_in(*variable, kind, rows);
+    return detail::write_component(*variable, detail::calling_component(*variable),
+                                   [&](std::size_t, at::Tensor& component) { apply(kind, component, rows); });
+  }
+  get_replica_context().merge_call(
+      [&](Strategy&, const PerReplica<IndexedSlices>& all) {
+        if (aggregation == Aggregation::OnlyFirstReplica) return write_all(*variable, all[0]);
+        bool one_object = all.size() > 1;
+        for (const auto& other : all) one_object &= other.values.is_same(all[0].values) && other.indices.is_same(all[0].indices);
+        if (one_object && aggregation == Aggregation::Mean) return write_all(*variable, all[0]);
+        if (one_object) {
+          throw InvalidArgument(errors::kNotReducible,
+                                {.what = lockstep::str("A non-DistributedValues value cannot be reduced with the given reduce op SUM: all ", all.size(),
+                                             " replicas gave the same rows"),
+                                 .where = lockstep::str(name_of(kind), " of variable '", variable->options().name, "'"),
+                                 .help = "give each replica rows of its own, or use aggregation MEAN or ONLY_FIRST_REPLICA"});
+        }
+        const ReduceOp op = aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean;
+        for (const auto& each : all) require_rows_in(*variable, kind, each);
+        write_all(*variable, concatenate_slices(op, all.values()));
+      },
+      rows);
+}
+
+at::Tensor scatter_here(const Variable& handle, Scatter kind, const IndexedSlices& rows, ReadBack read_back) {
+  const auto& variable = handle.impl();
+  if (variable->is_sync_on_read()) {
+    throw Unimplemented(errors::kVariableAssign, {.what = lockstep::str("SyncOnReadVariable doesn't support `", name_of(kind), "`"),
+                                                  .where = lockstep::str("variable '", variable->options().name, "'"),
+                                                  .help = "write to the calling replica's component: handle()"});
+  }
+  const Aggregation aggregation = variable->options().aggregation;
+  if (!combines_with_sum(kind) && (aggregation == Aggregation::Sum || aggregation == Aggregation::Mean)) {
+    throw Unimplemented(errors::kVariableAssign, {.what = lockstep::str(name_of(kind), " is only supported for mirrored variable with aggregation NONE or ONLY_FIRST_REPLICA, not ",
+                                                              to_string(aggregation)),
+                                                  .where = lockstep::str("variable '", variable->options().name, "'")});
+  }
+  switch (detail::variable_context(variable->strategy(), name_of(kind))) {
+    case VariableContext::Replica: scatter_in_replica(variable, kind, rows); break;
+    case VariableContext::Update:
+      require_rows_in(*variable, kind, rows);
+      detail::write_component(*variable, detail::calling_component(*variable), [&](std::size_t, at::Tensor& component) { apply(kind, component, rows); });
+      break;
+    case VariableContext::CrossReplica:
+      require_rows_in(*variable, kind, rows);
+      detail::write_components(*variable, [&](std::size_t, at::Tensor& component) { apply(kind, component, rows); });
+      break;
+  }
+  return read_back == ReadBack::Yes ? handle.read() : at::Tensor();
+}
+
+}  // namespace
+
+at::Tensor Variable::scatter_add(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Add, rows, read_back); }
+at::Tensor Variable::scatter_sub(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Sub, rows, read_back); }
+at::Tensor Variable::scatter_mul(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Mul, rows, read_back); }
+at::Tensor Variable::scatter_div(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Div, rows, read_back); }
+at::Tensor Variable::scatter_min(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Min, rows, read_back); }
+at::Tensor Variable::scatter_max(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Max, rows, read_back); }
+at::Tensor Variable::scatter_update(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Update, rows, read_back); }
+
+}  // namespace lockstep
