@@ -19,13 +19,15 @@ inline constexpr std::size_t kMaxFields = 24;
 template <class Aggregate>
 struct AnyField {
   template <class Field>
-  requires(!std::is_same_v<Field, Aggregate>) operator Field() const noexcept;
+    requires(!std::is_same_v<Field, Aggregate>)
+  operator Field() const noexcept;
 };
 
 template <class Aggregate>
 struct AnyBase {
   template <class Base>
-  requires(std::is_base_of_v<Base, Aggregate> && !std::is_same_v<Base, Aggregate>) operator Base() const noexcept;
+    requires(std::is_base_of_v<Base, Aggregate> && !std::is_same_v<Base, Aggregate>)
+  operator Base() const noexcept;
 };
 
 struct NoField {};
@@ -33,12 +35,8 @@ struct NoField {};
 /// A first initialiser that only a base can take; a field that takes anything at all (std::any) takes NoField too.
 template <class T>
 constexpr bool has_base() {
-  return requires {
-    T{AnyBase<T>{}};
-  }
-  &&!requires {
-    T{NoField{}};
-  };
+  return requires { T{AnyBase<T>{}}; }
+  &&!requires { T{NoField{}}; };
 }
 
 template <class T, std::size_t>
@@ -46,16 +44,12 @@ using AnyFieldAt = AnyField<T>;
 
 template <class T, std::size_t... I>
 constexpr bool accepts(std::index_sequence<I...>) {
-  return requires {
-    T{AnyFieldAt<T, I>{}...};
-  };
+  return requires { T{AnyFieldAt<T, I>{}...}; };
 }
 
 template <class T, std::size_t... Before, std::size_t... After>
 constexpr bool accepts_empty_braces_between(std::index_sequence<Before...>, std::index_sequence<After...>) {
-  return requires {
-    T{AnyFieldAt<T, Before>{}..., {}, AnyFieldAt<T, After>{}...};
-  };
+  return requires { T{AnyFieldAt<T, Before>{}..., {}, AnyFieldAt<T, After>{}...}; };
 }
 
 /// Accepted counts are one run: they start after the last field without a default and end with the last field.

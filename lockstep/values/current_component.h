@@ -1,16 +1,17 @@
 #pragma once
 
+#include "lockstep/base/export.h"
+
 namespace lockstep {
 
 namespace detail {
-inline thread_local int component_of_thread = -1;
+// Exported, so that the library and the programs that use it share one.
+LOCKSTEP_EXPORT inline constinit thread_local int component_of_thread = -1;
 }  // namespace detail
 
 /// The component of distributed values that this thread stands for: the index of the local replica inside a replica
 /// function, of the updated component inside an update function, -1 anywhere else.
-inline int current_component() {
-  return detail::component_of_thread;
-}
+inline int current_component() { return detail::component_of_thread; }
 
 /// Makes this thread stand for one component until the end of the block. Scopes nest; each restores what it found.
 ///

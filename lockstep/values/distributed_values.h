@@ -104,14 +104,14 @@ concept TupleLike = requires {
 
 /// Part I of every component, for `auto [loss, hits] = per_replica_of_pairs;`.
 template <std::size_t I, template <class> class Kind, detail::TupleLike T>
-requires is_distributed_v<Kind<T>>
+  requires is_distributed_v<Kind<T>>
 auto get(const Kind<T>& value) {
   using std::get;
   return value.map([](const T& component) { return get<I>(component); });
 }
 
 template <std::size_t I, template <class> class Kind, detail::TupleLike T>
-requires is_distributed_v<Kind<T>>
+  requires is_distributed_v<Kind<T>>
 auto get(Kind<T>&& value) {
   using std::get;
   using Part = std::tuple_element_t<I, T>;

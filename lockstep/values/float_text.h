@@ -6,8 +6,9 @@
 
 namespace lockstep {
 
-/// A floating-point number with as few digits as give it back, as Python prints it: "1.0", "0.1", "1e-05", "inf".
-LOCKSTEP_EXPORT std::string float_text(double value);
+/// A floating-point number with as few digits as give it back, as numpy prints it: "1.0", "0.1", "1e-05", "inf". From
+/// `exponent_from` on, and below 0.0001, it is written with an exponent.
+LOCKSTEP_EXPORT std::string float_text(double value, double exponent_from = 1e16);
 LOCKSTEP_EXPORT std::string float_text(float value);
 
 }  // namespace lockstep

@@ -32,14 +32,10 @@ std::string bracketed(const Nest::Container& container, const char* quote, std::
   }
   const std::string inside = join(parts);
   switch (container.kind) {
-    case Nest::Kind::List:
-      return str('[', inside, ']');
-    case Nest::Kind::Tuple:
-      return str('(', inside, parts.size() == 1 ? ",)" : ")");
-    case Nest::Kind::Dict:
-      return str('{', inside, '}');
-    case Nest::Kind::NamedTuple:
-      return str(container.type, '(', inside, ')');
+    case Nest::Kind::List: return str('[', inside, ']');
+    case Nest::Kind::Tuple: return str('(', inside, parts.size() == 1 ? ",)" : ")");
+    case Nest::Kind::Dict: return str('{', inside, '}');
+    case Nest::Kind::NamedTuple: return str(container.type, '(', inside, ')');
   }
   return inside;
 }
@@ -52,30 +48,18 @@ std::vector<std::string> texts(const std::vector<Nest>& items, Write&& write) {
   return written;
 }
 
-const char* name_of(const Nest::Components& components) {
-  return components.mirrored ? "Mirrored" : "PerReplica";
-}
+const char* name_of(const Nest::Components& components) { return components.mirrored ? "Mirrored" : "PerReplica"; }
 
-Nest components(bool mirrored, std::vector<Nest> items) {
-  return Nest::Components{mirrored, std::move(items)};
-}
+Nest components(bool mirrored, std::vector<Nest> items) { return Nest::Components{mirrored, std::move(items)}; }
 
 }  // namespace
 
 VariableIdentity::~VariableIdentity() = default;
 
-Nest Nest::list(std::vector<Nest> items) {
-  return Container{Kind::List, "", {}, std::move(items)};
-}
-Nest Nest::tuple(std::vector<Nest> items) {
-  return Container{Kind::Tuple, "", {}, std::move(items)};
-}
-Nest Nest::per_replica(std::vector<Nest> items) {
-  return components(/*mirrored=*/false, std::move(items));
-}
-Nest Nest::mirrored(std::vector<Nest> items) {
-  return components(/*mirrored=*/true, std::move(items));
-}
+Nest Nest::list(std::vector<Nest> items) { return Container{Kind::List, "", {}, std::move(items)}; }
+Nest Nest::tuple(std::vector<Nest> items) { return Container{Kind::Tuple, "", {}, std::move(items)}; }
+Nest Nest::per_replica(std::vector<Nest> items) { return components(/*mirrored=*/false, std::move(items)); }
+Nest Nest::mirrored(std::vector<Nest> items) { return components(/*mirrored=*/true, std::move(items)); }
 
 Nest Nest::dict(std::map<std::string, Nest> entries) {
   Container container{Kind::Dict, "", {}, {}};

@@ -67,14 +67,16 @@ class LOCKSTEP_EXPORT Nest {
   Nest(std::string text) : value_(std::move(text)) {}
   Nest(const char* text) : value_(std::string(text)) {}
   Nest(Object object) : value_(std::move(object)) {}
-  Nest(Variable variable) : value_(std::move(variable)) {}
+  template <std::derived_from<VariableIdentity> V>
+  Nest(std::shared_ptr<V> variable) : value_(Variable(std::move(variable))) {}
   Nest(None) {}
   Nest(Container container) : value_(std::move(container)) {}
   Nest(Components components) : value_(std::move(components)) {}
   template <std::same_as<bool> T>
   Nest(T flag) : value_(flag) {}
   template <std::integral T>
-  requires(!std::same_as<T, bool>) Nest(T number) : value_(static_cast<int64_t>(number)) {}
+    requires(!std::same_as<T, bool>)
+  Nest(T number) : value_(static_cast<int64_t>(number)) {}
   template <std::floating_point T>
   Nest(T number) : value_(static_cast<double>(number)) {}
 

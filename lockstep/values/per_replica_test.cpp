@@ -184,9 +184,7 @@ struct Printed {
 
 class PrintComponents : public ::testing::TestWithParam<Printed> {};
 
-TEST_P(PrintComponents, ReadsLikePython) {
-  EXPECT_EQ(GetParam().text, GetParam().expected);
-}
+TEST_P(PrintComponents, ReadsLikePython) { EXPECT_EQ(GetParam().text, GetParam().expected); }
 
 struct Opaque {
   Opaque(int) {}

@@ -126,30 +126,18 @@ std::string shape_repr(at::IntArrayRef shape) {
 
 std::string dtype_name(at::ScalarType dtype) {
   switch (dtype) {
-    case at::kByte:
-      return "uint8";
-    case at::kChar:
-      return "int8";
-    case at::kShort:
-      return "int16";
-    case at::kInt:
-      return "int32";
-    case at::kLong:
-      return "int64";
-    case at::kHalf:
-      return "float16";
-    case at::kFloat:
-      return "float32";
-    case at::kDouble:
-      return "float64";
-    case at::kComplexHalf:
-      return "complex32";
-    case at::kComplexFloat:
-      return "complex64";
-    case at::kComplexDouble:
-      return "complex128";
-    default:
-      break;
+    case at::kByte: return "uint8";
+    case at::kChar: return "int8";
+    case at::kShort: return "int16";
+    case at::kInt: return "int32";
+    case at::kLong: return "int64";
+    case at::kHalf: return "float16";
+    case at::kFloat: return "float32";
+    case at::kDouble: return "float64";
+    case at::kComplexHalf: return "complex32";
+    case at::kComplexFloat: return "complex64";
+    case at::kComplexDouble: return "complex128";
+    default: break;
   }
   std::string name = c10::toString(dtype);  // "Bool", "BFloat16", "UInt16", "Float8_e5m2", ...
   std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) { return std::tolower(c); });
@@ -158,21 +146,24 @@ std::string dtype_name(at::ScalarType dtype) {
 
 std::string numpy_repr(const at::Tensor& tensor) {
   if (!tensor.defined()) return "None";
-  const std::string dtype = "dtype=" + dtype_name(tensor.scalar_type()) + ")";
-  if (tensor.is_meta()) return str("array(..., shape=", shape_repr(tensor.sizes()), ", ", dtype);
-  if (tensor.dim() == 0) return detail::scalar_text(readable(tensor).item(), tensor.scalar_type());
-  if (tensor.numel() == 0) {
-    const std::string shape = tensor.dim() == 1 ? "" : str("shape=", shape_repr(tensor.sizes()), ", ");
-    return str("array([], ", shape, dtype);
-  }
+  if (tensor.dim() == 0 && !tensor.is_meta()) return detail::scalar_text(readable(tensor).item(), tensor.scalar_type());
+
+  const bool empty = tensor.numel() == 0;
+  const bool summarized = tensor.numel() > kSummarizeAbove;
+  std::vector<std::string> extras;
+  if (tensor.is_meta() || summarized || (empty && tensor.dim() != 1))
+    extras.push_back("shape=" + shape_repr(tensor.sizes()));
+  if (!numpy_would_guess(tensor.scalar_type()) || empty) extras.push_back("dtype=" + dtype_name(tensor.scalar_type()));
+
   const std::string head = "array(";
   const Layout layout{
       .separator = ", ", .one_line = false, .width = kLineWidth - 1, .indent = std::string(head.size() + 1, ' ')};
-  const std::string text = head + ArrayWriter(readable(tensor), layout).write();
-  if (numpy_would_guess(tensor.scalar_type())) return text + ")";
-  const std::size_t last_line = text.size() + 1 - (text.rfind('\n') + 1);
-  const bool wrap = last_line + dtype.size() + 1 > kLineWidth;
-  return str(text, ',', wrap ? '\n' + std::string(head.size(), ' ') : " ", dtype);
+  std::string text = head + (tensor.is_meta() ? "..." : empty ? "[]" : ArrayWriter(readable(tensor), layout).write());
+  if (extras.empty()) return text + ")";
+  const std::string tail = extras.size() == 1 ? extras[0] + ")" : str(extras[0], ", ", extras[1], ')');
+  const std::size_t last_line = text.size() - (text.rfind('\n') + 1);
+  const bool wrap = last_line + tail.size() + 2 > kLineWidth;
+  return str(text, ',', wrap ? '\n' + std::string(head.size(), ' ') : " ", tail);
 }
 
 std::string numpy_str(const at::Tensor& tensor) {

@@ -18,14 +18,24 @@ namespace lockstep::detail {
 namespace {
 
 constexpr int kMaxFraction = 8;          // numpy's default precision
-constexpr double kArrayMaxFixed = 1e8;   // from here arrays use exponents,
-constexpr double kMinFixed = 1e-4;       // and below here,
+constexpr double kMinFixed = 1e-4;       // arrays with smaller numbers use exponents,
 constexpr double kMaxFixedRatio = 1000;  // and where magnitudes differ by more than this
 
-/// A floating number of which the fewest digits are wanted that give it back in its own type.
+/// From here on arrays use exponents: where not every integer has its own number any more.
+double max_fixed(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kBFloat16: return 1e2;
+    case at::kHalf: return 1e3;
+    case at::kFloat: return 1e6;
+    default: return 1e8;
+  }
+}
+
+/// A floating number, with what it takes to find the fewest digits that give it back in its own type.
 struct Real {
   double value;
-  bool single;  // it came from a float32
+  double brief;  // a number of fewer digits that is the same in a 16-bit type
+  bool single;   // it came from a float32
 };
 
 /// The number with the fewest decimal digits that is `value` in a 16-bit type.
@@ -45,10 +55,10 @@ double fewest_digits(double value) {
 
 Real real_of(const at::Scalar& element, at::ScalarType dtype) {
   const double value = element.toDouble();
-  if (!std::isfinite(value)) return {value, false};
-  if (dtype == at::kHalf) return {fewest_digits<c10::Half>(value), false};
-  if (dtype == at::kBFloat16) return {fewest_digits<c10::BFloat16>(value), false};
-  return {value, dtype != at::kDouble};
+  if (!std::isfinite(value)) return {value, value, false};
+  if (dtype == at::kHalf) return {value, fewest_digits<c10::Half>(value), false};
+  if (dtype == at::kBFloat16) return {value, fewest_digits<c10::BFloat16>(value), false};
+  return {value, value, dtype != at::kDouble};
 }
 
 std::string chars(const Real& real, std::chars_format format, std::optional<int> precision = {}) {
@@ -56,8 +66,8 @@ std::string chars(const Real& real, std::chars_format format, std::optional<int>
   char* const begin = text.data();
   char* const end = begin + text.size();
   const std::to_chars_result result = precision     ? std::to_chars(begin, end, real.value, format, *precision)
-                                      : real.single ? std::to_chars(begin, end, static_cast<float>(real.value), format)
-                                                    : std::to_chars(begin, end, real.value, format);
+                                      : real.single ? std::to_chars(begin, end, static_cast<float>(real.brief), format)
+                                                    : std::to_chars(begin, end, real.brief, format);
   return {begin, result.ptr};
 }
 
@@ -83,8 +93,10 @@ Digits digits_of(const Real& real, std::chars_format format) {
   return shortest.fraction.size() <= kMaxFraction ? shortest : cut(chars(real, format, kMaxFraction));
 }
 
-std::string scalar_text(const Real& real) {
-  return real.single ? float_text(static_cast<float>(real.value)) : float_text(real.value);
+std::string scalar_text(const Real& real, at::ScalarType dtype) {
+  if (real.single) return float_text(static_cast<float>(real.value));
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? float_text(real.brief, max_fixed(dtype))
+                                                      : float_text(real.value);
 }
 
 void align_right(std::vector<std::string>& texts) {
@@ -93,7 +105,7 @@ void align_right(std::vector<std::string>& texts) {
   for (std::string& text : texts) text.insert(0, width - text.size(), ' ');
 }
 
-bool needs_exponents(const std::vector<Real>& reals) {
+bool needs_exponents(const std::vector<Real>& reals, at::ScalarType dtype) {
   double smallest = std::numeric_limits<double>::infinity();
   double largest = 0;
   for (const Real& real : reals) {
@@ -102,34 +114,36 @@ bool needs_exponents(const std::vector<Real>& reals) {
     smallest = std::min(smallest, magnitude);
     largest = std::max(largest, magnitude);
   }
-  return largest > 0 && (largest >= kArrayMaxFixed || smallest < kMinFixed || largest / smallest > kMaxFixedRatio);
+  const double min_fixed = dtype == at::kFloat ? static_cast<double>(static_cast<float>(kMinFixed)) : kMinFixed;
+  return largest > 0 && (largest >= max_fixed(dtype) || smallest < min_fixed || largest / smallest > kMaxFixedRatio);
 }
 
-/// The exponent's sign and digits, with zeros between them: "+05" -> "+005".
-std::string widened_exponent(const std::string& exponent, std::size_t width) {
-  return str('e', exponent[0], std::string(width - exponent.size(), '0'), exponent.substr(1));
-}
-
-std::vector<std::string> real_texts(const std::vector<Real>& reals) {
-  const bool exponents = needs_exponents(reals);
-  std::vector<Digits> all(reals.size());
+/// All with as many digits as the longest needs: blanks fill a fixed fraction, further digits one with an exponent.
+std::vector<std::string> real_texts(const std::vector<Real>& reals, at::ScalarType dtype) {
+  const bool exponents = needs_exponents(reals, dtype);
+  const auto format = exponents ? std::chars_format::scientific : std::chars_format::fixed;
   std::size_t fraction = 0, exponent = 0;
-  for (std::size_t i = 0; i < reals.size(); ++i) {
-    if (!std::isfinite(reals[i].value)) continue;
-    all[i] = digits_of(reals[i], exponents ? std::chars_format::scientific : std::chars_format::fixed);
-    fraction = std::max(fraction, all[i].fraction.size());
-    exponent = std::max(exponent, all[i].exponent.size());
+  for (const Real& real : reals) {
+    if (!std::isfinite(real.value)) continue;
+    const Digits digits = digits_of(real, format);
+    fraction = std::max(fraction, digits.fraction.size());
+    exponent = std::max(exponent, digits.exponent.size());
   }
   std::vector<std::string> texts;
   texts.reserve(reals.size());
-  for (std::size_t i = 0; i < reals.size(); ++i) {
-    const Digits& digits = all[i];
-    const std::string filling(fraction - digits.fraction.size(), exponents ? '0' : ' ');
-    if (!std::isfinite(reals[i].value))
-      texts.push_back(float_text(reals[i].value));
-    else
-      texts.push_back(str(digits.whole, '.', digits.fraction, filling,
-                          exponents ? widened_exponent(digits.exponent, exponent) : ""));
+  for (const Real& real : reals) {
+    if (!std::isfinite(real.value)) {
+      texts.push_back(float_text(real.value));
+    } else if (exponents) {
+      const Digits digits = cut(chars(real, format, static_cast<int>(fraction)));
+      const std::string zeros(fraction - digits.fraction.size(), '0');
+      const std::string wide(exponent - digits.exponent.size(), '0');
+      texts.push_back(
+          str(digits.whole, '.', digits.fraction, zeros, 'e', digits.exponent[0], wide, digits.exponent.substr(1)));
+    } else {
+      const Digits digits = digits_of(real, format);
+      texts.push_back(str(digits.whole, '.', digits.fraction, std::string(fraction - digits.fraction.size(), ' ')));
+    }
   }
   align_right(texts);
   return texts;
@@ -142,10 +156,11 @@ std::string scalar_text(const at::Scalar& element, at::ScalarType dtype) {
   if (element.isComplex()) {
     const auto value = element.toComplexDouble();
     const bool single = dtype != at::kComplexDouble;
-    const std::string imaginary = scalar_text(Real{value.imag(), single});
-    return str('(', scalar_text(Real{value.real(), single}), imaginary[0] == '-' ? "" : "+", imaginary, "j)");
+    const std::string imaginary = scalar_text(Real{value.imag(), value.imag(), single}, dtype);
+    return str('(', scalar_text(Real{value.real(), value.real(), single}, dtype), imaginary[0] == '-' ? "" : "+",
+               imaginary, "j)");
   }
-  if (element.isFloatingPoint()) return scalar_text(real_of(element, dtype));
+  if (element.isFloatingPoint()) return scalar_text(real_of(element, dtype), dtype);
   return dtype == at::kUInt64 ? str(element.toUInt64()) : str(element.toLong());
 }
 
@@ -154,7 +169,7 @@ std::vector<std::string> element_texts(const std::vector<at::Scalar>& elements, 
     std::vector<Real> reals;
     reals.reserve(elements.size());
     for (const at::Scalar& element : elements) reals.push_back(real_of(element, dtype));
-    return real_texts(reals);
+    return real_texts(reals, dtype);
   }
   std::vector<std::string> texts;
   texts.reserve(elements.size());

@@ -35,15 +35,9 @@ at::Scalar only_element(const at::Tensor& tensor, const Path& path) {
 
 }  // namespace
 
-at::Tensor tensor_of_number(int64_t value) {
-  return at::scalar_tensor(value, at::kLong);
-}
-at::Tensor tensor_of_number(double value) {
-  return at::scalar_tensor(value, at::kDouble);
-}
-at::Tensor tensor_of_number(float value) {
-  return at::scalar_tensor(value, at::kFloat);
-}
+at::Tensor tensor_of_number(int64_t value) { return at::scalar_tensor(value, at::kLong); }
+at::Tensor tensor_of_number(double value) { return at::scalar_tensor(value, at::kDouble); }
+at::Tensor tensor_of_number(float value) { return at::scalar_tensor(value, at::kFloat); }
 
 int64_t integer_of_tensor(const at::Tensor& tensor, const IntegerRange& range, const Path& path) {
   const at::Scalar element = only_element(tensor, path);
@@ -63,9 +57,7 @@ int64_t integer_of_tensor(const at::Tensor& tensor, const IntegerRange& range, c
   return integer;
 }
 
-double float_of_tensor(const at::Tensor& tensor, const Path& path) {
-  return only_element(tensor, path).toDouble();
-}
+double float_of_tensor(const at::Tensor& tensor, const Path& path) { return only_element(tensor, path).toDouble(); }
 
 void throw_not_reducible(const std::string& type, const Path& path) {
   throw InvalidArgument(errors::kNotReducible,

@@ -11,9 +11,7 @@ namespace {
 /// What stands at one place of the structure, for each replica.
 using Row = std::vector<const Nest*>;
 
-bool is_tuple(Nest::Kind kind) {
-  return kind == Nest::Kind::Tuple || kind == Nest::Kind::NamedTuple;
-}
+bool is_tuple(Nest::Kind kind) { return kind == Nest::Kind::Tuple || kind == Nest::Kind::NamedTuple; }
 
 const char* name_of(Nest::Kind kind) {
   if (is_tuple(kind)) return "tuples";

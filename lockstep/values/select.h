@@ -9,9 +9,12 @@ namespace lockstep {
 namespace detail {
 
 template <class T>
-struct ContainsDistributed {
-  static constexpr bool value = is_distributed_v<T> || requires(const T& t) { StructureTraits<T>::select(t, 0); };
+concept SelectsItself = requires(const T& t) {
+  StructureTraits<T>::select(t, 0);
 };
+
+template <class T>
+struct ContainsDistributed : std::bool_constant<is_distributed_v<T> || SelectsItself<T>> {};
 template <class... T>
 struct ContainsDistributed<std::tuple<T...>> : std::disjunction<ContainsDistributed<T>...> {};
 template <class A, class B>
@@ -40,20 +43,34 @@ inline constexpr bool contains_distributed_v = detail::ContainsDistributed<std::
 ///
 ///     select_component(std::pair{PerReplica<int>({1, 2}), 10}, 1);  // pair{2, 10}
 template <class A>
-decltype(auto) select_component(const A& a, int k) {
-  if constexpr (is_distributed_v<A>) {
-    return a[static_cast<std::size_t>(k)];
-  } else if constexpr (requires { StructureTraits<A>::select(a, k); }) {
-    return StructureTraits<A>::select(a, k);
-  } else if constexpr (contains_distributed_v<A>) {
-    return map_structure(
-        [k](const auto& leaf) -> std::decay_t<decltype(select_component(leaf, k))> {
-          return select_component(leaf, k);
-        },
-        a);
-  } else {
-    return (a);
+decltype(auto) select_component(const A& a, int k);
+
+namespace detail {
+
+struct Selector {
+  int k;
+
+  template <class S>
+  static constexpr bool takes_whole = SelectsItself<S>;
+
+  template <class T>
+  auto operator()(const T& leaf) const {
+    return select_component(leaf, k);
   }
+};
+
+}  // namespace detail
+
+template <class A>
+decltype(auto) select_component(const A& a, int k) {
+  if constexpr (is_distributed_v<A>)
+    return a[static_cast<std::size_t>(k)];
+  else if constexpr (detail::SelectsItself<A>)
+    return StructureTraits<A>::select(a, k);
+  else if constexpr (contains_distributed_v<A>)
+    return map_structure(detail::Selector{k}, a);
+  else
+    return (a);
 }
 
 /// The type a replica sees for an argument of type A, without reference.

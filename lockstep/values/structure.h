@@ -184,13 +184,19 @@ void visit_leaves(S& s, const Path& path, F& f) {
   }
 }
 
+/// Whether a function object wants structures of type S whole, as if they were leaves.
+template <class F, class S>
+concept TakesWhole = requires {
+  requires F::template takes_whole<S>;
+};
+
 template <class T, class F, class... Fields>
 T rebuild_aggregate(F& f, const Fields&... fields);
 
 template <class F, class S>
 auto map_leaves(F& f, const S& s) {
   using enum StructureKind;
-  constexpr StructureKind kind = kind_v<S>;
+  constexpr StructureKind kind = TakesWhole<F, S> ? Leaf : kind_v<S>;
   if constexpr (kind == Leaf) {
     static_assert(!std::is_array_v<S>, "a C array cannot be part of a structure: use std::array");
     static_assert(!std::is_void_v<decltype(f(s))>, "map_structure needs a function that returns the new leaf");
@@ -286,7 +292,7 @@ inline constexpr bool is_structure_v = detail::kind_v<std::remove_reference_t<S>
 ///
 ///     for_each_leaf(batch, [](auto& leaf) { ... });
 template <class S, class F>
-void for_each_leaf(S& s, F&& f) {
+void for_each_leaf(S&& s, F&& f) {
   auto without_path = [&](const Path&, auto& leaf) { f(leaf); };
   detail::visit_leaves(s, Path(), without_path);
 }
@@ -294,7 +300,7 @@ void for_each_leaf(S& s, F&& f) {
 /// As for_each_leaf, with the place of each leaf in front: "[1]", "['image']", "[0][2]", "" when `s` is itself a leaf.
 /// Fields of aggregates are numbered.
 template <class S, class F>
-void for_each_leaf_with_path(S& s, F&& f) {
+void for_each_leaf_with_path(S&& s, F&& f) {
   auto with_text = [&](const Path& path, auto& leaf) { f(path.string(), leaf); };
   detail::visit_leaves(s, Path(), with_text);
 }

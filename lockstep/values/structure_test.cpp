@@ -160,9 +160,7 @@ TEST(Structure, LeavesAreVisitedFromLeftToRightWithTheirPaths) {
   EXPECT_EQ(paths_of(nested), (Texts{"[0]", "[1][0]", "[1][1]", "[2][0]", "[2][1]", "[3][0]"}));
 }
 
-TEST(Structure, ALeafAloneHasAnEmptyPath) {
-  EXPECT_EQ(paths_of(7), Texts{""});
-}
+TEST(Structure, ALeafAloneHasAnEmptyPath) { EXPECT_EQ(paths_of(7), Texts{""}); }
 
 TEST(Structure, MapsAreVisitedInTheOrderOfTheirKeys) {
   const std::unordered_map<std::string, int> named{{"c", 3}, {"a", 1}, {"b", 2}};

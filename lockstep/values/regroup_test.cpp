@@ -1,0 +1,202 @@
+#include <ATen/ops/ones.h>
+#include <gtest/gtest.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/values/local_results.h"
+#include "lockstep/values/nest.h"
+#include "lockstep/values/select.h"
+#include "tests/support/golden.h"
+#include "tests/support/golden_nest.h"
+
+namespace lockstep {
+namespace {
+
+/// A distributed variable as the strategy would make one, with nothing in it but who is who.
+class FakeVariable : public VariableIdentity, public std::enable_shared_from_this<FakeVariable> {
+ public:
+  static std::shared_ptr<const FakeVariable> make(int components) {
+    auto whole = std::make_shared<FakeVariable>();
+    for (int k = 0; k < components; ++k) {
+      auto part = std::make_shared<FakeVariable>();
+      part->index_ = k;
+      part->whole_ = whole;
+      whole->parts_.push_back(std::move(part));
+    }
+    return whole;
+  }
+
+  const VariableIdentity* container() const override { return container_ptr().get(); }
+  std::shared_ptr<const VariableIdentity> container_ptr() const override {
+    const auto whole = whole_.lock();
+    return whole ? whole : shared_from_this();
+  }
+  int component_index() const override { return index_; }
+  std::vector<std::shared_ptr<const VariableIdentity>> components() const override { return parts_; }
+  std::string label() const override { return index_ < 0 ? "variable" : str("component ", index_); }
+
+ private:
+  int index_ = -1;
+  std::weak_ptr<const FakeVariable> whole_;
+  std::vector<std::shared_ptr<const VariableIdentity>> parts_;
+};
+
+class RegroupGolden : public ::testing::TestWithParam<golden::Case> {
+ protected:
+  int replicas() const { return GetParam()["replicas"].get<int>(); }
+
+  std::vector<Nest> read_per_replica(const nlohmann::json& values) {
+    std::vector<Nest> nests;
+    for (const auto& value : values) nests.push_back(reader_.read(value, static_cast<int>(nests.size())));
+    return nests;
+  }
+
+  std::shared_ptr<const FakeVariable> variable_ = FakeVariable::make(replicas());
+  golden::NestReader reader_{[this](const nlohmann::json& json, int replica) -> Nest {
+    if (json.contains("the_variable_component")) return variable_->components().at(static_cast<std::size_t>(replica));
+    if (json.contains("the_variable_component_of"))
+      return variable_->components().at(json.at("the_variable_component_of").get<std::size_t>());
+    return variable_;
+  }};
+};
+
+std::vector<golden::Case> cases_of(const char* method) {
+  std::vector<golden::Case> cases = golden::cases("regroup");
+  std::erase_if(cases, [&](const golden::Case& given) { return given["method"] != method; });
+  return cases;
+}
+
+class ReturnsGolden : public RegroupGolden {};
+
+TEST_P(ReturnsGolden, JoinsWhatReplicasReturn) {
+  Nest joined;
+  if (!golden::succeeds_as_expected(GetParam(), [&] { joined = regroup(read_per_replica(GetParam()["returns"])); }))
+    return;
+  EXPECT_TRUE(golden::equal(joined, reader_.read(GetParam().expect().at("value")))) << joined;
+  if (!GetParam().expect().contains("local_results")) return;
+  const Nest expected = Nest::list(reader_.read_each(GetParam().expect().at("local_results")));
+  const Nest results = Nest::list(local_results(joined, replicas()));
+  EXPECT_TRUE(golden::equal(results, expected)) << results;
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, ReturnsGolden, ::testing::ValuesIn(cases_of("returns")), golden::name);
+
+class RunArgsGolden : public RegroupGolden {};
+
+TEST_P(RunArgsGolden, SelectsWhatReplicasSee) {
+  if (!GetParam()["args"].is_array()) GTEST_SKIP() << "arguments of a C++ call are always a sequence";
+  golden::succeeds_as_expected(GetParam(), [&] {
+    const Nest args = Nest::tuple(reader_.read_each(GetParam()["args"]));
+    const Nest kwargs = reader_.read_dict(GetParam()["kwargs"]);
+    for (int k = 0; k < replicas(); ++k) {
+      const Nest seen_args = select_component(args, k);
+      const Nest seen_kwargs = select_component(kwargs, k);
+      if (!GetParam().expect().contains("seen")) continue;
+      const auto& seen = GetParam().expect().at("seen").at(static_cast<std::size_t>(k));
+      EXPECT_TRUE(golden::equal(seen_args, Nest::tuple(reader_.read_each(seen.at("args"), k)))) << seen_args;
+      EXPECT_TRUE(golden::equal(seen_kwargs, reader_.read_dict(seen.at("kwargs"), k))) << seen_kwargs;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, RunArgsGolden, ::testing::ValuesIn(cases_of("run_args")), golden::name);
+
+class LocalResultsGolden : public RegroupGolden {};
+
+TEST_P(LocalResultsGolden, ListsLocalResults) {
+  const std::vector<Nest> results = local_results(reader_.read(GetParam()["value"]), replicas());
+  if (GetParam()["value"].contains("variable")) {
+    EXPECT_EQ(results.size(), GetParam().expect().at("local_results").size());
+    return;
+  }
+  const Nest expected = Nest::list(reader_.read_each(GetParam().expect().at("local_results")));
+  EXPECT_TRUE(golden::equal(Nest::list(results), expected)) << Nest::list(results);
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, LocalResultsGolden, ::testing::ValuesIn(cases_of("local_results")), golden::name);
+
+class ValuesFromFunctionGolden : public RegroupGolden {};
+
+TEST_P(ValuesFromFunctionGolden, WrapsEveryLeaf) {
+  Nest joined;
+  if (!golden::succeeds_as_expected(
+          GetParam(), [&] { joined = regroup(read_per_replica(GetParam()["values"]), /*always_wrap=*/true); }))
+    return;
+  EXPECT_TRUE(golden::equal(joined, reader_.read(GetParam().expect().at("value")))) << joined;
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, ValuesFromFunctionGolden, ::testing::ValuesIn(golden::cases("values_from_function")),
+                         golden::name);
+
+std::string message_of(const std::vector<Nest>& per_replica) {
+  try {
+    regroup(per_replica);
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.number(), errors::kStructure);
+    return error.what();
+  }
+  ADD_FAILURE() << "no InvalidArgument";
+  return "";
+}
+
+TEST(Regroup, ErrorsNameThePlaceAndTheReplicas) {
+  const Nest one = Nest::dict({{"a", Nest::list({Nest::tuple({1})})}});
+  const Nest two = Nest::dict({{"a", Nest::list({Nest::tuple({1, 2})})}});
+  const std::string message = message_of({one, one, two});
+  for (const char* part : {"Values to regroup had different lengths", "['a'][0] of", "replicas 0 and 2",
+                           "replica 0: (int,); replica 2: (int, int)"})
+    EXPECT_NE(message.find(part), std::string::npos) << part << " is not in " << message;
+}
+
+TEST(Regroup, DifferentKindsAreTold) {
+  EXPECT_NE(message_of({Nest::list({}), Nest::tuple({})}).find("lists and tuples"), std::string::npos);
+  EXPECT_NE(message_of({Nest::tuple({}), 1}).find("not all are tuples"), std::string::npos);
+  EXPECT_NE(message_of({Nest::dict({{"a", 1}}), Nest::dict({{"b", 1}})}).find("different keys"), std::string::npos);
+}
+
+TEST(Regroup, ALeafOnReplicaZeroMakesEverythingALeaf) {
+  const Nest joined = regroup({1, Nest::list({2})});
+  EXPECT_EQ(str(joined), "PerReplica(1, [2])");
+}
+
+TEST(Regroup, NumbersAreTheSameByTypeAndValue) {
+  EXPECT_EQ(str(regroup({1, 1})), "1");
+  EXPECT_EQ(str(regroup({0.5, 0.5})), "0.5");
+  EXPECT_EQ(str(regroup({1, 1.0})), "PerReplica(1, 1.0)");
+  EXPECT_EQ(str(regroup({true, 1})), "PerReplica(True, 1)");
+}
+
+TEST(Regroup, TensorsAreTheSameByHandle) {
+  const at::Tensor shared = at::ones({2});
+  EXPECT_TRUE(regroup({shared, shared}).as<at::Tensor>().is_same(shared));
+  EXPECT_TRUE(regroup({shared, shared.clone()}).is_distributed());
+  EXPECT_TRUE(regroup({shared, shared.alias()}).is_distributed());
+}
+
+TEST(Regroup, OneReplicaIsPlainUnlessWrapped) {
+  EXPECT_EQ(str(regroup({Nest::list({1, "a"})})), "[1, 'a']");
+  EXPECT_EQ(str(regroup({Nest::list({1, "a"})}, /*always_wrap=*/true)), "[PerReplica(1), PerReplica('a')]");
+}
+
+TEST(Regroup, ANamedTupleKeepsReplicaZerosType) {
+  const Nest point = Nest::named_tuple("Point", {{"x", 1}, {"y", 2}});
+  EXPECT_EQ(str(regroup({point, Nest::tuple({3, 2})})), "Point(x=PerReplica(1, 3), y=2)");
+}
+
+TEST(Regroup, ComponentsOfTwoVariablesAreAnError) {
+  const auto first = FakeVariable::make(2), second = FakeVariable::make(2);
+  EXPECT_EQ(regroup({first->components()[0], first->components()[1]}).as<Nest::Variable>(), first);
+  EXPECT_NE(message_of({first->components()[0], second->components()[1]}).find("different variables"),
+            std::string::npos);
+  EXPECT_NE(message_of({first->components()[0], 1}).find("different variables"), std::string::npos);
+}
+
+TEST(Regroup, TwoWholeVariablesStayApart) {
+  const auto first = FakeVariable::make(2), second = FakeVariable::make(2);
+  EXPECT_EQ(regroup({Nest(first), Nest(second)}).size(), 2u);
+  EXPECT_EQ(regroup({Nest(first), Nest(first)}, /*always_wrap=*/true).as<Nest::Variable>(), first);
+}
+
+TEST(Regroup, NothingCannotBeRegrouped) { message_of({}); }
+
+}  // namespace
+}  // namespace lockstep
