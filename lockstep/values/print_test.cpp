@@ -83,8 +83,7 @@ INSTANTIATE_TEST_SUITE_P(
                               "       ...,\n"
                               "       [ 900,  901,  902, ...,  997,  998,  999],\n"
                               "       [1000, 1001, 1002, ..., 1097, 1098, 1099],\n"
-                              "       [1100, 1101, 1102, ..., 1197, 1198, 1199]],\n"
-                              "      shape=(12, 100))"}));
+                              "       [1100, 1101, 1102, ..., 1197, 1198, 1199]], shape=(12, 100))"}));
 
 TEST(Print, TensorsThatHoldNoNumbersArePrintedToo) {
   EXPECT_EQ(numpy_repr(at::Tensor()), "None");

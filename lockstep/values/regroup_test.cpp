@@ -59,9 +59,14 @@ class RegroupGolden : public ::testing::TestWithParam<golden::Case> {
   }};
 };
 
+/// The arguments of a C++ call are always a sequence: what Python says about others has no counterpart.
+bool calls_without_sequence(const golden::Case& given) {
+  return given.json.contains("args") && !given["args"].is_array();
+}
+
 std::vector<golden::Case> cases_of(const char* method) {
   std::vector<golden::Case> cases = golden::cases("regroup");
-  std::erase_if(cases, [&](const golden::Case& given) { return given["method"] != method; });
+  std::erase_if(cases, [&](const auto& given) { return given["method"] != method || calls_without_sequence(given); });
   return cases;
 }
 
@@ -83,7 +88,6 @@ INSTANTIATE_TEST_SUITE_P(Golden, ReturnsGolden, ::testing::ValuesIn(cases_of("re
 class RunArgsGolden : public RegroupGolden {};
 
 TEST_P(RunArgsGolden, SelectsWhatReplicasSee) {
-  if (!GetParam()["args"].is_array()) GTEST_SKIP() << "arguments of a C++ call are always a sequence";
   golden::succeeds_as_expected(GetParam(), [&] {
     const Nest args = Nest::tuple(reader_.read_each(GetParam()["args"]));
     const Nest kwargs = reader_.read_dict(GetParam()["kwargs"]);
