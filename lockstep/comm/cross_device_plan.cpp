@@ -33,6 +33,7 @@ ReductionStep send(int device, std::vector<int> to) {
 
 std::vector<ReductionStep> ordered(int devices) {
   std::vector<ReductionStep> steps;
+  steps.reserve(2 * static_cast<std::size_t>(devices));
   for (int k = 0; k < devices; ++k) steps.push_back(sum(k, range(0, devices)));
   for (int k = 0; k < devices; ++k) steps.push_back(send(k, range_without(0, devices, k)));
   for (auto& step : steps) step.shard = step.device;

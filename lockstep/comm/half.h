@@ -25,6 +25,9 @@ struct Float8 {
 
 inline Bits4 all(std::uint32_t value) { return Bits4{value, value, value, value}; }
 
+/// For floats that are not NaN: a mask of ones.
+inline auto is_number(Bits4 bits) { return (bits & 0x7fffffffu) <= all(0x7f800000u); }
+
 /// bfloat16: the upper half of a float.
 struct BFloat16Format {
   static Float8 widen(Half8 halves) {
@@ -40,7 +43,7 @@ struct BFloat16Format {
   // The result is in the upper half; the lower half is rubbish.
   static Bits4 rounded(Float4 value) {
     const auto bits = std::bit_cast<Bits4>(value);
-    return value == value ? bits + 0x7fffu + ((bits >> 16) & 1u) : all(0x7fc00000u);
+    return is_number(bits) ? bits + 0x7fffu + ((bits >> 16) & 1u) : all(0x7fc00000u);
   }
 };
 
@@ -76,7 +79,7 @@ struct PortableFloat16Format {
     // Adding 0.5 rounds to units of 2^-24, its last digit.
     const Bits4 subnormal = std::bit_cast<Bits4>(std::bit_cast<Float4>(magnitude) + 0.5f) - 0x3f000000u;
     const Bits4 number = magnitude < all(0x38800000u) ? subnormal : normal;
-    const Bits4 result = value == value ? number : all(0x7e00u);
+    const Bits4 result = is_number(bits) ? number : all(0x7e00u);
     return result | ((bits & 0x80000000u) >> 16);
   }
 };

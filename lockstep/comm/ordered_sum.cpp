@@ -27,6 +27,7 @@ template <class Float>
 struct FloatElement {
   using Stored = Float;
   using Lane = Float;
+  static constexpr std::size_t kLane = 1;
   using Scale = Float;
   static Lane add(Lane a, Lane b) { return a + b; }
   static Lane multiply(Lane a, Scale scale) { return a * scale; }
@@ -38,6 +39,7 @@ template <class Unsigned>
 struct IntElement {
   using Stored = Unsigned;
   using Lane = Unsigned;
+  static constexpr std::size_t kLane = 1;
   static Lane add(Lane a, Lane b) { return static_cast<Lane>(a + b); }
 };
 
@@ -45,6 +47,7 @@ template <class Format>
 struct HalfElement {
   using Stored = std::uint16_t;
   using Lane = detail::Half8;
+  static constexpr std::size_t kLane = 8;
   using Scale = float;
 
   static Lane add(Lane a, Lane b) {
@@ -95,7 +98,7 @@ void with_element(Dtype dtype, Function&& function) {
 // Calls function(offset, count) for the lanes of n elements; the last may be partly filled.
 template <class Element, class Function>
 [[gnu::always_inline]] inline void for_each_lane(std::size_t n, const Function& function) {
-  constexpr std::size_t kLane = sizeof(typename Element::Lane) / sizeof(StoredOf<Element>);
+  constexpr std::size_t kLane = Element::kLane;
   const std::size_t whole = n - n % kLane;
   // An array that is written is none of those read or exactly one of them: no lane depends on another.
 #pragma GCC ivdep

@@ -7,7 +7,6 @@
 #include <random>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -112,7 +111,7 @@ TYPED_TEST(OrderedSum, IsTheTreeForAnyCountAndLength) {
   for (int count = 1; count <= 17; ++count) {
     for (const auto length : kShortLengths) check_sum<TypeParam::value>(count, length);
   }
-  for (const int count : {1, 2, 3, 8, 9, 17}) {
+  for (const int count : {2, 9}) {
     for (const auto length : kLongLengths) check_sum<TypeParam::value>(count, length);
   }
 }
@@ -124,7 +123,7 @@ TYPED_TEST(OrderedSum, MayReplaceAnyOfItsInputs) {
   using Stored = StoredAs<kDtype>;
   for (const int count : {1, 2, 3, 4, 5, 8, 9, 12, 17}) {
     for (int replaced = 0; replaced < count; ++replaced) {
-      Arrays<kDtype> arrays(count, 5000);
+      Arrays<kDtype> arrays(count, 1100);
       const auto expected = arrays.expected();
       const auto inputs = arrays.inputs();
       void* const outputs[] = {arrays.data(replaced)};
@@ -139,7 +138,7 @@ TYPED_TEST(OrderedSum, MayReplaceAllOfItsInputs) {
   constexpr Dtype kDtype = TypeParam::value;
   using Stored = StoredAs<kDtype>;
   for (const int count : {1, 2, 3, 4, 9}) {
-    Arrays<kDtype> arrays(count, 5000);
+    Arrays<kDtype> arrays(count, 1100);
     const auto expected = arrays.expected();
     const auto inputs = arrays.inputs();
     std::vector<void*> outputs;
@@ -242,12 +241,7 @@ TYPED_TEST(OrderedMean, IsWhatDividingLaterGives) {
 TYPED_TEST(OrderedMean, CarriesInfinityAndNan) {
   constexpr Dtype kDtype = TypeParam::value;
   using Stored = StoredAs<kDtype>;
-  const auto stored = [](double value) -> Stored {
-    if constexpr (std::is_floating_point_v<Stored>)
-      return static_cast<Stored>(value);
-    else
-      return reference::encode(value, reference::Of<kDtype>::kForm);
-  };
+  const auto stored = reference::Of<kDtype>::stored;
   const double inf = std::numeric_limits<double>::infinity();
   const double nan = std::numeric_limits<double>::quiet_NaN();
   const double table[][3] = {{1, inf, inf}, {-inf, 5, -inf}, {inf, -inf, nan},

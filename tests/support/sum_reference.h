@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -13,41 +12,40 @@
 /// double arithmetic.
 namespace lockstep::reference {
 
+// A template and free of references: AddressSanitizer makes functions with addressable locals a hundred times slower.
+template <int mantissa_bits, int least_exponent>  // least_exponent: of a normal number
 struct HalfForm {
-  int mantissa_bits;
-  int least_exponent;  // of a normal number
-};
+  static constexpr int kInfinity = 0x7fff >> mantissa_bits << mantissa_bits;
 
-inline double decode(std::uint16_t bits, HalfForm form) {
-  const int exponent_bits = 15 - form.mantissa_bits;
-  const int mantissa = bits & ((1 << form.mantissa_bits) - 1);
-  const int exponent = (bits >> form.mantissa_bits) & ((1 << exponent_bits) - 1);
-  const double sign = bits & 0x8000 ? -1 : 1;
-  if (exponent == (1 << exponent_bits) - 1) {
-    return mantissa ? std::numeric_limits<double>::quiet_NaN() : sign * std::numeric_limits<double>::infinity();
+  static double decode(std::uint16_t bits) {
+    const int exponent = (bits & 0x7fff) >> mantissa_bits;
+    const int mantissa = bits & ((1 << mantissa_bits) - 1);
+    const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+    if ((bits & 0x7fff) > kInfinity) return std::numeric_limits<double>::quiet_NaN();
+    if ((bits & 0x7fff) == kInfinity) return sign * std::numeric_limits<double>::infinity();
+    if (exponent == 0) return sign * std::ldexp(mantissa, least_exponent - mantissa_bits);
+    return sign * std::ldexp((1 << mantissa_bits) + mantissa, least_exponent - mantissa_bits + exponent - 1);
   }
-  if (exponent == 0) return sign * std::ldexp(mantissa, form.least_exponent - form.mantissa_bits);
-  return sign *
-         std::ldexp((1 << form.mantissa_bits) + mantissa, form.least_exponent - form.mantissa_bits + exponent - 1);
-}
 
-inline std::uint16_t encode(double value, HalfForm form) {
-  const int infinity = ((1 << (15 - form.mantissa_bits)) - 1) << form.mantissa_bits;
-  const int sign = std::signbit(value) ? 0x8000 : 0;
-  if (std::isnan(value)) return static_cast<std::uint16_t>(infinity | 1);
-  const double size = std::abs(value);
-  if (size == 0) return static_cast<std::uint16_t>(sign);
-  if (std::isinf(size)) return static_cast<std::uint16_t>(sign | infinity);
-  const int exponent = std::max(std::ilogb(size), form.least_exponent);
-  const double units = std::nearbyint(std::ldexp(size, form.mantissa_bits - exponent));  // ties to even
-  // Counting units across the exponents is how the bits of a number are ordered.
-  const double bits = units + static_cast<double>(exponent - form.least_exponent) * (1 << form.mantissa_bits);
-  return static_cast<std::uint16_t>(sign | static_cast<int>(std::min(bits, static_cast<double>(infinity))));
-}
+  static std::uint16_t encode(double value) {
+    const int sign = std::signbit(value) ? 0x8000 : 0;
+    const double size = std::abs(value);
+    if (std::isnan(value)) return static_cast<std::uint16_t>(kInfinity | 1);
+    if (std::isinf(value)) return static_cast<std::uint16_t>(sign | kInfinity);
+    if (size == 0) return static_cast<std::uint16_t>(sign);
+    const int own_exponent = std::ilogb(size);
+    const int exponent = own_exponent < least_exponent ? least_exponent : own_exponent;
+    const double units = std::nearbyint(std::ldexp(size, mantissa_bits - exponent));  // ties to even
+    // Counting units across the exponents is how the bits of numbers are ordered.
+    const double bits = units + (exponent - least_exponent) * (1 << mantissa_bits);
+    return static_cast<std::uint16_t>(sign | (bits < kInfinity ? static_cast<int>(bits) : kInfinity));
+  }
+};
 
 template <class T>
 struct Float {
   using Stored = T;
+  static T stored(double value) { return static_cast<T>(value); }
   static T add(T a, T b) { return a + b; }
   static T divide(T a, std::int64_t n) { return a / static_cast<T>(n); }
   static bool same(T a, T b) { return std::memcmp(&a, &b, sizeof(T)) == 0 || (std::isnan(a) && std::isnan(b)); }
@@ -69,14 +67,15 @@ struct Int {
   static T random(std::mt19937_64& generator) { return static_cast<T>(generator()); }
 };
 
-template <int mantissa_bits, int least_exponent>
+template <class Form>
 struct Half {
-  static constexpr HalfForm kForm{mantissa_bits, least_exponent};
   using Stored = std::uint16_t;
-  static Stored add(Stored a, Stored b) { return encode(decode(a, kForm) + decode(b, kForm), kForm); }
-  static Stored divide(Stored a, std::int64_t n) { return encode(decode(a, kForm) / static_cast<double>(n), kForm); }
-  static bool is_nan(Stored a) { return std::isnan(decode(a, kForm)); }
-  static bool same(Stored a, Stored b) { return a == b || (is_nan(a) && is_nan(b)); }
+  static Stored stored(double value) { return Form::encode(value); }
+  static Stored add(Stored a, Stored b) { return Form::encode(Form::decode(a) + Form::decode(b)); }
+  static Stored divide(Stored a, std::int64_t n) { return Form::encode(Form::decode(a) / static_cast<double>(n)); }
+  static bool same(Stored a, Stored b) {
+    return a == b || (std::isnan(Form::decode(a)) && std::isnan(Form::decode(b)));
+  }
   static Stored random(std::mt19937_64& generator) { return static_cast<Stored>(generator()); }  // all of them, NaN too
 };
 
@@ -94,9 +93,9 @@ struct Of<Dtype::Int32> : Int<std::int32_t> {};
 template <>
 struct Of<Dtype::Int64> : Int<std::int64_t> {};
 template <>
-struct Of<Dtype::Float16> : Half<10, -14> {};
+struct Of<Dtype::Float16> : Half<HalfForm<10, -14>> {};
 template <>
-struct Of<Dtype::BFloat16> : Half<7, -126> {};
+struct Of<Dtype::BFloat16> : Half<HalfForm<7, -126>> {};
 template <>
 struct Of<Dtype::Float32> : Float<float> {};
 template <>
