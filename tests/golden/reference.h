@@ -1,0 +1,25 @@
+#pragma once
+
+#include <vector>
+
+#include "lockstep/comm/reduce_op.h"
+#include "lockstep/values/nest.h"
+#include "tests/golden/case.h"
+
+// What Lockstep's own rules give, worked out plainly, for the cases where they are not TensorFlow's.
+namespace lockstep::golden {
+
+/// The sum or mean over components, leaf by leaf, in the one order of summation. A MEAN of integers is floating.
+Nest reduced(ReduceOp op, const std::vector<Nest>& components);
+
+/// The same after each component was summed along `axes`; a MEAN counts elements, not components.
+Nest reduced_along(ReduceOp op, const std::vector<Nest>& components, const std::vector<std::int64_t>& axes);
+
+/// The components one behind the other; a negative axis counts from the end.
+Nest gathered(const std::vector<Nest>& components, std::int64_t axis);
+
+/// What `expect` of a case with steps would be. Knows assign, assign_add, assign_sub, read, plus, convert,
+/// set_components and checkpoints.
+json expected_of_steps(const Case& given);
+
+}  // namespace lockstep::golden
