@@ -97,7 +97,7 @@ LOCKSTEP_ERROR_TYPE(Internal);
 #undef LOCKSTEP_ERROR_TYPE
 
 /// Kinds of mistakes, by number. The hundreds group them: 1xx peers and waiting, 2xx contexts and calls, 3xx
-/// structures, shapes and devices, 4xx variables, 9xx bugs of our own.
+/// structures, shapes and devices, 4xx variables, 5xx models and optimizers, 9xx bugs of our own.
 namespace errors {
 inline constexpr int kTimeout = 101;              ///< a replica did not reach a meeting in time
 inline constexpr int kUnequalMeetings = 102;      ///< replicas made different numbers of merge calls or collectives
@@ -118,6 +118,10 @@ inline constexpr int kComponent = 307;            ///< a distributed value used 
 inline constexpr int kVariableMode = 401;         ///< synchronization or aggregation is not possible
 inline constexpr int kVariableAssign = 402;       ///< this assignment is not possible
 inline constexpr int kVariableName = 403;         ///< replicas created different variables
+inline constexpr int kWrongModule = 501;          ///< a model is used in a way that replicas cannot share
+inline constexpr int kOptimizer = 502;            ///< an optimizer cannot do this, or not now
+inline constexpr int kTornWeights = 503;          ///< an update failed half-way
+inline constexpr int kNotFinite = 504;            ///< NaN or infinity in a gradient or loss
 inline constexpr int kInternal = 901;             ///< a bug in Lockstep
 }  // namespace errors
 
