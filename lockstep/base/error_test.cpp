@@ -80,7 +80,7 @@ TEST(Explain, HasAParagraphForEachNumber) {
        {kTimeout,      kUnequalMeetings, kDifferentCollective, kWrongContext, kMixedStrategies, kConcurrentRun,
         kBadOption,    kNotAvailable,    kSeedInsideRun,       kStructure,    kShape,           kDtype,
         kDevice,       kDestination,     kNotReducible,        kComponent,    kVariableMode,    kVariableAssign,
-        kVariableName, kInternal}) {
+        kVariableName, kWrongModule,     kOptimizer,           kTornWeights,  kNotFinite,       kInternal}) {
     EXPECT_GT(explain(number).size(), 80u) << number;
     EXPECT_EQ(explain(number).back(), '.') << number;
   }
