@@ -85,7 +85,7 @@ Nest Nest::object(std::string label, std::shared_ptr<const void> identity) {
 }
 
 const std::vector<Nest>& Nest::items() const {
-  static const std::vector<Nest> kNothing;
+  static const auto& kNothing = *new std::vector<Nest>;  // never destroyed: no order of destruction to get wrong
   if (const auto* container = std::get_if<Container>(&value_)) return container->items;
   if (const auto* components = std::get_if<Components>(&value_)) return components->items;
   return kNothing;
