@@ -24,6 +24,8 @@ void unknown_value(const std::string& what, const json& value) {
 void Case::allow_inputs(std::initializer_list<const char*> known) const {
   json inputs = data;
   for (const char* common : {"id", "area", "replicas", "quirk", "expect"}) inputs.erase(common);
+  if (const json order = inputs.value("rounding", json("sequential")); order != "sequential")
+    unknown_value("rounding", order);
   allow_only(inputs, known, "a case of area " + area());
 }
 

@@ -1,5 +1,3 @@
-#include <ATen/ops/ones_like.h>
-
 #include "tests/golden/areas.h"
 #include "tests/golden/session.h"
 #include "tests/golden/typed.h"
@@ -48,7 +46,7 @@ json run_collective(const Case& given, const char* plain_method, F&& collective)
 
 json run_all_reduce(const Case& given) {
   given.allow_inputs(
-      {"method", "reduce_op", "value", "coefficients", "bytes_per_pack", "cross_device_ops", "num_packs"});
+      {"method", "reduce_op", "value", "coefficients", "bytes_per_pack", "cross_device_ops", "num_packs", "rounding"});
   const ReduceOp op = parse_reduce_op(given["reduce_op"].get<std::string>());
   const CommunicationOptions options{.bytes_per_pack = given.data.value("bytes_per_pack", 0)};
   return run_collective(given, "all_reduce", [&](ReplicaContext& replica, const auto& mine) {

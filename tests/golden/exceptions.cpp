@@ -99,19 +99,26 @@ bool has_usable_negative_axis(const Case& given) {
 
 bool has_steps(const Case& given) { return given.has("steps"); }
 
+std::optional<json> our_steps(const Case& given) { return expected_of_steps(given); }
+
+/// Up to three replicas the tree is the order of replicas.
+bool is_order_sensitive(const Case& given) { return given.has("rounding") && given.replicas() > 3; }
+
+constexpr const char* kTreeOrder =
+    "with four replicas and more the one order of summation is not the order of replicas";
+
 using enum Exception::Kind;
 
 const Rule kRules[] = {
     {Decided, "Q14", "int32 is reduced like every other type, alone or in a batch", is_reduction, our_reduction},
     {Decided, "Q16",
      "what an integer SUM variable cannot share out evenly goes to component 0: reading gives back what was assigned",
-     has_steps, [](const Case& given) { return std::optional(expected_of_steps(given)); }},
+     has_steps, our_steps},
     {Decided, "Q17", "hierarchical copy counts every device, an odd last one too", is_reduction, our_reduction},
     {Decided, "Q18", "types may be mixed in a batch", is_reduction, our_reduction},
     {Decided, "Q27", "a list of axes is as good as a tuple", is_reduction, our_reduction},
     {Decided, "Q28", "the number 0 reduces to 0", is_reduction, our_reduction},
-    {Decided, "Q28", "the number 0 reduces to 0", has_steps,
-     [](const Case& given) { return std::optional(expected_of_steps(given)); }},
+    {Decided, "Q28", "the number 0 reduces to 0", has_steps, our_steps},
     {Decided, "Q31", "a tensor that all replicas share counts once per replica", is_reduction, our_reduction},
     {Decided, "Q31", "a tensor that all replicas share counts once per replica", is_gathering, our_gathering},
     {Decided, "Q32", "the MEAN of integers is floating, whatever the number of replicas", is_reduction, our_reduction},
@@ -122,13 +129,13 @@ const Rule kRules[] = {
     {Decided, "Q34", "a nest is reduced leaf by leaf, with an axis too", is_reduction, our_reduction},
     {Decided, "Q35", "a number counts once per replica, and nothing reduces to nothing", is_reduction, our_reduction},
     {Decided, "Q36", "operators on a variable inside the sync-on-read context synchronise as conversion does",
-     has_steps, [](const Case& given) { return std::optional(expected_of_steps(given)); }},
+     has_steps, our_steps},
     {Decided, "Q37", "negative axes count from the end", has_usable_negative_axis, our_gathering},
-    {Decided, "Q40", "a number is converted to the variable's type", has_steps,
-     [](const Case& given) { return std::optional(expected_of_steps(given)); }},
-    {Order, nullptr, "with four replicas and more the one order of summation is not the order of replicas",
-     [](const Case& given) { return given.has("rounding") && given.replicas() > 3 && is_reduction(given); },
+    {Decided, "Q40", "a number is converted to the variable's type", has_steps, our_steps},
+    {Order, nullptr, kTreeOrder, [](const Case& given) { return is_order_sensitive(given) && is_reduction(given); },
      our_reduction},
+    {Order, nullptr, kTreeOrder, [](const Case& given) { return is_order_sensitive(given) && has_steps(given); },
+     our_steps},
     {Meaningless, nullptr, "destinations are a type of their own, which no list and no nothing converts to",
      [](const Case& given) {
        return given.has("destinations") && expects_error(given) &&

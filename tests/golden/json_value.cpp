@@ -156,6 +156,9 @@ std::vector<Nest> Reader::nests(const json& values) {
 Nest Reader::nest(const json& value) {
   if (is_tensor(value)) return read_tensor(value);
   if (!value.is_object() || value.empty()) unknown_value("value", value);
+  if (special_) {
+    if (const auto read = special_(value)) return *read;
+  }
   if (value.contains("namedtuple")) {
     allow_only(value, {"namedtuple", "fields"}, "a named tuple");
     std::vector<std::pair<std::string, Nest>> fields;

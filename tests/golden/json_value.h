@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -28,6 +29,11 @@ IndexedSlices read_slices(const json& value);
 /// Reads values of one case. What the case calls the same object is the same object in all values of one reader.
 class Reader {
  public:
+  /// Reads a form that only one area knows; none for all others.
+  using Special = std::function<std::optional<Nest>(const json&)>;
+
+  explicit Reader(Special special = {}) : special_(std::move(special)) {}
+
   /// Tensors, slices, literals, strings, objects, None, nests, distributed values and shared tensors.
   Nest nest(const json& value);
 
@@ -37,6 +43,7 @@ class Reader {
  private:
   std::vector<Nest> nests(const json& values);
 
+  Special special_;
   std::map<std::string, Nest> shared_;
   std::map<std::string, Nest> objects_;
 };

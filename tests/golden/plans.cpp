@@ -58,7 +58,7 @@ json run_pack(const Case& given) {
     return {{"sizes", concat_and_split_sizes(given["sizes"].get<std::vector<std::size_t>>(), given["num_packs"])}};
   }
   if (method == "constructor") {
-    read_cross_device_ops(given["cross_device_ops"], given["num_packs"]);
+    read_cross_device_ops(given["cross_device_ops"], given.data.value("num_packs", json()));
     return {{"ok", true}};
   }
   if (method == "options") {

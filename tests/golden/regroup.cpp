@@ -10,26 +10,11 @@
 namespace lockstep::golden {
 namespace {
 
-/// What replica `k` returns.
-Nest read_returned(const json& value, int k, Reader& reader, const Variable& variable) {
-  if (value.contains("the_variable")) return variable.identity();
-  if (value.contains("the_variable_component")) return variable.component_identity(static_cast<std::size_t>(k));
-  if (value.contains("the_variable_component_of")) {
-    return variable.component_identity(value.at("the_variable_component_of").get<std::size_t>());
-  }
-  return reader.nest(value);
-}
-
-/// `value`, and its local results unless it is a variable.
-json regrouped(Strategy& strategy, const Nest& value, const Variable* variable = nullptr) {
-  if (value.is<Nest::Variable>()) {
-    const auto identity = value_as<Nest::Variable>(value);
-    if (!variable || identity->container() != variable->identity()->container()) {
-      throw std::runtime_error("regroup gave another variable");
-    }
-    return {{"value", write(value)}};
-  }
-  return {{"value", write(value)}, {"local_results", write_each(strategy.local_results(value))}};
+/// The regrouped value, with its local results if the case asks for them.
+json regrouped(const Case& given, Strategy& strategy, const Nest& value) {
+  json result = {{"value", write(value)}};
+  if (given.expect().contains("local_results")) result["local_results"] = write_each(strategy.local_results(value));
+  return result;
 }
 
 json run_returns(const Case& given, Strategy& strategy) {
@@ -37,15 +22,25 @@ json run_returns(const Case& given, Strategy& strategy) {
     const auto scope = strategy.scope();
     return Variable(at::ones({}));
   }();
-  Reader reader;
+  std::size_t replica = 0;
+  Reader reader([&](const json& value) -> std::optional<Nest> {
+    if (value.contains("the_variable")) return variable.identity();
+    if (value.contains("the_variable_component")) return variable.component_identity(replica);
+    if (value.contains("the_variable_component_of"))
+      return variable.component_identity(value.at("the_variable_component_of"));
+    return std::nullopt;
+  });
   std::vector<Nest> returns;
-  for (const json& value : given["returns"]) {
-    returns.push_back(read_returned(value, static_cast<int>(returns.size()), reader, variable));
-  }
+  for (; replica < given["returns"].size(); ++replica) returns.push_back(reader.nest(given["returns"][replica]));
   if (returns.size() != static_cast<std::size_t>(given.replicas())) unknown_value("returns", given["returns"]);
+
   const auto returned =
       strategy.run([&] { return returns[static_cast<std::size_t>(get_replica_context().replica_id_in_sync_group())]; });
-  return regrouped(strategy, regroup(returned.values()), &variable);
+  const Nest value = regroup(returned.values());
+  if (value.is<Nest::Variable>() && value_as<Nest::Variable>(value)->container() != variable.identity()->container()) {
+    throw std::runtime_error("regroup gave another variable");
+  }
+  return regrouped(given, strategy, value);
 }
 
 /// The arguments of a function given to run: positional ones as a tuple, named ones as a dict.
@@ -98,7 +93,7 @@ json run_fn(const Case& given, Strategy& strategy) {
   const std::string fn = given["fn"];
   const auto returned =
       strategy.run([&](const Nest& mine, const Nest& named) { return call(fn, mine, named); }, args, kwargs);
-  return regrouped(strategy, regroup(returned.values()));
+  return regrouped(given, strategy, regroup(returned.values()));
 }
 
 json run_local_results(const Case& given, Strategy& strategy) {

@@ -211,7 +211,7 @@ class Steps {
 }  // namespace
 
 json run_steps(const Case& given) {
-  given.allow_inputs({"variable", "steps"});
+  given.allow_inputs({"variable", "steps", "rounding"});
   return Steps(given).run(given["steps"]);
 }
 
