@@ -153,7 +153,7 @@ template <class F, class... Args>
 auto StrategyExtended::update_non_slot(const Devices& colocate_with, F&& f, const Args&... args) {
   detail::require_cross_replica(strategy_, "update_non_slot");
   require_devices(colocate_with);
-  return update_each(colocate_with.size(), [&](int k) { return f(select_component(args, k)...); });
+  return update_each(colocate_with.size(), [&]([[maybe_unused]] int k) { return f(select_component(args, k)...); });
 }
 
 }  // namespace lockstep

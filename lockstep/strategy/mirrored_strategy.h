@@ -40,7 +40,7 @@ class LOCKSTEP_EXPORT MirroredStrategy final : public Strategy {
   ~MirroredStrategy() override;
 
   int intra_op_threads() const;
-  std::uint64_t seed() const;
+  std::uint64_t seed() const override;
 
  private:
   void run_replicas(FunctionRef<void(ReplicaContext&)> body) override;

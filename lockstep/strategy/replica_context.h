@@ -89,6 +89,8 @@ class LOCKSTEP_EXPORT ReplicaContext {
     return unflatten_reducible(value, all_gather_leaves(flatten_reducible(value), axis, structure_string(value), options));
   }
 
+  /// The replica's place among the threads of the current run, for library code; null where there are no meetings.
+  local::Seat* seat() const { return seat_; }
   /// Throws unless this is the calling replica.
   void require_current(const char* operation) const;
 

@@ -71,6 +71,12 @@ std::uint64_t replica_seed(std::uint64_t job_seed, int replica_id) {
   return replica_id == 0 ? job_seed : mix(job_seed ^ mix(static_cast<std::uint64_t>(replica_id)));
 }
 
+std::uint64_t derived_seed(std::uint64_t job_seed, std::string_view purpose, int k) {
+  std::uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+  for (const char c : purpose) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
+  return mix(mix(job_seed ^ hash) ^ static_cast<std::uint64_t>(k));
+}
+
 std::uint64_t shared_generator_seed() { return at::detail::getDefaultCPUGenerator().current_seed(); }
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 namespace lockstep {
 
@@ -30,6 +31,9 @@ class GeneratorScope {
 /// The seed of replica `replica_id`'s stream. Replica 0's is the job's own, so that one replica draws the numbers of a
 /// plain program after `torch::manual_seed`.
 std::uint64_t replica_seed(std::uint64_t job_seed, int replica_id);
+
+/// The seed of the k-th stream for some purpose ("make"), unrelated to any replica's.
+std::uint64_t derived_seed(std::uint64_t job_seed, std::string_view purpose, int k);
 
 /// The seed that LibTorch's shared CPU generator was last given.
 std::uint64_t shared_generator_seed();

@@ -7,6 +7,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
 namespace lockstep {
@@ -47,6 +48,10 @@ Strategy::Strategy(Parts parts)
 }
 
 Strategy::~Strategy() = default;
+
+std::uint64_t Strategy::seed() const { return shared_generator_seed(); }
+
+std::uint64_t Strategy::next_make_seed() { return derived_seed(seed(), "make", models_made_++); }
 
 Variable Strategy::make_variable(const at::Tensor& initial_value, VariableOptions options) {
   const Scope in_scope = scope();

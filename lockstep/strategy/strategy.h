@@ -29,6 +29,11 @@ namespace lockstep {
 
 class CrossDeviceOps;
 class StrategyExtended;
+struct ModuleOptions;  // nn/module_core.h
+template <class Opt>
+class MirroredOptimizer;  // nn/mirrored_optimizer.h
+template <class Options>
+struct ParameterGroup;
 
 namespace local {
 class ReplicaTeam;
@@ -39,6 +44,10 @@ template <class T>
 inline constexpr bool is_per_replica_v = false;
 template <class T>
 inline constexpr bool is_per_replica_v<PerReplica<T>> = true;
+
+/// A function that builds a module, as opposed to a module class or holder.
+template <class F>
+concept ModuleFactory = !requires { typename F::ContainedType; } && !requires(F& f) { f.named_parameters(); } && std::is_invocable_v<F&>;
 }  // namespace detail
 
 /// Which replica of how many a value is made for; see `Strategy::values_from_function`.
@@ -101,11 +110,37 @@ class LOCKSTEP_EXPORT Strategy {
   /// A distributed variable; the same as constructing one inside `scope()`.
   Variable make_variable(const at::Tensor& initial_value, VariableOptions options = {});
 
+  /// A model: a `torch::nn::Module` per replica and one set of weights. Include <lockstep/nn/mirrored_module.h>.
+  ///
+  ///     auto model = strategy.make<Net>(128);                                    // any module class or holder
+  ///     auto model = strategy.make([] { return torch::nn::Sequential(...); });   // or whatever a function builds
+  template <class Net, class... Args>
+  auto make(Args&&... args);
+  template <detail::ModuleFactory F>
+  auto make(F&& factory, const ModuleOptions& options);
+  template <detail::ModuleFactory F>
+  auto make(F&& factory);
+
+  /// An optimizer for all parameters of a model, or for groups of them. Include <lockstep/nn/mirrored_optimizer.h>.
+  ///
+  ///     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(0.1).momentum(0.9));
+  template <class Opt, class Model, class Options>
+  MirroredOptimizer<Opt> make_optimizer(const Model& model, const Options& options);
+  template <class Opt, class Options, class Model>
+  MirroredOptimizer<Opt> make_optimizer(const Model& model, const std::vector<ParameterGroup<Options>>& groups);
+
   /// The lower-level methods.
   StrategyExtended& extended() { return *extended_; }
 
   /// Who failed in the last run that threw.
   const std::optional<RunFailure>& last_failure() const { return last_failure_; }
+
+  /// The seed of all random numbers that are the strategy's affair.
+  virtual std::uint64_t seed() const;
+  /// The seed for building the next model: a function of the job's seed and of how many were built before.
+  std::uint64_t next_make_seed();
+  /// Expires when the strategy does.
+  std::weak_ptr<Strategy*> alive() const { return alive_; }
 
   const Devices& devices() const { return devices_; }
   ReplicaContext& replica_context(int local_index) { return *contexts_.at(static_cast<std::size_t>(local_index)); }
@@ -134,7 +169,6 @@ class LOCKSTEP_EXPORT Strategy {
  private:
   friend class StrategyExtended;
   friend class ReplicaContext;
-  friend class Variable::Impl;
   using Leaves = std::vector<ReducibleLeaf>;
 
   void run_in_scope(FunctionRef<void(ReplicaContext&)> body);
@@ -156,6 +190,7 @@ class LOCKSTEP_EXPORT Strategy {
   bool strict_;
   std::unique_ptr<StrategyExtended> extended_;
   std::optional<RunFailure> last_failure_;
+  int models_made_ = 0;
   std::shared_ptr<Strategy*> alive_;  ///< variables hold it weakly, to notice when they outlive their strategy
 };
 

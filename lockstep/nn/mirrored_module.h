@@ -1,0 +1,102 @@
+#pragma once
+
+#include <torch/nn/pimpl.h>
+
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/nn/module_core.h"
+
+namespace lockstep {
+
+/// A model with one module per replica and one set of weights; made by `strategy.make`.
+///
+///     auto model = strategy.make<Net>(/*hidden=*/128);
+///     strategy.run([&](const torch::Tensor& x) { auto y = model->forward(x); ... }, batch);
+///     model.eval();                                  // reaches all replicas
+///
+/// Inside `run`, `model->` is the calling replica's module; outside it is replica 0's, which is fine for looking but reaches
+/// one replica only. Copies of the handle name the same model.
+template <class M>
+class MirroredModule {
+ public:
+  using Module = M;
+
+  explicit MirroredModule(std::shared_ptr<ModuleCore> core) : core_(std::move(core)) {}
+
+  M* operator->() const { return static_cast<M*>(core_->current().get()); }
+  M& operator*() const { return static_cast<M&>(*core_->current()); }
+  template <class... Args>
+  auto operator()(Args&&... args) const {
+    return (*this)->forward(std::forward<Args>(args)...);
+  }
+
+  /// Local replica k's module.
+  std::shared_ptr<M> replica(std::size_t k) const { return std::static_pointer_cast<M>(core_->replica(k)); }
+  std::size_t size() const { return core_->size(); }
+
+  void train(bool on = true) { core_->train(on); }
+  void eval() { core_->train(false); }
+  void to(at::ScalarType dtype) { core_->to(dtype); }
+  void apply(const std::function<void(torch::nn::Module&)>& f) { core_->apply(f); }
+
+  /// The weights, by name. They are replica 0's leaves; all replicas share their memory.
+  torch::OrderedDict<std::string, at::Tensor> named_parameters() const { return core_->replica(0)->named_parameters(); }
+  std::vector<at::Tensor> parameters() const { return core_->replica(0)->parameters(); }
+  /// Buffers such as running statistics, brought together: floating ones averaged, others as replica 0 has them.
+  std::vector<std::pair<std::string, at::Tensor>> named_buffers() const { return core_->named_buffers(); }
+  /// Writes what `named_buffers` tells into every replica.
+  void synchronize_buffers() { core_->synchronize_buffers(); }
+
+  const std::shared_ptr<ModuleCore>& core() const { return core_; }
+
+ private:
+  std::shared_ptr<ModuleCore> core_;
+};
+
+namespace detail {
+
+template <class Built>
+struct ModuleOf {  // std::shared_ptr<M>
+  using type = typename Built::element_type;
+  static std::shared_ptr<torch::nn::Module> pointer(Built built) { return built; }
+};
+template <class Built>
+  requires std::is_base_of_v<torch::detail::ModuleHolderIndicator, Built>
+struct ModuleOf<Built> {  // a holder made by TORCH_MODULE
+  using type = typename Built::ContainedType;
+  static std::shared_ptr<torch::nn::Module> pointer(Built built) { return built.ptr(); }
+};
+
+}  // namespace detail
+
+template <detail::ModuleFactory F>
+auto Strategy::make(F&& factory, const ModuleOptions& options) {
+  using Built = std::decay_t<std::invoke_result_t<F&>>;
+  using Of = detail::ModuleOf<Built>;
+  return MirroredModule<typename Of::type>(std::make_shared<ModuleCore>(*this, [&] { return Of::pointer(factory()); }, options));
+}
+
+template <detail::ModuleFactory F>
+auto Strategy::make(F&& factory) {
+  return make(std::forward<F>(factory), ModuleOptions{});
+}
+
+template <class Net, class... Args>
+auto Strategy::make(Args&&... args) {
+  // Copies, because every replica's module is built from them.
+  return make([given = std::tuple<std::decay_t<Args>...>(std::forward<Args>(args)...)] {
+    return std::apply(
+        [](const auto&... each) {
+          if constexpr (std::is_base_of_v<torch::nn::Module, Net>) {
+            return std::make_shared<Net>(each...);
+          } else {
+            return Net(each...);
+          }
+        },
+        given);
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,136 @@
+#pragma once
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/nn/mirrored_module.h"
+#include "lockstep/nn/optimizer_core.h"
+
+namespace lockstep {
+
+/// Whether an optimizer's update of an element looks at that element only. Parameters of such optimizers are cut into
+/// shards; for any other class whole parameters are dealt to the replicas. Specialise it for a class of your own.
+template <class Opt>
+inline constexpr bool is_elementwise_v = false;
+template <>
+inline constexpr bool is_elementwise_v<torch::optim::SGD> = true;
+template <>
+inline constexpr bool is_elementwise_v<torch::optim::Adam> = true;
+template <>
+inline constexpr bool is_elementwise_v<torch::optim::AdamW> = true;
+template <>
+inline constexpr bool is_elementwise_v<torch::optim::RMSprop> = true;
+template <>
+inline constexpr bool is_elementwise_v<torch::optim::Adagrad> = true;
+
+/// Parameters with options of their own, by name: those that begin with one of the prefixes and are in no earlier group.
+///
+///     strategy.make_optimizer<SGD>(model, {{{"head."}, SGDOptions(0.1)}, {{""}, SGDOptions(0.01)}});
+template <class Options>
+struct ParameterGroup {
+  std::vector<std::string> prefixes;
+  Options options;
+};
+
+/// A `torch::optim` class over the parameters of a mirrored model, shared out among the replicas: each adds up the gradients
+/// of its part and updates it for all. Called inside `run`, by every replica:
+///
+///     optimizer.minimize(loss);              // backward, reduce over replicas, update, forget the gradients
+///
+/// or in parts: `backward(loss)`, `reduce_gradients()`, `clip_global_norm(1.0)`, `step()`. Gradients are summed over
+/// replicas: scale the loss by the global batch (average_loss). Results do not depend on how parameters are shared out.
+template <class Opt>
+class MirroredOptimizer {
+ public:
+  explicit MirroredOptimizer(std::shared_ptr<OptimizerCore> core) : core_(std::move(core)) {}
+
+  /// Returns whether the weights were updated: false inside an `accumulate` window and for skipped steps.
+  bool minimize(const at::Tensor& loss) { return core_->minimize(loss); }
+
+  void backward(const at::Tensor& loss) { core_->backward(loss); }
+  void reduce_gradients(ReduceOp op = ReduceOp::Sum) { core_->reduce_gradients(op); }
+  /// Shortens all reduced gradients together to at most `max_norm`; returns their norm before.
+  double clip_global_norm(double max_norm) { return core_->clip_global_norm(max_norm); }
+  void clip_value(double limit) { core_->clip_value(limit); }
+  bool gradients_are_finite() { return core_->gradients_are_finite(); }
+  void step() { core_->step(); }
+  void zero_grad() { core_->zero_grad(); }
+
+  // Settings, outside of run. They hold for `minimize`.
+  void set_reduce_op(ReduceOp op) { core_->set_reduce_op(op); }
+  void set_clip_global_norm(std::optional<double> max_norm) { core_->set_clip_global_norm(max_norm); }
+  void set_clip_value(std::optional<double> limit) { core_->set_clip_value(limit); }
+  void set_not_finite(NotFinite policy) { core_->set_not_finite(policy); }
+  /// Update once per `calls` calls of minimize, with the gradients of all of them: one large batch in parts.
+  void accumulate(int calls) { core_->set_accumulate(calls); }
+
+  /// The one place to change an option: `optimizer.options<SGDOptions>().momentum(0.5)`, `optimizer.set_learning_rate(0.01)`. Takes effect at the next step.
+  template <class Options>
+  Options& options(std::size_t group = 0) {
+    return static_cast<Options&>(core_->options(group));
+  }
+  double learning_rate(std::size_t group = 0) const { return core_->options(group).get_lr(); }
+  void set_learning_rate(double rate);
+  std::size_t group_count() const { return core_->group_count(); }
+  std::int64_t steps() const { return core_->steps(); }  ///< applied updates
+  std::int64_t skipped_steps() const { return core_->skipped_steps(); }
+
+  const std::shared_ptr<OptimizerCore>& core() const { return core_; }
+
+ private:
+  std::shared_ptr<OptimizerCore> core_;
+};
+
+template <class Opt>
+void MirroredOptimizer<Opt>::set_learning_rate(double rate) {
+  for (std::size_t g = 0; g < group_count(); ++g) core_->options(g).set_lr(rate);
+}
+
+namespace detail {
+
+/// The indices of the parameters that fall into each group; InvalidArgument if a group stays empty.
+LOCKSTEP_EXPORT std::vector<std::vector<int>> assign_groups(const ModuleCore& module, const std::vector<std::vector<std::string>>& prefixes);
+
+}  // namespace detail
+
+template <class Opt, class Model, class Options>
+MirroredOptimizer<Opt> make_optimizer_with_groups(Strategy& strategy, const Model& model, const std::vector<ParameterGroup<Options>>& groups) {
+  if constexpr (std::is_same_v<Opt, torch::optim::LBFGS>) {
+    throw Unimplemented(errors::kOptimizer, {.what = "LBFGS cannot be mirrored: it evaluates the loss again and again inside one step",
+                                             .help = "use SGD, Adam, AdamW, RMSprop, Adagrad or another optimizer whose step takes the gradients once"});
+  }
+  if (&model.core()->strategy() != &strategy) {
+    throw InvalidArgument(errors::kMixedStrategies, {.what = "the model belongs to another strategy",
+                                                     .where = "make_optimizer",
+                                                     .help = "make model and optimizer with the same strategy"});
+  }
+  std::vector<std::vector<std::string>> prefixes;
+  for (const auto& group : groups) prefixes.push_back(group.prefixes);
+  const auto assigned = detail::assign_groups(*model.core(), prefixes);
+  std::vector<OptimizerCore::Group> core_groups;
+  for (std::size_t g = 0; g < groups.size(); ++g) core_groups.push_back({assigned[g], std::make_unique<Options>(groups[g].options)});
+  const Options defaults = groups.at(0).options;
+  auto make_inner = [defaults](const OptimizerCore::Groups& inner) -> std::unique_ptr<torch::optim::Optimizer> {
+    return std::make_unique<Opt>(inner, defaults);
+  };
+  return MirroredOptimizer<Opt>(std::make_shared<OptimizerCore>(model.core(), std::move(core_groups), make_inner, is_elementwise_v<Opt>));
+}
+
+template <class Opt, class Model, class Options>
+MirroredOptimizer<Opt> Strategy::make_optimizer(const Model& model, const Options& options) {
+  detail::require_cross_replica(*this, "make_optimizer");
+  return make_optimizer_with_groups<Opt>(*this, model, std::vector<ParameterGroup<Options>>{{{""}, options}});
+}
+
+template <class Opt, class Options, class Model>
+MirroredOptimizer<Opt> Strategy::make_optimizer(const Model& model, const std::vector<ParameterGroup<Options>>& groups) {
+  detail::require_cross_replica(*this, "make_optimizer");
+  return make_optimizer_with_groups<Opt>(*this, model, groups);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,204 @@
+#include "lockstep/nn/module_core.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/grad_mode.h>
+
+#include <unordered_map>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/replica_random.h"
+#include "lockstep/strategy/tensor_reduction.h"
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void throw_build(std::string what, std::string help, std::string seen = {}) {
+  throw InvalidArgument(errors::kStructure, {.what = std::move(what), .where = "make", .seen = std::move(seen), .help = std::move(help)});
+}
+
+void require_same_parameters(const torch::OrderedDict<std::string, at::Tensor>& first, const torch::OrderedDict<std::string, at::Tensor>& other,
+                             std::size_t k) {
+  if (first.size() != other.size()) {
+    throw_build("the factory built modules of different structure", "build the same module every time it is called",
+                lockstep::str("replica 0 has ", first.size(), " parameters, replica ", k, " has ", other.size()));
+  }
+  for (const auto& item : first) {
+    const at::Tensor* theirs = other.find(item.key());
+    if (theirs == nullptr || theirs->sizes() != item.value().sizes() || theirs->scalar_type() != item.value().scalar_type()) {
+      throw_build("the factory built modules of different structure", "build the same module every time it is called",
+                  lockstep::str("parameter '", item.key(), "' of replica 0 has no equal in replica ", k));
+    }
+    if (theirs->is_same(item.value())) {
+      throw_build("the factory returned the same module for several replicas",
+                  "build all of it inside the factory: strategy.make([] { return torch::nn::Sequential(...); })",
+                  lockstep::str("parameter '", item.key(), "' of replica ", k, " is that of replica 0"));
+    }
+  }
+}
+
+}  // namespace
+
+ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options)
+    : strategy_(&strategy), alive_(strategy.alive()) {
+  detail::require_cross_replica(strategy, "make");
+  const std::uint64_t seed = strategy.next_make_seed();
+  for (int k = 0; k < strategy.num_local_replicas(); ++k) {
+    // The same numbers for every replica and every topology; the caller's stream is left alone.
+    at::Generator numbers = at::detail::createCPUGenerator(seed);
+    const GeneratorScope building(&numbers);
+    auto module = factory();
+    if (!module) throw_build("the factory returned no module", "return a std::shared_ptr or a module holder that is not empty");
+    module->to(strategy.replica_context(k).device());
+    replicas_.push_back(std::move(module));
+  }
+  const at::NoGradGuard no_grad;
+  if (options.channels_last) {
+    for (auto& parameter : replicas_[0]->parameters()) {
+      if (parameter.dim() == 4) parameter.set_data(parameter.contiguous(at::MemoryFormat::ChannelsLast));
+    }
+  }
+  collect_parameters();
+  share_memory();
+  guard_gradients();
+}
+
+Strategy& ModuleCore::strategy() const {
+  if (alive_.expired()) {
+    throw FailedPrecondition(errors::kMixedStrategies, {.what = "a model has outlived its strategy", .help = "keep the strategy as long as its models"});
+  }
+  return *strategy_;
+}
+
+void ModuleCore::collect_parameters() {
+  const auto first = replicas_[0]->named_parameters();
+  for (std::size_t k = 1; k < replicas_.size(); ++k) require_same_parameters(first, replicas_[k]->named_parameters(), k);
+  parameters_.clear();
+  std::unordered_map<const void*, std::size_t> seen;
+  for (const auto& item : first) {
+    const auto [at, is_new] = seen.emplace(item.value().unsafeGetTensorImpl(), parameters_.size());
+    for (std::size_t k = 0; k < replicas_.size(); ++k) {
+      const at::Tensor& leaf = *replicas_[k]->named_parameters().find(item.key());
+      if (is_new && k == 0) parameters_.push_back({item.key(), {}});
+      if (is_new) {
+        parameters_.back().leaves.push_back(leaf);
+      } else if (!leaf.is_same(parameters_[at->second].leaves[k])) {
+        throw_build("a parameter is tied in one replica and not in another", "tie parameters inside the module's constructor",
+                    lockstep::str("'", item.key(), "' and '", parameters_[at->second].name, "'"));
+      }
+    }
+  }
+}
+
+void ModuleCore::share_memory() {
+  const at::NoGradGuard no_grad;
+  addresses_.clear();
+  for (auto& parameter : parameters_) {
+    for (std::size_t k = 0; k < parameter.leaves.size(); ++k) {
+      at::Tensor& leaf = parameter.leaves[k];
+      if (k > 0) {
+        const at::Tensor& source = parameter.leaves[0];
+        leaf.set_data(leaf.device() == source.device() ? source.data() : source.data().to(leaf.device()));
+      }
+      addresses_.push_back(leaf.const_data_ptr());
+    }
+  }
+}
+
+/// A replica that works with another replica's module would race with it and lose gradients.
+void ModuleCore::guard_gradients() {
+  if (replicas_.size() == 1) return;
+  for (auto& parameter : parameters_) {
+    for (std::size_t k = 0; k < parameter.leaves.size(); ++k) {
+      if (!parameter.leaves[k].requires_grad()) continue;
+      parameter.leaves[k].register_hook([k, name = parameter.name](const at::Tensor&) {
+        const int current = current_component();
+        if (current < 0 || static_cast<std::size_t>(current) == k) return;
+        throw FailedPrecondition(errors::kWrongModule,
+                                 {.what = lockstep::str("a gradient of replica ", k, "'s '", name, "' was computed on replica ", current),
+                                  .help = "take `model->` inside run: it is the calling replica's module"});
+      });
+    }
+  }
+}
+
+const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
+  const detail::ContextEntry* top = detail::current_context();
+  if (top == nullptr || top->replica == nullptr) return replicas_[0];
+  if (top->strategy != strategy_) detail::require_current_strategy(strategy(), "model");
+  const auto& mine = replicas_[static_cast<std::size_t>(top->replica->local_index())];
+  if (mine->is_training() != replicas_[0]->is_training()) {
+    throw FailedPrecondition(errors::kWrongModule, {.what = "replicas disagree on whether the model is training",
+                                                    .help = "call model.train() or model.eval() on the handle, outside of run: "
+                                                            "model->eval() reaches one replica only"});
+  }
+  return mine;
+}
+
+void ModuleCore::train(bool on) {
+  for (auto& module : replicas_) module->train(on);
+}
+
+void ModuleCore::to(at::ScalarType dtype) {
+  if (pinned_) {
+    throw FailedPrecondition(errors::kWrongModule, {.what = "an optimizer has taken over the parameters of this model",
+                                                    .where = "to", .help = "convert the model before make_optimizer"});
+  }
+  for (auto& module : replicas_) module->to(dtype);
+  share_memory();
+}
+
+void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
+  // Parameters are shared, so a function that fills them would do so R times; it sees each replica's module once.
+  for (auto& module : replicas_) module->apply(f);
+}
+
+std::vector<std::pair<std::string, at::Tensor>> ModuleCore::named_buffers() const {
+  std::vector<std::pair<std::string, at::Tensor>> result;
+  for (const auto& item : replicas_[0]->named_buffers()) {
+    std::vector<at::Tensor> components;
+    for (const auto& module : replicas_) components.push_back(*module->named_buffers().find(item.key()));
+    const bool average = item.value().defined() && at::isFloatingType(item.value().scalar_type());
+    result.emplace_back(item.key(), average ? ordered_reduce(ReduceOp::Mean, components) : item.value());
+  }
+  return result;
+}
+
+void ModuleCore::synchronize_buffers() {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, value] : named_buffers()) {
+    for (auto& module : replicas_) {
+      at::Tensor buffer = *module->named_buffers().find(name);
+      if (buffer.defined() && !buffer.is_same(value)) buffer.copy_(value);
+    }
+  }
+}
+
+void ModuleCore::require_unchanged() const {
+  const auto fail = [&](std::string seen) {
+    throw FailedPrecondition(errors::kWrongModule, {.what = "the model was changed after it was made",
+                                                    .seen = std::move(seen),
+                                                    .help = "register parameters in the module's constructor; convert with model.to() before make_optimizer"});
+  };
+  std::size_t next = 0;
+  for (const auto& parameter : parameters_) {
+    for (const auto& leaf : parameter.leaves) {
+      if (leaf.const_data_ptr() != addresses_[next++]) fail(lockstep::str("parameter '", parameter.name, "' has other memory than before"));
+    }
+  }
+  for (const auto& module : replicas_) {
+    std::size_t count = 0;
+    for (const auto& item : module->named_parameters()) {
+      (void)item;
+      ++count;
+    }
+    if (count != replicas_[0]->named_parameters().size()) fail("replicas have different numbers of parameters");
+  }
+  std::unordered_map<const void*, bool> distinct;
+  for (const auto& leaf : replicas_[0]->parameters()) distinct.emplace(leaf.unsafeGetTensorImpl(), true);
+  if (distinct.size() != parameters_.size()) {
+    fail(lockstep::str("it had ", parameters_.size(), " parameters and now has ", distinct.size()));
+  }
+}
+
+}  // namespace lockstep

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <torch/nn/module.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+struct ModuleOptions {
+  /// Keep weights of convolutions channels-last, which makes them faster on CPU; give inputs the same format:
+  /// `x.contiguous(torch::MemoryFormat::ChannelsLast)`.
+  bool channels_last = false;
+};
+
+/// The replicas of a module and what they share; the part of MirroredModule that knows no type of the user's.
+///
+/// Each replica has a module of its own, with its own leaf tensors and gradients. Leaves of replicas on one device share
+/// the memory of the values: an update by anyone is everybody's.
+class LOCKSTEP_EXPORT ModuleCore {
+ public:
+  using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
+
+  struct Parameter {
+    std::string name;                 ///< the first of its names, if it is tied
+    std::vector<at::Tensor> leaves;  ///< one per local replica
+  };
+
+  ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options);
+
+  Strategy& strategy() const;
+  std::size_t size() const { return replicas_.size(); }
+  const std::shared_ptr<torch::nn::Module>& replica(std::size_t k) const { return replicas_[k]; }
+  /// The calling replica's module, or replica 0's outside of replicas.
+  const std::shared_ptr<torch::nn::Module>& current() const;
+
+  const std::vector<Parameter>& parameters() const { return parameters_; }
+
+  void train(bool on);
+  void to(at::ScalarType dtype);
+  void apply(const std::function<void(torch::nn::Module&)>& f);
+  /// Buffers brought together: floating ones averaged, others as replica 0 has them.
+  std::vector<std::pair<std::string, at::Tensor>> named_buffers() const;
+  /// Gives all replicas what `named_buffers` tells.
+  void synchronize_buffers();
+
+  /// Called by an optimizer that has taken the parameters over: their memory must stay where it is from now on.
+  void pin() { pinned_ = true; }
+  /// Throws if parameters were added, removed, replaced or moved since `make`.
+  void require_unchanged() const;
+
+ private:
+  void collect_parameters();
+  void share_memory();
+  void guard_gradients();
+
+  Strategy* strategy_;
+  std::weak_ptr<Strategy*> alive_;
+  std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
+  std::vector<Parameter> parameters_;
+  std::vector<const void*> addresses_;  ///< of the parameters' memory, replica by replica
+  bool pinned_ = false;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,459 @@
+#include "lockstep/nn/optimizer_core.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <mutex>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/block_norm.h"
+#include "lockstep/strategy/replica_context.h"
+
+namespace lockstep {
+
+/// What belongs to one replica; touched by its own thread, except where a meeting says otherwise.
+struct OptimizerCore::Local {
+  int replica = 0;
+  std::unique_ptr<torch::optim::Optimizer> inner;
+  std::vector<at::Tensor> segments;  ///< what `inner` updates: views that last as long as the parameters
+  GradientView shown;                ///< this replica's gradients, as the others see them
+  std::vector<at::Tensor> reduced;   ///< per own segment: the gradient tensor that holds its sum; undefined: nothing to do
+  std::vector<bool> touched;         ///< per parameter: it has a gradient somewhere
+  std::vector<int> newly_sparse;
+  int bad_parameter = -1;  ///< the first own parameter with a sum that is not finite, and whose fault it is
+  int bad_replica = -1;
+  bool is_reduced = false;
+  int accumulated = 0;
+  std::int64_t steps = 0;
+  std::int64_t skipped = 0;
+};
+
+namespace {
+
+at::Tensor flat_view(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
+
+at::Tensor slice_of(const at::Tensor& tensor, const Segment& segment) { return flat_view(tensor).slice(0, segment.begin, segment.end); }
+
+bool is_finite(const at::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); }
+
+[[noreturn]] void throw_use(std::string what, std::string help, std::string where = {}) {
+  throw FailedPrecondition(errors::kOptimizer, {.what = std::move(what), .where = std::move(where), .help = std::move(help)});
+}
+
+/// A meeting of the replicas of this run; alone, simply the work.
+void meet(const char* name, const void* payload, FunctionRef<void()> work) {
+  local::Seat* seat = get_replica_context().seat();
+  seat ? seat->exchange(name, payload, work) : work();
+}
+
+template <class T>
+std::vector<const T*> shown_by_all(const T& mine) {
+  const local::Seat* seat = get_replica_context().seat();
+  if (seat == nullptr) return {&mine};
+  std::vector<const T*> all;
+  for (int k = 0; k < seat->size(); ++k) all.push_back(static_cast<const T*>(seat->payload_of(k)));
+  return all;
+}
+
+}  // namespace
+
+OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise)
+    : module_(std::move(module)), groups_(std::move(groups)), make_inner_(std::move(make_inner)), elementwise_(elementwise) {
+  module_->require_unchanged();
+  const auto& parameters = module_->parameters();
+  group_of_.assign(parameters.size(), -1);
+  for (std::size_t g = 0; g < groups_.size(); ++g) {
+    for (const int p : groups_[g].parameters) {
+      int& group = group_of_.at(static_cast<std::size_t>(p));
+      if (group >= 0) {
+        throw InvalidArgument(errors::kOptimizer, {.what = str("parameter '", parameters[static_cast<std::size_t>(p)].name, "' is in two groups"),
+                                                   .help = "name each parameter in one group"});
+      }
+      group = static_cast<int>(g);
+    }
+  }
+  whole_.assign(parameters.size(), !elementwise_);
+  std::size_t blocks = 0;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const at::Tensor& leaf = parameters[p].leaves[0];
+    if (!leaf.is_non_overlapping_and_dense()) whole_[p] = true;
+    first_block_.push_back(blocks);
+    blocks += std::max<std::size_t>(1, static_cast<std::size_t>((leaf.numel() + kShardBlock - 1) / kShardBlock));
+  }
+  block_sums_.assign(blocks, 0.0);
+  build_shards();
+  module_->pin();
+}
+
+OptimizerCore::~OptimizerCore() = default;
+
+void OptimizerCore::build_shards() {
+  const auto& parameters = module_->parameters();
+  std::vector<ShardedParameter> plan_input;
+  std::vector<int> planned;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (group_of_[p] < 0) continue;
+    plan_input.push_back({parameters[p].leaves[0].numel(), whole_[p]});
+    planned.push_back(static_cast<int>(p));
+  }
+  shards_ = plan_shards(plan_input, static_cast<int>(module_->size()));
+  locals_.clear();
+  for (std::size_t r = 0; r < module_->size(); ++r) {
+    auto local = std::make_unique<Local>();
+    local->replica = static_cast<int>(r);
+    std::vector<std::vector<at::Tensor>> by_group(groups_.size());
+    for (Segment& segment : shards_[r]) {
+      segment.parameter = planned[static_cast<std::size_t>(segment.parameter)];
+      const auto p = static_cast<std::size_t>(segment.parameter);
+      // `data` has a version counter of its own: leaves are told of updates one by one, by their own replica.
+      const at::Tensor values = parameters[p].leaves[r].data();
+      at::Tensor view = whole_[p] ? values : slice_of(values, segment);
+      by_group[static_cast<std::size_t>(group_of_[p])].push_back(view);
+      local->segments.push_back(std::move(view));
+    }
+    Groups inner_groups;
+    for (std::size_t g = 0; g < groups_.size(); ++g) inner_groups.emplace_back(std::move(by_group[g]), groups_[g].options->clone());
+    local->inner = make_inner_(inner_groups);
+    local->shown.gradients.resize(parameters.size());
+    local->reduced.resize(local->segments.size());
+    local->touched.assign(parameters.size(), false);
+    locals_.push_back(std::move(local));
+  }
+}
+
+OptimizerCore::Local& OptimizerCore::local_here(const char* operation) {
+  const detail::ContextEntry* top = detail::current_context();
+  if (top == nullptr || top->replica == nullptr) {
+    throw FailedPrecondition(errors::kWrongContext, {.what = str(operation, " belongs inside the function given to strategy.run"),
+                                                     .help = "call it once per replica and step, inside run"});
+  }
+  if (top->strategy != &module_->strategy()) detail::require_current_strategy(module_->strategy(), operation);
+  require_usable(operation);
+  return *locals_[static_cast<std::size_t>(top->replica->local_index())];
+}
+
+void OptimizerCore::require_usable(const char* operation) const {
+  if (!torn_flag_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(torn_mutex_);
+  throw FailedPrecondition(errors::kTornWeights, {.what = str("weights are torn at step ", torn_step_, ": restore a checkpoint"),
+                                                  .where = operation,
+                                                  .seen = str("an update failed half-way: ", torn_),
+                                                  .help = "make a new optimizer and set the weights again"});
+}
+
+void OptimizerCore::backward(const at::Tensor& loss) {
+  local_here("backward");
+  if (!loss.defined() || loss.numel() != 1) {
+    throw InvalidArgument(errors::kShape, {.what = "a loss must be one number",
+                                           .seen = loss.defined() ? lockstep::str("shape ", loss.sizes()) : "an undefined tensor",
+                                           .help = "use average_loss(per_example_losses, global_batch)"});
+  }
+  if (!loss.requires_grad()) {
+    throw InvalidArgument(errors::kOptimizer, {.what = "the loss does not depend on any parameter that requires a gradient",
+                                               .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
+  }
+  loss.backward();
+}
+
+void OptimizerCore::show_gradients(Local& local) {
+  const auto& parameters = module_->parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (group_of_[p] < 0) continue;
+    const at::Tensor& leaf = parameters[p].leaves[static_cast<std::size_t>(local.replica)];
+    const at::Tensor& gradient = leaf.grad();
+    local.shown.gradients[p] = gradient.defined() ? in_parameter_order(gradient, leaf) : at::Tensor();
+  }
+}
+
+void OptimizerCore::reduce_own(Local& local, const GradientReduction& reduction) {
+  const at::NoGradGuard no_grad;
+  local.newly_sparse.clear();
+  local.bad_parameter = local.bad_replica = -1;
+  std::vector<GradientKind> kinds(local.touched.size(), GradientKind::None);
+  for (std::size_t p = 0; p < kinds.size(); ++p) {
+    if (group_of_[p] >= 0) kinds[p] = reduction.kind_of(p);
+    local.touched[p] = kinds[p] != GradientKind::None;
+    if (kinds[p] == GradientKind::Sparse && !whole_[p]) local.newly_sparse.push_back(static_cast<int>(p));
+  }
+  if (!local.newly_sparse.empty()) return;  // every replica sees the same and comes back after the shards have changed
+  const auto& shard = shards_[static_cast<std::size_t>(local.replica)];
+  for (std::size_t s = 0; s < shard.size(); ++s) {
+    const auto p = static_cast<std::size_t>(shard[s].parameter);
+    local.reduced[s] = at::Tensor();
+    if (kinds[p] == GradientKind::None) continue;
+    if (kinds[p] == GradientKind::Sparse) {
+      local.reduced[s] = reduction.reduce_sparse(p);
+    } else {
+      at::Tensor& mine = local.shown.gradients[p];
+      at::Tensor target = mine.defined() ? mine : at::empty_like(module_->parameters()[p].leaves[0].data());
+      reduction.reduce(shard[s], target);
+      local.reduced[s] = target;
+    }
+    if (not_finite_ != NotFinite::Ignore && local.bad_parameter < 0) {
+      const bool sparse = kinds[p] == GradientKind::Sparse;
+      if (is_finite(sparse ? local.reduced[s]._values() : slice_of(local.reduced[s], shard[s]))) continue;
+      local.bad_parameter = static_cast<int>(p);
+      const int other = reduction.first_not_finite(shard[s], local.replica);
+      local.bad_replica = other >= 0 ? other : local.replica;
+    }
+  }
+}
+
+/// The tensor on which clipping and the inner optimizer act.
+at::Tensor OptimizerCore::gradient_of(const Local& local, std::size_t s) const {
+  const at::Tensor& whole = local.reduced[s];
+  const Segment& segment = shards_[static_cast<std::size_t>(local.replica)][s];
+  return whole_[static_cast<std::size_t>(segment.parameter)] ? whole : slice_of(whole, segment);
+}
+
+void OptimizerCore::copy_options(Local& local) {
+  for (std::size_t g = 0; g < groups_.size(); ++g) local.inner->param_groups()[g].set_options(groups_[g].options->clone());
+}
+
+void OptimizerCore::update_own(Local& local) {
+  try {
+    const at::NoGradGuard no_grad;
+    copy_options(local);
+    for (std::size_t s = 0; s < local.segments.size(); ++s) {
+      if (local.reduced[s].defined()) local.segments[s].mutable_grad() = gradient_of(local, s);
+    }
+    local.inner->step();
+    for (std::size_t s = 0; s < local.segments.size(); ++s) {
+      if (local.reduced[s].defined()) local.segments[s].mutable_grad().reset();
+      local.reduced[s].reset();
+    }
+  } catch (const std::exception& e) {
+    const std::lock_guard lock(torn_mutex_);
+    torn_ = e.what();
+    torn_step_ = local.steps;
+    torn_flag_.store(true, std::memory_order_release);
+    throw;
+  }
+}
+
+/// Leaves share memory but not version counters: each replica marks its own as changed, so that a backward through values
+/// from before the update raises as it does in LibTorch.
+void OptimizerCore::finish_step(Local& local) {
+  const auto& parameters = module_->parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (local.touched[p]) parameters[p].leaves[static_cast<std::size_t>(local.replica)].unsafeGetTensorImpl()->bump_version();
+  }
+  ++local.steps;
+  local.is_reduced = false;
+  zero_grad();
+}
+
+void OptimizerCore::zero_grad() {
+  Local& local = local_here("zero_grad");
+  const auto& parameters = module_->parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (group_of_[p] < 0) continue;
+    at::Tensor leaf = parameters[p].leaves[static_cast<std::size_t>(local.replica)];
+    leaf.mutable_grad().reset();
+    local.shown.gradients[p].reset();
+  }
+  local.is_reduced = false;
+  for (auto& gradient : local.reduced) gradient.reset();
+}
+
+/// Parameters with sparse gradients go to one replica as a whole. All replicas have agreed on which; replica 0 does it.
+void OptimizerCore::take_over_sparse(Local& local) {
+  const std::vector<int> parameters = local.newly_sparse;
+  const auto act = [&] {
+    for (const int p : parameters) {
+      const auto index = static_cast<std::size_t>(p);
+      for (std::size_t r = 0; r < locals_.size(); ++r) {
+        Local& other = *locals_[r];
+        auto& group = other.inner->param_groups()[static_cast<std::size_t>(group_of_[index])].params();
+        for (std::size_t s = 0; s < shards_[r].size();) {
+          if (shards_[r][s].parameter != p) {
+            ++s;
+            continue;
+          }
+          const at::Tensor segment = other.segments[s];
+          if (other.inner->state().count(segment.unsafeGetTensorImpl()) != 0) {
+            throw Unimplemented(errors::kOptimizer, {.what = str("the gradient of '", module_->parameters()[index].name, "' became sparse after dense steps"),
+                                                     .help = "use Embedding with sparse(true) from the first step on"});
+          }
+          std::erase_if(group, [&](const at::Tensor& tensor) { return tensor.is_same(segment); });
+          shards_[r].erase(shards_[r].begin() + static_cast<std::ptrdiff_t>(s));
+          other.segments.erase(other.segments.begin() + static_cast<std::ptrdiff_t>(s));
+          other.reduced.pop_back();
+        }
+      }
+      whole_[index] = true;
+      const std::size_t owner = index % locals_.size();
+      Local& taker = *locals_[owner];
+      const at::Tensor& leaf = module_->parameters()[index].leaves[owner];
+      taker.segments.push_back(leaf.data());
+      taker.reduced.emplace_back();
+      shards_[owner].push_back({p, 0, leaf.numel()});
+      taker.inner->param_groups()[static_cast<std::size_t>(group_of_[index])].params().push_back(taker.segments.back());
+    }
+  };
+  local::Seat* seat = get_replica_context().seat();
+  seat ? seat->lead("sparse gradients", nullptr, act) : act();
+}
+
+void OptimizerCore::reduce_and(Local& local, ReduceOp op, FunctionRef<void()> then) {
+  if (local.steps == 0) module_->require_unchanged();
+  show_gradients(local);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    meet("gradients", &local.shown, [&] {
+      reduce_own(local, GradientReduction(shown_by_all(local.shown), op));
+      if (local.newly_sparse.empty()) then();
+    });
+    if (local.newly_sparse.empty()) return;
+    take_over_sparse(local);
+  }
+}
+
+void OptimizerCore::reduce_gradients(ReduceOp op) {
+  Local& local = local_here("reduce_gradients");
+  if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next reduction", "reduce_gradients");
+  reduce_and(local, op, [] {});
+  local.is_reduced = true;
+}
+
+void OptimizerCore::step() {
+  Local& local = local_here("step");
+  if (!local.is_reduced) throw_use("the gradients have not been reduced over replicas", "call reduce_gradients() before step(), or use minimize(loss)", "step");
+  meet("step", nullptr, [&] { update_own(local); });
+  finish_step(local);
+}
+
+double OptimizerCore::clip_global_norm(double max_norm) {
+  Local& local = local_here("clip_global_norm");
+  if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_global_norm");
+  const double norm = global_norm(local);
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor < 1.0) scale_gradients(factor);
+  return norm;
+}
+
+double OptimizerCore::global_norm(Local& local) {
+  const at::NoGradGuard no_grad;
+  const auto& shard = shards_[static_cast<std::size_t>(local.replica)];
+  for (std::size_t s = 0; s < shard.size(); ++s) {
+    const std::size_t first = first_block_[static_cast<std::size_t>(shard[s].parameter)];
+    double* sums = block_sums_.data() + first + static_cast<std::size_t>(shard[s].begin / kShardBlock);
+    const auto blocks = static_cast<std::size_t>((shard[s].end - shard[s].begin + kShardBlock - 1) / kShardBlock);
+    std::fill_n(sums, std::max<std::size_t>(blocks, 1), 0.0);
+    if (!local.reduced[s].defined()) continue;
+    const bool sparse = local.reduced[s].is_sparse();
+    const at::Tensor values = sparse ? local.reduced[s]._values().reshape({-1}) : slice_of(local.reduced[s], shard[s]);
+    sum_squares_in_blocks(values, sums, sparse ? 1 : blocks);
+  }
+  double norm = 0;
+  meet("clip_global_norm", nullptr, [&] { norm = std::sqrt(tree_sum(block_sums_)); });
+  return norm;
+}
+
+void OptimizerCore::clip_value(double limit) {
+  Local& local = local_here("clip_value");
+  if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_value");
+  const at::NoGradGuard no_grad;
+  for (std::size_t s = 0; s < local.reduced.size(); ++s) {
+    if (!local.reduced[s].defined()) continue;
+    at::Tensor gradient = local.reduced[s].is_sparse() ? local.reduced[s]._values() : gradient_of(local, s);
+    gradient.clamp_(-limit, limit);
+  }
+}
+
+void OptimizerCore::scale_gradients(double factor) {
+  Local& local = local_here("scale_gradients");
+  const at::NoGradGuard no_grad;
+  for (std::size_t s = 0; s < local.reduced.size(); ++s) {
+    if (local.reduced[s].defined()) gradient_of(local, s).mul_(factor);
+  }
+}
+
+bool OptimizerCore::gradients_are_finite() {
+  Local& local = local_here("gradients_are_finite");
+  bool mine = true;
+  for (std::size_t s = 0; s < local.reduced.size() && mine; ++s) {
+    if (!local.reduced[s].defined()) continue;
+    mine = is_finite(local.reduced[s].is_sparse() ? local.reduced[s]._values() : gradient_of(local, s));
+  }
+  bool all = true;
+  meet("gradients_are_finite", &mine, [&] {
+    for (const bool* theirs : shown_by_all(mine)) all = all && *theirs;
+  });
+  return all;
+}
+
+/// False when the step is to be skipped; throws when the policy says so. Every replica comes to the same answer.
+bool OptimizerCore::check_finite(Local& local) {
+  struct Verdict {
+    int parameter, replica;
+  } const mine{local.bad_parameter, local.bad_replica};
+  Verdict first{-1, -1};
+  meet("finite check", &mine, [&] {
+    for (const Verdict* theirs : shown_by_all(mine)) {
+      if (theirs->parameter >= 0 && (first.parameter < 0 || theirs->parameter < first.parameter)) first = *theirs;
+    }
+  });
+  if (first.parameter < 0) return true;
+  if (not_finite_ == NotFinite::SkipStep) return false;
+  const std::string& name = module_->parameters()[static_cast<std::size_t>(first.parameter)].name;
+  zero_grad();
+  throw FailedPrecondition(errors::kNotFinite, {.what = str("the gradient of '", name, "' holds NaN or infinity"),
+                                                .where = str("step ", local.steps, ", from replica ", first.replica),
+                                                .seen = "the weights have not been changed",
+                                                .help = "lower the learning rate or clip; NotFinite::SkipStep leaves such steps out"});
+}
+
+bool OptimizerCore::minimize(const at::Tensor& loss) {
+  Local& local = local_here("minimize");
+  backward(loss);
+  if (++local.accumulated < accumulate_) return false;
+  local.accumulated = 0;
+  if (!max_norm_ && !value_limit_ && not_finite_ == NotFinite::Ignore) {
+    // Nothing to decide between sum and update: each segment is updated right where it was summed.
+    reduce_and(local, reduce_op_, [&] { update_own(local); });
+    finish_step(local);
+    return true;
+  }
+  reduce_gradients(reduce_op_);
+  if (not_finite_ != NotFinite::Ignore && !check_finite(local)) {
+    ++local.skipped;
+    zero_grad();
+    return false;
+  }
+  if (max_norm_) clip_global_norm(*max_norm_);
+  if (value_limit_) clip_value(*value_limit_);
+  step();
+  return true;
+}
+
+void OptimizerCore::set_clip_global_norm(std::optional<double> max_norm) {
+  if (max_norm && !(*max_norm > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", *max_norm)});
+  max_norm_ = max_norm;
+}
+
+void OptimizerCore::set_clip_value(std::optional<double> limit) {
+  if (limit && !(*limit > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", *limit)});
+  value_limit_ = limit;
+}
+
+void OptimizerCore::set_accumulate(int calls) {
+  if (calls < 1) throw InvalidArgument(errors::kBadOption, {.what = str("cannot accumulate over ", calls, " calls"), .help = "use 1 or more"});
+  accumulate_ = calls;
+}
+
+torch::optim::OptimizerOptions& OptimizerCore::options(std::size_t group) {
+  if (group >= groups_.size()) {
+    throw InvalidArgument(errors::kBadOption, {.what = str("there is no parameter group ", group), .seen = counted(static_cast<int>(groups_.size()), "group")});
+  }
+  return *groups_[group].options;
+}
+
+std::int64_t OptimizerCore::steps() const { return locals_[0]->steps; }
+std::int64_t OptimizerCore::skipped_steps() const { return locals_[0]->skipped; }
+torch::optim::Optimizer& OptimizerCore::inner(std::size_t replica) { return *locals_.at(replica)->inner; }
+const std::vector<at::Tensor>& OptimizerCore::segments(std::size_t replica) const { return locals_.at(replica)->segments; }
+
+}  // namespace lockstep

@@ -1,0 +1,116 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/base/function_ref.h"
+#include "lockstep/comm/reduce_op.h"
+#include "lockstep/nn/gradient_reduction.h"
+#include "lockstep/nn/module_core.h"
+#include "lockstep/nn/shard_plan.h"
+
+namespace lockstep {
+
+/// What to do when a reduced gradient holds NaN or infinity.
+enum class NotFinite {
+  Ignore,    ///< as LibTorch does. The default: looking costs a pass over the gradients and a meeting per step
+  Raise,     ///< an error that names parameter and replica; nothing has been changed
+  SkipStep,  ///< leave the weights as they are and go on
+};
+
+/// The part of MirroredOptimizer that knows no optimizer class.
+///
+/// Each replica owns segments of the parameters (shard_plan.h) and an inner optimizer over them. A step: all replicas have
+/// finished backward; each adds up the gradients of its segments and updates them; all have finished updating. Whatever can
+/// fail comes before the update.
+class LOCKSTEP_EXPORT OptimizerCore {
+ public:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+  using InnerFactory = std::function<std::unique_ptr<torch::optim::Optimizer>(const Groups&)>;
+
+  struct Group {
+    std::vector<int> parameters;  ///< indices into the module's parameters
+    std::unique_ptr<torch::optim::OptimizerOptions> options;
+  };
+
+  OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise);
+  ~OptimizerCore();
+
+  bool minimize(const at::Tensor& loss);
+  void backward(const at::Tensor& loss);
+  void reduce_gradients(ReduceOp op);
+  double clip_global_norm(double max_norm);
+  void clip_value(double limit);
+  void scale_gradients(double factor);
+  bool gradients_are_finite();
+  void step();
+  void zero_grad();
+
+  void set_reduce_op(ReduceOp op) { reduce_op_ = op; }
+  void set_clip_global_norm(std::optional<double> max_norm);
+  void set_clip_value(std::optional<double> limit);
+  void set_not_finite(NotFinite policy) { not_finite_ = policy; }
+  void set_accumulate(int calls);
+
+  std::size_t group_count() const { return groups_.size(); }
+  torch::optim::OptimizerOptions& options(std::size_t group);
+  std::int64_t steps() const;
+  std::int64_t skipped_steps() const;
+  const ShardPlan& shards() const { return shards_; }
+  const std::shared_ptr<ModuleCore>& module() const { return module_; }
+  torch::optim::Optimizer& inner(std::size_t replica);
+  /// The 1-D views (whole parameters: the parameters) that `inner(replica)` updates, in the order of `shards()[replica]`.
+  const std::vector<at::Tensor>& segments(std::size_t replica) const;
+
+ private:
+  struct Local;
+
+  Local& local_here(const char* operation);
+  void require_usable(const char* operation) const;
+  void build_shards();
+  void show_gradients(Local& local);
+  /// Reduces the own segments once everybody shows gradients, then calls `then` before the replicas part.
+  void reduce_and(Local& local, ReduceOp op, FunctionRef<void()> then);
+  void reduce_own(Local& local, const GradientReduction& reduction);
+  void take_over_sparse(Local& local);
+  at::Tensor gradient_of(const Local& local, std::size_t s) const;
+  bool check_finite(Local& local);
+  double global_norm(Local& local);
+  void copy_options(Local& local);
+  void update_own(Local& local);
+  void finish_step(Local& local);
+
+  std::shared_ptr<ModuleCore> module_;
+  std::vector<Group> groups_;
+  InnerFactory make_inner_;
+  bool elementwise_;
+  std::vector<bool> whole_;      ///< per parameter: updated as one, by one replica
+  std::vector<int> group_of_;    ///< per parameter; -1: not optimized
+  ShardPlan shards_;
+  std::vector<std::unique_ptr<Local>> locals_;
+
+  ReduceOp reduce_op_ = ReduceOp::Sum;
+  std::optional<double> max_norm_;
+  std::optional<double> value_limit_;
+  NotFinite not_finite_ = NotFinite::Ignore;
+  int accumulate_ = 1;
+  std::vector<double> block_sums_;        ///< one per block of every parameter, written by its owner
+  std::vector<std::size_t> first_block_;  ///< per parameter
+
+  // Set when an update failed half-way: the weights cannot be trusted any more.
+  std::atomic<bool> torn_flag_{false};
+  mutable std::mutex torn_mutex_;
+  std::string torn_;
+  std::int64_t torn_step_ = 0;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,53 @@
+#include "lockstep/nn/shard_plan.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep {
+
+ShardPlan plan_shards(const std::vector<ShardedParameter>& parameters, int replicas, std::int64_t block) {
+  if (replicas < 1 || block < 1) {
+    throw InvalidArgument(errors::kBadOption, {.what = str("cannot cut parameters for ", replicas, " replicas in blocks of ", block)});
+  }
+  const auto blocks_of = [&](const ShardedParameter& parameter) { return (parameter.elements + block - 1) / block; };
+  std::int64_t all_blocks = 0;
+  for (const auto& parameter : parameters) all_blocks += parameter.whole ? 0 : blocks_of(parameter);
+
+  ShardPlan plan(static_cast<std::size_t>(replicas));
+  std::int64_t first_block = 0;
+  int next_owner = 0;
+  for (std::size_t i = 0; i < parameters.size(); ++i) {
+    const auto& parameter = parameters[i];
+    const int index = static_cast<int>(i);
+    if (parameter.whole) {
+      plan[static_cast<std::size_t>(next_owner)].push_back({index, 0, parameter.elements});
+      next_owner = (next_owner + 1) % replicas;
+      continue;
+    }
+    const std::int64_t blocks = blocks_of(parameter);
+    for (int r = 0; r < replicas; ++r) {
+      const std::int64_t from = std::clamp(all_blocks * r / replicas, first_block, first_block + blocks) - first_block;
+      const std::int64_t to = std::clamp(all_blocks * (r + 1) / replicas, first_block, first_block + blocks) - first_block;
+      if (from < to) plan[static_cast<std::size_t>(r)].push_back({index, from * block, std::min(to * block, parameter.elements)});
+    }
+    first_block += blocks;
+  }
+  return plan;
+}
+
+std::string to_string(const ShardPlan& plan, const std::vector<ShardedParameter>& parameters) {
+  std::string text;
+  for (std::size_t r = 0; r < plan.size(); ++r) {
+    text += str("replica ", r, ":");
+    for (const auto& segment : plan[r]) {
+      const bool all = segment.begin == 0 && segment.end == parameters[static_cast<std::size_t>(segment.parameter)].elements;
+      text += all ? str(" #", segment.parameter) : str(" #", segment.parameter, "[", segment.begin, "..", segment.end, ")");
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+
+namespace lockstep {
+
+/// Who updates what. Each replica owns some elements of the parameters: it adds up their gradients and updates them for
+/// all, since replicas on one device share the parameters' memory.
+
+/// Elements [begin, end) of one parameter, in the order of its memory.
+struct Segment {
+  int parameter = 0;
+  std::int64_t begin = 0;
+  std::int64_t end = 0;
+
+  bool operator==(const Segment&) const = default;
+};
+
+struct ShardedParameter {
+  std::int64_t elements = 0;
+  bool whole = false;  ///< must not be cut: its update looks at all elements together
+};
+
+/// Shards are cut at multiples of this many elements from a parameter's start, and sums over elements are made in blocks of
+/// the same size: no cut ever goes through a block, so such sums have the same bits for every number of replicas.
+inline constexpr std::int64_t kShardBlock = 4096;
+
+using ShardPlan = std::vector<std::vector<Segment>>;  ///< per replica, in order of parameters
+
+/// Cuts the parameters into one contiguous stretch of blocks per replica, equal to within a block; whole ones are dealt in
+/// turn. Every element is in exactly one segment.
+LOCKSTEP_EXPORT ShardPlan plan_shards(const std::vector<ShardedParameter>& parameters, int replicas, std::int64_t block = kShardBlock);
+
+/// "replica 0: #0[0..4096) #1" and so on, one line per replica.
+LOCKSTEP_EXPORT std::string to_string(const ShardPlan& plan, const std::vector<ShardedParameter>& parameters);
+
+}  // namespace lockstep
