@@ -3,7 +3,6 @@
 #include <bit>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -17,9 +16,6 @@ namespace {
 // finds it in the first-level cache.
 constexpr std::size_t kBlockBytes = 4096;
 
-// Up to this many inputs are added in registers, in one pass.
-constexpr int kWidest = 8;
-
 // What an element is: how it lies in memory (`Stored`), how many the code takes at once (a `Lane`), how lanes are
 // added, and for floating types how they are divided.
 
@@ -27,8 +23,8 @@ template <class Float>
 struct FloatElement {
   using Stored = Float;
   using Lane = Float;
-  static constexpr std::size_t kLane = 1;
   using Scale = Float;
+  static constexpr std::size_t kLane = 1;
   static Lane add(Lane a, Lane b) { return a + b; }
   static Lane multiply(Lane a, Scale scale) { return a * scale; }
   static Lane divide(Lane a, Scale scale) { return a / scale; }
@@ -47,8 +43,8 @@ template <class Format>
 struct HalfElement {
   using Stored = std::uint16_t;
   using Lane = detail::Half8;
-  static constexpr std::size_t kLane = 8;
   using Scale = float;
+  static constexpr std::size_t kLane = 8;
 
   static Lane add(Lane a, Lane b) {
     const auto x = Format::widen(a);
@@ -138,11 +134,11 @@ void sum_in_registers(const void* const* inputs, std::size_t offset, StoredOf<El
   });
 }
 
-// out[0, n) = the tree over elements [offset, offset + n) of the inputs; n is at most a block.
+// out[0, n) = the tree over elements [offset, offset + n) of the inputs; n is at most a block. Up to eight inputs are
+// added in registers in one pass, more by way of partial sums.
 template <class Element>
 void sum_block(const void* const* inputs, int count, std::size_t offset, StoredOf<Element>* out, std::size_t n) {
   using Stored = StoredOf<Element>;
-  static_assert(kWidest == 8);
   switch (count) {
     case 1: {
       const auto* from = static_cast<const Stored*>(inputs[0]) + offset;
