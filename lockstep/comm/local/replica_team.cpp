@@ -267,17 +267,26 @@ void Seat::lead(const char* name, const void* payload, FunctionRef<void()> act, 
   const std::uint32_t shown = arrive(name, payload);
   if (replica_ == 0) {
     await_all(shown, deadline);
-    check_names();
-    throw_if_late(shown);
-    act();  // if it throws, this replica fails and the others see that instead of the arrival below
-    // Waiting for the others keeps names and payloads in place until everybody has left the meeting.
+    std::exception_ptr error;
+    try {
+      check_names();
+      throw_if_late(shown);
+      act();
+    } catch (...) {
+      error = std::current_exception();
+      frame_->failed_meeting.store(std::uint64_t{shown} + 1, std::memory_order_seq_cst);
+    }
+    // Waiting for the others keeps names and payloads in place until everybody has left the meeting; after a failure too,
+    // because a program may catch it on every replica and go on.
     await_all(arrive(name, payload), Deadline::never());
+    if (error) std::rethrow_exception(error);
   } else {
     await_leader(shown);
     const bool same_operation = std::strcmp(meeting_of(0), name) == 0;
+    const bool failed = frame_->failed_meeting.load(std::memory_order_seq_cst) == std::uint64_t{shown} + 1;
     arrive(name, payload);
-    // Replica 0 came for something else and raises that error itself.
-    if (!same_operation) throw ReplicaUnwound();
+    // Replica 0 failed, or came for something else, and raises that error itself.
+    if (!same_operation || failed) throw ReplicaUnwound();
   }
 }
 
@@ -287,21 +296,23 @@ void Seat::await_leader(std::uint32_t meeting) {
   int stopped = -1;
   enum class News { None, Acted, Job, Broken } news = News::None;
   const auto has_news = [&] {
+    news = News::None;
+    // Without everybody replica 0 has not acted, even if it is further on because its program caught the error.
+    for (int k = 1; k < size() && news == News::None; ++k) {
+      const Progress other = progress_of(frame_->slots[k]);
+      if (other.run != frame_->run || !other.has_stopped() || other.has_reached(meeting)) continue;
+      stopped = k;
+      news = News::Broken;
+    }
+    if (news == News::Broken) return true;
     const Progress leader = progress_of(frame_->slots[0]);
     if (leader.run == frame_->run && leader.has_reached(acted)) {
       news = News::Acted;
     } else if (team_->has_new_job(replica_)) {
       news = News::Job;
-    } else {
-      news = News::None;
-      for (int k = 0; k < size() && news == News::None; ++k) {
-        const Progress other = k == 0 ? leader : progress_of(frame_->slots[k]);
-        const bool gone = other.run == frame_->run && other.has_stopped();
-        if (gone && (k == 0 || !other.has_reached(meeting))) {
-          stopped = k;
-          news = News::Broken;
-        }
-      }
+    } else if (leader.run == frame_->run && leader.has_stopped()) {
+      stopped = 0;
+      news = News::Broken;
     }
     return news != News::None;
   };

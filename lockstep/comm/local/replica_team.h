@@ -77,7 +77,8 @@ struct alignas(128) Slot {
 struct Frame {
   Slot* slots = nullptr;
   std::uint32_t run = 0;
-  std::atomic<std::uint64_t> late_meeting{0};  ///< 1 + the meeting that outlasted its deadline; 0 = none
+  std::atomic<std::uint64_t> late_meeting{0};    ///< 1 + the meeting that outlasted its deadline; 0 = none
+  std::atomic<std::uint64_t> failed_meeting{0};  ///< 1 + the last meeting whose `act` threw; 0 = none
 };
 
 }  // namespace detail
@@ -94,7 +95,7 @@ class Seat {
   void exchange(const char* name, const void* payload, FunctionRef<void()> work, const Deadline& deadline = Deadline::never());
 
   /// Everybody arrives with `payload`; replica 0 then calls `act` while the others wait, and may write into their
-  /// payloads. Only replica 0's `act` is used.
+  /// payloads. Only replica 0's `act` is used. What it throws is thrown by replica 0, and ReplicaUnwound by the others.
   void lead(const char* name, const void* payload, FunctionRef<void()> act, const Deadline& deadline = Deadline::never());
 
   const void* payload_of(int replica) const { return frame_->slots[replica].payload; }

@@ -122,6 +122,26 @@ TEST_P(ReplicaTeamTest, AFailureInLeadReachesTheCallerAndUnwindsAll) {
   EXPECT_EQ(unwound, team.size() - 1);
 }
 
+TEST_P(ReplicaTeamTest, ReplicasThatCatchAFailedMeetingStayInStep) {
+  const auto failure = team.run([&](Seat& seat) {
+    for (int round = 0; round < 200; ++round) {
+      bool failed = false;
+      try {
+        seat.lead("merge", nullptr, [] { throw std::runtime_error("caught everywhere"); });
+      } catch (const std::exception&) {
+        failed = true;
+      }
+      EXPECT_TRUE(failed) << "replica " << seat.replica() << " took a failed meeting for a good one";
+      int mine = seat.replica();
+      seat.lead("merge", &mine, [&] {
+        for (int k = 0; k < seat.size(); ++k) ++*const_cast<int*>(static_cast<const int*>(seat.payload_of(k)));
+      });
+      EXPECT_EQ(mine, seat.replica() + 1);
+    }
+  });
+  EXPECT_FALSE(failure) << message_of(failure);
+}
+
 TEST_P(ReplicaTeamTest, AFailureInANestedRunIsTheLeadersToHandle) {
   ASSERT_FALSE(team.run([&](Seat& seat) {
     seat.lead("merge", nullptr, [&] {
@@ -163,6 +183,25 @@ TEST_P(SeveralReplicasTest, DifferentMeetingsAreReportedAndNobodyHangs) {
         EXPECT_NE(message_of(failure).find("different operations"), std::string::npos) << message_of(failure);
       }
     }
+  }
+}
+
+TEST_P(SeveralReplicasTest, ALeaderThatGoesOnWithoutAnEndedReplicaLeadsNobodyAstray) {
+  for (int round = 0; round < 200; ++round) {
+    std::atomic<int> led{0};
+    const auto failure = team.run([&](Seat& seat) {
+      if (seat.replica() == seat.size() - 1) return;
+      for (int attempt = 0; attempt < 2; ++attempt) {
+        try {
+          seat.lead("merge", nullptr, [&] { FAIL() << "a meeting without everybody"; });
+          ++led;
+        } catch (const std::exception&) {
+          if (attempt == 1 || seat.replica() != 0) throw;
+        }
+      }
+    });
+    EXPECT_TRUE(failure);
+    EXPECT_EQ(led, 0);
   }
 }
 
