@@ -34,7 +34,12 @@ ContextGuard::ContextGuard(Strategy& strategy, ReplicaContext* replica, int comp
   top = &entry_;
 }
 
-ContextGuard::~ContextGuard() { top = entry_.below; }
+// Scopes are objects, which may end in any order: each takes out its own entry.
+ContextGuard::~ContextGuard() {
+  ContextEntry** link = &top;
+  while (*link != nullptr && *link != &entry_) link = &(*link)->below;
+  if (*link != nullptr) *link = entry_.below;
+}
 
 void require_cross_replica(const Strategy& strategy, const char* operation) {
   if (top == nullptr || (top->strategy == &strategy && top->replica == nullptr)) return;
