@@ -63,23 +63,54 @@ class SingleThreadedBackward {
   bool outer_;
 };
 
-/// LibTorch's number of threads for operations called by this thread. Changing it is slow, so it is done once.
-class CallerThreads {
- public:
-  explicit CallerThreads(int threads) : thread_(std::this_thread::get_id()), before_(at::get_num_threads()) { apply(threads); }
-  ~CallerThreads() {
-    if (std::this_thread::get_id() == thread_) apply(before_);
-  }
-  CallerThreads(const CallerThreads&) = delete;
-  CallerThreads& operator=(const CallerThreads&) = delete;
+void set_threads(int threads) {
+  if (at::get_num_threads() != threads) at::set_num_threads(threads);
+}
 
-  static void apply(int threads) {
-    if (at::get_num_threads() != threads) at::set_num_threads(threads);
+/// Autocast remembers the weights it has cast, per thread. After the run they may change, so it must not remember them.
+struct ForgetCasts {
+  ~ForgetCasts() {
+    if (at::autocast::is_autocast_enabled(at::kCPU)) at::autocast::clear_cache();
   }
+};
+
+/// LibTorch's number of threads for operations called by this thread, until the end of the block.
+class ThreadsInRun {
+ public:
+  explicit ThreadsInRun(int threads) : before_(at::get_num_threads()) { set_threads(threads); }
+  ~ThreadsInRun() { set_threads(before_); }
+  ThreadsInRun(const ThreadsInRun&) = delete;
+  ThreadsInRun& operator=(const ThreadsInRun&) = delete;
 
  private:
-  std::thread::id thread_;
   int before_;
+};
+
+/// Changing the number of threads is slow, so the thread that makes a strategy keeps that strategy's number between its
+/// runs. Strategies may end in any order: the last one of a thread restores what was there before the first.
+class ThreadsOfMaker {
+ public:
+  explicit ThreadsOfMaker(int threads) : maker_(&this_thread()) {
+    if (maker_->strategies++ == 0) maker_->before = at::get_num_threads();
+    set_threads(threads);
+  }
+  ~ThreadsOfMaker() {
+    if (maker_ == &this_thread() && --maker_->strategies == 0) set_threads(maker_->before);
+  }
+  ThreadsOfMaker(const ThreadsOfMaker&) = delete;
+  ThreadsOfMaker& operator=(const ThreadsOfMaker&) = delete;
+
+ private:
+  struct Maker {
+    int strategies = 0;
+    int before = 0;
+  };
+  static Maker& this_thread() {
+    thread_local Maker maker;
+    return maker;
+  }
+
+  Maker* maker_;  ///< only looked into on its own thread
 };
 
 }  // namespace
@@ -89,7 +120,7 @@ class MirroredStrategy::Engine {
   Engine(const MirroredOptions& options, int replicas)
       : threads(plan_threads(options, replicas)),
         seed(options.seed.value_or(shared_generator_seed())),
-        caller_threads(threads),
+        threads_of_maker(threads),
         team({.size = replicas, .on_thread_start = [count = threads](int replica) { prepare_thread(replica, count); }, .spin = plan_spin(replicas)}) {
     for (int k = 0; k < replicas; ++k) generators.push_back(at::detail::createCPUGenerator(replica_seed(seed, k)));
   }
@@ -97,12 +128,12 @@ class MirroredStrategy::Engine {
   static void prepare_thread(int replica, int count) {
     pthread_setname_np(pthread_self(), str("lockstep-", replica).c_str());
     at::init_num_threads();
-    CallerThreads::apply(count);
+    set_threads(count);
   }
 
   int threads;
   std::uint64_t seed;
-  CallerThreads caller_threads;
+  ThreadsOfMaker threads_of_maker;
   std::vector<at::Generator> generators;
   local::ReplicaTeam team;
 };
@@ -123,6 +154,7 @@ int MirroredStrategy::intra_op_threads() const { return engine_->threads; }
 std::uint64_t MirroredStrategy::seed() const { return engine_->seed; }
 
 void MirroredStrategy::run_replicas(FunctionRef<void(ReplicaContext&)> body) {
+  const ThreadsInRun threads(engine_->threads);
   const at::ThreadLocalState callers_state;
   const std::uint64_t shared_seed = shared_generator_seed();
   const auto failure = engine_->team.run([&](local::Seat& seat) {
@@ -131,8 +163,8 @@ void MirroredStrategy::run_replicas(FunctionRef<void(ReplicaContext&)> body) {
     if (k > 0) inherited.emplace(callers_state);
     const SingleThreadedBackward own_thread;
     const GeneratorScope own_numbers(&engine_->generators[static_cast<std::size_t>(k)]);
+    const ForgetCasts at_the_end;
     enter_replica(k, &seat, body);
-    if (at::autocast::is_autocast_enabled(at::kCPU)) at::autocast::clear_cache();
   });
   if (failure) raise_failure(failure->replica, failure->error);
   if (shared_generator_seed() != shared_seed) {
