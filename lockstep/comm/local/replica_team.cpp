@@ -169,6 +169,12 @@ std::uint32_t Seat::arrive(const char* name, const void* payload) {
   Slot& slot = frame_->slots[replica_];
   slot.payload = payload;
   slot.meeting_name = name;
+  return arrive_again();
+}
+
+// The second arrival of a meeting shows nothing new: others may still be reading what the first one showed.
+std::uint32_t Seat::arrive_again() {
+  Slot& slot = frame_->slots[replica_];
   Progress mine = progress_of(slot);
   mine.meetings = (mine.meetings + 1) & Progress::kMeetingMask;
   team_->publish(mine.pack(), slot);
@@ -252,7 +258,7 @@ void Seat::exchange(const char* name, const void* payload, FunctionRef<void()> w
   } catch (...) {
     error = std::current_exception();
   }
-  const std::uint32_t worked = arrive(name, payload);
+  const std::uint32_t worked = arrive_again();
   await_all(worked, Deadline::never());
   if (error) std::rethrow_exception(error);
   throw_if_late(shown);
@@ -278,13 +284,13 @@ void Seat::lead(const char* name, const void* payload, FunctionRef<void()> act, 
     }
     // Waiting for the others keeps names and payloads in place until everybody has left the meeting; after a failure too,
     // because a program may catch it on every replica and go on.
-    await_all(arrive(name, payload), Deadline::never());
+    await_all(arrive_again(), Deadline::never());
     if (error) std::rethrow_exception(error);
   } else {
     await_leader(shown);
     const bool same_operation = std::strcmp(meeting_of(0), name) == 0;
     const bool failed = frame_->failed_meeting.load(std::memory_order_seq_cst) == std::uint64_t{shown} + 1;
-    arrive(name, payload);
+    arrive_again();
     // Replica 0 failed, or came for something else, and raises that error itself.
     if (!same_operation || failed) throw ReplicaUnwound();
   }

@@ -107,6 +107,7 @@ class Seat {
   Seat(ReplicaTeam& team, detail::Frame& frame, int replica) : team_(&team), frame_(&frame), replica_(replica) {}
 
   std::uint32_t arrive(const char* name, const void* payload);
+  std::uint32_t arrive_again();
   void await_all(std::uint32_t meeting, const Deadline& deadline);
   void await_leader(std::uint32_t meeting);
   void check_names() const;
