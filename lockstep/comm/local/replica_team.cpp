@@ -1,5 +1,7 @@
 #include "lockstep/comm/local/replica_team.h"
 
+#include <sched.h>
+
 #include <cstring>
 #include <utility>
 
@@ -26,7 +28,7 @@ ReplicaTeam::ReplicaTeam(Options options) : options_(std::move(options)), event_
   if (options_.size < 1) {
     throw InvalidArgument(errors::kBadOption, {.what = str("a team needs at least one replica, not ", options_.size)});
   }
-  served_.resize(static_cast<std::size_t>(options_.size));
+  workers_ = std::make_unique<Worker[]>(static_cast<std::size_t>(options_.size));
   levels_.push_back(std::make_unique<Slot[]>(static_cast<std::size_t>(options_.size)));
   threads_.reserve(static_cast<std::size_t>(options_.size - 1));
   for (int replica = 1; replica < options_.size; ++replica) threads_.emplace_back([this, replica] { thread_main(replica); });
@@ -42,18 +44,38 @@ ReplicaTeam::~ReplicaTeam() {
 void ReplicaTeam::thread_main(int replica) {
   if (options_.on_thread_start) options_.on_thread_start(replica);
   while (true) {
-    event_.wait([&] { return has_new_job(replica); }, Deadline::never());
+    wait(replica, [&] { return has_new_job(replica); }, Deadline::never());
     if (job_body_ == nullptr) return;
     serve_next_job(replica);
   }
 }
 
 bool ReplicaTeam::has_new_job(int replica) const {
-  return job_number_.load(std::memory_order_seq_cst) != served_[static_cast<std::size_t>(replica)].job;
+  return job_number_.load(std::memory_order_seq_cst) != workers_[replica].served_job;
+}
+
+// Written only when it changes, so that the cache line stays with all who read it.
+void ReplicaTeam::note_core(int replica) {
+  std::atomic<int>& noted = workers_[replica].core;
+  const int core = sched_getcpu();
+  if (noted.load(std::memory_order_relaxed) != core) noted.store(core, std::memory_order_relaxed);
+}
+
+/// On a busy machine the scheduler puts replicas on one core. A replica that spins there keeps the others from coming.
+bool ReplicaTeam::shares_core(int replica) const {
+  const int core = sched_getcpu();
+  for (int k = 0; k < size(); ++k) {
+    if (k != replica && workers_[k].core.load(std::memory_order_relaxed) == core) return true;
+  }
+  return false;
+}
+
+bool ReplicaTeam::wait(int replica, FunctionRef<bool()> ready, const Deadline& deadline) {
+  return event_.wait(ready, [&] { return shares_core(replica); }, deadline);
 }
 
 void ReplicaTeam::serve_next_job(int replica) {
-  served_[static_cast<std::size_t>(replica)].job = job_number_.load(std::memory_order_seq_cst);
+  workers_[replica].served_job = job_number_.load(std::memory_order_seq_cst);
   run_replica(*job_body_, *job_frame_, replica);
 }
 
@@ -65,6 +87,7 @@ void ReplicaTeam::publish(std::uint64_t word, Slot& slot) {
 void ReplicaTeam::run_replica(const Body& body, Frame& frame, int replica) {
   Slot& slot = frame.slots[replica];
   slot.error = nullptr;
+  note_core(replica);
   // Until this store the slot belongs to an earlier run, which others read as "not there yet".
   slot.progress.store(Progress{.run = frame.run}.pack(), std::memory_order_seq_cst);
   Seat seat(*this, frame, replica);
@@ -135,7 +158,7 @@ std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
     }
     return -1;
   };
-  wait_naming_missing([&] { return missing() < 0; },
+  wait_naming_missing(0, [&] { return missing() < 0; },
                       [&] { return str("replica ", missing(), " to end its function; a replica cannot be interrupted in user code"); });
 
   std::optional<ReplicaFailure> first;
@@ -152,10 +175,10 @@ std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
   return first;
 }
 
-void ReplicaTeam::wait_naming_missing(FunctionRef<bool()> ready, FunctionRef<std::string()> describe) {
+void ReplicaTeam::wait_naming_missing(int replica, FunctionRef<bool()> ready, FunctionRef<std::string()> describe) {
   auto slice = options_.name_after;
   auto waited = std::chrono::milliseconds::zero();
-  while (!event_.wait(ready, Deadline::after(slice))) {
+  while (!wait(replica, ready, Deadline::after(slice))) {
     waited += slice;
     log_warning(str("waiting for ", std::chrono::duration<double>(waited).count(), " s for ", describe()));
     slice *= 2;
@@ -169,6 +192,7 @@ std::uint32_t Seat::arrive(const char* name, const void* payload) {
   Slot& slot = frame_->slots[replica_];
   slot.payload = payload;
   slot.meeting_name = name;
+  team_->note_core(replica_);
   return arrive_again();
 }
 
@@ -201,12 +225,12 @@ void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
   const auto describe = [&] {
     return str("replica ", missing, " to reach ", frame_->slots[replica_].meeting_name, " #", meeting, " (replica ", replica_, " is there)");
   };
-  if (!deadline.is_never() && !team_->event_.wait(decided, deadline)) {
+  if (!deadline.is_never() && !team_->wait(replica_, decided, deadline)) {
     // The others may be about to read what this replica shows, so it stays; all of them leave with the error together.
     frame_->late_meeting.store(std::uint64_t{meeting} + 1, std::memory_order_seq_cst);
     log(Severity::Error, str("deadline exceeded while waiting for ", describe()));
   }
-  team_->wait_naming_missing(decided, describe);
+  team_->wait_naming_missing(replica_, decided, describe);
   if (stopped >= 0) throw_unequal(stopped);
 }
 
@@ -323,7 +347,7 @@ void Seat::await_leader(std::uint32_t meeting) {
     return news != News::None;
   };
   while (true) {
-    team_->wait_naming_missing(has_news, [&] { return str("replica 0 to finish ", frame_->slots[replica_].meeting_name, " #", meeting); });
+    team_->wait_naming_missing(replica_, has_news, [&] { return str("replica 0 to finish ", frame_->slots[replica_].meeting_name, " #", meeting); });
     if (news == News::Acted) return;
     if (news == News::Broken) throw_unequal(stopped);
     team_->serve_next_job(replica_);

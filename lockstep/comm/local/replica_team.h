@@ -150,8 +150,11 @@ class ReplicaTeam {
   void serve_next_job(int replica);
   void run_replica(const Body& body, detail::Frame& frame, int replica);
   void publish(std::uint64_t word, detail::Slot& slot);
-  void wait_naming_missing(FunctionRef<bool()> ready, FunctionRef<std::string()> describe);
+  bool wait(int replica, FunctionRef<bool()> ready, const Deadline& deadline);
+  void wait_naming_missing(int replica, FunctionRef<bool()> ready, FunctionRef<std::string()> describe);
   bool has_new_job(int replica) const;
+  void note_core(int replica);
+  bool shares_core(int replica) const;
   std::optional<ReplicaFailure> collect(detail::Frame& frame);
 
   Options options_;
@@ -161,10 +164,11 @@ class ReplicaTeam {
   const Body* job_body_ = nullptr;
   detail::Frame* job_frame_ = nullptr;
   std::atomic<std::uint32_t> job_number_{0};
-  struct alignas(128) Served {
-    std::uint32_t job = 0;
+  struct alignas(128) Worker {
+    std::uint32_t served_job = 0;  ///< touched by the replica's own thread only
+    std::atomic<int> core{-1};     ///< where it was last seen running
   };
-  std::vector<Served> served_;  ///< per replica: the last job it took; touched by its own thread only
+  std::unique_ptr<Worker[]> workers_;
 
   std::vector<std::unique_ptr<detail::Slot[]>> levels_;  ///< slots by depth of nesting, kept for the next run
   std::atomic<std::thread::id> caller_{};                ///< the thread inside `run`; none = idle

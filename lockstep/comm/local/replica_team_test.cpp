@@ -1,8 +1,10 @@
 #include "lockstep/comm/local/replica_team.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <atomic>
+#include <ctime>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -262,6 +264,37 @@ TEST(ReplicaTeam, NamesTheReplicaThatIsWaitedFor) {
   }
   set_log_sink({});
   EXPECT_NE(lines.find("replica 1 to reach all_reduce"), std::string::npos) << lines;
+}
+
+/// Keeps the calling thread, and the threads it starts meanwhile, on one core.
+class OneCore {
+ public:
+  OneCore() {
+    sched_getaffinity(0, sizeof(outer_), &outer_);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    CPU_SET(sched_getcpu(), &one);
+    sched_setaffinity(0, sizeof(one), &one);
+  }
+  ~OneCore() { sched_setaffinity(0, sizeof(outer_), &outer_); }
+  OneCore(const OneCore&) = delete;
+  OneCore& operator=(const OneCore&) = delete;
+
+ private:
+  cpu_set_t outer_{};
+};
+
+TEST(ReplicaTeam, ReplicasOnOneCoreSleepInsteadOfSpinning) {
+  constexpr int kMeetings = 300;
+  const OneCore one_core;
+  ReplicaTeam team({.size = 2, .spin = 1h});
+  const std::clock_t start = std::clock();
+  ASSERT_FALSE(team.run([](Seat& seat) {
+    for (int i = 0; i < kMeetings; ++i) seat.exchange("meet", nullptr, [] {});
+  }));
+  // Whoever spins uses up its slice of the core, a millisecond or more, at every meeting.
+  const double seconds = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
+  EXPECT_LT(seconds, kMeetings * 500e-6);
 }
 
 TEST(ReplicaTeam, RefusesAnEmptyTeam) { EXPECT_THROW(ReplicaTeam({.size = 0}), InvalidArgument); }

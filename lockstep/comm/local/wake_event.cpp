@@ -34,16 +34,14 @@ void futex_wake_all(std::atomic<std::uint32_t>& word) {
 
 }  // namespace
 
-bool WakeEvent::wait(FunctionRef<bool()> ready, const Deadline& deadline) {
+bool WakeEvent::wait(FunctionRef<bool()> ready, FunctionRef<bool()> spinning_blocks, const Deadline& deadline) {
   if (ready()) return true;
-  if (spin_ > std::chrono::nanoseconds::zero()) {
-    const auto spin_end = Deadline::Clock::now() + spin_;
-    do {
-      for (int i = 0; i < 32; ++i) {
-        relax();
-        if (ready()) return true;
-      }
-    } while (Deadline::Clock::now() < spin_end);
+  const auto spin_end = Deadline::Clock::now() + spin_;
+  while (!spinning_blocks() && Deadline::Clock::now() < spin_end) {
+    for (int i = 0; i < 32; ++i) {
+      relax();
+      if (ready()) return true;
+    }
   }
   return sleep(ready, deadline);
 }

@@ -18,8 +18,9 @@ class WakeEvent {
  public:
   explicit WakeEvent(std::chrono::nanoseconds spin) : spin_(spin) {}
 
-  /// Returns true as soon as `ready()` does, false when the deadline passes first.
-  bool wait(FunctionRef<bool()> ready, const Deadline& deadline);
+  /// Returns true as soon as `ready()` does, false when the deadline passes first. While `spinning_blocks()`, because
+  /// those who are waited for need this thread's core, the waiter does not spin.
+  bool wait(FunctionRef<bool()> ready, FunctionRef<bool()> spinning_blocks, const Deadline& deadline);
 
   /// Call after having changed what waiters look at.
   void announce() {
