@@ -45,14 +45,18 @@ class DistributedValues {
 
   std::size_t size() const { return components_.size(); }
 
-  /// Component k; InvalidArgument if there is none.
-  const T& operator[](std::size_t k) const {
+  /// Component k, by value where this is a temporary; InvalidArgument if there is none.
+  const T& operator[](std::size_t k) const& {
     check(k);
     return components_[k];
   }
-  T& operator[](std::size_t k) {
+  T& operator[](std::size_t k) & {
     check(k);
     return components_[k];
+  }
+  T operator[](std::size_t k) && {
+    check(k);
+    return std::move(components_[k]);
   }
 
   auto begin() const { return components_.begin(); }
@@ -60,7 +64,8 @@ class DistributedValues {
   auto begin() { return components_.begin(); }
   auto end() { return components_.end(); }
 
-  const container_type& values() const { return components_; }
+  const container_type& values() const& { return components_; }
+  container_type values() && { return std::move(components_); }
 
   /// Moves the components out.
   std::vector<T> release() && {
@@ -82,6 +87,7 @@ class DistributedValues {
   const T& get() const& { return (*this)[Self<T>::chosen(size())]; }
   T get() && { return std::move((*this)[Self<T>::chosen(size())]); }
 
+  /// As get(). The reference is into this object: of a temporary take a copy, `T x = strategy.run(...)`.
   operator const T&() const { return get(); }
 
  private:

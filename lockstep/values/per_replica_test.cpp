@@ -68,6 +68,17 @@ TEST(PerReplica, HoldsOneComponentPerReplica) {
   EXPECT_EQ(std::move(value).release(), (std::vector{1, 5}));
 }
 
+TEST(PerReplica, ComponentsOfATemporaryOutliveIt) {
+  const std::string text(100, 'x');
+  const auto make = [&] { return PerReplica<std::string>({text}); };
+  const std::string& component = make()[0];
+  const std::vector<std::string>& components = make().values();
+  const std::string& own = make().get();
+  EXPECT_EQ(component, text);
+  EXPECT_EQ(components[0], text);
+  EXPECT_EQ(own, text);
+}
+
 TEST(PerReplica, AMissingComponentIsAnError) {
   const PerReplica<int> value({1, 2});
   const std::string message = message_of([&] { value[2]; });
@@ -115,8 +126,7 @@ TEST(PerReplica, HoldsBoolsThatCanBeReferredTo) {
   PerReplica<bool> value({true, false});
   bool& second = value[1];
   second = true;
-  const bool& converted = value.map([](bool b) { return b; })[1];
-  EXPECT_TRUE(converted);
+  EXPECT_TRUE(value.map([](bool b) { return b; })[1]);
   EXPECT_EQ(std::move(value).release(), (std::vector<bool>{true, true}));
 }
 
