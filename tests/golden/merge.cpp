@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <mutex>
 
 #include "lockstep/base/text.h"
@@ -32,6 +33,10 @@ Nest reduced(Strategy& strategy, ReduceOp op, const Nest& value) {
   return map_typed(value, [&](const auto& typed) { return strategy.reduce(op, typed); });
 }
 
+constexpr const char* kMerges[] = {"reduce_sum",       "reduce_mean", "return_args",      "reverse", "first",
+                                   "constant",         "none",        "count_components", "raise",   "describe_args",
+                                   "nested_run_square"};
+
 /// What a merge function makes of its arguments. They arrive as TensorFlow regroups them: what is the same on all
 /// replicas is plain.
 Nest merge(const std::string& name, Strategy& strategy, const Nest& args) {
@@ -58,12 +63,22 @@ Nest merge(const std::string& name, Strategy& strategy, const Nest& args) {
   unknown_value("merge function", name);
 }
 
+/// Names are checked before anything runs: a replica may fail before it comes to an unknown one.
+std::vector<std::string> read_merges(const json& names) {
+  for (const json& name : names) {
+    if (std::find(std::begin(kMerges), std::end(kMerges), name) == std::end(kMerges))
+      unknown_value("merge function", name);
+  }
+  return names;
+}
+
 class Program {
  public:
   explicit Program(const Case& given)
-      : strategy_(strategy_for(given)), merges_(given["merges"]), raise_in_(given.data.value("raise_in_replica", -1)) {
-    merges_of_others_ =
-        given.has("merges_of_others") ? given["merges_of_others"].get<std::vector<std::string>>() : merges_;
+      : strategy_(strategy_for(given)),
+        merges_(read_merges(given["merges"])),
+        raise_in_(given.data.value("raise_in_replica", -1)) {
+    merges_of_others_ = given.has("merges_of_others") ? read_merges(given["merges_of_others"]) : merges_;
     if (merges_of_others_.size() != merges_.size()) unknown_value("merges_of_others", given["merges_of_others"]);
     if (given.has("merge_count")) merge_count_ = given["merge_count"].get<std::vector<std::size_t>>();
     if (const json& factor = given["after_multiply"]; !factor.is_null()) after_multiply_ = factor;
