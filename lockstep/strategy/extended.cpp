@@ -16,8 +16,9 @@ Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const PerReplica<a
 Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const Mirrored<at::Tensor>& value, const Destinations& destinations,
                                                  const CommunicationOptions&) {
   detail::require_cross_replica(strategy_, "reduce_to");
-  const Devices to = destinations.resolve(strategy_);
-  return strategy_.cross_device_ops().broadcast(strategy_.reduce(op, value), to);
+  destinations.resolve(strategy_);
+  strategy_.reduce(op, value);  // refuses SUM
+  return value;
 }
 
 Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const at::Tensor& value, const Destinations& destinations,
@@ -58,6 +59,15 @@ std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op,
 Mirrored<at::Tensor> StrategyExtended::broadcast_to(const at::Tensor& tensor, const Destinations& destinations) {
   detail::require_cross_replica(strategy_, "broadcast_to");
   return strategy_.cross_device_ops().broadcast(tensor, destinations.resolve(strategy_));
+}
+
+Mirrored<IndexedSlices> StrategyExtended::broadcast_to(const IndexedSlices& rows, const Destinations& destinations) {
+  check_indexed_slices(rows, "broadcast_to");
+  const auto values = broadcast_to(rows.values, destinations);
+  const auto indices = broadcast_to(rows.indices, destinations);
+  return Mirrored<IndexedSlices>::generate(values.size(), [&](std::size_t k) {
+    return IndexedSlices{.values = values[k], .indices = indices[k], .dense_shape = rows.dense_shape};
+  });
 }
 
 c10::Scalar StrategyExtended::broadcast_to(const c10::Scalar& number, const Destinations& destinations) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/GradMode.h>
+
 #include <mutex>
 #include <unordered_map>
 
@@ -38,6 +40,7 @@ class LOCKSTEP_EXPORT StrategyExtended {
 
   /// One copy per destination device.
   Mirrored<at::Tensor> broadcast_to(const at::Tensor& tensor, const Destinations& destinations);
+  Mirrored<IndexedSlices> broadcast_to(const IndexedSlices& rows, const Destinations& destinations);
   /// A number has no device: it comes back as it is.
   c10::Scalar broadcast_to(const c10::Scalar& number, const Destinations& destinations);
 
@@ -111,6 +114,7 @@ auto StrategyExtended::update_each(std::size_t count, F&& f) {
   using Result = std::decay_t<std::invoke_result_t<F&, int>>;
   const auto call = [&](std::size_t k) -> Result {
     detail::ContextGuard update(strategy_, nullptr, static_cast<int>(k));
+    const c10::AutoGradMode no_grad(false);
     return f(static_cast<int>(k));
   };
   if constexpr (std::is_void_v<Result>) {

@@ -107,6 +107,9 @@ class LOCKSTEP_EXPORT Strategy {
     return lockstep::local_results(value, num_local_replicas());
   }
 
+  /// The components of a variable.
+  const std::vector<at::Tensor>& local_results(const Variable& variable) const { return variable.values(); }
+
   /// A distributed variable; the same as constructing one inside `scope()`.
   Variable make_variable(const at::Tensor& initial_value, VariableOptions options = {});
 

@@ -313,6 +313,10 @@ at::Tensor Variable::read() const {
 }
 
 Variable::operator at::Tensor() const {
+  // A mirrored variable is one value wherever it is used, inside another strategy's scope too.
+  const auto* top = detail::current_context();
+  const bool elsewhere = top != nullptr && is_distributed() && top->strategy != &impl_->strategy();
+  if (elsewhere && !impl_->is_sync_on_read()) return values()[0];
   const bool synchronise = sync_on_read_scopes > 0 && is_distributed() && impl_->is_sync_on_read() &&
                            detail::variable_context(impl_->strategy(), "read") == VariableContext::Replica;
   return synchronise ? synchronised_in_replica(*impl_) : read();

@@ -157,11 +157,10 @@ std::string canonical_variable_name(std::string_view name) {
   if (name.empty()) return "Variable";
   std::string result;
   for (std::size_t i = 0; i < name.size();) {
-    std::size_t digits = i + 1;
-    while (digits < name.size() && std::isdigit(static_cast<unsigned char>(name[digits]))) ++digits;
-    const bool numbered = name[i] == '_' && digits > i + 1 && (digits == name.size() || name[digits] == '/');
+    const bool numbered = name[i] == '_' && i + 1 < name.size() && std::isdigit(static_cast<unsigned char>(name[i + 1])) &&
+                          (i + 2 == name.size() || name[i + 2] == '/');
     if (numbered) {
-      i = digits;
+      i += 2;
     } else {
       result += name[i++];
     }

@@ -159,6 +159,8 @@ std::string StructureTraits<Nest>::describe(const Nest& nest) {
       [](double) -> std::string { return "float"; },
       [](const Nest::Object& object) -> std::string { return object.label; },
       [](const Nest::Variable&) -> std::string { return "variable"; },
+      // Dense and sparse gradients of one parameter may meet in a reduction.
+      [](const IndexedSlices&) { return type_name<at::Tensor>(); },
       [](const Nest::Container& container) {
         return bracketed(container, "", texts(container.items, describe), detail::join_parts);
       },
@@ -202,6 +204,26 @@ std::vector<Nest> StructureTraits<Nest>::local_results(const Nest& nest, int rep
   std::vector<Nest> results;
   for (int k = 0; k < replicas; ++k) results.push_back(select(nest, k));
   return results;
+}
+
+Nest unflatten_reducible(const Nest& like, std::vector<ReducibleLeaf> leaves) {
+  std::size_t next = 0;
+  auto replace = [&](const auto& leaf) -> Nest {
+    using T = std::remove_cvref_t<decltype(leaf)>;
+    if (next == leaves.size()) return leaf;
+    ReducibleLeaf& reduced = leaves[next++];
+    if constexpr (std::is_same_v<T, at::Tensor> || std::is_same_v<T, IndexedSlices>) {
+      return std::visit([](auto& value) { return Nest(std::move(value)); }, reduced);
+    } else {
+      T number = leaf;
+      detail::from_reducible(std::move(reduced), number, Path());
+      return number;
+    }
+  };
+  const std::size_t given = leaves.size();
+  Nest result = StructureTraits<Nest>::map(replace, like);
+  detail::check_leaf_count(next, given);
+  return result;
 }
 
 }  // namespace lockstep

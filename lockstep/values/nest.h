@@ -14,6 +14,7 @@
 
 #include "lockstep/base/export.h"
 #include "lockstep/values/indexed_slices.h"
+#include "lockstep/values/reducible.h"
 #include "lockstep/values/structure.h"
 
 namespace lockstep {
@@ -148,6 +149,9 @@ LOCKSTEP_EXPORT bool same_object(const Nest& a, const Nest& b);
 ///
 ///     regroup({Nest::list({1, "a"}), Nest::list({2, "a"})});  // [PerReplica(1, 2), 'a']
 LOCKSTEP_EXPORT Nest regroup(const std::vector<Nest>& per_replica, bool always_wrap = false);
+
+/// As for other structures; a leaf may also change between a tensor and sparse rows.
+LOCKSTEP_EXPORT Nest unflatten_reducible(const Nest& like, std::vector<ReducibleLeaf> leaves);
 
 /// A Nest is a structure like any other, one that can hold distributed values.
 template <>

@@ -26,7 +26,7 @@ class PerReplica : public DistributedValues<PerReplica, T> {
   friend DistributedValues<PerReplica, T>;
 
   static std::size_t chosen(std::size_t size) {
-    const int current = current_component();
+    const int current = in_update() ? -1 : current_component();
     if (current >= 0 && static_cast<std::size_t>(current) < size) return static_cast<std::size_t>(current);
     if (size != 1) detail::throw_not_inside_replica(size);
     return 0;
