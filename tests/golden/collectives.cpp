@@ -34,12 +34,16 @@ json gradients_in_every_replica(Strategy& strategy, const Case& given, F&& colle
       values, coefficients));
 }
 
+/// A collective is called for its result or for its gradient.
+void require_method(const Case& given, const char* name) {
+  if (given["method"] != name && given["method"] != "gradient") unknown_value("method", given["method"]);
+}
+
 template <class F>
-json run_collective(const Case& given, const char* plain_method, F&& collective) {
+json run_collective(const Case& given, F&& collective) {
   Strategy& strategy = strategy_for(given);
-  if (given["method"] == plain_method) return in_every_replica(strategy, given["value"], collective);
-  if (given["method"] != "gradient") unknown_value("method", given["method"]);
-  return gradients_in_every_replica(strategy, given, collective);
+  if (given["method"] == "gradient") return gradients_in_every_replica(strategy, given, collective);
+  return in_every_replica(strategy, given["value"], collective);
 }
 
 }  // namespace
@@ -47,17 +51,18 @@ json run_collective(const Case& given, const char* plain_method, F&& collective)
 json run_all_reduce(const Case& given) {
   given.allow_inputs(
       {"method", "reduce_op", "value", "coefficients", "bytes_per_pack", "cross_device_ops", "num_packs", "rounding"});
+  require_method(given, "all_reduce");
   const ReduceOp op = parse_reduce_op(given["reduce_op"].get<std::string>());
   const CommunicationOptions options{.bytes_per_pack = given.data.value("bytes_per_pack", 0)};
-  return run_collective(given, "all_reduce", [&](ReplicaContext& replica, const auto& mine) {
-    return replica.all_reduce(op, mine, options);
-  });
+  return run_collective(
+      given, [&](ReplicaContext& replica, const auto& mine) { return replica.all_reduce(op, mine, options); });
 }
 
 json run_all_gather(const Case& given) {
   given.allow_inputs({"method", "axis", "value", "coefficients", "cross_device_ops"});
+  require_method(given, "all_gather");
   const std::int64_t axis = given["axis"];
-  return run_collective(given, "all_gather",
+  return run_collective(given,
                         [&](ReplicaContext& replica, const auto& mine) { return replica.all_gather(mine, axis); });
 }
 

@@ -40,10 +40,11 @@ Nest run_reduce_to(const Case& given, ReduceOp op, Strategy& strategy) {
 
 json run_reduce(const Case& given) {
   given.allow_inputs({"method", "reduce_op", "axis", "axis_container", "value", "destinations", "rounding"});
+  const json& method = given["method"];
+  if (method != "reduce" && method != "reduce_to") unknown_value("method", method);
   const ReduceOp op = parse_reduce_op(given["reduce_op"].get<std::string>());
   Strategy& strategy = strategy_for(given);
-  if (given["method"] == "reduce_to") return {{"value", write(run_reduce_to(given, op, strategy))}};
-  if (given["method"] != "reduce") unknown_value("method", given["method"]);
+  if (method == "reduce_to") return {{"value", write(run_reduce_to(given, op, strategy))}};
   const Axis axis = read_axis(given["axis"]);
   return {{"value", write(map_typed_or_variable(given["value"], strategy,
                                                 [&](const auto& typed) { return strategy.reduce(op, typed, axis); }))}};
