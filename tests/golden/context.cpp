@@ -3,7 +3,6 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 
-#include "lockstep/base/text.h"
 #include "tests/golden/areas.h"
 #include "tests/golden/session.h"
 

@@ -1,10 +1,9 @@
 #include "tests/golden/json_value.h"
 
-#include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "lockstep/base/text.h"

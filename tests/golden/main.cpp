@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <iostream>
+#include <map>
 
 #include "lockstep/base/text.h"
 #include "tests/golden/areas.h"
