@@ -11,6 +11,8 @@
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_module.h"
 #include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/schedules.h"
+#include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/extended.h"

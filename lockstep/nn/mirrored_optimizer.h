@@ -8,8 +8,10 @@
 #include <torch/optim/sgd.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/mirrored_module.h"
 #include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/optimizer_state.h"
 
 namespace lockstep {
 
@@ -52,6 +54,9 @@ class MirroredOptimizer {
   /// Returns whether the weights were updated: false inside an `accumulate` window and for skipped steps.
   bool minimize(const at::Tensor& loss) { return core_->minimize(loss); }
 
+  /// The same for half precision: scales the loss, and leaves the step out where that made gradients infinite.
+  bool minimize(const at::Tensor& loss, GradScaler& scaler) { return core_->minimize(loss, &scaler); }
+
   void backward(const at::Tensor& loss) { core_->backward(loss); }
   void reduce_gradients(ReduceOp op = ReduceOp::Sum) { core_->reduce_gradients(op); }
   /// Shortens all reduced gradients together to at most `max_norm`; returns their norm before.
@@ -79,6 +84,10 @@ class MirroredOptimizer {
   std::size_t group_count() const { return core_->group_count(); }
   std::int64_t steps() const { return core_->steps(); }  ///< applied updates
   std::int64_t skipped_steps() const { return core_->skipped_steps(); }
+
+  /// What the optimizer remembers, by parameter name; the same for every number of replicas. Outside of run.
+  OptimizerState state() const { return detail::read_state(*core_, &OptimizerStateTraits<Opt>::read); }
+  void load_state(const OptimizerState& state) { detail::write_state(*core_, state, &OptimizerStateTraits<Opt>::write); }
 
   const std::shared_ptr<OptimizerCore>& core() const { return core_; }
 

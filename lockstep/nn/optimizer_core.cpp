@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/block_norm.h"
+#include "lockstep/nn/grad_scaler.h"
 #include "lockstep/strategy/replica_context.h"
 
 namespace lockstep {
@@ -406,19 +407,29 @@ bool OptimizerCore::check_finite(Local& local) {
                                                 .help = "lower the learning rate or clip; NotFinite::SkipStep leaves such steps out"});
 }
 
-bool OptimizerCore::minimize(const at::Tensor& loss) {
+bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   Local& local = local_here("minimize");
-  backward(loss);
+  backward(scaler ? scaler->scaled(loss) : loss);
   if (++local.accumulated < accumulate_) return false;
   local.accumulated = 0;
-  if (!max_norm_ && !value_limit_ && not_finite_ == NotFinite::Ignore) {
+  if (!max_norm_ && !value_limit_ && not_finite_ == NotFinite::Ignore && !scaler) {
     // Nothing to decide between sum and update: each segment is updated right where it was summed.
     reduce_and(local, reduce_op_, [&] { update_own(local); });
     finish_step(local);
     return true;
   }
   reduce_gradients(reduce_op_);
-  if (not_finite_ != NotFinite::Ignore && !check_finite(local)) {
+  if (scaler) {
+    const double scale = scaler->scale();
+    const bool finite = gradients_are_finite();
+    scaler->update(finite);
+    if (!finite) {
+      ++local.skipped;
+      zero_grad();
+      return false;
+    }
+    scale_gradients(1.0 / scale);
+  } else if (not_finite_ != NotFinite::Ignore && !check_finite(local)) {
     ++local.skipped;
     zero_grad();
     return false;

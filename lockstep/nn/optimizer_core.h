@@ -20,6 +20,8 @@
 
 namespace lockstep {
 
+class GradScaler;
+
 /// What to do when a reduced gradient holds NaN or infinity.
 enum class NotFinite {
   Ignore,    ///< as LibTorch does. The default: looking costs a pass over the gradients and a meeting per step
@@ -45,7 +47,7 @@ class LOCKSTEP_EXPORT OptimizerCore {
   OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise);
   ~OptimizerCore();
 
-  bool minimize(const at::Tensor& loss);
+  bool minimize(const at::Tensor& loss, GradScaler* scaler = nullptr);
   void backward(const at::Tensor& loss);
   void reduce_gradients(ReduceOp op);
   double clip_global_norm(double max_norm);

@@ -1,0 +1,51 @@
+#include "lockstep/nn/grad_scaler.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep {
+namespace {
+
+void require_scale(double scale) {
+  if (std::isfinite(scale) && scale > 0) return;
+  throw InvalidArgument(errors::kNotFinite, {.what = str("a loss scale must be positive and finite, not ", scale), .where = "GradScaler"});
+}
+
+}  // namespace
+
+GradScaler::GradScaler(Strategy& strategy, GradScalerOptions options) : options_(options), states_(static_cast<std::size_t>(strategy.num_local_replicas())) {
+  require_scale(options_.initial_scale);
+  if (!(options_.growth >= 1) || !(options_.backoff > 0 && options_.backoff < 1) || options_.growth_interval < 1) {
+    throw InvalidArgument(errors::kBadOption, {.what = "a GradScaler grows by at least 1, backs off by less than 1 and waits at least one step"});
+  }
+  restore({.scale = options_.initial_scale});
+}
+
+GradScaler::State& GradScaler::here() {
+  const auto k = static_cast<std::size_t>(std::max(0, current_component()));
+  return states_.at(k).state;
+}
+
+at::Tensor GradScaler::scaled(const at::Tensor& loss) const { return loss.mul(scale()); }
+
+double GradScaler::scale() const { return const_cast<GradScaler*>(this)->here().scale; }
+
+void GradScaler::update(bool was_finite) {
+  State& state = here();
+  if (!was_finite) {
+    state = {.scale = std::max(state.scale * options_.backoff, std::numeric_limits<double>::min())};
+  } else if (++state.good_steps == options_.growth_interval) {
+    const double grown = state.scale * options_.growth;
+    state = {.scale = std::isfinite(grown) ? grown : state.scale};
+  }
+}
+
+void GradScaler::restore(const State& state) {
+  require_scale(state.scale);
+  for (auto& own : states_) own.state = state;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+struct GradScalerOptions {
+  double initial_scale = 65536.0;
+  double growth = 2.0;              ///< after `growth_interval` good steps
+  double backoff = 0.5;             ///< after a step with infinities
+  std::int64_t growth_interval = 2000;
+};
+
+/// Keeps small gradients of half precision from vanishing: the loss is multiplied by a large scale, the reduced gradients are
+/// divided by it, and a step whose gradients have become infinite is left out and the scale lowered. All replicas agree.
+///
+///     ls::GradScaler scaler(strategy);
+///     strategy.run([&](...) { optimizer.minimize(loss, scaler); }, batch);
+class LOCKSTEP_EXPORT GradScaler {
+ public:
+  explicit GradScaler(Strategy& strategy, GradScalerOptions options = {});
+
+  /// The loss times the scale; for use inside `run`.
+  at::Tensor scaled(const at::Tensor& loss) const;
+  double scale() const;
+  /// Tells the scaler how a step went, once per replica. Called by `minimize`.
+  void update(bool was_finite);
+
+  /// All there is to save and restore.
+  struct State {
+    double scale = 0;
+    std::int64_t good_steps = 0;
+
+    bool operator==(const State&) const = default;
+  };
+  State state() const { return states_[0].state; }
+  void restore(const State& state);
+
+ private:
+  /// One per replica: each changes its own, and all change alike.
+  struct alignas(128) Own {
+    State state;
+  };
+  State& here();
+
+  GradScalerOptions options_;
+  std::vector<Own> states_;
+};
+
+}  // namespace lockstep

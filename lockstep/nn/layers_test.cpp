@@ -1,0 +1,169 @@
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include "lockstep/base/logging.h"
+#include "lockstep/nn/grad_scaler.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+
+// Batch norm over replicas, scaled losses and saved optimizers.
+namespace lockstep {
+namespace {
+
+class Layers : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { set_log_severity(Severity::Warning); }
+};
+INSTANTIATE_TEST_SUITE_P(Replicas, Layers, testing::Values(1, 2, 3, 4));
+
+template <class Norm>
+struct NormNet : torch::nn::Module {
+  NormNet() : norm(3) { register_module("norm", norm); }
+  at::Tensor forward(const at::Tensor& x) { return norm->forward(x); }
+  Norm norm;
+};
+
+/// Rows of replica k of n: uneven, the last ones may have none.
+at::Tensor rows_of(const at::Tensor& all, int k, int n) {
+  const std::int64_t each = (all.size(0) + n - 1) / n + (n > 1 ? 1 : 0);
+  const std::int64_t begin = std::min(all.size(0), k * each);
+  return all.slice(0, begin, std::min(all.size(0), begin + each));
+}
+
+/// Output, gradients of input and weights, and running statistics equal those of one layer over the whole batch.
+template <class Norm>
+void expect_whole_batch_norm(int replicas, bool converted) {
+  torch::manual_seed(1);
+  const at::Tensor x = torch::randn({7, 3, 4, 5}, at::kDouble);
+  const at::Tensor outer = torch::randn({7, 3, 4, 5}, at::kDouble);
+  torch::nn::BatchNorm2d whole(3);
+  whole->to(at::kDouble);
+  MirroredStrategy strategy({.devices = cpus(replicas)});
+  auto model = strategy.make([] { return std::make_shared<NormNet<Norm>>(); });
+  model.to(at::kDouble);
+  for (std::size_t k = 0; k < model.size(); ++k) model.replica(k)->to(at::kDouble);
+  if (converted) {
+    EXPECT_EQ(nn::convert_sync_batch_norm(model), 1);
+  }
+  const at::Tensor whole_x = x.clone().requires_grad_();
+  const at::Tensor whole_y = whole->forward(whole_x);
+  whole_y.mul(outer).sum().backward();
+
+  const auto results = strategy.run([&] {
+    auto& replica = get_replica_context();
+    const int k = replica.replica_id_in_sync_group();
+    const int n = replica.num_replicas_in_sync();
+    const at::Tensor mine = rows_of(x, k, n).clone().requires_grad_();
+    const at::Tensor y = model->forward(mine);
+    y.mul(rows_of(outer, k, n)).sum().backward();
+    const at::Tensor weight_gradient = replica.all_reduce(ReduceOp::Sum, model->norm->weight.grad());
+    return std::vector<at::Tensor>{y.detach(), mine.grad(), weight_gradient, model->norm->running_mean, model->norm->running_var};
+  });
+  for (int k = 0; k < replicas; ++k) {
+    const auto& mine = results[static_cast<std::size_t>(k)];
+    EXPECT_TRUE(mine[0].allclose(rows_of(whole_y, k, replicas))) << "output of replica " << k;
+    EXPECT_TRUE(mine[1].allclose(rows_of(whole_x.grad(), k, replicas))) << "gradient of replica " << k;
+    EXPECT_TRUE(mine[2].allclose(whole->weight.grad())) << "gradient of the weights";
+    EXPECT_TRUE(mine[3].allclose(whole->running_mean)) << "running mean of replica " << k;
+    EXPECT_TRUE(mine[4].allclose(whole->running_var)) << "running variance of replica " << k;
+  }
+}
+
+TEST_P(Layers, SyncBatchNormSeesTheWholeBatch) { expect_whole_batch_norm<nn::SyncBatchNorm2d>(GetParam(), false); }
+TEST_P(Layers, ConvertedBatchNormSeesTheWholeBatch) { expect_whole_batch_norm<torch::nn::BatchNorm2d>(GetParam(), true); }
+
+TEST_P(Layers, BuffersAreAveragedOutsideOfReplicas) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto model = strategy.make([] { return std::make_shared<NormNet<torch::nn::BatchNorm2d>>(); });
+  strategy.run([&] {
+    const double value = get_replica_context().replica_id_in_sync_group() + 1.0;
+    model->forward(torch::full({2, 3, 1, 1}, value));
+  });
+  const auto mean_of = [&] {
+    for (const auto& [name, value] : model.named_buffers()) {
+      if (name == "norm.running_mean") return value[0].item<double>();
+    }
+    return -1.0;
+  };
+  const double expected = 0.1 * (GetParam() + 1) / 2.0;
+  EXPECT_NEAR(mean_of(), expected, 1e-6);
+  model.synchronize_buffers();
+  for (std::size_t k = 0; k < model.size(); ++k) EXPECT_NEAR(model.replica(k)->norm->running_mean[0].item<double>(), expected, 1e-6);
+}
+
+TEST_P(Layers, AScaledLossGivesTheSameStepsAndSkipsInfiniteOnes) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto plain = strategy.make([] { return torch::nn::Linear(4, 2); });
+  auto scaled = strategy.make([] { return torch::nn::Linear(4, 2); });
+  {
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < 2; ++i) scaled.parameters()[i].copy_(plain.parameters()[i]);
+  }
+  auto of_plain = strategy.make_optimizer<torch::optim::SGD>(plain, torch::optim::SGDOptions(0.1));
+  auto of_scaled = strategy.make_optimizer<torch::optim::SGD>(scaled, torch::optim::SGDOptions(0.1));
+  GradScaler scaler(strategy, {.initial_scale = 1024, .growth_interval = 3});
+  const at::Tensor x = torch::randn({5, 4});
+  for (int step = 0; step < 3; ++step) {
+    strategy.run([&] {
+      of_plain.minimize(plain->forward(x).square().mean());
+      EXPECT_TRUE(of_scaled.minimize(scaled->forward(x).square().mean(), scaler));
+    });
+  }
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(scaled.parameters()[i].allclose(plain.parameters()[i]));
+  EXPECT_EQ(scaler.scale(), 2048);
+  const at::Tensor before = scaled.parameters()[0].detach().clone();
+  strategy.run([&] {
+    const double last = get_replica_context().replica_id_in_sync_group() + 1 == get_replica_context().num_replicas_in_sync() ? INFINITY : 1.0;
+    EXPECT_FALSE(of_scaled.minimize(scaled->forward(x).sum().mul(last), scaler));
+  });
+  EXPECT_EQ(scaler.scale(), 1024);
+  EXPECT_TRUE(scaled.parameters()[0].equal(before));
+  EXPECT_THROW(GradScaler(strategy, {.initial_scale = INFINITY}), InvalidArgument);
+}
+
+/// Three steps, a save, three more; against a new optimizer that goes on from the save with another number of replicas.
+template <class Opt, class Options>
+void expect_resumable(int replicas, const Options& options) {
+  const auto step = [](MirroredStrategy& strategy, auto& model, auto& optimizer, int number) {
+    const at::Tensor x = torch::full({4, 100}, 0.01 * (number + 1), at::kDouble);
+    strategy.run([&] { optimizer.minimize(model->forward(x).square().sum().div(4.0 * get_replica_context().num_replicas_in_sync())); });
+  };
+  MirroredStrategy first({.devices = cpus(replicas), .seed = 3});
+  auto model = first.make([] { return torch::nn::Linear(100, 70); });
+  model.to(at::kDouble);
+  auto optimizer = first.make_optimizer<Opt>(model, options);
+  for (int s = 0; s < 3; ++s) step(first, model, optimizer, s);
+  const OptimizerState saved = optimizer.state();
+  ASSERT_EQ(saved.size(), 2u);
+
+  MirroredStrategy second({.devices = cpus(replicas % 4 + 1), .seed = 4});
+  auto resumed = second.make([] { return torch::nn::Linear(100, 70); });
+  resumed.to(at::kDouble);
+  {
+    const at::NoGradGuard no_grad;
+    for (std::size_t i = 0; i < 2; ++i) resumed.parameters()[i].copy_(model.parameters()[i]);
+  }
+  auto continued = second.make_optimizer<Opt>(resumed, options);
+  continued.load_state(saved);
+  for (int s = 3; s < 6; ++s) {
+    step(first, model, optimizer, s);
+    step(second, resumed, continued, s);
+  }
+  for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(resumed.parameters()[i].allclose(model.parameters()[i], 1e-10, 1e-12));
+  EXPECT_THROW(continued.load_state({}), InvalidArgument);
+}
+
+TEST_P(Layers, OptimizerStateByNameResumesOnAnotherNumberOfReplicas) {
+  expect_resumable<torch::optim::SGD>(GetParam(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  expect_resumable<torch::optim::Adam>(GetParam(), torch::optim::AdamOptions(0.01).amsgrad(true));
+  expect_resumable<torch::optim::AdamW>(GetParam(), torch::optim::AdamWOptions(0.01));
+  expect_resumable<torch::optim::RMSprop>(GetParam(), torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true));
+  expect_resumable<torch::optim::Adagrad>(GetParam(), torch::optim::AdagradOptions(0.01));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,88 @@
+#include "lockstep/nn/optimizer_state.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include "lockstep/base/text.h"
+#include "lockstep/nn/optimizer_core.h"
+
+namespace lockstep::detail {
+namespace {
+
+[[noreturn]] void throw_unfitting(const std::string& parameter, const std::string& what) {
+  throw InvalidArgument(errors::kOptimizer, {.what = str("the saved state of '", parameter, "' does not fit: ", what), .where = "load_state"});
+}
+
+at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
+
+}  // namespace
+
+at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, at::kLong); }
+
+std::int64_t number_of(const ParameterState& state, const char* key) {
+  const auto found = state.find(key);
+  if (found == state.end()) throw InvalidArgument(errors::kOptimizer, {.what = str("the saved state has no '", key, "'"), .where = "load_state"});
+  return found->second.item<std::int64_t>();
+}
+
+at::Tensor tensor_of(const ParameterState& state, const char* key) {
+  const auto found = state.find(key);
+  return found == state.end() ? at::Tensor() : found->second;
+}
+
+OptimizerState read_state(OptimizerCore& core, ReadState read) {
+  const at::NoGradGuard no_grad;
+  OptimizerState result;
+  const auto& parameters = core.module()->parameters();
+  for (std::size_t r = 0; r < core.shards().size(); ++r) {
+    const auto& states = core.inner(r).state();
+    for (std::size_t s = 0; s < core.shards()[r].size(); ++s) {
+      const Segment& segment = core.shards()[r][s];
+      const auto& parameter = parameters[static_cast<std::size_t>(segment.parameter)];
+      ParameterState& whole = result[parameter.name];
+      const auto found = states.find(core.segments(r)[s].unsafeGetTensorImpl());
+      if (found == states.end()) continue;
+      for (const auto& [key, part] : read(*found->second)) {
+        if (part.numel() != segment.end - segment.begin || part.dim() == 0) {
+          whole[key] = part.clone();
+          continue;
+        }
+        auto& target = whole[key];
+        if (!target.defined()) target = at::empty_like(parameter.leaves[0].data(), part.options()).zero_();
+        flat(target).slice(0, segment.begin, segment.end).copy_(part.reshape({-1}));
+      }
+    }
+  }
+  return result;
+}
+
+void write_state(OptimizerCore& core, const OptimizerState& state, WriteState write) {
+  const at::NoGradGuard no_grad;
+  const auto& parameters = core.module()->parameters();
+  for (std::size_t r = 0; r < core.shards().size(); ++r) {
+    auto& states = core.inner(r).state();
+    for (std::size_t s = 0; s < core.shards()[r].size(); ++s) {
+      const Segment& segment = core.shards()[r][s];
+      const auto& parameter = parameters[static_cast<std::size_t>(segment.parameter)];
+      const at::Tensor& target = core.segments(r)[s];
+      states.erase(target.unsafeGetTensorImpl());
+      const auto saved = state.find(parameter.name);
+      if (saved == state.end()) throw_unfitting(parameter.name, "it is missing");
+      if (saved->second.empty()) continue;
+      ParameterState part;
+      for (const auto& [key, value] : saved->second) {
+        if (value.dim() == 0 && parameter.leaves[0].dim() != 0) {
+          part[key] = value;
+          continue;
+        }
+        if (value.sizes() != parameter.leaves[0].sizes()) throw_unfitting(parameter.name, lockstep::str(key, " has shape ", value.sizes()));
+        at::Tensor ordered = at::empty_like(parameter.leaves[0].data(), value.options()).copy_(value);
+        part[key] = flat(ordered).slice(0, segment.begin, segment.end).clone().reshape(target.sizes());
+      }
+      states[target.unsafeGetTensorImpl()] = write(part);
+    }
+  }
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+
+#include "lockstep/base/export.h"
+
+// Learning rates over time. A schedule is a plain description; what changes is kept apart, so that it can be saved.
+//
+//     const CosineSchedule schedule{.base = 0.1, .warmup_steps = 500, .total_steps = 20'000};
+//     optimizer.set_learning_rate(schedule.rate(optimizer.steps()));   // outside of run, before each step
+namespace lockstep {
+
+/// The same rate for ever.
+struct ConstantSchedule {
+  double base = 0.1;
+
+  double rate(std::int64_t /*step*/) const { return base; }
+};
+
+/// Multiplied by `factor` every `every` steps.
+struct LOCKSTEP_EXPORT StepSchedule {
+  double base = 0.1;
+  std::int64_t every = 1000;
+  double factor = 0.1;
+
+  double rate(std::int64_t step) const;
+};
+
+/// Rises in a straight line for `warmup_steps`, then falls along half a cosine to `end` at `total_steps` and stays there.
+struct LOCKSTEP_EXPORT CosineSchedule {
+  double base = 0.1;
+  std::int64_t warmup_steps = 0;
+  std::int64_t total_steps = 10'000;
+  double end = 0.0;
+
+  double rate(std::int64_t step) const;
+};
+
+/// Multiplies the rate by `factor` when a metric has not improved for more than `patience` observations.
+struct LOCKSTEP_EXPORT PlateauSchedule {
+  double base = 0.1;
+  double factor = 0.1;
+  int patience = 10;
+  double threshold = 1e-4;  ///< an improvement must be larger than this, relative to the best
+  int cooldown = 0;         ///< observations after a reduction that do not count
+  double min_rate = 0.0;
+  bool larger_is_better = false;
+
+  /// What has been seen so far: all there is to save and restore.
+  struct State {
+    double rate = 0.0;  ///< 0: not begun
+    double best = 0.0;
+    int bad = 0;
+    int cooling = 0;
+
+    bool operator==(const State&) const = default;
+  };
+
+  /// Takes an observation in and returns the rate from now on.
+  double observe(State& state, double metric) const;
+};
+
+}  // namespace lockstep
