@@ -106,6 +106,25 @@ bool is_order_sensitive(const Case& given) {
   return given.has("rounding") && given.replicas() > 3 && !expects_error(given);
 }
 
+bool holds_integers(const json& value) {
+  if (value.is_object() && value.contains("dtype")) {
+    const std::string dtype = value["dtype"];
+    return dtype.find("int") != std::string::npos;
+  }
+  bool any = false;
+  if (value.is_structured()) {
+    for (const json& item : value) any = any || holds_integers(item);
+  }
+  return any;
+}
+
+/// The data marks Q32 for signed integers only; the rule is one for all.
+bool is_integer_mean_of_one_replica(const Case& given) {
+  if (!is_reduction(given) || expects_error(given) || given.replicas() != 1 || op_of(given) != ReduceOp::Mean) return false;
+  if (given.area() == "batch_reduce") return holds_integers(given["values"]);
+  return (given.area() == "all_reduce" || given["value"].contains("per_replica")) && holds_integers(given["value"]);
+}
+
 constexpr const char* kTreeOrder =
     "with four replicas and more the one order of summation is not the order of replicas";
 
@@ -134,6 +153,8 @@ const Rule kRules[] = {
      has_steps, our_steps},
     {Decided, "Q37", "negative axes count from the end", has_usable_negative_axis, our_gathering},
     {Decided, "Q40", "a number is converted to the variable's type", has_steps, our_steps},
+    {Decided, nullptr, "Q32: the MEAN of unsigned integers is floating too, whatever the number of replicas",
+     is_integer_mean_of_one_replica, our_reduction},
     {Order, nullptr, kTreeOrder, [](const Case& given) { return is_order_sensitive(given) && is_reduction(given); },
      our_reduction},
     {Order, nullptr, kTreeOrder, [](const Case& given) { return is_order_sensitive(given) && has_steps(given); },
