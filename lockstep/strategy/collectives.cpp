@@ -31,21 +31,45 @@ struct DenseLeaf {
 struct Contribution {
   ReduceOp op = ReduceOp::Sum;
   std::int64_t axis = 0;
-  const std::string* structure = nullptr;
-  Small<DenseLeaf> dense;                    ///< what the engine adds, in order
-  Small<const ReducibleLeaf*> others;      ///< sparse rows, rare types: each replica combines these for itself
+  const std::string& structure;
+  Small<DenseLeaf> dense = {};               ///< what the engine adds, in order
+  Small<const ReducibleLeaf*> others = {};   ///< sparse rows, rare types: each replica combines these for itself
+  Small<bool> is_dense = {};                 ///< per leaf: in which of the two it is
+
+  void add(DenseLeaf leaf) {
+    dense.push_back(std::move(leaf));
+    is_dense.push_back(true);
+  }
+  void add(const ReducibleLeaf& leaf) {
+    others.push_back(&leaf);
+    is_dense.push_back(false);
+  }
 };
 
 const Contribution& contribution_of(const Seat& seat, int replica) { return *static_cast<const Contribution*>(seat.payload_of(replica)); }
 
 std::string describe(const at::Tensor& tensor) { return lockstep::str(tensor.scalar_type(), tensor.sizes()); }
 
-[[noreturn]] void throw_mismatch(int number, const char* operation, int replica, const std::string& first, const std::string& other,
-                                 const char* help) {
-  throw InvalidArgument(number, {.what = lockstep::str("Shape mismatch in ", operation, ": replicas gave values that do not fit together"),
+std::string describe_leaf(const Contribution& from, std::size_t leaf) {
+  const auto before = static_cast<std::size_t>(std::count(from.is_dense.begin(), from.is_dense.begin() + static_cast<std::ptrdiff_t>(leaf), from.is_dense[leaf]));
+  if (from.is_dense[leaf]) return describe(from.dense[before].input);
+  const auto* tensor = std::get_if<at::Tensor>(from.others[before]);
+  return tensor ? describe(*tensor) : "sparse rows";
+}
+
+[[noreturn]] void throw_mismatch(int number, const char* operation, int replica, const std::string& first, const std::string& other) {
+  throw InvalidArgument(number, {.what = lockstep::str(number == errors::kShape ? "Shape" : "Type", " mismatch in ", operation,
+                                                       ": replicas gave values that do not fit together"),
                                  .where = operation,
                                  .seen = lockstep::str("replica 0 gave ", first, ", replica ", replica, " gave ", other),
-                                 .help = help});
+                                 .help = "all_reduce needs equal shapes and types; pad, convert, or use all_gather for uneven values"});
+}
+
+[[noreturn]] void throw_different(const char* what, const char* operation, int replica, const std::string& first, const std::string& other) {
+  throw InvalidArgument(errors::kDifferentCollective, {.what = what,
+                                                       .where = operation,
+                                                       .seen = lockstep::str("replica 0: ", first, ", replica ", replica, ": ", other),
+                                                       .help = "every replica must make the same calls in the same order"});
 }
 
 /// Every replica compares everybody with replica 0, so all of them find the same difference.
@@ -54,35 +78,26 @@ void check_agreement(const Seat& seat, const char* operation) {
   for (int k = 1; k < seat.size(); ++k) {
     const Contribution& other = contribution_of(seat, k);
     if (other.op != first.op) {
-      throw InvalidArgument(errors::kDifferentCollective, {.what = "replicas asked for different reductions",
-                                                           .where = operation,
-                                                           .seen = lockstep::str("replica 0: ", to_string(first.op), ", replica ", k, ": ", to_string(other.op))});
+      throw_different("replicas asked for different reductions", operation, k, std::string(to_string(first.op)), std::string(to_string(other.op)));
     }
     if (other.axis != first.axis) {
-      throw InvalidArgument(errors::kDifferentCollective, {.what = "replicas gather along different axes",
-                                                           .where = operation,
-                                                           .seen = lockstep::str("replica 0: ", first.axis, ", replica ", k, ": ", other.axis)});
+      throw_different("replicas gather along different axes", operation, k, std::to_string(first.axis), std::to_string(other.axis));
     }
-    const bool same_structure = !first.structure || !other.structure ? first.structure == other.structure : *first.structure == *other.structure;
-    if (!same_structure || other.dense.size() + other.others.size() != first.dense.size() + first.others.size()) {
-      const std::string tensor = "a tensor";
+    if (other.structure != first.structure || other.is_dense.size() != first.is_dense.size()) {
       throw InvalidArgument(errors::kStructure, {.what = "Values to regroup had different lengths or structures",
                                                  .where = operation,
-                                                 .seen = lockstep::str("replica 0 gave ", first.structure ? *first.structure : tensor, ", replica ", k, " gave ",
-                                                             other.structure ? *other.structure : tensor),
+                                                 .seen = lockstep::str("replica 0 gave ", first.structure, ", replica ", k, " gave ", other.structure),
                                                  .help = "every replica must give the same structure"});
     }
-    for (std::size_t i = 0; i < std::min(first.dense.size(), other.dense.size()); ++i) {
+    for (std::size_t i = 0; i < first.is_dense.size(); ++i) {
+      if (first.is_dense[i] == other.is_dense[i]) continue;
+      throw_mismatch(errors::kDtype, operation, k, describe_leaf(first, i), describe_leaf(other, i));
+    }
+    for (std::size_t i = 0; i < first.dense.size(); ++i) {
       const at::Tensor& a = first.dense[i].input;
       const at::Tensor& b = other.dense[i].input;
-      if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes()) {
-        throw_mismatch(errors::kShape, operation, k, describe(a), describe(b),
-                       "all_reduce needs equal shapes and types; pad, or use all_gather for uneven values");
-      }
-    }
-    if (first.dense.size() != other.dense.size()) {
-      throw_mismatch(errors::kDtype, operation, k, counted(static_cast<int>(first.dense.size()), "dense tensor"),
-                     counted(static_cast<int>(other.dense.size()), "dense tensor"), "give the same kind of value on every replica");
+      if (a.sizes() != b.sizes()) throw_mismatch(errors::kShape, operation, k, describe(a), describe(b));
+      if (a.scalar_type() != b.scalar_type()) throw_mismatch(errors::kDtype, operation, k, describe(a), describe(b));
     }
   }
 }
@@ -147,14 +162,18 @@ ReducibleLeaf combine(const Seat& seat, ReduceOp op, std::size_t i) {
     } else {
       tensors.push_back(std::get<at::Tensor>(leaf));
     }
+    if (!slices.empty() && !tensors.empty()) {
+      const bool rows_first = std::holds_alternative<IndexedSlices>(*contribution_of(seat, 0).others[i]);
+      const std::string tensor = describe(tensors[0]);
+      throw_mismatch(errors::kDtype, "all_reduce", k, rows_first ? "sparse rows" : tensor, rows_first ? tensor : "sparse rows");
+    }
   }
   if (tensors.empty()) return concatenate_slices(op, slices);
-  if (!slices.empty()) throw_mismatch(errors::kDtype, "all_reduce", 0, "sparse rows", "a tensor", "give the same kind of value on every replica");
   return ordered_reduce(op, tensors);
 }
 
 DenseLeaf dense_leaf(const at::Tensor& value, Dtype dtype) {
-  at::Tensor input = value.detach().contiguous();
+  at::Tensor input = value.detach().contiguous().resolve_neg();
   at::Tensor output = at::empty(input.sizes(), input.options());
   return {std::move(input), std::move(output), dtype};
 }
@@ -170,11 +189,13 @@ at::Tensor finished(const Seat& seat, ReduceOp op, const DenseLeaf& leaf) {
 }  // namespace
 
 at::Tensor all_reduce(Seat& seat, ReduceOp op, const at::Tensor& value, const Deadline& deadline) {
+  static const std::string& structure = *new std::string("tensor");  // never destroyed: threads may outlive static objects
   require_summable(value, "all_reduce");
   const auto dtype = engine_adds(value);
-  if (!dtype) return std::get<at::Tensor>(all_reduce(seat, op, Leaves{value}, "tensor", deadline)[0]);
-  Contribution mine{.op = op};
-  mine.dense.push_back(dense_leaf(value, *dtype));
+  if (!dtype) return std::get<at::Tensor>(all_reduce(seat, op, Leaves{value}, structure, deadline)[0]);
+  require_op(op, "all_reduce");
+  Contribution mine{.op = op, .structure = structure};
+  mine.add(dense_leaf(value, *dtype));
   seat.exchange("all_reduce", &mine, [&] {
     check_agreement(seat, "all_reduce");
     sum_dense(seat, mine);
@@ -183,17 +204,16 @@ at::Tensor all_reduce(Seat& seat, ReduceOp op, const at::Tensor& value, const De
 }
 
 Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::string& structure, const Deadline& deadline) {
-  Contribution mine{.op = op, .structure = &structure};
-  std::vector<bool> is_dense;
+  require_op(op, "all_reduce");
+  Contribution mine{.op = op, .structure = structure};
   for (const auto& leaf : leaves) {
     const auto* tensor = std::get_if<at::Tensor>(&leaf);
     if (tensor) require_summable(*tensor, "all_reduce");
     const auto dtype = tensor ? engine_adds(*tensor) : std::nullopt;
-    is_dense.push_back(dtype.has_value());
     if (dtype) {
-      mine.dense.push_back(dense_leaf(*tensor, *dtype));
+      mine.add(dense_leaf(*tensor, *dtype));
     } else {
-      mine.others.push_back(&leaf);
+      mine.add(leaf);
     }
   }
   Leaves combined;
@@ -206,7 +226,7 @@ Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::stri
   Leaves results;
   std::size_t next_dense = 0;
   std::size_t next_other = 0;
-  for (const bool dense : is_dense) {
+  for (const bool dense : mine.is_dense) {
     if (dense) {
       results.emplace_back(finished(seat, op, mine.dense[next_dense++]));
     } else {
@@ -216,23 +236,26 @@ Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::stri
   return results;
 }
 
-Leaves all_gather(Seat& seat, const Leaves& leaves, std::int64_t axis, const std::string& structure, const Deadline& deadline) {
-  Contribution mine{.axis = axis, .structure = &structure};
-  for (const auto& leaf : leaves) mine.others.push_back(&leaf);
+Leaves all_gather(Seat& seat, const Leaves& leaves, std::int64_t axis, const std::string& structure, std::vector<std::int64_t>& begins,
+                  const Deadline& deadline) {
+  Contribution mine{.axis = axis, .structure = structure};
+  for (const auto& leaf : leaves) mine.add(leaf);
   Leaves results;
   seat.exchange("all_gather", &mine, [&] {
     check_agreement(seat, "all_gather");
     for (std::size_t i = 0; i < mine.others.size(); ++i) {
       std::vector<at::Tensor> parts;
       for (int k = 0; k < seat.size(); ++k) {
-        const ReducibleLeaf& leaf = *contribution_of(seat, k).others[i];
-        if (std::holds_alternative<IndexedSlices>(leaf)) {
+        const auto* tensor = std::get_if<at::Tensor>(contribution_of(seat, k).others[i]);
+        if (tensor == nullptr) {
           throw Unimplemented(errors::kNotAvailable, {.what = "gather does not support IndexedSlices", .where = "all_gather",
                                                       .help = "gather the values and the indices, or to_dense()"});
         }
-        parts.push_back(std::get<at::Tensor>(leaf).detach());
+        parts.push_back(tensor->defined() ? tensor->detach() : *tensor);
       }
       results.emplace_back(concatenate(parts, axis));
+      begins.push_back(0);
+      for (int k = 0; k < seat.replica(); ++k) begins.back() += parts[static_cast<std::size_t>(k)].size(axis);
     }
   }, deadline);
   return results;

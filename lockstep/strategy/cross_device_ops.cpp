@@ -155,7 +155,7 @@ std::vector<Mirrored<at::Tensor>> PlannedCrossDeviceOps::batch_reduce(ReduceOp o
 
 ReductionToOneDevice::ReductionToOneDevice(std::string reduce_to_device, Accumulate accumulate)
     : PlannedCrossDeviceOps(Algorithm::OneDevice, 0),
-      reduce_to_device_(reduce_to_device.empty() ? "" : to_string(canonicalize(reduce_to_device))),
+      reduce_to_device_(reduce_to_device.empty() ? "" : to_string(require_here(canonicalize(reduce_to_device)))),
       accumulate_(std::move(accumulate)) {}
 
 Mirrored<at::Tensor> ReductionToOneDevice::reduce(ReduceOp op, const PerReplica<at::Tensor>& value, const Devices& destinations,

@@ -1,5 +1,8 @@
 #include "lockstep/strategy/devices.h"
 
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/strategy.h"
@@ -14,7 +17,16 @@ at::Device torch_device(const DeviceName& name) {
                                           .help = "use cpu:<n> or gpu:<n>"});
 }
 
-Destinations::Destinations(const std::string& device) : devices_{to_string(canonicalize(device))} {}
+int visible_gpus() { return at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0; }
+
+const DeviceName& require_here(const DeviceName& name) {
+  if (!torch_device(name).is_cuda() || name.index.value_or(0) < visible_gpus()) return name;
+  throw InvalidArgument(errors::kDevice, {.what = str("there is no device ", to_string(name)),
+                                          .seen = str(visible_gpus(), " GPUs are visible to this LibTorch"),
+                                          .help = "use ls::cpus(n), or a LibTorch with CUDA on a machine with GPUs"});
+}
+
+Destinations::Destinations(const std::string& device) : devices_{to_string(require_here(canonicalize(device)))} {}
 
 Destinations::Destinations(const at::Tensor& where_this_is) {
   if (!where_this_is.defined()) return;

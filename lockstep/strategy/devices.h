@@ -21,6 +21,12 @@ using Devices = std::vector<std::string>;
 /// the thread that works, not in the memory.
 LOCKSTEP_EXPORT at::Device torch_device(const DeviceName& name);
 
+/// How many GPUs this LibTorch can use.
+LOCKSTEP_EXPORT int visible_gpus();
+
+/// The name itself, or InvalidArgument if the linked LibTorch has no such device.
+LOCKSTEP_EXPORT const DeviceName& require_here(const DeviceName& name);
+
 /// Where a reduction or broadcast delivers its result: a device by name, or wherever a value lives.
 ///
 ///     strategy.extended().reduce_to(ReduceOp::Sum, value, "cpu:0");    // one device

@@ -1,9 +1,10 @@
 #include "lockstep/strategy/differentiable.h"
 
-#include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "lockstep/base/error.h"
 #include "lockstep/strategy/replica_context.h"
+#include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
 namespace {
@@ -14,12 +15,23 @@ using torch::autograd::variable_list;
 
 /// What both directions need, kept alive by the autograd graph.
 struct Collective : torch::CustomClassHolder {
-  ReplicaContext* replica = nullptr;
+  explicit Collective(ReplicaContext& caller) : replica(&caller), strategy(caller.strategy().alive()) {}
+
+  /// The replica whose graph this is; the graph may be kept longer than its strategy.
+  ReplicaContext& current_replica() const {
+    if (!strategy.expired()) return *replica;
+    throw FailedPrecondition(errors::kMixedStrategies, {.what = "backward goes through a collective that has outlived its strategy",
+                                                        .where = "backward",
+                                                        .help = "run backward inside the function given to run, while the strategy lives"});
+  }
+
+  ReplicaContext* replica;
+  std::weak_ptr<Strategy*> strategy;
   ReduceOp op = ReduceOp::Sum;
   std::int64_t axis = 0;
   CommunicationOptions options;
   LeafCollective forward;
-  std::vector<std::int64_t> offsets;  ///< all_gather: where this replica's part begins, per leaf
+  std::vector<std::int64_t> begins;  ///< all_gather: where this replica's part begins, per leaf
   std::vector<std::int64_t> lengths;
 };
 
@@ -39,7 +51,7 @@ struct AllReduce : torch::autograd::Function<AllReduce> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     auto collective = c10::static_intrusive_pointer_cast<Collective>(context->saved_data["collective"].toCapsule());
     variable_list result{Variable()};
-    const variable_list reduced = collective->replica->all_reduce(collective->op, gradients, collective->options);
+    const variable_list reduced = collective->current_replica().all_reduce(collective->op, gradients, collective->options);
     result.insert(result.end(), reduced.begin(), reduced.end());
     return result;
   }
@@ -53,9 +65,9 @@ struct AllGather : torch::autograd::Function<AllGather> {
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     auto collective = c10::static_intrusive_pointer_cast<Collective>(context->saved_data["collective"].toCapsule());
     variable_list result{Variable()};
-    const variable_list sums = collective->replica->all_reduce(ReduceOp::Sum, gradients, collective->options);
+    const variable_list sums = collective->current_replica().all_reduce(ReduceOp::Sum, gradients, collective->options);
     for (std::size_t i = 0; i < sums.size(); ++i) {
-      result.push_back(sums[i].narrow(collective->axis, collective->offsets[i], collective->lengths[i]));
+      result.push_back(sums[i].narrow(collective->axis, collective->begins[i], collective->lengths[i]));
     }
     return result;
   }
@@ -103,8 +115,7 @@ std::vector<ReducibleLeaf> apply(const c10::intrusive_ptr<Collective>& collectiv
 
 std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, ReduceOp op, std::vector<ReducibleLeaf> leaves,
                                                      const CommunicationOptions& options, const LeafCollective& reduce) {
-  auto collective = c10::make_intrusive<Collective>();
-  collective->replica = &replica;
+  auto collective = c10::make_intrusive<Collective>(replica);
   collective->op = op;
   collective->options = options;
   collective->forward = reduce;
@@ -112,27 +123,15 @@ std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, Re
 }
 
 std::vector<ReducibleLeaf> differentiable_all_gather(ReplicaContext& replica, std::vector<ReducibleLeaf> leaves, std::int64_t axis,
-                                                     const CommunicationOptions& options, const LeafCollective& gather) {
-  auto collective = c10::make_intrusive<Collective>();
-  collective->replica = &replica;
+                                                     const CommunicationOptions& options, const LeafGather& gather) {
+  auto collective = c10::make_intrusive<Collective>(replica);
   collective->axis = axis;
   collective->options = options;
-  collective->forward = gather;
-  // Where this replica's part begins is the length of all lower replicas' parts.
-  std::vector<std::int64_t> lengths;
-  for (const auto& leaf : leaves) {
-    const auto* tensor = std::get_if<at::Tensor>(&leaf);
-    if (tensor == nullptr) continue;
-    const std::int64_t rank = tensor->dim();
-    lengths.push_back(rank > 0 && axis >= -rank && axis < rank ? tensor->size(axis) : 0);
-  }
-  const at::Tensor mine = at::tensor(lengths, at::kLong).reshape({1, -1});
-  const at::Tensor all = replica.all_gather(mine, 0, options);
-  const at::Tensor before = all.narrow(0, 0, replica.replica_id_in_sync_group()).sum(0).contiguous();
-  for (std::size_t i = 0; i < lengths.size(); ++i) {
-    collective->offsets.push_back(before.const_data_ptr<std::int64_t>()[i]);
-    collective->lengths.push_back(lengths[i]);
-  }
+  collective->forward = [&](const std::vector<ReducibleLeaf>& values) {
+    auto results = gather(values, collective->begins);
+    for (const auto& value : values) collective->lengths.push_back(std::get<at::Tensor>(value).size(axis));
+    return results;
+  };
   return apply<AllGather>(collective, std::move(leaves));
 }
 

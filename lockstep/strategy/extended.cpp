@@ -30,8 +30,9 @@ Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const at::Tensor& 
 
 Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const Variable& value, const Destinations& destinations,
                                                  const CommunicationOptions& options) {
-  if (value.synchronization() == Synchronization::OnRead) return reduce_to(op, PerReplica<at::Tensor>(value.values()), destinations, options);
-  return reduce_to(op, Mirrored<at::Tensor>(value.values()), destinations, options);
+  const auto& components = strategy_.components_of(value, "reduce_to");
+  if (value.synchronization() == Synchronization::OnRead) return reduce_to(op, PerReplica<at::Tensor>(components), destinations, options);
+  return reduce_to(op, Mirrored<at::Tensor>(components), destinations, options);
 }
 
 Mirrored<IndexedSlices> StrategyExtended::reduce_to(ReduceOp op, const PerReplica<IndexedSlices>& value, const Destinations& destinations,
@@ -45,6 +46,7 @@ Mirrored<IndexedSlices> StrategyExtended::reduce_to(ReduceOp op, const PerReplic
 std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op, const std::vector<ReducePair>& pairs,
                                                                     const CommunicationOptions& options) {
   detail::require_cross_replica(strategy_, "batch_reduce_to");
+  require_op(op, "reduce_to");
   std::vector<CrossDeviceOps::Job> jobs;
   for (const auto& [value, destinations] : pairs) {
     require_summable(value[0], "reduce_to");
@@ -58,6 +60,10 @@ std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op,
 
 Mirrored<at::Tensor> StrategyExtended::broadcast_to(const at::Tensor& tensor, const Destinations& destinations) {
   detail::require_cross_replica(strategy_, "broadcast_to");
+  if (!tensor.defined()) {
+    throw InvalidArgument(errors::kNotReducible, {.what = "an undefined tensor has no value to broadcast", .where = "broadcast_to",
+                                                  .help = "give a tensor that has been made, for instance torch::zeros({})"});
+  }
   return strategy_.cross_device_ops().broadcast(tensor, destinations.resolve(strategy_));
 }
 

@@ -82,6 +82,7 @@ class LOCKSTEP_EXPORT StrategyExtended {
   bool should_save_summary() const { return true; }
 
  private:
+  friend class Strategy;
   friend class Variable;
   void require_own(const Variable& variable, const char* operation) const;
   void require_devices(const Devices& devices) const;
@@ -135,6 +136,7 @@ auto StrategyExtended::update(const Variable& variable, F&& f, const Args&... ar
     });
   };
   if (has_strategy() && in_replica_context()) {
+    detail::require_current_strategy(strategy_, "update");
     auto& replica = get_replica_context();
     if constexpr (std::is_void_v<Result>) {
       replica.merge_call([&](Strategy&, const auto&... parts) { update_all(parts...); },

@@ -4,7 +4,6 @@
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/detail/CUDAHooksInterface.h>
 #include <c10/core/AutogradState.h>
 #include <pthread.h>
 
@@ -20,24 +19,19 @@
 namespace lockstep {
 namespace {
 
-int visible_gpus() { return at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0; }
+/// More is a mistake, and one that would end the process as soon as an operation starts them.
+constexpr int kMostThreads = 4096;
 
 std::vector<DeviceName> plan_devices(const MirroredOptions& options) {
-  const auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
-  for (const auto& device : devices) {
-    if (device.type == "GPU" && device.index.value_or(0) >= visible_gpus()) {
-      throw InvalidArgument(errors::kDevice, {.what = str("there is no device ", to_string(device)),
-                                              .seen = str(visible_gpus(), " GPUs are visible to this LibTorch"),
-                                              .help = "use ls::cpus(n), or a LibTorch with CUDA on a machine with GPUs"});
-    }
-    torch_device(device);
-  }
+  auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
+  for (const auto& device : devices) require_here(device);
   return devices;
 }
 
 int plan_threads(const MirroredOptions& options, int replicas) {
-  if (options.intra_op_threads && *options.intra_op_threads < 1) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("intra_op_threads must be at least 1, not ", *options.intra_op_threads)});
+  if (options.intra_op_threads && (*options.intra_op_threads < 1 || *options.intra_op_threads > kMostThreads)) {
+    throw InvalidArgument(errors::kBadOption, {.what = str("intra_op_threads must be between 1 and ", kMostThreads, ", not ", *options.intra_op_threads),
+                                               .help = "leave it out to divide the cores among the replicas"});
   }
   const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
   return options.intra_op_threads.value_or(std::max(1, cores / replicas));
@@ -156,7 +150,7 @@ std::uint64_t MirroredStrategy::seed() const { return engine_->seed; }
 void MirroredStrategy::run_replicas(FunctionRef<void(ReplicaContext&)> body) {
   const ThreadsInRun threads(engine_->threads);
   const at::ThreadLocalState callers_state;
-  const std::uint64_t shared_seed = shared_generator_seed();
+  const SharedGenerator shared;
   const auto failure = engine_->team.run([&](local::Seat& seat) {
     const int k = seat.replica();
     std::optional<at::ThreadLocalStateGuard> inherited;
@@ -167,7 +161,7 @@ void MirroredStrategy::run_replicas(FunctionRef<void(ReplicaContext&)> body) {
     enter_replica(k, &seat, body);
   });
   if (failure) raise_failure(failure->replica, failure->error);
-  if (shared_generator_seed() != shared_seed) {
+  if (shared.was_seeded_since()) {
     throw FailedPrecondition(errors::kSeedInsideRun, {.what = "torch::manual_seed was called inside a replica function",
                                                       .help = "seed before making the strategy, or with MirroredOptions{.seed = ...}; "
                                                               "replicas draw from their own streams"});

@@ -25,6 +25,16 @@ bool needs_gradient(const std::vector<ReducibleLeaf>& leaves) {
   return false;
 }
 
+void require_same_op(const PerReplica<ReduceOp>& ops) {
+  for (std::size_t k = 1; k < ops.size(); ++k) {
+    if (ops[k] == ops[0]) continue;
+    throw InvalidArgument(errors::kDifferentCollective, {.what = "replicas asked for different reductions",
+                                                         .where = "all_reduce",
+                                                         .seen = str("replica 0: ", to_string(ops[0]), ", replica ", k, ": ", to_string(ops[k])),
+                                                         .help = "every replica must make the same calls in the same order"});
+  }
+}
+
 /// A collective of one replica, without threads to meet.
 std::vector<ReducibleLeaf> reduce_alone(ReduceOp op, const std::vector<ReducibleLeaf>& leaves) {
   std::vector<ReducibleLeaf> results;
@@ -80,8 +90,8 @@ void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const 
       if (*tickets.back()->type != *ticket.type) {
         throw InvalidArgument(errors::kStructure, {.what = "Values to regroup had different lengths or types",
                                                    .where = "merge_call",
-                                                   .seen = str("replica 0 and replica ", k, " gave arguments of different types"),
-                                                   .help = "every replica must give merge_call arguments of the same types"});
+                                                   .seen = str("replica 0 and replica ", k, " gave different functions or arguments of different types"),
+                                                   .help = "every replica must make the same merge_call, from the same place in the program"});
       }
     }
     local::Seat* const seat = seat_;  // a run inside the merge function takes its own seat and puts this one back
@@ -98,24 +108,26 @@ at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, cons
   // The plain case, straight to the meeting: no gradient to record, nobody else's operation to ask.
   if (seat_ && strategy_->cross_device_ops().is_one_order() && !(at::GradMode::is_enabled() && value.defined() && value.requires_grad())) {
     require_current("all_reduce");
-    return local::all_reduce(*seat_, op, value, deadline_of(merge(strategy_->communication(), options)));
+    return local::all_reduce(*seat_, op, value, deadline_of(merge(strategy_->communication(), validated(options))));
   }
   return std::get<at::Tensor>(all_reduce_leaves(op, {value}, "tensor", options)[0]);
 }
 
 ReplicaContext::Leaves ReplicaContext::all_reduce_leaves(ReduceOp op, Leaves leaves, std::string structure, const CommunicationOptions& given) {
   require_current("all_reduce");
+  require_op(op, "all_reduce");
   const CommunicationOptions options = merge(strategy_->communication(), validated(given));
   const auto reduce = [this, op, structure = std::move(structure), options](const Leaves& values) -> Leaves {
     if (seat_ == nullptr) return reduce_alone(op, values);
     if (strategy_->cross_device_ops().is_one_order()) return local::all_reduce(*seat_, op, values, structure, deadline_of(options));
     // A user's own operation: brought to the calling thread, leaf by leaf.
     return merge_call(
-        [&](Strategy& strategy, const PerReplica<Leaves>& all, const PerReplica<std::string>& structures) {
+        [&](Strategy& strategy, const PerReplica<Leaves>& all, const PerReplica<std::string>& structures, const PerReplica<ReduceOp>& ops) {
+          require_same_op(ops);
           auto parts = strategy.reduce_across(op, {all.begin(), all.end()}, {structures.begin(), structures.end()}, strategy.devices(), options);
           return PerReplica<Leaves>(std::move(parts));
         },
-        values, structure);
+        values, structure, op);
   };
   if (!needs_gradient(leaves)) return reduce(leaves);
   return differentiable_all_reduce(*this, op, std::move(leaves), options, reduce);
@@ -129,11 +141,13 @@ ReplicaContext::Leaves ReplicaContext::all_gather_leaves(Leaves leaves, std::int
                                                          const CommunicationOptions& given) {
   require_current("all_gather");
   const CommunicationOptions options = merge(strategy_->communication(), validated(given));
-  const auto gather = [this, axis, structure = std::move(structure), options](const Leaves& values) -> Leaves {
-    if (seat_ != nullptr) return local::all_gather(*seat_, values, axis, structure, deadline_of(options));
+  const auto gather = [this, axis, structure = std::move(structure), options](const Leaves& values, std::vector<std::int64_t>& begins) -> Leaves {
+    if (seat_ != nullptr) return local::all_gather(*seat_, values, axis, structure, begins, deadline_of(options));
+    begins.assign(values.size(), 0);
     return strategy_->gather_across({values}, {structure}, axis);
   };
-  if (!needs_gradient(leaves)) return gather(leaves);
+  std::vector<std::int64_t> unused;
+  if (!needs_gradient(leaves)) return gather(leaves, unused);
   return differentiable_all_gather(*this, std::move(leaves), axis, options, gather);
 }
 

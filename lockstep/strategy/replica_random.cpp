@@ -4,12 +4,11 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <mutex>
 #include <string>
 
 namespace lockstep {
 namespace {
-
-constexpr auto kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local at::Generator* replica_generator = nullptr;
 
@@ -27,15 +26,15 @@ void fill_in_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
       if (given.isNone()) given = *replica_generator;
     }
   }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
 }
 
 /// Which operators there are is read from the loaded LibTorch, not from a list of ours.
 void register_kernels() {
   // Never unregistered: a thread may still be inside such an operator when the process ends.
-  auto& all_others = *new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+  auto& all_others = *new torch::Library(torch::Library::IMPL, "_", kReplicaDispatchKey, __FILE__, __LINE__);
   all_others.fallback(torch::CppFunction::makeFallthrough());
-  auto& library = *new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+  auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = c10::Dispatcher::singleton().findSchema(name);
@@ -47,6 +46,14 @@ void register_kernels() {
       break;
     }
   }
+}
+
+/// Whether the shared generator was seeded and no number was drawn since.
+bool is_shared_generator_fresh() {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  const at::mt19937_data_pod state = at::check_generator<at::CPUGeneratorImpl>(generator)->engine().data();
+  return state.left_ == 1 && state.next_ == 0;
 }
 
 std::uint64_t mix(std::uint64_t x) {  // splitmix64
@@ -62,10 +69,16 @@ GeneratorScope::GeneratorScope(at::Generator* generator) : outer_(replica_genera
   static const bool registered = (register_kernels(), true);
   (void)registered;
   replica_generator = generator;
-  if (generator != nullptr) active_.emplace(kKey);
+  if (generator != nullptr) active_.emplace(kReplicaDispatchKey);
 }
 
 GeneratorScope::~GeneratorScope() { replica_generator = outer_; }
+
+SharedGenerator::SharedGenerator() : seed_(shared_generator_seed()), fresh_(is_shared_generator_fresh()) {}
+
+bool SharedGenerator::was_seeded_since() const {
+  return shared_generator_seed() != seed_ || (!fresh_ && is_shared_generator_fresh());
+}
 
 std::uint64_t replica_seed(std::uint64_t job_seed, int replica_id) {
   return replica_id == 0 ? job_seed : mix(job_seed ^ mix(static_cast<std::uint64_t>(replica_id)));

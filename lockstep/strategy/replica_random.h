@@ -9,6 +9,10 @@
 
 namespace lockstep {
 
+/// Kernels registered under this key are called on replica threads only, before LibTorch's own; operators without one fall
+/// through.
+inline constexpr auto kReplicaDispatchKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
+
 /// Random numbers that belong to a replica. LibTorch's CPU threads share one generator, and operations such as dropout
 /// take none, so with replicas on threads the numbers would depend on timing. While a scope lives, every random
 /// operation of this thread that was given no generator uses `generator` instead of the shared one.
@@ -37,5 +41,17 @@ std::uint64_t derived_seed(std::uint64_t job_seed, std::string_view purpose, int
 
 /// The seed that LibTorch's shared CPU generator was last given.
 std::uint64_t shared_generator_seed();
+
+/// Remembers LibTorch's shared CPU generator, to notice when it is seeded.
+class SharedGenerator {
+ public:
+  SharedGenerator();
+  /// A second seeding with the same number is noticed if numbers were drawn before it and none after it.
+  bool was_seeded_since() const;
+
+ private:
+  std::uint64_t seed_;
+  bool fresh_;
+};
 
 }  // namespace lockstep

@@ -58,6 +58,11 @@ Variable Strategy::make_variable(const at::Tensor& initial_value, VariableOption
   return Variable(initial_value, std::move(options));
 }
 
+const std::vector<at::Tensor>& Strategy::components_of(const Variable& variable, const char* operation) const {
+  if (variable.is_distributed()) extended_->require_own(variable, operation);
+  return variable.values();
+}
+
 void Strategy::run_in_scope(FunctionRef<void(ReplicaContext&)> body) {
   detail::require_cross_replica(*this, "run");
   const detail::ContextGuard cross(*this, nullptr, -1);
@@ -72,7 +77,8 @@ void Strategy::enter_replica(int local_index, local::Seat* seat, FunctionRef<voi
     ~SeatGuard() { replica.seat_ = outer; }
   } restore{replica, replica.seat_};
   replica.seat_ = seat;
-  const detail::ContextGuard inside(*this, &replica, local_index);
+  // The default strategy has no components for distributed values to stand for.
+  const detail::ContextGuard inside(*this, &replica, is_default() ? -1 : local_index);
   body(replica);
 }
 
@@ -102,6 +108,7 @@ void Strategy::raise_failure(int replica, std::exception_ptr error) {
 std::vector<Strategy::Leaves> Strategy::reduce_across(ReduceOp op, const std::vector<Leaves>& components,
                                                       const std::vector<std::string>& structures, const Devices& destinations,
                                                       const CommunicationOptions& options) {
+  require_op(op, "reduce");
   require_equal_structures(components, structures, "reduce");
   const std::size_t leaf_count = components[0].size();
   std::vector<Leaves> results(destinations.size(), Leaves(leaf_count));
@@ -136,6 +143,7 @@ std::vector<Strategy::Leaves> Strategy::reduce_across(ReduceOp op, const std::ve
 
 Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leaves>& components, const std::vector<std::string>& structures,
                                              const Axis& axis) {
+  require_op(op, "reduce");
   const Devices here{devices_[0]};
   if (axis.dims().empty()) return std::move(reduce_across(op, components, structures, here, communication_)[0]);
 
@@ -157,6 +165,7 @@ Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leav
 }
 
 Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool mirrored) {
+  require_op(op, "reduce");
   const bool one = num_replicas_in_sync_ == 1;
   if (op == ReduceOp::Sum && mirrored) {
     throw_not_reducible("a Mirrored value cannot be reduced with SUM: it is one value, not one per replica",

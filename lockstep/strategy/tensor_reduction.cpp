@@ -18,8 +18,26 @@
 namespace lockstep {
 namespace {
 
+[[noreturn]] void throw_dtypes(const at::Tensor& first, const at::Tensor& other, std::size_t k) {
+  throw InvalidArgument(errors::kDtype, {.what = lockstep::str("component 0 holds ", first.scalar_type(), " and component ", k, " holds ", other.scalar_type()),
+                                         .help = "convert them to one type with .to(...)"});
+}
+
 [[noreturn]] void throw_shape(std::string what, std::string help = {}) {
   throw InvalidArgument(errors::kShape, {.what = std::move(what), .help = std::move(help)});
+}
+
+void require_equal_rows(const at::Tensor& first, const at::Tensor& other, std::size_t k) {
+  if (other.sizes().slice(1) != first.sizes().slice(1)) {
+    throw_shape(lockstep::str("Shape mismatch: rows of component 0 have shape ", first.sizes().slice(1), ", those of component ", k, " ", other.sizes().slice(1)),
+                "sparse rows that are reduced together belong to one tensor");
+  }
+  if (other.scalar_type() != first.scalar_type()) throw_dtypes(first, other, k);
+}
+
+[[noreturn]] void throw_undefined(const char* operation, std::string seen) {
+  throw InvalidArgument(errors::kNotReducible, {.what = "an undefined tensor has no value to reduce", .where = operation, .seen = std::move(seen),
+                                                .help = "a replica that has nothing to give gives zeros"});
 }
 
 // Any element type and any device: the same tree by LibTorch's own additions, which round each node to the type.
@@ -36,7 +54,7 @@ at::Tensor engine_sum(Dtype dtype, const std::vector<at::Tensor>& components, st
   std::vector<at::Tensor> contiguous;
   std::vector<const char*> inputs;
   for (const auto& component : components) {
-    contiguous.push_back(component.contiguous());
+    contiguous.push_back(component.contiguous().resolve_neg());
     inputs.push_back(static_cast<const char*>(contiguous.back().const_data_ptr()));
   }
   at::Tensor out = at::empty(components[0].sizes(), components[0].options().memory_format(at::MemoryFormat::Contiguous).requires_grad(false));
@@ -74,10 +92,17 @@ at::ScalarType mean_type(at::ScalarType type) {
   return type == at::kInt || type == at::kLong ? at::kDouble : at::kFloat;
 }
 
+void require_op(ReduceOp op, const char* operation) {
+  if (op == ReduceOp::Sum || op == ReduceOp::Mean) return;
+  throw InvalidArgument(errors::kBadOption, {.what = lockstep::str(static_cast<int>(op), " is not a valid ReduceOp"), .where = operation,
+                                             .help = "use ReduceOp::Sum or Mean"});
+}
+
 void require_equal_form(const std::vector<at::Tensor>& components, const char* operation) {
   const at::Tensor& first = components.at(0);
   for (std::size_t k = 1; k < components.size(); ++k) {
     const at::Tensor& other = components[k];
+    if (!other.defined()) throw_undefined(operation, lockstep::str("component ", k));
     if (other.sizes() != first.sizes()) {
       throw InvalidArgument(errors::kShape, {.what = lockstep::str("Shape mismatch: components must have the same size and shape to be reduced without an axis"),
                                              .where = operation,
@@ -96,7 +121,7 @@ void require_equal_form(const std::vector<at::Tensor>& components, const char* o
 
 void require_summable(const at::Tensor& value, const char* operation) {
   if (!value.defined()) {
-    throw InvalidArgument(errors::kNotReducible, {.what = "an undefined tensor has no value to reduce", .where = operation});
+    throw_undefined(operation, {});
   }
   if (value.scalar_type() == at::kBool) {
     throw InvalidArgument(errors::kDtype, {.what = "bool has no sum", .where = operation, .help = "convert to an integer or floating type first"});
@@ -108,6 +133,7 @@ at::Tensor divide_sum(const at::Tensor& sum, std::int64_t count) {
 }
 
 at::Tensor ordered_reduce(ReduceOp op, const std::vector<at::Tensor>& components) {
+  require_op(op, "reduce");
   require_summable(components.at(0), "reduce");
   require_equal_form(components, "reduce");
   const at::NoGradGuard no_grad;
@@ -122,10 +148,14 @@ at::Tensor ordered_reduce(ReduceOp op, const std::vector<at::Tensor>& components
 }
 
 IndexedSlices concatenate_slices(ReduceOp op, const std::vector<IndexedSlices>& components) {
+  require_op(op, "reduce");
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> values;
   std::vector<at::Tensor> indices;
-  for (const auto& component : components) {
+  for (std::size_t k = 0; k < components.size(); ++k) {
+    const IndexedSlices& component = components[k];
+    check_indexed_slices(component, lockstep::str("reduce, component ", k));
+    require_equal_rows(components[0].values, component.values, k);
     values.push_back(component.values);
     indices.push_back(component.indices);
   }
@@ -139,17 +169,16 @@ at::Tensor concatenate(const std::vector<at::Tensor>& components, std::int64_t a
   const std::int64_t rank = first.dim();
   for (std::size_t k = 0; k < components.size(); ++k) {
     const at::Tensor& other = components[k];
-    if (!other.defined()) throw_shape(lockstep::str("component ", k, " is an undefined tensor"));
+    if (!other.defined()) throw_shape(lockstep::str("component ", k, " is an undefined tensor"), "a replica that has nothing to give gives a tensor without rows");
     if (other.dim() == 0) throw_shape("Can't concatenate scalars: every component needs at least one dimension", "use unsqueeze(0) or reshape({1})");
     if (other.dim() != rank) {
-      throw_shape(lockstep::str("Ranks of all input tensors should match: shape ", first.sizes(), " of component 0 and ", other.sizes(), " of component ", k));
+      throw_shape(lockstep::str("Ranks of all input tensors should match: shape ", first.sizes(), " of component 0 and ", other.sizes(), " of component ", k),
+                  "reshape them, or use unsqueeze");
     }
     if (axis < -rank || axis >= rank) {
-      throw_shape(lockstep::str("Expected concatenating dimensions in the range [", -rank, ", ", rank, "), but got ", axis));
+      throw_shape(lockstep::str("Expected concatenating dimensions in the range [", -rank, ", ", rank, "), but got ", axis), "name a dimension that the tensors have");
     }
-    if (other.scalar_type() != first.scalar_type()) {
-      throw InvalidArgument(errors::kDtype, {.what = lockstep::str("component 0 holds ", first.scalar_type(), " and component ", k, " holds ", other.scalar_type())});
-    }
+    if (other.scalar_type() != first.scalar_type()) throw_dtypes(first, other, k);
     const std::int64_t along = axis < 0 ? axis + rank : axis;
     for (std::int64_t d = 0; d < rank; ++d) {
       if (d != along && other.size(d) != first.size(d)) {
@@ -171,7 +200,7 @@ at::Tensor sum_along(const at::Tensor& value, const Axis& axis, std::int64_t& el
       throw_shape(lockstep::str("Invalid reduction dimension ", given, " for a value of shape ", value.sizes()), lockstep::str("use an axis in [", -rank, ", ", rank, ")"));
     }
     const std::int64_t dim = given < 0 ? given + rank : given;
-    if (!seen.insert(dim).second) throw_shape(lockstep::str("Axes contains duplicate dimension: ", given));
+    if (!seen.insert(dim).second) throw_shape(lockstep::str("Axes contains duplicate dimension: ", given), "name each dimension once");
     per_result *= value.size(dim);
   }
   elements += per_result;

@@ -19,7 +19,10 @@ std::optional<Dtype> engine_dtype(at::ScalarType type);
 /// The type of a MEAN: floating types stay; int32 and int64 become float64, smaller integers float32.
 at::ScalarType mean_type(at::ScalarType type);
 
-/// Throws InvalidArgument unless all have the first one's shape and dtype.
+/// Throws InvalidArgument for a number that was cast to a ReduceOp and is none.
+void require_op(ReduceOp op, const char* operation);
+
+/// Throws InvalidArgument unless all are there and have the first one's shape and dtype.
 void require_equal_form(const std::vector<at::Tensor>& components, const char* operation);
 
 /// Throws InvalidArgument for a type that has no sum.

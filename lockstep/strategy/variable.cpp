@@ -5,6 +5,8 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <cmath>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
@@ -43,6 +45,35 @@ void write_components(const Variable::Impl& variable, const std::function<void(s
   for (std::size_t k = 0; k < variable.values().size(); ++k) write_component(variable, k, write);
 }
 
+bool lies_in(const at::Tensor& tensor, const Variable::Impl& variable) {
+  for (const auto& component : variable.values()) {
+    if (tensor.is_alias_of(component)) return true;
+  }
+  return false;
+}
+
+void require_same_write(const PerReplica<std::shared_ptr<Variable::Impl>>& variables, const PerReplica<const char*>& operations) {
+  const auto fail = [](std::string what, std::string first, std::size_t k, std::string other) {
+    throw FailedPrecondition(errors::kDifferentCollective, {.what = std::move(what),
+                                                            .seen = lockstep::str("replica 0: ", first, ", replica ", k, ": ", other),
+                                                            .help = "every replica must make the same assignments in the same order"});
+  };
+  const std::string& name = variables[0]->options().name;
+  for (std::size_t k = 1; k < variables.size(); ++k) {
+    const std::string& other = variables[k]->options().name;
+    if (variables[k] != variables[0]) fail("replicas assign to different variables at the same point", lockstep::str("'", name, "'"), k, lockstep::str("'", other, "'"));
+    if (std::string_view(operations[k]) == operations[0]) continue;
+    fail(lockstep::str("replicas write to variable '", name, "' in different ways"), operations[0], k, operations[k]);
+  }
+}
+
+void require_aggregation_if_strict(const Variable::Impl& variable) {
+  if (variable.options().aggregation != Aggregation::None || variable.is_sync_on_read() || !variable.strategy().strict()) return;
+  throw InvalidArgument(errors::kVariableAssign, {.what = "You must specify an aggregation method to update a mirrored variable in replica context",
+                                                  .where = lockstep::str("variable '", variable.options().name, "'"),
+                                                  .help = "give it aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or make the strategy with .strict = false"});
+}
+
 }  // namespace detail
 
 namespace {
@@ -76,12 +107,15 @@ thread_local int sync_on_read_scopes = 0;
 
 at::Tensor literal_tensor(const Variable::Impl& variable, const c10::Scalar& literal) {
   const auto dtype = variable.values()[0].scalar_type();
-  if (at::isIntegralType(dtype, /*includeBool=*/true) && literal.isFloatingPoint() &&
-      literal.toDouble() != static_cast<double>(static_cast<std::int64_t>(literal.toDouble()))) {
-    throw InvalidArgument(errors::kDtype, {.what = lockstep::str("the number ", literal.toDouble(), " does not fit a variable of ", dtype_name(dtype)),
-                                           .where = lockstep::str("variable '", variable.options().name, "'")});
+  const bool to_integer = at::isIntegralType(dtype, /*includeBool=*/true);
+  const bool fraction = literal.isFloatingPoint() && literal.toDouble() != std::trunc(literal.toDouble());  // NaN too
+  try {
+    if (!(to_integer && fraction)) return at::scalar_tensor(literal, at::TensorOptions(dtype));
+  } catch (const std::exception&) {  // LibTorch's way to say that the number is out of range
   }
-  return at::scalar_tensor(literal, at::TensorOptions(dtype));
+  throw InvalidArgument(errors::kDtype, {.what = lockstep::str("the number ", literal, " does not fit a variable of ", dtype_name(dtype)),
+                                         .where = lockstep::str("variable '", variable.options().name, "'"),
+                                         .help = "give a number that the variable's dtype can hold, or a tensor of that dtype"});
 }
 
 /// The tensor that component k gets. PerReplica and Mirrored values give their component k.
@@ -100,8 +134,12 @@ at::Tensor value_for(const Variable::Impl& variable, const VariableValue& value,
       value.storage());
 }
 
+void require_defined(const Variable::Impl& variable, const at::Tensor& value) {
+  if (!value.defined()) throw_assign(variable, "an undefined tensor cannot be assigned", "give a tensor of the variable's shape");
+}
+
 void require_fitting(const Variable::Impl& variable, const at::Tensor& component, const at::Tensor& value) {
-  if (!value.defined()) throw_assign(variable, "an undefined tensor cannot be assigned");
+  require_defined(variable, value);
   if (value.sizes() != component.sizes()) {
     throw InvalidArgument(errors::kShape, {.what = "Shape mismatch: the value does not have the variable's shape",
                                            .where = lockstep::str("variable '", variable.options().name, "'"),
@@ -130,6 +168,7 @@ void apply_to_all(const Variable::Impl& variable, Assign kind, const std::functi
   for (std::size_t k = 0; k < variable.values().size(); ++k) {
     values.push_back(value(k));
     require_fitting(variable, variable.values()[k], values.back());
+    if (detail::lies_in(values.back(), variable)) values.back() = values.back().clone();
   }
   detail::write_components(variable, [&](std::size_t k, at::Tensor& component) { apply(kind, component, values[k]); });
 }
@@ -173,9 +212,12 @@ Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variab
   const std::size_t count = variable.values().size();
   const Devices& devices = strategy.devices();
   if (aggregation == Aggregation::OnlyFirstReplica) {
-    return strategy.cross_device_ops().broadcast(value_for(variable, values[0], 0), devices);
+    const at::Tensor value = value_for(variable, values[0], 0);
+    require_fitting(variable, variable.values()[0], value);
+    return strategy.cross_device_ops().broadcast(value, devices);
   }
   const bool sum = aggregation == Aggregation::Sum;
+  if (const auto* tensor = held<at::Tensor>(values[0])) require_defined(variable, *tensor);
   if (held<Mirrored<at::Tensor>>(values[0]) || (is_one_object(values) && (values.size() > 1 || held<c10::Scalar>(values[0])))) {
     if (sum && values.size() > 1 && !is_zero(values[0])) {
       throw InvalidArgument(errors::kNotReducible,
@@ -198,27 +240,20 @@ Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variab
 void assign_in_replica(const std::shared_ptr<Variable::Impl>& variable, Assign kind, const VariableValue& value) {
   const auto& options = variable->options();
   if (variable->is_sync_on_read() || options.aggregation == Aggregation::None) {
-    if (!variable->is_sync_on_read() && variable->strategy().strict()) {
-      throw_assign(*variable, "You must specify an aggregation method to update a mirrored variable in replica context",
-                   "give it aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or make the strategy with .strict = false");
-    }
+    detail::require_aggregation_if_strict(*variable);
     if (is_distributed_value(value)) {
       throw_assign(*variable, "a distributed value cannot be assigned to one replica's component", "assign this replica's component: value.get()");
     }
     return apply_to_one(*variable, kind, detail::calling_component(*variable), value);
   }
   get_replica_context().merge_call(
-      [&](Strategy& strategy, const PerReplica<VariableValue>& values, const PerReplica<std::shared_ptr<Variable::Impl>>& variables) {
-        for (std::size_t k = 1; k < variables.size(); ++k) {
-          if (variables[k] == variables[0]) continue;
-          throw FailedPrecondition(errors::kDifferentCollective, {.what = "replicas assign to different variables at the same point",
-                                                                  .seen = lockstep::str("replica 0: '", variables[0]->options().name, "', replica ", k, ": '",
-                                                                              variables[k]->options().name, "'")});
-        }
+      [&](Strategy& strategy, const PerReplica<VariableValue>& values, const PerReplica<std::shared_ptr<Variable::Impl>>& variables,
+          const PerReplica<const char*>& operations) {
+        detail::require_same_write(variables, operations);
         const auto result = aggregated(strategy, *variables[0], values);
         apply_to_all(*variables[0], kind, [&](std::size_t k) { return result[k]; });
       },
-      value, variable);
+      value, variable, name_of(kind));
 }
 
 /// A SUM variable that is read as a sum is written as a sum: each component gets its share. What does not divide among
@@ -253,7 +288,9 @@ void assign_across(const std::shared_ptr<Variable::Impl>& variable, Assign kind,
     throw_assign(*variable, lockstep::str("SyncOnReadVariable does not support `", name_of(kind), "` in cross-replica context when aggregation is set to SUM"),
                  "use it inside run, or assign(variable.read() + value)");
   }
-  const auto shares = shares_of(value_for(*variable, value, 0), variable->values().size());
+  const at::Tensor whole = value_for(*variable, value, 0);
+  require_fitting(*variable, variable->values()[0], whole);
+  const auto shares = shares_of(whole, variable->values().size());
   apply_to_all(*variable, kind, [&](std::size_t k) { return shares[k]; });
 }
 
@@ -327,7 +364,7 @@ at::Tensor Variable::assign_add(const VariableValue& value, ReadBack read_back) 
 at::Tensor Variable::assign_sub(const VariableValue& value, ReadBack read_back) { return assign_here(*this, Assign::Sub, value, read_back); }
 
 at::Tensor Variable::handle() const {
-  if (is_distributed() && has_strategy() && detail::variable_context(impl_->strategy(), "handle") == VariableContext::CrossReplica) {
+  if (is_distributed() && in_cross_replica_context() && !in_update()) {
     throw InvalidArgument(errors::kComponent, {.what = lockstep::str("variable '", name(), "': handle() is not available outside the replica context or a "
                                                            "`tf.distribute.Strategy.update()`"),
                                                .help = "call it inside run, or use values()"});
@@ -340,6 +377,8 @@ at::Device Variable::device() const { return values()[detail::calling_component(
 at::Tensor Variable::saved_value() const { return read_across(*this).detach().clone(); }
 
 void Variable::restore(const at::Tensor& saved) {
+  if (is_distributed()) detail::require_cross_replica(strategy(), "restore");
+  require_fitting(*impl_, values()[0], saved);
   if (impl_->is_sync_on_read() && aggregation() == Aggregation::Sum && is_distributed()) {
     const auto shares = shares_of(saved, values().size());
     return apply_to_all(*impl_, Assign::Set, [&](std::size_t k) { return shares[k]; });

@@ -157,7 +157,7 @@ class [[nodiscard]] LOCKSTEP_EXPORT SyncOnReadScope {
 };
 
 /// The name under which replicas find each other's variables: "Variable" for none, without the numbers that make names
-/// unique ("dense_1/kernel_12" is "dense/kernel").
+/// unique: "dense_1/kernel_2" is "dense/kernel". As in TensorFlow only one digit is dropped: "kernel_12" stays.
 LOCKSTEP_EXPORT std::string canonical_variable_name(std::string_view name);
 
 inline at::Tensor operator+(const Variable& a, const at::Tensor& b) { return at::Tensor(a).add(b); }

@@ -57,6 +57,15 @@ std::size_t calling_component(const Variable::Impl& variable);
 void write_components(const Variable::Impl& variable, const std::function<void(std::size_t, at::Tensor&)>& write);
 void write_component(const Variable::Impl& variable, std::size_t k, const std::function<void(std::size_t, at::Tensor&)>& write);
 
+/// Whether a tensor lies in the memory of one of the components: it would change while they are written one by one.
+bool lies_in(const at::Tensor& tensor, const Variable::Impl& variable);
+
+/// At a merge point: throws unless all replicas came to write to the same variable in the same way.
+void require_same_write(const PerReplica<std::shared_ptr<Variable::Impl>>& variables, const PerReplica<const char*>& operations);
+
+/// In a replica: throws if the strategy is strict and the variable has no aggregation.
+void require_aggregation_if_strict(const Variable::Impl& variable);
+
 }  // namespace detail
 
 }  // namespace lockstep

@@ -35,7 +35,9 @@ void require_rows_in(const Variable::Impl& variable, Scatter kind, const Indexed
   check_indexed_slices(rows, lockstep::str(name_of(kind), " of variable '", variable.options().name, "'"));
   const at::Tensor& component = variable.values()[0];
   const auto fail = [&](int number, std::string what) {
-    throw InvalidArgument(number, {.what = std::move(what), .where = lockstep::str(name_of(kind), " of variable '", variable.options().name, "'")});
+    throw InvalidArgument(number, {.what = std::move(what),
+                                   .where = lockstep::str(name_of(kind), " of variable '", variable.options().name, "'"),
+                                   .help = "give IndexedSlices whose rows have the shape and dtype of the variable's, and indices of rows that it has"});
   };
   if (component.dim() == 0) fail(errors::kShape, "a scalar variable has no rows");
   if (rows.values.scalar_type() != component.scalar_type()) {
@@ -51,6 +53,12 @@ void require_rows_in(const Variable::Impl& variable, Scatter kind, const Indexed
       fail(errors::kShape, lockstep::str("indices[", i, "] = ", index[i], " is not in [0, ", component.size(0), ")"));
     }
   }
+}
+
+IndexedSlices apart_from(const Variable::Impl& variable, const IndexedSlices& rows) {
+  IndexedSlices apart = rows;
+  if (detail::lies_in(rows.values, variable)) apart.values = rows.values.clone();
+  return apart;
 }
 
 // In order, row by row: a row that occurs twice is written twice.
@@ -79,17 +87,22 @@ void apply(Scatter kind, at::Tensor& component, const IndexedSlices& rows) {
 void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter kind, const IndexedSlices& rows) {
   const auto write_all = [kind](const Variable::Impl& target, const IndexedSlices& all) {
     require_rows_in(target, kind, all);
-    detail::write_components(target, [&](std::size_t, at::Tensor& component) { apply(kind, component, all); });
+    const IndexedSlices given = apart_from(target, all);
+    detail::write_components(target, [&](std::size_t, at::Tensor& component) { apply(kind, component, given); });
   };
   const Aggregation aggregation = variable->options().aggregation;
   if (aggregation == Aggregation::None) {
+    detail::require_aggregation_if_strict(*variable);
     require_rows_in(*variable, kind, rows);
     return detail::write_component(*variable, detail::calling_component(*variable),
                                    [&](std::size_t, at::Tensor& component) { apply(kind, component, rows); });
   }
   get_replica_context().merge_call(
-      [&](Strategy&, const PerReplica<IndexedSlices>& all) {
+      [&](Strategy&, const PerReplica<IndexedSlices>& all, const PerReplica<std::shared_ptr<Variable::Impl>>& variables,
+          const PerReplica<const char*>& operations) {
+        detail::require_same_write(variables, operations);
         if (aggregation == Aggregation::OnlyFirstReplica) return write_all(*variable, all[0]);
+        for (const auto& each : all) require_rows_in(*variable, kind, each);
         bool one_object = all.size() > 1;
         for (const auto& other : all) one_object &= other.values.is_same(all[0].values) && other.indices.is_same(all[0].indices);
         if (one_object && aggregation == Aggregation::Mean) return write_all(*variable, all[0]);
@@ -101,10 +114,9 @@ void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter
                                  .help = "give each replica rows of its own, or use aggregation MEAN or ONLY_FIRST_REPLICA"});
         }
         const ReduceOp op = aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean;
-        for (const auto& each : all) require_rows_in(*variable, kind, each);
         write_all(*variable, concatenate_slices(op, all.values()));
       },
-      rows);
+      rows, variable, name_of(kind));
 }
 
 at::Tensor scatter_here(const Variable& handle, Scatter kind, const IndexedSlices& rows, ReadBack read_back) {
@@ -118,7 +130,8 @@ at::Tensor scatter_here(const Variable& handle, Scatter kind, const IndexedSlice
   if (!combines_with_sum(kind) && (aggregation == Aggregation::Sum || aggregation == Aggregation::Mean)) {
     throw Unimplemented(errors::kVariableAssign, {.what = lockstep::str(name_of(kind), " is only supported for mirrored variable with aggregation NONE or ONLY_FIRST_REPLICA, not ",
                                                               to_string(aggregation)),
-                                                  .where = lockstep::str("variable '", variable->options().name, "'")});
+                                                  .where = lockstep::str("variable '", variable->options().name, "'"),
+                                                  .help = "use scatter_add or scatter_sub, or make the variable with another aggregation"});
   }
   switch (detail::variable_context(variable->strategy(), name_of(kind))) {
     case VariableContext::Replica: scatter_in_replica(variable, kind, rows); break;
@@ -126,10 +139,12 @@ at::Tensor scatter_here(const Variable& handle, Scatter kind, const IndexedSlice
       require_rows_in(*variable, kind, rows);
       detail::write_component(*variable, detail::calling_component(*variable), [&](std::size_t, at::Tensor& component) { apply(kind, component, rows); });
       break;
-    case VariableContext::CrossReplica:
+    case VariableContext::CrossReplica: {
       require_rows_in(*variable, kind, rows);
-      detail::write_components(*variable, [&](std::size_t, at::Tensor& component) { apply(kind, component, rows); });
+      const IndexedSlices given = apart_from(*variable, rows);
+      detail::write_components(*variable, [&](std::size_t, at::Tensor& component) { apply(kind, component, given); });
       break;
+    }
   }
   return read_back == ReadBack::Yes ? handle.read() : at::Tensor();
 }

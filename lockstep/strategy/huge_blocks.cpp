@@ -1,0 +1,82 @@
+#include "lockstep/strategy/huge_blocks.h"
+
+#include <c10/core/CPUAllocator.h>
+
+#include <iterator>
+#include <memory>
+#include <new>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+/// Stands in front of the tensor's data, so that the data's address is all that is needed to give it back.
+struct alignas(64) HugeBlocks::Block {
+  HugeBlocks* owner;
+  std::size_t bytes;
+  c10::DataPtr memory;  ///< this block's, itself included
+
+  void* data() { return this + 1; }
+  static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
+
+  struct Release {
+    void operator()(Block* block) const { const c10::DataPtr memory = std::move(block->memory); }
+  };
+};
+
+HugeBlocks::~HugeBlocks() {
+  for (const auto& [bytes, block] : kept_) Block::Release()(block);
+}
+
+c10::DataPtr HugeBlocks::allocate(std::size_t bytes) {
+  if (bytes < huge_bytes_) return plain_.allocate(bytes);
+  Block* block = take_kept(bytes);
+  if (block == nullptr) block = make(bytes);
+  return {block->data(), block->data(), &keep, c10::Device(c10::DeviceType::CPU)};
+}
+
+HugeBlocks::Block* HugeBlocks::take_kept(std::size_t bytes) {
+  std::vector<std::unique_ptr<Block, Block::Release>> misfits;  // given back to the system after the lock
+  const std::lock_guard lock(mutex_);
+  const auto fit = kept_.lower_bound(bytes);
+  if (fit != kept_.end() && fit->first <= bytes + bytes / 4) {
+    Block* const block = fit->second;
+    kept_.erase(fit);
+    return block;
+  }
+  // As much of the others makes room, so that a program with changing sizes does not pile up blocks.
+  for (std::size_t released = 0; released < bytes && !kept_.empty();) {
+    const auto largest = std::prev(kept_.end());
+    released += largest->first;
+    misfits.emplace_back(largest->second);
+    kept_.erase(largest);
+  }
+  return nullptr;
+}
+
+HugeBlocks::Block* HugeBlocks::make(std::size_t bytes) {
+  c10::DataPtr memory = plain_.allocate(sizeof(Block) + bytes);
+  return new (memory.get()) Block{this, bytes, std::move(memory)};
+}
+
+void HugeBlocks::keep(void* data) {
+  Block* const block = Block::of(data);
+  HugeBlocks& owner = *block->owner;
+  const std::lock_guard lock(owner.mutex_);
+  owner.kept_.emplace(block->bytes, block);
+}
+
+std::size_t HugeBlocks::kept_bytes() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t bytes = 0;
+  for (const auto& [size, block] : kept_) bytes += size;
+  return bytes;
+}
+
+void keep_huge_blocks() {
+  static std::once_flag once;
+  // Never deleted: tensors may be freed after main has returned.
+  std::call_once(once, [] { c10::SetCPUAllocator(new HugeBlocks(*c10::GetCPUAllocator())); });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,87 @@
+#include "lockstep/strategy/huge_blocks.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace lockstep {
+namespace {
+
+/// Counts the blocks that it has handed out and not got back.
+class Counting final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) override {
+    auto* const handed_out = new HandedOut{c10::GetDefaultCPUAllocator()->allocate(bytes)};
+    ++live;
+    return {handed_out->memory.get(), handed_out, [](void* it) { delete static_cast<HandedOut*>(it); },
+            c10::Device(c10::DeviceType::CPU)};
+  }
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+
+  static inline std::atomic<int> live{0};
+
+ private:
+  struct HandedOut {
+    c10::DataPtr memory;
+    ~HandedOut() { --live; }
+  };
+};
+
+struct HugeBlocksTest : testing::Test {
+  Counting plain;
+  HugeBlocks blocks{plain, /*huge_bytes=*/1000};
+};
+
+TEST_F(HugeBlocksTest, ABlockServesTheNextTensorOfAboutItsSize) {
+  void* const first = blocks.allocate(4000).get();
+  EXPECT_EQ(blocks.kept_bytes(), 4000u);
+  for (const std::size_t bytes : {4000u, 3900u, 3200u}) EXPECT_EQ(blocks.allocate(bytes).get(), first) << bytes;
+  EXPECT_EQ(plain.live, 1);
+  const auto in_use = blocks.allocate(4000);
+  EXPECT_NE(blocks.allocate(4000).get(), in_use.get());
+}
+
+TEST_F(HugeBlocksTest, SmallBlocksAreNotKept) {
+  blocks.allocate(999);
+  EXPECT_EQ(blocks.kept_bytes(), 0u);
+  EXPECT_EQ(plain.live, 0);
+}
+
+TEST_F(HugeBlocksTest, BlocksThatDoNotFitMakeRoom) {
+  for (std::size_t bytes = 1000; bytes < 1'000'000; bytes *= 2) blocks.allocate(bytes);
+  EXPECT_EQ(plain.live, 1);
+  blocks.allocate(1000);
+  EXPECT_EQ(plain.live, 1);
+}
+
+TEST_F(HugeBlocksTest, DataIsAlignedAndItsOwnContext) {
+  const auto data = blocks.allocate(1001);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(data.get()) % 64, 0u);
+  EXPECT_TRUE(blocks.is_simple_data_ptr(data));
+}
+
+TEST_F(HugeBlocksTest, ThreadsNeverShareABlockInUse) {
+  std::atomic<int> torn{0};
+  std::vector<std::thread> threads;
+  for (char mark = 1; mark <= 4; ++mark) {
+    threads.emplace_back([&, mark] {
+      for (int i = 0; i < 2000; ++i) {
+        const std::size_t bytes = 1000 + static_cast<std::size_t>(i % 3) * 700;
+        const auto data = blocks.allocate(bytes);
+        char* const begin = static_cast<char*>(data.get());
+        std::fill_n(begin, bytes, mark);
+        torn += static_cast<int>(bytes) - static_cast<int>(std::count(begin, begin + bytes, mark));
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(torn, 0);
+}
+
+}  // namespace
+}  // namespace lockstep
