@@ -71,14 +71,16 @@ Strategy& ModuleCore::strategy() const {
 }
 
 void ModuleCore::collect_parameters() {
-  const auto first = replicas_[0]->named_parameters();
-  for (std::size_t k = 1; k < replicas_.size(); ++k) require_same_parameters(first, replicas_[k]->named_parameters(), k);
+  std::vector<torch::OrderedDict<std::string, at::Tensor>> named;
+  for (const auto& module : replicas_) named.push_back(module->named_parameters());
+  const auto& first = named[0];
+  for (std::size_t k = 1; k < replicas_.size(); ++k) require_same_parameters(first, named[k], k);
   parameters_.clear();
   std::unordered_map<const void*, std::size_t> seen;
   for (const auto& item : first) {
     const auto [at, is_new] = seen.emplace(item.value().unsafeGetTensorImpl(), parameters_.size());
     for (std::size_t k = 0; k < replicas_.size(); ++k) {
-      const at::Tensor& leaf = *replicas_[k]->named_parameters().find(item.key());
+      const at::Tensor& leaf = *named[k].find(item.key());
       if (is_new && k == 0) parameters_.push_back({item.key(), {}});
       if (is_new) {
         parameters_.back().leaves.push_back(leaf);
@@ -154,10 +156,12 @@ void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
 }
 
 std::vector<std::pair<std::string, at::Tensor>> ModuleCore::named_buffers() const {
+  std::vector<torch::OrderedDict<std::string, at::Tensor>> named;
+  for (const auto& module : replicas_) named.push_back(module->named_buffers());
   std::vector<std::pair<std::string, at::Tensor>> result;
-  for (const auto& item : replicas_[0]->named_buffers()) {
+  for (const auto& item : named[0]) {
     std::vector<at::Tensor> components;
-    for (const auto& module : replicas_) components.push_back(*module->named_buffers().find(item.key()));
+    for (const auto& buffers : named) components.push_back(buffers[item.key()]);
     const bool average = item.value().defined() && at::isFloatingType(item.value().scalar_type());
     result.emplace_back(item.key(), average ? ordered_reduce(ReduceOp::Mean, components) : item.value());
   }
@@ -168,7 +172,7 @@ void ModuleCore::synchronize_buffers() {
   const at::NoGradGuard no_grad;
   for (const auto& [name, value] : named_buffers()) {
     for (auto& module : replicas_) {
-      at::Tensor buffer = *module->named_buffers().find(name);
+      at::Tensor buffer = module->named_buffers()[name];
       if (buffer.defined() && !buffer.is_same(value)) buffer.copy_(value);
     }
   }
@@ -187,12 +191,7 @@ void ModuleCore::require_unchanged() const {
     }
   }
   for (const auto& module : replicas_) {
-    std::size_t count = 0;
-    for (const auto& item : module->named_parameters()) {
-      (void)item;
-      ++count;
-    }
-    if (count != replicas_[0]->named_parameters().size()) fail("replicas have different numbers of parameters");
+    if (module->named_parameters().size() != replicas_[0]->named_parameters().size()) fail("replicas have different numbers of parameters");
   }
   std::unordered_map<const void*, bool> distinct;
   for (const auto& leaf : replicas_[0]->parameters()) distinct.emplace(leaf.unsafeGetTensorImpl(), true);

@@ -71,7 +71,7 @@ void batch_norm_of_replicas(const c10::OperatorHandle& op, c10::DispatchKeySet k
 void register_kernel() {
   static std::once_flag once;
   std::call_once(once, [] {
-    auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
+    static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
     library.impl("batch_norm", torch::CppFunction::makeFromBoxedFunction<&batch_norm_of_replicas>());
   });
 }

@@ -32,9 +32,9 @@ void fill_in_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
 /// Which operators there are is read from the loaded LibTorch, not from a list of ours.
 void register_kernels() {
   // Never unregistered: a thread may still be inside such an operator when the process ends.
-  auto& all_others = *new torch::Library(torch::Library::IMPL, "_", kReplicaDispatchKey, __FILE__, __LINE__);
+  static auto& all_others = *new torch::Library(torch::Library::IMPL, "_", kReplicaDispatchKey, __FILE__, __LINE__);
   all_others.fallback(torch::CppFunction::makeFallthrough());
-  auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
+  static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = c10::Dispatcher::singleton().findSchema(name);
