@@ -1,4 +1,4 @@
-// The training of train_plain.cpp on two replicas: each has half of the rows, and both end with the same weights.
+// The training of train_plain.cpp on two replicas, each with half of the rows.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -17,28 +17,23 @@ Rows make_rows(int part, int parts) {
 }
 
 torch::nn::Sequential make_net() {
-  torch::manual_seed(1);
   return torch::nn::Sequential(torch::nn::Linear(2, 64), torch::nn::Tanh(), torch::nn::Linear(64, 1));
 }
 
-void train(torch::nn::Sequential net) {
-  auto& replica = ls::get_replica_context();
-  const Rows rows = make_rows(replica.replica_id_in_sync_group(), replica.num_replicas_in_sync());
-  torch::optim::Adam optimizer(net->parameters(), 0.01);
-  for (int step = 0; step <= 200; ++step) {
-    optimizer.zero_grad();
-    auto loss = torch::mse_loss(net->forward(rows.x), rows.y);
-    loss.backward();
-    for (auto& p : net->parameters()) p.mutable_grad() = replica.all_reduce(ls::ReduceOp::Mean, p.grad());
-    optimizer.step();
-    if (step % 50 != 0) continue;
-    loss = replica.all_reduce(ls::ReduceOp::Mean, loss.detach());
-    if (replica.replica_id_in_sync_group() == 0) std::cout << "step " << step << ": " << loss.item<float>() << "\n";
-  }
-}
-
 int main() {
+  torch::manual_seed(1);
   ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
-  auto nets = strategy.values_from_function([](const ls::ValueContext&) { return make_net(); });
-  strategy.run(train, nets);  // on both replicas, at the same time
+  auto part = [](ls::ValueContext its) { return make_rows(its.replica_id_in_sync_group, its.num_replicas_in_sync); };
+  auto rows = strategy.values_from_function(part);  // PerReplica<Rows>
+  auto net = strategy.make(make_net);
+  auto optimizer = strategy.make_optimizer<torch::optim::Adam>(net, torch::optim::AdamOptions(0.01));
+  auto step = [&](const Rows& mine) {
+    auto loss = ls::average_loss((net->forward(mine.x) - mine.y).square());
+    optimizer.minimize(loss);
+    return loss.detach();
+  };
+  for (int k = 0; k <= 200; ++k) {
+    auto loss = strategy.reduce(ls::ReduceOp::Sum, strategy.run(step, rows));
+    if (k % 50 == 0) std::cout << "step " << k << ": " << loss.item<float>() << "\n";
+  }
 }

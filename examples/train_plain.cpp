@@ -14,24 +14,23 @@ Rows make_rows(int part, int parts) {
 }
 
 torch::nn::Sequential make_net() {
-  torch::manual_seed(1);
   return torch::nn::Sequential(torch::nn::Linear(2, 64), torch::nn::Tanh(), torch::nn::Linear(64, 1));
 }
 
-void train(torch::nn::Sequential net) {
+int main() {
+  torch::manual_seed(1);
   const Rows rows = make_rows(0, 1);
-  torch::optim::Adam optimizer(net->parameters(), 0.01);
-  for (int step = 0; step <= 200; ++step) {
+  auto net = make_net();
+  torch::optim::Adam optimizer(net->parameters(), torch::optim::AdamOptions(0.01));
+  auto step = [&](const Rows& mine) {
+    auto loss = (net->forward(mine.x) - mine.y).square().mean();
     optimizer.zero_grad();
-    auto loss = torch::mse_loss(net->forward(rows.x), rows.y);
     loss.backward();
     optimizer.step();
-    if (step % 50 != 0) continue;
-    std::cout << "step " << step << ": " << loss.item<float>() << "\n";
+    return loss.detach();
+  };
+  for (int k = 0; k <= 200; ++k) {
+    auto loss = step(rows);
+    if (k % 50 == 0) std::cout << "step " << k << ": " << loss.item<float>() << "\n";
   }
-}
-
-int main() {
-  auto net = make_net();
-  train(net);
 }
