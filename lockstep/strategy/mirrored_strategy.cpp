@@ -14,6 +14,7 @@
 #include "lockstep/base/keep_memory.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/local/replica_team.h"
+#include "lockstep/strategy/huge_blocks.h"
 #include "lockstep/strategy/replica_random.h"
 
 namespace lockstep {
@@ -139,7 +140,10 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
                 .strict = options.strict}),
       engine_(std::make_unique<Engine>(options, num_local_replicas())) {
   const bool several_on_cpu = num_local_replicas() > 1 && replica_context(0).device().is_cpu();
-  if (options.keep_memory.value_or(several_on_cpu)) keep_freed_memory();
+  if (options.keep_memory.value_or(several_on_cpu)) {
+    keep_freed_memory();
+    keep_huge_blocks();
+  }
 }
 
 MirroredStrategy::~MirroredStrategy() = default;
