@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ LOCKSTEP_EXPORT const DeviceName& require_here(const DeviceName& name);
 ///     strategy.extended().reduce_to(ReduceOp::Sum, value, variable);   // the variable is not changed
 class LOCKSTEP_EXPORT Destinations {
  public:
+  Destinations(std::nullptr_t) = delete;
   Destinations(const char* device) : Destinations(std::string(device)) {}  // NOLINT(google-explicit-constructor)
   Destinations(const std::string& device);                                 // NOLINT(google-explicit-constructor)
   Destinations(const at::Tensor& where_this_is);                           // NOLINT(google-explicit-constructor)

@@ -16,7 +16,9 @@ namespace {
 void require_equal_structures(const std::vector<std::vector<ReducibleLeaf>>& components, const std::vector<std::string>& structures,
                               const char* operation) {
   if (components.empty()) {
-    throw InvalidArgument(errors::kStructure, {.what = "a distributed value without components cannot be reduced", .where = operation});
+    throw InvalidArgument(errors::kComponent, {.what = "a distributed value of 0 components cannot be reduced",
+                                               .where = operation,
+                                               .help = "give what run or values_from_function returned"});
   }
   for (std::size_t k = 1; k < components.size(); ++k) {
     if (structures[k] == structures[0] && components[k].size() == components[0].size()) continue;
