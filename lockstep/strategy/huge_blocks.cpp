@@ -2,6 +2,7 @@
 
 #include <c10/core/CPUAllocator.h>
 
+#include <algorithm>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -36,41 +37,50 @@ c10::DataPtr HugeBlocks::allocate(std::size_t bytes) {
 }
 
 HugeBlocks::Block* HugeBlocks::take_kept(std::size_t bytes) {
-  std::vector<std::unique_ptr<Block, Block::Release>> misfits;  // given back to the system after the lock
   const std::lock_guard lock(mutex_);
   const auto fit = kept_.lower_bound(bytes);
-  if (fit != kept_.end() && fit->first <= bytes + bytes / 4) {
-    Block* const block = fit->second;
-    kept_.erase(fit);
-    return block;
-  }
-  // As much of the others makes room, so that a program with changing sizes does not pile up blocks.
-  for (std::size_t released = 0; released < bytes && !kept_.empty();) {
-    const auto largest = std::prev(kept_.end());
-    released += largest->first;
-    misfits.emplace_back(largest->second);
-    kept_.erase(largest);
-  }
-  return nullptr;
+  if (fit == kept_.end() || fit->first > bytes + bytes / 4) return nullptr;
+  Block* const block = fit->second;
+  kept_.erase(fit);
+  kept_bytes_ -= block->bytes;
+  used_bytes_ += block->bytes;
+  most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);
+  return block;
 }
 
 HugeBlocks::Block* HugeBlocks::make(std::size_t bytes) {
+  make_room(bytes);
   c10::DataPtr memory = plain_.allocate(sizeof(Block) + bytes);
-  return new (memory.get()) Block{this, bytes, std::move(memory)};
+  Block* const block = new (memory.get()) Block{this, bytes, std::move(memory)};
+  const std::lock_guard lock(mutex_);
+  used_bytes_ += bytes;
+  return block;
+}
+
+void HugeBlocks::make_room(std::size_t bytes) {
+  std::vector<std::unique_ptr<Block, Block::Release>> released;  // after the lock: giving memory back takes long
+  const std::lock_guard lock(mutex_);
+  most_used_bytes_ = std::max(most_used_bytes_, used_bytes_ + bytes);
+  while (!kept_.empty() && used_bytes_ + bytes + kept_bytes_ > 2 * most_used_bytes_) {
+    const auto largest = std::prev(kept_.end());
+    kept_bytes_ -= largest->first;
+    released.emplace_back(largest->second);
+    kept_.erase(largest);
+  }
 }
 
 void HugeBlocks::keep(void* data) {
   Block* const block = Block::of(data);
   HugeBlocks& owner = *block->owner;
   const std::lock_guard lock(owner.mutex_);
-  owner.kept_.emplace(block->bytes, block);
+  owner.kept_.emplace_hint(owner.kept_.lower_bound(block->bytes), block->bytes, block);
+  owner.kept_bytes_ += block->bytes;
+  owner.used_bytes_ -= block->bytes;
 }
 
 std::size_t HugeBlocks::kept_bytes() const {
   const std::lock_guard lock(mutex_);
-  std::size_t bytes = 0;
-  for (const auto& [size, block] : kept_) bytes += size;
-  return bytes;
+  return kept_bytes_;
 }
 
 void keep_huge_blocks() {

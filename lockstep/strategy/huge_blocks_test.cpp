@@ -52,11 +52,21 @@ TEST_F(HugeBlocksTest, SmallBlocksAreNotKept) {
   EXPECT_EQ(plain.live, 0);
 }
 
-TEST_F(HugeBlocksTest, BlocksThatDoNotFitMakeRoom) {
-  for (std::size_t bytes = 1000; bytes < 1'000'000; bytes *= 2) blocks.allocate(bytes);
-  EXPECT_EQ(plain.live, 1);
-  blocks.allocate(1000);
-  EXPECT_EQ(plain.live, 1);
+TEST_F(HugeBlocksTest, TensorsOfDifferentSizesKeepTheirBlocks) {
+  for (int step = 0; step < 3; ++step) {
+    for (const std::size_t bytes : {8000u, 4000u, 2000u}) blocks.allocate(bytes);
+    EXPECT_EQ(plain.live, 3);
+  }
+}
+
+TEST_F(HugeBlocksTest, NeverHoldsMoreThanTwiceWhatWasInUse) {
+  std::size_t most = 0;
+  for (std::size_t i = 0; i < 1000; ++i) {
+    const std::size_t bytes = 1000 + i * 7919 % 50'000;
+    const auto data = blocks.allocate(bytes);
+    most = std::max(most, bytes + bytes / 4);
+    EXPECT_LE(bytes + blocks.kept_bytes(), 2 * most);
+  }
 }
 
 TEST_F(HugeBlocksTest, DataIsAlignedAndItsOwnContext) {
