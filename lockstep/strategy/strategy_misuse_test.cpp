@@ -1,4 +1,5 @@
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
@@ -68,12 +69,6 @@ constexpr auto kPrecondition = Code::FailedPrecondition;
 
 PerReplica<at::Tensor> pair(const at::Tensor& x, const at::Tensor& y) { return PerReplica<at::Tensor>({x, y}); }
 IndexedSlices rows(std::vector<std::int64_t> indices, const at::Tensor& values) { return {values, at::tensor(indices), {4, 2}}; }
-
-/// torch::manual_seed, without the header that declares it.
-void reseed(std::uint64_t seed) {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  generator.set_current_seed(seed);
-}
 
 const Misuse kContexts[] = {
     {"RunInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { w.a.run([] {}); }); }, kPrecondition, errors::kWrongContext,
@@ -160,12 +155,12 @@ const Misuse kContexts[] = {
        results[1].sum().backward();
      },
      kPrecondition, errors::kMixedStrategies, {"outlived its strategy"}},
-    {"ManualSeedInsideAReplica", [](World& w) { w.in_replicas([](auto&) { if (my_id() == 1) reseed(99); }); },
+    {"ManualSeedInsideAReplica", [](World& w) { w.in_replicas([](auto&) { if (my_id() == 1) at::manual_seed(99); }); },
      kPrecondition, errors::kSeedInsideRun, {"manual_seed", ".seed"}},
     {"ManualSeedInsideAReplicaWithTheSeedThatWasThere",
      [](World& w) {
        at::rand({3});
-       w.in_replicas([](auto&) { if (my_id() == 1) reseed(at::detail::getDefaultCPUGenerator().current_seed()); });
+       w.in_replicas([](auto&) { if (my_id() == 1) at::manual_seed(at::detail::getDefaultCPUGenerator().current_seed()); });
      },
      kPrecondition, errors::kSeedInsideRun, {"manual_seed"}},
 };
