@@ -48,7 +48,10 @@ struct Contribution {
 
 const Contribution& contribution_of(const Seat& seat, int replica) { return *static_cast<const Contribution*>(seat.payload_of(replica)); }
 
-std::string describe(const at::Tensor& tensor) { return lockstep::str(tensor.scalar_type(), tensor.sizes()); }
+std::string describe(const at::Tensor& tensor) {
+  const std::string form = lockstep::str(tensor.scalar_type(), tensor.sizes());
+  return tensor.is_cpu() && tensor.layout() == at::kStrided ? form : lockstep::str(form, " (", tensor.layout(), ", ", tensor.device(), ")");
+}
 
 std::string describe_leaf(const Contribution& from, std::size_t leaf) {
   const auto before = static_cast<std::size_t>(std::count(from.is_dense.begin(), from.is_dense.begin() + static_cast<std::ptrdiff_t>(leaf), from.is_dense[leaf]));
@@ -179,7 +182,7 @@ DenseLeaf dense_leaf(const at::Tensor& value, Dtype dtype) {
 }
 
 std::optional<Dtype> engine_adds(const at::Tensor& value) {
-  return value.is_cpu() && !value.is_sparse() ? engine_dtype(value.scalar_type()) : std::nullopt;
+  return value.is_cpu() && value.layout() == at::kStrided ? engine_dtype(value.scalar_type()) : std::nullopt;
 }
 
 at::Tensor finished(const Seat& seat, ReduceOp op, const DenseLeaf& leaf) {

@@ -41,6 +41,12 @@ ContextGuard::~ContextGuard() {
   if (*link != nullptr) *link = entry_.below;
 }
 
+void forget_strategy(const Strategy& strategy) {
+  for (ContextEntry* entry = top; entry != nullptr; entry = entry->below) {
+    if (entry->strategy == &strategy) entry->strategy = &default_strategy();
+  }
+}
+
 void require_cross_replica(const Strategy& strategy, const char* operation) {
   if (top == nullptr || (top->strategy == &strategy && top->replica == nullptr)) return;
   if (top->strategy != &strategy) {

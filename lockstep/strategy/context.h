@@ -56,6 +56,9 @@ class LOCKSTEP_EXPORT ContextGuard {
   ComponentScope component_;
 };
 
+/// Turns this thread's scopes of a strategy that ends into scopes of nobody.
+LOCKSTEP_EXPORT void forget_strategy(const Strategy& strategy);
+
 /// Throws unless `operation` of `strategy` may be called here: in its cross-replica context or the default one.
 LOCKSTEP_EXPORT void require_cross_replica(const Strategy& strategy, const char* operation);
 /// Throws unless `strategy` is the current one, in whichever context.

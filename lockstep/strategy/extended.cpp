@@ -1,5 +1,7 @@
 #include "lockstep/strategy/extended.h"
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
@@ -89,6 +91,28 @@ void StrategyExtended::require_devices(const Devices& devices) const {
     throw InvalidArgument(errors::kDestination, {.what = str("update_non_slot needs one device per local replica, not ", devices.size()),
                                                  .help = "pass what non_slot_devices() returns"});
   }
+  Devices seen;
+  for (const std::string& device : devices) {
+    const std::string name = to_string(canonicalize(device));
+    const bool known = std::find(strategy_.devices().begin(), strategy_.devices().end(), name) != strategy_.devices().end();
+    const bool doubled = std::find(seen.begin(), seen.end(), name) != seen.end();
+    if (!known || doubled) {
+      throw InvalidArgument(errors::kDevice, {.what = str("'", device, doubled ? "' is named twice" : "' is no device of this strategy"),
+                                              .where = "update_non_slot",
+                                              .help = "pass what non_slot_devices() returns"});
+    }
+    seen.push_back(name);
+  }
+}
+
+void StrategyExtended::require_one_variable(const PerReplica<Variable>& variables) {
+  for (std::size_t k = 1; k < variables.size(); ++k) {
+    if (variables[k].is_same(variables[0])) continue;
+    throw FailedPrecondition(errors::kDifferentCollective, {.what = "replicas update different variables at the same point",
+                                                            .where = "update",
+                                                            .seen = str("replica 0: '", variables[0].name(), "', replica ", k, ": '", variables[k].name(), "'"),
+                                                            .help = "every replica must make the same updates in the same order"});
+  }
 }
 
 void StrategyExtended::require_own(const Variable& variable, const char* operation) const {
@@ -120,7 +144,10 @@ bool StrategyExtended::variable_created_in_scope(const Variable& variable) const
 
 void StrategyExtended::remember(const Variable& variable) {
   const std::lock_guard lock(mutex_);
-  std::erase_if(containers_, [](const auto& entry) { return entry.second.expired(); });
+  if (containers_.size() >= sweep_at_) {
+    std::erase_if(containers_, [](const auto& entry) { return entry.second.expired(); });
+    sweep_at_ = std::max<std::size_t>(64, 2 * containers_.size());
+  }
   for (const auto& component : variable.values()) containers_[component.unsafeGetTensorImpl()] = variable.impl();
 }
 

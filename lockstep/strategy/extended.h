@@ -86,6 +86,7 @@ class LOCKSTEP_EXPORT StrategyExtended {
   friend class Variable;
   void require_own(const Variable& variable, const char* operation) const;
   void require_devices(const Devices& devices) const;
+  static void require_one_variable(const PerReplica<Variable>& variables);
   void refuse_divergence(const char* operation) const;
   void remember(const Variable& variable);
 
@@ -95,6 +96,7 @@ class LOCKSTEP_EXPORT StrategyExtended {
 
   Strategy& strategy_;
   mutable std::mutex mutex_;
+  std::size_t sweep_at_ = 64;  ///< entries of variables that are gone are removed when there are this many
   std::unordered_map<const void*, std::weak_ptr<Variable::Impl>> containers_;  ///< by component, see value_container
 };
 
@@ -137,20 +139,28 @@ auto StrategyExtended::update(const Variable& variable, F&& f, const Args&... ar
   };
   if (has_strategy() && in_replica_context()) {
     detail::require_current_strategy(strategy_, "update");
+    if constexpr (sizeof...(Args) > 0) refuse_divergence("update");  // replicas give one argument each
     auto& replica = get_replica_context();
     if constexpr (std::is_void_v<Result>) {
-      replica.merge_call([&](Strategy&, const auto&... parts) { update_all(parts...); },
-                         select_component(args, replica.local_index())...);
+      replica.merge_call(
+          [&](Strategy&, const PerReplica<Variable>& variables, const auto&... parts) {
+            require_one_variable(variables);
+            update_all(parts...);
+          },
+          variable, select_component(args, replica.local_index())...);
     } else {
       // Every replica gets the whole; as a Mirrored it stands for the replica's own component there.
       const auto whole = replica.merge_call(
-          [&](Strategy&, const auto&... parts) { return std::make_shared<Mirrored<Result>>(update_all(parts...)); },
-          select_component(args, replica.local_index())...);
+          [&](Strategy&, const PerReplica<Variable>& variables, const auto&... parts) {
+            require_one_variable(variables);
+            return std::make_shared<Mirrored<Result>>(update_all(parts...));
+          },
+          variable, select_component(args, replica.local_index())...);
       return Mirrored<Result>(*whole);
     }
   } else {
     detail::require_cross_replica(strategy_, "update");
-    if constexpr ((detail::is_per_replica_v<Args> || ...)) refuse_divergence("update");
+    if constexpr (((contains_distributed_v<Args> && !detail::is_mirrored_v<Args>) || ...)) refuse_divergence("update");
     return update_all(args...);
   }
 }

@@ -9,6 +9,7 @@
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/tensor_reduction.h"
+#include "lockstep/strategy/variable_impl.h"
 
 namespace lockstep {
 namespace {
@@ -49,7 +50,7 @@ Strategy::Strategy(Parts parts)
   }
 }
 
-Strategy::~Strategy() = default;
+Strategy::~Strategy() { detail::forget_strategy(*this); }
 
 std::uint64_t Strategy::seed() const { return shared_generator_seed(); }
 
@@ -68,7 +69,11 @@ const std::vector<at::Tensor>& Strategy::components_of(const Variable& variable,
 void Strategy::run_in_scope(FunctionRef<void(ReplicaContext&)> body) {
   detail::require_cross_replica(*this, "run");
   const detail::ContextGuard cross(*this, nullptr, -1);
-  run_replicas(body);
+  const int scopes = detail::sync_on_read_scopes();
+  run_replicas([&](ReplicaContext& replica) {
+    const detail::InheritedSyncOnReadScopes inherited(scopes);
+    body(replica);
+  });
 }
 
 void Strategy::enter_replica(int local_index, local::Seat* seat, FunctionRef<void(ReplicaContext&)> body) {
@@ -178,7 +183,8 @@ Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool 
                         "reduce what run returned (a PerReplica), or use MEAN for a value that is the same on all replicas");
   }
   Leaves result = value;
-  if (one && !mirrored) {
+  {
+    // A copy: what a reduction returns is the caller's own, whatever it was made from.
     for (auto& leaf : result) {
       if (auto* tensor = std::get_if<at::Tensor>(&leaf)) *tensor = tensor->clone();
     }

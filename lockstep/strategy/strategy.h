@@ -44,6 +44,10 @@ template <class T>
 inline constexpr bool is_per_replica_v = false;
 template <class T>
 inline constexpr bool is_per_replica_v<PerReplica<T>> = true;
+template <class T>
+inline constexpr bool is_mirrored_v = false;
+template <class T>
+inline constexpr bool is_mirrored_v<Mirrored<T>> = true;
 
 /// A function that builds a module, as opposed to a module class or holder.
 template <class F>

@@ -109,6 +109,13 @@ void require_equal_form(const std::vector<at::Tensor>& components, const char* o
                                              .seen = lockstep::str("component 0 has shape ", first.sizes(), ", component ", k, " has shape ", other.sizes()),
                                              .help = "give an axis to reduce uneven batches: strategy.reduce(op, value, /*axis=*/0)"});
     }
+    if (other.device() != first.device() || other.layout() != first.layout()) {
+      throw InvalidArgument(errors::kDevice, {.what = "components lie on different devices or have different layouts",
+                                              .where = operation,
+                                              .seen = lockstep::str("component 0: ", first.device(), ", ", first.layout(), "; component ", k, ": ",
+                                                                    other.device(), ", ", other.layout()),
+                                              .help = "bring them to one with .to(...) or to_dense()"});
+    }
     if (other.scalar_type() != first.scalar_type()) {
       throw InvalidArgument(errors::kDtype, {.what = "components have different element types",
                                              .where = operation,
@@ -141,7 +148,7 @@ at::Tensor ordered_reduce(ReduceOp op, const std::vector<at::Tensor>& components
   const at::ScalarType type = components[0].scalar_type();
   const bool floating_mean = op == ReduceOp::Mean && mean_type(type) == type;
   const auto dtype = engine_dtype(type);
-  const bool by_engine = dtype && components[0].is_cpu() && !components[0].is_sparse();
+  const bool by_engine = dtype && components[0].is_cpu() && components[0].layout() == at::kStrided;
   if (by_engine && floating_mean) return engine_sum(*dtype, components, count);
   const at::Tensor sum = by_engine ? engine_sum(*dtype, components, 1) : tree_of_additions(components);
   return op == ReduceOp::Mean ? divide_sum(sum, count) : sum;

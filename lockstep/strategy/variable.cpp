@@ -6,6 +6,7 @@
 #include <ATen/ops/zeros_like.h>
 
 #include <cmath>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -21,6 +22,12 @@ namespace lockstep {
 using detail::VariableContext;
 
 namespace detail {
+
+static thread_local int open_scopes = 0;
+
+int sync_on_read_scopes() { return open_scopes; }
+InheritedSyncOnReadScopes::InheritedSyncOnReadScopes(int scopes) : outer_(std::exchange(open_scopes, scopes)) {}
+InheritedSyncOnReadScopes::~InheritedSyncOnReadScopes() { open_scopes = outer_; }
 
 VariableContext variable_context(const Strategy& strategy, const char* operation) {
   const ContextEntry* top = current_context();
@@ -89,8 +96,6 @@ const char* name_of(Assign kind) {
   return "assign";
 }
 
-thread_local int sync_on_read_scopes = 0;
-
 [[noreturn]] void throw_assign(const Variable::Impl& variable, std::string what, std::string help = {}, std::string seen = {}) {
   throw InvalidArgument(errors::kVariableAssign, {.what = std::move(what),
                                                   .where = lockstep::str("variable '", variable.options().name, "'"),
@@ -140,6 +145,13 @@ void require_defined(const Variable::Impl& variable, const at::Tensor& value) {
 
 void require_fitting(const Variable::Impl& variable, const at::Tensor& component, const at::Tensor& value) {
   require_defined(variable, value);
+  if (value.layout() != component.layout() || value.device() != component.device()) {
+    throw InvalidArgument(errors::kDevice, {.what = "the value lies on another device or has another layout than the variable",
+                                            .where = lockstep::str("variable '", variable.options().name, "'"),
+                                            .seen = lockstep::str("variable ", component.device(), ", ", component.layout(), "; value ", value.device(), ", ",
+                                                                  value.layout()),
+                                            .help = "bring it there with .to(variable.device()) or to_dense()"});
+  }
   if (value.sizes() != component.sizes()) {
     throw InvalidArgument(errors::kShape, {.what = "Shape mismatch: the value does not have the variable's shape",
                                            .where = lockstep::str("variable '", variable.options().name, "'"),
@@ -218,11 +230,19 @@ Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variab
   }
   const bool sum = aggregation == Aggregation::Sum;
   if (const auto* tensor = held<at::Tensor>(values[0])) require_defined(variable, *tensor);
-  if (held<Mirrored<at::Tensor>>(values[0]) || (is_one_object(values) && (values.size() > 1 || held<c10::Scalar>(values[0])))) {
-    if (sum && values.size() > 1 && !is_zero(values[0])) {
+  // Equal numbers or not, the answer must not depend on the data: with SUM a number that is not 0 is refused.
+  bool all_zero = true;
+  bool any_number = false;
+  for (const auto& value : values) {
+    all_zero = all_zero && is_zero(value);
+    any_number = any_number || held<c10::Scalar>(value);
+  }
+  const bool refused_number = sum && values.size() > 1 && any_number && !all_zero;
+  if (refused_number || held<Mirrored<at::Tensor>>(values[0]) || (is_one_object(values) && (values.size() > 1 || held<c10::Scalar>(values[0])))) {
+    if (sum && values.size() > 1 && !all_zero) {
       throw InvalidArgument(errors::kNotReducible,
                             {.what = lockstep::str("A non-DistributedValues value cannot be reduced with the given reduce op SUM: all ", values.size(),
-                                         " replicas gave the same object"),
+                                         " replicas gave the same object or a number"),
                              .where = lockstep::str("variable '", variable.options().name, "'"),
                              .help = "give each replica a tensor of its own, or use aggregation MEAN or ONLY_FIRST_REPLICA"});
     }
@@ -341,7 +361,7 @@ at::Tensor Variable::read() const {
   if (!is_distributed()) return values()[0];
   const auto context = detail::variable_context(impl_->strategy(), "read");
   if (context == VariableContext::CrossReplica) return read_across(*this);
-  if (context == VariableContext::Replica && impl_->is_sync_on_read() && sync_on_read_scopes > 0) {
+  if (context == VariableContext::Replica && impl_->is_sync_on_read() && detail::sync_on_read_scopes() > 0) {
     throw Unimplemented(errors::kNotAvailable, {.what = "read is not possible inside variable_sync_on_read_context",
                                                 .where = lockstep::str("variable '", name(), "'"),
                                                 .help = "use the variable as a tensor there, which brings the components together"});
@@ -354,7 +374,7 @@ Variable::operator at::Tensor() const {
   const auto* top = detail::current_context();
   const bool elsewhere = top != nullptr && is_distributed() && top->strategy != &impl_->strategy();
   if (elsewhere && !impl_->is_sync_on_read()) return values()[0];
-  const bool synchronise = sync_on_read_scopes > 0 && is_distributed() && impl_->is_sync_on_read() &&
+  const bool synchronise = detail::sync_on_read_scopes() > 0 && is_distributed() && impl_->is_sync_on_read() &&
                            detail::variable_context(impl_->strategy(), "read") == VariableContext::Replica;
   return synchronise ? synchronised_in_replica(*impl_) : read();
 }
@@ -374,7 +394,10 @@ at::Tensor Variable::handle() const {
 
 at::Device Variable::device() const { return values()[detail::calling_component(*impl_)].device(); }
 
-at::Tensor Variable::saved_value() const { return read_across(*this).detach().clone(); }
+at::Tensor Variable::saved_value() const {
+  if (is_distributed()) detail::require_cross_replica(impl_->strategy(), "saved_value");
+  return read_across(*this).detach().clone();
+}
 
 void Variable::restore(const at::Tensor& saved) {
   if (is_distributed()) detail::require_cross_replica(strategy(), "restore");
@@ -386,7 +409,7 @@ void Variable::restore(const at::Tensor& saved) {
   apply_to_all(*impl_, Assign::Set, [&](std::size_t) { return saved; });
 }
 
-SyncOnReadScope::SyncOnReadScope() { ++sync_on_read_scopes; }
-SyncOnReadScope::~SyncOnReadScope() { --sync_on_read_scopes; }
+SyncOnReadScope::SyncOnReadScope() { ++detail::open_scopes; }
+SyncOnReadScope::~SyncOnReadScope() { --detail::open_scopes; }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
@@ -21,6 +22,7 @@ namespace lockstep {
 
 class Strategy;
 class StrategyExtended;
+class Variable;
 struct VariableIdentity;
 
 /// When the components of a variable are brought together.
@@ -53,8 +55,9 @@ class LOCKSTEP_EXPORT VariableValue {
   VariableValue(at::Tensor tensor) : value_(std::move(tensor)) {}                    // NOLINT(google-explicit-constructor)
   VariableValue(c10::Scalar literal) : value_(literal) {}                            // NOLINT(google-explicit-constructor)
   VariableValue(double literal) : value_(c10::Scalar(literal)) {}                    // NOLINT(google-explicit-constructor)
-  VariableValue(int literal) : value_(c10::Scalar(literal)) {}                       // NOLINT(google-explicit-constructor)
-  VariableValue(std::int64_t literal) : value_(c10::Scalar(literal)) {}              // NOLINT(google-explicit-constructor)
+  template <std::integral T>
+  VariableValue(T literal) : value_(c10::Scalar(static_cast<std::int64_t>(literal))) {}  // NOLINT(google-explicit-constructor)
+  VariableValue(const Variable& variable);                                           // NOLINT(google-explicit-constructor)
   VariableValue(PerReplica<at::Tensor> components) : value_(std::move(components)) {}  // NOLINT(google-explicit-constructor)
   VariableValue(Mirrored<at::Tensor> components) : value_(std::move(components)) {}    // NOLINT(google-explicit-constructor)
 
@@ -147,7 +150,8 @@ class LOCKSTEP_EXPORT Variable {
 /// "MirroredVariable:{\n  0: <tf.Variable 'v:0' shape=() dtype=float32, numpy=1.0>, ...\n}"
 LOCKSTEP_EXPORT std::ostream& operator<<(std::ostream& out, const Variable& variable);
 
-/// While it lives, reading an OnRead variable inside a replica brings the components together (all replicas must read).
+/// While it lives, using an OnRead variable as a tensor inside a replica brings the components together (all replicas must
+/// do it). Open it inside the replica function, or around `run` for all of them.
 class [[nodiscard]] LOCKSTEP_EXPORT SyncOnReadScope {
  public:
   SyncOnReadScope();
@@ -160,13 +164,28 @@ class [[nodiscard]] LOCKSTEP_EXPORT SyncOnReadScope {
 /// unique: "dense_1/kernel_2" is "dense/kernel". As in TensorFlow only one digit is dropped: "kernel_12" stays.
 LOCKSTEP_EXPORT std::string canonical_variable_name(std::string_view name);
 
+inline VariableValue::VariableValue(const Variable& variable) : value_(at::Tensor(variable)) {}
+
+// A variable is used as a tensor; these make expressions find the conversion.
+inline at::Tensor operator-(const Variable& a) { return at::Tensor(a).neg(); }
+inline at::Tensor operator+(const Variable& a, const Variable& b) { return at::Tensor(a).add(at::Tensor(b)); }
+inline at::Tensor operator-(const Variable& a, const Variable& b) { return at::Tensor(a).sub(at::Tensor(b)); }
+inline at::Tensor operator*(const Variable& a, const Variable& b) { return at::Tensor(a).mul(at::Tensor(b)); }
+inline at::Tensor operator/(const Variable& a, const Variable& b) { return at::Tensor(a).div(at::Tensor(b)); }
 inline at::Tensor operator+(const Variable& a, const at::Tensor& b) { return at::Tensor(a).add(b); }
 inline at::Tensor operator-(const Variable& a, const at::Tensor& b) { return at::Tensor(a).sub(b); }
 inline at::Tensor operator*(const Variable& a, const at::Tensor& b) { return at::Tensor(a).mul(b); }
 inline at::Tensor operator/(const Variable& a, const at::Tensor& b) { return at::Tensor(a).div(b); }
+inline at::Tensor operator+(const at::Tensor& a, const Variable& b) { return a.add(at::Tensor(b)); }
+inline at::Tensor operator-(const at::Tensor& a, const Variable& b) { return a.sub(at::Tensor(b)); }
+inline at::Tensor operator*(const at::Tensor& a, const Variable& b) { return a.mul(at::Tensor(b)); }
+inline at::Tensor operator/(const at::Tensor& a, const Variable& b) { return a.div(at::Tensor(b)); }
 inline at::Tensor operator+(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).add(b); }
 inline at::Tensor operator-(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).sub(b); }
 inline at::Tensor operator*(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).mul(b); }
 inline at::Tensor operator/(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).div(b); }
+inline at::Tensor operator+(const c10::Scalar& a, const Variable& b) { return at::Tensor(b).add(a); }
+inline at::Tensor operator-(const c10::Scalar& a, const Variable& b) { return at::Tensor(b).neg().add(a); }
+inline at::Tensor operator*(const c10::Scalar& a, const Variable& b) { return at::Tensor(b).mul(a); }
 
 }  // namespace lockstep

@@ -102,7 +102,7 @@ std::shared_ptr<Variable::Impl> Variable::Impl::create(Strategy* strategy, const
   impl->options_ = checked(options, initial_value);
   impl->distributed_ = strategy != nullptr;
   if (strategy) impl->strategy_ = strategy->alive();
-  impl->initial_value_ = initial_value.detach().to(*impl->options_.dtype);
+  impl->initial_value_ = initial_value.detach().to(*impl->options_.dtype).clone();
   for (std::size_t k = 0; k < devices.size(); ++k) {
     at::Tensor component = impl->initial_value_.to(torch_device(canonicalize(devices[k]))).clone();
     component.requires_grad_(*impl->options_.trainable && at::isFloatingType(*impl->options_.dtype));

@@ -57,6 +57,19 @@ std::size_t calling_component(const Variable::Impl& variable);
 void write_components(const Variable::Impl& variable, const std::function<void(std::size_t, at::Tensor&)>& write);
 void write_component(const Variable::Impl& variable, std::size_t k, const std::function<void(std::size_t, at::Tensor&)>& write);
 
+/// How many SyncOnReadScopes are open on this thread; `run` carries them to the replicas' threads.
+int sync_on_read_scopes();
+class InheritedSyncOnReadScopes {
+ public:
+  explicit InheritedSyncOnReadScopes(int scopes);
+  ~InheritedSyncOnReadScopes();
+  InheritedSyncOnReadScopes(const InheritedSyncOnReadScopes&) = delete;
+  InheritedSyncOnReadScopes& operator=(const InheritedSyncOnReadScopes&) = delete;
+
+ private:
+  int outer_;
+};
+
 /// Whether a tensor lies in the memory of one of the components: it would change while they are written one by one.
 bool lies_in(const at::Tensor& tensor, const Variable::Impl& variable);
 

@@ -17,6 +17,9 @@ using detail::Slot;
 
 namespace {
 
+/// Every meeting has two arrivals.
+long long number_of(std::uint32_t arrivals) { return (static_cast<long long>(arrivals) + 1) / 2; }
+
 Progress progress_of(const Slot& slot) { return Progress::unpack(slot.progress.load(std::memory_order_seq_cst)); }
 
 }  // namespace
@@ -31,10 +34,19 @@ ReplicaTeam::ReplicaTeam(Options options) : options_(std::move(options)), event_
   workers_ = std::make_unique<Worker[]>(static_cast<std::size_t>(options_.size));
   levels_.push_back(std::make_unique<Slot[]>(static_cast<std::size_t>(options_.size)));
   threads_.reserve(static_cast<std::size_t>(options_.size - 1));
-  for (int replica = 1; replica < options_.size; ++replica) threads_.emplace_back([this, replica] { thread_main(replica); });
+  try {
+    for (int replica = 1; replica < options_.size; ++replica) threads_.emplace_back([this, replica] { thread_main(replica); });
+  } catch (const std::exception& e) {
+    send_home();
+    throw ResourceExhausted(errors::kBadOption, {.what = str("only ", threads_.size() + 1, " of ", options_.size, " replicas could be started"),
+                                                 .seen = e.what(),
+                                                 .help = "use fewer devices, or raise the limits on threads and memory"});
+  }
 }
 
-ReplicaTeam::~ReplicaTeam() {
+ReplicaTeam::~ReplicaTeam() { send_home(); }
+
+void ReplicaTeam::send_home() {
   job_body_ = nullptr;  // the job without a body: go home
   job_number_.fetch_add(1, std::memory_order_seq_cst);
   event_.announce();
@@ -87,6 +99,7 @@ void ReplicaTeam::publish(std::uint64_t word, Slot& slot) {
 void ReplicaTeam::run_replica(const Body& body, Frame& frame, int replica) {
   Slot& slot = frame.slots[replica];
   slot.error = nullptr;
+  slot.unwound = false;
   note_core(replica);
   // Until this store the slot belongs to an earlier run, which others read as "not there yet".
   slot.progress.store(Progress{.run = frame.run}.pack(), std::memory_order_seq_cst);
@@ -95,6 +108,7 @@ void ReplicaTeam::run_replica(const Body& body, Frame& frame, int replica) {
   try {
     body(seat);
   } catch (const ReplicaUnwound&) {
+    slot.unwound = true;
     state = ReplicaState::Failed;
   } catch (...) {
     slot.error = std::current_exception();
@@ -162,11 +176,17 @@ std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
                       [&] { return str("replica ", missing(), " to end its function; a replica cannot be interrupted in user code"); });
 
   std::optional<ReplicaFailure> first;
+  bool first_is_cause = false;
   bool any_failed = false;
   for (int k = 0; k < size(); ++k) {
     Slot& slot = frame.slots[k];
     any_failed |= progress_of(slot).state == ReplicaState::Failed;
-    if (slot.error && !first) first = ReplicaFailure{k, slot.error};
+    // A program may have turned its unwinding into an exception of its own: that is not what went wrong first.
+    const bool is_cause = slot.error && !slot.unwound;
+    if (slot.error && (!first || (is_cause && !first_is_cause))) {
+      first = ReplicaFailure{k, slot.error};
+      first_is_cause = is_cause;
+    }
     slot.error = nullptr;
   }
   if (any_failed && !first) {
@@ -223,7 +243,7 @@ void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
     return missing < 0;
   };
   const auto describe = [&] {
-    return str("replica ", missing, " to reach ", frame_->slots[replica_].meeting_name, " #", meeting, " (replica ", replica_, " is there)");
+    return str("replica ", missing, " to reach ", frame_->slots[replica_].meeting_name, " #", number_of(meeting), " (replica ", replica_, " is there)");
   };
   if (!deadline.is_never() && !team_->wait(replica_, decided, deadline)) {
     // The others may be about to read what this replica shows, so it stays; all of them leave with the error together.
@@ -231,18 +251,23 @@ void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
     log(Severity::Error, str("deadline exceeded while waiting for ", describe()));
   }
   team_->wait_naming_missing(replica_, decided, describe);
-  if (stopped >= 0) throw_unequal(stopped);
+  if (stopped < 0) return;
+  throw_if_late(meeting);
+  throw_unequal(stopped);
 }
 
 void Seat::throw_unequal(int stopped) const {
   const Slot& slot = frame_->slots[stopped];
   const Progress other = progress_of(slot);
-  if (other.state == ReplicaState::Failed) throw ReplicaUnwound();
+  if (other.state == ReplicaState::Failed) {
+    frame_->slots[replica_].unwound = true;
+    throw ReplicaUnwound();
+  }
   throw FailedPrecondition(
       errors::kUnequalMeetings,
       {.what = "replicas made a different number of merge_call and collective calls",
        .where = str(frame_->slots[replica_].meeting_name, ", on replica ", replica_),
-       .seen = str("replica ", stopped, " has ended after ", counted(other.meetings, "meeting"), " while replica ", replica_, " waits in ",
+       .seen = str("replica ", stopped, " has ended after ", counted(number_of(other.meetings), "meeting"), " while replica ", replica_, " waits in ",
                    frame_->slots[replica_].meeting_name),
        .help = "every replica must make the same merge_call, all_reduce, all_gather and aggregated assign calls; do not put them "
                "under a condition that differs between replicas"});
@@ -304,24 +329,27 @@ void Seat::lead(const char* name, const void* payload, FunctionRef<void()> act, 
       act();
     } catch (...) {
       error = std::current_exception();
-      frame_->failed_meeting.store(std::uint64_t{shown} + 1, std::memory_order_seq_cst);
     }
-    // Waiting for the others keeps names and payloads in place until everybody has left the meeting; after a failure too,
-    // because a program may catch it on every replica and go on.
+    frame_->lead_error = error;
+    // Waiting for the others keeps names, payloads and the error in place until everybody has left the meeting; after a
+    // failure too, because a program may catch it on every replica and go on.
     await_all(arrive_again(), Deadline::never());
     if (error) std::rethrow_exception(error);
   } else {
-    await_leader(shown);
+    await_leader(shown, deadline);
     const bool same_operation = std::strcmp(meeting_of(0), name) == 0;
-    const bool failed = frame_->failed_meeting.load(std::memory_order_seq_cst) == std::uint64_t{shown} + 1;
+    const std::exception_ptr error = same_operation ? frame_->lead_error : nullptr;
     arrive_again();
-    // Replica 0 failed, or came for something else, and raises that error itself.
-    if (!same_operation || failed) throw ReplicaUnwound();
+    if (error) std::rethrow_exception(error);
+    if (!same_operation) {  // replica 0 came for something else and raises that error itself
+      frame_->slots[replica_].unwound = true;
+      throw ReplicaUnwound();
+    }
   }
 }
 
 // Replica 0 counts one arrival more when it has acted. Until then this thread serves the runs it starts.
-void Seat::await_leader(std::uint32_t meeting) {
+void Seat::await_leader(std::uint32_t meeting, const Deadline& deadline) {
   const std::uint32_t acted = (meeting + 1) & Progress::kMeetingMask;
   int stopped = -1;
   enum class News { None, Acted, Job, Broken } news = News::None;
@@ -346,10 +374,18 @@ void Seat::await_leader(std::uint32_t meeting) {
     }
     return news != News::None;
   };
+  const auto describe = [&] { return str("replica 0 to finish ", frame_->slots[replica_].meeting_name, " #", number_of(meeting)); };
+  if (!deadline.is_never() && !team_->wait(replica_, has_news, deadline) && !progress_of(frame_->slots[0]).has_reached(meeting)) {
+    frame_->late_meeting.store(std::uint64_t{meeting} + 1, std::memory_order_seq_cst);
+    log(Severity::Error, str("deadline exceeded while waiting for ", describe()));
+  }
   while (true) {
-    team_->wait_naming_missing(replica_, has_news, [&] { return str("replica 0 to finish ", frame_->slots[replica_].meeting_name, " #", meeting); });
+    team_->wait_naming_missing(replica_, has_news, describe);
     if (news == News::Acted) return;
-    if (news == News::Broken) throw_unequal(stopped);
+    if (news == News::Broken) {
+      throw_if_late(meeting);
+      throw_unequal(stopped);
+    }
     team_->serve_next_job(replica_);
   }
 }

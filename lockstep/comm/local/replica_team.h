@@ -71,6 +71,7 @@ struct alignas(128) Slot {
   const void* payload = nullptr;
   const char* meeting_name = "";  ///< of the last arrival; a literal
   std::exception_ptr error;
+  bool unwound = false;  ///< it was stopped because of another replica, so its error is no root cause
 };
 
 /// One run: its replicas' slots. Runs nest, one level per merge function that runs again.
@@ -78,7 +79,7 @@ struct Frame {
   Slot* slots = nullptr;
   std::uint32_t run = 0;
   std::atomic<std::uint64_t> late_meeting{0};    ///< 1 + the meeting that outlasted its deadline; 0 = none
-  std::atomic<std::uint64_t> failed_meeting{0};  ///< 1 + the last meeting whose `act` threw; 0 = none
+  std::exception_ptr lead_error;                 ///< what `act` of the current `lead` threw
 };
 
 }  // namespace detail
@@ -95,7 +96,7 @@ class Seat {
   void exchange(const char* name, const void* payload, FunctionRef<void()> work, const Deadline& deadline = Deadline::never());
 
   /// Everybody arrives with `payload`; replica 0 then calls `act` while the others wait, and may write into their
-  /// payloads. Only replica 0's `act` is used. What it throws is thrown by replica 0, and ReplicaUnwound by the others.
+  /// payloads. Only replica 0's `act` is used. What it throws is thrown on every replica.
   void lead(const char* name, const void* payload, FunctionRef<void()> act, const Deadline& deadline = Deadline::never());
 
   const void* payload_of(int replica) const { return frame_->slots[replica].payload; }
@@ -109,7 +110,7 @@ class Seat {
   std::uint32_t arrive(const char* name, const void* payload);
   std::uint32_t arrive_again();
   void await_all(std::uint32_t meeting, const Deadline& deadline);
-  void await_leader(std::uint32_t meeting);
+  void await_leader(std::uint32_t meeting, const Deadline& deadline);
   void check_names() const;
   void throw_if_late(std::uint32_t meeting) const;
   [[noreturn]] void throw_unequal(int stopped) const;
@@ -147,6 +148,7 @@ class ReplicaTeam {
   class RunGuard;
 
   void thread_main(int replica);
+  void send_home();
   void serve_next_job(int replica);
   void run_replica(const Body& body, detail::Frame& frame, int replica);
   void publish(std::uint64_t word, detail::Slot& slot);
