@@ -98,6 +98,9 @@ function(lockstep_add_test name label)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
+  if(LOCKSTEP_SANITIZE)
+    math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")
+  endif()
   set_tests_properties(${name} PROPERTIES
     LABELS ${label}
     TIMEOUT ${arg_TIMEOUT}

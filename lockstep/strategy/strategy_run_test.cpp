@@ -406,7 +406,7 @@ TEST_P(RunTest, ReplicasThatCatchAFailedMergeCallGoOnTogether) {
 }
 
 TEST_P(RunTest, ReplicasThatCatchAFailedCollectiveGoOnTogether) {
-  if (replicas == 1) GTEST_SKIP() << "one replica always agrees with itself";
+  if (replicas == 1) return;  // one replica always agrees with itself
   for (int round = 0; round < 50; ++round) {
     const auto results = strategy.run([&] {
       auto& replica = get_replica_context();

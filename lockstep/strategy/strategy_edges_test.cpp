@@ -1,0 +1,132 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <stdexcept>
+#include <string>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+
+// Corners where values, variables and contexts meet.
+namespace lockstep {
+namespace {
+
+int my_id() { return get_replica_context().replica_id_in_sync_group(); }
+
+class Edges : public testing::Test {
+ protected:
+  void SetUp() override { set_log_severity(Severity::Silent); }
+  void TearDown() override { set_log_severity(Severity::Info); }
+
+  MirroredStrategy strategy{{.devices = cpus(2)}};
+};
+
+TEST_F(Edges, ComponentsOnDifferentDevicesAreRefused) {
+  const PerReplica<at::Tensor> mixed({at::ones({2}), at::ones({2}, at::kMeta)});
+  EXPECT_THROW(strategy.reduce(ReduceOp::Sum, mixed), InvalidArgument);
+  Variable sum = strategy.make_variable(at::zeros({2}), {.aggregation = Aggregation::Sum});
+  EXPECT_THROW(strategy.run([&](const at::Tensor& mine) { sum.assign(mine); }, mixed), InvalidArgument);
+}
+
+TEST_F(Edges, AProgramThatWrapsExceptionsStillGetsTheRootCause) {
+  try {
+    strategy.run([&] {
+      try {
+        if (my_id() == 1) throw std::runtime_error("no data");
+        get_replica_context().all_reduce(ReduceOp::Sum, at::ones({1}));
+      } catch (const std::exception& e) {
+        throw std::runtime_error(std::string("step failed: ") + e.what());
+      }
+    });
+    FAIL();
+  } catch (const std::runtime_error& e) {
+    EXPECT_STREQ(e.what(), "step failed: no data");
+  }
+  EXPECT_EQ(strategy.last_failure()->replica, 1);
+}
+
+TEST_F(Edges, AMergeErrorCanBeCaughtOnEveryReplica) {
+  const auto sums = strategy.run([&] {
+    EXPECT_THROW(get_replica_context().merge_call([](Strategy&) { throw InvalidArgument(errors::kStructure, {.what = "no"}); }), InvalidArgument);
+    return get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})).item<float>();
+  });
+  EXPECT_EQ(sums[0], 2.0f);
+  EXPECT_EQ(sums[1], 2.0f);
+}
+
+TEST_F(Edges, ReplicasMustUpdateTheSameVariable) {
+  Variable a = strategy.make_variable(at::zeros({}));
+  Variable b = strategy.make_variable(at::zeros({}));
+  EXPECT_THROW(strategy.run([&] { strategy.extended().update(my_id() == 0 ? a : b, [](at::Tensor w) { w.add_(1); }); }), FailedPrecondition);
+  EXPECT_EQ(a.read().item<float>(), 0.0f);
+}
+
+TEST_F(Edges, ANumberIsNeverSummedWhateverTheOtherReplicasGive) {
+  Variable sum = strategy.make_variable(at::zeros({}), {.aggregation = Aggregation::Sum});
+  EXPECT_THROW(strategy.run([&] { sum.assign_add(4); }), InvalidArgument);
+  EXPECT_THROW(strategy.run([&] { sum.assign_add(my_id() + 3); }), InvalidArgument);
+  strategy.run([&] { sum.assign_add(0); });
+  EXPECT_EQ(sum.read().item<float>(), 0.0f);
+}
+
+TEST_F(Edges, StrictStrategiesRefuseUpdatesThatDifferByReplica) {
+  MirroredStrategy strict({.devices = cpus(2), .strict = true});
+  Variable v = strict.make_variable(at::zeros({}));
+  const auto add = [](at::Tensor w, const at::Tensor& x) { w.add_(x); };
+  EXPECT_THROW(strict.run([&] { strict.extended().update(v, add, at::full({}, my_id() + 1.0)); }), InvalidArgument);
+  const auto add_pair = [](at::Tensor w, const std::pair<at::Tensor, int>& x) { w.add_(x.first); };
+  EXPECT_THROW(strict.extended().update(v, add_pair, std::pair{PerReplica<at::Tensor>({at::ones({}), at::zeros({})}), 1}), InvalidArgument);
+  EXPECT_EQ(v.values()[0].item<float>(), 0.0f);
+  EXPECT_EQ(v.values()[1].item<float>(), 0.0f);
+}
+
+TEST_F(Edges, OnlyTheStrategysDevicesTakeNonSlotUpdates) {
+  EXPECT_THROW(strategy.extended().update_non_slot({"gpu:5", "gpu:5"}, [] {}), InvalidArgument);
+  EXPECT_THROW(strategy.extended().update_non_slot({"cpu:0", "cpu:0"}, [] {}), InvalidArgument);
+  int calls = 0;
+  strategy.extended().update_non_slot(strategy.extended().non_slot_devices({}), [&] { ++calls; });
+  EXPECT_EQ(calls, 2);
+}
+
+TEST_F(Edges, AScopeThatOutlivesItsStrategyIsNobodys) {
+  auto gone = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(2)});
+  const Scope scope = gone->scope();
+  gone.reset();
+  EXPECT_FALSE(has_strategy());
+  const Variable plain(at::zeros({}));
+  EXPECT_FALSE(plain.is_distributed());
+}
+
+TEST_F(Edges, WhatAReductionReturnsIsTheCallersOwn) {
+  const Variable v = strategy.make_variable(at::ones({}), {.trainable = false});
+  strategy.reduce(ReduceOp::Mean, v).add_(1);
+  EXPECT_EQ(v.values()[0].item<float>(), 1.0f);
+  const at::Tensor given = at::ones({});
+  const Variable w = strategy.make_variable(given);
+  given.add_(5);
+  EXPECT_EQ(w.initial_value().item<float>(), 1.0f);
+}
+
+TEST_F(Edges, SavingBelongsOutsideOfReplicas) {
+  const Variable v = strategy.make_variable(at::ones({}));
+  EXPECT_THROW(strategy.run([&] { v.saved_value(); }), FailedPrecondition);
+}
+
+TEST_F(Edges, VariablesAreUsedLikeTensors) {
+  Variable v = strategy.make_variable(at::full({}, 3.0));
+  const Variable w = strategy.make_variable(at::full({}, 2.0));
+  EXPECT_EQ((2.0 * v + 1 - w).item<float>(), 5.0f);
+  EXPECT_EQ((1 - v).item<float>(), -2.0f);
+  EXPECT_EQ((-v / w).item<float>(), -1.5f);
+  v.assign(w);
+  v.assign_add(std::string("abc").size());
+  EXPECT_EQ(v.read().item<float>(), 5.0f);
+}
+
+}  // namespace
+}  // namespace lockstep
