@@ -165,7 +165,10 @@ Mirrored<at::Tensor> ReductionToOneDevice::reduce(ReduceOp op, const PerReplica<
   for (const auto& component : value) components.push_back(component.to(place));
   if (!accumulate_) return spread(ordered_reduce(op, components), destinations);
   require_equal_form(components, "reduce");
-  const at::Tensor sum = accumulate_(components);
+  at::Tensor sum = accumulate_(components);
+  for (const auto& component : components) {
+    if (sum.is_alias_of(component)) sum = sum.clone();  // the result is the caller's own
+  }
   return spread(op == ReduceOp::Mean ? divide_sum(sum, static_cast<std::int64_t>(components.size())) : sum, destinations);
 }
 
