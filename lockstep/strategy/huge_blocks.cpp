@@ -1,11 +1,15 @@
 #include "lockstep/strategy/huge_blocks.h"
 
+#include <ATen/EmptyTensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <memory>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -83,10 +87,17 @@ std::size_t HugeBlocks::kept_bytes() const {
   return kept_bytes_;
 }
 
-void keep_huge_blocks() {
-  static std::once_flag once;
+namespace {
+std::atomic<bool> keeps_results{false};
+}
+
+void keep_huge_results() { keeps_results = true; }
+
+at::Tensor empty_result(const at::Tensor& like) {
+  if (!keeps_results || like.nbytes() < HugeBlocks::kHugeBytes) return at::empty(like.sizes(), like.options());
   // Never deleted: tensors may be freed after main has returned.
-  std::call_once(once, [] { c10::SetCPUAllocator(new HugeBlocks(*c10::GetCPUAllocator())); });
+  static auto& blocks = *new HugeBlocks(*c10::GetCPUAllocator());
+  return at::Tensor(at::detail::empty_generic(like.sizes(), &blocks, c10::DispatchKeySet(c10::DispatchKey::CPU), like.scalar_type(), std::nullopt));
 }
 
 }  // namespace lockstep

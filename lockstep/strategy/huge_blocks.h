@@ -1,5 +1,6 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
 
 #include <cstddef>
@@ -18,7 +19,9 @@ namespace lockstep {
 /// Any thread may call it.
 class HugeBlocks final : public c10::Allocator {
  public:
-  explicit HugeBlocks(c10::Allocator& plain, std::size_t huge_bytes = 32 << 20)
+  static constexpr std::size_t kHugeBytes = 32 << 20;
+
+  explicit HugeBlocks(c10::Allocator& plain, std::size_t huge_bytes = kHugeBytes)
       : plain_(plain), huge_bytes_(huge_bytes) {}
   ~HugeBlocks() override;  ///< after all its tensors
   HugeBlocks(const HugeBlocks&) = delete;
@@ -46,7 +49,10 @@ class HugeBlocks final : public c10::Allocator {
   std::size_t most_used_bytes_ = 0;
 };
 
-/// Puts HugeBlocks in front of LibTorch's CPU allocator, once, for the process.
-void keep_huge_blocks();
+/// From now on results of collectives take their memory from HugeBlocks; LibTorch's own allocator stays as it is.
+void keep_huge_results();
+
+/// An uninitialised contiguous CPU tensor for the result of a collective, of the form of `like`.
+at::Tensor empty_result(const at::Tensor& like);
 
 }  // namespace lockstep

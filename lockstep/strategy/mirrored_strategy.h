@@ -25,7 +25,7 @@ struct MirroredOptions {
   /// Refuse the two assignments that let mirrored components drift apart silently.
   bool strict = false;
   /// Keep large blocks of memory instead of giving them back to the system after each step, which costs up to half the
-  /// speed. Sets the process's malloc and LibTorch's CPU allocator. Unset: on with several CPU replicas.
+  /// speed. Sets the process's malloc. Unset: on with several CPU replicas.
   std::optional<bool> keep_memory = {};
   /// Defaults for all collectives.
   CommunicationOptions communication = {};

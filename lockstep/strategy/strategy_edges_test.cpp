@@ -2,6 +2,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -115,6 +116,20 @@ TEST_F(Edges, WhatAReductionReturnsIsTheCallersOwn) {
 TEST_F(Edges, SavingBelongsOutsideOfReplicas) {
   const Variable v = strategy.make_variable(at::ones({}));
   EXPECT_THROW(strategy.run([&] { v.saved_value(); }), FailedPrecondition);
+}
+
+TEST_F(Edges, LibTorchKeepsItsOwnAllocator) {
+  EXPECT_EQ(c10::GetCPUAllocator(), c10::GetDefaultCPUAllocator());  // code that frees by hand relies on it
+}
+
+TEST_F(Edges, HugeResultsAreOrdinaryTensors) {
+  constexpr std::int64_t kElements = 9 << 20;  // 36 MB
+  const auto sums = strategy.run([&] { return get_replica_context().all_reduce(ReduceOp::Sum, at::full({kElements}, my_id() + 1.0)); });
+  for (const auto& sum : sums) {
+    EXPECT_EQ(sum[0].item<float>(), 3.0f);
+    EXPECT_EQ(sum[kElements - 1].item<float>(), 3.0f);
+  }
+  EXPECT_FALSE(sums[0].is_alias_of(sums[1]));
 }
 
 TEST_F(Edges, VariablesAreUsedLikeTensors) {
