@@ -55,7 +55,8 @@ HugeBlocks::Block* HugeBlocks::take_kept(std::size_t bytes) {
 HugeBlocks::Block* HugeBlocks::make(std::size_t bytes) {
   make_room(bytes);
   c10::DataPtr memory = plain_.allocate(sizeof(Block) + bytes);
-  Block* const block = new (memory.get()) Block{this, bytes, std::move(memory)};
+  void* const place = memory.get();
+  Block* const block = new (place) Block{this, bytes, std::move(memory)};
   const std::lock_guard lock(mutex_);
   used_bytes_ += bytes;
   return block;
@@ -97,7 +98,8 @@ at::Tensor empty_result(const at::Tensor& like) {
   if (!keeps_results || like.nbytes() < HugeBlocks::kHugeBytes) return at::empty(like.sizes(), like.options());
   // Never deleted: tensors may be freed after main has returned.
   static auto& blocks = *new HugeBlocks(*c10::GetCPUAllocator());
-  return at::Tensor(at::detail::empty_generic(like.sizes(), &blocks, c10::DispatchKeySet(c10::DispatchKey::CPU), like.scalar_type(), std::nullopt));
+  return at::Tensor(at::detail::empty_generic(like.sizes(), &blocks, c10::DispatchKeySet(c10::DispatchKey::CPU),
+                                              like.scalar_type(), std::nullopt));
 }
 
 }  // namespace lockstep
