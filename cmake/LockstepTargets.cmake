@@ -20,10 +20,12 @@ function(lockstep_own_flags target)
     -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion
     # Options are aggregates: naming only some of the fields is how they are used.
     -Wno-missing-field-initializers
-    # Not with sanitizers: what they insert makes g++ 12 see uninitialised values that are none.
-    $<$<AND:$<BOOL:${LOCKSTEP_WERROR}>,$<NOT:$<BOOL:${LOCKSTEP_SANITIZE}>>>:-Werror>
     # A compiler that fuses a*b+c in one place and not in another breaks the promise of equal bits.
     -ffp-contract=off)
+  if(LOCKSTEP_WERROR AND NOT LOCKSTEP_SANITIZE)
+    # Not with sanitizers: what they insert makes g++ 12 see uninitialised values that are none.
+    target_compile_options(${target} PRIVATE -Werror)
+  endif()
   if(LOCKSTEP_SANITIZE)
     target_compile_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE} -fno-omit-frame-pointer -g1)
     target_link_options(${target} PRIVATE -fsanitize=${LOCKSTEP_SANITIZE})
