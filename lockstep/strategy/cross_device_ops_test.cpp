@@ -202,7 +202,7 @@ class PackingTest : public testing::TestWithParam<int> {
   /// A batch of values of many sizes and two types.
   static std::vector<StrategyExtended::ReducePair> batch(MirroredStrategy& strategy) {
     std::vector<StrategyExtended::ReducePair> pairs;
-    for (const std::int64_t size : {10, 0, 1, 1001, 7, 64, 3000}) {
+    for (const std::int64_t size : {10, 0, 1, 301, 7}) {
       const auto random = [&](auto&& make) { return strategy.values_from_function([&](const ValueContext&) { return make(); }); };
       const auto floats = random([&] { return at::randn({size, 2}); });
       const auto ints = random([&] { return at::randint(-50, 50, {size}, at::kInt); });
@@ -234,7 +234,7 @@ TEST_P(PackingTest, NoPlanAndNoPackChangesABit) {
       }
     };
     for (const std::int64_t bytes : {1, 50, 4096, 1 << 30}) check(plain, {.bytes_per_pack = bytes}, lockstep::str("packs of ", bytes));
-    for (const int packs : {0, 1, 2, 5, 100'000}) {
+    for (const int packs : {0, 1, 2, 5, 1000}) {  // the last one: more packs than elements
       MirroredStrategy two_groups({.devices = cpus(GetParam()), .cross_device_ops = std::make_shared<HierarchicalCopyAllReduce>(packs)});
       check(two_groups, {}, lockstep::str("hierarchical copy, ", packs, " packs"));
     }
