@@ -15,6 +15,13 @@ install(DIRECTORY ${PROJECT_SOURCE_DIR}/lockstep ${PROJECT_BINARY_DIR}/include/l
 install(EXPORT LockstepTargets NAMESPACE Lockstep::
   DESTINATION ${LOCKSTEP_INSTALL_CMAKEDIR} COMPONENT Lockstep_Development)
 
+# A static library leaves what it needs privately to the program that links it.
+get_target_property(LOCKSTEP_LIBRARY_TYPE lockstep TYPE)
+set(LOCKSTEP_PC_PRIVATE "")
+if(LOCKSTEP_LIBRARY_TYPE STREQUAL "STATIC_LIBRARY")
+  set(LOCKSTEP_PC_PRIVATE " -lz")
+endif()
+
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/LockstepConfig.cmake.in LockstepConfig.cmake
   INSTALL_DESTINATION ${LOCKSTEP_INSTALL_CMAKEDIR}
   NO_CHECK_REQUIRED_COMPONENTS_MACRO)

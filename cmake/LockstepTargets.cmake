@@ -42,7 +42,7 @@ endfunction()
 add_library(lockstep_plain OBJECT)
 lockstep_own_flags(lockstep_plain)
 lockstep_own_includes(lockstep_plain)
-target_link_libraries(lockstep_plain PUBLIC Threads::Threads)
+target_link_libraries(lockstep_plain PUBLIC Threads::Threads ZLIB::ZLIB)
 
 if(LOCKSTEP_WITH_TORCH)
   add_library(lockstep $<TARGET_OBJECTS:lockstep_plain>)
@@ -50,7 +50,7 @@ if(LOCKSTEP_WITH_TORCH)
   lockstep_own_flags(lockstep)
   lockstep_own_includes(lockstep)
   target_compile_features(lockstep PUBLIC cxx_std_20)
-  target_link_libraries(lockstep PUBLIC LibTorch::LibTorch Threads::Threads)
+  target_link_libraries(lockstep PUBLIC LibTorch::LibTorch Threads::Threads PRIVATE ZLIB::ZLIB)
   set_target_properties(lockstep PROPERTIES
     LINKER_LANGUAGE CXX
     VERSION ${PROJECT_VERSION}

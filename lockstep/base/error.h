@@ -97,7 +97,8 @@ LOCKSTEP_ERROR_TYPE(Internal);
 #undef LOCKSTEP_ERROR_TYPE
 
 /// Kinds of mistakes, by number. The hundreds group them: 1xx peers and waiting, 2xx contexts and calls, 3xx
-/// structures, shapes and devices, 4xx variables, 5xx models and optimizers, 9xx bugs of our own.
+/// structures, shapes and devices, 4xx variables, 5xx models and optimizers, 6xx data (files from 601, pipelines from 621),
+/// 9xx bugs of our own.
 namespace errors {
 inline constexpr int kTimeout = 101;              ///< a replica did not reach a meeting in time
 inline constexpr int kUnequalMeetings = 102;      ///< replicas made different numbers of merge calls or collectives
@@ -122,6 +123,14 @@ inline constexpr int kWrongModule = 501;          ///< a model is used in a way 
 inline constexpr int kOptimizer = 502;            ///< an optimizer cannot do this, or not now
 inline constexpr int kTornWeights = 503;          ///< an update failed half-way
 inline constexpr int kNotFinite = 504;            ///< NaN or infinity in a gradient or loss
+inline constexpr int kFile = 601;                 ///< a file cannot be opened, read or written
+inline constexpr int kNoFiles = 602;              ///< no file has a name like this
+inline constexpr int kCompression = 603;          ///< compressed bytes are damaged
+inline constexpr int kRecord = 604;               ///< a record of a file is damaged or cut off
+inline constexpr int kExample = 605;              ///< bytes are no tf.train.Example
+inline constexpr int kFeature = 606;              ///< an Example does not have the features asked for
+inline constexpr int kNpy = 607;                  ///< an npy file is damaged, or of a kind that is not read
+inline constexpr int kCsv = 608;                  ///< a CSV record or field does not fit
 inline constexpr int kInternal = 901;             ///< a bug in Lockstep
 }  // namespace errors
 

@@ -137,6 +137,45 @@ constexpr std::array kExplanations{
         "is too high, a division by zero or a logarithm of zero in the loss, overflow in 16-bit types without "
         "loss scaling, or bad values in the data. The message names the first parameter concerned."},
     Explanation{
+        errors::kFile,
+        "The operating system could not open, read or write a file; the message has the file's name and the system's "
+        "reason. Look at the name, the permissions and the free space. A relative name is taken from the working "
+        "directory of the process, which may differ between workers."},
+    Explanation{
+        errors::kNoFiles,
+        "No file has a name that matches the pattern. An empty dataset would go unnoticed until training ends at once, "
+        "so this is an error. In a pattern, * stands for any characters but a slash, ? for one, [ab] for one of "
+        "several."},
+    Explanation{
+        errors::kCompression,
+        "The bytes of a compressed file do not form a ZLIB or GZIP stream: the wrong kind of compression was named, "
+        "or the file is cut off or damaged. The message has the place among the compressed bytes. What comes after "
+        "it cannot be read: make the file again or take a copy."},
+    Explanation{
+        errors::kRecord,
+        "A record's checksum or length does not fit its bytes, or the file ends in the middle of a record. The file "
+        "was damaged, cut off while it was written, or is of another format. The message has the record and the byte "
+        "where it starts. The policy `skip` leaves damaged records out and counts them."},
+    Explanation{
+        errors::kExample,
+        "The bytes of a record are not the wire format of tf.train.Example. The record may hold something else, or "
+        "was cut. The message has the byte of the record where reading stopped making sense."},
+    Explanation{
+        errors::kFeature,
+        "An Example is well formed but does not have what the feature description asks for: a feature without default "
+        "is missing, has another type, or another number of values than its shape. The message names the feature, "
+        "what was asked for and what the record has."},
+    Explanation{
+        errors::kNpy,
+        "An npy file is damaged (its header is no strict description of an array, or the data is shorter or longer "
+        "than the header says) or has elements that cannot be mapped: Python objects, text, dates, records, or "
+        "big-endian numbers. Save the array anew as plain little-endian numbers."},
+    Explanation{
+        errors::kCsv,
+        "A record of a CSV file has another number of fields than the first one, broken quotes, an empty field without "
+        "a default, or a field that is no value of its column's type. The message has the line, the column and what "
+        "stood there."},
+    Explanation{
         errors::kInternal,
         "Lockstep found itself in a state that should be impossible: this is a bug in Lockstep, not in your program. "
         "Please report it with the message and, if you can, a small program that shows it."},

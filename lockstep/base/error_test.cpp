@@ -76,11 +76,17 @@ TEST(Codes, HaveTheUsualNames) {
 
 TEST(Explain, HasAParagraphForEachNumber) {
   using namespace errors;
-  for (const int number :
-       {kTimeout,      kUnequalMeetings, kDifferentCollective, kWrongContext, kMixedStrategies, kConcurrentRun,
-        kBadOption,    kNotAvailable,    kSeedInsideRun,       kStructure,    kShape,           kDtype,
-        kDevice,       kDestination,     kNotReducible,        kComponent,    kVariableMode,    kVariableAssign,
-        kVariableName, kWrongModule,     kOptimizer,           kTornWeights,  kNotFinite,       kInternal}) {
+  for (const int number : {kTimeout,      kUnequalMeetings, kDifferentCollective,
+                           kWrongContext, kMixedStrategies, kConcurrentRun,
+                           kBadOption,    kNotAvailable,    kSeedInsideRun,
+                           kStructure,    kShape,           kDtype,
+                           kDevice,       kDestination,     kNotReducible,
+                           kComponent,    kVariableMode,    kVariableAssign,
+                           kVariableName, kWrongModule,     kOptimizer,
+                           kTornWeights,  kNotFinite,       kFile,
+                           kNoFiles,      kCompression,     kRecord,
+                           kExample,      kFeature,         kNpy,
+                           kCsv,          kInternal}) {
     EXPECT_GT(explain(number).size(), 80u) << number;
     EXPECT_EQ(explain(number).back(), '.') << number;
   }
