@@ -97,8 +97,8 @@ LOCKSTEP_ERROR_TYPE(Internal);
 #undef LOCKSTEP_ERROR_TYPE
 
 /// Kinds of mistakes, by number. The hundreds group them: 1xx peers and waiting, 2xx contexts and calls, 3xx
-/// structures, shapes and devices, 4xx variables, 5xx models and optimizers, 6xx data (files from 601, pipelines from 621),
-/// 9xx bugs of our own.
+/// structures, shapes and devices, 4xx variables, 5xx models and optimizers, 6xx data (files from 601, pipelines from 621,
+/// distribution from 651), 9xx bugs of our own.
 namespace errors {
 inline constexpr int kTimeout = 101;              ///< a replica did not reach a meeting in time
 inline constexpr int kUnequalMeetings = 102;      ///< replicas made different numbers of merge calls or collectives
@@ -131,6 +131,10 @@ inline constexpr int kExample = 605;              ///< bytes are no tf.train.Exa
 inline constexpr int kFeature = 606;              ///< an Example does not have the features asked for
 inline constexpr int kNpy = 607;                  ///< an npy file is damaged, or of a kind that is not read
 inline constexpr int kCsv = 608;                  ///< a CSV record or field does not fit
+inline constexpr int kSharding = 651;             ///< a dataset cannot be shared out among workers this way
+inline constexpr int kTooFewElements = 652;       ///< fewer files or elements than workers
+inline constexpr int kNoMoreData = 653;           ///< past the last step of a distributed dataset
+inline constexpr int kSignature = 654;            ///< an argument of run is not what its element_spec says
 inline constexpr int kInternal = 901;             ///< a bug in Lockstep
 }  // namespace errors
 

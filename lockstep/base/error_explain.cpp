@@ -176,6 +176,26 @@ constexpr std::array kExplanations{
         "a default, or a field that is no value of its column's type. The message has the line, the column and what "
         "stood there."},
     Explanation{
+        errors::kSharding,
+        "Workers share a dataset by its files (each reads its own) or by its rows (each reads everything and keeps its "
+        "part). By files needs a reader fed by file names: TFRecordDataset, TextLineDataset, or a flat_map or interleave "
+        "whose function opens files. The message names the stage where the search ended. Choose another "
+        "AutoShardPolicy in the dataset's options, or make each worker's pipeline with distribute_from_function."},
+    Explanation{
+        errors::kTooFewElements,
+        "A dataset that is shared out by file or by a shard needs at least one file or element for every worker: one "
+        "without would wait for ever for the others or end at once. All workers raise this before the first step. "
+        "Switch sharding off, share out rows instead of files, or write the data as more files."},
+    Explanation{
+        errors::kNoMoreData,
+        "A distributed iterator was asked for a step after its last one. A loop over the dataset ends by itself; "
+        "get_next_as_optional returns nothing at the end; iterating the dataset again starts a new epoch."},
+    Explanation{
+        errors::kSignature,
+        "`run` was given an element_spec as signature, and an argument does not fit it: another number of leaves, "
+        "another element type, or another size in a dimension that the spec fixes. The message names the leaf. Take the "
+        "spec from the dataset that the argument comes from, and leave open what may vary."},
+    Explanation{
         errors::kInternal,
         "Lockstep found itself in a state that should be impossible: this is a bug in Lockstep, not in your program. "
         "Please report it with the message and, if you can, a small program that shows it."},

@@ -86,7 +86,8 @@ TEST(Explain, HasAParagraphForEachNumber) {
                            kTornWeights,  kNotFinite,       kFile,
                            kNoFiles,      kCompression,     kRecord,
                            kExample,      kFeature,         kNpy,
-                           kCsv,          kInternal}) {
+                           kCsv,          kSharding,        kTooFewElements,
+                           kNoMoreData,   kSignature,       kInternal}) {
     EXPECT_GT(explain(number).size(), 80u) << number;
     EXPECT_EQ(explain(number).back(), '.') << number;
   }

@@ -1,0 +1,77 @@
+#include "lockstep/data/distribute/input_options.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep {
+
+std::string_view to_string(AutoShardPolicy policy) {
+  switch (policy) {
+    case AutoShardPolicy::Off: return "OFF";
+    case AutoShardPolicy::Auto: return "AUTO";
+    case AutoShardPolicy::File: return "FILE";
+    case AutoShardPolicy::Data: return "DATA";
+    case AutoShardPolicy::Hint: return "HINT";
+  }
+  throw InvalidArgument(errors::kBadOption, {.what = str("there is no auto-shard policy ", static_cast<int>(policy)),
+                                             .help = "Off, Auto, File, Data or Hint"});
+}
+
+std::string_view to_string(Assignment assignment) {
+  return assignment == Assignment::ByReplica ? "ByReplica" : "TensorFlow";
+}
+
+std::string_view to_string(ReplicationMode mode) {
+  return mode == ReplicationMode::PerWorker ? "PER_WORKER" : "PER_REPLICA";
+}
+
+namespace data {
+namespace {
+
+void check_buffer(const InputOptions& options, const char* where) {
+  if (options.per_replica_buffer_size >= 0) return;
+  throw InvalidArgument(errors::kBadOption, {.what = str("per_replica_buffer_size must not be negative, not ",
+                                                         options.per_replica_buffer_size),
+                                             .where = where,
+                                             .help = "0 reads nothing ahead, 1 is the default"});
+}
+
+}  // namespace
+
+void check_for_dataset(const InputOptions& options) {
+  check_buffer(options, "distribute");
+  if (options.replication_mode == ReplicationMode::PerReplica) {
+    throw Unimplemented(errors::kNotAvailable,
+                        {.what = "PER_REPLICA replication is only supported in distribute_from_function",
+                         .where = "distribute",
+                         .help = "a dataset that is distributed is one pipeline per worker; give a function that makes "
+                                 "the pipeline of one replica to distribute_from_function"});
+  }
+}
+
+void check_for_function(const InputOptions& options, int workers) {
+  const char* where = "distribute_from_function";
+  check_buffer(options, where);
+  const bool per_replica = options.replication_mode == ReplicationMode::PerReplica;
+  if (per_replica && workers > 1) {
+    throw Unimplemented(errors::kNotAvailable, {.what = "PER_REPLICA replication is for one worker",
+                                                .where = where,
+                                                .seen = counted(workers, "worker"),
+                                                .help = "make one pipeline per worker: PER_WORKER is the default"});
+  }
+  if (options.place_dataset_on_device && !per_replica) {
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = "place_dataset_on_device needs PER_REPLICA replication",
+                           .where = where,
+                           .help = "a pipeline that feeds several replicas has no device of its own"});
+  }
+  if (options.place_dataset_on_device && options.fetch_to_device) {
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = "place_dataset_on_device and fetch_to_device cannot both be on",
+                           .where = where,
+                           .help = "what is made on the device is not fetched to it: fetch_to_device = false"});
+  }
+}
+
+}  // namespace data
+}  // namespace lockstep

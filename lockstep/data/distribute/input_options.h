@@ -1,0 +1,54 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/export.h"
+
+namespace lockstep {
+
+/// How the workers of a cluster share the rows of one dataset among themselves.
+enum class AutoShardPolicy {
+  Off = -1,  ///< every worker reads everything
+  Auto = 0,  ///< File where the source allows it, else Data
+  File = 1,  ///< each worker reads its own files
+  Data = 2,  ///< each worker reads everything and keeps its own part
+  Hint = 3,  ///< `shard(kShardHint, kShardHint)` in the pipeline is filled in with the worker's numbers
+};
+
+/// Which replica gets which rows of a global batch; with one worker both say the same.
+enum class Assignment {
+  ByReplica,   ///< piece k of a step goes to replica k: the same rows whatever the number of workers
+  TensorFlow,  ///< as TensorFlow shards: files or pieces are dealt to workers, so rows move when workers are added
+};
+
+/// For whom a function given to `distribute_from_function` makes a pipeline.
+enum class ReplicationMode { PerWorker, PerReplica };
+
+/// How a distributed dataset is read; fields as in TensorFlow, without "experimental".
+///
+///     auto batches = strategy.distribute(dataset, {.per_replica_buffer_size = 2});
+struct InputOptions {
+  bool fetch_to_device = true;  ///< false: elements stay in host memory
+  ReplicationMode replication_mode = ReplicationMode::PerWorker;
+  bool place_dataset_on_device = false;  ///< only with PerReplica and without fetch_to_device
+  int per_replica_buffer_size = 1;       ///< elements read ahead for each replica; 0: none
+  Assignment assignment = Assignment::ByReplica;
+};
+
+/// SHARD_HINT of TensorFlow: the number of shards and the index that AutoShardPolicy::Hint fills in.
+inline constexpr int kShardHint = -1;
+
+LOCKSTEP_EXPORT std::string_view to_string(AutoShardPolicy policy);  ///< "AUTO", "FILE", "DATA", "HINT", "OFF"
+LOCKSTEP_EXPORT std::string_view to_string(Assignment assignment);
+LOCKSTEP_EXPORT std::string_view to_string(ReplicationMode mode);  ///< "PER_WORKER", "PER_REPLICA"
+
+namespace data {
+
+/// Throws for options that `distribute` cannot follow: Unimplemented for PER_REPLICA, InvalidArgument for bad numbers.
+LOCKSTEP_EXPORT void check_for_dataset(const InputOptions& options);
+/// Throws for options that `distribute_from_function` cannot follow; PER_REPLICA needs a single worker.
+LOCKSTEP_EXPORT void check_for_function(const InputOptions& options, int workers);
+
+}  // namespace data
+}  // namespace lockstep
