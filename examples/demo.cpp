@@ -1,5 +1,5 @@
-// Learns to tell two spirals apart, on two replicas: `demo [replicas]`. Every replica has its own network and works on
-// its own rows of each batch; the gradients are added up over replicas, so that all networks stay the same.
+// Learns to read handwritten digits, on two replicas: `demo [replicas]`. Every replica works on its own rows of each
+// batch; the gradients are added up over replicas, so that all of them go on with the same weights.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -7,137 +7,174 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <memory>
 #include <string>
 
+#include "digits.h"
+
 namespace ls = lockstep;
+namespace nn = torch::nn;
 
-struct Points {
-  torch::Tensor at, spiral;  // [n, 2] and [n], 0 or 1
+constexpr int kEpochs = 15, kBatch = 50;
 
-  std::int64_t count() const { return at.size(0); }
-  Points pick(const torch::Tensor& rows) const { return {at.index_select(0, rows), spiral.index_select(0, rows)}; }
-  Points part(int k, int parts) const { return {at.tensor_split(parts)[k], spiral.tensor_split(parts)[k]}; }
-};
-
-/// Two spirals, a turn and a half each, with a little noise.
-Points make_spirals(std::int64_t count) {
-  const auto spiral = torch::arange(count) % 2;
-  const auto radius = torch::rand({count}).sqrt();
-  const auto angle = 3 * M_PI * radius + M_PI * spiral;
-  const auto at = torch::stack({radius * angle.cos(), radius * angle.sin()}, 1);
-  return {at + 0.02 * torch::randn({count, 2}), spiral};
-}
-
-/// What a replica trains: a network, and the optimizer that keeps its own state about it.
-struct Learner {
-  torch::nn::Sequential net{torch::nn::Linear(2, 64), torch::nn::Tanh(), torch::nn::Linear(64, 64), torch::nn::Tanh(),
-                            torch::nn::Linear(64, 2)};
-  torch::optim::Adam optimizer{net->parameters(), 0.01};
-
-  torch::Tensor classify(const torch::Tensor& at) {
-    const torch::NoGradGuard no_grad;
-    return net->forward(at).argmax(1);
+struct Net : nn::Module {
+  Net() {
+    register_module("see", see);
+    register_module("decide", decide);
   }
-};
-using Learners = ls::PerReplica<std::shared_ptr<Learner>>;
+  torch::Tensor forward(const torch::Tensor& images) { return decide->forward(see->forward(images)); }
 
-/// What a step tells: the loss summed over rows, and how many rows were right.
-struct Progress {
+  nn::Sequential see{nn::Conv2d(nn::Conv2dOptions(1, 16, 3).padding(1)), nn::ReLU(),
+                     nn::Conv2d(nn::Conv2dOptions(16, 48, 3).padding(1)), nn::ReLU(), nn::MaxPool2d(2)};
+  nn::Sequential decide{nn::Flatten(), nn::Dropout(0.5), nn::Linear(48 * 4 * 4, 64), nn::ReLU(), nn::Linear(64, 10)};
+};
+using Model = ls::MirroredModule<Net>;
+
+/// What replicas count: the loss summed over rows, and how many rows were right.
+struct Score {
   double loss = 0;
   std::int64_t hits = 0;
 };
 
-/// One step of one replica. The loss is divided by the size of the whole batch, not of the replica's part of it: the
-/// sum of the replicas' gradients is then the gradient of the whole batch, however unevenly it is divided.
-Progress step(const std::shared_ptr<Learner>& mine, const Points& rows, std::int64_t batch_size) {
-  const auto guess = mine->net->forward(rows.at);
-  const auto loss = torch::nn::functional::cross_entropy(
-      guess, rows.spiral, torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum));
-  mine->optimizer.zero_grad();
-  (loss / batch_size).backward();
+struct Training {
+  Model model;
+  double accuracy = 0;  ///< on digits it has not seen
+};
 
-  const auto parameters = mine->net->parameters();
-  std::vector<torch::Tensor> gradients;
-  for (const auto& p : parameters) gradients.push_back(p.grad());
-  gradients = ls::get_replica_context().all_reduce(ls::ReduceOp::Sum, gradients);
-  for (std::size_t i = 0; i < parameters.size(); ++i) parameters[i].mutable_grad() = gradients[i];
-
-  mine->optimizer.step();
-  return {loss.item<double>(), (guess.argmax(1) == rows.spiral).sum().item<std::int64_t>()};
+torch::Tensor loss_per_row(const torch::Tensor& guess, const torch::Tensor& labels) {
+  return nn::functional::cross_entropy(guess, labels,
+                                       nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone));
 }
 
-bool have_equal_weights(const Learners& learners) {
-  for (const auto& learner : learners) {
-    const auto first = learners[0]->net->parameters();
-    const auto other = learner->net->parameters();
-    for (std::size_t i = 0; i < first.size(); ++i) {
-      if (!torch::equal(first[i], other[i])) return false;
+ls::PerReplica<Digits> share_out(ls::Strategy& strategy, const Digits& batch) {
+  return strategy.values_from_function(
+      [&](ls::ValueContext its) { return batch.part(its.replica_id_in_sync_group, its.num_replicas_in_sync); });
+}
+
+/// The share of right answers, every replica judging its part.
+double examine(ls::Strategy& strategy, Model& model, const Digits& digits) {
+  model.eval();
+  auto count_hits = [&](const Digits& mine) {
+    const torch::NoGradGuard no_grad;
+    return (model->forward(mine.images).argmax(1) == mine.labels).sum();
+  };
+  const auto hits = strategy.reduce(ls::ReduceOp::Sum, strategy.run(count_hits, share_out(strategy, digits)));
+  model.train();
+  return hits.item<double>() / static_cast<double>(digits.count());
+}
+
+Training train(int replicas, const Digits& known, const Digits& unseen, bool tell) {
+  torch::manual_seed(1);
+  ls::MirroredStrategy strategy({.devices = ls::cpus(replicas)});
+  auto model = strategy.make<Net>();
+  auto optimizer = strategy.make_optimizer<torch::optim::AdamW>(model, torch::optim::AdamWOptions().weight_decay(0.05));
+  const ls::CosineSchedule rate{
+      .base = 3e-3, .warmup_steps = 20, .total_steps = kEpochs * (known.count() / kBatch + 1)};
+
+  auto step = [&](const Digits& mine, std::int64_t batch_size) {
+    const auto guess = model->forward(mine.images);
+    const auto losses = loss_per_row(guess, mine.labels);
+    optimizer.minimize(ls::average_loss(losses, batch_size));
+    return Score{losses.sum().item<double>(), (guess.argmax(1) == mine.labels).sum().item<std::int64_t>()};
+  };
+
+  double accuracy = 0;
+  const auto count = static_cast<double>(known.count());
+  for (int epoch = 1; epoch <= kEpochs; ++epoch) {
+    const auto start = std::chrono::steady_clock::now();
+    Score sum;
+    for (const auto& rows : torch::randperm(known.count()).split(kBatch)) {
+      optimizer.set_learning_rate(rate.rate(optimizer.steps()));
+      const auto parts = share_out(strategy, known.pick(rows));
+      const Score score = strategy.reduce(ls::ReduceOp::Sum, strategy.run(step, parts, rows.size(0)));
+      sum.loss += score.loss;
+      sum.hits += score.hits;
     }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    accuracy = examine(strategy, model, unseen);
+    if (!tell) continue;
+    std::printf("  %5d  %8.4f  %8.1f%%  %8.1f%%  %9.0f\n", epoch, sum.loss / count,
+                100 * static_cast<double>(sum.hits) / count, 100 * accuracy, count / seconds.count());
+    std::fflush(stdout);
+  }
+  return {model, accuracy};
+}
+
+bool have_equal_weights(Net& a, Net& b) {
+  const auto first = a.parameters(), second = b.parameters();
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (!torch::equal(first[i], second[i])) return false;
+  }
+  return first.size() == second.size();
+}
+
+bool have_equal_replicas(const Model& model) {
+  for (std::size_t k = 1; k < model.size(); ++k) {
+    if (!have_equal_weights(*model.replica(0), *model.replica(k))) return false;
   }
   return true;
 }
 
-/// The disc of the spirals as the network sees it.
-void draw(Learner& learner) {
-  constexpr int kRows = 23, kColumns = 46;
-  const auto x = torch::linspace(-1, 1, kColumns).repeat({kRows});
-  const auto y = torch::linspace(1, -1, kRows).repeat_interleave(kColumns);
-  const auto spiral = learner.classify(torch::stack({x, y}, 1)).masked_fill(x * x + y * y > 1.05, 2);
-  for (const auto& row : spiral.split(kColumns)) {
+/// Some of the digits side by side, and what they were taken for.
+void draw(const Digits& digits, const torch::Tensor& guess, const torch::Tensor& which) {
+  constexpr std::int64_t kMost = 4;
+  const auto shown = which.slice(0, 0, kMost);
+  for (std::int64_t y = 0; y < 8; ++y) {
     std::string line;
-    for (int column = 0; column < kColumns; ++column) line += ".# "[row[column].item<int>()];
-    std::printf("    %s\n", line.c_str());
+    for (std::int64_t i = 0; i < shown.size(0); ++i) {
+      line += "    ";
+      for (std::int64_t x = 0; x < 8; ++x) {
+        const auto ink = digits.images.index({shown[i], 0, y, x}).item<double>();
+        line += std::string(2, " .:oO@"[static_cast<int>(5 * ink + 0.5)]);
+      }
+    }
+    std::printf("%s\n", line.c_str());
   }
+  for (std::int64_t i = 0; i < shown.size(0); ++i) {
+    const auto row = shown[i].item<std::int64_t>();
+    const std::string text =
+        std::to_string(digits.labels[row].item<int>()) + ", taken for " + std::to_string(guess[row].item<int>());
+    std::printf("    %-16s", text.c_str());
+  }
+  std::printf("\n");
+}
+
+void show_mistakes(Net& net, const Digits& unseen) {
+  const torch::NoGradGuard no_grad;
+  net.eval();
+  const auto guess = net.forward(unseen.images).argmax(1);
+  const auto wrong = (guess != unseen.labels).nonzero().squeeze(1);
+  if (wrong.size(0) == 0) return;
+  std::printf("\nMistakes it still makes:\n\n");
+  draw(unseen, guess, wrong);
+}
+
+int run_demo(int replicas) {
+  const auto [known, unseen] = split_digits(load_digits());
+  std::printf("Handwritten digits: %d to learn from, %d held out, batches of %d, replicas: %d\n\n",
+              static_cast<int>(known.count()), static_cast<int>(unseen.count()), kBatch, replicas);
+  std::printf("  epoch      loss   accuracy   held out   images/s\n");
+  const Training first = train(replicas, known, unseen, /*tell=*/true);
+  show_mistakes(*first.model, unseen);
+  const Training second = train(replicas, known, unseen, /*tell=*/false);
+
+  const bool same_replicas = have_equal_replicas(first.model);
+  const bool same_runs = have_equal_weights(*first.model, *second.model);
+  std::printf("\nRight on digits it has never seen: %.1f%%\n", 100 * first.accuracy);
+  std::printf("Weights on all replicas:           %s\n", same_replicas ? "equal, bit by bit" : "NOT EQUAL");
+  std::printf("The whole training once more:      %s\n", same_runs ? "the same weights, bit by bit" : "OTHER WEIGHTS");
+  return same_replicas && same_runs && first.accuracy >= 0.97 ? 0 : 1;
 }
 
 int main(int argc, char** argv) {
-  constexpr int kEpochs = 20, kBatch = 100;
   const int replicas = argc > 1 ? std::atoi(argv[1]) : 2;
   if (replicas < 1 || replicas > kBatch) {
     std::fprintf(stderr, "usage: demo [replicas], from 1 to %d\n", kBatch);
     return 2;
   }
-
-  torch::manual_seed(1);
-  const Points known = make_spirals(4000);
-  const Points unseen = make_spirals(1000);
-  const auto count = static_cast<double>(known.count());
-
-  ls::MirroredStrategy strategy({.devices = ls::cpus(replicas)});
-  const Learners learners = strategy.values_from_function([](const ls::ValueContext&) {
-    torch::manual_seed(2);  // the same weights for each
-    return std::make_shared<Learner>();
-  });
-
-  std::printf("Two spirals: %.0f points, batches of %d, replicas: %d, threads each: %d\n\n", count, kBatch, replicas,
-              strategy.intra_op_threads());
-  std::printf("  epoch      loss   accuracy   points/s\n");
-  for (int epoch = 1; epoch <= kEpochs; ++epoch) {
-    const auto start = std::chrono::steady_clock::now();
-    Progress sum;
-    for (const auto& rows : torch::randperm(known.count()).split(kBatch)) {
-      const Points batch = known.pick(rows);
-      const auto parts = strategy.values_from_function([&](const ls::ValueContext& its) {
-        return batch.part(its.replica_id_in_sync_group, its.num_replicas_in_sync);
-      });
-      const auto progress = strategy.run(step, learners, parts, batch.count());  // PerReplica<Progress>
-      const Progress total = strategy.reduce(ls::ReduceOp::Sum, progress);
-      sum.loss += total.loss;
-      sum.hits += total.hits;
-    }
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
-    std::printf("  %5d  %8.4f  %8.1f%%  %9.0f\n", epoch, sum.loss / count, 100 * static_cast<double>(sum.hits) / count,
-                count / seconds.count());
+  try {
+    return run_demo(replicas);
+  } catch (const ls::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 2;
   }
-
-  std::printf("\nThe spirals as replica 0 sees them:\n\n");
-  draw(*learners[0]);
-
-  const auto right = learners[0]->classify(unseen.at) == unseen.spiral;
-  const double accuracy = right.to(torch::kDouble).mean().item<double>();
-  const bool equal = have_equal_weights(learners);
-  std::printf("\n%.1f%% of %d points it has never seen are right.\n", 100 * accuracy, static_cast<int>(unseen.count()));
-  std::printf("Weights on all replicas: %s.\n", equal ? "equal, bit by bit" : "NOT EQUAL");
-  return equal && accuracy > 0.9 ? 0 : 1;
 }
