@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/export.h"
+#include "lockstep/data/format/compression.h"
+
+namespace lockstep::data {
+
+class Inflater;
+
+/// The bytes of a file in order, decompressed on the way. Owns the file and one buffer, from which it hands out views;
+/// the buffer grows only as bytes really arrive, never by what a file claims. Offsets count decompressed bytes.
+///
+/// Not for several threads at once.
+class LOCKSTEP_EXPORT ByteReader {
+ public:
+  static constexpr std::size_t kDefaultBuffer = std::size_t{256} << 10;
+
+  /// NotFound or FailedPrecondition if the file cannot be opened.
+  explicit ByteReader(std::string path, Compression compression = Compression::None,
+                      std::size_t buffer_bytes = kDefaultBuffer);
+
+  /// Reads bytes in memory, which must outlive the reader; `name` stands for the file in messages.
+  static ByteReader over_memory(std::string name, std::string_view bytes, Compression compression = Compression::None,
+                                std::size_t buffer_bytes = kDefaultBuffer);
+
+  ByteReader(ByteReader&& other) noexcept;
+  ByteReader& operator=(ByteReader&&) = delete;
+  ~ByteReader();
+
+  /// All buffered bytes from the current position on: at least `wanted`, fewer only at the end of the file. The view
+  /// holds until the next call of peek, skip or seek.
+  std::string_view peek(std::size_t wanted) {
+    if (end_ - begin_ < wanted) fill(wanted);
+    return {buffer_.get() + begin_, end_ - begin_};
+  }
+
+  /// Goes past bytes that were seen by peek.
+  void consume(std::size_t count) { begin_ += count; }
+
+  /// Goes past up to `count` bytes, without reading them where the file allows; returns how many there were.
+  std::uint64_t skip(std::uint64_t count);
+
+  /// Goes to a place, forwards or backwards; OutOfRange if it is past the end.
+  void seek(std::uint64_t offset);
+
+  std::uint64_t offset() const { return buffer_offset_ + begin_; }
+
+  /// The number of bytes from here to the end, where the file can tell (not for compressed ones and pipes).
+  std::optional<std::uint64_t> remaining() const;
+
+  const std::string& path() const { return path_; }
+
+ private:
+  ByteReader(std::string path, Compression compression, std::size_t buffer_bytes, int file, std::string_view memory);
+
+  void fill(std::size_t wanted);
+  void grow();
+  std::size_t read_raw(char* out, std::size_t size);
+  std::size_t read_some(char* out, std::size_t size);
+  std::optional<std::uint64_t> raw_size() const;
+  void raw_seek(std::uint64_t offset);
+
+  std::string path_;
+  Compression compression_;
+  int file_ = -1;
+  std::string_view memory_;
+  std::size_t memory_position_ = 0;
+  std::unique_ptr<Inflater> inflater_;
+
+  std::unique_ptr<char[]> buffer_;
+  std::size_t capacity_;
+  std::size_t begin_ = 0;  // the unread part of the buffer
+  std::size_t end_ = 0;
+  std::uint64_t buffer_offset_ = 0;  // of the buffer's first byte in the file
+};
+
+}  // namespace lockstep::data

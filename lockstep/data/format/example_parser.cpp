@@ -1,0 +1,266 @@
+#include "lockstep/data/format/example_parser.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/format/feature_wire.h"
+#include "lockstep/data/format/file_error.h"
+
+namespace lockstep::data {
+namespace {
+
+using Column = ExampleParser::Column;
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string out = "[";
+  for (const std::int64_t extent : shape) out += str(out.size() == 1 ? "" : ", ", extent);
+  return out + "]";
+}
+
+[[noreturn]] void bad_spec(const std::string& name, const std::string& what) {
+  throw InvalidArgument(errors::kFeature,
+                        {.what = str("the description of feature '", name, "' makes no sense: ", what)});
+}
+
+std::int64_t element_count(const std::string& name, const std::vector<std::int64_t>& shape) {
+  constexpr std::int64_t kMost = std::int64_t{1} << 40;
+  std::int64_t count = 1;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0) bad_spec(name, str("shape ", shape_text(shape), " has an open or negative extent"));
+    if (extent > 0 && count > kMost / extent) bad_spec(name, str("shape ", shape_text(shape), " is too large"));
+    count *= extent;
+  }
+  return count;
+}
+
+FeatureValues filled_default(const std::string& name, const FixedLenFeature& feature, std::int64_t elements) {
+  FeatureValues values = *feature.default_value;
+  if (values.index() != static_cast<std::size_t>(feature.type)) {
+    bad_spec(name, str("its values are ", to_string(feature.type), ", its default is ",
+                       to_string(static_cast<FeatureType>(values.index()))));
+  }
+  std::visit(
+      [&](auto& list) {
+        if (list.size() == 1) list.resize(static_cast<std::size_t>(elements), decltype(list[0])(list[0]));
+        if (list.size() != static_cast<std::size_t>(elements)) {
+          bad_spec(name,
+                   str("shape ", shape_text(feature.shape), " needs ", elements, " default values, not ", list.size()));
+        }
+      },
+      values);
+  return values;
+}
+
+Column make_column(const std::string& name, const FixedLenFeature& feature) {
+  Column column{.name = name,
+                .type = feature.type,
+                .variable = false,
+                .shape = feature.shape,
+                .elements = element_count(name, feature.shape),
+                .default_values = {},
+                .default_bytes = {}};
+  if (feature.default_value) column.default_values = filled_default(name, feature, column.elements);
+  return column;
+}
+
+Column make_column(const std::string& name, const VarLenFeature& feature) {
+  return {.name = name,
+          .type = feature.type,
+          .variable = true,
+          .shape = {},
+          .elements = 0,
+          .default_values = {},
+          .default_bytes = {}};
+}
+
+[[noreturn]] void does_not_fit(const Column& column, const std::string& what, const std::string& seen) {
+  throw InvalidArgument(errors::kFeature,
+                        {.what = str("feature ", quoted(column.name), ' ', what),
+                         .where = str("feature ", quoted(column.name)),
+                         .seen = seen,
+                         .help = "compare the feature description with how the records were written"});
+}
+
+[[noreturn]] void wrong_count(const Column& column, std::int64_t seen) {
+  does_not_fit(column, "has another number of values than its shape",
+               str("shape ", shape_text(column.shape), " needs ", column.elements, ", the record has ",
+                   seen > column.elements ? "more" : str(seen)));
+}
+
+template <class T>
+void copy_default(const Column& column, T* out) {
+  const auto& values = std::get<std::vector<T>>(*column.default_values);
+  std::copy(values.begin(), values.end(), out);
+}
+
+void use_default(const Column& column, const FeatureSlot& slot) {
+  if (!column.default_values) {
+    does_not_fit(column, "is required but missing", str("type ", to_string(column.type), ", no default"));
+  }
+  switch (column.type) {
+    case FeatureType::Bytes: std::copy(column.default_bytes.begin(), column.default_bytes.end(), slot.bytes); break;
+    case FeatureType::Float: copy_default(column, slot.floats); break;
+    case FeatureType::Int64: copy_default(column, slot.ints); break;
+  }
+}
+
+// Each returns how many values the record has; never writes more than the column's elements.
+std::int64_t read_fixed_floats(std::string_view list, std::string_view record, const Column& column, float* out) {
+  std::int64_t count = 0;
+  wire::for_each_float_run(list, record, [&](std::string_view run) {
+    const auto more = static_cast<std::int64_t>(run.size() / sizeof(float));
+    if (more > column.elements - count) wrong_count(column, column.elements + 1);
+    if (more > 0) std::memcpy(out + count, run.data(), run.size());
+    count += more;
+  });
+  return count;
+}
+
+std::int64_t read_fixed_ints(std::string_view list, std::string_view record, const Column& column, std::int64_t* out) {
+  std::int64_t count = 0;
+  wire::for_each_int64(list, record, [&](std::int64_t value) {
+    if (count == column.elements) wrong_count(column, count + 1);
+    out[count++] = value;
+  });
+  return count;
+}
+
+std::int64_t read_fixed_bytes(std::string_view list, std::string_view record, const Column& column,
+                              std::string_view* out) {
+  std::int64_t count = 0;
+  wire::for_each_bytes(list, record, [&](std::string_view value) {
+    if (count == column.elements) wrong_count(column, count + 1);
+    out[count++] = value;
+  });
+  return count;
+}
+
+void read_fixed(std::string_view list, std::string_view record, const Column& column, const FeatureSlot& slot) {
+  std::int64_t count = 0;
+  switch (column.type) {
+    case FeatureType::Bytes: count = read_fixed_bytes(list, record, column, slot.bytes); break;
+    case FeatureType::Float: count = read_fixed_floats(list, record, column, slot.floats); break;
+    case FeatureType::Int64: count = read_fixed_ints(list, record, column, slot.ints); break;
+  }
+  if (count != column.elements) wrong_count(column, count);
+}
+
+std::int64_t read_variable(std::string_view list, std::string_view record, FeatureType type, VarLenValues& out) {
+  std::int64_t count = 0;
+  switch (type) {
+    case FeatureType::Bytes:
+      wire::for_each_bytes(list, record, [&](std::string_view value) {
+        out.bytes.push_back(value);
+        ++count;
+      });
+      break;
+    case FeatureType::Float:
+      wire::for_each_float_run(list, record, [&](std::string_view run) {
+        const std::size_t before = out.floats.size();
+        const std::size_t more = run.size() / sizeof(float);
+        out.floats.resize(before + more);
+        if (more > 0) std::memcpy(out.floats.data() + before, run.data(), run.size());
+        count += static_cast<std::int64_t>(more);
+      });
+      break;
+    case FeatureType::Int64:
+      wire::for_each_int64(list, record, [&](std::int64_t value) {
+        out.ints.push_back(value);
+        ++count;
+      });
+      break;
+  }
+  return count;
+}
+
+FeatureSlot slot_of_row(const FeatureSlot& slot, std::int64_t offset) {
+  return {.bytes = slot.bytes == nullptr ? nullptr : slot.bytes + offset,
+          .floats = slot.floats == nullptr ? nullptr : slot.floats + offset,
+          .ints = slot.ints == nullptr ? nullptr : slot.ints + offset,
+          .variable = slot.variable};
+}
+
+}  // namespace
+
+void VarLenValues::clear() {
+  bytes.clear();
+  floats.clear();
+  ints.clear();
+  lengths.clear();
+}
+
+ExampleParser::ExampleParser(const FeatureSpec& spec) {
+  columns_.reserve(spec.size());
+  for (const auto& [name, feature] : spec) {
+    columns_.push_back(std::visit([&name = name](const auto& kind) { return make_column(name, kind); }, feature));
+  }
+  for (Column& column : columns_) {
+    if (!column.default_values || column.type != FeatureType::Bytes) continue;
+    for (const std::string& value : std::get<std::vector<std::string>>(*column.default_values)) {
+      column.default_bytes.emplace_back(value);
+    }
+  }
+}
+
+// Records usually have their features in the same order, so the column behind the last one is looked at first.
+std::size_t ExampleParser::find_column(std::string_view name, std::size_t guess) const {
+  if (guess < columns_.size() && columns_[guess].name == name) return guess;
+  const auto found = std::ranges::lower_bound(columns_, name, {}, &Column::name);
+  if (found == columns_.end() || found->name != name) return columns_.size();
+  return static_cast<std::size_t>(found - columns_.begin());
+}
+
+void ExampleParser::parse_row(std::string_view record, std::span<const FeatureSlot> slots, std::int64_t row) const {
+  // The record's features by column. Kept between calls, so that it costs no allocation.
+  thread_local std::vector<std::string_view> features;
+  features.assign(columns_.size(), {});
+  std::size_t guess = 0;
+  wire::for_each_feature(record, [&](const wire::FeatureEntry& entry) {
+    const std::size_t column = find_column(entry.name, guess);
+    if (column == columns_.size()) return;
+    features[column] = entry.feature;  // the last of several wins
+    guess = column + 1;
+  });
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    const Column& column = columns_[i];
+    wire::FeatureList list;
+    try {
+      list = wire::read_feature(features[i], record);
+      if (list.type && *list.type != column.type) {
+        does_not_fit(column, "has another type than asked for",
+                     str("asked for ", to_string(column.type), ", the record has ", to_string(*list.type)));
+      }
+      if (column.variable) {
+        VarLenValues& values = *slots[i].variable;
+        values.lengths.push_back(list.type ? read_variable(list.list, record, column.type, values) : 0);
+      } else if (list.type) {
+        read_fixed(list.list, record, column, slot_of_row(slots[i], row * column.elements));
+      } else {
+        use_default(column, slot_of_row(slots[i], row * column.elements));
+      }
+    } catch (DataLoss& error) {
+      error.add_where(str("feature ", quoted(column.name)));
+      throw;
+    }
+  }
+}
+
+void ExampleParser::parse(std::string_view record, std::span<const FeatureSlot> slots) const {
+  parse_row(record, slots, 0);
+}
+
+void ExampleParser::parse_batch(std::span<const std::string_view> records, std::span<const FeatureSlot> slots) const {
+  for (std::size_t row = 0; row < records.size(); ++row) {
+    try {
+      parse_row(records[row], slots, static_cast<std::int64_t>(row));
+    } catch (Error& error) {
+      error.add_where(str("row ", row, " of the batch"));
+      throw;
+    }
+  }
+}
+
+}  // namespace lockstep::data

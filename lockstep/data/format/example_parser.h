@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <variant>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/data/format/example.h"
+
+namespace lockstep::data {
+
+/// A feature that has the same shape in every record. Without a default, a record that lacks it is an error; a default
+/// has one value (for all elements) or as many as the shape.
+struct FixedLenFeature {
+  FeatureType type = FeatureType::Float;
+  std::vector<std::int64_t> shape;
+  std::optional<FeatureValues> default_value;
+};
+
+/// A feature with any number of values per record, none if it is missing.
+struct VarLenFeature {
+  FeatureType type = FeatureType::Float;
+};
+
+/// What to take out of the records; other features are passed over.
+///
+///     FeatureSpec spec{{"image", FixedLenFeature{FeatureType::Float, {784}}},
+///                      {"label", FixedLenFeature{FeatureType::Int64, {}}}};
+using FeatureSpec = std::map<std::string, std::variant<FixedLenFeature, VarLenFeature>>;
+
+/// Where the values of a VarLenFeature go: behind what is there already. `lengths` gets the number of values of each
+/// record.
+struct VarLenValues {
+  std::vector<std::string_view> bytes;
+  std::vector<float> floats;
+  std::vector<std::int64_t> ints;
+  std::vector<std::int64_t> lengths;
+
+  void clear();
+};
+
+/// Where the values of one feature go; only the pointer for its type is looked at. `bytes` get views into the record
+/// (or into the parser, for a default).
+struct FeatureSlot {
+  std::string_view* bytes = nullptr;
+  float* floats = nullptr;
+  std::int64_t* ints = nullptr;
+  VarLenValues* variable = nullptr;
+};
+
+/// Takes features out of serialized Examples, straight into memory of the caller. Immutable: any number of threads may
+/// use it. Nothing is allocated per record, but for the growth of `VarLenValues`.
+class LOCKSTEP_EXPORT ExampleParser {
+ public:
+  struct Column {
+    std::string name;
+    FeatureType type;
+    bool variable;
+    std::vector<std::int64_t> shape;              ///< empty if variable
+    std::int64_t elements;                        ///< per record; 0 if variable
+    std::optional<FeatureValues> default_values;  ///< as many as elements
+    std::vector<std::string_view> default_bytes;  ///< views of them
+  };
+
+  /// InvalidArgument if a shape or default makes no sense.
+  explicit ExampleParser(const FeatureSpec& spec);
+  ExampleParser(const ExampleParser&) = delete;  // columns hold views into themselves
+  ExampleParser& operator=(const ExampleParser&) = delete;
+
+  /// In the order of their names; slots are in the same order.
+  std::span<const Column> columns() const { return columns_; }
+
+  /// DataLoss if the record is no Example, InvalidArgument if its features do not fit. After an error the slots'
+  /// contents are not defined.
+  void parse(std::string_view record, std::span<const FeatureSlot> slots) const;
+
+  /// Record i goes to element i * elements of the fixed slots. Errors name the row.
+  void parse_batch(std::span<const std::string_view> records, std::span<const FeatureSlot> slots) const;
+
+ private:
+  void parse_row(std::string_view record, std::span<const FeatureSlot> slots, std::int64_t row) const;
+  std::size_t find_column(std::string_view name, std::size_t guess) const;
+
+  std::vector<Column> columns_;
+};
+
+}  // namespace lockstep::data

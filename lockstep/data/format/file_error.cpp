@@ -1,0 +1,71 @@
+#include "lockstep/data/format/file_error.h"
+
+#include <cerrno>
+#include <string_view>
+#include <system_error>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::data {
+
+void throw_file_error(const std::string& action, const std::string& path, int error_number) {
+  ErrorText text{.what = str("cannot ", action, ' ', path),
+                 .where = {},
+                 .seen = std::system_category().message(error_number),
+                 .help = {}};
+  switch (error_number) {
+    case ENOENT:
+    case ENOTDIR:
+      text.help = "look at the name; a relative one is taken from the working directory";
+      throw NotFound(errors::kFile, std::move(text));
+    case ENOSPC:
+    case EDQUOT:
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM: throw ResourceExhausted(errors::kFile, std::move(text));
+    default: throw FailedPrecondition(errors::kFile, std::move(text));
+  }
+}
+
+std::string record_place(std::uint64_t record, std::uint64_t offset, const std::string& path) {
+  return str("record ", record, " at byte ", offset, " of ", path);
+}
+
+namespace {
+
+void append_hex(std::string& out, char byte) {
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  const auto value = static_cast<unsigned char>(byte);
+  out += kDigits[value >> 4];
+  out += kDigits[value & 15];
+}
+
+}  // namespace
+
+std::string hex_bytes(std::string_view bytes, std::size_t at_most) {
+  std::string out;
+  for (const char byte : bytes.substr(0, at_most)) append_hex(out, byte);
+  if (bytes.size() > at_most) out += "...";
+  return out;
+}
+
+std::string quoted(std::string_view text, std::size_t at_most) {
+  std::string out = "'";
+  for (const char c : text.substr(0, at_most)) {
+    if (c >= ' ' && c != '\x7f') {
+      out += c;
+    } else if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else {
+      out += "\\x";
+      append_hex(out, c);
+    }
+  }
+  if (text.size() > at_most) out += "...";
+  return out + "'";
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,193 @@
+#include "lockstep/data/format/tfrecord.h"
+
+#include <array>
+#include <bit>
+#include <cstring>
+#include <utility>
+
+#include "lockstep/base/crc32c.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/format/file_error.h"
+
+namespace lockstep::data {
+namespace {
+
+static_assert(std::endian::native == std::endian::little, "numbers are read as they lie in the file");
+
+// u64 length, u32 masked crc of it; the payload; u32 masked crc of that.
+constexpr std::size_t kHeader = 12;
+constexpr std::size_t kFooter = 4;
+
+template <class T>
+T load(const char* from) {
+  T value{};
+  std::memcpy(&value, from, sizeof value);
+  return value;
+}
+
+bool header_is_right(const char* header) { return mask_crc32c(crc32c({header, 8})) == load<std::uint32_t>(header + 8); }
+
+}  // namespace
+
+TFRecordReader::TFRecordReader(std::string path, const TFRecordOptions& options)
+    : TFRecordReader(ByteReader(std::move(path), options.compression, options.buffer_bytes), options) {}
+
+TFRecordReader::TFRecordReader(ByteReader reader, const TFRecordOptions& options)
+    : reader_(std::move(reader)), options_(options) {}
+
+void TFRecordReader::restore(const RecordPosition& position) {
+  reader_.seek(position.offset);
+  next_record_ = position.record;
+}
+
+// Whether a record of this length may follow a header that starts `before` bytes ahead of the current position. Never
+// allocates: that is left to bytes that are really there.
+bool TFRecordReader::fits(std::uint64_t length, std::size_t before) const {
+  if (length > options_.max_record_bytes) return false;
+  const auto remaining = reader_.remaining();
+  return !remaining || (*remaining >= before + kHeader + kFooter && length <= *remaining - before - kHeader - kFooter);
+}
+
+TFRecordReader::Frame TFRecordReader::damage(Frame::State state, std::uint64_t length, const std::string& what,
+                                             const std::string& seen) {
+  DataLoss error(errors::kRecord, {.what = str(path(), " holds a damaged record: ", what),
+                                   .where = record_place(record_start_.record, record_start_.offset, path()),
+                                   .seen = seen,
+                                   .help = "make the file again, or leave damaged records out with OnDamage::Skip"});
+  if (options_.on_damage == OnDamage::Fail) throw DataLoss(error);
+  ++damaged_;
+  last_damage_ = error.what();
+  return {state, length};
+}
+
+TFRecordReader::Frame TFRecordReader::find_frame(bool check_payload) {
+  using State = Frame::State;
+  std::string_view bytes = reader_.peek(kHeader);
+  if (bytes.size() < kHeader) {
+    if (bytes.empty()) return {State::End};
+    return damage(State::Lost, 0, "the file ends inside of a record's header",
+                  str(counted(static_cast<long long>(bytes.size()), "byte"), " of 12: ", hex_bytes(bytes)));
+  }
+  if (!header_is_right(bytes.data())) {
+    return damage(State::Lost, 0, "the checksum of its length is wrong", str("header ", hex_bytes(bytes, kHeader)));
+  }
+  const auto length = load<std::uint64_t>(bytes.data());
+  const bool buffered = bytes.size() >= kHeader + kFooter && length <= bytes.size() - kHeader - kFooter;
+  if (!buffered || length > options_.max_record_bytes) {
+    if (!fits(length, 0)) {
+      const auto remaining = reader_.remaining();
+      return damage(State::Lost, length, "it claims to be longer than it can be",
+                    str("length ", length, ", ",
+                        remaining && *remaining < length + kHeader + kFooter
+                            ? str("but the file has ", *remaining, " bytes from the record's start on")
+                            : str("more than max_record_bytes = ", options_.max_record_bytes)));
+    }
+    if (!check_payload) return {State::Good, length};
+    bytes = reader_.peek(static_cast<std::size_t>(kHeader + length + kFooter));
+    if (bytes.size() < kHeader + length + kFooter) {
+      return damage(State::Lost, length, "the file ends inside of it",
+                    str("length ", length, ", but ", bytes.size() - kHeader, " bytes are left"));
+    }
+  }
+  if (check_payload) {
+    const auto stored = load<std::uint32_t>(bytes.data() + kHeader + length);
+    const auto real = mask_crc32c(crc32c(bytes.substr(kHeader, length)));
+    if (stored != real) {
+      return damage(State::BadPayload, length, "the checksum of its bytes is wrong",
+                    str("masked crc32c ", stored, " in the file, ", real, " by its ", length, " bytes"));
+    }
+  }
+  return {State::Good, length};
+}
+
+// Leaves at least one byte behind, then looks for a header. Linear in the size of the file, whatever stands in it.
+void TFRecordReader::find_next_header() {
+  reader_.consume(1);
+  for (;;) {
+    const std::string_view bytes = reader_.peek(kHeader);
+    if (bytes.size() < kHeader) {
+      reader_.consume(bytes.size());
+      return;
+    }
+    const std::size_t candidates = bytes.size() - kHeader + 1;
+    for (std::size_t i = 0; i < candidates; ++i) {
+      if (header_is_right(bytes.data() + i) && fits(load<std::uint64_t>(bytes.data() + i), i)) {
+        reader_.consume(i);
+        return;
+      }
+    }
+    reader_.consume(candidates);
+  }
+}
+
+bool TFRecordReader::advance(bool check_payload) {
+  using State = Frame::State;
+  for (;;) {
+    record_start_ = position();
+    Frame frame{};
+    try {
+      frame = find_frame(check_payload);
+    } catch (DataLoss& error) {
+      if (error.number() == errors::kCompression) {
+        error.add_where(record_place(record_start_.record, record_start_.offset, path()));
+      }
+      throw;
+    }
+    if (frame.state == State::End) return false;
+    const std::uint64_t whole = kHeader + frame.length + kFooter;
+    switch (frame.state) {
+      case State::Good:
+        ++next_record_;
+        if (check_payload) {
+          record_ = reader_.peek(static_cast<std::size_t>(whole)).substr(kHeader, frame.length);
+          reader_.consume(static_cast<std::size_t>(whole));
+        } else if (const std::uint64_t skipped = reader_.skip(whole); skipped < whole) {
+          damage(State::Lost, frame.length, "the file ends inside of it",
+                 str("length ", frame.length, ", but ", skipped - kHeader, " bytes were left"));
+          return false;
+        }
+        return true;
+      case State::BadPayload:
+        ++next_record_;
+        reader_.consume(static_cast<std::size_t>(whole));
+        break;
+      default:
+        ++next_record_;
+        find_next_header();
+        break;
+    }
+  }
+}
+
+bool TFRecordReader::next() {
+  record_ = {};
+  return advance(true);
+}
+
+std::uint64_t TFRecordReader::skip(std::uint64_t count) {
+  record_ = {};
+  std::uint64_t skipped = 0;
+  while (skipped < count && advance(options_.on_damage == OnDamage::Skip)) ++skipped;
+  return skipped;
+}
+
+TFRecordWriter::TFRecordWriter(std::string path, Compression compression, int level)
+    : out_(std::move(path), compression, level) {}
+
+void TFRecordWriter::write(std::string_view record) {
+  std::array<char, kHeader> header{};
+  const std::uint64_t length = record.size();
+  std::memcpy(header.data(), &length, sizeof length);
+  const std::uint32_t length_crc = mask_crc32c(crc32c({header.data(), sizeof length}));
+  std::memcpy(header.data() + sizeof length, &length_crc, sizeof length_crc);
+  const std::uint32_t crc = mask_crc32c(crc32c(record));
+  std::array<char, kFooter> footer{};
+  std::memcpy(footer.data(), &crc, sizeof crc);
+  out_.append({header.data(), header.size()});
+  out_.append(record);
+  out_.append({footer.data(), footer.size()});
+  ++records_;
+}
+
+}  // namespace lockstep::data
