@@ -1,0 +1,37 @@
+#include "lockstep/data/codec.h"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::data::detail {
+
+at::Tensor scalar_tensor(std::int64_t value, at::ScalarType dtype) { return at::scalar_tensor(value, dtype); }
+at::Tensor scalar_tensor(double value, at::ScalarType dtype) { return at::scalar_tensor(value, dtype); }
+
+void throw_wrong_leaf(const char* wanted, const Component& component, std::size_t index) {
+  throw InvalidArgument(errors::kStructure, {.what = str("component ", index, " of the element is not ", wanted),
+                                             .seen = to_string(ComponentSpec::of(component)),
+                                             .help = "the type of the dataset must fit what its stages produce"});
+}
+
+void throw_wrong_structure(const std::string& wanted, std::size_t components) {
+  throw InvalidArgument(errors::kStructure, {.what = str("the element does not make up ", wanted),
+                                             .seen = counted(static_cast<long long>(components), "component"),
+                                             .help = "the type of the dataset must fit what its stages produce"});
+}
+
+std::int64_t read_integer(const Component& component, std::size_t index) {
+  const auto* tensor = std::get_if<at::Tensor>(&component);
+  if (tensor == nullptr || tensor->numel() != 1) throw_wrong_leaf("a single number", component, index);
+  return tensor->item().toLong();
+}
+
+double read_float(const Component& component, std::size_t index) {
+  const auto* tensor = std::get_if<at::Tensor>(&component);
+  if (tensor == nullptr || tensor->numel() != 1) throw_wrong_leaf("a single number", component, index);
+  return tensor->item().toDouble();
+}
+
+}  // namespace lockstep::data::detail

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <initializer_list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/values/structure.h"
+
+// What flows through a pipeline, with the user's types erased: an element is a flat list of components, one for each
+// leaf of the user's structure.
+namespace lockstep::data {
+
+class Stage;
+using StagePtr = std::shared_ptr<const Stage>;
+
+/// A batch of byte strings (lines, records, file names): what `batch` makes of strings, as it makes a tensor of
+/// tensors. In a structure it is one leaf.
+class LOCKSTEP_EXPORT Strings {
+ public:
+  Strings() = default;
+  Strings(std::vector<std::string> values) : values_(std::move(values)) {}  // NOLINT: the same thing
+  Strings(std::initializer_list<std::string> values) : values_(values) {}
+
+  std::int64_t size() const { return static_cast<std::int64_t>(values_.size()); }
+  const std::string& operator[](std::int64_t i) const { return values_[static_cast<std::size_t>(i)]; }
+  auto begin() const { return values_.begin(); }
+  auto end() const { return values_.end(); }
+  const std::vector<std::string>& values() const { return values_; }
+  std::vector<std::string>& values() { return values_; }
+
+  bool operator==(const Strings&) const = default;
+
+ private:
+  std::vector<std::string> values_;
+};
+
+/// One leaf of an element: a tensor, a byte string, a batch of byte strings, or a dataset (an element of `window`).
+using Component = std::variant<at::Tensor, std::string, Strings, StagePtr>;
+
+/// The lengths and keys of the vectors and maps within a structure, in the order in which they are visited. With it
+/// the flat components become the user's structure again. Tuples, arrays and plain structs need none.
+struct Skeleton {
+  std::vector<std::variant<std::int64_t, std::string>> marks;  // a length; a map's length is followed by its keys
+  bool operator==(const Skeleton&) const = default;
+};
+using SkeletonPtr = std::shared_ptr<const Skeleton>;
+
+/// One element of a dataset. Passed by reference and moved; copying one shares its tensors and copies its strings.
+struct LOCKSTEP_EXPORT Element {
+  std::vector<Component> components;
+  SkeletonPtr skeleton;  // null where the user's type says it all
+
+  Element() = default;
+  explicit Element(std::vector<Component> parts, SkeletonPtr shape = nullptr)
+      : components(std::move(parts)), skeleton(std::move(shape)) {}
+  static Element of(at::Tensor tensor);
+  static Element of(std::string bytes);
+
+  std::size_t size() const { return components.size(); }
+  /// The tensor of component i; an error that names the component if it is none.
+  const at::Tensor& tensor(std::size_t i) const;
+  const std::string& bytes(std::size_t i) const;
+};
+
+/// Puts the components of `more` behind those of `element`, as `zip` and `enumerate` do.
+LOCKSTEP_EXPORT void append(Element& element, Element&& more);
+/// The marks of `a` followed by those of `b`; null if there are none.
+LOCKSTEP_EXPORT SkeletonPtr joined(const SkeletonPtr& a, const SkeletonPtr& b);
+
+/// "(float[784], int64[])", for messages.
+LOCKSTEP_EXPORT std::string describe(const Element& element);
+
+/// Rows of one batch: stacks rows into an element whose components have one more dimension. Shapes, dtypes and numbers
+/// of components must agree; `where` names the stage in the error.
+LOCKSTEP_EXPORT Element stack(std::vector<Element>&& rows, const std::string& where);
+/// The number of rows of a batch: the first dimension that all components share; an error otherwise.
+LOCKSTEP_EXPORT std::int64_t row_count(const Element& batch, const std::string& where);
+/// Row i of a batch, as a view.
+LOCKSTEP_EXPORT Element row(const Element& batch, std::int64_t i);
+/// Rows begin to end - 1 of a batch, as a view (strings are copied).
+LOCKSTEP_EXPORT Element slice(const Element& batch, std::int64_t begin, std::int64_t end);
+/// One batch of the rows of several, in order.
+LOCKSTEP_EXPORT Element concatenate_batches(std::vector<Element>&& batches, const std::string& where);
+
+}  // namespace lockstep::data
+
+namespace lockstep {
+template <>
+inline constexpr bool treat_as_leaf_v<data::Strings> = true;
+}  // namespace lockstep

@@ -1,0 +1,162 @@
+#include "lockstep/data/element_spec.h"
+
+#include <algorithm>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::data {
+namespace {
+
+const char* dtype_name(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kFloat: return "float32";
+    case at::kDouble: return "float64";
+    case at::kHalf: return "float16";
+    case at::kBFloat16: return "bfloat16";
+    case at::kLong: return "int64";
+    case at::kInt: return "int32";
+    case at::kShort: return "int16";
+    case at::kChar: return "int8";
+    case at::kByte: return "uint8";
+    case at::kBool: return "bool";
+    default: return c10::toString(dtype);
+  }
+}
+
+}  // namespace
+
+bool PartialShape::is_fully_defined() const {
+  return dims_ && std::ranges::none_of(*dims_, [](std::int64_t dim) { return dim == kUnknown; });
+}
+
+PartialShape PartialShape::with_front(std::int64_t dim) const {
+  if (!dims_) return {};
+  std::vector<std::int64_t> dims = *dims_;
+  dims.insert(dims.begin(), dim);
+  return dims;
+}
+
+PartialShape PartialShape::without_front() const {
+  if (!dims_ || dims_->empty()) return {};
+  return std::vector<std::int64_t>(dims_->begin() + 1, dims_->end());
+}
+
+PartialShape PartialShape::with_dim0(std::int64_t dim) const {
+  if (!dims_ || dims_->empty()) return *this;
+  std::vector<std::int64_t> dims = *dims_;
+  dims.front() = dim;
+  return dims;
+}
+
+bool PartialShape::accepts(const std::vector<std::int64_t>& sizes) const {
+  if (!dims_) return true;
+  return std::equal(dims_->begin(), dims_->end(), sizes.begin(), sizes.end(),
+                    [](std::int64_t want, std::int64_t have) { return want == kUnknown || want == have; });
+}
+
+PartialShape PartialShape::merged_with(const PartialShape& other) const {
+  if (!dims_ || !other.dims_ || dims_->size() != other.dims_->size()) return {};
+  std::vector<std::int64_t> dims = *dims_;
+  for (std::size_t i = 0; i < dims.size(); ++i)
+    if (dims[i] != (*other.dims_)[i]) dims[i] = kUnknown;
+  return dims;
+}
+
+std::string to_string(const PartialShape& shape) {
+  if (!shape.has_rank()) return "?";
+  std::string text = "[";
+  for (std::int64_t i = 0; i < shape.rank(); ++i) {
+    if (i > 0) text += ", ";
+    text += shape.dim(i) == PartialShape::kUnknown ? "?" : std::to_string(shape.dim(i));
+  }
+  return text + "]";
+}
+
+ComponentSpec ComponentSpec::of(const Component& component) {
+  if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
+    if (!tensor->defined()) return {Kind::Tensor};
+    return ComponentSpec::tensor(tensor->scalar_type(), tensor->sizes().vec());
+  }
+  if (std::holds_alternative<std::string>(component)) return bytes();
+  if (const auto* strings = std::get_if<Strings>(&component)) return bytes(PartialShape({strings->size()}));
+  return dataset();
+}
+
+ComponentSpec ComponentSpec::merged_with(const ComponentSpec& other) const {
+  if (kind != other.kind) return {};
+  return {kind, dtype == other.dtype ? dtype : std::nullopt, shape.merged_with(other.shape)};
+}
+
+ElementSpec ElementSpec::of(const Element& element) {
+  ElementSpec spec;
+  spec.components.emplace();
+  for (const Component& component : element.components) spec.components->push_back(ComponentSpec::of(component));
+  spec.skeleton = element.skeleton;
+  return spec;
+}
+
+bool ElementSpec::is_fully_defined() const {
+  return components && std::ranges::all_of(*components, [](const ComponentSpec& spec) {
+           return spec.kind != ComponentSpec::Kind::Unknown && spec.shape.is_fully_defined() &&
+                  (spec.kind != ComponentSpec::Kind::Tensor || spec.dtype);
+         });
+}
+
+ElementSpec ElementSpec::batched(std::int64_t size) const {
+  return mapped([&](const ComponentSpec& spec) {
+    ComponentSpec result = spec;
+    result.shape = spec.shape.with_front(size);
+    return result;
+  });
+}
+
+ElementSpec ElementSpec::unbatched() const {
+  return mapped([&](const ComponentSpec& spec) {
+    ComponentSpec result = spec;
+    result.shape = spec.shape.without_front();
+    return result;
+  });
+}
+
+ElementSpec ElementSpec::merged_with(const ElementSpec& other) const {
+  if (!components || !other.components || components->size() != other.components->size()) return unknown();
+  ElementSpec result = *this;
+  for (std::size_t i = 0; i < components->size(); ++i)
+    (*result.components)[i] = (*components)[i].merged_with((*other.components)[i]);
+  return result;
+}
+
+ElementSpec ElementSpec::joined_with(const ElementSpec& other) const {
+  if (!components || !other.components) return unknown();
+  ElementSpec result = *this;
+  result.components->insert(result.components->end(), other.components->begin(), other.components->end());
+  result.skeleton = joined(skeleton, other.skeleton);
+  return result;
+}
+
+bool ElementSpec::operator==(const ElementSpec& other) const {
+  const bool same_skeleton =
+      skeleton == other.skeleton || (skeleton && other.skeleton && *skeleton == *other.skeleton);
+  return same_skeleton && components == other.components;
+}
+
+std::string to_string(const ComponentSpec& spec) {
+  switch (spec.kind) {
+    case ComponentSpec::Kind::Unknown: return "unknown";
+    case ComponentSpec::Kind::Dataset: return "dataset";
+    case ComponentSpec::Kind::Bytes: return str("bytes", to_string(spec.shape));
+    case ComponentSpec::Kind::Tensor: break;
+  }
+  return str(spec.dtype ? dtype_name(*spec.dtype) : "tensor", to_string(spec.shape));
+}
+
+std::string to_string(const ElementSpec& spec) {
+  if (!spec.components) return "unknown";
+  if (spec.components->size() == 1) return to_string(spec.components->front());
+  std::string text = "(";
+  for (std::size_t i = 0; i < spec.components->size(); ++i)
+    text += (i > 0 ? ", " : "") + to_string((*spec.components)[i]);
+  return text + ")";
+}
+
+}  // namespace lockstep::data

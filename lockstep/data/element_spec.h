@@ -1,0 +1,94 @@
+#pragma once
+
+#include <c10/core/ScalarType.h>
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/data/element.h"
+
+namespace lockstep::data {
+
+/// A shape of which parts may be unknown: the rank, or single dimensions.
+class LOCKSTEP_EXPORT PartialShape {
+ public:
+  static constexpr std::int64_t kUnknown = -1;
+
+  PartialShape() = default;  ///< of unknown rank
+  PartialShape(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {}  // NOLINT: dims are a shape
+  PartialShape(std::initializer_list<std::int64_t> dims) : dims_(dims) {}
+
+  bool has_rank() const { return dims_.has_value(); }
+  std::int64_t rank() const { return static_cast<std::int64_t>(dims_->size()); }
+  const std::vector<std::int64_t>& dims() const { return *dims_; }
+  std::int64_t dim(std::int64_t i) const { return (*dims_)[static_cast<std::size_t>(i)]; }
+  bool is_fully_defined() const;
+
+  PartialShape with_front(std::int64_t dim) const;  ///< one more dimension in front; unknown rank stays unknown
+  PartialShape without_front() const;               ///< the first dimension taken away; unknown for a scalar
+  PartialShape with_dim0(std::int64_t dim) const;   ///< another first dimension; a scalar or unknown rank as it is
+  bool accepts(const std::vector<std::int64_t>& sizes) const;
+  /// What is true of both: dimensions that differ become unknown.
+  PartialShape merged_with(const PartialShape& other) const;
+
+  bool operator==(const PartialShape&) const = default;
+
+ private:
+  std::optional<std::vector<std::int64_t>> dims_;
+};
+
+LOCKSTEP_EXPORT std::string to_string(const PartialShape& shape);  ///< "[?, 784]", "[]", "?" for unknown rank
+
+/// What is known about one component before any row is read.
+struct LOCKSTEP_EXPORT ComponentSpec {
+  enum class Kind { Unknown, Tensor, Bytes, Dataset };
+
+  Kind kind = Kind::Unknown;
+  std::optional<at::ScalarType> dtype = std::nullopt;  // of tensors; none if it is not known
+  PartialShape shape = {};
+
+  static ComponentSpec tensor(at::ScalarType dtype, PartialShape shape) { return {Kind::Tensor, dtype, std::move(shape)}; }
+  static ComponentSpec bytes(PartialShape shape = PartialShape({})) { return {Kind::Bytes, std::nullopt, std::move(shape)}; }
+  static ComponentSpec dataset() { return {Kind::Dataset, std::nullopt, PartialShape({})}; }
+  static ComponentSpec of(const Component& component);
+
+  ComponentSpec merged_with(const ComponentSpec& other) const;
+  bool operator==(const ComponentSpec&) const = default;
+};
+
+/// What is known about the elements of a dataset before any row is read.
+struct LOCKSTEP_EXPORT ElementSpec {
+  /// None if not even the number of components is known (a `map` to vectors or maps without a declared spec).
+  std::optional<std::vector<ComponentSpec>> components;
+  SkeletonPtr skeleton = nullptr;
+
+  static ElementSpec unknown() { return {}; }
+  static ElementSpec unknown(std::size_t count) { return {std::vector<ComponentSpec>(count)}; }
+  static ElementSpec of(const Element& element);
+
+  bool is_known() const { return components.has_value(); }
+  bool is_fully_defined() const;  ///< every kind, dtype and shape is known
+  /// The spec with `f` applied to each component.
+  template <class F>
+  ElementSpec mapped(F&& f) const {
+    ElementSpec result = *this;
+    if (result.components)
+      for (ComponentSpec& component : *result.components) component = f(std::as_const(component));
+    return result;
+  }
+  /// Of batches of such elements; `size` PartialShape::kUnknown if the last may be smaller.
+  ElementSpec batched(std::int64_t size) const;
+  ElementSpec unbatched() const;
+  ElementSpec merged_with(const ElementSpec& other) const;
+  ElementSpec joined_with(const ElementSpec& other) const;  ///< components of both, as `zip` has them
+
+  bool operator==(const ElementSpec& other) const;
+};
+
+LOCKSTEP_EXPORT std::string to_string(const ComponentSpec& spec);  ///< "float32[?, 784]", "bytes[]", "unknown"
+LOCKSTEP_EXPORT std::string to_string(const ElementSpec& spec);    ///< "(float32[?, 784], int64[?])"
+
+}  // namespace lockstep::data

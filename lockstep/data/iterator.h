@@ -1,0 +1,95 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/data/element.h"
+
+namespace lockstep::data {
+
+class StageMeter;
+
+/// What an iteration over a pipeline is given. It decides all random choices, so that two iterations with equal
+/// contexts yield the same elements, on whatever machine.
+struct LOCKSTEP_EXPORT IterationContext {
+  /// Where stages without a seed of their own take theirs from. `distribute` gives the strategy's; plain iteration
+  /// uses the seed of LibTorch's default generator.
+  std::uint64_t job_seed = 0;
+  /// Counts passes over the data: iterations from outside, and within them those of `repeat`. Shuffles that
+  /// reshuffle depend on it.
+  std::uint64_t epoch = 0;
+  /// Which of several random stages asks; see `below`.
+  std::uint64_t path = 0;
+  /// Measures stages if somebody wants a report; null costs nothing.
+  std::shared_ptr<StageMeter> meter = nullptr;
+
+  /// For input `branch` of a stage with several inputs, or a stage that is itself random. Stages with one input that
+  /// draw no numbers pass their own context on: so inserting a `shard` or a `prefetch` changes no shuffle.
+  IterationContext below(std::uint64_t branch) const;
+  /// For pass `index` of a `repeat`, element `index` of a `flat_map`. Pass 0 is the same as no `repeat` at all.
+  IterationContext pass(std::uint64_t index) const;
+  /// The seed of an unseeded stage at this place.
+  std::uint64_t stage_seed() const;
+};
+
+/// The seed of plain iterations: LibTorch's default generator's.
+LOCKSTEP_EXPORT std::uint64_t default_job_seed();
+
+/// A place in a pipeline's stream, as a few numbers; never rows.
+class LOCKSTEP_EXPORT Position {
+ public:
+  void push(std::int64_t number) { numbers_.push_back(number); }
+  std::int64_t pop();  ///< reads in the order of writing
+  const std::vector<std::int64_t>& numbers() const { return numbers_; }
+  static Position of(std::vector<std::int64_t> numbers);
+
+ private:
+  std::vector<std::int64_t> numbers_;
+  std::size_t read_ = 0;
+};
+
+/// One pass over a stage's elements. Used by one thread at a time; destroying it in the middle is always fine.
+class LOCKSTEP_EXPORT ElementIterator {
+ public:
+  ElementIterator() = default;
+  ElementIterator(const ElementIterator&) = delete;
+  ElementIterator& operator=(const ElementIterator&) = delete;
+  virtual ~ElementIterator();
+
+  /// Writes the next element; false at the end, and from then on. `element` may hold anything before. After an
+  /// exception the iterator goes on behind the element that failed, where that is possible (`ignore_errors`).
+  virtual bool next(Element& element) = 0;
+
+  /// Leaves out up to `count` elements and says how many there were. One-to-one stages pass this on to their input, so
+  /// that rows nobody wants are not computed; sources that can seek jump.
+  virtual std::int64_t skip(std::int64_t count);
+
+  /// Describes the place after the first `consumed` elements of this iteration, which may lie behind what `next` has
+  /// given when a stage above reads ahead. May be called while another thread is inside `next` (prefetch), so it only
+  /// looks at what does not change, or locks. Most stages need no more than the count.
+  virtual void locate(std::int64_t consumed, Position& position) const;
+  /// Brings a new iterator of the same stage and context to a place that `locate` wrote.
+  virtual void restore(Position& position);
+};
+
+using IteratorPtr = std::unique_ptr<ElementIterator>;
+
+/// A saved place in a pipeline: seeds and positions. Small, and the same on every machine.
+struct LOCKSTEP_EXPORT IteratorState {
+  std::string pipeline;  ///< what the pipeline looks like, to refuse the state of another one
+  std::uint64_t job_seed = 0;
+  std::uint64_t epoch = 0;
+  std::uint64_t path = 0;
+  std::int64_t consumed = 0;  ///< elements taken since the iteration began
+  std::vector<std::int64_t> position;
+
+  std::string serialize() const;
+  static IteratorState parse(const std::string& text);  ///< DataLoss if the text is not one
+  bool operator==(const IteratorState&) const = default;
+};
+
+}  // namespace lockstep::data

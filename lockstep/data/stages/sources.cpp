@@ -1,0 +1,247 @@
+#include "lockstep/data/stages/sources.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/stack.h>
+
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::data {
+namespace {
+
+template <class Word>
+void gather_words(const void* from, std::span<const std::int64_t> indices, void* to) {
+  const auto* source = static_cast<const Word*>(from);
+  auto* target = static_cast<Word*>(to);
+  for (const std::int64_t index : indices) *target++ = source[index];
+}
+
+void gather_bytes(const void* from, std::size_t row_bytes, std::span<const std::int64_t> indices, void* to) {
+  switch (row_bytes) {
+    case 0: return;
+    case 1: return gather_words<std::uint8_t>(from, indices, to);
+    case 4: return gather_words<std::uint32_t>(from, indices, to);
+    case 8: return gather_words<std::uint64_t>(from, indices, to);
+    default: break;
+  }
+  const auto* source = static_cast<const char*>(from);
+  auto* target = static_cast<char*>(to);
+  constexpr std::size_t kAhead = 4;  // rows lie anywhere: start fetching the next ones while this one is copied
+  for (std::size_t i = 0; i < indices.size(); ++i) {
+    if (i + kAhead < indices.size()) {
+      const char* soon = source + static_cast<std::size_t>(indices[i + kAhead]) * row_bytes;
+      for (std::size_t at = 0; at < std::min<std::size_t>(row_bytes, 512); at += 64) __builtin_prefetch(soon + at);
+    }
+    std::memcpy(target, source + static_cast<std::size_t>(indices[i]) * row_bytes, row_bytes);
+    target += row_bytes;
+  }
+}
+
+class TensorRows final : public RowSource {
+ public:
+  explicit TensorRows(Element batch) : batch_(std::move(batch)), size_(row_count(batch_, "from_tensor_slices")) {
+    for (Component& component : batch_.components)
+      if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = tensor->detach().contiguous();
+  }
+
+  std::int64_t size() const override { return size_; }
+
+  void gather(std::span<const std::int64_t> indices, BufferPool& pool, Element& batch) const override {
+    batch.skeleton = batch_.skeleton;
+    batch.components.clear();
+    for (const Component& component : batch_.components) {
+      if (const auto* tensor = std::get_if<at::Tensor>(&component))
+        batch.components.emplace_back(gather_tensor(*tensor, indices, pool));
+      else
+        batch.components.emplace_back(gather_strings(std::get<Strings>(component), indices));
+    }
+  }
+
+  Element row(std::int64_t index) const override {
+    Element result;
+    result.skeleton = batch_.skeleton;
+    result.components.reserve(batch_.size());
+    for (const Component& component : batch_.components) {
+      if (const auto* tensor = std::get_if<at::Tensor>(&component))
+        result.components.emplace_back(copy_row(*tensor, index));
+      else
+        result.components.emplace_back(std::get<Strings>(component)[index]);
+    }
+    return result;
+  }
+
+ private:
+  static at::Tensor copy_row(const at::Tensor& source, std::int64_t index) {
+    if (!source.is_cpu()) return source.select(0, index).clone();
+    at::Tensor result = at::empty(source.sizes().slice(1), source.options());
+    const std::size_t bytes = result.nbytes();
+    if (bytes > 0)
+      std::memcpy(result.mutable_data_ptr(),
+                  static_cast<const char*>(source.const_data_ptr()) + static_cast<std::size_t>(index) * bytes, bytes);
+    return result;
+  }
+
+  static at::Tensor gather_tensor(const at::Tensor& source, std::span<const std::int64_t> indices, BufferPool& pool) {
+    if (!source.is_cpu()) {
+      const at::Tensor on_cpu = at::from_blob(const_cast<std::int64_t*>(indices.data()),
+                                              {static_cast<std::int64_t>(indices.size())}, at::kLong);
+      return at::index_select(source, 0, on_cpu.to(source.device()));
+    }
+    std::vector<std::int64_t> shape = source.sizes().vec();
+    shape.front() = static_cast<std::int64_t>(indices.size());
+    at::Tensor result = pool.take(shape, source.scalar_type());
+    const std::size_t row_bytes = source.size(0) == 0 ? 0 : source.nbytes() / static_cast<std::size_t>(source.size(0));
+    gather_bytes(source.const_data_ptr(), row_bytes, indices, result.mutable_data_ptr());
+    return result;
+  }
+
+  static Strings gather_strings(const Strings& source, std::span<const std::int64_t> indices) {
+    std::vector<std::string> values;
+    values.reserve(indices.size());
+    for (const std::int64_t index : indices) values.push_back(source[index]);
+    return values;
+  }
+
+  Element batch_;
+  std::int64_t size_;
+};
+
+class RangeRows final : public RowSource {
+ public:
+  RangeRows(std::int64_t start, std::int64_t step, std::int64_t size) : start_(start), step_(step), size_(size) {}
+
+  std::int64_t size() const override { return size_; }
+
+  void gather(std::span<const std::int64_t> indices, BufferPool& pool, Element& batch) const override {
+    at::Tensor values = pool.take({static_cast<std::int64_t>(indices.size())}, at::kLong);
+    auto* to = values.mutable_data_ptr<std::int64_t>();
+    for (const std::int64_t index : indices) *to++ = start_ + index * step_;
+    batch = Element::of(std::move(values));
+  }
+
+  Element row(std::int64_t index) const override {
+    return Element::of(at::scalar_tensor(start_ + index * step_, at::kLong));
+  }
+
+ private:
+  std::int64_t start_;
+  std::int64_t step_;
+  std::int64_t size_;
+};
+
+class CountingIndices final : public IndexIterator {
+ public:
+  explicit CountingIndices(std::int64_t size) : size_(size) {}
+
+  std::size_t next(std::span<std::int64_t> indices) override {
+    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(size_ - next_, static_cast<std::int64_t>(indices.size())));
+    std::iota(indices.begin(), indices.begin() + static_cast<std::ptrdiff_t>(count), next_);
+    next_ += static_cast<std::int64_t>(count);
+    return count;
+  }
+
+  std::int64_t skip(std::int64_t count) override {
+    const std::int64_t skipped = std::min(count, size_ - next_);
+    next_ += skipped;
+    return skipped;
+  }
+
+ private:
+  std::int64_t size_;
+  std::int64_t next_ = 0;
+};
+
+class OneElement final : public ElementIterator {
+ public:
+  explicit OneElement(Element element) : element_(std::move(element)) {}
+  bool next(Element& element) override {
+    if (done_) return false;
+    element = element_;
+    done_ = true;
+    return true;
+  }
+
+ private:
+  Element element_;
+  bool done_ = false;
+};
+
+class GeneratorIterator final : public ElementIterator {
+ public:
+  explicit GeneratorIterator(Generator generator) : generator_(std::move(generator)) {}
+  bool next(Element& element) override {
+    done_ = done_ || !generator_(element);
+    return !done_;
+  }
+
+ private:
+  Generator generator_;
+  bool done_ = false;
+};
+
+}  // namespace
+
+std::string FromTensorsStage::describe() const { return str("from_tensors(", data::describe(element_), ")"); }
+
+IteratorPtr FromTensorsStage::make_iterator(const IterationContext&) const {
+  return std::make_unique<OneElement>(element_);
+}
+
+std::unique_ptr<IndexIterator> RowsStage::make_index_iterator(const IterationContext&) const {
+  return std::make_unique<CountingIndices>(rows_->size());
+}
+
+IteratorPtr RowsStage::make_iterator(const IterationContext& context) const {
+  return make_row_iterator(rows_, make_index_iterator(context));
+}
+
+StagePtr from_tensor_slices(Element batch) {
+  ElementSpec spec = ElementSpec::of(batch).unbatched();
+  auto rows = std::make_shared<TensorRows>(std::move(batch));
+  std::string detail = str(rows->size(), " rows: ", to_string(spec));
+  return std::make_shared<RowsStage>("from_tensor_slices", std::move(detail), std::move(rows), std::move(spec));
+}
+
+StagePtr range(std::int64_t start, std::int64_t stop, std::int64_t step) {
+  if (step == 0) throw InvalidArgument(errors::kBadOption, {.what = "the step of a range must not be 0", .where = "range"});
+  const std::int64_t distance = step > 0 ? stop - start : start - stop;
+  const std::int64_t stride = step > 0 ? step : -step;
+  const std::int64_t size = distance > 0 ? (distance + stride - 1) / stride : 0;
+  std::string detail = start == 0 && step == 1 ? str(stop) : str(start, ", ", stop, step == 1 ? "" : str(", ", step));
+  return std::make_shared<RowsStage>("range", std::move(detail), std::make_shared<RangeRows>(start, step, size),
+                                     ElementSpec{{{ComponentSpec::tensor(at::kLong, PartialShape({}))}}});
+}
+
+at::Tensor stack_slices(const std::vector<at::Tensor>& slices) {
+  if (slices.empty())
+    throw InvalidArgument(errors::kShape, {.what = "a vector of tensors needs at least one", .where = "from_tensor_slices"});
+  for (std::size_t i = 1; i < slices.size(); ++i) {
+    if (slices[i].sizes() == slices[0].sizes() && slices[i].scalar_type() == slices[0].scalar_type()) continue;
+    throw InvalidArgument(
+        errors::kShape,
+        {.what = "a vector of tensors becomes one component, so they must have the same shape and type",
+         .where = "from_tensor_slices",
+         .seen = str("tensor 0 is ", to_string(ComponentSpec::of(slices[0])), ", tensor ", i, " is ",
+                     to_string(ComponentSpec::of(slices[i]))),
+         .help = "use a std::tuple or std::array for several components"});
+  }
+  return at::stack(slices);
+}
+
+std::optional<std::string> GeneratorStage::position_obstacle() const {
+  if (options_.replayable) return std::nullopt;
+  return "nobody promised that the generator yields the same elements again (option replayable)";
+}
+
+IteratorPtr GeneratorStage::make_iterator(const IterationContext&) const {
+  return std::make_unique<GeneratorIterator>(make_());
+}
+
+}  // namespace lockstep::data
