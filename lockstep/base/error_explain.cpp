@@ -176,6 +176,19 @@ constexpr std::array kExplanations{
         "a default, or a field that is no value of its column's type. The message has the line, the column and what "
         "stood there."},
     Explanation{
+        errors::kPosition,
+        "A place in a dataset is saved as positions and seeds, and restored by replaying the stages. That needs stages "
+        "that give the same elements again: not a parallel map without order, and not a generator unless it is declared "
+        "replayable. A saved place fits only the pipeline it was saved from; the message shows both."},
+    Explanation{
+        errors::kCardinality,
+        "assert_cardinality promised a number of elements, and the dataset had fewer or more. Correct the promise, or "
+        "look for rows that were lost or counted twice."},
+    Explanation{
+        errors::kCacheFile,
+        "A cache file was made by another pipeline, is damaged, or is being written by another iteration at this moment. "
+        "Remove the file to make it anew; give every pipeline a file of its own."},
+    Explanation{
         errors::kSharding,
         "Workers share a dataset by its files (each reads its own) or by its rows (each reads everything and keeps its "
         "part). By files needs a reader fed by file names: TFRecordDataset, TextLineDataset, or a flat_map or interleave "

@@ -197,7 +197,7 @@ constexpr std::optional<std::size_t> static_leaf_count() {
   if constexpr (is_leaf_v<T>) {
     return 1;
   } else if constexpr (kind == StructureKind::Tuple) {
-    return []<std::size_t... I>(std::index_sequence<I...>) -> std::optional<std::size_t> {
+    return []<std::size_t... I>(std::index_sequence<I...>)->std::optional<std::size_t> {
       std::size_t sum = 0;
       bool known = true;
       const auto add = [&](std::optional<std::size_t> count) { count ? (void)(sum += *count) : (void)(known = false); };
@@ -208,8 +208,9 @@ constexpr std::optional<std::size_t> static_leaf_count() {
   } else if constexpr (kind == StructureKind::Aggregate) {
     return [](auto fields) {
       return static_leaf_count<typename decltype(fields)::type>();
-    }(std::type_identity<decltype(lockstep::detail::with_fields(
-          std::declval<T&>(), [](auto&... parts) { return std::tuple<std::remove_cvref_t<decltype(parts)>...>(parts...); }))>{});
+    }(std::type_identity<decltype(lockstep::detail::with_fields(std::declval<T&>(), [](auto&... parts) {
+      return std::tuple<std::remove_cvref_t<decltype(parts)>...>(parts...);
+    }))>{});
   } else if constexpr (kind == StructureKind::Array) {
     const auto each = static_leaf_count<typename T::value_type>();
     return each ? std::optional(*each * std::tuple_size_v<T>) : std::nullopt;

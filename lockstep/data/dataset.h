@@ -31,13 +31,11 @@ namespace detail {
 
 template <class F, class T>
 constexpr bool takes_parts() {
-  if constexpr (kind_v<T> == StructureKind::Tuple)
-    return []<std::size_t... I>(std::index_sequence<I...>) {
+  if constexpr (kind_v<T> == StructureKind::Tuple) return []<std::size_t... I>(std::index_sequence<I...>) {
       return std::is_invocable_v<F&, std::tuple_element_t<I, T>...>;
     }
-    (std::make_index_sequence<std::tuple_size_v<T>>{});
-  else
-    return false;
+  (std::make_index_sequence<std::tuple_size_v<T>>{});
+  else return false;
 }
 
 /// Calls `f(value)`, or `f(a, b)` for a pair or tuple that `f` takes in parts.
@@ -45,10 +43,10 @@ template <class F, class T>
 decltype(auto) call(F& f, T value) {
   if constexpr (std::is_invocable_v<F&, T>)
     return f(std::move(value));
-  else {
-    static_assert(takes_parts<F, T>(), "the function does not take an element of this dataset");
+  else if constexpr (takes_parts<F, T>())
     return std::apply(f, std::move(value));
-  }
+  else
+    static_assert(takes_parts<F, T>(), "the function does not take an element of this dataset");
 }
 
 template <class F, class T>
@@ -111,8 +109,7 @@ class Dataset {
     MapFunction function = [f = std::move(f)](Element& element) mutable {
       encode<U>(detail::call(f, decode<T>(element)), element);
     };
-    return Dataset<U>(
-        std::make_shared<MapStage>(stage_, std::move(function), spec_of_type<U>(), std::move(options)));
+    return Dataset<U>(std::make_shared<MapStage>(stage_, std::move(function), spec_of_type<U>(), std::move(options)));
   }
 
   // ---- batches
@@ -134,7 +131,9 @@ class Dataset {
     return DatasetIterator<T>(PipelineIterator(stage_, std::move(context)));
   }
   /// Starts the next pass over this dataset: shuffles that reshuffle give another order each time.
-  DatasetIterator<T> iterate() const { return iterate({.job_seed = default_job_seed(), .epoch = passes_->fetch_add(1)}); }
+  DatasetIterator<T> iterate() const {
+    return iterate({.job_seed = default_job_seed(), .epoch = passes_->fetch_add(1)});
+  }
   /// Goes on where `state` was saved, in this or another program that builds the same dataset.
   DatasetIterator<T> resume(const IteratorState& state) const {
     return DatasetIterator<T>(PipelineIterator::restore(stage_, state));

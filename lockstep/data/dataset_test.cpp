@@ -1,7 +1,9 @@
 #include "lockstep/data/dataset.h"
 
+#include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+
+#include "lockstep/base/error.h"
 
 namespace lockstep::data {
 namespace {
@@ -32,21 +34,23 @@ TEST(Dataset, MapTakesElementsAndParts) {
   const auto squares = range(4).map([](const at::Tensor& x) { return x * x; });
   EXPECT_EQ(rows_of(squares.batch(4)), (Rows{{0, 1, 4, 9}}));
   const auto sums = range(4)
-                        .map([](at::Tensor x) { return std::pair{x, x * 10}; })
+                        .map([](at::Tensor x) {
+                          return std::pair{x, x * 10};
+                        })
                         .map([](const at::Tensor& a, const at::Tensor& b) { return a + b; });
   EXPECT_EQ(rows_of(sums.batch(8)), (Rows{{0, 11, 22, 33}}));
 }
 
 TEST(Dataset, SlicesOfAStructKeepTheStruct) {
-  const Digits all{torch::rand({5, 2, 2}), torch::arange(5)};
+  const Digits all{at::rand({5, 2, 2}), at::arange(5)};
   const auto batches = from_tensor_slices(all).batch(2).to_vector();
   ASSERT_EQ(batches.size(), 3u);
-  EXPECT_TRUE(torch::equal(batches[1].image, all.image.slice(0, 2, 4)));
+  EXPECT_TRUE(at::equal(batches[1].image, all.image.slice(0, 2, 4)));
   EXPECT_EQ(integers(batches[2].label), (std::vector<std::int64_t>{4}));
 }
 
 TEST(Dataset, MapsAndVectorsKeepTheirKeysAndLengths) {
-  const std::map<std::string, at::Tensor> columns{{"a", torch::arange(3)}, {"b", torch::arange(3) * 2}};
+  const std::map<std::string, at::Tensor> columns{{"a", at::arange(3)}, {"b", at::arange(3) * 2}};
   const auto rows = from_tensor_slices(columns).batch(2).to_vector();
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(integers(rows[1].at("b")), (std::vector<std::int64_t>{4}));
@@ -59,33 +63,32 @@ TEST(Dataset, StringsBecomeStringsWhenBatched) {
 }
 
 TEST(Dataset, WritingIntoARowLeavesTheSourceAlone) {
-  const at::Tensor source = torch::ones({4, 3});
+  const at::Tensor source = at::ones({4, 3});
   from_tensor_slices(source).map([](at::Tensor row) { return row.mul_(0); }).to_vector();
   EXPECT_EQ(source.sum().item<float>(), 12);
 }
 
 TEST(Dataset, GeneratorsStartAnewForEachPass) {
-  const auto three = from_generator([] {
-    return [i = std::int64_t{0}]() mutable { return i < 3 ? std::optional(i++) : std::nullopt; };
-  });
+  const auto three = from_generator(
+      [] { return [i = std::int64_t{0}]() mutable { return i < 3 ? std::optional(i++) : std::nullopt; }; });
   EXPECT_EQ(three.to_vector(), (std::vector<std::int64_t>{0, 1, 2}));
   EXPECT_EQ(three.to_vector(), (std::vector<std::int64_t>{0, 1, 2}));
 }
 
 TEST(Dataset, AVectorOfTensorsIsOneComponent) {
-  const auto rows = from_tensor_slices(std::vector<at::Tensor>{torch::arange(2), torch::arange(2) + 5});
+  const auto rows = from_tensor_slices(std::vector<at::Tensor>{at::arange(2), at::arange(2) + 5});
   EXPECT_EQ(rows_of(rows), (Rows{{0, 1}, {5, 6}}));
 }
 
 TEST(Dataset, SpecsAndTree) {
-  const auto batches = from_tensor_slices(std::pair{torch::rand({6, 4}), torch::arange(6)}).batch(4);
+  const auto batches = from_tensor_slices(std::pair{at::rand({6, 4}), at::arange(6)}).batch(4);
   EXPECT_EQ(to_string(batches.element_spec()), "(float32[?, 4], int64[?])");
   EXPECT_EQ(batches.cardinality(), Cardinality(2));
   EXPECT_EQ(batches.to_string(), "batch(4)\n└─ from_tensor_slices(6 rows: (float32[4], int64[]))\n");
 }
 
 TEST(Dataset, RowsThatDoNotFitAreNamed) {
-  const auto ragged = range(3).map([](const at::Tensor& x) { return torch::zeros({x.item<std::int64_t>()}); }).batch(3);
+  const auto ragged = range(3).map([](const at::Tensor& x) { return at::zeros({x.item<std::int64_t>()}); }).batch(3);
   try {
     ragged.to_vector();
     FAIL() << "no error";

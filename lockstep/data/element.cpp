@@ -14,8 +14,8 @@ namespace lockstep::data {
 namespace {
 
 [[noreturn]] void throw_not(const char* wanted, std::size_t i, const Element& element) {
-  throw InvalidArgument(errors::kStructure, {.what = str("component ", i, " of the element is not a ", wanted),
-                                             .seen = describe(element)});
+  throw InvalidArgument(errors::kStructure,
+                        {.what = str("component ", i, " of the element is not a ", wanted), .seen = describe(element)});
 }
 
 bool is_plain(const at::Tensor& tensor) {
@@ -27,8 +27,8 @@ bool is_plain(const at::Tensor& tensor) {
   throw InvalidArgument(errors::kShape,
                         {.what = str("rows of one batch must have the same shape and type"),
                          .where = where,
-                         .seen = str("component ", component, ": row 0 is ", to_string(ComponentSpec::of(first)), ", row ",
-                                     row, " is ", to_string(ComponentSpec::of(other))),
+                         .seen = str("component ", component, ": row 0 is ", to_string(ComponentSpec::of(first)),
+                                     ", row ", row, " is ", to_string(ComponentSpec::of(other))),
                          .help = "make the shapes equal in a map before it, or use padded_batch"});
 }
 
@@ -158,13 +158,13 @@ std::int64_t row_count(const Element& batch, const std::string& where) {
                                              .where = where,
                                              .seen = describe(batch)});
     if (count && *count != rows)
-      throw InvalidArgument(errors::kShape,
-                            {.what = "all components must have the same batch size in each component",
-                             .where = where,
-                             .seen = describe(batch)});
+      throw InvalidArgument(errors::kShape, {.what = "all components must have the same batch size in each component",
+                                             .where = where,
+                                             .seen = describe(batch)});
     count = rows;
   }
-  if (!count) throw InvalidArgument(errors::kStructure, {.what = "an element without components has no rows", .where = where});
+  if (!count)
+    throw InvalidArgument(errors::kStructure, {.what = "an element without components has no rows", .where = where});
   return *count;
 }
 
@@ -190,8 +190,7 @@ Element slice(const Element& batch, std::int64_t begin, std::int64_t end) {
       result.components.emplace_back(tensor->narrow(0, begin, end - begin));
     } else {
       const Strings& strings = std::get<Strings>(component);
-      result.components.emplace_back(
-          Strings(std::vector<std::string>(strings.begin() + begin, strings.begin() + end)));
+      result.components.emplace_back(Strings(std::vector<std::string>(strings.begin() + begin, strings.begin() + end)));
     }
   }
   return result;

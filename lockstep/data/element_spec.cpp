@@ -135,8 +135,7 @@ ElementSpec ElementSpec::joined_with(const ElementSpec& other) const {
 }
 
 bool ElementSpec::operator==(const ElementSpec& other) const {
-  const bool same_skeleton =
-      skeleton == other.skeleton || (skeleton && other.skeleton && *skeleton == *other.skeleton);
+  const bool same_skeleton = skeleton == other.skeleton || (skeleton && other.skeleton && *skeleton == *other.skeleton);
   return same_skeleton && components == other.components;
 }
 

@@ -17,7 +17,7 @@ class LOCKSTEP_EXPORT PartialShape {
  public:
   static constexpr std::int64_t kUnknown = -1;
 
-  PartialShape() = default;  ///< of unknown rank
+  PartialShape() = default;                                                 ///< of unknown rank
   PartialShape(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {}  // NOLINT: dims are a shape
   PartialShape(std::initializer_list<std::int64_t> dims) : dims_(dims) {}
 
@@ -50,8 +50,12 @@ struct LOCKSTEP_EXPORT ComponentSpec {
   std::optional<at::ScalarType> dtype = std::nullopt;  // of tensors; none if it is not known
   PartialShape shape = {};
 
-  static ComponentSpec tensor(at::ScalarType dtype, PartialShape shape) { return {Kind::Tensor, dtype, std::move(shape)}; }
-  static ComponentSpec bytes(PartialShape shape = PartialShape({})) { return {Kind::Bytes, std::nullopt, std::move(shape)}; }
+  static ComponentSpec tensor(at::ScalarType dtype, PartialShape shape) {
+    return {Kind::Tensor, dtype, std::move(shape)};
+  }
+  static ComponentSpec bytes(PartialShape shape = PartialShape({})) {
+    return {Kind::Bytes, std::nullopt, std::move(shape)};
+  }
   static ComponentSpec dataset() { return {Kind::Dataset, std::nullopt, PartialShape({})}; }
   static ComponentSpec of(const Component& component);
 

@@ -29,8 +29,7 @@ class RandomStream {
     Wide product = static_cast<Wide>(next()) * bound;
     if (static_cast<std::uint64_t>(product) < bound) {
       const std::uint64_t threshold = -bound % bound;
-      while (static_cast<std::uint64_t>(product) < threshold)
-        product = static_cast<Wide>(next()) * bound;
+      while (static_cast<std::uint64_t>(product) < threshold) product = static_cast<Wide>(next()) * bound;
     }
     return static_cast<std::uint64_t>(product >> 64);
   }

@@ -112,7 +112,8 @@ class LOCKSTEP_EXPORT PipelineIterator {
   /// The place behind the last element taken. FailedPrecondition names the stage that cannot promise it.
   IteratorState save() const;
   /// An iterator of the same pipeline that goes on exactly there. InvalidArgument if the pipeline differs.
-  static PipelineIterator restore(StagePtr stage, const IteratorState& state, std::shared_ptr<StageMeter> meter = nullptr);
+  static PipelineIterator restore(StagePtr stage, const IteratorState& state,
+                                  std::shared_ptr<StageMeter> meter = nullptr);
 
  private:
   StagePtr stage_;

@@ -52,7 +52,8 @@ class GatheringIterator final : public ElementIterator {
     std::size_t filled = 0;
     // A batch may be larger than the data: the list of numbers grows with what there is.
     while (static_cast<std::int64_t>(filled) < size_) {
-      const auto part = static_cast<std::size_t>(std::min<std::int64_t>(size_ - static_cast<std::int64_t>(filled), 1 << 16));
+      const auto part =
+          static_cast<std::size_t>(std::min<std::int64_t>(size_ - static_cast<std::int64_t>(filled), 1 << 16));
       if (chosen_.size() < filled + part) chosen_.resize(filled + part);
       const std::size_t got = indices_->next({chosen_.data() + filled, part});
       filled += got;
@@ -108,7 +109,8 @@ IteratorPtr BatchStage::make_iterator(const IterationContext& context) const {
   if (auto rows = input()->row_source())
     return std::make_unique<GatheringIterator>(std::move(rows), input()->make_index_iterator(context), batch_size_,
                                                options_.drop_remainder);
-  return std::make_unique<StackingIterator>(input()->iterate(context), batch_size_, options_.drop_remainder, describe());
+  return std::make_unique<StackingIterator>(input()->iterate(context), batch_size_, options_.drop_remainder,
+                                            describe());
 }
 
 }  // namespace lockstep::data

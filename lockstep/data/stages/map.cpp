@@ -38,9 +38,9 @@ MapStage::MapStage(StagePtr input, MapFunction function, ElementSpec result, Map
       result_(std::move(result)),
       options_(std::move(options)) {
   if (options_.parallel_calls < 0 || options_.parallel_calls > 1024)
-    throw InvalidArgument(errors::kBadOption, {.what = str("parallel_calls must lie between 0 and 1024, not ",
-                                                           options_.parallel_calls),
-                                               .where = "map"});
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = str("parallel_calls must lie between 0 and 1024, not ", options_.parallel_calls), .where = "map"});
   std::string parts = options_.name;
   const auto add = [&](const std::string& part) { parts += (parts.empty() ? "" : ", ") + part; };
   if (options_.parallel_calls > 0) add(counted(options_.parallel_calls, "parallel call"));
@@ -52,9 +52,7 @@ StagePtr MapStage::with_inputs(std::vector<StagePtr> inputs) const {
   return std::make_shared<MapStage>(std::move(inputs.front()), function_, result_, options_);
 }
 
-ElementSpec MapStage::element_spec() const {
-  return options_.spec ? options_.spec(input()->element_spec()) : result_;
-}
+ElementSpec MapStage::element_spec() const { return options_.spec ? options_.spec(input()->element_spec()) : result_; }
 
 std::optional<std::string> MapStage::position_obstacle() const {
   if (options_.parallel_calls > 0 && !options_.ordered) return "parallel calls that do not keep the order";

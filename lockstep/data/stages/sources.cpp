@@ -141,7 +141,8 @@ class CountingIndices final : public IndexIterator {
   explicit CountingIndices(std::int64_t size) : size_(size) {}
 
   std::size_t next(std::span<std::int64_t> indices) override {
-    const auto count = static_cast<std::size_t>(std::min<std::int64_t>(size_ - next_, static_cast<std::int64_t>(indices.size())));
+    const auto count =
+        static_cast<std::size_t>(std::min<std::int64_t>(size_ - next_, static_cast<std::int64_t>(indices.size())));
     std::iota(indices.begin(), indices.begin() + static_cast<std::ptrdiff_t>(count), next_);
     next_ += static_cast<std::int64_t>(count);
     return count;
@@ -210,7 +211,8 @@ StagePtr from_tensor_slices(Element batch) {
 }
 
 StagePtr range(std::int64_t start, std::int64_t stop, std::int64_t step) {
-  if (step == 0) throw InvalidArgument(errors::kBadOption, {.what = "the step of a range must not be 0", .where = "range"});
+  if (step == 0)
+    throw InvalidArgument(errors::kBadOption, {.what = "the step of a range must not be 0", .where = "range"});
   const std::int64_t distance = step > 0 ? stop - start : start - stop;
   const std::int64_t stride = step > 0 ? step : -step;
   const std::int64_t size = distance > 0 ? (distance + stride - 1) / stride : 0;
@@ -221,16 +223,16 @@ StagePtr range(std::int64_t start, std::int64_t stop, std::int64_t step) {
 
 at::Tensor stack_slices(const std::vector<at::Tensor>& slices) {
   if (slices.empty())
-    throw InvalidArgument(errors::kShape, {.what = "a vector of tensors needs at least one", .where = "from_tensor_slices"});
+    throw InvalidArgument(errors::kShape,
+                          {.what = "a vector of tensors needs at least one", .where = "from_tensor_slices"});
   for (std::size_t i = 1; i < slices.size(); ++i) {
     if (slices[i].sizes() == slices[0].sizes() && slices[i].scalar_type() == slices[0].scalar_type()) continue;
     throw InvalidArgument(
-        errors::kShape,
-        {.what = "a vector of tensors becomes one component, so they must have the same shape and type",
-         .where = "from_tensor_slices",
-         .seen = str("tensor 0 is ", to_string(ComponentSpec::of(slices[0])), ", tensor ", i, " is ",
-                     to_string(ComponentSpec::of(slices[i]))),
-         .help = "use a std::tuple or std::array for several components"});
+        errors::kShape, {.what = "a vector of tensors becomes one component, so they must have the same shape and type",
+                         .where = "from_tensor_slices",
+                         .seen = str("tensor 0 is ", to_string(ComponentSpec::of(slices[0])), ", tensor ", i, " is ",
+                                     to_string(ComponentSpec::of(slices[i]))),
+                         .help = "use a std::tuple or std::array for several components"});
   }
   return at::stack(slices);
 }
