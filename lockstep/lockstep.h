@@ -8,6 +8,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
+#include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_module.h"
 #include "lockstep/nn/mirrored_optimizer.h"

@@ -34,6 +34,15 @@ template <class Opt>
 class MirroredOptimizer;  // nn/mirrored_optimizer.h
 template <class Options>
 struct ParameterGroup;
+struct InputOptions;  // data/distribute/input_options.h
+
+namespace data {
+template <class T>
+class Dataset;  // data/dataset.h
+template <class T>
+class DistributedDataset;  // data/distribute/distributed_dataset.h
+struct DistributedSpec;
+}  // namespace data
 
 namespace local {
 class ReplicaTeam;
@@ -90,7 +99,15 @@ class LOCKSTEP_EXPORT Strategy {
   /// component, anything else as it is, by reference. Returns what the replicas returned as a PerReplica (nothing for
   /// void). If replicas throw, the error of the lowest replica is thrown here once all have stopped.
   template <class F, class... Args>
+    requires(!std::is_same_v<std::remove_cvref_t<F>, data::DistributedSpec>)
   auto run(F&& f, const Args&... args);
+
+  /// The same after checking the arguments: their leaves must be as `signature` says, which a distributed dataset tells
+  /// of its values. Include <lockstep/data/distribute/distributed_dataset.h>.
+  ///
+  ///     strategy.run(batches.element_spec(), train_step, batch);
+  template <class F, class... Args>
+  auto run(const data::DistributedSpec& signature, F&& f, const Args&... args);
 
   /// The sum or mean over all replicas, as one plain value; leaf by leaf for structures. With `axis` each replica first
   /// reduces along it, and MEAN divides by the number of elements of all replicas: exact for uneven and empty ones.
@@ -135,6 +152,26 @@ class LOCKSTEP_EXPORT Strategy {
   MirroredOptimizer<Opt> make_optimizer(const Model& model, const Options& options);
   template <class Opt, class Options, class Model>
   MirroredOptimizer<Opt> make_optimizer(const Model& model, const std::vector<ParameterGroup<Options>>& groups);
+
+  /// A dataset whose batches are global ones, cut into a batch per replica. Include
+  /// <lockstep/data/distribute/distributed_dataset.h>.
+  ///
+  ///     for (const auto& batch : strategy.distribute(digits.batch(64))) strategy.run(train_step, batch);
+  template <class T>
+  data::DistributedDataset<T> distribute(const data::Dataset<T>& dataset);
+  template <class T>
+  data::DistributedDataset<T> distribute(const data::Dataset<T>& dataset, const InputOptions& options);
+
+  /// A dataset of per-replica batches: `make(InputContext)` gives this worker's pipeline, whose elements go to the
+  /// replicas in turn; nothing is split or shared out.
+  template <class F>
+  auto distribute_from_function(F&& make);
+  template <class F>
+  auto distribute_from_function(F&& make, const InputOptions& options);
+
+  /// A dataset of the rows of tensors in memory, whose first dimensions must be equal; a vector of tensors is stacked.
+  template <class T>
+  auto make_numpy_dataset(T arrays);
 
   /// The lower-level methods.
   StrategyExtended& extended() { return *extended_; }
@@ -204,6 +241,7 @@ class LOCKSTEP_EXPORT Strategy {
 };
 
 template <class F, class... Args>
+  requires(!std::is_same_v<std::remove_cvref_t<F>, data::DistributedSpec>)
 auto Strategy::run(F&& f, const Args&... args) {
   using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
   if constexpr (std::is_void_v<Result>) {

@@ -40,6 +40,7 @@ const std::map<std::string, Roles> kRoles = {
     {"unbatch", {PassThrough, BatchRole::Opaque}},
     {"window", {PassThrough, BatchRole::Opaque}},
     {"map", {PassThrough, BatchRole::Opaque}},
+    {"parallel_map", {PassThrough, BatchRole::Opaque}},
     {"parse_example", {PassThrough, BatchRole::PassThrough}},
     {"filter", {PassThrough, BatchRole::PassThrough}},
     {"cache", {PassThrough, BatchRole::PassThrough}},

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "lockstep/data/distribute/input_options.h"
+#include "lockstep/data/distribute/pipeline_node.h"
+#include "lockstep/data/stage.h"
+
+// From stages to the description that plans work on, and back.
+namespace lockstep::data {
+
+struct PipelineDescription {
+  PipelineNode root;
+  std::vector<StagePtr> stages;  ///< PipelineNode::stage is a place in here
+};
+
+/// `look_into_functions`: calls the functions of flat_map and interleave with the first element they would get, to see
+/// whether they read files.
+LOCKSTEP_EXPORT PipelineDescription describe_pipeline(const StagePtr& pipeline, bool look_into_functions);
+
+/// The stages as a changed description has them.
+LOCKSTEP_EXPORT StagePtr rebuild_pipeline(const PipelineNode& node, const PipelineDescription& description);
+
+/// The policy that the dataset's options name; Auto if they name none.
+LOCKSTEP_EXPORT AutoShardPolicy policy_of(const Stage& pipeline);
+
+/// A plain `batch` at the end of a pipeline, below stages that only pass batches on.
+struct TrailingBatch {
+  std::int64_t size = 0;
+  bool drop_remainder = false;
+  Cardinality rows = Cardinality::unknown();
+};
+LOCKSTEP_EXPORT std::optional<TrailingBatch> trailing_batch(const Stage& pipeline);
+
+}  // namespace lockstep::data

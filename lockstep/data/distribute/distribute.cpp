@@ -1,0 +1,81 @@
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/reduce_op.h"
+#include "lockstep/data/distribute/describe.h"
+#include "lockstep/data/distribute/distributed_dataset.h"
+
+namespace lockstep::data {
+namespace {
+
+ClusterShape cluster_of(Strategy& strategy) {
+  const int local = strategy.num_local_replicas();
+  const int all = strategy.num_replicas_in_sync();
+  if (all % local != 0) {
+    throw InvalidArgument(errors::kSharding, {.what = "every worker must have the same number of replicas",
+                                              .where = "distribute",
+                                              .seen = str(all, " replicas in all, ", local, " of them here")});
+  }
+  return {all / local, local, strategy.replica_context(0).replica_id_in_sync_group() / local};
+}
+
+/// Sums over the strategy's replicas, wherever they are.
+class ReducedAgreement final : public EndOfDataAgreement {
+ public:
+  explicit ReducedAgreement(Strategy& strategy) : strategy_(strategy) {}
+
+  std::int64_t total(std::int64_t local_values) override {
+    // Every local replica brings its share; which one brings it does not matter for the sum.
+    const auto counts = PerReplica<std::int64_t>::generate(
+        static_cast<std::size_t>(strategy_.num_local_replicas()),
+        [&](std::size_t k) -> std::int64_t { return static_cast<std::int64_t>(k) < local_values ? 1 : 0; });
+    return strategy_.reduce(ReduceOp::Sum, counts);
+  }
+
+ private:
+  Strategy& strategy_;
+};
+
+DistributedInputPtr finish(Strategy& strategy, DistributedInput input, const InputOptions& options) {
+  input.job_seed = strategy.seed();
+  input.buffer_size = options.per_replica_buffer_size;
+  if (options.fetch_to_device) {
+    for (int k = 0; k < strategy.num_local_replicas(); ++k)
+      input.devices.push_back(strategy.replica_context(k).device());
+  }
+  if (input.agreement && input.cluster.workers > 1) input.agreement = std::make_shared<ReducedAgreement>(strategy);
+  return std::make_shared<const DistributedInput>(std::move(input));
+}
+
+}  // namespace
+
+DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset, const InputOptions& options) {
+  lockstep::detail::require_cross_replica(strategy, "distribute");
+  check_for_dataset(options);
+  const InputPlan plan = plan_input(dataset, policy_of(*dataset), options.assignment, cluster_of(strategy));
+  check_enough_for_all(plan.shards);
+  if (const auto warning = fallback_warning(plan)) log_warning(*warning);
+  for (const std::string& removed : plan.shards.removed) {
+    log_warning(str("distribute: ", removed, " is left out, because the workers share the elements it counts"));
+  }
+  return finish(strategy, distributed_by_plan(plan), options);
+}
+
+std::vector<InputContext> contexts_for_function(Strategy& strategy, const InputOptions& options) {
+  lockstep::detail::require_cross_replica(strategy, "distribute_from_function");
+  const ClusterShape cluster = cluster_of(strategy);
+  check_for_function(options, cluster.workers);
+  if (options.replication_mode == ReplicationMode::PerWorker)
+    return {{cluster.workers, cluster.worker, cluster.replicas()}};
+  std::vector<InputContext> contexts;
+  for (int k = 0; k < cluster.replicas(); ++k) contexts.push_back({cluster.replicas(), k, cluster.replicas()});
+  return contexts;
+}
+
+DistributedInputPtr distribute_made(Strategy& strategy, const std::vector<StagePtr>& pipelines,
+                                    const InputOptions& options) {
+  const bool one_for_each = options.replication_mode == ReplicationMode::PerReplica;
+  return finish(strategy, distributed_pipelines(pipelines, cluster_of(strategy), one_for_each), options);
+}
+
+}  // namespace lockstep::data

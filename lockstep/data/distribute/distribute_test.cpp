@@ -1,0 +1,184 @@
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/distribute/distributed_dataset.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+
+namespace lockstep::data {
+namespace {
+
+using Rows = std::vector<std::int64_t>;
+
+Rows rows(const torch::Tensor& tensor) {
+  const auto flat = tensor.to(torch::kLong).contiguous().view({-1});
+  return Rows(flat.data_ptr<std::int64_t>(), flat.data_ptr<std::int64_t>() + flat.numel());
+}
+
+std::vector<Rows> rows(const PerReplica<torch::Tensor>& value) {
+  std::vector<Rows> all;
+  for (const torch::Tensor& component : value) all.push_back(rows(component));
+  return all;
+}
+
+template <class D>
+std::vector<std::vector<Rows>> steps_of(const D& dataset) {
+  std::vector<std::vector<Rows>> steps;
+  for (const auto& step : dataset) steps.push_back(rows(step));
+  return steps;
+}
+
+MirroredStrategy& strategy_of(int replicas) {
+  static std::map<int, std::unique_ptr<MirroredStrategy>> strategies;
+  auto& strategy = strategies[replicas];
+  if (!strategy) strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(replicas), .seed = 7});
+  return *strategy;
+}
+
+TEST(Distribute, GivesEachReplicaAPieceOfEveryBatch) {
+  const auto batches = strategy_of(4).distribute(range(26).batch(10));
+  const std::vector<std::vector<Rows>> expected = {{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9}},
+                                                   {{10, 11, 12}, {13, 14, 15}, {16, 17, 18}, {19}},
+                                                   {{20, 21}, {22, 23}, {24, 25}, {}}};
+  EXPECT_EQ(steps_of(batches), expected);
+  EXPECT_EQ(steps_of(batches), expected) << "a second loop starts anew";
+  EXPECT_TRUE(batches.handles_partial_steps());
+  EXPECT_EQ(batches.cardinality(), Cardinality(3));
+}
+
+TEST(Distribute, YieldsStructuresPerReplica) {
+  auto& strategy = strategy_of(2);
+  const auto images = torch::arange(12).view({6, 2});
+  const auto labels = torch::arange(6) * 10;
+  const auto batches = strategy.distribute(from_tensor_slices(std::pair{images, labels}).batch(4));
+  std::int64_t sum = 0;
+  for (const auto& batch : batches) {
+    auto sums =
+        strategy.run([](const std::pair<torch::Tensor, torch::Tensor>& mine) { return mine.second.sum(); }, batch);
+    sum += strategy.reduce(ReduceOp::Sum, sums).item<std::int64_t>();
+  }
+  EXPECT_EQ(sum, 150);
+}
+
+TEST(Distribute, ReadsAheadAndCanBeDroppedInTheMiddle) {
+  for (const int buffer : {0, 1, 3}) {
+    const auto batches = strategy_of(3).distribute(range(100).batch(7), {.per_replica_buffer_size = buffer});
+    for (int taken = 0; taken < 4; ++taken) {
+      auto steps = batches.iterate();
+      for (int i = 0; i < taken; ++i) ASSERT_TRUE(steps.next());
+    }
+  }
+}
+
+TEST(Distribute, EndsWithOutOfRangeOrNothing) {
+  auto steps = strategy_of(2).distribute(range(5).batch(4)).iterate();
+  EXPECT_EQ(rows(steps.get_next()), (std::vector<Rows>{{0, 1}, {2, 3}}));
+  EXPECT_EQ(rows(*steps.get_next_as_optional()), (std::vector<Rows>{{4}, {}}));
+  EXPECT_FALSE(steps.get_next_as_optional());
+  EXPECT_FALSE(steps.next());
+  EXPECT_THROW(steps.get_next(), OutOfRange);
+  EXPECT_THROW(steps.get_next(), OutOfRange);
+}
+
+TEST(Distribute, RefusesScalarsAtOnce) {
+  EXPECT_THROW(strategy_of(2).distribute(range(5)), InvalidArgument);
+  EXPECT_NO_THROW(strategy_of(1).distribute(range(5)));
+}
+
+TEST(Distribute, BelongsOutsideOfReplicas) {
+  auto& strategy = strategy_of(2);
+  const auto dataset = range(8).batch(4);
+  EXPECT_THROW(strategy.run([&] { strategy.distribute(dataset); }), Error);
+  auto steps = strategy.distribute(dataset).iterate();
+  EXPECT_THROW(strategy.run([&] { steps.next(); }), InvalidArgument);
+}
+
+TEST(DistributeFromFunction, DealsPerReplicaBatchesInTurn) {
+  std::vector<InputContext> seen;
+  const auto batches = strategy_of(2).distribute_from_function([&](const InputContext& context) {
+    seen.push_back(context);
+    return range(10).batch(context.get_per_replica_batch_size(6));
+  });
+  EXPECT_EQ(seen, (std::vector<InputContext>{{1, 0, 2}}));
+  EXPECT_EQ(steps_of(batches), (std::vector<std::vector<Rows>>{{{0, 1, 2}, {3, 4, 5}}, {{6, 7, 8}, {9}}}));
+}
+
+TEST(DistributeFromFunction, MakesAPipelineForEachReplicaWhenAsked) {
+  std::vector<InputContext> seen;
+  const auto batches = strategy_of(3).distribute_from_function(
+      [&](const InputContext& context) {
+        seen.push_back(context);
+        return range(4).map([k = context.input_pipeline_id](torch::Tensor x) { return x + 100 * k; }).batch(3);
+      },
+      {.replication_mode = ReplicationMode::PerReplica});
+  EXPECT_EQ(seen, (std::vector<InputContext>{{3, 0, 3}, {3, 1, 3}, {3, 2, 3}}));
+  EXPECT_EQ(steps_of(batches),
+            (std::vector<std::vector<Rows>>{{{0, 1, 2}, {100, 101, 102}, {200, 201, 202}}, {{3}, {103}, {203}}}));
+}
+
+TEST(ElementSpec, OfADistributedDatasetIsThatOfOneReplica) {
+  const auto x = torch::zeros({8, 3});
+  const auto batches = strategy_of(2).distribute(from_tensor_slices(x).batch(4, {.drop_remainder = true}));
+  EXPECT_EQ(batches.element_spec().per_replica, 2);
+  EXPECT_EQ(batches.element_spec().element.components->at(0).shape, (PartialShape{2, 3}));
+  EXPECT_EQ(batches.iterate().element_spec(), batches.element_spec());
+  EXPECT_EQ(strategy_of(1).distribute(from_tensor_slices(x).batch(4)).element_spec().per_replica, 0);
+}
+
+TEST(Signature, OfRunNamesTheLeafThatDiffers) {
+  auto& strategy = strategy_of(2);
+  const auto batches = strategy.distribute(
+      from_tensor_slices(std::pair{torch::zeros({8, 3}), torch::zeros({8})}).batch(4, {.drop_remainder = true}));
+  const auto spec = batches.element_spec();
+  using Pair = std::pair<torch::Tensor, torch::Tensor>;
+  const auto size = [](const Pair& mine) { return mine.first.size(0); };
+  for (const auto& batch : batches) EXPECT_EQ(strategy.run(spec, size, batch)[1], 2);
+  const auto wrong = [&](torch::Tensor a, torch::Tensor b) {
+    try {
+      strategy.run(spec, size, PerReplica<Pair>({Pair{a, b}, Pair{a, b}}));
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string("nothing");
+  };
+  EXPECT_NE(wrong(torch::zeros({2, 4}), torch::zeros({2})).find("leaf 0"), std::string::npos);
+  EXPECT_NE(wrong(torch::zeros({2, 3}), torch::zeros({2}, torch::kLong)).find("leaf 1"), std::string::npos);
+  EXPECT_EQ(wrong(torch::zeros({2, 3}), torch::zeros({2})), "nothing");
+}
+
+TEST(Position, OfADistributedIteratorCanBeResumedAtEveryStep) {
+  auto& strategy = strategy_of(3);
+  const auto batches = strategy.distribute(range(41).batch(7), {.per_replica_buffer_size = 2});
+  const auto all = steps_of(batches);
+  for (std::size_t taken = 0; taken <= all.size(); ++taken) {
+    auto steps = batches.iterate();
+    for (std::size_t i = 0; i < taken; ++i) steps.next();
+    const auto state = IteratorState::parse(steps.save().serialize());
+    auto resumed = batches.resume(state);
+    for (std::size_t i = taken; i < all.size(); ++i) EXPECT_EQ(rows(resumed.get_next()), all[i]);
+    EXPECT_FALSE(resumed.next());
+  }
+  auto steps = batches.iterate();
+  EXPECT_THROW(strategy.distribute(range(41).batch(8)).resume(steps.save()), InvalidArgument);
+}
+
+TEST(NumpyDataset, ChecksFirstDimensionsAndStacksVectors) {
+  auto& strategy = strategy_of(2);
+  const auto dataset = strategy.make_numpy_dataset(std::pair{torch::arange(6), torch::arange(12).view({6, 2})});
+  EXPECT_EQ(dataset.cardinality(), Cardinality(6));
+  EXPECT_THROW(strategy.make_numpy_dataset(std::pair{torch::arange(6), torch::arange(5)}), InvalidArgument);
+  const auto stacked = strategy.make_numpy_dataset(std::vector{torch::arange(2), torch::arange(2), torch::arange(2)});
+  EXPECT_EQ(stacked.cardinality(), Cardinality(3));
+}
+
+TEST(NumpyDataset, IsDistributedLikeAnyOther) {
+  auto& strategy = strategy_of(2);
+  const auto batches = strategy.distribute(strategy.make_numpy_dataset(torch::arange(7)).batch(4));
+  EXPECT_EQ(steps_of(batches), (std::vector<std::vector<Rows>>{{{0, 1}, {2, 3}}, {{4, 5}, {6}}}));
+}
+
+}  // namespace
+}  // namespace lockstep::data

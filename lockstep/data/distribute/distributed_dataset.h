@@ -1,0 +1,174 @@
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/data/codec.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/distribute/distributed_input.h"
+#include "lockstep/data/distribute/input_options.h"
+#include "lockstep/data/input_context.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/values/per_replica.h"
+
+namespace lockstep::data {
+
+/// One pass over a distributed dataset: a PerReplica for each step.
+///
+///     auto steps = batches.iterate();
+///     while (auto batch = steps.next()) strategy.run(train_step, *batch);
+template <class T>
+class DistributedIterator {
+ public:
+  explicit DistributedIterator(DistributedCursor cursor) : cursor_(std::move(cursor)) {}
+
+  /// The next step; nothing at the end.
+  std::optional<PerReplica<T>> next() { return typed(cursor_.next()); }
+  /// The next step; OutOfRange at the end.
+  PerReplica<T> get_next() {
+    auto step = next();
+    if (!step) throw_no_more_data();
+    return std::move(*step);
+  }
+  /// As `next`, but a step in which only some replicas have data counts even where all shapes are known beforehand;
+  /// replicas without data get an empty batch.
+  std::optional<PerReplica<T>> get_next_as_optional() { return typed(cursor_.next_as_optional()); }
+
+  DistributedSpec element_spec() const { return cursor_.input().spec(); }
+  /// As `element_spec`, of what `get_next_as_optional` gives.
+  DistributedSpec optional_spec() const { return cursor_.input().optional_spec(); }
+  /// The place behind the last step taken: seeds and counts, never rows; see DistributedDataset::resume.
+  IteratorState save() const { return cursor_.save(); }
+
+ private:
+  static std::optional<PerReplica<T>> typed(std::optional<DistributedCursor::Values> values) {
+    if (!values) return std::nullopt;
+    return PerReplica<T>::generate(values->size(), [&](std::size_t k) -> T { return decode<T>((*values)[k]); });
+  }
+
+  DistributedCursor cursor_;
+};
+
+/// A dataset whose global batches are cut into one batch per replica, read ahead on a thread of its own. Made by
+/// `strategy.distribute` or `strategy.distribute_from_function`; it has no transformations, and every loop over it
+/// starts a new pass.
+///
+///     auto batches = strategy.distribute(digits.shuffle(10'000).batch(64));
+///     for (const auto& batch : batches) strategy.run(train_step, batch);
+template <class T>
+class DistributedDataset {
+ public:
+  using value_type = PerReplica<T>;
+
+  explicit DistributedDataset(DistributedInputPtr input) : input_(std::move(input)) {}
+
+  DistributedIterator<T> iterate() const { return DistributedIterator<T>(DistributedCursor(input_)); }
+  /// Goes on behind the last step that was taken before `state` was saved, in this or another program that distributes
+  /// the same dataset over the same number of replicas; with Assignment::ByReplica on any number of workers.
+  DistributedIterator<T> resume(const IteratorState& state) const {
+    return DistributedIterator<T>(DistributedCursor(input_, state));
+  }
+
+  /// What is known beforehand about the values; `strategy.run` takes it as a signature.
+  DistributedSpec element_spec() const { return input_->spec(); }
+  Cardinality cardinality() const { return input_->cardinality; }
+  /// Whether a last step in which only some replicas have data is completed with empty batches.
+  bool handles_partial_steps() const { return input_->partial_steps; }
+  /// Who reads what, and why: a line per worker.
+  const std::string& plan() const { return input_->plan; }
+
+  struct End {};
+  class Cursor {
+   public:
+    using iterator_category = std::input_iterator_tag;
+    using value_type = PerReplica<T>;
+    using difference_type = std::ptrdiff_t;
+    using pointer = const value_type*;
+    using reference = const value_type&;
+
+    explicit Cursor(DistributedIterator<T> iterator) : iterator_(std::move(iterator)), current_(iterator_.next()) {}
+    const value_type& operator*() const { return *current_; }
+    const value_type* operator->() const { return &*current_; }
+    Cursor& operator++() {
+      current_.reset();  // lets go of the batches first, so that their memory can be used for the next ones
+      current_ = iterator_.next();
+      return *this;
+    }
+    void operator++(int) { ++*this; }
+    friend bool operator==(const Cursor& cursor, End) { return !cursor.current_; }
+
+   private:
+    DistributedIterator<T> iterator_;
+    std::optional<value_type> current_;
+  };
+  Cursor begin() const { return Cursor(iterate()); }
+  End end() const { return {}; }
+
+ private:
+  DistributedInputPtr input_;
+};
+
+/// The untyped parts of Strategy::distribute and distribute_from_function.
+LOCKSTEP_EXPORT DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset,
+                                                     const InputOptions& options);
+/// The contexts for which `make` is to be called; their pipelines are given to `distribute_made`.
+LOCKSTEP_EXPORT std::vector<InputContext> contexts_for_function(Strategy& strategy, const InputOptions& options);
+LOCKSTEP_EXPORT DistributedInputPtr distribute_made(Strategy& strategy, const std::vector<StagePtr>& pipelines,
+                                                    const InputOptions& options);
+
+}  // namespace lockstep::data
+
+namespace lockstep {
+
+template <class T>
+data::DistributedDataset<T> Strategy::distribute(const data::Dataset<T>& dataset, const InputOptions& options) {
+  return data::DistributedDataset<T>(data::distribute_stage(*this, dataset.stage(), options));
+}
+
+template <class T>
+data::DistributedDataset<T> Strategy::distribute(const data::Dataset<T>& dataset) {
+  return distribute(dataset, InputOptions{});
+}
+
+template <class F>
+auto Strategy::distribute_from_function(F&& make, const InputOptions& options) {
+  using Made = std::remove_cvref_t<std::invoke_result_t<F&, const InputContext&>>;
+  static_assert(data::detail::is_dataset_v<Made>, "the function given to distribute_from_function returns a Dataset");
+  std::vector<data::StagePtr> pipelines;
+  for (const InputContext& context : data::contexts_for_function(*this, options)) {
+    pipelines.push_back(make(context).stage());
+  }
+  return data::DistributedDataset<typename Made::value_type>(data::distribute_made(*this, pipelines, options));
+}
+
+template <class F>
+auto Strategy::distribute_from_function(F&& make) {
+  return distribute_from_function(std::forward<F>(make), InputOptions{});
+}
+
+template <class T>
+auto Strategy::make_numpy_dataset(T arrays) {
+  detail::require_cross_replica(*this, "make_numpy_dataset");
+  return data::from_tensor_slices(std::move(arrays));
+}
+
+template <class F, class... Args>
+auto Strategy::run(const data::DistributedSpec& signature, F&& f, const Args&... args) {
+  for (int k = 0; k < num_local_replicas(); ++k) {
+    std::vector<data::Element> leaves;
+    const auto add = [&](const auto& argument) {
+      data::encode<std::remove_cvref_t<decltype(argument)>>(argument, leaves.emplace_back());
+    };
+    (add(select_component(args, k)), ...);
+    data::check_signature(signature, leaves, k);
+  }
+  return run(std::forward<F>(f), args...);
+}
+
+}  // namespace lockstep

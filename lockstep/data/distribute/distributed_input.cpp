@@ -1,0 +1,236 @@
+#include "lockstep/data/distribute/distributed_input.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/distribute/row_stream.h"
+#include "lockstep/strategy/context.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr const char* kSteps = "distributed steps\n";
+
+bool tells_all(const ElementSpec& spec) {
+  return spec.components && std::ranges::none_of(*spec.components, [](const ComponentSpec& component) {
+           return component.kind == ComponentSpec::Kind::Unknown || !component.shape.has_rank() ||
+                  (component.kind == ComponentSpec::Kind::Tensor && !component.dtype);
+         });
+}
+
+/// The element without its rows; scalars become zeros.
+Element without_rows(const Element& element) {
+  Element empty;
+  empty.skeleton = element.skeleton;
+  for (const Component& component : element.components) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
+      empty.components.emplace_back(tensor->dim() > 0 ? tensor->narrow(0, 0, 0) : tensor->new_zeros({}));
+    } else if (std::holds_alternative<Strings>(component)) {
+      empty.components.emplace_back(Strings());
+    } else {
+      empty.components.emplace_back(std::string());
+    }
+  }
+  return empty;
+}
+
+ElementSpec with_open_rows(const ElementSpec& spec) {
+  return spec.mapped([](const ComponentSpec& component) {
+    ComponentSpec open = component;
+    open.shape = component.shape.with_dim0(PartialShape::kUnknown);
+    return open;
+  });
+}
+
+Element moved_to(Element element, const at::Device& device) {
+  for (Component& component : element.components) {
+    if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = tensor->to(device, /*non_blocking=*/true);
+  }
+  return element;
+}
+
+void move_to_devices(InputStep& step, const std::vector<at::Device>& devices) {
+  for (std::size_t k = 0; k < devices.size() && k < step.elements.size(); ++k) {
+    if (step.elements[k] && !devices[k].is_cpu()) step.elements[k] = moved_to(std::move(*step.elements[k]), devices[k]);
+  }
+}
+
+DistributedInputPtr checked(DistributedInputPtr input, const IteratorState& state) {
+  if (state.pipeline != kSteps + input->fingerprint) {
+    throw InvalidArgument(
+        errors::kPosition,
+        {.what = "the saved position belongs to another distributed dataset",
+         .where = "resume",
+         .seen = str("saved from\n", state.pipeline, "restored into\n", input->fingerprint),
+         .help = "build the same dataset for the same number of replicas; Assignment::ByReplica allows "
+                 "another number of workers"});
+  }
+  return input;
+}
+
+}  // namespace
+
+std::string to_string(const DistributedSpec& spec) {
+  const std::string element = to_string(spec.element);
+  return spec.per_replica == 0 ? element : str("PerReplica x ", spec.per_replica, " of ", element);
+}
+
+DistributedSpec DistributedInput::spec() const {
+  const bool plain = cluster.workers == 1 && cluster.replicas_per_worker == 1;
+  return {plain ? 0 : cluster.replicas_per_worker, element_spec};
+}
+
+DistributedSpec DistributedInput::optional_spec() const {
+  const DistributedSpec known = spec();
+  return cardinality.is_infinite() ? known : DistributedSpec{known.per_replica, with_open_rows(known.element)};
+}
+
+DistributedInput distributed_by_plan(const InputPlan& plan) {
+  DistributedInput input{.cluster = plan.cluster,
+                         .partial_steps = plan.partial_steps,
+                         .cardinality = plan.cardinality,
+                         .element_spec = plan.element_spec,
+                         .fingerprint = plan.fingerprint(),
+                         .position_obstacle = find_position_obstacle(*plan.stream),
+                         .plan = to_string(plan)};
+  if (plan.assignment == Assignment::ByReplica) input.agreement = nullptr;
+  input.make_source = [plan](const IterationContext& context) { return plan.make_source(context); };
+  return input;
+}
+
+DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, const ClusterShape& cluster,
+                                       bool one_for_each) {
+  const StagePtr& first = pipelines.at(0);
+  DistributedInput input{.cluster = cluster, .cardinality = first->cardinality()};
+  input.partial_steps =
+      handles_partial_steps({static_shapes(first->element_spec()), input.cardinality.is_infinite()}, cluster.workers);
+  input.element_spec = first->element_spec();
+  if (cluster.workers > 1 && input.partial_steps) input.element_spec = with_open_rows(input.element_spec);
+  input.fingerprint = str("pipelines of a function, worker ", cluster.worker, " of ", cluster.workers, "\n");
+  for (const StagePtr& pipeline : pipelines) {
+    input.fingerprint += print_tree(*pipeline);
+    if (!input.position_obstacle) input.position_obstacle = find_position_obstacle(*pipeline);
+  }
+  input.plan = str(counted(cluster.workers, "worker"), " of ", counted(cluster.replicas_per_worker, "replica"),
+                   ", batches from a function\nworker ", cluster.worker, " of ", cluster.workers, ": ",
+                   one_for_each ? "a pipeline for each replica\n" : "one pipeline, elements to replicas in turn\n");
+  input.make_source = [pipelines, one_for_each, cluster](const IterationContext& context) {
+    return one_for_each ? one_stream_each(pipelines, context)
+                        : deal_in_turn(pipelines.front(), cluster.replicas_per_worker, context);
+  };
+  return input;
+}
+
+DistributedCursor::DistributedCursor(DistributedInputPtr input, IterationContext context, std::int64_t steps)
+    : input_(std::move(input)), context_(std::move(context)), steps_(steps) {
+  std::shared_ptr<StepSource> source = input_->make_source(context_);
+  if (steps_ > 0) source->seek(steps_);
+  source_ = std::make_unique<ReadAhead<InputStep>>(
+      [source, devices = input_->devices, ended = false]() mutable -> std::optional<InputStep> {
+        if (ended) return std::nullopt;
+        InputStep step = source->next();
+        ended = step.local_values() == 0 && step.total.value_or(0) == 0;
+        if (ended) return std::nullopt;
+        move_to_devices(step, devices);
+        return step;
+      },
+      static_cast<std::size_t>(input_->buffer_size));
+}
+
+DistributedCursor::DistributedCursor(DistributedInputPtr input)
+    : DistributedCursor(input, {.job_seed = input->job_seed, .epoch = input->passes->fetch_add(1)}, 0) {}
+
+DistributedCursor::DistributedCursor(DistributedInputPtr input, const IteratorState& state)
+    : DistributedCursor(checked(std::move(input), state), {state.job_seed, state.epoch, state.path}, state.consumed) {}
+
+IteratorState DistributedCursor::save() const {
+  if (input_->position_obstacle) {
+    throw FailedPrecondition(errors::kPosition, {.what = "the position in this dataset cannot be saved exactly",
+                                                 .where = *input_->position_obstacle,
+                                                 .help = "use an ordered, repeatable stage in its place"});
+  }
+  return {kSteps + input_->fingerprint, context_.job_seed, context_.epoch, context_.path, steps_, {}};
+}
+
+std::optional<DistributedCursor::Values> DistributedCursor::next() { return read(input_->partial_steps); }
+
+std::optional<DistributedCursor::Values> DistributedCursor::next_as_optional() {
+  return read(!input_->cardinality.is_infinite());
+}
+
+std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_steps) {
+  require_outside_replicas("get_next");
+  if (ended_) return std::nullopt;
+  std::optional<InputStep> step = source_->next();
+  const auto replicas = static_cast<std::size_t>(input_->cluster.replicas_per_worker);
+  const int local = step ? step->local_values() : 0;
+  bool complete = false;
+  if (step && step->total) {
+    const int all = input_->cluster.replicas();
+    complete = decide_step(partial_steps, static_cast<int>(*step->total), all, *step->total) == StepOutcome::Complete;
+  } else {
+    const std::int64_t total = partial_steps && input_->agreement ? input_->agreement->total(local) : local;
+    complete = decide_step(partial_steps, local, static_cast<int>(replicas), total) == StepOutcome::Complete;
+  }
+  if (!complete) {
+    ended_ = true;
+    return std::nullopt;
+  }
+  ++steps_;
+  Values values(replicas);
+  for (std::size_t k = 0; step && k < replicas; ++k) {
+    if (step->elements[k]) values[k] = std::move(*step->elements[k]);
+  }
+  if (seen_.size() == 0 && local > 0 && !tells_all(input_->element_spec)) seen_ = without_rows(values[0]);
+  for (std::size_t k = 0; k < replicas; ++k) {
+    if (values[k].size() > 0) continue;
+    values[k] = dummy();
+    if (k < input_->devices.size()) values[k] = moved_to(std::move(values[k]), input_->devices[k]);
+  }
+  return values;
+}
+
+Element DistributedCursor::dummy() const {
+  return tells_all(input_->element_spec) || seen_.size() == 0 ? empty_batch(input_->element_spec) : seen_;
+}
+
+void throw_no_more_data() {
+  throw OutOfRange(errors::kNoMoreData, {.what = "the distributed dataset has no more steps",
+                                         .where = "get_next",
+                                         .help = "loop over the dataset, or use get_next_as_optional"});
+}
+
+void require_outside_replicas(const char* operation) {
+  if (!in_replica_context() || !has_strategy()) return;
+  throw InvalidArgument(errors::kWrongContext,
+                        {.what = str(operation, " was called inside a replica"),
+                         .help = "take the step outside of run and give it to run as an argument"});
+}
+
+void check_signature(const DistributedSpec& signature, const std::vector<Element>& arguments, int replica) {
+  if (!signature.element.components) return;
+  const auto fail = [&](const std::string& what, const std::string& seen) {
+    throw InvalidArgument(errors::kSignature, {.what = what, .where = str("run, on replica ", replica), .seen = seen});
+  };
+  std::vector<ComponentSpec> leaves;
+  for (const Element& argument : arguments) {
+    for (const Component& component : argument.components) leaves.push_back(ComponentSpec::of(component));
+  }
+  const auto& wanted = *signature.element.components;
+  if (leaves.size() != wanted.size()) {
+    fail("the arguments have another number of leaves than the signature",
+         str(leaves.size(), " leaves, the signature has ", wanted.size()));
+  }
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    const ComponentSpec& spec = wanted[i];
+    const ComponentSpec& leaf = leaves[i];
+    const bool fits = (spec.kind == ComponentSpec::Kind::Unknown || spec.kind == leaf.kind) &&
+                      (!spec.dtype || spec.dtype == leaf.dtype) && spec.shape.accepts(leaf.shape.dims());
+    if (!fits)
+      fail(str("leaf ", i, " is not as the signature says"),
+           str("got ", to_string(leaf), ", wanted ", to_string(spec)));
+  }
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/distribute/end_of_data.h"
+#include "lockstep/data/distribute/input_plan.h"
+#include "lockstep/data/distribute/read_ahead.h"
+#include "lockstep/data/distribute/step_source.h"
+#include "lockstep/data/stage.h"
+
+// A distributed dataset and its iterator with the user's types erased.
+namespace lockstep::data {
+
+/// What is known beforehand about the values of a distributed dataset. `strategy.run` takes it as a signature.
+struct LOCKSTEP_EXPORT DistributedSpec {
+  int per_replica = 0;  ///< components of each value; 0: one replica in one process, whose values are plain
+  ElementSpec element;  ///< of one component
+
+  bool operator==(const DistributedSpec& other) const = default;
+};
+LOCKSTEP_EXPORT std::string to_string(
+    const DistributedSpec& spec);  ///< "PerReplica x 2 of (float32[?, 784], int64[?])"
+
+/// Everything that iterating a distributed dataset needs.
+struct LOCKSTEP_EXPORT DistributedInput {
+  ClusterShape cluster;
+  bool partial_steps = true;
+  Cardinality cardinality = Cardinality::unknown();
+  ElementSpec element_spec;
+  std::string fingerprint;                       ///< what must be equal for a saved position to fit
+  std::optional<std::string> position_obstacle;  ///< the stage that cannot promise a position
+  std::string plan;                              ///< who reads what, for people
+  std::function<std::unique_ptr<StepSource>(const IterationContext&)> make_source;
+
+  std::uint64_t job_seed = 0;
+  int buffer_size = 1;
+  std::vector<at::Device> devices = {};  ///< where each local replica's elements go; none: they stay where they are
+  /// How workers agree on the end; none where every worker sees the same end by itself (Assignment::ByReplica).
+  std::shared_ptr<EndOfDataAgreement> agreement = std::make_shared<LocalAgreement>();
+  std::shared_ptr<std::atomic<std::uint64_t>> passes = std::make_shared<std::atomic<std::uint64_t>>(0);
+
+  DistributedSpec spec() const;
+  /// Of what `next_as_optional` gives: any batch may be an empty one, unless the dataset is endless.
+  DistributedSpec optional_spec() const;
+};
+using DistributedInputPtr = std::shared_ptr<const DistributedInput>;
+
+/// A dataset by its plan.
+LOCKSTEP_EXPORT DistributedInput distributed_by_plan(const InputPlan& plan);
+/// Per-replica batches from a function: one pipeline, or with PER_REPLICA one for each replica.
+LOCKSTEP_EXPORT DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines,
+                                                       const ClusterShape& cluster, bool one_for_each);
+
+/// One pass over a distributed dataset.
+class LOCKSTEP_EXPORT DistributedCursor {
+ public:
+  /// Starts the next pass.
+  explicit DistributedCursor(DistributedInputPtr input);
+  /// Goes on behind the steps of a saved state; InvalidArgument if it is of another dataset.
+  DistributedCursor(DistributedInputPtr input, const IteratorState& state);
+
+  using Values = std::vector<Element>;  ///< one per local replica
+
+  /// The values of the next step; nothing at the end. Where partial steps are not handled, a step in which only some
+  /// replicas have data is none.
+  std::optional<Values> next();
+  /// The same with partial steps always handled, unless the dataset is endless.
+  std::optional<Values> next_as_optional();
+
+  /// Steps taken so far; prefetched ones do not count. FailedPrecondition names a stage that cannot promise it.
+  IteratorState save() const;
+  const DistributedInput& input() const { return *input_; }
+
+ private:
+  DistributedCursor(DistributedInputPtr input, IterationContext context, std::int64_t steps);
+
+  std::optional<Values> read(bool partial_steps);
+  Element dummy() const;
+
+  DistributedInputPtr input_;
+  IterationContext context_;
+  std::int64_t steps_ = 0;
+  bool ended_ = false;
+  Element seen_;  ///< some element without its rows, for dummies where the spec says too little
+  std::unique_ptr<ReadAhead<InputStep>> source_;
+};
+
+/// Throws OutOfRange: there is no next step.
+[[noreturn]] LOCKSTEP_EXPORT void throw_no_more_data();
+/// Throws if the calling thread is inside a replica: distributed values are taken outside.
+LOCKSTEP_EXPORT void require_outside_replicas(const char* operation);
+
+/// Throws InvalidArgument that names the first leaf of `value` that is not as `signature` says.
+LOCKSTEP_EXPORT void check_signature(const DistributedSpec& signature, const std::vector<Element>& arguments,
+                                     int replica);
+
+}  // namespace lockstep::data

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/distribute/distributed_spec.h"
+#include "lockstep/data/distribute/shard_plan.h"
+#include "lockstep/data/distribute/step_source.h"
+#include "lockstep/data/stage.h"
+
+// Who reads what of a dataset that is distributed: decided once, before the first row is read.
+namespace lockstep::data {
+
+struct LOCKSTEP_EXPORT InputPlan {
+  ClusterShape cluster;
+  Assignment assignment = Assignment::ByReplica;
+  AutoShardPolicy policy = AutoShardPolicy::Auto;
+  std::int64_t global_batch_size = kUnknownBatchSize;
+  GlobalSplit split;
+  ShardPlan shards;   ///< how the workers share; of one worker under ByReplica
+  StagePtr pipeline;  ///< global batches, with the shards of the plan in it
+  StagePtr stream;    ///< under Assignment::TensorFlow: what the worker reads, an element per replica in turn
+  bool partial_steps = true;
+  Cardinality cardinality = Cardinality::unknown();  ///< of the dataset as given
+  ElementSpec element_spec;                          ///< of what one replica gets
+  std::optional<std::int64_t> rows;                  ///< of the whole dataset, where that is known beforehand
+
+  std::unique_ptr<StepSource> make_source(const IterationContext& context) const;
+  /// What must be the same for a saved position to make sense.
+  std::string fingerprint() const;
+};
+
+/// Throws what `plan_shards` throws, and InvalidArgument for scalars, which have no rows to share out.
+LOCKSTEP_EXPORT InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment assignment,
+                                     const ClusterShape& cluster);
+
+/// A line per worker: "worker 1 of 3: files 1,4,7 (FILE), 4,096 rows".
+LOCKSTEP_EXPORT std::string to_string(const InputPlan& plan);
+
+/// The rows of a dataset of `rows` rows in batches of `batch` that one worker gets, by a plan that shares out rows.
+LOCKSTEP_EXPORT std::int64_t rows_of_worker(std::int64_t rows, std::int64_t batch, bool drop_remainder, SplitRule rule,
+                                            const ClusterShape& cluster, Assignment assignment);
+
+/// "4,096".
+LOCKSTEP_EXPORT std::string with_thousands(std::int64_t number);
+
+/// What AUTO that found no files to share out should tell the user about, if anything.
+LOCKSTEP_EXPORT std::optional<std::string> fallback_warning(const InputPlan& plan);
+
+/// The shapes of the elements as far as they are known; nothing known counts as one component of unknown shape.
+LOCKSTEP_EXPORT std::vector<StaticShape> static_shapes(const ElementSpec& spec);
+
+/// The size of the batches of a dataset, as distributing sees it.
+LOCKSTEP_EXPORT std::int64_t global_batch_size_of(const Stage& dataset, const PipelineNode& description);
+
+}  // namespace lockstep::data

@@ -1,0 +1,104 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace lockstep::data {
+
+/// Makes items on a thread of its own, up to `capacity` of them before they are asked for, and hands them out in order.
+/// With capacity 0 there is no thread and items are made when asked for. Destroying it in the middle waits for the item
+/// that is being made, and for nothing else.
+template <class T>
+class ReadAhead {
+ public:
+  /// `make` returns nothing at the end. What it throws is thrown by `next` in its place, and again ever after.
+  ReadAhead(std::function<std::optional<T>()> make, std::size_t capacity)
+      : make_(std::move(make)), capacity_(capacity) {
+    if (capacity_ > 0) thread_ = std::thread([this] { fill(); });
+  }
+  ReadAhead(const ReadAhead&) = delete;
+  ReadAhead& operator=(const ReadAhead&) = delete;
+  ~ReadAhead() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_all();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  /// The next item; nothing at the end and ever after.
+  std::optional<T> next() {
+    if (capacity_ == 0) return make_now();
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return !items_.empty() || finished_; });
+    if (items_.empty()) {
+      if (error_) std::rethrow_exception(error_);
+      return std::nullopt;
+    }
+    T item = std::move(items_.front());
+    items_.pop_front();
+    lock.unlock();
+    changed_.notify_all();
+    return item;
+  }
+
+ private:
+  std::optional<T> make_now() {
+    if (error_) std::rethrow_exception(error_);
+    if (finished_) return std::nullopt;
+    try {
+      std::optional<T> item = make_();
+      finished_ = !item;
+      return item;
+    } catch (...) {
+      error_ = std::current_exception();
+      throw;
+    }
+  }
+
+  void fill() {
+    while (true) {
+      {
+        std::unique_lock lock(mutex_);
+        changed_.wait(lock, [&] { return stopped_ || items_.size() < capacity_; });
+        if (stopped_) return;
+      }
+      std::optional<T> item;
+      std::exception_ptr error;
+      try {
+        item = make_();
+      } catch (...) {
+        error = std::current_exception();
+      }
+      const bool last = error || !item;
+      {
+        const std::lock_guard lock(mutex_);
+        if (item) items_.push_back(std::move(*item));
+        error_ = error;
+        finished_ = last;
+      }
+      changed_.notify_all();
+      if (last) return;
+    }
+  }
+
+  std::function<std::optional<T>()> make_;
+  const std::size_t capacity_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<T> items_;
+  std::exception_ptr error_;
+  bool finished_ = false;
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+}  // namespace lockstep::data

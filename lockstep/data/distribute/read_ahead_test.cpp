@@ -1,0 +1,68 @@
+#include "lockstep/data/distribute/read_ahead.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <stdexcept>
+
+namespace lockstep::data {
+namespace {
+
+std::function<std::optional<int>()> count_to(int end, std::atomic<int>* made = nullptr) {
+  return [=, next = 0]() mutable -> std::optional<int> {
+    if (next == end) return std::nullopt;
+    if (made) made->fetch_add(1);
+    return next++;
+  };
+}
+
+TEST(ReadAhead, HandsOutEverythingInOrderWhateverTheCapacity) {
+  for (const std::size_t capacity : {0u, 1u, 2u, 7u, 1000u}) {
+    ReadAhead<int> items(count_to(100), capacity);
+    for (int i = 0; i < 100; ++i) ASSERT_EQ(items.next(), i) << capacity;
+    EXPECT_EQ(items.next(), std::nullopt);
+    EXPECT_EQ(items.next(), std::nullopt);
+  }
+}
+
+TEST(ReadAhead, MakesNoMoreThanItsCapacityBeforehand) {
+  std::atomic<int> made = 0;
+  {
+    ReadAhead<int> items(count_to(100, &made), 3);
+    EXPECT_EQ(items.next(), 0);
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (made < 4 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    EXPECT_EQ(made, 4);
+  }
+  std::atomic<int> lazily = 0;
+  ReadAhead<int> items(count_to(100, &lazily), 0);
+  EXPECT_EQ(items.next(), 0);
+  EXPECT_EQ(lazily, 1);
+}
+
+TEST(ReadAhead, ThrowsWhereTheFailureWasAndEverAfter) {
+  for (const std::size_t capacity : {0u, 1u, 5u}) {
+    ReadAhead<int> items(
+        [next = 0]() mutable -> std::optional<int> {
+          if (next == 2) throw std::runtime_error("broken");
+          return next++;
+        },
+        capacity);
+    EXPECT_EQ(items.next(), 0);
+    EXPECT_EQ(items.next(), 1);
+    EXPECT_THROW(items.next(), std::runtime_error);
+    EXPECT_THROW(items.next(), std::runtime_error);
+  }
+}
+
+TEST(ReadAhead, CanBeDroppedAtAnyPoint) {
+  for (int taken = 0; taken < 40; ++taken) {
+    ReadAhead<int> items(count_to(30), 1 + static_cast<std::size_t>(taken) % 4);
+    for (int i = 0; i < taken; ++i) items.next();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data

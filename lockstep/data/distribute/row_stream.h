@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "lockstep/data/stage.h"
+
+// The rows of a dataset one after the other, whatever batches they come in.
+namespace lockstep::data {
+
+/// Hands out rows in pieces of any size. Used by one thread at a time.
+class RowStream {
+ public:
+  virtual ~RowStream();
+
+  /// The next `count` rows as one batch; says how many there were, fewer only at the end. With 0 rows `batch` is an
+  /// empty batch as far as the shape of rows is known.
+  virtual std::int64_t take(std::int64_t count, Element& batch) = 0;
+  /// Leaves out up to `count` rows, if possible without computing them; says how many there were.
+  virtual std::int64_t skip(std::int64_t count) = 0;
+  /// Goes on behind row `count` of a new stream.
+  virtual void seek(std::int64_t count) { skip(count); }
+};
+
+/// The rows of a dataset of batches. `uniform`: all batches have this many rows, but for the last one.
+std::unique_ptr<RowStream> rows_of_batches(const Stage& batches, const IterationContext& context,
+                                           std::optional<std::int64_t> uniform = std::nullopt);
+
+/// The elements of a dataset as rows: gathered in one call where it is an order of rows of a source, else stacked.
+std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const IterationContext& context);
+
+/// A batch without rows by what is known of the elements; see dummy_shape.
+Element empty_batch(const ElementSpec& spec);
+
+/// Rows [begin, end) of component i, where the components of a batch may have different numbers of rows.
+std::int64_t component_rows(const Component& component, const char* where);
+Component component_slice(const Component& component, std::int64_t begin, std::int64_t end);
+
+}  // namespace lockstep::data

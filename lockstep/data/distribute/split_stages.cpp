@@ -1,0 +1,248 @@
+#include "lockstep/data/distribute/split_stages.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/distribute/distributed_spec.h"
+#include "lockstep/data/distribute/row_stream.h"
+#include "lockstep/data/distribute/split.h"
+
+namespace lockstep::data {
+namespace {
+
+std::vector<StaticShape> shapes_of(const ElementSpec& spec) {
+  std::vector<StaticShape> shapes;
+  for (const ComponentSpec& component : *spec.components) {
+    shapes.push_back(component.shape.has_rank() ? component.shape.dims() : StaticShape{kUnknownDim});
+  }
+  return shapes;
+}
+
+/// `spec` with the first dimension of each component taken from `shapes`.
+ElementSpec with_rows_of(ElementSpec spec, const std::vector<StaticShape>& shapes) {
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    ComponentSpec& component = (*spec.components)[i];
+    if (!shapes[i].empty()) component.shape = component.shape.with_dim0(shapes[i].front());
+  }
+  return spec;
+}
+
+class BalancedStreamIterator final : public ElementIterator {
+ public:
+  BalancedStreamIterator(std::unique_ptr<RowStream> rows, BalancedCutter cutter)
+      : rows_(std::move(rows)), cutter_(std::move(cutter)) {}
+
+  bool next(Element& element) override {
+    if (ended_) return false;
+    const std::int64_t got = rows_->take(cutter_.wanted(), element);
+    return advance(got);
+  }
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    while (skipped < count && !ended_ && advance(rows_->skip(cutter_.wanted()))) ++skipped;
+    return skipped;
+  }
+
+ private:
+  bool advance(std::int64_t got) {
+    const bool accepted = cutter_.accepts(got);
+    ended_ = !accepted || got < cutter_.wanted();
+    cutter_.advance();
+    return accepted;
+  }
+
+  std::unique_ptr<RowStream> rows_;
+  BalancedCutter cutter_;
+  bool ended_ = false;
+};
+
+class BalancedStreamStage final : public Stage {
+ public:
+  BalancedStreamStage(StagePtr batches, std::vector<std::int64_t> sizes, bool drop_remainder)
+      : Stage({std::move(batches)}), sizes_(std::move(sizes)), drop_remainder_(drop_remainder) {
+    BalancedCutter check(sizes_, drop_remainder_);
+  }
+
+  std::string_view kind() const override { return "rebatch"; }
+  std::string describe() const override {
+    std::string text = "rebatch(";
+    for (std::size_t i = 0; i < sizes_.size(); ++i) text += str(i ? ", " : "", sizes_[i]);
+    return text + (drop_remainder_ ? ", drop_remainder)" : ")");
+  }
+  StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
+    return std::make_shared<BalancedStreamStage>(std::move(inputs.at(0)), sizes_, drop_remainder_);
+  }
+  Cardinality cardinality() const override {
+    return input()->cardinality().is_infinite() ? Cardinality::infinite() : Cardinality::unknown();
+  }
+  ElementSpec element_spec() const override {
+    ElementSpec spec = input()->element_spec();
+    return spec.is_known() ? with_rows_of(spec, rebatched_shapes(shapes_of(spec), sizes_, drop_remainder_)) : spec;
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return std::make_unique<BalancedStreamIterator>(rows_of_batches(*input(), context),
+                                                    BalancedCutter(sizes_, drop_remainder_));
+  }
+
+ private:
+  std::vector<std::int64_t> sizes_;
+  bool drop_remainder_;
+};
+
+class CeilSplitIterator final : public ElementIterator {
+ public:
+  CeilSplitIterator(IteratorPtr batches, int pieces) : batches_(std::move(batches)), pieces_(pieces), next_(pieces) {}
+
+  bool next(Element& element) override {
+    if (next_ == pieces_) {
+      if (!batches_->next(batch_)) return false;
+      next_ = 0;
+    }
+    element = ceil_piece_of(batch_, pieces_, next_++);
+    return true;
+  }
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = std::min<std::int64_t>(count, pieces_ - next_);
+    next_ += static_cast<int>(skipped);
+    skipped += batches_->skip((count - skipped) / pieces_) * pieces_;
+    Element unwanted;
+    while (skipped < count && next(unwanted)) ++skipped;
+    return skipped;
+  }
+
+ private:
+  IteratorPtr batches_;
+  int pieces_;
+  int next_;
+  Element batch_;
+};
+
+class CeilSplitStage final : public Stage {
+ public:
+  CeilSplitStage(StagePtr batches, int pieces) : Stage({std::move(batches)}), pieces_(pieces) {
+    if (pieces_ < 1)
+      throw InvalidArgument(errors::kBadOption, {.what = str("a batch cannot be cut into ", pieces_, " pieces")});
+  }
+
+  std::string_view kind() const override { return "ceil_split"; }
+  std::string describe() const override { return str("ceil_split(", pieces_, ")"); }
+  StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
+    return std::make_shared<CeilSplitStage>(std::move(inputs.at(0)), pieces_);
+  }
+  Cardinality cardinality() const override {
+    const Cardinality batches = input()->cardinality();
+    return batches.is_known() ? Cardinality(batches.value() * pieces_) : batches;
+  }
+  ElementSpec element_spec() const override {
+    ElementSpec spec = input()->element_spec();
+    return spec.is_known() ? with_rows_of(spec, ceil_split_shapes(shapes_of(spec), pieces_)) : spec;
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return std::make_unique<CeilSplitIterator>(input()->iterate(context), pieces_);
+  }
+
+ private:
+  int pieces_;
+};
+
+class RequiredShardIterator final : public ElementIterator {
+ public:
+  RequiredShardIterator(IteratorPtr input, int shards, int index)
+      : input_(std::move(input)), shards_(shards), index_(index) {}
+
+  bool next(Element& element) override {
+    if (!pass_others() || !input_->next(element)) return false;
+    first_ = false;
+    if (!checked_) require_one_for_each();
+    return true;
+  }
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    Element first;
+    if (count > 0 && !checked_) {  // the look ahead must not be left out
+      if (!next(first)) return 0;
+      ++skipped;
+    }
+    while (skipped < count && pass_others() && input_->skip(1) == 1) ++skipped;
+    return skipped;
+  }
+
+ private:
+  /// Leaves out what lies between the last own element and the next; false at the end.
+  bool pass_others() {
+    const std::int64_t others = first_ ? index_ : shards_ - 1 - ahead_;
+    ahead_ = 0;
+    return input_->skip(others) == others;
+  }
+
+  void require_one_for_each() {
+    checked_ = true;
+    ahead_ = input_->skip(shards_ - 1 - index_);
+    if (ahead_ == shards_ - 1 - index_) return;
+    throw InvalidArgument(
+        errors::kTooFewElements,
+        {.what = str("there are not enough files or elements for ", counted(shards_, "worker")),
+         .where = str("shard ", index_, " of ", shards_),
+         .seen = str(counted(index_ + 1 + ahead_, "element"), " to share out"),
+         .help = "switch sharding off with AutoShardPolicy::Off, or share out rows with AutoShardPolicy::Data"});
+  }
+
+  IteratorPtr input_;
+  std::int64_t shards_;
+  std::int64_t index_;
+  std::int64_t ahead_ = 0;  ///< elements of others that were passed already
+  bool first_ = true;
+  bool checked_ = false;
+};
+
+class RequiredShardStage final : public PassThroughStage {
+ public:
+  RequiredShardStage(StagePtr input, int shards, int index)
+      : PassThroughStage({std::move(input)}), shards_(shards), index_(index) {}
+
+  std::string_view kind() const override { return "shard"; }
+  std::string describe() const override { return str("shard(", shards_, ", ", index_, ", one for each at least)"); }
+  StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
+    return std::make_shared<RequiredShardStage>(std::move(inputs.at(0)), shards_, index_);
+  }
+  Cardinality cardinality() const override { return sharded(input()->cardinality(), shards_, index_); }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return std::make_unique<RequiredShardIterator>(input()->iterate(context), shards_, index_);
+  }
+
+ private:
+  int shards_;
+  int index_;
+};
+
+}  // namespace
+
+StagePtr make_balanced_stream(StagePtr batches, std::vector<std::int64_t> sizes, bool drop_remainder) {
+  return std::make_shared<BalancedStreamStage>(std::move(batches), std::move(sizes), drop_remainder);
+}
+
+StagePtr make_ceil_split(StagePtr batches, int pieces) {
+  return std::make_shared<CeilSplitStage>(std::move(batches), pieces);
+}
+
+StagePtr make_required_shard(StagePtr input, int shards, int index) {
+  return std::make_shared<RequiredShardStage>(std::move(input), shards, index);
+}
+
+Element ceil_piece_of(const Element& batch, int pieces, int k) {
+  Element piece;
+  piece.skeleton = batch.skeleton;
+  piece.components.reserve(batch.size());
+  for (const Component& component : batch.components) {
+    const RowRange rows = ceil_piece(component_rows(component, "splitting a batch"), pieces, k);
+    piece.components.push_back(component_slice(component, rows.begin, rows.end));
+  }
+  return piece;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/data/stage.h"
+
+// The stages that distributing puts behind or into a user's pipeline.
+namespace lockstep::data {
+
+/// The rows of `batches` cut anew by an endless cycle of sizes, across the borders of batches ("rebatch").
+LOCKSTEP_EXPORT StagePtr make_balanced_stream(StagePtr batches, std::vector<std::int64_t> sizes,
+                                              bool drop_remainder = false);
+
+/// Each batch by itself cut into `pieces` pieces of ceil(rows / pieces) rows, the last ones short or empty
+/// ("legacy rebatch"). Components with different numbers of rows are cut each by itself.
+LOCKSTEP_EXPORT StagePtr make_ceil_split(StagePtr batches, int pieces);
+
+/// Elements `index`, `index + shards`, ... InvalidArgument while iterating if there are elements, but fewer than
+/// shards.
+LOCKSTEP_EXPORT StagePtr make_required_shard(StagePtr input, int shards, int index);
+
+/// Piece k of `pieces` of a batch by the ceil split.
+LOCKSTEP_EXPORT Element ceil_piece_of(const Element& batch, int pieces, int k);
+
+}  // namespace lockstep::data

@@ -1,0 +1,277 @@
+#include "lockstep/data/distribute/step_source.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "lockstep/data/distribute/row_stream.h"
+#include "lockstep/data/distribute/split_stages.h"
+
+namespace lockstep::data {
+namespace {
+
+InputStep nothing(std::size_t replicas) { return {std::vector<std::optional<Element>>(replicas), 0}; }
+
+class DealtSteps final : public StepSource {
+ public:
+  DealtSteps(const StagePtr& stream, int replicas, const IterationContext& context)
+      : replicas_(static_cast<std::size_t>(replicas)), stream_(stream), elements_(stream->iterate(context)) {}
+
+  InputStep next() override {
+    InputStep step{std::vector<std::optional<Element>>(replicas_)};
+    for (auto& slot : step.elements) {
+      Element element;
+      if (ended_ || !elements_->next(element)) {
+        ended_ = true;
+        break;
+      }
+      slot = std::move(element);
+    }
+    return step;
+  }
+  void seek(std::int64_t steps) override { elements_->skip(steps * static_cast<std::int64_t>(replicas_)); }
+
+ private:
+  std::size_t replicas_;
+  StagePtr stream_;
+  IteratorPtr elements_;
+  bool ended_ = false;
+};
+
+class SeparateSteps final : public StepSource {
+ public:
+  SeparateSteps(const std::vector<StagePtr>& streams, const IterationContext& context)
+      : streams_(streams), ended_(streams.size(), false) {
+    for (const StagePtr& stream : streams) elements_.push_back(stream->iterate(context));
+  }
+
+  InputStep next() override {
+    InputStep step{std::vector<std::optional<Element>>(elements_.size())};
+    for (std::size_t k = 0; k < elements_.size(); ++k) {
+      Element element;
+      if (ended_[k] || !elements_[k]->next(element))
+        ended_[k] = true;
+      else
+        step.elements[k] = std::move(element);
+    }
+    return step;
+  }
+  void seek(std::int64_t steps) override {
+    for (const IteratorPtr& elements : elements_) elements->skip(steps);
+  }
+
+ private:
+  std::vector<StagePtr> streams_;
+  std::vector<IteratorPtr> elements_;
+  std::vector<bool> ended_;
+};
+
+/// What all ways of cutting one global stream share: which pieces are a worker's own.
+class OwnPieces : public StepSource {
+ public:
+  OwnPieces(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
+      : pipeline_(pipeline),
+        split_(split),
+        context_(context),
+        replicas_(split.cluster.replicas()),
+        first_(split.cluster.worker * split.cluster.replicas_per_worker),
+        own_(static_cast<std::size_t>(split.cluster.replicas_per_worker)) {}
+
+  InputStep next() final { return ended_ ? nothing(own_) : read_step(); }
+
+ protected:
+  virtual InputStep read_step() = 0;
+
+  InputStep end() {
+    ended_ = true;
+    return nothing(own_);
+  }
+  /// The stage that makes the batches, below those that only pass them on.
+  const Stage& batch_stage() const {
+    const Stage* stage = pipeline_.get();
+    while (stage->kind() != "batch") stage = stage->input().get();
+    return *stage;
+  }
+  /// The rows that become batches if that is a plain `batch`, else the rows of the batches.
+  std::unique_ptr<RowStream> rows() const {
+    if (reads_rows()) return rows_of_elements(*batch_stage().input(), context_);
+    return rows_of_batches(*pipeline_, context_, split_.batch && !split_.drop_remainder ? split_.batch : std::nullopt);
+  }
+  /// With one worker every row is its own: whole batches are the faster way to them.
+  bool reads_rows() const { return split_.batch && split_.cluster.workers > 1; }
+
+  const StagePtr pipeline_;
+  const GlobalSplit split_;
+  const IterationContext context_;
+  const int replicas_;
+  const int first_;
+  const std::size_t own_;
+  bool ended_ = false;
+};
+
+/// Whole batches, each cut by itself; with one replica in all they are not cut.
+class CutBatches final : public OwnPieces {
+ public:
+  CutBatches(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
+      : OwnPieces(pipeline, split, context), batches_(pipeline->iterate(context)) {}
+
+  void seek(std::int64_t steps) override { batches_->skip(steps); }
+
+ protected:
+  InputStep read_step() override {
+    Element batch;
+    if (!batches_->next(batch)) return end();
+    InputStep step{{}, replicas_};
+    if (split_.rule == SplitRule::None) {
+      step.elements.emplace_back(std::move(batch));
+      return step;
+    }
+    for (std::size_t k = 0; k < own_; ++k) {
+      step.elements.emplace_back(ceil_piece_of(batch, replicas_, first_ + static_cast<int>(k)));
+    }
+    return step;
+  }
+
+ private:
+  IteratorPtr batches_;
+};
+
+/// The ceil split of a plain `batch` by reading the own rows only.
+class CeilRows final : public OwnPieces {
+ public:
+  CeilRows(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
+      : OwnPieces(pipeline, split, context), size_(*split.batch), rows_(rows()) {
+    const Cardinality all = batch_stage().input()->cardinality();
+    if (all.is_known()) known_ = all.value();
+  }
+
+  void seek(std::int64_t steps) override {
+    rows_->seek(steps * size_);
+    step_ = steps;
+  }
+
+ protected:
+  InputStep read_step() override {
+    std::int64_t expected = size_;
+    if (known_) {
+      expected = std::clamp<std::int64_t>(*known_ - step_ * size_, 0, size_);
+      if (expected == 0 || (split_.drop_remainder && expected < size_)) return end();
+    }
+    Element own;
+    std::int64_t found = read_own(expected, own);
+    if (found == 0) return end();
+    if (found < expected) {
+      // A short last batch that nobody knew of is cut by another interval: read it again.
+      ended_ = true;
+      if (split_.drop_remainder) return end();
+      rows_ = rows();
+      rows_->seek(step_ * size_);
+      expected = found;
+      read_own(expected, own);
+    }
+    ++step_;
+    return cut(own, expected);
+  }
+
+ private:
+  RowRange own_range(std::int64_t batch) const {
+    return {ceil_piece(batch, replicas_, first_).begin,
+            ceil_piece(batch, replicas_, first_ + static_cast<int>(own_) - 1).end};
+  }
+
+  /// Reads the own rows of a batch of `batch` rows, and says how many rows there were in all.
+  std::int64_t read_own(std::int64_t batch, Element& own) {
+    const RowRange range = own_range(batch);
+    std::int64_t found = rows_->skip(range.begin);
+    found += rows_->take(range.size(), own);
+    return found + rows_->skip(batch - range.end);
+  }
+
+  InputStep cut(const Element& own, std::int64_t batch) const {
+    const std::int64_t begin = own_range(batch).begin;
+    InputStep step{{}, replicas_};
+    for (std::size_t k = 0; k < own_; ++k) {
+      const RowRange piece = ceil_piece(batch, replicas_, first_ + static_cast<int>(k));
+      step.elements.emplace_back(slice(own, piece.begin - begin, piece.end - begin));
+    }
+    return step;
+  }
+
+  std::int64_t size_;
+  std::unique_ptr<RowStream> rows_;
+  std::optional<std::int64_t> known_;
+  std::int64_t step_ = 0;
+};
+
+class BalancedRows final : public OwnPieces {
+ public:
+  BalancedRows(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
+      : OwnPieces(pipeline, split, context),
+        sizes_(balanced_sizes(split.global_batch_size, {1, replicas_, 0})),
+        before_(std::accumulate(sizes_.begin(), sizes_.begin() + first_, std::int64_t{0})),
+        rows_(rows()) {}
+
+  void seek(std::int64_t steps) override { rows_->seek(steps * split_.global_batch_size); }
+
+ protected:
+  InputStep read_step() override {
+    std::int64_t found = rows_->skip(before_);
+    std::vector<Element> own(own_);
+    std::int64_t wanted = before_;
+    for (std::size_t k = 0; k < own_; ++k) {
+      const std::int64_t size = sizes_[static_cast<std::size_t>(first_) + k];
+      found += rows_->take(size, own[k]);
+      wanted += size;
+    }
+    found += rows_->skip(split_.global_batch_size - wanted);
+    if (found < split_.global_batch_size) {
+      ended_ = true;
+      // The rows below a `batch` have its short last batch, which it may leave out.
+      if (reads_rows() && split_.drop_remainder) return end();
+    }
+    const std::int64_t pieces = pieces_in_step(found, sizes_);
+    InputStep step{std::vector<std::optional<Element>>(own_), pieces};
+    for (std::size_t k = 0; k < own_; ++k) {
+      if (first_ + static_cast<std::int64_t>(k) < pieces) step.elements[k] = std::move(own[k]);
+    }
+    return step;
+  }
+
+ private:
+  std::vector<std::int64_t> sizes_;  ///< of all replicas
+  std::int64_t before_;              ///< rows of a step for the replicas of earlier workers
+  std::unique_ptr<RowStream> rows_;
+};
+
+}  // namespace
+
+int InputStep::local_values() const {
+  return static_cast<int>(std::ranges::count_if(elements, [](const auto& element) { return element.has_value(); }));
+}
+
+StepSource::~StepSource() = default;
+
+std::unique_ptr<StepSource> deal_in_turn(const StagePtr& stream, int replicas, const IterationContext& context) {
+  return std::make_unique<DealtSteps>(stream, replicas, context);
+}
+
+std::unique_ptr<StepSource> one_stream_each(const std::vector<StagePtr>& streams, const IterationContext& context) {
+  return std::make_unique<SeparateSteps>(streams, context);
+}
+
+std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSplit& split,
+                                       const IterationContext& context) {
+  check(split.cluster);
+  if (split.rule == SplitRule::BalancedStream) return std::make_unique<BalancedRows>(pipeline, split, context);
+  if (split.rule == SplitRule::CeilSplit && split.batch && split.cluster.workers > 1) {
+    return std::make_unique<CeilRows>(pipeline, split, context);
+  }
+  return std::make_unique<CutBatches>(pipeline, split, context);
+}
+
+std::int64_t pieces_in_step(std::int64_t rows, const std::vector<std::int64_t>& sizes) {
+  const std::int64_t all = std::accumulate(sizes.begin(), sizes.end(), std::int64_t{0});
+  if (rows >= all) return std::ssize(sizes);
+  return std::min<std::int64_t>(std::ssize(pieces_of_stream(rows, sizes)), std::ssize(sizes));
+}
+
+}  // namespace lockstep::data

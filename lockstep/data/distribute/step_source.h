@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lockstep/data/distribute/split.h"
+#include "lockstep/data/stage.h"
+
+// What the replicas of one worker get, step by step.
+namespace lockstep::data {
+
+/// One step of a worker: an element for each local replica that has one.
+struct InputStep {
+  std::vector<std::optional<Element>> elements;
+  /// How many replicas of all workers have an element, if this worker can tell by itself.
+  std::optional<std::int64_t> total = std::nullopt;
+
+  int local_values() const;
+};
+
+/// The steps of one worker, one pass over the data. Used by one thread at a time.
+class LOCKSTEP_EXPORT StepSource {
+ public:
+  virtual ~StepSource();
+  /// The next step; one without any element is the end, and so are all after it.
+  virtual InputStep next() = 0;
+  /// Goes on behind `steps` steps of a new source.
+  virtual void seek(std::int64_t steps) = 0;
+};
+
+/// Element j of one stream goes to replica j mod R: TensorFlow's way, and that of datasets from a function.
+LOCKSTEP_EXPORT std::unique_ptr<StepSource> deal_in_turn(const StagePtr& stream, int replicas,
+                                                         const IterationContext& context);
+
+/// Each replica has a stream of its own.
+LOCKSTEP_EXPORT std::unique_ptr<StepSource> one_stream_each(const std::vector<StagePtr>& streams,
+                                                            const IterationContext& context);
+
+/// How one stream of global batches is cut for all replicas of a cluster.
+struct GlobalSplit {
+  SplitRule rule = SplitRule::None;
+  std::int64_t global_batch_size = kUnknownBatchSize;  ///< of the balanced stream
+  ClusterShape cluster = {};
+
+  /// Of a pipeline that ends in a plain `batch`: its size, and whether a short last batch is left out. Then a worker
+  /// computes only the rows of its own replicas.
+  std::optional<std::int64_t> batch = std::nullopt;
+  bool drop_remainder = false;
+};
+
+/// The pieces that are the worker's own of the steps that ONE worker with all replicas would see: piece k of a step is
+/// replica k's. `pipeline` yields global batches.
+LOCKSTEP_EXPORT std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSplit& split,
+                                                       const IterationContext& context);
+
+/// How many of the pieces of one cycle of `sizes` exist if only `rows` rows are left; all of them exist if the rows
+/// suffice for all.
+LOCKSTEP_EXPORT std::int64_t pieces_in_step(std::int64_t rows, const std::vector<std::int64_t>& sizes);
+
+}  // namespace lockstep::data
