@@ -8,6 +8,7 @@
 #include "lockstep/base/export.h"
 #include "lockstep/data/format/byte_reader.h"
 #include "lockstep/data/format/byte_writer.h"
+#include "lockstep/data/format/record_position.h"
 
 namespace lockstep::data {
 
@@ -26,13 +27,6 @@ struct TFRecordOptions {
   /// A longer record is taken for damage. Uncompressed files bound their records by their own size too.
   std::uint64_t max_record_bytes = std::uint64_t{1} << 30;
   std::size_t buffer_bytes = ByteReader::kDefaultBuffer;
-};
-
-/// A place between records; both count from 0. Offsets count decompressed bytes.
-struct RecordPosition {
-  std::uint64_t record = 0;
-  std::uint64_t offset = 0;
-  bool operator==(const RecordPosition&) const = default;
 };
 
 /// Reads the records of a TFRecord file in order.

@@ -1,0 +1,205 @@
+#include "lockstep/data/format/csv.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/format/csv_convert.h"
+#include "lockstep/data/format/file_error.h"
+
+namespace lockstep::data {
+
+std::string_view to_string(CsvType type) {
+  switch (type) {
+    case CsvType::Int32: return "int32";
+    case CsvType::Int64: return "int64";
+    case CsvType::Float32: return "float32";
+    case CsvType::Float64: return "float64";
+    case CsvType::String: return "string";
+  }
+  return "unknown";
+}
+
+CsvReader::CsvReader(std::string path, CsvOptions options)
+    : CsvReader(ByteReader(std::move(path), options.compression, options.buffer_bytes), options) {}
+
+CsvReader::CsvReader(ByteReader reader, CsvOptions options)
+    : reader_(std::move(reader)),
+      options_(std::move(options)),
+      dialect_{.delimiter = options_.delimiter, .quotes = options_.quotes},
+      columns_(options_.columns) {
+  if (std::string_view("\r\n\"").find(options_.delimiter) != std::string_view::npos) {
+    throw InvalidArgument(errors::kBadOption, {.what = "a line end or a quote cannot separate fields of a CSV file"});
+  }
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (reader_.peek(kByteOrderMark.size()).starts_with(kByteOrderMark)) reader_.consume(kByteOrderMark.size());
+  find_columns();
+}
+
+std::string CsvReader::place(std::size_t offset) const {
+  return str("record ", next_record_, " (line ", line_ + 1, ") at byte ", reader_.offset() + offset, " of ", path());
+}
+
+/// Finds the fields of the record at the current position, which is not left. False at the end of the file.
+bool CsvReader::scan() try {
+  scratch_.clear();
+  text_ = reader_.peek(1);
+  bool is_last = false;
+  for (;;) {
+    if (text_.empty()) return false;
+    scanned_ = scan_csv_record(text_, is_last, dialect_, fields_);
+    if (scanned_.state == CsvScan::State::BlankLine && field_count_ != 1) {
+      reader_.consume(scanned_.size);
+      ++line_;
+      text_ = reader_.peek(1);
+      is_last = false;
+      continue;
+    }
+    if (scanned_.state != CsvScan::State::Unfinished) break;
+    // At least twice as much each time: a long record is not scanned more than a few times.
+    const std::size_t seen = text_.size();
+    if (seen > options_.max_record_bytes) break;
+    text_ = reader_.peek(2 * seen);
+    is_last = text_.size() < 2 * seen;
+  }
+  if (scanned_.state == CsvScan::State::Unfinished || scanned_.size > options_.max_record_bytes) {
+    throw DataLoss(errors::kCsv, {.what = str(path(), " has a record that is too long"),
+                                  .where = place(0),
+                                  .seen = str("more than max_record_bytes = ", options_.max_record_bytes),
+                                  .help = "is a quote not closed? otherwise raise max_record_bytes"});
+  }
+  if (scanned_.state == CsvScan::State::Broken) {
+    throw DataLoss(errors::kCsv, {.what = str(path(), " is no CSV file by RFC 4180: ", scanned_.error),
+                                  .where = str("column ", fields_.size(), ", ", place(scanned_.error_at)),
+                                  .seen = quoted(text_.substr(scanned_.error_at)),
+                                  .help = "enclose such fields in quotes and double the quotes inside, or set quotes = "
+                                          "false if they mean nothing"});
+  }
+  if (scanned_.state == CsvScan::State::BlankLine) fields_.assign(1, CsvField{});
+  if (field_count_ == 0) field_count_ = fields_.size();
+  if (fields_.size() != field_count_) {
+    throw DataLoss(errors::kCsv,
+                   {.what = str(path(), " has a record with another number of fields"),
+                    .where = place(0),
+                    .seen = str(counted(static_cast<long long>(fields_.size()), "field"), ", the first record has ",
+                                field_count_, ": ", quoted(text_.substr(0, scanned_.size))),
+                    .help = "look for a missing delimiter or missing quotes"});
+  }
+  return true;
+} catch (DataLoss& error) {
+  if (error.number() == errors::kCompression) error.add_where(place(0));
+  throw;
+}
+
+void CsvReader::finish() {
+  reader_.consume(scanned_.size);
+  line_ += scanned_.lines;
+  ++next_record_;
+}
+
+// Looks at the first record: for names if it is the header, else for the number of fields only.
+void CsvReader::find_columns() {
+  if (!scan()) {
+    if (!options_.header) return;
+    throw DataLoss(errors::kCsv, {.what = str(path(), " has no header"),
+                                  .where = place(0),
+                                  .seen = "no record at all",
+                                  .help = "set header = false if the file has none"});
+  }
+  std::vector<std::string> names;
+  if (options_.header) {
+    for (const CsvField& field : fields_) names.emplace_back(csv_content(text_, field, scratch_));
+  }
+  const auto wrong_column = [&](const std::string& what, const std::string& seen) {
+    throw InvalidArgument(errors::kCsv, {.what = str(path(), what), .where = place(0), .seen = seen});
+  };
+  if (columns_.empty()) columns_.resize(field_count_);
+  for (std::size_t i = 0; i < columns_.size(); ++i) {
+    CsvColumn& column = columns_[i];
+    if (!column.name.empty() && options_.header) {
+      const auto found = std::ranges::find(names, column.name);
+      if (found == names.end()) {
+        std::string all;
+        for (const std::string& name : names) all += str(all.empty() ? "" : ", ", quoted(name));
+        wrong_column(str(" has no column ", quoted(column.name)), str("the header has ", all));
+      }
+      column.index = static_cast<int>(found - names.begin());
+    } else if (column.index < 0) {
+      column.index = static_cast<int>(i);
+    }
+    if (static_cast<std::size_t>(column.index) >= field_count_) {
+      wrong_column(str(" has no column ", column.index),
+                   str("its records have ", counted(static_cast<long long>(field_count_), "field")));
+    }
+    if (options_.header) column.name = names[static_cast<std::size_t>(column.index)];
+    defaults_.emplace_back();
+    if (!column.default_value) continue;
+    if (const auto value = csv_value(*column.default_value, column.type)) {
+      defaults_.back() = *value;
+    } else {
+      wrong_column(str(": the default of column ", column.index, " is no ", to_string(column.type)),
+                   quoted(*column.default_value));
+    }
+  }
+  if (options_.header) {
+    finish();
+    next_record_ = 0;
+  }
+}
+
+void CsvReader::wrong_field(std::size_t column, std::string_view content, const std::string& what) const {
+  const CsvColumn& wanted = columns_[column];
+  const auto& field = fields_[static_cast<std::size_t>(wanted.index)];
+  throw InvalidArgument(
+      errors::kCsv, {.what = str(path(), " has a field that ", what),
+                     .where = str("column ", wanted.index, wanted.name.empty() ? "" : " " + quoted(wanted.name), ", ",
+                                  place(field.start)),
+                     .seen = quoted(content),
+                     .help = str("mend the field, give column ", wanted.index,
+                                 " a default for missing values, or read it as string")});
+}
+
+CsvValue CsvReader::convert(std::size_t column) {
+  const CsvColumn& wanted = columns_[column];
+  const CsvField& field = fields_[static_cast<std::size_t>(wanted.index)];
+  const std::string_view content = csv_content(text_, field, scratch_);
+  if (content.empty() || (!options_.na_value.empty() && content == options_.na_value)) {
+    if (wanted.default_value) return defaults_[column];
+    if (wanted.type == CsvType::String) return content;
+    wrong_field(column, content, "is missing and has no default");
+  }
+  if (const auto value = csv_value(content, wanted.type)) return *value;
+  wrong_field(column, content, str("is no ", to_string(wanted.type)));
+}
+
+bool CsvReader::next() {
+  values_.clear();
+  if (!scan()) return false;
+  // Room for all contents that are put together: growing would move the ones that values already point to.
+  std::size_t room = 0;
+  for (const CsvColumn& column : columns_) {
+    const CsvField& field = fields_[static_cast<std::size_t>(column.index)];
+    if (field.doubled_quotes) room += field.size;
+  }
+  scratch_.reserve(room);
+  for (std::size_t i = 0; i < columns_.size(); ++i) values_.push_back(convert(i));
+  finish();
+  return true;
+}
+
+std::uint64_t CsvReader::skip(std::uint64_t count) {
+  values_.clear();
+  std::uint64_t skipped = 0;
+  for (; skipped < count && scan(); ++skipped) finish();
+  return skipped;
+}
+
+void CsvReader::restore(const RecordPosition& position) {
+  values_.clear();
+  reader_.seek(position.offset);
+  next_record_ = position.record;
+  line_ = position.line;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::data {
+
+struct CsvDialect {
+  char delimiter = ',';
+  bool quotes = true;  ///< whether `"` has a meaning
+};
+
+/// One field of a record, as a part of the text that was scanned.
+struct CsvField {
+  std::size_t start = 0;  ///< of its content, without quotes
+  std::size_t size = 0;
+  bool quoted = false;
+  bool doubled_quotes = false;  ///< `""` inside stands for `"`
+};
+
+/// What was found at the start of a text.
+struct CsvScan {
+  enum class State {
+    Record,      ///< a whole record; `fields` are set
+    BlankLine,   ///< a line without any character
+    Unfinished,  ///< the text ends before the record does
+    Broken,      ///< `error` at `error_at`
+  } state = State::Unfinished;
+  std::size_t size = 0;     ///< of the record with its line end
+  std::uint64_t lines = 0;  ///< line ends in it
+  std::size_t error_at = 0;
+  const char* error = nullptr;
+};
+
+/// Finds the fields of the record at the start of `text` by RFC 4180. `is_last`: nothing follows the text, so the
+/// record may end without a line end. Knows no column and no type.
+CsvScan scan_csv_record(std::string_view text, bool is_last, const CsvDialect& dialect, std::vector<CsvField>& fields);
+
+/// The content of a field; one with doubled quotes is put together in `scratch`.
+std::string_view csv_content(std::string_view text, const CsvField& field, std::string& scratch);
+
+}  // namespace lockstep::data

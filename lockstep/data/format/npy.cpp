@@ -1,0 +1,318 @@
+#include "lockstep/data/format/npy.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/format/byte_writer.h"
+#include "lockstep/data/format/file_error.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::string_view kMagic = "\x93NUMPY";
+constexpr std::size_t kLongestHeader = std::size_t{1} << 20;
+constexpr std::size_t kMostDimensions = 64;  // numpy's own limit
+constexpr std::size_t kAlignment = 64;
+constexpr std::size_t kOldAlignment = 16;  // numpy before 1.14
+
+struct TypeName {
+  NpyType type;
+  std::string_view name;
+  std::size_t size;
+};
+
+constexpr std::array kTypes{
+    TypeName{NpyType::Bool, "|b1", 1},      TypeName{NpyType::Int8, "|i1", 1},
+    TypeName{NpyType::Int16, "<i2", 2},     TypeName{NpyType::Int32, "<i4", 4},
+    TypeName{NpyType::Int64, "<i8", 8},     TypeName{NpyType::UInt8, "|u1", 1},
+    TypeName{NpyType::UInt16, "<u2", 2},    TypeName{NpyType::UInt32, "<u4", 4},
+    TypeName{NpyType::UInt64, "<u8", 8},    TypeName{NpyType::Float16, "<f2", 2},
+    TypeName{NpyType::Float32, "<f4", 4},   TypeName{NpyType::Float64, "<f8", 8},
+    TypeName{NpyType::Complex64, "<c8", 8}, TypeName{NpyType::Complex128, "<c16", 16},
+};
+
+const TypeName& entry_of(NpyType type) { return *std::ranges::find(kTypes, type, &TypeName::type); }
+
+/// Reads the dictionary of a header: a small, fixed part of Python's literals. Nothing is ever evaluated.
+class HeaderParser {
+ public:
+  HeaderParser(std::string_view text, std::size_t offset, const std::string& path)
+      : text_(text), offset_(offset), path_(path) {}
+
+  void parse(NpyHeader& header) {
+    expect('{');
+    bool has_descr = false;
+    bool has_order = false;
+    bool has_shape = false;
+    while (!accept('}')) {
+      const std::string_view key = quoted_text();
+      expect(':');
+      bool* has = key == "descr"           ? &has_descr
+                  : key == "fortran_order" ? &has_order
+                  : key == "shape"         ? &has_shape
+                                           : nullptr;
+      if (has == nullptr) fail(str("unknown key ", quoted(key)));
+      if (std::exchange(*has, true)) fail(str("key ", quoted(key), " comes twice"));
+      if (has == &has_descr) {
+        header.type = type();
+      } else if (has == &has_order) {
+        header.fortran_order = boolean();
+      } else {
+        header.shape = tuple();
+      }
+      if (accept('}')) break;
+      expect(',');
+    }
+    if (!has_descr || !has_order || !has_shape) fail("it lacks descr, fortran_order or shape");
+    skip_blanks();
+    if (at_ < text_.size() && text_[at_] == '\n') ++at_;
+    if (at_ != text_.size()) fail("more text follows the dictionary");
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string& what) const {
+    throw DataLoss(errors::kNpy, {.what = str(path_, " has a damaged npy header: ", what),
+                                  .where = str("byte ", offset_ + at_, " of ", path_),
+                                  .seen = quoted(text_.substr(std::min(at_, text_.size()))),
+                                  .help = "save the array anew with numpy.save"});
+  }
+
+  void skip_blanks() {
+    while (at_ < text_.size() && text_[at_] == ' ') ++at_;
+  }
+
+  bool accept(char c) {
+    skip_blanks();
+    if (at_ >= text_.size() || text_[at_] != c) return false;
+    ++at_;
+    return true;
+  }
+
+  void expect(char c) {
+    if (!accept(c)) fail(str("'", c, "' expected"));
+  }
+
+  std::string_view quoted_text() {
+    skip_blanks();
+    if (at_ >= text_.size() || (text_[at_] != '\'' && text_[at_] != '"')) fail("a text in quotes expected");
+    const std::size_t close = text_.find(text_[at_], at_ + 1);
+    if (close == std::string_view::npos) fail("quotes that do not close");
+    const std::string_view content = text_.substr(at_ + 1, close - at_ - 1);
+    if (content.find('\\') != std::string_view::npos) fail("a backslash inside of quotes");
+    at_ = close + 1;
+    return content;
+  }
+
+  bool boolean() {
+    skip_blanks();
+    for (const auto& [word, value] : {std::pair<std::string_view, bool>{"True", true}, {"False", false}}) {
+      if (text_.substr(at_).starts_with(word)) {
+        at_ += word.size();
+        return value;
+      }
+    }
+    fail("True or False expected");
+  }
+
+  std::vector<std::int64_t> tuple() {
+    std::vector<std::int64_t> extents;
+    expect('(');
+    if (accept(')')) return extents;
+    for (;;) {
+      if (extents.size() == kMostDimensions) fail("more than 64 dimensions");
+      extents.push_back(number());
+      const bool comma = accept(',');
+      if (accept(')')) {
+        if (!comma && extents.size() == 1) fail("a number in parentheses is no tuple");
+        return extents;
+      }
+      if (!comma) fail("',' or ')' expected");
+    }
+  }
+
+  std::int64_t number() {
+    skip_blanks();
+    const std::size_t start = at_;
+    std::int64_t value = 0;
+    for (; at_ < text_.size() && text_[at_] >= '0' && text_[at_] <= '9'; ++at_) {
+      const int digit = text_[at_] - '0';
+      if (value > (std::numeric_limits<std::int64_t>::max() - digit) / 10) fail("an extent above 2^63 - 1");
+      value = 10 * value + digit;
+    }
+    if (at_ == start) fail("a number expected");
+    if (text_[start] == '0' && at_ - start > 1) fail("a number that starts with 0");
+    if (at_ < text_.size() && text_[at_] == 'L') ++at_;  // written by Python 2
+    return value;
+  }
+
+  NpyType type() {
+    skip_blanks();
+    if (at_ < text_.size() && text_[at_] == '[') unsupported("records", "save each field as an array of its own");
+    const std::size_t start = at_;
+    const std::string_view name = quoted_text();
+    for (const TypeName& known : kTypes) {
+      const bool one_byte = known.size == 1 && name.size() == 3 && name.substr(1) == known.name.substr(1) &&
+                            (name[0] == '<' || name[0] == '|' || name[0] == '>' || name[0] == '=');
+      if (name == known.name || one_byte) return known.type;
+    }
+    at_ = start;
+    if (name.size() < 2) fail("no element type");
+    switch (name[1]) {
+      case 'O': unsupported("Python objects", "they could run any code when read; save plain numbers");
+      case 'S':
+      case 'a':
+      case 'U': unsupported("text", "encode it as numbers");
+      case 'V': unsupported("records or raw bytes", "view them as uint8 before saving");
+      case 'M':
+      case 'm': unsupported("dates or times", "view them as int64 before saving");
+      default: break;
+    }
+    const bool swapped = name[0] == '>' && std::ranges::any_of(kTypes, [&](const TypeName& known) {
+                           return known.name.substr(1) == name.substr(1);
+                         });
+    if (swapped) unsupported("big-endian numbers", "save array.astype(array.dtype.newbyteorder('<'))");
+    fail(str("unknown element type ", quoted(name)));
+  }
+
+  [[noreturn]] void unsupported(const std::string& what, const std::string& help) const {
+    throw Unimplemented(errors::kNpy, {.what = str(path_, " holds ", what, ", which are not read"),
+                                       .where = str("byte ", offset_ + at_, " of ", path_),
+                                       .seen = quoted(text_.substr(at_)),
+                                       .help = help});
+  }
+
+  std::string_view text_;
+  std::size_t offset_;
+  const std::string& path_;
+  std::size_t at_ = 0;
+};
+
+/// The number of elements and bytes; nothing if it does not fit into 63 bits, whatever extents of 0 there are.
+std::optional<std::pair<std::uint64_t, std::uint64_t>> sizes_of(const std::vector<std::int64_t>& shape, NpyType type) {
+  std::uint64_t elements = 1;
+  bool empty = false;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0) return std::nullopt;
+    if (extent == 0) {
+      empty = true;
+    } else if (__builtin_mul_overflow(elements, static_cast<std::uint64_t>(extent), &elements)) {
+      return std::nullopt;
+    }
+  }
+  std::uint64_t bytes = 0;
+  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
+  if (__builtin_mul_overflow(elements, item_size(type), &bytes) || bytes > kMost) return std::nullopt;
+  return empty ? std::pair<std::uint64_t, std::uint64_t>{0, 0} : std::pair{elements, bytes};
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) {
+  std::string text = "(";
+  for (const std::int64_t extent : shape) text += str(extent, shape.size() == 1 ? "," : ", ");
+  if (shape.size() > 1) text.resize(text.size() - 2);
+  return text + ")";
+}
+
+[[noreturn]] void damaged(const std::string& path, const std::string& what, std::uint64_t offset,
+                          const std::string& seen) {
+  throw DataLoss(errors::kNpy, {.what = str(path, " is a damaged npy file: ", what),
+                                .where = str("byte ", offset, " of ", path),
+                                .seen = seen,
+                                .help = "save the array anew with numpy.save"});
+}
+
+std::size_t little_endian(std::string_view bytes) {
+  std::size_t value = 0;
+  for (std::size_t i = bytes.size(); i > 0; --i) value = (value << 8) | static_cast<unsigned char>(bytes[i - 1]);
+  return value;
+}
+
+}  // namespace
+
+std::string_view to_string(NpyType type) { return entry_of(type).name; }
+std::size_t item_size(NpyType type) { return entry_of(type).size; }
+
+NpyHeader parse_npy_header(std::string_view bytes, const std::string& path) {
+  if (!bytes.starts_with(kMagic))
+    damaged(path, "it does not start with \\x93NUMPY", 0, hex_bytes(bytes, kMagic.size()));
+  const std::string_view version = bytes.substr(kMagic.size()).substr(0, 2);
+  if (version.size() < 2) damaged(path, "it ends inside of its header", bytes.size(), "");
+  const int major = static_cast<unsigned char>(version[0]);
+  if (major < 1 || major > 3 || version[1] != 0) {
+    damaged(path, "versions 1.0, 2.0 and 3.0 exist", kMagic.size(),
+            str("version ", major, '.', static_cast<int>(static_cast<unsigned char>(version[1]))));
+  }
+  const std::size_t length_at = kMagic.size() + 2;
+  const std::size_t text_at = length_at + (major == 1 ? 2 : 4);
+  if (bytes.size() < text_at) damaged(path, "it ends inside of its header", bytes.size(), "");
+  const std::size_t length = little_endian(bytes.substr(length_at, text_at - length_at));
+  if (length > kLongestHeader || length > bytes.size() - text_at) {
+    damaged(path, "its header claims to be longer than it can be", length_at,
+            str("length ", length, ", the file has ", bytes.size() - text_at, " more bytes"));
+  }
+  NpyHeader header;
+  HeaderParser(bytes.substr(text_at, length), text_at, path).parse(header);
+  header.data_offset = text_at + length;
+  if (header.data_offset % kOldAlignment != 0) {
+    damaged(path, "its data does not start at a multiple of 16 bytes", header.data_offset, "");
+  }
+  const auto sizes = sizes_of(header.shape, header.type);
+  if (!sizes) damaged(path, "its shape is larger than any file", text_at, str("shape ", shape_text(header.shape)));
+  std::tie(header.elements, header.data_bytes) = *sizes;
+  return header;
+}
+
+NpyFile::NpyFile(std::string path) : file_(std::move(path)), header_(parse_npy_header(file_.bytes(), file_.path())) {
+  const std::uint64_t has = file_.bytes().size() - header_.data_offset;
+  if (has != header_.data_bytes) {
+    damaged(file_.path(),
+            has < header_.data_bytes ? "it has fewer bytes than its shape needs" : "bytes follow its data",
+            header_.data_offset + std::min(has, header_.data_bytes),
+            str("shape ", shape_text(header_.shape), " of ", to_string(header_.type), " needs ", header_.data_bytes,
+                " bytes, the file has ", has));
+  }
+}
+
+std::string npy_header(NpyType type, const std::vector<std::int64_t>& shape, bool fortran_order) {
+  std::string text = str("{'descr': '", to_string(type), "', 'fortran_order': ", fortran_order ? "True" : "False",
+                         ", 'shape': ", shape_text(shape), ", }");
+  const auto padded = [&](std::size_t before) {
+    const std::size_t whole = (before + text.size() + 1 + kAlignment - 1) / kAlignment * kAlignment;
+    return whole - before;
+  };
+  std::size_t length_bytes = 2;
+  std::size_t length = padded(kMagic.size() + 2 + length_bytes);
+  if (length > 0xffff) {
+    length_bytes = 4;
+    length = padded(kMagic.size() + 2 + length_bytes);
+  }
+  std::string header(kMagic);
+  header += length_bytes == 2 ? '\1' : '\2';
+  header += '\0';
+  for (std::size_t i = 0; i < length_bytes; ++i) header += static_cast<char>((length >> (8 * i)) & 0xff);
+  text.resize(length - 1, ' ');
+  return header + text + '\n';
+}
+
+void write_npy(const std::string& path, NpyType type, const std::vector<std::int64_t>& shape, std::string_view data,
+               bool fortran_order) {
+  const auto sizes = sizes_of(shape, type);
+  if (!sizes || sizes->second != data.size()) {
+    throw InvalidArgument(errors::kShape,
+                          {.what = str("an array of shape ", shape_text(shape), " has another number of bytes"),
+                           .where = str("write_npy of ", path),
+                           .seen = str(data.size(), " bytes, ", to_string(type), " needs ",
+                                       sizes ? str(sizes->second) : std::string("more than can be"))});
+  }
+  ByteWriter writer(path);
+  writer.append(npy_header(type, shape, fortran_order));
+  writer.append(data);
+  writer.close();
+}
+
+}  // namespace lockstep::data
