@@ -44,8 +44,7 @@ std::vector<std::string> matching_files(const std::vector<std::string>& patterns
   std::vector<std::string> files;
   for (const std::string& pattern : patterns) add_matches(pattern, files);
   std::ranges::sort(files);
-  const auto doubled = std::ranges::unique(files);
-  files.erase(doubled.begin(), doubled.end());
+  files.erase(std::unique(files.begin(), files.end()), files.end());
   return files;
 }
 

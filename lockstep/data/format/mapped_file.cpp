@@ -27,7 +27,7 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   if (!S_ISREG(status.st_mode)) throw_file_error("map", path_, ENODEV);
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) return;  // nothing can be mapped then
-  void* address = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.number, 0);
+  void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.number, 0);
   if (address == MAP_FAILED) throw_file_error("map", path_, errno);
   data_ = static_cast<const char*>(address);
 }

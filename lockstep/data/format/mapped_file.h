@@ -8,8 +8,9 @@
 
 namespace lockstep::data {
 
-/// A file as memory: pages are read when they are first looked at, and shared between processes. The file must not be
-/// shortened meanwhile; the operating system ends a process that reads past the new end.
+/// A file as memory: pages are read when they are first looked at, and shared between processes. The memory may be
+/// written to, which changes only this mapping and never the file. The file must not be shortened meanwhile; the
+/// operating system ends a process that reads past the new end.
 class LOCKSTEP_EXPORT MappedFile {
  public:
   /// NotFound or FailedPrecondition if the file cannot be opened or is no regular file.

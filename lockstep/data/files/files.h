@@ -1,0 +1,114 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/files/npy_tensor.h"
+#include "lockstep/data/files/parse_example_stage.h"
+#include "lockstep/data/files/reader_stage.h"
+#include "lockstep/data/format/list_files.h"
+
+/// Datasets that read files. Names are those of tf.data; every reader takes one file, several, or a dataset of names.
+namespace lockstep::data {
+
+/// The files that a dataset reads, in order.
+class FileNames {
+ public:
+  FileNames(const char* file) : FileNames(std::string(file)) {}                                        // NOLINT
+  FileNames(std::string file) : FileNames(std::vector<std::string>{std::move(file)}) {}                // NOLINT
+  FileNames(std::vector<std::string> files) : stage_(from_tensor_slices(std::move(files)).stage()) {}  // NOLINT
+  FileNames(std::initializer_list<std::string> files) : FileNames(std::vector<std::string>(files)) {}
+  FileNames(const Dataset<std::string>& files) : stage_(files.stage()) {}  // NOLINT
+
+  const StagePtr& stage() const { return stage_; }
+
+ private:
+  StagePtr stage_;
+};
+
+/// The records of TFRecord files, as bytes.
+///
+///     auto records = TFRecordDataset(matching_files({"train-*.tfrecord.gz"}), {.compression = Compression::Gzip});
+inline Dataset<std::string> TFRecordDataset(const FileNames& files, const TFRecordOptions& options = {}) {
+  return Dataset<std::string>(make_tfrecord_stage(files.stage(), options));
+}
+
+/// The lines of text files.
+inline Dataset<std::string> TextLineDataset(const FileNames& files, const TextLineOptions& options = {}) {
+  return Dataset<std::string>(make_text_line_stage(files.stage(), options));
+}
+
+/// Records of `record_bytes` each.
+inline Dataset<std::string> FixedLengthRecordDataset(const FileNames& files, const FixedLengthOptions& options) {
+  return Dataset<std::string>(make_fixed_length_stage(files.stage(), options));
+}
+
+/// The records of CSV files. `T` has a field for each of `options.columns`: a tensor (scalars), a number or a string;
+/// or it is a vector of tensors.
+///
+///     CsvDataset<std::tuple<float, std::int64_t, std::string>>("people.csv",
+///         {.columns = {{CsvType::Float32, "height"}, {CsvType::Int64, "age"}, {CsvType::String, "name"}}});
+template <class T = std::vector<at::Tensor>>
+Dataset<T> CsvDataset(const FileNames& files, const CsvOptions& options) {
+  SkeletonPtr skeleton;
+  constexpr auto leaves = detail::static_leaf_count<T>();
+  if constexpr (leaves.has_value()) {
+    if (*leaves != options.columns.size()) detail::throw_wrong_structure(type_name<T>(), options.columns.size());
+  } else {
+    static_assert(std::is_same_v<T, std::vector<at::Tensor>>,
+                  "a record of a CSV file is a structure of fixed size or a "
+                  "vector of tensors");
+    skeleton = std::make_shared<const Skeleton>(Skeleton{{static_cast<std::int64_t>(options.columns.size())}});
+  }
+  return Dataset<T>(make_csv_stage(files.stage(), options, std::move(skeleton)));
+}
+
+/// The rows of an npy file, mapped into memory.
+inline Dataset<at::Tensor> from_npy(const std::string& path) { return Dataset<at::Tensor>(make_npy_stage(path)); }
+
+namespace detail {
+template <class T>
+Dataset<T> parse_example(StagePtr records, bool batched, const FeatureSpec& spec, std::vector<std::string> names) {
+  ParseTarget target{.batched = batched};
+  constexpr auto leaves = static_leaf_count<T>();
+  if constexpr (leaves.has_value()) {
+    target.leaves = *leaves;
+  } else {
+    static_assert(std::is_same_v<T, std::map<std::string, at::Tensor>>,
+                  "parsed Examples are a structure of fixed size or a map of tensors");
+    target.by_name = true;
+  }
+  return Dataset<T>(std::make_shared<ParseExampleStage>(std::move(records), spec, std::move(names), target));
+}
+}  // namespace detail
+
+/// The features of tf.train.Examples. By default a map of tensors; with a type of one's own, `names` says which feature
+/// is which field. A fixed feature is one field. A variable one is two: its values (padded with zeros in a batch) and
+/// their number; in a map the second has the key "name.lengths".
+///
+///     struct Digits { at::Tensor image, label; };
+///     const FeatureSpec spec{{"image", FixedLenFeature{FeatureType::Float, {784}}},
+///                            {"label", FixedLenFeature{FeatureType::Int64, {}}}};
+///     auto digits = parse_example<Digits>(records.batch(256), spec, {"image", "label"});
+///
+/// Batches of records are parsed in one go: faster than record by record.
+template <class T = std::map<std::string, at::Tensor>>
+Dataset<T> parse_example(const Dataset<std::string>& records, const FeatureSpec& spec,
+                         std::vector<std::string> names = {}) {
+  return detail::parse_example<T>(records.stage(), false, spec, std::move(names));
+}
+template <class T = std::map<std::string, at::Tensor>>
+Dataset<T> parse_example(const Dataset<Strings>& records, const FeatureSpec& spec,
+                         std::vector<std::string> names = {}) {
+  return detail::parse_example<T>(records.stage(), true, spec, std::move(names));
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,363 @@
+#include "lockstep/data/files/files.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/data/format/example.h"
+#include "lockstep/data/format/npy.h"
+#include "lockstep/data/format/test_support.h"
+
+namespace lockstep::data {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+std::vector<std::int64_t> integers(const at::Tensor& tensor) {
+  const at::Tensor flat = tensor.contiguous().view({-1});
+  return {flat.data_ptr<std::int64_t>(), flat.data_ptr<std::int64_t>() + flat.numel()};
+}
+
+/// Three files with 5, 0 and 7 records.
+class Records : public ::testing::Test {
+ protected:
+  Records() {
+    int number = 0;
+    for (const int count : {5, 0, 7}) {
+      files_.push_back(folder_.file("part-" + std::to_string(files_.size())));
+      TFRecordWriter writer(files_.back());
+      for (int i = 0; i < count; ++i) {
+        texts_.push_back("record " + std::to_string(number++));
+        writer.write(texts_.back());
+      }
+      writer.close();
+    }
+  }
+
+  // Reads to the end, leaving out what fails, and counts that.
+  static std::pair<Texts, int> read_through(const Dataset<std::string>& dataset) {
+    Texts texts;
+    int failed = 0;
+    for (auto it = dataset.iterate();;) {
+      try {
+        auto text = it.next();
+        if (!text) return {texts, failed};
+        texts.push_back(*text);
+      } catch (const Error&) {
+        if (++failed > 100) throw;
+      }
+    }
+  }
+
+  TempDir folder_;
+  Texts files_;
+  Texts texts_;
+};
+
+TEST_F(Records, ComeFromAllFilesInOrder) {
+  EXPECT_EQ(TFRecordDataset(files_).to_vector(), texts_);
+  EXPECT_EQ(TFRecordDataset(from_tensor_slices(files_)).to_vector(), texts_);
+  EXPECT_EQ(TFRecordDataset(matching_files({folder_.file("part-*")})).to_vector(), texts_);
+  EXPECT_EQ(TFRecordDataset(files_[0]).to_vector(), Texts(texts_.begin(), texts_.begin() + 5));
+  EXPECT_EQ(TFRecordDataset(files_).element_spec(), (ElementSpec{{{ComponentSpec::bytes()}}}));
+  EXPECT_TRUE(TFRecordDataset(files_).cardinality().is_unknown());
+  EXPECT_EQ(TFRecordDataset(files_, {.compression = Compression::Gzip}).stage()->describe(), "tfrecord(GZIP)");
+  const auto batches = TFRecordDataset(files_).batch(8).to_vector();
+  ASSERT_EQ(batches.size(), 2u);
+  EXPECT_EQ(batches[1], Strings(Texts(texts_.begin() + 8, texts_.end())));
+}
+
+TEST_F(Records, GoOnFromEverySavedPosition) {
+  const auto dataset = TFRecordDataset(files_);
+  for (std::size_t at = 0; at <= texts_.size(); ++at) {
+    for (const bool by_skip : {false, true}) {
+      auto it = dataset.iterate();
+      if (by_skip) {
+        EXPECT_EQ(it.skip(static_cast<std::int64_t>(at)), static_cast<std::int64_t>(at));
+      } else {
+        for (std::size_t i = 0; i < at; ++i) ASSERT_TRUE(it.next());
+      }
+      auto resumed = dataset.resume(IteratorState::parse(it.save().serialize()));
+      for (std::size_t i = at; i < texts_.size(); ++i) {
+        const auto text = resumed.next();
+        ASSERT_TRUE(text);
+        EXPECT_EQ(*text, texts_[i]) << "from " << at;
+        EXPECT_EQ(resumed.save(), [&] {
+          auto plain = dataset.iterate({.job_seed = default_job_seed(), .epoch = it.save().epoch});
+          plain.skip(static_cast<std::int64_t>(i + 1));
+          auto state = plain.save();
+          state.position = resumed.save().position;  // how a place is found may differ, the place may not
+          return state;
+        }());
+      }
+      EXPECT_FALSE(resumed.next());
+    }
+  }
+  EXPECT_EQ(dataset.iterate().skip(1000), static_cast<std::int64_t>(texts_.size()));
+}
+
+TEST_F(Records, OfManyBatchesResumeWithoutReadingFilesThatAreDone) {
+  const std::string many = folder_.file("many");
+  {
+    TFRecordWriter writer(many);
+    for (int i = 0; i < 10000; ++i) writer.write(std::to_string(i));
+  }
+  const auto batches = TFRecordDataset({files_[0], many}).batch(10);
+  auto it = batches.iterate();
+  for (int i = 0; i < 900; ++i) ASSERT_TRUE(it.next());
+  const IteratorState state = it.save();
+  std::filesystem::resize_file(files_[0], 3);  // a damaged file that nobody may look at any more
+  auto resumed = batches.resume(state);
+  EXPECT_EQ(resumed.next()->values().front(), std::to_string(9000 - 5));
+}
+
+TEST_F(Records, AfterADamagedOneGoOnBehindIt) {
+  std::string bytes = file_content(files_[0]);
+  bytes[14] ^= 1;
+  folder_.file("part-0", bytes);
+  const auto dataset = TFRecordDataset(files_);
+  auto it = dataset.iterate();
+  expect_error([&] { it.next(); }, Code::DataLoss, errors::kRecord, {"record 0 at byte 0 of " + files_[0]});
+  EXPECT_EQ(*it.next(), texts_[1]);
+  EXPECT_EQ(read_through(dataset), std::pair(Texts(texts_.begin() + 1, texts_.end()), 1));
+  const auto lenient = TFRecordDataset(files_, {.on_damage = OnDamage::Skip});
+  EXPECT_EQ(lenient.to_vector(), Texts(texts_.begin() + 1, texts_.end()));
+}
+
+TEST_F(Records, AfterALostFrameGoOnWithTheNextFile) {
+  std::string bytes = file_content(files_[0]);
+  bytes[25] ^= 1;  // the second record's length
+  folder_.file("part-0", bytes);
+  Texts expected(texts_.begin() + 5, texts_.end());
+  expected.insert(expected.begin(), texts_[0]);
+  EXPECT_EQ(read_through(TFRecordDataset(files_)), std::pair(expected, 1));
+}
+
+TEST_F(Records, OfAMissingFileAreOneError) {
+  const Texts files{files_[0], folder_.file("none"), files_[2]};
+  EXPECT_EQ(read_through(TFRecordDataset(files)), std::pair(texts_, 1));
+  auto it = TFRecordDataset(files).iterate();
+  EXPECT_EQ(it.skip(6), 6) << "the missing file counts as one";
+  EXPECT_EQ(*it.next(), texts_[5]);
+}
+
+TEST(TextLineDataset, ReadsLinesOfAllFiles) {
+  const TempDir folder;
+  const auto dataset = TextLineDataset({folder.file("a", "1\n2\r\n"), folder.file("b", "3")});
+  EXPECT_EQ(dataset.to_vector(), (Texts{"1", "2", "3"}));
+  EXPECT_EQ(dataset.stage()->kind(), "text_line");
+  auto it = dataset.iterate();
+  it.skip(2);
+  EXPECT_EQ(*dataset.resume(it.save()).next(), "3");
+}
+
+TEST(FixedLengthRecordDataset, ReadsRecordsOfAllFiles) {
+  const TempDir folder;
+  const auto dataset = FixedLengthRecordDataset({folder.file("a", "Habcd"), folder.file("b", "Hef")},
+                                                {.record_bytes = 2, .header_bytes = 1});
+  EXPECT_EQ(dataset.to_vector(), (Texts{"ab", "cd", "ef"}));
+  EXPECT_EQ(dataset.stage()->describe(), "fixed_length_record(2 bytes)");
+}
+
+TEST(CsvDataset, GivesTheColumnsAskedFor) {
+  const TempDir folder;
+  const std::string path = folder.file("a.csv", "id,height,name\n1,1.5,Ann\n2,,\"B,b\"\n");
+  const CsvOptions options{.columns = {{.type = CsvType::String, .name = "name"},
+                                       {.type = CsvType::Float32, .name = "height", .default_value = "-1"},
+                                       {.type = CsvType::Int64, .name = "id"}}};
+  using Person = std::tuple<std::string, float, at::Tensor>;
+  const auto people = CsvDataset<Person>(path, options);
+  const auto rows = people.to_vector();
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(std::get<0>(rows[1]), "B,b");
+  EXPECT_EQ(std::get<1>(rows[1]), -1.0F);
+  EXPECT_EQ(std::get<2>(rows[1]).item<std::int64_t>(), 2);
+  const auto batch = people.batch(2).to_vector().front();
+  EXPECT_EQ(std::get<0>(batch), (Strings{"Ann", "B,b"}));
+  EXPECT_TRUE(at::equal(std::get<1>(batch), at::tensor({1.5F, -1.0F})));
+  EXPECT_EQ(to_string(people.element_spec()), "(bytes[], float32[], int64[])");
+
+  const auto numbers = CsvDataset(path, {.columns = {{.type = CsvType::Int32, .name = "id"}}});
+  EXPECT_EQ(numbers.to_vector()[1][0].scalar_type(), at::kInt);
+  EXPECT_THROW(CsvDataset<Person>(path, {.columns = {{CsvType::Int32}}}), InvalidArgument);
+  EXPECT_THROW(CsvDataset(path, {}), InvalidArgument);
+}
+
+TEST(CsvDataset, GoesOnBehindAFieldThatDoesNotFit) {
+  const TempDir folder;
+  const auto numbers =
+      CsvDataset<std::tuple<std::int64_t>>(folder.file("a", "n\n1\nx\n3\n"), {.columns = {{CsvType::Int64}}});
+  auto it = numbers.iterate();
+  EXPECT_EQ(std::get<0>(*it.next()), 1);
+  expect_error([&] { it.next(); }, Code::InvalidArgument, errors::kCsv, {"record 1 (line 3)"});
+  EXPECT_EQ(std::get<0>(*it.next()), 3);
+  EXPECT_FALSE(it.next());
+}
+
+TEST(FromNpy, GathersRowsOfTheMappedFile) {
+  const TempDir folder;
+  const at::Tensor all = at::arange(60).view({10, 2, 3});
+  write_npy(folder.file("a.npy"), all);
+  const auto rows = from_npy(folder.file("a.npy"));
+  EXPECT_EQ(rows.cardinality(), Cardinality(10));
+  EXPECT_EQ(to_string(rows.element_spec()), "int64[2, 3]");
+  EXPECT_NE(rows.stage()->row_source(), nullptr);
+  EXPECT_EQ(rows.stage()->kind(), "from_npy");
+  const auto batches = rows.batch(4).to_vector();
+  ASSERT_EQ(batches.size(), 3u);
+  EXPECT_TRUE(at::equal(batches[1], all.slice(0, 4, 8)));
+  EXPECT_TRUE(at::equal(rows.to_vector()[9], all[9]));
+  expect_error([&] { from_npy(folder.file("b.npy", "x")); }, Code::DataLoss, errors::kNpy, {"b.npy"});
+  write_npy(folder.file("s.npy"), at::scalar_tensor(1));
+  expect_error([&] { from_npy(folder.file("s.npy")); }, Code::InvalidArgument, errors::kShape, {"single number"});
+}
+
+TEST(NpyTensor, ComesBackInEveryTypeAndOrder) {
+  const TempDir folder;
+  for (const at::ScalarType dtype : {at::kBool, at::kChar, at::kShort, at::kInt, at::kLong, at::kByte, at::kHalf,
+                                     at::kFloat, at::kDouble, at::kComplexFloat}) {
+    const at::Tensor tensor = at::arange(6).view({2, 3}).to(dtype);
+    write_npy(folder.file("t"), tensor.t());
+    const at::Tensor back = npy_tensor(folder.file("t"));
+    EXPECT_EQ(back.scalar_type(), dtype);
+    EXPECT_TRUE(at::equal(back, tensor.t())) << dtype;
+  }
+  const at::Tensor column_major = at::arange(6).view({2, 3}).to(at::kInt);
+  const at::Tensor transposed = column_major.t().contiguous();
+  write_npy(folder.file("f"), NpyType::Int32, {2, 3},
+            {static_cast<const char*>(transposed.const_data_ptr()), transposed.nbytes()}, true);
+  EXPECT_TRUE(at::equal(npy_tensor(folder.file("f")), column_major));
+  EXPECT_TRUE(at::equal(from_npy(folder.file("f")).batch(2).to_vector()[0], column_major));
+  EXPECT_THROW(write_npy(folder.file("b"), at::zeros({1}, at::kBFloat16)), Unimplemented);
+}
+
+TEST(NpyTensor, CanBeWrittenToWithoutTouchingTheFile) {
+  const TempDir folder;
+  write_npy(folder.file("t"), at::zeros({4}));
+  const at::Tensor mapped = npy_tensor(folder.file("t"));
+  mapped.fill_(1);
+  EXPECT_TRUE(at::equal(npy_tensor(folder.file("t")), at::zeros({4})));
+}
+
+struct Digits {
+  at::Tensor image, label;
+};
+
+class Examples : public ::testing::Test {
+ protected:
+  Examples() {
+    path_ = folder_.file("examples");
+    TFRecordWriter writer(path_);
+    for (std::int64_t i = 0; i < 5; ++i) {
+      writer.write(write_example({{"image", std::vector<float>{static_cast<float>(i), 0.5F}},
+                                  {"label", std::vector<std::int64_t>{i}},
+                                  {"name", std::vector<std::string>{"n" + std::to_string(i)}},
+                                  {"tags", std::vector<std::int64_t>(static_cast<std::size_t>(i), 7)}}));
+    }
+    writer.close();
+  }
+
+  Dataset<std::string> records() const { return TFRecordDataset(path_); }
+
+  TempDir folder_;
+  std::string path_;
+  FeatureSpec spec_{{"image", FixedLenFeature{FeatureType::Float, {2, 1}}},
+                    {"label", FixedLenFeature{FeatureType::Int64, {}}}};
+};
+
+TEST_F(Examples, BecomeOneTensorPerFeatureOfABatch) {
+  const auto digits = parse_example<Digits>(records().batch(3), spec_, {"image", "label"});
+  EXPECT_EQ(to_string(digits.element_spec()), "(float32[?, 2, 1], int64[?])");
+  const auto batches = digits.to_vector();
+  ASSERT_EQ(batches.size(), 2u);
+  EXPECT_TRUE(at::equal(batches[0].image.view({3, 2}), at::tensor({0.F, .5F, 1.F, .5F, 2.F, .5F}).view({3, 2})));
+  EXPECT_EQ(batches[0].image.sizes(), (std::vector<std::int64_t>{3, 2, 1}));
+  EXPECT_EQ(integers(batches[1].label), (std::vector<std::int64_t>{3, 4}));
+  const auto swapped = parse_example<std::pair<at::Tensor, at::Tensor>>(records().batch(5), spec_, {"label", "image"});
+  EXPECT_EQ(integers(swapped.to_vector()[0].first), (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
+}
+
+TEST_F(Examples, AreTheSameRecordByRecord) {
+  const auto one_by_one = parse_example<Digits>(records(), spec_, {"image", "label"});
+  EXPECT_EQ(to_string(one_by_one.element_spec()), "(float32[2, 1], int64[])");
+  const auto batched = one_by_one.batch(5).to_vector()[0];
+  const auto at_once = parse_example<Digits>(records().batch(5), spec_, {"image", "label"}).to_vector()[0];
+  EXPECT_TRUE(at::equal(batched.image, at_once.image));
+  EXPECT_TRUE(at::equal(batched.label, at_once.label));
+}
+
+TEST_F(Examples, BecomeAMapByDefault) {
+  spec_.emplace("tags", VarLenFeature{FeatureType::Int64});
+  const auto batch = parse_example(records().batch(3), spec_).to_vector()[0];
+  ASSERT_EQ(batch.size(), 4u);
+  EXPECT_EQ(integers(batch.at("label")), (std::vector<std::int64_t>{0, 1, 2}));
+  EXPECT_EQ(batch.at("tags").sizes(), (std::vector<std::int64_t>{3, 2}));
+  EXPECT_EQ(integers(batch.at("tags")), (std::vector<std::int64_t>{0, 0, 7, 0, 7, 7}));
+  EXPECT_EQ(integers(batch.at("tags.lengths")), (std::vector<std::int64_t>{0, 1, 2}));
+  const auto third = parse_example(records(), spec_).to_vector()[2];
+  EXPECT_EQ(integers(third.at("tags")), (std::vector<std::int64_t>{7, 7}));
+  EXPECT_EQ(third.at("tags.lengths").item<std::int64_t>(), 2);
+}
+
+TEST_F(Examples, KeepByteStrings) {
+  const FeatureSpec spec{{"name", FixedLenFeature{FeatureType::Bytes, {}}}};
+  EXPECT_EQ(parse_example<std::string>(records(), spec).to_vector(), (Texts{"n0", "n1", "n2", "n3", "n4"}));
+  EXPECT_EQ(parse_example<Strings>(records().batch(5), spec).to_vector()[0], (Strings{"n0", "n1", "n2", "n3", "n4"}));
+}
+
+TEST_F(Examples, ReuseTheMemoryOfBatchesThatAreGone) {
+  const FeatureSpec spec{{"image", FixedLenFeature{FeatureType::Float, {2}}}};
+  const std::string path = folder_.file("many");
+  {
+    TFRecordWriter writer(path);
+    for (int i = 0; i < 30000; ++i) writer.write(write_example({{"image", std::vector<float>{1, 2}}}));
+  }
+  auto it = parse_example<at::Tensor>(TFRecordDataset(path).batch(10000), spec).iterate();
+  const void* first = it.next()->const_data_ptr();
+  EXPECT_EQ(it.next()->const_data_ptr(), first);
+}
+
+TEST_F(Examples, ResumeAndSkipAsTheirRecords) {
+  const auto labels = parse_example<std::pair<at::Tensor, at::Tensor>>(records().batch(2), spec_, {"label", "image"});
+  auto it = labels.iterate();
+  EXPECT_EQ(it.skip(1), 1);
+  auto resumed = labels.resume(it.save());
+  EXPECT_EQ(integers(resumed.next()->first), (std::vector<std::int64_t>{2, 3}));
+}
+
+TEST_F(Examples, TellWhatDoesNotFit) {
+  spec_.emplace("missing", FixedLenFeature{FeatureType::Float, {}});
+  const auto digits = parse_example(records().batch(2), spec_);
+  expect_error([&] { digits.iterate().next(); }, Code::InvalidArgument, errors::kFeature,
+               {"feature 'missing' is required", "row 0 of the batch", "parse_example(image, label, missing)"});
+}
+
+TEST_F(Examples, RefuseResultsThatCannotHoldThem) {
+  const auto refused = [](const std::function<void()>& make, const std::string& fragment) {
+    expect_error(make, Code::InvalidArgument, errors::kFeature, {fragment, "parse_example"});
+  };
+  refused([&] { parse_example<Digits>(records(), spec_); }, "order of the features");
+  refused([&] { parse_example<Digits>(records(), spec_, {"image", "other"}); }, "no feature 'other'");
+  refused([&] { parse_example<Digits>(records(), spec_, {"image", "image"}); }, "named twice");
+  refused([&] { parse_example<at::Tensor>(records(), spec_, {"image"}); }, "not asked for");
+  refused([&] { parse_example<at::Tensor>(records(), spec_, {"image", "label"}); }, "1 field");
+  refused([&] { parse_example(records(), {{"name", FixedLenFeature{FeatureType::Bytes, {}}}}); }, "map of tensors");
+  refused(
+      [&] {
+        parse_example<Strings>(records().batch(2), {{"name", VarLenFeature{FeatureType::Bytes}}});
+      },
+      "several byte strings");
+}
+
+TEST_F(Examples, ShowTheirPipeline) {
+  const auto digits = parse_example<Digits>(records().batch(3), spec_, {"image", "label"});
+  EXPECT_EQ(digits.to_string().find(
+                "parse_example(image, label)\n└─ batch(3)\n   └─ tfrecord()\n      └─ from_tensor_slices("),
+            0u)
+      << digits.to_string();
+}
+
+}  // namespace
+}  // namespace lockstep::data

@@ -1,0 +1,151 @@
+#include "lockstep/data/files/reader_stage.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "lockstep/base/error.h"
+
+namespace lockstep::data {
+namespace {
+
+/// Where a file begins among all elements, and some places within it: what `locate` needs to find an earlier element.
+struct Mark {
+  std::int64_t count = 0;  // elements before it
+  std::int64_t file = 0;   // names taken before this file's
+  RecordPosition place;
+};
+
+class FilesIterator final : public ElementIterator {
+ public:
+  FilesIterator(IteratorPtr names, OpenFile open) : names_(std::move(names)), open_(std::move(open)) {}
+
+  bool next(Element& element) override {
+    for (;;) {
+      if (!open_next()) return false;
+      try {
+        if (reader_->next(element)) {
+          ++count_;
+          if (count_ - last_mark_ >= kMarkDistance) mark();
+          return true;
+        }
+      } catch (const Error&) {
+        pass_over();
+        throw;
+      }
+      reader_.reset();
+    }
+  }
+
+  // What is damaged among elements that nobody wants counts as one of them and is no error, as it would have counted
+  // when it was read.
+  std::int64_t skip(std::int64_t count) override {
+    const std::int64_t start = count_;
+    while (count_ - start < count) {
+      const std::int64_t before = count_;
+      try {
+        if (!open_next()) break;
+        const std::int64_t wanted = count - (count_ - start);
+        const auto skipped = static_cast<std::int64_t>(reader_->skip(static_cast<std::uint64_t>(wanted)));
+        count_ += skipped;
+        if (skipped < wanted) reader_.reset();
+      } catch (const Error&) {
+        if (reader_ != nullptr) pass_over();
+        if (count_ == before) throw;  // from the names, not from a file
+      }
+    }
+    if (reader_ != nullptr) mark();
+    return count_ - start;
+  }
+
+  void locate(std::int64_t consumed, Position& position) const override {
+    Mark found;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto behind = std::ranges::upper_bound(marks_, consumed, {}, &Mark::count);
+      if (behind != marks_.begin()) found = *std::prev(behind);
+    }
+    for (const std::int64_t number :
+         {consumed, consumed - found.count, found.file, static_cast<std::int64_t>(found.place.record),
+          static_cast<std::int64_t>(found.place.offset), static_cast<std::int64_t>(found.place.line)})
+      position.push(number);
+    names_->locate(found.file, position);
+  }
+
+  void restore(Position& position) override {
+    const std::int64_t consumed = position.pop();
+    const std::int64_t more = position.pop();
+    files_ = position.pop();
+    RecordPosition place;
+    place.record = static_cast<std::uint64_t>(position.pop());
+    place.offset = static_cast<std::uint64_t>(position.pop());
+    place.line = static_cast<std::uint64_t>(position.pop());
+    names_->restore(position);
+    count_ = consumed - more;
+    if (place.offset > 0) {
+      if (!open_next()) return;
+      reader_->restore(place);
+    }
+    skip(more);
+  }
+
+ private:
+  static constexpr std::int64_t kMarkDistance = 4096;
+
+  bool open_next() {
+    if (reader_ != nullptr) return true;
+    if (!names_->next(name_)) return false;
+    ++files_;
+    try {
+      reader_ = open_(name_.bytes(0));
+    } catch (const Error&) {
+      ++count_;  // the whole file is one element that failed
+      throw;
+    }
+    mark();
+    return true;
+  }
+
+  void mark() {
+    const std::lock_guard lock(mutex_);
+    last_mark_ = count_;
+    const Mark fresh{count_, files_ - 1, reader_->position()};
+    if (!marks_.empty() && marks_.back().count == count_) {
+      marks_.back() = fresh;
+    } else {
+      marks_.push_back(fresh);
+    }
+  }
+
+  void pass_over() {
+    ++count_;
+    bool goes_on = false;
+    try {
+      goes_on = reader_->pass_over();
+    } catch (const Error&) {
+      // The first error is the one to tell.
+    }
+    if (!goes_on) reader_.reset();
+  }
+
+  IteratorPtr names_;
+  OpenFile open_;
+  Element name_;
+  std::unique_ptr<FileReader> reader_;
+  std::int64_t files_ = 0;  // names taken
+  std::int64_t count_ = 0;  // elements given or failed
+  std::int64_t last_mark_ = 0;
+
+  mutable std::mutex mutex_;  // `locate` comes from any thread
+  std::vector<Mark> marks_;
+};
+
+}  // namespace
+
+FileReader::~FileReader() = default;
+
+IteratorPtr FileReaderStage::make_iterator(const IterationContext& context) const {
+  return std::make_unique<FilesIterator>(input()->iterate(context), open_);
+}
+
+}  // namespace lockstep::data
