@@ -1,0 +1,130 @@
+"""Files of Lockstep read by TensorFlow, numpy and Python's csv, and the other way round.
+
+usage: interop.py tensorflow|numpy|csv TOOL      TOOL: interop_tool; both sides know the contents by the same formulas
+exit status 77: the module is not installed, nothing was checked
+"""
+import csv
+import os
+import subprocess
+import sys
+import tempfile
+
+NOT_RUN = 77
+RECORDS = 50
+
+
+def require(name):
+    try:
+        return __import__(name)
+    except ImportError as error:
+        print(f"NOT RUN: {name} cannot be imported ({error}); install it to check files against it")
+        sys.exit(NOT_RUN)
+
+
+def tool(command, folder):
+    subprocess.run([sys.argv[2], command, folder], check=True)
+
+
+def expect(holds, what):
+    if not holds:
+        sys.exit(f"not as expected: {what}")
+
+
+def check_tensorflow(folder):
+    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    tf = require("tensorflow")
+    np = require("numpy")
+
+    def values(i):
+        return {
+            "floats": [i + 0.5 * j for j in range(i % 5)],
+            "image": [(i * 784 + j) / 16 for j in range(784)],
+            "ints": [i, -i, i << 40],
+            "text": [b"record %d" % i, b"", b"\x00\xff"],
+        }
+
+    def serialized(i):
+        v = values(i)
+        feature = {
+            "floats": tf.train.Feature(float_list=tf.train.FloatList(value=v["floats"])),
+            "image": tf.train.Feature(float_list=tf.train.FloatList(value=v["image"])),
+            "ints": tf.train.Feature(int64_list=tf.train.Int64List(value=v["ints"])),
+            "text": tf.train.Feature(bytes_list=tf.train.BytesList(value=v["text"])),
+        }
+        example = tf.train.Example(features=tf.train.Features(feature=feature))
+        return example.SerializeToString(deterministic=True)
+
+    spec = {
+        "floats": tf.io.VarLenFeature(tf.float32),
+        "image": tf.io.FixedLenFeature([28, 28], tf.float32),
+        "ints": tf.io.FixedLenFeature([3], tf.int64),
+        "text": tf.io.FixedLenFeature([3], tf.string),
+    }
+    kinds = {"plain": "", "zlib": "ZLIB", "gzip": "GZIP"}
+
+    tool("write-tensorflow", folder)
+    for name, compression in kinds.items():
+        records = list(tf.data.TFRecordDataset(os.path.join(folder, name), compression).as_numpy_iterator())
+        expect(len(records) == RECORDS, f"TensorFlow reads {RECORDS} records of {name}")
+        for i, record in enumerate(records):
+            expect(record == serialized(i), f"record {i} of {name} has the bytes of TensorFlow")
+            parsed = tf.io.parse_single_example(record, spec)
+            v = values(i)
+            expect(np.array_equal(tf.sparse.to_dense(parsed["floats"]), np.float32(v["floats"])), f"floats of record {i}")
+            expect(np.array_equal(parsed["image"], np.float32(v["image"]).reshape(28, 28)), f"image of record {i}")
+            expect(parsed["ints"].numpy().tolist() == v["ints"], f"ints of record {i}")
+            expect(parsed["text"].numpy().tolist() == v["text"], f"text of record {i}")
+
+    for name, compression in kinds.items():
+        with tf.io.TFRecordWriter(os.path.join(folder, name), compression) as writer:
+            for i in range(RECORDS):
+                writer.write(serialized(i))
+    tool("check-tensorflow", folder)
+    print(f"TensorFlow {tf.__version__}: {2 * len(kinds)} files of {RECORDS} records agree")
+
+
+def check_numpy(folder):
+    np = require("numpy")
+    kinds = ["b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
+
+    def array(kind):
+        numbers = np.arange(6)
+        if kind == "b1":
+            numbers = numbers % 2
+        if kind[0] == "c":
+            numbers = numbers - 1j * numbers
+        return numbers.astype(kind).reshape(2, 3)
+
+    fortran = np.asfortranarray(np.arange(6, dtype="f8").reshape(2, 3).T)
+
+    tool("write-numpy", folder)
+    for kind in kinds:
+        read = np.load(os.path.join(folder, f"{kind}.npy"), allow_pickle=False)
+        expect(read.dtype == np.dtype(kind) and np.array_equal(read, array(kind)), f"numpy reads {kind}")
+        mapped = np.load(os.path.join(folder, f"{kind}.npy"), mmap_mode="r")
+        expect(np.array_equal(mapped, array(kind)), f"numpy maps {kind}")
+    read = np.load(os.path.join(folder, "fortran.npy"))
+    expect(read.flags.f_contiguous and np.array_equal(read, fortran), "numpy reads Fortran order")
+
+    for kind in kinds:
+        for major in (1, 2, 3):
+            with open(os.path.join(folder, f"{kind}.{major}.npy"), "wb") as out:
+                np.lib.format.write_array(out, array(kind), version=(major, 0))
+    np.save(os.path.join(folder, "fortran.npy"), fortran)
+    tool("check-numpy", folder)
+    print(f"numpy {np.__version__}: {len(kinds)} element types agree, both ways, versions 1 to 3")
+
+
+def check_csv(folder):
+    with open(os.path.join(folder, "rows.csv"), "w", newline="", encoding="utf-8") as out:
+        writer = csv.writer(out)
+        writer.writerow(["a", "b", "c", "d", "e"])
+        for i in range(RECORDS):
+            writer.writerow([i, f'quote " {i}', f"line\r\n{i}\nend", f"comma,{i}", ""])
+    tool("check-csv", folder)
+    print("csv: rows with quotes, line ends and commas agree")
+
+
+with tempfile.TemporaryDirectory() as workplace:
+    {"tensorflow": check_tensorflow, "numpy": check_numpy, "csv": check_csv}[sys.argv[1]](workplace)
