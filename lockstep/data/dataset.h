@@ -13,9 +13,18 @@
 #include <vector>
 
 #include "lockstep/data/codec.h"
+#include "lockstep/data/row_random.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/data/stage_meter.h"
 #include "lockstep/data/stages/batch.h"
+#include "lockstep/data/stages/cache.h"
+#include "lockstep/data/stages/combine.h"
+#include "lockstep/data/stages/filter.h"
 #include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/nested.h"
+#include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/padded_batch.h"
+#include "lockstep/data/stages/prefetch.h"
 #include "lockstep/data/stages/sources.h"
 
 namespace lockstep::data {
@@ -47,6 +56,15 @@ decltype(auto) call(F& f, T value) {
     return std::apply(f, std::move(value));
   else
     static_assert(takes_parts<F, T>(), "the function does not take an element of this dataset");
+}
+
+/// What a predicate says, as a bool or as a tensor of one element.
+template <class Answer>
+bool as_bool(const Answer& answer) {
+  if constexpr (std::is_same_v<Answer, at::Tensor>)
+    return read_integer(answer, 0) != 0;
+  else
+    return static_cast<bool>(answer);
 }
 
 template <class F, class T>
@@ -96,11 +114,13 @@ class Dataset {
   const StagePtr& stage() const { return stage_; }
   Cardinality cardinality() const { return stage_->cardinality(); }
   ElementSpec element_spec() const { return stage_->element_spec(); }
+  /// The pipeline as a tree, one line for each stage.
   std::string to_string() const { return print_tree(*stage_); }
 
-  // ---- stages, one element for one
+  // ---- computing: one element for one
 
-  /// `f` of every element. Runs without gradients, on one thread unless `parallel_calls` are asked for.
+  /// `f` of every element, or `f(a, b)` of a pair. Runs without gradients, on the thread that reads unless
+  /// `parallel_calls` are asked for.
   ///
   ///     digits.map([](Digits d) { d.image = d.image / 255; return d; }, {.parallel_calls = 4})
   template <class F>
@@ -112,11 +132,109 @@ class Dataset {
     return Dataset<U>(std::make_shared<MapStage>(stage_, std::move(function), spec_of_type<U>(), std::move(options)));
   }
 
+  /// `f(element, random)`, where `random` (RowRandom) depends on seed, pass and row alone: results are the same with
+  /// any number of threads.
+  template <class F>
+  auto map_with_random(F f, MapOptions options = {}) const {
+    using U = std::remove_cvref_t<std::invoke_result_t<F&, T, RowRandom&>>;
+    KeyedMapFunction function = [f = std::move(f)](Element& element, std::uint64_t key) mutable {
+      RowRandom random(key);
+      encode<U>(f(decode<T>(element), random), element);
+    };
+    return Dataset<U>(std::make_shared<MapStage>(stage_, std::move(function), spec_of_type<U>(), std::move(options)));
+  }
+
+  /// A map that carries a state: `f(state, element)` returns the new state and the result as a pair.
+  template <class S, class F>
+  auto scan(S initial, F f, SpecFunction spec = nullptr) const {
+    using U = typename std::remove_cvref_t<std::invoke_result_t<F&, S, T>>::second_type;
+    Element state;
+    encode<S>(std::move(initial), state);
+    ScanFunction function = [f = std::move(f)](Element& carried, Element& element) mutable {
+      auto [next, result] = f(decode<S>(carried), decode<T>(element));
+      encode<S>(std::move(next), carried);
+      encode<U>(std::move(result), element);
+    };
+    return Dataset<U>(
+        std::make_shared<ScanStage>(stage_, std::move(state), std::move(function), spec_of_type<U>(), std::move(spec)));
+  }
+
+  /// (0, first), (1, second), ...
+  Dataset<std::pair<at::Tensor, T>> enumerate(std::int64_t start = 0) const {
+    return Dataset<std::pair<at::Tensor, T>>(std::make_shared<EnumerateStage>(stage_, start));
+  }
+
+  // ---- choosing and ordering
+
+  /// Random order by way of a buffer: each element is a random one of the next `buffer_size`.
+  Dataset shuffle(std::int64_t buffer_size, ShuffleOptions options = {}) const {
+    return with<ShuffleStage>(buffer_size, options);
+  }
+  Dataset repeat(std::int64_t count = -1) const { return with<RepeatStage>(count); }
+  Dataset take(std::int64_t count) const { return with<TakeStage>(count); }
+  Dataset skip(std::int64_t count) const { return with<SkipStage>(count); }
+  /// Elements index, index + shards, ...
+  Dataset shard(std::int64_t shards, std::int64_t index) const { return with<ShardStage>(shards, index); }
+  template <class F>
+  Dataset filter(F predicate) const {
+    return with<FilterStage>(erased_predicate(std::move(predicate)));
+  }
+  template <class F>
+  Dataset take_while(F predicate) const {
+    return with<TakeWhileStage>(erased_predicate(std::move(predicate)));
+  }
+  /// Leaves out elements that are equal to an earlier one.
+  Dataset unique() const { return with<UniqueStage>(); }
+  /// Leaves out elements whose computation throws, and counts them.
+  Dataset ignore_errors(IgnoreErrorsOptions options = {}) const { return with<IgnoreErrorsStage>(std::move(options)); }
+
+  // ---- datasets of datasets
+
+  /// The elements of `f(element)`, a dataset for each element, one dataset after the other.
+  template <class F>
+  auto flat_map(F f, SpecFunction spec = nullptr) const {
+    using U = typename detail::Result<F, T>::value_type;
+    return Dataset<U>(std::make_shared<InterleaveStage>(stage_, erased_expansion(std::move(f)), spec_of_type<U>(),
+                                                        std::nullopt, std::move(spec)));
+  }
+  /// As flat_map, with several datasets read in turn.
+  template <class F>
+  auto interleave(F f, InterleaveOptions options = {}) const {
+    using U = typename detail::Result<F, T>::value_type;
+    return Dataset<U>(std::make_shared<InterleaveStage>(stage_, erased_expansion(std::move(f)), spec_of_type<U>(),
+                                                        std::move(options)));
+  }
+  /// Datasets of `size` elements each; use flat_map to make batches of them.
+  Dataset<Dataset<T>> window(std::int64_t size, WindowOptions options = {}) const {
+    return Dataset<Dataset<T>>(std::make_shared<WindowStage>(stage_, size, options));
+  }
+
   // ---- batches
 
   Dataset<Batch<T>> batch(std::int64_t size, BatchOptions options = {}) const {
     return Dataset<Batch<T>>(std::make_shared<BatchStage>(stage_, size, options));
   }
+  /// Batches of rows of different shapes, filled up with zeros or `padding_values`.
+  Dataset<Batch<T>> padded_batch(std::int64_t size, PaddedBatchOptions options = {}) const {
+    return Dataset<Batch<T>>(std::make_shared<PaddedBatchStage>(stage_, size, std::move(options)));
+  }
+  /// The rows of batches.
+  Dataset<Row<T>> unbatch() const { return Dataset<Row<T>>(std::make_shared<UnbatchStage>(stage_)); }
+
+  // ---- several datasets
+
+  Dataset concatenate(const Dataset& other) const { return with<ConcatenateStage>(other.stage_); }
+
+  // ---- running
+
+  /// Remembers the elements of the first complete pass: in memory, or in a file.
+  Dataset cache(std::string path = "") const { return with<CacheStage>(std::move(path)); }
+  /// Reads up to `buffer_size` elements ahead on a thread; -1 chooses.
+  Dataset prefetch(std::int64_t buffer_size = -1) const { return with<PrefetchStage>(buffer_size); }
+  /// Declares how many elements there are, and checks it at the end.
+  Dataset assert_cardinality(Cardinality expected) const { return with<AssertCardinalityStage>(expected); }
+  /// What `distribute` should know.
+  Dataset with_options(DatasetOptions options) const { return with<OptionsStage>(options); }
 
   /// `f(*this)`, for functions that put several stages on a dataset.
   template <class F>
@@ -174,6 +292,22 @@ class Dataset {
   }
 
  private:
+  template <class S, class... Arguments>
+  Dataset with(Arguments&&... arguments) const {
+    return Dataset(std::make_shared<S>(stage_, std::forward<Arguments>(arguments)...));
+  }
+  template <class F>
+  static Predicate erased_predicate(F f) {
+    return [f = std::move(f)](const Element& element) mutable {
+      Element copy = element;
+      return detail::as_bool(detail::call(f, decode<T>(copy)));
+    };
+  }
+  template <class F>
+  static Expansion erased_expansion(F f) {
+    return [f = std::move(f)](Element&& element) mutable { return detail::call(f, decode<T>(element)).stage(); };
+  }
+
   StagePtr stage_;
   std::shared_ptr<std::atomic<std::uint64_t>> passes_ = std::make_shared<std::atomic<std::uint64_t>>(0);
 };
@@ -181,7 +315,10 @@ class Dataset {
 // ---- sources
 
 /// 0, 1, ... stop - 1 as int64 scalars.
-inline Dataset<at::Tensor> range(std::int64_t stop) { return Dataset<at::Tensor>(range(0, stop, 1)); }
+inline Dataset<at::Tensor> range(std::int64_t stop) { return Dataset<at::Tensor>(make_range(0, stop, 1)); }
+inline Dataset<at::Tensor> range(std::int64_t start, std::int64_t stop, std::int64_t step = 1) {
+  return Dataset<at::Tensor>(make_range(start, stop, step));
+}
 
 /// One element: the structure as it is.
 template <class T>
@@ -199,7 +336,7 @@ template <class T>
 Dataset<Row<T>> from_tensor_slices(T value) {
   Element element;
   encode<T>(std::move(value), element);
-  return Dataset<Row<T>>(from_tensor_slices(std::move(element)));
+  return Dataset<Row<T>>(make_slices(std::move(element)));
 }
 inline Dataset<at::Tensor> from_tensor_slices(const std::vector<at::Tensor>& slices) {
   return from_tensor_slices(stack_slices(slices));
@@ -223,6 +360,27 @@ auto from_generator(Make make, GeneratorOptions options = {}) {
     };
   };
   return Dataset<T>(std::make_shared<GeneratorStage>(std::move(start), spec_of_type<T>(), std::move(options)));
+}
+
+// ---- several datasets
+
+/// Elements of two datasets as pairs, as long as both have one.
+template <class A, class B>
+Dataset<std::pair<A, B>> zip(const Dataset<A>& a, const Dataset<B>& b) {
+  return Dataset<std::pair<A, B>>(std::make_shared<ZipStage>(std::vector<StagePtr>{a.stage(), b.stage()}));
+}
+template <class A, class B, class C, class... More>
+auto zip(const Dataset<A>& a, const Dataset<B>& b, const Dataset<C>& c, const Dataset<More>&... more) {
+  return Dataset<std::tuple<A, B, C, More...>>(
+      std::make_shared<ZipStage>(std::vector<StagePtr>{a.stage(), b.stage(), c.stage(), more.stage()...}));
+}
+
+/// Each element from one of the datasets, chosen at random with the given weights.
+template <class T>
+Dataset<T> sample_from_datasets(const std::vector<Dataset<T>>& datasets, SampleOptions options = {}) {
+  std::vector<StagePtr> stages;
+  for (const Dataset<T>& dataset : datasets) stages.push_back(dataset.stage());
+  return Dataset<T>(std::make_shared<SampleStage>(std::move(stages), std::move(options)));
 }
 
 }  // namespace lockstep::data

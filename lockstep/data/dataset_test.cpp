@@ -1,9 +1,9 @@
 #include "lockstep/data/dataset.h"
 
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/pipeline_test_support.h"
 
 namespace lockstep::data {
 namespace {
@@ -11,19 +11,6 @@ namespace {
 struct Digits {
   at::Tensor image, label;
 };
-
-std::vector<std::int64_t> integers(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.contiguous().view({-1});
-  return {flat.data_ptr<std::int64_t>(), flat.data_ptr<std::int64_t>() + flat.numel()};
-}
-
-using Rows = std::vector<std::vector<std::int64_t>>;
-
-Rows rows_of(const Dataset<at::Tensor>& dataset) {
-  Rows rows;
-  for (const at::Tensor& element : dataset) rows.push_back(integers(element));
-  return rows;
-}
 
 TEST(Dataset, RangeIsBatchedWithARemainder) {
   EXPECT_EQ(rows_of(range(7).batch(3)), (Rows{{0, 1, 2}, {3, 4, 5}, {6}}));

@@ -12,6 +12,7 @@
 namespace lockstep::data {
 
 class StageMeter;
+struct StageCounters;
 
 /// What an iteration over a pipeline is given. It decides all random choices, so that two iterations with equal
 /// contexts yield the same elements, on whatever machine.
@@ -26,6 +27,8 @@ struct LOCKSTEP_EXPORT IterationContext {
   std::uint64_t path = 0;
   /// Measures stages if somebody wants a report; null costs nothing.
   std::shared_ptr<StageMeter> meter = nullptr;
+  /// Of the stage that is being started; `Stage::iterate` sets it.
+  std::shared_ptr<StageCounters> counters = nullptr;
 
   /// For input `branch` of a stage with several inputs, or a stage that is itself random. Stages with one input that
   /// draw no numbers pass their own context on: so inserting a `shard` or a `prefetch` changes no shuffle.

@@ -41,6 +41,4 @@ IteratorPtr make_row_iterator(RowSourcePtr rows, std::unique_ptr<IndexIterator> 
   return std::make_unique<RowIterator>(std::move(rows), std::move(indices));
 }
 
-IteratorPtr Stage::iterate(const IterationContext& context) const { return make_iterator(context); }
-
 }  // namespace lockstep::data

@@ -89,7 +89,7 @@ PipelineIterator PipelineIterator::restore(StagePtr stage, const IteratorState& 
                                               .seen = str("saved from\n", state.pipeline, "restored into\n", pipeline),
                                               .help = "build the same pipeline as in the program that saved"});
   }
-  PipelineIterator iterator(std::move(stage), {state.job_seed, state.epoch, state.path, std::move(meter)});
+  PipelineIterator iterator(std::move(stage), {state.job_seed, state.epoch, state.path, std::move(meter), nullptr});
   Position position = Position::of(state.position);
   iterator.iterator_->restore(position);
   iterator.consumed_ = state.consumed;

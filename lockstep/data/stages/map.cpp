@@ -4,30 +4,28 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/one_to_one.h"
+#include "lockstep/data/random_key.h"
 #include "lockstep/data/user_call.h"
 
 namespace lockstep::data {
 namespace {
 
-class MapIterator final : public ElementIterator {
+class MapIterator final : public CountingIterator {
  public:
-  MapIterator(std::shared_ptr<const MapStage> stage, IteratorPtr input)
-      : stage_(std::move(stage)), input_(std::move(input)) {}
+  MapIterator(std::shared_ptr<const MapStage> stage, IteratorPtr input, std::uint64_t pass_key)
+      : CountingIterator(std::move(input)), stage_(std::move(stage)), pass_key_(pass_key) {}
 
   bool next(Element& element) override {
     if (!input_->next(element)) return false;
     const c10::AutoGradMode no_grad(false);
-    call_for_stage(stage_->description(), [&] { stage_->function()(element); });
+    stage_->run(element, pass_key_, count_++);
     return true;
   }
 
-  std::int64_t skip(std::int64_t count) override { return input_->skip(count); }
-  void locate(std::int64_t consumed, Position& position) const override { input_->locate(consumed, position); }
-  void restore(Position& position) override { input_->restore(position); }
-
  private:
   std::shared_ptr<const MapStage> stage_;
-  IteratorPtr input_;
+  std::uint64_t pass_key_;
 };
 
 }  // namespace
@@ -37,6 +35,15 @@ MapStage::MapStage(StagePtr input, MapFunction function, ElementSpec result, Map
       function_(std::move(function)),
       result_(std::move(result)),
       options_(std::move(options)) {
+  check_and_describe();
+}
+
+MapStage::MapStage(StagePtr input, KeyedMapFunction function, ElementSpec result, MapOptions options)
+    : Stage({std::move(input)}), keyed_(std::move(function)), result_(std::move(result)), options_(std::move(options)) {
+  check_and_describe();
+}
+
+void MapStage::check_and_describe() {
   if (options_.parallel_calls < 0 || options_.parallel_calls > 1024)
     throw InvalidArgument(
         errors::kBadOption,
@@ -45,10 +52,12 @@ MapStage::MapStage(StagePtr input, MapFunction function, ElementSpec result, Map
   const auto add = [&](const std::string& part) { parts += (parts.empty() ? "" : ", ") + part; };
   if (options_.parallel_calls > 0) add(counted(options_.parallel_calls, "parallel call"));
   if (options_.parallel_calls > 0 && !options_.ordered) add("unordered");
-  description_ = parts.empty() ? "map" : str("map(", parts, ")");
+  if (options_.seed) add(str("seed ", *options_.seed));
+  description_ = str(keyed_ ? "map_with_random" : "map", parts.empty() ? "" : str("(", parts, ")"));
 }
 
 StagePtr MapStage::with_inputs(std::vector<StagePtr> inputs) const {
+  if (keyed_) return std::make_shared<MapStage>(std::move(inputs.front()), keyed_, result_, options_);
   return std::make_shared<MapStage>(std::move(inputs.front()), function_, result_, options_);
 }
 
@@ -59,9 +68,22 @@ std::optional<std::string> MapStage::position_obstacle() const {
   return std::nullopt;
 }
 
+void MapStage::run(Element& element, std::uint64_t pass_key, std::int64_t row) const {
+  call_for_stage(description_, [&] {
+    if (keyed_)
+      keyed_(element, mix(pass_key, static_cast<std::uint64_t>(row)));
+    else
+      function_(element);
+  });
+}
+
 IteratorPtr MapStage::make_iterator(const IterationContext& context) const {
-  return std::make_unique<MapIterator>(std::static_pointer_cast<const MapStage>(shared_from_this()),
-                                       input()->iterate(context));
+  const std::uint64_t seed = options_.seed ? *options_.seed : context.stage_seed();
+  const std::uint64_t pass_key = mix(seed, context.epoch);
+  const IterationContext below = keyed_ ? context.below(0) : context;
+  auto self = std::static_pointer_cast<const MapStage>(shared_from_this());
+  if (options_.parallel_calls > 0) return make_parallel_map_iterator(std::move(self), context, pass_key, below);
+  return std::make_unique<MapIterator>(std::move(self), input()->iterate(below), pass_key);
 }
 
 }  // namespace lockstep::data

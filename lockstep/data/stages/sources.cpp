@@ -203,14 +203,14 @@ IteratorPtr RowsStage::make_iterator(const IterationContext& context) const {
   return make_row_iterator(rows_, make_index_iterator(context));
 }
 
-StagePtr from_tensor_slices(Element batch) {
+StagePtr make_slices(Element batch) {
   ElementSpec spec = ElementSpec::of(batch).unbatched();
   auto rows = std::make_shared<TensorRows>(std::move(batch));
   std::string detail = str(rows->size(), " rows: ", to_string(spec));
   return std::make_shared<RowsStage>("from_tensor_slices", std::move(detail), std::move(rows), std::move(spec));
 }
 
-StagePtr range(std::int64_t start, std::int64_t stop, std::int64_t step) {
+StagePtr make_range(std::int64_t start, std::int64_t stop, std::int64_t step) {
   if (step == 0)
     throw InvalidArgument(errors::kBadOption, {.what = "the step of a range must not be 0", .where = "range"});
   const std::int64_t distance = step > 0 ? stop - start : start - stop;

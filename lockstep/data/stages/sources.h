@@ -51,9 +51,9 @@ class LOCKSTEP_EXPORT RowsStage final : public Stage {
 };
 
 /// The rows of a batch: every component is cut along its first dimension.
-LOCKSTEP_EXPORT StagePtr from_tensor_slices(Element batch);
+LOCKSTEP_EXPORT StagePtr make_slices(Element batch);
 /// start, start + step, ... as int64 scalars, up to but without stop.
-LOCKSTEP_EXPORT StagePtr range(std::int64_t start, std::int64_t stop, std::int64_t step = 1);
+LOCKSTEP_EXPORT StagePtr make_range(std::int64_t start, std::int64_t stop, std::int64_t step = 1);
 /// One tensor of equal ones: (n, ...). An error that names the first that differs.
 LOCKSTEP_EXPORT at::Tensor stack_slices(const std::vector<at::Tensor>& slices);
 

@@ -1,0 +1,155 @@
+#include "lockstep/data/element_bytes.h"
+
+#include <ATen/ops/empty.h>
+
+#include <cstring>
+#include <limits>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::data {
+namespace {
+
+enum class Kind : std::uint8_t { Tensor = 0, Bytes = 1, Strings = 2 };
+
+void put(std::string& out, std::int64_t number) { out.append(reinterpret_cast<const char*>(&number), sizeof number); }
+void put(std::string& out, std::string_view bytes) {
+  put(out, static_cast<std::int64_t>(bytes.size()));
+  out.append(bytes);
+}
+
+class Parser {
+ public:
+  Parser(std::string_view bytes, const std::string& where) : bytes_(bytes), where_(where) {}
+
+  std::int64_t number() {
+    std::int64_t value;
+    std::memcpy(&value, take(sizeof value).data(), sizeof value);
+    return value;
+  }
+  /// A number of things that take at least one byte each, so that a crafted one cannot ask for more memory than the
+  /// file has bytes.
+  std::size_t count() {
+    const std::int64_t value = number();
+    if (value < 0 || static_cast<std::uint64_t>(value) > bytes_.size()) fail("a count is out of range");
+    return static_cast<std::size_t>(value);
+  }
+  std::string_view text() { return take(count()); }
+  std::string_view take(std::size_t size) {
+    if (size > bytes_.size()) fail("it ends too early");
+    const std::string_view part = bytes_.substr(0, size);
+    bytes_.remove_prefix(size);
+    return part;
+  }
+  bool done() const { return bytes_.empty(); }
+
+  [[noreturn]] void fail(const char* seen) const {
+    throw DataLoss(errors::kCacheFile,
+                   {.what = "these bytes are no element of a dataset", .where = where_, .seen = seen});
+  }
+
+ private:
+  std::string_view bytes_;
+  const std::string& where_;
+};
+
+bool is_known_dtype(std::int64_t dtype) {
+  if (dtype < 0 || dtype >= static_cast<std::int64_t>(at::ScalarType::Undefined)) return false;
+  const auto type = static_cast<at::ScalarType>(dtype);
+  return c10::isIntegralType(type, /*includeBool=*/true) || c10::isFloatingType(type) || c10::isComplexType(type);
+}
+
+at::Tensor parse_tensor(Parser& parser) {
+  const std::int64_t dtype = parser.number();
+  if (!is_known_dtype(dtype)) parser.fail("an unknown element type");
+  std::vector<std::int64_t> shape(parser.count() / sizeof(std::int64_t));
+  std::int64_t elements = 1;
+  for (std::int64_t& size : shape) {
+    size = parser.number();
+    if (size < 0 || (size > 0 && elements > std::numeric_limits<std::int64_t>::max() / 16 / size))
+      parser.fail("a shape is out of range");
+    elements *= size;
+  }
+  const std::string_view contents = parser.text();
+  const auto type = static_cast<at::ScalarType>(dtype);
+  if (contents.size() != static_cast<std::size_t>(elements) * c10::elementSize(type))
+    parser.fail("a tensor has another number of bytes than its shape");
+  at::Tensor tensor = at::empty(shape, at::TensorOptions(type));
+  if (!contents.empty()) std::memcpy(tensor.mutable_data_ptr(), contents.data(), contents.size());
+  return tensor;
+}
+
+}  // namespace
+
+std::string to_bytes(const Element& element) {
+  std::string out;
+  put(out, static_cast<std::int64_t>(element.skeleton ? element.skeleton->marks.size() : 0));
+  if (element.skeleton) {
+    for (const auto& mark : element.skeleton->marks) {
+      if (const auto* number = std::get_if<std::int64_t>(&mark)) {
+        put(out, 0);
+        put(out, *number);
+      } else {
+        put(out, 1);
+        put(out, std::get<std::string>(mark));
+      }
+    }
+  }
+  put(out, static_cast<std::int64_t>(element.size()));
+  for (const Component& component : element.components) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
+      const at::Tensor plain = tensor->cpu().contiguous();
+      put(out, static_cast<std::int64_t>(Kind::Tensor));
+      put(out, static_cast<std::int64_t>(plain.scalar_type()));
+      put(out, static_cast<std::int64_t>(plain.dim()) * static_cast<std::int64_t>(sizeof(std::int64_t)));
+      for (const std::int64_t size : plain.sizes()) put(out, size);
+      put(out, std::string_view(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes()));
+    } else if (const auto* bytes = std::get_if<std::string>(&component)) {
+      put(out, static_cast<std::int64_t>(Kind::Bytes));
+      put(out, *bytes);
+    } else if (const auto* strings = std::get_if<Strings>(&component)) {
+      put(out, static_cast<std::int64_t>(Kind::Strings));
+      put(out, strings->size() * static_cast<std::int64_t>(sizeof(std::int64_t)));
+      for (const std::string& each : *strings) put(out, each);
+    } else {
+      throw InvalidArgument(errors::kStructure, {.what = "datasets within elements cannot be written to a file",
+                                                 .seen = describe(element)});
+    }
+  }
+  return out;
+}
+
+Element element_from_bytes(std::string_view bytes, const std::string& where) {
+  Parser parser(bytes, where);
+  Element element;
+  const std::size_t marks = parser.count();
+  if (marks > 0) {
+    auto skeleton = std::make_shared<Skeleton>();
+    for (std::size_t i = 0; i < marks; ++i) {
+      if (parser.number() == 0)
+        skeleton->marks.emplace_back(parser.number());
+      else
+        skeleton->marks.emplace_back(std::string(parser.text()));
+    }
+    element.skeleton = std::move(skeleton);
+  }
+  const std::size_t components = parser.count();
+  for (std::size_t i = 0; i < components; ++i) {
+    switch (parser.number()) {
+      case static_cast<std::int64_t>(Kind::Tensor): element.components.emplace_back(parse_tensor(parser)); break;
+      case static_cast<std::int64_t>(Kind::Bytes): element.components.emplace_back(std::string(parser.text())); break;
+      case static_cast<std::int64_t>(Kind::Strings): {
+        std::vector<std::string> values(parser.count() / sizeof(std::int64_t));
+        for (std::string& value : values) value = std::string(parser.text());
+        element.components.emplace_back(Strings(std::move(values)));
+        break;
+      }
+      default: parser.fail("an unknown kind of component");
+    }
+  }
+  if (!parser.done()) parser.fail("bytes are left over");
+  return element;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "lockstep/data/random_key.h"
+
+namespace lockstep::data {
+
+/// The buffer of a shuffle, over whatever it holds: elements, or the numbers of rows. The choices depend on the key and
+/// on how many items there are, never on the items: so a shuffle of numbers says what a shuffle of elements would do.
+template <class Item>
+class ShuffleBuffer {
+ public:
+  ShuffleBuffer(std::uint64_t key, std::int64_t capacity) : random_(key), capacity_(capacity) {}
+
+  /// Writes the next item; false when all are gone. `pull(item)` gives the next item of the input, false at its end.
+  template <class Pull>
+  bool next(Item& item, Pull&& pull) {
+    while (!ended_ && static_cast<std::int64_t>(items_.size()) < capacity_) {
+      Item fresh;
+      if (!pull(fresh)) {
+        ended_ = true;
+        break;
+      }
+      items_.push_back(std::move(fresh));
+    }
+    if (items_.empty()) return false;
+    const std::uint64_t chosen = random_.below(items_.size());
+    std::swap(items_[chosen], items_.back());
+    item = std::move(items_.back());
+    items_.pop_back();
+    return true;
+  }
+
+  std::vector<Item>& items() { return items_; }
+  std::int64_t size() const { return static_cast<std::int64_t>(items_.size()); }
+
+  /// A buffer in the same state that holds the numbers 0, 1, ... in place of this one's items.
+  ShuffleBuffer<std::int64_t> numbered() const {
+    ShuffleBuffer<std::int64_t> result(0, capacity_);
+    result.random_ = random_;
+    result.ended_ = ended_;
+    for (std::int64_t i = 0; i < size(); ++i) result.items_.push_back(i);
+    return result;
+  }
+  /// Takes over the choices made by `other`; the items are the caller's to move.
+  void follow(const ShuffleBuffer<std::int64_t>& other) {
+    random_ = other.random_;
+    ended_ = other.ended_;
+  }
+
+ private:
+  template <class>
+  friend class ShuffleBuffer;
+
+  RandomStream random_;
+  std::int64_t capacity_;
+  bool ended_ = false;
+  std::vector<Item> items_;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,165 @@
+#include "lockstep/data/stage_meter.h"
+
+#include <algorithm>
+#include <cstdio>
+
+#include "lockstep/base/text.h"
+#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/map.h"
+
+namespace lockstep::data {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+/// Rows of an element: the first dimension of a batch, 1 for an element that has none.
+std::int64_t rows_in(const Element& element, bool batches) {
+  if (!batches || element.components.empty()) return 1;
+  const Component& first = element.components.front();
+  if (const auto* tensor = std::get_if<at::Tensor>(&first)) return tensor->dim() > 0 ? tensor->size(0) : 1;
+  if (const auto* strings = std::get_if<Strings>(&first)) return strings->size();
+  return 1;
+}
+
+bool makes_batches(const Stage& stage) {
+  const std::string_view kind = stage.kind();
+  if (kind == "batch" || kind == "parallel_batch" || kind == "padded_batch" || kind == "rebatch") return true;
+  if (kind == "unbatch" || stage.inputs().size() != 1) return false;
+  return makes_batches(*stage.input());
+}
+
+class MeteredIterator final : public ElementIterator {
+ public:
+  MeteredIterator(IteratorPtr measured, std::shared_ptr<StageCounters> counters, bool batches)
+      : measured_(std::move(measured)), counters_(std::move(counters)), batches_(batches) {}
+
+  bool next(Element& element) override {
+    const auto start = Clock::now();
+    const bool more = measured_->next(element);
+    counters_->asked_ns.fetch_add(std::chrono::nanoseconds(Clock::now() - start).count(), std::memory_order_relaxed);
+    if (more) {
+      counters_->elements.fetch_add(1, std::memory_order_relaxed);
+      counters_->rows.fetch_add(rows_in(element, batches_), std::memory_order_relaxed);
+    }
+    return more;
+  }
+  std::int64_t skip(std::int64_t count) override { return measured_->skip(count); }
+  void locate(std::int64_t consumed, Position& position) const override { measured_->locate(consumed, position); }
+  void restore(Position& position) override { measured_->restore(position); }
+
+ private:
+  IteratorPtr measured_;
+  std::shared_ptr<StageCounters> counters_;
+  bool batches_;
+};
+
+double seconds(const std::atomic<std::int64_t>& nanoseconds) {
+  return static_cast<double>(nanoseconds.load(std::memory_order_relaxed)) * 1e-9;
+}
+
+/// Whether a stage's inputs run on threads of their own, so that its time does not hold theirs.
+bool has_own_threads(const StageCounters& stage) { return stage.kind == "prefetch" || stage.kind == "parallel_map"; }
+
+std::string hint_for(const StageReport& report, const std::vector<std::shared_ptr<StageCounters>>& counters) {
+  if (report.stages.empty() || report.seconds <= 0) return "nothing was read";
+  const double waiting = report.stages.front().waiting_s;
+  if (waiting < 0.05 * report.seconds)
+    return str("the pipeline keeps up: its reader waited ", static_cast<int>(100 * waiting / report.seconds),
+               " % of the time");
+  std::size_t slowest = 0;
+  const auto per_thread = [&](std::size_t i) {
+    return report.stages[i].busy_s / std::max(1, counters[i]->parallel_calls);
+  };
+  for (std::size_t i = 0; i < report.stages.size(); ++i)
+    if (per_thread(i) > per_thread(slowest)) slowest = i;
+  const std::string bound = str("bound by ", report.stages[slowest].name);
+  if (counters[slowest]->kind == "map") return str(bound, ": try 2 parallel calls");
+  if (counters[slowest]->kind == "parallel_map") {
+    return str(bound, ": try ", 2 * counters[slowest]->parallel_calls, " parallel calls");
+  }
+  if (report.stages.front().name.rfind("prefetch", 0) != 0) return str(bound, ": put prefetch(2) at the end");
+  if (counters[slowest]->kind == "flat_map") return str(bound, ": try interleave with parallel calls");
+  return bound;
+}
+
+}  // namespace
+
+StageMeter::StageMeter() : start_(Clock::now()) {}
+
+std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, StageCounters* above) {
+  const std::lock_guard lock(mutex_);
+  auto& counters = by_stage_[&stage];
+  if (!counters) {
+    counters = std::make_shared<StageCounters>();
+    counters->kind = std::string(stage.kind());
+    const std::string shown = counters->kind == "parallel_map" ? "map" : counters->kind;
+    counters->name = str(shown, " #", ++numbers_[shown]);
+    counters->description = stage.describe();
+    counters->above = above;
+    counters->depth = above ? above->depth + 1 : 0;
+    if (const auto* map = dynamic_cast<const MapStage*>(&stage))
+      counters->parallel_calls = map->options().parallel_calls;
+    in_order_.push_back(counters);
+  }
+  return counters;
+}
+
+StageReport StageMeter::report() const {
+  const std::lock_guard lock(mutex_);
+  StageReport report;
+  report.seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  for (const auto& stage : in_order_) {
+    StageReportLine line;
+    line.name = stage->name;
+    line.description = stage->description;
+    line.depth = stage->depth;
+    line.elements = stage->elements.load();
+    line.rows = stage->rows.load();
+    line.rows_per_s = report.seconds > 0 ? static_cast<double>(line.rows) / report.seconds : 0;
+    line.waiting_s = seconds(stage->asked_ns);
+    double inputs = 0;
+    for (const auto& other : in_order_)
+      if (other->above == stage.get()) inputs += seconds(other->asked_ns);
+    if (stage->kind == "parallel_map")
+      line.busy_s = seconds(stage->computing_ns);
+    else if (!has_own_threads(*stage))
+      line.busy_s = std::max(0.0, line.waiting_s - inputs);
+    const std::int64_t requests = stage->requests.load();
+    if (requests > 0)
+      line.buffer_fill = static_cast<double>(stage->buffered.load()) /
+                         static_cast<double>(requests * std::max<std::int64_t>(1, stage->buffer_size.load()));
+    report.stages.push_back(std::move(line));
+  }
+  report.hint = hint_for(report, in_order_);
+  return report;
+}
+
+std::string to_string(const StageReport& report) {
+  std::size_t width = 5;
+  for (const StageReportLine& line : report.stages)
+    width = std::max(width, line.name.size() + 2 * static_cast<std::size_t>(line.depth));
+  std::string text = "stage" + std::string(width - 5, ' ') + "   elements      rows/s    busy s  waited s  buffer\n";
+  for (const StageReportLine& line : report.stages) {
+    std::string name = std::string(2 * static_cast<std::size_t>(line.depth), ' ') + line.name;
+    name.resize(width, ' ');
+    char numbers[128];
+    std::snprintf(numbers, sizeof numbers, " %10lld %11.0f %9.3f %9.3f", static_cast<long long>(line.elements),
+                  line.rows_per_s, line.busy_s, line.waiting_s);
+    text += name + numbers;
+    if (line.buffer_fill >= 0) {
+      std::snprintf(numbers, sizeof numbers, " %5.0f %%", 100 * line.buffer_fill);
+      text += numbers;
+    }
+    text += "\n";
+  }
+  return text + report.hint + "\n";
+}
+
+IteratorPtr Stage::iterate(const IterationContext& context) const {
+  if (!context.meter) return make_iterator(context);
+  IterationContext metered = context;
+  metered.counters = context.meter->counters_of(*this, context.counters.get());
+  return std::make_unique<MeteredIterator>(make_iterator(metered), metered.counters, makes_batches(*this));
+}
+
+}  // namespace lockstep::data

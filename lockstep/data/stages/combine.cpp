@@ -1,0 +1,155 @@
+#include "lockstep/data/stages/combine.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/one_to_one.h"
+#include "lockstep/data/user_call.h"
+
+namespace lockstep::data {
+namespace {
+
+class ZipIterator final : public ElementIterator {
+ public:
+  explicit ZipIterator(std::vector<IteratorPtr> inputs) : inputs_(std::move(inputs)) {}
+
+  bool next(Element& element) override {
+    Element part;
+    for (std::size_t i = 0; i < inputs_.size(); ++i) {
+      if (!inputs_[i]->next(i == 0 ? element : part)) return false;
+      if (i > 0) append(element, std::move(part));
+    }
+    return true;
+  }
+  std::int64_t skip(std::int64_t count) override {
+    for (const IteratorPtr& input : inputs_) count = std::min(count, input->skip(count));
+    return count;
+  }
+  void locate(std::int64_t consumed, Position& position) const override {
+    for (const IteratorPtr& input : inputs_) input->locate(consumed, position);
+  }
+  void restore(Position& position) override {
+    for (const IteratorPtr& input : inputs_) input->restore(position);
+  }
+
+ private:
+  std::vector<IteratorPtr> inputs_;
+};
+
+class ConcatenateIterator final : public ElementIterator {
+ public:
+  ConcatenateIterator(IteratorPtr first, StagePtr second, IterationContext context)
+      : current_(std::move(first)), second_(std::move(second)), context_(std::move(context)) {}
+
+  bool next(Element& element) override { return current_->next(element) || (move_on() && current_->next(element)); }
+  std::int64_t skip(std::int64_t count) override {
+    const std::int64_t skipped = current_->skip(count);
+    return skipped + (skipped < count && move_on() ? current_->skip(count - skipped) : 0);
+  }
+
+ private:
+  bool move_on() {
+    if (!second_) return false;
+    current_ = std::exchange(second_, nullptr)->iterate(context_);
+    return true;
+  }
+
+  IteratorPtr current_;
+  StagePtr second_;  // null once it is the current one
+  IterationContext context_;
+};
+
+class EnumerateIterator final : public CountingIterator {
+ public:
+  EnumerateIterator(IteratorPtr input, std::int64_t start) : CountingIterator(std::move(input)), start_(start) {}
+
+  bool next(Element& element) override {
+    if (!input_->next(element)) return false;
+    Element numbered = Element::of(at::scalar_tensor(start_ + count_++, at::kLong));
+    append(numbered, std::move(element));
+    element = std::move(numbered);
+    return true;
+  }
+
+ private:
+  std::int64_t start_;
+};
+
+class ScanIterator final : public ElementIterator {
+ public:
+  ScanIterator(IteratorPtr input, Element state, ScanFunction function)
+      : input_(std::move(input)), state_(std::move(state)), function_(std::move(function)) {}
+
+  bool next(Element& element) override {
+    if (!input_->next(element)) return false;
+    const c10::AutoGradMode no_grad(false);
+    call_for_stage("scan", [&] { function_(state_, element); });
+    return true;
+  }
+
+ private:
+  IteratorPtr input_;
+  Element state_;
+  ScanFunction function_;
+};
+
+}  // namespace
+
+ZipStage::ZipStage(std::vector<StagePtr> inputs) : Stage(std::move(inputs)) {
+  if (this->inputs().empty()) throw InvalidArgument(errors::kBadOption, {.what = "zip needs at least one dataset"});
+}
+StagePtr ZipStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<ZipStage>(std::move(inputs));
+}
+Cardinality ZipStage::cardinality() const {
+  Cardinality all = input()->cardinality();
+  for (const StagePtr& each : inputs()) all = zipped(all, each->cardinality());
+  return all;
+}
+ElementSpec ZipStage::element_spec() const {
+  ElementSpec spec = input()->element_spec();
+  for (std::size_t i = 1; i < inputs().size(); ++i) spec = spec.joined_with(inputs()[i]->element_spec());
+  return spec;
+}
+IteratorPtr ZipStage::make_iterator(const IterationContext& context) const {
+  std::vector<IteratorPtr> iterators;
+  for (std::size_t i = 0; i < inputs().size(); ++i) iterators.push_back(inputs()[i]->iterate(context.below(i)));
+  return std::make_unique<ZipIterator>(std::move(iterators));
+}
+
+StagePtr ConcatenateStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<ConcatenateStage>(std::move(inputs.at(0)), std::move(inputs.at(1)));
+}
+Cardinality ConcatenateStage::cardinality() const {
+  return concatenated(inputs()[0]->cardinality(), inputs()[1]->cardinality());
+}
+ElementSpec ConcatenateStage::element_spec() const {
+  return inputs()[0]->element_spec().merged_with(inputs()[1]->element_spec());
+}
+IteratorPtr ConcatenateStage::make_iterator(const IterationContext& context) const {
+  return std::make_unique<ConcatenateIterator>(inputs()[0]->iterate(context.below(0)), inputs()[1], context.below(1));
+}
+
+StagePtr EnumerateStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<EnumerateStage>(std::move(inputs.front()), start_);
+}
+ElementSpec EnumerateStage::element_spec() const {
+  const ElementSpec number{{{ComponentSpec::tensor(at::kLong, PartialShape({}))}}};
+  return number.joined_with(input()->element_spec());
+}
+IteratorPtr EnumerateStage::make_iterator(const IterationContext& context) const {
+  return std::make_unique<EnumerateIterator>(input()->iterate(context), start_);
+}
+
+StagePtr ScanStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<ScanStage>(std::move(inputs.front()), initial_, function_, result_, spec_);
+}
+IteratorPtr ScanStage::make_iterator(const IterationContext& context) const {
+  return std::make_unique<ScanIterator>(input()->iterate(context), initial_, function_);
+}
+
+}  // namespace lockstep::data

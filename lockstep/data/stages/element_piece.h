@@ -1,0 +1,66 @@
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "lockstep/data/buffer_pool.h"
+#include "lockstep/data/element.h"
+
+namespace lockstep::data {
+
+/// What the threads of a pipeline hand over: a few elements in order, or the errors that stand in their places.
+struct ElementPiece {
+  struct Item {
+    Element element;
+    std::exception_ptr error;
+  };
+
+  std::vector<Item> items;  // the first `count` are in use; the others keep their memory
+  std::size_t count = 0;
+  std::size_t taken = 0;
+  std::vector<std::int64_t> indices;  // of rows that are gathered by the worker
+  std::int64_t first_row = 0;
+  BufferPool pool{4};
+
+  Item& add() {
+    if (count == items.size()) items.emplace_back();
+    Item& item = items[count++];
+    item.error = nullptr;
+    return item;
+  }
+  void clear() { count = taken = 0; }
+  bool has_next() const { return taken < count; }
+
+  /// Moves the next element out, or throws what took its place.
+  void next(Element& element) {
+    Item& item = items[taken++];
+    if (item.error) std::rethrow_exception(std::exchange(item.error, nullptr));
+    std::swap(element, item.element);
+  }
+};
+
+/// How many elements make a piece: as many as take about 100 microseconds, so that handing over costs little and slow
+/// elements are still shared out one by one.
+class PieceSize {
+ public:
+  static constexpr std::int64_t kMost = 64;
+
+  void measured(std::int64_t elements, std::chrono::steady_clock::duration took) {
+    if (elements == 0) return;
+    const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(took).count() / elements;
+    const std::int64_t fitting = nanoseconds > 0 ? 100'000 / nanoseconds : kMost;
+    // Grows by doubling, so that one lucky measurement of a slow function does no harm.
+    size_.store(std::clamp<std::int64_t>(fitting, 1, std::min<std::int64_t>(kMost, 2 * size_.load())));
+  }
+  std::int64_t get() const { return size_.load(); }
+
+ private:
+  std::atomic<std::int64_t> size_{1};
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,187 @@
+#include "lockstep/data/stages/filter.h"
+
+#include <unordered_set>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/one_to_one.h"
+#include "lockstep/data/user_call.h"
+
+namespace lockstep::data {
+namespace {
+
+class FilterIterator final : public ElementIterator {
+ public:
+  FilterIterator(IteratorPtr input, Predicate predicate) : input_(std::move(input)), predicate_(std::move(predicate)) {}
+
+  bool next(Element& element) override {
+    while (input_->next(element))
+      if (call_for_stage("filter", [&] { return predicate_(element); })) return true;
+    return false;
+  }
+
+ private:
+  IteratorPtr input_;
+  Predicate predicate_;
+};
+
+class TakeWhileIterator final : public ElementIterator {
+ public:
+  TakeWhileIterator(IteratorPtr input, Predicate predicate)
+      : input_(std::move(input)), predicate_(std::move(predicate)) {}
+
+  bool next(Element& element) override {
+    ended_ = ended_ || !input_->next(element) || !call_for_stage("take_while", [&] { return predicate_(element); });
+    return !ended_;
+  }
+
+ private:
+  IteratorPtr input_;
+  Predicate predicate_;
+  bool ended_ = false;
+};
+
+/// The contents of an element as bytes: equal exactly for equal elements.
+std::string contents(const Element& element) {
+  std::string bytes;
+  for (const Component& component : element.components) {
+    bytes += to_string(ComponentSpec::of(component));
+    if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
+      const at::Tensor plain = tensor->cpu().contiguous();
+      bytes.append(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
+    } else if (const auto* text = std::get_if<std::string>(&component)) {
+      bytes += str(text->size(), ':', *text);
+    } else if (const auto* strings = std::get_if<Strings>(&component)) {
+      for (const std::string& each : *strings) bytes += str(each.size(), ':', each);
+    } else {
+      throw InvalidArgument(errors::kStructure,
+                            {.what = "datasets within elements cannot be compared", .where = "unique"});
+    }
+  }
+  return bytes;
+}
+
+class UniqueIterator final : public ElementIterator {
+ public:
+  explicit UniqueIterator(IteratorPtr input) : input_(std::move(input)) {}
+
+  bool next(Element& element) override {
+    while (input_->next(element))
+      if (seen_.insert(contents(element)).second) return true;
+    return false;
+  }
+
+ private:
+  IteratorPtr input_;
+  std::unordered_set<std::string> seen_;
+};
+
+class IgnoreErrorsIterator final : public ElementIterator {
+ public:
+  IgnoreErrorsIterator(IteratorPtr input, IgnoreErrorsOptions options)
+      : input_(std::move(input)), options_(std::move(options)) {}
+
+  bool next(Element& element) override {
+    for (std::int64_t errors = 1;; ++errors) {
+      try {
+        return input_->next(element);
+      } catch (const std::exception& error) {
+        if (options_.counter) options_.counter->add(error.what());
+        if (options_.log) log_warning(str("ignore_errors left out an element: ", error.what()));
+        if (errors >= options_.give_up_after) throw;
+      }
+    }
+  }
+
+ private:
+  IteratorPtr input_;
+  IgnoreErrorsOptions options_;
+};
+
+class AssertCardinalityIterator final : public CountingIterator {
+ public:
+  AssertCardinalityIterator(IteratorPtr input, Cardinality expected)
+      : CountingIterator(std::move(input)), expected_(expected) {}
+
+  bool next(Element& element) override {
+    const bool more = input_->next(element);
+    if (more) ++count_;
+    if (more ? expected_.is_known() && count_ > expected_.value()
+             : !expected_.is_unknown() && count_ != expected_.value())
+      throw FailedPrecondition(
+          errors::kCardinality,
+          {.what = str("the dataset has ", more ? "more" : "other", " elements than assert_cardinality promised"),
+           .where = "assert_cardinality",
+           .seen = str("promised ", to_string(expected_), ", found ", more ? "at least " : "", count_)});
+    return more;
+  }
+
+ private:
+  Cardinality expected_;
+};
+
+}  // namespace
+
+StagePtr FilterStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<FilterStage>(std::move(inputs.front()), predicate_);
+}
+Cardinality FilterStage::cardinality() const {
+  return input()->cardinality() == Cardinality(0) ? Cardinality(0) : Cardinality::unknown();
+}
+IteratorPtr FilterStage::make_iterator(const IterationContext& context) const {
+  return std::make_unique<FilterIterator>(input()->iterate(context), predicate_);
+}
+
+StagePtr TakeWhileStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<TakeWhileStage>(std::move(inputs.front()), predicate_);
+}
+IteratorPtr TakeWhileStage::make_iterator(const IterationContext& context) const {
+  return std::make_unique<TakeWhileIterator>(input()->iterate(context), predicate_);
+}
+
+StagePtr UniqueStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<UniqueStage>(std::move(inputs.front()));
+}
+Cardinality UniqueStage::cardinality() const { return Cardinality::unknown(); }
+IteratorPtr UniqueStage::make_iterator(const IterationContext& context) const {
+  return std::make_unique<UniqueIterator>(input()->iterate(context));
+}
+
+std::string ErrorCounter::last_message() const {
+  const std::lock_guard lock(mutex_);
+  return last_message_;
+}
+void ErrorCounter::add(const std::string& message) {
+  const std::lock_guard lock(mutex_);
+  last_message_ = message;
+  count_.fetch_add(1);
+}
+
+StagePtr IgnoreErrorsStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<IgnoreErrorsStage>(std::move(inputs.front()), options_);
+}
+Cardinality IgnoreErrorsStage::cardinality() const {
+  const Cardinality all = input()->cardinality();
+  return all.is_known() && all.value() > 0 ? Cardinality::unknown() : all;
+}
+IteratorPtr IgnoreErrorsStage::make_iterator(const IterationContext& context) const {
+  return std::make_unique<IgnoreErrorsIterator>(input()->iterate(context), options_);
+}
+
+std::string AssertCardinalityStage::describe() const { return str("assert_cardinality(", to_string(expected_), ")"); }
+StagePtr AssertCardinalityStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<AssertCardinalityStage>(std::move(inputs.front()), expected_);
+}
+IteratorPtr AssertCardinalityStage::make_iterator(const IterationContext& context) const {
+  return std::make_unique<AssertCardinalityIterator>(input()->iterate(context), expected_);
+}
+
+std::string OptionsStage::describe() const {
+  return str("with_options(auto-shard ", lockstep::to_string(options_.auto_shard_policy), ")");
+}
+StagePtr OptionsStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<OptionsStage>(std::move(inputs.front()), options_);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,312 @@
+#include "lockstep/data/stages/nested.h"
+
+#include <c10/core/GradMode.h>
+
+#include <deque>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/random_key.h"
+#include "lockstep/data/stages/prefetch.h"
+#include "lockstep/data/user_call.h"
+
+namespace lockstep::data {
+namespace {
+
+class InterleaveIterator final : public ElementIterator {
+ public:
+  InterleaveIterator(std::shared_ptr<const InterleaveStage> stage, IterationContext context, InterleaveOptions options)
+      : stage_(std::move(stage)),
+        context_(std::move(context)),
+        options_(options),
+        input_(stage_->input()->iterate(context_.below(0))),
+        open_(static_cast<std::size_t>(options.cycle_length)) {
+    context_ = context_.below(1);
+    context_.meter = nullptr;  // the time of inner datasets counts as this stage's own
+  }
+
+  // The order is TensorFlow's: a dataset that ends gives its turn to the next in the cycle, and its place is filled
+  // from the input when it is its turn again.
+  bool next(Element& element) override {
+    while (!input_ended_ || open_count_ > 0) {
+      IteratorPtr& current = open_[place_];
+      if (current) {
+        if (current->next(element)) {
+          if (++in_block_ == options_.block_length) next_place();
+          return true;
+        }
+        current = nullptr;
+        --open_count_;
+        next_place();
+      } else if (!input_ended_) {
+        open_next(current);
+      } else {
+        next_place();
+      }
+    }
+    return false;
+  }
+
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    while (skipped < count && (!input_ended_ || open_count_ > 0)) {
+      IteratorPtr& current = open_[place_];
+      if (current) {
+        const std::int64_t wanted = std::min(options_.block_length - in_block_, count - skipped);
+        const std::int64_t got = current->skip(wanted);
+        skipped += got;
+        in_block_ += got;
+        if (got < wanted) {
+          current = nullptr;
+          --open_count_;
+          next_place();
+        } else if (in_block_ == options_.block_length) {
+          next_place();
+        }
+      } else if (!input_ended_) {
+        open_next(current);
+      } else {
+        next_place();
+      }
+    }
+    return skipped;
+  }
+
+ private:
+  void next_place() {
+    in_block_ = 0;
+    place_ = (place_ + 1) % open_.size();
+  }
+
+  void open_next(IteratorPtr& place) {
+    Element element;
+    if (!input_->next(element)) {
+      input_ended_ = true;
+      return;
+    }
+    const IterationContext inner = context_.pass(opened_++);
+    const c10::AutoGradMode no_grad(false);
+    place = stage_->expand(std::move(element))->iterate(inner);
+    if (options_.parallel_calls > 0) place = read_ahead_in_chunks(std::move(place));
+    ++open_count_;
+  }
+
+  std::shared_ptr<const InterleaveStage> stage_;
+  IterationContext context_;
+  InterleaveOptions options_;
+  IteratorPtr input_;
+  std::vector<IteratorPtr> open_;
+  std::size_t place_ = 0;
+  std::int64_t in_block_ = 0;
+  std::size_t open_count_ = 0;
+  std::uint64_t opened_ = 0;
+  bool input_ended_ = false;
+};
+
+class ElementsIterator final : public ElementIterator {
+ public:
+  explicit ElementsIterator(std::vector<Element> elements) : elements_(std::move(elements)) {}
+  bool next(Element& element) override {
+    if (at_ == elements_.size()) return false;
+    element = elements_[at_++];
+    return true;
+  }
+
+ private:
+  std::vector<Element> elements_;
+  std::size_t at_ = 0;
+};
+
+class WindowIterator final : public ElementIterator {
+ public:
+  WindowIterator(IteratorPtr input, std::int64_t size, WindowOptions options, ElementSpec spec)
+      : input_(std::move(input)), size_(size), options_(options), spec_(std::move(spec)) {}
+
+  bool next(Element& element) override {
+    const auto span = static_cast<std::size_t>((size_ - 1) * options_.stride + 1);
+    while (!ended_ && ahead_.size() < span) {
+      Element fresh;
+      if (to_skip_ > 0 && input_->skip(to_skip_) < to_skip_) ended_ = true;
+      to_skip_ = 0;
+      if (ended_ || !input_->next(fresh)) {
+        ended_ = true;
+        break;
+      }
+      ahead_.push_back(std::move(fresh));
+    }
+    std::vector<Element> window;
+    for (std::size_t i = 0; i < ahead_.size() && i < span; i += static_cast<std::size_t>(options_.stride))
+      window.push_back(ahead_[i]);
+    if (window.empty() || (options_.drop_remainder && static_cast<std::int64_t>(window.size()) < size_)) return false;
+    const auto drop = std::min<std::int64_t>(options_.shift, static_cast<std::int64_t>(ahead_.size()));
+    ahead_.erase(ahead_.begin(), ahead_.begin() + drop);
+    to_skip_ = options_.shift - drop;
+    element = Element(std::vector<Component>{std::make_shared<const ElementsStage>(std::move(window), spec_)});
+    return true;
+  }
+
+ private:
+  IteratorPtr input_;
+  std::int64_t size_;
+  WindowOptions options_;
+  ElementSpec spec_;
+  std::deque<Element> ahead_;
+  std::int64_t to_skip_ = 0;
+  bool ended_ = false;
+};
+
+class SampleIterator final : public ElementIterator {
+ public:
+  SampleIterator(std::vector<IteratorPtr> inputs, std::vector<double> weights, std::uint64_t key, bool stop_on_empty)
+      : inputs_(std::move(inputs)), weights_(std::move(weights)), random_(key), stop_on_empty_(stop_on_empty) {}
+
+  bool next(Element& element) override {
+    return step([&](ElementIterator& chosen) { return chosen.next(element); });
+  }
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    while (skipped < count && step([&](ElementIterator& chosen) { return chosen.skip(1) == 1; })) ++skipped;
+    return skipped;
+  }
+
+ private:
+  template <class Take>
+  bool step(Take take) {
+    while (!ended_) {
+      double all = 0;
+      for (const double weight : weights_) all += weight;
+      if (all <= 0) break;
+      double at = random_.uniform() * all;
+      std::size_t chosen = weights_.size();
+      for (std::size_t i = 0; i < weights_.size(); ++i) {
+        if (weights_[i] <= 0) continue;
+        chosen = i;  // the last one with a weight if rounding leaves something over
+        if (at < weights_[i]) break;
+        at -= weights_[i];
+      }
+      if (take(*inputs_[chosen])) return true;
+      if (stop_on_empty_) break;
+      weights_[chosen] = 0;
+    }
+    ended_ = true;
+    return false;
+  }
+
+  std::vector<IteratorPtr> inputs_;
+  std::vector<double> weights_;
+  RandomStream random_;
+  bool stop_on_empty_;
+  bool ended_ = false;
+};
+
+}  // namespace
+
+InterleaveStage::InterleaveStage(StagePtr input, Expansion expansion, ElementSpec result,
+                                 std::optional<InterleaveOptions> options, SpecFunction spec)
+    : Stage({std::move(input)}),
+      expansion_(std::move(expansion)),
+      result_(std::move(result)),
+      options_(std::move(options)),
+      spec_(options_ && options_->spec ? options_->spec : std::move(spec)) {
+  if (options_ && (options_->cycle_length < 1 || options_->block_length < 1))
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = "interleave needs a cycle and a block of at least 1", .where = describe()});
+}
+
+std::string InterleaveStage::describe() const {
+  if (!options_) return "flat_map";
+  return str("interleave(cycle ", options_->cycle_length, ", block ", options_->block_length,
+             options_->parallel_calls > 0 ? ", read ahead)" : ")");
+}
+
+StagePtr InterleaveStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<InterleaveStage>(std::move(inputs.front()), expansion_, result_, options_, spec_);
+}
+
+Cardinality InterleaveStage::cardinality() const {
+  return input()->cardinality() == Cardinality(0) ? Cardinality(0) : Cardinality::unknown();
+}
+
+ElementSpec InterleaveStage::element_spec() const { return spec_ ? spec_(input()->element_spec()) : result_; }
+
+StagePtr InterleaveStage::expand(Element&& element) const {
+  return call_for_stage(describe(), [&] { return expansion_(std::move(element)); });
+}
+
+IteratorPtr InterleaveStage::make_iterator(const IterationContext& context) const {
+  return std::make_unique<InterleaveIterator>(std::static_pointer_cast<const InterleaveStage>(shared_from_this()),
+                                              context, options_.value_or(InterleaveOptions{.cycle_length = 1}));
+}
+
+IteratorPtr ElementsStage::make_iterator(const IterationContext&) const {
+  return std::make_unique<ElementsIterator>(elements_);
+}
+
+WindowStage::WindowStage(StagePtr input, std::int64_t size, WindowOptions options)
+    : Stage({std::move(input)}), size_(size), options_(options) {
+  if (options_.shift == 0) options_.shift = size_;
+  if (size_ < 1 || options_.shift < 1 || options_.stride < 1)
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = "size, shift and stride of a window must be at least 1", .where = describe()});
+}
+
+std::string WindowStage::describe() const {
+  return str("window(", size_, ", shift ", options_.shift, ", stride ", options_.stride,
+             options_.drop_remainder ? ", drop_remainder)" : ")");
+}
+
+StagePtr WindowStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<WindowStage>(std::move(inputs.front()), size_, options_);
+}
+
+Cardinality WindowStage::cardinality() const {
+  const Cardinality all = input()->cardinality();
+  if (!all.is_known()) return all;
+  const std::int64_t span = (size_ - 1) * options_.stride + 1;
+  if (options_.drop_remainder) return all.value() < span ? 0 : (all.value() - span) / options_.shift + 1;
+  return (all.value() + options_.shift - 1) / options_.shift;
+}
+
+IteratorPtr WindowStage::make_iterator(const IterationContext& context) const {
+  return std::make_unique<WindowIterator>(input()->iterate(context), size_, options_, input()->element_spec());
+}
+
+SampleStage::SampleStage(std::vector<StagePtr> inputs, SampleOptions options)
+    : Stage(std::move(inputs)), options_(std::move(options)) {
+  if (options_.weights.empty()) options_.weights.assign(this->inputs().size(), 1.0);
+  bool positive = false;
+  for (const double weight : options_.weights) positive = positive || weight > 0;
+  if (this->inputs().empty() || options_.weights.size() != this->inputs().size() || !positive)
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = "sample_from_datasets needs datasets and one weight for each, one of them positive",
+                           .seen = str(counted(static_cast<long long>(this->inputs().size()), "dataset"), ", ",
+                                       counted(static_cast<long long>(options_.weights.size()), "weight"))});
+}
+
+StagePtr SampleStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<SampleStage>(std::move(inputs), options_);
+}
+
+Cardinality SampleStage::cardinality() const {
+  if (options_.stop_on_empty_dataset) return Cardinality::unknown();
+  Cardinality all = 0;
+  for (std::size_t i = 0; i < inputs().size(); ++i)
+    if (options_.weights[i] > 0) all = concatenated(all, inputs()[i]->cardinality());
+  return all;
+}
+
+ElementSpec SampleStage::element_spec() const {
+  ElementSpec spec = input()->element_spec();
+  for (const StagePtr& other : inputs()) spec = spec.merged_with(other->element_spec());
+  return spec;
+}
+
+IteratorPtr SampleStage::make_iterator(const IterationContext& context) const {
+  std::vector<IteratorPtr> iterators;
+  for (std::size_t i = 0; i < inputs().size(); ++i) iterators.push_back(inputs()[i]->iterate(context.below(i)));
+  const std::uint64_t seed = options_.seed ? *options_.seed : context.stage_seed();
+  return std::make_unique<SampleIterator>(std::move(iterators), options_.weights, mix(seed, context.epoch),
+                                          options_.stop_on_empty_dataset);
+}
+
+}  // namespace lockstep::data

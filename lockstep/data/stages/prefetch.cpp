@@ -1,0 +1,95 @@
+#include "lockstep/data/stages/prefetch.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/one_to_one.h"
+#include "lockstep/data/ordered_workers.h"
+#include "lockstep/data/pipeline_thread.h"
+#include "lockstep/data/stage_meter.h"
+#include "lockstep/data/stages/element_piece.h"
+
+namespace lockstep::data {
+namespace {
+
+class PrefetchIterator final : public OneToOneIterator {
+ public:
+  PrefetchIterator(IteratorPtr input, std::size_t slots, bool chunks, std::shared_ptr<StageCounters> counters)
+      : OneToOneIterator(std::move(input)), slots_(slots), chunks_(chunks), counters_(std::move(counters)) {}
+
+  bool next(Element& element) override {
+    if (!piece_.has_next()) {
+      if (!workers_) start();
+      if (counters_) counters_->buffer(workers_->ready(), slots_);
+      if (!workers_->take(piece_)) return false;
+    }
+    piece_.next(element);
+    return true;
+  }
+
+  std::int64_t skip(std::int64_t count) override {
+    // The thread may have read ahead already; until it starts nothing has to be computed.
+    return workers_ ? ElementIterator::skip(count) : OneToOneIterator::skip(count);
+  }
+
+ private:
+  void start() {
+    workers_ = std::make_unique<OrderedWorkers<ElementPiece>>(
+        1, slots_,
+        WorkerFunctions<ElementPiece>{[this](ElementPiece& piece) { return fill(piece); }, [](ElementPiece&) {},
+                                      [] { prepare_pipeline_thread("ls-prefetch"); }});
+  }
+
+  bool fill(ElementPiece& piece) {
+    piece.clear();
+    const auto start = std::chrono::steady_clock::now();
+    const std::int64_t wanted = chunks_ ? size_.get() : 1;
+    for (std::int64_t i = 0; i < wanted; ++i) {
+      ElementPiece::Item& item = piece.add();
+      try {
+        if (input_->next(item.element)) continue;
+        --piece.count;
+        break;
+      } catch (...) {
+        item.error = std::current_exception();
+      }
+    }
+    if (chunks_) size_.measured(static_cast<std::int64_t>(piece.count), std::chrono::steady_clock::now() - start);
+    return piece.count > 0;
+  }
+
+  std::size_t slots_;
+  bool chunks_;
+  std::shared_ptr<StageCounters> counters_;
+  PieceSize size_;
+  ElementPiece piece_;
+  std::unique_ptr<OrderedWorkers<ElementPiece>> workers_;
+};
+
+}  // namespace
+
+PrefetchStage::PrefetchStage(StagePtr input, std::int64_t buffer_size)
+    : PassThroughStage({std::move(input)}), buffer_size_(buffer_size == -1 ? 2 : buffer_size) {
+  if (buffer_size_ < 0 || buffer_size_ > 1'000'000)
+    throw InvalidArgument(errors::kBadOption, {.what = str("prefetch takes a number of elements, or -1 for its own "
+                                                           "choice, not ",
+                                                           buffer_size),
+                                               .where = "prefetch"});
+}
+
+std::string PrefetchStage::describe() const { return str("prefetch(", buffer_size_, ")"); }
+
+StagePtr PrefetchStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<PrefetchStage>(std::move(inputs.front()), buffer_size_);
+}
+
+IteratorPtr PrefetchStage::make_iterator(const IterationContext& context) const {
+  if (buffer_size_ == 0) return input()->iterate(context);
+  return std::make_unique<PrefetchIterator>(input()->iterate(context), static_cast<std::size_t>(buffer_size_), false,
+                                            context.counters);
+}
+
+IteratorPtr read_ahead_in_chunks(IteratorPtr input) {
+  return std::make_unique<PrefetchIterator>(std::move(input), 4, true, nullptr);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/shuffle_buffer.h"
+#include "lockstep/data/stages/order.h"
+
+namespace lockstep::data {
+namespace {
+
+class ShuffleIndices final : public IndexIterator {
+ public:
+  ShuffleIndices(std::unique_ptr<IndexIterator> input, std::uint64_t key, std::int64_t capacity)
+      : input_(std::move(input)), buffer_(key, capacity) {}
+
+  std::size_t next(std::span<std::int64_t> indices) override {
+    std::size_t written = 0;
+    while (written < indices.size() && buffer_.next(indices[written], [&](std::int64_t& index) { return pull(index); }))
+      ++written;
+    return written;
+  }
+
+ private:
+  bool pull(std::int64_t& index) {
+    if (at_ == filled_) {
+      filled_ = input_->next(ahead_);
+      at_ = 0;
+      if (filled_ == 0) return false;
+    }
+    index = ahead_[at_++];
+    return true;
+  }
+
+  std::unique_ptr<IndexIterator> input_;
+  ShuffleBuffer<std::int64_t> buffer_;
+  std::array<std::int64_t, 256> ahead_;
+  std::size_t at_ = 0;
+  std::size_t filled_ = 0;
+};
+
+class ShuffleIterator final : public ElementIterator {
+ public:
+  ShuffleIterator(IteratorPtr input, std::uint64_t key, std::int64_t capacity, Cardinality input_size)
+      : input_(std::move(input)), buffer_(key, capacity), input_size_(input_size) {}
+
+  bool next(Element& element) override {
+    return buffer_.next(element, [&](Element& fresh) {
+      const bool more = input_->next(fresh);
+      if (more) ++pulled_;
+      return more;
+    });
+  }
+
+  /// Where the size of the input is known the choices are made with numbers first; then only the elements that stay in
+  /// the buffer are computed.
+  std::int64_t skip(std::int64_t count) override {
+    if (input_size_.is_unknown()) return ElementIterator::skip(count);
+    ShuffleBuffer<std::int64_t> plan = buffer_.numbered();
+    const std::int64_t held = buffer_.size();
+    std::int64_t next_number = held;  // of the element that the input would give next
+    const std::int64_t last_number =
+        input_size_.is_infinite() ? std::numeric_limits<std::int64_t>::max() : held + input_size_.value() - pulled_;
+    std::int64_t skipped = 0;
+    std::int64_t unwanted = 0;
+    while (skipped < count && plan.next(unwanted, [&](std::int64_t& number) {
+      if (next_number >= last_number) return false;
+      number = next_number++;
+      return true;
+    }))
+      ++skipped;
+    carry_out(plan, held, next_number);
+    return skipped;
+  }
+
+ private:
+  void carry_out(ShuffleBuffer<std::int64_t>& plan, std::int64_t held, std::int64_t next_number) {
+    std::vector<Element> kept(plan.items().size());
+    std::vector<std::size_t> places(kept.size());
+    std::iota(places.begin(), places.end(), std::size_t{0});
+    std::ranges::sort(places, {}, [&](std::size_t place) { return plan.items()[place]; });
+    std::int64_t at = held;
+    for (const std::size_t place : places) {
+      const std::int64_t number = plan.items()[place];
+      if (number < held) {
+        kept[place] = std::move(buffer_.items()[static_cast<std::size_t>(number)]);
+        continue;
+      }
+      input_->skip(number - at);
+      input_->next(kept[place]);
+      at = number + 1;
+    }
+    input_->skip(next_number - at);
+    pulled_ += next_number - held;
+    buffer_.items() = std::move(kept);
+    buffer_.follow(plan);
+  }
+
+  IteratorPtr input_;
+  ShuffleBuffer<Element> buffer_;
+  Cardinality input_size_;
+  std::int64_t pulled_ = 0;
+};
+
+}  // namespace
+
+ShuffleStage::ShuffleStage(StagePtr input, std::int64_t buffer_size, ShuffleOptions options)
+    : OrderStage({std::move(input)}), buffer_size_(buffer_size), options_(options) {
+  if (buffer_size_ < 1)
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = str("the buffer of a shuffle holds at least 1 element, not ", buffer_size_), .where = "shuffle"});
+}
+
+std::string ShuffleStage::describe() const {
+  return str("shuffle(", buffer_size_, options_.seed ? str(", seed ", *options_.seed) : "",
+             options_.reshuffle_each_iteration ? ")" : ", the same order in each pass)");
+}
+
+StagePtr ShuffleStage::with_inputs(std::vector<StagePtr> inputs) const {
+  return std::make_shared<ShuffleStage>(std::move(inputs.front()), buffer_size_, options_);
+}
+
+std::uint64_t ShuffleStage::key(const IterationContext& context) const {
+  const std::uint64_t seed = options_.seed ? *options_.seed : context.stage_seed();
+  return options_.reshuffle_each_iteration ? mix(seed, context.epoch) : mix(seed);
+}
+
+std::unique_ptr<IndexIterator> ShuffleStage::make_index_iterator(const IterationContext& context) const {
+  return std::make_unique<ShuffleIndices>(input()->make_index_iterator(context.below(0)), key(context), buffer_size_);
+}
+
+IteratorPtr ShuffleStage::make_iterator(const IterationContext& context) const {
+  if (auto rows = row_source()) return make_row_iterator(std::move(rows), make_index_iterator(context));
+  return std::make_unique<ShuffleIterator>(input()->iterate(context.below(0)), key(context), buffer_size_,
+                                           input()->cardinality());
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,391 @@
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/pipeline_test_support.h"
+#include "lockstep/data/torch_dataset.h"
+
+namespace lockstep::data {
+namespace {
+
+using Values = std::vector<std::int64_t>;
+
+/// What `f` throws, as text; "" if nothing.
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+TEST(Stages, TakeSkipShardRepeatOnBothPaths) {
+  for (const bool rows : {true, false}) {
+    const auto source = [&](std::int64_t n) { return rows ? range(n) : opaque_range(n); };
+    EXPECT_EQ(values_of(source(5).take(3)), (Values{0, 1, 2}));
+    EXPECT_EQ(values_of(source(5).take(-1)), counting(5));
+    EXPECT_EQ(values_of(source(5).take(0)), Values{});
+    EXPECT_EQ(values_of(source(5).skip(3)), (Values{3, 4}));
+    EXPECT_EQ(values_of(source(5).skip(9)), Values{});
+    EXPECT_EQ(values_of(source(5).skip(-1)), Values{});
+    EXPECT_EQ(values_of(source(10).shard(3, 0)), (Values{0, 3, 6, 9}));
+    EXPECT_EQ(values_of(source(10).shard(3, 2)), (Values{2, 5, 8}));
+    EXPECT_EQ(values_of(source(2).shard(3, 2)), Values{});
+    EXPECT_EQ(values_of(source(3).repeat(2)), (Values{0, 1, 2, 0, 1, 2}));
+    EXPECT_EQ(values_of(source(3).repeat(0)), Values{});
+    EXPECT_EQ(values_of(source(3).repeat().take(7)), (Values{0, 1, 2, 0, 1, 2, 0}));
+    EXPECT_EQ(values_of(source(0).repeat()), Values{});
+    EXPECT_EQ(values_of(source(0).repeat(3)), Values{});
+    EXPECT_EQ(rows_of(source(5).repeat(2).batch(4)), (Rows{{0, 1, 2, 3}, {4, 0, 1, 2}, {3, 4}}));
+  }
+}
+
+TEST(Stages, RangesCountDownToo) {
+  EXPECT_EQ(values_of(range(5, 0, -2)), (Values{5, 3, 1}));
+  EXPECT_EQ(values_of(range(2, 9, 3)), (Values{2, 5, 8}));
+  EXPECT_EQ(values_of(range(3, 3)), Values{});
+  EXPECT_THROW(range(0, 3, 0), InvalidArgument);
+}
+
+TEST(Stages, ShuffleIsAPermutationThatTheSeedDecides) {
+  for (const bool rows : {true, false}) {
+    const auto source = rows ? range(100) : opaque_range(100);
+    const auto shuffled = source.shuffle(10, {.seed = 7});
+    Values first = values_of(shuffled);
+    EXPECT_EQ(first, values_of(shuffled));
+    EXPECT_NE(first, counting(100));
+    for (std::size_t i = 0; i < first.size(); ++i) EXPECT_LT(first[i], static_cast<std::int64_t>(i) + 10);
+    EXPECT_NE(first, values_of(source.shuffle(10, {.seed = 8})));
+    std::ranges::sort(first);
+    EXPECT_EQ(first, counting(100));
+  }
+  EXPECT_EQ(values_of(range(50).shuffle(20, {.seed = 3})), values_of(opaque_range(50).shuffle(20, {.seed = 3})));
+  EXPECT_EQ(values_of(range(9).shuffle(1)), counting(9));
+}
+
+TEST(Stages, EveryPlaceIsEquallyLikelyWhenTheBufferHoldsAll) {
+  std::vector<int> first_places(5, 0);
+  const auto shuffled = range(5).shuffle(5, {.seed = 1});
+  for (std::uint64_t epoch = 0; epoch < 2000; ++epoch)
+    ++first_places[static_cast<std::size_t>(shuffled.iterate({.epoch = epoch}).next()->item<std::int64_t>())];
+  for (const int count : first_places) EXPECT_NEAR(count, 400, 80);
+}
+
+TEST(Stages, ShufflesReshuffleUnlessTold) {
+  const auto again = values_of(range(20).shuffle(20, {.seed = 7}).repeat(2));
+  EXPECT_NE(Values(again.begin(), again.begin() + 20), Values(again.begin() + 20, again.end()));
+  const auto same = values_of(range(20).shuffle(20, {.seed = 7, .reshuffle_each_iteration = false}).repeat(2));
+  EXPECT_EQ(Values(same.begin(), same.begin() + 20), Values(same.begin() + 20, same.end()));
+  const auto dataset = range(20).shuffle(20, {.seed = 7});
+  std::set<Values> orders;
+  for (int pass = 0; pass < 3; ++pass) {
+    Values values;
+    for (const auto& x : dataset) values.push_back(x.item<std::int64_t>());
+    orders.insert(values);
+  }
+  EXPECT_EQ(orders.size(), 3u) << "each loop over a dataset is a pass of its own";
+}
+
+TEST(Stages, UnseededShufflesFollowTheJobSeedAndTheirPlace) {
+  const auto order = [](const Dataset<at::Tensor>& dataset, std::uint64_t seed) {
+    return rows_of(dataset.iterate({.job_seed = seed}));
+  };
+  const auto shuffled = range(30).shuffle(30);
+  EXPECT_EQ(order(shuffled, 1), order(shuffled, 1));
+  EXPECT_NE(order(shuffled, 1), order(shuffled, 2));
+  EXPECT_EQ(order(shuffled.prefetch(2), 1), order(shuffled, 1)) << "a prefetch changes no shuffle";
+  EXPECT_EQ(order(shuffled.batch(1), 1), order(shuffled, 1));
+  auto pairs = zip(shuffled, shuffled).iterate({.job_seed = 1});
+  Values left, right;
+  while (auto pair = pairs.next()) {
+    left.push_back(pair->first.item<std::int64_t>());
+    right.push_back(pair->second.item<std::int64_t>());
+  }
+  EXPECT_NE(left, right) << "two shuffles in one pipeline are two orders";
+}
+
+TEST(Stages, FilterTakeWhileUnique) {
+  const auto even = [](const at::Tensor& x) { return x.item<std::int64_t>() % 2 == 0; };
+  EXPECT_EQ(values_of(range(7).filter(even)), (Values{0, 2, 4, 6}));
+  EXPECT_EQ(values_of(range(7).filter([](const at::Tensor& x) { return x > 4; })), (Values{5, 6}));
+  EXPECT_EQ(values_of(range(7).take_while([](const at::Tensor& x) { return x < 3; })), (Values{0, 1, 2}));
+  EXPECT_EQ(values_of(range(7).map([](const at::Tensor& x) { return x.remainder(3); }).unique()), (Values{0, 1, 2}));
+}
+
+TEST(Stages, FlatMapAndInterleaveInTheOrderOfTensorFlow) {
+  const auto times = [](const at::Tensor& x) {
+    return range(x.item<std::int64_t>() + 1).map([x](const at::Tensor&) { return x; });
+  };
+  EXPECT_EQ(values_of(range(4).flat_map(times)), (Values{0, 1, 1, 2, 2, 2, 3, 3, 3, 3}));
+  const auto six = [](const at::Tensor& x) { return range(6).map([x](const at::Tensor&) { return x; }); };
+  // The example of tf.data's documentation: five elements, each six times.
+  EXPECT_EQ(values_of(range(1, 6).interleave(six, {.cycle_length = 2, .block_length = 4})),
+            (Values{1, 1, 1, 1, 2, 2, 2, 2, 1, 1, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 3, 3, 4, 4, 5, 5, 5, 5, 5, 5}));
+  EXPECT_EQ(values_of(range(1, 6).interleave(six, {.cycle_length = 2, .block_length = 4, .parallel_calls = 2})),
+            values_of(range(1, 6).interleave(six, {.cycle_length = 2, .block_length = 4})));
+}
+
+TEST(Stages, ZipConcatenateEnumerateScan) {
+  const auto pairs = zip(range(3), range(10, 20)).to_vector();
+  ASSERT_EQ(pairs.size(), 3u);
+  EXPECT_EQ(pairs[2].second.item<std::int64_t>(), 12);
+  EXPECT_EQ(zip(range(3), range(4), range(5)).to_vector().size(), 3u);
+  EXPECT_EQ(values_of(range(2).concatenate(range(5, 7))), (Values{0, 1, 5, 6}));
+  const auto numbered = opaque_range(3).enumerate(5).to_vector();
+  EXPECT_EQ(numbered[2].first.item<std::int64_t>(), 7);
+  const auto sums = range(5).scan(at::zeros({}, at::kLong), [](const at::Tensor& sum, const at::Tensor& x) {
+    return std::pair{sum + x, sum + x};
+  });
+  EXPECT_EQ(values_of(sums), (Values{0, 1, 3, 6, 10}));
+}
+
+TEST(Stages, WindowsAreDatasets) {
+  const auto batches = [](const Dataset<at::Tensor>& window) { return window.batch(10); };
+  EXPECT_EQ(rows_of(range(7).window(3).flat_map(batches)), (Rows{{0, 1, 2}, {3, 4, 5}, {6}}));
+  EXPECT_EQ(rows_of(range(7).window(3, {.shift = 2, .stride = 2, .drop_remainder = true}).flat_map(batches)),
+            (Rows{{0, 2, 4}, {2, 4, 6}}));
+  EXPECT_EQ(rows_of(range(7).window(2, {.shift = 4}).flat_map(batches)), (Rows{{0, 1}, {4, 5}}));
+  EXPECT_EQ(range(7).window(2, {.shift = 4}).cardinality(), Cardinality(2));
+}
+
+TEST(Stages, PaddedBatchesAndUnbatch) {
+  const auto rows = range(4).map(
+      [](const at::Tensor& x) { return at::full({x.item<std::int64_t>()}, x.item<std::int64_t>(), at::kLong); });
+  const auto batches = rows.padded_batch(3).to_vector();
+  EXPECT_EQ(integers(batches[0]), (Values{0, 0, 1, 0, 2, 2}));
+  EXPECT_EQ(batches[1].sizes(), at::IntArrayRef({1, 3}));
+  const auto wide = rows.padded_batch(4, {.padded_shapes = {{{5}}}, .padding_values = {-1}}).to_vector();
+  EXPECT_EQ(integers(wide[0]), (Values{-1, -1, -1, -1, -1, 1, -1, -1, -1, -1, 2, 2, -1, -1, -1, 3, 3, 3, -1, -1}));
+  EXPECT_THROW(rows.padded_batch(4, {.padded_shapes = {{{2}}}}).to_vector(), DataLoss);
+  EXPECT_EQ(values_of(range(7).batch(3).unbatch()), counting(7));
+  EXPECT_EQ(range(7).batch(3, {.drop_remainder = true}).unbatch().cardinality(), Cardinality(6));
+}
+
+TEST(Stages, SamplingTakesEveryElementOfEachDatasetOnce) {
+  const auto mixed = sample_from_datasets<at::Tensor>({range(50), range(100, 150)}, {.weights = {0.8, 0.2}, .seed = 4});
+  Values values = values_of(mixed);
+  EXPECT_EQ(values, values_of(mixed));
+  EXPECT_LT(std::ranges::count_if(values.begin(), values.begin() + 25, [](auto x) { return x >= 100; }), 13);
+  std::ranges::sort(values);
+  EXPECT_EQ(values.size(), 100u);
+  EXPECT_EQ(std::set<std::int64_t>(values.begin(), values.end()).size(), 100u);
+  EXPECT_EQ(mixed.cardinality(), Cardinality(100));
+}
+
+TEST(Stages, ErrorsAreCountedAndLeftOut) {
+  const auto counter = std::make_shared<ErrorCounter>();
+  const auto picky = [](const at::Tensor& x) {
+    if (x.item<std::int64_t>() % 3 == 1) throw std::runtime_error("no " + std::to_string(x.item<std::int64_t>()));
+    return x;
+  };
+  for (const int calls : {0, 3}) {
+    EXPECT_EQ(values_of(range(8).map(picky, {.parallel_calls = calls}).ignore_errors({.counter = counter})),
+              (Values{0, 2, 3, 5, 6}));
+    EXPECT_EQ(values_of(range(8).map(picky, {.parallel_calls = calls}).prefetch(2).ignore_errors()),
+              (Values{0, 2, 3, 5, 6}));
+  }
+  EXPECT_EQ(counter->count(), 6);
+  EXPECT_EQ(counter->last_message(), "no 7");
+  const auto hopeless =
+      from_generator([] { return []() -> std::optional<at::Tensor> { throw std::runtime_error("x"); }; });
+  EXPECT_THROW(hopeless.ignore_errors({.give_up_after = 5}).to_vector(), std::runtime_error);
+}
+
+TEST(Stages, ErrorsComeInOrderAndNameTheStage) {
+  const auto picky = [](const at::Tensor& x) {
+    if (x.item<std::int64_t>() == 5) throw InvalidArgument(errors::kShape, {.what = "five"});
+    return x;
+  };
+  for (const int calls : {0, 4}) {
+    auto it = range(10).map(picky, {.parallel_calls = calls, .name = "picky"}).prefetch(2).iterate({});
+    for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(it.next()->item<std::int64_t>(), i);
+    const std::string error = error_of([&] { it.next(); });
+    EXPECT_TRUE(contains(error, "five") && contains(error, "in map(picky")) << error;
+    EXPECT_EQ(it.next()->item<std::int64_t>(), 6);
+  }
+}
+
+TEST(Stages, ParallelMapsKeepTheOrderWithAnyNumberOfThreads) {
+  const auto slow_first = [](const at::Tensor& x) {
+    if (x.item<std::int64_t>() % 16 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return x * 2;
+  };
+  Values expected;
+  for (std::int64_t i = 0; i < 500; ++i) expected.push_back(2 * i);
+  for (const int calls : {1, 2, 5}) {
+    EXPECT_EQ(values_of(range(500).map(slow_first, {.parallel_calls = calls})), expected);
+    EXPECT_EQ(values_of(opaque_range(500).map(slow_first, {.parallel_calls = calls})), expected);
+    Values any = values_of(opaque_range(500).map(slow_first, {.parallel_calls = calls, .ordered = false}));
+    std::ranges::sort(any);
+    EXPECT_EQ(any, expected);
+  }
+}
+
+TEST(Stages, WorkersComputeWithoutGradientsOnOneThread) {
+  const int before = at::get_num_threads();
+  const auto facts =
+      range(8).map([](const at::Tensor&) { return at::get_num_threads() + (c10::GradMode::is_enabled() ? 100 : 0); },
+                   {.parallel_calls = 2});
+  for (const int fact : facts) EXPECT_EQ(fact, 1);
+  EXPECT_EQ(at::get_num_threads(), before);
+  std::thread([&] { EXPECT_EQ(at::get_num_threads(), before); }).join();
+}
+
+TEST(Stages, LeavingInTheMiddleNeverHangs) {
+  const auto endless = range(1000).repeat().map([](const at::Tensor& x) { return x + 1; }, {.parallel_calls = 3});
+  for (int round = 0; round < 30; ++round) {
+    auto it = endless.prefetch(3).batch(4).prefetch(2).iterate({});
+    for (int i = 0; i < round % 5; ++i) it.next();
+  }
+  for (int round = 0; round < 10; ++round) {
+    auto it = range(50).interleave([](const at::Tensor&) { return range(1000); }, {.parallel_calls = 2}).iterate({});
+    for (int i = 0; i < round; ++i) it.next();
+    auto loose = endless.map([](at::Tensor x) { return x; }, {.parallel_calls = 2, .ordered = false}).iterate({});
+    for (int i = 0; i < round; ++i) loose.next();
+  }
+}
+
+TEST(Stages, RandomNumbersOfRowsDoNotDependOnThreads) {
+  const auto noisy = [](const Dataset<at::Tensor>& source, int calls) {
+    return source
+        .map_with_random(
+            [](const at::Tensor& x, RowRandom& random) {
+              return x * 1000 + random.below(1000) + at::randint(0, 10, {}, random.generator(), at::kLong) * 0;
+            },
+            {.parallel_calls = calls, .seed = 5})
+        .repeat(2);
+  };
+  const Values plain = values_of(noisy(range(200), 0));
+  EXPECT_EQ(plain, values_of(noisy(range(200), 3)));
+  EXPECT_EQ(plain, values_of(noisy(opaque_range(200), 2)));
+  EXPECT_NE(Values(plain.begin(), plain.begin() + 200), Values(plain.begin() + 200, plain.end()))
+      << "each pass has its own";
+  auto it = noisy(range(200), 2).iterate({});
+  it.skip(150);
+  EXPECT_EQ(it.next()->item<std::int64_t>(), plain[150]) << "skipped rows count";
+}
+
+TEST(Stages, CachesComputeOnce) {
+  int calls = 0;
+  const auto counted = [&](const at::Tensor& x) {
+    ++calls;
+    return x * 3;
+  };
+  const auto cached = range(6).map(counted).cache();
+  EXPECT_EQ(values_of(cached.take(2)), (Values{0, 3}));
+  EXPECT_EQ(calls, 2) << "an incomplete pass is not remembered";
+  EXPECT_EQ(values_of(cached), (Values{0, 3, 6, 9, 12, 15}));
+  EXPECT_EQ(calls, 8);
+  EXPECT_EQ(values_of(cached.map([](at::Tensor x) { return x.zero_(); })), Values(6, 0));
+  EXPECT_EQ(values_of(cached), (Values{0, 3, 6, 9, 12, 15})) << "writing into elements leaves the cache alone";
+  EXPECT_EQ(rows_of(cached.batch(4)), (Rows{{0, 3, 6, 9}, {12, 15}}));
+  EXPECT_EQ(calls, 8);
+  const auto words = from_tensor_slices(Strings{"a", "b"}).cache();
+  EXPECT_EQ(words.to_vector(), words.to_vector());
+}
+
+TEST(Stages, CacheFilesServeLaterPrograms) {
+  const std::string path = testing::TempDir() + "/lockstep_cache_" + std::to_string(::getpid());
+  int calls = 0;
+  const auto build = [&] {
+    return range(5)
+        .map([&](const at::Tensor& x) {
+          ++calls;
+          return std::tuple<at::Tensor, std::string, std::vector<at::Tensor>>(x, "row", {x, x + 1});
+        })
+        .cache(path);
+  };
+  EXPECT_EQ(build().to_vector().size(), 5u);
+  const auto again = build().to_vector();
+  EXPECT_EQ(calls, 5);
+  EXPECT_EQ(std::get<2>(again[4])[1].item<std::int64_t>(), 5);
+  EXPECT_EQ(std::get<1>(again[4]), "row");
+  EXPECT_THROW(range(6).cache(path).to_vector(), FailedPrecondition) << "another pipeline";
+  std::filesystem::resize_file(path, std::filesystem::file_size(path) - 40);
+  EXPECT_THROW(build().to_vector(), DataLoss) << "cut off";
+  std::filesystem::remove(path);
+}
+
+TEST(Stages, CardinalitiesAndAssertions) {
+  EXPECT_EQ(range(10).shuffle(3).batch(4).repeat(3).take(5).cardinality(), Cardinality(5));
+  EXPECT_EQ(range(10).repeat().cardinality(), Cardinality::infinite());
+  EXPECT_EQ(range(10).repeat().batch(3).skip(4).cardinality(), Cardinality::infinite());
+  EXPECT_EQ(range(10).filter([](const at::Tensor&) { return true; }).cardinality(), Cardinality::unknown());
+  EXPECT_EQ(zip(range(3), range(9).repeat()).cardinality(), Cardinality(3));
+  EXPECT_EQ(range(10).shard(4, 1).cardinality(), Cardinality(3));
+  const auto few = range(3).filter([](const at::Tensor&) { return true; });
+  EXPECT_EQ(values_of(few.assert_cardinality(3)), counting(3));
+  EXPECT_THROW(values_of(few.assert_cardinality(4)), FailedPrecondition);
+  EXPECT_THROW(values_of(few.assert_cardinality(2)), FailedPrecondition);
+}
+
+TEST(Stages, BadNumbersAreRefusedAtOnce) {
+  EXPECT_THROW(range(3).batch(0), InvalidArgument);
+  EXPECT_THROW(range(3).shuffle(0), InvalidArgument);
+  EXPECT_THROW(range(3).shard(2, 2), InvalidArgument);
+  EXPECT_THROW(range(3).prefetch(-2), InvalidArgument);
+  EXPECT_THROW(range(3).window(0), InvalidArgument);
+  EXPECT_THROW(range(3).repeat(-2), InvalidArgument);
+  EXPECT_THROW(sample_from_datasets<at::Tensor>({range(3)}, {.weights = {1, 2}}), InvalidArgument);
+  EXPECT_THROW(range(3).shard(kShardHint, kShardHint).to_vector(), FailedPrecondition);
+  EXPECT_THROW(from_tensor_slices(std::pair{at::zeros({3}), at::zeros({4})}), InvalidArgument);
+  EXPECT_THROW(from_tensor_slices(at::zeros({})), InvalidArgument);
+  EXPECT_THROW(from_tensor_slices(std::vector<at::Tensor>{at::zeros({3}), at::zeros({4})}), InvalidArgument);
+}
+
+TEST(Stages, TheTreeIsPrinted) {
+  const auto a = range(4).shuffle(2, {.seed = 1});
+  EXPECT_EQ(zip(a, range(3).repeat()).batch(2).prefetch(1).to_string(),
+            "prefetch(1)\n└─ batch(2)\n   └─ zip\n      ├─ shuffle(2, seed 1)\n      │  └─ range(4)\n"
+            "      └─ repeat\n         └─ range(3)\n");
+}
+
+TEST(Stages, ReportsNameTheSlowStage) {
+  const auto slow = [](at::Tensor x) {
+    std::this_thread::sleep_for(std::chrono::microseconds(300));
+    return x;
+  };
+  const auto meter = std::make_shared<StageMeter>();
+  auto it = range(200).map([](at::Tensor x) { return x; }).map(slow).batch(10).prefetch(2).iterate({.meter = meter});
+  while (it.next()) {
+  }
+  const StageReport report = meter->report();
+  EXPECT_TRUE(contains(report.hint, "bound by map #1: try 2 parallel calls")) << to_string(report);
+  ASSERT_EQ(report.stages.size(), 4u) << to_string(report);
+  EXPECT_EQ(report.stages[1].elements, 20) << to_string(report);
+  EXPECT_EQ(report.stages[1].rows, 200) << to_string(report);
+  EXPECT_GE(report.stages[0].buffer_fill, 0);
+  EXPECT_GT(report.stages[2].busy_s, 0.05);
+
+  const auto fast = std::make_shared<StageMeter>();
+  auto reader = range(50).prefetch(2).iterate({.meter = fast});
+  while (reader.next()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_TRUE(contains(fast->report().hint, "keeps up")) << to_string(fast->report());
+}
+
+struct SquaresOfTorch {
+  struct Example {
+    at::Tensor data, target;
+  };
+  std::optional<std::size_t> size() const { return 5; }
+  Example get(std::size_t i) {
+    return {at::scalar_tensor(double(i)), at::scalar_tensor(std::int64_t(i * i), at::kLong)};
+  }
+};
+
+TEST(Stages, DatasetsOfTorchAreSources) {
+  const auto batches = from_torch_dataset(SquaresOfTorch()).batch(3).to_vector();
+  EXPECT_EQ(integers(batches[1].second), (Values{9, 16}));
+}
+
+}  // namespace
+}  // namespace lockstep::data
