@@ -72,7 +72,7 @@ StagePtr make_npy_stage(const std::string& path) {
                                            .where = "from_npy",
                                            .help = "use from_tensors(npy_tensor(path))"});
   }
-  const StagePtr slices = from_tensor_slices(Element::of(tensor));
+  const StagePtr slices = make_slices(Element::of(tensor));
   const ElementSpec spec = slices->element_spec();
   return std::make_shared<RowsStage>("from_npy", str(path, ": ", tensor.size(0), " rows of ", to_string(spec)),
                                      slices->row_source(), spec);
