@@ -56,8 +56,8 @@ class OrderedWorkers final : public Workers<Piece> {
   bool take(Piece& piece) override {
     Slot& slot = slots_[taken_ % slots_.size()];
     std::uint32_t state = slot.state.load(std::memory_order_acquire);
-    while (state == kEmpty) {
-      slot.state.wait(kEmpty, std::memory_order_acquire);
+    while (state == kEmpty || state == kWorking) {
+      slot.state.wait(state, std::memory_order_acquire);
       state = slot.state.load(std::memory_order_acquire);
     }
     if (state == kEnd) return false;
@@ -76,9 +76,10 @@ class OrderedWorkers final : public Workers<Piece> {
 
  private:
   static constexpr std::uint32_t kEmpty = 0;    // a worker may fill it
-  static constexpr std::uint32_t kReady = 1;    // the owner may take it
-  static constexpr std::uint32_t kEnd = 2;      // the input ended here
-  static constexpr std::uint32_t kStopped = 3;  // nobody needs it any more
+  static constexpr std::uint32_t kWorking = 1;  // a worker has filled it and computes
+  static constexpr std::uint32_t kReady = 2;    // the owner may take it
+  static constexpr std::uint32_t kEnd = 3;      // the input ended here
+  static constexpr std::uint32_t kStopped = 4;  // nobody needs it any more
 
   struct alignas(64) Slot {
     std::atomic<std::uint32_t> state{kEmpty};
@@ -106,7 +107,10 @@ class OrderedWorkers final : public Workers<Piece> {
       slot.state.wait(state, std::memory_order_acquire);
     }
     ++filled_;
-    if (functions_.fill(slot.piece)) return &slot;
+    if (functions_.fill(slot.piece)) {
+      slot.state.store(kWorking, std::memory_order_relaxed);
+      return &slot;
+    }
     ended_ = true;
     slot.state.store(kEnd, std::memory_order_release);
     slot.state.notify_all();

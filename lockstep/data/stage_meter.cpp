@@ -92,8 +92,6 @@ std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, Stage
   if (!counters) {
     counters = std::make_shared<StageCounters>();
     counters->kind = std::string(stage.kind());
-    const std::string shown = counters->kind == "parallel_map" ? "map" : counters->kind;
-    counters->name = str(shown, " #", ++numbers_[shown]);
     counters->description = stage.describe();
     counters->above = above;
     counters->depth = above ? above->depth + 1 : 0;
@@ -107,10 +105,17 @@ std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, Stage
 StageReport StageMeter::report() const {
   const std::lock_guard lock(mutex_);
   StageReport report;
+  // Stages are counted from the source, as they stand in the program; they were started from the end.
+  std::map<std::string, int> numbers;
+  std::vector<std::string> names(in_order_.size());
+  for (std::size_t i = in_order_.size(); i-- > 0;) {
+    const std::string kind = in_order_[i]->kind == "parallel_map" ? "map" : in_order_[i]->kind;
+    names[i] = str(kind, " #", ++numbers[kind]);
+  }
   report.seconds = std::chrono::duration<double>(Clock::now() - start_).count();
   for (const auto& stage : in_order_) {
     StageReportLine line;
-    line.name = stage->name;
+    line.name = names[report.stages.size()];
     line.description = stage->description;
     line.depth = stage->depth;
     line.elements = stage->elements.load();

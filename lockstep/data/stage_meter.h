@@ -17,7 +17,6 @@ class Stage;
 
 /// What is measured of one stage. Written by the thread that runs the stage, read by anybody.
 struct LOCKSTEP_EXPORT StageCounters {
-  std::string name;         ///< "map #2"
   std::string description;  ///< "map(2 parallel calls)"
   std::string kind;
   int depth = 0;
@@ -41,7 +40,7 @@ struct LOCKSTEP_EXPORT StageCounters {
 
 /// What one stage did, in numbers for people.
 struct LOCKSTEP_EXPORT StageReportLine {
-  std::string name;
+  std::string name;  ///< "map #2", counted from the source
   std::string description;
   int depth = 0;
   std::int64_t elements = 0;
@@ -78,7 +77,6 @@ class LOCKSTEP_EXPORT StageMeter {
   mutable std::mutex mutex_;
   std::map<const Stage*, std::shared_ptr<StageCounters>> by_stage_;
   std::vector<std::shared_ptr<StageCounters>> in_order_;
-  std::map<std::string, int> numbers_;
 };
 
 }  // namespace lockstep::data

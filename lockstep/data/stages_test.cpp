@@ -359,8 +359,8 @@ TEST(Stages, ReportsNameTheSlowStage) {
   while (it.next()) {
   }
   const StageReport report = meter->report();
-  EXPECT_TRUE(contains(report.hint, "bound by map #1: try 2 parallel calls")) << to_string(report);
-  ASSERT_EQ(report.stages.size(), 4u) << to_string(report);
+  EXPECT_TRUE(contains(report.hint, "bound by map #2: try 2 parallel calls")) << to_string(report);
+  ASSERT_EQ(report.stages.size(), 5u) << to_string(report);
   EXPECT_EQ(report.stages[1].elements, 20) << to_string(report);
   EXPECT_EQ(report.stages[1].rows, 200) << to_string(report);
   EXPECT_GE(report.stages[0].buffer_fill, 0);
