@@ -14,6 +14,7 @@
 
 #include "lockstep/data/codec.h"
 #include "lockstep/data/row_random.h"
+#include "lockstep/data/distribute/split_stages.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stage_meter.h"
 #include "lockstep/data/stages/batch.h"
@@ -220,6 +221,13 @@ class Dataset {
   }
   /// The rows of batches.
   Dataset<Row<T>> unbatch() const { return Dataset<Row<T>>(std::make_shared<UnbatchStage>(stage_)); }
+  /// The rows of batches cut anew by a cycle of sizes, across the borders of batches.
+  Dataset rebatch(std::vector<std::int64_t> sizes, bool drop_remainder = false) const {
+    return Dataset(make_balanced_stream(stage_, std::move(sizes), drop_remainder));
+  }
+  Dataset rebatch(std::int64_t size, bool drop_remainder = false) const {
+    return rebatch(std::vector<std::int64_t>{size}, drop_remainder);
+  }
 
   // ---- several datasets
 

@@ -169,7 +169,10 @@ class LOCKSTEP_EXPORT Strategy {
   template <class F>
   auto distribute_from_function(F&& make, const InputOptions& options);
 
-  /// A dataset of the rows of tensors in memory, whose first dimensions must be equal; a vector of tensors is stacked.
+  /// A dataset of the rows of tensors in memory, or of npy files named in their place, which are mapped. First dimensions
+  /// must be equal; a vector of tensors is stacked.
+  ///
+  ///     auto digits = strategy.make_numpy_dataset(std::pair{"images.npy", "labels.npy"});
   template <class T>
   auto make_numpy_dataset(T arrays);
 

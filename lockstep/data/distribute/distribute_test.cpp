@@ -1,10 +1,13 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <chrono>
-#include <thread>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 
@@ -172,6 +175,20 @@ TEST(NumpyDataset, ChecksFirstDimensionsAndStacksVectors) {
   EXPECT_THROW(strategy.make_numpy_dataset(std::pair{torch::arange(6), torch::arange(5)}), InvalidArgument);
   const auto stacked = strategy.make_numpy_dataset(std::vector{torch::arange(2), torch::arange(2), torch::arange(2)});
   EXPECT_EQ(stacked.cardinality(), Cardinality(3));
+}
+
+TEST(NumpyDataset, ReadsNpyFiles) {
+  const auto folder = std::filesystem::temp_directory_path() / str("lockstep_numpy_", ::getpid());
+  std::filesystem::create_directories(folder);
+  const std::string path = (folder / "x.npy").string();
+  write_npy(path, torch::arange(6).view({3, 2}));
+  auto& strategy = strategy_of(2);
+  EXPECT_EQ(rows(strategy.make_numpy_dataset(path).to_vector().at(2)), (Rows{4, 5}));
+  const auto pairs = strategy.make_numpy_dataset(std::pair{path, torch::arange(3)});
+  EXPECT_EQ(rows(pairs.to_vector().at(1).first), (Rows{2, 3}));
+  EXPECT_THROW(strategy.make_numpy_dataset(std::pair{path, torch::arange(4)}), InvalidArgument);
+  EXPECT_THROW(strategy.make_numpy_dataset((folder / "none.npy").string()), Error);
+  std::filesystem::remove_all(folder);
 }
 
 TEST(NumpyDataset, IsDistributedLikeAnyOther) {

@@ -13,6 +13,7 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distribute/distributed_input.h"
 #include "lockstep/data/distribute/input_options.h"
+#include "lockstep/data/files/npy_tensor.h"
 #include "lockstep/data/input_context.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/per_replica.h"
@@ -155,7 +156,14 @@ auto Strategy::distribute_from_function(F&& make) {
 template <class T>
 auto Strategy::make_numpy_dataset(T arrays) {
   detail::require_cross_replica(*this, "make_numpy_dataset");
-  return data::from_tensor_slices(std::move(arrays));
+  return data::from_tensor_slices(map_structure(
+      [](const auto& array) -> at::Tensor {
+        if constexpr (std::is_convertible_v<decltype(array), std::string>)
+          return data::npy_tensor(array);
+        else
+          return array;
+      },
+      arrays));
 }
 
 template <class F, class... Args>

@@ -12,13 +12,6 @@ namespace {
 
 constexpr const char* kSteps = "distributed steps\n";
 
-bool tells_all(const ElementSpec& spec) {
-  return spec.components && std::ranges::none_of(*spec.components, [](const ComponentSpec& component) {
-           return component.kind == ComponentSpec::Kind::Unknown || !component.shape.has_rank() ||
-                  (component.kind == ComponentSpec::Kind::Tensor && !component.dtype);
-         });
-}
-
 /// The element without its rows; scalars become zeros.
 Element without_rows(const Element& element) {
   Element empty;

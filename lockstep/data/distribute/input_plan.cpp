@@ -41,10 +41,7 @@ std::string joined(const std::vector<int>& numbers) {
 
 /// The number of files or elements that the first shard of a plan shares out, if known.
 std::optional<std::int64_t> shared_elements(const PipelineNode& node) {
-  if (node.shards > 0) {
-    if (node.inputs.empty()) return std::ssize(node.files);
-    return node.inputs.front().cardinality;
-  }
+  if (node.shards > 0) return node.inputs.at(0).cardinality;
   for (const PipelineNode& input : node.inputs) {
     if (auto found = shared_elements(input)) return found;
   }

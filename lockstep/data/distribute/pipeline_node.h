@@ -20,9 +20,6 @@ struct PipelineNode {
   bool function_reads_files = false;        ///< of flat_map and interleave: the datasets of their function read files
   bool hint = false;                        ///< of shard: its numbers are to be filled in
   std::optional<std::int64_t> cardinality;  ///< number of elements; none: not known or endless
-  /// Of a reader: names of the files it reads, one by one. Such a reader is shared out by file without help of a stage.
-  std::vector<std::string> files = {};
-
   // Of a shard that a plan has put in or filled in: every shard must get something, or it is an error.
   int shards = 0;
   int shard = 0;
@@ -40,7 +37,7 @@ enum class ShardRole {
   PassThrough,  ///< look at its input
   AllInputs,    ///< look at all its inputs
   Function,     ///< makes a dataset of every element
-  Reader,       ///< reads files
+  Reader,       ///< reads the files that its input names
   Slices,       ///< a list in memory
   Source,       ///< another source that cannot be shared out by file
   Assertion,    ///< counts elements, which sharing out makes wrong

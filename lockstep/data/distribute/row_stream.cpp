@@ -63,8 +63,9 @@ class BatchedRows final : public RowStream {
     } else if (!pieces.empty()) {
       batch = joined_rows(std::move(pieces));
     } else {
-      fill();  // for the shape of the rows that an empty batch has none of
-      batch = current_.size() > 0 ? slice(current_, 0, 0) : empty_batch(spec_);
+      // What is not known beforehand about rows is taken from the data where there is no other way.
+      const bool look = !tells_all(spec_) && (fill() || current_.size() > 0);
+      batch = look ? slice(current_, 0, 0) : empty_batch(spec_);
     }
     return taken;
   }
@@ -124,7 +125,7 @@ class StackedRows final : public RowStream {
     while (std::ssize(rows) < count && elements_->next(row)) rows.push_back(std::move(row));
     const std::int64_t taken = std::ssize(rows);
     if (taken == 0) {
-      batch = last_.size() > 0 ? slice(last_, 0, 0) : empty_batch(spec_);
+      batch = last_.size() > 0 && !tells_all(spec_) ? last_ : empty_batch(spec_);
     } else {
       batch = stack(std::move(rows), kWhere);
       last_ = slice(batch, 0, 0);
@@ -184,6 +185,13 @@ Element empty_batch(const ElementSpec& spec) {
   empty.skeleton = spec.skeleton;
   for (const ComponentSpec& component : *spec.components) empty.components.push_back(empty_component(component));
   return empty;
+}
+
+bool tells_all(const ElementSpec& spec) {
+  return spec.components && std::ranges::none_of(*spec.components, [](const ComponentSpec& component) {
+           return component.kind == ComponentSpec::Kind::Unknown || !component.shape.has_rank() ||
+                  (component.kind == ComponentSpec::Kind::Tensor && !component.dtype);
+         });
 }
 
 std::int64_t component_rows(const Component& component, const char* where) {

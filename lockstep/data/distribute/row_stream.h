@@ -32,6 +32,8 @@ std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const Iterati
 
 /// A batch without rows by what is known of the elements; see dummy_shape.
 Element empty_batch(const ElementSpec& spec);
+/// Whether the spec says enough for that: kinds, types and ranks.
+bool tells_all(const ElementSpec& spec);
 
 /// Rows [begin, end) of component i, where the components of a batch may have different numbers of rows.
 std::int64_t component_rows(const Component& component, const char* where);

@@ -41,7 +41,10 @@ class FileSharder {
           return std::nullopt;
         }
         return apply(node.inputs.at(0));
-      case ShardRole::Reader: return shard_reader(node);
+      case ShardRole::Reader:
+        if (node.inputs.empty()) return str(node.kind, " does not get its files from a dataset of names");
+        shard_input(node);
+        return std::nullopt;
       case ShardRole::PassThrough: return apply(node.inputs.at(0));
       case ShardRole::Other: return str(node.kind, " cannot be looked through for files");
     }
@@ -49,17 +52,6 @@ class FileSharder {
   }
 
  private:
-  std::optional<std::string> shard_reader(PipelineNode& node) {
-    if (!node.inputs.empty()) {
-      shard_input(node);
-      return std::nullopt;
-    }
-    if (node.files.empty()) return str(node.kind, " does not say which files it reads");
-    node.shards = cluster_.workers;
-    node.shard = cluster_.worker;
-    return std::nullopt;
-  }
-
   void shard_input(PipelineNode& node) {
     PipelineNode input = std::move(node.inputs.at(0));
     std::vector<PipelineNode> shuffles;
@@ -100,12 +92,9 @@ class FileSharder {
   }
 
   static bool is_function_of_list(const PipelineNode& node, ShardRole role) {
-    if (role == ShardRole::Reader) {  // a reader is a function of file names
-      return node.inputs.empty() ? !node.files.empty() : is_list(node.inputs.front());
-    }
-    return role == ShardRole::Function && is_list(node.inputs.at(0));
+    const bool makes_elements = role == ShardRole::Function || role == ShardRole::Reader;
+    return makes_elements && !node.inputs.empty() && shard_role(node.inputs.front().kind) == ShardRole::Slices;
   }
-  static bool is_list(const PipelineNode& node) { return shard_role(node.kind) == ShardRole::Slices; }
 
   const ClusterShape& cluster_;
   std::vector<std::string>& removed_;
@@ -134,24 +123,18 @@ void remove_assertions(PipelineNode& node, std::vector<std::string>& removed) {
   }
 }
 
-[[noreturn]] void throw_too_few(std::int64_t elements, const PipelineNode& at) {
-  const bool files = shard_role(at.kind) == ShardRole::Reader;
-  throw InvalidArgument(
-      errors::kTooFewElements,
-      {.what = str("there are not enough ", files ? "files" : "elements", " for ", counted(at.shards, "worker")),
-       .where = str(kWhere, "FILE"),
-       .seen = str(counted(elements, files ? "file" : "element"), " to share out among ", at.shards, " workers"),
-       .help = "switch sharding off with AutoShardPolicy::Off, share out rows with AutoShardPolicy::Data, or split the "
-               "data into more files"});
-}
-
 void check_enough(const PipelineNode& node) {
   if (node.shards > 1) {
-    const bool reader = node.inputs.empty();
-    const std::optional<std::int64_t> elements =
-        reader ? std::optional<std::int64_t>(static_cast<std::int64_t>(node.files.size()))
-               : node.inputs.front().cardinality;
-    if (elements && *elements > 0 && *elements < node.shards) throw_too_few(*elements, node);
+    const std::optional<std::int64_t> elements = node.inputs.at(0).cardinality;
+    if (elements && *elements > 0 && *elements < node.shards) {
+      throw InvalidArgument(
+          errors::kTooFewElements,
+          {.what = str("there are not enough files or elements for ", counted(node.shards, "worker")),
+           .where = str(kWhere, "FILE"),
+           .seen = str(counted(*elements, "element"), " to share out among ", node.shards, " workers"),
+           .help = "switch sharding off with AutoShardPolicy::Off, share out rows with AutoShardPolicy::Data, or split "
+                   "the data into more files"});
+    }
   }
   for (const PipelineNode& input : node.inputs) check_enough(input);
 }

@@ -11,12 +11,6 @@ PipelineNode source(std::string kind, std::int64_t cardinality = 10) {
   return {.kind = std::move(kind), .stage = 0, .cardinality = cardinality};
 }
 
-PipelineNode reader(int files) {
-  PipelineNode node{.kind = "tfrecord", .stage = 0};
-  for (int i = 0; i < files; ++i) node.files.push_back(std::to_string(i));
-  return node;
-}
-
 /// `kinds` from the source on: over(source("range"), {"map", "batch"}).
 PipelineNode over(PipelineNode node, std::initializer_list<const char*> kinds) {
   int stage = 100;
@@ -29,6 +23,8 @@ PipelineNode over(PipelineNode node, std::initializer_list<const char*> kinds) {
   }
   return node;
 }
+
+PipelineNode reader(int files) { return over(source("from_tensor_slices", files), {"tfrecord"}); }
 
 PipelineNode batch(PipelineNode node, std::int64_t size, std::string kind = "batch") {
   return {.kind = std::move(kind), .inputs = {std::move(node)}, .stage = 50, .batch_size = size};
@@ -71,26 +67,28 @@ TEST(ShardPlan, PutsTheShardInFrontOfTheReader) {
        "map < flat_map < shard(3, 1) < list_files"},
       {over(source("from_tensor_slices"), {"tfrecord", "batch"}), File, ShardBy::Files,
        "batch < tfrecord < shard(3, 1) < from_tensor_slices"},
-      {over(reader(4), {"map"}), Auto, ShardBy::Files, "map < tfrecord(3, 1)"},
+      {over(reader(4), {"map"}), Auto, ShardBy::Files, "map < tfrecord < shard(3, 1) < from_tensor_slices"},
       {source("range"), Auto, ShardBy::Rows, "range"},
-      {over(reader(4), {"map"}), Data, ShardBy::Rows, "map < tfrecord"},
-      {over(reader(4), {"map"}), Off, ShardBy::Nothing, "map < tfrecord"},
-      {over(reader(4), {"scan"}), Auto, ShardBy::Rows, "scan < tfrecord"},
+      {over(reader(4), {"map"}), Data, ShardBy::Rows, "map < tfrecord < from_tensor_slices"},
+      {over(reader(4), {"map"}), Off, ShardBy::Nothing, "map < tfrecord < from_tensor_slices"},
+      {over(reader(4), {"scan"}), Auto, ShardBy::Rows, "scan < tfrecord < from_tensor_slices"},
       // shuffles move behind the shard
       {over(source("list_files"), {"shuffle", "map", "reading_flat_map"}), Auto, ShardBy::Files,
        "flat_map < shuffle < shard(3, 1) < map < list_files"},
       // a function over a function of a list: its elements are shared out
       {over(source("list_files"), {"reading_flat_map", "map", "interleave"}), Auto, ShardBy::Files,
        "interleave < map < shard(3, 1) < flat_map < list_files"},
-      {over(reader(4), {"window", "flat_map"}), Auto, ShardBy::Files, "flat_map < window < shard(3, 1) < tfrecord"},
+      {over(reader(4), {"window", "flat_map"}), Auto, ShardBy::Files,
+       "flat_map < window < shard(3, 1) < tfrecord < from_tensor_slices"},
       {over(source("range"), {"flat_map", "interleave"}), Auto, ShardBy::Rows, "interleave < flat_map < range"},
       // assertions go where AUTO or FILE look, and stay under DATA
-      {over(reader(4), {"assert_cardinality"}), Auto, ShardBy::Files, "tfrecord(3, 1)"},
+      {over(reader(4), {"assert_cardinality"}), Auto, ShardBy::Files, "tfrecord < shard(3, 1) < from_tensor_slices"},
       {over(source("range"), {"assert_cardinality"}), Auto, ShardBy::Rows, "range"},
       {over(source("range"), {"assert_cardinality"}), Data, ShardBy::Rows, "assert_cardinality < range"},
       // every input has files, or none is touched
-      {joined("zip", reader(4), reader(5)), Auto, ShardBy::Files, "zip < (tfrecord(3, 1), tfrecord(3, 1))"},
-      {joined("zip", reader(4), source("range")), Auto, ShardBy::Rows, "zip < (tfrecord, range)"},
+      {joined("zip", reader(4), reader(5)), Auto, ShardBy::Files,
+       "zip < (tfrecord < shard(3, 1) < from_tensor_slices, tfrecord < shard(3, 1) < from_tensor_slices)"},
+      {joined("zip", reader(4), source("range")), Auto, ShardBy::Rows, "zip < (tfrecord < from_tensor_slices, range)"},
   };
   for (const Row& row : kTable) {
     const ShardPlan plan = plan_shards(row.pipeline, row.policy, kThree);

@@ -3,6 +3,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/distribute/shard_plan.h"
 #include "lockstep/data/stages/order.h"
 
 namespace lockstep::data {
@@ -219,11 +220,7 @@ IteratorPtr SkipStage::make_iterator(const IterationContext& context) const {
 
 ShardStage::ShardStage(StagePtr input, std::int64_t shards, std::int64_t index)
     : OrderStage({std::move(input)}), shards_(shards), index_(index) {
-  if (shards_ == kShardHint && index_ == kShardHint) return;
-  if (shards_ < 1 || index_ < 0 || index_ >= shards_)
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("shard needs at least 1 shard and an index from 0 to the number of shards - 1"),
-                           .where = str("shard(", shards_, ", ", index_, ")")});
+  if (!is_hint()) check_shard(shards_, index_);
 }
 std::string ShardStage::describe() const {
   return is_hint() ? "shard(by AutoShardPolicy::Hint)" : str("shard(", shards_, ", ", index_, ")");

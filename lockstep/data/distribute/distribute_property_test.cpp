@@ -1,0 +1,328 @@
+// Random pipelines over random clusters against a plain reference: no row is lost or repeated, replica k gets the same
+// rows whatever the workers, and every position can be saved and resumed.
+#include <ATen/core/TensorBody.h>
+#include <ATen/ops/add.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <random>
+
+#include "lockstep/base/text.h"
+#include "lockstep/data/distribute/describe.h"
+#include "lockstep/data/distribute/distributed_input.h"
+#include "lockstep/data/stages/batch.h"
+#include "lockstep/data/stages/filter.h"
+#include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/sources.h"
+
+namespace lockstep::data {
+namespace {
+
+using Rows = std::vector<std::int64_t>;
+using Step = std::vector<Rows>;  // one list of rows per replica
+using Steps = std::vector<Step>;
+
+Rows rows_in(const Element& element) {
+  const at::Tensor& tensor = element.tensor(0);
+  Rows rows;
+  for (std::int64_t i = 0; i < tensor.size(0); ++i) rows.push_back(tensor[i].item().toLong());
+  return rows;
+}
+
+struct RandomPipeline {
+  StagePtr dataset;
+  AutoShardPolicy policy;
+  std::string text;
+};
+
+class PipelineMaker {
+ public:
+  explicit PipelineMaker(unsigned seed) : random_(seed) {}
+
+  RandomPipeline make() {
+    StagePtr stage = make_range(0, chance(8) ? 0 : below(60));
+    for (int stages = below(3); stages > 0; --stages) stage = row_stage(stage);
+    stage = std::make_shared<BatchStage>(stage, 1 + below(12), BatchOptions{.drop_remainder = chance(4)});
+    for (int stages = below(3); stages > 0; --stages) stage = batch_stage(stage);
+    const AutoShardPolicy policies[] = {AutoShardPolicy::Auto, AutoShardPolicy::Data, AutoShardPolicy::Off};
+    const AutoShardPolicy policy = policies[below(3)];
+    stage = std::make_shared<OptionsStage>(stage, DatasetOptions{policy});
+    return {stage, policy, str(lockstep::to_string(policy), "\n", print_tree(*stage))};
+  }
+  int below(int bound) { return static_cast<int>(random_() % static_cast<unsigned>(bound)); }
+  bool chance(int of) { return below(of) == 0; }
+
+ private:
+  StagePtr row_stage(const StagePtr& input) {
+    switch (below(6)) {
+      case 0: return std::make_shared<ShuffleStage>(input, 1 + below(20), ShuffleOptions{.seed = random_()});
+      case 1: return std::make_shared<ShuffleStage>(input, 1 + below(20));
+      case 2:
+        return std::make_shared<MapStage>(
+            input, [](Element& element) { element = Element::of(element.tensor(0).add(1000)); },
+            ElementSpec::unknown(1), MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
+      case 3:
+        return std::make_shared<FilterStage>(
+            input, [](const Element& element) { return element.tensor(0).item().toLong() % 3 != 0; });
+      case 4: return std::make_shared<RepeatStage>(input, 1 + below(3));
+      default: return std::make_shared<SkipStage>(input, below(7));
+    }
+  }
+  StagePtr batch_stage(const StagePtr& input) {
+    switch (below(5)) {
+      case 0: return std::make_shared<RepeatStage>(input, 1 + below(3));
+      case 1: return std::make_shared<ShuffleStage>(input, 1 + below(4));
+      case 2: return std::make_shared<TakeStage>(input, below(9));
+      case 3: return std::make_shared<SkipStage>(input, below(3));
+      default:
+        return std::make_shared<MapStage>(  // hides the size of the batches
+            input, [](Element&) {}, ElementSpec::unknown(1),
+            MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
+    }
+  }
+
+  std::mt19937 random_;
+};
+
+const IterationContext kContext{.job_seed = 42, .epoch = 3};
+
+std::vector<Rows> batches_of(const StagePtr& dataset) {
+  std::vector<Rows> batches;
+  PipelineIterator iterator(dataset, kContext);
+  Element element;
+  while (iterator.next(element)) batches.push_back(rows_in(element));
+  return batches;
+}
+
+/// What the replicas of one worker get, written down as plainly as possible.
+Steps reference_steps(const std::vector<Rows>& batches, const InputPlan& plan) {
+  const auto replicas = static_cast<std::size_t>(plan.cluster.replicas());
+  std::vector<Rows> pieces;
+  if (plan.split.rule == SplitRule::None) {
+    pieces = batches;
+  } else if (plan.split.rule == SplitRule::CeilSplit) {
+    for (const Rows& batch : batches) {
+      const std::size_t interval = (batch.size() + replicas - 1) / replicas;
+      for (std::size_t k = 0; k < replicas; ++k) {
+        const std::size_t begin = std::min(k * interval, batch.size()), end = std::min(begin + interval, batch.size());
+        pieces.emplace_back(batch.begin() + static_cast<std::ptrdiff_t>(begin),
+                            batch.begin() + static_cast<std::ptrdiff_t>(end));
+      }
+    }
+  } else {
+    Rows stream;
+    for (const Rows& batch : batches) stream.insert(stream.end(), batch.begin(), batch.end());
+    std::size_t next = 0;
+    for (std::size_t k = 0;; k = (k + 1) % replicas) {
+      const auto size = static_cast<std::size_t>(plan.global_batch_size) / replicas +
+                        (k < static_cast<std::size_t>(plan.global_batch_size) % replicas ? 1 : 0);
+      if (size > 0 && next == stream.size()) break;
+      const std::size_t end = std::min(next + size, stream.size());
+      pieces.emplace_back(stream.begin() + static_cast<std::ptrdiff_t>(next),
+                          stream.begin() + static_cast<std::ptrdiff_t>(end));
+      const bool is_short = end - next < size;
+      next = end;
+      if (is_short) break;
+    }
+  }
+  Steps steps;
+  for (std::size_t begin = 0; begin < pieces.size(); begin += replicas) {
+    if (begin + replicas > pieces.size() && !plan.partial_steps) break;
+    Step step(replicas);
+    for (std::size_t k = 0; k < replicas && begin + k < pieces.size(); ++k) step[k] = pieces[begin + k];
+    steps.push_back(step);
+  }
+  return steps;
+}
+
+std::shared_ptr<const DistributedInput> input_of(const InputPlan& plan, int buffer) {
+  DistributedInput input = distributed_by_plan(plan);
+  input.buffer_size = buffer;
+  input.job_seed = kContext.job_seed;
+  input.passes->store(kContext.epoch);
+  return std::make_shared<const DistributedInput>(std::move(input));
+}
+
+Steps read_all(DistributedCursor& cursor) {
+  Steps steps;
+  while (const auto values = cursor.next()) {
+    Step step;
+    for (const Element& value : *values) step.push_back(rows_in(value));
+    steps.push_back(step);
+  }
+  return steps;
+}
+
+/// The steps of a worker out of the steps of all replicas.
+Steps of_worker(const Steps& all, const ClusterShape& cluster, std::size_t from = 0) {
+  Steps own;
+  for (std::size_t s = from; s < all.size(); ++s) {
+    const auto begin = all[s].begin() + cluster.worker * cluster.replicas_per_worker;
+    own.emplace_back(begin, begin + cluster.replicas_per_worker);
+  }
+  return own;
+}
+
+TEST(DistributeProperty, ByReplicaGivesReplicaKTheSameRowsWhateverTheWorkers) {
+  PipelineMaker maker(1);
+  int balanced = 0, pushed_down = 0;
+  for (int round = 0; round < 150; ++round) {
+    const RandomPipeline pipeline = maker.make();
+    const int replicas = 1 + maker.below(6);
+    const auto batches = batches_of(pipeline.dataset);
+    const InputPlan whole = plan_input(pipeline.dataset, pipeline.policy, Assignment::ByReplica, {1, replicas, 0});
+    const Steps expected = reference_steps(batches, whole);
+    for (int workers = 1; workers <= replicas; ++workers) {
+      if (replicas % workers != 0) continue;
+      for (int worker = 0; worker < workers; ++worker) {
+        const ClusterShape cluster{workers, replicas / workers, worker};
+        const InputPlan plan = plan_input(pipeline.dataset, pipeline.policy, Assignment::ByReplica, cluster);
+        balanced += plan.split.rule == SplitRule::BalancedStream;
+        pushed_down += plan.split.batch && workers > 1;
+        DistributedCursor cursor(input_of(plan, maker.below(3)));
+        ASSERT_EQ(read_all(cursor), of_worker(expected, cluster)) << to_string(plan) << pipeline.text;
+      }
+    }
+  }
+  EXPECT_GT(balanced, 20);
+  EXPECT_GT(pushed_down, 20);
+}
+
+TEST(DistributeProperty, PositionsCanBeResumedOnAnyNumberOfWorkers) {
+  PipelineMaker maker(2);
+  for (int round = 0; round < 40; ++round) {
+    const RandomPipeline pipeline = maker.make();
+    const int replicas = 1 + maker.below(4);
+    std::vector<ClusterShape> shapes;
+    for (int workers = 1; workers <= replicas; ++workers) {
+      for (int w = 0; replicas % workers == 0 && w < workers; ++w) shapes.push_back({workers, replicas / workers, w});
+    }
+    const auto input = [&](const ClusterShape& shape) {
+      return input_of(plan_input(pipeline.dataset, pipeline.policy, Assignment::ByReplica, shape), 1);
+    };
+    DistributedCursor whole(input({1, replicas, 0}));
+    const Steps all = read_all(whole);
+    for (std::size_t taken = 0; taken <= all.size(); ++taken) {
+      const ClusterShape& from = shapes[taken % shapes.size()];
+      DistributedCursor before(input(from));
+      for (std::size_t i = 0; i < taken; ++i) ASSERT_TRUE(before.next());
+      const IteratorState state = IteratorState::parse(before.save().serialize());
+      for (const ClusterShape& to : shapes) {
+        DistributedCursor after(input(to), state);
+        ASSERT_EQ(read_all(after), of_worker(all, to, taken)) << "after step " << taken << "\n" << pipeline.text;
+      }
+    }
+  }
+}
+
+std::map<std::int64_t, int> counted_rows(const std::vector<Rows>& lists) {
+  std::map<std::int64_t, int> counts;
+  for (const Rows& rows : lists) {
+    for (const std::int64_t row : rows) ++counts[row];
+  }
+  return counts;
+}
+
+TEST(DistributeProperty, TensorFlowsAssignmentLosesAndRepeatsNoRow) {
+  PipelineMaker maker(3);
+  for (int round = 0; round < 150; ++round) {
+    const RandomPipeline pipeline = maker.make();
+    const int workers = 1 + maker.below(4), replicas = 1 + maker.below(3);
+    const auto whole = counted_rows(batches_of(pipeline.dataset));
+    std::vector<Rows> of_all;
+    bool partial = true, off = pipeline.policy == AutoShardPolicy::Off;
+    for (int worker = 0; worker < workers; ++worker) {
+      const InputPlan plan =
+          plan_input(pipeline.dataset, pipeline.policy, Assignment::TensorFlow, {workers, replicas, worker});
+      partial = plan.partial_steps;
+      auto source = plan.make_source(kContext);
+      std::vector<Rows> mine;
+      while (true) {
+        const InputStep step = source->next();
+        if (step.local_values() == 0) break;
+        for (const auto& element : step.elements) {
+          if (element) mine.push_back(rows_in(*element));
+        }
+      }
+      if (off) {
+        EXPECT_EQ(counted_rows(mine), whole) << "worker " << worker << " of " << workers << '\n' << pipeline.text;
+      }
+      of_all.insert(of_all.end(), mine.begin(), mine.end());
+
+      // Every position can be resumed.
+      const std::size_t skip = mine.empty() ? 0
+                                            : static_cast<std::size_t>(maker.below(static_cast<int>(mine.size()))) /
+                                                  static_cast<std::size_t>(replicas);
+      auto resumed = plan.make_source(kContext);
+      resumed->seek(static_cast<std::int64_t>(skip));
+      std::vector<Rows> rest;
+      while (true) {
+        const InputStep step = resumed->next();
+        if (step.local_values() == 0) break;
+        for (const auto& element : step.elements) {
+          if (element) rest.push_back(rows_in(*element));
+        }
+      }
+      const auto from =
+          mine.begin() + static_cast<std::ptrdiff_t>(std::min(skip * static_cast<std::size_t>(replicas), mine.size()));
+      EXPECT_EQ(rest, std::vector<Rows>(from, mine.end())) << pipeline.text;
+    }
+    if (!off) {
+      EXPECT_EQ(counted_rows(of_all), whole) << workers << 'x' << replicas << '\n' << pipeline.text;
+    }
+    EXPECT_TRUE(partial || workers == 1);
+  }
+}
+
+TEST(DistributeProperty, PlansTellTheRowsOfEachWorker) {
+  for (const auto rule : {SplitRule::CeilSplit, SplitRule::BalancedStream}) {
+    for (const bool drop : {false, true}) {
+      for (std::int64_t rows = 0; rows < 40; rows += 7) {
+        const StagePtr dataset = std::make_shared<OptionsStage>(
+            std::make_shared<BatchStage>(make_range(0, rows), 10, BatchOptions{.drop_remainder = drop}),
+            DatasetOptions{rule == SplitRule::CeilSplit ? AutoShardPolicy::Data : AutoShardPolicy::Off});
+        for (int worker = 0; worker < 3; ++worker) {
+          const ClusterShape cluster{3, 2, worker};
+          const InputPlan plan = plan_input(dataset, policy_of(*dataset), Assignment::ByReplica, cluster);
+          ASSERT_EQ(plan.split.rule, rule);
+          DistributedCursor cursor(input_of(plan, 0));
+          std::int64_t count = 0;
+          for (const Step& step : read_all(cursor)) {
+            for (const Rows& mine : step) count += std::ssize(mine);
+          }
+          EXPECT_EQ(rows_of_worker(rows, 10, drop, rule, cluster, Assignment::ByReplica), count) << rows;
+          EXPECT_NE(to_string(plan).find(str("worker ", worker, " of 3: pieces ", 2 * worker, ",", 2 * worker + 1,
+                                             " of every step's 6 (ByReplica), ", count, " rows")),
+                    std::string::npos)
+              << to_string(plan);
+        }
+      }
+    }
+  }
+}
+
+TEST(InputPlan, WarnsOnceWhenRowsAreSharedInsteadOfFiles) {
+  const StagePtr dataset = std::make_shared<BatchStage>(make_range(0, 40), 8);
+  const auto plan = [&](AutoShardPolicy policy, Assignment assignment, int workers) {
+    return fallback_warning(plan_input(dataset, policy, assignment, {workers, 1, 0}));
+  };
+  const auto warning = plan(AutoShardPolicy::Auto, Assignment::TensorFlow, 3);
+  ASSERT_TRUE(warning);
+  for (const char* part : {"range", "distribute_from_function", "3 workers"}) {
+    EXPECT_NE(warning->find(part), std::string::npos) << *warning;
+  }
+  EXPECT_FALSE(plan(AutoShardPolicy::Data, Assignment::TensorFlow, 3));
+  EXPECT_FALSE(plan(AutoShardPolicy::Auto, Assignment::TensorFlow, 1));
+  EXPECT_FALSE(plan(AutoShardPolicy::Auto, Assignment::ByReplica, 3));
+}
+
+TEST(InputPlan, WritesThousands) {
+  EXPECT_EQ(with_thousands(4096), "4,096");
+  EXPECT_EQ(with_thousands(999), "999");
+  EXPECT_EQ(with_thousands(1234567), "1,234,567");
+  EXPECT_EQ(with_thousands(-123), "-123");
+}
+
+}  // namespace
+}  // namespace lockstep::data
