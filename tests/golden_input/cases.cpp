@@ -1,0 +1,152 @@
+#include "tests/golden_input/cases.h"
+
+#include <cctype>
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <stdexcept>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::golden_input {
+namespace {
+
+/// The kind of error that stands for TensorFlow's.
+std::string kind_of(const std::string& error) {
+  static const std::map<std::string, std::string> kKinds = {
+      {"ValueError", "INVALID_ARGUMENT"},
+      {"TypeError", "INVALID_ARGUMENT"},
+      {"IndexError", "INVALID_ARGUMENT"},
+      {"AssertionError", "INVALID_ARGUMENT"},
+      {"KeyError", "INVALID_ARGUMENT"},
+      {"AttributeError", "INVALID_ARGUMENT"},
+      {"InvalidArgument", "INVALID_ARGUMENT"},
+      {"InvalidArgumentError", "INVALID_ARGUMENT"},
+      {"FailedPrecondition", "FAILED_PRECONDITION"},
+      {"RuntimeError", "FAILED_PRECONDITION"},
+      {"FailedPreconditionError", "FAILED_PRECONDITION"},
+      {"NotFound", "NOT_FOUND"},
+      {"NotFoundError", "NOT_FOUND"},
+      {"NotImplementedError", "UNIMPLEMENTED"},
+      {"Unimplemented", "UNIMPLEMENTED"},
+      {"OutOfRange", "OUT_OF_RANGE"},
+      {"OutOfRangeError", "OUT_OF_RANGE"},
+      {"StopIteration", "OUT_OF_RANGE"},
+      {"DataLoss", "DATA_LOSS"},
+  };
+  const auto found = kKinds.find(error);
+  if (found == kKinds.end()) golden::unknown_value("kind of error", error);
+  return found->second;
+}
+
+/// Leaves of a value in the order in which they are visited: parts of a tuple, those of a dict by key.
+void flatten(const json& value, std::vector<json>& leaves) {
+  if (value.is_object() && value.contains("tuple")) {
+    for (const json& part : value["tuple"]) flatten(part, leaves);
+  } else if (value.is_object() && value.contains("dict")) {
+    for (const auto& [key, part] : value["dict"].items()) flatten(part, leaves);
+  } else {
+    leaves.push_back(value);
+  }
+}
+
+bool is_structure(const json& value) {
+  return value.is_object() && (value.contains("tuple") || value.contains("dict"));
+}
+
+std::string brief(const json& value) {
+  const std::string text = value.dump();
+  return text.size() < 300 ? text : text.substr(0, 300) + "...";
+}
+
+}  // namespace
+
+std::filesystem::path input_file() {
+  if (const char* folder = std::getenv("LOCKSTEP_GOLDEN_DIR")) return std::filesystem::path(folder) / "input.json";
+  return std::filesystem::path(LOCKSTEP_TEST_DATA_DIR) / "golden" / "input.json";
+}
+
+std::vector<Case> read_cases(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  if (!in) throw std::runtime_error("cannot read " + file.string());
+  std::vector<Case> cases;
+  for (json& data : json::parse(in)) {
+    for (const char* key : {"id", "area", "expect"}) {
+      if (!data.contains(key)) throw std::runtime_error(file.string() + ": a case has no " + key + ": " + data.dump());
+    }
+    cases.push_back({std::move(data)});
+  }
+  if (cases.empty()) throw std::runtime_error(file.string() + " has no cases");
+  return cases;
+}
+
+std::vector<std::string> test_names(const std::vector<Case>& cases) {
+  std::vector<std::string> names;
+  std::map<std::string, int> uses;
+  for (const Case& given : cases) {
+    std::string name = given.id();
+    for (char& c : name) {
+      if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+    }
+    if (const int before = uses[name]++) name += "__" + std::to_string(before + 1);
+    names.push_back(std::move(name));
+  }
+  return names;
+}
+
+bool is_input_area(const std::string& area) {
+  for (const char* mine : {"distribute_dataset", "from_function", "rebatch_sizes", "rebatch", "legacy_rebatch",
+                           "compute_batch_size", "shard", "numpy", "iterator", "input_context"}) {
+    if (area == mine) return true;
+  }
+  return false;
+}
+
+std::string difference(const json& expected, const json& got, const std::string& path) {
+  const auto differs = [&](const std::string& what) {
+    return str(path.empty() ? "the result" : path, ": ", what, ": expected ", brief(expected), ", got ", brief(got));
+  };
+  if (is_structure(expected) || is_structure(got)) {
+    std::vector<json> wanted, found;
+    flatten(expected, wanted);
+    flatten(got, found);
+    if (wanted.size() != found.size()) return differs("another number of components");
+    for (std::size_t i = 0; i < wanted.size(); ++i) {
+      if (auto text = difference(wanted[i], found[i], str(path, " component ", i)); !text.empty()) return text;
+    }
+    return "";
+  }
+  if (expected.is_object()) {
+    if (!got.is_object()) return differs("another kind of value");
+    for (const auto& [key, value] : expected.items()) {
+      if (key == "fragment") continue;
+      if (!got.contains(key)) return differs("no \"" + key + "\"");
+      if (key == "error") {
+        if (got[key] != kind_of(value)) return differs("another error");
+        continue;
+      }
+      if (auto text = difference(value, got[key], path + "/" + key); !text.empty()) return text;
+    }
+    if (got.contains("error") && !expected.contains("error")) return differs("an error");
+    return "";
+  }
+  if (expected.is_array()) {
+    if (!got.is_array()) return differs("no list");
+    if (expected.size() != got.size()) return differs("another length");
+    for (std::size_t i = 0; i < expected.size(); ++i) {
+      if (auto text = difference(expected[i], got[i], str(path, "[", i, "]")); !text.empty()) return text;
+    }
+    return "";
+  }
+  if (expected.is_number_float() || got.is_number_float()) {
+    if (!expected.is_number() || !got.is_number()) return differs("no number");
+    const double a = expected.get<double>(), b = got.get<double>();
+    const bool equal =
+        a == b || std::abs(a - b) <= 1e-5 * std::max(std::abs(a), std::abs(b)) || (std::isnan(a) && std::isnan(b));
+    return equal ? "" : differs("another number");
+  }
+  return expected == got ? "" : differs("another value");
+}
+
+}  // namespace lockstep::golden_input

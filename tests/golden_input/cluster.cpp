@@ -1,0 +1,98 @@
+#include "tests/golden_input/cluster.h"
+
+#include <chrono>
+#include <condition_variable>
+#include <mutex>
+#include <stdexcept>
+#include <thread>
+
+#include "tests/golden_input/values.h"
+
+namespace lockstep::golden_input {
+namespace {
+
+/// Adds up what the workers bring to each step. A worker that has left brings nothing.
+class Meeting {
+ public:
+  explicit Meeting(std::size_t workers) : present_(workers) {}
+
+  std::int64_t total(std::int64_t value) {
+    std::unique_lock lock(mutex_);
+    sum_ += value;
+    const std::uint64_t mine = round_;
+    if (++arrived_ == present_) {
+      finish();
+    } else if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return round_ != mine; })) {
+      throw std::runtime_error("a worker did not come to the meeting within 60 s");
+    }
+    return result_;
+  }
+
+  void leave() {
+    const std::lock_guard lock(mutex_);
+    --present_;
+    if (present_ > 0 && arrived_ == present_) finish();
+  }
+
+ private:
+  void finish() {
+    result_ = sum_;
+    sum_ = 0;
+    arrived_ = 0;
+    ++round_;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::size_t present_;
+  std::size_t arrived_ = 0;
+  std::uint64_t round_ = 0;
+  std::int64_t sum_ = 0, result_ = 0;
+};
+
+class MeetingAgreement final : public data::EndOfDataAgreement {
+ public:
+  explicit MeetingAgreement(std::shared_ptr<Meeting> meeting) : meeting_(std::move(meeting)) {}
+  std::int64_t total(std::int64_t local_values) override { return meeting_->total(local_values); }
+
+ private:
+  std::shared_ptr<Meeting> meeting_;
+};
+
+WorkerRun run_worker(data::DistributedInput input, std::optional<int> max_steps) {
+  WorkerRun run;
+  try {
+    data::DistributedCursor cursor(std::make_shared<const data::DistributedInput>(std::move(input)));
+    while (!max_steps || std::ssize(run.steps) < *max_steps) {
+      const auto values = cursor.next();
+      if (!values) break;
+      json step = json::array();
+      for (const data::Element& value : *values) step.push_back(write(value));
+      run.steps.push_back(std::move(step));
+    }
+  } catch (...) {
+    run.error = current_error();
+  }
+  return run;
+}
+
+}  // namespace
+
+std::vector<WorkerRun> run_workers(const std::vector<data::DistributedInput>& inputs, std::optional<int> max_steps) {
+  const auto meeting = std::make_shared<Meeting>(inputs.size());
+  std::vector<WorkerRun> runs(inputs.size());
+  std::vector<std::thread> workers;
+  for (std::size_t w = 0; w < inputs.size(); ++w) {
+    workers.emplace_back([&, w] {
+      data::DistributedInput input = inputs[w];
+      if (input.agreement) input.agreement = std::make_shared<MeetingAgreement>(meeting);
+      runs[w] = run_worker(std::move(input), max_steps);
+      meeting->leave();
+    });
+  }
+  for (std::thread& worker : workers) worker.join();
+  return runs;
+}
+
+}  // namespace lockstep::golden_input
