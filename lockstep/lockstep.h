@@ -9,6 +9,7 @@
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
+#include "lockstep/data/files/files.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_module.h"
 #include "lockstep/nn/mirrored_optimizer.h"

@@ -34,6 +34,23 @@ class FileNames {
   StagePtr stage_;
 };
 
+struct ListFilesOptions {
+  bool shuffle = true;                               ///< in another order in every pass
+  std::optional<std::uint64_t> seed = std::nullopt;  ///< of the shuffle; without: as any other shuffle
+};
+
+/// The names of the files that match a pattern, looked up now. NotFound if there are none.
+///
+///     list_files("train-*.tfrecord").interleave([](std::string file) { return TFRecordDataset(file); })
+inline Dataset<std::string> list_files(const std::vector<std::string>& patterns, const ListFilesOptions& options = {}) {
+  const Dataset<std::string> files(make_list_files_stage(patterns));
+  if (!options.shuffle) return files;
+  return files.shuffle(files.cardinality().value(), {.seed = options.seed});
+}
+inline Dataset<std::string> list_files(const std::string& pattern, const ListFilesOptions& options = {}) {
+  return list_files(std::vector<std::string>{pattern}, options);
+}
+
 /// The records of TFRecord files, as bytes.
 ///
 ///     auto records = TFRecordDataset(matching_files({"train-*.tfrecord.gz"}), {.compression = Compression::Gzip});

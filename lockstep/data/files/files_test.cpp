@@ -3,6 +3,8 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -141,6 +143,60 @@ TEST_F(Records, OfAMissingFileAreOneError) {
   auto it = TFRecordDataset(files).iterate();
   EXPECT_EQ(it.skip(6), 6) << "the missing file counts as one";
   EXPECT_EQ(*it.next(), texts_[5]);
+}
+
+TEST_F(Records, AreTheSameFromListedFiles) {
+  const std::string pattern = folder_.file("part-*");
+  EXPECT_EQ(TFRecordDataset(list_files(pattern, {.shuffle = false})).to_vector(), texts_);
+  EXPECT_EQ(list_files(pattern, {.shuffle = false}).stage()->kind(), "list_files");
+  EXPECT_EQ(list_files(pattern).cardinality(), Cardinality(3));
+  const auto seeded = [&] { return list_files(pattern, {.seed = 5}); };
+  EXPECT_EQ(seeded().to_vector(), seeded().to_vector());
+  auto shuffled = seeded().to_vector();
+  std::ranges::sort(shuffled);
+  EXPECT_EQ(shuffled, files_);
+  EXPECT_THROW(list_files(folder_.file("none-*")), NotFound);
+}
+
+TEST_F(Records, ResumeWithinWholePipelines) {
+  const auto pipeline = [&](int parallel_calls) {
+    return list_files(folder_.file("part-*"), {.seed = 3})
+        .interleave([](const std::string& file) { return TFRecordDataset(file); },
+                    {.cycle_length = 2, .parallel_calls = parallel_calls})
+        .shuffle(4, {.seed = 1})
+        .repeat(2)
+        .batch(5)
+        .prefetch(2);
+  };
+  for (const int parallel_calls : {0, 2}) {
+    const auto dataset = pipeline(parallel_calls);
+    std::vector<Strings> whole;
+    std::vector<IteratorState> states;
+    auto it = dataset.iterate();
+    for (;;) {
+      states.push_back(it.save());
+      auto batch = it.next();
+      if (!batch) break;
+      whole.push_back(std::move(*batch));
+    }
+    ASSERT_EQ(whole.size(), 5u);
+    for (std::size_t at = 0; at < states.size(); ++at) {
+      auto resumed = dataset.resume(states[at]);
+      for (std::size_t i = at; i < whole.size(); ++i) {
+        const auto batch = resumed.next();
+        ASSERT_TRUE(batch) << at;
+        EXPECT_EQ(*batch, whole[i]) << "from " << at << ", batch " << i;
+      }
+      EXPECT_FALSE(resumed.next());
+    }
+  }
+}
+
+TEST_F(Records, ThatAreDamagedCanBeLeftOutByAStage) {
+  std::string bytes = file_content(files_[0]);
+  bytes[14] ^= 1;
+  folder_.file("part-0", bytes);
+  EXPECT_EQ(TFRecordDataset(files_).ignore_errors().to_vector(), Texts(texts_.begin() + 1, texts_.end()));
 }
 
 TEST(TextLineDataset, ReadsLinesOfAllFiles) {

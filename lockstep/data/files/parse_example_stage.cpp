@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/one_to_one.h"
 
 namespace lockstep::data {
 namespace {
@@ -139,11 +140,11 @@ class Parsing {
   std::vector<std::int64_t> shape_;
 };
 
-class ParseIterator final : public ElementIterator {
+class ParseIterator final : public OneToOneIterator {
  public:
   ParseIterator(IteratorPtr input, std::shared_ptr<const ExampleParser> parser, std::vector<std::size_t> order,
                 bool batched, SkeletonPtr skeleton, std::string where)
-      : input_(std::move(input)),
+      : OneToOneIterator(std::move(input)),
         order_(std::move(order)),
         parsing_(std::move(parser), order_),
         batched_(batched),
@@ -170,17 +171,12 @@ class ParseIterator final : public ElementIterator {
     return true;
   }
 
-  std::int64_t skip(std::int64_t count) override { return input_->skip(count); }
-  void locate(std::int64_t consumed, Position& position) const override { input_->locate(consumed, position); }
-  void restore(Position& position) override { input_->restore(position); }
-
  private:
   [[noreturn]] void wrong_input(const char* wanted) const {
     throw InvalidArgument(errors::kStructure, {.what = str("parse_example takes ", wanted, " as byte strings"),
                                                .seen = describe(records_)});
   }
 
-  IteratorPtr input_;
   std::vector<std::size_t> order_;
   Parsing parsing_;
   bool batched_;

@@ -57,6 +57,9 @@ class LOCKSTEP_EXPORT FileReaderStage final : public Stage {
   ElementSpec spec_;
 };
 
+/// Names of files, in any order that a stage above wants.
+LOCKSTEP_EXPORT StagePtr make_list_files_stage(const std::vector<std::string>& patterns);
+
 LOCKSTEP_EXPORT StagePtr make_tfrecord_stage(StagePtr names, const TFRecordOptions& options);
 LOCKSTEP_EXPORT StagePtr make_text_line_stage(StagePtr names, const TextLineOptions& options);
 LOCKSTEP_EXPORT StagePtr make_fixed_length_stage(StagePtr names, const FixedLengthOptions& options);

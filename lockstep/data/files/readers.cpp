@@ -6,6 +6,8 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/files/reader_stage.h"
+#include "lockstep/data/format/list_files.h"
+#include "lockstep/data/stages/sources.h"
 
 // The file formats as sources of a pipeline.
 namespace lockstep::data {
@@ -138,6 +140,13 @@ class CsvFile final : public FileReader {
 };
 
 }  // namespace
+
+StagePtr make_list_files_stage(const std::vector<std::string>& patterns) {
+  const StagePtr slices = make_slices(Element({Component(Strings(matching_files(patterns)))}));
+  std::string detail;
+  for (const std::string& pattern : patterns) detail += (detail.empty() ? "" : ", ") + pattern;
+  return std::make_shared<RowsStage>("list_files", std::move(detail), slices->row_source(), slices->element_spec());
+}
 
 StagePtr make_tfrecord_stage(StagePtr names, const TFRecordOptions& options) {
   return std::make_shared<FileReaderStage>(
