@@ -4,12 +4,15 @@
 #include <ATen/ops/add.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <random>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/describe.h"
 #include "lockstep/data/distribute/distributed_input.h"
+#include "lockstep/data/files/reader_stage.h"
 #include "lockstep/data/stages/batch.h"
 #include "lockstep/data/stages/filter.h"
 #include "lockstep/data/stages/map.h"
@@ -300,6 +303,44 @@ TEST(DistributeProperty, PlansTellTheRowsOfEachWorker) {
       }
     }
   }
+}
+
+TEST(OwnRows, OnlyRowsOfOwnReplicasAreComputed) {
+  for (const bool drop : {false, true}) {
+    for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+      std::int64_t all = 0;
+      for (int worker = 0; worker < 4; ++worker) {
+        const auto computed = std::make_shared<std::atomic<std::int64_t>>(0);
+        const StagePtr rows = std::make_shared<MapStage>(
+            std::make_shared<ShuffleStage>(make_range(0, 70), 20), [computed](Element&) { ++*computed; },
+            ElementSpec::unknown(1), MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
+        const StagePtr dataset = std::make_shared<BatchStage>(rows, 16, BatchOptions{.drop_remainder = drop});
+        const ClusterShape cluster{4, 1, worker};
+        const InputPlan plan = plan_input(dataset, policy, Assignment::ByReplica, cluster);
+        DistributedCursor cursor(input_of(plan, 0));
+        read_all(cursor);
+        EXPECT_EQ(*computed, rows_of_worker(70, 16, drop, plan.split.rule, cluster, Assignment::ByReplica)) << worker;
+        all += *computed;
+      }
+      EXPECT_EQ(all, drop ? 64 : 70);
+    }
+  }
+}
+
+TEST(InputPlan, SaysWhoReadsWhichFiles) {
+  const StagePtr names = make_slices(Element({Strings({"a", "b", "c", "d", "e", "f", "g", "h"})}));
+  const StagePtr dataset = std::make_shared<BatchStage>(make_text_line_stage(names, {}), 96);
+  const InputPlan plan = plan_input(dataset, AutoShardPolicy::Auto, Assignment::TensorFlow, {3, 1, 1});
+  EXPECT_EQ(to_string(plan),
+            "3 workers of 1 replica, batches of 96, balanced stream\n"
+            "worker 0 of 3: files 0,3,6 (FILE)\n"
+            "worker 1 of 3: files 1,4,7 (FILE)\n"
+            "worker 2 of 3: files 2,5 (FILE)\n");
+  EXPECT_THROW(
+      check_enough_for_all(plan_input(dataset, AutoShardPolicy::Auto, Assignment::TensorFlow, {9, 1, 8}).shards),
+      InvalidArgument);
+  EXPECT_NO_THROW(
+      check_enough_for_all(plan_input(dataset, AutoShardPolicy::Auto, Assignment::ByReplica, {9, 1, 8}).shards));
 }
 
 TEST(InputPlan, WarnsOnceWhenRowsAreSharedInsteadOfFiles) {

@@ -3,8 +3,10 @@
 
 #include <unistd.h>
 
+#include <chrono>
 #include <filesystem>
 #include <map>
+#include <thread>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -74,6 +76,35 @@ TEST(Distribute, ReadsAheadAndCanBeDroppedInTheMiddle) {
       for (int i = 0; i < taken; ++i) ASSERT_TRUE(steps.next());
     }
   }
+}
+
+TEST(Distribute, WithParallelStagesCanBeDroppedInTheMiddle) {
+  const auto slow = [](torch::Tensor x) {
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+    return x;
+  };
+  for (const bool ordered : {true, false}) {
+    const auto dataset =
+        range(400).shuffle(50).map(slow, {.parallel_calls = 2, .ordered = ordered}).batch(8).prefetch(2);
+    const auto batches = strategy_of(2).distribute(dataset, {.per_replica_buffer_size = 2});
+    for (int taken = 0; taken < 6; ++taken) {
+      auto steps = batches.iterate();
+      for (int i = 0; i < taken; ++i) ASSERT_TRUE(steps.next());
+    }
+    if (!ordered) {
+      EXPECT_THROW(batches.iterate().save(), FailedPrecondition) << "an unordered map has no exact position";
+    }
+  }
+}
+
+TEST(Distribute, ReshufflesEachPassAndResumesIt) {
+  const auto batches = strategy_of(2).distribute(range(40).shuffle(40).batch(8));
+  const auto first = steps_of(batches);
+  EXPECT_NE(first, steps_of(batches));
+  auto steps = batches.iterate();
+  steps.next();
+  auto resumed = batches.resume(steps.save());
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(rows(steps.get_next()), rows(resumed.get_next()));
 }
 
 TEST(Distribute, EndsWithOutOfRangeOrNothing) {

@@ -208,12 +208,21 @@ class BalancedRows final : public OwnPieces {
       : OwnPieces(pipeline, split, context),
         sizes_(balanced_sizes(split.global_batch_size, {1, replicas_, 0})),
         before_(std::accumulate(sizes_.begin(), sizes_.begin() + first_, std::int64_t{0})),
-        rows_(rows()) {}
+        rows_(rows()) {
+    if (!reads_rows() || !split_.drop_remainder) return;
+    const Cardinality all = batch_stage().input()->cardinality();
+    if (all.is_known()) full_batches_ = all.value() / split_.global_batch_size;
+  }
 
-  void seek(std::int64_t steps) override { rows_->seek(steps * split_.global_batch_size); }
+  void seek(std::int64_t steps) override {
+    rows_->seek(steps * split_.global_batch_size);
+    step_ = steps;
+  }
 
  protected:
   InputStep read_step() override {
+    if (full_batches_ && step_ >= *full_batches_) return end();
+    ++step_;
     std::int64_t found = rows_->skip(before_);
     std::vector<Element> own(own_);
     std::int64_t wanted = before_;
@@ -240,6 +249,8 @@ class BalancedRows final : public OwnPieces {
   std::vector<std::int64_t> sizes_;  ///< of all replicas
   std::int64_t before_;              ///< rows of a step for the replicas of earlier workers
   std::unique_ptr<RowStream> rows_;
+  std::optional<std::int64_t> full_batches_;  ///< where a short last batch is left out and known of beforehand
+  std::int64_t step_ = 0;
 };
 
 }  // namespace
