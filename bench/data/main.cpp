@@ -1,4 +1,4 @@
-// usage: lockstep_data_bench [rows] [rounds]
+// usage: lockstep_data_bench [rows] [rounds] [part of a name, such as lockstep/mapped]
 // One JSON line per round and pipeline: the best of three passes, as the peers measure it.
 
 #include <ATen/ops/rand.h>
@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <string>
 
 #include "pipelines.h"
 
@@ -32,6 +33,7 @@ double best_rate(const lockstep::bench::Pipeline& pipeline, std::int64_t rows) {
 int main(int argc, char** argv) {
   const std::int64_t rows = argc > 1 ? std::atoll(argv[1]) : 60'000;
   const int rounds = argc > 2 ? std::atoi(argv[2]) : 1;
+  const std::string wanted = argc > 3 ? argv[3] : "";
   const lockstep::bench::Images images{at::rand({rows, 784}), at::randint(0, 10, {rows}, at::kLong)};
   std::string folder = (std::filesystem::temp_directory_path() / "lockstep_data_bench.XXXXXX").string();
   if (mkdtemp(folder.data()) == nullptr) return 1;
@@ -39,6 +41,7 @@ int main(int argc, char** argv) {
   for (auto& peer : lockstep::bench::torch_data_pipelines(images)) pipelines.push_back(std::move(peer));
   for (int round = 0; round < rounds; ++round) {
     for (const auto& pipeline : pipelines) {
+      if ((pipeline.who + "/" + pipeline.name).find(wanted) == std::string::npos) continue;
       std::printf("{\"peer\": \"%s\", \"pipeline\": \"%s\", \"rows_per_s\": %.0f}\n", pipeline.who.c_str(),
                   pipeline.name.c_str(), best_rate(pipeline, rows));
       std::fflush(stdout);

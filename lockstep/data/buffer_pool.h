@@ -15,7 +15,7 @@ namespace lockstep::data {
 class LOCKSTEP_EXPORT BufferPool {
  public:
   /// `limit`: how many buffers are remembered; more may be in use, they are then freed as any tensor.
-  explicit BufferPool(std::size_t limit = 16) : limit_(limit) {}
+  explicit BufferPool(std::size_t limit = 64) : limit_(limit) {}
 
   /// A contiguous CPU tensor with unspecified contents that shares memory with no other tensor.
   at::Tensor take(at::IntArrayRef shape, at::ScalarType dtype);

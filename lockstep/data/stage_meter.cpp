@@ -63,7 +63,7 @@ bool has_own_threads(const StageCounters& stage) { return stage.kind == "prefetc
 std::string hint_for(const StageReport& report, const std::vector<std::shared_ptr<StageCounters>>& counters) {
   if (report.stages.empty() || report.seconds <= 0) return "nothing was read";
   const double waiting = report.stages.front().waiting_s;
-  if (waiting < 0.05 * report.seconds)
+  if (waiting < 0.1 * report.seconds)
     return str("the pipeline keeps up: its reader waited ", static_cast<int>(100 * waiting / report.seconds),
                " % of the time");
   std::size_t slowest = 0;

@@ -230,6 +230,29 @@ TEST(Stages, ParallelMapsKeepTheOrderWithAnyNumberOfThreads) {
   }
 }
 
+TEST(Stages, BatchesOfParallelMapsAreThoseOfPlainOnes) {
+  const auto picky = [](const at::Tensor& x) {
+    if (x.item<std::int64_t>() == 77) throw std::runtime_error("seven");
+    return at::stack({x, x * 2});
+  };
+  for (const bool rows : {true, false}) {
+    const auto source = rows ? range(200).shuffle(50, {.seed = 1}) : opaque_range(200);
+    for (const std::int64_t size : {1, 7, 64, 500}) {
+      for (const bool drop : {true, false}) {
+        const auto plain = source.map(picky).batch(size, {.drop_remainder = drop}).ignore_errors();
+        const auto parallel = source.map(picky, {.parallel_calls = 3}).batch(size, {.drop_remainder = drop});
+        EXPECT_EQ(rows_of(parallel.ignore_errors()), rows_of(plain)) << size;
+        EXPECT_EQ(rows_of(parallel.prefetch(2).ignore_errors()), rows_of(plain)) << size;
+      }
+    }
+  }
+  const auto ragged = [](const at::Tensor& x) { return at::zeros({x.item<std::int64_t>()}); };
+  EXPECT_THROW(range(5).map(ragged, {.parallel_calls = 2}).batch(4).to_vector(), InvalidArgument);
+  const auto words = [](const at::Tensor& x) { return std::pair{std::to_string(x.item<std::int64_t>()), x}; };
+  const auto batches = range(5).map(words, {.parallel_calls = 2}).batch(3).to_vector();
+  EXPECT_EQ(batches.at(1).first, (Strings{"3", "4"}));
+}
+
 TEST(Stages, WorkersComputeWithoutGradientsOnOneThread) {
   const int before = at::get_num_threads();
   const auto facts =
@@ -368,7 +391,7 @@ TEST(Stages, ReportsNameTheSlowStage) {
 
   const auto fast = std::make_shared<StageMeter>();
   auto reader = range(50).prefetch(2).iterate({.meter = fast});
-  while (reader.next()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (reader.next()) std::this_thread::sleep_for(std::chrono::milliseconds(4));
   EXPECT_TRUE(contains(fast->report().hint, "keeps up")) << to_string(fast->report());
 }
 

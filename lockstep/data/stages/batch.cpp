@@ -4,6 +4,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/row_writer.h"
+#include "lockstep/data/stages/mapped_batch.h"
 
 namespace lockstep::data {
 namespace {
@@ -17,12 +19,10 @@ class StackingIterator final : public ElementIterator {
       : input_(std::move(input)), size_(size), drop_remainder_(drop_remainder), where_(std::move(where)) {}
 
   bool next(Element& element) override {
-    std::vector<Element> rows;
-    rows.reserve(static_cast<std::size_t>(std::min<std::int64_t>(size_, 4096)));
-    Element row;
-    while (static_cast<std::int64_t>(rows.size()) < size_ && input_->next(row)) rows.push_back(std::move(row));
-    if (rows.empty() || (drop_remainder_ && static_cast<std::int64_t>(rows.size()) < size_)) return false;
-    element = stack(std::move(rows), where_);
+    RowWriter writer(pool_, size_, where_);
+    while (writer.size() < size_ && input_->next(row_)) writer.add(row_);
+    if (writer.size() == 0 || (drop_remainder_ && writer.size() < size_)) return false;
+    element = writer.finish();
     return true;
   }
 
@@ -40,6 +40,8 @@ class StackingIterator final : public ElementIterator {
   std::int64_t size_;
   bool drop_remainder_;
   std::string where_;
+  Element row_;
+  BufferPool pool_;
 };
 
 /// Rows of a source in an order that is known as numbers: one gather a batch.
@@ -109,6 +111,9 @@ IteratorPtr BatchStage::make_iterator(const IterationContext& context) const {
   if (auto rows = input()->row_source())
     return std::make_unique<GatheringIterator>(std::move(rows), input()->make_index_iterator(context), batch_size_,
                                                options_.drop_remainder);
+  const auto map = std::dynamic_pointer_cast<const MapStage>(input());
+  if (map && map->options().parallel_calls > 0 && map->options().ordered && !context.meter)
+    return make_mapped_batch_iterator(map, context, batch_size_, options_.drop_remainder, describe());
   return std::make_unique<StackingIterator>(input()->iterate(context), batch_size_, options_.drop_remainder,
                                             describe());
 }

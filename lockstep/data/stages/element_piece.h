@@ -44,22 +44,29 @@ struct ElementPiece {
   }
 };
 
-/// How many elements make a piece: as many as take about 100 microseconds, so that handing over costs little and slow
-/// elements are still shared out one by one.
+/// How many elements make a piece: as many as take some time, so that handing over costs little and slow elements are
+/// still shared out one by one.
 class PieceSize {
  public:
-  static constexpr std::int64_t kMost = 64;
+  /// About 100 microseconds, 64 elements at most.
+  PieceSize() : PieceSize(64, 100'000) {}
+  /// Whole batches if they take 2 milliseconds at most.
+  explicit PieceSize(std::int64_t batch) : PieceSize(batch, 2'000'000) {}
 
   void measured(std::int64_t elements, std::chrono::steady_clock::duration took) {
     if (elements == 0) return;
     const auto nanoseconds = std::chrono::duration_cast<std::chrono::nanoseconds>(took).count() / elements;
-    const std::int64_t fitting = nanoseconds > 0 ? 100'000 / nanoseconds : kMost;
+    const std::int64_t fitting = nanoseconds > 0 ? target_ns_ / nanoseconds : most_;
     // Grows by doubling, so that one lucky measurement of a slow function does no harm.
-    size_.store(std::clamp<std::int64_t>(fitting, 1, std::min<std::int64_t>(kMost, 2 * size_.load())));
+    size_.store(std::clamp<std::int64_t>(fitting, 1, std::min<std::int64_t>(most_, 2 * size_.load())));
   }
   std::int64_t get() const { return size_.load(); }
 
  private:
+  PieceSize(std::int64_t most, std::int64_t target_ns) : most_(most), target_ns_(target_ns) {}
+
+  std::int64_t most_;
+  std::int64_t target_ns_;
   std::atomic<std::int64_t> size_{1};
 };
 

@@ -77,13 +77,19 @@ void MapStage::run(Element& element, std::uint64_t pass_key, std::int64_t row) c
   });
 }
 
+std::uint64_t MapStage::pass_key(const IterationContext& context) const {
+  return mix(options_.seed ? *options_.seed : context.stage_seed(), context.epoch);
+}
+
+IterationContext MapStage::context_below(const IterationContext& context) const {
+  return keyed_ ? context.below(0) : context;
+}
+
 IteratorPtr MapStage::make_iterator(const IterationContext& context) const {
-  const std::uint64_t seed = options_.seed ? *options_.seed : context.stage_seed();
-  const std::uint64_t pass_key = mix(seed, context.epoch);
-  const IterationContext below = keyed_ ? context.below(0) : context;
   auto self = std::static_pointer_cast<const MapStage>(shared_from_this());
-  if (options_.parallel_calls > 0) return make_parallel_map_iterator(std::move(self), context, pass_key, below);
-  return std::make_unique<MapIterator>(std::move(self), input()->iterate(below), pass_key);
+  if (options_.parallel_calls > 0)
+    return make_parallel_map_iterator(std::move(self), context, pass_key(context), context_below(context));
+  return std::make_unique<MapIterator>(std::move(self), input()->iterate(context_below(context)), pass_key(context));
 }
 
 }  // namespace lockstep::data

@@ -44,6 +44,9 @@ class LOCKSTEP_EXPORT MapStage final : public Stage {
   const MapOptions& options() const { return options_; }
   /// Computes one element. An exception gets the stage's name.
   void run(Element& element, std::uint64_t pass_key, std::int64_t row) const;
+  /// What the keys of this pass's rows are made from, and what the input is started with.
+  std::uint64_t pass_key(const IterationContext& context) const;
+  IterationContext context_below(const IterationContext& context) const;
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;
