@@ -115,8 +115,9 @@ StagePtr build_files(const json& source) {
         same);
   }
   if (form == "list_files" || form == "list_files_shuffle1") {
-    StagePtr found =
-        names_stage(names.empty() ? names : matching_files({std::filesystem::path(names[0]).parent_path() / "*"}));
+    StagePtr found = names.empty()
+                         ? names_stage(names)
+                         : make_list_files_stage({(std::filesystem::path(names[0]).parent_path() / "*").string()});
     if (form == "list_files_shuffle1") found = std::make_shared<ShuffleStage>(std::move(found), 1);
     return flat_map(std::move(found));
   }

@@ -81,7 +81,8 @@ class ReadAhead {
       const bool last = error || !item;
       {
         const std::lock_guard lock(mutex_);
-        if (item) items_.push_back(std::move(*item));
+        // In this order: g++ 12 with ThreadSanitizer leaves the last item in `item` when `make_` throws.
+        if (!last) items_.push_back(std::move(*item));
         error_ = error;
         finished_ = last;
       }
