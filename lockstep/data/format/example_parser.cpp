@@ -176,6 +176,13 @@ std::int64_t read_variable(std::string_view list, std::string_view record, Featu
   return count;
 }
 
+// Records that come out of a shuffle lie anywhere in memory: the next one is fetched while this one is parsed.
+void fetch_ahead(std::string_view record) {
+  constexpr std::size_t kMost = 8192;
+  constexpr std::size_t kLine = 64;
+  for (std::size_t at = 0; at < std::min(record.size(), kMost); at += kLine) __builtin_prefetch(record.data() + at);
+}
+
 FeatureSlot slot_of_row(const FeatureSlot& slot, std::int64_t offset) {
   return {.bytes = slot.bytes == nullptr ? nullptr : slot.bytes + offset,
           .floats = slot.floats == nullptr ? nullptr : slot.floats + offset,
@@ -254,6 +261,7 @@ void ExampleParser::parse(std::string_view record, std::span<const FeatureSlot> 
 
 void ExampleParser::parse_batch(std::span<const std::string_view> records, std::span<const FeatureSlot> slots) const {
   for (std::size_t row = 0; row < records.size(); ++row) {
+    if (row + 1 < records.size()) fetch_ahead(records[row + 1]);
     try {
       parse_row(records[row], slots, static_cast<std::int64_t>(row));
     } catch (Error& error) {
