@@ -8,6 +8,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/data/files/files.h"
 #include "lockstep/nn/loss.h"

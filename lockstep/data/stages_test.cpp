@@ -170,6 +170,11 @@ TEST(Stages, PaddedBatchesAndUnbatch) {
   EXPECT_EQ(range(7).batch(3, {.drop_remainder = true}).unbatch().cardinality(), Cardinality(6));
 }
 
+TEST(Stages, RebatchCutsAcrossBatches) {
+  EXPECT_EQ(rows_of(range(8).batch(4).rebatch(3)), (Rows{{0, 1, 2}, {3, 4, 5}, {6, 7}}));
+  EXPECT_EQ(rows_of(range(8).batch(3).rebatch({2, 1}, true)), (Rows{{0, 1}, {2}, {3, 4}, {5}, {6, 7}}));
+}
+
 TEST(Stages, SamplingTakesEveryElementOfEachDatasetOnce) {
   const auto mixed = sample_from_datasets<at::Tensor>({range(50), range(100, 150)}, {.weights = {0.8, 0.2}, .seed = 4});
   Values values = values_of(mixed);
