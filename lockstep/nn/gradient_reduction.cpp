@@ -49,7 +49,6 @@ GradientKind GradientReduction::kind_of(std::size_t parameter) const {
 void GradientReduction::reduce(const Segment& segment, at::Tensor& owners_gradient) const {
   const auto dtype = engine_dtype(owners_gradient.scalar_type());
   const auto parameter = static_cast<std::size_t>(segment.parameter);
-  const std::int64_t divisor = op_ == ReduceOp::Mean ? static_cast<std::int64_t>(views_.size()) : 1;
   if (!dtype || !owners_gradient.is_cpu()) {
     std::vector<at::Tensor> parts;
     for (const auto* view : views_) {
@@ -72,8 +71,18 @@ void GradientReduction::reduce(const Segment& segment, at::Tensor& owners_gradie
       inputs[k] = gradient.defined() ? data_of(gradient) + begin * width : reinterpret_cast<const char*>(kZeros.data());
     }
     void* output = target + begin * width;
-    ordered_sum(*dtype, inputs.data(), static_cast<int>(inputs.size()), &output, 1, static_cast<std::size_t>(end - begin), divisor);
+    ordered_sum(*dtype, inputs.data(), static_cast<int>(inputs.size()), &output, 1, static_cast<std::size_t>(end - begin), divisor());
   }
+}
+
+std::vector<const float*> GradientReduction::parts(const Segment& segment) const {
+  std::vector<const float*> all;
+  for (const auto* view : views_) {
+    const at::Tensor& gradient = view->gradients[static_cast<std::size_t>(segment.parameter)];
+    if (!gradient.defined() || gradient.is_sparse() || !gradient.is_cpu() || gradient.scalar_type() != at::kFloat) return {};
+    all.push_back(gradient.const_data_ptr<float>() + segment.begin);
+  }
+  return all;
 }
 
 at::Tensor GradientReduction::reduce_sparse(std::size_t parameter) const {
@@ -88,7 +97,7 @@ at::Tensor GradientReduction::reduce_sparse(std::size_t parameter) const {
     values.push_back(gradient._values());
   }
   at::Tensor all_values = at::cat(values);
-  if (op_ == ReduceOp::Mean) all_values = divide_sum(all_values, static_cast<std::int64_t>(views_.size()));
+  if (op_ == ReduceOp::Mean) all_values = divide_sum(all_values, divisor());
   return at::sparse_coo_tensor(at::cat(indices, 1), all_values, like.sizes(), like.options()).coalesce();
 }
 

@@ -34,6 +34,10 @@ class GradientReduction {
   /// The sum or mean of elements [begin, end), written to the owner's gradient. A replica without a gradient counts as zero.
   void reduce(const Segment& segment, at::Tensor& owners_gradient) const;
 
+  /// The same elements of every replica's gradient, for a sum made elsewhere. Empty unless all have one, in float32 on CPU.
+  std::vector<const float*> parts(const Segment& segment) const;
+  std::int64_t divisor() const { return op_ == ReduceOp::Mean ? static_cast<std::int64_t>(views_.size()) : 1; }
+
   /// Sparse gradients: all rows in replica order, equal ones added up in that order.
   at::Tensor reduce_sparse(std::size_t parameter) const;
 

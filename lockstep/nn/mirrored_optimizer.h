@@ -127,7 +127,8 @@ MirroredOptimizer<Opt> make_optimizer_with_groups(Strategy& strategy, const Mode
   auto make_inner = [defaults](const OptimizerCore::Groups& inner) -> std::unique_ptr<torch::optim::Optimizer> {
     return std::make_unique<Opt>(inner, defaults);
   };
-  return MirroredOptimizer<Opt>(std::make_shared<OptimizerCore>(model.core(), std::move(core_groups), make_inner, is_elementwise_v<Opt>));
+  return MirroredOptimizer<Opt>(std::make_shared<OptimizerCore>(model.core(), std::move(core_groups), make_inner, is_elementwise_v<Opt>,
+                                                                detail::fused_update_of<Opt>()));
 }
 
 template <class Opt, class Model, class Options>

@@ -22,6 +22,7 @@ struct OptimizerCore::Local {
   std::vector<at::Tensor> segments;  ///< what `inner` updates: views that last as long as the parameters
   GradientView shown;                ///< this replica's gradients, as the others see them
   std::vector<at::Tensor> reduced;   ///< per own segment: the gradient tensor that holds its sum; undefined: nothing to do
+  std::vector<bool> fused;           ///< per own segment: summed by its update
   std::vector<bool> touched;         ///< per parameter: it has a gradient somewhere
   std::vector<int> newly_sparse;
   int bad_parameter = -1;  ///< the first own parameter with a sum that is not finite, and whose fault it is
@@ -61,8 +62,9 @@ std::vector<const T*> shown_by_all(const T& mine) {
 
 }  // namespace
 
-OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise)
-    : module_(std::move(module)), groups_(std::move(groups)), make_inner_(std::move(make_inner)), elementwise_(elementwise) {
+OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise,
+                             detail::FusedUpdate fused_update)
+    : module_(std::move(module)), groups_(std::move(groups)), make_inner_(std::move(make_inner)), elementwise_(elementwise), fused_update_(fused_update) {
   module_->require_unchanged();
   const auto& parameters = module_->parameters();
   group_of_.assign(parameters.size(), -1);
@@ -120,6 +122,7 @@ void OptimizerCore::build_shards() {
     local->inner = make_inner_(inner_groups);
     local->shown.gradients.resize(parameters.size());
     local->reduced.resize(local->segments.size());
+    local->fused.assign(local->segments.size(), false);
     local->touched.assign(parameters.size(), false);
     locals_.push_back(std::move(local));
   }
@@ -169,7 +172,14 @@ void OptimizerCore::show_gradients(Local& local) {
   }
 }
 
-void OptimizerCore::reduce_own(Local& local, const GradientReduction& reduction) {
+bool OptimizerCore::can_fuse(const Local& local, std::size_t s, const GradientReduction& reduction) const {
+  if (fused_update_ == nullptr) return false;
+  const at::Tensor& weights = local.segments[s];
+  return weights.is_contiguous() && weights.is_cpu() && weights.scalar_type() == at::kFloat &&
+         !reduction.parts(shards_[static_cast<std::size_t>(local.replica)][s]).empty();
+}
+
+void OptimizerCore::reduce_own(Local& local, const GradientReduction& reduction, bool fuse) {
   const at::NoGradGuard no_grad;
   local.newly_sparse.clear();
   local.bad_parameter = local.bad_replica = -1;
@@ -184,7 +194,8 @@ void OptimizerCore::reduce_own(Local& local, const GradientReduction& reduction)
   for (std::size_t s = 0; s < shard.size(); ++s) {
     const auto p = static_cast<std::size_t>(shard[s].parameter);
     local.reduced[s] = at::Tensor();
-    if (kinds[p] == GradientKind::None) continue;
+    local.fused[s] = fuse && kinds[p] == GradientKind::Dense && can_fuse(local, s, reduction);
+    if (kinds[p] == GradientKind::None || local.fused[s]) continue;
     if (kinds[p] == GradientKind::Sparse) {
       local.reduced[s] = reduction.reduce_sparse(p);
     } else {
@@ -214,7 +225,7 @@ void OptimizerCore::copy_options(Local& local) {
   for (std::size_t g = 0; g < groups_.size(); ++g) local.inner->param_groups()[g].set_options(groups_[g].options->clone());
 }
 
-void OptimizerCore::update_own(Local& local) {
+void OptimizerCore::update_own(Local& local, const GradientReduction* fused_from) {
   try {
     const at::NoGradGuard no_grad;
     copy_options(local);
@@ -222,6 +233,12 @@ void OptimizerCore::update_own(Local& local) {
       if (local.reduced[s].defined()) local.segments[s].mutable_grad() = gradient_of(local, s);
     }
     local.inner->step();
+    const auto& shard = shards_[static_cast<std::size_t>(local.replica)];
+    for (std::size_t s = 0; fused_from != nullptr && s < shard.size(); ++s) {
+      if (!local.fused[s]) continue;
+      const auto group = static_cast<std::size_t>(group_of_[static_cast<std::size_t>(shard[s].parameter)]);
+      fused_update_({*local.inner, group, local.segments[s], fused_from->parts(shard[s]), fused_from->divisor()});
+    }
     for (std::size_t s = 0; s < local.segments.size(); ++s) {
       if (local.reduced[s].defined()) local.segments[s].mutable_grad().reset();
       local.reduced[s].reset();
@@ -283,6 +300,7 @@ void OptimizerCore::take_over_sparse(Local& local) {
           shards_[r].erase(shards_[r].begin() + static_cast<std::ptrdiff_t>(s));
           other.segments.erase(other.segments.begin() + static_cast<std::ptrdiff_t>(s));
           other.reduced.pop_back();
+          other.fused.pop_back();
         }
       }
       whole_[index] = true;
@@ -291,6 +309,7 @@ void OptimizerCore::take_over_sparse(Local& local) {
       const at::Tensor& leaf = module_->parameters()[index].leaves[owner];
       taker.segments.push_back(leaf.data());
       taker.reduced.emplace_back();
+      taker.fused.push_back(false);
       shards_[owner].push_back({p, 0, leaf.numel()});
       taker.inner->param_groups()[static_cast<std::size_t>(group_of_[index])].params().push_back(taker.segments.back());
     }
@@ -299,13 +318,14 @@ void OptimizerCore::take_over_sparse(Local& local) {
   seat ? seat->lead("sparse gradients", nullptr, act) : act();
 }
 
-void OptimizerCore::reduce_and(Local& local, ReduceOp op, FunctionRef<void()> then) {
+void OptimizerCore::reduce_and(Local& local, ReduceOp op, bool fuse, FunctionRef<void(const GradientReduction&)> then) {
   if (local.steps == 0) module_->require_unchanged();
   show_gradients(local);
   for (int attempt = 0; attempt < 2; ++attempt) {
     meet("gradients", &local.shown, [&] {
-      reduce_own(local, GradientReduction(shown_by_all(local.shown), op));
-      if (local.newly_sparse.empty()) then();
+      const GradientReduction reduction(shown_by_all(local.shown), op);
+      reduce_own(local, reduction, fuse);
+      if (local.newly_sparse.empty()) then(reduction);
     });
     if (local.newly_sparse.empty()) return;
     take_over_sparse(local);
@@ -315,7 +335,7 @@ void OptimizerCore::reduce_and(Local& local, ReduceOp op, FunctionRef<void()> th
 void OptimizerCore::reduce_gradients(ReduceOp op) {
   Local& local = local_here("reduce_gradients");
   if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next reduction", "reduce_gradients");
-  reduce_and(local, op, [] {});
+  reduce_and(local, op, /*fuse=*/false, [](const GradientReduction&) {});
   local.is_reduced = true;
 }
 
@@ -414,7 +434,7 @@ bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   local.accumulated = 0;
   if (!max_norm_ && !value_limit_ && not_finite_ == NotFinite::Ignore && !scaler) {
     // Nothing to decide between sum and update: each segment is updated right where it was summed.
-    reduce_and(local, reduce_op_, [&] { update_own(local); });
+    reduce_and(local, reduce_op_, /*fuse=*/true, [&](const GradientReduction& reduction) { update_own(local, &reduction); });
     finish_step(local);
     return true;
   }

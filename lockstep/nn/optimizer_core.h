@@ -14,6 +14,7 @@
 #include "lockstep/base/export.h"
 #include "lockstep/base/function_ref.h"
 #include "lockstep/comm/reduce_op.h"
+#include "lockstep/nn/fused_update.h"
 #include "lockstep/nn/gradient_reduction.h"
 #include "lockstep/nn/module_core.h"
 #include "lockstep/nn/shard_plan.h"
@@ -44,7 +45,8 @@ class LOCKSTEP_EXPORT OptimizerCore {
     std::unique_ptr<torch::optim::OptimizerOptions> options;
   };
 
-  OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise);
+  OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise,
+                detail::FusedUpdate fused_update = nullptr);
   ~OptimizerCore();
 
   bool minimize(const at::Tensor& loss, GradScaler* scaler = nullptr);
@@ -81,20 +83,23 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void build_shards();
   void show_gradients(Local& local);
   /// Reduces the own segments once everybody shows gradients, then calls `then` before the replicas part.
-  void reduce_and(Local& local, ReduceOp op, FunctionRef<void()> then);
-  void reduce_own(Local& local, const GradientReduction& reduction);
+  /// With `fuse`, segments with a fused update are left to it.
+  void reduce_and(Local& local, ReduceOp op, bool fuse, FunctionRef<void(const GradientReduction&)> then);
+  void reduce_own(Local& local, const GradientReduction& reduction, bool fuse);
+  bool can_fuse(const Local& local, std::size_t s, const GradientReduction& reduction) const;
   void take_over_sparse(Local& local);
   at::Tensor gradient_of(const Local& local, std::size_t s) const;
   bool check_finite(Local& local);
   double global_norm(Local& local);
   void copy_options(Local& local);
-  void update_own(Local& local);
+  void update_own(Local& local, const GradientReduction* fused_from = nullptr);
   void finish_step(Local& local);
 
   std::shared_ptr<ModuleCore> module_;
   std::vector<Group> groups_;
   InnerFactory make_inner_;
   bool elementwise_;
+  detail::FusedUpdate fused_update_;
   std::vector<bool> whole_;      ///< per parameter: updated as one, by one replica
   std::vector<int> group_of_;    ///< per parameter; -1: not optimized
   ShardPlan shards_;

@@ -15,6 +15,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/strategy/huge_blocks.h"
+#include "lockstep/strategy/replica_kernels.h"
 #include "lockstep/strategy/replica_random.h"
 
 namespace lockstep {
@@ -112,9 +113,10 @@ class ThreadsOfMaker {
 
 class MirroredStrategy::Engine {
  public:
-  Engine(const MirroredOptions& options, int replicas)
+  Engine(const MirroredOptions& options, int replicas, bool on_cpu)
       : threads(plan_threads(options, replicas)),
         seed(options.seed.value_or(shared_generator_seed())),
+        fast_kernels(plan_fast_kernels(options.fast_kernels, replicas, on_cpu)),
         threads_of_maker(threads),
         team({.size = replicas, .on_thread_start = [count = threads](int replica) { prepare_thread(replica, count); }, .spin = plan_spin(replicas)}) {
     for (int k = 0; k < replicas; ++k) generators.push_back(at::detail::createCPUGenerator(replica_seed(seed, k)));
@@ -128,6 +130,7 @@ class MirroredStrategy::Engine {
 
   int threads;
   std::uint64_t seed;
+  bool fast_kernels;
   ThreadsOfMaker threads_of_maker;
   std::vector<at::Generator> generators;
   local::ReplicaTeam team;
@@ -138,7 +141,7 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
                 .cross_device_ops = options.cross_device_ops,
                 .communication = options.communication,
                 .strict = options.strict}),
-      engine_(std::make_unique<Engine>(options, num_local_replicas())) {
+      engine_(std::make_unique<Engine>(options, num_local_replicas(), replica_context(0).device().is_cpu())) {
   const bool several_on_cpu = num_local_replicas() > 1 && replica_context(0).device().is_cpu();
   if (options.keep_memory.value_or(several_on_cpu)) {
     keep_freed_memory();
@@ -161,6 +164,7 @@ void MirroredStrategy::run_replicas(FunctionRef<void(ReplicaContext&)> body) {
     if (k > 0) inherited.emplace(callers_state);
     const SingleThreadedBackward own_thread;
     const GeneratorScope own_numbers(&engine_->generators[static_cast<std::size_t>(k)]);
+    const FastKernelsScope kernels(engine_->fast_kernels);
     const ForgetCasts at_the_end;
     enter_replica(k, &seat, body);
   });

@@ -1,0 +1,106 @@
+"""PyTorch's DistributedDataParallel over Gloo, one process per replica, on the networks of bench/train/models.h.
+
+    torch_ddp.py mlp --batch 256 --processes 2 [--serve]
+
+Speaks the language of lockstep_bench_train: `ready`, then a JSON line for every number of steps it reads. One process is
+plain PyTorch with all cores. Needs torch and numpy.
+"""
+import argparse
+import json
+import os
+import socket
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from torch import nn
+
+
+def make_model(name):
+    if name == "mlp":
+        layers = [nn.Linear(784, 1024), nn.ReLU(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10)]
+        return nn.Sequential(*layers), (784,)
+    if name == "cnn":
+        layers = [nn.Conv2d(1, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()]
+        return nn.Sequential(*layers, nn.Linear(9216, 128), nn.ReLU(), nn.Linear(128, 10)), (1, 28, 28)
+    layers = [layer for _ in range(8) for layer in (nn.Linear(2048, 2048), nn.ReLU())]
+    return nn.Sequential(*layers, nn.Linear(2048, 10)), (2048,)
+
+
+def train(rank, args, port):
+    torch.set_num_threads(max(1, os.cpu_count() // args.processes))
+    together = args.processes > 1
+    if together:
+        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        dist.init_process_group("gloo", rank=rank, world_size=args.processes)
+    torch.manual_seed(0)
+    model, shape = make_model(args.model)
+    if together:
+        model = nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+    loss_of = nn.CrossEntropyLoss()
+    rows = args.batch // args.processes
+    x, y = torch.randn(rows, *shape), torch.randint(0, 10, (rows,))
+
+    def steps(count):
+        for _ in range(count):
+            optimizer.zero_grad()
+            loss_of(model(x), y).backward()
+            optimizer.step()
+
+    def measure(count):
+        start = time.perf_counter()
+        steps(count)
+        if together:
+            dist.barrier()
+        seconds = time.perf_counter() - start
+        if rank == 0:
+            line = {"model": args.model, "processes": args.processes, "steps": count, "seconds": seconds}
+            print(json.dumps(dict(line, samples_per_s=args.batch * count / seconds)), flush=True)
+
+    def told(count):  # rank 0 reads, the others are told
+        number = torch.tensor([count])
+        if together:
+            dist.broadcast(number, 0)
+        return int(number)
+
+    steps(3)
+    if not args.serve:
+        measure(args.steps)
+        return
+    if rank == 0:
+        print("ready", flush=True)
+        with os.fdopen(args.input) as lines:
+            for line in lines:
+                measure(told(int(line)))
+        told(0)
+    else:
+        while count := told(0):
+            measure(count)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("model", choices=["mlp", "cnn", "wide"])
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=10)
+    parser.add_argument("--serve", action="store_true")
+    args = parser.parse_args()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    args.input = os.dup(sys.stdin.fileno())
+    # Forked before any thread of LibTorch exists, so that rank 0 has the input.
+    children = [mp.get_context("fork").Process(target=train, args=(rank, args, port)) for rank in range(1, args.processes)]
+    for child in children:
+        child.start()
+    train(0, args, port)
+    for child in children:
+        child.join()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,165 @@
+// Trains one of three networks by a plain LibTorch loop or by Lockstep, and says how long the steps took.
+//
+//   lockstep_bench_train mlp --batch 256 --plain
+//   lockstep_bench_train cnn --batch 256 --replicas 2 --channels-last
+//
+// One JSON line per measurement. With --serve it reads numbers of steps from its input and measures each when it comes,
+// so that a driver can let several programs take turns (bench/compare_training.py).
+
+#include <lockstep/lockstep.h>
+#include <malloc.h>
+#include <torch/torch.h>
+
+#include <chrono>
+#include <climits>
+#include <functional>
+#include <iostream>
+#include <string>
+#include <thread>
+
+#include "models.h"
+
+namespace ls = lockstep;
+
+namespace {
+
+struct Options {
+  std::string model;
+  std::int64_t batch = 256;
+  int replicas = 0;                                                     ///< 0: plain LibTorch
+  int threads = static_cast<int>(std::thread::hardware_concurrency());  ///< of the plain loop
+  bool keep_memory = false;                                             ///< of the plain loop
+  bool channels_last = false;
+  bool libtorch_kernels = false;
+  bool serve = false;
+  int steps = 10;
+};
+
+constexpr const char* kUsage =
+    "usage: lockstep_bench_train mlp|cnn|wide [--batch N] [--plain [--threads N] [--keep-memory] | --replicas R "
+    "[--libtorch-kernels]]\n"
+    "                            [--channels-last] [--steps N] [--serve]\n";
+
+bool parse(int argc, char** argv, Options& options) {
+  const auto number = [&](int& i) { return ++i < argc ? std::atoi(argv[i]) : 0; };
+  for (int i = 1; i < argc; ++i) {
+    const std::string word = argv[i];
+    if (word == "--batch") {
+      options.batch = number(i);
+    } else if (word == "--plain") {
+      options.replicas = 0;
+    } else if (word == "--replicas") {
+      options.replicas = number(i);
+    } else if (word == "--threads") {
+      options.threads = number(i);
+    } else if (word == "--steps") {
+      options.steps = number(i);
+    } else if (word == "--keep-memory") {
+      options.keep_memory = true;
+    } else if (word == "--channels-last") {
+      options.channels_last = true;
+    } else if (word == "--libtorch-kernels") {
+      options.libtorch_kernels = true;
+    } else if (word == "--serve") {
+      options.serve = true;
+    } else if (options.model.empty() && word.front() != '-') {
+      options.model = word;
+    } else {
+      return false;
+    }
+  }
+  return !lockstep::bench::make_model(options.model).example.empty() && options.batch > 0 && options.replicas >= 0 &&
+         options.threads > 0 && options.steps > 0;
+}
+
+struct Batch {
+  torch::Tensor x, y;
+};
+
+Batch random_batch(const Options& options, const std::vector<std::int64_t>& example, std::int64_t rows) {
+  std::vector<std::int64_t> shape = {rows};
+  shape.insert(shape.end(), example.begin(), example.end());
+  Batch batch{torch::randn(shape), torch::randint(0, 10, {rows})};
+  if (options.channels_last && batch.x.dim() == 4) batch.x = batch.x.contiguous(torch::MemoryFormat::ChannelsLast);
+  return batch;
+}
+
+torch::optim::SGDOptions sgd() { return torch::optim::SGDOptions(0.01).momentum(0.9); }
+
+using Step = std::function<void()>;
+
+/// The loop as LibTorch's documentation writes it.
+Step plain_step(const Options& options) {
+  if (options.keep_memory) {  // what MirroredOptions::keep_memory does
+    mallopt(M_MMAP_MAX, 0);
+    mallopt(M_TRIM_THRESHOLD, INT_MAX);
+    mallopt(M_TOP_PAD, 64 << 20);
+  }
+  torch::set_num_threads(options.threads);
+  torch::manual_seed(0);
+  auto [net, example] = lockstep::bench::make_model(options.model);
+  if (options.channels_last) {
+    for (auto& p : net->parameters()) {
+      if (p.dim() == 4) p.set_data(p.contiguous(torch::MemoryFormat::ChannelsLast));
+    }
+  }
+  auto optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), sgd());
+  const Batch batch = random_batch(options, example, options.batch);
+  return [=, net = net]() mutable {
+    optimizer->zero_grad();
+    auto loss = torch::cross_entropy_loss(net->forward(batch.x), batch.y);
+    loss.backward();
+    optimizer->step();
+  };
+}
+
+Step lockstep_step(const Options& options) {
+  ls::set_log_severity(ls::Severity::Warning);
+  torch::manual_seed(0);
+  ls::MirroredOptions how{.devices = ls::cpus(options.replicas)};
+  if (options.libtorch_kernels) how.fast_kernels = false;
+  auto strategy = std::make_shared<ls::MirroredStrategy>(how);
+  auto model = strategy->make([name = options.model] { return lockstep::bench::make_model(name).net; },
+                              {.channels_last = options.channels_last});
+  auto optimizer = strategy->make_optimizer<torch::optim::SGD>(model, sgd());
+  const auto example = lockstep::bench::make_model(options.model).example;
+  auto batch = strategy->values_from_function([&](ls::ValueContext context) {
+    const std::int64_t k = context.replica_id_in_sync_group, n = context.num_replicas_in_sync;
+    return random_batch(options, example, options.batch * (k + 1) / n - options.batch * k / n);
+  });
+  return [=, global = options.batch]() mutable {
+    strategy->run(
+        [&](const Batch& mine) {
+          const auto losses = torch::cross_entropy_loss(model->forward(mine.x), mine.y, {}, torch::Reduction::None);
+          optimizer.minimize(ls::average_loss(losses, global));
+        },
+        batch);
+  };
+}
+
+void measure(const Options& options, const Step& step, int steps) {
+  const auto start = std::chrono::steady_clock::now();
+  for (int k = 0; k < steps; ++k) step();
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::cout << "{\"model\": \"" << options.model << "\", \"replicas\": " << options.replicas << ", \"steps\": " << steps
+            << ", \"seconds\": " << seconds
+            << ", \"samples_per_s\": " << static_cast<double>(options.batch) * steps / seconds << "}" << std::endl;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  Options options;
+  if (!parse(argc, argv, options)) {
+    std::cerr << kUsage;
+    return 2;
+  }
+  const Step step = options.replicas == 0 ? plain_step(options) : lockstep_step(options);
+  for (int k = 0; k < 3; ++k) step();
+  if (!options.serve) {
+    measure(options, step, options.steps);
+    return 0;
+  }
+  std::cout << "ready" << std::endl;
+  for (int steps = 0; std::cin >> steps;) measure(options, step, steps);
+}

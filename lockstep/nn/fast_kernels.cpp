@@ -1,0 +1,275 @@
+#include "lockstep/nn/fast_kernels.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/convolution.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#if defined(__aarch64__) && defined(__linux__)
+#include <sys/auxv.h>
+#endif
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "lockstep/nn/convolution_gradient.h"
+#include "lockstep/nn/matrix_product.h"
+#include "lockstep/strategy/replica_context.h"
+#include "lockstep/strategy/replica_kernels.h"
+#include "lockstep/strategy/replica_random.h"
+
+namespace lockstep::nn {
+namespace {
+
+/// The arguments of `aten::convolution_backward`.
+struct Call {
+  explicit Call(const torch::jit::Stack& stack) {
+    const auto argument = [&](std::size_t i) -> const c10::IValue& { return stack[stack.size() - kCount + i]; };
+    output_gradient = argument(0).toTensor();
+    input = argument(1).toTensor();
+    weight = argument(2).toTensor();
+    stride = argument(4).toIntVector();
+    padding = argument(5).toIntVector();
+    dilation = argument(6).toIntVector();
+    transposed = argument(7).toBool();
+    groups = argument(9).toInt();
+    const auto mask = argument(10).toBoolList();
+    for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = mask.get(i);
+  }
+
+  static constexpr std::size_t kCount = 11;
+  at::Tensor output_gradient, input, weight;
+  std::vector<std::int64_t> stride, padding, dilation;
+  bool transposed = false;
+  std::int64_t groups = 1;
+  std::array<bool, 3> wanted = {};  ///< gradients of input, weight, bias
+};
+
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.dim() == 4 && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+         tensor.scalar_type() == at::kFloat && !tensor.is_neg();
+}
+
+/// A larger result leaves the cache between two blocks of positions.
+constexpr std::int64_t kLargestWeight = 300'000;
+
+bool is_covered(const Call& call) {
+  if (!is_plain(call.output_gradient) || !is_plain(call.input) || !is_plain(call.weight)) return false;
+  if (at::GradMode::is_enabled() &&
+      (call.output_gradient.requires_grad() || call.input.requires_grad() || call.weight.requires_grad()))
+    return false;
+  if (call.transposed || call.groups != 1 || call.stride.size() != 2 || call.padding.size() != 2) return false;
+  if (std::any_of(call.dilation.begin(), call.dilation.end(), [](std::int64_t d) { return d != 1; })) return false;
+  return call.output_gradient.numel() > 0 && call.input.numel() > 0 && call.wanted[1] &&
+         call.weight.numel() <= kLargestWeight;
+}
+
+std::array<std::int64_t, 4> strides_of(const at::Tensor& tensor) {
+  return {tensor.stride(0), tensor.stride(1), tensor.stride(2), tensor.stride(3)};
+}
+
+/// Each thread sums up a range of images; the ranges' sums are added in order, so that the bits depend on nothing but
+/// the number of threads, which is part of a job's identity.
+at::Tensor weight_gradient(const Call& call) {
+  const ConvolutionShape shape{.images = call.input.size(0),
+                               .in_channels = call.input.size(1),
+                               .in_height = call.input.size(2),
+                               .in_width = call.input.size(3),
+                               .out_channels = call.output_gradient.size(1),
+                               .out_height = call.output_gradient.size(2),
+                               .out_width = call.output_gradient.size(3),
+                               .kernel_height = call.weight.size(2),
+                               .kernel_width = call.weight.size(3),
+                               .stride_height = call.stride[0],
+                               .stride_width = call.stride[1],
+                               .padding_height = call.padding[0],
+                               .padding_width = call.padding[1],
+                               .input_strides = strides_of(call.input),
+                               .output_gradient_strides = strides_of(call.output_gradient)};
+  const float* input = call.input.const_data_ptr<float>();
+  const float* output_gradient = call.output_gradient.const_data_ptr<float>();
+  const std::int64_t ranges = std::clamp<std::int64_t>(at::get_num_threads(), 1, shape.images);
+  at::Tensor sums =
+      at::empty({ranges, call.weight.size(0), call.weight.size(1), call.weight.size(2), call.weight.size(3)},
+                call.weight.options());
+  float* results = sums.mutable_data_ptr<float>();
+  at::parallel_for(0, ranges, 1, [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t k = begin; k < end; ++k) {
+      convolution_weight_gradient(shape, input, output_gradient, shape.images * k / ranges,
+                                  shape.images * (k + 1) / ranges, results + k * call.weight.numel());
+    }
+  });
+  at::Tensor result = sums.select(0, 0);
+  for (std::int64_t k = 1; k < ranges; ++k) result.add_(sums.select(0, k));
+  return result.contiguous(call.weight.suggest_memory_format());
+}
+
+/// Only for convolutions that step by one pixel: then it is a convolution again.
+bool has_convolution_as_input_gradient(const Call& call) {
+  return call.stride[0] == 1 && call.stride[1] == 1 && call.padding[0] < call.weight.size(2) &&
+         call.padding[1] < call.weight.size(3);
+}
+
+at::Tensor input_gradient(const Call& call) {
+  const at::Tensor flipped = call.weight.flip({2, 3}).transpose(0, 1).contiguous(call.weight.suggest_memory_format());
+  return at::convolution(
+      call.output_gradient, flipped, /*bias=*/{}, /*stride=*/{1, 1},
+      /*padding=*/{call.weight.size(2) - 1 - call.padding[0], call.weight.size(3) - 1 - call.padding[1]},
+      /*dilation=*/{1, 1}, /*transposed=*/false, /*output_padding=*/{0, 0}, /*groups=*/1);
+}
+
+/// Passes the call on to LibTorch.
+void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
+}
+
+void convolution_backward(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (!fast_kernels_here()) return redispatch(op, keys, stack);
+  const Call call(*stack);
+  if (!is_covered(call)) return redispatch(op, keys, stack);
+
+  at::Tensor of_input, of_bias;
+  const at::Tensor of_weight = weight_gradient(call);
+  const bool own_input = call.wanted[0] && has_convolution_as_input_gradient(call);
+  if (own_input) of_input = input_gradient(call);
+  if (call.wanted[2]) of_bias = call.output_gradient.sum({0, 2, 3});
+  if (call.wanted[0] && !own_input) {
+    c10::List<bool> only_input({true, false, false});
+    stack->back() = only_input;
+    redispatch(op, keys, stack);
+    of_input = (*stack)[stack->size() - 3].toTensor();
+    stack->erase(stack->end() - 3, stack->end());
+  } else {
+    stack->erase(stack->end() - static_cast<std::ptrdiff_t>(Call::kCount), stack->end());
+  }
+  torch::jit::push(*stack, of_input, of_weight, of_bias);
+}
+
+bool is_matrix(const at::Tensor& tensor) {
+  return tensor.dim() == 2 && tensor.is_cpu() && tensor.layout() == at::kStrided &&
+         tensor.scalar_type() == at::kFloat && !tensor.is_neg();
+}
+
+/// Where matrix_product.h was measured faster: LibTorch has good kernels for SVE and for several threads.
+bool gains_from_own_product(const at::Tensor& left, const at::Tensor& right) {
+#if defined(__aarch64__) && defined(__linux__)
+  static const bool without_sve = (getauxval(AT_HWCAP) & HWCAP_SVE) == 0;
+#else
+  constexpr bool without_sve = true;
+#endif
+  constexpr std::int64_t kLeastRows = 16, kLeastProducts = 1 << 20;
+  return without_sve && at::get_num_threads() == 1 && is_matrix(left) && is_matrix(right) &&
+         left.size(1) == right.size(0) && left.size(0) >= kLeastRows &&
+         left.size(0) * left.size(1) * right.size(1) >= kLeastProducts && !at::autocast::is_autocast_enabled(at::kCPU);
+}
+
+bool needs_graph(const at::Tensor& tensor) { return at::GradMode::is_enabled() && tensor.requires_grad(); }
+
+MatrixView view_of(const at::Tensor& matrix) {
+  return {matrix.const_data_ptr<float>(), matrix.stride(0), matrix.stride(1)};
+}
+
+/// left right, plus `row` in every row if there is one.
+at::Tensor own_product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& row = {}) {
+  at::Tensor result = at::empty({left.size(0), right.size(1)}, left.options().requires_grad(false));
+  if (row.defined()) result.copy_(row.expand_as(result));
+  matrix_product(left.size(0), left.size(1), right.size(1), view_of(left), view_of(right),
+                 result.mutable_data_ptr<float>(), result.stride(0),
+                 /*accumulate=*/row.defined());
+  return result;
+}
+
+/// `bias + input weight`, whose backward pass comes back to `mm`.
+struct AffineMap : torch::autograd::Function<AffineMap> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& bias, const at::Tensor& input,
+                            const at::Tensor& weight) {
+    context->save_for_backward({input, weight});
+    return own_product(input, weight, bias);
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& gradients) {
+    const at::Tensor& slope = gradients[0];
+    const auto saved = context->get_saved_variables();
+    at::Tensor of_bias, of_input, of_weight;
+    if (context->needs_input_grad(0)) of_bias = slope.sum(0);
+    if (context->needs_input_grad(1)) of_input = slope.mm(saved[1].t());
+    // A linear layer's `weight` is the transpose of its parameter: this way the parameter's gradient lies as it does.
+    if (context->needs_input_grad(2)) of_weight = slope.t().mm(saved[0]).t();
+    return {of_bias, of_input, of_weight};
+  }
+};
+
+void mm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (fast_kernels_here()) {
+    const at::Tensor left = torch::jit::peek(*stack, 0, 2).toTensor(),
+                     right = torch::jit::peek(*stack, 1, 2).toTensor();
+    if (gains_from_own_product(left, right) && !needs_graph(left) && !needs_graph(right)) {
+      torch::jit::drop(*stack, 2);
+      torch::jit::push(*stack, own_product(left, right));
+      return;
+    }
+  }
+  redispatch(op, keys, stack);
+}
+
+void addmm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  constexpr std::size_t kArguments = 5;  // self, mat1, mat2, beta, alpha
+  if (fast_kernels_here()) {
+    const auto argument = [&](std::size_t i) -> const c10::IValue& { return torch::jit::peek(*stack, i, kArguments); };
+    const at::Tensor bias = argument(0).toTensor(), left = argument(1).toTensor(), right = argument(2).toTensor();
+    const bool plain = argument(3).toScalar().equal(1) && argument(4).toScalar().equal(1);
+    const bool row = bias.dim() == 1 && right.dim() == 2 && bias.size(0) == right.size(1) &&
+                     bias.scalar_type() == at::kFloat && bias.is_cpu();
+    if (plain && row && gains_from_own_product(left, right)) {
+      torch::jit::drop(*stack, kArguments);
+      const bool graph = needs_graph(bias) || needs_graph(left) || needs_graph(right);
+      torch::jit::push(*stack, graph ? AffineMap::apply(bias, left, right) : own_product(left, right, bias));
+      return;
+    }
+  }
+  redispatch(op, keys, stack);
+}
+
+#if defined(__aarch64__)
+/// LibTorch's bfloat16 convolutions on Arm corrupt memory when two threads use them at once (seen with 2.9.1, also from
+/// Python). Replicas do them in float32 and round the result, gradients included.
+void convolution(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  constexpr std::size_t kArguments =
+      9;  // input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
+  const at::Tensor& input = torch::jit::peek(*stack, 0, kArguments).toTensor();
+  const bool unsafe = input.scalar_type() == at::kBFloat16 && input.is_cpu() && in_replica_context() &&
+                      get_replica_context().num_replicas_in_sync() > 1;
+  if (!unsafe) return redispatch(op, keys, stack);
+  for (const std::size_t i : {0U, 1U, 2U}) {
+    c10::IValue& value = torch::jit::peek(*stack, i, kArguments);
+    if (value.isTensor()) value = value.toTensor().to(at::kFloat);
+  }
+  redispatch(op, keys, stack);
+  stack->back() = stack->back().toTensor().to(at::kBFloat16);
+}
+#endif
+
+}  // namespace
+
+void use_fast_kernels() {
+  static const bool registered = [] {
+    // Never unregistered: a thread may still be inside the operators when the process ends.
+    static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
+    library.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
+    library.impl("mm", torch::CppFunction::makeFromBoxedFunction<&mm>());
+    library.impl("addmm", torch::CppFunction::makeFromBoxedFunction<&addmm>());
+#if defined(__aarch64__)
+    library.impl("convolution", torch::CppFunction::makeFromBoxedFunction<&convolution>());
+#endif
+    return true;
+  }();
+  (void)registered;
+}
+
+}  // namespace lockstep::nn

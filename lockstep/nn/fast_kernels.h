@@ -1,0 +1,16 @@
+#pragma once
+
+namespace lockstep::nn {
+
+/// Puts Lockstep's own kernels before LibTorch's on replica threads (MirroredOptions::fast_kernels). Called by `make`; does
+/// its work once. They are for Arm CPUs, where LibTorch 2.9 leaves much to gain (docs/performance.md):
+///
+/// - Gradients of 2-D convolutions. That of the input is a forward convolution with flipped weights, for which LibTorch has
+///   good kernels; that of the weights has a kernel of its own (convolution_gradient.h).
+/// - Linear layers, on CPUs without SVE and with one thread per replica (matrix_product.h).
+///
+/// What they do not cover (other types, dilation, groups, transposed convolutions, small matrices, gradients of gradients)
+/// goes to LibTorch as before.
+void use_fast_kernels();
+
+}  // namespace lockstep::nn

@@ -1,0 +1,256 @@
+#include <ATen/ops/conv2d.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+
+#if defined(__aarch64__)
+#include <sys/auxv.h>
+#endif
+
+#include <optional>
+#include <string>
+
+#include "lockstep/nn/mirrored_module.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+
+namespace lockstep {
+namespace {
+
+using torch::nn::Conv2dOptions;
+
+struct Case {
+  std::string name;
+  Conv2dOptions options;
+  std::int64_t height = 13, width = 10;
+  std::int64_t rows = 4;
+  bool covered = true;  ///< by kernels of our own; LibTorch's bits otherwise
+  bool channels_last = false;
+};
+
+struct Gradients {
+  at::Tensor output, input, weight, bias;
+};
+
+/// Forward and backward on every replica; replica 1's gradients.
+Gradients gradients(const Case& c, std::optional<bool> fast, int replicas = 2, at::ScalarType dtype = at::kFloat) {
+  MirroredStrategy strategy({.devices = cpus(replicas), .seed = 7, .fast_kernels = fast});
+  auto model = strategy.make([&] { return torch::nn::Conv2d(c.options); }, {.channels_last = c.channels_last});
+  model.to(dtype);
+  const auto format = c.channels_last ? at::MemoryFormat::ChannelsLast : at::MemoryFormat::Contiguous;
+  const auto results = strategy.run([&] {
+    auto x = at::randn({c.rows, c.options.in_channels(), c.height, c.width}, dtype).contiguous(format).requires_grad_();
+    auto y = model->forward(x);
+    (y * at::randn_like(y)).sum().backward();
+    const auto bias = model->bias.defined() ? model->bias.grad() : at::Tensor(at::zeros({1}));
+    return std::tuple(y.detach(), x.grad(), model->weight.grad(), bias);
+  });
+  const auto& [y, x, w, b] = results[static_cast<std::size_t>(replicas - 1)];
+  return {y, x, w, b};
+}
+
+void expect_close(const at::Tensor& a, const at::Tensor& b, const char* what) {
+  ASSERT_EQ(a.sizes(), b.sizes()) << what;
+  ASSERT_EQ(a.scalar_type(), b.scalar_type()) << what;
+  if (a.numel() == 0) return;
+  EXPECT_LE((a - b).abs().max().item<double>(), 1e-5 * (1 + b.abs().max().item<double>())) << what;
+}
+
+class ReplicaConvolution : public testing::TestWithParam<Case> {};
+
+TEST_P(ReplicaConvolution, GradientsAreThoseOfLibTorch) {
+  const auto own = gradients(GetParam(), true);
+  const auto libtorch = gradients(GetParam(), false);
+  EXPECT_TRUE(at::equal(own.output, libtorch.output));
+  expect_close(own.input, libtorch.input, "input");
+  expect_close(own.weight, libtorch.weight, "weight");
+  expect_close(own.bias, libtorch.bias, "bias");
+  if (!GetParam().covered) {
+    EXPECT_TRUE(at::equal(own.input, libtorch.input));
+    EXPECT_TRUE(at::equal(own.weight, libtorch.weight));
+  }
+  const auto again = gradients(GetParam(), true);
+  EXPECT_TRUE(at::equal(own.input, again.input));
+  EXPECT_TRUE(at::equal(own.weight, again.weight));
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> all = {
+      {.name = "Plain", .options = Conv2dOptions(8, 16, 3)},
+      {.name = "OneChannel", .options = Conv2dOptions(1, 6, 5)},
+      {.name = "NoBias", .options = Conv2dOptions(3, 5, 3).bias(false)},
+      {.name = "Padded", .options = Conv2dOptions(8, 9, 3).padding(1)},
+      {.name = "PaddedLikeTheKernel", .options = Conv2dOptions(4, 4, 3).padding(3)},
+      {.name = "Strided", .options = Conv2dOptions(8, 16, 3).stride(2).padding(1)},
+      {.name = "Oblong", .options = Conv2dOptions(8, 16, {1, 4}).stride({2, 1}).padding({0, 2})},
+      {.name = "Pointwise", .options = Conv2dOptions(32, 16, 1)},
+      {.name = "OneImage", .options = Conv2dOptions(8, 16, 3), .rows = 1},
+      {.name = "NoImage", .options = Conv2dOptions(8, 16, 3), .rows = 0, .covered = false},
+      {.name = "Dilated", .options = Conv2dOptions(8, 16, 3).dilation(2), .covered = false},
+      {.name = "Grouped", .options = Conv2dOptions(8, 16, 3).groups(4), .covered = false},
+  };
+  for (std::size_t k = 0, n = all.size(); k < n; ++k) {
+    all.push_back(all[k]);
+    all.back().name += "ChannelsLast";
+    all.back().channels_last = true;
+  }
+  return all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Layers, ReplicaConvolution, testing::ValuesIn(cases()),
+                         [](const testing::TestParamInfo<Case>& test) { return test.param.name; });
+
+TEST(ReplicaConvolution, OneReplicaHasTheBitsOfLibTorchUnlessAskedOtherwise) {
+  const Case plain{.name = "", .options = Conv2dOptions(8, 16, 3)};
+  const auto unasked = gradients(plain, std::nullopt, 1);
+  EXPECT_TRUE(at::equal(unasked.weight, gradients(plain, false, 1).weight));
+  EXPECT_TRUE(at::equal(unasked.input, gradients(plain, false, 1).input));
+  EXPECT_FALSE(at::equal(unasked.weight, gradients(plain, true, 1).weight)) << "the kernel was not called";
+}
+
+TEST(ReplicaConvolution, OtherTypesGoToLibTorch) {
+  const Case plain{.name = "", .options = Conv2dOptions(8, 16, 3)};
+  EXPECT_TRUE(at::equal(gradients(plain, true, 2, at::kDouble).weight, gradients(plain, false, 2, at::kDouble).weight));
+}
+
+TEST(ReplicaConvolution, BFloat16IsSafeOnSeveralThreads) {
+  MirroredStrategy strategy({.devices = cpus(4), .seed = 11});
+  auto model = strategy.make<torch::nn::Conv2d>(Conv2dOptions(8, 16, 3));
+  model.to(at::kBFloat16);
+  for (int round = 0; round < 25; ++round) {
+    strategy.run([&] {
+      auto x = at::randn({4, 8, 13, 10}, at::kBFloat16).requires_grad_();
+      const auto y = model->forward(x);
+      EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+      y.sum().backward();
+      EXPECT_EQ(x.grad().scalar_type(), at::kBFloat16);
+      EXPECT_EQ(model->weight.grad().scalar_type(), at::kBFloat16);
+      model->weight.mutable_grad().reset();
+    });
+  }
+  const auto results = strategy.run([&] {
+    const auto x = at::randn({2, 8, 6, 6}, at::kBFloat16);
+    const auto expected = at::conv2d(x.to(at::kFloat), model->weight.to(at::kFloat), model->bias.to(at::kFloat));
+    return (model->forward(x).to(at::kFloat) - expected).abs().max() / expected.abs().max();
+  });
+  for (std::size_t k = 0; k < 4; ++k) EXPECT_LE(results[k].item<float>(), 0.01F);
+}
+
+TEST(ReplicaConvolution, FrozenWeightsGetNoGradient) {
+  MirroredStrategy strategy({.devices = cpus(2), .fast_kernels = true});
+  auto model = strategy.make<torch::nn::Conv2d>(Conv2dOptions(4, 4, 3));
+  model.apply([](torch::nn::Module& module) { module.named_parameters()["weight"].set_requires_grad(false); });
+  strategy.run([&] {
+    auto x = at::randn({2, 4, 6, 6}).requires_grad_();
+    model->forward(x).sum().backward();
+    EXPECT_TRUE(x.grad().defined());
+    EXPECT_FALSE(model->weight.grad().defined());
+    EXPECT_TRUE(model->bias.grad().defined());
+  });
+}
+
+TEST(ReplicaConvolution, GradientsOfGradientsWork) {
+  const auto second = [](bool fast) {
+    MirroredStrategy strategy({.devices = cpus(2), .seed = 3, .fast_kernels = fast});
+    auto model = strategy.make<torch::nn::Conv2d>(Conv2dOptions(3, 4, 3));
+    const auto results = strategy.run([&] {
+      auto x = at::randn({2, 3, 6, 6}).requires_grad_();
+      const auto slope =
+          torch::autograd::grad({model->forward(x).square().sum()}, {x}, {}, true, /*create_graph=*/true)[0];
+      slope.square().sum().backward();
+      return std::pair(x.grad(), model->weight.grad());
+    });
+    return results[1];
+  };
+  const auto own = second(true), libtorch = second(false);
+  expect_close(own.first, libtorch.first, "input");
+  expect_close(own.second, libtorch.second, "weight");
+}
+
+/// Forward and backward of a linear layer on two replicas; replica 1's values.
+struct LinearCase {
+  std::string name;
+  std::vector<std::int64_t> input;
+  std::int64_t out = 96;
+  bool bias = true;
+};
+
+class ReplicaLinear : public testing::TestWithParam<LinearCase> {};
+
+std::vector<at::Tensor> linear_gradients(const LinearCase& c, bool fast, int replicas = 2) {
+  MirroredStrategy strategy({.devices = cpus(replicas), .intra_op_threads = 1, .seed = 7, .fast_kernels = fast});
+  auto model = strategy.make<torch::nn::Linear>(torch::nn::LinearOptions(c.input.back(), c.out).bias(c.bias));
+  const auto results = strategy.run([&] {
+    auto x = at::randn(c.input).requires_grad_();
+    auto y = model->forward(x);
+    at::Tensor unseen;
+    {
+      const at::NoGradGuard no_grad;
+      unseen = model->forward(x);
+    }
+    (y * at::randn_like(y)).sum().backward();
+    EXPECT_TRUE(model->weight.grad().is_contiguous());
+    return std::vector<at::Tensor>{y.detach(), unseen, x.grad(), model->weight.grad(),
+                                   c.bias ? model->bias.grad() : at::zeros({1})};
+  });
+  return results[static_cast<std::size_t>(replicas - 1)];
+}
+
+TEST_P(ReplicaLinear, ValuesAndGradientsAreThoseOfLibTorch) {
+  const auto own = linear_gradients(GetParam(), true), libtorch = linear_gradients(GetParam(), false),
+             again = linear_gradients(GetParam(), true);
+  const char* const names[] = {"output", "output without a graph", "input", "weight", "bias"};
+  for (std::size_t k = 0; k < own.size(); ++k) {
+    expect_close(own[k], libtorch[k], names[k]);
+    EXPECT_TRUE(at::equal(own[k], again[k])) << names[k];
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Layers, ReplicaLinear,
+                         testing::Values(LinearCase{.name = "Large", .input = {128, 200}},
+                                         LinearCase{.name = "OddSizes", .input = {67, 333}, .out = 77},
+                                         LinearCase{.name = "NoBias", .input = {128, 200}, .bias = false},
+                                         LinearCase{.name = "Small", .input = {3, 5}, .out = 2},
+                                         LinearCase{.name = "ThreeDimensions", .input = {4, 32, 150}, .out = 90},
+                                         LinearCase{.name = "NoRows", .input = {0, 200}}),
+                         [](const testing::TestParamInfo<LinearCase>& test) { return test.param.name; });
+
+#if defined(__aarch64__)
+TEST(ReplicaLinear, TheOwnProductIsUsed) {
+  if ((getauxval(AT_HWCAP) & HWCAP_SVE) != 0) GTEST_SKIP() << "LibTorch's products are used on CPUs with SVE";
+  const LinearCase large{.name = "", .input = {128, 1000}, .out = 300};
+  EXPECT_FALSE(at::equal(linear_gradients(large, true)[0], linear_gradients(large, false)[0]));
+}
+#endif
+
+TEST(ReplicaLinear, GradientsOfGradientsWork) {
+  const auto second = [](bool fast) {
+    MirroredStrategy strategy({.devices = cpus(2), .intra_op_threads = 1, .seed = 3, .fast_kernels = fast});
+    auto model = strategy.make<torch::nn::Linear>(200, 96);
+    const auto results = strategy.run([&] {
+      auto x = at::randn({128, 200}).requires_grad_();
+      const auto slope =
+          torch::autograd::grad({model->forward(x).square().sum()}, {x}, {}, true, /*create_graph=*/true)[0];
+      slope.square().sum().backward();
+      return std::pair(x.grad(), model->weight.grad());
+    });
+    return results[1];
+  };
+  const auto own = second(true), libtorch = second(false);
+  expect_close(own.first, libtorch.first, "input");
+  expect_close(own.second, libtorch.second, "weight");
+}
+
+TEST(ReplicaLinear, AWeightThatChangedBeforeBackwardIsNoticed) {
+  MirroredStrategy strategy({.devices = cpus(2), .intra_op_threads = 1, .fast_kernels = true});
+  auto model = strategy.make<torch::nn::Linear>(200, 96);
+  strategy.run([&] {
+    const auto y = model->forward(at::randn({128, 200}).requires_grad_()).sum();
+    model->weight.unsafeGetTensorImpl()->bump_version();
+    EXPECT_THROW(y.backward(), c10::Error);
+  });
+}
+
+}  // namespace
+}  // namespace lockstep

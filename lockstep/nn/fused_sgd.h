@@ -1,0 +1,27 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lockstep::nn {
+
+/// The numbers of one step of `torch::optim::SGD`.
+struct SgdNumbers {
+  float learning_rate = 0;
+  float momentum = 0;
+  float one_less_dampening = 1;
+  float weight_decay = 0;
+  bool nesterov = false;
+  bool first_step = false;  ///< the momentum buffer holds nothing yet
+};
+
+/// Whether this CPU can do it: the arithmetic of LibTorch's own kernels needs fused multiply-add.
+bool has_fused_sgd();
+
+/// Adds up the replicas' gradients in the one order of summation, divides by `divisor`, and updates `weights` and
+/// `momentum_buffer` (null without momentum), all in one pass over memory instead of four. Same bits as `ordered_sum`
+/// followed by `torch::optim::SGD`.
+void sum_and_update_sgd(const float* const* gradients, int count, std::int64_t divisor, std::size_t elements,
+                        float* weights, float* momentum_buffer, const SgdNumbers& numbers);
+
+}  // namespace lockstep::nn
