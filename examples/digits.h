@@ -23,10 +23,10 @@ struct Digits {
 namespace detail {
 
 [[noreturn]] inline void throw_bad_digits(const std::string& path, std::int64_t line, const std::string& seen) {
-  throw lockstep::DataLoss(lockstep::errors::kStructure, {.what = "the file of digits is damaged",
-                                                          .where = path + ":" + std::to_string(line),
-                                                          .seen = seen,
-                                                          .help = "restore it from the repository"});
+  throw lockstep::DataLoss(lockstep::errors::kCsv, {.what = "the file of digits is damaged",
+                                                    .where = path + ":" + std::to_string(line),
+                                                    .seen = seen,
+                                                    .help = "restore it from the repository"});
 }
 
 /// One line of the file: 64 pixels and the digit.
@@ -56,10 +56,9 @@ inline Digits load_digits(const std::string& path = DIGITS_FILE) {
   constexpr std::int64_t kDigits = 1797;
   std::ifstream file(path);
   if (!file) {
-    throw lockstep::NotFound(lockstep::errors::kNotAvailable,
-                             {.what = "cannot open the file of digits",
-                              .where = path,
-                              .help = "it is examples/data/digits.csv of the repository"});
+    throw lockstep::NotFound(lockstep::errors::kFile, {.what = "cannot open the file of digits",
+                                                       .where = path,
+                                                       .help = "it is examples/data/digits.csv of the repository"});
   }
   std::vector<std::uint8_t> values;
   std::string line;

@@ -18,7 +18,7 @@ enum class Code {
   AlreadyExists,
   Unavailable,       ///< a peer is gone
   DeadlineExceeded,  ///< a wait ran into its deadline
-  DataLoss,          ///< a file is corrupt
+  DataLoss,          ///< a file or memory is corrupt
   ResourceExhausted,
   Cancelled,
   Unimplemented,
@@ -123,6 +123,7 @@ inline constexpr int kWrongModule = 501;          ///< a model is used in a way 
 inline constexpr int kOptimizer = 502;            ///< an optimizer cannot do this, or not now
 inline constexpr int kTornWeights = 503;          ///< an update failed half-way
 inline constexpr int kNotFinite = 504;            ///< NaN or infinity in a gradient or loss
+inline constexpr int kDrift = 505;                ///< replicas hold different weights, buffers or optimizer state
 inline constexpr int kFile = 601;                 ///< a file cannot be opened, read or written
 inline constexpr int kNoFiles = 602;              ///< no file has a name like this
 inline constexpr int kCompression = 603;          ///< compressed bytes are damaged

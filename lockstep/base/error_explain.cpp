@@ -137,6 +137,12 @@ constexpr std::array kExplanations{
         "is too high, a division by zero or a logarithm of zero in the loss, overflow in 16-bit types without "
         "loss scaling, or bad values in the data. The message names the first parameter concerned."},
     Explanation{
+        errors::kDrift,
+        "Replicas compared digests of what should be equal on all of them, and one holds something else. Either code "
+        "wrote to the module of one replica only, or memory has gone bad. What was trained since the last comparison "
+        "that found no difference cannot be trusted. Buffers of ordinary batch-norm layers do differ: compare them only "
+        "with SyncBatchNorm."},
+    Explanation{
         errors::kFile,
         "The operating system could not open, read or write a file; the message has the file's name and the system's "
         "reason. Look at the name, the permissions and the free space. A relative name is taken from the working "

@@ -29,7 +29,7 @@ class MirroredModule {
   M& operator*() const { return static_cast<M&>(*core_->current()); }
   template <class... Args>
   auto operator()(Args&&... args) const {
-    return (*this)->forward(std::forward<Args>(args)...);
+    return (*this)->forward(in_models_format(std::forward<Args>(args))...);
   }
 
   /// Local replica k's module.
@@ -52,6 +52,17 @@ class MirroredModule {
   const std::shared_ptr<ModuleCore>& core() const { return core_; }
 
  private:
+  /// Images become channels-last where the weights are.
+  template <class T>
+  decltype(auto) in_models_format(T&& argument) const {
+    if constexpr (std::is_same_v<std::decay_t<T>, at::Tensor>) {
+      const bool converts = core_->options().channels_last && argument.dim() == 4;
+      return converts ? argument.contiguous(at::MemoryFormat::ChannelsLast) : at::Tensor(argument);
+    } else {
+      return std::forward<T>(argument);
+    }
+  }
+
   std::shared_ptr<ModuleCore> core_;
 };
 
@@ -84,9 +95,9 @@ auto Strategy::make(F&& factory) {
 }
 
 template <class Net, class... Args>
-auto Strategy::make(Args&&... args) {
+auto Strategy::make(const ModuleOptions& options, Args&&... args) {
   // Copies, because every replica's module is built from them.
-  return make([given = std::tuple<std::decay_t<Args>...>(std::forward<Args>(args)...)] {
+  auto build = [given = std::tuple<std::decay_t<Args>...>(std::forward<Args>(args)...)] {
     return std::apply(
         [](const auto&... each) {
           if constexpr (std::is_base_of_v<torch::nn::Module, Net>) {
@@ -96,7 +107,14 @@ auto Strategy::make(Args&&... args) {
           }
         },
         given);
-  });
+  };
+  return make(std::move(build), options);
+}
+
+template <class Net, class... Args>
+  requires(!detail::begins_with_options_v<Args...>)
+auto Strategy::make(Args&&... args) {
+  return make<Net>(ModuleOptions{}, std::forward<Args>(args)...);
 }
 
 }  // namespace lockstep

@@ -12,6 +12,7 @@
 #include "lockstep/nn/mirrored_module.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
+#include "lockstep/nn/tensor_digest.h"
 
 namespace lockstep {
 
@@ -74,6 +75,12 @@ class MirroredOptimizer {
   /// Update once per `calls` calls of minimize, with the gradients of all of them: one large batch in parts.
   void accumulate(int calls) { core_->set_accumulate(calls); }
 
+  /// Compare what the replicas hold every so many steps; DataLoss names the replica and the tensor that differ.
+  void set_digest(const DigestOptions& options) { core_->set_digest(options); }
+  /// Of all weights and of all that is remembered about them, by name; independent of the number of replicas. Two trainings
+  /// that went the same way have the same ones. Outside of run.
+  std::vector<TensorDigest> digests() const { return detail::digests_of_training(*core_); }
+
   /// The one place to change an option: `optimizer.options<SGDOptions>().momentum(0.5)`, `optimizer.set_learning_rate(0.01)`. Takes effect at the next step.
   template <class Options>
   Options& options(std::size_t group = 0) {
@@ -86,8 +93,8 @@ class MirroredOptimizer {
   std::int64_t skipped_steps() const { return core_->skipped_steps(); }
 
   /// What the optimizer remembers, by parameter name; the same for every number of replicas. Outside of run.
-  OptimizerState state() const { return detail::read_state(*core_, &OptimizerStateTraits<Opt>::read); }
-  void load_state(const OptimizerState& state) { detail::write_state(*core_, state, &OptimizerStateTraits<Opt>::write); }
+  OptimizerState state() const { return detail::read_state(*core_); }
+  void load_state(const OptimizerState& state) { detail::write_state(*core_, state); }
 
   const std::shared_ptr<OptimizerCore>& core() const { return core_; }
 
@@ -128,7 +135,7 @@ MirroredOptimizer<Opt> make_optimizer_with_groups(Strategy& strategy, const Mode
     return std::make_unique<Opt>(inner, defaults);
   };
   return MirroredOptimizer<Opt>(std::make_shared<OptimizerCore>(model.core(), std::move(core_groups), make_inner, is_elementwise_v<Opt>,
-                                                                detail::fused_update_of<Opt>()));
+                                                                detail::state_access_of<Opt>(), detail::fused_update_of<Opt>()));
 }
 
 template <class Opt, class Model, class Options>

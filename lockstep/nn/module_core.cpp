@@ -41,7 +41,7 @@ void require_same_parameters(const torch::OrderedDict<std::string, at::Tensor>& 
 }  // namespace
 
 ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options)
-    : strategy_(&strategy), alive_(strategy.alive()) {
+    : options_(options), strategy_(&strategy), alive_(strategy.alive()) {
   detail::require_cross_replica(strategy, "make");
   nn::use_fast_kernels();
   const std::uint64_t seed = strategy.next_make_seed();
@@ -51,6 +51,12 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
     const GeneratorScope building(&numbers);
     auto module = factory();
     if (!module) throw_build("the factory returned no module", "return a std::shared_ptr or a module holder that is not empty");
+    for (const auto& item : module->named_parameters()) {
+      if (!item.value().is_meta()) continue;
+      throw InvalidArgument(errors::kDevice, {.what = lockstep::str("parameter '", item.key(), "' is on the meta device: it has no values to train"),
+                                              .where = "make",
+                                              .help = "build the module on a device that has memory; make moves it to its replica's"});
+    }
     module->to(strategy.replica_context(k).device());
     replicas_.push_back(std::move(module));
   }
@@ -188,7 +194,13 @@ void ModuleCore::require_unchanged() const {
   };
   std::size_t next = 0;
   for (const auto& parameter : parameters_) {
-    for (const auto& leaf : parameter.leaves) {
+    for (std::size_t k = 0; k < parameter.leaves.size(); ++k) {
+      const at::Tensor& leaf = parameter.leaves[k];
+      const at::Device expected = strategy().replica_context(static_cast<int>(k)).device();
+      if (leaf.device() != expected) {
+        throw FailedPrecondition(errors::kDevice, {.what = lockstep::str("parameter '", parameter.name, "' is on ", leaf.device(), ", but replica ", k, " is on ", expected),
+                                                   .help = "leave it where make has put it"});
+      }
       if (leaf.const_data_ptr() != addresses_[next++]) fail(lockstep::str("parameter '", parameter.name, "' has other memory than before"));
     }
   }

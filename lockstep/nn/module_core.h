@@ -13,8 +13,9 @@
 namespace lockstep {
 
 struct ModuleOptions {
-  /// Keep weights of convolutions channels-last, which makes them faster on CPU; give inputs the same format:
-  /// `x.contiguous(torch::MemoryFormat::ChannelsLast)`.
+  /// Keep weights of 2-D convolutions channels-last, which makes them faster on CPU. Inputs become so too: `model(x)`
+  /// converts images, [n, c, h, w], and for `model->forward(x)` the first convolution does, as LibTorch does when weights are
+  /// channels-last. What it gives on is channels-last as well, so that nothing is converted back and forth.
   bool channels_last = false;
 };
 
@@ -35,6 +36,7 @@ class LOCKSTEP_EXPORT ModuleCore {
 
   Strategy& strategy() const;
   std::size_t size() const { return replicas_.size(); }
+  const ModuleOptions& options() const { return options_; }
   const std::shared_ptr<torch::nn::Module>& replica(std::size_t k) const { return replicas_[k]; }
   /// The calling replica's module, or replica 0's outside of replicas.
   const std::shared_ptr<torch::nn::Module>& current() const;
@@ -59,6 +61,7 @@ class LOCKSTEP_EXPORT ModuleCore {
   void share_memory();
   void guard_gradients();
 
+  ModuleOptions options_;
   Strategy* strategy_;
   std::weak_ptr<Strategy*> alive_;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;

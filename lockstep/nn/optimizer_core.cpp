@@ -1,5 +1,6 @@
 #include "lockstep/nn/optimizer_core.h"
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
@@ -11,6 +12,8 @@
 #include "lockstep/base/text.h"
 #include "lockstep/nn/block_norm.h"
 #include "lockstep/nn/grad_scaler.h"
+#include "lockstep/nn/optimizer_state.h"
+#include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/replica_context.h"
 
 namespace lockstep {
@@ -23,6 +26,7 @@ struct OptimizerCore::Local {
   GradientView shown;                ///< this replica's gradients, as the others see them
   std::vector<at::Tensor> reduced;   ///< per own segment: the gradient tensor that holds its sum; undefined: nothing to do
   std::vector<bool> fused;           ///< per own segment: summed by its update
+  std::vector<const void*> addresses;  ///< per parameter: where its memory was when the optimizer was made
   std::vector<bool> touched;         ///< per parameter: it has a gradient somewhere
   std::vector<int> newly_sparse;
   int bad_parameter = -1;  ///< the first own parameter with a sum that is not finite, and whose fault it is
@@ -63,8 +67,13 @@ std::vector<const T*> shown_by_all(const T& mine) {
 }  // namespace
 
 OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise,
-                             detail::FusedUpdate fused_update)
-    : module_(std::move(module)), groups_(std::move(groups)), make_inner_(std::move(make_inner)), elementwise_(elementwise), fused_update_(fused_update) {
+                             detail::StateAccess state_access, detail::FusedUpdate fused_update)
+    : module_(std::move(module)),
+      groups_(std::move(groups)),
+      make_inner_(std::move(make_inner)),
+      elementwise_(elementwise),
+      state_access_(state_access),
+      fused_update_(fused_update) {
   module_->require_unchanged();
   const auto& parameters = module_->parameters();
   group_of_.assign(parameters.size(), -1);
@@ -121,6 +130,7 @@ void OptimizerCore::build_shards() {
     for (std::size_t g = 0; g < groups_.size(); ++g) inner_groups.emplace_back(std::move(by_group[g]), groups_[g].options->clone());
     local->inner = make_inner_(inner_groups);
     local->shown.gradients.resize(parameters.size());
+    for (const auto& parameter : parameters) local->addresses.push_back(parameter.leaves[r].const_data_ptr());
     local->reduced.resize(local->segments.size());
     local->fused.assign(local->segments.size(), false);
     local->touched.assign(parameters.size(), false);
@@ -167,6 +177,7 @@ void OptimizerCore::show_gradients(Local& local) {
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     if (group_of_[p] < 0) continue;
     const at::Tensor& leaf = parameters[p].leaves[static_cast<std::size_t>(local.replica)];
+    if (leaf.const_data_ptr() != local.addresses[p]) module_->require_unchanged();
     const at::Tensor& gradient = leaf.grad();
     local.shown.gradients[p] = gradient.defined() ? in_parameter_order(gradient, leaf) : at::Tensor();
   }
@@ -259,9 +270,24 @@ void OptimizerCore::finish_step(Local& local) {
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     if (local.touched[p]) parameters[p].leaves[static_cast<std::size_t>(local.replica)].unsafeGetTensorImpl()->bump_version();
   }
+  // Weights that autocast has cast before the update are of no use after it.
+  at::autocast::clear_cache();
   ++local.steps;
   local.is_reduced = false;
   zero_grad();
+  if (digest_.every > 0 && local.steps % digest_.every == 0) compare_digests(local);
+}
+
+/// Every replica compares the same and comes to the same answer.
+void OptimizerCore::compare_digests(Local& local) {
+  const std::vector<TensorDigest> mine = detail::digests_of_replica(*this, static_cast<std::size_t>(local.replica), digest_.buffers);
+  std::optional<DigestDifference> difference;
+  meet("digest", &mine, [&] { difference = find_difference(shown_by_all(mine)); });
+  if (!difference) return;
+  throw DataLoss(errors::kDrift, {.what = str("replica ", difference->replica, " holds another ", difference->name, " than replica ", difference->agreed_with),
+                                  .where = str("after step ", local.steps),
+                                  .seen = "their digests differ",
+                                  .help = "restore a checkpoint; look for code that writes to one replica's module only, or for bad memory"});
 }
 
 void OptimizerCore::zero_grad() {
@@ -283,6 +309,7 @@ void OptimizerCore::take_over_sparse(Local& local) {
   const auto act = [&] {
     for (const int p : parameters) {
       const auto index = static_cast<std::size_t>(p);
+      const ParameterState state = detail::gather_state(*this, p);  // some classes have one before the first step
       for (std::size_t r = 0; r < locals_.size(); ++r) {
         Local& other = *locals_[r];
         auto& group = other.inner->param_groups()[static_cast<std::size_t>(group_of_[index])].params();
@@ -292,10 +319,7 @@ void OptimizerCore::take_over_sparse(Local& local) {
             continue;
           }
           const at::Tensor segment = other.segments[s];
-          if (other.inner->state().count(segment.unsafeGetTensorImpl()) != 0) {
-            throw Unimplemented(errors::kOptimizer, {.what = str("the gradient of '", module_->parameters()[index].name, "' became sparse after dense steps"),
-                                                     .help = "use Embedding with sparse(true) from the first step on"});
-          }
+          other.inner->state().erase(segment.unsafeGetTensorImpl());
           std::erase_if(group, [&](const at::Tensor& tensor) { return tensor.is_same(segment); });
           shards_[r].erase(shards_[r].begin() + static_cast<std::ptrdiff_t>(s));
           other.segments.erase(other.segments.begin() + static_cast<std::ptrdiff_t>(s));
@@ -312,6 +336,7 @@ void OptimizerCore::take_over_sparse(Local& local) {
       taker.fused.push_back(false);
       shards_[owner].push_back({p, 0, leaf.numel()});
       taker.inner->param_groups()[static_cast<std::size_t>(group_of_[index])].params().push_back(taker.segments.back());
+      if (!state.empty()) taker.inner->state()[taker.segments.back().unsafeGetTensorImpl()] = state_access_.write(state);
     }
   };
   local::Seat* seat = get_replica_context().seat();
@@ -473,6 +498,11 @@ void OptimizerCore::set_clip_value(std::optional<double> limit) {
 void OptimizerCore::set_accumulate(int calls) {
   if (calls < 1) throw InvalidArgument(errors::kBadOption, {.what = str("cannot accumulate over ", calls, " calls"), .help = "use 1 or more"});
   accumulate_ = calls;
+}
+
+void OptimizerCore::set_digest(const DigestOptions& options) {
+  if (options.every < 0) throw InvalidArgument(errors::kBadOption, {.what = str("cannot compare digests every ", options.every, " steps"), .help = "use 0 for never"});
+  digest_ = options;
 }
 
 torch::optim::OptimizerOptions& OptimizerCore::options(std::size_t group) {

@@ -17,6 +17,7 @@
 #include "lockstep/nn/fused_update.h"
 #include "lockstep/nn/gradient_reduction.h"
 #include "lockstep/nn/module_core.h"
+#include "lockstep/nn/parameter_state.h"
 #include "lockstep/nn/shard_plan.h"
 
 namespace lockstep {
@@ -28,6 +29,14 @@ enum class NotFinite {
   Ignore,    ///< as LibTorch does. The default: looking costs a pass over the gradients and a meeting per step
   Raise,     ///< an error that names parameter and replica; nothing has been changed
   SkipStep,  ///< leave the weights as they are and go on
+};
+
+/// Comparing what replicas hold, to notice memory that went bad or code that changed one replica alone.
+struct DigestOptions {
+  /// Steps between comparisons; 0: never. What a comparison costs is a pass over what is compared.
+  std::int64_t every = 0;
+  /// Compare the model's buffers too. They may differ, as ordinary batch norm's do; with SyncBatchNorm they must not.
+  bool buffers = false;
 };
 
 /// The part of MirroredOptimizer that knows no optimizer class.
@@ -46,7 +55,7 @@ class LOCKSTEP_EXPORT OptimizerCore {
   };
 
   OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise,
-                detail::FusedUpdate fused_update = nullptr);
+                detail::StateAccess state_access, detail::FusedUpdate fused_update = nullptr);
   ~OptimizerCore();
 
   bool minimize(const at::Tensor& loss, GradScaler* scaler = nullptr);
@@ -64,11 +73,13 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void set_clip_value(std::optional<double> limit);
   void set_not_finite(NotFinite policy) { not_finite_ = policy; }
   void set_accumulate(int calls);
+  void set_digest(const DigestOptions& options);
 
   std::size_t group_count() const { return groups_.size(); }
   torch::optim::OptimizerOptions& options(std::size_t group);
   std::int64_t steps() const;
   std::int64_t skipped_steps() const;
+  const detail::StateAccess& state_access() const { return state_access_; }
   const ShardPlan& shards() const { return shards_; }
   const std::shared_ptr<ModuleCore>& module() const { return module_; }
   torch::optim::Optimizer& inner(std::size_t replica);
@@ -94,11 +105,13 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void copy_options(Local& local);
   void update_own(Local& local, const GradientReduction* fused_from = nullptr);
   void finish_step(Local& local);
+  void compare_digests(Local& local);
 
   std::shared_ptr<ModuleCore> module_;
   std::vector<Group> groups_;
   InnerFactory make_inner_;
   bool elementwise_;
+  detail::StateAccess state_access_;
   detail::FusedUpdate fused_update_;
   std::vector<bool> whole_;      ///< per parameter: updated as one, by one replica
   std::vector<int> group_of_;    ///< per parameter; -1: not optimized
@@ -110,6 +123,7 @@ class LOCKSTEP_EXPORT OptimizerCore {
   std::optional<double> value_limit_;
   NotFinite not_finite_ = NotFinite::Ignore;
   int accumulate_ = 1;
+  DigestOptions digest_;
   std::vector<double> block_sums_;        ///< one per block of every parameter, written by its owner
   std::vector<std::size_t> first_block_;  ///< per parameter
 

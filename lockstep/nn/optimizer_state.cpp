@@ -31,33 +31,44 @@ at::Tensor tensor_of(const ParameterState& state, const char* key) {
   return found == state.end() ? at::Tensor() : found->second;
 }
 
-OptimizerState read_state(OptimizerCore& core, ReadState read) {
+ParameterState gather_state(OptimizerCore& core, int parameter) {
   const at::NoGradGuard no_grad;
-  OptimizerState result;
-  const auto& parameters = core.module()->parameters();
+  ParameterState whole;
+  const at::Tensor& leaf = core.module()->parameters()[static_cast<std::size_t>(parameter)].leaves[0];
   for (std::size_t r = 0; r < core.shards().size(); ++r) {
     const auto& states = core.inner(r).state();
     for (std::size_t s = 0; s < core.shards()[r].size(); ++s) {
       const Segment& segment = core.shards()[r][s];
-      const auto& parameter = parameters[static_cast<std::size_t>(segment.parameter)];
-      ParameterState& whole = result[parameter.name];
+      if (segment.parameter != parameter) continue;
       const auto found = states.find(core.segments(r)[s].unsafeGetTensorImpl());
       if (found == states.end()) continue;
-      for (const auto& [key, part] : read(*found->second)) {
+      for (const auto& [key, part] : core.state_access().read(*found->second)) {
         if (part.numel() != segment.end - segment.begin || part.dim() == 0) {
           whole[key] = part.clone();
           continue;
         }
         auto& target = whole[key];
-        if (!target.defined()) target = at::empty_like(parameter.leaves[0].data(), part.options()).zero_();
+        if (!target.defined()) target = at::empty_like(leaf.data(), part.options()).zero_();
         flat(target).slice(0, segment.begin, segment.end).copy_(part.reshape({-1}));
       }
+    }
+  }
+  return whole;
+}
+
+OptimizerState read_state(OptimizerCore& core) {
+  OptimizerState result;
+  const auto& parameters = core.module()->parameters();
+  for (const auto& shard : core.shards()) {
+    for (const Segment& segment : shard) {
+      const std::string& name = parameters[static_cast<std::size_t>(segment.parameter)].name;
+      if (result.count(name) == 0) result[name] = gather_state(core, segment.parameter);
     }
   }
   return result;
 }
 
-void write_state(OptimizerCore& core, const OptimizerState& state, WriteState write) {
+void write_state(OptimizerCore& core, const OptimizerState& state) {
   const at::NoGradGuard no_grad;
   const auto& parameters = core.module()->parameters();
   for (std::size_t r = 0; r < core.shards().size(); ++r) {
@@ -80,7 +91,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state, WriteState wr
         at::Tensor ordered = at::empty_like(parameter.leaves[0].data(), value.options()).copy_(value);
         part[key] = flat(ordered).slice(0, segment.begin, segment.end).clone().reshape(target.sizes());
       }
-      states[target.unsafeGetTensorImpl()] = write(part);
+      states[target.unsafeGetTensorImpl()] = core.state_access().write(part);
     }
   }
 }

@@ -6,21 +6,15 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
-#include <map>
 #include <memory>
-#include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/export.h"
+#include "lockstep/nn/parameter_state.h"
 
 // What an optimizer remembers about a parameter, as named tensors: readable, and independent of how parameters are shared out
 // among replicas. For checkpoints.
 namespace lockstep {
-
-/// "exp_avg" -> tensor of the parameter's shape, "step" -> a number; empty before the first step.
-using ParameterState = std::map<std::string, at::Tensor>;
-/// By parameter name.
-using OptimizerState = std::map<std::string, ParameterState>;
 
 namespace detail {
 
@@ -33,6 +27,7 @@ LOCKSTEP_EXPORT at::Tensor tensor_of(const ParameterState& state, const char* ke
 /// How to read and write one class's state. Specialise it for an optimizer of your own to make its state savable.
 template <class Opt>
 struct OptimizerStateTraits {
+  static constexpr bool kIsUnknown = true;
   static ParameterState read(const torch::optim::OptimizerParamState&) { refuse(); }
   static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState&) { refuse(); }
   [[noreturn]] static void refuse() {
@@ -119,12 +114,17 @@ class OptimizerCore;
 
 namespace detail {
 
-using ReadState = ParameterState (*)(const torch::optim::OptimizerParamState&);
-using WriteState = std::unique_ptr<torch::optim::OptimizerParamState> (*)(const ParameterState&);
+template <class Opt>
+constexpr StateAccess state_access_of() {
+  using Traits = OptimizerStateTraits<Opt>;
+  return {.read = &Traits::read, .write = &Traits::write, .known = !requires { Traits::kIsUnknown; }};
+}
 
 /// Puts the segments' states together, parameter by parameter; and takes them apart again.
-LOCKSTEP_EXPORT OptimizerState read_state(OptimizerCore& core, ReadState read);
-LOCKSTEP_EXPORT void write_state(OptimizerCore& core, const OptimizerState& state, WriteState write);
+LOCKSTEP_EXPORT OptimizerState read_state(OptimizerCore& core);
+LOCKSTEP_EXPORT void write_state(OptimizerCore& core, const OptimizerState& state);
+/// The same for one parameter, by its index.
+ParameterState gather_state(OptimizerCore& core, int parameter);
 
 }  // namespace detail
 

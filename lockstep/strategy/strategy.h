@@ -61,6 +61,11 @@ inline constexpr bool is_mirrored_v<Mirrored<T>> = true;
 /// A function that builds a module, as opposed to a module class or holder.
 template <class F>
 concept ModuleFactory = !requires { typename F::ContainedType; } && !requires(F& f) { f.named_parameters(); } && std::is_invocable_v<F&>;
+
+template <class...>
+inline constexpr bool begins_with_options_v = false;
+template <class First, class... Rest>
+inline constexpr bool begins_with_options_v<First, Rest...> = std::is_same_v<std::decay_t<First>, ModuleOptions>;
 }  // namespace detail
 
 /// Which replica of how many a value is made for; see `Strategy::values_from_function`.
@@ -137,9 +142,13 @@ class LOCKSTEP_EXPORT Strategy {
   /// A model: a `torch::nn::Module` per replica and one set of weights. Include <lockstep/nn/mirrored_module.h>.
   ///
   ///     auto model = strategy.make<Net>(128);                                    // any module class or holder
+  ///     auto model = strategy.make<Net>({.channels_last = true}, 128);           // the same with ModuleOptions
   ///     auto model = strategy.make([] { return torch::nn::Sequential(...); });   // or whatever a function builds
   template <class Net, class... Args>
+    requires(!detail::begins_with_options_v<Args...>)
   auto make(Args&&... args);
+  template <class Net, class... Args>
+  auto make(const ModuleOptions& options, Args&&... args);
   template <detail::ModuleFactory F>
   auto make(F&& factory, const ModuleOptions& options);
   template <detail::ModuleFactory F>

@@ -1,0 +1,141 @@
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/nn/test_support.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+
+// One replica's copy goes bad, and the comparison of digests says whose and which.
+namespace lockstep {
+namespace {
+
+using namespace testing_support;
+
+at::Tensor with_one_bit_flipped(const at::Tensor& tensor) {
+  at::Tensor changed = tensor.detach().clone();
+  static_cast<unsigned char*>(changed.data_ptr())[changed.nbytes() - 1] ^= 1u;
+  return changed;
+}
+
+template <class Call>
+void expect_drift(const std::string& what, const std::string& where, Call&& call) {
+  try {
+    call();
+    ADD_FAILURE() << "went unnoticed: " << what;
+  } catch (const DataLoss& e) {
+    EXPECT_EQ(e.number(), errors::kDrift);
+    EXPECT_NE(std::string(e.what()).find(what), std::string::npos) << e.what();
+    EXPECT_NE(std::string(e.what()).find(where), std::string::npos) << e.what();
+  }
+}
+
+class Drift : public testing::Test {
+ protected:
+  Drift()
+      : strategy({.devices = cpus(3)}),
+        model(strategy.make<SmallNet>(600)),
+        optimizer(strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.01))) {
+    set_log_severity(Severity::Silent);
+  }
+  void step() {
+    strategy.run([&] {
+      torch::Tensor rows = torch::randn({4, 9});
+      optimizer.minimize(model->forward(rows).square().mean());
+    });
+  }
+
+  MirroredStrategy strategy;
+  MirroredModule<SmallNet> model;
+  MirroredOptimizer<torch::optim::Adam> optimizer;
+};
+
+TEST_F(Drift, OfNothingIsQuietAndOrdinaryBatchNormIsNoDrift) {
+  optimizer.set_digest({.every = 1});
+  for (int k = 0; k < 5; ++k) step();
+  EXPECT_EQ(optimizer.steps(), 5);
+}
+
+TEST_F(Drift, OfWeightsNamesReplicaAndTensor) {
+  optimizer.set_digest({.every = 1});
+  step();
+  expect_drift("replica 2 holds another 'first.weight' than replica 0", "after step 2", [&] {
+    strategy.run([&] {
+      optimizer.backward(model->forward(torch::randn({4, 9})).square().mean());
+      optimizer.reduce_gradients();
+      const at::NoGradGuard no_grad;
+      if (get_replica_context().replica_id_in_sync_group() == 2)
+        model->first->weight.set_data(with_one_bit_flipped(model->first->weight));
+      optimizer.step();
+    });
+  });
+}
+
+TEST_F(Drift, OfBuffersIsFoundWhereTheyAreToBeEqual) {
+  nn::convert_sync_batch_norm(model);
+  optimizer.set_digest({.every = 2, .buffers = true});
+  for (int k = 0; k < 4; ++k) step();
+  model.replica(1)->norm->running_var.copy_(with_one_bit_flipped(model.replica(1)->norm->running_var));
+  step();  // the fifth: not compared
+  expect_drift("replica 1 holds another buffer 'norm.running_var' than replica 0", "after step 6", [&] { step(); });
+}
+
+TEST_F(Drift, OfOptimizerStateNamesReplicaAndParameter) {
+  optimizer.set_digest({.every = 1});
+  step();
+  const auto& shard = optimizer.core()->shards()[1];
+  ASSERT_FALSE(shard.empty());
+  ASSERT_EQ(optimizer.core()->module()->parameters()[static_cast<std::size_t>(shard[0].parameter)].name, "first.weight")
+      << "not a parameter that is cut";
+  auto& state = optimizer.core()->inner(1).state().at(optimizer.core()->segments(1)[0].unsafeGetTensorImpl());
+  static_cast<torch::optim::AdamParamState&>(*state).step(7);
+  expect_drift("holds another optimizer state 'step' of 'first.weight'", "after step 2", [&] { step(); });
+}
+
+/// A class of the user's own, of whose state nothing is known.
+struct OwnAdam : torch::optim::Adam {
+  using Adam::Adam;
+};
+
+TEST_F(Drift, WithAnUnknownOptimizerClassIsAboutWeights) {
+  auto other = strategy.make<SmallNet>();
+  auto own = strategy.make_optimizer<OwnAdam>(other, torch::optim::AdamOptions(0.01));
+  own.set_digest({.every = 1});
+  for (int k = 0; k < 2; ++k) strategy.run([&] { own.minimize(other->forward(torch::randn({4, 9})).square().mean()); });
+  EXPECT_EQ(own.digests().size(), other.parameters().size());
+  EXPECT_THROW(own.state(), Unimplemented);
+}
+
+TEST_F(Drift, DigestsOfATrainingDependOnAllOfItAndNotOnTheNumberOfReplicas) {
+  const auto digests = [](int replicas, double last_bit) {
+    torch::manual_seed(2);
+    MirroredStrategy some({.devices = cpus(replicas)});
+    auto net = some.make([] { return torch::nn::Linear(90, 100); });
+    auto adam = some.make_optimizer<torch::optim::Adam>(net, torch::optim::AdamOptions(0.01));
+    some.run([&] {
+      const double share =
+          get_replica_context().replica_id_in_sync_group() == 0 ? 1.0 : 0.0;  // the same sum for any number
+      adam.minimize(net->forward(torch::ones({2, 90})).sum().mul(share + last_bit));
+    });
+    return adam.digests();
+  };
+  const auto one = digests(1, 0.0);
+  ASSERT_EQ(one.size(), 8u);  // two parameters, and step, exp_avg, exp_avg_sq of each
+  EXPECT_EQ(one[0].name, "weight");
+  EXPECT_EQ(one[1].name, "weight/exp_avg");
+  for (const int replicas : {2, 3, 4})
+    EXPECT_EQ(combine(digests(replicas, 0.0)), combine(one)) << replicas << " replicas";
+  EXPECT_NE(combine(digests(1, 1e-6)), combine(one));
+}
+
+TEST_F(Drift, TheDigestOfATensorDoesNotDependOnItsMemoryFormat) {
+  const at::Tensor images = torch::randn({5, 7, 13, 11});
+  EXPECT_EQ(digest_of(images), digest_of(images.contiguous(at::MemoryFormat::ChannelsLast)));
+  EXPECT_NE(digest_of(images), digest_of(with_one_bit_flipped(images)));
+  EXPECT_NE(digest_of(torch::zeros({5000})), digest_of(torch::zeros({5001})));
+}
+
+}  // namespace
+}  // namespace lockstep

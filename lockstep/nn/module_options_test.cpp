@@ -1,0 +1,99 @@
+#include <gtest/gtest.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/utils.h>
+
+#include "lockstep/base/logging.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/test_support.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+
+namespace lockstep {
+namespace {
+
+using namespace testing_support;
+
+/// Remembers in which order the images came.
+struct ConvNet : torch::nn::Module {
+  explicit ConvNet(int channels = 6)
+      : first(torch::nn::Conv2dOptions(3, channels, 3).padding(1)),
+        second(torch::nn::Conv2dOptions(channels, 4, 3).padding(1)),
+        last(4, 2) {
+    register_module("first", first);
+    register_module("second", second);
+    register_module("last", last);
+  }
+  at::Tensor forward(const at::Tensor& x) {
+    came_channels_last = x.is_contiguous(at::MemoryFormat::ChannelsLast);
+    const at::Tensor hidden = first(x).relu();
+    stayed_channels_last = hidden.is_contiguous(at::MemoryFormat::ChannelsLast);
+    return last(second(hidden).relu().mean({2, 3}));
+  }
+
+  torch::nn::Conv2d first, second;
+  torch::nn::Linear last;
+  bool came_channels_last = false;
+  bool stayed_channels_last = false;
+};
+
+class ChannelsLast : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { set_log_severity(Severity::Warning); }
+};
+INSTANTIATE_TEST_SUITE_P(Replicas, ChannelsLast, testing::Values(1, 2, 3));
+
+TEST_P(ChannelsLast, ConvertsWeightsAndInputsOfEveryReplica) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto model = strategy.make<ConvNet>({.channels_last = true}, 5);
+  const ModuleOptions named{.channels_last = true};
+  auto from_factory = strategy.make([] { return std::make_shared<ConvNet>(5); }, named);
+  auto from_named = strategy.make<ConvNet>(named, 5);
+  for (auto* each : {&model, &from_factory, &from_named}) {
+    for (std::size_t k = 0; k < each->size(); ++k) {
+      EXPECT_EQ(each->replica(k)->first->weight.size(0), 5);
+      EXPECT_TRUE(each->replica(k)->first->weight.is_contiguous(at::MemoryFormat::ChannelsLast));
+      EXPECT_TRUE(each->replica(k)->second->weight.is_contiguous(at::MemoryFormat::ChannelsLast));
+      EXPECT_EQ(each->replica(k)->first->weight.data_ptr(), each->replica(0)->first->weight.data_ptr());
+    }
+  }
+  const at::Tensor images = torch::randn({2, 3, 8, 8});
+  const auto formats = strategy.run([&] {
+    model(images);
+    const std::vector<bool> called{model->came_channels_last, model->stayed_channels_last};
+    model->forward(images);
+    return std::vector<bool>{called[0], called[1], model->stayed_channels_last};
+  });
+  for (int k = 0; k < GetParam(); ++k)
+    EXPECT_EQ(formats[static_cast<std::size_t>(k)], (std::vector<bool>{true, true, true})) << "replica " << k;
+
+  auto plain = strategy.make<ConvNet>(5);
+  EXPECT_FALSE(plain->first->weight.is_contiguous(at::MemoryFormat::ChannelsLast));
+  strategy.run([&] { plain(images); });
+  EXPECT_FALSE(plain->came_channels_last);
+}
+
+TEST_P(ChannelsLast, TrainsAsTheOrdinaryFormatDoes) {
+  torch::manual_seed(7);
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto last = strategy.make<ConvNet>({.channels_last = true});
+  auto plain = strategy.make<ConvNet>();
+  last.to(at::kDouble);
+  plain.to(at::kDouble);
+  EXPECT_TRUE(last->first->weight.is_contiguous(at::MemoryFormat::ChannelsLast)) << "lost by the conversion";
+  copy_values(plain.parameters(), last.parameters());
+  auto of_last = strategy.make_optimizer<torch::optim::Adam>(last, torch::optim::AdamOptions(0.01));
+  auto of_plain = strategy.make_optimizer<torch::optim::Adam>(plain, torch::optim::AdamOptions(0.01));
+  for (int step = 0; step < 5; ++step) {
+    const at::Tensor images = torch::randn({4, 3, 8, 8}, at::kDouble);
+    strategy.run([&] {
+      of_last.minimize(last(images).square().mean());
+      of_plain.minimize(plain(images).square().mean());
+    });
+  }
+  for (std::size_t i = 0; i < plain.parameters().size(); ++i) {
+    EXPECT_TRUE(last.parameters()[i].allclose(plain.parameters()[i], 1e-9, 1e-12)) << "parameter #" << i;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,148 @@
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <atomic>
+#include <thread>
+
+#include "lockstep/base/logging.h"
+#include "lockstep/nn/loss.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/test_support.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+
+// One seed, one result: over repeats, under load, and against the plain loop with the same seed.
+namespace lockstep {
+namespace {
+
+using namespace testing_support;
+
+/// Threads that take the cores away from the replicas at odd moments, as long as this object lives.
+class Load {
+ public:
+  explicit Load(int threads) {
+    for (int t = 0; t < threads; ++t) {
+      threads_.emplace_back([this, t] {
+        volatile std::uint64_t x = 1;
+        for (std::uint64_t burst = 1; !stop_.load(std::memory_order_relaxed); ++burst) {
+          for (std::uint64_t i = 0; i < 20'000 * (1 + (burst * (t + 3)) % 7); ++i) x = x * 6364136223846793005u + 1;
+          std::this_thread::yield();
+        }
+      });
+    }
+  }
+  ~Load() {
+    stop_ = true;
+    for (auto& thread : threads_) thread.join();
+  }
+
+ private:
+  std::atomic<bool> stop_{false};
+  std::vector<std::thread> threads_;
+};
+
+/// Two epochs over shuffled rows, with dropout and batch norm: all that a training leaves behind.
+std::vector<at::Tensor> train_from_seed(int replicas, std::uint64_t seed) {
+  torch::manual_seed(seed);
+  MirroredStrategy strategy({.devices = cpus(replicas)});
+  auto model = strategy.make<SmallNet>(24, 0.5);
+  auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.01));
+  const Batch all = random_batch(44);
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    for (const auto& which : torch::randperm(44, at::kLong).split(11)) {
+      strategy.run(
+          [&](const Batch& mine) {
+            optimizer.minimize(average_loss(loss_per_row(model->forward(mine.rows), mine.labels), 11));
+          },
+          share_out(strategy, all.pick(which)));
+    }
+  }
+  auto left = copies_of(model.parameters());
+  for (std::size_t k = 0; k < model.size(); ++k) {
+    for (const auto& buffer : copies_of(model.replica(k)->buffers())) left.push_back(buffer);
+  }
+  for (const auto& [parameter, state] : optimizer.state()) {
+    for (const auto& [key, value] : state) left.push_back(value);
+  }
+  return left;
+}
+
+class Reproducible : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { set_log_severity(Severity::Warning); }
+};
+INSTANTIATE_TEST_SUITE_P(Replicas, Reproducible, testing::Values(1, 2, 3, 4));
+
+TEST_P(Reproducible, FiftyRunsWithOneSeedUnderLoadLeaveTheSameBits) {
+  const auto first = train_from_seed(GetParam(), 23);
+  EXPECT_NE(first_difference(train_from_seed(GetParam(), 24), first), "")
+      << "the seed changes nothing: this test is blind";
+  const Load load(3);
+  for (int repeat = 0; repeat < 50; ++repeat) {
+    ASSERT_EQ(first_difference(train_from_seed(GetParam(), 23), first), "") << "repeat " << repeat;
+  }
+}
+
+TEST_P(Reproducible, InitialWeightsOfSeveralModelsDoNotDependOnReplicasOrOtherDraws) {
+  const auto weights = [](int replicas, bool draw_between) {
+    torch::manual_seed(11);
+    MirroredStrategy strategy({.devices = cpus(replicas)});
+    auto all = copies_of(strategy.make<SmallNet>(20).parameters());
+    if (draw_between) {
+      torch::rand({7});
+      strategy.run([] { torch::rand({3}); });
+    }
+    const auto factory = [] { return torch::nn::Linear(30, 5); };
+    for (const auto& weight : copies_of(strategy.make(factory).parameters())) all.push_back(weight);
+    for (const auto& weight : copies_of(strategy.make(factory).parameters())) all.push_back(weight);
+    return all;
+  };
+  const auto expected = weights(1, false);
+  EXPECT_EQ(first_difference(weights(GetParam(), false), expected), "");
+  EXPECT_EQ(first_difference(weights(GetParam(), true), expected), "");
+  EXPECT_FALSE(have_same_bits(expected.end()[-2], expected.end()[-4]))
+      << "two models of one kind have the same weights";
+}
+
+/// One replica draws what a plain program draws after manual_seed, so that its training is the plain one, dropout
+/// included.
+template <class Opt, class Options>
+void expect_bits_of_the_plain_loop(const Options& options) {
+  constexpr std::uint64_t kSeed = 77;
+  torch::manual_seed(kSeed);
+  std::vector<Batch> batches;
+  for (int step = 0; step < 20; ++step) batches.push_back(random_batch(2 + (step * 5) % 13));
+
+  torch::manual_seed(kSeed);
+  MirroredStrategy strategy({.devices = cpus(1)});
+  auto model = strategy.make<SmallNet>(24, 0.4);
+  auto optimizer = strategy.make_optimizer<Opt>(model, options);
+  auto plain = std::make_shared<SmallNet>(24, 0.4);
+  copy_values(model.parameters(), plain->parameters());
+  for (const auto& batch : batches) {
+    strategy.run([&] { optimizer.minimize(loss_per_row(model->forward(batch.rows), batch.labels).mean()); });
+  }
+
+  torch::manual_seed(kSeed);
+  Opt plain_optimizer(plain->parameters(), options);
+  for (const auto& batch : batches) {
+    plain_optimizer.zero_grad();
+    loss_per_row(plain->forward(batch.rows), batch.labels).mean().backward();
+    plain_optimizer.step();
+  }
+  EXPECT_EQ(first_difference(model.parameters(), plain->parameters()), "");
+  EXPECT_EQ(first_difference(model.replica(0)->buffers(), plain->buffers()), "");
+  EXPECT_TRUE(model->unused.equal(torch::ones({5}))) << "decay of a parameter without gradient";
+}
+
+TEST(OneReplica, HasTheBitsOfThePlainLoopWithDropoutBatchNormAndDecay) {
+  set_log_severity(Severity::Warning);
+  expect_bits_of_the_plain_loop<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.01));
+  expect_bits_of_the_plain_loop<torch::optim::Adam>(torch::optim::AdamOptions(0.01).weight_decay(0.01).amsgrad(true));
+  expect_bits_of_the_plain_loop<torch::optim::AdamW>(torch::optim::AdamWOptions(0.01).weight_decay(0.1));
+  expect_bits_of_the_plain_loop<torch::optim::RMSprop>(
+      torch::optim::RMSpropOptions(0.001).momentum(0.9).centered(true).weight_decay(0.01));
+  expect_bits_of_the_plain_loop<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.05).weight_decay(0.01));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,175 @@
+#include <ATen/ops/linear.h>
+#include <gtest/gtest.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/utils.h>
+
+#include <functional>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/nn/loss.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/test_support.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+
+// Parameters that are tied, frozen, sparse or used by some replicas only; and the ways to weigh losses and gradients.
+namespace lockstep {
+namespace {
+
+using namespace testing_support;
+using torch::optim::AdagradOptions;
+using torch::optim::SGDOptions;
+
+/// One matrix under two names, and a frozen layer in between.
+struct TiedNet : torch::nn::Module {
+  TiedNet() : in(9, 9), frozen(9, 9) {
+    register_module("in", in);
+    register_module("frozen", frozen);
+    tied = register_parameter("tied", in->weight);
+    bias = register_parameter("bias", torch::zeros({9}));
+    frozen->weight.requires_grad_(false);
+    frozen->bias.requires_grad_(false);
+  }
+  at::Tensor forward(const at::Tensor& x) { return at::linear(frozen(in(x).tanh()).tanh(), tied, bias); }
+
+  torch::nn::Linear in, frozen;
+  at::Tensor tied, bias;
+};
+
+class SpecialParameters : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override { set_log_severity(Severity::Warning); }
+};
+INSTANTIATE_TEST_SUITE_P(Replicas, SpecialParameters, testing::Values(1, 2, 3, 4));
+
+TEST_P(SpecialParameters, TiedAndFrozenOnesFollowThePlainLoop) {
+  torch::manual_seed(5);
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto model = strategy.make<TiedNet>();
+  auto plain = std::make_shared<TiedNet>();
+  model.to(at::kDouble);
+  plain->to(at::kDouble);
+  for (std::size_t k = 0; k < model.size(); ++k) {
+    EXPECT_TRUE(model.replica(k)->in->weight.is_same(model.replica(k)->tied)) << "replica " << k;
+  }
+  copy_values(model.parameters(), plain->parameters());
+  const at::Tensor frozen = model->frozen->weight.clone();
+  const auto options = torch::optim::AdamOptions(0.01).weight_decay(0.1);
+  auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, options);
+  torch::optim::Adam plain_optimizer({plain->in->weight, plain->in->bias, plain->bias}, options);
+  for (int step = 0; step < 20; ++step) {
+    const Batch batch = random_batch(7, at::kDouble);
+    plain_optimizer.zero_grad();
+    plain->forward(batch.rows).square().sum(1).mean().backward();
+    plain_optimizer.step();
+    strategy.run(
+        [&](const Batch& mine) { optimizer.minimize(average_loss(model->forward(mine.rows).square().sum(1), 7)); },
+        share_out(strategy, batch));
+  }
+  EXPECT_TRUE(model->in->weight.allclose(plain->in->weight, 1e-10, 1e-12));
+  EXPECT_TRUE(model->bias.allclose(plain->bias, 1e-10, 1e-12));
+  EXPECT_TRUE(model->frozen->weight.equal(frozen)) << "decay reached a frozen parameter";
+  for (std::size_t k = 0; k < model.size(); ++k) {
+    EXPECT_EQ(model.replica(k)->tied.data_ptr(), model->in->weight.data_ptr());
+  }
+}
+
+TEST_P(SpecialParameters, OneWithoutGradientOnSomeReplicasCountsAsZeroThere) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto model = strategy.make<SmallNet>();
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(1.0));
+  const int user = GetParam() - 1;
+  strategy.run([&] {
+    const bool uses_it = get_replica_context().replica_id_in_sync_group() == user;
+    const at::Tensor loss = model->second->bias.sum();
+    optimizer.minimize(uses_it ? loss + model->unused.sum().mul(0.25) : loss);
+  });
+  EXPECT_TRUE(model->unused.equal(torch::full({5}, 0.75)));
+}
+
+/// The same ids on all numbers of replicas, shared out.
+template <class Opt, class Options>
+std::vector<at::Tensor> train_embedding(int replicas, bool sparse, const Options& options, bool save_and_load) {
+  torch::manual_seed(6);
+  MirroredStrategy strategy({.devices = cpus(replicas)});
+  const auto build = [&] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(900, 6).sparse(sparse)); };
+  auto table = strategy.make(build);
+  auto optimizer = strategy.make_optimizer<Opt>(table, options);
+  for (int step = 0; step < 6; ++step) {
+    if (save_and_load && step == 3) {
+      const OptimizerState saved = optimizer.state();
+      optimizer = strategy.make_optimizer<Opt>(table, options);
+      optimizer.load_state(saved);
+    }
+    const at::Tensor ids = torch::randint(0, 40, {24}, at::kLong).mul(20);
+    strategy.run([&] {
+      auto& replica = get_replica_context();
+      const at::Tensor mine = ids.tensor_split(
+          replica.num_replicas_in_sync())[static_cast<std::size_t>(replica.replica_id_in_sync_group())];
+      optimizer.minimize(table->forward(mine).square().sum());
+    });
+  }
+  return copies_of(table.parameters());
+}
+
+TEST_P(SpecialParameters, SparseGradientsFollowDenseOnesWithEveryOptimizerThatTakesThem) {
+  const auto compare = [&](const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b, const char* what) {
+    EXPECT_TRUE(a[0].allclose(b[0], 1e-4, 1e-6)) << what << ": " << a[0].sub(b[0]).abs().max().item<double>();
+  };
+  const auto sgd = train_embedding<torch::optim::SGD>(1, false, SGDOptions(0.1), false);
+  compare(train_embedding<torch::optim::SGD>(GetParam(), true, SGDOptions(0.1), false), sgd, "SGD");
+  const auto adagrad = train_embedding<torch::optim::Adagrad>(1, false, AdagradOptions(0.1), false);
+  compare(train_embedding<torch::optim::Adagrad>(GetParam(), true, AdagradOptions(0.1), false), adagrad, "Adagrad");
+  compare(train_embedding<torch::optim::Adagrad>(GetParam(), true, AdagradOptions(0.1), true), adagrad,
+          "Adagrad, saved and loaded");
+}
+
+TEST_P(SpecialParameters, AGradientThatBecomesSparseTakesTheStateWithIt) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto table = strategy.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(2000, 6)); });
+  auto optimizer = strategy.make_optimizer<torch::optim::Adagrad>(table, AdagradOptions(0.1));
+  const at::Tensor ids = torch::arange(5);
+  const auto step = [&] { strategy.run([&] { optimizer.minimize(table->forward(ids).sum()); }); };
+  step();
+  const at::Tensor before = optimizer.state().at("weight").at("sum").clone();
+  for (std::size_t k = 0; k < table.size(); ++k) table.replica(k)->options.sparse(true);
+  step();
+  const auto state = optimizer.state().at("weight");
+  EXPECT_TRUE(state.at("sum").allclose(before.mul(2)));
+  EXPECT_EQ(state.at("step").item<int>(), 2);
+}
+
+TEST_P(SpecialParameters, LossesAndGradientsAreWeighedAsAsked) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  const auto bias_after = [&](const std::function<at::Tensor(const at::Tensor&)>& loss, const auto& settings) {
+    auto model = strategy.make([] { return torch::nn::Linear(1, 1); });
+    copy_values({torch::zeros({1, 1}), torch::zeros({1})}, model.parameters());
+    auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(1.0));
+    settings(optimizer);
+    strategy.run([&] { optimizer.minimize(loss(model->bias)); });
+    return at::Tensor(model->bias).template item<double>();
+  };
+  const auto nothing = [](auto&) {};
+  const auto itself = [](const at::Tensor& bias) { return bias.sum(); };
+  const double replicas = GetParam();
+  EXPECT_DOUBLE_EQ(bias_after(itself, nothing), -replicas) << "summed";
+  EXPECT_FLOAT_EQ(
+      static_cast<float>(bias_after(itself, [](auto& optimizer) { optimizer.set_reduce_op(ReduceOp::Mean); })), -1.0f);
+  EXPECT_FLOAT_EQ(
+      static_cast<float>(bias_after([](const at::Tensor& bias) { return scale_regularization_loss(bias); }, nothing)),
+      -1.0f);
+  EXPECT_FLOAT_EQ(
+      static_cast<float>(bias_after([](const at::Tensor& bias) { return average_loss(bias.expand({4})); }, nothing)),
+      -1.0f);
+  EXPECT_DOUBLE_EQ(bias_after(itself, [](auto& optimizer) { optimizer.set_clip_value(0.5); }), -0.5)
+      << "clipped after the sum";
+  {
+    const auto scope = strategy.scope();
+    EXPECT_THROW(average_loss(torch::ones({2})), FailedPrecondition) << "between replicas there is no share of a loss";
+  }
+  EXPECT_THROW(strategy.run([] { average_loss(torch::ones({2}), 0); }), InvalidArgument);
+  EXPECT_THROW(strategy.run([] { average_loss(torch::ones({2}, at::kLong)); }), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,80 @@
+#include "lockstep/nn/tensor_digest.h"
+
+#include <algorithm>
+
+#include "lockstep/base/text.h"
+#include "lockstep/nn/module_core.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/optimizer_state.h"
+#include "lockstep/nn/shard_plan.h"
+
+namespace lockstep {
+
+std::uint64_t digest_of(const at::Tensor& tensor) {
+  const at::Tensor values = tensor.detach().cpu().contiguous();
+  const auto* bytes = static_cast<const char*>(values.const_data_ptr());
+  const auto width = static_cast<std::size_t>(values.element_size());
+  std::uint64_t digest = 0;
+  for (std::int64_t begin = 0; begin < values.numel(); begin += kShardBlock) {
+    const auto count = static_cast<std::size_t>(std::min(kShardBlock, values.numel() - begin));
+    digest += place_block(digest_bytes(bytes + static_cast<std::size_t>(begin) * width, count * width),
+                          static_cast<std::uint64_t>(begin / kShardBlock));
+  }
+  return digest;
+}
+
+namespace detail {
+namespace {
+
+bool has_memory_of_its_own(const ModuleCore::Parameter& parameter, std::size_t replica) {
+  const auto differs = [&](const at::Tensor& leaf) {
+    return leaf.const_data_ptr() != parameter.leaves[0].const_data_ptr();
+  };
+  if (replica > 0) return differs(parameter.leaves[replica]);
+  return std::any_of(parameter.leaves.begin(), parameter.leaves.end(), differs);
+}
+
+}  // namespace
+
+std::vector<TensorDigest> digests_of_replica(OptimizerCore& core, std::size_t replica, bool buffers) {
+  std::vector<TensorDigest> digests;
+  const ModuleCore& module = *core.module();
+  for (const auto& parameter : module.parameters()) {
+    if (has_memory_of_its_own(parameter, replica))
+      digests.push_back({lockstep::str("'", parameter.name, "'"), digest_of(parameter.leaves[replica])});
+  }
+  if (buffers) {
+    for (const auto& buffer : module.replica(replica)->named_buffers()) {
+      if (buffer.value().defined())
+        digests.push_back({lockstep::str("buffer '", buffer.key(), "'"), digest_of(buffer.value())});
+    }
+  }
+  if (!core.state_access().known) return digests;
+  const auto& states = core.inner(replica).state();
+  for (std::size_t s = 0; s < core.shards()[replica].size(); ++s) {
+    const auto found = states.find(core.segments(replica)[s].unsafeGetTensorImpl());
+    if (found == states.end()) continue;
+    const auto& parameter = module.parameters()[static_cast<std::size_t>(core.shards()[replica][s].parameter)];
+    for (const auto& [key, value] : core.state_access().read(*found->second)) {
+      if (value.defined() && value.dim() == 0)
+        digests.push_back({lockstep::str("optimizer state '", key, "' of '", parameter.name, "'"), digest_of(value)});
+    }
+  }
+  return digests;
+}
+
+std::vector<TensorDigest> digests_of_training(OptimizerCore& core) {
+  std::vector<TensorDigest> digests;
+  const OptimizerState state = core.state_access().known ? read_state(core) : OptimizerState();
+  for (const auto& parameter : core.module()->parameters()) {
+    digests.push_back({parameter.name, digest_of(parameter.leaves[0])});
+    const auto remembered = state.find(parameter.name);
+    if (remembered == state.end()) continue;
+    for (const auto& [key, value] : remembered->second)
+      digests.push_back({parameter.name + "/" + key, digest_of(value)});
+  }
+  return digests;
+}
+
+}  // namespace detail
+}  // namespace lockstep
