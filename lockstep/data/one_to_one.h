@@ -1,7 +1,10 @@
 #pragma once
 
+#include <cstdint>
 #include <utility>
+#include <vector>
 
+#include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/iterator.h"
 
 namespace lockstep::data {
@@ -17,6 +20,15 @@ class OneToOneIterator : public ElementIterator {
 
  protected:
   IteratorPtr input_;
+};
+
+/// An iterator whose next element can be decided now and computed later, by several threads at once.
+class DeferredIterator : public ElementIterator {
+ public:
+  /// Writes which rows make up the next element; false at the end.
+  virtual bool decide(std::vector<std::int64_t>& rows) = 0;
+  /// Computes the element of these rows, in memory of `pool`.
+  virtual void compute(const std::vector<std::int64_t>& rows, BufferPool& pool, Element& element) const = 0;
 };
 
 /// One that also has to know how many elements came before.

@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/one_to_one.h"
 #include "lockstep/data/row_writer.h"
 #include "lockstep/data/stages/mapped_batch.h"
 
@@ -45,25 +46,34 @@ class StackingIterator final : public ElementIterator {
 };
 
 /// Rows of a source in an order that is known as numbers: one gather a batch.
-class GatheringIterator final : public ElementIterator {
+class GatheringIterator final : public DeferredIterator {
  public:
   GatheringIterator(RowSourcePtr rows, std::unique_ptr<IndexIterator> indices, std::int64_t size, bool drop_remainder)
       : rows_(std::move(rows)), indices_(std::move(indices)), size_(size), drop_remainder_(drop_remainder) {}
 
   bool next(Element& element) override {
+    if (!decide(chosen_)) return false;
+    compute(chosen_, pool_, element);
+    return true;
+  }
+
+  bool decide(std::vector<std::int64_t>& rows) override {
     std::size_t filled = 0;
     // A batch may be larger than the data: the list of numbers grows with what there is.
     while (static_cast<std::int64_t>(filled) < size_) {
       const auto part =
           static_cast<std::size_t>(std::min<std::int64_t>(size_ - static_cast<std::int64_t>(filled), 1 << 16));
-      if (chosen_.size() < filled + part) chosen_.resize(filled + part);
-      const std::size_t got = indices_->next({chosen_.data() + filled, part});
+      if (rows.size() < filled + part) rows.resize(filled + part);
+      const std::size_t got = indices_->next({rows.data() + filled, part});
       filled += got;
       if (got < part) break;
     }
-    if (filled == 0 || (drop_remainder_ && static_cast<std::int64_t>(filled) < size_)) return false;
-    rows_->gather({chosen_.data(), filled}, pool_, element);
-    return true;
+    rows.resize(filled);
+    return filled > 0 && !(drop_remainder_ && static_cast<std::int64_t>(filled) < size_);
+  }
+
+  void compute(const std::vector<std::int64_t>& rows, BufferPool& pool, Element& element) const override {
+    rows_->gather(rows, pool, element);
   }
 
   std::int64_t skip(std::int64_t count) override {

@@ -14,7 +14,11 @@ namespace {
 class PrefetchIterator final : public OneToOneIterator {
  public:
   PrefetchIterator(IteratorPtr input, std::size_t slots, bool chunks, std::shared_ptr<StageCounters> counters)
-      : OneToOneIterator(std::move(input)), slots_(slots), chunks_(chunks), counters_(std::move(counters)) {}
+      : OneToOneIterator(std::move(input)),
+        deferred_(dynamic_cast<DeferredIterator*>(input_.get())),
+        slots_(slots),
+        chunks_(chunks),
+        counters_(std::move(counters)) {}
 
   bool next(Element& element) override {
     if (!piece_.has_next()) {
@@ -32,11 +36,36 @@ class PrefetchIterator final : public OneToOneIterator {
   }
 
  private:
+  // Batches whose rows are known beforehand are gathered by two threads: one does not reach the speed of the memory.
   void start() {
+    const int threads = deferred_ != nullptr && slots_ > 1 ? 2 : 1;
     workers_ = std::make_unique<OrderedWorkers<ElementPiece>>(
-        1, slots_,
-        WorkerFunctions<ElementPiece>{[this](ElementPiece& piece) { return fill(piece); }, [](ElementPiece&) {},
+        threads, slots_,
+        WorkerFunctions<ElementPiece>{[this](ElementPiece& piece) { return deferred_ ? decide(piece) : fill(piece); },
+                                      [this](ElementPiece& piece) {
+                                        if (deferred_) compute(piece);
+                                      },
                                       [] { prepare_pipeline_thread("ls-prefetch"); }});
+  }
+
+  bool decide(ElementPiece& piece) {
+    piece.clear();
+    try {
+      return deferred_->decide(piece.indices);
+    } catch (...) {
+      piece.add().error = std::current_exception();
+      return true;
+    }
+  }
+
+  void compute(ElementPiece& piece) const {
+    if (piece.count > 0) return;  // an error took its place
+    ElementPiece::Item& item = piece.add();
+    try {
+      deferred_->compute(piece.indices, piece.pool, item.element);
+    } catch (...) {
+      item.error = std::current_exception();
+    }
   }
 
   bool fill(ElementPiece& piece) {
@@ -57,6 +86,7 @@ class PrefetchIterator final : public OneToOneIterator {
     return piece.count > 0;
   }
 
+  DeferredIterator* deferred_;  // the input, if it can be asked that way
   std::size_t slots_;
   bool chunks_;
   std::shared_ptr<StageCounters> counters_;
