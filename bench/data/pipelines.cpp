@@ -52,13 +52,6 @@ std::vector<Pipeline> lockstep_pipelines(const Images& images, const std::string
         return row;
       },
       {.parallel_calls = 2});
-  const auto mapped_loop = memory.map(
-      [](Images row) {
-        auto* x = row.image.mutable_data_ptr<float>();
-        for (std::int64_t i = 0; i < row.image.numel(); ++i) x[i] = x[i] / 255.0f - 0.5f;
-        return row;
-      },
-      {.parallel_calls = 2});
   const data::FeatureSpec spec{{"image", data::FixedLenFeature{data::FeatureType::Float, {784}}},
                                {"label", data::FixedLenFeature{data::FeatureType::Int64, {}}}};
   const auto records = data::from_tensor_slices(write_records(images, folder))

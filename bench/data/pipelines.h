@@ -22,8 +22,7 @@ struct Pipeline {
 };
 
 /// memory : shuffle(10,000) -> batch(256) -> prefetch
-/// mapped : the same with x / 255 - 0.5 of every row, on two threads; by LibTorch's operators, and (mapped_loop) by a
-///          plain loop, which C++ compiles as TensorFlow does its graph
+/// mapped : the same with x / 255 - 0.5 of every row, on two threads
 /// records: four TFRecord files read in turn -> shuffle(10,000) -> batch(256) -> parse -> prefetch
 /// The record files are written below `folder`.
 std::vector<Pipeline> lockstep_pipelines(const Images& images, const std::string& folder);
