@@ -36,7 +36,7 @@ ByteReader::ByteReader(std::string path, Compression compression, std::size_t bu
       buffer_(std::make_unique_for_overwrite<char[]>(std::max<std::size_t>(buffer_bytes, 1))),
       capacity_(std::max<std::size_t>(buffer_bytes, 1)) {}
 
-ByteReader::ByteReader(std::string path, Compression compression, std::size_t buffer_bytes)
+ByteReader::ByteReader(const std::string& path, Compression compression, std::size_t buffer_bytes)
     : ByteReader(path, compression, buffer_bytes, open_for_reading(path), {}) {}
 
 ByteReader ByteReader::over_memory(std::string name, std::string_view bytes, Compression compression,

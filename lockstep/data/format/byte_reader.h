@@ -23,7 +23,7 @@ class LOCKSTEP_EXPORT ByteReader {
   static constexpr std::size_t kDefaultBuffer = std::size_t{256} << 10;
 
   /// NotFound or FailedPrecondition if the file cannot be opened.
-  explicit ByteReader(std::string path, Compression compression = Compression::None,
+  explicit ByteReader(const std::string& path, Compression compression = Compression::None,
                       std::size_t buffer_bytes = kDefaultBuffer);
 
   /// Reads bytes in memory, which must outlive the reader; `name` stands for the file in messages.

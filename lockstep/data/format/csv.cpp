@@ -21,8 +21,8 @@ std::string_view to_string(CsvType type) {
   return "unknown";
 }
 
-CsvReader::CsvReader(std::string path, CsvOptions options)
-    : CsvReader(ByteReader(std::move(path), options.compression, options.buffer_bytes), options) {}
+CsvReader::CsvReader(const std::string& path, const CsvOptions& options)
+    : CsvReader(ByteReader(path, options.compression, options.buffer_bytes), options) {}
 
 CsvReader::CsvReader(ByteReader reader, CsvOptions options)
     : reader_(std::move(reader)),

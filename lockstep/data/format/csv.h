@@ -50,7 +50,7 @@ struct CsvOptions {
 /// file has one column only. A byte order mark at the start is left out. Blanks around a number do not matter.
 class LOCKSTEP_EXPORT CsvReader {
  public:
-  explicit CsvReader(std::string path, CsvOptions options = {});
+  explicit CsvReader(const std::string& path, const CsvOptions& options = {});
   CsvReader(ByteReader reader, CsvOptions options);
 
   /// Goes to the next record; false at the end. DataLoss if the record is broken, InvalidArgument if a field does not

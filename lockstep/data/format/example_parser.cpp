@@ -96,14 +96,16 @@ void copy_default(const Column& column, T* out) {
   std::copy(values.begin(), values.end(), out);
 }
 
-void use_default(const Column& column, const FeatureSlot& slot) {
+void use_default(const Column& column, const FeatureSlot& slot, std::int64_t offset) {
   if (!column.default_values) {
     does_not_fit(column, "is required but missing", str("type ", to_string(column.type), ", no default"));
   }
   switch (column.type) {
-    case FeatureType::Bytes: std::copy(column.default_bytes.begin(), column.default_bytes.end(), slot.bytes); break;
-    case FeatureType::Float: copy_default(column, slot.floats); break;
-    case FeatureType::Int64: copy_default(column, slot.ints); break;
+    case FeatureType::Bytes:
+      std::copy(column.default_bytes.begin(), column.default_bytes.end(), slot.bytes + offset);
+      break;
+    case FeatureType::Float: copy_default(column, slot.floats + offset); break;
+    case FeatureType::Int64: copy_default(column, slot.ints + offset); break;
   }
 }
 
@@ -138,12 +140,13 @@ std::int64_t read_fixed_bytes(std::string_view list, std::string_view record, co
   return count;
 }
 
-void read_fixed(std::string_view list, std::string_view record, const Column& column, const FeatureSlot& slot) {
+void read_fixed(std::string_view list, std::string_view record, const Column& column, const FeatureSlot& slot,
+                std::int64_t offset) {
   std::int64_t count = 0;
   switch (column.type) {
-    case FeatureType::Bytes: count = read_fixed_bytes(list, record, column, slot.bytes); break;
-    case FeatureType::Float: count = read_fixed_floats(list, record, column, slot.floats); break;
-    case FeatureType::Int64: count = read_fixed_ints(list, record, column, slot.ints); break;
+    case FeatureType::Bytes: count = read_fixed_bytes(list, record, column, slot.bytes + offset); break;
+    case FeatureType::Float: count = read_fixed_floats(list, record, column, slot.floats + offset); break;
+    case FeatureType::Int64: count = read_fixed_ints(list, record, column, slot.ints + offset); break;
   }
   if (count != column.elements) wrong_count(column, count);
 }
@@ -183,11 +186,19 @@ void fetch_ahead(std::string_view record) {
   for (std::size_t at = 0; at < std::min(record.size(), kMost); at += kLine) __builtin_prefetch(record.data() + at);
 }
 
-FeatureSlot slot_of_row(const FeatureSlot& slot, std::int64_t offset) {
-  return {.bytes = slot.bytes == nullptr ? nullptr : slot.bytes + offset,
-          .floats = slot.floats == nullptr ? nullptr : slot.floats + offset,
-          .ints = slot.ints == nullptr ? nullptr : slot.ints + offset,
-          .variable = slot.variable};
+void check_slots(std::span<const Column> columns, std::span<const FeatureSlot> slots) {
+  bool fits = columns.size() == slots.size();
+  for (std::size_t i = 0; fits && i < columns.size(); ++i) {
+    const FeatureSlot& slot = slots[i];
+    const void* fixed[] = {slot.bytes, slot.floats, slot.ints};  // in the order of FeatureType
+    const void* target = columns[i].variable ? slot.variable : fixed[static_cast<std::size_t>(columns[i].type)];
+    fits = target != nullptr || (!columns[i].variable && columns[i].elements == 0);
+  }
+  if (!fits) {
+    throw InvalidArgument(errors::kFeature,
+                          {.what = "a parser of Examples needs a slot of the right kind for each feature",
+                           .seen = str(columns.size(), " features, ", slots.size(), " slots")});
+  }
 }
 
 }  // namespace
@@ -244,9 +255,9 @@ void ExampleParser::parse_row(std::string_view record, std::span<const FeatureSl
         VarLenValues& values = *slots[i].variable;
         values.lengths.push_back(list.type ? read_variable(list.list, record, column.type, values) : 0);
       } else if (list.type) {
-        read_fixed(list.list, record, column, slot_of_row(slots[i], row * column.elements));
+        read_fixed(list.list, record, column, slots[i], row * column.elements);
       } else {
-        use_default(column, slot_of_row(slots[i], row * column.elements));
+        use_default(column, slots[i], row * column.elements);
       }
     } catch (DataLoss& error) {
       error.add_where(str("feature ", quoted(column.name)));
@@ -256,10 +267,13 @@ void ExampleParser::parse_row(std::string_view record, std::span<const FeatureSl
 }
 
 void ExampleParser::parse(std::string_view record, std::span<const FeatureSlot> slots) const {
+  check_slots(columns_, slots);
   parse_row(record, slots, 0);
 }
 
 void ExampleParser::parse_batch(std::span<const std::string_view> records, std::span<const FeatureSlot> slots) const {
+  if (records.empty()) return;  // slots without room have no address
+  check_slots(columns_, slots);
   for (std::size_t row = 0; row < records.size(); ++row) {
     if (row + 1 < records.size()) fetch_ahead(records[row + 1]);
     try {

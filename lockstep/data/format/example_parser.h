@@ -76,8 +76,8 @@ class LOCKSTEP_EXPORT ExampleParser {
   /// In the order of their names; slots are in the same order.
   std::span<const Column> columns() const { return columns_; }
 
-  /// DataLoss if the record is no Example, InvalidArgument if its features do not fit. After an error the slots'
-  /// contents are not defined.
+  /// DataLoss if the record is no Example, InvalidArgument if its features or the slots do not fit. After an error the
+  /// slots' contents are not defined.
   void parse(std::string_view record, std::span<const FeatureSlot> slots) const;
 
   /// Record i goes to element i * elements of the fixed slots. Errors name the row.

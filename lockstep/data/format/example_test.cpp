@@ -281,6 +281,17 @@ TEST(ExampleParser, TellsBrokenBytesOfWantedFeatures) {
                errors::kExample, {"inside of a number", "of the record, feature 'f'"});
 }
 
+TEST(ExampleParser, RefusesSlotsThatDoNotFit) {
+  const ExampleParser parser({{"x", FixedLenFeature{FeatureType::Float, {1}, Floats{0}}}});
+  std::int64_t number = 0;
+  for (const std::vector<FeatureSlot>& slots :
+       {std::vector<FeatureSlot>{}, std::vector<FeatureSlot>{{}}, std::vector<FeatureSlot>{{.ints = &number}}}) {
+    expect_error([&] { parser.parse("", slots); }, Code::InvalidArgument, errors::kFeature,
+                 {"a slot of the right kind"});
+  }
+  EXPECT_NO_THROW(parser.parse_batch({}, std::vector<FeatureSlot>{{}})) << "no records need no room";
+}
+
 TEST(ExampleParser, RefusesDescriptionsThatMakeNoSense) {
   const auto refuse = [](const FixedLenFeature& feature, const std::string& fragment) {
     expect_error(

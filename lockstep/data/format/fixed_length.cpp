@@ -15,8 +15,8 @@ constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
 
 }  // namespace
 
-FixedLengthReader::FixedLengthReader(std::string path, const FixedLengthOptions& options)
-    : FixedLengthReader(ByteReader(std::move(path), options.compression, options.buffer_bytes), options) {}
+FixedLengthReader::FixedLengthReader(const std::string& path, const FixedLengthOptions& options)
+    : FixedLengthReader(ByteReader(path, options.compression, options.buffer_bytes), options) {}
 
 FixedLengthReader::FixedLengthReader(ByteReader reader, const FixedLengthOptions& options)
     : reader_(std::move(reader)), options_(options) {

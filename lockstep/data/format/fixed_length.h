@@ -23,7 +23,7 @@ struct FixedLengthOptions {
 /// header and footer is no whole number of records: found at once in a plain file, at the end of a compressed one.
 class LOCKSTEP_EXPORT FixedLengthReader {
  public:
-  FixedLengthReader(std::string path, const FixedLengthOptions& options);
+  FixedLengthReader(const std::string& path, const FixedLengthOptions& options);
   FixedLengthReader(ByteReader reader, const FixedLengthOptions& options);
 
   bool next();                                         ///< false at the end

@@ -8,8 +8,8 @@
 
 namespace lockstep::data {
 
-TextLineReader::TextLineReader(std::string path, const TextLineOptions& options)
-    : TextLineReader(ByteReader(std::move(path), options.compression, options.buffer_bytes), options) {}
+TextLineReader::TextLineReader(const std::string& path, const TextLineOptions& options)
+    : TextLineReader(ByteReader(path, options.compression, options.buffer_bytes), options) {}
 
 TextLineReader::TextLineReader(ByteReader reader, const TextLineOptions& options)
     : reader_(std::move(reader)), options_(options) {}

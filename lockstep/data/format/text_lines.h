@@ -21,7 +21,7 @@ struct TextLineOptions {
 /// counts.
 class LOCKSTEP_EXPORT TextLineReader {
  public:
-  explicit TextLineReader(std::string path, const TextLineOptions& options = {});
+  explicit TextLineReader(const std::string& path, const TextLineOptions& options = {});
   TextLineReader(ByteReader reader, const TextLineOptions& options);
 
   bool next();                                     ///< false at the end

@@ -30,8 +30,8 @@ bool header_is_right(const char* header) { return mask_crc32c(crc32c({header, 8}
 
 }  // namespace
 
-TFRecordReader::TFRecordReader(std::string path, const TFRecordOptions& options)
-    : TFRecordReader(ByteReader(std::move(path), options.compression, options.buffer_bytes), options) {}
+TFRecordReader::TFRecordReader(const std::string& path, const TFRecordOptions& options)
+    : TFRecordReader(ByteReader(path, options.compression, options.buffer_bytes), options) {}
 
 TFRecordReader::TFRecordReader(ByteReader reader, const TFRecordOptions& options)
     : reader_(std::move(reader)), options_(options) {}

@@ -37,7 +37,7 @@ struct TFRecordOptions {
 /// A file without bytes has no records. Not for several threads at once.
 class LOCKSTEP_EXPORT TFRecordReader {
  public:
-  explicit TFRecordReader(std::string path, const TFRecordOptions& options = {});
+  explicit TFRecordReader(const std::string& path, const TFRecordOptions& options = {});
   TFRecordReader(ByteReader reader, const TFRecordOptions& options);
 
   /// Goes to the next record; false at the end. DataLoss if the record is damaged.
