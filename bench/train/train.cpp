@@ -4,7 +4,7 @@
 //   lockstep_bench_train cnn --batch 256 --replicas 2 --channels-last
 //
 // One JSON line per measurement. With --serve it reads numbers of steps from its input and measures each when it comes,
-// so that a driver can let several programs take turns (bench/compare_training.py).
+// so that a driver can let several programs take turns (bench/train/compare.py).
 
 #include <lockstep/lockstep.h>
 #include <malloc.h>

@@ -20,7 +20,6 @@
 
 #include "lockstep/nn/convolution_gradient.h"
 #include "lockstep/nn/matrix_product.h"
-#include "lockstep/strategy/replica_context.h"
 #include "lockstep/strategy/replica_kernels.h"
 #include "lockstep/strategy/replica_random.h"
 
@@ -236,25 +235,6 @@ void addmm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::
   redispatch(op, keys, stack);
 }
 
-#if defined(__aarch64__)
-/// LibTorch's bfloat16 convolutions on Arm corrupt memory when two threads use them at once (seen with 2.9.1, also from
-/// Python). Replicas do them in float32 and round the result, gradients included.
-void convolution(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  constexpr std::size_t kArguments =
-      9;  // input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
-  const at::Tensor& input = torch::jit::peek(*stack, 0, kArguments).toTensor();
-  const bool unsafe = input.scalar_type() == at::kBFloat16 && input.is_cpu() && in_replica_context() &&
-                      get_replica_context().num_replicas_in_sync() > 1;
-  if (!unsafe) return redispatch(op, keys, stack);
-  for (const std::size_t i : {0U, 1U, 2U}) {
-    c10::IValue& value = torch::jit::peek(*stack, i, kArguments);
-    if (value.isTensor()) value = value.toTensor().to(at::kFloat);
-  }
-  redispatch(op, keys, stack);
-  stack->back() = stack->back().toTensor().to(at::kBFloat16);
-}
-#endif
-
 }  // namespace
 
 void use_fast_kernels() {
@@ -264,9 +244,6 @@ void use_fast_kernels() {
     library.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
     library.impl("mm", torch::CppFunction::makeFromBoxedFunction<&mm>());
     library.impl("addmm", torch::CppFunction::makeFromBoxedFunction<&addmm>());
-#if defined(__aarch64__)
-    library.impl("convolution", torch::CppFunction::makeFromBoxedFunction<&convolution>());
-#endif
     return true;
   }();
   (void)registered;

@@ -4,6 +4,10 @@
 
 namespace lockstep {
 
+/// LibTorch's bfloat16 convolutions on Arm corrupt memory when two threads use them at once (seen with 2.9.1, from Python
+/// too). After this call replicas do them in float32 and round the result, gradients included.
+void use_safe_convolutions();
+
 /// Whether this thread's replica uses Lockstep's own kernels (nn/fast_kernels.h); see MirroredOptions::fast_kernels.
 bool fast_kernels_here();
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Lockstep, plain LibTorch, PyTorch DDP and TensorFlow train the same networks, taking turns; prints one table of ratios.
 
-    bench/compare_training.py build/release/bench/lockstep_bench_train --batch 256
+    bench/train/compare.py build/release/bench/lockstep_bench_train --batch 256
 
 All programs of a network are started once and then take turns: each round every program does a few steps, in an order that
 is reversed from round to round. A figure is the median over rounds, with the range of the middle half. A ratio is the
@@ -17,7 +17,7 @@ import pathlib
 import subprocess
 import sys
 
-PEERS = pathlib.Path(__file__).resolve().parent / "peers"
+PEERS = pathlib.Path(__file__).resolve().parent.parent / "peers"
 
 
 class Contestant:
