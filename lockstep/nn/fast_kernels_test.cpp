@@ -1,6 +1,7 @@
 #include <ATen/ops/conv2d.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
@@ -217,10 +218,18 @@ INSTANTIATE_TEST_SUITE_P(Layers, ReplicaLinear,
                          [](const testing::TestParamInfo<LinearCase>& test) { return test.param.name; });
 
 #if defined(__aarch64__)
-TEST(ReplicaLinear, TheOwnProductIsUsed) {
+TEST(ReplicaLinear, TheOwnProductIsUsedByReplicasWithOneThread) {
   if ((getauxval(AT_HWCAP) & HWCAP_SVE) != 0) GTEST_SKIP() << "LibTorch's products are used on CPUs with SVE";
-  const LinearCase large{.name = "", .input = {128, 1000}, .out = 300};
-  EXPECT_FALSE(at::equal(linear_gradients(large, true)[0], linear_gradients(large, false)[0]));
+  const auto node = [](int replicas, std::optional<bool> fast, int threads) {
+    MirroredStrategy strategy({.devices = cpus(replicas), .intra_op_threads = threads, .fast_kernels = fast});
+    auto model = strategy.make<torch::nn::Linear>(200, 96);
+    return strategy.run([&] { return model->forward(at::randn({128, 200})).grad_fn()->name(); })[0];
+  };
+  const std::string libtorchs = "AddmmBackward0";
+  EXPECT_NE(node(2, std::nullopt, 1), libtorchs);
+  EXPECT_EQ(node(2, false, 1), libtorchs);
+  EXPECT_EQ(node(2, std::nullopt, 2), libtorchs);
+  EXPECT_EQ(node(1, std::nullopt, 1), libtorchs);
 }
 #endif
 

@@ -31,7 +31,7 @@ TEST_P(MatrixProductTest, EqualsTheDefinition) {
       more(static_cast<std::size_t>(rows * stride), 2.0F);
   matrix_product(rows, inner, columns, a, b, c.data(), stride, /*accumulate=*/false);
   matrix_product(rows, inner, columns, a, b, more.data(), stride, /*accumulate=*/true);
-  const double tolerance = 1e-6 * (4 + std::sqrt(static_cast<double>(inner)));
+  const double tolerance = 1e-6 * (4 + 4 * std::sqrt(static_cast<double>(inner)));
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j) {
       double sum = 0;
