@@ -152,7 +152,8 @@ class Dataset {
     Element state;
     encode<S>(std::move(initial), state);
     ScanFunction function = [f = std::move(f)](Element& carried, Element& element) mutable {
-      auto [next, result] = f(decode<S>(carried), decode<T>(element));
+      Element before = carried;  // if f throws, the state stays as it was
+      auto [next, result] = f(decode<S>(before), decode<T>(element));
       encode<S>(std::move(next), carried);
       encode<U>(std::move(result), element);
     };
@@ -262,7 +263,9 @@ class Dataset {
   }
   /// Goes on where `state` was saved, in this or another program that builds the same dataset.
   DatasetIterator<T> resume(const IteratorState& state) const {
-    return DatasetIterator<T>(PipelineIterator::restore(stage_, state));
+    DatasetIterator<T> iterator(PipelineIterator::restore(stage_, state));
+    detail::go_on_after(*passes_, state.epoch);
+    return iterator;
   }
 
   struct End {};

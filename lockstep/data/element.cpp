@@ -115,6 +115,13 @@ SkeletonPtr joined(const SkeletonPtr& a, const SkeletonPtr& b) {
   return both;
 }
 
+Element own_copy(Element element) {
+  for (Component& component : element.components) {
+    if (auto* tensor = std::get_if<at::Tensor>(&component); tensor != nullptr && tensor->defined()) *tensor = tensor->clone();
+  }
+  return element;
+}
+
 void append(Element& element, Element&& more) {
   element.skeleton = joined(element.skeleton, more.skeleton);
   for (Component& component : more.components) element.components.push_back(std::move(component));

@@ -69,6 +69,8 @@ struct LOCKSTEP_EXPORT Element {
   const std::string& bytes(std::size_t i) const;
 };
 
+/// The same values in memory of their own, for an element that is handed out more than once.
+LOCKSTEP_EXPORT Element own_copy(Element element);
 /// Puts the components of `more` behind those of `element`, as `zip` and `enumerate` do.
 LOCKSTEP_EXPORT void append(Element& element, Element&& more);
 /// The marks of `a` followed by those of `b`; null if there are none.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -80,6 +81,18 @@ class LOCKSTEP_EXPORT ElementIterator {
 };
 
 using IteratorPtr = std::unique_ptr<ElementIterator>;
+
+/// How many elements of the input make up `count` elements of `size` each, for skipping: more than any dataset has, rather
+/// than an overflow.
+inline std::int64_t skipped_input(std::int64_t count, std::int64_t size) {
+  constexpr std::int64_t kEndless = std::int64_t{1} << 60;
+  return count > kEndless / size ? kEndless : count * size;
+}
+
+namespace detail {
+/// After a resume the next pass is the one behind the resumed pass, as if there had been no interruption.
+LOCKSTEP_EXPORT void go_on_after(std::atomic<std::uint64_t>& passes, std::uint64_t epoch);
+}  // namespace detail
 
 /// A saved place in a pipeline: seeds and positions. Small, and the same on every machine.
 struct LOCKSTEP_EXPORT IteratorState {

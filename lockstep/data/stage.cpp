@@ -65,6 +65,7 @@ bool PipelineIterator::next(Element& element) {
 }
 
 std::int64_t PipelineIterator::skip(std::int64_t count) {
+  if (count < 0) throw InvalidArgument(errors::kBadOption, {.what = str("cannot skip ", count, " elements")});
   const std::int64_t skipped = iterator_->skip(count);
   consumed_ += skipped;
   return skipped;

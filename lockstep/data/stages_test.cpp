@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <limits>
 #include <set>
 #include <thread>
 
@@ -413,6 +414,64 @@ struct SquaresOfTorch {
 TEST(Stages, DatasetsOfTorchAreSources) {
   const auto batches = from_torch_dataset(SquaresOfTorch()).batch(3).to_vector();
   EXPECT_EQ(integers(batches[1].second), (Values{9, 16}));
+}
+
+/// Throws at row `bad`.
+auto failing_at(std::int64_t bad) {
+  return [bad](const at::Tensor& x) {
+    if (x.item<std::int64_t>() == bad) throw std::runtime_error("bad row");
+    return x;
+  };
+}
+
+TEST(Stages, WhatIsZippedStaysTogetherAfterAnError) {
+  Values left, right;
+  for (const auto& [a, b] : zip(range(6).map(failing_at(2)), range(6)).ignore_errors()) {
+    left.push_back(a.item<std::int64_t>());
+    right.push_back(b.item<std::int64_t>());
+  }
+  EXPECT_EQ(left, (Values{0, 1, 3, 4, 5}));
+  EXPECT_EQ(right, left);
+}
+
+TEST(Stages, SkippingMoreThanThereCanBeIsTheEnd) {
+  constexpr auto kAll = std::numeric_limits<std::int64_t>::max();
+  EXPECT_EQ(values_of(range(10).shard(2, 0).skip(kAll)), Values{});
+  EXPECT_EQ(values_of(opaque_range(10).shard(2, 1).skip(kAll)), Values{});
+  EXPECT_TRUE(range(10).padded_batch(4).skip(kAll).to_vector().empty());
+  auto iterator = range(10).iterate();
+  EXPECT_THROW(iterator.skip(-3), InvalidArgument);
+}
+
+TEST(Stages, AScanKeepsItsStateWhenTheFunctionThrowsAndBetweenPasses) {
+  const auto sums = range(5).scan(at::zeros({}, at::kLong), [](at::Tensor sum, const at::Tensor& x) {
+    if (x.item<std::int64_t>() == 2) throw std::runtime_error("bad row");
+    sum.add_(x);
+    return std::pair(sum, sum.clone());
+  });
+  for (int pass = 0; pass < 2; ++pass) EXPECT_EQ(values_of(sums.ignore_errors()), (Values{0, 1, 4, 8})) << "pass " << pass;
+}
+
+TEST(Stages, AMapMayWriteIntoWhatASourceHandsOut) {
+  const auto given = at::zeros({}, at::kLong);
+  const auto ones = from_tensors(given).repeat(3).map([](at::Tensor x) { return x.add_(1); });
+  EXPECT_EQ(values_of(ones), (Values{1, 1, 1}));
+  EXPECT_EQ(values_of(ones), (Values{1, 1, 1}));
+  EXPECT_EQ(given.item<std::int64_t>(), 0);
+}
+
+TEST(Stages, TheNextPassAfterAResumeIsTheOneBehindIt) {
+  const auto order = [] { return range(8).shuffle(8, {.seed = 5}).batch(8); };
+  auto whole = order();
+  std::vector<Values> passes;
+  for (int pass = 0; pass < 3; ++pass) passes.push_back(integers(whole.to_vector().front()));
+  auto interrupted = order();
+  interrupted.to_vector();
+  auto second = interrupted.iterate();
+  const auto state = second.save();
+  auto resumed = order();
+  EXPECT_EQ(integers(*resumed.resume(state).next()), passes[1]);
+  EXPECT_EQ(integers(resumed.to_vector().front()), passes[2]);
 }
 
 }  // namespace

@@ -52,7 +52,8 @@ struct Call {
 
 bool is_plain(const at::Tensor& tensor) {
   return tensor.dim() == 4 && tensor.is_cpu() && tensor.layout() == at::kStrided &&
-         tensor.scalar_type() == at::kFloat && !tensor.is_neg();
+         tensor.scalar_type() == at::kFloat && !tensor.is_neg() && !tensor._is_zerotensor() &&
+         !tensor._fw_grad(/*level=*/0).defined();  // forward-mode derivatives are LibTorch's
 }
 
 /// A larger result leaves the cache between two blocks of positions.
@@ -106,6 +107,7 @@ at::Tensor weight_gradient(const Call& call) {
   });
   at::Tensor result = sums.select(0, 0);
   for (std::int64_t k = 1; k < ranges; ++k) result.add_(sums.select(0, k));
+  if (ranges > 1) result = result.clone();  // and let go of the ranges' sums
   return result.contiguous(call.weight.suggest_memory_format());
 }
 
@@ -188,7 +190,8 @@ at::Tensor own_product(const at::Tensor& left, const at::Tensor& right, const at
 struct AffineMap : torch::autograd::Function<AffineMap> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& bias, const at::Tensor& input,
                             const at::Tensor& weight) {
-    context->save_for_backward({input, weight});
+    // As LibTorch does: what no gradient needs may change, and is not kept.
+    context->save_for_backward({weight.requires_grad() ? input : at::Tensor(), input.requires_grad() ? weight : at::Tensor()});
     return own_product(input, weight, bias);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -237,16 +240,19 @@ void addmm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::
 
 }  // namespace
 
-void use_fast_kernels() {
-  static const bool registered = [] {
-    // Never unregistered: a thread may still be inside the operators when the process ends.
-    static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
-    library.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
-    library.impl("mm", torch::CppFunction::makeFromBoxedFunction<&mm>());
-    library.impl("addmm", torch::CppFunction::makeFromBoxedFunction<&addmm>());
-    return true;
-  }();
-  (void)registered;
-}
+void use_fast_kernels() {}  // being called brings this file into the program, see below
 
+namespace {
+
+/// When the program is loaded and not at the first `make`: bits must not depend on what was called before.
+const bool registered = [] {
+  // Never unregistered: a thread may still be inside the operators when the process ends.
+  static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
+  library.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
+  library.impl("mm", torch::CppFunction::makeFromBoxedFunction<&mm>());
+  library.impl("addmm", torch::CppFunction::makeFromBoxedFunction<&addmm>());
+  return true;
+}();
+
+}  // namespace
 }  // namespace lockstep::nn

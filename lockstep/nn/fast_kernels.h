@@ -2,8 +2,8 @@
 
 namespace lockstep::nn {
 
-/// Puts Lockstep's own kernels before LibTorch's on replica threads (MirroredOptions::fast_kernels). Called by `make`; does
-/// its work once. They are for Arm CPUs, where LibTorch 2.9 leaves much to gain (docs/performance.md):
+/// Lockstep's own kernels stand before LibTorch's on replica threads (MirroredOptions::fast_kernels) in every program that
+/// uses `make`, which calls this. They are for Arm CPUs, where LibTorch 2.9 leaves much to gain (docs/performance.md):
 ///
 /// - Gradients of 2-D convolutions. That of the input is a forward convolution with flipped weights, for which LibTorch has
 ///   good kernels; that of the weights has a kernel of its own (convolution_gradient.h).

@@ -119,6 +119,9 @@ TEST(ReplicaConvolution, BFloat16IsSafeOnSeveralThreads) {
   MirroredStrategy strategy({.devices = cpus(4), .seed = 11});
   auto model = strategy.make<torch::nn::Conv2d>(Conv2dOptions(8, 16, 3));
   model.to(at::kBFloat16);
+  auto no_bias = strategy.make<torch::nn::Conv2d>(Conv2dOptions(8, 16, 3).bias(false));
+  no_bias.to(at::kBFloat16);
+  strategy.run([&] { EXPECT_EQ(no_bias->forward(at::randn({1, 8, 5, 5}, at::kBFloat16)).scalar_type(), at::kBFloat16); });
   for (int round = 0; round < 25; ++round) {
     strategy.run([&] {
       auto x = at::randn({4, 8, 13, 10}, at::kBFloat16).requires_grad_();

@@ -94,5 +94,26 @@ INSTANTIATE_TEST_SUITE_P(OptionsAndReplicas, FusedUpdate,
                                   std::to_string(std::get<1>(test.param));
                          });
 
+TEST(Minimize, ForgetsWhatAFailedRunLeftBehind) {
+  const auto weights_after = [](bool with_failure) {
+    MirroredStrategy strategy({.devices = cpus(2), .seed = 5});
+    auto model = strategy.make<torch::nn::Linear>(3, 1);
+    auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
+    optimizer.accumulate(2);
+    const auto step = [&](bool fail) {
+      strategy.run([&](int replica) {
+        if (fail && replica == 1) throw std::runtime_error("one replica fails");
+        optimizer.minimize(model->forward(at::ones({2, 3})).sum());
+      }, strategy.values_from_function([](const ValueContext& context) { return context.replica_id_in_sync_group; }));
+    };
+    if (with_failure) {
+      EXPECT_THROW(step(true), std::runtime_error);
+    }
+    for (int k = 0; k < 4; ++k) step(false);
+    return model.parameters()[0].detach().clone();
+  };
+  EXPECT_TRUE(at::equal(weights_after(true), weights_after(false)));
+}
+
 }  // namespace
 }  // namespace lockstep

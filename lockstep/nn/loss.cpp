@@ -1,5 +1,7 @@
 #include "lockstep/nn/loss.h"
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/strategy.h"
@@ -26,7 +28,7 @@ at::Tensor average_loss(const at::Tensor& per_example, std::optional<std::int64_
   if (batch <= 0 && global_batch) {
     throw InvalidArgument(errors::kBadOption, {.what = str("the global batch must be positive, not ", batch), .where = "average_loss"});
   }
-  return per_example.sum().div(static_cast<double>(batch));
+  return per_example.sum().div(static_cast<double>(std::max<std::int64_t>(batch, 1)));  // nothing here: a share of 0
 }
 
 at::Tensor scale_regularization_loss(const at::Tensor& loss) {

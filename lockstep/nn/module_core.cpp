@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
+#include <mutex>
 #include <unordered_map>
 
 #include "lockstep/base/error.h"
@@ -159,8 +160,30 @@ void ModuleCore::to(at::ScalarType dtype) {
 }
 
 void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
-  // Parameters are shared, so a function that fills them would do so R times; it sees each replica's module once.
-  for (auto& module : replicas_) module->apply(f);
+  // Parameters are shared: what f does to them counts once, as replica 0 has it, random numbers included. The other
+  // replicas' modules are visited for what is their own.
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const auto state_of = [&] {
+    const std::lock_guard lock(generator.mutex());
+    return generator.get_state();
+  };
+  const auto set_state = [&](const at::Tensor& state) {
+    const std::lock_guard lock(generator.mutex());
+    generator.set_state(state);
+  };
+  const at::Tensor before = state_of();
+  replicas_[0]->apply(f);
+  if (replicas_.size() == 1) return;
+  const at::Tensor after = state_of();
+  std::vector<at::Tensor> values;
+  for (const Parameter& parameter : parameters_) values.push_back(parameter.leaves[0].detach().clone());
+  for (std::size_t k = 1; k < replicas_.size(); ++k) {
+    set_state(before);
+    replicas_[k]->apply(f);
+  }
+  set_state(after);
+  const at::NoGradGuard no_grad;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].leaves[0].data().copy_(values[p]);
 }
 
 std::vector<std::pair<std::string, at::Tensor>> ModuleCore::named_buffers() const {

@@ -14,6 +14,7 @@
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/tensor_digest.h"
+#include "lockstep/strategy/failed_runs.h"
 #include "lockstep/strategy/replica_context.h"
 
 namespace lockstep {
@@ -33,6 +34,7 @@ struct OptimizerCore::Local {
   int bad_replica = -1;
   bool is_reduced = false;
   int accumulated = 0;
+  std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last looked
   std::int64_t steps = 0;
   std::int64_t skipped = 0;
 };
@@ -73,7 +75,8 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Gro
       make_inner_(std::move(make_inner)),
       elementwise_(elementwise),
       state_access_(state_access),
-      fused_update_(fused_update) {
+      fused_update_(fused_update),
+      failed_runs_(failed_runs(module_->strategy())) {
   module_->require_unchanged();
   const auto& parameters = module_->parameters();
   group_of_.assign(parameters.size(), -1);
@@ -116,6 +119,7 @@ void OptimizerCore::build_shards() {
   for (std::size_t r = 0; r < module_->size(); ++r) {
     auto local = std::make_unique<Local>();
     local->replica = static_cast<int>(r);
+    local->failed_runs = failed_runs_->load();
     std::vector<std::vector<at::Tensor>> by_group(groups_.size());
     for (Segment& segment : shards_[r]) {
       segment.parameter = planned[static_cast<std::size_t>(segment.parameter)];
@@ -158,8 +162,18 @@ void OptimizerCore::require_usable(const char* operation) const {
                                                   .help = "make a new optimizer and set the weights again"});
 }
 
+/// Some replicas may have gone backward before another one threw: their gradients belong to a step that never came.
+bool OptimizerCore::forget_failed_run(Local& local) {
+  const std::uint64_t failed = failed_runs_->load(std::memory_order_relaxed);
+  if (failed == local.failed_runs) return false;
+  zero_grad();
+  return true;
+}
+
 void OptimizerCore::backward(const at::Tensor& loss) {
-  local_here("backward");
+  Local& local = local_here("backward");
+  if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next backward", "backward");
+  forget_failed_run(local);
   if (!loss.defined() || loss.numel() != 1) {
     throw InvalidArgument(errors::kShape, {.what = "a loss must be one number",
                                            .seen = loss.defined() ? lockstep::str("shape ", loss.sizes()) : "an undefined tensor",
@@ -300,6 +314,8 @@ void OptimizerCore::zero_grad() {
     local.shown.gradients[p].reset();
   }
   local.is_reduced = false;
+  local.accumulated = 0;
+  local.failed_runs = failed_runs_->load(std::memory_order_relaxed);
   for (auto& gradient : local.reduced) gradient.reset();
 }
 
@@ -360,6 +376,9 @@ void OptimizerCore::reduce_and(Local& local, ReduceOp op, bool fuse, FunctionRef
 void OptimizerCore::reduce_gradients(ReduceOp op) {
   Local& local = local_here("reduce_gradients");
   if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next reduction", "reduce_gradients");
+  if (local.failed_runs != failed_runs_->load(std::memory_order_relaxed)) {
+    throw_use("a run has failed since the last step, and may have left gradients behind", "call zero_grad() before backward, in the next run", "reduce_gradients");
+  }
   reduce_and(local, op, /*fuse=*/false, [](const GradientReduction&) {});
   local.is_reduced = true;
 }
@@ -373,6 +392,7 @@ void OptimizerCore::step() {
 
 double OptimizerCore::clip_global_norm(double max_norm) {
   Local& local = local_here("clip_global_norm");
+  if (!(max_norm > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", max_norm)});
   if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_global_norm");
   const double norm = global_norm(local);
   const double factor = max_norm / (norm + 1e-6);
@@ -400,6 +420,7 @@ double OptimizerCore::global_norm(Local& local) {
 
 void OptimizerCore::clip_value(double limit) {
   Local& local = local_here("clip_value");
+  if (!(limit > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", limit)});
   if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_value");
   const at::NoGradGuard no_grad;
   for (std::size_t s = 0; s < local.reduced.size(); ++s) {

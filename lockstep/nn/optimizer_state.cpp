@@ -71,6 +71,17 @@ OptimizerState read_state(OptimizerCore& core) {
 void write_state(OptimizerCore& core, const OptimizerState& state) {
   const at::NoGradGuard no_grad;
   const auto& parameters = core.module()->parameters();
+  for (const auto& shard : core.shards()) {  // all of it fits, or nothing is changed
+    for (const Segment& segment : shard) {
+      const auto& parameter = parameters[static_cast<std::size_t>(segment.parameter)];
+      const auto saved = state.find(parameter.name);
+      if (saved == state.end()) throw_unfitting(parameter.name, "it is missing");
+      for (const auto& [key, value] : saved->second) {
+        const bool fits = (value.dim() == 0 && parameter.leaves[0].dim() != 0) || value.sizes() == parameter.leaves[0].sizes();
+        if (!fits) throw_unfitting(parameter.name, lockstep::str(key, " has shape ", value.sizes()));
+      }
+    }
+  }
   for (std::size_t r = 0; r < core.shards().size(); ++r) {
     auto& states = core.inner(r).state();
     for (std::size_t s = 0; s < core.shards()[r].size(); ++s) {
@@ -79,7 +90,6 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
       const at::Tensor& target = core.segments(r)[s];
       states.erase(target.unsafeGetTensorImpl());
       const auto saved = state.find(parameter.name);
-      if (saved == state.end()) throw_unfitting(parameter.name, "it is missing");
       if (saved->second.empty()) continue;
       ParameterState part;
       for (const auto& [key, value] : saved->second) {
@@ -87,8 +97,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
           part[key] = value;
           continue;
         }
-        if (value.sizes() != parameter.leaves[0].sizes()) throw_unfitting(parameter.name, lockstep::str(key, " has shape ", value.sizes()));
-        at::Tensor ordered = at::empty_like(parameter.leaves[0].data(), value.options()).copy_(value);
+        at::Tensor ordered = at::empty_like(parameter.leaves[0].data()).copy_(value);
         part[key] = flat(ordered).slice(0, segment.begin, segment.end).clone().reshape(target.sizes());
       }
       states[target.unsafeGetTensorImpl()] = core.state_access().write(part);

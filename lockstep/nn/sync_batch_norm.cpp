@@ -94,7 +94,9 @@ bool convert(torch::nn::Module& module) {
 namespace detail {
 
 at::Tensor sync_batch_norm(const BatchNormInput& layer) {
-  const at::Tensor& x = layer.input;
+  // Half precision is for values; sums and counts of a whole batch need more.
+  const bool half = layer.input.scalar_type() == at::kHalf || layer.input.scalar_type() == at::kBFloat16;
+  const at::Tensor x = half ? layer.input.to(at::kFloat) : layer.input;
   auto& replica = get_replica_context();
   std::vector<std::int64_t> dims;
   for (std::int64_t d = 0; d < x.dim(); ++d) {
@@ -121,7 +123,7 @@ at::Tensor sync_batch_norm(const BatchNormInput& layer) {
     at::Tensor(layer.running_mean).mul_(1.0 - layer.momentum).add_(mean.detach(), layer.momentum);
     at::Tensor(layer.running_var).mul_(1.0 - layer.momentum).add_(variance.detach().mul(total / (total - 1.0)), layer.momentum);
   }
-  return y;
+  return half ? y.to(layer.input.scalar_type()) : y;
 }
 
 }  // namespace detail

@@ -23,7 +23,7 @@ void convolution(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
   const bool unsafe = input.scalar_type() == at::kBFloat16 && input.is_cpu() && in_replica_context() && get_replica_context().num_replicas_in_sync() > 1;
   if (unsafe) {
     for (const std::size_t i : {0U, 1U, 2U}) {
-      if (argument(i).isTensor()) argument(i) = argument(i).toTensor().to(at::kFloat);
+      if (argument(i).isTensor() && argument(i).toTensor().defined()) argument(i) = argument(i).toTensor().to(at::kFloat);
     }
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);

@@ -135,7 +135,9 @@ DistributedCursor::DistributedCursor(DistributedInputPtr input)
     : DistributedCursor(input, {.job_seed = input->job_seed, .epoch = input->passes->fetch_add(1)}, 0) {}
 
 DistributedCursor::DistributedCursor(DistributedInputPtr input, const IteratorState& state)
-    : DistributedCursor(checked(std::move(input), state), {state.job_seed, state.epoch, state.path}, state.consumed) {}
+    : DistributedCursor(checked(std::move(input), state), {state.job_seed, state.epoch, state.path}, state.consumed) {
+  detail::go_on_after(*input_->passes, state.epoch);
+}
 
 IteratorState DistributedCursor::save() const {
   if (input_->position_obstacle) {

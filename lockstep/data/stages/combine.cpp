@@ -20,7 +20,12 @@ class ZipIterator final : public ElementIterator {
   bool next(Element& element) override {
     Element part;
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      if (!inputs_[i]->next(i == 0 ? element : part)) return false;
+      try {
+        if (!inputs_[i]->next(i == 0 ? element : part)) return false;
+      } catch (...) {
+        for (std::size_t k = i + 1; k < inputs_.size(); ++k) inputs_[k]->skip(1);  // what belongs together stays together
+        throw;
+      }
       if (i > 0) append(element, std::move(part));
     }
     return true;
@@ -82,7 +87,7 @@ class EnumerateIterator final : public CountingIterator {
 class ScanIterator final : public ElementIterator {
  public:
   ScanIterator(IteratorPtr input, Element state, ScanFunction function)
-      : input_(std::move(input)), state_(std::move(state)), function_(std::move(function)) {}
+      : input_(std::move(input)), state_(own_copy(std::move(state))), function_(std::move(function)) {}
 
   bool next(Element& element) override {
     if (!input_->next(element)) return false;

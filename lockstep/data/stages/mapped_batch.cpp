@@ -64,7 +64,8 @@ class MappedBatchIterator final : public ElementIterator {
 
   std::int64_t skip(std::int64_t count) override {
     if (workers_) return ElementIterator::skip(count);
-    const std::int64_t skipped = rows_ ? indices_->skip(count * size_) : input_->skip(count * size_);
+    const std::int64_t wanted = skipped_input(count, size_);
+    const std::int64_t skipped = rows_ ? indices_->skip(wanted) : input_->skip(wanted);
     row_ += skipped;
     return skipped / size_ + (!drop_remainder_ && skipped % size_ != 0 ? 1 : 0);
   }

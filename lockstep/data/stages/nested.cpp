@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <cmath>
 #include <deque>
 
 #include "lockstep/base/error.h"
@@ -108,7 +109,7 @@ class ElementsIterator final : public ElementIterator {
   explicit ElementsIterator(std::vector<Element> elements) : elements_(std::move(elements)) {}
   bool next(Element& element) override {
     if (at_ == elements_.size()) return false;
-    element = elements_[at_++];
+    element = own_copy(elements_[at_++]);
     return true;
   }
 
@@ -275,7 +276,11 @@ SampleStage::SampleStage(std::vector<StagePtr> inputs, SampleOptions options)
     : Stage(std::move(inputs)), options_(std::move(options)) {
   if (options_.weights.empty()) options_.weights.assign(this->inputs().size(), 1.0);
   bool positive = false;
-  for (const double weight : options_.weights) positive = positive || weight > 0;
+  for (const double weight : options_.weights) {
+    if (!(weight >= 0) || std::isinf(weight))
+      throw InvalidArgument(errors::kBadOption, {.what = str("a weight of sample_from_datasets must be a number from 0 up, not ", weight)});
+    positive = positive || weight > 0;
+  }
   if (this->inputs().empty() || options_.weights.size() != this->inputs().size() || !positive)
     throw InvalidArgument(errors::kBadOption,
                           {.what = "sample_from_datasets needs datasets and one weight for each, one of them positive",

@@ -27,7 +27,7 @@ class PaddedBatchIterator final : public ElementIterator {
   }
 
   std::int64_t skip(std::int64_t count) override {
-    const std::int64_t rows = input_->skip(count * size_);
+    const std::int64_t rows = input_->skip(skipped_input(count, size_));
     return rows / size_ + (!options_.drop_remainder && rows % size_ != 0 ? 1 : 0);
   }
   void locate(std::int64_t consumed, Position& position) const override { input_->locate(consumed * size_, position); }
@@ -48,6 +48,11 @@ class PaddedBatchIterator final : public ElementIterator {
     }
     if (i < options_.padded_shapes.size() && options_.padded_shapes[i]) fix_sizes(sizes, *options_.padded_shapes[i], i);
     c10::Scalar value = 0;
+    if (options_.padding_values.size() > 1 && i >= options_.padding_values.size())
+      throw InvalidArgument(errors::kBadOption, {.what = str("component ", i, " has no padding value"),
+                                                 .where = where_,
+                                                 .seen = counted(static_cast<long long>(options_.padding_values.size()), "padding value"),
+                                                 .help = "give one value for each component, one for all, or none"});
     if (!options_.padding_values.empty()) value = options_.padding_values[options_.padding_values.size() == 1 ? 0 : i];
     for (Element& row : rows) {
       at::Tensor& tensor = std::get<at::Tensor>(row.components[i]);

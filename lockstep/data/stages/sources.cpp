@@ -164,7 +164,7 @@ class OneElement final : public ElementIterator {
   explicit OneElement(Element element) : element_(std::move(element)) {}
   bool next(Element& element) override {
     if (done_) return false;
-    element = element_;
+    element = own_copy(element_);
     done_ = true;
     return true;
   }

@@ -132,7 +132,7 @@ class ShardIndices final : public IndexIterator {
   }
   std::int64_t skip(std::int64_t count) override {
     if (count <= 0) return 0;
-    const std::int64_t wanted = gap_ + 1 + (count - 1) * shards_;
+    const std::int64_t wanted = gap_ + 1 + skipped_input(count - 1, shards_);
     const std::int64_t got = input_->skip(wanted);
     if (got < gap_ + 1) return 0;
     const std::int64_t mine = (got - gap_ - 1) / shards_ + 1;
@@ -157,7 +157,7 @@ class ShardIterator final : public ElementIterator {
   }
   std::int64_t skip(std::int64_t count) override {
     if (count <= 0) return 0;
-    const std::int64_t got = input_->skip(gap_ + 1 + (count - 1) * shards_);
+    const std::int64_t got = input_->skip(gap_ + 1 + skipped_input(count - 1, shards_));
     const std::int64_t mine = got < gap_ + 1 ? 0 : (got - gap_ - 1) / shards_ + 1;
     gap_ = shards_ - 1;
     return mine;
