@@ -3,7 +3,7 @@
 namespace lockstep::nn {
 
 /// Lockstep's own kernels stand before LibTorch's on replica threads (MirroredOptions::fast_kernels) in every program that
-/// uses `make`, which calls this. They are for Arm CPUs, where LibTorch 2.9 leaves much to gain (docs/performance.md):
+/// uses `make`. They are for Arm CPUs, where LibTorch 2.9 leaves much to gain (docs/performance.md):
 ///
 /// - Gradients of 2-D convolutions. That of the input is a forward convolution with flipped weights, for which LibTorch has
 ///   good kernels; that of the weights has a kernel of its own (convolution_gradient.h).
@@ -11,6 +11,8 @@ namespace lockstep::nn {
 ///
 /// What they do not cover (other types, dilation, groups, transposed convolutions, small matrices, gradients of gradients)
 /// goes to LibTorch as before.
-void use_fast_kernels();
+///
+/// This does nothing but bring them into the program: a static library's file is left out unless something in it is used.
+void link_fast_kernels();
 
 }  // namespace lockstep::nn

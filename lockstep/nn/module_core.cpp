@@ -44,7 +44,7 @@ void require_same_parameters(const torch::OrderedDict<std::string, at::Tensor>& 
 ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options)
     : options_(options), strategy_(&strategy), alive_(strategy.alive()) {
   detail::require_cross_replica(strategy, "make");
-  nn::use_fast_kernels();
+  nn::link_fast_kernels();
   const std::uint64_t seed = strategy.next_make_seed();
   for (int k = 0; k < strategy.num_local_replicas(); ++k) {
     // The same numbers for every replica and every topology; the caller's stream is left alone.

@@ -14,7 +14,6 @@
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/tensor_digest.h"
-#include "lockstep/strategy/failed_runs.h"
 #include "lockstep/strategy/replica_context.h"
 
 namespace lockstep {
@@ -75,8 +74,7 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Gro
       make_inner_(std::move(make_inner)),
       elementwise_(elementwise),
       state_access_(state_access),
-      fused_update_(fused_update),
-      failed_runs_(failed_runs(module_->strategy())) {
+      fused_update_(fused_update) {
   module_->require_unchanged();
   const auto& parameters = module_->parameters();
   group_of_.assign(parameters.size(), -1);
@@ -119,7 +117,7 @@ void OptimizerCore::build_shards() {
   for (std::size_t r = 0; r < module_->size(); ++r) {
     auto local = std::make_unique<Local>();
     local->replica = static_cast<int>(r);
-    local->failed_runs = failed_runs_->load();
+    local->failed_runs = module_->strategy().failed_runs();
     std::vector<std::vector<at::Tensor>> by_group(groups_.size());
     for (Segment& segment : shards_[r]) {
       segment.parameter = planned[static_cast<std::size_t>(segment.parameter)];
@@ -163,11 +161,8 @@ void OptimizerCore::require_usable(const char* operation) const {
 }
 
 /// Some replicas may have gone backward before another one threw: their gradients belong to a step that never came.
-bool OptimizerCore::forget_failed_run(Local& local) {
-  const std::uint64_t failed = failed_runs_->load(std::memory_order_relaxed);
-  if (failed == local.failed_runs) return false;
-  zero_grad();
-  return true;
+void OptimizerCore::forget_failed_run(Local& local) {
+  if (module_->strategy().failed_runs() != local.failed_runs) zero_grad();
 }
 
 void OptimizerCore::backward(const at::Tensor& loss) {
@@ -315,7 +310,7 @@ void OptimizerCore::zero_grad() {
   }
   local.is_reduced = false;
   local.accumulated = 0;
-  local.failed_runs = failed_runs_->load(std::memory_order_relaxed);
+  local.failed_runs = module_->strategy().failed_runs();
   for (auto& gradient : local.reduced) gradient.reset();
 }
 
@@ -376,7 +371,7 @@ void OptimizerCore::reduce_and(Local& local, ReduceOp op, bool fuse, FunctionRef
 void OptimizerCore::reduce_gradients(ReduceOp op) {
   Local& local = local_here("reduce_gradients");
   if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next reduction", "reduce_gradients");
-  if (local.failed_runs != failed_runs_->load(std::memory_order_relaxed)) {
+  if (local.failed_runs != module_->strategy().failed_runs()) {
     throw_use("a run has failed since the last step, and may have left gradients behind", "call zero_grad() before backward, in the next run", "reduce_gradients");
   }
   reduce_and(local, op, /*fuse=*/false, [](const GradientReduction&) {});

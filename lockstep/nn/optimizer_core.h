@@ -90,8 +90,8 @@ class LOCKSTEP_EXPORT OptimizerCore {
   struct Local;
 
   Local& local_here(const char* operation);
-  /// Drops what a run that failed has left behind; true if there was such a run.
-  bool forget_failed_run(Local& local);
+  /// Drops what a run that failed has left behind.
+  void forget_failed_run(Local& local);
   void require_usable(const char* operation) const;
   void build_shards();
   void show_gradients(Local& local);
@@ -115,7 +115,6 @@ class LOCKSTEP_EXPORT OptimizerCore {
   bool elementwise_;
   detail::StateAccess state_access_;
   detail::FusedUpdate fused_update_;
-  std::shared_ptr<const std::atomic<std::uint64_t>> failed_runs_;
   std::vector<bool> whole_;      ///< per parameter: updated as one, by one replica
   std::vector<int> group_of_;    ///< per parameter; -1: not optimized
   ShardPlan shards_;

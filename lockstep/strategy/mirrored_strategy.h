@@ -27,8 +27,8 @@ struct MirroredOptions {
   /// Keep large blocks of memory instead of giving them back to the system after each step, which costs up to half the
   /// speed. Sets the process's malloc. Unset: on with several CPU replicas.
   std::optional<bool> keep_memory = {};
-  /// Lockstep's own gradients of 2-D convolutions for modules from `make`: equal to LibTorch's up to rounding, and much faster
-  /// on Arm (docs/performance.md). Unset: on with several CPU replicas on Arm.
+  /// Lockstep's own kernels on replica threads, for gradients of 2-D convolutions and for linear layers: equal to LibTorch's
+  /// up to rounding, and much faster on Arm (docs/performance.md). Unset: on with several CPU replicas on Arm.
   std::optional<bool> fast_kernels = {};
   /// Defaults for all collectives.
   CommunicationOptions communication = {};

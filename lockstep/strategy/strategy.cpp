@@ -2,9 +2,6 @@
 
 #include <c10/util/Exception.h>
 
-#include <mutex>
-#include <unordered_map>
-#include <atomic>
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
@@ -13,7 +10,6 @@
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable_impl.h"
-#include "lockstep/strategy/failed_runs.h"
 
 namespace lockstep {
 namespace {
@@ -93,24 +89,8 @@ void Strategy::enter_replica(int local_index, local::Seat* seat, FunctionRef<voi
   body(replica);
 }
 
-namespace {
-
-/// Beside the strategies and not in them: few look at it.
-std::shared_ptr<std::atomic<std::uint64_t>> failure_count(const Strategy& strategy) {
-  static auto& mutex = *new std::mutex;
-  static auto& counts = *new std::unordered_map<const Strategy*, std::shared_ptr<std::atomic<std::uint64_t>>>;
-  const std::lock_guard lock(mutex);
-  auto& count = counts[&strategy];
-  if (!count) count = std::make_shared<std::atomic<std::uint64_t>>(0);
-  return count;
-}
-
-}  // namespace
-
-std::shared_ptr<const std::atomic<std::uint64_t>> failed_runs(const Strategy& strategy) { return failure_count(strategy); }
-
 void Strategy::raise_failure(int replica, std::exception_ptr error) {
-  failure_count(*this)->fetch_add(1, std::memory_order_relaxed);
+  ++failed_runs_;
   const std::string who = str("on replica ", replica);
   last_failure_ = RunFailure{replica, "unknown exception"};
   try {

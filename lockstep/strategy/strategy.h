@@ -190,6 +190,8 @@ class LOCKSTEP_EXPORT Strategy {
 
   /// Who failed in the last run that threw.
   const std::optional<RunFailure>& last_failure() const { return last_failure_; }
+  /// How many runs have thrown. What keeps something from one run to the next sees here that a run was cut short.
+  std::uint64_t failed_runs() const { return failed_runs_; }
 
   /// The seed of all random numbers that are the strategy's affair.
   virtual std::uint64_t seed() const;
@@ -248,6 +250,7 @@ class LOCKSTEP_EXPORT Strategy {
   bool strict_;
   std::unique_ptr<StrategyExtended> extended_;
   std::optional<RunFailure> last_failure_;
+  std::uint64_t failed_runs_ = 0;
   int models_made_ = 0;
   std::shared_ptr<Strategy*> alive_;  ///< variables hold it weakly, to notice when they outlive their strategy
 };
