@@ -1,11 +1,13 @@
 #include "lockstep/nn/block_norm.h"
 
 #include <ATen/Dispatch.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
 #include <bit>
 
 #include "lockstep/nn/shard_plan.h"
+#include "lockstep/strategy/intra_op.h"
 
 namespace lockstep {
 namespace {
@@ -42,11 +44,14 @@ void sum_squares_in_blocks(const at::Tensor& values, double* sums, std::size_t b
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "sum_squares_in_blocks", [&] {
     const auto* data = values.const_data_ptr<scalar_t>();
     const std::int64_t elements = values.numel();
-    for (std::size_t b = 0; b < blocks; ++b) {
-      const auto begin = static_cast<std::int64_t>(b) * kShardBlock;
-      const std::int64_t end = b + 1 == blocks ? elements : begin + kShardBlock;
-      sums[b] = sum_of_squares(data + begin, end - begin);
-    }
+    const auto count = static_cast<std::int64_t>(blocks);
+    for_ranges(at::empty({count}, at::kByte), /*grain=*/8, [&](std::int64_t first, std::int64_t last) {
+      for (std::int64_t b = first; b < last; ++b) {
+        const std::int64_t begin = b * kShardBlock;
+        const std::int64_t end = b + 1 == count ? elements : begin + kShardBlock;
+        sums[b] = sum_of_squares(data + begin, end - begin);
+      }
+    });
   });
 }
 

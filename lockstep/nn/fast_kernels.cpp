@@ -20,6 +20,7 @@
 
 #include "lockstep/nn/convolution_gradient.h"
 #include "lockstep/nn/matrix_product.h"
+#include "lockstep/strategy/intra_op.h"
 #include "lockstep/strategy/replica_kernels.h"
 #include "lockstep/strategy/replica_random.h"
 
@@ -99,7 +100,7 @@ at::Tensor weight_gradient(const Call& call) {
       at::empty({ranges, call.weight.size(0), call.weight.size(1), call.weight.size(2), call.weight.size(3)},
                 call.weight.options());
   float* results = sums.mutable_data_ptr<float>();
-  at::parallel_for(0, ranges, 1, [&](std::int64_t begin, std::int64_t end) {
+  for_ranges(at::empty({ranges}, at::kByte), 1, [&](std::int64_t begin, std::int64_t end) {
     for (std::int64_t k = begin; k < end; ++k) {
       convolution_weight_gradient(shape, input, output_gradient, shape.images * k / ranges,
                                   shape.images * (k + 1) / ranges, results + k * call.weight.numel());

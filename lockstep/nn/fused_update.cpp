@@ -1,10 +1,10 @@
 #include "lockstep/nn/fused_update.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/optim/sgd.h>
 
 #include "lockstep/nn/fused_sgd.h"
+#include "lockstep/strategy/intra_op.h"
 
 namespace lockstep::detail {
 namespace {
@@ -30,7 +30,7 @@ void update_sgd(const SegmentUpdate& update) {
   float* const buffer = options.momentum() != 0 ? momentum_buffer(update, numbers) : nullptr;
   float* const weights = update.segment.mutable_data_ptr<float>();
   constexpr std::int64_t kGrain = 32'768;  // as LibTorch's own element-wise operations
-  at::parallel_for(0, update.segment.numel(), kGrain, [&](std::int64_t begin, std::int64_t end) {
+  for_ranges(update.segment.view({-1}), kGrain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<const float*> gradients = update.gradients;
     for (const float*& gradient : gradients) gradient += begin;
     nn::sum_and_update_sgd(gradients.data(), static_cast<int>(gradients.size()), update.divisor,

@@ -11,10 +11,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/ordered_sum.h"
+#include "lockstep/strategy/intra_op.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
 namespace lockstep {
 namespace {
+
+constexpr std::int64_t kParallelGrain = 32'768;  // as LibTorch's own element-wise operations
 
 // Stands for the gradient of a replica that has none.
 alignas(64) constexpr std::array<unsigned char, kShardBlock * 8> kZeros{};
@@ -62,17 +65,20 @@ void GradientReduction::reduce(const Segment& segment, at::Tensor& owners_gradie
   bool complete = true;
   for (const auto* view : views_) complete &= view->gradients[parameter].defined();
   auto* const target = static_cast<char*>(owners_gradient.data_ptr());
-  c10::SmallVector<const void*, 16> inputs(views_.size());
-  const std::int64_t stride = complete ? segment.end - segment.begin : kShardBlock;
-  for (std::int64_t begin = segment.begin; begin < segment.end; begin += stride) {
-    const std::int64_t end = std::min(begin + stride, segment.end);
+  const auto sum = [&](std::int64_t begin, std::int64_t end) {
+    c10::SmallVector<const void*, 16> inputs(views_.size());
     for (std::size_t k = 0; k < views_.size(); ++k) {
       const at::Tensor& gradient = views_[k]->gradients[parameter];
       inputs[k] = gradient.defined() ? data_of(gradient) + begin * width : reinterpret_cast<const char*>(kZeros.data());
     }
     void* output = target + begin * width;
     ordered_sum(*dtype, inputs.data(), static_cast<int>(inputs.size()), &output, 1, static_cast<std::size_t>(end - begin), divisor());
-  }
+  };
+  for_ranges(flat(owners_gradient).slice(0, segment.begin, segment.end), kParallelGrain, [&](std::int64_t first, std::int64_t last) {
+    const std::int64_t end = segment.begin + last;
+    const std::int64_t stride = complete ? last - first : kShardBlock;
+    for (std::int64_t begin = segment.begin + first; begin < end; begin += stride) sum(begin, std::min(begin + stride, end));
+  });
 }
 
 std::vector<const float*> GradientReduction::parts(const Segment& segment) const {

@@ -1,6 +1,5 @@
 #include "lockstep/strategy/tensor_reduction.h"
 
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/cat.h>
@@ -14,6 +13,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/ordered_sum.h"
 #include "lockstep/comm/reduction_tree.h"
+#include "lockstep/strategy/intra_op.h"
 
 namespace lockstep {
 namespace {
@@ -61,7 +61,7 @@ at::Tensor engine_sum(Dtype dtype, const std::vector<at::Tensor>& components, st
   auto* target = static_cast<char*>(out.data_ptr());
   const int count = static_cast<int>(inputs.size());
   const auto width = static_cast<std::int64_t>(size_of(dtype));
-  at::parallel_for(0, out.numel(), 64 * 1024, [&](std::int64_t begin, std::int64_t end) {
+  for_ranges(out.view({-1}), 64 * 1024, [&](std::int64_t begin, std::int64_t end) {
     std::vector<const void*> from(inputs.size());
     for (std::size_t i = 0; i < inputs.size(); ++i) from[i] = inputs[i] + begin * width;
     void* to = target + begin * width;

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "lockstep/base/function_ref.h"
+
+namespace lockstep {
+
+/// Calls `work(begin, end)` for ranges that together are the elements of `flat`, a contiguous tensor of one dimension, on
+/// the calling thread's share of LibTorch's intra-op threads. A range has at least `grain` elements unless it is the only or
+/// the last one. `flat` only counts: its memory is not touched.
+///
+/// at::parallel_for does not do: it is a template, and runs one range after the other where it is compiled without the
+/// OpenMP that LibTorch was built with. The loop of TensorIterator is compiled into LibTorch.
+void for_ranges(const at::Tensor& flat, std::int64_t grain, FunctionRef<void(std::int64_t begin, std::int64_t end)> work);
+
+}  // namespace lockstep
