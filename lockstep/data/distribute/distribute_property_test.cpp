@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/describe.h"
+#include "lockstep/data/distribute/distribute_test_support.h"
 #include "lockstep/data/distribute/distributed_input.h"
 #include "lockstep/data/files/reader_stage.h"
 #include "lockstep/data/stages/batch.h"
@@ -21,17 +22,6 @@
 
 namespace lockstep::data {
 namespace {
-
-using Rows = std::vector<std::int64_t>;
-using Step = std::vector<Rows>;  // one list of rows per replica
-using Steps = std::vector<Step>;
-
-Rows rows_in(const Element& element) {
-  const at::Tensor& tensor = element.tensor(0);
-  Rows rows;
-  for (std::int64_t i = 0; i < tensor.size(0); ++i) rows.push_back(tensor[i].item().toLong());
-  return rows;
-}
 
 struct RandomPipeline {
   StagePtr dataset;
@@ -88,83 +78,11 @@ class PipelineMaker {
   std::mt19937 random_;
 };
 
-const IterationContext kContext{.job_seed = 42, .epoch = 3};
-
-std::vector<Rows> batches_of(const StagePtr& dataset) {
-  std::vector<Rows> batches;
-  PipelineIterator iterator(dataset, kContext);
-  Element element;
-  while (iterator.next(element)) batches.push_back(rows_in(element));
-  return batches;
-}
-
-/// What the replicas of one worker get, written down as plainly as possible.
+/// What all replicas get.
 Steps reference_steps(const std::vector<Rows>& batches, const InputPlan& plan) {
-  const auto replicas = static_cast<std::size_t>(plan.cluster.replicas());
-  std::vector<Rows> pieces;
-  if (plan.split.rule == SplitRule::None) {
-    pieces = batches;
-  } else if (plan.split.rule == SplitRule::CeilSplit) {
-    for (const Rows& batch : batches) {
-      const std::size_t interval = (batch.size() + replicas - 1) / replicas;
-      for (std::size_t k = 0; k < replicas; ++k) {
-        const std::size_t begin = std::min(k * interval, batch.size()), end = std::min(begin + interval, batch.size());
-        pieces.emplace_back(batch.begin() + static_cast<std::ptrdiff_t>(begin),
-                            batch.begin() + static_cast<std::ptrdiff_t>(end));
-      }
-    }
-  } else {
-    Rows stream;
-    for (const Rows& batch : batches) stream.insert(stream.end(), batch.begin(), batch.end());
-    std::size_t next = 0;
-    for (std::size_t k = 0;; k = (k + 1) % replicas) {
-      const auto size = static_cast<std::size_t>(plan.global_batch_size) / replicas +
-                        (k < static_cast<std::size_t>(plan.global_batch_size) % replicas ? 1 : 0);
-      if (size > 0 && next == stream.size()) break;
-      const std::size_t end = std::min(next + size, stream.size());
-      pieces.emplace_back(stream.begin() + static_cast<std::ptrdiff_t>(next),
-                          stream.begin() + static_cast<std::ptrdiff_t>(end));
-      const bool is_short = end - next < size;
-      next = end;
-      if (is_short) break;
-    }
-  }
-  Steps steps;
-  for (std::size_t begin = 0; begin < pieces.size(); begin += replicas) {
-    if (begin + replicas > pieces.size() && !plan.partial_steps) break;
-    Step step(replicas);
-    for (std::size_t k = 0; k < replicas && begin + k < pieces.size(); ++k) step[k] = pieces[begin + k];
-    steps.push_back(step);
-  }
-  return steps;
-}
-
-std::shared_ptr<const DistributedInput> input_of(const InputPlan& plan, int buffer) {
-  DistributedInput input = distributed_by_plan(plan);
-  input.buffer_size = buffer;
-  input.job_seed = kContext.job_seed;
-  input.passes->store(kContext.epoch);
-  return std::make_shared<const DistributedInput>(std::move(input));
-}
-
-Steps read_all(DistributedCursor& cursor) {
-  Steps steps;
-  while (const auto values = cursor.next()) {
-    Step step;
-    for (const Element& value : *values) step.push_back(rows_in(value));
-    steps.push_back(step);
-  }
-  return steps;
-}
-
-/// The steps of a worker out of the steps of all replicas.
-Steps of_worker(const Steps& all, const ClusterShape& cluster, std::size_t from = 0) {
-  Steps own;
-  for (std::size_t s = from; s < all.size(); ++s) {
-    const auto begin = all[s].begin() + cluster.worker * cluster.replicas_per_worker;
-    own.emplace_back(begin, begin + cluster.replicas_per_worker);
-  }
-  return own;
+  const int replicas = plan.cluster.replicas();
+  return dealt(pieces_by_rule(batches, plan.split.rule, plan.global_batch_size, replicas),
+               static_cast<std::size_t>(replicas), plan.partial_steps);
 }
 
 TEST(DistributeProperty, ByReplicaGivesReplicaKTheSameRowsWhateverTheWorkers) {
@@ -343,19 +261,57 @@ TEST(InputPlan, SaysWhoReadsWhichFiles) {
       check_enough_for_all(plan_input(dataset, AutoShardPolicy::Auto, Assignment::ByReplica, {9, 1, 8}).shards));
 }
 
-TEST(InputPlan, WarnsOnceWhenRowsAreSharedInsteadOfFiles) {
-  const StagePtr dataset = std::make_shared<BatchStage>(make_range(0, 40), 8);
-  const auto plan = [&](AutoShardPolicy policy, Assignment assignment, int workers) {
-    return fallback_warning(plan_input(dataset, policy, assignment, {workers, 1, 0}));
+TEST(InputPlan, WarnsWhereRowsAreComputedAndThrownAway) {
+  const auto warning = [](const StagePtr& dataset, AutoShardPolicy policy, Assignment assignment, int workers) {
+    return fallback_warning(plan_input(dataset, policy, assignment, {workers, 1, 0})).value_or("");
   };
-  const auto warning = plan(AutoShardPolicy::Auto, Assignment::TensorFlow, 3);
-  ASSERT_TRUE(warning);
-  for (const char* part : {"range", "distribute_from_function", "3 workers"}) {
-    EXPECT_NE(warning->find(part), std::string::npos) << *warning;
+  const auto same_spec = [](const ElementSpec& spec) { return spec; };
+  const auto mapped = [&](const StagePtr& input, int calls = 0) {
+    return std::make_shared<MapStage>(
+        input, [](Element&) {}, ElementSpec::unknown(1), MapOptions{.parallel_calls = calls, .spec = same_spec});
+  };
+  const StagePtr rows = make_range(0, 40);
+  const StagePtr batches = std::make_shared<BatchStage>(rows, 8);
+  const StagePtr filtered = std::make_shared<FilterStage>(rows, [](const Element&) { return true; });
+  const StagePtr generated = std::make_shared<GeneratorStage>([] { return [](Element&) { return false; }; },
+                                                              rows->element_spec(), GeneratorOptions{});
+
+  // By TensorFlow's rules every worker reads everything that is not in files.
+  const std::string text = warning(batches, AutoShardPolicy::Auto, Assignment::TensorFlow, 3);
+  for (const char* part : {"range has no files", "distribute_from_function", "3 workers", "1/3"}) {
+    EXPECT_NE(text.find(part), std::string::npos) << text;
   }
-  EXPECT_FALSE(plan(AutoShardPolicy::Data, Assignment::TensorFlow, 3));
-  EXPECT_FALSE(plan(AutoShardPolicy::Auto, Assignment::TensorFlow, 1));
-  EXPECT_FALSE(plan(AutoShardPolicy::Auto, Assignment::ByReplica, 3));
+  EXPECT_EQ(warning(batches, AutoShardPolicy::Data, Assignment::TensorFlow, 3), "");
+  EXPECT_EQ(warning(batches, AutoShardPolicy::Auto, Assignment::TensorFlow, 1), "");
+
+  // By replica only if the rows of others cannot be left out.
+  struct Case {
+    StagePtr dataset;
+    const char* named;  // nullptr: no warning
+  };
+  const Case cases[] = {
+      {batches, nullptr},
+      {std::make_shared<BatchStage>(mapped(std::make_shared<ShuffleStage>(rows, 10)), 8), nullptr},
+      {std::make_shared<OptionsStage>(std::make_shared<BatchStage>(std::make_shared<RepeatStage>(rows, 2), 8),
+                                      DatasetOptions{}),
+       nullptr},
+      {mapped(batches), "and map cannot pass over"},
+      {std::make_shared<RepeatStage>(batches, 2), "and repeat cannot"},
+      {std::make_shared<BatchStage>(mapped(rows, 2), 8), "and parallel_map cannot"},
+      {std::make_shared<BatchStage>(filtered, 8), "and filter cannot"},
+      {std::make_shared<BatchStage>(std::make_shared<ShuffleStage>(filtered, 10), 8), "and shuffle cannot"},
+      {std::make_shared<BatchStage>(generated, 8), "because from_generator has no files"},
+  };
+  for (const Case& c : cases) {
+    const std::string seen = warning(c.dataset, AutoShardPolicy::Auto, Assignment::ByReplica, 3);
+    if (c.named == nullptr) {
+      EXPECT_EQ(seen, "") << print_tree(*c.dataset);
+    } else {
+      EXPECT_NE(seen.find(c.named), std::string::npos) << seen << '\n' << print_tree(*c.dataset);
+    }
+    EXPECT_EQ(warning(c.dataset, AutoShardPolicy::Data, Assignment::ByReplica, 3), "");
+    EXPECT_EQ(warning(c.dataset, AutoShardPolicy::Auto, Assignment::ByReplica, 1), "");
+  }
 }
 
 TEST(InputPlan, WritesThousands) {

@@ -1,6 +1,7 @@
 #include "lockstep/data/distribute/distributed_input.h"
 
 #include <algorithm>
+#include <exception>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -62,6 +63,51 @@ DistributedInputPtr checked(DistributedInputPtr input, const IteratorState& stat
   return input;
 }
 
+/// Reads the steps of one pass and brings them to the replicas' devices. The first one without elements is the last.
+/// After an error it goes on behind the step that failed, in the same way as a saved position is resumed; where there
+/// are no exact positions, or other workers would be out of step, the error is thrown again.
+class StepReader {
+ public:
+  StepReader(DistributedInputPtr input, IterationContext context, std::int64_t steps)
+      : input_(std::move(input)), context_(std::move(context)), number_(steps) {
+    start();
+  }
+
+  std::optional<InputStep> next() {
+    if (ended_) return std::nullopt;
+    if (failure_) {
+      if (input_->position_obstacle || input_->cluster.workers > 1) std::rethrow_exception(failure_);
+      start();
+      failure_ = nullptr;
+    }
+    try {
+      InputStep step = source_->next();
+      step.number = number_;
+      ended_ = step.local_values() == 0 && step.total.value_or(0) == 0;
+      move_to_devices(step, input_->devices);
+      ++number_;
+      return step;
+    } catch (...) {
+      failure_ = std::current_exception();
+      ++number_;
+      throw;
+    }
+  }
+
+ private:
+  void start() {
+    source_ = input_->make_source(context_);
+    if (number_ > 0) source_->seek(number_);
+  }
+
+  DistributedInputPtr input_;
+  IterationContext context_;
+  std::int64_t number_;  ///< of the step to be read
+  std::unique_ptr<StepSource> source_;
+  std::exception_ptr failure_;
+  bool ended_ = false;
+};
+
 }  // namespace
 
 std::string to_string(const DistributedSpec& spec) {
@@ -117,18 +163,9 @@ DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, c
 
 DistributedCursor::DistributedCursor(DistributedInputPtr input, IterationContext context, std::int64_t steps)
     : input_(std::move(input)), context_(std::move(context)), steps_(steps) {
-  std::shared_ptr<StepSource> source = input_->make_source(context_);
-  if (steps_ > 0) source->seek(steps_);
-  source_ = std::make_unique<ReadAhead<InputStep>>(
-      [source, devices = input_->devices, ended = false]() mutable -> std::optional<InputStep> {
-        if (ended) return std::nullopt;
-        InputStep step = source->next();
-        ended = step.local_values() == 0 && step.total.value_or(0) == 0;
-        if (ended) return std::nullopt;
-        move_to_devices(step, devices);
-        return step;
-      },
-      static_cast<std::size_t>(input_->buffer_size));
+  const auto reader = std::make_shared<StepReader>(input_, context_, steps_);
+  source_ = std::make_unique<ReadAhead<InputStep>>([reader] { return reader->next(); },
+                                                   static_cast<std::size_t>(input_->buffer_size));
 }
 
 DistributedCursor::DistributedCursor(DistributedInputPtr input)
@@ -158,6 +195,7 @@ std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_st
   require_outside_replicas("get_next");
   if (ended_) return std::nullopt;
   std::optional<InputStep> step = source_->next();
+  if (step) steps_ = step->number;  // steps that failed count once there is one behind them
   const auto replicas = static_cast<std::size_t>(input_->cluster.replicas_per_worker);
   const int local = step ? step->local_values() : 0;
   bool complete = false;

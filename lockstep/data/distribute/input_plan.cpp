@@ -52,7 +52,7 @@ std::string worker_line(const InputPlan& plan, int worker) {
   ClusterShape cluster = plan.cluster;
   cluster.worker = worker;
   std::string text = str("worker ", worker, " of ", cluster.workers, ": ");
-  const bool one_stream = plan.assignment == Assignment::ByReplica || cluster.workers == 1;
+  const bool one_stream = plan.is_one_stream();
   const bool by_row = one_stream || plan.shards.by == ShardBy::Rows;
   if (one_stream && plan.split.rule == SplitRule::None) {
     text += "every batch";
@@ -87,7 +87,7 @@ std::string worker_line(const InputPlan& plan, int worker) {
 }  // namespace
 
 std::unique_ptr<StepSource> InputPlan::make_source(const IterationContext& context) const {
-  if (assignment == Assignment::ByReplica) return own_pieces(pipeline, split, context);
+  if (is_one_stream()) return own_pieces(pipeline, split, context);
   return deal_in_turn(stream, cluster.replicas_per_worker, context);
 }
 
@@ -192,11 +192,15 @@ std::string to_string(const InputPlan& plan) {
 }
 
 std::optional<std::string> fallback_warning(const InputPlan& plan) {
-  if (plan.assignment != Assignment::TensorFlow || plan.policy != AutoShardPolicy::Auto ||
-      plan.shards.by != ShardBy::Rows || plan.cluster.workers == 1) {
-    return std::nullopt;
+  const bool fell_back = plan.policy == AutoShardPolicy::Auto && plan.shards.by == ShardBy::Rows;
+  if (!fell_back || plan.cluster.workers == 1) return std::nullopt;
+  std::string reason = plan.shards.unshardable;
+  if (plan.assignment == Assignment::ByReplica) {
+    const PipelineNode* stage = first_computing_all(plan.shards.pipeline);
+    if (stage == nullptr) return std::nullopt;  // the rows of others are passed over for nothing
+    reason += str(", and ", stage->kind, " cannot pass over the rows of other workers without computing them");
   }
-  return str("distribute: rows are shared out instead of files, because ", plan.shards.unshardable, ". Each of the ",
+  return str("distribute: rows are shared out instead of files, because ", reason, ". Each of the ",
              plan.cluster.workers, " workers reads and computes the whole dataset and keeps 1/", plan.cluster.workers,
              " of it. Choose AutoShardPolicy::Data to say that this is meant, or let each worker read its own part "
              "with distribute_from_function.");

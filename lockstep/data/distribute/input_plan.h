@@ -26,6 +26,8 @@ struct LOCKSTEP_EXPORT InputPlan {
   ElementSpec element_spec;                          ///< of what one replica gets
   std::optional<std::int64_t> rows;                  ///< of the whole dataset, where that is known beforehand
 
+  /// Whether all workers see one stream of global batches, of which each takes its pieces.
+  bool is_one_stream() const { return assignment == Assignment::ByReplica || cluster.workers == 1; }
   std::unique_ptr<StepSource> make_source(const IterationContext& context) const;
   /// What must be the same for a saved position to make sense.
   std::string fingerprint() const;
@@ -45,7 +47,8 @@ LOCKSTEP_EXPORT std::int64_t rows_of_worker(std::int64_t rows, std::int64_t batc
 /// "4,096".
 LOCKSTEP_EXPORT std::string with_thousands(std::int64_t number);
 
-/// What AUTO that found no files to share out should tell the user about, if anything.
+/// What AUTO that found no files to share out should tell the user about: that every worker computes rows which it throws
+/// away. Nothing where rows of others are passed over (Assignment::ByReplica behind a plain `batch`).
 LOCKSTEP_EXPORT std::optional<std::string> fallback_warning(const InputPlan& plan);
 
 /// The shapes of the elements as far as they are known; nothing known counts as one component of unknown shape.

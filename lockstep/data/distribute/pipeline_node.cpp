@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "lockstep/base/text.h"
 
@@ -58,6 +59,26 @@ const std::map<std::string, Roles> kRoles = {
     {"interleave", {Function, BatchRole::Opaque}},
 };
 
+// Stages and sources that leave out rows without computing them.
+const std::set<std::string> kLeavesOutRows = {"range",         "from_tensors", "from_tensor_slices",
+                                              "list_files",    "from_npy",     "map",
+                                              "parse_example", "zip",          "concatenate",
+                                              "repeat",        "take",         "skip",
+                                              "shard",         "enumerate",    "csv",
+                                              "tfrecord",      "text_line",    "fixed_length_record",
+                                              "with_options",  "torch_dataset"};
+
+const PipelineNode* first_computing_rows(const PipelineNode& node) {
+  // A shuffle needs to know how many rows there are: then it chooses among their numbers.
+  const bool leaves_out =
+      kLeavesOutRows.contains(node.kind) || (node.kind == "shuffle" && node.inputs.at(0).cardinality);
+  if (!leaves_out) return &node;
+  for (const PipelineNode& input : node.inputs) {
+    if (const PipelineNode* found = first_computing_rows(input)) return found;
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 std::string to_string(const PipelineNode& node) {
@@ -86,6 +107,12 @@ std::int64_t find_batch_size(const PipelineNode& node) {
   const std::int64_t first = find_batch_size(node.inputs.at(0));
   const auto same = [&](const PipelineNode& input) { return find_batch_size(input) == first; };
   return std::ranges::all_of(node.inputs, same) ? first : -1;
+}
+
+const PipelineNode* first_computing_all(const PipelineNode& pipeline) {
+  const PipelineNode* node = &pipeline;
+  while (node->kind == "prefetch" || node->kind == "with_options") node = &node->inputs.at(0);
+  return node->kind == "batch" ? first_computing_rows(node->inputs.at(0)) : node;
 }
 
 bool has_shard_hint(const PipelineNode& node) { return node.hint || std::ranges::any_of(node.inputs, has_shard_hint); }

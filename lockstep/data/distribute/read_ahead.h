@@ -18,7 +18,8 @@ namespace lockstep::data {
 template <class T>
 class ReadAhead {
  public:
-  /// `make` returns nothing at the end. What it throws is thrown by `next` in its place, and again ever after.
+  /// `make` returns nothing at the end. What it throws is thrown by `next` in its place; nothing more is made then
+  /// until `next` is called again, so that whoever gives up need not wait.
   ReadAhead(std::function<std::optional<T>()> make, std::size_t capacity)
       : make_(std::move(make)), capacity_(capacity) {
     if (capacity_ > 0) thread_ = std::thread([this] { fill(); });
@@ -38,9 +39,13 @@ class ReadAhead {
   std::optional<T> next() {
     if (capacity_ == 0) return make_now();
     std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return !items_.empty() || finished_; });
+    if (paused_ && !error_) {  // it was told before
+      paused_ = false;
+      changed_.notify_all();
+    }
+    changed_.wait(lock, [&] { return !items_.empty() || error_ || finished_; });
     if (items_.empty()) {
-      if (error_) std::rethrow_exception(error_);
+      if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
       return std::nullopt;
     }
     T item = std::move(items_.front());
@@ -52,23 +57,17 @@ class ReadAhead {
 
  private:
   std::optional<T> make_now() {
-    if (error_) std::rethrow_exception(error_);
     if (finished_) return std::nullopt;
-    try {
-      std::optional<T> item = make_();
-      finished_ = !item;
-      return item;
-    } catch (...) {
-      error_ = std::current_exception();
-      throw;
-    }
+    std::optional<T> item = make_();
+    finished_ = !item;
+    return item;
   }
 
   void fill() {
     while (true) {
       {
         std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stopped_ || items_.size() < capacity_; });
+        changed_.wait(lock, [&] { return stopped_ || (!paused_ && items_.size() < capacity_); });
         if (stopped_) return;
       }
       std::optional<T> item;
@@ -78,13 +77,18 @@ class ReadAhead {
       } catch (...) {
         error = std::current_exception();
       }
-      const bool last = error || !item;
+      bool last = false;
       {
         const std::lock_guard lock(mutex_);
-        // In this order: g++ 12 with ThreadSanitizer leaves the last item in `item` when `make_` throws.
-        if (!last) items_.push_back(std::move(*item));
-        error_ = error;
-        finished_ = last;
+        // The error is asked for first: g++ 12 with ThreadSanitizer leaves the last item in `item` when `make_` throws.
+        if (error) {
+          error_ = error;
+          paused_ = true;
+        } else if (item) {
+          items_.push_back(std::move(*item));
+        } else {
+          finished_ = last = true;
+        }
       }
       changed_.notify_all();
       if (last) return;
@@ -96,7 +100,8 @@ class ReadAhead {
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<T> items_;
-  std::exception_ptr error_;
+  std::exception_ptr error_;  ///< behind the items, not thrown yet
+  bool paused_ = false;       ///< after an error, until `next` is called again
   bool finished_ = false;
   bool stopped_ = false;
   std::thread thread_;

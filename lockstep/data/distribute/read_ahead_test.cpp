@@ -5,6 +5,8 @@
 #include <atomic>
 #include <chrono>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 namespace lockstep::data {
 namespace {
@@ -42,19 +44,36 @@ TEST(ReadAhead, MakesNoMoreThanItsCapacityBeforehand) {
   EXPECT_EQ(lazily, 1);
 }
 
-TEST(ReadAhead, ThrowsWhereTheFailureWasAndEverAfter) {
-  for (const std::size_t capacity : {0u, 1u, 5u}) {
+TEST(ReadAhead, ThrowsWhereTheFailureWasAndGoesOnBehindIt) {
+  for (const std::size_t capacity : {0u, 1u, 2u, 5u}) {
     ReadAhead<int> items(
         [next = 0]() mutable -> std::optional<int> {
-          if (next == 2) throw std::runtime_error("broken");
-          return next++;
+          const int item = next++;
+          if (item == 2 || item == 3) throw std::runtime_error(std::to_string(item));
+          return item < 6 ? std::optional(item) : std::nullopt;
         },
         capacity);
-    EXPECT_EQ(items.next(), 0);
-    EXPECT_EQ(items.next(), 1);
-    EXPECT_THROW(items.next(), std::runtime_error);
-    EXPECT_THROW(items.next(), std::runtime_error);
+    std::vector<std::string> seen;
+    for (int i = 0; i < 8; ++i) {
+      try {
+        const std::optional<int> item = items.next();
+        seen.push_back(item ? std::to_string(*item) : "end");
+      } catch (const std::runtime_error& error) {
+        seen.push_back(std::string("error ") + error.what());
+      }
+    }
+    EXPECT_EQ(seen, (std::vector<std::string>{"0", "1", "error 2", "error 3", "4", "5", "end", "end"})) << capacity;
   }
+}
+
+TEST(ReadAhead, MakesNothingAfterAFailureUntilAsked) {
+  std::atomic<int> calls = 0;
+  ReadAhead<int> items([&]() -> std::optional<int> { throw std::runtime_error(std::to_string(++calls)); }, 3);
+  EXPECT_THROW(items.next(), std::runtime_error);
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_EQ(calls, 1);
+  EXPECT_THROW(items.next(), std::runtime_error);
+  EXPECT_EQ(calls, 2);
 }
 
 TEST(ReadAhead, CanBeDroppedAtAnyPoint) {

@@ -123,20 +123,20 @@ void remove_assertions(PipelineNode& node, std::vector<std::string>& removed) {
   }
 }
 
-void check_enough(const PipelineNode& node) {
+void check_enough(const PipelineNode& node, ShardBy by) {
   if (node.shards > 1) {
     const std::optional<std::int64_t> elements = node.inputs.at(0).cardinality;
     if (elements && *elements > 0 && *elements < node.shards) {
       throw InvalidArgument(
           errors::kTooFewElements,
           {.what = str("there are not enough files or elements for ", counted(node.shards, "worker")),
-           .where = str(kWhere, "FILE"),
+           .where = str(kWhere, to_string(by)),
            .seen = str(counted(*elements, "element"), " to share out among ", node.shards, " workers"),
            .help = "switch sharding off with AutoShardPolicy::Off, share out rows with AutoShardPolicy::Data, or split "
                    "the data into more files"});
     }
   }
-  for (const PipelineNode& input : node.inputs) check_enough(input);
+  for (const PipelineNode& input : node.inputs) check_enough(input, by);
 }
 
 }  // namespace
@@ -198,7 +198,7 @@ ShardPlan plan_shards(const PipelineNode& pipeline, AutoShardPolicy policy, cons
   return plan;
 }
 
-void check_enough_for_all(const ShardPlan& plan) { check_enough(plan.pipeline); }
+void check_enough_for_all(const ShardPlan& plan) { check_enough(plan.pipeline, plan.by); }
 
 void check_shard(std::int64_t shards, std::int64_t index) {
   if (shards == kShardHint) {

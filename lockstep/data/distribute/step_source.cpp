@@ -94,7 +94,7 @@ class OwnPieces : public StepSource {
   /// The rows that become batches if that is a plain `batch`, else the rows of the batches.
   std::unique_ptr<RowStream> rows() const {
     if (reads_rows()) return rows_of_elements(*batch_stage().input(), context_);
-    return rows_of_batches(*pipeline_, context_, split_.batch && !split_.drop_remainder ? split_.batch : std::nullopt);
+    return rows_of_batches(*pipeline_, context_, split_.batch);
   }
   /// With one worker every row is its own: whole batches are the faster way to them.
   bool reads_rows() const { return split_.batch && split_.cluster.workers > 1; }

@@ -1,0 +1,193 @@
+// What a distributed iterator does after a function or a generator of the user's has thrown.
+#include <ATen/ops/scalar_tensor.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <stdexcept>
+
+#include "lockstep/base/text.h"
+#include "lockstep/data/distribute/distribute_test_support.h"
+#include "lockstep/data/stages/batch.h"
+#include "lockstep/data/stages/filter.h"
+#include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/sources.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::int64_t kRows = 50;
+
+/// Numbers, but computing some of them throws.
+StagePtr numbers_failing_at(const Rows& bad, MapOptions options = {}) {
+  options.spec = [](const ElementSpec& spec) { return spec; };
+  return std::make_shared<MapStage>(
+      std::make_shared<ShuffleStage>(make_range(0, kRows), 20),
+      [bad](Element& element) {
+        const std::int64_t row = element.tensor(0).item().toLong();
+        if (std::ranges::count(bad, row) > 0) throw std::runtime_error(std::to_string(row));
+      },
+      ElementSpec::unknown(1), std::move(options));
+}
+
+/// What `next` gives until the end, failures as empty lists; at most `limit` of them.
+std::vector<Step> read_with_failures(DistributedCursor& cursor, std::size_t limit = 100) {
+  std::vector<Step> seen;
+  while (seen.size() < limit) {
+    try {
+      const auto values = cursor.next();
+      if (!values) return seen;
+      seen.push_back(step_of(*values));
+    } catch (const std::runtime_error&) {
+      seen.emplace_back();
+    }
+  }
+  return seen;
+}
+
+bool holds_any(const Step& step, const Rows& bad) {
+  return std::ranges::any_of(step, [&](const Rows& rows) {
+    return std::ranges::any_of(rows, [&](std::int64_t row) { return std::ranges::count(bad, row) > 0; });
+  });
+}
+
+TEST(AfterAnError, ADistributedIteratorGoesOnBehindTheStepThatFailed) {
+  const std::vector<Rows> cases = {{13}, {0, 1, 2, 3, 4, 5, 6}, {7, 30, 49}, {21, 22}};
+  for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+    for (const Assignment assignment : {Assignment::ByReplica, Assignment::TensorFlow}) {
+      for (const int replicas : {1, 2, 3}) {
+        for (const int buffer : {0, 1, 3}) {
+          for (const MapOptions& options : {MapOptions{}, MapOptions{.parallel_calls = 2}}) {
+            const auto input = [&](const Rows& bad) {
+              const StagePtr dataset = std::make_shared<BatchStage>(numbers_failing_at(bad, options), 8);
+              return input_of(plan_input(dataset, policy, assignment, {1, replicas, 0}), buffer);
+            };
+            DistributedCursor whole(input({}));
+            const Steps good = read_all(whole);
+            for (const Rows& bad : cases) {
+              Steps expected = good;
+              for (Step& step : expected) {
+                if (holds_any(step, bad)) step.clear();
+              }
+              DistributedCursor cursor(input(bad));
+              ASSERT_EQ(read_with_failures(cursor), expected)
+                  << lockstep::to_string(policy) << ' ' << replicas << " replicas, buffer " << buffer;
+              ASSERT_EQ(cursor.save().consumed, std::ssize(good));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(AfterAnError, PositionsStayExact) {
+  for (const int buffer : {0, 2}) {
+    for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+      const Rows bad = {3, 17, 18, 40};
+      const auto input = [&] {
+        const StagePtr dataset = std::make_shared<BatchStage>(numbers_failing_at(bad), 8);
+        return input_of(plan_input(dataset, policy, Assignment::ByReplica, {1, 3, 0}), buffer);
+      };
+      DistributedCursor whole(input());
+      const Steps all = read_with_failures(whole);
+      DistributedCursor cursor(input());
+      for (std::size_t calls = 0; calls < all.size(); ++calls) {
+        bool failed = false;
+        try {
+          cursor.next();
+        } catch (const std::runtime_error&) {
+          failed = true;
+        }
+        // A place saved right after a failure lies before the step that failed.
+        const std::size_t position = calls + (failed ? 0 : 1);
+        std::size_t first = position;
+        while (failed && first > 0 && all[first - 1].empty()) --first;
+        ASSERT_EQ(failed, all[calls].empty());
+        DistributedCursor resumed(input(), IteratorState::parse(cursor.save().serialize()));
+        ASSERT_EQ(read_with_failures(resumed), Steps(all.begin() + static_cast<std::ptrdiff_t>(first), all.end()))
+            << "after call " << calls;
+      }
+    }
+  }
+}
+
+StagePtr generator_failing_at(std::int64_t bad, bool replayable) {
+  return std::make_shared<GeneratorStage>(
+      [bad]() -> Generator {
+        return [bad, next = std::int64_t{0}](Element& element) mutable {
+          if (next == bad) throw std::runtime_error("the generator is broken");
+          element = Element::of(at::scalar_tensor(next++, at::kLong));
+          return next < kRows;
+        };
+      },
+      ElementSpec::of(Element::of(at::scalar_tensor(0, at::kLong))), GeneratorOptions{.replayable = replayable});
+}
+
+TEST(AfterAnError, WhatCannotBePassedOverIsThrownAgain) {
+  const auto expect_again = [](const StagePtr& rows, const ClusterShape& cluster, const std::string& text) {
+    for (const int buffer : {0, 1, 3}) {
+      const StagePtr dataset = std::make_shared<BatchStage>(rows, 8);
+      DistributedCursor cursor(
+          input_of(plan_input(dataset, AutoShardPolicy::Data, Assignment::ByReplica, cluster), buffer));
+      const Steps seen = read_with_failures(cursor, 9);
+      ASSERT_EQ(seen.size(), 9u) << text << " does not end";
+      for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i].empty(), i >= 2) << text << ", call " << i;
+    }
+  };
+  expect_again(generator_failing_at(20, false), {1, 2, 0}, "a generator that cannot replay");
+  expect_again(generator_failing_at(20, true), {1, 2, 0}, "a generator that always fails there");
+  const StagePtr filtered = std::make_shared<FilterStage>(make_range(0, kRows), [](const Element& element) {
+    if (element.tensor(0).item().toLong() == 20) throw std::runtime_error("the filter is broken");
+    return true;
+  });
+  expect_again(filtered, {1, 2, 0}, "a filter");
+  const StagePtr mapped = std::make_shared<MapStage>(
+      make_range(0, kRows),
+      [](Element& element) {
+        if (element.tensor(0).item().toLong() == 20) throw std::runtime_error("the map is broken");
+      },
+      ElementSpec::unknown(1), MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
+  expect_again(mapped, {2, 1, 1}, "one of two workers");
+}
+
+TEST(AfterAnError, WhatWasOnlyBrokenForAWhileIsPassedOver) {
+  // Fails at the third step, and once more while the pipeline is replayed.
+  std::atomic<int> failures = 0;
+  const StagePtr rows = std::make_shared<FilterStage>(make_range(0, kRows), [&](const Element& element) {
+    if (element.tensor(0).item().toLong() == 20 && failures < 2) throw std::runtime_error(std::to_string(++failures));
+    return true;
+  });
+  const StagePtr dataset = std::make_shared<BatchStage>(rows, 8);
+  DistributedCursor cursor(input_of(plan_input(dataset, AutoShardPolicy::Data, Assignment::ByReplica, {1, 2, 0}), 1));
+  const Steps seen = read_with_failures(cursor);
+  ASSERT_EQ(seen.size(), 8u);  // seven batches, one of which failed twice
+  EXPECT_EQ(seen[1], (Step{{8, 9, 10, 11}, {12, 13, 14, 15}}));
+  EXPECT_TRUE(seen[2].empty() && seen[3].empty());
+  EXPECT_EQ(seen[4], (Step{{24, 25, 26, 27}, {28, 29, 30, 31}}));
+  EXPECT_EQ(cursor.save().consumed, 7);
+}
+
+TEST(AfterAnError, PipelinesOfEachReplicaStayTogether) {
+  const std::vector<StagePtr> pipelines = {std::make_shared<BatchStage>(numbers_failing_at({}), 4),
+                                           std::make_shared<BatchStage>(numbers_failing_at({25}), 4)};
+  for (const int buffer : {0, 2}) {
+    DistributedInput input = distributed_pipelines(pipelines, {1, 2, 0}, true);
+    input.buffer_size = buffer;
+    DistributedCursor cursor(std::make_shared<const DistributedInput>(std::move(input)));
+    const Steps seen = read_with_failures(cursor);
+    ASSERT_EQ(seen.size(), 13u);
+    int failed = 0;
+    for (const Step& step : seen) {
+      if (step.empty()) {
+        ++failed;
+      } else {
+        EXPECT_EQ(step[0], step[1]);
+      }
+    }
+    EXPECT_EQ(failed, 1);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data

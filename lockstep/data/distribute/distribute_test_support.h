@@ -1,0 +1,119 @@
+#pragma once
+
+#include <ATen/core/TensorBody.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lockstep/data/distribute/distributed_input.h"
+
+// Distributed datasets of numbers as lists of lists, and a reference for how batches are cut: as plain as possible.
+namespace lockstep::data {
+
+using Rows = std::vector<std::int64_t>;
+using Step = std::vector<Rows>;  // one list of rows per replica
+using Steps = std::vector<Step>;
+
+inline const IterationContext kContext{.job_seed = 42, .epoch = 3};
+
+inline Rows rows_in(const Element& element) {
+  const at::Tensor& tensor = element.tensor(0);
+  Rows rows;
+  for (std::int64_t i = 0; i < tensor.size(0); ++i) rows.push_back(tensor[i].item().toLong());
+  return rows;
+}
+
+inline std::vector<Rows> batches_of(const StagePtr& dataset) {
+  std::vector<Rows> batches;
+  PipelineIterator iterator(dataset, kContext);
+  Element element;
+  while (iterator.next(element)) batches.push_back(rows_in(element));
+  return batches;
+}
+
+inline std::shared_ptr<const DistributedInput> input_of(const InputPlan& plan, int buffer,
+                                                        std::shared_ptr<EndOfDataAgreement> agreement = nullptr) {
+  DistributedInput input = distributed_by_plan(plan);
+  input.buffer_size = buffer;
+  input.job_seed = kContext.job_seed;
+  input.passes->store(kContext.epoch);
+  if (agreement && input.agreement) input.agreement = std::move(agreement);
+  return std::make_shared<const DistributedInput>(std::move(input));
+}
+
+inline Step step_of(const DistributedCursor::Values& values) {
+  Step step;
+  for (const Element& value : values) step.push_back(rows_in(value));
+  return step;
+}
+
+inline Steps read_all(DistributedCursor& cursor) {
+  Steps steps;
+  while (const auto values = cursor.next()) steps.push_back(step_of(*values));
+  return steps;
+}
+
+/// The steps of a worker out of the steps of all replicas.
+inline Steps of_worker(const Steps& all, const ClusterShape& cluster, std::size_t from = 0) {
+  Steps own;
+  for (std::size_t s = from; s < all.size(); ++s) {
+    const auto begin = all[s].begin() + cluster.worker * cluster.replicas_per_worker;
+    own.emplace_back(begin, begin + cluster.replicas_per_worker);
+  }
+  return own;
+}
+
+inline Rows some_of(const Rows& rows, std::size_t begin, std::size_t end) {
+  return {rows.begin() + static_cast<std::ptrdiff_t>(std::min(begin, rows.size())),
+          rows.begin() + static_cast<std::ptrdiff_t>(std::min(end, rows.size()))};
+}
+
+/// Each batch in as many pieces as there are replicas.
+inline std::vector<Rows> ceil_pieces(const std::vector<Rows>& batches, std::size_t replicas) {
+  std::vector<Rows> pieces;
+  for (const Rows& batch : batches) {
+    const std::size_t interval = (batch.size() + replicas - 1) / replicas;
+    for (std::size_t k = 0; k < replicas; ++k) pieces.push_back(some_of(batch, k * interval, (k + 1) * interval));
+  }
+  return pieces;
+}
+
+/// All rows in pieces whose sizes go round in a circle, which is entered at replica `first`.
+inline std::vector<Rows> balanced_pieces(const std::vector<Rows>& batches, std::size_t batch_size, std::size_t replicas,
+                                         std::size_t first = 0) {
+  Rows stream;
+  for (const Rows& batch : batches) stream.insert(stream.end(), batch.begin(), batch.end());
+  std::vector<Rows> pieces;
+  std::size_t next = 0;
+  for (std::size_t k = first;; k = (k + 1) % replicas) {
+    const std::size_t size = batch_size / replicas + (k < batch_size % replicas ? 1 : 0);
+    if (size > 0 && next == stream.size()) return pieces;
+    pieces.push_back(some_of(stream, next, next + size));
+    next += size;
+    if (next > stream.size()) return pieces;
+  }
+}
+
+/// Pieces in steps of one for each replica; those missing from the last step are empty, or there is no such step.
+inline Steps dealt(const std::vector<Rows>& pieces, std::size_t replicas, bool partial_steps) {
+  Steps steps;
+  for (std::size_t begin = 0; begin < pieces.size(); begin += replicas) {
+    if (begin + replicas > pieces.size() && !partial_steps) break;
+    Step step(replicas);
+    for (std::size_t k = 0; k < replicas && begin + k < pieces.size(); ++k) step[k] = pieces[begin + k];
+    steps.push_back(step);
+  }
+  return steps;
+}
+
+inline std::vector<Rows> pieces_by_rule(const std::vector<Rows>& batches, SplitRule rule, std::int64_t batch_size,
+                                        int replicas, int first = 0) {
+  if (rule == SplitRule::None) return batches;
+  if (rule == SplitRule::CeilSplit) return ceil_pieces(batches, static_cast<std::size_t>(replicas));
+  return balanced_pieces(batches, static_cast<std::size_t>(batch_size), static_cast<std::size_t>(replicas),
+                         static_cast<std::size_t>(first));
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,335 @@
+// Files shared out by every policy over clusters of every shape, against a reference that puts the shards where the
+// policies say by hand and cuts plain lists: no row is lost or repeated, and every position can be resumed.
+#include <ATen/ops/add.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <optional>
+#include <random>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/distribute/distribute_test_support.h"
+#include "lockstep/data/files/reader_stage.h"
+#include "lockstep/data/stages/batch.h"
+#include "lockstep/data/stages/filter.h"
+#include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/sources.h"
+
+namespace lockstep::data {
+namespace {
+
+/// Files with the given numbers of rows; the rows of all of them are 0, 1, 2, ...
+class RowFiles {
+ public:
+  explicit RowFiles(const std::vector<int>& sizes)
+      : folder_(std::filesystem::temp_directory_path() / str("lockstep_policy_", ::getpid(), '_', sets_++)) {
+    std::filesystem::create_directories(folder_);
+    std::int64_t row = 0;
+    for (const int size : sizes) {
+      names_.push_back((folder_ / str("part-", names_.size(), ".csv")).string());
+      Rows& mine = rows_.emplace_back();
+      std::ofstream file(names_.back());
+      for (int i = 0; i < size; ++i) {
+        mine.push_back(row);
+        file << row++ << '\n';
+      }
+    }
+  }
+  RowFiles(const RowFiles&) = delete;
+  RowFiles& operator=(const RowFiles&) = delete;
+  ~RowFiles() { std::filesystem::remove_all(folder_); }
+
+  const std::vector<std::string>& names() const { return names_; }
+  const std::vector<Rows>& rows() const { return rows_; }
+
+ private:
+  static inline int sets_ = 0;
+  std::filesystem::path folder_;
+  std::vector<std::string> names_;
+  std::vector<Rows> rows_;
+};
+
+enum class ShardPlace { None, Files, Rows };
+
+struct Pipeline {
+  const RowFiles* files = nullptr;
+  bool shuffle_files = false;
+  bool shuffle_rows = false;
+  bool mapped = false;
+  std::int64_t batch = 1;
+  bool drop_remainder = false;
+
+  /// With a shard of `shards` (kShardHint: to be filled in) at a place.
+  StagePtr build(ShardPlace place = ShardPlace::None, int shards = 1, int shard = 0) const {
+    StagePtr stage = make_slices(Element({Strings(files->names())}));
+    const auto sharded = [&](ShardPlace here) {
+      if (place == here) stage = std::make_shared<ShardStage>(stage, shards, shard);
+    };
+    sharded(ShardPlace::Files);  // in front of the shuffle, as plans put it
+    if (shuffle_files) stage = std::make_shared<ShuffleStage>(stage, 10, ShuffleOptions{.seed = 5});
+    stage = make_csv_stage(stage, CsvOptions{.columns = {{CsvType::Int64}}, .header = false}, nullptr);
+    sharded(ShardPlace::Rows);
+    if (shuffle_rows) stage = std::make_shared<ShuffleStage>(stage, 6);
+    if (mapped) {
+      stage = std::make_shared<MapStage>(
+          stage, [](Element& element) { element = Element::of(element.tensor(0).add(1000)); }, ElementSpec::unknown(1),
+          MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
+    }
+    return std::make_shared<BatchStage>(stage, batch, BatchOptions{.drop_remainder = drop_remainder});
+  }
+
+  /// Of `build` with numbers in its shard, without the library.
+  std::vector<Rows> batches_by_hand(ShardPlace place, std::size_t shards, std::size_t shard) const {
+    Rows all;
+    std::size_t count = 0;
+    for (std::size_t f = 0; f < files->rows().size(); ++f) {
+      if (place == ShardPlace::Files && f % shards != shard) continue;
+      for (const std::int64_t row : files->rows()[f]) {
+        if (place == ShardPlace::Rows && count++ % shards != shard) continue;
+        all.push_back(mapped ? row + 1000 : row);
+      }
+    }
+    std::vector<Rows> batches;
+    const auto size = static_cast<std::size_t>(batch);
+    for (std::size_t begin = 0; begin < all.size(); begin += size) {
+      if (!drop_remainder || begin + size <= all.size()) batches.push_back(some_of(all, begin, begin + size));
+    }
+    return batches;
+  }
+
+  std::string text() const {
+    std::string sizes;
+    for (const Rows& rows : files->rows()) sizes += str(' ', rows.size());
+    return str("files of", sizes, " rows, batches of ", batch, drop_remainder ? ", drop_remainder" : "",
+               shuffle_files ? ", shuffled files" : "", shuffle_rows ? ", shuffled rows" : "");
+  }
+};
+
+struct Case {
+  Pipeline pipeline;
+  AutoShardPolicy policy = AutoShardPolicy::Auto;
+  Assignment assignment = Assignment::ByReplica;
+  ShardPlace hint = ShardPlace::None;
+  int workers = 1;
+  int replicas = 1;  ///< of each worker
+
+  StagePtr dataset() const { return pipeline.build(hint, kShardHint, kShardHint); }
+  InputPlan plan(int worker) const { return plan_input(dataset(), policy, assignment, {workers, replicas, worker}); }
+  std::string text() const {
+    return str(lockstep::to_string(policy), ' ', lockstep::to_string(assignment), ' ', workers, 'x', replicas, ", ",
+               pipeline.text());
+  }
+};
+
+/// What the policies say, in one place: the batches that a worker cuts, by which rule, and which pieces are its own.
+std::vector<Steps> expected_steps(const Case& c) {
+  const bool one_stream = c.assignment == Assignment::ByReplica || c.workers == 1;
+  const int all = c.workers * c.replicas;
+  const bool by_rows = c.policy == AutoShardPolicy::Data;
+  const auto rule = all == 1 ? SplitRule::None : by_rows ? SplitRule::CeilSplit : SplitRule::BalancedStream;
+  const bool partial = !c.pipeline.drop_remainder || !one_stream;
+  std::vector<Steps> steps;
+  if (one_stream) {
+    const Steps whole = dealt(pieces_by_rule(batches_of(c.pipeline.build()), rule, c.pipeline.batch, all),
+                              static_cast<std::size_t>(all), partial);
+    for (int w = 0; w < c.workers; ++w) steps.push_back(of_worker(whole, {c.workers, c.replicas, w}));
+    return steps;
+  }
+  std::size_t longest = 0;
+  for (int w = 0; w < c.workers; ++w) {
+    ShardPlace place = c.hint;
+    if (c.policy == AutoShardPolicy::Auto || c.policy == AutoShardPolicy::File) place = ShardPlace::Files;
+    const auto batches = batches_of(c.pipeline.build(place, c.workers, w));
+    if (!c.pipeline.shuffle_files && !c.pipeline.shuffle_rows) {
+      EXPECT_EQ(batches,
+                c.pipeline.batches_by_hand(place, static_cast<std::size_t>(c.workers), static_cast<std::size_t>(w)))
+          << c.text();
+    }
+    std::vector<Rows> pieces = pieces_by_rule(batches, rule, c.pipeline.batch, all, w * c.replicas);
+    if (by_rows) {
+      std::vector<Rows> own;
+      for (std::size_t k = static_cast<std::size_t>(w); k < pieces.size(); k += static_cast<std::size_t>(c.workers))
+        own.push_back(pieces[k]);
+      pieces = own;
+    }
+    steps.push_back(dealt(pieces, static_cast<std::size_t>(c.replicas), partial));
+    longest = std::max(longest, steps.back().size());
+  }
+  // Who has no more data goes on with empty batches until all have ended.
+  for (Steps& own : steps) own.resize(longest, Step(static_cast<std::size_t>(c.replicas)));
+  return steps;
+}
+
+/// What all workers would have agreed on, as if they had met: how many of their replicas have data in each step.
+class KnownTotals final : public EndOfDataAgreement {
+ public:
+  KnownTotals(std::vector<std::int64_t> totals, std::size_t step) : totals_(std::move(totals)), step_(step) {}
+  std::int64_t total(std::int64_t) override { return step_ < totals_.size() ? totals_[step_++] : 0; }
+
+ private:
+  std::vector<std::int64_t> totals_;
+  std::size_t step_;
+};
+
+std::vector<std::int64_t> totals_of(const Case& c) {
+  std::vector<std::int64_t> totals;
+  for (int w = 0; w < c.workers; ++w) {
+    const auto source = c.plan(w).make_source(kContext);
+    for (std::size_t s = 0;; ++s) {
+      const int values = source->next().local_values();
+      if (values == 0) break;
+      if (s == totals.size()) totals.push_back(0);
+      totals[s] += values;
+    }
+  }
+  return totals;
+}
+
+/// Whether a shard has fewer files or rows than there are workers, which is an error.
+bool has_too_few(const Case& c) {
+  if (c.assignment == Assignment::ByReplica || c.workers == 1) return false;
+  std::size_t elements = c.pipeline.files->names().size();
+  if (c.policy == AutoShardPolicy::Data || c.policy == AutoShardPolicy::Off) return false;
+  if (c.policy == AutoShardPolicy::Hint && c.hint == ShardPlace::None) return false;
+  if (c.hint == ShardPlace::Rows) {
+    elements = 0;
+    for (const Rows& rows : c.pipeline.files->rows()) elements += rows.size();
+    if (elements == 0) return false;
+  }
+  return elements < static_cast<std::size_t>(c.workers);
+}
+
+void check_case(const Case& c, std::mt19937& random) {
+  const std::vector<Steps> expected = expected_steps(c);
+  const std::vector<std::int64_t> totals = totals_of(c);
+  for (int w = 0; w < c.workers; ++w) {
+    const InputPlan plan = c.plan(w);
+    const auto input = [&](std::size_t step, int buffer) {
+      return input_of(plan, buffer, std::make_shared<KnownTotals>(totals, step));
+    };
+    const Steps& mine = expected[static_cast<std::size_t>(w)];
+    DistributedCursor cursor(input(0, static_cast<int>(random() % 3)));
+    ASSERT_EQ(read_all(cursor), mine) << c.text() << ", worker " << w;
+    DistributedCursor again(input(0, 2));
+    for (std::size_t taken = 0; taken <= mine.size(); ++taken) {
+      DistributedCursor resumed(input(taken, 0), IteratorState::parse(again.save().serialize()));
+      ASSERT_EQ(read_all(resumed), Steps(mine.begin() + static_cast<std::ptrdiff_t>(taken), mine.end()))
+          << c.text() << ", worker " << w << " after step " << taken;
+      again.next();
+    }
+  }
+}
+
+/// Every row as often as it should be there: once, or with everything read by everybody once per worker.
+void check_rows(const Case& c) {
+  std::map<std::int64_t, int> counts;
+  for (const Steps& steps : expected_steps(c)) {
+    for (const Step& step : steps) {
+      for (const Rows& rows : step) {
+        for (const std::int64_t row : rows) ++counts[row];
+      }
+    }
+  }
+  const bool everybody =
+      c.assignment == Assignment::TensorFlow &&
+      (c.policy == AutoShardPolicy::Off || (c.policy == AutoShardPolicy::Hint && c.hint == ShardPlace::None));
+  std::size_t rows = 0;
+  for (const Rows& file : c.pipeline.files->rows()) rows += file.size();
+  if (!c.pipeline.drop_remainder) {
+    EXPECT_EQ(counts.size(), rows) << c.text();
+  }
+  for (const auto& [row, count] : counts) ASSERT_EQ(count, everybody ? c.workers : 1) << row << ": " << c.text();
+}
+
+const std::vector<std::vector<int>> kFileSizes = {
+    {0}, {1}, {5}, {26}, {3, 4}, {0, 0, 7}, {1, 1, 1, 1, 1}, {2, 9, 4, 0, 3, 6, 1}, {10, 10, 10, 10}, {0, 0, 0, 0, 0}};
+constexpr AutoShardPolicy kPolicies[] = {AutoShardPolicy::Auto, AutoShardPolicy::File, AutoShardPolicy::Data,
+                                         AutoShardPolicy::Off, AutoShardPolicy::Hint};
+
+TEST(PolicyProperty, EveryPolicyOverEveryClusterIsAsTheReference) {
+  std::mt19937 random(11);
+  const auto below = [&](unsigned bound) { return static_cast<int>(random() % bound); };
+  std::map<AutoShardPolicy, int> checked;
+  int refused = 0;
+  for (const auto& sizes : kFileSizes) {
+    const RowFiles files(sizes);
+    for (const AutoShardPolicy policy : kPolicies) {
+      for (const Assignment assignment : {Assignment::ByReplica, Assignment::TensorFlow}) {
+        for (int workers = 1; workers <= 4; ++workers) {
+          for (int replicas = 1; replicas <= 3; ++replicas) {
+            const std::int64_t batch_sizes[] = {1, 2, 3, 4, 7, 10, 40};
+            Case c{.policy = policy, .assignment = assignment, .workers = workers, .replicas = replicas};
+            c.pipeline = {.files = &files,
+                          .shuffle_files = below(4) == 0,
+                          .shuffle_rows = below(4) == 0,
+                          .mapped = below(3) == 0,
+                          .batch = batch_sizes[below(7)],
+                          .drop_remainder = below(4) == 0};
+            if (policy == AutoShardPolicy::Hint) c.hint = static_cast<ShardPlace>(below(3));
+            if (has_too_few(c)) {
+              ++refused;
+              // Where the number is known beforehand every worker says so at once; else who looks for more than there
+              // is.
+              if (c.hint != ShardPlace::Rows) {
+                for (int w = 0; w < workers; ++w)
+                  EXPECT_THROW(check_enough_for_all(c.plan(w).shards), InvalidArgument) << c.text();
+              }
+              EXPECT_THROW(totals_of(c), InvalidArgument) << c.text();
+              continue;
+            }
+            ++checked[policy];
+            check_case(c, random);
+            check_rows(c);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+  for (const AutoShardPolicy policy : kPolicies) EXPECT_GT(checked[policy], 100) << lockstep::to_string(policy);
+  EXPECT_GT(refused, 20);
+}
+
+TEST(PolicyProperty, ByReplicaGivesTheSameRowsForEveryClusterOfAsManyReplicas) {
+  std::mt19937 random(12);
+  for (const auto& sizes : kFileSizes) {
+    const RowFiles files(sizes);
+    for (const AutoShardPolicy policy : kPolicies) {
+      for (const std::int64_t batch : {1, 3, 8}) {
+        Case c{.policy = policy, .assignment = Assignment::ByReplica};
+        c.pipeline = {.files = &files,
+                      .shuffle_files = random() % 2 == 0,
+                      .shuffle_rows = random() % 2 == 0,
+                      .batch = batch,
+                      .drop_remainder = random() % 4 == 0};
+        if (policy == AutoShardPolicy::Hint) c.hint = static_cast<ShardPlace>(random() % 3);
+        c.replicas = 6;
+        DistributedCursor cursor(input_of(c.plan(0), 0));
+        const Steps whole = read_all(cursor);
+        for (const int workers : {2, 3, 6}) {
+          c.workers = workers;
+          c.replicas = 6 / workers;
+          for (int w = 0; w < workers; ++w) {
+            const ClusterShape cluster{workers, c.replicas, w};
+            DistributedCursor part(input_of(c.plan(w), 0));
+            ASSERT_EQ(read_all(part), of_worker(whole, cluster)) << c.text();
+            const std::size_t taken = random() % (whole.size() + 1);
+            DistributedCursor before(input_of(c.plan(0), 1));
+            for (std::size_t i = 0; i < taken; ++i) ASSERT_TRUE(before.next());
+            DistributedCursor resumed(input_of(c.plan(w), 1), before.save());
+            ASSERT_EQ(read_all(resumed), of_worker(whole, cluster, taken)) << c.text() << ", after step " << taken;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data
