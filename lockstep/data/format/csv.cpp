@@ -32,8 +32,6 @@ CsvReader::CsvReader(ByteReader reader, CsvOptions options)
   if (std::string_view("\r\n\"").find(options_.delimiter) != std::string_view::npos) {
     throw InvalidArgument(errors::kBadOption, {.what = "a line end or a quote cannot separate fields of a CSV file"});
   }
-  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
-  if (reader_.peek(kByteOrderMark.size()).starts_with(kByteOrderMark)) reader_.consume(kByteOrderMark.size());
   find_columns();
 }
 
@@ -44,6 +42,9 @@ std::string CsvReader::place(std::size_t offset) const {
 /// Finds the fields of the record at the current position, which is not left. False at the end of the file.
 bool CsvReader::scan() try {
   scratch_.clear();
+  constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
+  if (reader_.offset() == 0 && reader_.peek(kByteOrderMark.size()).starts_with(kByteOrderMark))
+    reader_.consume(kByteOrderMark.size());
   text_ = reader_.peek(1);
   bool is_last = false;
   for (;;) {

@@ -1,8 +1,9 @@
 #include "lockstep/data/format/csv_convert.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
-#include <limits>
+#include <cstdint>
 #include <system_error>
 
 namespace lockstep::data {
@@ -22,6 +23,22 @@ std::errc parse(std::string_view text, T& value) {
   return end == text.data() + text.size() ? std::errc{} : std::errc::invalid_argument;
 }
 
+/// Of a decimal number that no float can hold: whether it is too small, not too large.
+bool is_tiny(std::string_view text) {
+  const std::size_t exponent_at = std::min(text.find_first_of("eE"), text.size());
+  const std::string_view digits = text.substr(0, exponent_at);
+  const std::size_t first = digits.find_first_of("123456789");
+  if (first == std::string_view::npos) return true;
+  const std::size_t point = std::min(digits.find('.'), digits.size());
+  const auto above_point = static_cast<std::int64_t>(point) - static_cast<std::int64_t>(first);
+  std::string_view exponent_text = text.substr(std::min(exponent_at + 1, text.size()));
+  const bool negative = exponent_text.starts_with('-');
+  if (exponent_text.starts_with('+')) exponent_text.remove_prefix(1);
+  std::int64_t exponent = 0;
+  if (parse(exponent_text, exponent) == std::errc::result_out_of_range) return negative;
+  return exponent < -above_point;
+}
+
 template <class T>
 std::optional<CsvValue> number(std::string_view text) {
   text = without_blanks(text);
@@ -29,12 +46,10 @@ std::optional<CsvValue> number(std::string_view text) {
   T value{};
   const std::errc error = parse(text, value);
   if (error == std::errc{}) return value;
-  if constexpr (std::is_same_v<T, float>) {
-    // Too small for a float is 0 or nearly so; too large is an error.
-    double wide = 0;
-    if (error == std::errc::result_out_of_range && parse(text, wide) == std::errc{} && std::abs(wide) < 1) {
-      return static_cast<float>(wide);
-    }
+  if constexpr (std::is_floating_point_v<T>) {
+    // Too small is 0, as in TensorFlow. Too large would be infinity there; who means that can write it.
+    if (error == std::errc::result_out_of_range && is_tiny(text))
+      return std::copysign(T{0}, text[0] == '-' ? T{-1} : T{1});
   }
   return std::nullopt;
 }

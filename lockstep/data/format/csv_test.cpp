@@ -111,9 +111,33 @@ TEST(CsvValues, AreStrict) {
   }
   EXPECT_FALSE(csv_value("1.5", CsvType::Int64));
   EXPECT_FALSE(csv_value("2147483648", CsvType::Int32));
-  EXPECT_FALSE(csv_value("1e39", CsvType::Float32));
-  EXPECT_EQ(csv_value("1e-50", CsvType::Float32), CsvValue(0.0F));
   EXPECT_TRUE(std::isnan(std::get<float>(*csv_value("nan", CsvType::Float32))));
+}
+
+TEST(CsvValues, RoundWhatIsTooSmallToZeroAndRefuseWhatIsTooLarge) {
+  const std::string zeros(400, '0');
+  for (const std::string& tiny : {std::string("1e-400"), std::string("1E-99999999999999999999"), "0." + zeros + "1",
+                                  "1" + zeros + "e-900", std::string("123.456e-600")}) {
+    for (const std::string sign : {"", "-"}) {
+      const auto wide = csv_value(sign + tiny, CsvType::Float64);
+      const auto narrow = csv_value(sign + tiny, CsvType::Float32);
+      ASSERT_TRUE(wide && narrow) << tiny;
+      EXPECT_EQ(std::get<double>(*wide), 0.0) << tiny;
+      EXPECT_EQ(std::get<float>(*narrow), 0.0F) << tiny;
+      EXPECT_EQ(std::signbit(std::get<double>(*wide)), sign == "-") << tiny;
+      EXPECT_EQ(std::signbit(std::get<float>(*narrow)), sign == "-") << tiny;
+    }
+  }
+  EXPECT_EQ(csv_value("1e-50", CsvType::Float32), CsvValue(0.0F));
+  EXPECT_EQ(csv_value("1e-50", CsvType::Float64), CsvValue(1e-50));
+  EXPECT_EQ(csv_value("0e999", CsvType::Float64), CsvValue(0.0));
+  for (const std::string& huge : {std::string("1e400"), std::string("-1e400"), std::string("1e+99999999999999999999"),
+                                  "1" + zeros, "0." + zeros + "1e900", std::string("123.456e307")}) {
+    EXPECT_FALSE(csv_value(huge, CsvType::Float64)) << huge;
+    EXPECT_FALSE(csv_value(huge, CsvType::Float32)) << huge;
+  }
+  EXPECT_FALSE(csv_value("1e39", CsvType::Float32));
+  EXPECT_EQ(csv_value("1e39", CsvType::Float64), CsvValue(1e39));
 }
 
 TEST(Csv, SelectsColumnsByNameAndIndex) {
@@ -208,6 +232,10 @@ TEST(Csv, TellsBrokenRecordsWithFileRecordLineColumnAndByte) {
       expect_error([&] { reader.next(); }, c.code, errors::kCsv, c.fragments, c.name);
     }
   }
+  auto reader = over("a,b\n1,2\n3,1e400\n", {.columns = {{CsvType::Float32}, {CsvType::Float64}}});
+  ASSERT_TRUE(reader.next());
+  expect_error([&] { reader.next(); }, Code::InvalidArgument, errors::kCsv,
+               {"is no float64", "column 1 'b', record 1 (line 3) at byte 10 of m", "'1e400'"});
 }
 
 TEST(Csv, TellsColumnsThatAreNotThere) {

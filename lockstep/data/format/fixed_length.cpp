@@ -29,7 +29,19 @@ FixedLengthReader::FixedLengthReader(ByteReader reader, const FixedLengthOptions
                      ", footer_bytes = ", options.footer_bytes)});
   }
   check_size();
+  skip_header();
+}
+
+void FixedLengthReader::skip_header() try {
   if (const auto got = reader_.skip(options_.header_bytes); got < options_.header_bytes) cut_off(got);
+} catch (DataLoss& error) {
+  add_place(error);
+  throw;
+}
+
+/// Of damaged compression, which knows no records.
+void FixedLengthReader::add_place(Error& error) const {
+  if (error.number() == errors::kCompression) error.add_where(record_place(next_record_, reader_.offset(), path()));
 }
 
 void FixedLengthReader::check_size() {
@@ -74,7 +86,7 @@ bool FixedLengthReader::next() try {
   if (bytes.size() != options_.footer_bytes) cut_off(bytes.size());
   return false;
 } catch (DataLoss& error) {
-  if (error.number() == errors::kCompression) error.add_where(record_place(next_record_, reader_.offset(), path()));
+  add_place(error);
   throw;
 }
 

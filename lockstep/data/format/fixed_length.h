@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/export.h"
 #include "lockstep/data/format/byte_reader.h"
 #include "lockstep/data/format/record_position.h"
@@ -36,6 +37,8 @@ class LOCKSTEP_EXPORT FixedLengthReader {
 
  private:
   void check_size();
+  void skip_header();
+  void add_place(Error& error) const;
   [[noreturn]] void cut_off(std::uint64_t left) const;
 
   ByteReader reader_;

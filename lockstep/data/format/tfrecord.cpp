@@ -121,19 +121,11 @@ void TFRecordReader::find_next_header() {
   }
 }
 
-bool TFRecordReader::advance(bool check_payload) {
+bool TFRecordReader::advance(bool check_payload) try {
   using State = Frame::State;
   for (;;) {
     record_start_ = position();
-    Frame frame{};
-    try {
-      frame = find_frame(check_payload);
-    } catch (DataLoss& error) {
-      if (error.number() == errors::kCompression) {
-        error.add_where(record_place(record_start_.record, record_start_.offset, path()));
-      }
-      throw;
-    }
+    const Frame frame = find_frame(check_payload);
     if (frame.state == State::End) return false;
     const std::uint64_t whole = kHeader + frame.length + kFooter;
     switch (frame.state) {
@@ -158,6 +150,10 @@ bool TFRecordReader::advance(bool check_payload) {
         break;
     }
   }
+} catch (DataLoss& error) {
+  if (error.number() == errors::kCompression)
+    error.add_where(record_place(record_start_.record, record_start_.offset, path()));
+  throw;
 }
 
 bool TFRecordReader::next() {
