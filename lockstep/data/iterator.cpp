@@ -67,6 +67,8 @@ void ElementIterator::locate(std::int64_t consumed, Position& position) const { 
 
 void ElementIterator::restore(Position& position) { skip(position.pop()); }
 
+std::string ElementIterator::origin(std::int64_t, std::int64_t) const { return {}; }
+
 std::string IteratorState::serialize() const {
   std::ostringstream body;
   body << kStateHeader << '\n' << job_seed << ' ' << epoch << ' ' << path << ' ' << consumed << ' ' << position.size();

@@ -78,6 +78,10 @@ class LOCKSTEP_EXPORT ElementIterator {
   virtual void locate(std::int64_t consumed, Position& position) const;
   /// Brings a new iterator of the same stage and context to a place that `locate` wrote.
   virtual void restore(Position& position);
+
+  /// Where element `number` of this iteration (of a batch, its row `row`) comes from, for messages: "record 3 at byte 57 of
+  /// a.tfrecord". Empty where that is not known, as behind a shuffle. May be called at the same times as `locate`.
+  virtual std::string origin(std::int64_t number, std::int64_t row) const;
 };
 
 using IteratorPtr = std::unique_ptr<ElementIterator>;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +18,7 @@ class OneToOneIterator : public ElementIterator {
   std::int64_t skip(std::int64_t count) override { return input_->skip(count); }
   void locate(std::int64_t consumed, Position& position) const override { input_->locate(consumed, position); }
   void restore(Position& position) override { input_->restore(position); }
+  std::string origin(std::int64_t number, std::int64_t row) const override { return input_->origin(number, row); }
 
  protected:
   IteratorPtr input_;

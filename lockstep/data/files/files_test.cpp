@@ -386,8 +386,50 @@ TEST_F(Examples, ResumeAndSkipAsTheirRecords) {
 TEST_F(Examples, TellWhatDoesNotFit) {
   spec_.emplace("missing", FixedLenFeature{FeatureType::Float, {}});
   const auto digits = parse_example(records().batch(2), spec_);
-  expect_error([&] { digits.iterate().next(); }, Code::InvalidArgument, errors::kFeature,
-               {"feature 'missing' is required", "row 0 of the batch", "parse_example(image, label, missing)"});
+  expect_error(
+      [&] { digits.iterate().next(); }, Code::InvalidArgument, errors::kFeature,
+      {"feature 'missing' is required", "record 0 at byte 0 of " + path_, "parse_example(image, label, missing)"});
+}
+
+TEST_F(Examples, TellFileAndRecordWhereTheyAreKnown) {
+  // Two files of five records, of which the fourth of the second is broken.
+  for (const Compression compression : {Compression::None, Compression::Gzip}) {
+    const std::vector<std::string> files{folder_.file("first"), folder_.file("second")};
+    std::uint64_t start = 0;  // of the broken record
+    for (const std::string& file : files) {
+      TFRecordWriter writer(file, compression);
+      for (std::int64_t i = 0; i < 5; ++i) {
+        std::string record = write_example(
+            {{"image", std::vector<float>{static_cast<float>(i), 0.5F}}, {"label", std::vector<std::int64_t>{i}}});
+        if (file == files[1] && i == 3) record.pop_back();
+        if (file == files[1] && i < 3) start += record.size() + 16;
+        writer.write(record);
+      }
+      writer.close();
+    }
+    const auto records = TFRecordDataset(files, {.compression = compression});
+    const std::string place = str("record 3 at byte ", start, " of ", files[1]);
+    const auto expect_place = [&](const auto& digits, const std::string& wanted) {
+      expect_error([&] { digits.to_vector(); }, Code::DataLoss, errors::kExample,
+                   {"is no tf.train.Example", wanted, "parse_example(image, label)"}, digits.to_string());
+    };
+    const std::vector<std::string> names{"image", "label"};
+    expect_place(parse_example<Digits>(records, spec_, names), place);
+    expect_place(parse_example<Digits>(records.prefetch(2), spec_, names), place);
+    expect_place(parse_example<Digits>(records.batch(3), spec_, names), place);
+    expect_place(parse_example<Digits>(records.batch(3).prefetch(2), spec_, names), place);
+    expect_place(parse_example<Digits>(records.shuffle(1), spec_, names), "element 8");
+    expect_place(parse_example<Digits>(records.shuffle(1).batch(3), spec_, names), "row 2 of batch 2");
+
+    const auto digits = parse_example<Digits>(records.batch(3), spec_, names);
+    auto reader = digits.iterate();
+    for (int i = 0; i < 2; ++i) ASSERT_TRUE(reader.next());
+    auto resumed = digits.resume(reader.save());
+    expect_error([&] { resumed.next(); }, Code::DataLoss, errors::kExample, {place});
+    auto skipping = parse_example<Digits>(records.shuffle(1), spec_, names).iterate();
+    skipping.skip(8);
+    expect_error([&] { skipping.next(); }, Code::DataLoss, errors::kExample, {"element 8"});
+  }
 }
 
 TEST_F(Examples, RefuseResultsThatCannotHoldThem) {

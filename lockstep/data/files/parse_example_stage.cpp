@@ -54,11 +54,11 @@ class Parsing {
         texts_(slots_.size()),
         variable_(slots_.size()) {}
 
-  void parse_batch(const Strings& records, std::vector<Component>& out) {
+  void parse_batch(const Strings& records, const ExampleParser::RowName& name_row, std::vector<Component>& out) {
     views_.assign(records.begin(), records.end());
     const auto rows = static_cast<std::int64_t>(views_.size());
     prepare(rows, true);
-    parser_->parse_batch(views_, slots_);
+    parser_->parse_batch(views_, slots_, name_row);
     for (const std::size_t i : order_) {
       const Column& column = parser_->columns()[i];
       if (!column.variable) {
@@ -140,11 +140,11 @@ class Parsing {
   std::vector<std::int64_t> shape_;
 };
 
-class ParseIterator final : public OneToOneIterator {
+class ParseIterator final : public CountingIterator {
  public:
   ParseIterator(IteratorPtr input, std::shared_ptr<const ExampleParser> parser, std::vector<std::size_t> order,
                 bool batched, SkeletonPtr skeleton, std::string where)
-      : OneToOneIterator(std::move(input)),
+      : CountingIterator(std::move(input)),
         order_(std::move(order)),
         parsing_(std::move(parser), order_),
         batched_(batched),
@@ -152,19 +152,26 @@ class ParseIterator final : public OneToOneIterator {
         where_(std::move(where)) {}
 
   bool next(Element& element) override {
-    if (!input_->next(records_)) return false;
+    const std::int64_t number = count_++;
+    if (!input_->next(records_)) {
+      --count_;
+      return false;
+    }
     element.components.clear();
     element.skeleton = skeleton_;
     try {
       if (batched_) {
         const auto* records = records_.size() == 1 ? std::get_if<Strings>(&records_.components.front()) : nullptr;
         if (records == nullptr) wrong_input("batches of records");
-        parsing_.parse_batch(*records, element.components);
+        parsing_.parse_batch(
+            *records, [&](std::size_t row) { return place(number, static_cast<std::int64_t>(row)); },
+            element.components);
       } else {
         if (records_.size() != 1) wrong_input("records");
         parsing_.parse_one(records_.bytes(0), element.components);
       }
     } catch (Error& error) {
+      if (!batched_) error.add_where(place(number, 0));
       error.add_where(where_);
       throw;
     }
@@ -172,6 +179,13 @@ class ParseIterator final : public OneToOneIterator {
   }
 
  private:
+  /// Of a record: its file, or if that is not known its number.
+  std::string place(std::int64_t number, std::int64_t row) const {
+    std::string origin = input_->origin(number, row);
+    if (!origin.empty()) return origin;
+    return batched_ ? str("row ", row, " of batch ", number) : str("element ", number);
+  }
+
   [[noreturn]] void wrong_input(const char* wanted) const {
     throw InvalidArgument(errors::kStructure, {.what = str("parse_example takes ", wanted, " as byte strings"),
                                                .seen = describe(records_)});

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/format/file_error.h"
 
 namespace lockstep::data {
 namespace {
@@ -13,6 +14,7 @@ namespace {
 struct Mark {
   std::int64_t count = 0;  // elements before it
   std::int64_t file = 0;   // names taken before this file's
+  std::string name;
   RecordPosition place;
 };
 
@@ -59,12 +61,7 @@ class FilesIterator final : public ElementIterator {
   }
 
   void locate(std::int64_t consumed, Position& position) const override {
-    Mark found;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto behind = std::ranges::upper_bound(marks_, consumed, {}, &Mark::count);
-      if (behind != marks_.begin()) found = *std::prev(behind);
-    }
+    const Mark found = last_mark_before(consumed);
     for (const std::int64_t number :
          {consumed, consumed - found.count, found.file, static_cast<std::int64_t>(found.place.record),
           static_cast<std::int64_t>(found.place.offset), static_cast<std::int64_t>(found.place.line)})
@@ -89,6 +86,21 @@ class FilesIterator final : public ElementIterator {
     skip(more);
   }
 
+  /// Only for messages, so it takes the time to go to the record once more, from the last mark before it.
+  std::string origin(std::int64_t number, std::int64_t) const override {
+    const Mark mark = last_mark_before(number);
+    if (mark.name.empty()) return {};
+    try {
+      const std::unique_ptr<FileReader> reader = open_(mark.name);
+      if (mark.place.offset > 0) reader->restore(mark.place);
+      const auto between = static_cast<std::uint64_t>(number - mark.count);
+      if (reader->skip(between) < between) return {};
+      return record_place(reader->position().record, reader->position().offset, mark.name);
+    } catch (const Error&) {
+      return {};
+    }
+  }
+
  private:
   static constexpr std::int64_t kMarkDistance = 4096;
 
@@ -106,10 +118,16 @@ class FilesIterator final : public ElementIterator {
     return true;
   }
 
+  Mark last_mark_before(std::int64_t count) const {
+    const std::lock_guard lock(mutex_);
+    const auto behind = std::ranges::upper_bound(marks_, count, {}, &Mark::count);
+    return behind == marks_.begin() ? Mark{} : *std::prev(behind);
+  }
+
   void mark() {
     const std::lock_guard lock(mutex_);
     last_mark_ = count_;
-    const Mark fresh{count_, files_ - 1, reader_->position()};
+    const Mark fresh{count_, files_ - 1, name_.bytes(0), reader_->position()};
     if (!marks_.empty() && marks_.back().count == count_) {
       marks_.back() = fresh;
     } else {

@@ -33,13 +33,45 @@ std::string with_compression(std::string_view text, Compression compression) {
 
 ElementSpec one_string() { return {{{ComponentSpec::bytes()}}}; }
 
-class TFRecordFile final : public FileReader {
+/// What all formats share; `Reader` reads one file of a format.
+template <class Reader>
+class OpenReader : public FileReader {
  public:
-  TFRecordFile(const std::string& path, const TFRecordOptions& options) : reader_(path, options) {}
+  template <class Options>
+  OpenReader(const std::string& path, const Options& options) : reader_(path, options) {}
+
+  std::uint64_t skip(std::uint64_t count) override { return reader_.skip(count); }
+  RecordPosition position() const override { return reader_.position(); }
+  void restore(const RecordPosition& position) override { reader_.restore(position); }
+  bool pass_over() override { return false; }
+
+ protected:
+  Reader reader_;
+};
+
+/// A format whose records are byte strings.
+template <class Reader, std::string_view (Reader::*kRecord)() const>
+class BytesFile : public OpenReader<Reader> {
+ public:
+  using OpenReader<Reader>::OpenReader;
+
+  bool next(Element& element) override {
+    if (!this->reader_.next()) return false;
+    set_bytes(element, (this->reader_.*kRecord)());
+    return true;
+  }
+};
+
+using TextFile = BytesFile<TextLineReader, &TextLineReader::line>;
+using FixedLengthFile = BytesFile<FixedLengthReader, &FixedLengthReader::record>;
+
+class TFRecordFile final : public BytesFile<TFRecordReader, &TFRecordReader::record> {
+ public:
+  using BytesFile::BytesFile;
   TFRecordFile(const TFRecordFile&) = delete;
   TFRecordFile& operator=(const TFRecordFile&) = delete;
   ~TFRecordFile() override {
-    if (reader_.damaged() > 0) {
+    if (reader_.damaged() > 0 && has_read_) {
       log_warning(str(reader_.path(), ": left out ",
                       counted(static_cast<long long>(reader_.damaged()), "damaged record"), "; the last:\n",
                       reader_.last_damage()));
@@ -47,51 +79,13 @@ class TFRecordFile final : public FileReader {
   }
 
   bool next(Element& element) override {
-    if (!reader_.next()) return false;
-    set_bytes(element, reader_.record());
-    return true;
+    has_read_ = true;
+    return BytesFile::next(element);
   }
-  std::uint64_t skip(std::uint64_t count) override { return reader_.skip(count); }
-  RecordPosition position() const override { return reader_.position(); }
-  void restore(const RecordPosition& position) override { reader_.restore(position); }
   bool pass_over() override { return reader_.skip(1) == 1; }  // if only the record's bytes are damaged
 
  private:
-  TFRecordReader reader_;
-};
-
-class TextFile final : public FileReader {
- public:
-  TextFile(const std::string& path, const TextLineOptions& options) : reader_(path, options) {}
-  bool next(Element& element) override {
-    if (!reader_.next()) return false;
-    set_bytes(element, reader_.line());
-    return true;
-  }
-  std::uint64_t skip(std::uint64_t count) override { return reader_.skip(count); }
-  RecordPosition position() const override { return reader_.position(); }
-  void restore(const RecordPosition& position) override { reader_.restore(position); }
-  bool pass_over() override { return false; }
-
- private:
-  TextLineReader reader_;
-};
-
-class FixedLengthFile final : public FileReader {
- public:
-  FixedLengthFile(const std::string& path, const FixedLengthOptions& options) : reader_(path, options) {}
-  bool next(Element& element) override {
-    if (!reader_.next()) return false;
-    set_bytes(element, reader_.record());
-    return true;
-  }
-  std::uint64_t skip(std::uint64_t count) override { return reader_.skip(count); }
-  RecordPosition position() const override { return reader_.position(); }
-  void restore(const RecordPosition& position) override { reader_.restore(position); }
-  bool pass_over() override { return false; }
-
- private:
-  FixedLengthReader reader_;
+  bool has_read_ = false;  // not opened only to look for a place
 };
 
 at::ScalarType dtype_of(CsvType type) {
@@ -118,10 +112,10 @@ Component component_of(const CsvValue& value) {
       value);
 }
 
-class CsvFile final : public FileReader {
+class CsvFile final : public OpenReader<CsvReader> {
  public:
   CsvFile(const std::string& path, const CsvOptions& options, SkeletonPtr skeleton)
-      : reader_(path, options), skeleton_(std::move(skeleton)) {}
+      : OpenReader(path, options), skeleton_(std::move(skeleton)) {}
   bool next(Element& element) override {
     if (!reader_.next()) return false;
     element.skeleton = skeleton_;
@@ -129,13 +123,9 @@ class CsvFile final : public FileReader {
     for (const CsvValue& value : reader_.values()) element.components.push_back(component_of(value));
     return true;
   }
-  std::uint64_t skip(std::uint64_t count) override { return reader_.skip(count); }
-  RecordPosition position() const override { return reader_.position(); }
-  void restore(const RecordPosition& position) override { reader_.restore(position); }
   bool pass_over() override { return reader_.skip(1) == 1; }  // if only a field does not fit its column
 
  private:
-  CsvReader reader_;
   SkeletonPtr skeleton_;
 };
 

@@ -271,7 +271,8 @@ void ExampleParser::parse(std::string_view record, std::span<const FeatureSlot> 
   parse_row(record, slots, 0);
 }
 
-void ExampleParser::parse_batch(std::span<const std::string_view> records, std::span<const FeatureSlot> slots) const {
+void ExampleParser::parse_batch(std::span<const std::string_view> records, std::span<const FeatureSlot> slots,
+                                const RowName& name_row) const {
   if (records.empty()) return;  // slots without room have no address
   check_slots(columns_, slots);
   for (std::size_t row = 0; row < records.size(); ++row) {
@@ -279,7 +280,7 @@ void ExampleParser::parse_batch(std::span<const std::string_view> records, std::
     try {
       parse_row(records[row], slots, static_cast<std::int64_t>(row));
     } catch (Error& error) {
-      error.add_where(str("row ", row, " of the batch"));
+      error.add_where(name_row ? name_row(row) : str("row ", row, " of the batch"));
       throw;
     }
   }

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -80,8 +81,12 @@ class LOCKSTEP_EXPORT ExampleParser {
   /// slots' contents are not defined.
   void parse(std::string_view record, std::span<const FeatureSlot> slots) const;
 
+  /// What errors of `parse_batch` say about a row: "record 3 at byte 57 of a.tfrecord".
+  using RowName = std::function<std::string(std::size_t row)>;
+
   /// Record i goes to element i * elements of the fixed slots. Errors name the row.
-  void parse_batch(std::span<const std::string_view> records, std::span<const FeatureSlot> slots) const;
+  void parse_batch(std::span<const std::string_view> records, std::span<const FeatureSlot> slots,
+                   const RowName& name_row = nullptr) const;
 
  private:
   void parse_row(std::string_view record, std::span<const FeatureSlot> slots, std::int64_t row) const;

@@ -35,6 +35,9 @@ class StackingIterator final : public ElementIterator {
 
   void locate(std::int64_t consumed, Position& position) const override { input_->locate(consumed * size_, position); }
   void restore(Position& position) override { input_->restore(position); }
+  std::string origin(std::int64_t number, std::int64_t row) const override {
+    return input_->origin(number * size_ + row, 0);
+  }
 
  private:
   IteratorPtr input_;
