@@ -29,9 +29,9 @@ void Case::allow_inputs(std::initializer_list<const char*> known) const {
   allow_only(inputs, known, "a case of area " + area());
 }
 
-std::filesystem::path semantics_file() {
-  if (const char* folder = std::getenv("LOCKSTEP_GOLDEN_DIR")) return std::filesystem::path(folder) / "semantics.json";
-  return std::filesystem::path(LOCKSTEP_TEST_DATA_DIR) / "golden" / "semantics.json";
+std::filesystem::path golden_file(const std::string& name) {
+  if (const char* folder = std::getenv("LOCKSTEP_GOLDEN_DIR")) return std::filesystem::path(folder) / name;
+  return std::filesystem::path(LOCKSTEP_TEST_DATA_DIR) / "golden" / name;
 }
 
 std::vector<Case> read_cases(const std::filesystem::path& file) {
@@ -39,7 +39,7 @@ std::vector<Case> read_cases(const std::filesystem::path& file) {
   if (!in) throw std::runtime_error("cannot read " + file.string());
   std::vector<Case> cases;
   for (json& data : json::parse(in)) {
-    for (const char* key : {"id", "area", "replicas", "expect"}) {
+    for (const char* key : {"id", "area", "expect"}) {
       if (!data.contains(key)) throw std::runtime_error(file.string() + ": a case has no " + key + ": " + data.dump());
     }
     cases.push_back({std::move(data)});

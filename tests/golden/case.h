@@ -31,6 +31,11 @@ struct Case {
   int replicas() const { return data.at("replicas"); }
   std::string quirk() const { return data.value("quirk", ""); }
   const json& expect() const { return data.at("expect"); }
+  bool expects_error() const { return expect().contains("error"); }
+
+  // In input.json, which has no "replicas".
+  int workers() const { return data.value("workers", 1); }
+  int replicas_per_worker() const { return data.value("replicas_per_worker", 1); }
 
   bool has(const char* key) const { return data.contains(key); }
   const json& operator[](const char* key) const { return data.at(key); }
@@ -39,8 +44,8 @@ struct Case {
   void allow_inputs(std::initializer_list<const char*> known) const;
 };
 
-/// Where semantics.json is: in the folder that LOCKSTEP_GOLDEN_DIR names, else in the project's test data.
-std::filesystem::path semantics_file();
+/// A file in the folder that LOCKSTEP_GOLDEN_DIR names, else in the project's test data.
+std::filesystem::path golden_file(const std::string& name);
 
 std::vector<Case> read_cases(const std::filesystem::path& file);
 

@@ -1,11 +1,7 @@
 #include "tests/golden_input/cases.h"
 
-#include <cctype>
 #include <cmath>
-#include <cstdlib>
-#include <fstream>
 #include <map>
-#include <stdexcept>
 
 #include "lockstep/base/text.h"
 
@@ -61,39 +57,6 @@ std::string brief(const json& value) {
 }
 
 }  // namespace
-
-std::filesystem::path input_file() {
-  if (const char* folder = std::getenv("LOCKSTEP_GOLDEN_DIR")) return std::filesystem::path(folder) / "input.json";
-  return std::filesystem::path(LOCKSTEP_TEST_DATA_DIR) / "golden" / "input.json";
-}
-
-std::vector<Case> read_cases(const std::filesystem::path& file) {
-  std::ifstream in(file);
-  if (!in) throw std::runtime_error("cannot read " + file.string());
-  std::vector<Case> cases;
-  for (json& data : json::parse(in)) {
-    for (const char* key : {"id", "area", "expect"}) {
-      if (!data.contains(key)) throw std::runtime_error(file.string() + ": a case has no " + key + ": " + data.dump());
-    }
-    cases.push_back({std::move(data)});
-  }
-  if (cases.empty()) throw std::runtime_error(file.string() + " has no cases");
-  return cases;
-}
-
-std::vector<std::string> test_names(const std::vector<Case>& cases) {
-  std::vector<std::string> names;
-  std::map<std::string, int> uses;
-  for (const Case& given : cases) {
-    std::string name = given.id();
-    for (char& c : name) {
-      if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-    }
-    if (const int before = uses[name]++) name += "__" + std::to_string(before + 1);
-    names.push_back(std::move(name));
-  }
-  return names;
-}
 
 bool is_input_area(const std::string& area) {
   for (const char* mine : {"distribute_dataset", "from_function", "rebatch_sizes", "rebatch", "legacy_rebatch",
