@@ -1,11 +1,12 @@
 // One dataset for all replicas: global batches go in, every replica gets its piece. Shows how a batch is cut, what
-// happens at the end of the data, per-replica pipelines, and how to go on after an interruption.
+// happens at the end of the data and after an error, per-replica pipelines, and how to go on after an interruption.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
 #include <cstdio>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 
 namespace ls = lockstep;
@@ -44,6 +45,15 @@ int main() {
   int step = 0;
   for (const auto& batch : batches) expect("a step", rows(batch), expected[step++]);
 
+  // The same rows by the other rule, which cuts them as one stream.
+  auto balanced =
+      strategy.distribute(ls::data::range(26).batch(10).with_options({.auto_shard_policy = ls::AutoShardPolicy::Off}));
+  expect("balanced", rows(balanced.iterate().get_next()), "[0 1 2] [3 4 5] [6 7] [8 9] ");
+
+  // Shared out among workers as TensorFlow does; with one worker as here that makes no difference.
+  auto by_worker = strategy.distribute(ls::data::range(26).batch(10), {.assignment = ls::Assignment::TensorFlow});
+  expect("TensorFlow's assignment", rows(by_worker.iterate().get_next()), expected[0]);
+
   // Whoever gets no rows gets an empty batch: sums and row-wise means over all replicas stay exact.
   double sum = 0;
   for (const auto& batch : batches) {
@@ -58,6 +68,22 @@ int main() {
   const std::string saved = steps.save().serialize();
   auto resumed = batches.resume(ls::data::IteratorState::parse(saved));
   expect("after a restart", rows(resumed.get_next()), expected[1]);
+
+  // A function that throws costs a step: who catches the exception goes on behind it.
+  auto fragile = strategy.distribute(ls::data::range(26)
+                                         .map([](torch::Tensor x) {
+                                           if (x.item<std::int64_t>() == 13) throw std::runtime_error("unlucky");
+                                           return x;
+                                         })
+                                         .batch(10));
+  auto lucky = fragile.iterate();
+  lucky.get_next();
+  try {
+    lucky.get_next();
+  } catch (const std::runtime_error& error) {
+    std::printf("the second step: %s\n", error.what());
+  }
+  expect("behind the failure", rows(lucky.get_next()), expected[2]);
 
   // Pipelines of one's own: batches are those of one replica, nothing is split.
   auto own = strategy.distribute_from_function(
