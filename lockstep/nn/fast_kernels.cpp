@@ -20,6 +20,7 @@
 
 #include "lockstep/nn/convolution_gradient.h"
 #include "lockstep/nn/matrix_product.h"
+#include "lockstep/nn/max_pool_gradient.h"
 #include "lockstep/strategy/intra_op.h"
 #include "lockstep/strategy/replica_kernels.h"
 #include "lockstep/strategy/replica_random.h"
@@ -132,7 +133,7 @@ void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
 }
 
 void convolution_backward(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (!fast_kernels_here()) return redispatch(op, keys, stack);
+  if (own_kernels_here() != OwnKernels::All) return redispatch(op, keys, stack);
   const Call call(*stack);
   if (!is_covered(call)) return redispatch(op, keys, stack);
 
@@ -209,7 +210,7 @@ struct AffineMap : torch::autograd::Function<AffineMap> {
 };
 
 void mm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (fast_kernels_here()) {
+  if (own_kernels_here() == OwnKernels::All) {
     const at::Tensor left = torch::jit::peek(*stack, 0, 2).toTensor(),
                      right = torch::jit::peek(*stack, 1, 2).toTensor();
     if (gains_from_own_product(left, right) && !needs_graph(left) && !needs_graph(right)) {
@@ -223,7 +224,7 @@ void mm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Sta
 
 void addmm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   constexpr std::size_t kArguments = 5;  // self, mat1, mat2, beta, alpha
-  if (fast_kernels_here()) {
+  if (own_kernels_here() == OwnKernels::All) {
     const auto argument = [&](std::size_t i) -> const c10::IValue& { return torch::jit::peek(*stack, i, kArguments); };
     const at::Tensor bias = argument(0).toTensor(), left = argument(1).toTensor(), right = argument(2).toTensor();
     const bool plain = argument(3).toScalar().equal(1) && argument(4).toScalar().equal(1);
@@ -239,6 +240,35 @@ void addmm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::
   redispatch(op, keys, stack);
 }
 
+/// Channels-last and not contiguous as well: LibTorch takes a tensor that is both for the latter.
+bool is_channels_last(const at::Tensor& tensor) {
+  return is_plain(tensor) && tensor.is_contiguous(at::MemoryFormat::ChannelsLast) && !tensor.is_contiguous();
+}
+
+void max_pool_backward(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  constexpr std::size_t kArguments = 8;  // output gradient, input, kernel_size, stride, padding, dilation, ceil_mode, indices
+  const at::Tensor slopes = torch::jit::peek(*stack, 0, kArguments).toTensor(),
+                   input = torch::jit::peek(*stack, 1, kArguments).toTensor(),
+                   winners = torch::jit::peek(*stack, 7, kArguments).toTensor();
+  const bool covered = own_kernels_here() != OwnKernels::None && is_channels_last(input) && is_plain(slopes) &&
+                       winners.scalar_type() == at::kLong && slopes.sizes() == winners.sizes() &&
+                       slopes.size(0) == input.size(0) && slopes.size(1) == input.size(1) && !needs_graph(slopes);
+  if (!covered) return redispatch(op, keys, stack);
+
+  const at::Tensor from = slopes.contiguous(at::MemoryFormat::ChannelsLast),
+                   to = winners.contiguous(at::MemoryFormat::ChannelsLast);
+  at::Tensor result = at::empty_like(input, at::MemoryFormat::ChannelsLast);
+  const PooledImages shape{.channels = input.size(1),
+                           .pixels = input.size(2) * input.size(3),
+                           .pooled_pixels = slopes.size(2) * slopes.size(3)};
+  float* const data = result.mutable_data_ptr<float>();
+  for_ranges(at::empty({input.size(0)}, at::kByte), /*grain=*/1, [&](std::int64_t first, std::int64_t last) {
+    max_pool_input_gradient(shape, from.const_data_ptr<float>(), to.const_data_ptr<std::int64_t>(), first, last, data);
+  });
+  torch::jit::drop(*stack, kArguments);
+  torch::jit::push(*stack, result);
+}
+
 }  // namespace
 
 void link_fast_kernels() {}
@@ -250,6 +280,7 @@ const bool registered = [] {
   // Never unregistered: a thread may still be inside the operators when the process ends.
   static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
   library.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
+  library.impl("max_pool2d_with_indices_backward", torch::CppFunction::makeFromBoxedFunction<&max_pool_backward>());
   library.impl("mm", torch::CppFunction::makeFromBoxedFunction<&mm>());
   library.impl("addmm", torch::CppFunction::makeFromBoxedFunction<&addmm>());
   return true;

@@ -9,6 +9,11 @@ namespace lockstep::nn {
 ///   good kernels; that of the weights has a kernel of its own (convolution_gradient.h).
 /// - Linear layers, on CPUs without SVE and with one thread per replica (matrix_product.h).
 ///
+/// And for all CPUs:
+///
+/// - The gradient of 2-D max-pooling where images are channels-last (max_pool_gradient.h). LibTorch converts it to the other
+///   layout and back, and leaves the layers below to deal with both.
+///
 /// What they do not cover (other types, dilation, groups, transposed convolutions, small matrices, gradients of gradients)
 /// goes to LibTorch as before.
 ///

@@ -116,7 +116,7 @@ class MirroredStrategy::Engine {
   Engine(const MirroredOptions& options, int replicas, bool on_cpu)
       : threads(plan_threads(options, replicas)),
         seed(options.seed.value_or(shared_generator_seed())),
-        fast_kernels(plan_fast_kernels(options.fast_kernels, replicas, on_cpu)),
+        own_kernels(plan_own_kernels(options.fast_kernels, replicas, on_cpu)),
         threads_of_maker(threads),
         team({.size = replicas, .on_thread_start = [count = threads](int replica) { prepare_thread(replica, count); }, .spin = plan_spin(replicas)}) {
     for (int k = 0; k < replicas; ++k) generators.push_back(at::detail::createCPUGenerator(replica_seed(seed, k)));
@@ -130,7 +130,7 @@ class MirroredStrategy::Engine {
 
   int threads;
   std::uint64_t seed;
-  bool fast_kernels;
+  OwnKernels own_kernels;
   ThreadsOfMaker threads_of_maker;
   std::vector<at::Generator> generators;
   local::ReplicaTeam team;
@@ -165,7 +165,7 @@ void MirroredStrategy::run_replicas(FunctionRef<void(ReplicaContext&)> body) {
     if (k > 0) inherited.emplace(callers_state);
     const SingleThreadedBackward own_thread;
     const GeneratorScope own_numbers(&engine_->generators[static_cast<std::size_t>(k)]);
-    const FastKernelsScope kernels(engine_->fast_kernels);
+    const OwnKernelsScope kernels(engine_->own_kernels);
     const ForgetCasts at_the_end;
     enter_replica(k, &seat, body);
   });

@@ -28,7 +28,8 @@ struct MirroredOptions {
   /// speed. Sets the process's malloc. Unset: on with several CPU replicas.
   std::optional<bool> keep_memory = {};
   /// Lockstep's own kernels on replica threads, for gradients of 2-D convolutions and for linear layers: equal to LibTorch's
-  /// up to rounding, and much faster on Arm (docs/performance.md). Unset: on with several CPU replicas on Arm.
+  /// up to rounding, and much faster on Arm (docs/performance.md). Unset: on with several CPU replicas on Arm. The gradient of
+  /// channels-last max-pooling, whose bits are LibTorch's, is on unless this says false.
   std::optional<bool> fast_kernels = {};
   /// Defaults for all collectives.
   CommunicationOptions communication = {};

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-thread_local bool fast_kernels = false;
+thread_local auto own_kernels = OwnKernels::None;
 
 #if defined(__aarch64__)
 constexpr bool kMeasuredFaster = true;
@@ -48,14 +48,14 @@ void use_safe_convolutions() {
   (void)registered;
 }
 
-bool fast_kernels_here() { return fast_kernels; }
+OwnKernels own_kernels_here() { return own_kernels; }
 
-FastKernelsScope::FastKernelsScope(bool on) : outer_(fast_kernels) { fast_kernels = on; }
-FastKernelsScope::~FastKernelsScope() { fast_kernels = outer_; }
+OwnKernelsScope::OwnKernelsScope(OwnKernels which) : outer_(own_kernels) { own_kernels = which; }
+OwnKernelsScope::~OwnKernelsScope() { own_kernels = outer_; }
 
-bool plan_fast_kernels(std::optional<bool> asked, int num_replicas_in_sync, bool on_cpu) {
-  if (asked) return *asked;
-  return kMeasuredFaster && on_cpu && num_replicas_in_sync > 1;
+OwnKernels plan_own_kernels(std::optional<bool> asked, int num_replicas_in_sync, bool on_cpu) {
+  if (asked) return *asked ? OwnKernels::All : OwnKernels::None;
+  return kMeasuredFaster && on_cpu && num_replicas_in_sync > 1 ? OwnKernels::All : OwnKernels::SameBits;
 }
 
 }  // namespace lockstep

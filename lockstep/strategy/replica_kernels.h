@@ -8,23 +8,29 @@ namespace lockstep {
 /// too). After this call replicas do them in float32 and round the result, gradients included.
 void use_safe_convolutions();
 
-/// Whether this thread's replica uses Lockstep's own kernels (nn/fast_kernels.h); see MirroredOptions::fast_kernels.
-bool fast_kernels_here();
-
-/// Says so for this thread while it lives.
-class FastKernelsScope {
- public:
-  explicit FastKernelsScope(bool on);
-  ~FastKernelsScope();
-  FastKernelsScope(const FastKernelsScope&) = delete;
-  FastKernelsScope& operator=(const FastKernelsScope&) = delete;
-
- private:
-  bool outer_;
+/// Which of Lockstep's own kernels (nn/fast_kernels.h) stand before LibTorch's; see MirroredOptions::fast_kernels.
+enum class OwnKernels {
+  None,
+  SameBits,  ///< those whose results are LibTorch's to the last bit
+  All,       ///< also those that round differently
 };
 
-/// On if asked for; unasked, with several replicas on Arm CPUs. Not with one replica, whose results are those of a
-/// plain LibTorch program to the last bit.
-bool plan_fast_kernels(std::optional<bool> asked, int num_replicas_in_sync, bool on_cpu);
+/// What this thread's replica uses.
+OwnKernels own_kernels_here();
+
+/// Says so for this thread while it lives.
+class OwnKernelsScope {
+ public:
+  explicit OwnKernelsScope(OwnKernels which);
+  ~OwnKernelsScope();
+  OwnKernelsScope(const OwnKernelsScope&) = delete;
+  OwnKernelsScope& operator=(const OwnKernelsScope&) = delete;
+
+ private:
+  OwnKernels outer_;
+};
+
+/// As asked. Unasked, all with several replicas on Arm CPUs; one replica's results stay those of a plain LibTorch program.
+OwnKernels plan_own_kernels(std::optional<bool> asked, int num_replicas_in_sync, bool on_cpu);
 
 }  // namespace lockstep
