@@ -45,11 +45,6 @@ torch::Tensor loss_per_row(const torch::Tensor& guess, const torch::Tensor& labe
                                        nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone));
 }
 
-ls::PerReplica<Digits> share_out(ls::Strategy& strategy, const Digits& batch) {
-  return strategy.values_from_function(
-      [&](ls::ValueContext its) { return batch.part(its.replica_id_in_sync_group, its.num_replicas_in_sync); });
-}
-
 /// The share of right answers, every replica judging its part.
 double examine(ls::Strategy& strategy, Model& model, const Digits& digits) {
   model.eval();
@@ -57,9 +52,11 @@ double examine(ls::Strategy& strategy, Model& model, const Digits& digits) {
     const torch::NoGradGuard no_grad;
     return (model->forward(mine.images).argmax(1) == mine.labels).sum();
   };
-  const auto hits = strategy.reduce(ls::ReduceOp::Sum, strategy.run(count_hits, share_out(strategy, digits)));
+  double hits = 0;
+  for (const auto& batch : strategy.distribute(ls::data::from_tensor_slices(digits).batch(digits.count())))
+    hits += strategy.reduce(ls::ReduceOp::Sum, strategy.run(count_hits, batch)).item<double>();
   model.train();
-  return hits.item<double>() / static_cast<double>(digits.count());
+  return hits / static_cast<double>(digits.count());
 }
 
 Training train(int replicas, const Digits& known, const Digits& unseen, bool tell) {
@@ -70,22 +67,23 @@ Training train(int replicas, const Digits& known, const Digits& unseen, bool tel
   const ls::CosineSchedule rate{
       .base = 3e-3, .warmup_steps = 20, .total_steps = kEpochs * (known.count() / kBatch + 1)};
 
-  auto step = [&](const Digits& mine, std::int64_t batch_size) {
+  auto step = [&](const Digits& mine) {
     const auto guess = model->forward(mine.images);
     const auto losses = loss_per_row(guess, mine.labels);
-    optimizer.minimize(ls::average_loss(losses, batch_size));
+    optimizer.minimize(ls::average_loss(losses, kBatch));
     return Score{losses.sum().item<double>(), (guess.argmax(1) == mine.labels).sum().item<std::int64_t>()};
   };
 
+  // One dataset for all replicas: each gets its part of every batch, and every epoch another order.
+  auto batches = strategy.distribute(ls::data::from_tensor_slices(known).shuffle(known.count()).batch(kBatch));
   double accuracy = 0;
   const auto count = static_cast<double>(known.count());
   for (int epoch = 1; epoch <= kEpochs; ++epoch) {
     const auto start = std::chrono::steady_clock::now();
     Score sum;
-    for (const auto& rows : torch::randperm(known.count()).split(kBatch)) {
+    for (const auto& batch : batches) {
       optimizer.set_learning_rate(rate.rate(optimizer.steps()));
-      const auto parts = share_out(strategy, known.pick(rows));
-      const Score score = strategy.reduce(ls::ReduceOp::Sum, strategy.run(step, parts, rows.size(0)));
+      const Score score = strategy.reduce(ls::ReduceOp::Sum, strategy.run(step, batch));
       sum.loss += score.loss;
       sum.hits += score.hits;
     }
