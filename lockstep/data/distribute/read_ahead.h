@@ -82,7 +82,7 @@ class ReadAhead {
         const std::lock_guard lock(mutex_);
         // The error is asked for first: g++ 12 with ThreadSanitizer leaves the last item in `item` when `make_` throws.
         if (error) {
-          error_ = error;
+          error_ = std::move(error);  // the reader lets go of it, not this thread
           paused_ = true;
         } else if (item) {
           items_.push_back(std::move(*item));
