@@ -2,6 +2,7 @@
 // rows whatever the workers, and every position can be saved and resumed.
 #include <ATen/core/TensorBody.h>
 #include <ATen/ops/add.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -15,9 +16,14 @@
 #include "lockstep/data/distribute/distributed_input.h"
 #include "lockstep/data/files/reader_stage.h"
 #include "lockstep/data/stages/batch.h"
+#include "lockstep/data/stages/cache.h"
+#include "lockstep/data/stages/combine.h"
 #include "lockstep/data/stages/filter.h"
 #include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/nested.h"
 #include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/padded_batch.h"
+#include "lockstep/data/stages/prefetch.h"
 #include "lockstep/data/stages/sources.h"
 
 namespace lockstep::data {
@@ -34,9 +40,9 @@ class PipelineMaker {
   explicit PipelineMaker(unsigned seed) : random_(seed) {}
 
   RandomPipeline make() {
-    StagePtr stage = make_range(0, chance(8) ? 0 : below(60));
-    for (int stages = below(3); stages > 0; --stages) stage = row_stage(stage);
-    stage = std::make_shared<BatchStage>(stage, 1 + below(12), BatchOptions{.drop_remainder = chance(4)});
+    StagePtr stage = source(chance(8) ? 0 : below(60));
+    for (int stages = below(4); stages > 0; --stages) stage = row_stage(stage);
+    stage = batched(stage, 1 + below(12), chance(4));
     for (int stages = below(3); stages > 0; --stages) stage = batch_stage(stage);
     const AutoShardPolicy policies[] = {AutoShardPolicy::Auto, AutoShardPolicy::Data, AutoShardPolicy::Off};
     const AutoShardPolicy policy = policies[below(3)];
@@ -47,31 +53,74 @@ class PipelineMaker {
   bool chance(int of) { return below(of) == 0; }
 
  private:
+  StagePtr source(std::int64_t rows) {
+    if (!chance(4)) return make_range(0, rows);
+    return std::make_shared<GeneratorStage>(
+        [rows]() -> Generator {
+          return [rows, next = std::int64_t{0}](Element& element) mutable {
+            if (next == rows) return false;
+            element = Element::of(at::scalar_tensor(next++, at::kLong));
+            return true;
+          };
+        },
+        make_range(0, 1)->element_spec(), GeneratorOptions{.replayable = true});
+  }
+  static StagePtr batched(const StagePtr& input, std::int64_t size, bool drop_remainder) {
+    if (size % 5 == 0)
+      return std::make_shared<PaddedBatchStage>(input, size, PaddedBatchOptions{.drop_remainder = drop_remainder});
+    return std::make_shared<BatchStage>(input, size, BatchOptions{.drop_remainder = drop_remainder});
+  }
+  static MapOptions map_options(int parallel_calls) {
+    return {.parallel_calls = parallel_calls, .spec = [](const ElementSpec& spec) { return spec; }};
+  }
   StagePtr row_stage(const StagePtr& input) {
-    switch (below(6)) {
+    switch (below(14)) {
       case 0: return std::make_shared<ShuffleStage>(input, 1 + below(20), ShuffleOptions{.seed = random_()});
       case 1: return std::make_shared<ShuffleStage>(input, 1 + below(20));
       case 2:
+      case 3:
         return std::make_shared<MapStage>(
             input, [](Element& element) { element = Element::of(element.tensor(0).add(1000)); },
-            ElementSpec::unknown(1), MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
-      case 3:
+            ElementSpec::unknown(1), map_options(below(3)));
+      case 4:
+        return std::make_shared<MapStage>(  // with random numbers
+            input,
+            [](Element& element, std::uint64_t key) {
+              element = Element::of(element.tensor(0).add(static_cast<std::int64_t>(key % 1000) * 10'000));
+            },
+            ElementSpec::unknown(1), map_options(below(3)));
+      case 5:
         return std::make_shared<FilterStage>(
             input, [](const Element& element) { return element.tensor(0).item().toLong() % 3 != 0; });
-      case 4: return std::make_shared<RepeatStage>(input, 1 + below(3));
+      case 6: return std::make_shared<RepeatStage>(input, 1 + below(3));
+      case 7: return std::make_shared<TakeStage>(input, below(40));
+      case 8: return std::make_shared<ShardStage>(input, 2, below(2));
+      case 9: return std::make_shared<PrefetchStage>(input, 1 + below(3));
+      case 10: return std::make_shared<CacheStage>(input);
+      case 11: return std::make_shared<ConcatenateStage>(input, make_range(500, 500 + below(9)));
+      case 12:
+        return std::make_shared<InterleaveStage>(
+            input,
+            [](Element&& element) {
+              const std::int64_t row = element.tensor(0).item().toLong();
+              return make_range(row * 10, row * 10 + row % 3);
+            },
+            make_range(0, 1)->element_spec(),
+            chance(2) ? std::nullopt : std::optional(InterleaveOptions{.cycle_length = 3, .parallel_calls = below(3)}));
       default: return std::make_shared<SkipStage>(input, below(7));
     }
   }
   StagePtr batch_stage(const StagePtr& input) {
-    switch (below(5)) {
+    switch (below(7)) {
       case 0: return std::make_shared<RepeatStage>(input, 1 + below(3));
       case 1: return std::make_shared<ShuffleStage>(input, 1 + below(4));
       case 2: return std::make_shared<TakeStage>(input, below(9));
       case 3: return std::make_shared<SkipStage>(input, below(3));
+      case 4: return std::make_shared<PrefetchStage>(input, 2);
+      case 5: return std::make_shared<CacheStage>(input);
       default:
         return std::make_shared<MapStage>(  // hides the size of the batches
-            input, [](Element&) {}, ElementSpec::unknown(1),
-            MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
+            input, [](Element&) {}, ElementSpec::unknown(1), map_options(below(3)));
     }
   }
 
