@@ -303,6 +303,10 @@ TEST(InputPlan, SaysWhoReadsWhichFiles) {
             "worker 0 of 3: files 0,3,6 (FILE)\n"
             "worker 1 of 3: files 1,4,7 (FILE)\n"
             "worker 2 of 3: files 2,5 (FILE)\n");
+  EXPECT_EQ(to_string(plan_input(dataset, AutoShardPolicy::Auto, Assignment::ByReplica, {2, 2, 1})),
+            "2 workers of 2 replicas, batches of 96, balanced stream; every worker goes through all files\n"
+            "worker 0 of 2: pieces 0,1 of every step's 4 (ByReplica)\n"
+            "worker 1 of 2: pieces 2,3 of every step's 4 (ByReplica)\n");
   EXPECT_THROW(
       check_enough_for_all(plan_input(dataset, AutoShardPolicy::Auto, Assignment::TensorFlow, {9, 1, 8}).shards),
       InvalidArgument);

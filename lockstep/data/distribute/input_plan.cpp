@@ -57,9 +57,9 @@ std::string worker_line(const InputPlan& plan, int worker) {
   if (one_stream && plan.split.rule == SplitRule::None) {
     text += "every batch";
   } else if (by_row) {
-    text +=
-        str("pieces ", joined(pieces_of_worker(cluster, one_stream ? Assignment::ByReplica : Assignment::TensorFlow)),
-            " of every step's ", cluster.replicas());
+    text += str(cluster.replicas_per_worker == 1 ? "piece " : "pieces ",
+                joined(pieces_of_worker(cluster, one_stream ? Assignment::ByReplica : Assignment::TensorFlow)),
+                " of every step's ", cluster.replicas());
   } else if (plan.shards.by == ShardBy::Nothing) {
     text += "everything";
   } else if (const auto elements = shared_elements(plan.shards.pipeline); elements && *elements <= 1000) {
@@ -185,6 +185,8 @@ std::string to_string(const InputPlan& plan) {
                                                         : str(", batches of ", with_thousands(plan.global_batch_size));
     text += str(", ", to_string(plan.split.rule));
   }
+  if (plan.assignment == Assignment::ByReplica && plan.cluster.workers > 1 && plan.shards.by == ShardBy::Files)
+    text += "; every worker goes through all files";
   if (!plan.shards.unshardable.empty()) text += str("; rows instead of files, because ", plan.shards.unshardable);
   text += '\n';
   for (int worker = 0; worker < plan.cluster.workers; ++worker) text += worker_line(plan, worker) + '\n';

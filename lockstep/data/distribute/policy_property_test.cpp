@@ -248,7 +248,7 @@ void check_rows(const Case& c) {
 }
 
 const std::vector<std::vector<int>> kFileSizes = {
-    {0}, {1}, {5}, {26}, {3, 4}, {0, 0, 7}, {1, 1, 1, 1, 1}, {2, 9, 4, 0, 3, 6, 1}, {10, 10, 10, 10}, {0, 0, 0, 0, 0}};
+    {0}, {1}, {5}, {17}, {3, 4}, {0, 0, 7}, {1, 1, 1, 1, 1}, {2, 9, 4, 0, 3, 6, 1}, {6, 6, 6, 6}, {0, 0, 0, 0, 0}};
 constexpr AutoShardPolicy kPolicies[] = {AutoShardPolicy::Auto, AutoShardPolicy::File, AutoShardPolicy::Data,
                                          AutoShardPolicy::Off, AutoShardPolicy::Hint};
 
