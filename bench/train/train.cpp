@@ -7,16 +7,16 @@
 // so that a driver can let several programs take turns (bench/train/compare.py).
 
 #include <lockstep/lockstep.h>
-#include <malloc.h>
 #include <torch/torch.h>
 
 #include <chrono>
-#include <climits>
 #include <functional>
 #include <iostream>
 #include <string>
 #include <thread>
 
+#include "lockstep/base/keep_memory.h"
+#include "lockstep/strategy/huge_blocks.h"
 #include "models.h"
 
 namespace ls = lockstep;
@@ -90,10 +90,9 @@ using Step = std::function<void()>;
 
 /// The loop as LibTorch's documentation writes it.
 Step plain_step(const Options& options) {
-  if (options.keep_memory) {  // what MirroredOptions::keep_memory does
-    mallopt(M_MMAP_MAX, 0);
-    mallopt(M_TRIM_THRESHOLD, INT_MAX);
-    mallopt(M_TOP_PAD, 64 << 20);
+  if (options.keep_memory) {  // as MirroredOptions::keep_memory does
+    ls::keep_freed_memory();
+    ls::keep_huge_blocks();
   }
   torch::set_num_threads(options.threads);
   torch::manual_seed(0);
@@ -114,7 +113,6 @@ Step plain_step(const Options& options) {
 }
 
 Step lockstep_step(const Options& options) {
-  ls::set_log_severity(ls::Severity::Warning);
   torch::manual_seed(0);
   ls::MirroredOptions how{.devices = ls::cpus(options.replicas)};
   if (options.libtorch_kernels) how.fast_kernels = false;
@@ -154,6 +152,7 @@ int main(int argc, char** argv) {
     std::cerr << kUsage;
     return 2;
   }
+  ls::set_log_severity(ls::Severity::Warning);
   const Step step = options.replicas == 0 ? plain_step(options) : lockstep_step(options);
   for (int k = 0; k < 3; ++k) step();
   if (!options.serve) {

@@ -8,7 +8,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/ordered_sum.h"
-#include "lockstep/strategy/huge_blocks.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
 namespace lockstep::local {
@@ -178,7 +177,7 @@ ReducibleLeaf combine(const Seat& seat, ReduceOp op, std::size_t i) {
 
 DenseLeaf dense_leaf(const at::Tensor& value, Dtype dtype) {
   at::Tensor input = value.detach().contiguous().resolve_neg();
-  at::Tensor output = empty_result(input);
+  at::Tensor output = at::empty(input.sizes(), input.options());
   return {std::move(input), std::move(output), dtype};
 }
 

@@ -1,105 +1,162 @@
 #include "lockstep/strategy/huge_blocks.h"
 
-#include <ATen/EmptyTensor.h>
-#include <ATen/ops/empty.h>
 #include <c10/core/CPUAllocator.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <iterator>
 #include <memory>
 #include <new>
-#include <optional>
-#include <utility>
 #include <vector>
 
 namespace lockstep {
+namespace {
+
+constexpr std::size_t kHugePage = 2 << 20;
+/// Arrays at the same place of their pages compete for the same lines of the cache. Sums read one of each replica.
+constexpr std::size_t kColors = 16, kColorBytes = 256;
+
+struct Mapping {
+  char* begin;
+  std::size_t bytes;
+};
+
+Mapping map_memory(std::size_t bytes) {
+  const std::size_t spare = bytes + kHugePage;
+  void* const found = mmap(nullptr, spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (found == MAP_FAILED) throw std::bad_alloc();
+  const auto first = reinterpret_cast<std::uintptr_t>(found);
+  const std::size_t before = (kHugePage - first % kHugePage) % kHugePage;
+  static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const std::size_t used = (bytes + page - 1) / page * page;
+  auto* const begin = static_cast<char*>(found) + before;
+  if (before > 0) munmap(found, before);
+  if (before + used < spare) munmap(begin + used, spare - before - used);
+  madvise(begin, used, MADV_HUGEPAGE);  // a wish: where it is not granted everything works, a little slower
+  return {begin, used};
+}
+
+}  // namespace
 
 /// Stands in front of the tensor's data, so that the data's address is all that is needed to give it back.
 struct alignas(64) HugeBlocks::Block {
-  HugeBlocks* owner;
+  static constexpr std::uint64_t kMark = 0x6c6f636b73746570;
+
+  std::uint64_t mark;  ///< depends on the address: tells a block from whatever stands in front of other memory
+  Share* owner;
   std::size_t bytes;
-  c10::DataPtr memory;  ///< this block's, itself included
+  Mapping mapping;
 
   void* data() { return this + 1; }
   static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
+  static std::uint64_t mark_of(const Block* block) { return kMark ^ reinterpret_cast<std::uintptr_t>(block); }
 
   struct Release {
-    void operator()(Block* block) const { const c10::DataPtr memory = std::move(block->memory); }
+    void operator()(Block* block) const {
+      block->mark = 0;
+      munmap(block->mapping.begin, block->mapping.bytes);
+    }
   };
 };
 
+HugeBlocks::HugeBlocks(c10::Allocator& plain, std::size_t huge_bytes) : plain_(plain), huge_bytes_(huge_bytes) {
+  for (std::size_t i = 0; i < shares_.size(); ++i) shares_[i].number = i;
+}
+
 HugeBlocks::~HugeBlocks() {
-  for (const auto& [bytes, block] : kept_) Block::Release()(block);
+  for (Share& share : shares_) {
+    for (const auto& [bytes, block] : share.kept) Block::Release()(block);
+  }
+}
+
+HugeBlocks::Share& HugeBlocks::share_of_this_thread() {
+  static std::atomic<std::size_t> threads{0};
+  thread_local const std::size_t mine = threads++;
+  return shares_[mine % shares_.size()];
 }
 
 c10::DataPtr HugeBlocks::allocate(std::size_t bytes) {
   if (bytes < huge_bytes_) return plain_.allocate(bytes);
-  Block* block = take_kept(bytes);
-  if (block == nullptr) block = make(bytes);
+  Share& share = share_of_this_thread();
+  Block* block = share.take_kept(bytes);
+  if (block == nullptr) block = make(share, bytes);
   return {block->data(), block->data(), &keep, c10::Device(c10::DeviceType::CPU)};
 }
 
-HugeBlocks::Block* HugeBlocks::take_kept(std::size_t bytes) {
-  const std::lock_guard lock(mutex_);
-  const auto fit = kept_.lower_bound(bytes);
-  if (fit == kept_.end() || fit->first > bytes + bytes / 4) return nullptr;
+HugeBlocks::Block* HugeBlocks::Share::take_kept(std::size_t bytes) {
+  const std::lock_guard lock(mutex);
+  const auto fit = kept.lower_bound(bytes);
+  if (fit == kept.end() || fit->first > bytes + bytes / 4) return nullptr;
   Block* const block = fit->second;
-  kept_.erase(fit);
-  kept_bytes_ -= block->bytes;
-  used_bytes_ += block->bytes;
-  most_used_bytes_ = std::max(most_used_bytes_, used_bytes_);
+  kept.erase(fit);
+  kept_bytes -= block->bytes;
+  used_bytes += block->bytes;
+  most_used_bytes = std::max(most_used_bytes, used_bytes);
   return block;
 }
 
-HugeBlocks::Block* HugeBlocks::make(std::size_t bytes) {
-  make_room(bytes);
-  c10::DataPtr memory = plain_.allocate(sizeof(Block) + bytes);
-  void* const place = memory.get();
-  Block* const block = new (place) Block{this, bytes, std::move(memory)};
-  const std::lock_guard lock(mutex_);
-  used_bytes_ += bytes;
+HugeBlocks::Block* HugeBlocks::make(Share& share, std::size_t bytes) {
+  share.make_room(bytes);
+  const std::size_t color = share.number % kColors * kColorBytes;
+  const Mapping mapping = map_memory(color + sizeof(Block) + bytes);
+  auto* const block = new (mapping.begin + color) Block{0, &share, bytes, mapping};
+  block->mark = Block::mark_of(block);
+  const std::lock_guard lock(share.mutex);
+  share.used_bytes += bytes;
   return block;
 }
 
-void HugeBlocks::make_room(std::size_t bytes) {
+void HugeBlocks::Share::make_room(std::size_t bytes) {
   std::vector<std::unique_ptr<Block, Block::Release>> released;  // after the lock: giving memory back takes long
-  const std::lock_guard lock(mutex_);
-  most_used_bytes_ = std::max(most_used_bytes_, used_bytes_ + bytes);
-  while (!kept_.empty() && used_bytes_ + bytes + kept_bytes_ > 2 * most_used_bytes_) {
-    const auto largest = std::prev(kept_.end());
-    kept_bytes_ -= largest->first;
+  const std::lock_guard lock(mutex);
+  most_used_bytes = std::max(most_used_bytes, used_bytes + bytes);
+  while (!kept.empty() && used_bytes + bytes + kept_bytes > 2 * most_used_bytes) {
+    const auto largest = std::prev(kept.end());
+    kept_bytes -= largest->first;
     released.emplace_back(largest->second);
-    kept_.erase(largest);
+    kept.erase(largest);
   }
 }
 
 void HugeBlocks::keep(void* data) {
   Block* const block = Block::of(data);
-  HugeBlocks& owner = *block->owner;
-  const std::lock_guard lock(owner.mutex_);
-  owner.kept_.emplace_hint(owner.kept_.lower_bound(block->bytes), block->bytes, block);
-  owner.kept_bytes_ += block->bytes;
-  owner.used_bytes_ -= block->bytes;
+  Share& owner = *block->owner;
+  const std::lock_guard lock(owner.mutex);
+  owner.kept.emplace_hint(owner.kept.lower_bound(block->bytes), block->bytes, block);
+  owner.kept_bytes += block->bytes;
+  owner.used_bytes -= block->bytes;
 }
+
+/// For memory of which nothing but the address is known (raw_allocate). Of other memory, no more than the page of its first
+/// byte is read.
+void HugeBlocks::keep_or_free(void* data) {
+  constexpr std::size_t kPage = 4096;
+  const auto place = reinterpret_cast<std::uintptr_t>(data);
+  const bool may_be_ours = place % kPage >= sizeof(Block) && place % kColorBytes == sizeof(Block);
+  if (may_be_ours && Block::of(data)->mark == Block::mark_of(Block::of(data))) return keep(data);
+  c10::GetDefaultCPUAllocator()->raw_deallocate(data);
+}
+
+c10::DeleterFnPtr HugeBlocks::raw_deleter() const { return &keep_or_free; }
 
 std::size_t HugeBlocks::kept_bytes() const {
-  const std::lock_guard lock(mutex_);
-  return kept_bytes_;
+  std::size_t all = 0;
+  for (Share& share : shares_) {
+    const std::lock_guard lock(share.mutex);
+    all += share.kept_bytes;
+  }
+  return all;
 }
 
-namespace {
-std::atomic<bool> keeps_results{false};
-}
-
-void keep_huge_results() { keeps_results = true; }
-
-at::Tensor empty_result(const at::Tensor& like) {
-  if (!keeps_results || like.nbytes() < HugeBlocks::kHugeBytes) return at::empty(like.sizes(), like.options());
+void keep_huge_blocks() {
+#if !defined(__SANITIZE_ADDRESS__)  // it would not see tensors that are used after they are freed
   // Never deleted: tensors may be freed after main has returned.
-  static auto& blocks = *new HugeBlocks(*c10::GetCPUAllocator());
-  return at::Tensor(at::detail::empty_generic(like.sizes(), &blocks, c10::DispatchKeySet(c10::DispatchKey::CPU),
-                                              like.scalar_type(), std::nullopt));
+  static auto& blocks = *new HugeBlocks(*c10::GetDefaultCPUAllocator());
+  if (c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator()) c10::SetCPUAllocator(&blocks);
+#endif
 }
 
 }  // namespace lockstep

@@ -146,7 +146,7 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
   const bool several_on_cpu = num_local_replicas() > 1 && replica_context(0).device().is_cpu();
   if (options.keep_memory.value_or(several_on_cpu)) {
     keep_freed_memory();
-    keep_huge_results();
+    keep_huge_blocks();
   }
 }
 
