@@ -16,11 +16,16 @@ Cardinality batched(Cardinality rows, std::int64_t batch_size, bool drop_remaind
   return full + (!drop_remainder && rows.value() % batch_size != 0 ? 1 : 0);
 }
 
+Cardinality multiplied(Cardinality once, std::int64_t count) {
+  if (!once.is_known()) return once;
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(once.value(), count, &product) ? Cardinality::infinite() : Cardinality(product);
+}
+
 Cardinality repeated(Cardinality once, std::int64_t count) {
   if (count == 0) return 0;
   if (count < 0) return once == Cardinality(0) ? Cardinality(0) : Cardinality::infinite();
-  if (!once.is_known()) return once;
-  return once.value() * count;
+  return multiplied(once, count);
 }
 
 Cardinality taken(Cardinality all, std::int64_t count) {
@@ -51,7 +56,8 @@ Cardinality zipped(Cardinality a, Cardinality b) {
 Cardinality concatenated(Cardinality a, Cardinality b) {
   if (a.is_infinite() || b.is_infinite()) return Cardinality::infinite();
   if (a.is_unknown() || b.is_unknown()) return Cardinality::unknown();
-  return a.value() + b.value();
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a.value(), b.value(), &sum) ? Cardinality::infinite() : Cardinality(sum);
 }
 
 }  // namespace lockstep::data

@@ -30,6 +30,8 @@ LOCKSTEP_EXPORT std::string to_string(Cardinality cardinality);  ///< "60000", "
 
 // What stages do to a cardinality.
 LOCKSTEP_EXPORT Cardinality batched(Cardinality rows, std::int64_t batch_size, bool drop_remainder);
+// More elements than an int64 can count are infinitely many.
+LOCKSTEP_EXPORT Cardinality multiplied(Cardinality once, std::int64_t count);
 LOCKSTEP_EXPORT Cardinality repeated(Cardinality once, std::int64_t count);  ///< count -1: without end
 LOCKSTEP_EXPORT Cardinality taken(Cardinality all, std::int64_t count);      ///< count -1: all
 LOCKSTEP_EXPORT Cardinality skipped(Cardinality all, std::int64_t count);    ///< count -1: none left

@@ -190,6 +190,16 @@ class Decoder {
   std::size_t mark_ = 0;
 };
 
+struct AsTuple {
+  template <class... Part>
+  std::tuple<std::remove_cvref_t<Part>...> operator()(Part&... parts) const {
+    return {parts...};
+  }
+};
+/// The fields of a plain struct, as a tuple.
+template <class T>
+using FieldsOf = decltype(lockstep::detail::with_fields(std::declval<T&>(), AsTuple()));
+
 /// How many leaves a type has; nothing for types whose values differ in it.
 template <class T>
 constexpr std::optional<std::size_t> static_leaf_count() {
@@ -206,11 +216,7 @@ constexpr std::optional<std::size_t> static_leaf_count() {
     }
     (std::make_index_sequence<std::tuple_size_v<T>>{});
   } else if constexpr (kind == StructureKind::Aggregate) {
-    return [](auto fields) {
-      return static_leaf_count<typename decltype(fields)::type>();
-    }(std::type_identity<decltype(lockstep::detail::with_fields(std::declval<T&>(), [](auto&... parts) {
-      return std::tuple<std::remove_cvref_t<decltype(parts)>...>(parts...);
-    }))>{});
+    return static_leaf_count<FieldsOf<T>>();
   } else if constexpr (kind == StructureKind::Array) {
     const auto each = static_leaf_count<typename T::value_type>();
     return each ? std::optional(*each * std::tuple_size_v<T>) : std::nullopt;
@@ -286,6 +292,72 @@ template <class K, class V>
 struct RowOf<std::map<K, V>> {
   using type = std::map<K, typename RowOf<V>::type>;
 };
+template <class K, class V>
+struct RowOf<std::unordered_map<K, V>> {
+  using type = std::unordered_map<K, typename RowOf<V>::type>;
+};
+
+/// Whether batching (`Of` = BatchOf) or taking rows (RowOf) finds a type for every part of T. A plain struct stays what
+/// it is, so its fields must, too: a `std::string` would have to become Strings.
+template <class T, template <class...> class Of>
+constexpr bool has_type_for_all();
+
+template <class T, template <class...> class Of, std::size_t... I>
+constexpr bool parts_have_types(std::index_sequence<I...>) {
+  return (has_type_for_all<std::tuple_element_t<I, T>, Of>() && ...);
+}
+
+template <class T, template <class...> class Of>
+constexpr bool has_type_for_all() {
+  constexpr StructureKind kind = kind_v<T>;
+  if constexpr (is_leaf_v<T>) {
+    return true;
+  } else if constexpr (kind == StructureKind::Aggregate) {
+    return std::is_same_v<typename Of<FieldsOf<T>>::type, FieldsOf<T>> && has_type_for_all<FieldsOf<T>, Of>();
+  } else if constexpr (kind == StructureKind::Tuple) {
+    return parts_have_types<T, Of>(std::make_index_sequence<std::tuple_size_v<T>>{});
+  } else if constexpr (kind == StructureKind::Array || kind == StructureKind::Vector) {
+    return has_type_for_all<typename T::value_type, Of>();
+  } else if constexpr (kind == StructureKind::Map || kind == StructureKind::UnorderedMap) {
+    return has_type_for_all<typename T::mapped_type, Of>();
+  } else {
+    return true;  // refused elsewhere
+  }
+}
+template <class T>
+inline constexpr bool can_be_batched_v = has_type_for_all<T, BatchOf>();
+template <class T>
+inline constexpr bool has_rows_v = has_type_for_all<T, RowOf>();
+
+/// Puts what the type T says about its leaves behind `specs`; false if it does not even say how many there are.
+template <class T>
+bool append_spec_of_type(std::vector<ComponentSpec>& specs) {
+  constexpr StructureKind kind = kind_v<T>;
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    specs.push_back({ComponentSpec::Kind::Tensor});
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    specs.push_back(ComponentSpec::bytes());
+  } else if constexpr (std::is_same_v<T, Strings>) {
+    specs.push_back(ComponentSpec::bytes(PartialShape({PartialShape::kUnknown})));
+  } else if constexpr (std::is_arithmetic_v<T>) {
+    specs.push_back(ComponentSpec::tensor(number_dtype<T>(), PartialShape({})));
+  } else if constexpr (is_dataset_v<T>) {
+    specs.push_back(ComponentSpec::dataset());
+  } else if constexpr (kind == StructureKind::Aggregate) {
+    return append_spec_of_type<FieldsOf<T>>(specs);
+  } else if constexpr (kind == StructureKind::Tuple) {
+    return [&]<std::size_t... I>(std::index_sequence<I...>) {
+      return (append_spec_of_type<std::tuple_element_t<I, T>>(specs) && ...);
+    }
+    (std::make_index_sequence<std::tuple_size_v<T>>{});
+  } else if constexpr (kind == StructureKind::Array) {
+    for (std::size_t i = 0; i < std::tuple_size_v<T>; ++i)
+      if (!append_spec_of_type<typename T::value_type>(specs)) return false;
+  } else {
+    return false;
+  }
+  return true;
+}
 
 }  // namespace detail
 
@@ -306,14 +378,12 @@ T decode(Element& element) {
   return value;
 }
 
-/// What is known of elements of type T before there is one.
+/// What is known of elements of type T before there is one: the kind of each leaf, and all about numbers. Nothing for
+/// vectors and maps, whose lengths the type does not say.
 template <class T>
 ElementSpec spec_of_type() {
-  constexpr auto count = detail::static_leaf_count<T>();
-  if constexpr (count.has_value())
-    return ElementSpec::unknown(*count);
-  else
-    return ElementSpec::unknown();
+  std::vector<ComponentSpec> specs;
+  return detail::append_spec_of_type<T>(specs) ? ElementSpec{std::move(specs)} : ElementSpec::unknown();
 }
 
 }  // namespace lockstep::data

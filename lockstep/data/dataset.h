@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <iterator>
@@ -213,15 +212,21 @@ class Dataset {
 
   // ---- batches
 
-  Dataset<Batch<T>> batch(std::int64_t size, BatchOptions options = {}) const {
+  auto batch(std::int64_t size, BatchOptions options = {}) const {
+    check_batches();
     return Dataset<Batch<T>>(std::make_shared<BatchStage>(stage_, size, options));
   }
   /// Batches of rows of different shapes, filled up with zeros or `padding_values`.
-  Dataset<Batch<T>> padded_batch(std::int64_t size, PaddedBatchOptions options = {}) const {
+  auto padded_batch(std::int64_t size, PaddedBatchOptions options = {}) const {
+    check_batches();
     return Dataset<Batch<T>>(std::make_shared<PaddedBatchStage>(stage_, size, std::move(options)));
   }
   /// The rows of batches.
-  Dataset<Row<T>> unbatch() const { return Dataset<Row<T>>(std::make_shared<UnbatchStage>(stage_)); }
+  auto unbatch() const {
+    static_assert(detail::has_rows_v<T>, "rows of this struct are not the struct again: Strings become byte strings; "
+                                         "map it to a std::tuple first");
+    return Dataset<Row<T>>(std::make_shared<UnbatchStage>(stage_));
+  }
   /// The rows of batches cut anew by a cycle of sizes, across the borders of batches.
   Dataset rebatch(std::vector<std::int64_t> sizes, bool drop_remainder = false) const {
     return Dataset(make_balanced_stream(stage_, std::move(sizes), drop_remainder));
@@ -253,18 +258,22 @@ class Dataset {
 
   // ---- reading
 
-  /// Starts a pass with everything that decides random choices given.
-  DatasetIterator<T> iterate(IterationContext context) const {
+  /// Starts the next pass over this dataset: shuffles that reshuffle give another order each time. Passes are counted
+  /// by stages, so datasets made of this one go on counting.
+  ///
+  ///     dataset.iterate()                             // as a loop does
+  ///     dataset.iterate({.meter = meter})             // the same elements, measured
+  ///     dataset.iterate({.job_seed = 1, .epoch = 0})  // always the same elements
+  DatasetIterator<T> iterate(PassOptions options = {}) const {
+    IterationContext context{.job_seed = options.job_seed ? *options.job_seed : default_job_seed(),
+                             .epoch = options.epoch ? *options.epoch : begin_pass(*stage_),
+                             .meter = std::move(options.meter)};
     return DatasetIterator<T>(PipelineIterator(stage_, std::move(context)));
-  }
-  /// Starts the next pass over this dataset: shuffles that reshuffle give another order each time.
-  DatasetIterator<T> iterate() const {
-    return iterate({.job_seed = default_job_seed(), .epoch = passes_->fetch_add(1)});
   }
   /// Goes on where `state` was saved, in this or another program that builds the same dataset.
   DatasetIterator<T> resume(const IteratorState& state) const {
     DatasetIterator<T> iterator(PipelineIterator::restore(stage_, state));
-    detail::go_on_after(*passes_, state.epoch);
+    go_on_after_pass(*stage_, state.epoch);
     return iterator;
   }
 
@@ -319,8 +328,13 @@ class Dataset {
     return [f = std::move(f)](Element&& element) mutable { return detail::call(f, decode<T>(element)).stage(); };
   }
 
+  static void check_batches() {
+    static_assert(detail::can_be_batched_v<T>,
+                  "a batch of this struct is not the struct again: its byte strings become Strings and its numbers "
+                  "tensors; make the fields tensors, or map it to a std::tuple first");
+  }
+
   StagePtr stage_;
-  std::shared_ptr<std::atomic<std::uint64_t>> passes_ = std::make_shared<std::atomic<std::uint64_t>>(0);
 };
 
 // ---- sources
@@ -331,7 +345,7 @@ inline Dataset<at::Tensor> range(std::int64_t start, std::int64_t stop, std::int
   return Dataset<at::Tensor>(make_range(start, stop, step));
 }
 
-/// One element: the structure as it is.
+/// One element: the structure as it is. The tensors given are not copied; see from_tensor_slices.
 template <class T>
 Dataset<T> from_tensors(T value) {
   Element element;
@@ -343,8 +357,13 @@ Dataset<T> from_tensors(T value) {
 ///
 ///     from_tensor_slices(std::pair{images, labels})        // Dataset<pair<Tensor, Tensor>>
 ///     from_tensor_slices(std::vector{a, b, c})             // a vector of tensors is stacked: Dataset<Tensor>
+///
+/// Contiguous tensors are not copied, since data in memory is often most of what a program holds: who writes into them
+/// later changes the data. Give `tensor.clone()` to keep them apart. What a dataset hands out is always a copy.
 template <class T>
-Dataset<Row<T>> from_tensor_slices(T value) {
+auto from_tensor_slices(T value) {
+  static_assert(detail::has_rows_v<T>, "rows of this struct are not the struct again: Strings become byte strings; "
+                                       "use a std::tuple");
   Element element;
   encode<T>(std::move(value), element);
   return Dataset<Row<T>>(make_slices(std::move(element)));

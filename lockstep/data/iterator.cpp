@@ -54,18 +54,24 @@ Position Position::of(std::vector<std::int64_t> numbers) {
   return position;
 }
 
-ElementIterator::~ElementIterator() = default;
+PlaceIterator::~PlaceIterator() = default;
+
+void PlaceIterator::locate(std::int64_t consumed, Position& position) const { position.push(consumed); }
+
+void PlaceIterator::restore(Position& position) { skip(position.pop()); }
 
 std::int64_t ElementIterator::skip(std::int64_t count) {
   Element unwanted;
   std::int64_t skipped = 0;
-  while (skipped < count && next(unwanted)) ++skipped;
+  for (; skipped < count; ++skipped) {
+    try {
+      if (!next(unwanted)) break;
+    } catch (...) {
+      // Nobody wanted it.
+    }
+  }
   return skipped;
 }
-
-void ElementIterator::locate(std::int64_t consumed, Position& position) const { position.push(consumed); }
-
-void ElementIterator::restore(Position& position) { skip(position.pop()); }
 
 std::string ElementIterator::origin(std::int64_t, std::int64_t) const { return {}; }
 

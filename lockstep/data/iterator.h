@@ -40,6 +40,14 @@ struct LOCKSTEP_EXPORT IterationContext {
   std::uint64_t stage_seed() const;
 };
 
+/// What a pass over a dataset is asked for from outside. What is left out is as in a plain loop: the job's seed, and the
+/// next pass.
+struct LOCKSTEP_EXPORT PassOptions {
+  std::optional<std::uint64_t> job_seed = std::nullopt;
+  std::optional<std::uint64_t> epoch = std::nullopt;
+  std::shared_ptr<StageMeter> meter = nullptr;  ///< measures the stages
+};
+
 /// The seed of plain iterations: LibTorch's default generator's.
 LOCKSTEP_EXPORT std::uint64_t default_job_seed();
 
@@ -56,28 +64,37 @@ class LOCKSTEP_EXPORT Position {
   std::size_t read_ = 0;
 };
 
-/// One pass over a stage's elements. Used by one thread at a time; destroying it in the middle is always fine.
-class LOCKSTEP_EXPORT ElementIterator {
+/// One pass over a stage's stream, which is a sequence of places: at each stands an element, or the error that took
+/// its place. An element that fails keeps its place, so that whatever counts (rows of a batch, `take`, `shard`, random
+/// numbers, positions) counts the same whether rows are computed, left out, or computed by somebody else. Used by one
+/// thread at a time; destroying it in the middle is always fine.
+class LOCKSTEP_EXPORT PlaceIterator {
  public:
-  ElementIterator() = default;
-  ElementIterator(const ElementIterator&) = delete;
-  ElementIterator& operator=(const ElementIterator&) = delete;
-  virtual ~ElementIterator();
+  PlaceIterator() = default;
+  PlaceIterator(const PlaceIterator&) = delete;
+  PlaceIterator& operator=(const PlaceIterator&) = delete;
+  virtual ~PlaceIterator();
 
-  /// Writes the next element; false at the end, and from then on. `element` may hold anything before. After an
-  /// exception the iterator goes on behind the element that failed, where that is possible (`ignore_errors`).
-  virtual bool next(Element& element) = 0;
+  /// Passes over up to `count` places and says how many there were; what fails there is no error. One-to-one stages pass
+  /// this on to their input, so that rows nobody wants are not computed; sources that can seek jump.
+  virtual std::int64_t skip(std::int64_t count) = 0;
 
-  /// Leaves out up to `count` elements and says how many there were. One-to-one stages pass this on to their input, so
-  /// that rows nobody wants are not computed; sources that can seek jump.
-  virtual std::int64_t skip(std::int64_t count);
-
-  /// Describes the place after the first `consumed` elements of this iteration, which may lie behind what `next` has
-  /// given when a stage above reads ahead. May be called while another thread is inside `next` (prefetch), so it only
-  /// looks at what does not change, or locks. Most stages need no more than the count.
+  /// Describes the place behind the first `consumed` ones of this iteration, which may lie before what was read when a
+  /// stage above reads ahead. May be called while another thread reads (prefetch), so it only looks at what does not
+  /// change, or locks. Most stages need no more than the count. What is written depends on the stage alone, not on how
+  /// it is carried out: another program may do it in another way.
   virtual void locate(std::int64_t consumed, Position& position) const;
   /// Brings a new iterator of the same stage and context to a place that `locate` wrote.
   virtual void restore(Position& position);
+};
+
+class LOCKSTEP_EXPORT ElementIterator : public PlaceIterator {
+ public:
+  /// Writes the next element; false at the end, and from then on. `element` may hold anything before. What it throws
+  /// has a place of its own: the next call goes on behind it.
+  virtual bool next(Element& element) = 0;
+
+  std::int64_t skip(std::int64_t count) override;
 
   /// Where element `number` of this iteration (of a batch, its row `row`) comes from, for messages: "record 3 at byte 57 of
   /// a.tfrecord". Empty where that is not known, as behind a shuffle. May be called at the same times as `locate`.
@@ -86,15 +103,16 @@ class LOCKSTEP_EXPORT ElementIterator {
 
 using IteratorPtr = std::unique_ptr<ElementIterator>;
 
-/// How many elements of the input make up `count` elements of `size` each, for skipping: more than any dataset has, rather
-/// than an overflow.
+/// More places than any stream has.
+inline constexpr std::int64_t kEndless = std::int64_t{1} << 60;
+
+/// How many places of the input make up `count` places of `size` each, for skipping: no more than kEndless.
 inline std::int64_t skipped_input(std::int64_t count, std::int64_t size) {
-  constexpr std::int64_t kEndless = std::int64_t{1} << 60;
   return count > kEndless / size ? kEndless : count * size;
 }
 
 namespace detail {
-/// After a resume the next pass is the one behind the resumed pass, as if there had been no interruption.
+/// For inputs that count their passes themselves: after a resume the next pass is the one behind the resumed pass, as if there had been no interruption.
 LOCKSTEP_EXPORT void go_on_after(std::atomic<std::uint64_t>& passes, std::uint64_t epoch);
 }  // namespace detail
 
@@ -104,7 +122,7 @@ struct LOCKSTEP_EXPORT IteratorState {
   std::uint64_t job_seed = 0;
   std::uint64_t epoch = 0;
   std::uint64_t path = 0;
-  std::int64_t consumed = 0;  ///< elements taken since the iteration began
+  std::int64_t consumed = 0;  ///< places passed since the iteration began: elements, and errors in their place
   std::vector<std::int64_t> position;
 
   std::string serialize() const;

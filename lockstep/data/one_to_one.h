@@ -38,6 +38,14 @@ class CountingIterator : public OneToOneIterator {
  public:
   using OneToOneIterator::OneToOneIterator;
 
+  /// The next element of the input. It is counted if there is one, also if it fails.
+  bool next_input(Element& element) {
+    ++count_;
+    if (input_->next(element)) return true;
+    --count_;
+    return false;
+  }
+
   std::int64_t skip(std::int64_t count) override {
     const std::int64_t skipped = OneToOneIterator::skip(count);
     count_ += skipped;
@@ -53,7 +61,7 @@ class CountingIterator : public OneToOneIterator {
   }
 
  protected:
-  std::int64_t count_ = 0;
+  std::int64_t count_ = 0;  // places passed
 };
 
 }  // namespace lockstep::data

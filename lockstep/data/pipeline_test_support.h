@@ -1,9 +1,12 @@
 #pragma once
 
 #include <ATen/ATen.h>
+#include <gtest/gtest.h>
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/data/dataset.h"
@@ -22,7 +25,7 @@ inline Rows rows_of(DatasetIterator<at::Tensor> iterator) {
   while (auto element = iterator.next()) rows.push_back(integers(*element));
   return rows;
 }
-inline Rows rows_of(const Dataset<at::Tensor>& dataset) { return rows_of(dataset.iterate({})); }
+inline Rows rows_of(const Dataset<at::Tensor>& dataset) { return rows_of(dataset.iterate({.job_seed = 0, .epoch = 0})); }
 
 /// The elements of a dataset of scalars.
 inline std::vector<std::int64_t> values_of(const Dataset<at::Tensor>& dataset) {
@@ -41,6 +44,62 @@ inline std::vector<std::int64_t> counting(std::int64_t count) {
 /// Numbers from a stage that is no source of rows, so that stages behind it take their general path.
 inline Dataset<at::Tensor> opaque_range(std::int64_t count) {
   return range(count).map([](at::Tensor x) { return x; });
+}
+
+/// What stands at each place of a stream: the element, or nothing where it failed.
+using Places = std::vector<std::optional<std::vector<std::int64_t>>>;
+
+/// Reads on behind errors; `limit` places at most.
+inline Places places_of(DatasetIterator<at::Tensor> iterator, std::size_t limit = 10'000) {
+  Places places;
+  while (places.size() < limit) {
+    try {
+      const auto element = iterator.next();
+      if (!element) break;
+      places.emplace_back(integers(*element));
+    } catch (const std::exception&) {
+      places.emplace_back(std::nullopt);
+    }
+  }
+  return places;
+}
+
+/// Saves at every place and goes on from there in a new pipeline: both must give the same rest, errors included.
+inline void expect_exact_positions(const std::function<Dataset<at::Tensor>()>& build, const std::string& name,
+                                   std::size_t limit = 1000) {
+  const auto start = [&] { return build().iterate({.job_seed = 11, .epoch = 3}); };
+  const Places all = places_of(start(), limit);
+  auto reader = start();
+  for (std::size_t position = 0; position <= all.size(); ++position) {
+    const std::string saved = reader.save().serialize();
+    ASSERT_LT(saved.size(), 2000u) << "a state holds positions, never rows";
+    auto resumed = build().resume(IteratorState::parse(saved));
+    ASSERT_EQ(resumed.consumed(), static_cast<std::int64_t>(position)) << name;
+    const auto next = [](DatasetIterator<at::Tensor>& iterator) -> Places {
+      try {
+        const auto element = iterator.next();
+        return element ? Places{integers(*element)} : Places{};
+      } catch (const std::exception&) {
+        return {std::nullopt};
+      }
+    };
+    for (std::size_t i = position; i < all.size(); ++i) {
+      ASSERT_EQ(next(resumed), Places{all[i]}) << name << ": resumed at " << position << ", differs at " << i;
+      if (i == position + 2) {  // saved once more after resuming: positions do not drift
+        auto twice = build().resume(IteratorState::parse(resumed.save().serialize()));
+        if (i + 1 < all.size()) {
+          ASSERT_EQ(next(twice), Places{all[i + 1]}) << name << ": resumed twice at " << i;
+        }
+        if (position % 7 != 0) break;
+      }
+    }
+    if (position == all.size() && all.size() < limit) {
+      ASSERT_EQ(next(resumed), Places{}) << name << ": resumed at the end";
+    }
+    if (position < all.size()) {
+      ASSERT_EQ(next(reader), Places{all[position]}) << name;
+    }
+  }
 }
 
 }  // namespace lockstep::data

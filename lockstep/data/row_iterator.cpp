@@ -27,6 +27,9 @@ class RowIterator final : public ElementIterator {
     return from_ahead + (from_ahead < count ? indices_->skip(count - from_ahead) : 0);
   }
 
+  void locate(std::int64_t consumed, Position& position) const override { indices_->locate(consumed, position); }
+  void restore(Position& position) override { indices_->restore(position); }
+
  private:
   RowSourcePtr rows_;
   std::unique_ptr<IndexIterator> indices_;

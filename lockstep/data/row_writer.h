@@ -1,11 +1,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/element.h"
+#include "lockstep/data/row_form.h"
 
 namespace lockstep::data {
 
@@ -17,9 +19,13 @@ class RowWriter {
   RowWriter(BufferPool& pool, std::int64_t capacity, const std::string& where)
       : pool_(pool), capacity_(capacity), where_(where) {}
 
-  /// InvalidArgument if the row does not fit the first one.
+  /// Whether a row has the form of the first one.
+  bool fits(const Element& row) const { return !form_ || form_->fits(row); }
+  /// InvalidArgument if the row does not fit, Unimplemented if such rows cannot be batched.
   void add(Element& row);
   std::int64_t size() const { return count_; }
+  /// Of the rows added; there must be one.
+  const RowForm& form() const { return *form_; }
   /// The batch of all rows added; the writer is then empty.
   Element finish();
 
@@ -30,6 +36,7 @@ class RowWriter {
   std::int64_t capacity_;
   const std::string& where_;
   std::int64_t count_ = 0;
+  std::optional<RowForm> form_;
   bool loose_ = false;         // rows of a kind that is stacked at the end
   std::vector<Element> rows_;  // if loose
   Element batch_;              // else

@@ -1,6 +1,8 @@
 #include "lockstep/data/stage.h"
 
+#include <algorithm>
 #include <array>
+#include <mutex>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -17,10 +19,19 @@ void print_below(const Stage& stage, const std::string& indent, std::string& tex
   }
 }
 
+void save_all_lasting(const Stage& stage, Position& position) {
+  stage.save_lasting(position);
+  for (const StagePtr& input : stage.inputs()) save_all_lasting(*input, position);
+}
+
+void restore_all_lasting(const Stage& stage, Position& position) {
+  stage.restore_lasting(position);
+  for (const StagePtr& input : stage.inputs()) restore_all_lasting(*input, position);
+}
+
 }  // namespace
 
 RowSource::~RowSource() = default;
-IndexIterator::~IndexIterator() = default;
 Stage::~Stage() = default;
 
 std::int64_t IndexIterator::skip(std::int64_t count) {
@@ -37,6 +48,9 @@ std::int64_t IndexIterator::skip(std::int64_t count) {
 
 std::unique_ptr<IndexIterator> Stage::make_index_iterator(const IterationContext&) const { return nullptr; }
 
+void Stage::save_lasting(Position&) const {}
+void Stage::restore_lasting(Position&) const {}
+
 std::string print_tree(const Stage& stage) {
   std::string text = stage.describe() + "\n";
   print_below(stage, "", text);
@@ -50,18 +64,45 @@ std::optional<std::string> find_position_obstacle(const Stage& stage) {
   return std::nullopt;
 }
 
+/// Passes are counted under one lock for all pipelines: starting one is rare, and stages are shared between them.
+class PassCounter {
+ public:
+  /// The pass behind all that any stage below has seen.
+  static std::uint64_t next(const Stage& stage) {
+    std::uint64_t pass = stage.passes_;
+    for (const StagePtr& input : stage.inputs()) pass = std::max(pass, next(*input));
+    return pass;
+  }
+  static void raise_to(const Stage& stage, std::uint64_t pass) {
+    stage.passes_ = std::max(stage.passes_, pass);
+    for (const StagePtr& input : stage.inputs()) raise_to(*input, pass);
+  }
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+};
+
+std::uint64_t begin_pass(const Stage& stage) {
+  const std::lock_guard lock(PassCounter::mutex());
+  const std::uint64_t pass = PassCounter::next(stage);
+  PassCounter::raise_to(stage, pass + 1);
+  return pass;
+}
+
+void go_on_after_pass(const Stage& stage, std::uint64_t epoch) {
+  const std::lock_guard lock(PassCounter::mutex());
+  PassCounter::raise_to(stage, epoch + 1);
+}
+
 PipelineIterator::PipelineIterator(StagePtr stage, IterationContext context)
     : stage_(std::move(stage)), context_(std::move(context)), iterator_(stage_->iterate(context_)) {}
 
 bool PipelineIterator::next(Element& element) {
-  // An element whose computation failed is passed over by the next call, and counted then: a place saved in between
-  // lies before it.
-  if (failed_) ++consumed_;
-  failed_ = true;
-  const bool more = iterator_->next(element);
-  failed_ = false;
-  if (more) ++consumed_;
-  return more;
+  ++consumed_;  // also if it fails
+  if (iterator_->next(element)) return true;
+  --consumed_;
+  return false;
 }
 
 std::int64_t PipelineIterator::skip(std::int64_t count) {
@@ -78,6 +119,7 @@ IteratorState PipelineIterator::save() const {
                                                  .help = "use an ordered, repeatable stage in its place"});
   }
   Position position;
+  save_all_lasting(*stage_, position);
   iterator_->locate(consumed_, position);
   return {print_tree(*stage_), context_.job_seed, context_.epoch, context_.path, consumed_, position.numbers()};
 }
@@ -90,8 +132,9 @@ PipelineIterator PipelineIterator::restore(StagePtr stage, const IteratorState& 
                                               .seen = str("saved from\n", state.pipeline, "restored into\n", pipeline),
                                               .help = "build the same pipeline as in the program that saved"});
   }
-  PipelineIterator iterator(std::move(stage), {state.job_seed, state.epoch, state.path, std::move(meter), nullptr});
   Position position = Position::of(state.position);
+  restore_all_lasting(*stage, position);
+  PipelineIterator iterator(std::move(stage), {state.job_seed, state.epoch, state.path, std::move(meter), nullptr});
   iterator.iterator_->restore(position);
   iterator.consumed_ = state.consumed;
   return iterator;

@@ -30,12 +30,11 @@ class LOCKSTEP_EXPORT RowSource {
 using RowSourcePtr = std::shared_ptr<const RowSource>;
 
 /// The order in which a stage visits the rows of its source, as plain numbers.
-class LOCKSTEP_EXPORT IndexIterator {
+class LOCKSTEP_EXPORT IndexIterator : public PlaceIterator {
  public:
-  virtual ~IndexIterator();
   /// Writes up to `indices.size()` row numbers and says how many; fewer only at the end.
   virtual std::size_t next(std::span<std::int64_t> indices) = 0;
-  virtual std::int64_t skip(std::int64_t count);
+  std::int64_t skip(std::int64_t count) override;
 };
 
 /// One stage of a pipeline: an immutable description with its inputs below it. Plans read and rewrite trees of stages;
@@ -62,6 +61,11 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
   /// Why a position in this stage's stream cannot be saved exactly, if so: "a generator that cannot replay".
   virtual std::optional<std::string> position_obstacle() const { return std::nullopt; }
 
+  /// For stages that keep something from one pass to the next (`cache`): writes what decides it, and takes it over in
+  /// another program before it starts to read. FailedPrecondition if something else was decided already.
+  virtual void save_lasting(Position& position) const;
+  virtual void restore_lasting(Position& position) const;
+
   /// For stages whose elements are rows of a source in some order: the source, and the order. Then a batch is gathered
   /// in one call. Null for all others.
   virtual RowSourcePtr row_source() const { return nullptr; }
@@ -74,8 +78,17 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
   virtual IteratorPtr make_iterator(const IterationContext& context) const = 0;
 
  private:
+  friend class PassCounter;
+
   std::vector<StagePtr> inputs_;
+  mutable std::uint64_t passes_ = 0;  // see begin_pass
 };
+
+/// The number of the next pass over a pipeline. A pass counts for every stage in it: datasets that share a shuffle go on
+/// counting where the other one was, so that `shuffled.map(f)` made anew for each epoch gives another order each time.
+LOCKSTEP_EXPORT std::uint64_t begin_pass(const Stage& stage);
+/// After a resume the next pass is the one behind the resumed pass, as if there had been no interruption.
+LOCKSTEP_EXPORT void go_on_after_pass(const Stage& stage, std::uint64_t epoch);
 
 /// Elements one by one from rows and the order to visit them in.
 LOCKSTEP_EXPORT IteratorPtr make_row_iterator(RowSourcePtr rows, std::unique_ptr<IndexIterator> indices);
@@ -106,10 +119,11 @@ class LOCKSTEP_EXPORT PipelineIterator {
 
   bool next(Element& element);
   std::int64_t skip(std::int64_t count);
+  /// Places passed: elements taken or skipped, and those that failed.
   std::int64_t consumed() const { return consumed_; }
   const Stage& stage() const { return *stage_; }
 
-  /// The place behind the last element taken. FailedPrecondition names the stage that cannot promise it.
+  /// The place behind the last element taken, or behind the one that `next` failed at. FailedPrecondition names the stage that cannot promise it.
   IteratorState save() const;
   /// An iterator of the same pipeline that goes on exactly there. InvalidArgument if the pipeline differs.
   static PipelineIterator restore(StagePtr stage, const IteratorState& state,
@@ -119,7 +133,6 @@ class LOCKSTEP_EXPORT PipelineIterator {
   StagePtr stage_;
   IterationContext context_;
   IteratorPtr iterator_;
-  bool failed_ = false;
   std::int64_t consumed_ = 0;
 };
 

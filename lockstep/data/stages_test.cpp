@@ -98,14 +98,14 @@ TEST(Stages, ShufflesReshuffleUnlessTold) {
 
 TEST(Stages, UnseededShufflesFollowTheJobSeedAndTheirPlace) {
   const auto order = [](const Dataset<at::Tensor>& dataset, std::uint64_t seed) {
-    return rows_of(dataset.iterate({.job_seed = seed}));
+    return rows_of(dataset.iterate({.job_seed = seed, .epoch = 0}));
   };
   const auto shuffled = range(30).shuffle(30);
   EXPECT_EQ(order(shuffled, 1), order(shuffled, 1));
   EXPECT_NE(order(shuffled, 1), order(shuffled, 2));
   EXPECT_EQ(order(shuffled.prefetch(2), 1), order(shuffled, 1)) << "a prefetch changes no shuffle";
   EXPECT_EQ(order(shuffled.batch(1), 1), order(shuffled, 1));
-  auto pairs = zip(shuffled, shuffled).iterate({.job_seed = 1});
+  auto pairs = zip(shuffled, shuffled).iterate({.job_seed = 1, .epoch = 0});
   Values left, right;
   while (auto pair = pairs.next()) {
     left.push_back(pair->first.item<std::int64_t>());
@@ -212,7 +212,7 @@ TEST(Stages, ErrorsComeInOrderAndNameTheStage) {
     return x;
   };
   for (const int calls : {0, 4}) {
-    auto it = range(10).map(picky, {.parallel_calls = calls, .name = "picky"}).prefetch(2).iterate({});
+    auto it = range(10).map(picky, {.parallel_calls = calls, .name = "picky"}).prefetch(2).iterate();
     for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(it.next()->item<std::int64_t>(), i);
     const std::string error = error_of([&] { it.next(); });
     EXPECT_TRUE(contains(error, "five") && contains(error, "in map(picky")) << error;
@@ -272,13 +272,13 @@ TEST(Stages, WorkersComputeWithoutGradientsOnOneThread) {
 TEST(Stages, LeavingInTheMiddleNeverHangs) {
   const auto endless = range(1000).repeat().map([](const at::Tensor& x) { return x + 1; }, {.parallel_calls = 3});
   for (int round = 0; round < 30; ++round) {
-    auto it = endless.prefetch(3).batch(4).prefetch(2).iterate({});
+    auto it = endless.prefetch(3).batch(4).prefetch(2).iterate();
     for (int i = 0; i < round % 5; ++i) it.next();
   }
   for (int round = 0; round < 10; ++round) {
-    auto it = range(50).interleave([](const at::Tensor&) { return range(1000); }, {.parallel_calls = 2}).iterate({});
+    auto it = range(50).interleave([](const at::Tensor&) { return range(1000); }, {.parallel_calls = 2}).iterate();
     for (int i = 0; i < round; ++i) it.next();
-    auto loose = endless.map([](at::Tensor x) { return x; }, {.parallel_calls = 2, .ordered = false}).iterate({});
+    auto loose = endless.map([](at::Tensor x) { return x; }, {.parallel_calls = 2, .ordered = false}).iterate();
     for (int i = 0; i < round; ++i) loose.next();
   }
 }
@@ -298,7 +298,7 @@ TEST(Stages, RandomNumbersOfRowsDoNotDependOnThreads) {
   EXPECT_EQ(plain, values_of(noisy(opaque_range(200), 2)));
   EXPECT_NE(Values(plain.begin(), plain.begin() + 200), Values(plain.begin() + 200, plain.end()))
       << "each pass has its own";
-  auto it = noisy(range(200), 2).iterate({});
+  auto it = noisy(range(200), 2).iterate();
   it.skip(150);
   EXPECT_EQ(it.next()->item<std::int64_t>(), plain[150]) << "skipped rows count";
 }

@@ -5,6 +5,7 @@
 #include "lockstep/data/distribute/distributed_spec.h"
 #include "lockstep/data/distribute/row_stream.h"
 #include "lockstep/data/distribute/split.h"
+#include "lockstep/data/place.h"
 
 namespace lockstep::data {
 namespace {
@@ -38,7 +39,13 @@ class BalancedStreamIterator final : public ElementIterator {
   }
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
-    while (skipped < count && !ended_ && advance(rows_->skip(cutter_.wanted()))) ++skipped;
+    for (; skipped < count && !ended_; ++skipped) {
+      try {
+        if (!advance(rows_->skip(cutter_.wanted()))) break;
+      } catch (...) {
+        // A batch that fails takes the place of the piece it would have been part of.
+      }
+    }
     return skipped;
   }
 
@@ -96,26 +103,26 @@ class CeilSplitIterator final : public ElementIterator {
 
   bool next(Element& element) override {
     if (next_ == pieces_) {
-      if (!batches_->next(batch_)) return false;
+      if (!batch_.read(*batches_)) return false;
       next_ = 0;
     }
-    element = ceil_piece_of(batch_, pieces_, next_++);
+    ++next_;
+    if (batch_.error) std::rethrow_exception(batch_.error);  // each piece of a batch that failed
+    element = ceil_piece_of(batch_.element, pieces_, next_ - 1);
     return true;
   }
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = std::min<std::int64_t>(count, pieces_ - next_);
     next_ += static_cast<int>(skipped);
     skipped += batches_->skip((count - skipped) / pieces_) * pieces_;
-    Element unwanted;
-    while (skipped < count && next(unwanted)) ++skipped;
-    return skipped;
+    return skipped + ElementIterator::skip(count - skipped);
   }
 
  private:
   IteratorPtr batches_;
   int pieces_;
   int next_;
-  Element batch_;
+  Place batch_;
 };
 
 class CeilSplitStage final : public Stage {
@@ -132,7 +139,7 @@ class CeilSplitStage final : public Stage {
   }
   Cardinality cardinality() const override {
     const Cardinality batches = input()->cardinality();
-    return batches.is_known() ? Cardinality(batches.value() * pieces_) : batches;
+    return multiplied(batches, pieces_);
   }
   ElementSpec element_spec() const override {
     ElementSpec spec = input()->element_spec();

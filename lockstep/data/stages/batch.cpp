@@ -6,53 +6,39 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/row_writer.h"
+#include "lockstep/data/stages/batching.h"
 #include "lockstep/data/stages/mapped_batch.h"
 
 namespace lockstep::data {
 namespace {
 
-constexpr std::int64_t kLargestBatch = std::int64_t{1} << 40;
-
 /// Any rows: taken one by one and stacked.
-class StackingIterator final : public ElementIterator {
+class StackingIterator final : public BatchingIterator<ElementIterator> {
  public:
   StackingIterator(IteratorPtr input, std::int64_t size, bool drop_remainder, std::string where)
-      : input_(std::move(input)), size_(size), drop_remainder_(drop_remainder), where_(std::move(where)) {}
+      : BatchingIterator(std::move(input), size, drop_remainder), where_(std::move(where)) {}
 
   bool next(Element& element) override {
     RowWriter writer(pool_, size_, where_);
-    while (writer.size() < size_ && input_->next(row_)) writer.add(row_);
-    if (writer.size() == 0 || (drop_remainder_ && writer.size() < size_)) return false;
+    if (!read_batch([&](Element& row) { writer.add(row); })) return false;
     element = writer.finish();
     return true;
   }
 
-  std::int64_t skip(std::int64_t count) override {
-    const std::int64_t wanted = count > kLargestBatch / size_ ? kLargestBatch : count * size_;
-    const std::int64_t rows = input_->skip(wanted);
-    return rows / size_ + (!drop_remainder_ && rows % size_ != 0 ? 1 : 0);
-  }
-
-  void locate(std::int64_t consumed, Position& position) const override { input_->locate(consumed * size_, position); }
-  void restore(Position& position) override { input_->restore(position); }
   std::string origin(std::int64_t number, std::int64_t row) const override {
     return input_->origin(number * size_ + row, 0);
   }
 
  private:
-  IteratorPtr input_;
-  std::int64_t size_;
-  bool drop_remainder_;
   std::string where_;
-  Element row_;
   BufferPool pool_;
 };
 
 /// Rows of a source in an order that is known as numbers: one gather a batch.
-class GatheringIterator final : public DeferredIterator {
+class GatheringIterator final : public BatchingIterator<IndexIterator, DeferredIterator> {
  public:
   GatheringIterator(RowSourcePtr rows, std::unique_ptr<IndexIterator> indices, std::int64_t size, bool drop_remainder)
-      : rows_(std::move(rows)), indices_(std::move(indices)), size_(size), drop_remainder_(drop_remainder) {}
+      : BatchingIterator(std::move(indices), size, drop_remainder), rows_(std::move(rows)) {}
 
   bool next(Element& element) override {
     if (!decide(chosen_)) return false;
@@ -67,29 +53,20 @@ class GatheringIterator final : public DeferredIterator {
       const auto part =
           static_cast<std::size_t>(std::min<std::int64_t>(size_ - static_cast<std::int64_t>(filled), 1 << 16));
       if (rows.size() < filled + part) rows.resize(filled + part);
-      const std::size_t got = indices_->next({rows.data() + filled, part});
+      const std::size_t got = input_->next({rows.data() + filled, part});
       filled += got;
       if (got < part) break;
     }
     rows.resize(filled);
-    return filled > 0 && !(drop_remainder_ && static_cast<std::int64_t>(filled) < size_);
+    return is_batch(static_cast<std::int64_t>(filled));
   }
 
   void compute(const std::vector<std::int64_t>& rows, BufferPool& pool, Element& element) const override {
     rows_->gather(rows, pool, element);
   }
 
-  std::int64_t skip(std::int64_t count) override {
-    const std::int64_t wanted = count > kLargestBatch / size_ ? kLargestBatch : count * size_;
-    const std::int64_t rows = indices_->skip(wanted);
-    return rows / size_ + (!drop_remainder_ && rows % size_ != 0 ? 1 : 0);
-  }
-
  private:
   RowSourcePtr rows_;
-  std::unique_ptr<IndexIterator> indices_;
-  std::int64_t size_;
-  bool drop_remainder_;
   std::vector<std::int64_t> chosen_;
   BufferPool pool_;
 };

@@ -2,11 +2,14 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <sstream>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/element_bytes.h"
 #include "lockstep/data/format/tfrecord.h"
@@ -15,16 +18,8 @@
 namespace lockstep::data {
 namespace {
 
-constexpr const char* kFileHeader = "lockstep-cache 1\n";
+constexpr const char* kFileHeader = "lockstep-cache 2\n";
 constexpr std::string_view kFileEnd = "lockstep-cache end\n";
-
-/// A copy that shares no memory: what is done to a cached element must not change the cache.
-Element copy_of(const Element& element) {
-  Element copy = element;
-  for (Component& component : copy.components)
-    if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = tensor->clone();
-  return copy;
-}
 
 bool can_be_one_batch(const std::vector<Element>& elements) {
   if (elements.empty()) return false;
@@ -39,121 +34,40 @@ bool can_be_one_batch(const std::vector<Element>& elements) {
   return !first.components->empty();
 }
 
-class FillMemoryIterator final : public ElementIterator {
- public:
-  FillMemoryIterator(IteratorPtr input, std::shared_ptr<CacheStage::Memory> memory)
-      : input_(std::move(input)), memory_(std::move(memory)) {}
-
-  bool next(Element& element) override {
-    if (!input_->next(element)) {
-      if (complete_) publish();
-      complete_ = false;
-      return false;
-    }
-    if (complete_) elements_.push_back(copy_of(element));
-    return true;
-  }
-  std::int64_t skip(std::int64_t count) override {
-    if (count > 0) {  // what is not computed cannot be remembered
-      complete_ = false;
-      elements_.clear();
-    }
-    return input_->skip(count);
-  }
-
- private:
-  void publish() {
-    StagePtr rows = can_be_one_batch(elements_) ? make_slices(stack(std::move(elements_), "cache")) : nullptr;
-    const std::lock_guard lock(memory_->mutex);
-    if (memory_->complete) return;
-    if (rows)
-      memory_->rows = std::move(rows);
-    else
-      memory_->elements = std::move(elements_);
-    memory_->complete = true;
-  }
-
-  IteratorPtr input_;
-  std::shared_ptr<CacheStage::Memory> memory_;
-  std::vector<Element> elements_;
-  bool complete_ = true;
-};
-
 class FromMemoryIterator final : public ElementIterator {
  public:
-  explicit FromMemoryIterator(std::shared_ptr<CacheStage::Memory> memory) : memory_(std::move(memory)) {}
+  explicit FromMemoryIterator(std::shared_ptr<const CacheStage::Contents> contents) : contents_(std::move(contents)) {}
 
   bool next(Element& element) override {
-    if (at_ == memory_->elements.size()) return false;
-    element = copy_of(memory_->elements[at_++]);
+    if (at_ == contents_->elements.size()) return false;
+    element = own_copy(contents_->elements[at_++]);
     return true;
   }
   std::int64_t skip(std::int64_t count) override {
-    const auto left = static_cast<std::int64_t>(memory_->elements.size() - at_);
-    at_ += static_cast<std::size_t>(std::min(count, left));
-    return std::min(count, left);
+    const std::int64_t skipped = std::min(count, static_cast<std::int64_t>(contents_->elements.size() - at_));
+    at_ += static_cast<std::size_t>(skipped);
+    return skipped;
   }
 
  private:
-  std::shared_ptr<CacheStage::Memory> memory_;  // complete: it does not change any more
+  std::shared_ptr<const CacheStage::Contents> contents_;
   std::size_t at_ = 0;
 };
 
-class WriteFileIterator final : public ElementIterator {
+/// The file: what made it, the seed and place, the elements, and a mark that it is complete.
+class FromFileIterator final : public ElementIterator {
  public:
-  WriteFileIterator(IteratorPtr input, std::string path, const std::string& pipeline)
-      : input_(std::move(input)), path_(std::move(path)), temporary_(temporary_name(path_)) {
-    writer_ = std::make_unique<TFRecordWriter>(temporary_);
-    writer_->write(kFileHeader + pipeline);
-  }
-  ~WriteFileIterator() override {
-    if (!writer_) return;
-    writer_ = nullptr;
-    std::remove(temporary_.c_str());
-  }
-
-  bool next(Element& element) override {
-    if (input_->next(element)) {
-      if (writer_) writer_->write(to_bytes(element));
-      return true;
-    }
-    if (writer_) {
-      writer_->write(kFileEnd);
-      writer_->close();
-      writer_ = nullptr;
-      // Complete or not there at all: nobody ever sees half of it under its name.
-      std::filesystem::rename(temporary_, path_);
-    }
-    return false;
-  }
-  std::int64_t skip(std::int64_t count) override {
-    if (count > 0 && writer_) {
-      writer_ = nullptr;
-      std::remove(temporary_.c_str());
-    }
-    return input_->skip(count);
-  }
-
- private:
-  static std::string temporary_name(const std::string& path) {
-    static std::atomic<int> number{0};
-    return str(path, ".", ::getpid(), ".", number.fetch_add(1), ".tmp");
-  }
-
-  IteratorPtr input_;
-  std::string path_;
-  std::string temporary_;
-  std::unique_ptr<TFRecordWriter> writer_;
-};
-
-class ReadFileIterator final : public ElementIterator {
- public:
-  ReadFileIterator(const std::string& path, const std::string& pipeline) : reader_(path) {
+  FromFileIterator(const std::string& path, const std::string& pipeline) : reader_(path) {
     if (!reader_.next() || reader_.record() != kFileHeader + pipeline)
       throw FailedPrecondition(errors::kCacheFile, {.what = "the cache file was written by another pipeline",
                                                     .where = path,
                                                     .help = "remove the file to make it anew"});
+    if (!advance()) return;
+    std::istringstream numbers{std::string(reader_.record())};
+    numbers >> origin_.job_seed >> origin_.path;
   }
+
+  const CacheStage::Origin& origin() const { return origin_; }
 
   bool next(Element& element) override {
     if (!advance()) return false;
@@ -169,14 +83,120 @@ class ReadFileIterator final : public ElementIterator {
  private:
   bool advance() {
     if (ended_) return false;
-    if (!reader_.next())
+    if (!reader_.next()) {
+      ended_ = true;
       throw DataLoss(errors::kCacheFile, {.what = "the cache file is cut off", .where = reader_.path()});
+    }
     ended_ = reader_.record() == kFileEnd;
     return !ended_;
   }
 
   TFRecordReader reader_;
+  CacheStage::Origin origin_;
   bool ended_ = false;
+};
+
+/// Where a pass puts what it reads. Destroyed before `finish`, it forgets everything.
+class CacheWriter {
+ public:
+  virtual ~CacheWriter() = default;
+  virtual void add(const Element& element) = 0;
+  virtual void finish() = 0;
+};
+
+class MemoryWriter final : public CacheWriter {
+ public:
+  explicit MemoryWriter(std::shared_ptr<CacheStage::Memory> memory)
+      : memory_(std::move(memory)), contents_(std::make_shared<CacheStage::Contents>()) {}
+
+  /// A copy that shares no memory: what is done to an element must not change the cache.
+  void add(const Element& element) override { contents_->elements.push_back(own_copy(element)); }
+
+  void finish() override {
+    if (can_be_one_batch(contents_->elements))
+      contents_->rows = make_slices(stack(std::exchange(contents_->elements, {}), "cache"));
+    const std::lock_guard lock(memory_->mutex);
+    if (!memory_->contents) memory_->contents = std::move(contents_);
+  }
+
+ private:
+  std::shared_ptr<CacheStage::Memory> memory_;
+  std::shared_ptr<CacheStage::Contents> contents_;
+};
+
+class FileWriter final : public CacheWriter {
+ public:
+  FileWriter(std::string path, const std::string& pipeline, const CacheStage::Origin& origin)
+      : path_(std::move(path)), temporary_(temporary_name(path_)), writer_(std::make_unique<TFRecordWriter>(temporary_)) {
+    writer_->write(kFileHeader + pipeline);
+    writer_->write(str(origin.job_seed, ' ', origin.path));
+  }
+  ~FileWriter() override {
+    if (!writer_) return;
+    writer_ = nullptr;
+    std::remove(temporary_.c_str());
+  }
+
+  void add(const Element& element) override { writer_->write(to_bytes(element)); }
+
+  void finish() override {
+    writer_->write(kFileEnd);
+    writer_->close();
+    writer_ = nullptr;
+    // Complete or not there at all: nobody ever sees half of it under its name.
+    std::filesystem::rename(temporary_, path_);
+  }
+
+ private:
+  static std::string temporary_name(const std::string& path) {
+    static std::atomic<int> number{0};
+    return str(path, ".", ::getpid(), ".", number.fetch_add(1), ".tmp");
+  }
+
+  std::string path_;
+  std::string temporary_;
+  std::unique_ptr<TFRecordWriter> writer_;
+};
+
+/// Hands elements on and remembers them.
+class FillingIterator final : public ElementIterator {
+ public:
+  FillingIterator(IteratorPtr input, Cardinality size, std::unique_ptr<CacheWriter> writer, std::function<void()> warn)
+      : input_(std::move(input)), size_(size), writer_(std::move(writer)), warn_(std::move(warn)) {}
+
+  bool next(Element& element) override {
+    bool more = false;
+    try {
+      more = input_->next(element);
+    } catch (...) {
+      if (writer_) warn_();
+      writer_ = nullptr;
+      throw;
+    }
+    if (!writer_) return more;
+    if (more) writer_->add(element);
+    count_ += more ? 1 : 0;
+    // Whoever knows how many elements there are may not ask for the end.
+    if (!more || size_ == Cardinality(count_)) std::exchange(writer_, nullptr)->finish();
+    return more;
+  }
+
+  // Elements that nobody wants now are computed all the same, for the passes to come.
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    while (skipped < count && writer_) {
+      if (ElementIterator::skip(1) == 0) return skipped;
+      ++skipped;
+    }
+    return skipped + (skipped < count ? input_->skip(count - skipped) : 0);
+  }
+
+ private:
+  IteratorPtr input_;
+  Cardinality size_;
+  std::unique_ptr<CacheWriter> writer_;  // null once it is clear that this pass is not remembered, or is already
+  std::function<void()> warn_;
+  std::int64_t count_ = 0;
 };
 
 }  // namespace
@@ -190,41 +210,77 @@ StagePtr CacheStage::with_inputs(std::vector<StagePtr> inputs) const {
   return std::make_shared<CacheStage>(std::move(inputs.front()), path_);
 }
 
-StagePtr CacheStage::rows_in_memory() const {
+std::shared_ptr<const CacheStage::Contents> CacheStage::contents() const {
   const std::lock_guard lock(memory_->mutex);
-  return memory_->rows;
+  return memory_->contents;
 }
 
 RowSourcePtr CacheStage::row_source() const {
-  if (!path_.empty()) return nullptr;
-  if (const StagePtr rows = rows_in_memory()) return rows->row_source();
-  return nullptr;
+  const auto filled = contents();
+  return filled && filled->rows ? filled->rows->row_source() : nullptr;
 }
 
 std::unique_ptr<IndexIterator> CacheStage::make_index_iterator(const IterationContext& context) const {
-  const StagePtr rows = rows_in_memory();
-  return rows ? rows->make_index_iterator(context) : nullptr;
+  const auto filled = contents();
+  return filled && filled->rows ? filled->rows->make_index_iterator(context) : nullptr;
+}
+
+CacheStage::Origin CacheStage::origin_of_contents(const Origin& otherwise) const {
+  const std::lock_guard lock(memory_->mutex);
+  if (!memory_->origin) memory_->origin = otherwise;
+  return *memory_->origin;
+}
+
+void CacheStage::save_lasting(Position& position) const {
+  const std::lock_guard lock(memory_->mutex);
+  const Origin origin = memory_->origin.value_or(Origin{});
+  position.push(memory_->origin ? 1 : 0);
+  position.push(static_cast<std::int64_t>(origin.job_seed));
+  position.push(static_cast<std::int64_t>(origin.path));
+}
+
+void CacheStage::restore_lasting(Position& position) const {
+  const bool decided = position.pop() != 0;
+  const auto job_seed = static_cast<std::uint64_t>(position.pop());
+  const auto path = static_cast<std::uint64_t>(position.pop());
+  if (decided && origin_of_contents({job_seed, path}) != Origin{job_seed, path}) throw_other_contents();
+}
+
+void CacheStage::throw_other_contents() const {
+  throw FailedPrecondition(errors::kPosition,
+                           {.what = "the cache holds what another seed, or another place in a pipeline, gave",
+                            .where = describe(),
+                            .help = path_.empty() ? "resume in a new dataset, before anything reads it"
+                                                  : "remove the file to make it anew"});
 }
 
 IteratorPtr CacheStage::make_iterator(const IterationContext& context) const {
+  if (!path_.empty() && std::filesystem::exists(path_)) {
+    auto reader = std::make_unique<FromFileIterator>(path_, print_tree(*input()));
+    if (origin_of_contents(reader->origin()) != reader->origin()) throw_other_contents();
+    return reader;
+  }
+  if (const auto filled = contents()) {
+    if (!filled->rows) return std::make_unique<FromMemoryIterator>(filled);
+    return make_row_iterator(filled->rows->row_source(), filled->rows->make_index_iterator(context));
+  }
   // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.
   IterationContext first_pass = context;
   first_pass.epoch = 0;
-  if (path_.empty()) {
-    bool complete = false;
-    StagePtr rows;
-    {
-      const std::lock_guard lock(memory_->mutex);
-      complete = memory_->complete;
-      rows = memory_->rows;
-    }
-    if (rows) return make_row_iterator(rows->row_source(), rows->make_index_iterator(context));
-    if (complete) return std::make_unique<FromMemoryIterator>(memory_);
-    return std::make_unique<FillMemoryIterator>(input()->iterate(first_pass), memory_);
-  }
-  const std::string pipeline = print_tree(*input());
-  if (std::filesystem::exists(path_)) return std::make_unique<ReadFileIterator>(path_, pipeline);
-  return std::make_unique<WriteFileIterator>(input()->iterate(first_pass), path_, pipeline);
+  const Origin origin = origin_of_contents({context.job_seed, context.path});
+  first_pass.job_seed = origin.job_seed;
+  first_pass.path = origin.path;
+  std::unique_ptr<CacheWriter> writer;
+  if (path_.empty())
+    writer = std::make_unique<MemoryWriter>(memory_);
+  else
+    writer = std::make_unique<FileWriter>(path_, print_tree(*input()), origin);
+  const auto warn = [memory = memory_, where = describe()] {
+    const std::lock_guard lock(memory->mutex);
+    if (!std::exchange(memory->warned, true))
+      log_warning(str(where, ": an element failed, so this pass is not remembered; put ignore_errors before the cache"));
+  };
+  return std::make_unique<FillingIterator>(input()->iterate(first_pass), input()->cardinality(), std::move(writer), warn);
 }
 
 }  // namespace lockstep::data

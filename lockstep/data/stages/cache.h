@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,7 +11,8 @@
 namespace lockstep::data {
 
 /// Remembers the elements of the first complete pass, in memory or in a file, so that later ones do not compute them.
-/// A pass that is left early remembers nothing.
+/// The pass that fills it reads every element, also those that a stage above leaves out: what is remembered must be
+/// complete. A pass that is left early, or in which an element fails, remembers nothing.
 class LOCKSTEP_EXPORT CacheStage final : public PassThroughStage {
  public:
   /// An empty path: in memory.
@@ -22,19 +24,37 @@ class LOCKSTEP_EXPORT CacheStage final : public PassThroughStage {
   RowSourcePtr row_source() const override;
   std::unique_ptr<IndexIterator> make_index_iterator(const IterationContext& context) const override;
 
-  /// What a pass has remembered; shared by all iterations of this stage.
+  void save_lasting(Position& position) const override;
+  void restore_lasting(Position& position) const override;
+
+  /// What decides the random choices below a cache, and so its contents: the job's seed, and the place in the pipeline
+  /// that read it first. The epoch does not: it is 0.
+  struct Origin {
+    std::uint64_t job_seed = 0;
+    std::uint64_t path = 0;
+    bool operator==(const Origin&) const = default;
+  };
+  /// What a pass has remembered. Does not change any more once it is there.
+  struct Contents {
+    std::vector<Element> elements;
+    StagePtr rows;  ///< in place of `elements` where they fit into one batch: then they can be gathered
+  };
+  /// Shared by all iterations of this stage.
   struct Memory {
     std::mutex mutex;
-    bool complete = false;
-    std::vector<Element> elements;
-    StagePtr rows;  // in place of `elements` where they fit into one batch: then they can be gathered
+    std::optional<Origin> origin;              ///< of the first pass that read this stage
+    std::shared_ptr<const Contents> contents;  ///< null until it is complete
+    bool warned = false;
   };
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;
 
  private:
-  StagePtr rows_in_memory() const;
+  std::shared_ptr<const Contents> contents() const;
+  /// What decides the contents; `otherwise` if nothing has before.
+  Origin origin_of_contents(const Origin& otherwise) const;
+  [[noreturn]] void throw_other_contents() const;
 
   std::string path_;
   std::shared_ptr<Memory> memory_;

@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/one_to_one.h"
+#include "lockstep/data/place.h"
 #include "lockstep/data/user_call.h"
 
 namespace lockstep::data {
@@ -18,16 +19,18 @@ class ZipIterator final : public ElementIterator {
   explicit ZipIterator(std::vector<IteratorPtr> inputs) : inputs_(std::move(inputs)) {}
 
   bool next(Element& element) override {
-    Element part;
+    Place part;
+    std::exception_ptr error;  // the first one; what belongs together stays together
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      try {
-        if (!inputs_[i]->next(i == 0 ? element : part)) return false;
-      } catch (...) {
-        for (std::size_t k = i + 1; k < inputs_.size(); ++k) inputs_[k]->skip(1);  // what belongs together stays together
-        throw;
-      }
-      if (i > 0) append(element, std::move(part));
+      if (error ? inputs_[i]->skip(1) == 0 : !part.read(*inputs_[i])) return false;
+      if (!error) error = part.error;
+      if (error) continue;
+      if (i == 0)
+        std::swap(element, part.element);
+      else
+        append(element, std::move(part.element));
     }
+    if (error) std::rethrow_exception(error);
     return true;
   }
   std::int64_t skip(std::int64_t count) override {
@@ -73,8 +76,8 @@ class EnumerateIterator final : public CountingIterator {
   EnumerateIterator(IteratorPtr input, std::int64_t start) : CountingIterator(std::move(input)), start_(start) {}
 
   bool next(Element& element) override {
-    if (!input_->next(element)) return false;
-    Element numbered = Element::of(at::scalar_tensor(start_ + count_++, at::kLong));
+    if (!next_input(element)) return false;
+    Element numbered = Element::of(at::scalar_tensor(start_ + count_ - 1, at::kLong));
     append(numbered, std::move(element));
     element = std::move(numbered);
     return true;

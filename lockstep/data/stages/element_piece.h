@@ -4,44 +4,41 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
-#include <exception>
-#include <utility>
 #include <vector>
 
 #include "lockstep/data/buffer_pool.h"
-#include "lockstep/data/element.h"
+#include "lockstep/data/place.h"
 
 namespace lockstep::data {
 
 /// What the threads of a pipeline hand over: a few elements in order, or the errors that stand in their places.
 struct ElementPiece {
-  struct Item {
-    Element element;
-    std::exception_ptr error;
-  };
-
-  std::vector<Item> items;  // the first `count` are in use; the others keep their memory
+  std::vector<Place> items;  // the first `count` are in use; the others keep their memory
   std::size_t count = 0;
   std::size_t taken = 0;
   std::vector<std::int64_t> indices;  // of rows that are gathered by the worker
   std::int64_t first_row = 0;
   BufferPool pool{4};
 
-  Item& add() {
+  Place& add() {
     if (count == items.size()) items.emplace_back();
-    Item& item = items[count++];
+    Place& item = items[count++];
     item.error = nullptr;
     return item;
+  }
+  /// Adds up to `wanted` places of `input`; none if it is at its end.
+  void fill(ElementIterator& input, std::int64_t wanted) {
+    for (std::int64_t i = 0; i < wanted; ++i) {
+      if (add().read(input)) continue;
+      --count;
+      break;
+    }
   }
   void clear() { count = taken = 0; }
   bool has_next() const { return taken < count; }
 
   /// Moves the next element out, or throws what took its place.
-  void next(Element& element) {
-    Item& item = items[taken++];
-    if (item.error) std::rethrow_exception(std::exchange(item.error, nullptr));
-    std::swap(element, item.element);
-  }
+  void next(Element& element) { items[taken++].give(element); }
 };
 
 /// How many elements make a piece: as many as take some time, so that handing over costs little and slow elements are

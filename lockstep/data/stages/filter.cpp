@@ -5,7 +5,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/one_to_one.h"
 #include "lockstep/data/user_call.h"
 
 namespace lockstep::data {
@@ -99,26 +98,47 @@ class IgnoreErrorsIterator final : public ElementIterator {
   IgnoreErrorsOptions options_;
 };
 
-class AssertCardinalityIterator final : public CountingIterator {
+/// Each element too many is an error in its place; so is the end if it comes too early, once.
+class AssertCardinalityIterator final : public ElementIterator {
  public:
-  AssertCardinalityIterator(IteratorPtr input, Cardinality expected)
-      : CountingIterator(std::move(input)), expected_(expected) {}
+  AssertCardinalityIterator(IteratorPtr input, Cardinality expected) : input_(std::move(input)), expected_(expected) {}
 
   bool next(Element& element) override {
-    const bool more = input_->next(element);
-    if (more) ++count_;
-    if (more ? expected_.is_known() && count_ > expected_.value()
-             : !expected_.is_unknown() && count_ != expected_.value())
-      throw FailedPrecondition(
-          errors::kCardinality,
-          {.what = str("the dataset has ", more ? "more" : "other", " elements than assert_cardinality promised"),
-           .where = "assert_cardinality",
-           .seen = str("promised ", to_string(expected_), ", found ", more ? "at least " : "", count_)});
-    return more;
+    if (ended_) return false;
+    ++count_;  // also if it fails
+    if (!input_->next(element)) {
+      --count_;
+      ended_ = true;
+      if (is_too_few()) fail("fewer", "");
+      return false;
+    }
+    if (expected_.is_known() && count_ > expected_.value()) fail("more", "at least ");
+    return true;
+  }
+
+  std::int64_t skip(std::int64_t count) override {
+    if (ended_) return 0;
+    const std::int64_t skipped = input_->skip(count);
+    count_ += skipped;
+    if (skipped == count) return skipped;
+    ended_ = true;
+    return skipped + (is_too_few() ? 1 : 0);
   }
 
  private:
+  bool is_too_few() const { return expected_.is_infinite() || (expected_.is_known() && count_ < expected_.value()); }
+
+  [[noreturn]] void fail(const char* how_many, const char* at_least) const {
+    throw FailedPrecondition(errors::kCardinality,
+                             {.what = str("the dataset has ", how_many, " elements than assert_cardinality promised"),
+                              .where = "assert_cardinality",
+                              .seen = str("promised ", to_string(expected_), ", found ", at_least, count_)});
+  }
+
+  IteratorPtr input_;
   Cardinality expected_;
+  std::int64_t count_ = 0;
+  bool ended_ = false;
 };
 
 }  // namespace

@@ -17,9 +17,9 @@ class MapIterator final : public CountingIterator {
       : CountingIterator(std::move(input)), stage_(std::move(stage)), pass_key_(pass_key) {}
 
   bool next(Element& element) override {
-    if (!input_->next(element)) return false;
+    if (!next_input(element)) return false;
     const c10::AutoGradMode no_grad(false);
-    stage_->run(element, pass_key_, count_++);
+    stage_->run(element, pass_key_, count_ - 1);
     return true;
   }
 

@@ -4,22 +4,22 @@
 
 #include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
-#include "lockstep/data/random_key.h"
 #include "lockstep/data/row_view.h"
 #include "lockstep/data/row_writer.h"
-#include "lockstep/data/stages/element_piece.h"
+#include "lockstep/data/stages/piece_source.h"
 
 namespace lockstep::data {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// Rows that were computed together: blocks of them, and errors where rows failed.
+/// Rows that were computed together: blocks of rows of one form, and errors where rows failed.
 struct BlockPiece {
   struct Part {
-    Element block;
     std::int64_t rows = 0;
-    std::exception_ptr error;
+    Element block = {};
+    std::optional<RowForm> form = std::nullopt;  // of the block's rows
+    std::exception_ptr error = nullptr;          // in place of the rows
   };
   ElementPiece rows;  // what to compute
   std::vector<Part> parts;
@@ -35,51 +35,42 @@ class MappedBatchIterator final : public ElementIterator {
         size_(size),
         drop_remainder_(drop_remainder),
         where_(std::move(where)),
-        piece_size_(size) {
-    const IterationContext below = map_->context_below(context);
-    pass_key_ = map_->pass_key(context);
-    if ((rows_ = map_->input()->row_source()))
-      indices_ = map_->input()->make_index_iterator(below);
-    else
-      input_ = map_->input()->iterate(below);
-  }
+        pass_key_(map_->pass_key(context)),
+        source_(*map_->input(), map_->context_below(context)),
+        piece_size_(size) {}
 
+  // As when rows are stacked one by one: the first row that fails, or that differs from the first of its batch, is the
+  // one to tell, and the batch fails as a whole.
   bool next(Element& element) override {
     if (!workers_) start();
     std::vector<Element> blocks;
+    std::optional<RowForm> form;
+    std::exception_ptr error;
     std::int64_t have = 0;
-    while (have < size_) {
-      if (current_.rows == 0 && !next_part()) break;
-      const std::int64_t wanted = std::min(size_ - have, current_.rows - offset_);
-      const bool whole = offset_ == 0 && wanted == current_.rows;
-      blocks.push_back(whole ? std::move(current_.block) : slice(current_.block, offset_, offset_ + wanted));
-      offset_ += wanted;
-      have += wanted;
-      if (whole || offset_ == current_.rows) current_ = {};
+    for (BlockPiece::Part part; have < size_ && next_part(part); have += part.rows) {
+      if (error) continue;
+      if (part.error)
+        error = part.error;
+      else if (form && !(*form == *part.form))
+        error = std::make_exception_ptr(form->misfit(*part.form, have, where_));
+      if (!form) form = std::move(part.form);
+      blocks.push_back(std::move(part.block));
     }
     if (have == 0 || (drop_remainder_ && have < size_)) return false;
+    if (error) std::rethrow_exception(error);
     element = concatenate_batches(std::move(blocks), where_);
     return true;
   }
 
   std::int64_t skip(std::int64_t count) override {
     if (workers_) return ElementIterator::skip(count);
-    const std::int64_t wanted = skipped_input(count, size_);
-    const std::int64_t skipped = rows_ ? indices_->skip(wanted) : input_->skip(wanted);
-    row_ += skipped;
+    const std::int64_t skipped = source_.skip(skipped_input(count, size_));
     return skipped / size_ + (!drop_remainder_ && skipped % size_ != 0 ? 1 : 0);
   }
   void locate(std::int64_t consumed, Position& position) const override {
-    position.push(consumed * size_);
-    if (!rows_) input_->locate(consumed * size_, position);
+    source_.locate(skipped_input(consumed, size_), position);
   }
-  void restore(Position& position) override {
-    row_ = position.pop();
-    if (rows_)
-      indices_->skip(row_);
-    else
-      input_->restore(position);
-  }
+  void restore(Position& position) override { source_.restore(position); }
 
  private:
   void start() {
@@ -91,74 +82,56 @@ class MappedBatchIterator final : public ElementIterator {
                                     [] { prepare_pipeline_thread("ls-map"); }});
   }
 
-  /// The next rows, or the error that stands in a row's place: then the rows before it in this batch are lost, as when
-  /// rows are stacked one by one.
-  bool next_part() {
+  bool next_part(BlockPiece::Part& part) {
     while (piece_.taken == piece_.parts.size()) {
       if (!workers_->take(piece_)) return false;
     }
-    current_ = std::move(piece_.parts[piece_.taken++]);
-    offset_ = 0;
-    if (current_.error) std::rethrow_exception(std::exchange(current_, {}).error);
+    part = std::move(piece_.parts[piece_.taken++]);
     return true;
   }
 
   bool fill(BlockPiece& piece) {
-    piece.rows.clear();
-    piece.rows.first_row = row_;
-    // Pieces end with batches where nothing failed, so that one is often a whole batch.
-    const std::int64_t wanted = std::min(piece_size_.get(), size_ - row_ % size_);
-    if (rows_) {
-      piece.rows.indices.resize(static_cast<std::size_t>(wanted));
-      piece.rows.indices.resize(indices_->next(piece.rows.indices));
-      row_ += static_cast<std::int64_t>(piece.rows.indices.size());
-      return !piece.rows.indices.empty();
-    }
-    for (std::int64_t i = 0; i < wanted; ++i) {
-      ElementPiece::Item& item = piece.rows.add();
-      try {
-        if (input_->next(item.element)) continue;
-        --piece.rows.count;
-        break;
-      } catch (...) {
-        item.error = std::current_exception();
-      }
-    }
-    row_ += static_cast<std::int64_t>(piece.rows.count);
-    return piece.rows.count > 0;
+    // Pieces end with batches, so that no row has to be kept for the next one, and one is often a whole batch.
+    return source_.fill(piece.rows, std::min(piece_size_.get(), size_ - source_.passed() % size_));
   }
 
   void compute(BlockPiece& piece) {
     const auto start = Clock::now();
     piece.parts.clear();
     piece.taken = 0;
-    const auto count = static_cast<std::int64_t>(rows_ ? piece.rows.indices.size() : piece.rows.count);
+    const bool gathered = source_.rows() != nullptr;
+    const auto count = static_cast<std::int64_t>(gathered ? piece.rows.indices.size() : piece.rows.count);
     RowWriter writer(piece.pool, count, where_);
+    const auto fail = [&](std::int64_t rows) { piece.parts.push_back({.rows = rows, .error = std::current_exception()}); };
     const auto close_block = [&] {
-      if (const std::int64_t rows = writer.size(); rows > 0) piece.parts.push_back({writer.finish(), rows, nullptr});
+      if (writer.size() == 0) return;
+      BlockPiece::Part part{.rows = writer.size(), .form = writer.form()};
+      try {
+        part.block = writer.finish();
+      } catch (...) {
+        part.error = std::current_exception();
+      }
+      piece.parts.push_back(std::move(part));
     };
     Element block;
     try {
-      if (rows_) rows_->gather(piece.rows.indices, piece.rows.pool, block);
+      if (gathered) source_.rows()->gather(piece.rows.indices, piece.rows.pool, block);
     } catch (...) {
-      piece.parts.push_back({{}, 0, std::current_exception()});
-      return;
+      return fail(count);
     }
     Element row;
     for (std::int64_t i = 0; i < count; ++i) {
       try {
-        if (rows_) {
+        if (gathered)
           row_view(block, i, row);
-        } else {
-          ElementPiece::Item& item = piece.rows.items[static_cast<std::size_t>(i)];
-          if (item.error) std::rethrow_exception(std::exchange(item.error, nullptr));
-          std::swap(row, item.element);
-        }
+        else
+          piece.rows.items[static_cast<std::size_t>(i)].give(row);
         map_->run(row, pass_key_, piece.rows.first_row + i);
+        if (!writer.fits(row)) close_block();
         writer.add(row);
       } catch (...) {
         close_block();
-        piece.parts.push_back({{}, 0, std::current_exception()});
+        fail(1);
       }
     }
     close_block();
@@ -169,15 +142,10 @@ class MappedBatchIterator final : public ElementIterator {
   std::int64_t size_;
   bool drop_remainder_;
   std::string where_;
-  std::uint64_t pass_key_ = 0;
-  RowSourcePtr rows_;
-  std::unique_ptr<IndexIterator> indices_;
-  IteratorPtr input_;
-  std::int64_t row_ = 0;
+  std::uint64_t pass_key_;
+  PieceSource source_;
   PieceSize piece_size_;
   BlockPiece piece_;
-  BlockPiece::Part current_;
-  std::int64_t offset_ = 0;
   std::unique_ptr<OrderedWorkers<BlockPiece>> workers_;  // last: its threads use all of the above
 };
 

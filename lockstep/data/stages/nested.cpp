@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/place.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/stages/prefetch.h"
 #include "lockstep/data/user_call.h"
@@ -29,51 +30,64 @@ class InterleaveIterator final : public ElementIterator {
   // The order is TensorFlow's: a dataset that ends gives its turn to the next in the cycle, and its place is filled
   // from the input when it is its turn again.
   bool next(Element& element) override {
-    while (!input_ended_ || open_count_ > 0) {
-      IteratorPtr& current = open_[place_];
-      if (current) {
-        if (current->next(element)) {
-          if (++in_block_ == options_.block_length) next_place();
-          return true;
-        }
-        current = nullptr;
-        --open_count_;
-        next_place();
-      } else if (!input_ended_) {
-        open_next(current);
-      } else {
-        next_place();
+    while (ElementIterator* current = find_open()) {
+      Place place;
+      std::swap(place.element, element);
+      if (!place.read(*current)) {
+        close();
+        continue;
       }
+      pass(1);
+      place.give(element);
+      return true;
     }
     return false;
   }
 
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
-    while (skipped < count && (!input_ended_ || open_count_ > 0)) {
-      IteratorPtr& current = open_[place_];
-      if (current) {
-        const std::int64_t wanted = std::min(options_.block_length - in_block_, count - skipped);
-        const std::int64_t got = current->skip(wanted);
-        skipped += got;
-        in_block_ += got;
-        if (got < wanted) {
-          current = nullptr;
-          --open_count_;
-          next_place();
-        } else if (in_block_ == options_.block_length) {
-          next_place();
-        }
-      } else if (!input_ended_) {
-        open_next(current);
-      } else {
-        next_place();
+    while (skipped < count) {
+      ElementIterator* current = nullptr;
+      try {
+        current = find_open();
+      } catch (...) {  // a dataset that cannot be opened has one place
+        ++skipped;
+        continue;
       }
+      if (current == nullptr) break;
+      const std::int64_t wanted = std::min(options_.block_length - in_block_, count - skipped);
+      const std::int64_t got = current->skip(wanted);
+      skipped += got;
+      if (got < wanted)
+        close();
+      else
+        pass(got);
     }
     return skipped;
   }
 
  private:
+  /// The dataset whose turn it is, opened if need be; null at the end.
+  ElementIterator* find_open() {
+    while (!input_ended_ || open_count_ > 0) {
+      if (!open_[place_] && !input_ended_) open_next(open_[place_]);
+      if (open_[place_]) return open_[place_].get();
+      next_place();
+    }
+    return nullptr;
+  }
+
+  void pass(std::int64_t count) {
+    in_block_ += count;
+    if (in_block_ == options_.block_length) next_place();
+  }
+
+  void close() {
+    open_[place_] = nullptr;
+    --open_count_;
+    next_place();
+  }
+
   void next_place() {
     in_block_ = 0;
     place_ = (place_ + 1) % open_.size();
@@ -126,22 +140,26 @@ class WindowIterator final : public ElementIterator {
   bool next(Element& element) override {
     const auto span = static_cast<std::size_t>((size_ - 1) * options_.stride + 1);
     while (!ended_ && ahead_.size() < span) {
-      Element fresh;
+      Place fresh;
       if (to_skip_ > 0 && input_->skip(to_skip_) < to_skip_) ended_ = true;
       to_skip_ = 0;
-      if (ended_ || !input_->next(fresh)) {
+      if (ended_ || !fresh.read(*input_)) {
         ended_ = true;
         break;
       }
       ahead_.push_back(std::move(fresh));
     }
     std::vector<Element> window;
-    for (std::size_t i = 0; i < ahead_.size() && i < span; i += static_cast<std::size_t>(options_.stride))
-      window.push_back(ahead_[i]);
+    std::exception_ptr error;  // a window with an element that failed fails as a whole
+    for (std::size_t i = 0; i < ahead_.size() && i < span; i += static_cast<std::size_t>(options_.stride)) {
+      window.push_back(ahead_[i].element);
+      if (!error) error = ahead_[i].error;
+    }
     if (window.empty() || (options_.drop_remainder && static_cast<std::int64_t>(window.size()) < size_)) return false;
     const auto drop = std::min<std::int64_t>(options_.shift, static_cast<std::int64_t>(ahead_.size()));
     ahead_.erase(ahead_.begin(), ahead_.begin() + drop);
     to_skip_ = options_.shift - drop;
+    if (error) std::rethrow_exception(error);
     element = Element(std::vector<Component>{std::make_shared<const ElementsStage>(std::move(window), spec_)});
     return true;
   }
@@ -151,7 +169,7 @@ class WindowIterator final : public ElementIterator {
   std::int64_t size_;
   WindowOptions options_;
   ElementSpec spec_;
-  std::deque<Element> ahead_;
+  std::deque<Place> ahead_;
   std::int64_t to_skip_ = 0;
   bool ended_ = false;
 };

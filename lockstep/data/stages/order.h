@@ -45,64 +45,59 @@ class LOCKSTEP_EXPORT ShuffleStage final : public OrderStage {
   ShuffleOptions options_;
 };
 
-/// The whole input several times; -1 for ever.
-class LOCKSTEP_EXPORT RepeatStage final : public OrderStage {
+/// An order stage with a number of elements or passes; -1 means all, or for ever.
+class LOCKSTEP_EXPORT CountedStage : public OrderStage {
  public:
-  RepeatStage(StagePtr input, std::int64_t count);
+  CountedStage(StagePtr input, std::string_view kind, std::int64_t count);
 
-  std::string_view kind() const override { return "repeat"; }
-  std::string describe() const override;
-  StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
-  Cardinality cardinality() const override { return repeated(input()->cardinality(), count_); }
-  std::unique_ptr<IndexIterator> make_index_iterator(const IterationContext& context) const override;
+  std::string_view kind() const override { return kind_; }
+  std::string describe() const override;  ///< "take(5)"
 
   std::int64_t count() const { return count_; }
 
+ private:
+  std::string_view kind_;
+  std::int64_t count_;
+};
+
+/// The whole input several times; -1 for ever.
+class LOCKSTEP_EXPORT RepeatStage final : public CountedStage {
+ public:
+  RepeatStage(StagePtr input, std::int64_t count) : CountedStage(std::move(input), "repeat", count) {}
+
+  std::string describe() const override;
+  StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
+  Cardinality cardinality() const override { return repeated(input()->cardinality(), count()); }
+  std::unique_ptr<IndexIterator> make_index_iterator(const IterationContext& context) const override;
+
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;
-
- private:
-  std::int64_t count_;
 };
 
 /// The first `count` elements; -1 for all.
-class LOCKSTEP_EXPORT TakeStage final : public OrderStage {
+class LOCKSTEP_EXPORT TakeStage final : public CountedStage {
  public:
-  TakeStage(StagePtr input, std::int64_t count);
+  TakeStage(StagePtr input, std::int64_t count) : CountedStage(std::move(input), "take", count) {}
 
-  std::string_view kind() const override { return "take"; }
-  std::string describe() const override;
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
-  Cardinality cardinality() const override { return taken(input()->cardinality(), count_); }
+  Cardinality cardinality() const override { return taken(input()->cardinality(), count()); }
   std::unique_ptr<IndexIterator> make_index_iterator(const IterationContext& context) const override;
-
-  std::int64_t count() const { return count_; }
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;
-
- private:
-  std::int64_t count_;
 };
 
 /// All but the first `count` elements; -1 for none.
-class LOCKSTEP_EXPORT SkipStage final : public OrderStage {
+class LOCKSTEP_EXPORT SkipStage final : public CountedStage {
  public:
-  SkipStage(StagePtr input, std::int64_t count);
+  SkipStage(StagePtr input, std::int64_t count) : CountedStage(std::move(input), "skip", count) {}
 
-  std::string_view kind() const override { return "skip"; }
-  std::string describe() const override;
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
-  Cardinality cardinality() const override { return skipped(input()->cardinality(), count_); }
+  Cardinality cardinality() const override { return skipped(input()->cardinality(), count()); }
   std::unique_ptr<IndexIterator> make_index_iterator(const IterationContext& context) const override;
-
-  std::int64_t count() const { return count_; }
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;
-
- private:
-  std::int64_t count_;
 };
 
 /// Elements index, index + shards, ... `shard(kShardHint, kShardHint)` leaves both to AutoShardPolicy::Hint.

@@ -6,32 +6,26 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/stages/batching.h"
 
 namespace lockstep::data {
 namespace {
 
-class PaddedBatchIterator final : public ElementIterator {
+class PaddedBatchIterator final : public BatchingIterator<ElementIterator> {
  public:
   PaddedBatchIterator(IteratorPtr input, std::int64_t size, PaddedBatchOptions options, std::string where)
-      : input_(std::move(input)), size_(size), options_(std::move(options)), where_(std::move(where)) {}
+      : BatchingIterator(std::move(input), size, options.drop_remainder),
+        options_(std::move(options)),
+        where_(std::move(where)) {}
 
   bool next(Element& element) override {
     std::vector<Element> rows;
-    Element row;
-    while (static_cast<std::int64_t>(rows.size()) < size_ && input_->next(row)) rows.push_back(std::move(row));
-    if (rows.empty() || (options_.drop_remainder && static_cast<std::int64_t>(rows.size()) < size_)) return false;
+    if (!read_batch([&](Element& row) { rows.push_back(std::move(row)); })) return false;
     for (std::size_t i = 0; i < rows.front().size(); ++i)
       if (std::holds_alternative<at::Tensor>(rows.front().components[i])) pad(rows, i);
     element = stack(std::move(rows), where_);
     return true;
   }
-
-  std::int64_t skip(std::int64_t count) override {
-    const std::int64_t rows = input_->skip(skipped_input(count, size_));
-    return rows / size_ + (!options_.drop_remainder && rows % size_ != 0 ? 1 : 0);
-  }
-  void locate(std::int64_t consumed, Position& position) const override { input_->locate(consumed * size_, position); }
-  void restore(Position& position) override { input_->restore(position); }
 
  private:
   /// Makes component i of all rows as large as asked, or as the largest of them.
@@ -82,8 +76,6 @@ class PaddedBatchIterator final : public ElementIterator {
     }
   }
 
-  IteratorPtr input_;
-  std::int64_t size_;
   PaddedBatchOptions options_;
   std::string where_;
 };
@@ -100,7 +92,13 @@ class UnbatchIterator final : public ElementIterator {
 
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
-    while (skipped < count && load()) {
+    while (skipped < count) {
+      try {
+        if (!load()) break;
+      } catch (...) {  // a batch that fails has one place
+        ++skipped;
+        continue;
+      }
       const std::int64_t step = std::min(rows_ - at_, count - skipped);
       at_ += step;
       skipped += step;
@@ -129,7 +127,7 @@ class UnbatchIterator final : public ElementIterator {
 
 PaddedBatchStage::PaddedBatchStage(StagePtr input, std::int64_t batch_size, PaddedBatchOptions options)
     : Stage({std::move(input)}), batch_size_(batch_size), options_(std::move(options)) {
-  if (batch_size_ < 1 || batch_size_ > (std::int64_t{1} << 40))
+  if (batch_size_ < 1 || batch_size_ > kLargestBatch)
     throw InvalidArgument(errors::kBadOption,
                           {.what = str("a batch size must be at least 1, not ", batch_size_), .where = "padded_batch"});
 }
@@ -172,7 +170,7 @@ Cardinality UnbatchStage::cardinality() const {
   if (!batches.is_known() || !spec.components || spec.components->empty()) return Cardinality::unknown();
   const PartialShape& shape = spec.components->front().shape;
   if (!shape.has_rank() || shape.rank() == 0 || shape.dim(0) == PartialShape::kUnknown) return Cardinality::unknown();
-  return batches.value() * shape.dim(0);
+  return multiplied(batches, shape.dim(0));
 }
 
 IteratorPtr UnbatchStage::make_iterator(const IterationContext& context) const {

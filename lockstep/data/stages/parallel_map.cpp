@@ -1,12 +1,10 @@
-#include <variant>
-
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/row_view.h"
 #include "lockstep/data/stage_meter.h"
-#include "lockstep/data/stages/element_piece.h"
 #include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/piece_source.h"
 
 namespace lockstep::data {
 namespace {
@@ -19,12 +17,10 @@ class ParallelMapIterator final : public ElementIterator {
  public:
   ParallelMapIterator(std::shared_ptr<const MapStage> stage, const IterationContext& context, std::uint64_t pass_key,
                       const IterationContext& below)
-      : stage_(std::move(stage)), pass_key_(pass_key), counters_(context.counters) {
-    if ((rows_ = stage_->input()->row_source()))
-      indices_ = stage_->input()->make_index_iterator(below);
-    else
-      input_ = stage_->input()->iterate(below);
-  }
+      : stage_(std::move(stage)),
+        pass_key_(pass_key),
+        counters_(context.counters),
+        source_(*stage_->input(), below) {}
 
   bool next(Element& element) override {
     if (!piece_.has_next()) {
@@ -37,29 +33,16 @@ class ParallelMapIterator final : public ElementIterator {
   }
 
   std::int64_t skip(std::int64_t count) override {
-    if (workers_) return ElementIterator::skip(count);
-    const std::int64_t skipped = rows_ ? indices_->skip(count) : input_->skip(count);
-    row_ += skipped;
-    return skipped;
+    return workers_ ? ElementIterator::skip(count) : source_.skip(count);
   }
-
-  void locate(std::int64_t consumed, Position& position) const override {
-    position.push(consumed);
-    if (!rows_) input_->locate(consumed, position);
-  }
-  void restore(Position& position) override {
-    row_ = position.pop();
-    if (rows_)
-      indices_->skip(row_);
-    else
-      input_->restore(position);
-  }
+  void locate(std::int64_t consumed, Position& position) const override { source_.locate(consumed, position); }
+  void restore(Position& position) override { source_.restore(position); }
 
  private:
   std::size_t slots() const { return 2 * static_cast<std::size_t>(stage_->options().parallel_calls) + 2; }
 
   void start() {
-    WorkerFunctions<ElementPiece> functions{[this](ElementPiece& piece) { return fill(piece); },
+    WorkerFunctions<ElementPiece> functions{[this](ElementPiece& piece) { return source_.fill(piece, size_.get()); },
                                             [this](ElementPiece& piece) { compute(piece); },
                                             [] { prepare_pipeline_thread("ls-map"); }};
     const int threads = stage_->options().parallel_calls;
@@ -69,35 +52,11 @@ class ParallelMapIterator final : public ElementIterator {
       workers_ = std::make_unique<UnorderedWorkers<ElementPiece>>(threads, slots(), std::move(functions));
   }
 
-  bool fill(ElementPiece& piece) {
-    piece.clear();
-    piece.first_row = row_;
-    const std::int64_t wanted = size_.get();
-    if (rows_) {
-      piece.indices.resize(static_cast<std::size_t>(wanted));
-      piece.indices.resize(indices_->next(piece.indices));
-      row_ += static_cast<std::int64_t>(piece.indices.size());
-      return !piece.indices.empty();
-    }
-    for (std::int64_t i = 0; i < wanted; ++i) {
-      ElementPiece::Item& item = piece.add();
-      try {
-        if (input_->next(item.element)) continue;
-        --piece.count;
-        break;
-      } catch (...) {
-        item.error = std::current_exception();
-      }
-    }
-    row_ += static_cast<std::int64_t>(piece.count);
-    return piece.count > 0;
-  }
-
   void compute(ElementPiece& piece) {
     const auto start = Clock::now();
-    if (rows_) gather(piece);
+    if (source_.rows()) gather(piece);
     for (std::size_t i = 0; i < piece.count; ++i) {
-      ElementPiece::Item& item = piece.items[i];
+      Place& item = piece.items[i];
       if (item.error) continue;
       try {
         stage_->run(item.element, pass_key_, piece.first_row + static_cast<std::int64_t>(i));
@@ -114,7 +73,7 @@ class ParallelMapIterator final : public ElementIterator {
     const std::size_t count = piece.indices.size();
     try {
       Element block;
-      rows_->gather(piece.indices, piece.pool, block);
+      source_.rows()->gather(piece.indices, piece.pool, block);
       for (std::size_t i = 0; i < count; ++i) row_view(block, static_cast<std::int64_t>(i), piece.add().element);
     } catch (...) {
       piece.clear();
@@ -125,10 +84,7 @@ class ParallelMapIterator final : public ElementIterator {
   std::shared_ptr<const MapStage> stage_;
   std::uint64_t pass_key_;
   std::shared_ptr<StageCounters> counters_;
-  RowSourcePtr rows_;
-  std::unique_ptr<IndexIterator> indices_;
-  IteratorPtr input_;
-  std::int64_t row_ = 0;
+  PieceSource source_;
   PieceSize size_;
   ElementPiece piece_;
   std::unique_ptr<Workers<ElementPiece>> workers_;  // last: its threads use all of the above

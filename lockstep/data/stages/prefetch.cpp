@@ -60,7 +60,7 @@ class PrefetchIterator final : public OneToOneIterator {
 
   void compute(ElementPiece& piece) const {
     if (piece.count > 0) return;  // an error took its place
-    ElementPiece::Item& item = piece.add();
+    Place& item = piece.add();
     try {
       deferred_->compute(piece.indices, piece.pool, item.element);
     } catch (...) {
@@ -71,17 +71,7 @@ class PrefetchIterator final : public OneToOneIterator {
   bool fill(ElementPiece& piece) {
     piece.clear();
     const auto start = std::chrono::steady_clock::now();
-    const std::int64_t wanted = chunks_ ? size_.get() : 1;
-    for (std::int64_t i = 0; i < wanted; ++i) {
-      ElementPiece::Item& item = piece.add();
-      try {
-        if (input_->next(item.element)) continue;
-        --piece.count;
-        break;
-      } catch (...) {
-        item.error = std::current_exception();
-      }
-    }
+    piece.fill(*input_, chunks_ ? size_.get() : 1);
     if (chunks_) size_.measured(static_cast<std::int64_t>(piece.count), std::chrono::steady_clock::now() - start);
     return piece.count > 0;
   }

@@ -1,186 +1,170 @@
 #include <algorithm>
+#include <deque>
 #include <mutex>
+#include <type_traits>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/stages/order.h"
 
 namespace lockstep::data {
 namespace {
 
-/// Whether pass `pass` is one of `count`.
-bool is_wanted(std::int64_t pass, std::int64_t count) { return count < 0 || pass < count; }
-
-class RepeatIndices final : public IndexIterator {
+/// What repeating elements and repeating the numbers of rows share: all but reading.
+template <class Stream>
+class RepeatOf : public Stream {
  public:
-  RepeatIndices(StagePtr input, IterationContext context, std::int64_t count)
+  RepeatOf(StagePtr input, IterationContext context, std::int64_t count)
       : input_(std::move(input)), context_(std::move(context)), count_(count), size_(input_->cardinality()) {}
+
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    while (skipped < count && is_wanted()) {
+      if (const std::int64_t whole = whole_passes(count - skipped); whole > 0) {
+        pass_ += whole;
+        before_ += whole * size_.value();
+        skipped += whole * size_.value();
+        mark();
+        continue;
+      }
+      start_if_needed();
+      const std::int64_t got = current_->skip(count - skipped);
+      skipped += got;
+      in_pass_ += got;
+      if (skipped < count && !end_pass()) break;
+    }
+    return skipped;
+  }
+
+  // A position is a pass and the places from its start, so that going back there replays one pass and not all before it.
+  void locate(std::int64_t consumed, Position& position) const override {
+    PassStart start = first_;
+    {
+      const std::lock_guard lock(mutex_);
+      const auto behind = std::ranges::upper_bound(starts_, consumed, {}, &PassStart::before);
+      if (behind != starts_.begin()) start = *std::prev(behind);
+    }
+    position.push(start.pass);
+    position.push(start.before);
+    position.push(consumed - start.before);
+  }
+
+  void restore(Position& position) override {
+    pass_ = position.pop();
+    before_ = position.pop();
+    first_ = {pass_, before_};
+    skip(position.pop());
+  }
+
+ protected:
+  bool is_wanted() const { return count_ < 0 || pass_ < count_; }
+
+  void start_if_needed() {
+    if (current_) return;
+    const IterationContext pass = context_.pass(static_cast<std::uint64_t>(pass_));
+    if constexpr (std::is_same_v<Stream, IndexIterator>)
+      current_ = input_->make_index_iterator(pass);
+    else
+      current_ = input_->iterate(pass);
+  }
+
+  /// False if the input is empty, which repeating does not change.
+  bool end_pass() {
+    current_ = nullptr;
+    if (in_pass_ == 0) {
+      count_ = pass_ = 0;
+      return false;
+    }
+    ++pass_;
+    before_ += std::exchange(in_pass_, 0);
+    mark();
+    return true;
+  }
+
+  std::unique_ptr<Stream> current_;  // null between passes
+  std::int64_t in_pass_ = 0;         // places of the current pass that were passed
+
+ private:
+  struct PassStart {
+    std::int64_t pass = 0;
+    std::int64_t before = 0;  // places of all passes before it
+  };
+  // Enough for whatever is read ahead. Should somebody ask for an older place, it is found from the first start: slower,
+  // and no less exact.
+  static constexpr std::size_t kStarts = 256;
+
+  /// How many of the next `count` places are whole passes of a known size: they need no iterator at all.
+  std::int64_t whole_passes(std::int64_t count) const {
+    if (current_ || !size_.is_known() || size_.value() == 0) return 0;
+    const std::int64_t whole = count / size_.value();
+    return count_ < 0 ? whole : std::min(whole, count_ - pass_);
+  }
+
+  void mark() {
+    const std::lock_guard lock(mutex_);
+    starts_.push_back({pass_, before_});
+    if (starts_.size() > kStarts) starts_.pop_front();
+  }
+
+  StagePtr input_;
+  IterationContext context_;
+  std::int64_t count_;
+  Cardinality size_;
+  std::int64_t pass_ = 0;
+  std::int64_t before_ = 0;
+  PassStart first_;
+  mutable std::mutex mutex_;  // passes are started by the thread that reads ahead, and looked up by the one that saves
+  std::deque<PassStart> starts_;
+};
+
+class RepeatIndices final : public RepeatOf<IndexIterator> {
+ public:
+  using RepeatOf::RepeatOf;
 
   std::size_t next(std::span<std::int64_t> indices) override {
     std::size_t written = 0;
-    while (written < indices.size() && is_wanted(pass_, count_)) {
-      if (!current_) current_ = input_->make_index_iterator(context_.pass(static_cast<std::uint64_t>(pass_)));
+    while (written < indices.size() && is_wanted()) {
+      start_if_needed();
       const auto rest = indices.subspan(written);
       const std::size_t got = current_->next(rest);
       written += got;
       in_pass_ += static_cast<std::int64_t>(got);
-      if (got < rest.size() && !start_next_pass()) break;
+      if (got < rest.size() && !end_pass()) break;
     }
     return written;
   }
-
-  std::int64_t skip(std::int64_t count) override {
-    std::int64_t skipped = 0;
-    while (skipped < count && is_wanted(pass_, count_)) {
-      if (size_.is_known() && size_.value() > 0 && in_pass_ == 0 && !current_) {
-        std::int64_t whole = (count - skipped) / size_.value();  // whole passes need no iterator at all
-        if (count_ >= 0) whole = std::min(whole, count_ - pass_);
-        pass_ += whole;
-        skipped += whole * size_.value();
-        if (skipped == count || !is_wanted(pass_, count_)) break;
-      }
-      if (!current_) current_ = input_->make_index_iterator(context_.pass(static_cast<std::uint64_t>(pass_)));
-      const std::int64_t got = current_->skip(count - skipped);
-      skipped += got;
-      in_pass_ += got;
-      if (skipped < count && !start_next_pass()) break;
-    }
-    return skipped;
-  }
-
- private:
-  /// False if the input is empty, which repeating does not change.
-  bool start_next_pass() {
-    const bool empty = in_pass_ == 0;
-    current_ = nullptr;
-    in_pass_ = 0;
-    pass_ = empty ? count_ : pass_ + 1;
-    if (empty && count_ < 0) count_ = pass_ = 0;
-    return !empty;
-  }
-
-  StagePtr input_;
-  IterationContext context_;
-  std::int64_t count_;
-  Cardinality size_;
-  std::int64_t pass_ = 0;
-  std::int64_t in_pass_ = 0;
-  std::unique_ptr<IndexIterator> current_;
 };
 
-class RepeatIterator final : public ElementIterator {
+class RepeatIterator final : public RepeatOf<ElementIterator> {
  public:
-  RepeatIterator(StagePtr input, IterationContext context, std::int64_t count)
-      : input_(std::move(input)), context_(std::move(context)), count_(count), size_(input_->cardinality()) {}
+  using RepeatOf::RepeatOf;
 
   bool next(Element& element) override {
-    while (is_wanted(pass_, count_)) {
+    while (is_wanted()) {
       start_if_needed();
-      if (current_->next(element)) {
-        ++in_pass_;
-        return true;
-      }
-      end_pass();
+      ++in_pass_;  // also if it fails
+      if (current_->next(element)) return true;
+      --in_pass_;
+      if (!end_pass()) break;
     }
     return false;
   }
-
-  std::int64_t skip(std::int64_t count) override {
-    std::int64_t skipped = 0;
-    while (skipped < count && is_wanted(pass_, count_)) {
-      if (size_.is_known() && size_.value() > 0 && !current_) {
-        while (count - skipped >= size_.value() && is_wanted(pass_, count_)) {
-          in_pass_ = size_.value();
-          skipped += size_.value();
-          end_pass();
-        }
-        if (skipped == count || !is_wanted(pass_, count_)) break;
-      }
-      start_if_needed();
-      const std::int64_t got = current_->skip(count - skipped);
-      skipped += got;
-      in_pass_ += got;
-      if (skipped < count) end_pass();
-    }
-    return skipped;
-  }
-
-  // A position is the pass and the place in it, so that going back there replays one pass and not all before it. The
-  // ends of passes are written by the thread that reads ahead and read by the one that saves.
-  void locate(std::int64_t consumed, Position& position) const override {
-    const std::lock_guard lock(ends_mutex_);
-    const auto end = std::ranges::lower_bound(ends_, consumed);
-    const auto pass = end - ends_.begin();
-    position.push(pass);
-    position.push(consumed - (pass > 0 ? ends_[static_cast<std::size_t>(pass - 1)] : 0));
-    position.push(pass > 0 ? ends_[static_cast<std::size_t>(pass - 1)] : 0);
-  }
-
-  void restore(Position& position) override {
-    const std::int64_t pass = position.pop();
-    const std::int64_t in_pass = position.pop();
-    const std::int64_t before = position.pop();
-    {
-      // Where earlier passes ended is not known any more, and will not be asked for.
-      const std::lock_guard lock(ends_mutex_);
-      ends_.assign(static_cast<std::size_t>(std::max<std::int64_t>(pass, 0)), before);
-    }
-    pass_ = pass;
-    in_pass_ = 0;
-    if (in_pass > 0 && is_wanted(pass_, count_)) {
-      start_if_needed();
-      in_pass_ = current_->skip(in_pass);
-    }
-  }
-
- private:
-  void start_if_needed() {
-    if (!current_) current_ = input_->iterate(context_.pass(static_cast<std::uint64_t>(pass_)));
-  }
-
-  void end_pass() {
-    current_ = nullptr;
-    if (in_pass_ == 0) {  // an empty input stays empty however often it is repeated
-      count_ = pass_ = 0;
-      return;
-    }
-    const std::lock_guard lock(ends_mutex_);
-    ends_.push_back((ends_.empty() ? 0 : ends_.back()) + in_pass_);
-    ++pass_;
-    in_pass_ = 0;
-  }
-
-  StagePtr input_;
-  IterationContext context_;
-  std::int64_t count_;
-  Cardinality size_;
-  std::int64_t pass_ = 0;
-  std::int64_t in_pass_ = 0;
-  IteratorPtr current_;
-  mutable std::mutex ends_mutex_;
-  std::vector<std::int64_t> ends_;  // elements up to the end of each pass that is over
 };
 
 }  // namespace
 
-RepeatStage::RepeatStage(StagePtr input, std::int64_t count) : OrderStage({std::move(input)}), count_(count) {
-  if (count_ < -1)
-    throw InvalidArgument(errors::kBadOption, {.what = str("repeat takes a number of passes or -1, not ", count_)});
-}
-
-std::string RepeatStage::describe() const { return count_ < 0 ? "repeat" : str("repeat(", count_, ")"); }
+std::string RepeatStage::describe() const { return count() < 0 ? "repeat" : CountedStage::describe(); }
 
 StagePtr RepeatStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<RepeatStage>(std::move(inputs.front()), count_);
+  return std::make_shared<RepeatStage>(std::move(inputs.front()), count());
 }
 
 std::unique_ptr<IndexIterator> RepeatStage::make_index_iterator(const IterationContext& context) const {
-  return std::make_unique<RepeatIndices>(input(), context, count_);
+  return std::make_unique<RepeatIndices>(input(), context, count());
 }
 
 IteratorPtr RepeatStage::make_iterator(const IterationContext& context) const {
   if (auto rows = row_source()) return make_row_iterator(std::move(rows), make_index_iterator(context));
-  return std::make_unique<RepeatIterator>(input(), context, count_);
+  return std::make_unique<RepeatIterator>(input(), context, count());
 }
 
 }  // namespace lockstep::data

@@ -4,6 +4,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/place.h"
 #include "lockstep/data/shuffle_buffer.h"
 #include "lockstep/data/stages/order.h"
 
@@ -40,17 +41,22 @@ class ShuffleIndices final : public IndexIterator {
   std::size_t filled_ = 0;
 };
 
+/// Shuffles places: an element that fails does so where it would have stood.
 class ShuffleIterator final : public ElementIterator {
  public:
   ShuffleIterator(IteratorPtr input, std::uint64_t key, std::int64_t capacity, Cardinality input_size)
       : input_(std::move(input)), buffer_(key, capacity), input_size_(input_size) {}
 
   bool next(Element& element) override {
-    return buffer_.next(element, [&](Element& fresh) {
-      const bool more = input_->next(fresh);
+    Place place;
+    const auto pull = [&](Place& fresh) {
+      const bool more = fresh.read(*input_);
       if (more) ++pulled_;
       return more;
-    });
+    };
+    if (!buffer_.next(place, pull)) return false;
+    place.give(element);
+    return true;
   }
 
   /// Where the size of the input is known the choices are made with numbers first; then only the elements that stay in
@@ -76,7 +82,7 @@ class ShuffleIterator final : public ElementIterator {
 
  private:
   void carry_out(ShuffleBuffer<std::int64_t>& plan, std::int64_t held, std::int64_t next_number) {
-    std::vector<Element> kept(plan.items().size());
+    std::vector<Place> kept(plan.items().size());
     std::vector<std::size_t> places(kept.size());
     std::iota(places.begin(), places.end(), std::size_t{0});
     std::ranges::sort(places, {}, [&](std::size_t place) { return plan.items()[place]; });
@@ -88,7 +94,7 @@ class ShuffleIterator final : public ElementIterator {
         continue;
       }
       input_->skip(number - at);
-      input_->next(kept[place]);
+      kept[place].read(*input_);
       at = number + 1;
     }
     input_->skip(next_number - at);
@@ -98,7 +104,7 @@ class ShuffleIterator final : public ElementIterator {
   }
 
   IteratorPtr input_;
-  ShuffleBuffer<Element> buffer_;
+  ShuffleBuffer<Place> buffer_;
   Cardinality input_size_;
   std::int64_t pulled_ = 0;
 };

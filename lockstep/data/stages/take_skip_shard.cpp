@@ -1,5 +1,5 @@
 #include <algorithm>
-#include <limits>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -9,12 +9,37 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::int64_t kAll = std::numeric_limits<std::int64_t>::max();
+// Each stage does its work on elements or on the numbers of rows; they differ in how they read, not in what they count.
 
-class TakeIndices final : public IndexIterator {
+template <class Stream>
+class TakeOf : public Stream {
  public:
-  TakeIndices(std::unique_ptr<IndexIterator> input, std::int64_t count) : input_(std::move(input)), left_(count) {}
+  TakeOf(std::unique_ptr<Stream> input, std::int64_t count) : input_(std::move(input)), count_(count), left_(count) {}
 
+  std::int64_t skip(std::int64_t count) override {
+    const std::int64_t got = input_->skip(std::min(count, left_));
+    left_ -= got;
+    return got;
+  }
+  void locate(std::int64_t consumed, Position& position) const override {
+    const std::int64_t taken = std::min(consumed, count_);
+    position.push(taken);
+    input_->locate(taken, position);
+  }
+  void restore(Position& position) override {
+    left_ = count_ - position.pop();
+    input_->restore(position);
+  }
+
+ protected:
+  std::unique_ptr<Stream> input_;
+  std::int64_t count_;
+  std::int64_t left_;
+};
+
+class TakeIndices final : public TakeOf<IndexIterator> {
+ public:
+  using TakeOf::TakeOf;
   std::size_t next(std::span<std::int64_t> indices) override {
     const auto wanted =
         static_cast<std::size_t>(std::min<std::int64_t>(left_, static_cast<std::int64_t>(indices.size())));
@@ -22,139 +47,72 @@ class TakeIndices final : public IndexIterator {
     left_ -= static_cast<std::int64_t>(got);
     return got;
   }
-  std::int64_t skip(std::int64_t count) override {
-    const std::int64_t got = input_->skip(std::min(count, left_));
-    left_ -= got;
-    return got;
-  }
-
- private:
-  std::unique_ptr<IndexIterator> input_;
-  std::int64_t left_;
 };
 
-class TakeIterator final : public ElementIterator {
+class TakeIterator final : public TakeOf<ElementIterator> {
  public:
-  TakeIterator(IteratorPtr input, std::int64_t count) : input_(std::move(input)), count_(count), left_(count) {}
-
+  using TakeOf::TakeOf;
   bool next(Element& element) override {
-    if (left_ == 0 || !input_->next(element)) {
-      left_ = 0;
-      return false;
-    }
-    --left_;
-    return true;
+    if (left_ == 0) return false;
+    --left_;  // also if it fails
+    if (input_->next(element)) return true;
+    left_ = 0;
+    return false;
   }
+};
+
+template <class Stream>
+class SkipOf : public Stream {
+ public:
+  SkipOf(std::unique_ptr<Stream> input, std::int64_t count)
+      : input_(std::move(input)), count_(std::min(count, kEndless)), first_(count_) {}
+
   std::int64_t skip(std::int64_t count) override {
-    const std::int64_t got = input_->skip(std::min(count, left_));
-    left_ -= got;
-    return got;
+    start();
+    return input_->skip(count);
   }
   void locate(std::int64_t consumed, Position& position) const override {
-    position.push(std::min(consumed, count_));
-    input_->locate(std::min(consumed, count_), position);
+    input_->locate(count_ + consumed, position);
   }
   void restore(Position& position) override {
-    left_ = count_ - position.pop();
+    first_ = 0;
     input_->restore(position);
   }
 
- private:
-  IteratorPtr input_;
+ protected:
+  void start() {
+    if (first_ > 0) input_->skip(std::exchange(first_, 0));
+  }
+
+  std::unique_ptr<Stream> input_;
   std::int64_t count_;
-  std::int64_t left_;
+  std::int64_t first_;  // still to be left out
 };
 
-class SkipIndices final : public IndexIterator {
+class SkipIndices final : public SkipOf<IndexIterator> {
  public:
-  SkipIndices(std::unique_ptr<IndexIterator> input, std::int64_t count) : input_(std::move(input)), first_(count) {}
-
+  using SkipOf::SkipOf;
   std::size_t next(std::span<std::int64_t> indices) override {
     start();
     return input_->next(indices);
   }
-  std::int64_t skip(std::int64_t count) override {
-    start();
-    return input_->skip(count);
-  }
-
- private:
-  void start() {
-    if (first_ > 0) input_->skip(std::exchange(first_, 0));
-  }
-  std::unique_ptr<IndexIterator> input_;
-  std::int64_t first_;
 };
 
-class SkipIterator final : public ElementIterator {
+class SkipIterator final : public SkipOf<ElementIterator> {
  public:
-  SkipIterator(IteratorPtr input, std::int64_t count) : input_(std::move(input)), count_(count), first_(count) {}
-
+  using SkipOf::SkipOf;
   bool next(Element& element) override {
     start();
     return input_->next(element);
   }
-  std::int64_t skip(std::int64_t count) override {
-    start();
-    return input_->skip(count);
-  }
-  void locate(std::int64_t consumed, Position& position) const override {
-    input_->locate(consumed + (consumed > 0 ? count_ : 0), position);
-    position.push(consumed > 0 ? 0 : count_);
-  }
-  void restore(Position& position) override {
-    input_->restore(position);
-    first_ = position.pop();
-  }
-
- private:
-  void start() {
-    if (first_ > 0) input_->skip(std::exchange(first_, 0));
-  }
-  IteratorPtr input_;
-  std::int64_t count_;
-  std::int64_t first_;
 };
 
-class ShardIndices final : public IndexIterator {
+template <class Stream>
+class ShardOf : public Stream {
  public:
-  ShardIndices(std::unique_ptr<IndexIterator> input, std::int64_t shards, std::int64_t index)
-      : input_(std::move(input)), shards_(shards), gap_(index) {}
-
-  std::size_t next(std::span<std::int64_t> indices) override {
-    std::size_t written = 0;
-    while (written < indices.size()) {
-      if (input_->skip(gap_) < gap_ || input_->next(indices.subspan(written, 1)) == 0) break;
-      gap_ = shards_ - 1;
-      ++written;
-    }
-    return written;
-  }
-  std::int64_t skip(std::int64_t count) override {
-    if (count <= 0) return 0;
-    const std::int64_t wanted = gap_ + 1 + skipped_input(count - 1, shards_);
-    const std::int64_t got = input_->skip(wanted);
-    if (got < gap_ + 1) return 0;
-    const std::int64_t mine = (got - gap_ - 1) / shards_ + 1;
-    gap_ = shards_ - 1;
-    return mine;
-  }
-
- private:
-  std::unique_ptr<IndexIterator> input_;
-  std::int64_t shards_;
-  std::int64_t gap_;  // elements of others before the next of ours
-};
-
-class ShardIterator final : public ElementIterator {
- public:
-  ShardIterator(IteratorPtr input, std::int64_t shards, std::int64_t index)
+  ShardOf(std::unique_ptr<Stream> input, std::int64_t shards, std::int64_t index)
       : input_(std::move(input)), shards_(shards), index_(index), gap_(index) {}
 
-  bool next(Element& element) override {
-    const std::int64_t gap = std::exchange(gap_, shards_ - 1);
-    return (gap == 0 || input_->skip(gap) == gap) && input_->next(element);
-  }
   std::int64_t skip(std::int64_t count) override {
     if (count <= 0) return 0;
     const std::int64_t got = input_->skip(gap_ + 1 + skipped_input(count - 1, shards_));
@@ -162,60 +120,76 @@ class ShardIterator final : public ElementIterator {
     gap_ = shards_ - 1;
     return mine;
   }
+  // The place right before the next of ours.
   void locate(std::int64_t consumed, Position& position) const override {
-    position.push(consumed > 0 ? shards_ - 1 : index_);
-    input_->locate(consumed > 0 ? (consumed - 1) * shards_ + index_ + 1 : 0, position);
+    input_->locate(skipped_input(consumed, shards_) + index_, position);
   }
   void restore(Position& position) override {
-    gap_ = position.pop();
+    gap_ = 0;
     input_->restore(position);
   }
 
- private:
-  IteratorPtr input_;
+ protected:
+  /// Goes to the next place of ours; false at the end.
+  bool pass_others() {
+    const std::int64_t gap = std::exchange(gap_, shards_ - 1);
+    return gap == 0 || input_->skip(gap) == gap;
+  }
+
+  std::unique_ptr<Stream> input_;
   std::int64_t shards_;
   std::int64_t index_;
-  std::int64_t gap_;
+  std::int64_t gap_;  // places of others before the next of ours
 };
 
-void check_count(std::int64_t count, const char* stage) {
-  if (count < -1)
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str(stage, " takes a number of elements or -1, not ", count), .where = stage});
-}
+class ShardIndices final : public ShardOf<IndexIterator> {
+ public:
+  using ShardOf::ShardOf;
+  std::size_t next(std::span<std::int64_t> indices) override {
+    std::size_t written = 0;
+    while (written < indices.size() && pass_others() && input_->next(indices.subspan(written, 1)) == 1) ++written;
+    return written;
+  }
+};
+
+class ShardIterator final : public ShardOf<ElementIterator> {
+ public:
+  using ShardOf::ShardOf;
+  bool next(Element& element) override { return pass_others() && input_->next(element); }
+};
 
 }  // namespace
 
-TakeStage::TakeStage(StagePtr input, std::int64_t count) : OrderStage({std::move(input)}), count_(count) {
-  check_count(count_, "take");
+CountedStage::CountedStage(StagePtr input, std::string_view kind, std::int64_t count)
+    : OrderStage({std::move(input)}), kind_(kind), count_(count) {
+  if (count_ < -1)
+    throw InvalidArgument(errors::kBadOption, {.what = str(kind_, " takes a number from 0 up, or -1, not ", count_),
+                                               .where = std::string(kind_)});
 }
-std::string TakeStage::describe() const { return str("take(", count_, ")"); }
+std::string CountedStage::describe() const { return str(kind_, "(", count_, ")"); }
+
 StagePtr TakeStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<TakeStage>(std::move(inputs.front()), count_);
+  return std::make_shared<TakeStage>(std::move(inputs.front()), count());
 }
 std::unique_ptr<IndexIterator> TakeStage::make_index_iterator(const IterationContext& context) const {
-  return std::make_unique<TakeIndices>(input()->make_index_iterator(context), count_ < 0 ? kAll : count_);
+  return std::make_unique<TakeIndices>(input()->make_index_iterator(context), count() < 0 ? kEndless : count());
 }
 IteratorPtr TakeStage::make_iterator(const IterationContext& context) const {
   if (auto rows = row_source()) return make_row_iterator(std::move(rows), make_index_iterator(context));
-  return std::make_unique<TakeIterator>(input()->iterate(context), count_ < 0 ? kAll : count_);
+  return std::make_unique<TakeIterator>(input()->iterate(context), count() < 0 ? kEndless : count());
 }
 
-SkipStage::SkipStage(StagePtr input, std::int64_t count) : OrderStage({std::move(input)}), count_(count) {
-  check_count(count_, "skip");
-}
-std::string SkipStage::describe() const { return str("skip(", count_, ")"); }
 StagePtr SkipStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<SkipStage>(std::move(inputs.front()), count_);
+  return std::make_shared<SkipStage>(std::move(inputs.front()), count());
 }
 std::unique_ptr<IndexIterator> SkipStage::make_index_iterator(const IterationContext& context) const {
-  if (count_ < 0) return std::make_unique<TakeIndices>(input()->make_index_iterator(context), 0);
-  return std::make_unique<SkipIndices>(input()->make_index_iterator(context), count_);
+  if (count() < 0) return std::make_unique<TakeIndices>(input()->make_index_iterator(context), 0);
+  return std::make_unique<SkipIndices>(input()->make_index_iterator(context), count());
 }
 IteratorPtr SkipStage::make_iterator(const IterationContext& context) const {
   if (auto rows = row_source()) return make_row_iterator(std::move(rows), make_index_iterator(context));
-  if (count_ < 0) return std::make_unique<TakeIterator>(input()->iterate(context), 0);
-  return std::make_unique<SkipIterator>(input()->iterate(context), count_);
+  if (count() < 0) return std::make_unique<TakeIterator>(input()->iterate(context), 0);
+  return std::make_unique<SkipIterator>(input()->iterate(context), count());
 }
 
 ShardStage::ShardStage(StagePtr input, std::int64_t shards, std::int64_t index)

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <exception>
+#include <utility>
+
+#include "lockstep/data/iterator.h"
+
+namespace lockstep::data {
+
+/// What stands at a place of a stream: an element, or the error that took its place.
+struct Place {
+  Element element;
+  std::exception_ptr error = nullptr;
+
+  /// Reads the next place of `input`; false at the end.
+  bool read(ElementIterator& input) {
+    error = nullptr;
+    try {
+      return input.next(element);
+    } catch (...) {
+      error = std::current_exception();
+      return true;
+    }
+  }
+
+  /// Swaps the element out, or throws what took its place.
+  void give(Element& to) {
+    if (error) std::rethrow_exception(std::exchange(error, nullptr));
+    std::swap(to, element);
+  }
+};
+
+}  // namespace lockstep::data

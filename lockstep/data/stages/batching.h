@@ -1,0 +1,59 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/data/iterator.h"
+
+namespace lockstep::data {
+
+constexpr std::int64_t kLargestBatch = std::int64_t{1} << 40;
+
+/// What all ways to make batches share: batch k is made of the places k * size and up of the input, whatever stands
+/// there.
+template <class Input, class Base = ElementIterator>
+class BatchingIterator : public Base {
+ public:
+  BatchingIterator(std::unique_ptr<Input> input, std::int64_t size, bool drop_remainder)
+      : input_(std::move(input)), size_(size), drop_remainder_(drop_remainder) {}
+
+  std::int64_t skip(std::int64_t count) override {
+    const std::int64_t rows = input_->skip(skipped_input(count, size_));
+    return rows / size_ + (!drop_remainder_ && rows % size_ != 0 ? 1 : 0);
+  }
+  void locate(std::int64_t consumed, Position& position) const override {
+    input_->locate(skipped_input(consumed, size_), position);
+  }
+  void restore(Position& position) override { input_->restore(position); }
+
+ protected:
+  /// Calls `add(row)` for each row of the next batch; false if there is none. A batch with a row that fails, or that
+  /// `add` refuses, fails as a whole: the rest of it is passed over.
+  template <class Add>
+  bool read_batch(Add&& add) {
+    std::int64_t rows = 0;
+    try {
+      for (; rows < size_; add(row_)) {
+        ++rows;  // also if it fails
+        if (input_->next(row_)) continue;
+        --rows;
+        break;
+      }
+    } catch (...) {
+      rows += input_->skip(size_ - rows);
+      if (is_batch(rows)) throw;
+      return false;  // it would have been left out anyway
+    }
+    return is_batch(rows);
+  }
+  bool is_batch(std::int64_t rows) const { return rows == size_ || (rows > 0 && !drop_remainder_); }
+
+  std::unique_ptr<Input> input_;
+  const std::int64_t size_;
+  const bool drop_remainder_;
+
+ private:
+  Element row_;
+};
+
+}  // namespace lockstep::data
