@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "lockstep/data/codec.h"
-#include "lockstep/data/row_random.h"
 #include "lockstep/data/distribute/split_stages.h"
+#include "lockstep/data/row_random.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stage_meter.h"
 #include "lockstep/data/stages/batch.h"
@@ -223,8 +223,9 @@ class Dataset {
   }
   /// The rows of batches.
   auto unbatch() const {
-    static_assert(detail::has_rows_v<T>, "rows of this struct are not the struct again: Strings become byte strings; "
-                                         "map it to a std::tuple first");
+    static_assert(detail::has_rows_v<T>,
+                  "rows of this struct are not the struct again: Strings become byte strings; "
+                  "map it to a std::tuple first");
     return Dataset<Row<T>>(std::make_shared<UnbatchStage>(stage_));
   }
   /// The rows of batches cut anew by a cycle of sizes, across the borders of batches.
@@ -362,8 +363,9 @@ Dataset<T> from_tensors(T value) {
 /// later changes the data. Give `tensor.clone()` to keep them apart. What a dataset hands out is always a copy.
 template <class T>
 auto from_tensor_slices(T value) {
-  static_assert(detail::has_rows_v<T>, "rows of this struct are not the struct again: Strings become byte strings; "
-                                       "use a std::tuple");
+  static_assert(detail::has_rows_v<T>,
+                "rows of this struct are not the struct again: Strings become byte strings; "
+                "use a std::tuple");
   Element element;
   encode<T>(std::move(value), element);
   return Dataset<Row<T>>(make_slices(std::move(element)));

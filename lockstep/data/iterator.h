@@ -40,8 +40,8 @@ struct LOCKSTEP_EXPORT IterationContext {
   std::uint64_t stage_seed() const;
 };
 
-/// What a pass over a dataset is asked for from outside. What is left out is as in a plain loop: the job's seed, and the
-/// next pass.
+/// What a pass over a dataset is asked for from outside. What is left out is as in a plain loop: the job's seed, and
+/// the next pass.
 struct LOCKSTEP_EXPORT PassOptions {
   std::optional<std::uint64_t> job_seed = std::nullopt;
   std::optional<std::uint64_t> epoch = std::nullopt;
@@ -75,8 +75,8 @@ class LOCKSTEP_EXPORT PlaceIterator {
   PlaceIterator& operator=(const PlaceIterator&) = delete;
   virtual ~PlaceIterator();
 
-  /// Passes over up to `count` places and says how many there were; what fails there is no error. One-to-one stages pass
-  /// this on to their input, so that rows nobody wants are not computed; sources that can seek jump.
+  /// Passes over up to `count` places and says how many there were; what fails there is no error. One-to-one stages
+  /// pass this on to their input, so that rows nobody wants are not computed; sources that can seek jump.
   virtual std::int64_t skip(std::int64_t count) = 0;
 
   /// Describes the place behind the first `consumed` ones of this iteration, which may lie before what was read when a
@@ -112,7 +112,8 @@ inline std::int64_t skipped_input(std::int64_t count, std::int64_t size) {
 }
 
 namespace detail {
-/// For inputs that count their passes themselves: after a resume the next pass is the one behind the resumed pass, as if there had been no interruption.
+/// For inputs that count their passes themselves: after a resume the next pass is the one behind the resumed pass, as
+/// if there had been no interruption.
 LOCKSTEP_EXPORT void go_on_after(std::atomic<std::uint64_t>& passes, std::uint64_t epoch);
 }  // namespace detail
 

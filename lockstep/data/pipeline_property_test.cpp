@@ -56,7 +56,10 @@ class RandomPipeline {
       const std::int64_t there = std::min<std::int64_t>(jump, static_cast<std::int64_t>(expected.size()));
       auto it = start(build(threads));
       EXPECT_EQ(it.skip(jump), there);
-      EXPECT_EQ(places_of(std::move(it), 2), Places(expected.begin() + there, expected.begin() + std::min<std::int64_t>(there + 2, static_cast<std::int64_t>(expected.size()))));
+      EXPECT_EQ(
+          places_of(std::move(it), 2),
+          Places(expected.begin() + there,
+                 expected.begin() + std::min<std::int64_t>(there + 2, static_cast<std::int64_t>(expected.size()))));
       expect_exact_positions([&] { return build(threads).batch(batch_); }, "batches", 12);
       if (failing_) expect_exact_positions([&] { return build(threads).ignore_errors().batch(batch_); }, "ignored", 12);
     }
@@ -182,7 +185,9 @@ class RandomPipeline {
         return;
       case 9:
         if (size > 40) return;
-        add([](const auto& d, int) { return d.flat_map([](const at::Tensor& x) { return from_tensors(x).repeat(2); }); });
+        add([](const auto& d, int) {
+          return d.flat_map([](const at::Tensor& x) { return from_tensors(x).repeat(2); });
+        });
         for (const auto& each : expected_) result.insert(result.end(), each ? 2 : 1, each);
         break;
       case 10:
@@ -254,6 +259,7 @@ class RandomPipeline {
 };
 
 void check_random_pipelines(bool failing, std::uint32_t count) {
+  const LogSilence quiet;
   for (std::uint32_t seed = 0; seed < count && !testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     RandomPipeline(seed, failing).check();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/logging.h"
 #include "lockstep/data/dataset.h"
 
 namespace lockstep::data {
@@ -25,7 +26,9 @@ inline Rows rows_of(DatasetIterator<at::Tensor> iterator) {
   while (auto element = iterator.next()) rows.push_back(integers(*element));
   return rows;
 }
-inline Rows rows_of(const Dataset<at::Tensor>& dataset) { return rows_of(dataset.iterate({.job_seed = 0, .epoch = 0})); }
+inline Rows rows_of(const Dataset<at::Tensor>& dataset) {
+  return rows_of(dataset.iterate({.job_seed = 0, .epoch = 0}));
+}
 
 /// The elements of a dataset of scalars.
 inline std::vector<std::int64_t> values_of(const Dataset<at::Tensor>& dataset) {
@@ -45,6 +48,12 @@ inline std::vector<std::int64_t> counting(std::int64_t count) {
 inline Dataset<at::Tensor> opaque_range(std::int64_t count) {
   return range(count).map([](at::Tensor x) { return x; });
 }
+
+/// No lines in the log as long as it lives.
+struct LogSilence {
+  LogSilence() { set_log_severity(Severity::Silent); }
+  ~LogSilence() { set_log_severity(Severity::Info); }
+};
 
 /// What stands at each place of a stream: the element, or nothing where it failed.
 using Places = std::vector<std::optional<std::vector<std::int64_t>>>;

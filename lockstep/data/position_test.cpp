@@ -153,6 +153,7 @@ auto picky(std::int64_t divisor, std::int64_t rest) {
 
 // A failed element keeps its place: what is behind it is the same whether it was read, skipped or resumed behind.
 TEST(Position, FailedElementsKeepTheirPlaces) {
+  const LogSilence quiet;
   const auto bad = picky(5, 2);
   const auto small = [](const at::Tensor& x) { return x.item<std::int64_t>() < 17; };
   const auto two = [](const at::Tensor& x) { return from_tensors(x).repeat(2); };
@@ -179,8 +180,9 @@ TEST(Position, FailedElementsKeepTheirPlaces) {
       {"failing inside", [=] { return range(3).flat_map([=](const at::Tensor&) { return range(5).map(bad); }); }},
       {"interleave",
        [=] {
-         return range(6).map(picky(5, 1)).interleave([=](const at::Tensor&) { return range(4).map(bad); },
-                                                     {.cycle_length = 2, .block_length = 2});
+         return range(6)
+             .map(picky(5, 1))
+             .interleave([=](const at::Tensor&) { return range(4).map(bad); }, {.cycle_length = 2, .block_length = 2});
        }},
       {"concatenate", [=] { return range(6).map(bad).concatenate(range(6).map(bad)).batch(2); }},
       {"unbatch", [=] { return range(12).map(bad).batch(2).unbatch(); }},
@@ -197,7 +199,10 @@ TEST(Position, FailedElementsKeepTheirPlaces) {
            return w.batch(3);
          });
        }},
-      {"sample", [=] { return sample_from_datasets<at::Tensor>({range(7).map(bad), range(20, 31).map(bad)}); }},
+      {"sample",
+       [=] {
+         return sample_from_datasets<at::Tensor>({range(7).map(bad), range(20, 31).map(bad)});
+       }},
       {"scan",
        [=] {
          return range(9).map(bad).scan(at::zeros({}, at::kLong), [](const at::Tensor& s, const at::Tensor& x) {
@@ -206,8 +211,7 @@ TEST(Position, FailedElementsKeepTheirPlaces) {
        }},
       {"enumerate",
        [=] {
-         return range(9).map(bad).enumerate().map(
-             [](const at::Tensor& i, const at::Tensor& x) { return i * 100 + x; });
+         return range(9).map(bad).enumerate().map([](const at::Tensor& i, const at::Tensor& x) { return i * 100 + x; });
        }},
       {"random",
        [=] {
@@ -268,7 +272,8 @@ TEST(Position, PositionsBehindACacheDoNotDependOnWhatItHolds) {
             std::filesystem::remove(file);
             const auto fresh = cached();
             if (filled_when_resumed) fill(build(fresh));
-            ASSERT_EQ(places_of(build(fresh).resume(state)), Places(all.begin() + static_cast<std::ptrdiff_t>(position), all.end()))
+            ASSERT_EQ(places_of(build(fresh).resume(state)),
+                      Places(all.begin() + static_cast<std::ptrdiff_t>(position), all.end()))
                 << name << (path.empty() ? "" : " in a file") << ", saved at " << position << " with a cache that was "
                 << (filled_when_saved ? "full" : "empty") << ", resumed with one that was "
                 << (filled_when_resumed ? "full" : "empty");
@@ -293,7 +298,7 @@ TEST(Position, ACacheGoesOnWithTheSeedThatFilledIt) {
 
   // What fills a cache may also be another pipeline than the one whose position is saved.
   const auto looked_at = cached();
-  looked_at.take(1).to_vector();
+  places_of(looked_at.iterate({.job_seed = 1, .epoch = 0}));
   auto shuffled = looked_at.shuffle(4, {.seed = 1}).batch(3).iterate({.job_seed = 2, .epoch = 1});
   shuffled.next();
   const IteratorState state = shuffled.save();

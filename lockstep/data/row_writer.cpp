@@ -4,14 +4,15 @@
 #include <cstring>
 #include <utility>
 
-
 namespace lockstep::data {
 namespace {
 
 // A batch may be declared larger than the data: memory for it is only taken beforehand up to this.
 constexpr std::int64_t kLargestPrepared = 64 << 20;
 
-bool is_plain(const at::Tensor& tensor) { return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.requires_grad(); }
+bool is_plain(const at::Tensor& tensor) {
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.requires_grad();
+}
 
 /// Whether the bytes in memory are the values one after the other.
 bool is_readable(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }

@@ -84,8 +84,9 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
   mutable std::uint64_t passes_ = 0;  // see begin_pass
 };
 
-/// The number of the next pass over a pipeline. A pass counts for every stage in it: datasets that share a shuffle go on
-/// counting where the other one was, so that `shuffled.map(f)` made anew for each epoch gives another order each time.
+/// The number of the next pass over a pipeline. A pass counts for every stage in it: datasets that share a shuffle go
+/// on counting where the other one was, so that `shuffled.map(f)` made anew for each epoch gives another order each
+/// time.
 LOCKSTEP_EXPORT std::uint64_t begin_pass(const Stage& stage);
 /// After a resume the next pass is the one behind the resumed pass, as if there had been no interruption.
 LOCKSTEP_EXPORT void go_on_after_pass(const Stage& stage, std::uint64_t epoch);
@@ -123,7 +124,8 @@ class LOCKSTEP_EXPORT PipelineIterator {
   std::int64_t consumed() const { return consumed_; }
   const Stage& stage() const { return *stage_; }
 
-  /// The place behind the last element taken, or behind the one that `next` failed at. FailedPrecondition names the stage that cannot promise it.
+  /// The place behind the last element taken, or behind the one that `next` failed at. FailedPrecondition names the
+  /// stage that cannot promise it.
   IteratorState save() const;
   /// An iterator of the same pipeline that goes on exactly there. InvalidArgument if the pipeline differs.
   static PipelineIterator restore(StagePtr stage, const IteratorState& state,

@@ -137,11 +137,6 @@ TEST(AfterAnError, WhatCannotBePassedOverIsThrownAgain) {
   };
   expect_again(generator_failing_at(20, false), {1, 2, 0}, "a generator that cannot replay");
   expect_again(generator_failing_at(20, true), {1, 2, 0}, "a generator that always fails there");
-  const StagePtr filtered = std::make_shared<FilterStage>(make_range(0, kRows), [](const Element& element) {
-    if (element.tensor(0).item().toLong() == 20) throw std::runtime_error("the filter is broken");
-    return true;
-  });
-  expect_again(filtered, {1, 2, 0}, "a filter");
   const StagePtr mapped = std::make_shared<MapStage>(
       make_range(0, kRows),
       [](Element& element) {
@@ -151,20 +146,21 @@ TEST(AfterAnError, WhatCannotBePassedOverIsThrownAgain) {
   expect_again(mapped, {2, 1, 1}, "one of two workers");
 }
 
-TEST(AfterAnError, WhatWasOnlyBrokenForAWhileIsPassedOver) {
-  // Fails at the third step, and once more while the pipeline is replayed.
+TEST(AfterAnError, WhatFailsAgainInAReplayKeepsItsPlace) {
+  // Fails at the third step, and once more while the pipeline is replayed: a filter cannot pass over rows unseen.
   std::atomic<int> failures = 0;
   const StagePtr rows = std::make_shared<FilterStage>(make_range(0, kRows), [&](const Element& element) {
-    if (element.tensor(0).item().toLong() == 20 && failures < 2) throw std::runtime_error(std::to_string(++failures));
+    if (element.tensor(0).item().toLong() == 20) throw std::runtime_error(std::to_string(++failures));
     return true;
   });
   const StagePtr dataset = std::make_shared<BatchStage>(rows, 8);
   DistributedCursor cursor(input_of(plan_input(dataset, AutoShardPolicy::Data, Assignment::ByReplica, {1, 2, 0}), 1));
   const Steps seen = read_with_failures(cursor);
-  ASSERT_EQ(seen.size(), 8u);  // seven batches, one of which failed twice
+  ASSERT_EQ(seen.size(), 7u);
+  EXPECT_EQ(failures, 2);
   EXPECT_EQ(seen[1], (Step{{8, 9, 10, 11}, {12, 13, 14, 15}}));
-  EXPECT_TRUE(seen[2].empty() && seen[3].empty());
-  EXPECT_EQ(seen[4], (Step{{24, 25, 26, 27}, {28, 29, 30, 31}}));
+  EXPECT_TRUE(seen[2].empty());
+  EXPECT_EQ(seen[3], (Step{{24, 25, 26, 27}, {28, 29, 30, 31}}));
   EXPECT_EQ(cursor.save().consumed, 7);
 }
 

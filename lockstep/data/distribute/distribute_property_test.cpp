@@ -294,6 +294,26 @@ TEST(OwnRows, OnlyRowsOfOwnReplicasAreComputed) {
   }
 }
 
+TEST(OwnRows, ACacheIsFilledInTheFirstPass) {
+  for (const bool drop : {false, true}) {
+    for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+      for (const std::int64_t rows : {64, 70}) {
+        const auto computed = std::make_shared<std::atomic<std::int64_t>>(0);
+        const StagePtr cached = std::make_shared<CacheStage>(std::make_shared<MapStage>(
+            make_range(0, rows), [computed](Element&) { ++*computed; }, ElementSpec::unknown(1),
+            MapOptions{.spec = [](const ElementSpec& spec) { return spec; }}));
+        const StagePtr dataset = std::make_shared<BatchStage>(cached, 16, BatchOptions{.drop_remainder = drop});
+        const auto input = input_of(plan_input(dataset, policy, Assignment::ByReplica, {2, 1, 1}), 0);
+        DistributedCursor first(input);
+        const Steps steps = read_all(first);
+        DistributedCursor second(input);
+        EXPECT_EQ(read_all(second), steps);
+        EXPECT_EQ(*computed, rows) << (drop ? "without" : "with") << " a short last batch";
+      }
+    }
+  }
+}
+
 TEST(InputPlan, SaysWhoReadsWhichFiles) {
   const StagePtr names = make_slices(Element({Strings({"a", "b", "c", "d", "e", "f", "g", "h"})}));
   const StagePtr dataset = std::make_shared<BatchStage>(make_text_line_stage(names, {}), 96);

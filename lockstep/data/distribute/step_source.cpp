@@ -154,7 +154,10 @@ class CeilRows final : public OwnPieces {
     std::int64_t expected = size_;
     if (known_) {
       expected = std::clamp<std::int64_t>(*known_ - step_ * size_, 0, size_);
-      if (expected == 0 || (split_.drop_remainder && expected < size_)) return end();
+      if (expected == 0 || (split_.drop_remainder && expected < size_)) {
+        rows_->skip(expected);  // the rest: a cache below wants to see all
+        return end();
+      }
     }
     Element own;
     std::int64_t found = read_own(expected, own);
@@ -221,7 +224,10 @@ class BalancedRows final : public OwnPieces {
 
  protected:
   InputStep read_step() override {
-    if (full_batches_ && step_ >= *full_batches_) return end();
+    if (full_batches_ && step_ >= *full_batches_) {
+      rows_->skip(split_.global_batch_size);  // the rest: a cache below wants to see all
+      return end();
+    }
     ++step_;
     std::int64_t found = rows_->skip(before_);
     std::vector<Element> own(own_);

@@ -152,11 +152,8 @@ class ParseIterator final : public CountingIterator {
         where_(std::move(where)) {}
 
   bool next(Element& element) override {
-    const std::int64_t number = count_++;
-    if (!input_->next(records_)) {
-      --count_;
-      return false;
-    }
+    if (!next_input(records_)) return false;
+    const std::int64_t number = count_ - 1;
     element.components.clear();
     element.skeleton = skeleton_;
     try {

@@ -28,7 +28,8 @@ class BatchingIterator : public Base {
 
  protected:
   /// Calls `add(row)` for each row of the next batch; false if there is none. A batch with a row that fails, or that
-  /// `add` refuses, fails as a whole: the rest of it is passed over.
+  /// `add` refuses, fails as a whole: the rest of it is passed over. That includes a short last batch, which is not
+  /// left out before its error is told.
   template <class Add>
   bool read_batch(Add&& add) {
     std::int64_t rows = 0;
@@ -40,9 +41,8 @@ class BatchingIterator : public Base {
         break;
       }
     } catch (...) {
-      rows += input_->skip(size_ - rows);
-      if (is_batch(rows)) throw;
-      return false;  // it would have been left out anyway
+      input_->skip(size_ - rows);
+      throw;
     }
     return is_batch(rows);
   }

@@ -99,15 +99,21 @@ class FromFileIterator final : public ElementIterator {
 /// Where a pass puts what it reads. Destroyed before `finish`, it forgets everything.
 class CacheWriter {
  public:
+  CacheWriter(std::shared_ptr<CacheStage::Memory> memory, const CacheStage::Origin& origin)
+      : memory_(std::move(memory)), origin_(origin) {}
   virtual ~CacheWriter() = default;
   virtual void add(const Element& element) = 0;
   virtual void finish() = 0;
+
+ protected:
+  std::shared_ptr<CacheStage::Memory> memory_;
+  CacheStage::Origin origin_;
 };
 
 class MemoryWriter final : public CacheWriter {
  public:
-  explicit MemoryWriter(std::shared_ptr<CacheStage::Memory> memory)
-      : memory_(std::move(memory)), contents_(std::make_shared<CacheStage::Contents>()) {}
+  MemoryWriter(std::shared_ptr<CacheStage::Memory> memory, const CacheStage::Origin& origin)
+      : CacheWriter(std::move(memory), origin), contents_(std::make_shared<CacheStage::Contents>()) {}
 
   /// A copy that shares no memory: what is done to an element must not change the cache.
   void add(const Element& element) override { contents_->elements.push_back(own_copy(element)); }
@@ -116,18 +122,23 @@ class MemoryWriter final : public CacheWriter {
     if (can_be_one_batch(contents_->elements))
       contents_->rows = make_slices(stack(std::exchange(contents_->elements, {}), "cache"));
     const std::lock_guard lock(memory_->mutex);
-    if (!memory_->contents) memory_->contents = std::move(contents_);
+    if (memory_->contents) return;
+    memory_->contents = std::move(contents_);
+    memory_->origin = origin_;
   }
 
  private:
-  std::shared_ptr<CacheStage::Memory> memory_;
   std::shared_ptr<CacheStage::Contents> contents_;
 };
 
 class FileWriter final : public CacheWriter {
  public:
-  FileWriter(std::string path, const std::string& pipeline, const CacheStage::Origin& origin)
-      : path_(std::move(path)), temporary_(temporary_name(path_)), writer_(std::make_unique<TFRecordWriter>(temporary_)) {
+  FileWriter(std::shared_ptr<CacheStage::Memory> memory, const CacheStage::Origin& origin, std::string path,
+             const std::string& pipeline)
+      : CacheWriter(std::move(memory), origin),
+        path_(std::move(path)),
+        temporary_(temporary_name(path_)),
+        writer_(std::make_unique<TFRecordWriter>(temporary_)) {
     writer_->write(kFileHeader + pipeline);
     writer_->write(str(origin.job_seed, ' ', origin.path));
   }
@@ -145,6 +156,8 @@ class FileWriter final : public CacheWriter {
     writer_ = nullptr;
     // Complete or not there at all: nobody ever sees half of it under its name.
     std::filesystem::rename(temporary_, path_);
+    const std::lock_guard lock(memory_->mutex);
+    memory_->origin = origin_;
   }
 
  private:
@@ -225,12 +238,6 @@ std::unique_ptr<IndexIterator> CacheStage::make_index_iterator(const IterationCo
   return filled && filled->rows ? filled->rows->make_index_iterator(context) : nullptr;
 }
 
-CacheStage::Origin CacheStage::origin_of_contents(const Origin& otherwise) const {
-  const std::lock_guard lock(memory_->mutex);
-  if (!memory_->origin) memory_->origin = otherwise;
-  return *memory_->origin;
-}
-
 void CacheStage::save_lasting(Position& position) const {
   const std::lock_guard lock(memory_->mutex);
   const Origin origin = memory_->origin.value_or(Origin{});
@@ -243,10 +250,13 @@ void CacheStage::restore_lasting(Position& position) const {
   const bool decided = position.pop() != 0;
   const auto job_seed = static_cast<std::uint64_t>(position.pop());
   const auto path = static_cast<std::uint64_t>(position.pop());
-  if (decided && origin_of_contents({job_seed, path}) != Origin{job_seed, path}) throw_other_contents();
+  if (decided) settle({job_seed, path});
 }
 
-void CacheStage::throw_other_contents() const {
+void CacheStage::settle(const Origin& origin) const {
+  const std::lock_guard lock(memory_->mutex);
+  if (!memory_->origin) memory_->origin = origin;
+  if (*memory_->origin == origin) return;
   throw FailedPrecondition(errors::kPosition,
                            {.what = "the cache holds what another seed, or another place in a pipeline, gave",
                             .where = describe(),
@@ -257,7 +267,7 @@ void CacheStage::throw_other_contents() const {
 IteratorPtr CacheStage::make_iterator(const IterationContext& context) const {
   if (!path_.empty() && std::filesystem::exists(path_)) {
     auto reader = std::make_unique<FromFileIterator>(path_, print_tree(*input()));
-    if (origin_of_contents(reader->origin()) != reader->origin()) throw_other_contents();
+    settle(reader->origin());
     return reader;
   }
   if (const auto filled = contents()) {
@@ -267,20 +277,26 @@ IteratorPtr CacheStage::make_iterator(const IterationContext& context) const {
   // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.
   IterationContext first_pass = context;
   first_pass.epoch = 0;
-  const Origin origin = origin_of_contents({context.job_seed, context.path});
+  Origin origin{context.job_seed, context.path};
+  {
+    const std::lock_guard lock(memory_->mutex);
+    origin = memory_->origin.value_or(origin);
+  }
   first_pass.job_seed = origin.job_seed;
   first_pass.path = origin.path;
   std::unique_ptr<CacheWriter> writer;
   if (path_.empty())
-    writer = std::make_unique<MemoryWriter>(memory_);
+    writer = std::make_unique<MemoryWriter>(memory_, origin);
   else
-    writer = std::make_unique<FileWriter>(path_, print_tree(*input()), origin);
+    writer = std::make_unique<FileWriter>(memory_, origin, path_, print_tree(*input()));
   const auto warn = [memory = memory_, where = describe()] {
     const std::lock_guard lock(memory->mutex);
     if (!std::exchange(memory->warned, true))
-      log_warning(str(where, ": an element failed, so this pass is not remembered; put ignore_errors before the cache"));
+      log_warning(
+          str(where, ": an element failed, so this pass is not remembered; put ignore_errors before the cache"));
   };
-  return std::make_unique<FillingIterator>(input()->iterate(first_pass), input()->cardinality(), std::move(writer), warn);
+  return std::make_unique<FillingIterator>(input()->iterate(first_pass), input()->cardinality(), std::move(writer),
+                                           warn);
 }
 
 }  // namespace lockstep::data

@@ -28,7 +28,7 @@ class LOCKSTEP_EXPORT CacheStage final : public PassThroughStage {
   void restore_lasting(Position& position) const override;
 
   /// What decides the random choices below a cache, and so its contents: the job's seed, and the place in the pipeline
-  /// that read it first. The epoch does not: it is 0.
+  /// that filled it. The epoch does not: it is 0.
   struct Origin {
     std::uint64_t job_seed = 0;
     std::uint64_t path = 0;
@@ -42,7 +42,7 @@ class LOCKSTEP_EXPORT CacheStage final : public PassThroughStage {
   /// Shared by all iterations of this stage.
   struct Memory {
     std::mutex mutex;
-    std::optional<Origin> origin;              ///< of the first pass that read this stage
+    std::optional<Origin> origin;              ///< of the contents, or of those that a resumed position needs
     std::shared_ptr<const Contents> contents;  ///< null until it is complete
     bool warned = false;
   };
@@ -52,9 +52,8 @@ class LOCKSTEP_EXPORT CacheStage final : public PassThroughStage {
 
  private:
   std::shared_ptr<const Contents> contents() const;
-  /// What decides the contents; `otherwise` if nothing has before.
-  Origin origin_of_contents(const Origin& otherwise) const;
-  [[noreturn]] void throw_other_contents() const;
+  /// FailedPrecondition if the contents are, or must be, of another origin.
+  void settle(const Origin& origin) const;
 
   std::string path_;
   std::shared_ptr<Memory> memory_;

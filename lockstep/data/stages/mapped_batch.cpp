@@ -56,8 +56,8 @@ class MappedBatchIterator final : public ElementIterator {
       if (!form) form = std::move(part.form);
       blocks.push_back(std::move(part.block));
     }
-    if (have == 0 || (drop_remainder_ && have < size_)) return false;
     if (error) std::rethrow_exception(error);
+    if (have == 0 || (drop_remainder_ && have < size_)) return false;
     element = concatenate_batches(std::move(blocks), where_);
     return true;
   }
@@ -102,7 +102,9 @@ class MappedBatchIterator final : public ElementIterator {
     const bool gathered = source_.rows() != nullptr;
     const auto count = static_cast<std::int64_t>(gathered ? piece.rows.indices.size() : piece.rows.count);
     RowWriter writer(piece.pool, count, where_);
-    const auto fail = [&](std::int64_t rows) { piece.parts.push_back({.rows = rows, .error = std::current_exception()}); };
+    const auto fail = [&](std::int64_t rows) {
+      piece.parts.push_back({.rows = rows, .error = std::current_exception()});
+    };
     const auto close_block = [&] {
       if (writer.size() == 0) return;
       BlockPiece::Part part{.rows = writer.size(), .form = writer.form()};

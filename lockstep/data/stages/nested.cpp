@@ -296,7 +296,8 @@ SampleStage::SampleStage(std::vector<StagePtr> inputs, SampleOptions options)
   bool positive = false;
   for (const double weight : options_.weights) {
     if (!(weight >= 0) || std::isinf(weight))
-      throw InvalidArgument(errors::kBadOption, {.what = str("a weight of sample_from_datasets must be a number from 0 up, not ", weight)});
+      throw InvalidArgument(errors::kBadOption,
+                            {.what = str("a weight of sample_from_datasets must be a number from 0 up, not ", weight)});
     positive = positive || weight > 0;
   }
   if (this->inputs().empty() || options_.weights.size() != this->inputs().size() || !positive)

@@ -43,10 +43,11 @@ class PaddedBatchIterator final : public BatchingIterator<ElementIterator> {
     if (i < options_.padded_shapes.size() && options_.padded_shapes[i]) fix_sizes(sizes, *options_.padded_shapes[i], i);
     c10::Scalar value = 0;
     if (options_.padding_values.size() > 1 && i >= options_.padding_values.size())
-      throw InvalidArgument(errors::kBadOption, {.what = str("component ", i, " has no padding value"),
-                                                 .where = where_,
-                                                 .seen = counted(static_cast<long long>(options_.padding_values.size()), "padding value"),
-                                                 .help = "give one value for each component, one for all, or none"});
+      throw InvalidArgument(errors::kBadOption,
+                            {.what = str("component ", i, " has no padding value"),
+                             .where = where_,
+                             .seen = counted(static_cast<long long>(options_.padding_values.size()), "padding value"),
+                             .help = "give one value for each component, one for all, or none"});
     if (!options_.padding_values.empty()) value = options_.padding_values[options_.padding_values.size() == 1 ? 0 : i];
     for (Element& row : rows) {
       at::Tensor& tensor = std::get<at::Tensor>(row.components[i]);

@@ -17,10 +17,7 @@ class ParallelMapIterator final : public ElementIterator {
  public:
   ParallelMapIterator(std::shared_ptr<const MapStage> stage, const IterationContext& context, std::uint64_t pass_key,
                       const IterationContext& below)
-      : stage_(std::move(stage)),
-        pass_key_(pass_key),
-        counters_(context.counters),
-        source_(*stage_->input(), below) {}
+      : stage_(std::move(stage)), pass_key_(pass_key), counters_(context.counters), source_(*stage_->input(), below) {}
 
   bool next(Element& element) override {
     if (!piece_.has_next()) {

@@ -8,8 +8,8 @@
 
 namespace lockstep::data {
 
-/// Where the threads of a map take pieces of work from: elements of a stage, or the numbers of rows that a worker gathers
-/// itself. Counts places, so that every row has a number whoever computes it.
+/// Where the threads of a map take pieces of work from: elements of a stage, or the numbers of rows that a worker
+/// gathers itself. Counts places, so that every row has a number whoever computes it.
 class PieceSource {
  public:
   PieceSource(const Stage& stage, const IterationContext& context) : rows_(stage.row_source()) {

@@ -35,7 +35,8 @@ class RepeatOf : public Stream {
     return skipped;
   }
 
-  // A position is a pass and the places from its start, so that going back there replays one pass and not all before it.
+  // A position is a pass and the places from its start, so that going back there replays one pass and not all before
+  // it.
   void locate(std::int64_t consumed, Position& position) const override {
     PassStart start = first_;
     {
@@ -88,8 +89,8 @@ class RepeatOf : public Stream {
     std::int64_t pass = 0;
     std::int64_t before = 0;  // places of all passes before it
   };
-  // Enough for whatever is read ahead. Should somebody ask for an older place, it is found from the first start: slower,
-  // and no less exact.
+  // Enough for whatever is read ahead. Should somebody ask for an older place, it is found from the first start:
+  // slower, and no less exact.
   static constexpr std::size_t kStarts = 256;
 
   /// How many of the next `count` places are whole passes of a known size: they need no iterator at all.

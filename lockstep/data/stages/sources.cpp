@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <numeric>
 
 #include "lockstep/base/error.h"
@@ -48,7 +49,8 @@ class TensorRows final : public RowSource {
  public:
   explicit TensorRows(Element batch) : batch_(std::move(batch)), size_(row_count(batch_, "from_tensor_slices")) {
     for (Component& component : batch_.components)
-      if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = tensor->detach().resolve_conj().resolve_neg().contiguous();
+      if (auto* tensor = std::get_if<at::Tensor>(&component))
+        *tensor = tensor->detach().resolve_conj().resolve_neg().contiguous();
   }
 
   std::int64_t size() const override { return size_; }
@@ -215,11 +217,12 @@ StagePtr make_range(std::int64_t start, std::int64_t stop, std::int64_t step) {
     throw InvalidArgument(errors::kBadOption, {.what = "the step of a range must not be 0", .where = "range"});
   // Without signs, in which the whole of int64 is no overflow.
   const auto unsigned_of = [](std::int64_t number) { return static_cast<std::uint64_t>(number); };
-  const std::uint64_t distance = step > 0 ? unsigned_of(stop) - unsigned_of(start) : unsigned_of(start) - unsigned_of(stop);
+  const std::uint64_t distance =
+      step > 0 ? unsigned_of(stop) - unsigned_of(start) : unsigned_of(start) - unsigned_of(stop);
   const std::uint64_t stride = step > 0 ? unsigned_of(step) : -unsigned_of(step);
   const bool empty = step > 0 ? stop <= start : start <= stop;
   const std::uint64_t exact = empty ? 0 : (distance - 1) / stride + 1;
-  const auto size = static_cast<std::int64_t>(std::min(exact, unsigned_of(kEndless)));
+  const auto size = static_cast<std::int64_t>(std::min(exact, unsigned_of(std::numeric_limits<std::int64_t>::max())));
   std::string detail = start == 0 && step == 1 ? str(stop) : str(start, ", ", stop, step == 1 ? "" : str(", ", step));
   return std::make_shared<RowsStage>("range", std::move(detail), std::make_shared<RangeRows>(start, step, size),
                                      ElementSpec{{{ComponentSpec::tensor(at::kLong, PartialShape({}))}}});

@@ -71,9 +71,7 @@ class SkipOf : public Stream {
     start();
     return input_->skip(count);
   }
-  void locate(std::int64_t consumed, Position& position) const override {
-    input_->locate(count_ + consumed, position);
-  }
+  void locate(std::int64_t consumed, Position& position) const override { input_->locate(count_ + consumed, position); }
   void restore(Position& position) override {
     first_ = 0;
     input_->restore(position);
