@@ -73,7 +73,8 @@ struct Pipeline {
     };
     sharded(ShardPlace::Files);  // in front of the shuffle, as plans put it
     if (shuffle_files) stage = std::make_shared<ShuffleStage>(stage, 10, ShuffleOptions{.seed = 5});
-    stage = make_csv_stage(stage, CsvOptions{.columns = {{CsvType::Int64}}, .header = false}, nullptr);
+    stage =
+        make_csv_stage(stage, CsvOptions{.columns = {{CsvType::Int64}}, .header = false, .buffer_bytes = 256}, nullptr);
     sharded(ShardPlace::Rows);
     if (shuffle_rows) stage = std::make_shared<ShuffleStage>(stage, 6);
     if (mapped) {
