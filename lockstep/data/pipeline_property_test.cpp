@@ -266,8 +266,8 @@ void check_random_pipelines(bool failing, std::uint32_t count) {
   }
 }
 
-TEST(PipelineProperties, RandomPipelinesMatchAPlainReference) { check_random_pipelines(false, 120); }
-TEST(PipelineProperties, RandomPipelinesWithFailingMapsDoToo) { check_random_pipelines(true, 160); }
+TEST(PipelineProperties, RandomPipelinesMatchAPlainReference) { check_random_pipelines(false, 50); }
+TEST(PipelineProperties, RandomPipelinesWithFailingMapsDoToo) { check_random_pipelines(true, 80); }
 
 }  // namespace
 }  // namespace lockstep::data

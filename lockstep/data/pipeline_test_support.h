@@ -49,6 +49,18 @@ inline Dataset<at::Tensor> opaque_range(std::int64_t count) {
   return range(count).map([](at::Tensor x) { return x; });
 }
 
+/// What `f` throws, as text; "" if nothing.
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
 /// No lines in the log as long as it lives.
 struct LogSilence {
   LogSilence() { set_log_severity(Severity::Silent); }
