@@ -267,7 +267,7 @@ void check_random_pipelines(bool failing, std::uint32_t count) {
 }
 
 TEST(PipelineProperties, RandomPipelinesMatchAPlainReference) { check_random_pipelines(false, 50); }
-TEST(PipelineProperties, RandomPipelinesWithFailingMapsDoToo) { check_random_pipelines(true, 80); }
+TEST(PipelineProperties, RandomPipelinesWithFailingMapsDoToo) { check_random_pipelines(true, 60); }
 
 }  // namespace
 }  // namespace lockstep::data
