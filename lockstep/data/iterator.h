@@ -96,8 +96,9 @@ class LOCKSTEP_EXPORT ElementIterator : public PlaceIterator {
 
   std::int64_t skip(std::int64_t count) override;
 
-  /// Where element `number` of this iteration (of a batch, its row `row`) comes from, for messages: "record 3 at byte 57 of
-  /// a.tfrecord". Empty where that is not known, as behind a shuffle. May be called at the same times as `locate`.
+  /// Where element `number` of this iteration (of a batch, its row `row`) comes from, for messages: "record 3 at byte
+  /// 57 of a.tfrecord". Empty where that is not known, as behind a shuffle. May be called at the same times as
+  /// `locate`.
   virtual std::string origin(std::int64_t number, std::int64_t row) const;
 };
 

@@ -63,6 +63,12 @@ DistributedInputPtr checked(DistributedInputPtr input, const IteratorState& stat
   return input;
 }
 
+/// What StepReader throws in place of a step.
+struct StepFailed {
+  std::exception_ptr error;
+  std::int64_t position;  ///< the step that is read next
+};
+
 /// Reads the steps of one pass and brings them to the replicas' devices. The first one without elements is the last.
 /// After an error it goes on behind the step that failed, in the same way as a saved position is resumed; where there
 /// are no exact positions, or other workers would be out of step, the error is thrown again.
@@ -76,25 +82,26 @@ class StepReader {
   std::optional<InputStep> next() {
     if (ended_) return std::nullopt;
     if (failure_) {
-      if (input_->position_obstacle || input_->cluster.workers > 1) std::rethrow_exception(failure_);
+      if (!goes_on()) throw StepFailed{failure_, number_};
       start();
       failure_ = nullptr;
     }
     try {
       InputStep step = source_->next();
-      step.number = number_;
       ended_ = step.local_values() == 0 && step.total.value_or(0) == 0;
       move_to_devices(step, input_->devices);
       ++number_;
       return step;
     } catch (...) {
       failure_ = std::current_exception();
-      ++number_;
-      throw;
+      if (goes_on()) ++number_;
+      throw StepFailed{failure_, number_};
     }
   }
 
  private:
+  bool goes_on() const { return !input_->position_obstacle && input_->cluster.workers == 1; }
+
   void start() {
     source_ = input_->make_source(context_);
     if (number_ > 0) source_->seek(number_);
@@ -194,8 +201,13 @@ std::optional<DistributedCursor::Values> DistributedCursor::next_as_optional() {
 std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_steps) {
   require_outside_replicas("get_next");
   if (ended_) return std::nullopt;
-  std::optional<InputStep> step = source_->next();
-  if (step) steps_ = step->number;  // steps that failed count once there is one behind them
+  std::optional<InputStep> step;
+  try {
+    step = source_->next();
+  } catch (const StepFailed& failed) {
+    steps_ = failed.position;
+    std::rethrow_exception(failed.error);
+  }
   const auto replicas = static_cast<std::size_t>(input_->cluster.replicas_per_worker);
   const int local = step ? step->local_values() : 0;
   bool complete = false;

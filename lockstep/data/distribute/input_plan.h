@@ -47,8 +47,8 @@ LOCKSTEP_EXPORT std::int64_t rows_of_worker(std::int64_t rows, std::int64_t batc
 /// "4,096".
 LOCKSTEP_EXPORT std::string with_thousands(std::int64_t number);
 
-/// What AUTO that found no files to share out should tell the user about: that every worker computes rows which it throws
-/// away. Nothing where rows of others are passed over (Assignment::ByReplica behind a plain `batch`).
+/// What AUTO that found no files to share out should tell the user about: that every worker computes rows which it
+/// throws away. Nothing where rows of others are passed over (Assignment::ByReplica behind a plain `batch`).
 LOCKSTEP_EXPORT std::optional<std::string> fallback_warning(const InputPlan& plan);
 
 /// The shapes of the elements as far as they are known; nothing known counts as one component of unknown shape.

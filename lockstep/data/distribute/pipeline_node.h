@@ -48,8 +48,8 @@ LOCKSTEP_EXPORT ShardRole shard_role(const std::string& kind);
 /// The size of the batches that a pipeline makes, -1 where it cannot be told without running it.
 LOCKSTEP_EXPORT std::int64_t find_batch_size(const PipelineNode& node);
 
-/// The first stage from the end that must compute rows which nobody wants, when single rows of a pipeline of batches are
-/// to be left out; null if none must.
+/// The first stage from the end that must compute rows which nobody wants, when single rows of a pipeline of batches
+/// are to be left out; null if none must.
 LOCKSTEP_EXPORT const PipelineNode* first_computing_all(const PipelineNode& pipeline);
 
 /// Whether a shard in the pipeline waits for its numbers.

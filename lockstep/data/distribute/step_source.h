@@ -16,8 +16,6 @@ struct InputStep {
   std::vector<std::optional<Element>> elements;
   /// How many replicas of all workers have an element, if this worker can tell by itself.
   std::optional<std::int64_t> total = std::nullopt;
-  /// Steps of the pass before it; whoever reads a source counts them.
-  std::int64_t number = 0;
 
   int local_values() const;
 };
