@@ -45,14 +45,18 @@ void RowWriter::start(const Element& first) {
 }
 
 void RowWriter::add(Element& row) {
+  if (!try_add(row)) throw form_->misfit(RowForm(row, where_), count_, where_);
+}
+
+bool RowWriter::try_add(Element& row) {
   if (!form_)
     start(row);
   else if (!form_->fits(row))
-    throw form_->misfit(RowForm(row, where_), count_, where_);
+    return false;
+  ++count_;
   if (loose_) {
     rows_.push_back(std::move(row));
-    ++count_;
-    return;
+    return true;
   }
   for (std::size_t i = 0; i < row.size(); ++i) {
     Component& to = batch_.components[i];
@@ -63,13 +67,13 @@ void RowWriter::add(Element& row) {
     if (row_bytes_[i] == 0) continue;
     const at::Tensor& tensor = std::get<at::Tensor>(row.components[i]);
     auto* place = static_cast<char*>(std::get<at::Tensor>(to).mutable_data_ptr()) +
-                  static_cast<std::size_t>(count_) * row_bytes_[i];
+                  static_cast<std::size_t>(count_ - 1) * row_bytes_[i];
     if (is_readable(tensor))
       std::memcpy(place, tensor.const_data_ptr(), row_bytes_[i]);
     else
       std::memcpy(place, tensor.resolve_conj().resolve_neg().contiguous().const_data_ptr(), row_bytes_[i]);
   }
-  ++count_;
+  return true;
 }
 
 Element RowWriter::finish() {

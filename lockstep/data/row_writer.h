@@ -19,9 +19,9 @@ class RowWriter {
   RowWriter(BufferPool& pool, std::int64_t capacity, const std::string& where)
       : pool_(pool), capacity_(capacity), where_(where) {}
 
-  /// Whether a row has the form of the first one.
-  bool fits(const Element& row) const { return !form_ || form_->fits(row); }
-  /// InvalidArgument if the row does not fit, Unimplemented if such rows cannot be batched.
+  /// False if the row does not have the form of the first one; an error if such rows cannot be batched at all.
+  bool try_add(Element& row);
+  /// The same, but a row that does not fit is an error.
   void add(Element& row);
   std::int64_t size() const { return count_; }
   /// Of the rows added; there must be one.

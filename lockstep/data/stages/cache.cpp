@@ -178,20 +178,15 @@ class FillingIterator final : public ElementIterator {
       : input_(std::move(input)), size_(size), writer_(std::move(writer)), warn_(std::move(warn)) {}
 
   bool next(Element& element) override {
-    bool more = false;
     try {
-      more = input_->next(element);
+      const bool more = input_->next(element);
+      if (writer_) remember(element, more);
+      return more;
     } catch (...) {
       if (writer_) warn_();
       writer_ = nullptr;
       throw;
     }
-    if (!writer_) return more;
-    if (more) writer_->add(element);
-    count_ += more ? 1 : 0;
-    // Whoever knows how many elements there are may not ask for the end.
-    if (!more || size_ == Cardinality(count_)) std::exchange(writer_, nullptr)->finish();
-    return more;
   }
 
   // Elements that nobody wants now are computed all the same, for the passes to come.
@@ -205,6 +200,17 @@ class FillingIterator final : public ElementIterator {
   }
 
  private:
+  void remember(const Element& element, bool more) {
+    if (more) {
+      writer_->add(element);
+      ++count_;
+    }
+    // Whoever knows how many elements there are may not ask for the end.
+    if (more && size_ != Cardinality(count_)) return;
+    writer_->finish();
+    writer_ = nullptr;
+  }
+
   IteratorPtr input_;
   Cardinality size_;
   std::unique_ptr<CacheWriter> writer_;  // null once it is clear that this pass is not remembered, or is already

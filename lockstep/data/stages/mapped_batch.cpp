@@ -129,7 +129,8 @@ class MappedBatchIterator final : public ElementIterator {
         else
           piece.rows.items[static_cast<std::size_t>(i)].give(row);
         map_->run(row, pass_key_, piece.rows.first_row + i);
-        if (!writer.fits(row)) close_block();
+        if (writer.try_add(row)) continue;
+        close_block();  // rows of another form: a block of their own
         writer.add(row);
       } catch (...) {
         close_block();
