@@ -185,7 +185,8 @@ constexpr std::array kExplanations{
         errors::kPosition,
         "A place in a dataset is saved as positions and seeds, and restored by replaying the stages. That needs stages "
         "that give the same elements again: not a parallel map without order, and not a generator unless it is declared "
-        "replayable. A saved place fits only the pipeline it was saved from; the message shows both."},
+        "replayable. A saved place fits only the pipeline it was saved from; the message shows both. Behind a cache it "
+        "also fits only what the cache held: a cache that was filled with other random numbers refuses it."},
     Explanation{
         errors::kCardinality,
         "assert_cardinality promised a number of elements, and the dataset had fewer or more. Correct the promise, or "
