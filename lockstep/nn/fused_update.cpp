@@ -1,5 +1,6 @@
 #include "lockstep/nn/fused_update.h"
 
+#include <ATen/Version.h>
 #include <ATen/ops/empty_like.h>
 #include <torch/optim/sgd.h>
 
@@ -41,6 +42,12 @@ void update_sgd(const SegmentUpdate& update) {
 
 }  // namespace
 
-FusedUpdate fused_sgd_update() { return nn::has_fused_sgd() ? &update_sgd : nullptr; }
+FusedUpdate fused_sgd_update() {
+#if defined(__x86_64__)
+  // Told to do without vectors (ATEN_CPU_CAPABILITY=default), LibTorch rounds products before it adds them.
+  if (at::get_cpu_capability().rfind("AVX", 0) != 0) return nullptr;
+#endif
+  return nn::has_fused_sgd() ? &update_sgd : nullptr;
+}
 
 }  // namespace lockstep::detail

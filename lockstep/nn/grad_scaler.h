@@ -49,6 +49,7 @@ class LOCKSTEP_EXPORT GradScaler {
   };
   State& here();
 
+  const Strategy* strategy_;
   GradScalerOptions options_;
   std::vector<Own> states_;
 };

@@ -110,7 +110,12 @@ at::Tensor GradientReduction::reduce_sparse(std::size_t parameter) const {
 int GradientReduction::first_not_finite(const Segment& segment, int except_owner) const {
   for (std::size_t k = 0; k < views_.size(); ++k) {
     const at::Tensor& gradient = views_[k]->gradients[static_cast<std::size_t>(segment.parameter)];
-    if (static_cast<int>(k) == except_owner || !gradient.defined() || gradient.is_sparse()) continue;
+    if (!gradient.defined()) continue;
+    if (gradient.is_sparse()) {  // summed elsewhere: the owner's own is still what it was
+      if (!gradient._values().isfinite().all().item<bool>()) return static_cast<int>(k);
+      continue;
+    }
+    if (static_cast<int>(k) == except_owner) continue;
     if (!flat(gradient).slice(0, segment.begin, segment.end).isfinite().all().item<bool>()) return static_cast<int>(k);
   }
   return -1;

@@ -84,15 +84,18 @@ class MirroredOptimizer {
   /// The one place to change an option: `optimizer.options<SGDOptions>().momentum(0.5)`, `optimizer.set_learning_rate(0.01)`. Takes effect at the next step.
   template <class Options>
   Options& options(std::size_t group = 0) {
-    return static_cast<Options&>(core_->options(group));
+    auto* const found = dynamic_cast<Options*>(&core_->options(group));
+    if (found == nullptr) OptimizerCore::throw_other_options();
+    return *found;
   }
   double learning_rate(std::size_t group = 0) const { return core_->options(group).get_lr(); }
-  void set_learning_rate(double rate);
+  void set_learning_rate(double rate) { core_->set_learning_rate(rate); }  ///< of all groups
   std::size_t group_count() const { return core_->group_count(); }
   std::int64_t steps() const { return core_->steps(); }  ///< applied updates
   std::int64_t skipped_steps() const { return core_->skipped_steps(); }
 
-  /// What the optimizer remembers, by parameter name; the same for every number of replicas. Outside of run.
+  /// What the optimizer remembers, by parameter name, and under "" the number of steps; the same for every number of replicas.
+  /// Outside of run.
   OptimizerState state() const { return detail::read_state(*core_); }
   void load_state(const OptimizerState& state) { detail::write_state(*core_, state); }
 
@@ -101,11 +104,6 @@ class MirroredOptimizer {
  private:
   std::shared_ptr<OptimizerCore> core_;
 };
-
-template <class Opt>
-void MirroredOptimizer<Opt>::set_learning_rate(double rate) {
-  for (std::size_t g = 0; g < group_count(); ++g) core_->options(g).set_lr(rate);
-}
 
 namespace detail {
 

@@ -113,6 +113,50 @@ TEST_P(Misuse, OfALossScaleThatIsNotFinite) {
   expect_error<InvalidArgument>(errors::kBadOption, "GradScaler", [&] { GradScaler(strategy, {.backoff = 1.0}); });
 }
 
+TEST_P(Misuse, OfAScalerOfAnotherStrategy) {
+  MirroredStrategy other({.devices = cpus(GetParam())});
+  GradScaler scaler(other);
+  expect_error<InvalidArgument>(errors::kMixedStrategies, "GradScaler", [&] {
+    strategy.run([&] { optimizer.minimize(model->forward(torch::ones({2, 9})).sum(), scaler); });
+  });
+  EXPECT_EQ(scaler.scale(), 65536.0);
+}
+
+TEST_P(Misuse, OfOptionsOfAnotherClass) {
+  EXPECT_EQ(optimizer.options<SGDOptions>().lr(), 0.1);
+  expect_error<InvalidArgument>(errors::kOptimizer, "another class", [&] { optimizer.options<torch::optim::AdamOptions>(); });
+  expect_error<InvalidArgument>(errors::kBadOption, "no parameter group 1", [&] { optimizer.options<SGDOptions>(1); });
+}
+
+TEST_P(Misuse, OfSettingsInsideOfRun) {
+  const std::vector<std::pair<const char*, std::function<void()>>> calls = {
+      {"set_learning_rate", [&] { optimizer.set_learning_rate(0.5); }},
+      {"set_reduce_op", [&] { optimizer.set_reduce_op(ReduceOp::Mean); }},
+      {"set_clip_global_norm", [&] { optimizer.set_clip_global_norm(1.0); }},
+      {"set_clip_value", [&] { optimizer.set_clip_value(1.0); }},
+      {"set_not_finite", [&] { optimizer.set_not_finite(NotFinite::Raise); }},
+      {"accumulate", [&] { optimizer.accumulate(2); }},
+      {"set_digest", [&] { optimizer.set_digest({.every = 1}); }},
+      {"state", [&] { optimizer.state(); }},
+      {"load_state", [&] { optimizer.load_state({}); }},
+  };
+  for (const auto& [name, call] : calls) {
+    expect_error<FailedPrecondition>(errors::kWrongContext, name, [&, &f = call] { strategy.run([&] { f(); }); });
+  }
+  EXPECT_EQ(optimizer.learning_rate(), 0.1);
+}
+
+TEST_P(Misuse, OfTheStateOfAnotherOptimizerClass) {
+  auto adam = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.1));
+  strategy.run([&] { adam.minimize(model->forward(torch::ones({2, 9})).sum()); });
+  const OptimizerState of_adam = adam.state();
+  expect_error<InvalidArgument>(errors::kOptimizer, "'exp_avg'", [&] { optimizer.load_state(of_adam); });
+  auto momentum = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1).momentum(0.9));
+  strategy.run([&] { momentum.minimize(model->forward(torch::ones({2, 9})).sum()); });
+  expect_error<InvalidArgument>(errors::kOptimizer, "'step'", [&] { adam.load_state(momentum.state()); });
+  EXPECT_EQ(adam.state().at("").at("steps").item<int>(), 1);
+}
+
 TEST_P(Misuse, OfPartsOfAStepInTheWrongOrder) {
   const auto in_run = [&](const std::function<void()>& f) { return [this, f] { strategy.run([&] { f(); }); }; };
   expect_error<FailedPrecondition>(errors::kOptimizer, "not been reduced", in_run([&] { optimizer.step(); }));

@@ -5,67 +5,17 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <mutex>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/nn/block_norm.h"
 #include "lockstep/nn/grad_scaler.h"
+#include "lockstep/nn/optimizer_local.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/replica_context.h"
 
 namespace lockstep {
-
-/// What belongs to one replica; touched by its own thread, except where a meeting says otherwise.
-struct OptimizerCore::Local {
-  int replica = 0;
-  std::unique_ptr<torch::optim::Optimizer> inner;
-  std::vector<at::Tensor> segments;  ///< what `inner` updates: views that last as long as the parameters
-  GradientView shown;                ///< this replica's gradients, as the others see them
-  std::vector<at::Tensor> reduced;   ///< per own segment: the gradient tensor that holds its sum; undefined: nothing to do
-  std::vector<bool> fused;           ///< per own segment: summed by its update
-  std::vector<const void*> addresses;  ///< per parameter: where its memory was when the optimizer was made
-  std::vector<bool> touched;         ///< per parameter: it has a gradient somewhere
-  std::vector<int> newly_sparse;
-  int bad_parameter = -1;  ///< the first own parameter with a sum that is not finite, and whose fault it is
-  int bad_replica = -1;
-  bool is_reduced = false;
-  int accumulated = 0;
-  std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last looked
-  std::int64_t steps = 0;
-  std::int64_t skipped = 0;
-};
-
-namespace {
-
-at::Tensor flat_view(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
-
-at::Tensor slice_of(const at::Tensor& tensor, const Segment& segment) { return flat_view(tensor).slice(0, segment.begin, segment.end); }
-
-bool is_finite(const at::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); }
-
-[[noreturn]] void throw_use(std::string what, std::string help, std::string where = {}) {
-  throw FailedPrecondition(errors::kOptimizer, {.what = std::move(what), .where = std::move(where), .help = std::move(help)});
-}
-
-/// A meeting of the replicas of this run; alone, simply the work.
-void meet(const char* name, const void* payload, FunctionRef<void()> work) {
-  local::Seat* seat = get_replica_context().seat();
-  seat ? seat->exchange(name, payload, work) : work();
-}
-
-template <class T>
-std::vector<const T*> shown_by_all(const T& mine) {
-  const local::Seat* seat = get_replica_context().seat();
-  if (seat == nullptr) return {&mine};
-  std::vector<const T*> all;
-  for (int k = 0; k < seat->size(); ++k) all.push_back(static_cast<const T*>(seat->payload_of(k)));
-  return all;
-}
-
-}  // namespace
 
 OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise,
                              detail::StateAccess state_access, detail::FusedUpdate fused_update)
@@ -385,89 +335,6 @@ void OptimizerCore::step() {
   finish_step(local);
 }
 
-double OptimizerCore::clip_global_norm(double max_norm) {
-  Local& local = local_here("clip_global_norm");
-  if (!(max_norm > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", max_norm)});
-  if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_global_norm");
-  const double norm = global_norm(local);
-  const double factor = max_norm / (norm + 1e-6);
-  if (factor < 1.0) scale_gradients(factor);
-  return norm;
-}
-
-double OptimizerCore::global_norm(Local& local) {
-  const at::NoGradGuard no_grad;
-  const auto& shard = shards_[static_cast<std::size_t>(local.replica)];
-  for (std::size_t s = 0; s < shard.size(); ++s) {
-    const std::size_t first = first_block_[static_cast<std::size_t>(shard[s].parameter)];
-    double* sums = block_sums_.data() + first + static_cast<std::size_t>(shard[s].begin / kShardBlock);
-    const auto blocks = static_cast<std::size_t>((shard[s].end - shard[s].begin + kShardBlock - 1) / kShardBlock);
-    std::fill_n(sums, std::max<std::size_t>(blocks, 1), 0.0);
-    if (!local.reduced[s].defined()) continue;
-    const bool sparse = local.reduced[s].is_sparse();
-    const at::Tensor values = sparse ? local.reduced[s]._values().reshape({-1}) : slice_of(local.reduced[s], shard[s]);
-    sum_squares_in_blocks(values, sums, sparse ? 1 : blocks);
-  }
-  double norm = 0;
-  meet("clip_global_norm", nullptr, [&] { norm = std::sqrt(tree_sum(block_sums_)); });
-  return norm;
-}
-
-void OptimizerCore::clip_value(double limit) {
-  Local& local = local_here("clip_value");
-  if (!(limit > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", limit)});
-  if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_value");
-  const at::NoGradGuard no_grad;
-  for (std::size_t s = 0; s < local.reduced.size(); ++s) {
-    if (!local.reduced[s].defined()) continue;
-    at::Tensor gradient = local.reduced[s].is_sparse() ? local.reduced[s]._values() : gradient_of(local, s);
-    gradient.clamp_(-limit, limit);
-  }
-}
-
-void OptimizerCore::scale_gradients(double factor) {
-  Local& local = local_here("scale_gradients");
-  const at::NoGradGuard no_grad;
-  for (std::size_t s = 0; s < local.reduced.size(); ++s) {
-    if (local.reduced[s].defined()) gradient_of(local, s).mul_(factor);
-  }
-}
-
-bool OptimizerCore::gradients_are_finite() {
-  Local& local = local_here("gradients_are_finite");
-  bool mine = true;
-  for (std::size_t s = 0; s < local.reduced.size() && mine; ++s) {
-    if (!local.reduced[s].defined()) continue;
-    mine = is_finite(local.reduced[s].is_sparse() ? local.reduced[s]._values() : gradient_of(local, s));
-  }
-  bool all = true;
-  meet("gradients_are_finite", &mine, [&] {
-    for (const bool* theirs : shown_by_all(mine)) all = all && *theirs;
-  });
-  return all;
-}
-
-/// False when the step is to be skipped; throws when the policy says so. Every replica comes to the same answer.
-bool OptimizerCore::check_finite(Local& local) {
-  struct Verdict {
-    int parameter, replica;
-  } const mine{local.bad_parameter, local.bad_replica};
-  Verdict first{-1, -1};
-  meet("finite check", &mine, [&] {
-    for (const Verdict* theirs : shown_by_all(mine)) {
-      if (theirs->parameter >= 0 && (first.parameter < 0 || theirs->parameter < first.parameter)) first = *theirs;
-    }
-  });
-  if (first.parameter < 0) return true;
-  if (not_finite_ == NotFinite::SkipStep) return false;
-  const std::string& name = module_->parameters()[static_cast<std::size_t>(first.parameter)].name;
-  zero_grad();
-  throw FailedPrecondition(errors::kNotFinite, {.what = str("the gradient of '", name, "' holds NaN or infinity"),
-                                                .where = str("step ", local.steps, ", from replica ", first.replica),
-                                                .seen = "the weights have not been changed",
-                                                .help = "lower the learning rate or clip; NotFinite::SkipStep leaves such steps out"});
-}
-
 bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   Local& local = local_here("minimize");
   backward(scaler ? scaler->scaled(loss) : loss);
@@ -500,37 +367,5 @@ bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   step();
   return true;
 }
-
-void OptimizerCore::set_clip_global_norm(std::optional<double> max_norm) {
-  if (max_norm && !(*max_norm > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", *max_norm)});
-  max_norm_ = max_norm;
-}
-
-void OptimizerCore::set_clip_value(std::optional<double> limit) {
-  if (limit && !(*limit > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", *limit)});
-  value_limit_ = limit;
-}
-
-void OptimizerCore::set_accumulate(int calls) {
-  if (calls < 1) throw InvalidArgument(errors::kBadOption, {.what = str("cannot accumulate over ", calls, " calls"), .help = "use 1 or more"});
-  accumulate_ = calls;
-}
-
-void OptimizerCore::set_digest(const DigestOptions& options) {
-  if (options.every < 0) throw InvalidArgument(errors::kBadOption, {.what = str("cannot compare digests every ", options.every, " steps"), .help = "use 0 for never"});
-  digest_ = options;
-}
-
-torch::optim::OptimizerOptions& OptimizerCore::options(std::size_t group) {
-  if (group >= groups_.size()) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("there is no parameter group ", group), .seen = counted(static_cast<int>(groups_.size()), "group")});
-  }
-  return *groups_[group].options;
-}
-
-std::int64_t OptimizerCore::steps() const { return locals_[0]->steps; }
-std::int64_t OptimizerCore::skipped_steps() const { return locals_[0]->skipped; }
-torch::optim::Optimizer& OptimizerCore::inner(std::size_t replica) { return *locals_.at(replica)->inner; }
-const std::vector<at::Tensor>& OptimizerCore::segments(std::size_t replica) const { return locals_.at(replica)->segments; }
 
 }  // namespace lockstep

@@ -68,15 +68,19 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void step();
   void zero_grad();
 
-  void set_reduce_op(ReduceOp op) { reduce_op_ = op; }
+  void set_reduce_op(ReduceOp op);
   void set_clip_global_norm(std::optional<double> max_norm);
   void set_clip_value(std::optional<double> limit);
-  void set_not_finite(NotFinite policy) { not_finite_ = policy; }
+  void set_not_finite(NotFinite policy);
   void set_accumulate(int calls);
   void set_digest(const DigestOptions& options);
+  void set_learning_rate(double rate);
+  void set_steps(std::int64_t steps);  ///< of a training that is gone on with
 
   std::size_t group_count() const { return groups_.size(); }
   torch::optim::OptimizerOptions& options(std::size_t group);
+  [[noreturn]] static void throw_other_options();
+  static void require_outside_of_run(const char* operation);
   std::int64_t steps() const;
   std::int64_t skipped_steps() const;
   const detail::StateAccess& state_access() const { return state_access_; }

@@ -16,6 +16,20 @@ namespace {
 
 at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
 
+/// States of classes have different keys. What a class does not know it would drop without a word.
+void require_own_class(const OptimizerCore& core, const std::string& parameter, const ParameterState& saved) {
+  if (saved.empty()) return;
+  const ParameterState understood = core.state_access().read(*core.state_access().write(saved));
+  for (const auto& [key, value] : saved) {
+    if (understood.count(key) == 0) throw_unfitting(parameter, str("this class of optimizer knows no '", key, "'"));
+  }
+  for (const auto& [key, value] : understood) {
+    if (saved.count(key) == 0) throw_unfitting(parameter, str("'", key, "' is missing"));
+  }
+}
+
+constexpr const char* kNoParameter = "";
+
 }  // namespace
 
 at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, at::kLong); }
@@ -49,6 +63,10 @@ ParameterState gather_state(OptimizerCore& core, int parameter) {
         }
         auto& target = whole[key];
         if (!target.defined()) target = at::empty_like(leaf.data(), part.options()).zero_();
+        if (part.sizes() == leaf.sizes()) {  // a whole parameter, whatever the layout
+          target.copy_(part);
+          continue;
+        }
         flat(target).slice(0, segment.begin, segment.end).copy_(part.reshape({-1}));
       }
     }
@@ -57,7 +75,9 @@ ParameterState gather_state(OptimizerCore& core, int parameter) {
 }
 
 OptimizerState read_state(OptimizerCore& core) {
+  OptimizerCore::require_outside_of_run("state");
   OptimizerState result;
+  result[kNoParameter]["steps"] = number_tensor(core.steps());
   const auto& parameters = core.module()->parameters();
   for (const auto& shard : core.shards()) {
     for (const Segment& segment : shard) {
@@ -69,8 +89,11 @@ OptimizerState read_state(OptimizerCore& core) {
 }
 
 void write_state(OptimizerCore& core, const OptimizerState& state) {
+  OptimizerCore::require_outside_of_run("load_state");
   const at::NoGradGuard no_grad;
   const auto& parameters = core.module()->parameters();
+  const auto general = state.find(kNoParameter);
+  const std::int64_t steps = general == state.end() ? core.steps() : number_of(general->second, "steps");
   for (const auto& shard : core.shards()) {  // all of it fits, or nothing is changed
     for (const Segment& segment : shard) {
       const auto& parameter = parameters[static_cast<std::size_t>(segment.parameter)];
@@ -80,6 +103,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
         const bool fits = (value.dim() == 0 && parameter.leaves[0].dim() != 0) || value.sizes() == parameter.leaves[0].sizes();
         if (!fits) throw_unfitting(parameter.name, lockstep::str(key, " has shape ", value.sizes()));
       }
+      require_own_class(core, parameter.name, saved->second);
     }
   }
   for (std::size_t r = 0; r < core.shards().size(); ++r) {
@@ -98,11 +122,12 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
           continue;
         }
         at::Tensor ordered = at::empty_like(parameter.leaves[0].data()).copy_(value);
-        part[key] = flat(ordered).slice(0, segment.begin, segment.end).clone().reshape(target.sizes());
+        part[key] = target.sizes() == ordered.sizes() ? ordered : flat(ordered).slice(0, segment.begin, segment.end).clone().reshape(target.sizes());
       }
       states[target.unsafeGetTensorImpl()] = core.state_access().write(part);
     }
   }
+  core.set_steps(steps);
 }
 
 }  // namespace lockstep::detail

@@ -12,7 +12,7 @@ namespace lockstep {
 /// What an optimizer remembers about a parameter: "exp_avg" -> tensor of the parameter's shape, "step" -> a number;
 /// empty before the first step.
 using ParameterState = std::map<std::string, at::Tensor>;
-/// By parameter name.
+/// By parameter name; what belongs to no parameter is under the empty name: "steps", the number of updates so far.
 using OptimizerState = std::map<std::string, ParameterState>;
 
 namespace detail {

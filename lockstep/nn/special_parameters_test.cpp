@@ -1,9 +1,12 @@
 #include <ATen/ops/linear.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/utils.h>
 
+#include <cmath>
 #include <functional>
+#include <type_traits>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
@@ -14,6 +17,18 @@
 
 // Parameters that are tied, frozen, sparse or used by some replicas only; and the ways to weigh losses and gradients.
 namespace lockstep {
+namespace {
+
+/// Lockstep does not know that it looks at single elements, and deals out whole parameters.
+struct WholeSgd : torch::optim::SGD {
+  using SGD::SGD;
+};
+
+}  // namespace
+
+template <>
+struct OptimizerStateTraits<WholeSgd> : OptimizerStateTraits<torch::optim::SGD> {};
+
 namespace {
 
 using namespace testing_support;
@@ -169,6 +184,54 @@ TEST_P(SpecialParameters, LossesAndGradientsAreWeighedAsAsked) {
   }
   EXPECT_THROW(strategy.run([] { average_loss(torch::ones({2}), 0); }), InvalidArgument);
   EXPECT_THROW(strategy.run([] { average_loss(torch::ones({2}, at::kLong)); }), InvalidArgument);
+}
+
+TEST_P(SpecialParameters, AnInfiniteSparseGradientIsBlamedOnItsReplica) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto table = strategy.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(20, 6).sparse(true)); });
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(table, SGDOptions(0.1));
+  optimizer.set_not_finite(NotFinite::Raise);
+  for (int culprit = 0; culprit < GetParam(); ++culprit) {
+    try {
+      strategy.run([&] {
+        const double factor = get_replica_context().replica_id_in_sync_group() == culprit ? INFINITY : 1.0;
+        optimizer.minimize(table->forward(torch::arange(5)).sum().mul(factor));
+      });
+      FAIL() << "an infinity went unnoticed";
+    } catch (const FailedPrecondition& e) {
+      EXPECT_EQ(e.number(), errors::kNotFinite);
+      EXPECT_NE(std::string(e.what()).find("from replica " + std::to_string(culprit)), std::string::npos) << e.what();
+    }
+  }
+}
+
+TEST_P(SpecialParameters, StateDoesNotDependOnLayoutOrOnHowParametersAreDealtOut) {
+  const auto train = [&]<class Opt>(std::type_identity<Opt>, bool channels_last, int replicas) {
+    MirroredStrategy strategy({.devices = cpus(replicas), .seed = 5, .fast_kernels = false});
+    auto model = strategy.make([] { return torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3)); }, {.channels_last = channels_last});
+    auto optimizer = strategy.make_optimizer<Opt>(model, SGDOptions(0.1).momentum(0.9));
+    const auto step = [&] {
+      strategy.run([&] {
+        const at::Tensor x = torch::arange(0, 75, torch::kFloat).div(50).view({1, 3, 5, 5});
+        optimizer.minimize(model->forward(x).square().sum().div(replicas));
+      });
+    };
+    step();
+    const OptimizerState saved = optimizer.state();
+    optimizer = strategy.make_optimizer<Opt>(model, SGDOptions(0.1).momentum(0.9));
+    optimizer.load_state(saved);
+    step();
+    return std::pair(saved.at("weight").at("momentum_buffer"), model.parameters()[0].detach().clone());
+  };
+  const auto [state, weight] = train(std::type_identity<torch::optim::SGD>(), false, 1);
+  for (const bool channels_last : {false, true}) {
+    const auto [cut, cut_weight] = train(std::type_identity<torch::optim::SGD>(), channels_last, GetParam());
+    const auto [whole, whole_weight] = train(std::type_identity<WholeSgd>(), channels_last, GetParam());
+    EXPECT_TRUE(cut.allclose(state, 1e-4, 1e-5)) << channels_last;
+    EXPECT_TRUE(whole.allclose(state, 1e-4, 1e-5)) << channels_last;
+    EXPECT_TRUE(cut_weight.allclose(weight, 1e-3, 1e-4)) << channels_last;
+    EXPECT_TRUE(whole_weight.allclose(weight, 1e-3, 1e-4)) << channels_last;
+  }
 }
 
 }  // namespace

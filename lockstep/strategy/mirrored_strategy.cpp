@@ -143,8 +143,7 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
                 .strict = options.strict}),
       engine_(std::make_unique<Engine>(options, num_local_replicas(), replica_context(0).device().is_cpu())) {
   use_safe_convolutions();
-  const bool several_on_cpu = num_local_replicas() > 1 && replica_context(0).device().is_cpu();
-  if (options.keep_memory.value_or(several_on_cpu)) {
+  if (options.keep_memory.value_or(replica_context(0).device().is_cpu())) {
     keep_freed_memory();
     keep_huge_blocks();
   }

@@ -25,8 +25,7 @@ struct MirroredOptions {
   /// Refuse the two assignments that let mirrored components drift apart silently.
   bool strict = false;
   /// Keep large blocks of memory instead of giving them back to the system after each step, which costs up to half the
-  /// speed. Acts on the whole process: on malloc, and on the memory of LibTorch's CPU tensors. Unset: on with several CPU
-  /// replicas.
+  /// speed. Acts on the whole process: on malloc, and on the memory of LibTorch's CPU tensors. Unset: on with CPU replicas.
   std::optional<bool> keep_memory = {};
   /// Lockstep's own kernels on replica threads, for gradients of 2-D convolutions and for linear layers: equal to LibTorch's
   /// up to rounding, and much faster on Arm (docs/performance.md). Unset: on with several CPU replicas on Arm. The gradient of

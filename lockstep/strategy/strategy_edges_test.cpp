@@ -5,6 +5,7 @@
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -118,8 +119,24 @@ TEST_F(Edges, SavingBelongsOutsideOfReplicas) {
   EXPECT_THROW(strategy.run([&] { v.saved_value(); }), FailedPrecondition);
 }
 
-TEST_F(Edges, LibTorchKeepsItsOwnAllocator) {
-  EXPECT_EQ(c10::GetCPUAllocator(), c10::GetDefaultCPUAllocator());  // code that frees by hand relies on it
+TEST_F(Edges, MemoryOfTensorsMayBeFreedByHand) {
+  for (const std::size_t bytes : {100u, 5'000'000u}) {
+    void* const memory = c10::GetCPUAllocator()->raw_allocate(bytes);
+    std::memset(memory, 1, bytes);
+    c10::GetCPUAllocator()->raw_deallocate(memory);
+  }
+}
+
+TEST_F(Edges, AProgramsOwnAllocatorStays) {
+  struct Own final : c10::Allocator {
+    c10::DataPtr allocate(std::size_t bytes) override { return c10::GetDefaultCPUAllocator()->allocate(bytes); }
+    void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
+  } own;
+  c10::Allocator* const before = c10::GetCPUAllocator();
+  c10::SetCPUAllocator(&own);
+  { const MirroredStrategy another({.devices = cpus(2), .keep_memory = true}); }
+  EXPECT_EQ(c10::GetCPUAllocator(), &own);
+  c10::SetCPUAllocator(before);
 }
 
 TEST_F(Edges, HugeResultsAreOrdinaryTensors) {

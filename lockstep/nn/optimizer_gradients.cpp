@@ -1,0 +1,98 @@
+#include <ATen/core/grad_mode.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/block_norm.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/optimizer_local.h"
+
+// What may happen to reduced gradients before the update: clipping, scaling, and looking for infinities.
+namespace lockstep {
+
+double OptimizerCore::clip_global_norm(double max_norm) {
+  Local& local = local_here("clip_global_norm");
+  if (!(max_norm > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", max_norm)});
+  if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_global_norm");
+  const double norm = global_norm(local);
+  const double factor = max_norm / (norm + 1e-6);
+  if (factor < 1.0) scale_gradients(factor);
+  return norm;
+}
+
+double OptimizerCore::global_norm(Local& local) {
+  const at::NoGradGuard no_grad;
+  const auto& shard = shards_[static_cast<std::size_t>(local.replica)];
+  for (std::size_t s = 0; s < shard.size(); ++s) {
+    const std::size_t first = first_block_[static_cast<std::size_t>(shard[s].parameter)];
+    double* sums = block_sums_.data() + first + static_cast<std::size_t>(shard[s].begin / kShardBlock);
+    const auto blocks = static_cast<std::size_t>((shard[s].end - shard[s].begin + kShardBlock - 1) / kShardBlock);
+    std::fill_n(sums, std::max<std::size_t>(blocks, 1), 0.0);
+    if (!local.reduced[s].defined()) continue;
+    const bool sparse = local.reduced[s].is_sparse();
+    const at::Tensor values = sparse ? local.reduced[s]._values().reshape({-1}) : slice_of(local.reduced[s], shard[s]);
+    sum_squares_in_blocks(values, sums, sparse ? 1 : blocks);
+  }
+  double norm = 0;
+  meet("clip_global_norm", nullptr, [&] { norm = std::sqrt(tree_sum(block_sums_)); });
+  return norm;
+}
+
+void OptimizerCore::clip_value(double limit) {
+  Local& local = local_here("clip_value");
+  if (!(limit > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", limit)});
+  if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_value");
+  const at::NoGradGuard no_grad;
+  for (std::size_t s = 0; s < local.reduced.size(); ++s) {
+    if (!local.reduced[s].defined()) continue;
+    at::Tensor gradient = local.reduced[s].is_sparse() ? local.reduced[s]._values() : gradient_of(local, s);
+    gradient.clamp_(-limit, limit);
+  }
+}
+
+void OptimizerCore::scale_gradients(double factor) {
+  Local& local = local_here("scale_gradients");
+  const at::NoGradGuard no_grad;
+  for (std::size_t s = 0; s < local.reduced.size(); ++s) {
+    if (local.reduced[s].defined()) gradient_of(local, s).mul_(factor);
+  }
+}
+
+bool OptimizerCore::gradients_are_finite() {
+  Local& local = local_here("gradients_are_finite");
+  bool mine = true;
+  for (std::size_t s = 0; s < local.reduced.size() && mine; ++s) {
+    if (!local.reduced[s].defined()) continue;
+    mine = is_finite(local.reduced[s].is_sparse() ? local.reduced[s]._values() : gradient_of(local, s));
+  }
+  bool all = true;
+  meet("gradients_are_finite", &mine, [&] {
+    for (const bool* theirs : shown_by_all(mine)) all = all && *theirs;
+  });
+  return all;
+}
+
+/// False when the step is to be skipped; throws when the policy says so. Every replica comes to the same answer.
+bool OptimizerCore::check_finite(Local& local) {
+  struct Verdict {
+    int parameter, replica;
+  } const mine{local.bad_parameter, local.bad_replica};
+  Verdict first{-1, -1};
+  meet("finite check", &mine, [&] {
+    for (const Verdict* theirs : shown_by_all(mine)) {
+      if (theirs->parameter >= 0 && (first.parameter < 0 || theirs->parameter < first.parameter)) first = *theirs;
+    }
+  });
+  if (first.parameter < 0) return true;
+  if (not_finite_ == NotFinite::SkipStep) return false;
+  const std::string& name = module_->parameters()[static_cast<std::size_t>(first.parameter)].name;
+  zero_grad();
+  throw FailedPrecondition(errors::kNotFinite, {.what = str("the gradient of '", name, "' holds NaN or infinity"),
+                                                .where = str("step ", local.steps, ", from replica ", first.replica),
+                                                .seen = "the weights have not been changed",
+                                                .help = "lower the learning rate or clip; NotFinite::SkipStep leaves such steps out"});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/strategy/replica_context.h"
+
+// What the parts of OptimizerCore share; not for users.
+namespace lockstep {
+
+/// What belongs to one replica; touched by its own thread, except where a meeting says otherwise.
+struct OptimizerCore::Local {
+  int replica = 0;
+  std::unique_ptr<torch::optim::Optimizer> inner;
+  std::vector<at::Tensor> segments;  ///< what `inner` updates: views that last as long as the parameters
+  GradientView shown;                ///< this replica's gradients, as the others see them
+  std::vector<at::Tensor> reduced;   ///< per own segment: the gradient tensor that holds its sum; undefined: nothing to do
+  std::vector<bool> fused;           ///< per own segment: summed by its update
+  std::vector<const void*> addresses;  ///< per parameter: where its memory was when the optimizer was made
+  std::vector<bool> touched;         ///< per parameter: it has a gradient somewhere
+  std::vector<int> newly_sparse;
+  int bad_parameter = -1;  ///< the first own parameter with a sum that is not finite, and whose fault it is
+  int bad_replica = -1;
+  bool is_reduced = false;
+  int accumulated = 0;
+  std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last looked
+  std::int64_t steps = 0;
+  std::int64_t skipped = 0;
+};
+
+inline at::Tensor flat_view(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
+
+inline at::Tensor slice_of(const at::Tensor& tensor, const Segment& segment) { return flat_view(tensor).slice(0, segment.begin, segment.end); }
+
+inline bool is_finite(const at::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); }
+
+[[noreturn]] inline void throw_use(std::string what, std::string help, std::string where = {}) {
+  throw FailedPrecondition(errors::kOptimizer, {.what = std::move(what), .where = std::move(where), .help = std::move(help)});
+}
+
+/// A meeting of the replicas of this run; alone, simply the work.
+inline void meet(const char* name, const void* payload, FunctionRef<void()> work) {
+  local::Seat* seat = get_replica_context().seat();
+  seat ? seat->exchange(name, payload, work) : work();
+}
+
+template <class T>
+std::vector<const T*> shown_by_all(const T& mine) {
+  const local::Seat* seat = get_replica_context().seat();
+  if (seat == nullptr) return {&mine};
+  std::vector<const T*> all;
+  for (int k = 0; k < seat->size(); ++k) all.push_back(static_cast<const T*>(seat->payload_of(k)));
+  return all;
+}
+
+}  // namespace lockstep

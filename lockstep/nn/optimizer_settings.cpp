@@ -1,0 +1,78 @@
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/optimizer_local.h"
+
+namespace lockstep {
+
+/// Replicas read settings without a lock.
+void OptimizerCore::require_outside_of_run(const char* operation) {
+  const detail::ContextEntry* top = detail::current_context();
+  if (top == nullptr || top->replica == nullptr) return;
+  throw FailedPrecondition(errors::kWrongContext, {.what = str(operation, " belongs outside of the function given to strategy.run"),
+                                                   .where = str("on replica ", top->replica->replica_id_in_sync_group()),
+                                                   .help = "call it once, before or after run; it holds for all replicas"});
+}
+
+void OptimizerCore::set_reduce_op(ReduceOp op) {
+  require_outside_of_run("set_reduce_op");
+  reduce_op_ = op;
+}
+
+void OptimizerCore::set_not_finite(NotFinite policy) {
+  require_outside_of_run("set_not_finite");
+  not_finite_ = policy;
+}
+
+void OptimizerCore::set_learning_rate(double rate) {
+  require_outside_of_run("set_learning_rate");
+  for (auto& group : groups_) group.options->set_lr(rate);
+}
+
+void OptimizerCore::set_steps(std::int64_t steps) {
+  for (auto& local : locals_) local->steps = steps;
+}
+
+void OptimizerCore::set_clip_global_norm(std::optional<double> max_norm) {
+  require_outside_of_run("set_clip_global_norm");
+  if (max_norm && !(*max_norm > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", *max_norm)});
+  max_norm_ = max_norm;
+}
+
+void OptimizerCore::set_clip_value(std::optional<double> limit) {
+  require_outside_of_run("set_clip_value");
+  if (limit && !(*limit > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", *limit)});
+  value_limit_ = limit;
+}
+
+void OptimizerCore::set_accumulate(int calls) {
+  require_outside_of_run("accumulate");
+  if (calls < 1) throw InvalidArgument(errors::kBadOption, {.what = str("cannot accumulate over ", calls, " calls"), .help = "use 1 or more"});
+  accumulate_ = calls;
+}
+
+void OptimizerCore::set_digest(const DigestOptions& options) {
+  require_outside_of_run("set_digest");
+  if (options.every < 0) throw InvalidArgument(errors::kBadOption, {.what = str("cannot compare digests every ", options.every, " steps"), .help = "use 0 for never"});
+  digest_ = options;
+}
+
+torch::optim::OptimizerOptions& OptimizerCore::options(std::size_t group) {
+  if (group >= groups_.size()) {
+    throw InvalidArgument(errors::kBadOption, {.what = str("there is no parameter group ", group), .seen = counted(static_cast<int>(groups_.size()), "group")});
+  }
+  return *groups_[group].options;
+}
+
+void OptimizerCore::throw_other_options() {
+  throw InvalidArgument(errors::kOptimizer, {.what = "the optimizer's options are of another class than asked for",
+                                             .where = "options",
+                                             .help = "ask for those of its own class: optimizer.options<torch::optim::SGDOptions>() for SGD"});
+}
+
+std::int64_t OptimizerCore::steps() const { return locals_[0]->steps; }
+std::int64_t OptimizerCore::skipped_steps() const { return locals_[0]->skipped; }
+torch::optim::Optimizer& OptimizerCore::inner(std::size_t replica) { return *locals_.at(replica)->inner; }
+const std::vector<at::Tensor>& OptimizerCore::segments(std::size_t replica) const { return locals_.at(replica)->segments; }
+
+}  // namespace lockstep
