@@ -94,6 +94,11 @@ set(LOCKSTEP_SANITIZER_ENVIRONMENT
   "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1"
   "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_LIST_DIR}/sanitizers/tsan.supp")
 
+# Replicas take all cores: two such programs at a time, or they spend their time waiting for each other.
+include(ProcessorCount)
+ProcessorCount(cores)
+math(EXPR LOCKSTEP_TEST_PROCESSORS "1 + (${cores} - 1) / 2")  # 0 cores: unknown
+
 function(lockstep_add_test name label)
   cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT" "LIBRARIES")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
@@ -110,6 +115,7 @@ function(lockstep_add_test name label)
   set_tests_properties(${name} PROPERTIES
     LABELS ${label}
     TIMEOUT ${arg_TIMEOUT}
+    PROCESSORS ${LOCKSTEP_TEST_PROCESSORS}
     ENVIRONMENT "${LOCKSTEP_SANITIZER_ENVIRONMENT}")
 endfunction()
 
