@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -38,6 +37,46 @@ Mapping map_memory(std::size_t bytes) {
   madvise(begin, used, MADV_HUGEPAGE);  // a wish: where it is not granted everything works, a little slower
   return {begin, used};
 }
+
+/// Deals out shares to threads, to a new one what the last one left: strategies come and go, and their threads with them.
+class Places {
+ public:
+  static std::size_t of_this_thread() {
+    // What frees or takes memory while the thread ends still finds a number; who else has it does not matter.
+    thread_local std::size_t number = kNone;
+    if (number == kNone) {
+      thread_local const Leaving at_the_end{number = all().take()};
+    }
+    return number;
+  }
+
+ private:
+  static constexpr std::size_t kNone = HugeBlocks::kShares;
+
+  struct Leaving {
+    std::size_t number;
+    ~Leaving() { all().leave(number); }
+  };
+
+  static Places& all() {
+    static auto& places = *new Places;  // threads may end after main has returned
+    return places;
+  }
+
+  std::size_t take() {
+    const std::lock_guard lock(mutex_);
+    const auto emptiest = std::min_element(threads_.begin(), threads_.end());
+    ++*emptiest;
+    return static_cast<std::size_t>(emptiest - threads_.begin());
+  }
+  void leave(std::size_t number) {
+    const std::lock_guard lock(mutex_);
+    --threads_[number];
+  }
+
+  std::mutex mutex_;
+  std::array<int, HugeBlocks::kShares> threads_{};
+};
 
 }  // namespace
 
@@ -73,9 +112,7 @@ HugeBlocks::~HugeBlocks() {
 }
 
 HugeBlocks::Share& HugeBlocks::share_of_this_thread() {
-  static std::atomic<std::size_t> threads{0};
-  thread_local const std::size_t mine = threads++;
-  return shares_[mine % shares_.size()];
+  return shares_[Places::of_this_thread()];
 }
 
 c10::DataPtr HugeBlocks::allocate(std::size_t bytes) {

@@ -22,6 +22,7 @@ class HugeBlocks final : public c10::Allocator {
  public:
   /// As much as a huge page holds: blocks lie on huge pages where the system has them to give.
   static constexpr std::size_t kHugeBytes = 2 << 20;
+  static constexpr std::size_t kShares = 64;
 
   explicit HugeBlocks(c10::Allocator& plain, std::size_t huge_bytes = kHugeBytes);
   ~HugeBlocks() override;  ///< after all its tensors
@@ -57,7 +58,7 @@ class HugeBlocks final : public c10::Allocator {
 
   c10::Allocator& plain_;
   const std::size_t huge_bytes_;
-  mutable std::array<Share, 64> shares_;
+  mutable std::array<Share, kShares> shares_;
 };
 
 /// From now on LibTorch's CPU tensors take their memory from HugeBlocks, unless the program has brought an allocator of its

@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <cstdint>
+#include <mutex>
 #include <set>
 #include <thread>
 #include <vector>
@@ -91,14 +93,25 @@ TEST_F(HugeBlocksTest, ABlockFreedElsewhereComesBackToItsThread) {
   EXPECT_EQ(blocks.allocate(4000).get(), place);
 }
 
+TEST_F(HugeBlocksTest, AThreadFindsWhatOneThatEndedHasLeft) {
+  for (int k = 0; k < 200; ++k) std::thread([&] { blocks.allocate(4000); }).join();
+  EXPECT_EQ(blocks.kept_bytes(), 4000u);
+}
+
 TEST_F(HugeBlocksTest, BlocksOfThreadsLieAtDifferentPlacesOfAHugePage) {
   std::set<std::uintptr_t> places;
+  std::mutex mutex;
+  std::vector<std::thread> threads;
+  std::barrier all_there(8);
   for (int k = 0; k < 8; ++k) {
-    std::thread([&] {
+    threads.emplace_back([&] {
       const auto data = blocks.allocate(4000);
+      all_there.arrive_and_wait();
+      const std::lock_guard lock(mutex);
       places.insert(reinterpret_cast<std::uintptr_t>(data.get()) % (2 << 20));
-    }).join();
+    });
   }
+  for (auto& thread : threads) thread.join();
   EXPECT_EQ(places.size(), 8u);
   EXPECT_LT(*places.rbegin(), 8192u);
 }
