@@ -156,7 +156,8 @@ void convolution_backward(const c10::OperatorHandle& op, c10::DispatchKeySet key
 
 bool is_matrix(const at::Tensor& tensor) {
   return tensor.dim() == 2 && tensor.is_cpu() && tensor.layout() == at::kStrided &&
-         tensor.scalar_type() == at::kFloat && !tensor.is_neg();
+         tensor.scalar_type() == at::kFloat && !tensor.is_neg() && !tensor._is_zerotensor() &&
+         !tensor._fw_grad(/*level=*/0).defined();
 }
 
 /// Where matrix_product.h was measured faster: LibTorch has good kernels for SVE and for several threads.
@@ -229,7 +230,7 @@ void addmm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::
     const at::Tensor bias = argument(0).toTensor(), left = argument(1).toTensor(), right = argument(2).toTensor();
     const bool plain = argument(3).toScalar().equal(1) && argument(4).toScalar().equal(1);
     const bool row = bias.dim() == 1 && right.dim() == 2 && bias.size(0) == right.size(1) &&
-                     bias.scalar_type() == at::kFloat && bias.is_cpu();
+                     bias.scalar_type() == at::kFloat && bias.is_cpu() && !bias._is_zerotensor() && !bias._fw_grad(/*level=*/0).defined();
     if (plain && row && gains_from_own_product(left, right)) {
       torch::jit::drop(*stack, kArguments);
       const bool graph = needs_graph(bias) || needs_graph(left) || needs_graph(right);

@@ -44,7 +44,7 @@ void GradScaler::update(bool was_finite) {
   State& state = here();
   if (!was_finite) {
     state = {.scale = std::max(state.scale * options_.backoff, std::numeric_limits<double>::min())};
-  } else if (++state.good_steps == options_.growth_interval) {
+  } else if (++state.good_steps >= options_.growth_interval) {
     const double grown = state.scale * options_.growth;
     state = {.scale = std::isfinite(grown) ? grown : state.scale};
   }

@@ -59,7 +59,8 @@ class MirroredOptimizer {
   bool minimize(const at::Tensor& loss, GradScaler& scaler) { return core_->minimize(loss, &scaler); }
 
   void backward(const at::Tensor& loss) { core_->backward(loss); }
-  void reduce_gradients(ReduceOp op = ReduceOp::Sum) { core_->reduce_gradients(op); }
+  void reduce_gradients(ReduceOp op) { core_->reduce_gradients(op); }
+  void reduce_gradients() { core_->reduce_gradients(core_->reduce_op()); }  ///< as set; unset: the sum
   /// Shortens all reduced gradients together to at most `max_norm`; returns their norm before.
   double clip_global_norm(double max_norm) { return core_->clip_global_norm(max_norm); }
   void clip_value(double limit) { core_->clip_value(limit); }
@@ -67,7 +68,7 @@ class MirroredOptimizer {
   void step() { core_->step(); }
   void zero_grad() { core_->zero_grad(); }
 
-  // Settings, outside of run. They hold for `minimize`.
+  // Settings, outside of run.
   void set_reduce_op(ReduceOp op) { core_->set_reduce_op(op); }
   void set_clip_global_norm(std::optional<double> max_norm) { core_->set_clip_global_norm(max_norm); }
   void set_clip_value(std::optional<double> limit) { core_->set_clip_value(limit); }

@@ -75,7 +75,7 @@ TEST_P(Misuse, OfAModelWithAParameterAddedAfterwards) {
   expect_error<FailedPrecondition>(errors::kWrongModule, "changed after it was made",
                                    [&] { strategy.make_optimizer<torch::optim::SGD>(grown, SGDOptions(0.1)); });
   for (std::size_t k = 0; k < last; ++k) grown.replica(k)->register_parameter("late", torch::ones({3}));
-  expect_error<FailedPrecondition>(errors::kWrongModule, "now has 8",
+  expect_error<FailedPrecondition>(errors::kWrongModule, "late",
                                    [&] { strategy.make_optimizer<torch::optim::SGD>(grown, SGDOptions(0.1)); });
 }
 
@@ -111,6 +111,90 @@ TEST_P(Misuse, OfALossScaleThatIsNotFinite) {
   }
   expect_error<InvalidArgument>(errors::kBadOption, "GradScaler", [&] { GradScaler(strategy, {.growth = NAN}); });
   expect_error<InvalidArgument>(errors::kBadOption, "GradScaler", [&] { GradScaler(strategy, {.backoff = 1.0}); });
+}
+
+/// A network whose head may be replaced.
+struct TwoParts : torch::nn::Module {
+  TwoParts() : body(register_module("body", torch::nn::Linear(3, 4))), head(register_module("head", torch::nn::Linear(4, 2))) {}
+  at::Tensor forward(const at::Tensor& x) { return head->forward(body->forward(x)).sum(); }
+  torch::nn::Linear body, head;
+};
+
+TEST_P(Misuse, OfAModelWithAReplacedPart) {
+  for (const int steps_before : {0, 2}) {
+    auto net = strategy.make<TwoParts>();
+    auto sgd = strategy.make_optimizer<torch::optim::SGD>(net, SGDOptions(0.1));
+    const auto train = [&] { strategy.run([&] { sgd.minimize(net->forward(torch::ones({2, 3}))); }); };
+    for (int s = 0; s < steps_before; ++s) train();
+    for (std::size_t k = 0; k < net.size(); ++k) net.replica(k)->head = net.replica(k)->replace_module("head", torch::nn::Linear(4, 2));
+    expect_error<FailedPrecondition>(errors::kWrongModule, "head.", train);
+  }
+}
+
+TEST_P(Misuse, OfAModelWithAParameterAddedBeforeAStateIsLoaded) {
+  step();
+  const OptimizerState saved = optimizer.state();
+  auto other = strategy.make<SmallNet>();
+  auto sgd = strategy.make_optimizer<torch::optim::SGD>(other, SGDOptions(0.1));
+  for (std::size_t k = 0; k < other.size(); ++k) other.replica(k)->register_parameter("late", torch::ones({2}));
+  sgd.load_state(saved);
+  expect_error<FailedPrecondition>(errors::kWrongModule, "late", [&] { strategy.run([&] { sgd.minimize(other->forward(torch::ones({2, 9})).sum()); }); });
+}
+
+TEST_P(Misuse, OfModelsInsideOfRun) {
+  const auto in_run = [&](const std::function<void()>& f) { return [this, f] { strategy.run([&] { f(); }); }; };
+  expect_error<FailedPrecondition>(errors::kWrongContext, "eval", in_run([&] { model.eval(); }));
+  expect_error<FailedPrecondition>(errors::kWrongContext, "to of a model", in_run([&] { model.to(at::kDouble); }));
+  expect_error<FailedPrecondition>(errors::kWrongContext, "apply", in_run([&] { model.apply([](torch::nn::Module&) {}); }));
+  expect_error<FailedPrecondition>(errors::kWrongContext, "synchronize_buffers", in_run([&] { model.synchronize_buffers(); }));
+}
+
+TEST_P(Misuse, OfGradientsLeftByAFailedRun) {
+  const auto fails_after_reducing = [&] {
+    strategy.run([&] {
+      optimizer.backward(model->forward(torch::ones({2, 9})).sum());
+      optimizer.reduce_gradients();
+      if (get_replica_context().replica_id_in_sync_group() == GetParam() - 1) throw std::runtime_error("mine");
+    });
+  };
+  EXPECT_THROW(fails_after_reducing(), std::runtime_error);
+  expect_error<FailedPrecondition>(errors::kOptimizer, "a run has failed", [&] { strategy.run([&] { optimizer.step(); }); });
+  step();
+  EXPECT_EQ(optimizer.steps(), 1);
+  EXPECT_THROW(fails_after_reducing(), std::runtime_error);
+  step();
+  EXPECT_EQ(optimizer.steps(), 2);
+}
+
+TEST_P(Misuse, OfStateInsideAnAccumulateWindow) {
+  const OptimizerState saved = optimizer.state();
+  optimizer.accumulate(3);
+  step();
+  expect_error<FailedPrecondition>(errors::kOptimizer, "window", [&] { optimizer.state(); });
+  optimizer.load_state(saved);  // forgets what had gathered
+  for (int call = 1; call <= 3; ++call) {
+    EXPECT_EQ(optimizer.steps(), 0) << call;
+    step();
+  }
+  EXPECT_EQ(optimizer.steps(), 1);
+}
+
+TEST_P(Misuse, OfStatesThatDoNotFit) {
+  auto adam = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.1));
+  strategy.run([&] { adam.minimize(model->forward(torch::ones({2, 9})).sum()); });
+  OptimizerState state = adam.state();
+  state["unknown"] = {};
+  expect_error<InvalidArgument>(errors::kOptimizer, "'unknown'", [&] { adam.load_state(state); });
+  state = adam.state();
+  (++state.begin())->second["step"] = torch::ones({8});
+  EXPECT_THROW(adam.load_state(state), InvalidArgument);
+  for (const double rate : {-1.0, static_cast<double>(NAN)}) {
+    expect_error<InvalidArgument>(errors::kBadOption, "learning rate", [&] { adam.set_learning_rate(rate); });
+  }
+}
+
+TEST_P(Misuse, OfGradientsThatAreNotReducedYet) {
+  expect_error<FailedPrecondition>(errors::kOptimizer, "no reduced gradients", [&] { strategy.run([&] { optimizer.gradients_are_finite(); }); });
 }
 
 TEST_P(Misuse, OfAScalerOfAnotherStrategy) {

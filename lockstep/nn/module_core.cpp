@@ -3,8 +3,10 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <mutex>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -37,6 +39,15 @@ void require_same_parameters(const torch::OrderedDict<std::string, at::Tensor>& 
                   lockstep::str("parameter '", item.key(), "' of replica ", k, " is that of replica 0"));
     }
   }
+}
+
+/// They act on the modules of all replicas, which are in use then.
+void require_outside_of_run(const char* operation) {
+  const detail::ContextEntry* top = detail::current_context();
+  if (top == nullptr || top->replica == nullptr) return;
+  throw FailedPrecondition(errors::kWrongContext, {.what = str(operation, " of a model reaches all replicas and belongs outside of the function given to strategy.run"),
+                                                   .where = str("on replica ", top->replica->replica_id_in_sync_group()),
+                                                   .help = "call it before run; inside, model-> is the replica's own module"});
 }
 
 }  // namespace
@@ -147,10 +158,12 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
 }
 
 void ModuleCore::train(bool on) {
+  require_outside_of_run("train and eval");
   for (auto& module : replicas_) module->train(on);
 }
 
 void ModuleCore::to(at::ScalarType dtype) {
+  require_outside_of_run("to");
   if (pinned_) {
     throw FailedPrecondition(errors::kWrongModule, {.what = "an optimizer has taken over the parameters of this model",
                                                     .where = "to", .help = "convert the model before make_optimizer"});
@@ -160,6 +173,7 @@ void ModuleCore::to(at::ScalarType dtype) {
 }
 
 void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
+  require_outside_of_run("apply");
   // Parameters are shared: what f does to them counts once, as replica 0 has it, random numbers included. The other
   // replicas' modules are visited for what is their own.
   at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -194,12 +208,17 @@ std::vector<std::pair<std::string, at::Tensor>> ModuleCore::named_buffers() cons
     std::vector<at::Tensor> components;
     for (const auto& buffers : named) components.push_back(buffers[item.key()]);
     const bool average = item.value().defined() && at::isFloatingType(item.value().scalar_type());
-    result.emplace_back(item.key(), average ? ordered_reduce(ReduceOp::Mean, components) : item.value());
+    // Constants stay what they are: a mean of equal numbers may be rounded, or overflow.
+    const bool equal = average && std::all_of(components.begin(), components.end(), [&](const at::Tensor& other) {
+      return other.sizes() == components[0].sizes() && at::equal(other, components[0]);
+    });
+    result.emplace_back(item.key(), !average ? item.value() : equal ? item.value().clone() : ordered_reduce(ReduceOp::Mean, components));
   }
   return result;
 }
 
 void ModuleCore::synchronize_buffers() {
+  require_outside_of_run("synchronize_buffers");
   const at::NoGradGuard no_grad;
   for (const auto& [name, value] : named_buffers()) {
     for (auto& module : replicas_) {
@@ -227,13 +246,15 @@ void ModuleCore::require_unchanged() const {
       if (leaf.const_data_ptr() != addresses_[next++]) fail(lockstep::str("parameter '", parameter.name, "' has other memory than before"));
     }
   }
-  for (const auto& module : replicas_) {
-    if (module->named_parameters().size() != replicas_[0]->named_parameters().size()) fail("replicas have different numbers of parameters");
-  }
-  std::unordered_map<const void*, bool> distinct;
-  for (const auto& leaf : replicas_[0]->parameters()) distinct.emplace(leaf.unsafeGetTensorImpl(), true);
-  if (distinct.size() != parameters_.size()) {
-    fail(lockstep::str("it had ", parameters_.size(), " parameters and now has ", distinct.size()));
+  for (std::size_t k = 0; k < replicas_.size(); ++k) {
+    std::unordered_set<const void*> made;
+    for (const auto& parameter : parameters_) made.insert(parameter.leaves[k].unsafeGetTensorImpl());
+    std::unordered_set<const void*> seen;
+    for (const auto& item : replicas_[k]->named_parameters()) {
+      if (made.count(item.value().unsafeGetTensorImpl()) == 0) fail(lockstep::str("parameter '", item.key(), "' of replica ", k, " is not the one that make has made"));
+      seen.insert(item.value().unsafeGetTensorImpl());
+    }
+    if (seen.size() != made.size()) fail(lockstep::str("replica ", k, " had ", made.size(), " parameters and now has ", seen.size()));
   }
 }
 

@@ -115,10 +115,15 @@ void OptimizerCore::forget_failed_run(Local& local) {
   if (module_->strategy().failed_runs() != local.failed_runs) zero_grad();
 }
 
+void OptimizerCore::require_no_failed_run(const Local& local, const char* operation) const {
+  if (module_->strategy().failed_runs() == local.failed_runs) return;
+  throw_use("a run has failed since the last step, and may have left gradients behind", "call zero_grad() before backward, in the next run", operation);
+}
+
 void OptimizerCore::backward(const at::Tensor& loss) {
   Local& local = local_here("backward");
-  if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next backward", "backward");
   forget_failed_run(local);
+  if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next backward", "backward");
   if (!loss.defined() || loss.numel() != 1) {
     throw InvalidArgument(errors::kShape, {.what = "a loss must be one number",
                                            .seen = loss.defined() ? lockstep::str("shape ", loss.sizes()) : "an undefined tensor",
@@ -138,6 +143,7 @@ void OptimizerCore::show_gradients(Local& local) {
     const at::Tensor& leaf = parameters[p].leaves[static_cast<std::size_t>(local.replica)];
     if (leaf.const_data_ptr() != local.addresses[p]) module_->require_unchanged();
     const at::Tensor& gradient = leaf.grad();
+    if (local.touched[p] && !gradient.defined()) module_->require_unchanged();  // replaced, or just not used this time
     local.shown.gradients[p] = gradient.defined() ? in_parameter_order(gradient, leaf) : at::Tensor();
   }
 }
@@ -167,10 +173,13 @@ void OptimizerCore::reduce_own(Local& local, const GradientReduction& reduction,
     local.fused[s] = fuse && kinds[p] == GradientKind::Dense && can_fuse(local, s, reduction);
     if (kinds[p] == GradientKind::None || local.fused[s]) continue;
     if (kinds[p] == GradientKind::Sparse) {
-      local.reduced[s] = reduction.reduce_sparse(p);
+      // Alone and with nothing to look at the sum before the update: LibTorch's own way, repeated rows and all.
+      local.reduced[s] = fuse && locals_.size() == 1 ? local.shown.gradients[p] : reduction.reduce_sparse(p);
     } else {
       at::Tensor& mine = local.shown.gradients[p];
-      at::Tensor target = mine.defined() ? mine : at::empty_like(module_->parameters()[p].leaves[0].data());
+      // Autograd may give two parameters one memory: then the sum has to go elsewhere.
+      const bool in_place = mine.defined() && mine.storage().use_count() == 1;
+      at::Tensor target = in_place ? mine : at::empty_like(module_->parameters()[p].leaves[0].data());
       reduction.reduce(shard[s], target);
       local.reduced[s] = target;
     }
@@ -180,6 +189,7 @@ void OptimizerCore::reduce_own(Local& local, const GradientReduction& reduction,
       local.bad_parameter = static_cast<int>(p);
       const int other = reduction.first_not_finite(shard[s], local.replica);
       local.bad_replica = other >= 0 ? other : local.replica;
+      local.bad_by_exclusion = other < 0 && locals_.size() > 1;
     }
   }
 }
@@ -249,8 +259,9 @@ void OptimizerCore::compare_digests(Local& local) {
                                   .help = "restore a checkpoint; look for code that writes to one replica's module only, or for bad memory"});
 }
 
-void OptimizerCore::zero_grad() {
-  Local& local = local_here("zero_grad");
+void OptimizerCore::zero_grad() { drop_gradients(local_here("zero_grad")); }
+
+void OptimizerCore::drop_gradients(Local& local) {
   const auto& parameters = module_->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     if (group_of_[p] < 0) continue;
@@ -305,7 +316,8 @@ void OptimizerCore::take_over_sparse(Local& local) {
 }
 
 void OptimizerCore::reduce_and(Local& local, ReduceOp op, bool fuse, FunctionRef<void(const GradientReduction&)> then) {
-  if (local.steps == 0) module_->require_unchanged();
+  if (!local.has_checked_module) module_->require_unchanged();
+  local.has_checked_module = true;
   show_gradients(local);
   for (int attempt = 0; attempt < 2; ++attempt) {
     meet("gradients", &local.shown, [&] {
@@ -320,16 +332,15 @@ void OptimizerCore::reduce_and(Local& local, ReduceOp op, bool fuse, FunctionRef
 
 void OptimizerCore::reduce_gradients(ReduceOp op) {
   Local& local = local_here("reduce_gradients");
+  require_no_failed_run(local, "reduce_gradients");
   if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next reduction", "reduce_gradients");
-  if (local.failed_runs != module_->strategy().failed_runs()) {
-    throw_use("a run has failed since the last step, and may have left gradients behind", "call zero_grad() before backward, in the next run", "reduce_gradients");
-  }
   reduce_and(local, op, /*fuse=*/false, [](const GradientReduction&) {});
   local.is_reduced = true;
 }
 
 void OptimizerCore::step() {
   Local& local = local_here("step");
+  require_no_failed_run(local, "step");
   if (!local.is_reduced) throw_use("the gradients have not been reduced over replicas", "call reduce_gradients() before step(), or use minimize(loss)", "step");
   meet("step", nullptr, [&] { update_own(local); });
   finish_step(local);

@@ -69,17 +69,23 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void zero_grad();
 
   void set_reduce_op(ReduceOp op);
+  ReduceOp reduce_op() const { return reduce_op_; }
   void set_clip_global_norm(std::optional<double> max_norm);
   void set_clip_value(std::optional<double> limit);
   void set_not_finite(NotFinite policy);
   void set_accumulate(int calls);
   void set_digest(const DigestOptions& options);
   void set_learning_rate(double rate);
-  void set_steps(std::int64_t steps);  ///< of a training that is gone on with
 
   std::size_t group_count() const { return groups_.size(); }
   torch::optim::OptimizerOptions& options(std::size_t group);
   [[noreturn]] static void throw_other_options();
+  /// Throws if an update has failed half-way.
+  void require_usable(const char* operation) const;
+  /// Throws inside an `accumulate` window, where gradients belong to the state and are not in it.
+  void require_no_open_window(const char* operation) const;
+  /// Forgets gradients and open windows of all replicas. Outside of run.
+  void start_anew_at(std::int64_t steps);
   static void require_outside_of_run(const char* operation);
   std::int64_t steps() const;
   std::int64_t skipped_steps() const;
@@ -94,9 +100,11 @@ class LOCKSTEP_EXPORT OptimizerCore {
   struct Local;
 
   Local& local_here(const char* operation);
+  const Local& counting_local() const;
+  void drop_gradients(Local& local);
+  void require_no_failed_run(const Local& local, const char* operation) const;
   /// Drops what a run that failed has left behind.
   void forget_failed_run(Local& local);
-  void require_usable(const char* operation) const;
   void build_shards();
   void show_gradients(Local& local);
   /// Reduces the own segments once everybody shows gradients, then calls `then` before the replicas part.

@@ -62,6 +62,7 @@ void OptimizerCore::scale_gradients(double factor) {
 
 bool OptimizerCore::gradients_are_finite() {
   Local& local = local_here("gradients_are_finite");
+  if (!local.is_reduced) throw_use("there are no reduced gradients to look at", "call reduce_gradients() first", "gradients_are_finite");
   bool mine = true;
   for (std::size_t s = 0; s < local.reduced.size() && mine; ++s) {
     if (!local.reduced[s].defined()) continue;
@@ -78,8 +79,9 @@ bool OptimizerCore::gradients_are_finite() {
 bool OptimizerCore::check_finite(Local& local) {
   struct Verdict {
     int parameter, replica;
-  } const mine{local.bad_parameter, local.bad_replica};
-  Verdict first{-1, -1};
+    bool by_exclusion;
+  } const mine{local.bad_parameter, local.bad_replica, local.bad_by_exclusion};
+  Verdict first{-1, -1, false};
   meet("finite check", &mine, [&] {
     for (const Verdict* theirs : shown_by_all(mine)) {
       if (theirs->parameter >= 0 && (first.parameter < 0 || theirs->parameter < first.parameter)) first = *theirs;
@@ -90,7 +92,7 @@ bool OptimizerCore::check_finite(Local& local) {
   const std::string& name = module_->parameters()[static_cast<std::size_t>(first.parameter)].name;
   zero_grad();
   throw FailedPrecondition(errors::kNotFinite, {.what = str("the gradient of '", name, "' holds NaN or infinity"),
-                                                .where = str("step ", local.steps, ", from replica ", first.replica),
+                                                .where = str("step ", local.steps, ", from replica ", first.replica, first.by_exclusion ? ", or from adding up finite ones" : ""),
                                                 .seen = "the weights have not been changed",
                                                 .help = "lower the learning rate or clip; NotFinite::SkipStep leaves such steps out"});
 }

@@ -25,7 +25,9 @@ struct OptimizerCore::Local {
   std::vector<int> newly_sparse;
   int bad_parameter = -1;  ///< the first own parameter with a sum that is not finite, and whose fault it is
   int bad_replica = -1;
+  bool bad_by_exclusion = false;  ///< the others' gradients were finite; its own are gone, the sum lies there
   bool is_reduced = false;
+  bool has_checked_module = false;
   int accumulated = 0;
   std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last looked
   std::int64_t steps = 0;

@@ -26,11 +26,23 @@ void OptimizerCore::set_not_finite(NotFinite policy) {
 
 void OptimizerCore::set_learning_rate(double rate) {
   require_outside_of_run("set_learning_rate");
+  if (!(rate >= 0)) throw InvalidArgument(errors::kBadOption, {.what = str("a learning rate must not be negative or NaN: ", rate)});
   for (auto& group : groups_) group.options->set_lr(rate);
 }
 
-void OptimizerCore::set_steps(std::int64_t steps) {
-  for (auto& local : locals_) local->steps = steps;
+void OptimizerCore::require_no_open_window(const char* operation) const {
+  for (const auto& local : locals_) {
+    if (local->accumulated == 0) continue;
+    throw_use(str("gradients of ", local->accumulated, " calls wait for the rest of their window"),
+              str("call it between updates, after ", accumulate_, " calls of minimize"), operation);
+  }
+}
+
+void OptimizerCore::start_anew_at(std::int64_t steps) {
+  for (auto& local : locals_) {
+    drop_gradients(*local);
+    local->steps = steps;
+  }
 }
 
 void OptimizerCore::set_clip_global_norm(std::optional<double> max_norm) {
@@ -70,8 +82,15 @@ void OptimizerCore::throw_other_options() {
                                              .help = "ask for those of its own class: optimizer.options<torch::optim::SGDOptions>() for SGD"});
 }
 
-std::int64_t OptimizerCore::steps() const { return locals_[0]->steps; }
-std::int64_t OptimizerCore::skipped_steps() const { return locals_[0]->skipped; }
+/// Inside run the calling replica's own: another's may be a step ahead.
+const OptimizerCore::Local& OptimizerCore::counting_local() const {
+  const detail::ContextEntry* top = detail::current_context();
+  const bool here = top != nullptr && top->replica != nullptr && top->strategy == &module_->strategy();
+  return *locals_[here ? static_cast<std::size_t>(top->replica->local_index()) : 0];
+}
+
+std::int64_t OptimizerCore::steps() const { return counting_local().steps; }
+std::int64_t OptimizerCore::skipped_steps() const { return counting_local().skipped; }
 torch::optim::Optimizer& OptimizerCore::inner(std::size_t replica) { return *locals_.at(replica)->inner; }
 const std::vector<at::Tensor>& OptimizerCore::segments(std::size_t replica) const { return locals_.at(replica)->segments; }
 

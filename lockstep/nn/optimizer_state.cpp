@@ -4,6 +4,8 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <set>
+
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 
@@ -28,6 +30,11 @@ void require_own_class(const OptimizerCore& core, const std::string& parameter, 
   }
 }
 
+/// A count, say, and not what is remembered of a parameter that is itself a number.
+bool is_number(const at::Tensor& value, const at::Tensor& parameter) {
+  return value.dim() == 0 && (parameter.dim() != 0 || (parameter.is_floating_point() && !value.is_floating_point()));
+}
+
 constexpr const char* kNoParameter = "";
 
 }  // namespace
@@ -37,6 +44,7 @@ at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, a
 std::int64_t number_of(const ParameterState& state, const char* key) {
   const auto found = state.find(key);
   if (found == state.end()) throw InvalidArgument(errors::kOptimizer, {.what = str("the saved state has no '", key, "'"), .where = "load_state"});
+  if (found->second.numel() != 1) throw InvalidArgument(errors::kOptimizer, {.what = str("'", key, "' of the saved state is not a number"), .where = "load_state"});
   return found->second.item<std::int64_t>();
 }
 
@@ -76,6 +84,8 @@ ParameterState gather_state(OptimizerCore& core, int parameter) {
 
 OptimizerState read_state(OptimizerCore& core) {
   OptimizerCore::require_outside_of_run("state");
+  core.require_usable("state");
+  core.require_no_open_window("state");
   OptimizerState result;
   result[kNoParameter]["steps"] = number_tensor(core.steps());
   const auto& parameters = core.module()->parameters();
@@ -90,17 +100,25 @@ OptimizerState read_state(OptimizerCore& core) {
 
 void write_state(OptimizerCore& core, const OptimizerState& state) {
   OptimizerCore::require_outside_of_run("load_state");
+  core.require_usable("load_state");
   const at::NoGradGuard no_grad;
   const auto& parameters = core.module()->parameters();
   const auto general = state.find(kNoParameter);
   const std::int64_t steps = general == state.end() ? core.steps() : number_of(general->second, "steps");
+  std::set<std::string> own{kNoParameter};
+  for (const auto& shard : core.shards()) {
+    for (const Segment& segment : shard) own.insert(parameters[static_cast<std::size_t>(segment.parameter)].name);
+  }
+  for (const auto& [name, value] : state) {
+    if (own.count(name) == 0) throw_unfitting(name, "the optimizer has no such parameter");
+  }
   for (const auto& shard : core.shards()) {  // all of it fits, or nothing is changed
     for (const Segment& segment : shard) {
       const auto& parameter = parameters[static_cast<std::size_t>(segment.parameter)];
       const auto saved = state.find(parameter.name);
       if (saved == state.end()) throw_unfitting(parameter.name, "it is missing");
       for (const auto& [key, value] : saved->second) {
-        const bool fits = (value.dim() == 0 && parameter.leaves[0].dim() != 0) || value.sizes() == parameter.leaves[0].sizes();
+        const bool fits = is_number(value, parameter.leaves[0]) || value.sizes() == parameter.leaves[0].sizes();
         if (!fits) throw_unfitting(parameter.name, lockstep::str(key, " has shape ", value.sizes()));
       }
       require_own_class(core, parameter.name, saved->second);
@@ -117,7 +135,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
       if (saved->second.empty()) continue;
       ParameterState part;
       for (const auto& [key, value] : saved->second) {
-        if (value.dim() == 0 && parameter.leaves[0].dim() != 0) {
+        if (is_number(value, parameter.leaves[0])) {
           part[key] = value;
           continue;
         }
@@ -127,7 +145,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
       states[target.unsafeGetTensorImpl()] = core.state_access().write(part);
     }
   }
-  core.set_steps(steps);
+  core.start_anew_at(steps);
 }
 
 }  // namespace lockstep::detail

@@ -1,3 +1,4 @@
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/conv.h>
@@ -6,6 +7,7 @@
 
 #include <cmath>
 #include <functional>
+#include <limits>
 #include <type_traits>
 
 #include "lockstep/base/error.h"
@@ -184,6 +186,59 @@ TEST_P(SpecialParameters, LossesAndGradientsAreWeighedAsAsked) {
   }
   EXPECT_THROW(strategy.run([] { average_loss(torch::ones({2}), 0); }), InvalidArgument);
   EXPECT_THROW(strategy.run([] { average_loss(torch::ones({2}, at::kLong)); }), InvalidArgument);
+}
+
+/// Autograd gives both the same memory for their gradients.
+struct AliasedGradients : torch::nn::Module {
+  AliasedGradients() {
+    a = register_parameter("a", torch::zeros({4, 4}, at::kDouble));
+    b = register_parameter("b", torch::zeros({4, 4}, at::kDouble));
+  }
+  at::Tensor forward() { return (a.view({16}) + b.view({16})).sum(); }
+  at::Tensor a, b;
+};
+
+TEST_P(SpecialParameters, GradientsThatShareMemoryAreAddedUpOnce) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto model = strategy.make<AliasedGradients>();
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(1.0));
+  strategy.run([&] { optimizer.minimize(model->forward()); });
+  const double expected = -GetParam();
+  EXPECT_TRUE(model->a.equal(torch::full({4, 4}, expected, at::kDouble))) << model->a;
+  EXPECT_TRUE(model->b.equal(torch::full({4, 4}, expected, at::kDouble))) << model->b;
+}
+
+TEST_P(SpecialParameters, OneReplicaUpdatesRepeatedSparseRowsAsLibTorchDoes) {
+  MirroredStrategy strategy({.devices = cpus(1), .seed = 3});
+  auto table = strategy.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 3).sparse(true)); });
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(table, SGDOptions(0.1));
+  at::Tensor plain = table->weight.detach().clone().requires_grad_();
+  torch::optim::SGD plain_optimizer({plain}, SGDOptions(0.1));
+  for (int step = 0; step < 20; ++step) {
+    const at::Tensor ids = torch::tensor({1, 4, 1, 1, step % 10, 4});
+    const at::Tensor slopes = torch::linspace(0.1, 1.7, 18).view({6, 3});
+    strategy.run([&] { optimizer.minimize((table->forward(ids) * slopes).sin().sum()); });
+    plain_optimizer.zero_grad();
+    (at::embedding(plain, ids, -1, false, /*sparse=*/true) * slopes).sin().sum().backward();
+    plain_optimizer.step();
+    ASSERT_TRUE(plain.equal(table->weight)) << "step " << step;
+  }
+}
+
+TEST_P(SpecialParameters, ConstantBuffersStayWhatTheyAre) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  const auto build = [] {
+    auto net = torch::nn::Linear(2, 2);
+    net->register_buffer("mask", torch::full({3}, std::numeric_limits<float>::lowest()));
+    net->register_buffer("places", torch::linspace(0, 1, 1000));
+    return net;
+  };
+  auto model = strategy.make(build);
+  model.synchronize_buffers();
+  for (std::size_t k = 0; k < model.size(); ++k) {
+    EXPECT_TRUE(model.replica(k)->named_buffers()["mask"].equal(torch::full({3}, std::numeric_limits<float>::lowest())));
+    EXPECT_TRUE(model.replica(k)->named_buffers()["places"].equal(torch::linspace(0, 1, 1000)));
+  }
 }
 
 TEST_P(SpecialParameters, AnInfiniteSparseGradientIsBlamedOnItsReplica) {

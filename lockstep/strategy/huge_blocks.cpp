@@ -26,7 +26,7 @@ struct Mapping {
 Mapping map_memory(std::size_t bytes) {
   const std::size_t spare = bytes + kHugePage;
   void* const found = mmap(nullptr, spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (found == MAP_FAILED) throw std::bad_alloc();
+  if (found == MAP_FAILED) return {nullptr, 0};
   const auto first = reinterpret_cast<std::uintptr_t>(found);
   const std::size_t before = (kHugePage - first % kHugePage) % kHugePage;
   static const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
@@ -106,8 +106,15 @@ HugeBlocks::HugeBlocks(c10::Allocator& plain, std::size_t huge_bytes) : plain_(p
 }
 
 HugeBlocks::~HugeBlocks() {
+  release_kept();
+}
+
+void HugeBlocks::release_kept() {
   for (Share& share : shares_) {
+    const std::lock_guard lock(share.mutex);
     for (const auto& [bytes, block] : share.kept) Block::Release()(block);
+    share.kept.clear();
+    share.kept_bytes = 0;
   }
 }
 
@@ -120,6 +127,11 @@ c10::DataPtr HugeBlocks::allocate(std::size_t bytes) {
   Share& share = share_of_this_thread();
   Block* block = share.take_kept(bytes);
   if (block == nullptr) block = make(share, bytes);
+  if (block == nullptr) {
+    release_kept();  // all threads': better slow than not at all
+    block = make(share, bytes);
+  }
+  if (block == nullptr) return plain_.allocate(bytes);  // which has a way to say no
   return {block->data(), block->data(), &keep, c10::Device(c10::DeviceType::CPU)};
 }
 
@@ -139,6 +151,7 @@ HugeBlocks::Block* HugeBlocks::make(Share& share, std::size_t bytes) {
   share.make_room(bytes);
   const std::size_t color = share.number % kColors * kColorBytes;
   const Mapping mapping = map_memory(color + sizeof(Block) + bytes);
+  if (mapping.begin == nullptr) return nullptr;
   auto* const block = new (mapping.begin + color) Block{0, &share, bytes, mapping};
   block->mark = Block::mark_of(block);
   const std::lock_guard lock(share.mutex);

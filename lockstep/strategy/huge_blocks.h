@@ -34,6 +34,7 @@ class HugeBlocks final : public c10::Allocator {
   void copy_data(void* to, const void* from, std::size_t bytes) const override { default_copy_data(to, from, bytes); }
 
   std::size_t kept_bytes() const;
+  void release_kept();  ///< gives what no tensor uses back to the system
 
  private:
   struct Block;
@@ -52,7 +53,7 @@ class HugeBlocks final : public c10::Allocator {
   };
 
   Share& share_of_this_thread();
-  static Block* make(Share& share, std::size_t bytes);
+  static Block* make(Share& share, std::size_t bytes);  ///< null if the system has none left
   static void keep(void* data);
   static void keep_or_free(void* data);
 

@@ -93,6 +93,24 @@ TEST_F(HugeBlocksTest, ABlockFreedElsewhereComesBackToItsThread) {
   EXPECT_EQ(blocks.allocate(4000).get(), place);
 }
 
+TEST_F(HugeBlocksTest, WhatIsKeptCanBeGivenBack) {
+  const auto in_use = blocks.allocate(4000);
+  blocks.allocate(9000);
+  EXPECT_EQ(blocks.kept_bytes(), 9000u);
+  blocks.release_kept();
+  EXPECT_EQ(blocks.kept_bytes(), 0u);
+  EXPECT_NE(blocks.allocate(4000).get(), in_use.get());
+}
+
+#if !defined(__SANITIZE_ADDRESS__)  // which ends the process instead
+TEST_F(HugeBlocksTest, WhatTheSystemRefusesIsAskedOfThePlainAllocator) {
+  blocks.allocate(4000);
+  EXPECT_ANY_THROW(blocks.allocate(std::size_t{1} << 60));
+  EXPECT_EQ(plain.requests, 1);
+  EXPECT_EQ(blocks.kept_bytes(), 0u);
+}
+#endif
+
 TEST_F(HugeBlocksTest, AThreadFindsWhatOneThatEndedHasLeft) {
   for (int k = 0; k < 200; ++k) std::thread([&] { blocks.allocate(4000); }).join();
   EXPECT_EQ(blocks.kept_bytes(), 4000u);

@@ -1,8 +1,10 @@
 #include <ATen/TensorOperators.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -126,6 +128,10 @@ TEST_F(Edges, MemoryOfTensorsMayBeFreedByHand) {
     c10::GetCPUAllocator()->raw_deallocate(memory);
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__)  // which ends the process instead
+TEST_F(Edges, MemoryThatIsNotThereIsLibTorchsError) { EXPECT_THROW(at::empty({std::int64_t{1} << 45}), c10::Error); }
+#endif
 
 TEST_F(Edges, AProgramsOwnAllocatorStays) {
   struct Own final : c10::Allocator {

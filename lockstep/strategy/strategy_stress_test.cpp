@@ -198,7 +198,7 @@ TEST(Stress, TenThousandRandomRunsEndAsForetoldAndLeaveNothingBehind) {
   const std::vector<int> sizes{1, 2, 3, 4, 7};
   std::vector<std::unique_ptr<Stage>> stages;
   for (const int replicas : sizes) stages.push_back(std::make_unique<Stage>(replicas));
-  long memory = 0;
+  [[maybe_unused]] long memory = 0;
   const long threads = process_status("Threads");
   for (int round = 0; round < runs && !testing::Test::HasFailure(); ++round) {
     const auto chosen = static_cast<std::size_t>(pick(static_cast<int>(stages.size())));
