@@ -151,10 +151,11 @@ class Dataset {
     Element state;
     encode<S>(std::move(initial), state);
     ScanFunction function = [f = std::move(f)](Element& carried, Element& element) mutable {
-      Element before = carried;  // if f throws, the state stays as it was
+      Element before = own_copy(carried);  // if f throws, the state stays as it was, also if f has written into it
       auto [next, result] = f(decode<S>(before), decode<T>(element));
       encode<S>(std::move(next), carried);
       encode<U>(std::move(result), element);
+      element = own_copy(std::move(element));  // result and state may be the same tensor
     };
     return Dataset<U>(
         std::make_shared<ScanStage>(stage_, std::move(state), std::move(function), spec_of_type<U>(), std::move(spec)));

@@ -39,6 +39,17 @@ TEST(Errors, ErrorsAreCountedAndLeftOut) {
   EXPECT_THROW(hopeless.ignore_errors({.give_up_after = 5}).to_vector(), std::runtime_error);
 }
 
+TEST(Errors, AnythingThrownIsLeftOut) {
+  const auto counter = std::make_shared<ErrorCounter>();
+  const auto odd = [](const at::Tensor& x) {
+    if (x.item<std::int64_t>() == 1) throw 42;
+    return x;
+  };
+  EXPECT_EQ(values_of(range(3).map(odd).ignore_errors({.counter = counter})), (Values{0, 2}));
+  EXPECT_EQ(counter->count(), 1);
+  EXPECT_EQ(counter->last_message(), "an exception that is no std::exception");
+}
+
 TEST(Errors, ErrorsComeInOrderAndNameTheStage) {
   const auto picky = [](const at::Tensor& x) {
     if (x.item<std::int64_t>() == 5) throw InvalidArgument(errors::kShape, {.what = "five"});

@@ -46,6 +46,7 @@ class MeteredIterator final : public ElementIterator {
   std::int64_t skip(std::int64_t count) override { return measured_->skip(count); }
   void locate(std::int64_t consumed, Position& position) const override { measured_->locate(consumed, position); }
   void restore(Position& position) override { measured_->restore(position); }
+  std::string origin(std::int64_t number, std::int64_t row) const override { return measured_->origin(number, row); }
 
  private:
   IteratorPtr measured_;

@@ -343,6 +343,77 @@ TEST(Stages, DatasetsOfTorchAreSources) {
   EXPECT_EQ(integers(batches[1].second), (Values{9, 16}));
 }
 
+struct RowsOfATensor {
+  struct Example {
+    at::Tensor data;
+  };
+  at::Tensor rows;
+  std::optional<std::size_t> size() const { return rows.size(0); }
+  Example get(std::size_t i) { return {rows[static_cast<std::int64_t>(i)]}; }
+};
+
+TEST(Stages, AMapMayWriteIntoRowsOfADatasetOfTorch) {
+  const at::Tensor given = at::arange(1, 4);
+  const auto tens = from_torch_dataset(RowsOfATensor{given}).map([](at::Tensor x) { return x.mul_(10); });
+  for (int pass = 0; pass < 2; ++pass) EXPECT_EQ(values_of(tens), (Values{10, 20, 30}));
+  const auto batches = from_torch_dataset(RowsOfATensor{given}).batch(1).map([](at::Tensor x) { return x.mul_(10); });
+  for (int pass = 0; pass < 2; ++pass) EXPECT_EQ(values_of(batches), (Values{10, 20, 30}));
+  EXPECT_EQ(integers(given), (Values{1, 2, 3}));
+}
+
+TEST(Stages, ResultsOfAScanAreNotItsState) {
+  const auto ten_times = [](at::Tensor x) { return x.mul_(10); };
+  const auto sums = range(5).scan(at::zeros({}, at::kLong), [](const at::Tensor& sum, const at::Tensor& x) {
+    const at::Tensor next = sum + x;
+    return std::pair{next, next};
+  });
+  EXPECT_EQ(values_of(sums.map(ten_times)), (Values{0, 10, 30, 60, 100}));
+  const auto in_place = range(5).scan(at::zeros({}, at::kLong), [](at::Tensor sum, const at::Tensor& x) {
+    sum.add_(x);
+    if (x.item<std::int64_t>() == 3) throw std::runtime_error("after it wrote");
+    return std::pair{sum, sum};
+  });
+  Values values;
+  for (const at::Tensor& sum : in_place.ignore_errors().to_vector()) values.push_back(sum.item<std::int64_t>());
+  EXPECT_EQ(values, (Values{0, 1, 3, 7}));
+}
+
+TEST(Stages, UniqueTellsStructuresApart) {
+  using Named = std::map<std::string, at::Tensor>;
+  const auto named = range(4).map([](const at::Tensor& x) {
+    return Named{{x.item<std::int64_t>() % 2 == 0 ? "a" : "b", at::ones({})}};
+  });
+  EXPECT_EQ(named.unique().to_vector().size(), 2u);
+  using Nested = std::vector<std::vector<at::Tensor>>;
+  const auto nested = range(4).map([](const at::Tensor& x) {
+    const at::Tensor one = at::ones({});
+    return x.item<std::int64_t>() % 2 == 0 ? Nested{{one, one}, {one}} : Nested{{one}, {one, one}};
+  });
+  EXPECT_EQ(nested.unique().to_vector().size(), 2u);
+}
+
+TEST(Stages, APositionInASampleBelongsToItsWeightsAndSeed) {
+  const auto sample = [](std::vector<double> weights, std::uint64_t seed, bool stop) {
+    return sample_from_datasets<at::Tensor>(
+        {range(9), range(20, 29)}, {.weights = std::move(weights), .seed = seed, .stop_on_empty_dataset = stop});
+  };
+  auto it = sample({0.9, 0.1}, 1, false).iterate();
+  it.next();
+  const IteratorState state = it.save();
+  EXPECT_TRUE(sample({0.9, 0.1}, 1, false).resume(state).next());
+  EXPECT_THROW(sample({0.1, 0.9}, 1, false).resume(state), InvalidArgument);
+  EXPECT_THROW(sample({0.9, 0.1}, 7, false).resume(state), InvalidArgument);
+  EXPECT_THROW(sample({0.9, 0.1}, 1, true).resume(state), InvalidArgument);
+  EXPECT_EQ(sample({0.9, 0.1}, 1, true).stage()->describe(),
+            "sample_from_datasets(weights 0.9, 0.1, seed 1, stops with the first)");
+}
+
+TEST(Stages, BatchesThatAreTooLargeAreRefusedWithTheLimit) {
+  for (const auto& refused : {error_of([] { range(3).batch(std::int64_t{1} << 41); }),
+                              error_of([] { range(3).padded_batch(std::int64_t{1} << 41); })})
+    EXPECT_TRUE(contains(refused, "from 1 to 1099511627776, not 2199023255552")) << refused;
+}
+
 TEST(Stages, SkippingMoreThanThereCanBeIsTheEnd) {
   constexpr auto kAll = std::numeric_limits<std::int64_t>::max();
   EXPECT_EQ(values_of(range(10).shard(2, 0).skip(kAll)), Values{});

@@ -28,11 +28,15 @@ class TorchRows final : public RowSource {
   void gather(std::span<const std::int64_t> indices, BufferPool&, Element& batch) const override {
     std::vector<Element> rows;
     rows.reserve(indices.size());
-    for (const std::int64_t index : indices) rows.push_back(row(index));
+    for (const std::int64_t index : indices) rows.push_back(shared_row(index));
     batch = stack(std::move(rows), "from_torch_dataset");
   }
 
-  Element row(std::int64_t index) const override {
+  Element row(std::int64_t index) const override { return own_copy(shared_row(index)); }
+
+ private:
+  /// A row as the dataset gives it, which may be a view of what it keeps.
+  Element shared_row(std::int64_t index) const {
     auto example = [&] {
       const std::lock_guard lock(mutex_);
       return source_.get(static_cast<std::size_t>(index));
@@ -43,7 +47,6 @@ class TorchRows final : public RowSource {
     return element;
   }
 
- private:
   mutable std::mutex mutex_;
   mutable Source source_;
   std::int64_t size_ = 0;

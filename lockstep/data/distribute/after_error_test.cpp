@@ -5,8 +5,10 @@
 #include <atomic>
 #include <stdexcept>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/distribute_test_support.h"
+#include "lockstep/data/distribute/split_stages.h"
 #include "lockstep/data/stages/batch.h"
 #include "lockstep/data/stages/filter.h"
 #include "lockstep/data/stages/map.h"
@@ -164,6 +166,35 @@ TEST(AfterAnError, WhatFailsAgainInAReplayKeepsItsPlace) {
   EXPECT_EQ(cursor.save().consumed, 7);
 }
 
+TEST(AfterAnError, AWorkersShareStaysTheSameIfItsFirstElementFails) {
+  const auto share = [](std::int64_t rows, int worker, std::int64_t bad, std::int64_t skipped) {
+    const StagePtr numbers = std::make_shared<MapStage>(
+        make_range(0, rows),
+        [bad](Element& element) {
+          if (element.tensor(0).item().toLong() == bad) throw std::runtime_error("bad row");
+        },
+        ElementSpec::unknown(1), MapOptions{});
+    PipelineIterator iterator(make_required_shard(numbers, 3, worker), kContext);
+    EXPECT_EQ(iterator.skip(skipped), skipped);
+    Rows seen;
+    for (Element element; seen.size() < 20;) {
+      try {
+        if (!iterator.next(element)) break;
+        seen.push_back(element.tensor(0).item().toLong());
+      } catch (const std::runtime_error&) {
+        seen.push_back(-1);
+      }
+    }
+    return seen;
+  };
+  EXPECT_EQ(share(18, 1, 1, 0), (Rows{-1, 4, 7, 10, 13, 16}));
+  EXPECT_EQ(share(18, 1, 1, 1), (Rows{4, 7, 10, 13, 16}));
+  EXPECT_EQ(share(18, 1, 4, 1), (Rows{-1, 7, 10, 13, 16}));
+  EXPECT_EQ(share(4, 0, 0, 0), (Rows{-1, 3})) << "there is one for each, though not of the last round";
+  EXPECT_EQ(share(4, 0, 0, 1), (Rows{3}));
+  EXPECT_THROW(share(2, 0, 0, 0), InvalidArgument) << "not one for each";
+}
+
 TEST(AfterAnError, PipelinesOfEachReplicaStayTogether) {
   const std::vector<StagePtr> pipelines = {std::make_shared<BatchStage>(numbers_failing_at({}), 4),
                                            std::make_shared<BatchStage>(numbers_failing_at({25}), 4)};
@@ -183,6 +214,18 @@ TEST(AfterAnError, PipelinesOfEachReplicaStayTogether) {
     }
     EXPECT_EQ(failed, 1);
   }
+}
+
+TEST(DistributedPipelines, ArePositionsOfOneNumberOfReplicas) {
+  const auto input = [](int replicas) {
+    const StagePtr batches = std::make_shared<BatchStage>(make_range(0, kRows), 2);
+    return std::make_shared<const DistributedInput>(distributed_pipelines({batches}, {1, replicas, 0}, false));
+  };
+  DistributedCursor cursor(input(2));
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(cursor.next());
+  DistributedCursor same(input(2), cursor.save());
+  EXPECT_EQ(step_of(*same.next()), (Step{{12, 13}, {14, 15}}));
+  EXPECT_THROW(DistributedCursor(input(4), cursor.save()), InvalidArgument);
 }
 
 }  // namespace

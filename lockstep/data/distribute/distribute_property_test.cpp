@@ -314,6 +314,17 @@ TEST(OwnRows, ACacheIsFilledInTheFirstPass) {
   }
 }
 
+TEST(InputPlan, SaysInFewWordsWhoReadsWhichOfManyFiles) {
+  const auto plan_of = [](std::size_t files, int workers) {
+    const StagePtr names = make_slices(Element({Strings(std::vector<std::string>(files, "a"))}));
+    const StagePtr dataset = std::make_shared<BatchStage>(make_text_line_stage(names, {}), 96);
+    return to_string(plan_input(dataset, AutoShardPolicy::Auto, Assignment::TensorFlow, {workers, 1, 1}));
+  };
+  EXPECT_NE(plan_of(20, 2).find("worker 1 of 2: files 1,3,5,7,9,11,13,15,17,19 (FILE)"), std::string::npos);
+  EXPECT_NE(plan_of(400, 2).find("worker 1 of 2: one file in 2, from file 1 on (FILE)"), std::string::npos);
+  EXPECT_NE(plan_of(1500, 3).find("worker 0 of 3: one file in 3, from file 0 on (FILE)"), std::string::npos);
+}
+
 TEST(InputPlan, SaysWhoReadsWhichFiles) {
   const StagePtr names = make_slices(Element({Strings({"a", "b", "c", "d", "e", "f", "g", "h"})}));
   const StagePtr dataset = std::make_shared<BatchStage>(make_text_line_stage(names, {}), 96);

@@ -153,7 +153,8 @@ DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, c
       handles_partial_steps({static_shapes(first->element_spec()), input.cardinality.is_infinite()}, cluster.workers);
   input.element_spec = first->element_spec();
   if (cluster.workers > 1 && input.partial_steps) input.element_spec = with_open_rows(input.element_spec);
-  input.fingerprint = str("pipelines of a function, worker ", cluster.worker, " of ", cluster.workers, "\n");
+  input.fingerprint = str("pipelines of a function, worker ", cluster.worker, " of ", cluster.workers, ", ",
+                          counted(cluster.replicas_per_worker, "replica"), " each\n");
   for (const StagePtr& pipeline : pipelines) {
     input.fingerprint += print_tree(*pipeline);
     if (!input.position_obstacle) input.position_obstacle = find_position_obstacle(*pipeline);

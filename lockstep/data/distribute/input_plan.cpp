@@ -48,6 +48,9 @@ std::optional<std::int64_t> shared_elements(const PipelineNode& node) {
   return std::nullopt;
 }
 
+/// More files or elements than these are not listed for a worker.
+constexpr std::int64_t kNumbersInALine = 10;
+
 std::string worker_line(const InputPlan& plan, int worker) {
   ClusterShape cluster = plan.cluster;
   cluster.worker = worker;
@@ -62,13 +65,14 @@ std::string worker_line(const InputPlan& plan, int worker) {
                 " of every step's ", cluster.replicas());
   } else if (plan.shards.by == ShardBy::Nothing) {
     text += "everything";
-  } else if (const auto elements = shared_elements(plan.shards.pipeline); elements && *elements <= 1000) {
+  } else if (const auto elements = shared_elements(plan.shards.pipeline);
+             elements && *elements <= kNumbersInALine * cluster.workers) {
     std::vector<int> own;
     for (int i = worker; i < *elements; i += cluster.workers) own.push_back(i);
     text += str(plan.shards.by == ShardBy::Files ? "files " : "elements ", joined(own));
   } else {
-    text +=
-        str("every ", cluster.workers, plan.shards.by == ShardBy::Files ? "th file from " : "th element from ", worker);
+    const char* what = plan.shards.by == ShardBy::Files ? "file" : "element";
+    text += str("one ", what, " in ", cluster.workers, ", from ", what, " ", worker, " on");
   }
   text += str(" (",
               cluster.workers > 1 && plan.assignment == Assignment::ByReplica ? to_string(plan.assignment)

@@ -161,19 +161,19 @@ class RequiredShardIterator final : public ElementIterator {
       : input_(std::move(input)), shards_(shards), index_(index) {}
 
   bool next(Element& element) override {
-    if (!pass_others() || !input_->next(element)) return false;
-    first_ = false;
-    if (!checked_) require_one_for_each();
+    if (!pass_others()) return false;
+    try {
+      if (!input_->next(element)) return false;
+    } catch (...) {
+      count_own();  // it keeps its place
+      throw;
+    }
+    count_own();
     return true;
   }
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
-    Element first;
-    if (count > 0 && !checked_) {  // the look ahead must not be left out
-      if (!next(first)) return 0;
-      ++skipped;
-    }
-    while (skipped < count && pass_others() && input_->skip(1) == 1) ++skipped;
+    for (; skipped < count && pass_others() && input_->skip(1) == 1; ++skipped) count_own();
     return skipped;
   }
 
@@ -185,8 +185,10 @@ class RequiredShardIterator final : public ElementIterator {
     return input_->skip(others) == others;
   }
 
-  void require_one_for_each() {
-    checked_ = true;
+  /// Behind the first own element, looks whether there is one for each of the others, too.
+  void count_own() {
+    if (!first_) return;
+    first_ = false;
     ahead_ = input_->skip(shards_ - 1 - index_);
     if (ahead_ == shards_ - 1 - index_) return;
     throw InvalidArgument(
@@ -201,8 +203,7 @@ class RequiredShardIterator final : public ElementIterator {
   std::int64_t shards_;
   std::int64_t index_;
   std::int64_t ahead_ = 0;  ///< elements of others that were passed already
-  bool first_ = true;
-  bool checked_ = false;
+  bool first_ = true;       ///< no own element was reached yet
 };
 
 class RequiredShardStage final : public PassThroughStage {

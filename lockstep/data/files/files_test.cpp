@@ -137,6 +137,84 @@ TEST_F(Records, AfterALostFrameGoOnWithTheNextFile) {
   EXPECT_EQ(read_through(TFRecordDataset(files_)), std::pair(expected, 1));
 }
 
+/// What stands at each place, "error" where it fails.
+template <class T>
+Texts places_of(DatasetIterator<T> it) {
+  Texts places;
+  while (places.size() < 100) {
+    try {
+      const auto element = it.next();
+      if (!element) return places;
+      if constexpr (std::is_same_v<T, std::string>) {
+        places.push_back(*element);
+      } else {
+        places.push_back(std::to_string(element->template item<std::int64_t>()));
+      }
+    } catch (const Error&) {
+      places.emplace_back("error");
+    }
+  }
+  return places;
+}
+
+/// Read, skipped over and resumed, the places of a dataset must be the same.
+template <class T>
+void expect_same_places(const Dataset<T>& dataset, const Texts& expected) {
+  ASSERT_EQ(places_of(dataset.iterate()), expected);
+  auto reader = dataset.iterate();
+  for (std::size_t at = 0; at <= expected.size(); ++at) {
+    const Texts rest(expected.begin() + static_cast<std::ptrdiff_t>(at), expected.end());
+    EXPECT_EQ(places_of(dataset.skip(static_cast<std::int64_t>(at)).iterate()), rest) << "skipped " << at;
+    EXPECT_EQ(places_of(dataset.resume(reader.save())), rest) << "resumed at " << at;
+    try {
+      reader.next();
+    } catch (const Error&) {
+    }
+  }
+}
+
+TEST(DamagedFiles, KeepTheirPlacesWhenTheyAreSkippedOrResumed) {
+  for (const Compression compression : {Compression::None, Compression::Gzip}) {
+    const TempDir folder;
+    Texts files;
+    for (const int first : {0, 100, 200}) {
+      files.push_back(folder.file(std::to_string(first)));
+      TFRecordWriter writer(files.back(), compression);
+      for (int i = 0; i < 5; ++i) writer.write(std::to_string(first + i) + std::string(20, '.'));
+    }
+    const auto dataset = TFRecordDataset(files, {.compression = compression}).map([](const std::string& record) {
+      return record.substr(0, record.find('.'));
+    });
+    if (compression == Compression::None) {
+      std::string bytes = file_content(files[1]);
+      bytes[3 * 39 + 2] ^= 1;  // the length of the fourth record
+      folder.file("100", bytes);
+      expect_same_places(dataset,
+                         {"0", "1", "2", "3", "4", "100", "101", "102", "error", "200", "201", "202", "203", "204"});
+      expect_same_places(dataset.shard(2, 1), {"1", "3", "100", "102", "200", "202", "204"});
+      std::filesystem::resize_file(files[1], 3 * 39 + 20);
+    } else {
+      std::filesystem::resize_file(files[1], file_content(files[1]).size() - 12);
+    }
+    const Texts places = places_of(dataset.iterate());
+    ASSERT_EQ(std::ranges::count(places, "error"), 1);
+    expect_same_places(dataset, places);
+  }
+}
+
+TEST(DamagedFiles, OfLinesAndRowsKeepTheirPlacesToo) {
+  const TempDir folder;
+  const Texts texts{folder.file("a", "1\n2\n"), folder.file("b", "3\n4\nlonger than allowed\n5\n"),
+                    folder.file("c", "6\n7\n")};
+  expect_same_places(TextLineDataset(texts, {.max_line_bytes = 5}), {"1", "2", "3", "4", "error", "6", "7"});
+  const Texts tables{folder.file("d", "1,1\n2,2\n"), folder.file("e", "3,3\n4,4\n5,5,5\n6,6\n"),
+                     folder.file("f", "7,7\n8,8\n")};
+  const auto rows =
+      CsvDataset<std::tuple<at::Tensor>>(tables, {.columns = {{.type = CsvType::Int64, .index = 0}}, .header = false});
+  expect_same_places(rows.map([](const std::tuple<at::Tensor>& row) { return std::get<0>(row); }),
+                     {"1", "2", "3", "4", "error", "7", "8"});
+}
+
 TEST_F(Records, OfAMissingFileAreOneError) {
   const Texts files{files_[0], folder_.file("none"), files_[2]};
   EXPECT_EQ(read_through(TFRecordDataset(files)), std::pair(texts_, 1));
@@ -389,6 +467,8 @@ TEST_F(Examples, TellWhatDoesNotFit) {
   expect_error(
       [&] { digits.iterate().next(); }, Code::InvalidArgument, errors::kFeature,
       {"feature 'missing' is required", "record 0 at byte 0 of " + path_, "parse_example(image, label, missing)"});
+  expect_error([&] { digits.iterate({.meter = std::make_shared<StageMeter>()}).next(); }, Code::InvalidArgument,
+               errors::kFeature, {"record 0 at byte 0 of " + path_});
 }
 
 TEST_F(Examples, TellFileAndRecordWhereTheyAreKnown) {

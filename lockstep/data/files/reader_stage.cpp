@@ -1,6 +1,7 @@
 #include "lockstep/data/files/reader_stage.h"
 
 #include <algorithm>
+#include <limits>
 #include <mutex>
 #include <utility>
 
@@ -43,14 +44,15 @@ class FilesIterator final : public ElementIterator {
   // when it was read.
   std::int64_t skip(std::int64_t count) override {
     const std::int64_t start = count_;
-    while (count_ - start < count) {
+    const std::int64_t end = count > std::numeric_limits<std::int64_t>::max() - start
+                                 ? std::numeric_limits<std::int64_t>::max()
+                                 : start + count;
+    while (count_ < end) {
       const std::int64_t before = count_;
       try {
         if (!open_next()) break;
-        const std::int64_t wanted = count - (count_ - start);
-        const auto skipped = static_cast<std::int64_t>(reader_->skip(static_cast<std::uint64_t>(wanted)));
-        count_ += skipped;
-        if (skipped < wanted) reader_.reset();
+        reader_->skip_until(end, count_);
+        if (count_ < end) reader_.reset();
       } catch (const Error&) {
         if (reader_ != nullptr) pass_over();
         if (count_ == before) throw;  // from the names, not from a file
@@ -93,8 +95,9 @@ class FilesIterator final : public ElementIterator {
     try {
       const std::unique_ptr<FileReader> reader = open_(mark.name);
       if (mark.place.offset > 0) reader->restore(mark.place);
-      const auto between = static_cast<std::uint64_t>(number - mark.count);
-      if (reader->skip(between) < between) return {};
+      std::int64_t reached = mark.count;
+      reader->skip_until(number, reached);
+      if (reached < number) return {};
       return record_place(reader->position().record, reader->position().offset, mark.name);
     } catch (const Error&) {
       return {};

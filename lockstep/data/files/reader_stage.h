@@ -17,8 +17,10 @@ namespace lockstep::data {
 class LOCKSTEP_EXPORT FileReader {
  public:
   virtual ~FileReader();
-  virtual bool next(Element& element) = 0;              ///< false at the end of the file
-  virtual std::uint64_t skip(std::uint64_t count) = 0;  ///< past how many records it went
+  virtual bool next(Element& element) = 0;  ///< false at the end of the file
+  /// Goes past records up to number `end` or the end of the file. Counts each in `number`, also those before one that
+  /// fails.
+  virtual void skip_until(std::int64_t end, std::int64_t& number) = 0;
   virtual RecordPosition position() const = 0;
   virtual void restore(const RecordPosition& position) = 0;
   /// After an error: goes behind the record that caused it. False if that cannot be found, and with it the rest of the

@@ -40,7 +40,9 @@ class OpenReader : public FileReader {
   template <class Options>
   OpenReader(const std::string& path, const Options& options) : reader_(path, options) {}
 
-  std::uint64_t skip(std::uint64_t count) override { return reader_.skip(count); }
+  void skip_until(std::int64_t end, std::int64_t& number) override {
+    while (number < end && reader_.skip(1) == 1) ++number;
+  }
   RecordPosition position() const override { return reader_.position(); }
   void restore(const RecordPosition& position) override { reader_.restore(position); }
   bool pass_over() override { return false; }
@@ -63,7 +65,20 @@ class BytesFile : public OpenReader<Reader> {
 };
 
 using TextFile = BytesFile<TextLineReader, &TextLineReader::line>;
-using FixedLengthFile = BytesFile<FixedLengthReader, &FixedLengthReader::record>;
+
+class FixedLengthFile final : public BytesFile<FixedLengthReader, &FixedLengthReader::record> {
+ public:
+  FixedLengthFile(const std::string& path, const FixedLengthOptions& options)
+      : BytesFile(path, options), seeks_(options.compression == Compression::None) {}
+
+  void skip_until(std::int64_t end, std::int64_t& number) override {
+    if (!seeks_) return BytesFile::skip_until(end, number);
+    number += static_cast<std::int64_t>(reader_.skip(static_cast<std::uint64_t>(end - number)));
+  }
+
+ private:
+  bool seeks_;  // then no record on the way can fail
+};
 
 class TFRecordFile final : public BytesFile<TFRecordReader, &TFRecordReader::record> {
  public:

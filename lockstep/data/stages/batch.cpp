@@ -76,8 +76,9 @@ class GatheringIterator final : public BatchingIterator<IndexIterator, DeferredI
 BatchStage::BatchStage(StagePtr input, std::int64_t batch_size, BatchOptions options)
     : Stage({std::move(input)}), batch_size_(batch_size), options_(options) {
   if (batch_size_ < 1 || batch_size_ > kLargestBatch)
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("a batch size must be at least 1, not ", batch_size_), .where = "batch"});
+    throw InvalidArgument(errors::kBadOption, {.what = str("a batch size must be a number from 1 to ", kLargestBatch,
+                                                           ", not ", batch_size_),
+                                               .where = "batch"});
 }
 
 std::string BatchStage::describe() const {

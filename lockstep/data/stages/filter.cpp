@@ -44,6 +44,16 @@ class TakeWhileIterator final : public ElementIterator {
 /// The contents of an element as bytes: equal exactly for equal elements.
 std::string contents(const Element& element) {
   std::string bytes;
+  if (element.skeleton) {
+    bytes += str(element.skeleton->marks.size(), ';');
+    for (const auto& mark : element.skeleton->marks) {
+      if (const auto* key = std::get_if<std::string>(&mark)) {
+        bytes += str(key->size(), ':', *key);
+      } else {
+        bytes += str(std::get<std::int64_t>(mark), ';');
+      }
+    }
+  }
   for (const Component& component : element.components) {
     bytes += to_string(ComponentSpec::of(component));
     if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
@@ -86,14 +96,21 @@ class IgnoreErrorsIterator final : public ElementIterator {
       try {
         return input_->next(element);
       } catch (const std::exception& error) {
-        if (options_.counter) options_.counter->add(error.what());
-        if (options_.log) log_warning(str("ignore_errors left out an element: ", error.what()));
+        count(error.what());
+        if (errors >= options_.give_up_after) throw;
+      } catch (...) {
+        count("an exception that is no std::exception");
         if (errors >= options_.give_up_after) throw;
       }
     }
   }
 
  private:
+  void count(const std::string& message) const {
+    if (options_.counter) options_.counter->add(message);
+    if (options_.log) log_warning(str("ignore_errors left out an element: ", message));
+  }
+
   IteratorPtr input_;
   IgnoreErrorsOptions options_;
 };

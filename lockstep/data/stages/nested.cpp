@@ -307,6 +307,13 @@ SampleStage::SampleStage(std::vector<StagePtr> inputs, SampleOptions options)
                                        counted(static_cast<long long>(options_.weights.size()), "weight"))});
 }
 
+std::string SampleStage::describe() const {
+  std::string text = "sample_from_datasets(weights ";
+  for (std::size_t i = 0; i < options_.weights.size(); ++i) text += str(i ? ", " : "", options_.weights[i]);
+  if (options_.seed) text += str(", seed ", *options_.seed);
+  return text + (options_.stop_on_empty_dataset ? ", stops with the first)" : ")");
+}
+
 StagePtr SampleStage::with_inputs(std::vector<StagePtr> inputs) const {
   return std::make_shared<SampleStage>(std::move(inputs), options_);
 }

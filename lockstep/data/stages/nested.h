@@ -103,6 +103,7 @@ class LOCKSTEP_EXPORT SampleStage final : public Stage {
   SampleStage(std::vector<StagePtr> inputs, SampleOptions options);
 
   std::string_view kind() const override { return "sample_from_datasets"; }
+  std::string describe() const override;
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
   Cardinality cardinality() const override;
   ElementSpec element_spec() const override;

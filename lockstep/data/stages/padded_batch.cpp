@@ -129,8 +129,9 @@ class UnbatchIterator final : public ElementIterator {
 PaddedBatchStage::PaddedBatchStage(StagePtr input, std::int64_t batch_size, PaddedBatchOptions options)
     : Stage({std::move(input)}), batch_size_(batch_size), options_(std::move(options)) {
   if (batch_size_ < 1 || batch_size_ > kLargestBatch)
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("a batch size must be at least 1, not ", batch_size_), .where = "padded_batch"});
+    throw InvalidArgument(errors::kBadOption, {.what = str("a batch size must be a number from 1 to ", kLargestBatch,
+                                                           ", not ", batch_size_),
+                                               .where = "padded_batch"});
 }
 
 std::string PaddedBatchStage::describe() const {
