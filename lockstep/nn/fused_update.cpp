@@ -30,8 +30,7 @@ void update_sgd(const SegmentUpdate& update) {
                          .nesterov = options.nesterov()};
   float* const buffer = options.momentum() != 0 ? momentum_buffer(update, numbers) : nullptr;
   float* const weights = update.segment.mutable_data_ptr<float>();
-  constexpr std::int64_t kGrain = 32'768;  // as LibTorch's own element-wise operations
-  for_ranges(update.segment.view({-1}), kGrain, [&](std::int64_t begin, std::int64_t end) {
+  for_ranges(update.segment.view({-1}), kElementwiseGrain, [&](std::int64_t begin, std::int64_t end) {
     std::vector<const float*> gradients = update.gradients;
     for (const float*& gradient : gradients) gradient += begin;
     nn::sum_and_update_sgd(gradients.data(), static_cast<int>(gradients.size()), update.divisor,

@@ -17,8 +17,6 @@
 namespace lockstep {
 namespace {
 
-constexpr std::int64_t kParallelGrain = 32'768;  // as LibTorch's own element-wise operations
-
 // Stands for the gradient of a replica that has none.
 alignas(64) constexpr std::array<unsigned char, kShardBlock * 8> kZeros{};
 
@@ -74,7 +72,7 @@ void GradientReduction::reduce(const Segment& segment, at::Tensor& owners_gradie
     void* output = target + begin * width;
     ordered_sum(*dtype, inputs.data(), static_cast<int>(inputs.size()), &output, 1, static_cast<std::size_t>(end - begin), divisor());
   };
-  for_ranges(flat(owners_gradient).slice(0, segment.begin, segment.end), kParallelGrain, [&](std::int64_t first, std::int64_t last) {
+  for_ranges(flat(owners_gradient).slice(0, segment.begin, segment.end), kElementwiseGrain, [&](std::int64_t first, std::int64_t last) {
     const std::int64_t end = segment.begin + last;
     const std::int64_t stride = complete ? last - first : kShardBlock;
     for (std::int64_t begin = segment.begin + first; begin < end; begin += stride) sum(begin, std::min(begin + stride, end));

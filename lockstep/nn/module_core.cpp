@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/fast_kernels.h"
+#include "lockstep/nn/outside_of_run.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
@@ -39,15 +40,6 @@ void require_same_parameters(const torch::OrderedDict<std::string, at::Tensor>& 
                   lockstep::str("parameter '", item.key(), "' of replica ", k, " is that of replica 0"));
     }
   }
-}
-
-/// They act on the modules of all replicas, which are in use then.
-void require_outside_of_run(const char* operation) {
-  const detail::ContextEntry* top = detail::current_context();
-  if (top == nullptr || top->replica == nullptr) return;
-  throw FailedPrecondition(errors::kWrongContext, {.what = str(operation, " of a model reaches all replicas and belongs outside of the function given to strategy.run"),
-                                                   .where = str("on replica ", top->replica->replica_id_in_sync_group()),
-                                                   .help = "call it before run; inside, model-> is the replica's own module"});
 }
 
 }  // namespace
@@ -158,12 +150,12 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
 }
 
 void ModuleCore::train(bool on) {
-  require_outside_of_run("train and eval");
+  detail::require_outside_of_run("train or eval of a model");
   for (auto& module : replicas_) module->train(on);
 }
 
 void ModuleCore::to(at::ScalarType dtype) {
-  require_outside_of_run("to");
+  detail::require_outside_of_run("to of a model");
   if (pinned_) {
     throw FailedPrecondition(errors::kWrongModule, {.what = "an optimizer has taken over the parameters of this model",
                                                     .where = "to", .help = "convert the model before make_optimizer"});
@@ -173,7 +165,7 @@ void ModuleCore::to(at::ScalarType dtype) {
 }
 
 void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
-  require_outside_of_run("apply");
+  detail::require_outside_of_run("apply of a model");
   // Parameters are shared: what f does to them counts once, as replica 0 has it, random numbers included. The other
   // replicas' modules are visited for what is their own.
   at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -218,7 +210,7 @@ std::vector<std::pair<std::string, at::Tensor>> ModuleCore::named_buffers() cons
 }
 
 void ModuleCore::synchronize_buffers() {
-  require_outside_of_run("synchronize_buffers");
+  detail::require_outside_of_run("synchronize_buffers of a model");
   const at::NoGradGuard no_grad;
   for (const auto& [name, value] : named_buffers()) {
     for (auto& module : replicas_) {

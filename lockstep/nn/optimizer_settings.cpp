@@ -2,17 +2,11 @@
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_local.h"
+#include "lockstep/nn/outside_of_run.h"
 
 namespace lockstep {
 
-/// Replicas read settings without a lock.
-void OptimizerCore::require_outside_of_run(const char* operation) {
-  const detail::ContextEntry* top = detail::current_context();
-  if (top == nullptr || top->replica == nullptr) return;
-  throw FailedPrecondition(errors::kWrongContext, {.what = str(operation, " belongs outside of the function given to strategy.run"),
-                                                   .where = str("on replica ", top->replica->replica_id_in_sync_group()),
-                                                   .help = "call it once, before or after run; it holds for all replicas"});
-}
+void OptimizerCore::require_outside_of_run(const char* operation) { detail::require_outside_of_run(operation); }
 
 void OptimizerCore::set_reduce_op(ReduceOp op) {
   require_outside_of_run("set_reduce_op");

@@ -8,6 +8,9 @@
 
 namespace lockstep {
 
+/// The least work per thread that LibTorch's own element-wise operations give.
+inline constexpr std::int64_t kElementwiseGrain = 32'768;
+
 /// Calls `work(begin, end)` for ranges that together are the elements of `flat`, a contiguous tensor of one dimension, on
 /// the calling thread's share of LibTorch's intra-op threads. A range has at least `grain` elements unless it is the only or
 /// the last one. `flat` only counts: its memory is not touched.
