@@ -13,6 +13,7 @@
 #include "lockstep/nn/optimizer_local.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/tensor_digest.h"
+#include "lockstep/strategy/intra_op.h"
 #include "lockstep/strategy/replica_context.h"
 
 namespace lockstep {
@@ -76,6 +77,7 @@ void OptimizerCore::build_shards() {
       const at::Tensor values = parameters[p].leaves[r].data();
       at::Tensor view = whole_[p] ? values : slice_of(values, segment);
       by_group[static_cast<std::size_t>(group_of_[p])].push_back(view);
+      local->has_16_bit_segments |= view.element_size() == 2;
       local->segments.push_back(std::move(view));
     }
     Groups inner_groups;
@@ -212,7 +214,11 @@ void OptimizerCore::update_own(Local& local, const GradientReduction* fused_from
     for (std::size_t s = 0; s < local.segments.size(); ++s) {
       if (local.reduced[s].defined()) local.segments[s].mutable_grad() = gradient_of(local, s);
     }
-    local.inner->step();
+    {
+      std::optional<OneIntraOpThread> one_thread;
+      if (local.has_16_bit_segments && locals_.size() > 1) one_thread.emplace();
+      local.inner->step();
+    }
     const auto& shard = shards_[static_cast<std::size_t>(local.replica)];
     for (std::size_t s = 0; fused_from != nullptr && s < shard.size(); ++s) {
       if (!local.fused[s]) continue;

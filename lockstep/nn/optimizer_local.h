@@ -17,6 +17,7 @@ struct OptimizerCore::Local {
   int replica = 0;
   std::unique_ptr<torch::optim::Optimizer> inner;
   std::vector<at::Tensor> segments;  ///< what `inner` updates: views that last as long as the parameters
+  bool has_16_bit_segments = false;  ///< whose updates have to be made by one thread to have the same bits for every cut
   GradientView shown;                ///< this replica's gradients, as the others see them
   std::vector<at::Tensor> reduced;   ///< per own segment: the gradient tensor that holds its sum; undefined: nothing to do
   std::vector<bool> fused;           ///< per own segment: summed by its update

@@ -106,8 +106,10 @@ template <class Opt, class Options>
 void expect_no_trace_of_cuts(const char* what, const Options& options) {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
     SCOPED_TRACE(std::string(what) + " in " + c10::toString(dtype));
-    const Outcome whole = train_mirrored<Opt>(1, dtype, options, Way::Parts);
-    EXPECT_EQ(first_difference(whole.weights, train_plain<Opt>(dtype, options)), "") << "one replica against LibTorch";
+    const Outcome alone = train_mirrored<Opt>(1, dtype, options, Way::Parts);
+    EXPECT_EQ(first_difference(alone.weights, train_plain<Opt>(dtype, options)), "") << "one replica against LibTorch";
+    // LibTorch's own bits in 16 bits depend on how many threads share a tensor, and one replica's are LibTorch's.
+    const Outcome whole = dtype == at::kBFloat16 ? train_mirrored<Opt>(16, dtype, options, Way::Parts) : alone;
     const auto compare = [&](int replicas, Way way) {
       const Outcome cut = train_mirrored<Opt>(replicas, dtype, options, way);
       const std::string how =

@@ -52,6 +52,21 @@ TEST(IntraOp, RangesRunOnSeveralThreads) {
   EXPECT_EQ(seen.size(), 4u);
 }
 
+TEST(IntraOp, OneThreadWhileAskedFor) {
+  const Threads set(4);
+  std::atomic<int> ranges = 0;
+  const auto count = [&](std::int64_t, std::int64_t) { ++ranges; };
+  {
+    const OneIntraOpThread one;
+    for_ranges(at::empty({4}, at::kByte), 1, count);
+    EXPECT_EQ(ranges, 1);
+    EXPECT_EQ(at::get_num_threads(), 1);
+  }
+  for_ranges(at::empty({4}, at::kByte), 1, count);
+  EXPECT_EQ(ranges, 1 + 4);
+  EXPECT_EQ(at::get_num_threads(), 4);
+}
+
 TEST(IntraOp, AnExceptionReachesTheCaller) {
   const Threads set(2);
   EXPECT_THROW(for_ranges(at::empty({2}, at::kByte), 1, [](std::int64_t begin, std::int64_t) { if (begin == 1) throw std::runtime_error("no"); }), std::runtime_error);
