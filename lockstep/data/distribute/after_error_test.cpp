@@ -6,13 +6,18 @@
 #include <stdexcept>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/distribute_test_support.h"
 #include "lockstep/data/distribute/split_stages.h"
 #include "lockstep/data/stages/batch.h"
+#include "lockstep/data/stages/cache.h"
+#include "lockstep/data/stages/combine.h"
 #include "lockstep/data/stages/filter.h"
 #include "lockstep/data/stages/map.h"
 #include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/padded_batch.h"
+#include "lockstep/data/stages/prefetch.h"
 #include "lockstep/data/stages/sources.h"
 
 namespace lockstep::data {
@@ -83,6 +88,133 @@ TEST(AfterAnError, ADistributedIteratorGoesOnBehindTheStepThatFailed) {
   }
 }
 
+/// What people write behind `batch`, or in its place.
+std::vector<StagePtr> ways_to_batch(const StagePtr& rows, std::int64_t size) {
+  const auto same_spec = [](const ElementSpec& spec) { return spec; };
+  const StagePtr batch = std::make_shared<BatchStage>(rows, size);
+  const StagePtr no_rest = std::make_shared<BatchStage>(rows, size, BatchOptions{.drop_remainder = true});
+  const StagePtr padded = std::make_shared<PaddedBatchStage>(rows, size, PaddedBatchOptions{});
+  const auto mapped = [&](const StagePtr& input) {
+    return std::make_shared<MapStage>(
+        input, [](Element&) {}, ElementSpec::unknown(1), MapOptions{.spec = same_spec});
+  };
+  return {batch,
+          no_rest,
+          padded,
+          std::make_shared<PrefetchStage>(batch, 2),
+          std::make_shared<RepeatStage>(batch, 3),
+          std::make_shared<RepeatStage>(no_rest, 2),
+          std::make_shared<RepeatStage>(padded, 2),
+          std::make_shared<PrefetchStage>(std::make_shared<RepeatStage>(batch, 2), 1),
+          std::make_shared<TakeStage>(batch, 5),
+          std::make_shared<TakeStage>(std::make_shared<RepeatStage>(batch, 3), 15),
+          std::make_shared<SkipStage>(std::make_shared<RepeatStage>(batch, 2), 3),
+          std::make_shared<ShuffleStage>(batch, 4),
+          std::make_shared<RepeatStage>(std::make_shared<ShuffleStage>(batch, 4), 2),
+          std::make_shared<ShardStage>(std::make_shared<RepeatStage>(batch, 3), 2, 1),
+          std::make_shared<ConcatenateStage>(batch, padded),
+          std::make_shared<FilterStage>(batch, [](const Element& b) { return b.tensor(0)[0].item().toLong() != 11; }),
+          std::make_shared<CacheStage>(batch),
+          mapped(batch),
+          mapped(std::make_shared<RepeatStage>(no_rest, 2))};
+}
+
+/// The steps of a dataset, and nothing for those with a row of a batch that fails.
+std::vector<Step> steps_without(const std::vector<Rows>& batches, const Rows& bad, const InputPlan& plan) {
+  Rows values;
+  std::vector<bool> fails;
+  std::vector<Rows> places;  // the batches as numbers of rows in the stream
+  for (const Rows& batch : batches) {
+    Rows& mine = places.emplace_back();
+    for (const std::int64_t value : batch) {
+      mine.push_back(std::ssize(values));
+      values.push_back(value);
+      fails.push_back(holds_any({batch}, bad));
+    }
+  }
+  const auto replicas = static_cast<std::size_t>(plan.cluster.replicas());
+  Steps steps = dealt(pieces_by_rule(places, plan.split.rule, plan.global_batch_size, plan.cluster.replicas()),
+                      replicas, plan.partial_steps);
+  for (Step& step : steps) {
+    bool failed = false;
+    for (Rows& rows : step) {
+      for (std::int64_t& row : rows) {
+        failed = failed || fails[static_cast<std::size_t>(row)];
+        row = values[static_cast<std::size_t>(row)];
+      }
+    }
+    if (failed) step.clear();
+  }
+  return steps;
+}
+
+TEST(AfterAnError, WhateverMakesTheBatches) {
+  set_log_severity(Severity::Error);  // caches tell that they remember nothing
+  const std::size_t ways = ways_to_batch(make_range(0, 1), 8).size();
+  const std::vector<Rows> cases = {{13}, {0, 7, 49}, {3, 30, 31}};
+  for (std::size_t way = 0; way < ways; ++way) {
+    for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+      for (const int replicas : {1, 2, 3}) {
+        for (const Rows& bad : cases) {
+          const auto plan_of = [&](const Rows& failing) {
+            const StagePtr dataset = ways_to_batch(numbers_failing_at(failing), 8).at(way);
+            return plan_input(dataset, policy, Assignment::ByReplica, {1, replicas, 0});
+          };
+          const auto text = [&] {
+            return str(print_tree(*plan_of({}).pipeline), to_string(plan_of({})), lockstep::to_string(policy));
+          };
+          const Steps expected =
+              steps_without(batches_of(ways_to_batch(numbers_failing_at({}), 8).at(way)), bad, plan_of({}));
+          DistributedCursor cursor(input_of(plan_of(bad), replicas - 1));
+          ASSERT_EQ(read_with_failures(cursor), expected) << text();
+          DistributedCursor again(input_of(plan_of(bad), 1));
+          for (std::size_t taken = 0; taken <= expected.size(); ++taken) {
+            DistributedCursor resumed(input_of(plan_of(bad), 0), IteratorState::parse(again.save().serialize()));
+            ASSERT_EQ(read_with_failures(resumed),
+                      Steps(expected.begin() + static_cast<std::ptrdiff_t>(taken), expected.end()))
+                << "after step " << taken << '\n'
+                << text();
+            try {
+              again.next();
+            } catch (const std::runtime_error&) {
+            }
+          }
+        }
+      }
+    }
+  }
+  set_log_severity(Severity::Info);
+}
+
+TEST(Resuming, ComputesNothingThatLiesBehind) {
+  const auto computed = std::make_shared<std::atomic<int>>(0);
+  const auto dataset = [&](std::size_t way) {
+    const StagePtr rows = std::make_shared<MapStage>(
+        make_range(0, 2000), [computed](Element&) { ++*computed; }, ElementSpec::unknown(1),
+        MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
+    return ways_to_batch(rows, 8).at(way);
+  };
+  const std::size_t ways = ways_to_batch(make_range(0, 1), 8).size();
+  for (std::size_t way = 0; way < ways; ++way) {
+    const std::string tree = print_tree(*dataset(way));
+    if (tree.find("filter") != std::string::npos || tree.find("cache") != std::string::npos) continue;  // need to look
+    for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+      const auto input = [&] {
+        return input_of(plan_input(dataset(way), policy, Assignment::ByReplica, {1, 2, 0}), 0);
+      };
+      DistributedCursor whole(input());
+      const int steps = way == 8 ? 3 : way == 9 ? 13 : 230;
+      for (int i = 0; i < steps; ++i) ASSERT_TRUE(whole.next()) << tree;
+      const IteratorState state = whole.save();
+      *computed = 0;
+      DistributedCursor resumed(input(), state);
+      ASSERT_EQ(step_of(*resumed.next()), step_of(*whole.next())) << tree;
+      // A shuffle of batches fills its buffer; a prefetch reads ahead.
+      EXPECT_LE(*computed, 8 * 10) << tree << lockstep::to_string(policy);
+    }
+  }
+}
+
 TEST(AfterAnError, PositionsStayExact) {
   for (const int buffer : {0, 2}) {
     for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
@@ -137,8 +269,7 @@ TEST(AfterAnError, WhatCannotBePassedOverIsThrownAgain) {
       }
     }
   };
-  expect_again(generator_failing_at(20, false), {1, 2, 0}, "a generator that cannot replay");
-  expect_again(generator_failing_at(20, true), {1, 2, 0}, "a generator that always fails there");
+  expect_again(generator_failing_at(20, false), {1, 2, 0}, "a generator that always fails there");
   const StagePtr mapped = std::make_shared<MapStage>(
       make_range(0, kRows),
       [](Element& element) {
@@ -148,8 +279,7 @@ TEST(AfterAnError, WhatCannotBePassedOverIsThrownAgain) {
   expect_again(mapped, {2, 1, 1}, "one of two workers");
 }
 
-TEST(AfterAnError, WhatFailsAgainInAReplayKeepsItsPlace) {
-  // Fails at the third step, and once more while the pipeline is replayed: a filter cannot pass over rows unseen.
+TEST(AfterAnError, NothingIsReadASecondTime) {
   std::atomic<int> failures = 0;
   const StagePtr rows = std::make_shared<FilterStage>(make_range(0, kRows), [&](const Element& element) {
     if (element.tensor(0).item().toLong() == 20) throw std::runtime_error(std::to_string(++failures));
@@ -159,7 +289,7 @@ TEST(AfterAnError, WhatFailsAgainInAReplayKeepsItsPlace) {
   DistributedCursor cursor(input_of(plan_input(dataset, AutoShardPolicy::Data, Assignment::ByReplica, {1, 2, 0}), 1));
   const Steps seen = read_with_failures(cursor);
   ASSERT_EQ(seen.size(), 7u);
-  EXPECT_EQ(failures, 2);
+  EXPECT_EQ(failures, 1);
   EXPECT_EQ(seen[1], (Step{{8, 9, 10, 11}, {12, 13, 14, 15}}));
   EXPECT_TRUE(seen[2].empty());
   EXPECT_EQ(seen[3], (Step{{24, 25, 26, 27}, {28, 29, 30, 31}}));

@@ -70,22 +70,18 @@ struct StepFailed {
 };
 
 /// Reads the steps of one pass and brings them to the replicas' devices. The first one without elements is the last.
-/// After an error it goes on behind the step that failed, in the same way as a saved position is resumed; where there
-/// are no exact positions, or other workers would be out of step, the error is thrown again.
+/// After an error it goes on behind the step that failed; where other workers would be out of step, the error is thrown
+/// again.
 class StepReader {
  public:
-  StepReader(DistributedInputPtr input, IterationContext context, std::int64_t steps)
-      : input_(std::move(input)), context_(std::move(context)), number_(steps) {
-    start();
+  StepReader(DistributedInputPtr input, const IterationContext& context, std::int64_t steps)
+      : input_(std::move(input)), number_(steps), source_(input_->make_source(context)) {
+    if (number_ > 0) source_->seek(number_);
   }
 
   std::optional<InputStep> next() {
     if (ended_) return std::nullopt;
-    if (failure_) {
-      if (!goes_on()) throw StepFailed{failure_, number_};
-      start();
-      failure_ = nullptr;
-    }
+    if (failure_) throw StepFailed{failure_, number_};
     try {
       InputStep step = source_->next();
       ended_ = step.local_values() == 0 && step.total.value_or(0) == 0;
@@ -93,25 +89,20 @@ class StepReader {
       ++number_;
       return step;
     } catch (...) {
-      failure_ = std::current_exception();
-      if (goes_on()) ++number_;
-      throw StepFailed{failure_, number_};
+      const std::exception_ptr error = std::current_exception();
+      if (input_->cluster.workers == 1)
+        ++number_;
+      else
+        failure_ = error;
+      throw StepFailed{error, number_};
     }
   }
 
  private:
-  bool goes_on() const { return !input_->position_obstacle && input_->cluster.workers == 1; }
-
-  void start() {
-    source_ = input_->make_source(context_);
-    if (number_ > 0) source_->seek(number_);
-  }
-
   DistributedInputPtr input_;
-  IterationContext context_;
   std::int64_t number_;  ///< of the step to be read
   std::unique_ptr<StepSource> source_;
-  std::exception_ptr failure_;
+  std::exception_ptr failure_;  ///< of one of several workers
   bool ended_ = false;
 };
 

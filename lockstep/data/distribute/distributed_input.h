@@ -70,8 +70,8 @@ class LOCKSTEP_EXPORT DistributedCursor {
   using Values = std::vector<Element>;  ///< one per local replica
 
   /// The values of the next step; nothing at the end. Where partial steps are not handled, a step in which only some
-  /// replicas have data is none. After an error the next call goes on behind the step that failed; it throws the same
-  /// error again where `save` is not possible or there are several workers, who would be out of step.
+  /// replicas have data is none. After an error the next call goes on behind the step that failed; with several
+  /// workers, who would be out of step, it throws the same error again.
   std::optional<Values> next();
   /// The same with partial steps always handled, unless the dataset is endless.
   std::optional<Values> next_as_optional();

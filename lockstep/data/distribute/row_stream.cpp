@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/buffer_pool.h"
+#include "lockstep/data/distribute/batch_sizes.h"
 #include "lockstep/data/distribute/end_of_data.h"
 
 namespace lockstep::data {
@@ -46,32 +47,33 @@ Element joined_rows(std::vector<Element>&& pieces) {
 
 class BatchedRows final : public RowStream {
  public:
-  BatchedRows(const Stage& batches, const IterationContext& context, std::optional<std::int64_t> uniform)
-      : spec_(batches.element_spec()), uniform_(uniform), batches_(batches.iterate(context)) {}
+  BatchedRows(const Stage& batches, const IterationContext& context)
+      : spec_(batches.element_spec()), sizes_(batch_sizes_of(batches), context), batches_(batches.iterate(context)) {}
 
-  std::int64_t take(std::int64_t count, Element& batch) override {
+  std::int64_t take(std::int64_t count, Place& batch) override {
+    batch.error = nullptr;
     std::vector<Element> pieces;
     std::int64_t taken = 0;
     while (taken < count && fill()) {
       const std::int64_t part = std::min(count - taken, rows_ - offset_);
-      pieces.push_back(slice(current_, offset_, offset_ + part));
+      if (!batch.error) batch.error = current_.error;
+      if (!batch.error) pieces.push_back(slice(current_.element, offset_, offset_ + part));
       offset_ += part;
       taken += part;
     }
-    if (pieces.size() == 1) {
-      batch = std::move(pieces.front());
-    } else if (!pieces.empty()) {
-      batch = joined_rows(std::move(pieces));
-    } else {
-      // What is not known beforehand about rows is taken from the data where there is no other way.
-      const bool look = !tells_all(spec_) && (fill() || current_.size() > 0);
-      batch = look ? slice(current_, 0, 0) : empty_batch(spec_);
+    if (batch.error) return taken;
+    try {
+      batch.element = one_of(std::move(pieces));
+    } catch (...) {
+      batch.error = std::current_exception();
     }
     return taken;
   }
 
   std::int64_t skip(std::int64_t count) override {
-    std::int64_t skipped = 0;
+    std::int64_t skipped = std::min(count, rows_ - offset_);
+    offset_ += skipped;
+    if (is_worth_counting(count - skipped)) skipped += skip_batches(count - skipped);
     while (skipped < count && fill()) {
       const std::int64_t part = std::min(count - skipped, rows_ - offset_);
       offset_ += part;
@@ -81,34 +83,81 @@ class BatchedRows final : public RowStream {
   }
 
   void seek(std::int64_t count) override {
-    if (uniform_ && *uniform_ > 0) {
-      batches_->skip(count / *uniform_);
-      count %= *uniform_;
+    const BatchSizes& sizes = sizes_.sizes();
+    if (sizes.only_last_short) {
+      read_ += batches_->skip(count / sizes.usual);
+      count %= sizes.usual;
     }
     skip(count);
   }
 
  private:
+  /// Less than that is as quickly computed as counted.
+  bool is_worth_counting(std::int64_t rows) const { return sizes_.tells_all() && rows >= 3 * sizes_.sizes().usual; }
+
+  /// Leaves out the next batches that have no more than `count` rows together, and says how many rows those are.
+  std::int64_t skip_batches(std::int64_t count) {
+    std::int64_t rows = 0;
+    std::int64_t batches = 0;
+    if (sizes_.sizes().all_usual) {
+      batches = batches_->skip(count / sizes_.sizes().usual);
+      rows = batches * sizes_.sizes().usual;
+    } else {
+      while (const auto next = sizes_.at(read_ + batches)) {
+        if (rows + *next > count) break;
+        rows += *next;
+        ++batches;
+      }
+      batches_->skip(batches);
+    }
+    read_ += batches;
+    return rows;
+  }
+
   /// Makes sure that the current batch has rows left; false at the end.
   bool fill() {
     while (offset_ == rows_) {
       if (ended_) return false;
-      Element next;
-      if (!batches_->next(next)) {
+      if (!current_.read(*batches_)) {
         ended_ = true;
         return false;
       }
-      rows_ = row_count(next, kWhere);
+      ++read_;
       offset_ = 0;
-      current_ = std::move(next);
+      rows_ = rows_of_current();
     }
     return true;
   }
 
+  std::int64_t rows_of_current() {
+    if (!current_.error) {
+      try {
+        const std::int64_t rows = row_count(current_.element, kWhere);
+        if (!tells_all(spec_)) seen_ = slice(current_.element, 0, 0);
+        return rows;
+      } catch (...) {
+        current_.error = std::current_exception();
+      }
+    }
+    // How short the last batch would have been makes no difference: all of its rows fail.
+    const BatchSizes& sizes = sizes_.sizes();
+    return sizes.only_last_short ? sizes.usual : sizes_.at(read_ - 1).value_or(sizes.usual);
+  }
+
+  Element one_of(std::vector<Element>&& pieces) {
+    if (pieces.size() == 1) return std::move(pieces.front());
+    if (!pieces.empty()) return joined_rows(std::move(pieces));
+    // What is not known beforehand about rows is taken from the data where there is no other way.
+    if (!tells_all(spec_)) fill();
+    return seen_.size() > 0 ? seen_ : empty_batch(spec_);
+  }
+
   ElementSpec spec_;
-  std::optional<std::int64_t> uniform_;
+  BatchSizeReader sizes_;
   IteratorPtr batches_;
-  Element current_;
+  Place current_;
+  Element seen_;           ///< a batch without rows, if the spec does not tell what they look like
+  std::int64_t read_ = 0;  ///< batches that were read or left out
   std::int64_t rows_ = 0;
   std::int64_t offset_ = 0;
   bool ended_ = false;
@@ -119,16 +168,24 @@ class StackedRows final : public RowStream {
   StackedRows(const Stage& elements, const IterationContext& context)
       : spec_(elements.element_spec().batched(PartialShape::kUnknown)), elements_(elements.iterate(context)) {}
 
-  std::int64_t take(std::int64_t count, Element& batch) override {
+  std::int64_t take(std::int64_t count, Place& batch) override {
+    batch.error = nullptr;
     std::vector<Element> rows;
-    Element row;
-    while (std::ssize(rows) < count && elements_->next(row)) rows.push_back(std::move(row));
-    const std::int64_t taken = std::ssize(rows);
-    if (taken == 0) {
-      batch = last_.size() > 0 && !tells_all(spec_) ? last_ : empty_batch(spec_);
-    } else {
-      batch = stack(std::move(rows), kWhere);
-      last_ = slice(batch, 0, 0);
+    std::int64_t taken = 0;
+    for (Place row; taken < count && !batch.error && row.read(*elements_); ++taken) {
+      batch.error = row.error;
+      rows.push_back(std::move(row.element));
+    }
+    if (batch.error) return taken + elements_->skip(count - taken);
+    try {
+      if (taken == 0) {
+        batch.element = last_.size() > 0 && !tells_all(spec_) ? last_ : empty_batch(spec_);
+      } else {
+        batch.element = stack(std::move(rows), kWhere);
+        last_ = slice(batch.element, 0, 0);
+      }
+    } catch (...) {
+      batch.error = std::current_exception();
     }
     return taken;
   }
@@ -145,11 +202,15 @@ class GatheredRows final : public RowStream {
   GatheredRows(RowSourcePtr rows, std::unique_ptr<IndexIterator> order)
       : rows_(std::move(rows)), order_(std::move(order)) {}
 
-  std::int64_t take(std::int64_t count, Element& batch) override {
+  std::int64_t take(std::int64_t count, Place& batch) override {
     indices_.resize(static_cast<std::size_t>(count));
     indices_.resize(count > 0 ? order_->next(indices_) : 0);
-    batch = Element();
-    rows_->gather(indices_, pool_, batch);
+    batch = Place();
+    try {
+      rows_->gather(indices_, pool_, batch.element);
+    } catch (...) {
+      batch.error = std::current_exception();
+    }
     return std::ssize(indices_);
   }
   std::int64_t skip(std::int64_t count) override { return order_->skip(count); }
@@ -165,9 +226,8 @@ class GatheredRows final : public RowStream {
 
 RowStream::~RowStream() = default;
 
-std::unique_ptr<RowStream> rows_of_batches(const Stage& batches, const IterationContext& context,
-                                           std::optional<std::int64_t> uniform) {
-  return std::make_unique<BatchedRows>(batches, context, uniform);
+std::unique_ptr<RowStream> rows_of_batches(const Stage& batches, const IterationContext& context) {
+  return std::make_unique<BatchedRows>(batches, context);
 }
 
 std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const IterationContext& context) {

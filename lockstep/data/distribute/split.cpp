@@ -1,6 +1,7 @@
 #include "lockstep/data/distribute/split.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -73,6 +74,10 @@ BalancedCutter::BalancedCutter(std::vector<std::int64_t> sizes, bool drop_remain
 bool BalancedCutter::accepts(std::int64_t available) const {
   if (wanted() == 0) return true;
   return drop_remainder_ ? available == wanted() : available > 0;
+}
+
+std::int64_t BalancedCutter::cycle_rows() const {
+  return std::accumulate(sizes_.begin(), sizes_.end(), std::int64_t{0});
 }
 
 std::vector<std::int64_t> pieces_of_stream(std::int64_t rows, const std::vector<std::int64_t>& sizes,

@@ -68,6 +68,9 @@ class LOCKSTEP_EXPORT BalancedCutter {
   bool accepts(std::int64_t available) const;
   void advance() { next_ = (next_ + 1) % sizes_.size(); }
 
+  std::int64_t cycle_length() const { return static_cast<std::int64_t>(sizes_.size()); }
+  std::int64_t cycle_rows() const;  ///< rows of a whole cycle
+
   std::size_t position() const { return next_; }
   void seek(std::size_t position) { next_ = position % sizes_.size(); }
 

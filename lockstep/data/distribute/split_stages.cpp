@@ -34,17 +34,29 @@ class BalancedStreamIterator final : public ElementIterator {
 
   bool next(Element& element) override {
     if (ended_) return false;
-    const std::int64_t got = rows_->take(cutter_.wanted(), element);
-    return advance(got);
+    const std::int64_t got = rows_->take(cutter_.wanted(), piece_);
+    if (!advance(got)) return false;
+    piece_.give(element);
+    return true;
   }
   std::int64_t skip(std::int64_t count) override {
+    if (ended_) return 0;
+    // All rows at once, so that whole batches can be left out.
+    std::int64_t rows = 0;
+    BalancedCutter ahead = cutter_;
+    const std::int64_t cycles = count / ahead.cycle_length();
+    if (cycles > 0) rows = skipped_input(cycles, ahead.cycle_rows());
+    for (std::int64_t i = cycles * ahead.cycle_length(); i < count; ++i, ahead.advance()) rows += ahead.wanted();
+    std::int64_t left = rows_->skip(rows);
+    if (left == rows) {
+      cutter_ = std::move(ahead);
+      return count;
+    }
     std::int64_t skipped = 0;
-    for (; skipped < count && !ended_; ++skipped) {
-      try {
-        if (!advance(rows_->skip(cutter_.wanted()))) break;
-      } catch (...) {
-        // A batch that fails takes the place of the piece it would have been part of.
-      }
+    for (; !ended_; ++skipped) {
+      const std::int64_t got = std::min(left, cutter_.wanted());
+      left -= got;
+      if (!advance(got)) break;
     }
     return skipped;
   }
@@ -59,6 +71,7 @@ class BalancedStreamIterator final : public ElementIterator {
 
   std::unique_ptr<RowStream> rows_;
   BalancedCutter cutter_;
+  Place piece_;
   bool ended_ = false;
 };
 

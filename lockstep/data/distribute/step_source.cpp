@@ -11,6 +11,20 @@ namespace {
 
 InputStep nothing(std::size_t replicas) { return {std::vector<std::optional<Element>>(replicas), 0}; }
 
+/// A step is read to its end before its first error is thrown, so that the next step begins where it always would.
+class FirstError {
+ public:
+  void see(const Place& place) {
+    if (!error_) error_ = place.error;
+  }
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
 class DealtSteps final : public StepSource {
  public:
   DealtSteps(const StagePtr& stream, int replicas, const IterationContext& context)
@@ -18,14 +32,17 @@ class DealtSteps final : public StepSource {
 
   InputStep next() override {
     InputStep step{std::vector<std::optional<Element>>(replicas_)};
+    FirstError failed;
     for (auto& slot : step.elements) {
-      Element element;
-      if (ended_ || !elements_->next(element)) {
+      Place place;
+      if (ended_ || !place.read(*elements_)) {
         ended_ = true;
         break;
       }
-      slot = std::move(element);
+      failed.see(place);
+      slot = std::move(place.element);
     }
+    failed.rethrow();
     return step;
   }
   void seek(std::int64_t steps) override { elements_->skip(steps * static_cast<std::int64_t>(replicas_)); }
@@ -46,13 +63,17 @@ class SeparateSteps final : public StepSource {
 
   InputStep next() override {
     InputStep step{std::vector<std::optional<Element>>(elements_.size())};
+    FirstError failed;
     for (std::size_t k = 0; k < elements_.size(); ++k) {
-      Element element;
-      if (ended_[k] || !elements_[k]->next(element))
+      Place place;
+      if (ended_[k] || !place.read(*elements_[k])) {
         ended_[k] = true;
-      else
-        step.elements[k] = std::move(element);
+        continue;
+      }
+      failed.see(place);
+      step.elements[k] = std::move(place.element);
     }
+    failed.rethrow();
     return step;
   }
   void seek(std::int64_t steps) override {
@@ -94,7 +115,7 @@ class OwnPieces : public StepSource {
   /// The rows that become batches if that is a plain `batch`, else the rows of the batches.
   std::unique_ptr<RowStream> rows() const {
     if (reads_rows()) return rows_of_elements(*batch_stage().input(), context_);
-    return rows_of_batches(*pipeline_, context_, split_.batch);
+    return rows_of_batches(*pipeline_, context_);
   }
   /// With one worker every row is its own: whole batches are the faster way to them.
   bool reads_rows() const { return split_.batch && split_.cluster.workers > 1; }
@@ -159,7 +180,7 @@ class CeilRows final : public OwnPieces {
         return end();
       }
     }
-    Element own;
+    Place own;
     std::int64_t found = read_own(expected, own);
     if (found == 0) return end();
     if (found < expected) {
@@ -172,7 +193,8 @@ class CeilRows final : public OwnPieces {
       read_own(expected, own);
     }
     ++step_;
-    return cut(own, expected);
+    if (own.error) std::rethrow_exception(own.error);
+    return cut(own.element, expected);
   }
 
  private:
@@ -182,7 +204,7 @@ class CeilRows final : public OwnPieces {
   }
 
   /// Reads the own rows of a batch of `batch` rows, and says how many rows there were in all.
-  std::int64_t read_own(std::int64_t batch, Element& own) {
+  std::int64_t read_own(std::int64_t batch, Place& own) {
     const RowRange range = own_range(batch);
     std::int64_t found = rows_->skip(range.begin);
     found += rows_->take(range.size(), own);
@@ -230,11 +252,13 @@ class BalancedRows final : public OwnPieces {
     }
     ++step_;
     std::int64_t found = rows_->skip(before_);
-    std::vector<Element> own(own_);
+    std::vector<Place> own(own_);
+    FirstError failed;
     std::int64_t wanted = before_;
     for (std::size_t k = 0; k < own_; ++k) {
       const std::int64_t size = sizes_[static_cast<std::size_t>(first_) + k];
       found += rows_->take(size, own[k]);
+      failed.see(own[k]);
       wanted += size;
     }
     found += rows_->skip(split_.global_batch_size - wanted);
@@ -243,10 +267,11 @@ class BalancedRows final : public OwnPieces {
       // The rows below a `batch` have its short last batch, which it may leave out.
       if (reads_rows() && split_.drop_remainder) return end();
     }
+    failed.rethrow();
     const std::int64_t pieces = pieces_in_step(found, sizes_);
     InputStep step{std::vector<std::optional<Element>>(own_), pieces};
     for (std::size_t k = 0; k < own_; ++k) {
-      if (first_ + static_cast<std::int64_t>(k) < pieces) step.elements[k] = std::move(own[k]);
+      if (first_ + static_cast<std::int64_t>(k) < pieces) step.elements[k] = std::move(own[k].element);
     }
     return step;
   }
@@ -279,7 +304,9 @@ std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSpl
                                        const IterationContext& context) {
   check(split.cluster);
   if (split.rule == SplitRule::BalancedStream) return std::make_unique<BalancedRows>(pipeline, split, context);
-  if (split.rule == SplitRule::CeilSplit && split.batch && split.cluster.workers > 1) {
+  // A short last batch that nobody knew of is read a second time, which must give the same rows.
+  if (split.rule == SplitRule::CeilSplit && split.batch && split.cluster.workers > 1 &&
+      !find_position_obstacle(*pipeline)) {
     return std::make_unique<CeilRows>(pipeline, split, context);
   }
   return std::make_unique<CutBatches>(pipeline, split, context);
