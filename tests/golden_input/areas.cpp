@@ -109,7 +109,7 @@ std::vector<DistributedInput> plan_workers(const Case& given, const StagePtr& da
   std::vector<DistributedInput> inputs;
   for (int w = 0; w < given.workers(); ++w) {
     const InputPlan plan = plan_input(dataset, policy_of(*dataset), Assignment::TensorFlow,
-                                      {given.workers(), given.replicas_per_worker(), w});
+                                      {given.workers(), given.replicas_per_worker(), w}, TooFew::FailsWhereSeen);
     inputs.push_back(distributed_by_plan(plan));
   }
   return inputs;
@@ -220,8 +220,8 @@ json run_shard(const Case& given) {
   const PipelineDescription description = describe_pipeline(dataset, true);
   const ShardPlan plan = plan_shards(description.root, policy, {workers, 1, index});
   const bool by_rows = plan.by == ShardBy::Rows;
-  StagePtr stream = split(rebuild_pipeline(plan.pipeline, description), by_rows);
-  if (by_rows) stream = make_required_shard(stream, workers, index);
+  StagePtr stream = split(rebuild_pipeline(plan.pipeline, description, TooFew::FailsWhereSeen), by_rows);
+  if (by_rows) stream = make_required_shard(stream, workers, index, TooFew::FailsWhereSeen);
   return elements_of(stream, max_elements);
 }
 

@@ -1,6 +1,7 @@
 #include "lockstep/data/distribute/describe.h"
 
 #include <algorithm>
+#include <set>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -14,25 +15,89 @@
 namespace lockstep::data {
 namespace {
 
-bool reads_files(const Stage& stage);
+// What gives an element without running a function or a generator of the user's.
+const std::set<std::string, std::less<>> kPlainSources = {"range",
+                                                          "from_tensors",
+                                                          "from_tensor_slices",
+                                                          "list_files",
+                                                          "from_npy",
+                                                          "elements",
+                                                          "tfrecord",
+                                                          "text_line",
+                                                          "csv",
+                                                          "zip",
+                                                          "fixed_length_record",
+                                                          "concatenate",
+                                                          "batch",
+                                                          "padded_batch",
+                                                          "shuffle",
+                                                          "repeat",
+                                                          "take",
+                                                          "skip",
+                                                          "with_options",
+                                                          "prefetch",
+                                                          "shard",
+                                                          "enumerate",
+                                                          "parse_example",
+                                                          "unbatch"};
+// Whose elements are their input's.
+const std::set<std::string, std::less<>> kPassesOn = {
+    "shuffle", "repeat", "take", "skip", "shard", "cache", "with_options", "prefetch", "assert_cardinality"};
 
-/// Whether the datasets that a function makes read files: of its first element's dataset that can be seen.
-bool makes_readers(const InterleaveStage& stage) {
-  try {
-    Element element;
-    if (!stage.input()->iterate({})->next(element)) return false;
-    return reads_files(*stage.expand(std::move(element)));
-  } catch (const std::exception&) {
-    return false;  // whoever iterates will see the error
+/// The first stage that would have to run something of the user's to give an element; null if none.
+const Stage* first_running(const Stage& stage) {
+  if (!kPlainSources.contains(stage.kind())) return &stage;
+  for (const StagePtr& input : stage.inputs()) {
+    if (const Stage* found = first_running(*input)) return found;
   }
+  return nullptr;
 }
 
-bool reads_files(const Stage& stage) {
-  if (shard_role(std::string(stage.kind())) == ShardRole::Reader) return true;
-  if (const auto* function = dynamic_cast<const InterleaveStage*>(&stage); function && makes_readers(*function))
-    return true;
-  return std::ranges::any_of(stage.inputs(), [](const StagePtr& input) { return reads_files(*input); });
-}
+/// Looks for files in the datasets that functions make. A function is called once, with an element that can be had
+/// without running anything else of the user's, as its graph would be traced.
+class FunctionLook {
+ public:
+  bool makes_readers(const InterleaveStage& stage) {
+    const StagePtr made = make(stage);
+    return made && reads_files(*made);
+  }
+  /// The stage that kept it from looking.
+  const std::string& obstacle() const { return obstacle_; }
+
+ private:
+  StagePtr make(const InterleaveStage& stage) {
+    try {
+      auto element = example(*stage.input());
+      return element ? stage.expand(std::move(*element)) : nullptr;
+    } catch (const std::exception&) {
+      return nullptr;  // whoever iterates will see the error
+    }
+  }
+
+  std::optional<Element> example(const Stage& stage) {
+    if (const auto* function = dynamic_cast<const InterleaveStage*>(&stage)) {
+      const StagePtr made = make(*function);
+      return made ? example(*made) : std::nullopt;
+    }
+    const Stage* running = first_running(stage);
+    if (running == nullptr) {
+      Element element;
+      return stage.iterate({})->next(element) ? std::optional(std::move(element)) : std::nullopt;
+    }
+    if (kPassesOn.contains(stage.kind())) return example(*stage.input());
+    obstacle_ = running->describe();
+    return std::nullopt;
+  }
+
+  bool reads_files(const Stage& stage) {
+    if (shard_role(std::string(stage.kind())) == ShardRole::Reader) return true;
+    if (const auto* function = dynamic_cast<const InterleaveStage*>(&stage); function && makes_readers(*function))
+      return true;
+    return std::ranges::any_of(stage.inputs(), [this](const StagePtr& input) { return reads_files(*input); });
+  }
+
+  std::string obstacle_;
+};
 
 class Describer {
  public:
@@ -47,8 +112,10 @@ class Describer {
     if (const auto* batch = dynamic_cast<const BatchStage*>(stage.get())) node.batch_size = batch->batch_size();
     if (const auto* batch = dynamic_cast<const PaddedBatchStage*>(stage.get())) node.batch_size = batch->batch_size();
     if (const auto* shard = dynamic_cast<const ShardStage*>(stage.get())) node.hint = shard->is_hint();
-    if (const auto* function = dynamic_cast<const InterleaveStage*>(stage.get())) {
-      node.function_reads_files = look_into_functions_ && makes_readers(*function);
+    if (const auto* function = dynamic_cast<const InterleaveStage*>(stage.get()); function && look_into_functions_) {
+      FunctionLook look;
+      node.function_reads_files = look.makes_readers(*function);
+      node.unseen_because_of = look.obstacle();
     }
     for (const StagePtr& input : stage->inputs()) node.inputs.push_back(describe(input));
     return node;
@@ -67,11 +134,11 @@ PipelineDescription describe_pipeline(const StagePtr& pipeline, bool look_into_f
   return description;
 }
 
-StagePtr rebuild_pipeline(const PipelineNode& node, const PipelineDescription& description) {
+StagePtr rebuild_pipeline(const PipelineNode& node, const PipelineDescription& description, TooFew too_few) {
   std::vector<StagePtr> inputs;
-  for (const PipelineNode& input : node.inputs) inputs.push_back(rebuild_pipeline(input, description));
+  for (const PipelineNode& input : node.inputs) inputs.push_back(rebuild_pipeline(input, description, too_few));
   if (node.kind == "shard" && node.shards > 0) {
-    return make_required_shard(std::move(inputs.at(0)), node.shards, node.shard);
+    return make_required_shard(std::move(inputs.at(0)), node.shards, node.shard, too_few);
   }
   const StagePtr& stage = description.stages.at(static_cast<std::size_t>(node.stage));
   return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));

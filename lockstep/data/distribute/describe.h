@@ -5,6 +5,7 @@
 
 #include "lockstep/data/distribute/input_options.h"
 #include "lockstep/data/distribute/pipeline_node.h"
+#include "lockstep/data/distribute/split_stages.h"
 #include "lockstep/data/stage.h"
 
 // From stages to the description that plans work on, and back.
@@ -15,12 +16,13 @@ struct PipelineDescription {
   std::vector<StagePtr> stages;  ///< PipelineNode::stage is a place in here
 };
 
-/// `look_into_functions`: calls the functions of flat_map and interleave with the first element they would get, to see
-/// whether they read files.
+/// `look_into_functions`: calls the functions of flat_map and interleave with one element, to see whether they read
+/// files; not where another function or a generator would have to run to get that element.
 LOCKSTEP_EXPORT PipelineDescription describe_pipeline(const StagePtr& pipeline, bool look_into_functions);
 
 /// The stages as a changed description has them.
-LOCKSTEP_EXPORT StagePtr rebuild_pipeline(const PipelineNode& node, const PipelineDescription& description);
+LOCKSTEP_EXPORT StagePtr rebuild_pipeline(const PipelineNode& node, const PipelineDescription& description,
+                                          TooFew too_few = TooFew::FailsOnEveryWorker);
 
 /// The policy that the dataset's options name; Auto if they name none.
 LOCKSTEP_EXPORT AutoShardPolicy policy_of(const Stage& pipeline);

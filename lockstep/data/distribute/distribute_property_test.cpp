@@ -136,13 +136,17 @@ Steps reference_steps(const std::vector<Rows>& batches, const InputPlan& plan) {
 
 TEST(DistributeProperty, ByReplicaGivesReplicaKTheSameRowsWhateverTheWorkers) {
   PipelineMaker maker(1);
-  int balanced = 0, pushed_down = 0;
+  int balanced = 0, pushed_down = 0, counted = 0;
   for (int round = 0; round < 150; ++round) {
     const RandomPipeline pipeline = maker.make();
     const int replicas = 1 + maker.below(6);
     const auto batches = batches_of(pipeline.dataset);
     const InputPlan whole = plan_input(pipeline.dataset, pipeline.policy, Assignment::ByReplica, {1, replicas, 0});
     const Steps expected = reference_steps(batches, whole);
+    if (whole.steps().is_known()) {
+      ++counted;
+      EXPECT_EQ(whole.steps(), Cardinality(std::ssize(expected))) << to_string(whole) << pipeline.text;
+    }
     for (int workers = 1; workers <= replicas; ++workers) {
       if (replicas % workers != 0) continue;
       for (int worker = 0; worker < workers; ++worker) {
@@ -150,12 +154,14 @@ TEST(DistributeProperty, ByReplicaGivesReplicaKTheSameRowsWhateverTheWorkers) {
         const InputPlan plan = plan_input(pipeline.dataset, pipeline.policy, Assignment::ByReplica, cluster);
         balanced += plan.split.rule == SplitRule::BalancedStream;
         pushed_down += plan.split.batch && workers > 1;
+        EXPECT_EQ(plan.steps(), whole.steps());
         DistributedCursor cursor(input_of(plan, maker.below(3)));
         ASSERT_EQ(read_all(cursor), of_worker(expected, cluster)) << to_string(plan) << pipeline.text;
       }
     }
   }
   EXPECT_GT(balanced, 20);
+  EXPECT_GT(counted, 50);
   EXPECT_GT(pushed_down, 20);
 }
 
@@ -202,10 +208,13 @@ TEST(DistributeProperty, TensorFlowsAssignmentLosesAndRepeatsNoRow) {
     const auto whole = counted_rows(batches_of(pipeline.dataset));
     std::vector<Rows> of_all;
     bool partial = true, off = pipeline.policy == AutoShardPolicy::Off;
+    std::int64_t longest = 0;
+    Cardinality promised = Cardinality::unknown();
     for (int worker = 0; worker < workers; ++worker) {
       const InputPlan plan =
           plan_input(pipeline.dataset, pipeline.policy, Assignment::TensorFlow, {workers, replicas, worker});
       partial = plan.partial_steps;
+      promised = plan.steps();
       auto source = plan.make_source(kContext);
       std::vector<Rows> mine;
       while (true) {
@@ -215,6 +224,8 @@ TEST(DistributeProperty, TensorFlowsAssignmentLosesAndRepeatsNoRow) {
           if (element) mine.push_back(rows_in(*element));
         }
       }
+      const auto full = std::ssize(mine) / replicas;
+      longest = std::max<std::int64_t>(longest, partial && std::ssize(mine) % replicas != 0 ? full + 1 : full);
       if (off) {
         EXPECT_EQ(counted_rows(mine), whole) << "worker " << worker << " of " << workers << '\n' << pipeline.text;
       }
@@ -240,6 +251,9 @@ TEST(DistributeProperty, TensorFlowsAssignmentLosesAndRepeatsNoRow) {
     }
     if (!off) {
       EXPECT_EQ(counted_rows(of_all), whole) << workers << 'x' << replicas << '\n' << pipeline.text;
+    }
+    if (promised.is_known()) {
+      EXPECT_EQ(promised, Cardinality(longest)) << workers << 'x' << replicas << '\n' << pipeline.text;
     }
     EXPECT_TRUE(partial || workers == 1);
   }

@@ -78,7 +78,8 @@ class DistributedDataset {
 
   /// What is known beforehand about the values; `strategy.run` takes it as a signature.
   DistributedSpec element_spec() const { return input_->spec(); }
-  Cardinality cardinality() const { return input_->cardinality; }
+  /// How many steps a pass has. (TensorFlow tells the number of batches before they are cut.)
+  Cardinality cardinality() const { return input_->steps; }
   /// Whether a last step in which only some replicas have data is completed with empty batches.
   bool handles_partial_steps() const { return input_->partial_steps; }
   /// Who reads what, and why: a line per worker.
@@ -168,6 +169,7 @@ auto Strategy::make_numpy_dataset(T arrays) {
 
 template <class F, class... Args>
 auto Strategy::run(const data::DistributedSpec& signature, F&& f, const Args&... args) {
+  data::check_signature_width(signature, num_local_replicas());
   for (int k = 0; k < num_local_replicas(); ++k) {
     std::vector<data::Element> leaves;
     const auto add = [&](const auto& argument) {

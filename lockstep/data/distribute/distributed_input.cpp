@@ -63,6 +63,26 @@ DistributedInputPtr checked(DistributedInputPtr input, const IteratorState& stat
   return input;
 }
 
+/// How many steps pipelines of per-replica batches make. Nobody knows those of other workers.
+Cardinality steps_of_pipelines(const std::vector<StagePtr>& pipelines, const ClusterShape& cluster, bool one_for_each,
+                               bool partial_steps) {
+  const Cardinality first = pipelines.front()->cardinality();
+  if (cluster.workers > 1) return first.is_infinite() ? first : Cardinality::unknown();
+  if (!one_for_each) {
+    const std::int64_t replicas = cluster.replicas_per_worker;
+    return first.is_known() ? Cardinality((first.value() + (partial_steps ? replicas - 1 : 0)) / replicas) : first;
+  }
+  // Until the last one ends, or the first.
+  Cardinality steps = first;
+  for (const StagePtr& pipeline : pipelines) {
+    const Cardinality mine = pipeline->cardinality();
+    if (mine.is_unknown() || steps.is_unknown()) return Cardinality::unknown();
+    const bool longer = mine.is_infinite() || (steps.is_known() && mine.value() > steps.value());
+    if (longer == partial_steps) steps = mine;
+  }
+  return steps;
+}
+
 /// What StepReader throws in place of a step.
 struct StepFailed {
   std::exception_ptr error;
@@ -127,6 +147,7 @@ DistributedInput distributed_by_plan(const InputPlan& plan) {
   DistributedInput input{.cluster = plan.cluster,
                          .partial_steps = plan.partial_steps,
                          .cardinality = plan.cardinality,
+                         .steps = plan.steps(),
                          .element_spec = plan.element_spec,
                          .fingerprint = plan.fingerprint(),
                          .position_obstacle = find_position_obstacle(*plan.stream),
@@ -138,11 +159,16 @@ DistributedInput distributed_by_plan(const InputPlan& plan) {
 
 DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, const ClusterShape& cluster,
                                        bool one_for_each) {
-  const StagePtr& first = pipelines.at(0);
-  DistributedInput input{.cluster = cluster, .cardinality = first->cardinality()};
+  DistributedInput input{.cluster = cluster, .cardinality = pipelines.at(0)->cardinality()};
+  input.element_spec = pipelines.front()->element_spec();
+  for (const StagePtr& pipeline : pipelines) {
+    input.element_spec = input.element_spec.merged_with(pipeline->element_spec());
+    // Only if no pipeline ends can nobody be left without data.
+    if (input.cardinality.is_infinite()) input.cardinality = pipeline->cardinality();
+  }
   input.partial_steps =
-      handles_partial_steps({static_shapes(first->element_spec()), input.cardinality.is_infinite()}, cluster.workers);
-  input.element_spec = first->element_spec();
+      handles_partial_steps({static_shapes(input.element_spec), input.cardinality.is_infinite()}, cluster.workers);
+  input.steps = steps_of_pipelines(pipelines, cluster, one_for_each, input.partial_steps);
   if (cluster.workers > 1 && input.partial_steps) input.element_spec = with_open_rows(input.element_spec);
   input.fingerprint = str("pipelines of a function, worker ", cluster.worker, " of ", cluster.workers, ", ",
                           counted(cluster.replicas_per_worker, "replica"), " each\n");
@@ -219,7 +245,10 @@ std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_st
   for (std::size_t k = 0; step && k < replicas; ++k) {
     if (step->elements[k]) values[k] = std::move(*step->elements[k]);
   }
-  if (seen_.size() == 0 && local > 0 && !tells_all(input_->element_spec)) seen_ = without_rows(values[0]);
+  if (seen_.size() == 0 && local > 0 && !tells_all(input_->element_spec)) {
+    const auto with_data = std::ranges::find_if(values, [](const Element& value) { return value.size() > 0; });
+    if (with_data != values.end()) seen_ = without_rows(*with_data);
+  }
   for (std::size_t k = 0; k < replicas; ++k) {
     if (values[k].size() > 0) continue;
     values[k] = dummy();
@@ -229,7 +258,14 @@ std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_st
 }
 
 Element DistributedCursor::dummy() const {
-  return tells_all(input_->element_spec) || seen_.size() == 0 ? empty_batch(input_->element_spec) : seen_;
+  if (tells_all(input_->element_spec)) return empty_batch(input_->element_spec);
+  if (seen_.size() > 0) return seen_;
+  throw FailedPrecondition(
+      errors::kSignature,
+      {.what = "a replica has no data, and what its empty batch should look like is not known",
+       .where = str("worker ", input_->cluster.worker, " of ", input_->cluster.workers, ", step ", steps_ - 1),
+       .seen = str("elements of ", to_string(input_->element_spec)),
+       .help = "give `spec` to the map, flat_map or generator that makes the elements"});
 }
 
 void throw_no_more_data() {
@@ -243,6 +279,13 @@ void require_outside_replicas(const char* operation) {
   throw InvalidArgument(errors::kWrongContext,
                         {.what = str(operation, " was called inside a replica"),
                          .help = "take the step outside of run and give it to run as an argument"});
+}
+
+void check_signature_width(const DistributedSpec& signature, int replicas) {
+  if (signature.per_replica == 0 || signature.per_replica == replicas) return;
+  throw InvalidArgument(errors::kSignature, {.what = "the signature is of another number of replicas",
+                                             .where = "run",
+                                             .seen = str(to_string(signature), "; there are ", replicas)});
 }
 
 void check_signature(const DistributedSpec& signature, const std::vector<Element>& arguments, int replica) {

@@ -33,7 +33,8 @@ LOCKSTEP_EXPORT std::string to_string(
 struct LOCKSTEP_EXPORT DistributedInput {
   ClusterShape cluster;
   bool partial_steps = true;
-  Cardinality cardinality = Cardinality::unknown();
+  Cardinality cardinality = Cardinality::unknown();  ///< of the dataset that is distributed
+  Cardinality steps = Cardinality::unknown();        ///< of a pass
   ElementSpec element_spec;
   std::string fingerprint;                       ///< what must be equal for a saved position to fit
   std::optional<std::string> position_obstacle;  ///< the stage that cannot promise a position
@@ -102,5 +103,7 @@ LOCKSTEP_EXPORT void require_outside_replicas(const char* operation);
 /// Throws InvalidArgument that names the first leaf of `value` that is not as `signature` says.
 LOCKSTEP_EXPORT void check_signature(const DistributedSpec& signature, const std::vector<Element>& arguments,
                                      int replica);
+/// The same for how many replicas there are.
+LOCKSTEP_EXPORT void check_signature_width(const DistributedSpec& signature, int replicas);
 
 }  // namespace lockstep::data

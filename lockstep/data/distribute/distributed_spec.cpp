@@ -1,6 +1,7 @@
 #include "lockstep/data/distribute/distributed_spec.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -75,6 +76,23 @@ std::int64_t batch_size_by_shapes(const std::vector<StaticShape>& shapes) {
   if (shapes.empty() || std::ranges::any_of(shapes, unknown)) return kAskStages;
   const auto same = [&](const StaticShape& shape) { return shape.front() == shapes.front().front(); };
   return std::ranges::all_of(shapes, same) ? shapes.front().front() : kUnknownBatchSize;
+}
+
+void check_equal_rows(const std::vector<StaticShape>& shapes) {
+  std::optional<std::size_t> first;
+  for (std::size_t i = 0; i < shapes.size(); ++i) {
+    if (shapes[i].empty() || shapes[i].front() == kUnknownDim) continue;
+    if (!first) first = i;
+    if (shapes[i].front() == shapes[*first].front()) continue;
+    throw InvalidArgument(
+        errors::kShape,
+        {.what = "the components of an element have different numbers of rows, so they cannot be cut alike",
+         .where = "distribute",
+         .seen = str("component ", *first, " has ", counted(shapes[*first].front(), "row"), ", component ", i, " has ",
+                     counted(shapes[i].front(), "row")),
+         .help = "give all components the same first dimension, or make per-replica batches in "
+                 "distribute_from_function"});
+  }
 }
 
 }  // namespace lockstep::data

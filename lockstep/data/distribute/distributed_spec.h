@@ -36,4 +36,8 @@ LOCKSTEP_EXPORT std::vector<StaticShape> function_shapes(const std::vector<Stati
 inline constexpr std::int64_t kAskStages = -2;
 LOCKSTEP_EXPORT std::int64_t batch_size_by_shapes(const std::vector<StaticShape>& shapes);
 
+/// Throws InvalidArgument if components are known to have different numbers of rows: rows that belong together would
+/// go to different replicas.
+LOCKSTEP_EXPORT void check_equal_rows(const std::vector<StaticShape>& shapes);
+
 }  // namespace lockstep::data

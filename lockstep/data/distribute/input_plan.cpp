@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/distribute/batch_sizes.h"
 #include "lockstep/data/distribute/describe.h"
 #include "lockstep/data/distribute/split_stages.h"
 
@@ -20,7 +21,7 @@ ElementSpec with_shapes(ElementSpec spec, const std::vector<StaticShape>& shapes
 }
 
 /// A stream for one worker by TensorFlow's rules: split, and where rows are shared out, only the worker's pieces.
-StagePtr make_stream(const InputPlan& plan) {
+StagePtr make_stream(const InputPlan& plan, TooFew too_few) {
   const ClusterShape& cluster = plan.cluster;
   StagePtr stream = plan.pipeline;
   if (plan.split.rule == SplitRule::CeilSplit) stream = make_ceil_split(stream, cluster.replicas());
@@ -28,7 +29,7 @@ StagePtr make_stream(const InputPlan& plan) {
     stream = make_balanced_stream(stream, balanced_sizes(plan.global_batch_size, cluster));
   }
   if (plan.shards.by == ShardBy::Rows && cluster.workers > 1) {
-    stream = make_required_shard(stream, cluster.workers, cluster.worker);
+    stream = make_required_shard(stream, cluster.workers, cluster.worker, too_few);
   }
   return stream;
 }
@@ -90,6 +91,33 @@ std::string worker_line(const InputPlan& plan, int worker) {
 
 }  // namespace
 
+Cardinality InputPlan::steps() const {
+  const Cardinality batches = pipeline->cardinality();
+  const bool shared_out = !is_one_stream() && (shards.by == ShardBy::Files || shards.by == ShardBy::Hint);
+  if (batches.is_infinite()) return batches;
+  if (shared_out) return Cardinality::unknown();  // the others have as much as their files
+  if (split.rule != SplitRule::BalancedStream) {
+    // Each batch has a piece for every replica of all workers; who reads everything keeps them all.
+    return is_one_stream() || shards.by == ShardBy::Rows ? batches : multiplied(batches, cluster.workers);
+  }
+  const Cardinality all = rows_in_batches(*pipeline);
+  if (!all.is_known() || global_batch_size < 1) return Cardinality::unknown();
+  const std::int64_t full = all.value() / global_batch_size;
+  const std::int64_t rest = all.value() % global_batch_size;
+  if (is_one_stream()) {
+    const std::int64_t pieces = pieces_in_step(rest, balanced_sizes(global_batch_size, {1, cluster.replicas(), 0}));
+    return full + (partial_steps ? pieces > 0 : pieces == cluster.replicas());
+  }
+  std::int64_t steps = 0;
+  for (int worker = 0; worker < cluster.workers; ++worker) {
+    const ClusterShape shape{cluster.workers, cluster.replicas_per_worker, worker};
+    const std::int64_t pieces =
+        full * cluster.replicas() + std::ssize(pieces_of_stream(rest, balanced_sizes(global_batch_size, shape)));
+    steps = std::max(steps, (pieces + cluster.replicas_per_worker - 1) / cluster.replicas_per_worker);
+  }
+  return steps;
+}
+
 std::unique_ptr<StepSource> InputPlan::make_source(const IterationContext& context) const {
   if (is_one_stream()) return own_pieces(pipeline, split, context);
   return deal_in_turn(stream, cluster.replicas_per_worker, context);
@@ -103,7 +131,7 @@ std::string InputPlan::fingerprint() const {
 }
 
 InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment assignment,
-                     const ClusterShape& cluster) {
+                     const ClusterShape& cluster, TooFew too_few) {
   check(cluster);
   const bool looks_for_files = policy == AutoShardPolicy::Auto || policy == AutoShardPolicy::File;
   const PipelineDescription description = describe_pipeline(dataset, looks_for_files);
@@ -114,9 +142,12 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
   plan.cardinality = dataset->cardinality();
   const ElementSpec spec = dataset->element_spec();
   const std::vector<StaticShape> shapes = static_shapes(spec);
-  if (cluster.replicas() > 1) plan.global_batch_size = global_batch_size_of(*dataset, description.root);
+  if (cluster.replicas() > 1) {
+    plan.global_batch_size = global_batch_size_of(*dataset, description.root);
+    check_equal_rows(shapes);
+  }
   plan.shards = plan_shards(description.root, policy, seen_by);
-  plan.pipeline = rebuild_pipeline(plan.shards.pipeline, description);
+  plan.pipeline = rebuild_pipeline(plan.shards.pipeline, description, too_few);
 
   plan.split.rule = choose_split(plan.global_batch_size, plan.shards.by == ShardBy::Rows, cluster.replicas());
   plan.split.global_batch_size = plan.global_batch_size;
@@ -131,7 +162,7 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
   plan.partial_steps = handles_partial_steps({shapes, plan.cardinality.is_infinite()}, seen_by.workers);
   plan.element_spec =
       with_shapes(spec, distributed_shapes(shapes, plan.global_batch_size, seen_by, plan.partial_steps));
-  plan.stream = make_stream(plan);
+  plan.stream = make_stream(plan, too_few);
   return plan;
 }
 

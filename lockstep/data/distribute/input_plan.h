@@ -6,6 +6,7 @@
 
 #include "lockstep/data/distribute/distributed_spec.h"
 #include "lockstep/data/distribute/shard_plan.h"
+#include "lockstep/data/distribute/split_stages.h"
 #include "lockstep/data/distribute/step_source.h"
 #include "lockstep/data/stage.h"
 
@@ -28,14 +29,17 @@ struct LOCKSTEP_EXPORT InputPlan {
 
   /// Whether all workers see one stream of global batches, of which each takes its pieces.
   bool is_one_stream() const { return assignment == Assignment::ByReplica || cluster.workers == 1; }
+  /// How many steps a pass has, as far as that is known beforehand.
+  Cardinality steps() const;
   std::unique_ptr<StepSource> make_source(const IterationContext& context) const;
   /// What must be the same for a saved position to make sense.
   std::string fingerprint() const;
 };
 
-/// Throws what `plan_shards` throws, and InvalidArgument for scalars, which have no rows to share out.
+/// Throws what `plan_shards` throws, and InvalidArgument for scalars, which have no rows to share out, and for
+/// components that are known to have different numbers of rows.
 LOCKSTEP_EXPORT InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment assignment,
-                                     const ClusterShape& cluster);
+                                     const ClusterShape& cluster, TooFew too_few = TooFew::FailsOnEveryWorker);
 
 /// A line per worker: "worker 1 of 3: files 1,4,7 (FILE), 4,096 rows".
 LOCKSTEP_EXPORT std::string to_string(const InputPlan& plan);

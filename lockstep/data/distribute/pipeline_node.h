@@ -18,6 +18,7 @@ struct PipelineNode {
 
   std::int64_t batch_size = -1;             ///< of a stage that makes batches; -1: not known
   bool function_reads_files = false;        ///< of flat_map and interleave: the datasets of their function read files
+  std::string unseen_because_of = {};       ///< the stage that would have to run to find that out, so nobody looked
   bool hint = false;                        ///< of shard: its numbers are to be filled in
   std::optional<std::int64_t> cardinality;  ///< number of elements; none: not known or endless
   // Of a shard that a plan has put in or filled in: every shard must get something, or it is an error.

@@ -52,6 +52,9 @@ class BatchedRows final : public RowStream {
 
   std::int64_t take(std::int64_t count, Place& batch) override {
     batch.error = nullptr;
+    // A stream that cannot even begin says so in its first piece, also if that has no rows: other workers may fail
+    // there.
+    if (count == 0 && read_ == 0 && fill()) batch.error = current_.error;
     std::vector<Element> pieces;
     std::int64_t taken = 0;
     while (taken < count && fill()) {
@@ -189,9 +192,22 @@ class StackedRows final : public RowStream {
     }
     return taken;
   }
-  std::int64_t skip(std::int64_t count) override { return elements_->skip(count); }
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    // Somebody has to look at a row if its spec says too little for an empty batch.
+    for (Place row; skipped < count && last_.size() == 0 && !tells_all(spec_) && row.read(*elements_); ++skipped) {
+      if (!row.error) last_ = slice(stack(one_element(std::move(row.element)), kWhere), 0, 0);
+    }
+    return skipped + elements_->skip(count - skipped);
+  }
 
  private:
+  static std::vector<Element> one_element(Element&& row) {
+    std::vector<Element> rows;
+    rows.push_back(std::move(row));
+    return rows;
+  }
+
   ElementSpec spec_;
   IteratorPtr elements_;
   Element last_;

@@ -40,7 +40,12 @@ class FileSharder {
           shard_input(node);
           return std::nullopt;
         }
-        return apply(node.inputs.at(0));
+        if (auto failure = apply(node.inputs.at(0))) {
+          if (node.unseen_because_of.empty()) return failure;
+          return str("whether the function of ", node.kind, " reads files cannot be seen without running ",
+                     node.unseen_because_of);
+        }
+        return std::nullopt;
       case ShardRole::Reader:
         if (node.inputs.empty()) return str(node.kind, " does not get its files from a dataset of names");
         shard_input(node);

@@ -170,13 +170,13 @@ class CeilSplitStage final : public Stage {
 
 class RequiredShardIterator final : public ElementIterator {
  public:
-  RequiredShardIterator(IteratorPtr input, int shards, int index)
-      : input_(std::move(input)), shards_(shards), index_(index) {}
+  RequiredShardIterator(IteratorPtr input, int shards, int index, TooFew too_few)
+      : input_(std::move(input)), shards_(shards), index_(index), too_few_(too_few) {}
 
   bool next(Element& element) override {
     if (!pass_others()) return false;
     try {
-      if (!input_->next(element)) return false;
+      if (!input_->next(element)) return end();
     } catch (...) {
       count_own();  // it keeps its place
       throw;
@@ -186,7 +186,7 @@ class RequiredShardIterator final : public ElementIterator {
   }
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
-    for (; skipped < count && pass_others() && input_->skip(1) == 1; ++skipped) count_own();
+    for (; skipped < count && pass_others() && (input_->skip(1) == 1 || end()); ++skipped) count_own();
     return skipped;
   }
 
@@ -195,7 +195,17 @@ class RequiredShardIterator final : public ElementIterator {
   bool pass_others() {
     const std::int64_t others = first_ ? index_ : shards_ - 1 - ahead_;
     ahead_ = 0;
-    return input_->skip(others) == others;
+    const std::int64_t passed = input_->skip(others);
+    if (first_) before_ = passed;
+    return passed == others || end();
+  }
+
+  /// There is no own element any more; false. Where there was none at all, there are none for anybody, or too few.
+  bool end() {
+    const bool too_few = first_ && before_ > 0 && too_few_ == TooFew::FailsOnEveryWorker;
+    first_ = false;
+    if (too_few) fail(before_);
+    return false;
   }
 
   /// Behind the first own element, looks whether there is one for each of the others, too.
@@ -203,42 +213,48 @@ class RequiredShardIterator final : public ElementIterator {
     if (!first_) return;
     first_ = false;
     ahead_ = input_->skip(shards_ - 1 - index_);
-    if (ahead_ == shards_ - 1 - index_) return;
+    if (ahead_ < shards_ - 1 - index_) fail(index_ + 1 + ahead_);
+  }
+
+  [[noreturn]] void fail(std::int64_t elements) const {
     throw InvalidArgument(
         errors::kTooFewElements,
         {.what = str("there are not enough files or elements for ", counted(shards_, "worker")),
          .where = str("shard ", index_, " of ", shards_),
-         .seen = str(counted(index_ + 1 + ahead_, "element"), " to share out"),
+         .seen = str(counted(elements, "element"), " to share out"),
          .help = "switch sharding off with AutoShardPolicy::Off, or share out rows with AutoShardPolicy::Data"});
   }
 
   IteratorPtr input_;
   std::int64_t shards_;
   std::int64_t index_;
-  std::int64_t ahead_ = 0;  ///< elements of others that were passed already
-  bool first_ = true;       ///< no own element was reached yet
+  TooFew too_few_;
+  std::int64_t before_ = 0;  ///< elements before the first own one
+  std::int64_t ahead_ = 0;   ///< elements of others that were passed already
+  bool first_ = true;        ///< no own element was reached yet
 };
 
 class RequiredShardStage final : public PassThroughStage {
  public:
-  RequiredShardStage(StagePtr input, int shards, int index)
-      : PassThroughStage({std::move(input)}), shards_(shards), index_(index) {}
+  RequiredShardStage(StagePtr input, int shards, int index, TooFew too_few)
+      : PassThroughStage({std::move(input)}), shards_(shards), index_(index), too_few_(too_few) {}
 
   std::string_view kind() const override { return "shard"; }
   std::string describe() const override { return str("shard(", shards_, ", ", index_, ", one for each at least)"); }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
-    return std::make_shared<RequiredShardStage>(std::move(inputs.at(0)), shards_, index_);
+    return std::make_shared<RequiredShardStage>(std::move(inputs.at(0)), shards_, index_, too_few_);
   }
   Cardinality cardinality() const override { return sharded(input()->cardinality(), shards_, index_); }
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<RequiredShardIterator>(input()->iterate(context), shards_, index_);
+    return std::make_unique<RequiredShardIterator>(input()->iterate(context), shards_, index_, too_few_);
   }
 
  private:
   int shards_;
   int index_;
+  TooFew too_few_;
 };
 
 }  // namespace
@@ -251,8 +267,8 @@ StagePtr make_ceil_split(StagePtr batches, int pieces) {
   return std::make_shared<CeilSplitStage>(std::move(batches), pieces);
 }
 
-StagePtr make_required_shard(StagePtr input, int shards, int index) {
-  return std::make_shared<RequiredShardStage>(std::move(input), shards, index);
+StagePtr make_required_shard(StagePtr input, int shards, int index, TooFew too_few) {
+  return std::make_shared<RequiredShardStage>(std::move(input), shards, index, too_few);
 }
 
 Element ceil_piece_of(const Element& batch, int pieces, int k) {

@@ -16,9 +16,15 @@ LOCKSTEP_EXPORT StagePtr make_balanced_stream(StagePtr batches, std::vector<std:
 /// ("legacy rebatch"). Components with different numbers of rows are cut each by itself.
 LOCKSTEP_EXPORT StagePtr make_ceil_split(StagePtr batches, int pieces);
 
-/// Elements `index`, `index + shards`, ... InvalidArgument while iterating if there are elements, but fewer than
-/// shards.
-LOCKSTEP_EXPORT StagePtr make_required_shard(StagePtr input, int shards, int index);
+/// Who is told that there are elements, but fewer than shards.
+enum class TooFew {
+  FailsOnEveryWorker,
+  FailsWhereSeen,  ///< as in TensorFlow: a shard that begins behind the end is empty and says nothing
+};
+
+/// Elements `index`, `index + shards`, ... InvalidArgument in place of the first one if there are too few.
+LOCKSTEP_EXPORT StagePtr make_required_shard(StagePtr input, int shards, int index,
+                                             TooFew too_few = TooFew::FailsOnEveryWorker);
 
 /// Piece k of `pieces` of a batch by the ceil split.
 LOCKSTEP_EXPORT Element ceil_piece_of(const Element& batch, int pieces, int k);

@@ -1,0 +1,267 @@
+// What distributing decides before the first row is read, and what it must not do to decide it.
+#include <ATen/ops/arange.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <fstream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/distribute/describe.h"
+#include "lockstep/data/distribute/distribute_test_support.h"
+#include "lockstep/data/files/reader_stage.h"
+#include "lockstep/data/stages/batch.h"
+#include "lockstep/data/stages/cache.h"
+#include "lockstep/data/stages/combine.h"
+#include "lockstep/data/stages/filter.h"
+#include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/nested.h"
+#include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/sources.h"
+
+namespace lockstep::data {
+namespace {
+
+StagePtr names(std::vector<std::string> list) { return make_slices(Element({Strings(std::move(list))})); }
+
+StagePtr batched(const StagePtr& rows, std::int64_t size, bool drop_remainder = false) {
+  return std::make_shared<BatchStage>(rows, size, BatchOptions{.drop_remainder = drop_remainder});
+}
+
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+struct Calls {
+  std::atomic<int> function = 0, generator = 0, map = 0;
+};
+
+StagePtr reading(const StagePtr& input, Calls& calls) {
+  return std::make_shared<InterleaveStage>(
+      input,
+      [&calls](Element&& element) {
+        ++calls.function;
+        return make_text_line_stage(make_slices(Element({Strings({element.bytes(0)})})), {});
+      },
+      ElementSpec{{{ComponentSpec::bytes()}}}, std::nullopt);
+}
+
+StagePtr once_only(Calls& calls) {
+  return std::make_shared<GeneratorStage>(
+      [&calls]() -> Generator {
+        return [&calls](Element& element) {
+          if (++calls.generator > 4) return false;
+          element = Element({std::string("file")});
+          return true;
+        };
+      },
+      ElementSpec{{{ComponentSpec::bytes()}}}, GeneratorOptions{});
+}
+
+StagePtr renamed(const StagePtr& input, Calls& calls) {
+  return std::make_shared<MapStage>(
+      input, [&calls](Element&) { ++calls.map; }, ElementSpec{{{ComponentSpec::bytes()}}},
+      MapOptions{.name = "rename"});
+}
+
+TEST(LookingForFiles, CallsAFunctionWithANameFromMemory) {
+  const auto folder = std::filesystem::temp_directory_path() / str("lockstep_looking_", ::getpid());
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder / "list.txt") << "a\nb\n";
+  Calls calls;
+  const StagePtr shuffled = std::make_shared<ShuffleStage>(names({"a", "b", "c"}), 3);
+  const StagePtr listed = make_text_line_stage(names({(folder / "list.txt").string()}), {});
+  int asked = 0;
+  for (const StagePtr& input : {names({"a", "b"}), shuffled, StagePtr(std::make_shared<CacheStage>(names({"a", "b"}))),
+                                listed, StagePtr(std::make_shared<RepeatStage>(shuffled, 2))}) {
+    const InputPlan plan =
+        plan_input(batched(reading(input, calls), 4), AutoShardPolicy::Auto, Assignment::TensorFlow, {2, 1, 0});
+    EXPECT_EQ(plan.shards.by, ShardBy::Files) << to_string(plan);
+    EXPECT_EQ(calls.function, ++asked);
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(LookingForFiles, RunsNoOtherFunctionAndNoGenerator) {
+  Calls calls;
+  struct Case {
+    StagePtr input;
+    const char* named;
+  };
+  const Case cases[] = {{once_only(calls), "from_generator"},
+                        {std::make_shared<ShuffleStage>(once_only(calls), 3), "from_generator"},
+                        {renamed(names({"a", "b"}), calls), "map(rename)"},
+                        {std::make_shared<TakeStage>(renamed(names({"a", "b"}), calls), 1), "map(rename)"}};
+  for (const Case& c : cases) {
+    const StagePtr dataset = batched(reading(c.input, calls), 4);
+    for (const Assignment assignment : {Assignment::ByReplica, Assignment::TensorFlow}) {
+      const InputPlan plan = plan_input(dataset, AutoShardPolicy::Auto, assignment, {2, 1, 0});
+      EXPECT_EQ(plan.shards.by, ShardBy::Rows);
+      EXPECT_NE(to_string(plan).find(str("reads files cannot be seen without running ", c.named)), std::string::npos)
+          << to_string(plan);
+    }
+    EXPECT_NE(error_of([&] {
+                plan_input(dataset, AutoShardPolicy::File, Assignment::TensorFlow, {2, 1, 0});
+              }).find(c.named),
+              std::string::npos);
+  }
+  EXPECT_EQ(calls.function, 0);
+  EXPECT_EQ(calls.generator, 0);
+  EXPECT_EQ(calls.map, 0);
+}
+
+TEST(TooFewFiles, AreAnErrorOnEveryWorkerAlsoIfNobodyKnewHowMany) {
+  const auto folder = std::filesystem::temp_directory_path() / str("lockstep_few_", ::getpid());
+  std::filesystem::create_directories(folder);
+  const std::string a = (folder / "a.txt").string(), b = (folder / "b.txt").string();
+  for (const std::string& file : {a, b}) std::ofstream(file) << "1\n2\n3\n";
+  const auto error_on = [&](int files, int workers, int worker) {
+    const StagePtr some = std::make_shared<FilterStage>(names({a, b, "no file"}), [&a, files](const Element& element) {
+      return element.bytes(0) != "no file" && (files == 2 || (files == 1 && element.bytes(0) == a));
+    });
+    const StagePtr dataset = batched(make_text_line_stage(some, {}), 2);
+    const InputPlan plan = plan_input(dataset, AutoShardPolicy::Auto, Assignment::TensorFlow, {workers, 1, worker});
+    EXPECT_NO_THROW(check_enough_for_all(plan.shards));
+    return error_of([&] { plan.make_source(kContext)->next(); });
+  };
+  for (int workers = 1; workers <= 5; ++workers) {
+    for (int worker = 0; worker < workers; ++worker) {
+      for (const int files : {0, 1, 2}) {
+        const std::string error = error_on(files, workers, worker);
+        const bool too_few = files > 0 && files < workers;
+        EXPECT_EQ(error.find("not enough files") != std::string::npos, too_few) << error;
+        EXPECT_EQ(error.find("AutoShardPolicy::Off") != std::string::npos, too_few) << error;
+      }
+    }
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST(UnequalRows, AreAnErrorAtOnceWhereTheyAreKnown) {
+  const StagePtr one = std::make_shared<FromTensorsStage>(Element({at::arange(4), at::arange(3)}));
+  const StagePtr zipped = std::make_shared<ZipStage>(
+      std::vector<StagePtr>{batched(make_range(0, 20), 4, true), batched(make_range(0, 20), 5, true)});
+  for (const StagePtr& dataset : {one, zipped}) {
+    for (const AutoShardPolicy policy : {AutoShardPolicy::Auto, AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+      for (int worker = 0; worker < 2; ++worker) {
+        const std::string error = error_of([&] { plan_input(dataset, policy, Assignment::ByReplica, {2, 1, worker}); });
+        EXPECT_NE(error.find("component 0 has 4 rows, component 1 has "), std::string::npos) << error;
+      }
+      EXPECT_NO_THROW(plan_input(dataset, policy, Assignment::ByReplica, {1, 1, 0})) << "nothing is cut";
+    }
+  }
+}
+
+TEST(UnequalRows, ThatNobodyKnewOfAreToldOnce) {
+  const StagePtr zipped =
+      std::make_shared<ZipStage>(std::vector<StagePtr>{batched(make_range(0, 20), 4), batched(make_range(0, 10), 2)});
+  const InputPlan plan = plan_input(zipped, AutoShardPolicy::Data, Assignment::ByReplica, {1, 2, 0});
+  EXPECT_FALSE(*plan.split.told_unequal);
+  DistributedCursor cursor(input_of(plan, 0));
+  const auto values = cursor.next();
+  EXPECT_EQ(values->at(1).tensor(1).numel(), 1) << "each component by itself, as TensorFlow does";
+  EXPECT_TRUE(*plan.split.told_unequal);
+}
+
+// ---- pipelines of one's own
+
+/// Without a spec, so that only data tells what the elements look like.
+StagePtr pairs(std::int64_t rows) {
+  return batched(std::make_shared<MapStage>(
+                     make_range(0, rows),
+                     [](Element& element) {
+                       element = Element({element.tensor(0), at::zeros({2}, at::kDouble)});
+                     },
+                     ElementSpec::unknown(2), MapOptions{}),
+                 2);
+}
+
+DistributedInputPtr for_each_replica(const std::vector<StagePtr>& pipelines, const ClusterShape& cluster) {
+  DistributedInput input = distributed_pipelines(pipelines, cluster, true);
+  input.buffer_size = 0;
+  return std::make_shared<const DistributedInput>(std::move(input));
+}
+
+TEST(PipelinesOfEachReplica, GetEmptyBatchesLikeThoseOfTheOthers) {
+  DistributedCursor cursor(for_each_replica({pairs(0), pairs(5), pairs(2)}, {1, 3, 0}));
+  for (int step = 0; step < 3; ++step) {
+    const auto values = cursor.next();
+    ASSERT_TRUE(values) << step;
+    EXPECT_EQ(values->at(0).tensor(0).scalar_type(), at::kLong);
+    EXPECT_EQ(values->at(0).tensor(1).scalar_type(), at::kDouble);
+    EXPECT_EQ(values->at(0).tensor(1).sizes(), (std::vector<std::int64_t>{0, 2}));
+    EXPECT_EQ(values->at(1).tensor(0).size(0), step < 2 ? 2 : 1);
+  }
+  EXPECT_FALSE(cursor.next());
+}
+
+class OthersHaveData final : public EndOfDataAgreement {
+ public:
+  std::int64_t total(std::int64_t local_values) override { return local_values + 1; }
+};
+
+TEST(PipelinesOfEachReplica, SayIfNothingIsKnownAboutTheirElements) {
+  DistributedInput input = distributed_pipelines({pairs(0)}, {2, 1, 1}, false);
+  input.agreement = std::make_shared<OthersHaveData>();
+  DistributedCursor cursor(std::make_shared<const DistributedInput>(std::move(input)));
+  const std::string error = error_of([&] { cursor.next(); });
+  EXPECT_NE(error.find("empty batch"), std::string::npos) << error;
+  EXPECT_NE(error.find("`spec`"), std::string::npos) << error;
+}
+
+TEST(PipelinesOfEachReplica, HaveASpecThatIsTrueOfAll) {
+  const StagePtr narrow = batched(make_slices(Element::of(at::zeros({8, 3}))), 4, true);
+  const StagePtr wide = batched(make_slices(Element::of(at::zeros({8, 5}))), 4, true);
+  EXPECT_EQ(for_each_replica({narrow, narrow}, {1, 2, 0})->spec().element.components->at(0).shape,
+            (PartialShape{4, 3}));
+  EXPECT_EQ(for_each_replica({narrow, wide}, {1, 2, 0})->spec().element.components->at(0).shape,
+            (PartialShape{4, PartialShape::kUnknown}));
+  const StagePtr endless = std::make_shared<RepeatStage>(narrow, -1);
+  EXPECT_FALSE(for_each_replica({narrow, narrow}, {1, 2, 0})->partial_steps);
+  EXPECT_TRUE(for_each_replica({narrow, wide}, {1, 2, 0})->partial_steps);
+  EXPECT_TRUE(for_each_replica({endless, endless}, {1, 2, 0})->cardinality.is_infinite());
+  EXPECT_FALSE(for_each_replica({endless, narrow}, {1, 2, 0})->cardinality.is_infinite());
+}
+
+std::int64_t count_steps(const DistributedInputPtr& input) {
+  DistributedCursor cursor(input);
+  std::int64_t steps = 0;
+  while (cursor.next()) ++steps;
+  return steps;
+}
+
+TEST(Steps, OfPipelinesAreCounted) {
+  for (const bool drop : {false, true}) {
+    for (const bool each : {false, true}) {
+      for (std::int64_t rows = 0; rows < 12; ++rows) {
+        const std::vector<StagePtr> pipelines = {batched(make_range(0, rows), 2, drop),
+                                                 batched(make_range(0, 7), 2, drop)};
+        DistributedInput input = distributed_pipelines(pipelines, {1, 2, 0}, each);
+        const Cardinality steps = input.steps;
+        EXPECT_EQ(steps, Cardinality(count_steps(std::make_shared<const DistributedInput>(std::move(input)))))
+            << rows << drop << each;
+      }
+    }
+  }
+}
+
+TEST(Signature, IsOfANumberOfReplicas) {
+  const DistributedSpec two{2, make_range(0, 1)->element_spec()};
+  EXPECT_NO_THROW(check_signature_width(two, 2));
+  EXPECT_THROW(check_signature_width(two, 3), InvalidArgument);
+  EXPECT_NO_THROW(check_signature_width({0, two.element}, 3)) << "written by hand, for one component";
+}
+
+}  // namespace
+}  // namespace lockstep::data
