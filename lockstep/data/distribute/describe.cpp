@@ -7,6 +7,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/split_stages.h"
 #include "lockstep/data/stages/batch.h"
+#include "lockstep/data/stages/cache.h"
 #include "lockstep/data/stages/filter.h"
 #include "lockstep/data/stages/nested.h"
 #include "lockstep/data/stages/order.h"
@@ -43,15 +44,6 @@ const std::set<std::string, std::less<>> kPlainSources = {"range",
 // Whose elements are their input's.
 const std::set<std::string, std::less<>> kPassesOn = {
     "shuffle", "repeat", "take", "skip", "shard", "cache", "with_options", "prefetch", "assert_cardinality"};
-
-/// The first stage that would have to run something of the user's to give an element; null if none.
-const Stage* first_running(const Stage& stage) {
-  if (!kPlainSources.contains(stage.kind())) return &stage;
-  for (const StagePtr& input : stage.inputs()) {
-    if (const Stage* found = first_running(*input)) return found;
-  }
-  return nullptr;
-}
 
 /// Looks for files in the datasets that functions make. A function is called once, with an element that can be had
 /// without running anything else of the user's, as its graph would be traced.
@@ -99,6 +91,15 @@ class FunctionLook {
   std::string obstacle_;
 };
 
+/// A shard below `node` that gives each of several workers something else.
+const PipelineNode* find_shard(const PipelineNode& node) {
+  if (node.shards > 1) return &node;
+  for (const PipelineNode& input : node.inputs) {
+    if (const PipelineNode* found = find_shard(input)) return found;
+  }
+  return nullptr;
+}
+
 class Describer {
  public:
   Describer(PipelineDescription& description, bool look_into_functions)
@@ -128,6 +129,14 @@ class Describer {
 
 }  // namespace
 
+const Stage* first_running(const Stage& stage) {
+  if (!kPlainSources.contains(stage.kind())) return &stage;
+  for (const StagePtr& input : stage.inputs()) {
+    if (const Stage* found = first_running(*input)) return found;
+  }
+  return nullptr;
+}
+
 PipelineDescription describe_pipeline(const StagePtr& pipeline, bool look_into_functions) {
   PipelineDescription description;
   description.root = Describer(description, look_into_functions).describe(pipeline);
@@ -141,6 +150,11 @@ StagePtr rebuild_pipeline(const PipelineNode& node, const PipelineDescription& d
     return make_required_shard(std::move(inputs.at(0)), node.shards, node.shard, too_few);
   }
   const StagePtr& stage = description.stages.at(static_cast<std::size_t>(node.stage));
+  if (const auto* cache = dynamic_cast<const CacheStage*>(stage.get()); cache && !cache->path().empty()) {
+    if (const PipelineNode* shard = find_shard(node))
+      return std::make_shared<CacheStage>(std::move(inputs.at(0)),
+                                          str(cache->path(), ".", shard->shard, "-of-", shard->shards));
+  }
   return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
 }
 

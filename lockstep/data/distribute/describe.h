@@ -20,7 +20,8 @@ struct PipelineDescription {
 /// files; not where another function or a generator would have to run to get that element.
 LOCKSTEP_EXPORT PipelineDescription describe_pipeline(const StagePtr& pipeline, bool look_into_functions);
 
-/// The stages as a changed description has them.
+/// The stages as a changed description has them. The file of a cache whose rows are one worker's only gets that
+/// worker's number in its name.
 LOCKSTEP_EXPORT StagePtr rebuild_pipeline(const PipelineNode& node, const PipelineDescription& description,
                                           TooFew too_few = TooFew::FailsOnEveryWorker);
 
@@ -34,5 +35,9 @@ struct TrailingBatch {
   Cardinality rows = Cardinality::unknown();
 };
 LOCKSTEP_EXPORT std::optional<TrailingBatch> trailing_batch(const Stage& pipeline);
+
+/// The first stage from the end that would have to run a function or a generator of the user's to give an element; null
+/// if none.
+LOCKSTEP_EXPORT const Stage* first_running(const Stage& stage);
 
 }  // namespace lockstep::data

@@ -345,13 +345,13 @@ TEST(InputPlan, SaysWhoReadsWhichFiles) {
   const InputPlan plan = plan_input(dataset, AutoShardPolicy::Auto, Assignment::TensorFlow, {3, 1, 1});
   EXPECT_EQ(to_string(plan),
             "3 workers of 1 replica, batches of 96, balanced stream\n"
-            "worker 0 of 3: files 0,3,6 (FILE)\n"
-            "worker 1 of 3: files 1,4,7 (FILE)\n"
-            "worker 2 of 3: files 2,5 (FILE)\n");
+            "worker 0 of 3: files 0,3,6 (FILE), rows unknown until read\n"
+            "worker 1 of 3: files 1,4,7 (FILE), rows unknown until read\n"
+            "worker 2 of 3: files 2,5 (FILE), rows unknown until read\n");
   EXPECT_EQ(to_string(plan_input(dataset, AutoShardPolicy::Auto, Assignment::ByReplica, {2, 2, 1})),
             "2 workers of 2 replicas, batches of 96, balanced stream; every worker goes through all files\n"
-            "worker 0 of 2: pieces 0,1 of every step's 4 (ByReplica)\n"
-            "worker 1 of 2: pieces 2,3 of every step's 4 (ByReplica)\n");
+            "worker 0 of 2: pieces 0,1 of every step's 4 (ByReplica), rows unknown until read\n"
+            "worker 1 of 2: pieces 2,3 of every step's 4 (ByReplica), rows unknown until read\n");
   EXPECT_THROW(
       check_enough_for_all(plan_input(dataset, AutoShardPolicy::Auto, Assignment::TensorFlow, {9, 1, 8}).shards),
       InvalidArgument);

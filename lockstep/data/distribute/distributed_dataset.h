@@ -82,8 +82,8 @@ class DistributedDataset {
   Cardinality cardinality() const { return input_->steps; }
   /// Whether a last step in which only some replicas have data is completed with empty batches.
   bool handles_partial_steps() const { return input_->partial_steps; }
-  /// Who reads what, and why: a line per worker.
-  const std::string& plan() const { return input_->plan; }
+  /// Who reads what, and why: a line per worker. Looks at files to say how many rows they have, where that is quick.
+  std::string plan() const { return input_->plan(); }
 
   struct End {};
   class Cursor {

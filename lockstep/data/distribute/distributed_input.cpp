@@ -151,7 +151,7 @@ DistributedInput distributed_by_plan(const InputPlan& plan) {
                          .element_spec = plan.element_spec,
                          .fingerprint = plan.fingerprint(),
                          .position_obstacle = find_position_obstacle(*plan.stream),
-                         .plan = to_string(plan)};
+                         .plan = [plan] { return to_string(plan); }};
   if (plan.assignment == Assignment::ByReplica) input.agreement = nullptr;
   input.make_source = [plan](const IterationContext& context) { return plan.make_source(context); };
   return input;
@@ -176,9 +176,10 @@ DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, c
     input.fingerprint += print_tree(*pipeline);
     if (!input.position_obstacle) input.position_obstacle = find_position_obstacle(*pipeline);
   }
-  input.plan = str(counted(cluster.workers, "worker"), " of ", counted(cluster.replicas_per_worker, "replica"),
-                   ", batches from a function\nworker ", cluster.worker, " of ", cluster.workers, ": ",
-                   one_for_each ? "a pipeline for each replica\n" : "one pipeline, elements to replicas in turn\n");
+  input.plan = [text = str(counted(cluster.workers, "worker"), " of ", counted(cluster.replicas_per_worker, "replica"),
+                           ", batches from a function\nworker ", cluster.worker, " of ", cluster.workers, ": ",
+                           one_for_each ? "a pipeline for each replica\n"
+                                        : "one pipeline, elements to replicas in turn\n")] { return text; };
   input.make_source = [pipelines, one_for_each, cluster](const IterationContext& context) {
     return one_for_each ? one_stream_each(pipelines, context)
                         : deal_in_turn(pipelines.front(), cluster.replicas_per_worker, context);

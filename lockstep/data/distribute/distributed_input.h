@@ -38,7 +38,7 @@ struct LOCKSTEP_EXPORT DistributedInput {
   ElementSpec element_spec;
   std::string fingerprint;                       ///< what must be equal for a saved position to fit
   std::optional<std::string> position_obstacle;  ///< the stage that cannot promise a position
-  std::string plan;                              ///< who reads what, for people
+  std::function<std::string()> plan;             ///< who reads what, for people; may look at files
   std::function<std::unique_ptr<StepSource>(const IterationContext&)> make_source;
 
   std::uint64_t job_seed = 0;

@@ -7,6 +7,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/batch_sizes.h"
 #include "lockstep/data/distribute/describe.h"
+#include "lockstep/data/distribute/file_rows.h"
 #include "lockstep/data/distribute/split_stages.h"
 
 namespace lockstep::data {
@@ -52,7 +53,28 @@ std::optional<std::int64_t> shared_elements(const PipelineNode& node) {
 /// More files or elements than these are not listed for a worker.
 constexpr std::int64_t kNumbersInALine = 10;
 
-std::string worker_line(const InputPlan& plan, int worker) {
+/// The rows that a worker reads or cuts from, if anybody knows.
+std::optional<std::int64_t> rows_of(const InputPlan& plan, const ClusterShape& cluster,
+                                    const std::optional<std::vector<std::int64_t>>& files) {
+  const bool one_stream = plan.is_one_stream();
+  if (!one_stream && plan.shards.by == ShardBy::Files) {
+    if (!files) return std::nullopt;
+    std::int64_t sum = 0;
+    for (std::size_t i = static_cast<std::size_t>(cluster.worker); i < files->size();
+         i += static_cast<std::size_t>(cluster.workers))
+      sum += (*files)[i];
+    return sum;
+  }
+  std::optional<std::int64_t> all = plan.rows;
+  if (!all && files) all = std::accumulate(files->begin(), files->end(), std::int64_t{0});
+  if (!all || (!one_stream && plan.shards.by == ShardBy::Hint)) return std::nullopt;
+  if (!one_stream && plan.shards.by == ShardBy::Nothing) return all;
+  if (!plan.split.batch) return std::nullopt;
+  return rows_of_worker(*all, *plan.split.batch, plan.split.drop_remainder, plan.split.rule, cluster,
+                        one_stream ? Assignment::ByReplica : Assignment::TensorFlow);
+}
+
+std::string worker_line(const InputPlan& plan, int worker, const std::optional<std::vector<std::int64_t>>& files) {
   ClusterShape cluster = plan.cluster;
   cluster.worker = worker;
   std::string text = str("worker ", worker, " of ", cluster.workers, ": ");
@@ -79,13 +101,10 @@ std::string worker_line(const InputPlan& plan, int worker) {
               cluster.workers > 1 && plan.assignment == Assignment::ByReplica ? to_string(plan.assignment)
                                                                               : to_string(plan.shards.by),
               ")");
-  if (by_row && plan.rows && plan.split.batch) {
-    const std::int64_t rows = rows_of_worker(*plan.rows, *plan.split.batch, plan.split.drop_remainder, plan.split.rule,
-                                             cluster, one_stream ? Assignment::ByReplica : Assignment::TensorFlow);
-    text += str(", ", with_thousands(rows), " rows");
-  } else if (plan.shards.by == ShardBy::Nothing && plan.rows) {
-    text += str(", ", with_thousands(*plan.rows), " rows");
-  }
+  if (const auto rows = rows_of(plan, cluster, files))
+    text += str(", ", with_thousands(*rows), " rows");
+  else
+    text += plan.cardinality.is_infinite() ? ", without end" : ", rows unknown until read";
   return text;
 }
 
@@ -224,7 +243,8 @@ std::string to_string(const InputPlan& plan) {
     text += "; every worker goes through all files";
   if (!plan.shards.unshardable.empty()) text += str("; rows instead of files, because ", plan.shards.unshardable);
   text += '\n';
-  for (int worker = 0; worker < plan.cluster.workers; ++worker) text += worker_line(plan, worker) + '\n';
+  const auto files = rows_of_files(*plan.pipeline);
+  for (int worker = 0; worker < plan.cluster.workers; ++worker) text += worker_line(plan, worker, files) + '\n';
   return text;
 }
 

@@ -41,7 +41,8 @@ struct LOCKSTEP_EXPORT InputPlan {
 LOCKSTEP_EXPORT InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment assignment,
                                      const ClusterShape& cluster, TooFew too_few = TooFew::FailsOnEveryWorker);
 
-/// A line per worker: "worker 1 of 3: files 1,4,7 (FILE), 4,096 rows".
+/// A line per worker: "worker 1 of 3: files 1,4,7 (FILE), 4,096 rows". Rows of files are counted for that where it does
+/// not take long.
 LOCKSTEP_EXPORT std::string to_string(const InputPlan& plan);
 
 /// The rows of a dataset of `rows` rows in batches of `batch` that one worker gets, by a plan that shares out rows.

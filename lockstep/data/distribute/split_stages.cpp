@@ -271,6 +271,10 @@ StagePtr make_required_shard(StagePtr input, int shards, int index, TooFew too_f
   return std::make_shared<RequiredShardStage>(std::move(input), shards, index, too_few);
 }
 
+const Stage* input_of_required_shard(const Stage& stage) {
+  return dynamic_cast<const RequiredShardStage*>(&stage) ? stage.input().get() : nullptr;
+}
+
 Element ceil_piece_of(const Element& batch, int pieces, int k) {
   Element piece;
   piece.skeleton = batch.skeleton;

@@ -26,6 +26,9 @@ enum class TooFew {
 LOCKSTEP_EXPORT StagePtr make_required_shard(StagePtr input, int shards, int index,
                                              TooFew too_few = TooFew::FailsOnEveryWorker);
 
+/// What such a shard shares out; null if the stage is none.
+LOCKSTEP_EXPORT const Stage* input_of_required_shard(const Stage& stage);
+
 /// Piece k of `pieces` of a batch by the ceil split.
 LOCKSTEP_EXPORT Element ceil_piece_of(const Element& batch, int pieces, int k);
 

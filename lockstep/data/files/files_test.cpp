@@ -520,6 +520,12 @@ TEST_F(Examples, RefuseResultsThatCannotHoldThem) {
   refused([&] { parse_example<Digits>(records(), spec_, {"image", "other"}); }, "no feature 'other'");
   refused([&] { parse_example<Digits>(records(), spec_, {"image", "image"}); }, "named twice");
   refused([&] { parse_example<at::Tensor>(records(), spec_, {"image"}); }, "not asked for");
+  const FeatureSpec lengths{{"v", VarLenFeature{FeatureType::Int64}},
+                            {"v.lengths", FixedLenFeature{FeatureType::Int64, {}}}};
+  refused([&] { parse_example(records(), lengths); }, "two fields with the name 'v.lengths'");
+  refused([&] { parse_example(records().batch(2), lengths); }, "two fields with the name 'v.lengths'");
+  using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+  EXPECT_NO_THROW(parse_example<Three>(records(), lengths, {"v", "v.lengths"}));
   refused([&] { parse_example<at::Tensor>(records(), spec_, {"image", "label"}); }, "1 field");
   refused([&] { parse_example(records(), {{"name", FixedLenFeature{FeatureType::Bytes, {}}}}); }, "map of tensors");
   refused(

@@ -237,6 +237,12 @@ ParseExampleStage::ParseExampleStage(StagePtr input, const FeatureSpec& spec, st
                      ", the features need ", components),
                  "a fixed feature needs one field, a variable one needs two: its values and their number");
   if (target.by_name) {
+    for (const std::string& name : names) {
+      if (std::ranges::count(skeleton.marks, decltype(skeleton.marks)::value_type(name)) > 1)
+        wrong_target(str("the map would have two fields with the name '", name,
+                         "': the feature, and how many values a variable one has"),
+                     "name a result type of your own, and the order of the features");
+    }
     skeleton.marks.insert(skeleton.marks.begin(), static_cast<std::int64_t>(components));
     skeleton_ = std::make_shared<const Skeleton>(std::move(skeleton));
   }

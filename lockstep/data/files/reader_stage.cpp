@@ -1,6 +1,7 @@
 #include "lockstep/data/files/reader_stage.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -164,6 +165,26 @@ class FilesIterator final : public ElementIterator {
 }  // namespace
 
 FileReader::~FileReader() = default;
+
+std::optional<std::int64_t> FileReaderStage::count_records(const std::string& path, std::uintmax_t& bytes) const {
+  std::error_code error;
+  // What comes through a pipe can be read only once.
+  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
+  const std::uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) return std::nullopt;
+  try {
+    const std::unique_ptr<FileReader> reader = open_(path);
+    if (!reader->jumps()) {
+      if (size > bytes) return std::nullopt;
+      bytes -= size;
+    }
+    std::int64_t records = 0;
+    reader->skip_until(kEndless, records);
+    return records;
+  } catch (const Error&) {
+    return std::nullopt;  // whoever reads it will see the error
+  }
+}
 
 IteratorPtr FileReaderStage::make_iterator(const IterationContext& context) const {
   return std::make_unique<FilesIterator>(input()->iterate(context), open_);

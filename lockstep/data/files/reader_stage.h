@@ -1,7 +1,9 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "lockstep/data/format/csv.h"
@@ -26,6 +28,8 @@ class LOCKSTEP_EXPORT FileReader {
   /// After an error: goes behind the record that caused it. False if that cannot be found, and with it the rest of the
   /// file.
   virtual bool pass_over() = 0;
+  /// Whether `skip_until` jumps: then the end is as near as any record.
+  virtual bool jumps() const { return false; }
 };
 
 using OpenFile = std::function<std::unique_ptr<FileReader>(const std::string& path)>;
@@ -48,6 +52,10 @@ class LOCKSTEP_EXPORT FileReaderStage final : public Stage {
   }
   Cardinality cardinality() const override { return Cardinality::unknown(); }
   ElementSpec element_spec() const override { return spec_; }
+
+  /// How many records a file has. Reads no more than `bytes` for that, which it takes off; none if that is too little,
+  /// or the file cannot be read to its end.
+  std::optional<std::int64_t> count_records(const std::string& path, std::uintmax_t& bytes) const;
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;

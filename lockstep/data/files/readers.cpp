@@ -75,6 +75,7 @@ class FixedLengthFile final : public BytesFile<FixedLengthReader, &FixedLengthRe
     if (!seeks_) return BytesFile::skip_until(end, number);
     number += static_cast<std::int64_t>(reader_.skip(static_cast<std::uint64_t>(end - number)));
   }
+  bool jumps() const override { return seeks_; }
 
  private:
   bool seeks_;  // then no record on the way can fail

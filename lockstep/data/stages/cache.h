@@ -27,6 +27,8 @@ class LOCKSTEP_EXPORT CacheStage final : public PassThroughStage {
   void save_lasting(Position& position) const override;
   void restore_lasting(Position& position) const override;
 
+  const std::string& path() const { return path_; }
+
   /// What decides the random choices below a cache, and so its contents: the job's seed, and the place in the pipeline
   /// that filled it. The epoch does not: it is 0.
   struct Origin {
