@@ -13,7 +13,7 @@
 namespace lockstep::data {
 namespace {
 
-constexpr const char* kStateHeader = "lockstep-iterator-state 2";
+constexpr const char* kStateHeader = "lockstep-iterator-state 3";
 
 [[noreturn]] void throw_bad_state(const std::string& seen) {
   throw DataLoss(errors::kPosition, {.what = "this is not the saved state of a dataset's iterator", .seen = seen});

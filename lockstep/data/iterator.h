@@ -12,6 +12,7 @@
 
 namespace lockstep::data {
 
+class MetObstacle;
 class StageMeter;
 struct StageCounters;
 
@@ -30,6 +31,9 @@ struct LOCKSTEP_EXPORT IterationContext {
   std::shared_ptr<StageMeter> meter = nullptr;
   /// Of the stage that is being started; `Stage::iterate` sets it.
   std::shared_ptr<StageCounters> counters = nullptr;
+  /// Within a dataset that the function of a `flat_map` or `interleave` made: what keeps positions from being exact is
+  /// noted there, since nobody sees it beforehand.
+  std::shared_ptr<MetObstacle> met_obstacle = nullptr;
 
   /// For input `branch` of a stage with several inputs, or a stage that is itself random. Stages with one input that
   /// draw no numbers pass their own context on: so inserting a `shard` or a `prefetch` changes no shuffle.

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -40,21 +41,22 @@ template <class Piece>
 class OrderedWorkers final : public Workers<Piece> {
  public:
   OrderedWorkers(int threads, std::size_t slots, WorkerFunctions<Piece> functions)
-      : functions_(std::move(functions)), slots_(slots) {
+      : functions_(std::move(functions)), slots_(slots), blocks_((slots + kBlock - 1) / kBlock) {
     for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
   }
 
   ~OrderedWorkers() override {
     stop_.store(true);
-    for (Slot& slot : slots_) {
+    for_each_slot([](Slot& slot) {
       slot.state.store(kStopped);
       slot.state.notify_all();
-    }
+    });
     for (std::thread& thread : threads_) thread.join();
+    for (const auto& block : blocks_) delete[] block.load();
   }
 
   bool take(Piece& piece) override {
-    Slot& slot = slots_[taken_ % slots_.size()];
+    Slot& slot = slot_of(taken_);
     std::uint32_t state = slot.state.load(std::memory_order_acquire);
     while (state == kEmpty || state == kWorking) {
       slot.state.wait(state, std::memory_order_acquire);
@@ -70,7 +72,7 @@ class OrderedWorkers final : public Workers<Piece> {
 
   std::size_t ready() const override {
     std::size_t count = 0;
-    for (const Slot& slot : slots_) count += slot.state.load(std::memory_order_relaxed) == kReady ? 1 : 0;
+    for_each_slot([&](const Slot& slot) { count += slot.state.load(std::memory_order_relaxed) == kReady ? 1 : 0; });
     return count;
   }
 
@@ -86,6 +88,35 @@ class OrderedWorkers final : public Workers<Piece> {
     Piece piece;
   };
 
+  /// Slots are made when they are first needed, a block at a time: somebody may ask for a million.
+  static constexpr std::size_t kBlock = 64;
+
+  std::size_t size_of_block(std::size_t block) const { return std::min(kBlock, slots_ - block * kBlock); }
+
+  /// Those that were made.
+  template <class Visit>
+  void for_each_slot(Visit visit) const {
+    for (std::size_t block = 0; block < blocks_.size(); ++block) {
+      Slot* slots = blocks_[block].load(std::memory_order_acquire);
+      for (std::size_t i = 0; slots != nullptr && i < size_of_block(block); ++i) visit(slots[i]);
+    }
+  }
+
+  Slot& slot_of(std::size_t number) {
+    const std::size_t index = number % slots_;
+    std::atomic<Slot*>& block = blocks_[index / kBlock];
+    Slot* slots = block.load(std::memory_order_acquire);
+    if (slots == nullptr) {
+      const std::lock_guard lock(making_);
+      slots = block.load(std::memory_order_acquire);
+      if (slots == nullptr) {
+        slots = new Slot[size_of_block(index / kBlock)];
+        block.store(slots, std::memory_order_release);
+      }
+    }
+    return slots[index % kBlock];
+  }
+
   void run() {
     functions_.on_thread_start();
     while (Slot* slot = fill_next()) {
@@ -100,7 +131,7 @@ class OrderedWorkers final : public Workers<Piece> {
   Slot* fill_next() {
     const std::lock_guard lock(input_);
     if (ended_ || stop_.load()) return nullptr;
-    Slot& slot = slots_[filled_ % slots_.size()];
+    Slot& slot = slot_of(filled_);
     // Waiting with the lock held: when this slot is not free, none is.
     for (std::uint32_t state; (state = slot.state.load(std::memory_order_acquire)) != kEmpty;) {
       if (stop_.load()) return nullptr;
@@ -118,7 +149,9 @@ class OrderedWorkers final : public Workers<Piece> {
   }
 
   WorkerFunctions<Piece> functions_;
-  std::vector<Slot> slots_;
+  std::size_t slots_;
+  std::mutex making_;
+  std::vector<std::atomic<Slot*>> blocks_;  // null until they are needed
   std::size_t taken_ = 0;
   std::mutex input_;
   std::size_t filled_ = 0;

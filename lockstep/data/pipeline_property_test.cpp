@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <functional>
 #include <random>
 
@@ -46,22 +47,35 @@ class RandomPipeline {
     const Places batches = batched(expected_);
     ASSERT_EQ(places_of(start(plain)), expected);
     if (plain.cardinality().is_known()) {
-      EXPECT_EQ(plain.cardinality().value(), static_cast<std::int64_t>(expected.size()));
+      // A batch that fails is one place of what unbatch makes of it.
+      if (!failing_ || plain.stage()->has_certain_cardinality()) {
+        EXPECT_EQ(plain.cardinality().value(), static_cast<std::int64_t>(expected.size()));
+      }
     }
     for (const int threads : {1, 2, 4}) {
       SCOPED_TRACE(testing::Message() << threads << " threads");
       ASSERT_EQ(places_of(start(build(threads))), expected);
       ASSERT_EQ(places_of(start(build(threads).batch(batch_))), batches);
-      const std::int64_t jump = pick(0, static_cast<std::int64_t>(expected.size()) + 2);
-      const std::int64_t there = std::min<std::int64_t>(jump, static_cast<std::int64_t>(expected.size()));
-      auto it = start(build(threads));
-      EXPECT_EQ(it.skip(jump), there);
-      EXPECT_EQ(
-          places_of(std::move(it), 2),
-          Places(expected.begin() + there,
-                 expected.begin() + std::min<std::int64_t>(there + 2, static_cast<std::int64_t>(expected.size()))));
-      expect_exact_positions([&] { return build(threads).batch(batch_); }, "batches", 8);
-      if (failing_) expect_exact_positions([&] { return build(threads).ignore_errors().batch(batch_); }, "ignored", 8);
+    }
+    // Every place, each way to get there, with as many threads as it comes.
+    auto threads = [turn = 0]() mutable { return std::array{0, 2, 1, 0, 4}[static_cast<std::size_t>(turn++ % 5)]; };
+    const auto size = static_cast<std::int64_t>(expected.size());
+    for (std::int64_t jump = 0; jump <= size + 1; ++jump) {
+      auto it = start(build(threads()));
+      ASSERT_EQ(it.skip(jump), std::min(jump, size));
+      const auto from = expected.begin() + std::min(jump, size);
+      ASSERT_EQ(places_of(std::move(it), 2), Places(from, from + std::min<std::ptrdiff_t>(2, expected.end() - from)))
+          << "after skipping " << jump;
+    }
+    using Above = std::function<Dataset<at::Tensor>(const Dataset<at::Tensor>&)>;
+    std::vector<std::pair<std::string, Above>> above = {
+        {"rows", [](const auto& d) { return d; }},
+        {"batches", [&](const auto& d) { return d.batch(batch_); }},
+        {"full batches", [&](const auto& d) { return d.batch(batch_, {.drop_remainder = true}).prefetch(1); }}};
+    if (failing_) above.emplace_back("ignored", [&](const auto& d) { return d.ignore_errors().batch(batch_); });
+    for (const auto& [name, put_above] : above) {
+      const auto any = [&] { return put_above(build(threads())); };
+      expect_exact_positions(any, name, 1000, any);
     }
   }
 
@@ -100,9 +114,10 @@ class RandomPipeline {
       if (expected_[i]) expected_[i] = f(*expected_[i], static_cast<std::int64_t>(i));
   }
 
-  /// Groups of `size` places: those with a failed one become one failed place.
-  void fail_in_groups(std::int64_t size) {
+  /// Groups of `size` places: those with a failed one become one failed place. `drop`: without a short last one.
+  void fail_in_groups(std::int64_t size, bool drop = false) {
     Numbers result;
+    if (drop) expected_.resize(expected_.size() - expected_.size() % static_cast<std::size_t>(size));
     for (auto at = expected_.begin(); at != expected_.end();) {
       const auto end = at + std::min<std::ptrdiff_t>(size, expected_.end() - at);
       if (std::find(at, end, std::nullopt) == end)
@@ -132,7 +147,7 @@ class RandomPipeline {
     const auto size = static_cast<std::int64_t>(expected_.size());
     Numbers result;
     const auto add = [&](StageMaker stage) { stages_.push_back(std::move(stage)); };
-    switch (pick(0, 17)) {
+    switch (pick(0, 23)) {
       case 0: {
         const std::int64_t count = pick(0, 25);
         add([=](const auto& d, int) { return d.take(count); });
@@ -171,8 +186,12 @@ class RandomPipeline {
         break;
       case 6: {
         const std::int64_t rows = pick(1, 4);
-        add([=](const auto& d, int) { return d.batch(rows).unbatch(); });
-        return fail_in_groups(rows);
+        const bool drop = pick(0, 1) == 1, padded = pick(0, 1) == 1;
+        if (padded)
+          add([=](const auto& d, int) { return d.padded_batch(rows, {.drop_remainder = drop}).unbatch(); });
+        else
+          add([=](const auto& d, int) { return d.batch(rows, {.drop_remainder = drop}).unbatch(); });
+        return fail_in_groups(rows, drop);
       }
       case 7: {
         const std::int64_t ahead = pick(0, 3);
@@ -225,6 +244,68 @@ class RandomPipeline {
                                    {.parallel_calls = threads, .seed = 8});
         });
         varies_ = true;
+        return take_over();
+      case 17: {
+        // A spec that says how many rows a batch has, so that unbatch has a cardinality.
+        const std::int64_t rows = pick(1, 4);
+        add([=](const auto& d, int threads) {
+          const auto spec = [=](const ElementSpec&) {
+            return ElementSpec{{{ComponentSpec::tensor(at::kLong, PartialShape({rows}))}}};
+          };
+          return d.batch(rows, {.drop_remainder = true})
+              .map([](const at::Tensor& x) { return x * 1; }, {.parallel_calls = threads, .spec = spec})
+              .unbatch();
+        });
+        return fail_in_groups(rows, true);
+      }
+      case 18: {
+        const std::int64_t rows = pick(1, 4), again = pick(1, 5);
+        const bool drop = pick(0, 1) == 1;
+        add([=](const auto& d, int) { return d.batch(rows).rebatch(again, drop).unbatch(); });
+        return take_over();
+      }
+      case 19: {
+        if (size > 30) return;
+        const auto cycle = static_cast<int>(pick(1, 3));
+        const std::int64_t block = pick(1, 2);
+        add([=](const auto& d, int threads) {
+          return d.interleave(
+              [](const at::Tensor& x) {
+                return range(number(x) % 4).map([x](const at::Tensor& i) {
+                  if (number(x) % 11 == 5 && number(i) == 0) throw std::runtime_error("inside");
+                  return x + i;
+                });
+              },
+              {.cycle_length = cycle, .block_length = block, .parallel_calls = threads});
+        });
+        return take_over();
+      }
+      case 20: {
+        const std::int64_t other = pick(0, 12);
+        add([=](const auto& d, int) {
+          return sample_from_datasets<at::Tensor>({d, range(other)}, {.weights = {2, 1}, .seed = 5});
+        });
+        varies_ = true;
+        return take_over();
+      }
+      case 21: {
+        // Read twice in a pass: the same elements on both sides.
+        if (size > 40) return;
+        add([](const auto& d, int) {
+          const auto kept = d.cache();
+          return zip(kept, kept.shuffle(3, {.seed = 9})).map([](const at::Tensor& a, const at::Tensor& b) {
+            return a * 2 + b;
+          });
+        });
+        varies_ = true;
+        return take_over();
+      }
+      case 22:
+        add([](const auto& d, int) {
+          return d.scan(at::zeros({}, at::kLong), [](const at::Tensor& sum, const at::Tensor& x) {
+            return std::pair{(sum + x) % 97, (sum + x) % 97};
+          });
+        });
         return take_over();
       default: {
         const std::int64_t buffer = pick(2, 10);

@@ -86,15 +86,20 @@ inline Places places_of(DatasetIterator<at::Tensor> iterator, std::size_t limit 
 }
 
 /// Saves at every place and goes on from there in a new pipeline: both must give the same rest, errors included.
+/// `build_again`: the pipeline that goes on, where it is carried out in another way.
 inline void expect_exact_positions(const std::function<Dataset<at::Tensor>()>& build, const std::string& name,
-                                   std::size_t limit = 1000) {
+                                   std::size_t limit = 1000,
+                                   const std::function<Dataset<at::Tensor>()>& build_again = nullptr) {
+  const auto resume = [&](const std::string& saved) {
+    return (build_again ? build_again() : build()).resume(IteratorState::parse(saved));
+  };
   const auto start = [&] { return build().iterate({.job_seed = 11, .epoch = 3}); };
   const Places all = places_of(start(), limit);
   auto reader = start();
   for (std::size_t position = 0; position <= all.size(); ++position) {
     const std::string saved = reader.save().serialize();
     ASSERT_LT(saved.size(), 2000u) << "a state holds positions, never rows";
-    auto resumed = build().resume(IteratorState::parse(saved));
+    auto resumed = resume(saved);
     ASSERT_EQ(resumed.consumed(), static_cast<std::int64_t>(position)) << name;
     const auto next = [](DatasetIterator<at::Tensor>& iterator) -> Places {
       try {
@@ -107,7 +112,7 @@ inline void expect_exact_positions(const std::function<Dataset<at::Tensor>()>& b
     for (std::size_t i = position; i < all.size(); ++i) {
       ASSERT_EQ(next(resumed), Places{all[i]}) << name << ": resumed at " << position << ", differs at " << i;
       if (i == position + 2) {  // saved once more after resuming: positions do not drift
-        auto twice = build().resume(IteratorState::parse(resumed.save().serialize()));
+        auto twice = resume(resumed.save().serialize());
         if (i + 1 < all.size()) {
           ASSERT_EQ(next(twice), Places{all[i + 1]}) << name << ": resumed twice at " << i;
         }

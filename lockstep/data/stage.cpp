@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <mutex>
 
 #include "lockstep/base/error.h"
@@ -10,29 +11,82 @@
 namespace lockstep::data {
 namespace {
 
-void print_below(const Stage& stage, const std::string& indent, std::string& text) {
-  const auto& inputs = stage.inputs();
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    const bool last = i + 1 == inputs.size();
-    text += str(indent, last ? "└─ " : "├─ ", inputs[i]->describe(), '\n');
-    print_below(*inputs[i], indent + (last ? "   " : "│  "), text);
+/// Calls `visit` for a stage and all below it, each before its inputs. Not by recursion: programs build chains of many
+/// thousand stages.
+template <class Visit>
+void for_each_stage(const Stage& root, Visit visit) {
+  std::vector<const Stage*> waiting{&root};
+  while (!waiting.empty()) {
+    const Stage& stage = *waiting.back();
+    waiting.pop_back();
+    visit(stage);
+    for (auto input = stage.inputs().rbegin(); input != stage.inputs().rend(); ++input) waiting.push_back(input->get());
   }
 }
 
-void save_all_lasting(const Stage& stage, Position& position) {
-  stage.save_lasting(position);
-  for (const StagePtr& input : stage.inputs()) save_all_lasting(*input, position);
-}
+/// Prints trees, with the line of a stage as `line_of` gives it; stages without a line are left out.
+class TreePrinter {
+ public:
+  explicit TreePrinter(std::function<std::string(const Stage&)> line_of) : line_of_(std::move(line_of)) {}
 
-void restore_all_lasting(const Stage& stage, Position& position) {
-  stage.restore_lasting(position);
-  for (const StagePtr& input : stage.inputs()) restore_all_lasting(*input, position);
-}
+  std::string print(const Stage& stage) {
+    print(stage, "", "");
+    return std::move(text_);
+  }
+
+ private:
+  void print(const Stage& stage, const std::string& before, const std::string& indent) {
+    const Stage* shown = &stage;
+    std::string line = line_of_(*shown);
+    while (line.empty()) {
+      shown = shown->input().get();
+      line = line_of_(*shown);
+    }
+    text_ += str(before, line, '\n');
+    const std::vector<const Stage*> inputs = shown_inputs(*shown);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const bool last = i + 1 == inputs.size();
+      print(*inputs[i], indent + (last ? "└─ " : "├─ "), indent + (last ? "   " : "│  "));
+    }
+  }
+
+  static std::vector<const Stage*> shown_inputs(const Stage& stage) {
+    std::vector<const Stage*> inputs;
+    const Stage* at = &stage;
+    while (at->kind() == "concatenate") {
+      inputs.push_back(at->inputs().back().get());
+      at = at->input().get();
+    }
+    if (at != &stage)
+      inputs.push_back(at);
+    else
+      for (const StagePtr& input : stage.inputs()) inputs.push_back(input.get());
+    if (at != &stage) std::ranges::reverse(inputs);
+    return inputs;
+  }
+
+  std::function<std::string(const Stage&)> line_of_;
+  std::string text_;
+};
 
 }  // namespace
 
 RowSource::~RowSource() = default;
-Stage::~Stage() = default;
+
+Stage::Stage(std::vector<StagePtr> inputs)
+    : inputs_(std::move(inputs)),
+      inputs_are_certain_(
+          std::ranges::all_of(inputs_, [](const StagePtr& input) { return input->has_certain_cardinality(); })) {}
+
+// A long chain is let go of one stage at a time: if each freed the next, that would need as much stack.
+Stage::~Stage() {
+  std::vector<StagePtr> dying = std::move(inputs_);
+  while (!dying.empty()) {
+    const StagePtr last = std::move(dying.back());
+    dying.pop_back();
+    if (last.use_count() == 1) dying.insert(dying.end(), last->inputs_.begin(), last->inputs_.end());
+  }
+}
 
 std::int64_t IndexIterator::skip(std::int64_t count) {
   std::array<std::int64_t, 256> unwanted;
@@ -52,16 +106,28 @@ void Stage::save_lasting(Position&) const {}
 void Stage::restore_lasting(Position&) const {}
 
 std::string print_tree(const Stage& stage) {
-  std::string text = stage.describe() + "\n";
-  print_below(stage, "", text);
-  return text;
+  return TreePrinter([](const Stage& each) { return each.describe(); }).print(stage);
+}
+
+std::string fingerprint(const Stage& stage) {
+  return TreePrinter([](const Stage& each) { return each.identity(); }).print(stage);
+}
+
+void save_all_lasting(const Stage& stage, Position& position) {
+  for_each_stage(stage, [&](const Stage& each) { each.save_lasting(position); });
+}
+
+void restore_all_lasting(const Stage& stage, Position& position) {
+  for_each_stage(stage, [&](const Stage& each) { each.restore_lasting(position); });
 }
 
 std::optional<std::string> find_position_obstacle(const Stage& stage) {
-  if (auto obstacle = stage.position_obstacle()) return str(stage.describe(), ": ", *obstacle);
-  for (const StagePtr& input : stage.inputs())
-    if (auto obstacle = find_position_obstacle(*input)) return obstacle;
-  return std::nullopt;
+  std::optional<std::string> found;
+  for_each_stage(stage, [&](const Stage& each) {
+    if (found) return;
+    if (auto obstacle = each.position_obstacle()) found = str(each.describe(), ": ", *obstacle);
+  });
+  return found;
 }
 
 /// Passes are counted under one lock for all pipelines: starting one is rare, and stages are shared between them.
@@ -69,13 +135,12 @@ class PassCounter {
  public:
   /// The pass behind all that any stage below has seen.
   static std::uint64_t next(const Stage& stage) {
-    std::uint64_t pass = stage.passes_;
-    for (const StagePtr& input : stage.inputs()) pass = std::max(pass, next(*input));
+    std::uint64_t pass = 0;
+    for_each_stage(stage, [&](const Stage& each) { pass = std::max(pass, each.passes_); });
     return pass;
   }
   static void raise_to(const Stage& stage, std::uint64_t pass) {
-    stage.passes_ = std::max(stage.passes_, pass);
-    for (const StagePtr& input : stage.inputs()) raise_to(*input, pass);
+    for_each_stage(stage, [&](const Stage& each) { each.passes_ = std::max(each.passes_, pass); });
   }
   static std::mutex& mutex() {
     static std::mutex one;
@@ -121,12 +186,12 @@ IteratorState PipelineIterator::save() const {
   Position position;
   save_all_lasting(*stage_, position);
   iterator_->locate(consumed_, position);
-  return {print_tree(*stage_), context_.job_seed, context_.epoch, context_.path, consumed_, position.numbers()};
+  return {fingerprint(*stage_), context_.job_seed, context_.epoch, context_.path, consumed_, position.numbers()};
 }
 
 PipelineIterator PipelineIterator::restore(StagePtr stage, const IteratorState& state,
                                            std::shared_ptr<StageMeter> meter) {
-  const std::string pipeline = print_tree(*stage);
+  const std::string pipeline = fingerprint(*stage);
   if (pipeline != state.pipeline) {
     throw InvalidArgument(errors::kPosition, {.what = "the saved position belongs to another pipeline",
                                               .seen = str("saved from\n", state.pipeline, "restored into\n", pipeline),

@@ -41,7 +41,7 @@ class LOCKSTEP_EXPORT IndexIterator : public PlaceIterator {
 /// iterating makes an executor for each.
 class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
  public:
-  explicit Stage(std::vector<StagePtr> inputs) : inputs_(std::move(inputs)) {}
+  explicit Stage(std::vector<StagePtr> inputs);
   Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
   virtual ~Stage();
@@ -50,9 +50,17 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
   virtual std::string_view kind() const = 0;
   /// One line: "batch(256, drop_remainder)".
   virtual std::string describe() const { return std::string(kind()); }
+  /// The same for `fingerprint`: all that decides the elements and nothing that does not, such as numbers of threads.
+  /// Empty for stages that pass their input on as it is.
+  virtual std::string identity() const { return describe(); }
   /// The same stage on other inputs.
   virtual StagePtr with_inputs(std::vector<StagePtr> inputs) const = 0;
   virtual Cardinality cardinality() const = 0;
+  /// Whether `cardinality()` is certain to be the number of places, also where elements fail. What a user promises, or
+  /// shapes let one expect, is not. By default it is if it is for the inputs.
+  virtual bool has_certain_cardinality() const { return inputs_are_certain_; }
+  /// The cardinality as far as one may count with it, as skipping does.
+  Cardinality certain_cardinality() const { return has_certain_cardinality() ? cardinality() : Cardinality::unknown(); }
   virtual ElementSpec element_spec() const = 0;
 
   const std::vector<StagePtr>& inputs() const { return inputs_; }
@@ -81,6 +89,7 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
   friend class PassCounter;
 
   std::vector<StagePtr> inputs_;
+  bool inputs_are_certain_;
   mutable std::uint64_t passes_ = 0;  // see begin_pass
 };
 
@@ -108,7 +117,17 @@ class LOCKSTEP_EXPORT PassThroughStage : public Stage {
 ///     └─ batch(64)
 ///        └─ shuffle(4096)
 ///           └─ from_tensor_slices(60000 rows: float32[784], int64[])
+///
+/// Datasets that were concatenated one after the other stand side by side.
 LOCKSTEP_EXPORT std::string print_tree(const Stage& stage);
+
+/// What a pipeline does to its data, as a tree of the stages' identities: equal for two pipelines in which a position
+/// means the same, as far as that can be seen. Functions cannot.
+LOCKSTEP_EXPORT std::string fingerprint(const Stage& stage);
+
+/// What the stages of a pipeline keep from pass to pass; see Stage::save_lasting.
+LOCKSTEP_EXPORT void save_all_lasting(const Stage& stage, Position& position);
+LOCKSTEP_EXPORT void restore_all_lasting(const Stage& stage, Position& position);
 
 /// The first stage (from the end of the pipeline) that cannot promise an exact position, in words; none if all can.
 LOCKSTEP_EXPORT std::optional<std::string> find_position_obstacle(const Stage& stage);

@@ -28,6 +28,10 @@ bool makes_batches(const Stage& stage) {
   return makes_batches(*stage.input());
 }
 
+std::int64_t nanoseconds_of(Clock::time_point time) {
+  return std::chrono::nanoseconds(time.time_since_epoch()).count();
+}
+
 class MeteredIterator final : public ElementIterator {
  public:
   MeteredIterator(IteratorPtr measured, std::shared_ptr<StageCounters> counters, bool batches)
@@ -35,6 +39,10 @@ class MeteredIterator final : public ElementIterator {
 
   bool next(Element& element) override {
     const auto start = Clock::now();
+    if (counters_->first_asked_ns.load(std::memory_order_relaxed) == 0) {
+      std::int64_t not_yet = 0;
+      counters_->first_asked_ns.compare_exchange_strong(not_yet, nanoseconds_of(start));
+    }
     const bool more = measured_->next(element);
     counters_->asked_ns.fetch_add(std::chrono::nanoseconds(Clock::now() - start).count(), std::memory_order_relaxed);
     if (more) {
@@ -85,8 +93,6 @@ std::string hint_for(const StageReport& report, const std::vector<std::shared_pt
 
 }  // namespace
 
-StageMeter::StageMeter() : start_(Clock::now()) {}
-
 std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, StageCounters* above) {
   const std::lock_guard lock(mutex_);
   auto& counters = by_stage_[&stage];
@@ -113,7 +119,11 @@ StageReport StageMeter::report() const {
     const std::string kind = in_order_[i]->kind == "parallel_map" ? "map" : in_order_[i]->kind;
     names[i] = str(kind, " #", ++numbers[kind]);
   }
-  report.seconds = std::chrono::duration<double>(Clock::now() - start_).count();
+  const std::int64_t now = nanoseconds_of(Clock::now());
+  std::int64_t start = now;
+  for (const auto& stage : in_order_)
+    if (const std::int64_t first = stage->first_asked_ns.load(); first > 0) start = std::min(start, first);
+  report.seconds = static_cast<double>(now - start) * 1e-9;
   for (const auto& stage : in_order_) {
     StageReportLine line;
     line.name = names[report.stages.size()];

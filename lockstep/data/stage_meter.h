@@ -23,6 +23,7 @@ struct LOCKSTEP_EXPORT StageCounters {
   int parallel_calls = 0;
   StageCounters* above = nullptr;  ///< the stage that reads from this one
 
+  std::atomic<std::int64_t> first_asked_ns{0};  ///< of the steady clock; 0: it was not asked yet
   std::atomic<std::int64_t> elements{0};
   std::atomic<std::int64_t> rows{0};
   std::atomic<std::int64_t> asked_ns{0};      ///< within `next`, inputs on the same thread included
@@ -67,13 +68,12 @@ LOCKSTEP_EXPORT std::string to_string(const StageReport& report);
 ///     std::cout << to_string(meter->report());
 class LOCKSTEP_EXPORT StageMeter {
  public:
-  StageMeter();
   /// The counters of a stage; the same for all passes over it.
   std::shared_ptr<StageCounters> counters_of(const Stage& stage, StageCounters* above);
+  /// What happened since somebody asked for the first element.
   StageReport report() const;
 
  private:
-  std::chrono::steady_clock::time_point start_;
   mutable std::mutex mutex_;
   std::map<const Stage*, std::shared_ptr<StageCounters>> by_stage_;
   std::vector<std::shared_ptr<StageCounters>> in_order_;

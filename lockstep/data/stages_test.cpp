@@ -317,6 +317,8 @@ TEST(Stages, ReportsNameTheSlowStage) {
       const bool slow = stage->kind() != "prefetch" && stage->kind() != "range";
       counters->asked_ns = stage->kind() == "prefetch" ? waited_ns : slow ? map_ns + 1000 : 1000;
       counters->computing_ns = map_ns;
+      const auto now = std::chrono::steady_clock::now().time_since_epoch();
+      counters->first_asked_ns = std::chrono::nanoseconds(now - std::chrono::seconds(1)).count();
       if (stage->kind() == "batch") counters->asked_ns = map_ns + 2000;
       if (stage == pipeline.stage()->input()->input()->input()) counters->asked_ns = 2000;  // the first map
     }

@@ -50,6 +50,36 @@ TEST(Workers, PiecesComeInTheOrderOfTheInput) {
   }
 }
 
+/// Counts how many there are.
+struct CountedPiece {
+  CountedPiece() { ++made(); }
+  static std::atomic<int>& made() {
+    static std::atomic<int> count{0};
+    return count;
+  }
+  int value = 0;
+};
+
+TEST(Workers, ARingAsLargeAsYouLikeCostsWhatIsUsedOfIt) {
+  std::atomic<int> filled{0};
+  {
+    OrderedWorkers<CountedPiece> workers(2, 1'000'000,
+                                         {[&](CountedPiece& piece) {
+                                            piece.value = filled++;
+                                            return piece.value < 1000;
+                                          },
+                                          [](CountedPiece&) {}});
+    CountedPiece piece;
+    for (int i = 0; i < 1000; ++i) {
+      ASSERT_TRUE(workers.take(piece));
+      ASSERT_EQ(piece.value, i);
+    }
+    ASSERT_FALSE(workers.take(piece));
+    EXPECT_EQ(workers.ready(), 0u);
+  }
+  EXPECT_LT(CountedPiece::made().load(), 2000);
+}
+
 TEST(Workers, WithoutOrderNothingIsLostOrDoubled) {
   for (const int threads : {1, 3}) {
     int counter = 0;

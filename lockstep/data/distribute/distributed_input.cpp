@@ -60,6 +60,8 @@ DistributedInputPtr checked(DistributedInputPtr input, const IteratorState& stat
          .help = "build the same dataset for the same number of replicas; Assignment::ByReplica allows "
                  "another number of workers"});
   }
+  Position kept = Position::of(state.position);
+  for (const StagePtr& pipeline : input->pipelines) restore_all_lasting(*pipeline, kept);
   return input;
 }
 
@@ -143,6 +145,12 @@ DistributedSpec DistributedInput::optional_spec() const {
   return cardinality.is_infinite() ? known : DistributedSpec{known.per_replica, with_open_rows(known.element)};
 }
 
+std::optional<std::string> DistributedInput::position_obstacle() const {
+  for (const StagePtr& pipeline : pipelines)
+    if (auto obstacle = find_position_obstacle(*pipeline)) return obstacle;
+  return std::nullopt;
+}
+
 DistributedInput distributed_by_plan(const InputPlan& plan) {
   DistributedInput input{.cluster = plan.cluster,
                          .partial_steps = plan.partial_steps,
@@ -150,7 +158,7 @@ DistributedInput distributed_by_plan(const InputPlan& plan) {
                          .steps = plan.steps(),
                          .element_spec = plan.element_spec,
                          .fingerprint = plan.fingerprint(),
-                         .position_obstacle = find_position_obstacle(*plan.stream),
+                         .pipelines = {plan.is_one_stream() ? plan.pipeline : plan.stream},
                          .plan = [plan] { return to_string(plan); }};
   if (plan.assignment == Assignment::ByReplica) input.agreement = nullptr;
   input.make_source = [plan](const IterationContext& context) { return plan.make_source(context); };
@@ -172,10 +180,8 @@ DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, c
   if (cluster.workers > 1 && input.partial_steps) input.element_spec = with_open_rows(input.element_spec);
   input.fingerprint = str("pipelines of a function, worker ", cluster.worker, " of ", cluster.workers, ", ",
                           counted(cluster.replicas_per_worker, "replica"), " each\n");
-  for (const StagePtr& pipeline : pipelines) {
-    input.fingerprint += print_tree(*pipeline);
-    if (!input.position_obstacle) input.position_obstacle = find_position_obstacle(*pipeline);
-  }
+  input.pipelines = pipelines;
+  for (const StagePtr& pipeline : pipelines) input.fingerprint += data::fingerprint(*pipeline);
   input.plan = [text = str(counted(cluster.workers, "worker"), " of ", counted(cluster.replicas_per_worker, "replica"),
                            ", batches from a function\nworker ", cluster.worker, " of ", cluster.workers, ": ",
                            one_for_each ? "a pipeline for each replica\n"
@@ -203,12 +209,14 @@ DistributedCursor::DistributedCursor(DistributedInputPtr input, const IteratorSt
 }
 
 IteratorState DistributedCursor::save() const {
-  if (input_->position_obstacle) {
+  if (const auto obstacle = input_->position_obstacle()) {
     throw FailedPrecondition(errors::kPosition, {.what = "the position in this dataset cannot be saved exactly",
-                                                 .where = *input_->position_obstacle,
+                                                 .where = *obstacle,
                                                  .help = "use an ordered, repeatable stage in its place"});
   }
-  return {kSteps + input_->fingerprint, context_.job_seed, context_.epoch, context_.path, steps_, {}};
+  Position kept;
+  for (const StagePtr& pipeline : input_->pipelines) save_all_lasting(*pipeline, kept);
+  return {kSteps + input_->fingerprint, context_.job_seed, context_.epoch, context_.path, steps_, kept.numbers()};
 }
 
 std::optional<DistributedCursor::Values> DistributedCursor::next() { return read(input_->partial_steps); }

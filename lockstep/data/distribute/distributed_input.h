@@ -36,9 +36,9 @@ struct LOCKSTEP_EXPORT DistributedInput {
   Cardinality cardinality = Cardinality::unknown();  ///< of the dataset that is distributed
   Cardinality steps = Cardinality::unknown();        ///< of a pass
   ElementSpec element_spec;
-  std::string fingerprint;                       ///< what must be equal for a saved position to fit
-  std::optional<std::string> position_obstacle;  ///< the stage that cannot promise a position
-  std::function<std::string()> plan;             ///< who reads what, for people; may look at files
+  std::string fingerprint;            ///< what must be equal for a saved position to fit
+  std::vector<StagePtr> pipelines;    ///< what is read
+  std::function<std::string()> plan;  ///< who reads what, for people; may look at files
   std::function<std::unique_ptr<StepSource>(const IterationContext&)> make_source;
 
   std::uint64_t job_seed = 0;
@@ -49,6 +49,8 @@ struct LOCKSTEP_EXPORT DistributedInput {
   std::shared_ptr<std::atomic<std::uint64_t>> passes = std::make_shared<std::atomic<std::uint64_t>>(0);
 
   DistributedSpec spec() const;
+  /// The stage that cannot promise a position, as far as is known by now; see find_position_obstacle.
+  std::optional<std::string> position_obstacle() const;
   /// Of what `next_as_optional` gives: any batch may be an empty one, unless the dataset is endless.
   DistributedSpec optional_spec() const;
 };

@@ -145,8 +145,8 @@ std::unique_ptr<StepSource> InputPlan::make_source(const IterationContext& conte
 std::string InputPlan::fingerprint() const {
   const std::string common =
       str(to_string(assignment), ", ", to_string(split.rule), " over ", cluster.replicas(), " replicas");
-  if (assignment == Assignment::ByReplica) return str(common, "\n", print_tree(*pipeline));
-  return str(common, ", worker ", cluster.worker, " of ", cluster.workers, "\n", print_tree(*stream));
+  if (assignment == Assignment::ByReplica) return str(common, "\n", data::fingerprint(*pipeline));
+  return str(common, ", worker ", cluster.worker, " of ", cluster.workers, "\n", data::fingerprint(*stream));
 }
 
 InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment assignment,

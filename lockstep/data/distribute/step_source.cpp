@@ -176,7 +176,7 @@ class CeilRows final : public OwnPieces {
  public:
   CeilRows(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
       : OwnPieces(pipeline, split, context), size_(*split.batch), rows_(rows()) {
-    const Cardinality all = batch_stage().input()->cardinality();
+    const Cardinality all = batch_stage().input()->certain_cardinality();
     if (all.is_known()) known_ = all.value();
   }
 
@@ -250,7 +250,7 @@ class BalancedRows final : public OwnPieces {
         before_(std::accumulate(sizes_.begin(), sizes_.begin() + first_, std::int64_t{0})),
         rows_(rows()) {
     if (!reads_rows() || !split_.drop_remainder) return;
-    const Cardinality all = batch_stage().input()->cardinality();
+    const Cardinality all = batch_stage().input()->certain_cardinality();
     if (all.is_known()) full_batches_ = all.value() / split_.global_batch_size;
   }
 

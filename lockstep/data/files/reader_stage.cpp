@@ -1,6 +1,7 @@
 #include "lockstep/data/files/reader_stage.h"
 
 #include <algorithm>
+#include <deque>
 #include <filesystem>
 #include <limits>
 #include <mutex>
@@ -59,7 +60,7 @@ class FilesIterator final : public ElementIterator {
         if (count_ == before) throw;  // from the names, not from a file
       }
     }
-    if (reader_ != nullptr) mark();
+    if (reader_ != nullptr && count_ - last_mark_ >= kMarkDistance) mark();
     return count_ - start;
   }
 
@@ -107,6 +108,8 @@ class FilesIterator final : public ElementIterator {
 
  private:
   static constexpr std::int64_t kMarkDistance = 4096;
+  // Enough for whatever is read ahead. An older place is found from the beginning: slower, and no less exact.
+  static constexpr std::size_t kMarks = 1024;
 
   bool open_next() {
     if (reader_ != nullptr) return true;
@@ -136,6 +139,7 @@ class FilesIterator final : public ElementIterator {
       marks_.back() = fresh;
     } else {
       marks_.push_back(fresh);
+      if (marks_.size() > kMarks) marks_.pop_front();
     }
   }
 
@@ -159,7 +163,7 @@ class FilesIterator final : public ElementIterator {
   std::int64_t last_mark_ = 0;
 
   mutable std::mutex mutex_;  // `locate` comes from any thread
-  std::vector<Mark> marks_;
+  std::deque<Mark> marks_;
 };
 
 }  // namespace

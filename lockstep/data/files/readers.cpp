@@ -148,10 +148,12 @@ class CsvFile final : public OpenReader<CsvReader> {
 }  // namespace
 
 StagePtr make_list_files_stage(const std::vector<std::string>& patterns) {
-  const StagePtr slices = make_slices(Element({Component(Strings(matching_files(patterns)))}));
+  const Strings files(matching_files(patterns));
+  const StagePtr slices = make_slices(Element({Component(files)}));
   std::string detail;
   for (const std::string& pattern : patterns) detail += (detail.empty() ? "" : ", ") + pattern;
-  return std::make_shared<RowsStage>("list_files", std::move(detail), slices->row_source(), slices->element_spec());
+  return std::make_shared<RowsStage>("list_files", std::move(detail), slices->row_source(), slices->element_spec(),
+                                     summary(files));
 }
 
 StagePtr make_tfrecord_stage(StagePtr names, const TFRecordOptions& options) {

@@ -85,6 +85,10 @@ std::string BatchStage::describe() const {
   return str(kind(), "(", batch_size_, options_.drop_remainder ? ", drop_remainder)" : ")");
 }
 
+std::string BatchStage::identity() const {
+  return str("batch(", batch_size_, options_.drop_remainder ? ", drop_remainder)" : ")");
+}
+
 StagePtr BatchStage::with_inputs(std::vector<StagePtr> inputs) const {
   return std::make_shared<BatchStage>(std::move(inputs.front()), batch_size_, options_);
 }

@@ -18,6 +18,7 @@ class LOCKSTEP_EXPORT BatchStage final : public Stage {
 
   std::string_view kind() const override { return options_.parallel_calls > 0 ? "parallel_batch" : "batch"; }
   std::string describe() const override;
+  std::string identity() const override;
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
   Cardinality cardinality() const override;
   ElementSpec element_spec() const override;

@@ -28,8 +28,8 @@ class BatchingIterator : public Base {
 
  protected:
   /// Calls `add(row)` for each row of the next batch; false if there is none. A batch with a row that fails, or that
-  /// `add` refuses, fails as a whole: the rest of it is passed over. That includes a short last batch, which is not
-  /// left out before its error is told.
+  /// `add` refuses, fails as a whole: the rest of it is passed over. A short last batch that is left out is so whatever
+  /// is in it: it has no place, neither for its rows nor for their errors.
   template <class Add>
   bool read_batch(Add&& add) {
     std::int64_t rows = 0;
@@ -41,8 +41,9 @@ class BatchingIterator : public Base {
         break;
       }
     } catch (...) {
-      input_->skip(size_ - rows);
-      throw;
+      rows += input_->skip(size_ - rows);
+      if (is_batch(rows)) throw;
+      return false;
     }
     return is_batch(rows);
   }

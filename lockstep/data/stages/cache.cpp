@@ -18,7 +18,7 @@
 namespace lockstep::data {
 namespace {
 
-constexpr const char* kFileHeader = "lockstep-cache 2\n";
+constexpr const char* kFileHeader = "lockstep-cache 3\n";
 constexpr std::string_view kFileEnd = "lockstep-cache end\n";
 
 bool can_be_one_batch(const std::vector<Element>& elements) {
@@ -54,15 +54,18 @@ class FromMemoryIterator final : public ElementIterator {
   std::size_t at_ = 0;
 };
 
-/// The file: what made it, the seed and place, the elements, and a mark that it is complete.
+/// The file: what made it, the seed and place, the elements, and a mark that it is complete. A damaged element is one
+/// place that fails. If the rest of the file cannot be found behind it all that are missing fail, or one where nobody
+/// knows how many there should be.
 class FromFileIterator final : public ElementIterator {
  public:
-  FromFileIterator(const std::string& path, const std::string& pipeline) : reader_(path) {
+  FromFileIterator(const std::string& path, const std::string& pipeline, Cardinality size)
+      : reader_(path), size_(size) {
     if (!reader_.next() || reader_.record() != kFileHeader + pipeline)
       throw FailedPrecondition(errors::kCacheFile, {.what = "the cache file was written by another pipeline",
                                                     .where = path,
                                                     .help = "remove the file to make it anew"});
-    if (!advance()) return;
+    if (!reader_.next()) throw cut_off();
     std::istringstream numbers{std::string(reader_.record())};
     numbers >> origin_.job_seed >> origin_.path;
   }
@@ -76,44 +79,82 @@ class FromFileIterator final : public ElementIterator {
   }
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
-    while (skipped < count && advance()) ++skipped;
+    for (; skipped < count; ++skipped) {
+      try {
+        if (!advance()) break;
+      } catch (const Error&) {
+        // Nobody wanted it.
+      }
+    }
     return skipped;
   }
 
  private:
+  /// Goes to the next element; false at the end. What it throws takes the place of one.
   bool advance() {
-    if (ended_) return false;
-    if (!reader_.next()) {
-      ended_ = true;
-      throw DataLoss(errors::kCacheFile, {.what = "the cache file is cut off", .where = reader_.path()});
+    if (ended_ || size_ == Cardinality(count_)) return false;
+    ++count_;
+    if (lost_) std::rethrow_exception(lost_);
+    try {
+      if (!reader_.next()) throw cut_off();
+    } catch (const Error&) {
+      if (!goes_on()) lose_rest();
+      throw;
     }
     ended_ = reader_.record() == kFileEnd;
+    if (ended_) --count_;
     return !ended_;
   }
 
+  bool goes_on() {
+    try {
+      return reader_.skip(1) == 1;  // if only the element's bytes are damaged
+    } catch (const Error&) {
+      return false;
+    }
+  }
+
+  void lose_rest() {
+    lost_ = std::current_exception();
+    ended_ = !size_.is_known();
+  }
+
+  DataLoss cut_off() const {
+    return {errors::kCacheFile, {.what = "the cache file is cut off", .where = reader_.path()}};
+  }
+
   TFRecordReader reader_;
+  Cardinality size_;
   CacheStage::Origin origin_;
+  std::int64_t count_ = 0;  // places passed
+  std::exception_ptr lost_;
   bool ended_ = false;
 };
 
 /// Where a pass puts what it reads. Destroyed before `finish`, it forgets everything.
 class CacheWriter {
  public:
-  CacheWriter(std::shared_ptr<CacheStage::Memory> memory, const CacheStage::Origin& origin)
-      : memory_(std::move(memory)), origin_(origin) {}
+  CacheWriter(std::shared_ptr<CacheStage::Memory> memory, std::shared_ptr<const CacheStage::Origin> origin)
+      : memory_(std::move(memory)), origin_(std::move(origin)) {}
   virtual ~CacheWriter() = default;
   virtual void add(const Element& element) = 0;
   virtual void finish() = 0;
 
  protected:
+  /// With the lock held.
+  void bind_origin() {
+    memory_->origin = *origin_;
+    memory_->is_binding = true;
+  }
+
   std::shared_ptr<CacheStage::Memory> memory_;
-  CacheStage::Origin origin_;
+  std::shared_ptr<const CacheStage::Origin> origin_;
 };
 
 class MemoryWriter final : public CacheWriter {
  public:
-  MemoryWriter(std::shared_ptr<CacheStage::Memory> memory, const CacheStage::Origin& origin)
-      : CacheWriter(std::move(memory), origin), contents_(std::make_shared<CacheStage::Contents>()) {}
+  MemoryWriter(std::shared_ptr<CacheStage::Memory> memory, std::shared_ptr<const CacheStage::Origin> origin)
+      : CacheWriter(std::move(memory), std::move(origin)), contents_(std::make_shared<CacheStage::Contents>()) {}
 
   /// A copy that shares no memory: what is done to an element must not change the cache.
   void add(const Element& element) override { contents_->elements.push_back(own_copy(element)); }
@@ -124,7 +165,7 @@ class MemoryWriter final : public CacheWriter {
     const std::lock_guard lock(memory_->mutex);
     if (memory_->contents) return;
     memory_->contents = std::move(contents_);
-    memory_->origin = origin_;
+    bind_origin();
   }
 
  private:
@@ -133,14 +174,14 @@ class MemoryWriter final : public CacheWriter {
 
 class FileWriter final : public CacheWriter {
  public:
-  FileWriter(std::shared_ptr<CacheStage::Memory> memory, const CacheStage::Origin& origin, std::string path,
-             const std::string& pipeline)
-      : CacheWriter(std::move(memory), origin),
+  FileWriter(std::shared_ptr<CacheStage::Memory> memory, std::shared_ptr<const CacheStage::Origin> origin,
+             std::string path, const std::string& pipeline)
+      : CacheWriter(std::move(memory), std::move(origin)),
         path_(std::move(path)),
         temporary_(temporary_name(path_)),
         writer_(std::make_unique<TFRecordWriter>(temporary_)) {
     writer_->write(kFileHeader + pipeline);
-    writer_->write(str(origin.job_seed, ' ', origin.path));
+    writer_->write(str(origin_->job_seed, ' ', origin_->path));
   }
   ~FileWriter() override {
     if (!writer_) return;
@@ -157,7 +198,7 @@ class FileWriter final : public CacheWriter {
     // Complete or not there at all: nobody ever sees half of it under its name.
     std::filesystem::rename(temporary_, path_);
     const std::lock_guard lock(memory_->mutex);
-    memory_->origin = origin_;
+    bind_origin();
   }
 
  private:
@@ -256,13 +297,17 @@ void CacheStage::restore_lasting(Position& position) const {
   const bool decided = position.pop() != 0;
   const auto job_seed = static_cast<std::uint64_t>(position.pop());
   const auto path = static_cast<std::uint64_t>(position.pop());
-  if (decided) settle({job_seed, path});
+  if (decided) settle({job_seed, path}, false);
 }
 
-void CacheStage::settle(const Origin& origin) const {
+void CacheStage::settle(const Origin& origin, bool while_under_way) const {
   const std::lock_guard lock(memory_->mutex);
-  if (!memory_->origin) memory_->origin = origin;
-  if (*memory_->origin == origin) return;
+  const bool may_change = !memory_->is_binding && (while_under_way || memory_->under_way.expired());
+  if (!memory_->origin || may_change) memory_->origin = origin;
+  if (*memory_->origin == origin) {
+    memory_->is_binding = true;
+    return;
+  }
   throw FailedPrecondition(errors::kPosition,
                            {.what = "the cache holds what another seed, or another place in a pipeline, gave",
                             .where = describe(),
@@ -270,10 +315,20 @@ void CacheStage::settle(const Origin& origin) const {
                                                   : "remove the file to make it anew"});
 }
 
+std::shared_ptr<const CacheStage::Origin> CacheStage::begin(const IterationContext& context) const {
+  const std::lock_guard lock(memory_->mutex);
+  if (!memory_->origin) memory_->origin = Origin{context.job_seed, context.path};
+  std::shared_ptr<const Origin> held = memory_->under_way.lock();
+  if (held && *held == *memory_->origin) return held;
+  held = std::make_shared<const Origin>(*memory_->origin);
+  memory_->under_way = held;
+  return held;
+}
+
 IteratorPtr CacheStage::make_iterator(const IterationContext& context) const {
   if (!path_.empty() && std::filesystem::exists(path_)) {
-    auto reader = std::make_unique<FromFileIterator>(path_, print_tree(*input()));
-    settle(reader->origin());
+    auto reader = std::make_unique<FromFileIterator>(path_, fingerprint(*input()), input()->certain_cardinality());
+    settle(reader->origin(), true);  // a file may be another program's
     return reader;
   }
   if (const auto filled = contents()) {
@@ -281,28 +336,24 @@ IteratorPtr CacheStage::make_iterator(const IterationContext& context) const {
     return make_row_iterator(filled->rows->row_source(), filled->rows->make_index_iterator(context));
   }
   // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.
+  const std::shared_ptr<const Origin> origin = begin(context);
   IterationContext first_pass = context;
   first_pass.epoch = 0;
-  Origin origin{context.job_seed, context.path};
-  {
-    const std::lock_guard lock(memory_->mutex);
-    origin = memory_->origin.value_or(origin);
-  }
-  first_pass.job_seed = origin.job_seed;
-  first_pass.path = origin.path;
+  first_pass.job_seed = origin->job_seed;
+  first_pass.path = origin->path;
   std::unique_ptr<CacheWriter> writer;
   if (path_.empty())
     writer = std::make_unique<MemoryWriter>(memory_, origin);
   else
-    writer = std::make_unique<FileWriter>(memory_, origin, path_, print_tree(*input()));
+    writer = std::make_unique<FileWriter>(memory_, origin, path_, fingerprint(*input()));
   const auto warn = [memory = memory_, where = describe()] {
     const std::lock_guard lock(memory->mutex);
     if (!std::exchange(memory->warned, true))
       log_warning(
           str(where, ": an element failed, so this pass is not remembered; put ignore_errors before the cache"));
   };
-  return std::make_unique<FillingIterator>(input()->iterate(first_pass), input()->cardinality(), std::move(writer),
-                                           warn);
+  return std::make_unique<FillingIterator>(input()->iterate(first_pass), input()->certain_cardinality(),
+                                           std::move(writer), warn);
 }
 
 }  // namespace lockstep::data

@@ -30,7 +30,7 @@ class LOCKSTEP_EXPORT CacheStage final : public PassThroughStage {
   const std::string& path() const { return path_; }
 
   /// What decides the random choices below a cache, and so its contents: the job's seed, and the place in the pipeline
-  /// that filled it. The epoch does not: it is 0.
+  /// of the pass that came first. The epoch does not: it is 0.
   struct Origin {
     std::uint64_t job_seed = 0;
     std::uint64_t path = 0;
@@ -44,7 +44,12 @@ class LOCKSTEP_EXPORT CacheStage final : public PassThroughStage {
   /// Shared by all iterations of this stage.
   struct Memory {
     std::mutex mutex;
-    std::optional<Origin> origin;              ///< of the contents, or of those that a resumed position needs
+    /// Decided by the first pass that starts and not by the one that is complete first: a pipeline may read the same
+    /// cache at several places, and all of them see the same elements in every pass.
+    std::optional<Origin> origin;
+    /// There are contents of this origin, or a position was resumed that needs it.
+    bool is_binding = false;
+    std::weak_ptr<const Origin> under_way;     ///< held by passes that fill the cache
     std::shared_ptr<const Contents> contents;  ///< null until it is complete
     bool warned = false;
   };
@@ -54,8 +59,10 @@ class LOCKSTEP_EXPORT CacheStage final : public PassThroughStage {
 
  private:
   std::shared_ptr<const Contents> contents() const;
-  /// FailedPrecondition if the contents are, or must be, of another origin.
-  void settle(const Origin& origin) const;
+  /// Makes `origin` the one that counts. FailedPrecondition if there is another one already that must not change.
+  void settle(const Origin& origin, bool while_under_way) const;
+  /// For a pass that computes elements: takes part in what is under way, or begins it.
+  std::shared_ptr<const Origin> begin(const IterationContext& context) const;
 
   std::string path_;
   std::shared_ptr<Memory> memory_;

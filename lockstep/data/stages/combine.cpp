@@ -50,25 +50,47 @@ class ZipIterator final : public ElementIterator {
 
 class ConcatenateIterator final : public ElementIterator {
  public:
-  ConcatenateIterator(IteratorPtr first, StagePtr second, IterationContext context)
-      : current_(std::move(first)), second_(std::move(second)), context_(std::move(context)) {}
+  struct Part {
+    StagePtr stage;
+    IterationContext context;
+  };
+  explicit ConcatenateIterator(std::vector<Part> parts) : parts_(std::move(parts)) { open(); }
 
-  bool next(Element& element) override { return current_->next(element) || (move_on() && current_->next(element)); }
+  bool next(Element& element) override {
+    while (open()) {
+      if (current_->next(element)) return true;
+      current_ = nullptr;
+    }
+    return false;
+  }
   std::int64_t skip(std::int64_t count) override {
-    const std::int64_t skipped = current_->skip(count);
-    return skipped + (skipped < count && move_on() ? current_->skip(count - skipped) : 0);
+    std::int64_t skipped = 0;
+    while (skipped < count) {
+      try {
+        if (!open()) break;
+      } catch (...) {
+        ++skipped;
+        continue;
+      }
+      skipped += current_->skip(count - skipped);
+      if (skipped < count) current_ = nullptr;
+    }
+    return skipped;
   }
 
  private:
-  bool move_on() {
-    if (!second_) return false;
-    current_ = std::exchange(second_, nullptr)->iterate(context_);
+  /// Opens the next part if need be; false behind the last. One that cannot be opened is one place.
+  bool open() {
+    if (current_) return true;
+    if (at_ == parts_.size()) return false;
+    Part part = std::exchange(parts_[at_++], {});
+    current_ = part.stage->iterate(part.context);
     return true;
   }
 
-  IteratorPtr current_;
-  StagePtr second_;  // null once it is the current one
-  IterationContext context_;
+  std::vector<Part> parts_;
+  std::size_t at_ = 0;
+  IteratorPtr current_;  // null between parts
 };
 
 class EnumerateIterator final : public CountingIterator {
@@ -109,14 +131,10 @@ class ScanIterator final : public ElementIterator {
 
 ZipStage::ZipStage(std::vector<StagePtr> inputs) : Stage(std::move(inputs)) {
   if (this->inputs().empty()) throw InvalidArgument(errors::kBadOption, {.what = "zip needs at least one dataset"});
+  for (const StagePtr& each : this->inputs()) cardinality_ = zipped(cardinality_, each->cardinality());
 }
 StagePtr ZipStage::with_inputs(std::vector<StagePtr> inputs) const {
   return std::make_shared<ZipStage>(std::move(inputs));
-}
-Cardinality ZipStage::cardinality() const {
-  Cardinality all = input()->cardinality();
-  for (const StagePtr& each : inputs()) all = zipped(all, each->cardinality());
-  return all;
 }
 ElementSpec ZipStage::element_spec() const {
   ElementSpec spec = input()->element_spec();
@@ -129,17 +147,31 @@ IteratorPtr ZipStage::make_iterator(const IterationContext& context) const {
   return std::make_unique<ZipIterator>(std::move(iterators));
 }
 
+ConcatenateStage::ConcatenateStage(StagePtr first, StagePtr second)
+    : Stage({std::move(first), std::move(second)}),
+      cardinality_(concatenated(inputs()[0]->cardinality(), inputs()[1]->cardinality())) {}
 StagePtr ConcatenateStage::with_inputs(std::vector<StagePtr> inputs) const {
   return std::make_shared<ConcatenateStage>(std::move(inputs.at(0)), std::move(inputs.at(1)));
 }
-Cardinality ConcatenateStage::cardinality() const {
-  return concatenated(inputs()[0]->cardinality(), inputs()[1]->cardinality());
-}
 ElementSpec ConcatenateStage::element_spec() const {
-  return inputs()[0]->element_spec().merged_with(inputs()[1]->element_spec());
+  std::vector<const Stage*> parts;
+  const Stage* first = this;
+  for (; first->kind() == kind(); first = first->input().get()) parts.push_back(first->inputs()[1].get());
+  ElementSpec spec = first->element_spec();
+  for (auto part = parts.rbegin(); part != parts.rend(); ++part) spec = spec.merged_with((*part)->element_spec());
+  return spec;
 }
 IteratorPtr ConcatenateStage::make_iterator(const IterationContext& context) const {
-  return std::make_unique<ConcatenateIterator>(inputs()[0]->iterate(context.below(0)), inputs()[1], context.below(1));
+  std::vector<ConcatenateIterator::Part> parts;
+  IterationContext at = context;
+  StagePtr first = shared_from_this();
+  for (; first->kind() == kind(); first = first->input()) {
+    parts.push_back({first->inputs()[1], at.below(1)});
+    at = at.below(0);
+  }
+  parts.push_back({std::move(first), std::move(at)});
+  std::ranges::reverse(parts);
+  return std::make_unique<ConcatenateIterator>(std::move(parts));
 }
 
 StagePtr EnumerateStage::with_inputs(std::vector<StagePtr> inputs) const {

@@ -14,25 +14,33 @@ class LOCKSTEP_EXPORT ZipStage final : public Stage {
 
   std::string_view kind() const override { return "zip"; }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
-  Cardinality cardinality() const override;
+  Cardinality cardinality() const override { return cardinality_; }
   ElementSpec element_spec() const override;
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;
+
+ private:
+  // Found once: a stage with several inputs may be the input of another one several times, and so on.
+  Cardinality cardinality_ = Cardinality::infinite();
 };
 
-/// One dataset behind the other.
+/// One dataset behind the other. Programs build long chains of them in loops, so nothing here goes down a chain by
+/// recursion.
 class LOCKSTEP_EXPORT ConcatenateStage final : public Stage {
  public:
-  ConcatenateStage(StagePtr first, StagePtr second) : Stage({std::move(first), std::move(second)}) {}
+  ConcatenateStage(StagePtr first, StagePtr second);
 
   std::string_view kind() const override { return "concatenate"; }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
-  Cardinality cardinality() const override;
+  Cardinality cardinality() const override { return cardinality_; }
   ElementSpec element_spec() const override;
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;
+
+ private:
+  Cardinality cardinality_;
 };
 
 /// Each element with its number in front.

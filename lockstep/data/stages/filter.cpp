@@ -105,14 +105,23 @@ class IgnoreErrorsIterator final : public ElementIterator {
     }
   }
 
+  std::int64_t skip(std::int64_t count) override {
+    skipping_ = true;
+    const std::int64_t skipped = ElementIterator::skip(count);
+    skipping_ = false;
+    return skipped;
+  }
+
  private:
   void count(const std::string& message) const {
+    if (skipping_) return;
     if (options_.counter) options_.counter->add(message);
     if (options_.log) log_warning(str("ignore_errors left out an element: ", message));
   }
 
   IteratorPtr input_;
   IgnoreErrorsOptions options_;
+  bool skipping_ = false;
 };
 
 /// Each element too many is an error in its place; so is the end if it comes too early, once.

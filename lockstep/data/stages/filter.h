@@ -62,7 +62,8 @@ class LOCKSTEP_EXPORT UniqueStage final : public PassThroughStage {
   IteratorPtr make_iterator(const IterationContext& context) const override;
 };
 
-/// Counts what `ignore_errors` left out. Shared by all iterations; may be read at any time.
+/// Counts what `ignore_errors` left out. Shared by all iterations; may be read at any time. What was only passed over,
+/// as when an iterator is resumed, does not count.
 class LOCKSTEP_EXPORT ErrorCounter {
  public:
   std::int64_t count() const { return count_.load(); }
@@ -108,6 +109,7 @@ class LOCKSTEP_EXPORT AssertCardinalityStage final : public PassThroughStage {
   std::string describe() const override;
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
   Cardinality cardinality() const override { return expected_; }
+  bool has_certain_cardinality() const override { return false; }
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;
@@ -127,6 +129,7 @@ class LOCKSTEP_EXPORT OptionsStage final : public PassThroughStage {
 
   std::string_view kind() const override { return "with_options"; }
   std::string describe() const override;
+  std::string identity() const override { return ""; }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
   RowSourcePtr row_source() const override { return input()->row_source(); }
   std::unique_ptr<IndexIterator> make_index_iterator(const IterationContext& context) const override {

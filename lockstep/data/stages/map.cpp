@@ -48,12 +48,16 @@ void MapStage::check_and_describe() {
     throw InvalidArgument(
         errors::kBadOption,
         {.what = str("parallel_calls must lie between 0 and 1024, not ", options_.parallel_calls), .where = "map"});
-  std::string parts = options_.name;
-  const auto add = [&](const std::string& part) { parts += (parts.empty() ? "" : ", ") + part; };
-  if (options_.parallel_calls > 0) add(counted(options_.parallel_calls, "parallel call"));
-  if (options_.parallel_calls > 0 && !options_.ordered) add("unordered");
-  if (options_.seed) add(str("seed ", *options_.seed));
-  description_ = str(keyed_ ? "map_with_random" : "map", parts.empty() ? "" : str("(", parts, ")"));
+  const auto line = [&](bool with_calls) {
+    std::string parts = options_.name;
+    const auto add = [&](const std::string& part) { parts += (parts.empty() ? "" : ", ") + part; };
+    if (with_calls && options_.parallel_calls > 0) add(counted(options_.parallel_calls, "parallel call"));
+    if (options_.parallel_calls > 0 && !options_.ordered) add("unordered");
+    if (options_.seed) add(str("seed ", *options_.seed));
+    return str(keyed_ ? "map_with_random" : "map", parts.empty() ? "" : str("(", parts, ")"));
+  };
+  description_ = line(true);
+  identity_ = line(false);
 }
 
 StagePtr MapStage::with_inputs(std::vector<StagePtr> inputs) const {

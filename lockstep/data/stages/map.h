@@ -36,6 +36,7 @@ class LOCKSTEP_EXPORT MapStage final : public Stage {
 
   std::string_view kind() const override { return options_.parallel_calls > 0 ? "parallel_map" : "map"; }
   std::string describe() const override { return description_; }
+  std::string identity() const override { return identity_; }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
   Cardinality cardinality() const override { return input()->cardinality(); }
   ElementSpec element_spec() const override;
@@ -59,6 +60,7 @@ class LOCKSTEP_EXPORT MapStage final : public Stage {
   ElementSpec result_;
   MapOptions options_;
   std::string description_;
+  std::string identity_;
 };
 
 /// `map` with parallel calls. See parallel_map.cpp.

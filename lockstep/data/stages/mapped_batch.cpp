@@ -4,7 +4,6 @@
 
 #include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
-#include "lockstep/data/row_view.h"
 #include "lockstep/data/row_writer.h"
 #include "lockstep/data/stages/piece_source.h"
 
@@ -40,7 +39,7 @@ class MappedBatchIterator final : public ElementIterator {
         piece_size_(size) {}
 
   // As when rows are stacked one by one: the first row that fails, or that differs from the first of its batch, is the
-  // one to tell, and the batch fails as a whole.
+  // one to tell, and the batch fails as a whole, unless it is a remainder that is left out.
   bool next(Element& element) override {
     if (!workers_) start();
     std::vector<Element> blocks;
@@ -56,8 +55,8 @@ class MappedBatchIterator final : public ElementIterator {
       if (!form) form = std::move(part.form);
       blocks.push_back(std::move(part.block));
     }
-    if (error) std::rethrow_exception(error);
     if (have == 0 || (drop_remainder_ && have < size_)) return false;
+    if (error) std::rethrow_exception(error);
     element = concatenate_batches(std::move(blocks), where_);
     return true;
   }
@@ -102,9 +101,7 @@ class MappedBatchIterator final : public ElementIterator {
     const bool gathered = source_.rows() != nullptr;
     const auto count = static_cast<std::int64_t>(gathered ? piece.rows.indices.size() : piece.rows.count);
     RowWriter writer(piece.pool, count, where_);
-    const auto fail = [&](std::int64_t rows) {
-      piece.parts.push_back({.rows = rows, .error = std::current_exception()});
-    };
+    const auto fail = [&] { piece.parts.push_back({.rows = 1, .error = std::current_exception()}); };
     const auto close_block = [&] {
       if (writer.size() == 0) return;
       BlockPiece::Part part{.rows = writer.size(), .form = writer.form()};
@@ -115,17 +112,12 @@ class MappedBatchIterator final : public ElementIterator {
       }
       piece.parts.push_back(std::move(part));
     };
-    Element block;
-    try {
-      if (gathered) source_.rows()->gather(piece.rows.indices, piece.rows.pool, block);
-    } catch (...) {
-      return fail(count);
-    }
+    GatheredPiece rows(source_.rows(), piece.rows);
     Element row;
     for (std::int64_t i = 0; i < count; ++i) {
       try {
         if (gathered)
-          row_view(block, i, row);
+          rows.give(i, row);
         else
           piece.rows.items[static_cast<std::size_t>(i)].give(row);
         map_->run(row, pass_key_, piece.rows.first_row + i);
@@ -134,7 +126,7 @@ class MappedBatchIterator final : public ElementIterator {
         writer.add(row);
       } catch (...) {
         close_block();
-        fail(1);
+        fail();
       }
     }
     close_block();

@@ -2,6 +2,8 @@
 
 #include <c10/core/GradMode.h>
 
+#include <array>
+#include <charconv>
 #include <cmath>
 #include <deque>
 
@@ -15,6 +17,13 @@
 namespace lockstep::data {
 namespace {
 
+/// The shortest text from which the same number is read again.
+std::string exact_text(double number) {
+  std::array<char, 32> text{};
+  const auto written = std::to_chars(text.data(), text.data() + text.size(), number);
+  return {text.data(), written.ptr};
+}
+
 class InterleaveIterator final : public ElementIterator {
  public:
   InterleaveIterator(std::shared_ptr<const InterleaveStage> stage, IterationContext context, InterleaveOptions options)
@@ -25,6 +34,8 @@ class InterleaveIterator final : public ElementIterator {
         open_(static_cast<std::size_t>(options.cycle_length)) {
     context_ = context_.below(1);
     context_.meter = nullptr;  // the time of inner datasets counts as this stage's own
+    // Functions within functions tell the stage that is part of the pipeline's tree.
+    if (!context_.met_obstacle) context_.met_obstacle = stage_->met_obstacle();
   }
 
   // The order is TensorFlow's: a dataset that ends gives its turn to the next in the cycle, and its place is filled
@@ -101,7 +112,9 @@ class InterleaveIterator final : public ElementIterator {
     }
     const IterationContext inner = context_.pass(opened_++);
     const c10::AutoGradMode no_grad(false);
-    place = stage_->expand(std::move(element))->iterate(inner);
+    const StagePtr made = stage_->expand(std::move(element));
+    if (const auto obstacle = find_position_obstacle(*made)) context_.met_obstacle->note(*obstacle);
+    place = made->iterate(inner);
     if (options_.parallel_calls > 0) place = read_ahead_in_chunks(std::move(place));
     ++open_count_;
   }
@@ -238,8 +251,20 @@ std::string InterleaveStage::describe() const {
              options_->parallel_calls > 0 ? ", read ahead)" : ")");
 }
 
+std::string InterleaveStage::identity() const {
+  if (!options_) return describe();
+  return str("interleave(cycle ", options_->cycle_length, ", block ", options_->block_length, ")");
+}
+
 StagePtr InterleaveStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<InterleaveStage>(std::move(inputs.front()), expansion_, result_, options_, spec_);
+  auto copy = std::make_shared<InterleaveStage>(std::move(inputs.front()), expansion_, result_, options_, spec_);
+  copy->met_obstacle_ = met_obstacle_;
+  return copy;
+}
+
+std::optional<std::string> InterleaveStage::position_obstacle() const {
+  const auto met = met_obstacle_->get();
+  return met ? std::optional(str("its function made a dataset with ", *met)) : std::nullopt;
 }
 
 Cardinality InterleaveStage::cardinality() const {
@@ -305,25 +330,21 @@ SampleStage::SampleStage(std::vector<StagePtr> inputs, SampleOptions options)
                           {.what = "sample_from_datasets needs datasets and one weight for each, one of them positive",
                            .seen = str(counted(static_cast<long long>(this->inputs().size()), "dataset"), ", ",
                                        counted(static_cast<long long>(options_.weights.size()), "weight"))});
+  if (options_.stop_on_empty_dataset) return;
+  cardinality_ = 0;
+  for (std::size_t i = 0; i < this->inputs().size(); ++i)
+    if (options_.weights[i] > 0) cardinality_ = concatenated(cardinality_, this->inputs()[i]->cardinality());
 }
 
 std::string SampleStage::describe() const {
   std::string text = "sample_from_datasets(weights ";
-  for (std::size_t i = 0; i < options_.weights.size(); ++i) text += str(i ? ", " : "", options_.weights[i]);
+  for (std::size_t i = 0; i < options_.weights.size(); ++i) text += (i ? ", " : "") + exact_text(options_.weights[i]);
   if (options_.seed) text += str(", seed ", *options_.seed);
   return text + (options_.stop_on_empty_dataset ? ", stops with the first)" : ")");
 }
 
 StagePtr SampleStage::with_inputs(std::vector<StagePtr> inputs) const {
   return std::make_shared<SampleStage>(std::move(inputs), options_);
-}
-
-Cardinality SampleStage::cardinality() const {
-  if (options_.stop_on_empty_dataset) return Cardinality::unknown();
-  Cardinality all = 0;
-  for (std::size_t i = 0; i < inputs().size(); ++i)
-    if (options_.weights[i] > 0) all = concatenated(all, inputs()[i]->cardinality());
-  return all;
 }
 
 ElementSpec SampleStage::element_spec() const {

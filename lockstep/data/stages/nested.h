@@ -1,7 +1,9 @@
 #pragma once
 
 #include <functional>
+#include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "lockstep/data/stage.h"
@@ -20,6 +22,24 @@ struct InterleaveOptions {
   SpecFunction spec = nullptr;  ///< what the elements look like; without it only what their type says is known
 };
 
+/// The first stage that cannot promise exact positions among the datasets that a function made, in words. They are not
+/// part of the pipeline's tree, so it is known only once they are there. Written and read by any thread.
+class MetObstacle {
+ public:
+  void note(const std::string& obstacle) {
+    const std::lock_guard lock(mutex_);
+    if (!first_) first_ = obstacle;
+  }
+  std::optional<std::string> get() const {
+    const std::lock_guard lock(mutex_);
+    return first_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<std::string> first_;
+};
+
 /// `f(element)` is a dataset for each element; their elements one dataset after the other (`flat_map`), or several
 /// datasets in turn (`interleave`).
 class LOCKSTEP_EXPORT InterleaveStage final : public Stage {
@@ -30,12 +50,16 @@ class LOCKSTEP_EXPORT InterleaveStage final : public Stage {
 
   std::string_view kind() const override { return options_ ? "interleave" : "flat_map"; }
   std::string describe() const override;
+  std::string identity() const override;
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
   Cardinality cardinality() const override;
   ElementSpec element_spec() const override;
+  std::optional<std::string> position_obstacle() const override;
 
   /// The dataset that becomes of an element.
   StagePtr expand(Element&& element) const;
+  /// Where passes note what they meet.
+  const std::shared_ptr<MetObstacle>& met_obstacle() const { return met_obstacle_; }
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;
@@ -45,6 +69,7 @@ class LOCKSTEP_EXPORT InterleaveStage final : public Stage {
   ElementSpec result_;
   std::optional<InterleaveOptions> options_;
   SpecFunction spec_;
+  std::shared_ptr<MetObstacle> met_obstacle_ = std::make_shared<MetObstacle>();
 };
 
 /// A few elements kept in memory, such as those of a window.
@@ -105,7 +130,7 @@ class LOCKSTEP_EXPORT SampleStage final : public Stage {
   std::string_view kind() const override { return "sample_from_datasets"; }
   std::string describe() const override;
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
-  Cardinality cardinality() const override;
+  Cardinality cardinality() const override { return cardinality_; }
   ElementSpec element_spec() const override;
 
  protected:
@@ -113,6 +138,7 @@ class LOCKSTEP_EXPORT SampleStage final : public Stage {
 
  private:
   SampleOptions options_;
+  Cardinality cardinality_ = Cardinality::unknown();
 };
 
 }  // namespace lockstep::data

@@ -68,6 +68,8 @@ class LOCKSTEP_EXPORT RepeatStage final : public CountedStage {
   std::string describe() const override;
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
   Cardinality cardinality() const override { return repeated(input()->cardinality(), count()); }
+  /// Repeated for ever, nothing stays nothing.
+  bool has_certain_cardinality() const override { return !input()->certain_cardinality().is_unknown(); }
   std::unique_ptr<IndexIterator> make_index_iterator(const IterationContext& context) const override;
 
  protected:

@@ -46,6 +46,8 @@ class LOCKSTEP_EXPORT UnbatchStage final : public Stage {
   std::string_view kind() const override { return "unbatch"; }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
   Cardinality cardinality() const override;
+  /// A batch that fails is one place, whatever number of rows it would have had.
+  bool has_certain_cardinality() const override { return false; }
   ElementSpec element_spec() const override { return input()->element_spec().unbatched(); }
 
  protected:

@@ -1,7 +1,6 @@
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
-#include "lockstep/data/row_view.h"
 #include "lockstep/data/stage_meter.h"
 #include "lockstep/data/stages/map.h"
 #include "lockstep/data/stages/piece_source.h"
@@ -67,14 +66,14 @@ class ParallelMapIterator final : public ElementIterator {
   }
 
   void gather(ElementPiece& piece) {
-    const std::size_t count = piece.indices.size();
-    try {
-      Element block;
-      source_.rows()->gather(piece.indices, piece.pool, block);
-      for (std::size_t i = 0; i < count; ++i) row_view(block, static_cast<std::int64_t>(i), piece.add().element);
-    } catch (...) {
-      piece.clear();
-      for (std::size_t i = 0; i < count; ++i) piece.add().error = std::current_exception();
+    const GatheredPiece rows(source_.rows(), piece);
+    for (std::size_t i = 0; i < piece.indices.size(); ++i) {
+      Place& item = piece.add();
+      try {
+        rows.give(static_cast<std::int64_t>(i), item.element);
+      } catch (...) {
+        item.error = std::current_exception();
+      }
     }
   }
 

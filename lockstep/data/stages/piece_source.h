@@ -3,10 +3,38 @@
 #include <cstdint>
 #include <memory>
 
+#include "lockstep/data/row_view.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/element_piece.h"
 
 namespace lockstep::data {
+
+/// The rows of a piece, gathered in one call. If that fails they are read one by one, so that those fail that cannot be
+/// read, and not all that happen to be in the same piece.
+class GatheredPiece {
+ public:
+  GatheredPiece(const RowSourcePtr& rows, ElementPiece& piece) : rows_(rows), piece_(piece) {
+    if (!rows_) return;
+    try {
+      rows_->gather(piece_.indices, piece_.pool, block_);
+    } catch (...) {
+      one_by_one_ = true;
+    }
+  }
+
+  void give(std::int64_t i, Element& row) const {
+    if (one_by_one_)
+      row = rows_->row(piece_.indices[static_cast<std::size_t>(i)]);
+    else
+      row_view(block_, i, row);
+  }
+
+ private:
+  const RowSourcePtr& rows_;
+  ElementPiece& piece_;
+  Element block_;
+  bool one_by_one_ = false;
+};
 
 /// Where the threads of a map take pieces of work from: elements of a stage, or the numbers of rows that a worker
 /// gathers itself. Counts places, so that every row has a number whoever computes it.

@@ -11,6 +11,7 @@ class LOCKSTEP_EXPORT PrefetchStage final : public PassThroughStage {
 
   std::string_view kind() const override { return "prefetch"; }
   std::string describe() const override;
+  std::string identity() const override { return ""; }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
 
   std::int64_t buffer_size() const { return buffer_size_; }

@@ -14,7 +14,7 @@ template <class Stream>
 class RepeatOf : public Stream {
  public:
   RepeatOf(StagePtr input, IterationContext context, std::int64_t count)
-      : input_(std::move(input)), context_(std::move(context)), count_(count), size_(input_->cardinality()) {}
+      : input_(std::move(input)), context_(std::move(context)), count_(count), size_(input_->certain_cardinality()) {}
 
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;

@@ -140,7 +140,7 @@ std::unique_ptr<IndexIterator> ShuffleStage::make_index_iterator(const Iteration
 IteratorPtr ShuffleStage::make_iterator(const IterationContext& context) const {
   if (auto rows = row_source()) return make_row_iterator(std::move(rows), make_index_iterator(context));
   return std::make_unique<ShuffleIterator>(input()->iterate(context.below(0)), key(context), buffer_size_,
-                                           input()->cardinality());
+                                           input()->certain_cardinality());
 }
 
 }  // namespace lockstep::data

@@ -13,6 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/random_key.h"
 
 namespace lockstep::data {
 namespace {
@@ -205,11 +206,42 @@ IteratorPtr RowsStage::make_iterator(const IterationContext& context) const {
   return make_row_iterator(rows_, make_index_iterator(context));
 }
 
+std::string RowsStage::identity() const {
+  return contents_.empty() ? describe() : str(kind_, "(", detail_, "; ", contents_, ")");
+}
+
+std::string summary(const Strings& strings) {
+  constexpr std::size_t kLongest = 400;
+  std::string all;
+  for (const std::string& each : strings) {
+    if (all.size() > kLongest) break;
+    all += str(all.empty() ? "" : ", ", each);
+  }
+  std::uint64_t sum = mix(static_cast<std::uint64_t>(strings.size()));
+  for (const std::string& each : strings) {
+    sum = mix(sum, each.size());
+    for (std::size_t at = 0; at < each.size(); at += sizeof sum) {
+      std::uint64_t word = 0;
+      std::memcpy(&word, each.data() + at, std::min(sizeof word, each.size() - at));
+      sum = mix(sum ^ word);
+    }
+  }
+  // The check sum is there in any case: a comma may be part of a name.
+  if (all.size() > kLongest)
+    all = str(strings[0].substr(0, kLongest / 2), " ... ", strings[strings.size() - 1].substr(0, kLongest / 2));
+  return str(all, " #", std::hex, sum);
+}
+
 StagePtr make_slices(Element batch) {
   ElementSpec spec = ElementSpec::of(batch).unbatched();
+  // Of byte strings it matters what they are: most often they are names of files.
+  std::string contents;
+  for (const Component& component : batch.components)
+    if (const auto* strings = std::get_if<Strings>(&component)) contents += summary(*strings);
   auto rows = std::make_shared<TensorRows>(std::move(batch));
   std::string detail = str(rows->size(), " rows: ", to_string(spec));
-  return std::make_shared<RowsStage>("from_tensor_slices", std::move(detail), std::move(rows), std::move(spec));
+  return std::make_shared<RowsStage>("from_tensor_slices", std::move(detail), std::move(rows), std::move(spec),
+                                     std::move(contents));
 }
 
 StagePtr make_range(std::int64_t start, std::int64_t stop, std::int64_t step) {

@@ -29,11 +29,18 @@ class LOCKSTEP_EXPORT FromTensorsStage final : public Stage {
 /// The rows of any source that can be read in any order: `from_tensor_slices`, `range`, a mapped file.
 class LOCKSTEP_EXPORT RowsStage final : public Stage {
  public:
-  RowsStage(std::string kind, std::string detail, RowSourcePtr rows, ElementSpec spec)
-      : Stage({}), kind_(std::move(kind)), detail_(std::move(detail)), rows_(std::move(rows)), spec_(std::move(spec)) {}
+  /// `contents`: what tells these rows from others that are described alike, for `identity`.
+  RowsStage(std::string kind, std::string detail, RowSourcePtr rows, ElementSpec spec, std::string contents = "")
+      : Stage({}),
+        kind_(std::move(kind)),
+        detail_(std::move(detail)),
+        contents_(std::move(contents)),
+        rows_(std::move(rows)),
+        spec_(std::move(spec)) {}
 
   std::string_view kind() const override { return kind_; }
   std::string describe() const override { return kind_ + "(" + detail_ + ")"; }
+  std::string identity() const override;
   StagePtr with_inputs(std::vector<StagePtr>) const override { return shared_from_this(); }
   Cardinality cardinality() const override { return rows_->size(); }
   ElementSpec element_spec() const override { return spec_; }
@@ -46,9 +53,13 @@ class LOCKSTEP_EXPORT RowsStage final : public Stage {
  private:
   std::string kind_;
   std::string detail_;
+  std::string contents_;
   RowSourcePtr rows_;
   ElementSpec spec_;
 };
+
+/// Short lists in full, long ones by their ends and a check sum: "a.rec, b.rec".
+LOCKSTEP_EXPORT std::string summary(const Strings& strings);
 
 /// The rows of a batch: every component is cut along its first dimension.
 LOCKSTEP_EXPORT StagePtr make_slices(Element batch);
@@ -76,6 +87,7 @@ class LOCKSTEP_EXPORT GeneratorStage final : public Stage {
   std::string_view kind() const override { return "from_generator"; }
   StagePtr with_inputs(std::vector<StagePtr>) const override { return shared_from_this(); }
   Cardinality cardinality() const override { return options_.cardinality; }
+  bool has_certain_cardinality() const override { return false; }
   ElementSpec element_spec() const override { return options_.spec.value_or(spec_); }
   std::optional<std::string> position_obstacle() const override;
 
