@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/place.h"
 #include "lockstep/data/random_key.h"
 
 namespace lockstep::data {
@@ -71,6 +72,16 @@ std::int64_t ElementIterator::skip(std::int64_t count) {
     }
   }
   return skipped;
+}
+
+bool concerns_whole_stream(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& seen) {
+    return seen.number() == errors::kTooFewElements;
+  } catch (...) {
+    return false;
+  }
 }
 
 std::string ElementIterator::origin(std::int64_t, std::int64_t) const { return {}; }

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "lockstep/data/iterator.h"
+#include "lockstep/data/place.h"
 
 namespace lockstep::data {
 
@@ -42,7 +42,7 @@ class BatchingIterator : public Base {
       }
     } catch (...) {
       rows += input_->skip(size_ - rows);
-      if (is_batch(rows)) throw;
+      if (is_batch(rows) || concerns_whole_stream(std::current_exception())) throw;
       return false;
     }
     return is_batch(rows);

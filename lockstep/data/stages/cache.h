@@ -20,6 +20,7 @@ class LOCKSTEP_EXPORT CacheStage final : public PassThroughStage {
 
   std::string_view kind() const override { return "cache"; }
   std::string describe() const override;
+  std::string identity() const override { return "cache"; }  // wherever it is kept
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
   RowSourcePtr row_source() const override;
   std::unique_ptr<IndexIterator> make_index_iterator(const IterationContext& context) const override;

@@ -55,8 +55,9 @@ class MappedBatchIterator final : public ElementIterator {
       if (!form) form = std::move(part.form);
       blocks.push_back(std::move(part.block));
     }
-    if (have == 0 || (drop_remainder_ && have < size_)) return false;
-    if (error) std::rethrow_exception(error);
+    const bool is_batch = have > 0 && (!drop_remainder_ || have == size_);
+    if (error && (is_batch || concerns_whole_stream(error))) std::rethrow_exception(error);
+    if (!is_batch) return false;
     element = concatenate_batches(std::move(blocks), where_);
     return true;
   }

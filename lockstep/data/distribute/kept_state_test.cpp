@@ -1,0 +1,130 @@
+// What distributed iterators must know of stages besides how many steps were taken.
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <stdexcept>
+
+#include "lockstep/base/error.h"
+#include "lockstep/data/distribute/distribute_test_support.h"
+#include "lockstep/data/stages/batch.h"
+#include "lockstep/data/stages/cache.h"
+#include "lockstep/data/stages/filter.h"
+#include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/nested.h"
+#include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/prefetch.h"
+#include "lockstep/data/stages/sources.h"
+
+namespace lockstep::data {
+namespace {
+
+StagePtr same(StagePtr input, MapOptions options = {}) {
+  return std::make_shared<MapStage>(std::move(input), MapFunction([](Element&) {}), ElementSpec::unknown(1),
+                                    std::move(options));
+}
+
+StagePtr cached_rows() {
+  return std::make_shared<CacheStage>(same(std::make_shared<ShuffleStage>(make_range(0, 30), 30)));
+}
+
+TEST(KeptState, ACacheThatAnotherSeedFilledGoesOnAsItWas) {
+  for (const Assignment assignment : {Assignment::ByReplica, Assignment::TensorFlow}) {
+    for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+      for (const bool from_function : {false, true}) {
+        const auto input = [&](const StagePtr& rows) {
+          const StagePtr batches = std::make_shared<BatchStage>(rows, 4);
+          if (!from_function) return input_of(plan_input(batches, policy, assignment, {1, 2, 0}), 1);
+          return std::make_shared<const DistributedInput>(distributed_pipelines({batches, batches}, {1, 2, 0}, true));
+        };
+        const StagePtr rows = cached_rows();
+        PipelineIterator looked_through(rows, {.job_seed = 99});
+        looked_through.skip(100);
+        DistributedCursor cursor(input(rows));
+        cursor.next();
+        cursor.next();
+        const IteratorState state = IteratorState::parse(cursor.save().serialize());
+        const Steps rest = read_all(cursor);
+        DistributedCursor resumed(input(cached_rows()), state);
+        ASSERT_EQ(read_all(resumed), rest) << lockstep::to_string(policy) << (from_function ? " from a function" : "");
+        const StagePtr filled = cached_rows();
+        PipelineIterator otherwise(filled, {.job_seed = 98});
+        otherwise.skip(100);
+        EXPECT_THROW(DistributedCursor(input(filled), state), FailedPrecondition);
+      }
+    }
+  }
+}
+
+TEST(KeptState, DatasetsMadeByFunctionsCanForbidPositions) {
+  const StagePtr expanded = std::make_shared<InterleaveStage>(
+      make_range(0, 3),
+      [](Element&&) { return same(make_range(0, 8), {.parallel_calls = 2, .ordered = false, .name = "hasty"}); },
+      ElementSpec::unknown(1), std::nullopt);
+  const StagePtr batches = std::make_shared<BatchStage>(expanded, 4);
+  DistributedCursor cursor(input_of(plan_input(batches, AutoShardPolicy::Data, Assignment::ByReplica, {1, 2, 0}), 0));
+  cursor.next();
+  try {
+    cursor.save();
+    ADD_FAILURE() << "saved";
+  } catch (const FailedPrecondition& error) {
+    EXPECT_NE(std::string(error.what()).find("hasty"), std::string::npos) << error.what();
+  }
+}
+
+TEST(KeptState, BuffersAndThreadsAreNoPartOfAPosition) {
+  const auto input = [](int calls, std::int64_t ahead) {
+    StagePtr stage = std::make_shared<BatchStage>(same(make_range(0, 30), {.parallel_calls = calls}), 4);
+    if (ahead > 0) stage = std::make_shared<PrefetchStage>(stage, ahead);
+    return input_of(plan_input(stage, AutoShardPolicy::Data, Assignment::ByReplica, {1, 2, 0}), 1);
+  };
+  DistributedCursor cursor(input(0, 0));
+  cursor.next();
+  const IteratorState state = cursor.save();
+  const Steps rest = read_all(cursor);
+  for (const auto& [calls, ahead] : {std::pair{2, 0}, std::pair{0, 5}, std::pair{3, 1}}) {
+    DistributedCursor resumed(input(calls, ahead), state);
+    EXPECT_EQ(read_all(resumed), rest);
+  }
+}
+
+// Neither the number of workers nor who knows how many rows there are decides whether an error in a remainder that is
+// dropped comes out.
+TEST(KeptState, ARemainderThatIsDroppedIsDroppedOnEveryWorker) {
+  const auto rows = [](bool size_is_known, const Rows& bad) {
+    StagePtr numbers = std::make_shared<MapStage>(make_range(0, 22), MapFunction([bad](Element& element) {
+                                                    const std::int64_t row = element.tensor(0).item().toLong();
+                                                    if (std::ranges::count(bad, row) > 0)
+                                                      throw std::runtime_error("bad row");
+                                                  }),
+                                                  ElementSpec::unknown(1),
+                                                  MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
+    if (!size_is_known) numbers = std::make_shared<FilterStage>(numbers, [](const Element&) { return true; });
+    return std::make_shared<BatchStage>(numbers, 8, BatchOptions{.drop_remainder = true});
+  };
+  for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+    for (const bool size_is_known : {true, false}) {
+      for (std::int64_t bad = 16; bad < 22; ++bad) {
+        for (const ClusterShape& shape : {ClusterShape{1, 4, 0}, ClusterShape{2, 2, 0}, ClusterShape{4, 1, 0}}) {
+          for (int worker = 0; worker < shape.workers; ++worker) {
+            const ClusterShape cluster{shape.workers, shape.replicas_per_worker, worker};
+            DistributedCursor cursor(
+                input_of(plan_input(rows(size_is_known, {bad}), policy, Assignment::ByReplica, cluster), 0));
+            ASSERT_EQ(read_all(cursor).size(), 2u)
+                << lockstep::to_string(policy) << " row " << bad << ", worker " << worker << " of " << shape.workers;
+            if (shape.workers == 1) continue;
+            DistributedCursor failing(
+                input_of(plan_input(rows(size_is_known, {bad - 8}), policy, Assignment::ByReplica, cluster), 0));
+            failing.next();
+            const bool own = (bad - 16) / 2 / shape.replicas_per_worker == worker;
+            if (own) {
+              EXPECT_THROW(failing.next(), std::runtime_error) << "a batch that is not dropped";
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data
