@@ -37,21 +37,6 @@ StagePtr numbers_failing_at(const Rows& bad, MapOptions options = {}) {
       ElementSpec::unknown(1), std::move(options));
 }
 
-/// What `next` gives until the end, failures as empty lists; at most `limit` of them.
-std::vector<Step> read_with_failures(DistributedCursor& cursor, std::size_t limit = 100) {
-  std::vector<Step> seen;
-  while (seen.size() < limit) {
-    try {
-      const auto values = cursor.next();
-      if (!values) return seen;
-      seen.push_back(step_of(*values));
-    } catch (const std::runtime_error&) {
-      seen.emplace_back();
-    }
-  }
-  return seen;
-}
-
 bool holds_any(const Step& step, const Rows& bad) {
   return std::ranges::any_of(step, [&](const Rows& rows) {
     return std::ranges::any_of(rows, [&](std::int64_t row) { return std::ranges::count(bad, row) > 0; });

@@ -1,131 +1,19 @@
 // Random pipelines over random clusters against a plain reference: no row is lost or repeated, replica k gets the same
 // rows whatever the workers, and every position can be saved and resumed.
-#include <ATen/core/TensorBody.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <map>
-#include <random>
+#include <set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/describe.h"
-#include "lockstep/data/distribute/distribute_test_support.h"
-#include "lockstep/data/distribute/distributed_input.h"
-#include "lockstep/data/files/reader_stage.h"
-#include "lockstep/data/stages/batch.h"
-#include "lockstep/data/stages/cache.h"
-#include "lockstep/data/stages/combine.h"
-#include "lockstep/data/stages/filter.h"
-#include "lockstep/data/stages/map.h"
-#include "lockstep/data/stages/nested.h"
-#include "lockstep/data/stages/order.h"
-#include "lockstep/data/stages/padded_batch.h"
-#include "lockstep/data/stages/prefetch.h"
-#include "lockstep/data/stages/sources.h"
+#include "lockstep/data/distribute/random_pipelines.h"
 
 namespace lockstep::data {
 namespace {
-
-struct RandomPipeline {
-  StagePtr dataset;
-  AutoShardPolicy policy;
-  std::string text;
-};
-
-class PipelineMaker {
- public:
-  explicit PipelineMaker(unsigned seed) : random_(seed) {}
-
-  RandomPipeline make() {
-    StagePtr stage = source(chance(8) ? 0 : below(60));
-    for (int stages = below(4); stages > 0; --stages) stage = row_stage(stage);
-    stage = batched(stage, 1 + below(12), chance(4));
-    for (int stages = below(3); stages > 0; --stages) stage = batch_stage(stage);
-    const AutoShardPolicy policies[] = {AutoShardPolicy::Auto, AutoShardPolicy::Data, AutoShardPolicy::Off};
-    const AutoShardPolicy policy = policies[below(3)];
-    stage = std::make_shared<OptionsStage>(stage, DatasetOptions{policy});
-    return {stage, policy, str(lockstep::to_string(policy), "\n", print_tree(*stage))};
-  }
-  int below(int bound) { return static_cast<int>(random_() % static_cast<unsigned>(bound)); }
-  bool chance(int of) { return below(of) == 0; }
-
- private:
-  StagePtr source(std::int64_t rows) {
-    if (!chance(4)) return make_range(0, rows);
-    return std::make_shared<GeneratorStage>(
-        [rows]() -> Generator {
-          return [rows, next = std::int64_t{0}](Element& element) mutable {
-            if (next == rows) return false;
-            element = Element::of(at::scalar_tensor(next++, at::kLong));
-            return true;
-          };
-        },
-        make_range(0, 1)->element_spec(), GeneratorOptions{.replayable = true});
-  }
-  static StagePtr batched(const StagePtr& input, std::int64_t size, bool drop_remainder) {
-    if (size % 5 == 0)
-      return std::make_shared<PaddedBatchStage>(input, size, PaddedBatchOptions{.drop_remainder = drop_remainder});
-    return std::make_shared<BatchStage>(input, size, BatchOptions{.drop_remainder = drop_remainder});
-  }
-  static MapOptions map_options(int parallel_calls) {
-    return {.parallel_calls = parallel_calls, .spec = [](const ElementSpec& spec) { return spec; }};
-  }
-  StagePtr row_stage(const StagePtr& input) {
-    switch (below(14)) {
-      case 0: return std::make_shared<ShuffleStage>(input, 1 + below(20), ShuffleOptions{.seed = random_()});
-      case 1: return std::make_shared<ShuffleStage>(input, 1 + below(20));
-      case 2:
-      case 3:
-        return std::make_shared<MapStage>(
-            input, [](Element& element) { element = Element::of(element.tensor(0).add(1000)); },
-            ElementSpec::unknown(1), map_options(below(3)));
-      case 4:
-        return std::make_shared<MapStage>(  // with random numbers
-            input,
-            [](Element& element, std::uint64_t key) {
-              element = Element::of(element.tensor(0).add(static_cast<std::int64_t>(key % 1000) * 10'000));
-            },
-            ElementSpec::unknown(1), map_options(below(3)));
-      case 5:
-        return std::make_shared<FilterStage>(
-            input, [](const Element& element) { return element.tensor(0).item().toLong() % 3 != 0; });
-      case 6: return std::make_shared<RepeatStage>(input, 1 + below(3));
-      case 7: return std::make_shared<TakeStage>(input, below(40));
-      case 8: return std::make_shared<ShardStage>(input, 2, below(2));
-      case 9: return std::make_shared<PrefetchStage>(input, 1 + below(3));
-      case 10: return std::make_shared<CacheStage>(input);
-      case 11: return std::make_shared<ConcatenateStage>(input, make_range(500, 500 + below(9)));
-      case 12:
-        return std::make_shared<InterleaveStage>(
-            input,
-            [](Element&& element) {
-              const std::int64_t row = element.tensor(0).item().toLong();
-              return make_range(row * 10, row * 10 + row % 3);
-            },
-            make_range(0, 1)->element_spec(),
-            chance(2) ? std::nullopt : std::optional(InterleaveOptions{.cycle_length = 3, .parallel_calls = below(3)}));
-      default: return std::make_shared<SkipStage>(input, below(7));
-    }
-  }
-  StagePtr batch_stage(const StagePtr& input) {
-    switch (below(7)) {
-      case 0: return std::make_shared<RepeatStage>(input, 1 + below(3));
-      case 1: return std::make_shared<ShuffleStage>(input, 1 + below(4));
-      case 2: return std::make_shared<TakeStage>(input, below(9));
-      case 3: return std::make_shared<SkipStage>(input, below(3));
-      case 4: return std::make_shared<PrefetchStage>(input, 2);
-      case 5: return std::make_shared<CacheStage>(input);
-      default:
-        return std::make_shared<MapStage>(  // hides the size of the batches
-            input, [](Element&) {}, ElementSpec::unknown(1), map_options(below(3)));
-    }
-  }
-
-  std::mt19937 random_;
-};
 
 /// What all replicas get.
 Steps reference_steps(const std::vector<Rows>& batches, const InputPlan& plan) {
@@ -135,14 +23,16 @@ Steps reference_steps(const std::vector<Rows>& batches, const InputPlan& plan) {
 }
 
 TEST(DistributeProperty, ByReplicaGivesReplicaKTheSameRowsWhateverTheWorkers) {
-  PipelineMaker maker(1);
+  const RowFiles files({7, 0, 12, 3, 20});
+  PipelineMaker maker(1, {.files = &files, .hints = true});
   int balanced = 0, pushed_down = 0, counted = 0;
-  for (int round = 0; round < 150; ++round) {
+  std::set<AutoShardPolicy> policies;
+  for (int round = 0; round < 200; ++round) {
     const RandomPipeline pipeline = maker.make();
     const int replicas = 1 + maker.below(6);
-    const auto batches = batches_of(pipeline.dataset);
+    policies.insert(pipeline.policy);
     const InputPlan whole = plan_input(pipeline.dataset, pipeline.policy, Assignment::ByReplica, {1, replicas, 0});
-    const Steps expected = reference_steps(batches, whole);
+    const Steps expected = reference_steps(batches_of(whole.pipeline), whole);
     if (whole.steps().is_known()) {
       ++counted;
       EXPECT_EQ(whole.steps(), Cardinality(std::ssize(expected))) << to_string(whole) << pipeline.text;
@@ -161,19 +51,29 @@ TEST(DistributeProperty, ByReplicaGivesReplicaKTheSameRowsWhateverTheWorkers) {
     }
   }
   EXPECT_GT(balanced, 20);
-  EXPECT_GT(counted, 50);
+  EXPECT_GT(counted, 30);
+  EXPECT_EQ(policies.size(), 5u);
   EXPECT_GT(pushed_down, 20);
 }
 
-TEST(DistributeProperty, PositionsCanBeResumedOnAnyNumberOfWorkers) {
-  PipelineMaker maker(2);
-  for (int round = 0; round < 40; ++round) {
+/// All clusters with this many replicas, and each of their workers.
+std::vector<ClusterShape> clusters_of(int replicas) {
+  std::vector<ClusterShape> shapes;
+  for (int workers = 1; workers <= replicas; ++workers) {
+    for (int w = 0; replicas % workers == 0 && w < workers; ++w) shapes.push_back({workers, replicas / workers, w});
+  }
+  return shapes;
+}
+
+TEST(DistributeProperty, EveryPositionCanBeResumedOnAnyNumberOfWorkers) {
+  const RowFiles files({4, 0, 9, 3});
+  PipelineMaker maker(2, {.files = &files, .hints = true});
+  std::set<AutoShardPolicy> policies;
+  for (int round = 0; round < 60; ++round) {
     const RandomPipeline pipeline = maker.make();
+    policies.insert(pipeline.policy);
     const int replicas = 1 + maker.below(4);
-    std::vector<ClusterShape> shapes;
-    for (int workers = 1; workers <= replicas; ++workers) {
-      for (int w = 0; replicas % workers == 0 && w < workers; ++w) shapes.push_back({workers, replicas / workers, w});
-    }
+    const std::vector<ClusterShape> shapes = clusters_of(replicas);
     const auto input = [&](const ClusterShape& shape) {
       return input_of(plan_input(pipeline.dataset, pipeline.policy, Assignment::ByReplica, shape), 1);
     };
@@ -190,6 +90,35 @@ TEST(DistributeProperty, PositionsCanBeResumedOnAnyNumberOfWorkers) {
       }
     }
   }
+  EXPECT_EQ(policies.size(), 5u);
+}
+
+TEST(DistributeProperty, PositionsAreExactWhereStepsFail) {
+  set_log_severity(Severity::Error);  // caches tell that they remember nothing
+  const RowFiles files({4, 0, 9, 3});
+  PipelineMaker maker(4, {.files = &files, .hints = true, .failures = true});
+  int failed = 0;
+  for (int round = 0; round < 80; ++round) {
+    const RandomPipeline pipeline = maker.make();
+    const ClusterShape cluster{1, 1 + maker.below(4), 0};
+    const auto input = [&] {
+      return input_of(plan_input(pipeline.dataset, pipeline.policy, Assignment::ByReplica, cluster), maker.below(3));
+    };
+    DistributedCursor whole(input());
+    const Steps all = read_with_failures(whole);
+    failed += static_cast<int>(std::ranges::count(all, Step{}));
+    DistributedCursor cursor(input());
+    for (std::size_t taken = 0; taken <= all.size(); ++taken) {
+      ASSERT_EQ(cursor.save().consumed, static_cast<std::int64_t>(taken));
+      DistributedCursor resumed(input(), IteratorState::parse(cursor.save().serialize()));
+      ASSERT_EQ(read_with_failures(resumed), Steps(all.begin() + static_cast<std::ptrdiff_t>(taken), all.end()))
+          << "after step " << taken << '\n'
+          << pipeline.text;
+      read_with_failures(cursor, 1);
+    }
+  }
+  EXPECT_GT(failed, 50);
+  set_log_severity(Severity::Info);
 }
 
 std::map<std::int64_t, int> counted_rows(const std::vector<Rows>& lists) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <vector>
 
@@ -53,6 +54,21 @@ inline Steps read_all(DistributedCursor& cursor) {
   Steps steps;
   while (const auto values = cursor.next()) steps.push_back(step_of(*values));
   return steps;
+}
+
+/// What `next` gives until the end, failures as empty lists; at most `limit` of them.
+inline Steps read_with_failures(DistributedCursor& cursor, std::size_t limit = 200) {
+  Steps seen;
+  while (seen.size() < limit) {
+    try {
+      const auto values = cursor.next();
+      if (!values) return seen;
+      seen.push_back(step_of(*values));
+    } catch (const std::exception&) {
+      seen.emplace_back();
+    }
+  }
+  return seen;
 }
 
 /// The steps of a worker out of the steps of all replicas.

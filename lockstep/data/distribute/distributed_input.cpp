@@ -258,6 +258,9 @@ std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_st
     const auto with_data = std::ranges::find_if(values, [](const Element& value) { return value.size() > 0; });
     if (with_data != values.end()) seen_ = without_rows(*with_data);
   }
+  if (seen_.size() == 0 && step && step->like_others.size() > 0 && !tells_all(input_->element_spec)) {
+    seen_ = std::move(step->like_others);
+  }
   for (std::size_t k = 0; k < replicas; ++k) {
     if (values[k].size() > 0) continue;
     values[k] = dummy();

@@ -1,59 +1,17 @@
 // Files shared out by every policy over clusters of every shape, against a reference that puts the shards where the
 // policies say by hand and cuts plain lists: no row is lost or repeated, and every position can be resumed.
-#include <ATen/ops/add.h>
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 #include <map>
 #include <optional>
 #include <random>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/distribute/distribute_test_support.h"
-#include "lockstep/data/files/reader_stage.h"
-#include "lockstep/data/stages/batch.h"
-#include "lockstep/data/stages/filter.h"
-#include "lockstep/data/stages/map.h"
-#include "lockstep/data/stages/order.h"
-#include "lockstep/data/stages/sources.h"
+#include "lockstep/data/distribute/random_pipelines.h"
 
 namespace lockstep::data {
 namespace {
-
-/// Files with the given numbers of rows; the rows of all of them are 0, 1, 2, ...
-class RowFiles {
- public:
-  explicit RowFiles(const std::vector<int>& sizes)
-      : folder_(std::filesystem::temp_directory_path() / str("lockstep_policy_", ::getpid(), '_', sets_++)) {
-    std::filesystem::create_directories(folder_);
-    std::int64_t row = 0;
-    for (const int size : sizes) {
-      names_.push_back((folder_ / str("part-", names_.size(), ".csv")).string());
-      Rows& mine = rows_.emplace_back();
-      std::ofstream file(names_.back());
-      for (int i = 0; i < size; ++i) {
-        mine.push_back(row);
-        file << row++ << '\n';
-      }
-    }
-  }
-  RowFiles(const RowFiles&) = delete;
-  RowFiles& operator=(const RowFiles&) = delete;
-  ~RowFiles() { std::filesystem::remove_all(folder_); }
-
-  const std::vector<std::string>& names() const { return names_; }
-  const std::vector<Rows>& rows() const { return rows_; }
-
- private:
-  static inline int sets_ = 0;
-  std::filesystem::path folder_;
-  std::vector<std::string> names_;
-  std::vector<Rows> rows_;
-};
 
 enum class ShardPlace { None, Files, Rows };
 
@@ -73,8 +31,7 @@ struct Pipeline {
     };
     sharded(ShardPlace::Files);  // in front of the shuffle, as plans put it
     if (shuffle_files) stage = std::make_shared<ShuffleStage>(stage, 10, ShuffleOptions{.seed = 5});
-    stage =
-        make_csv_stage(stage, CsvOptions{.columns = {{CsvType::Int64}}, .header = false, .buffer_bytes = 256}, nullptr);
+    stage = RowFiles::reader(stage);
     sharded(ShardPlace::Rows);
     if (shuffle_rows) stage = std::make_shared<ShuffleStage>(stage, 6);
     if (mapped) {
@@ -275,13 +232,14 @@ TEST(PolicyProperty, EveryPolicyOverEveryClusterIsAsTheReference) {
             if (policy == AutoShardPolicy::Hint) c.hint = static_cast<ShardPlace>(below(3));
             if (has_too_few(c)) {
               ++refused;
-              // Where the number is known beforehand every worker says so at once; else who looks for more than there
-              // is.
-              if (c.hint != ShardPlace::Rows) {
-                for (int w = 0; w < workers; ++w)
+              // Every worker says so at once: before the first step where the number is known beforehand, else in it.
+              for (int w = 0; w < workers; ++w) {
+                if (c.hint != ShardPlace::Rows) {
                   EXPECT_THROW(check_enough_for_all(c.plan(w).shards), InvalidArgument) << c.text();
+                }
+                const auto source = c.plan(w).make_source(kContext);
+                EXPECT_THROW(source->next(), InvalidArgument) << c.text() << ", worker " << w;
               }
-              EXPECT_THROW(totals_of(c), InvalidArgument) << c.text();
               continue;
             }
             ++checked[policy];
@@ -311,20 +269,28 @@ TEST(PolicyProperty, ByReplicaGivesTheSameRowsForEveryClusterOfAsManyReplicas) {
                       .drop_remainder = random() % 4 == 0};
         if (policy == AutoShardPolicy::Hint) c.hint = static_cast<ShardPlace>(random() % 3);
         c.replicas = 6;
-        DistributedCursor cursor(input_of(c.plan(0), 0));
-        const Steps whole = read_all(cursor);
-        for (const int workers : {2, 3, 6}) {
+        const auto steps_from = [&](const ClusterShape& cluster, std::optional<IteratorState> state) {
+          c.workers = cluster.workers;
+          c.replicas = cluster.replicas_per_worker;
+          const auto input = input_of(c.plan(cluster.worker), 0);
+          DistributedCursor cursor = state ? DistributedCursor(input, *state) : DistributedCursor(input);
+          return read_all(cursor);
+        };
+        const Steps whole = steps_from({1, 6, 0}, std::nullopt);
+        for (const int workers : {1, 2, 3, 6}) {
+          // Saved by this cluster after each step, and resumed by every other one.
           c.workers = workers;
           c.replicas = 6 / workers;
-          for (int w = 0; w < workers; ++w) {
-            const ClusterShape cluster{workers, c.replicas, w};
-            DistributedCursor part(input_of(c.plan(w), 0));
-            ASSERT_EQ(read_all(part), of_worker(whole, cluster)) << c.text();
-            const std::size_t taken = random() % (whole.size() + 1);
-            DistributedCursor before(input_of(c.plan(0), 1));
-            for (std::size_t i = 0; i < taken; ++i) ASSERT_TRUE(before.next());
-            DistributedCursor resumed(input_of(c.plan(w), 1), before.save());
-            ASSERT_EQ(read_all(resumed), of_worker(whole, cluster, taken)) << c.text() << ", after step " << taken;
+          DistributedCursor before(input_of(c.plan(workers - 1), 1));
+          for (std::size_t taken = 0; taken <= whole.size(); ++taken) {
+            const IteratorState state = before.save();
+            for (const int others : {1, 2, 3, 6}) {
+              const ClusterShape cluster{others, 6 / others,
+                                         static_cast<int>(random() % static_cast<unsigned>(others))};
+              ASSERT_EQ(steps_from(cluster, state), of_worker(whole, cluster, taken))
+                  << c.text() << ", after step " << taken << " of " << workers << " workers";
+            }
+            before.next();
           }
         }
       }

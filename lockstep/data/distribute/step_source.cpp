@@ -286,7 +286,10 @@ class BalancedRows final : public OwnPieces {
     const std::int64_t pieces = pieces_in_step(found, sizes_);
     InputStep step{std::vector<std::optional<Element>>(own_), pieces};
     for (std::size_t k = 0; k < own_; ++k) {
-      if (first_ + static_cast<std::int64_t>(k) < pieces) step.elements[k] = std::move(own[k].element);
+      if (first_ + static_cast<std::int64_t>(k) < pieces)
+        step.elements[k] = std::move(own[k].element);
+      else
+        step.like_others = std::move(own[k].element);  // it has no rows
     }
     return step;
   }

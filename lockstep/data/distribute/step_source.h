@@ -17,6 +17,8 @@ struct InputStep {
   std::vector<std::optional<Element>> elements;
   /// How many replicas of all workers have an element, if this worker can tell by itself.
   std::optional<std::int64_t> total = std::nullopt;
+  /// Where some replica has none: a batch without rows that looks like the others, if the source knows one.
+  Element like_others = {};
 
   int local_values() const;
 };
