@@ -13,22 +13,6 @@ namespace {
 
 constexpr const char* kSteps = "distributed steps\n";
 
-/// The element without its rows; scalars become zeros.
-Element without_rows(const Element& element) {
-  Element empty;
-  empty.skeleton = element.skeleton;
-  for (const Component& component : element.components) {
-    if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
-      empty.components.emplace_back(tensor->dim() > 0 ? tensor->narrow(0, 0, 0) : tensor->new_zeros({}));
-    } else if (std::holds_alternative<Strings>(component)) {
-      empty.components.emplace_back(Strings());
-    } else {
-      empty.components.emplace_back(std::string());
-    }
-  }
-  return empty;
-}
-
 ElementSpec with_open_rows(const ElementSpec& spec) {
   return spec.mapped([](const ComponentSpec& component) {
     ComponentSpec open = component;

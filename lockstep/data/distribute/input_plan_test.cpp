@@ -318,6 +318,22 @@ class OthersHaveData final : public EndOfDataAgreement {
   std::int64_t total(std::int64_t local_values) override { return local_values + 1; }
 };
 
+TEST(PipelinesOfEachReplica, KnowWhatEmptyBatchesLookLikeAfterAResume) {
+  const auto input = [] {
+    DistributedInput made = distributed_pipelines({pairs(5)}, {2, 1, 1}, false);
+    made.agreement = std::make_shared<OthersHaveData>();
+    return std::make_shared<const DistributedInput>(std::move(made));
+  };
+  DistributedCursor cursor(input());
+  for (int step = 0; step < 4; ++step) ASSERT_TRUE(cursor.next());
+  DistributedCursor resumed(input(), cursor.save());
+  for (DistributedCursor* one : {&cursor, &resumed}) {
+    const auto values = one->next();
+    EXPECT_EQ(values->at(0).tensor(1).scalar_type(), at::kDouble);
+    EXPECT_EQ(values->at(0).tensor(1).sizes(), (std::vector<std::int64_t>{0, 2}));
+  }
+}
+
 TEST(PipelinesOfEachReplica, SayIfNothingIsKnownAboutTheirElements) {
   DistributedInput input = distributed_pipelines({pairs(0)}, {2, 1, 1}, false);
   input.agreement = std::make_shared<OthersHaveData>();

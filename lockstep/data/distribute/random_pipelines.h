@@ -3,6 +3,7 @@
 #include <ATen/core/TensorBody.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/sum.h>
 
 #include <unistd.h>
 
@@ -214,7 +215,7 @@ class PipelineMaker {
       case 7: return std::make_shared<ShardStage>(input, 2, below(2));
       case 8:
         return std::make_shared<FilterStage>(
-            input, [](const Element& batch) { return batch.tensor(0)[0].item().toLong() % 5 != 4; });
+            input, [](const Element& batch) { return batch.tensor(0).sum().item().toLong() % 5 != 4; });
       case 9: return make_balanced_stream(input, {1 + below(5), below(4)}, chance(3));
       case 10: return batched(std::make_shared<UnbatchStage>(input), 1 + below(7), false);
       default:

@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -96,7 +97,9 @@ class BatchedRows final : public RowStream {
 
  private:
   /// Less than that is as quickly computed as counted.
-  bool is_worth_counting(std::int64_t rows) const { return sizes_.tells_all() && rows >= 3 * sizes_.sizes().usual; }
+  bool is_worth_counting(std::int64_t rows) const {
+    return !ahead_ && sizes_.tells_all() && rows >= 3 * sizes_.sizes().usual;
+  }
 
   /// Leaves out the next batches that have no more than `count` rows together, and says how many rows those are.
   std::int64_t skip_batches(std::int64_t count) {
@@ -121,10 +124,11 @@ class BatchedRows final : public RowStream {
   bool fill() {
     while (offset_ == rows_) {
       if (ended_) return false;
-      if (!current_.read(*batches_)) {
+      if (ahead_)
+        current_ = *std::exchange(ahead_, std::nullopt);
+      else if (!current_.read(*batches_))
         ended_ = true;
-        return false;
-      }
+      if (ended_) return false;
       ++read_;
       offset_ = 0;
       rows_ = rows_of_current();
@@ -142,9 +146,17 @@ class BatchedRows final : public RowStream {
         current_.error = std::current_exception();
       }
     }
-    // How short the last batch would have been makes no difference: all of its rows fail.
     const BatchSizes& sizes = sizes_.sizes();
-    return sizes.only_last_short ? sizes.usual : sizes_.at(read_ - 1).value_or(sizes.usual);
+    // To look ahead is less than to count from the start.
+    if (sizes.only_last_short && look_ahead()) return sizes.usual;
+    return sizes_.at(read_ - 1).value_or(sizes.usual);
+  }
+
+  /// Whether there is a batch behind the current one.
+  bool look_ahead() {
+    Place next;
+    if (next.read(*batches_)) ahead_ = std::move(next);
+    return ahead_.has_value();
   }
 
   Element one_of(std::vector<Element>&& pieces) {
@@ -159,8 +171,9 @@ class BatchedRows final : public RowStream {
   BatchSizeReader sizes_;
   IteratorPtr batches_;
   Place current_;
-  Element seen_;           ///< a batch without rows, if the spec does not tell what they look like
-  std::int64_t read_ = 0;  ///< batches that were read or left out
+  std::optional<Place> ahead_;  ///< the batch behind a current one that failed
+  Element seen_;                ///< a batch without rows, if the spec does not tell what they look like
+  std::int64_t read_ = 0;       ///< batches that were read or left out
   std::int64_t rows_ = 0;
   std::int64_t offset_ = 0;
   bool ended_ = false;
@@ -260,6 +273,21 @@ Element empty_batch(const ElementSpec& spec) {
   Element empty;
   empty.skeleton = spec.skeleton;
   for (const ComponentSpec& component : *spec.components) empty.components.push_back(empty_component(component));
+  return empty;
+}
+
+Element without_rows(const Element& element) {
+  Element empty;
+  empty.skeleton = element.skeleton;
+  for (const Component& component : element.components) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
+      empty.components.emplace_back(tensor->dim() > 0 ? tensor->narrow(0, 0, 0) : tensor->new_zeros({}));
+    } else if (std::holds_alternative<Strings>(component)) {
+      empty.components.emplace_back(Strings());
+    } else {
+      empty.components.emplace_back(std::string());
+    }
+  }
   return empty;
 }
 

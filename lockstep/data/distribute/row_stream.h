@@ -37,6 +37,8 @@ std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const Iterati
 Element empty_batch(const ElementSpec& spec);
 /// Whether the spec says enough for that: kinds, types and ranks.
 bool tells_all(const ElementSpec& spec);
+/// A batch without its rows; scalars become zeros.
+Element without_rows(const Element& batch);
 
 /// Rows [begin, end) of component i, where the components of a batch may have different numbers of rows.
 std::int64_t component_rows(const Component& component, const char* where);

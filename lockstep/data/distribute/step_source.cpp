@@ -45,14 +45,24 @@ class DealtSteps final : public StepSource {
       slot = std::move(place.element);
     }
     failed.rethrow();
+    if (ended_) step.like_others = seen_;
     return step;
   }
-  void seek(std::int64_t steps) override { elements_->skip(steps * static_cast<std::int64_t>(replicas_)); }
+  void seek(std::int64_t steps) override {
+    std::int64_t left = steps * static_cast<std::int64_t>(replicas_);
+    // If the data should have ended here but not elsewhere, somebody has to know what an empty batch looks like.
+    const bool looks = !tells_all(stream_->element_spec());
+    for (Place place; looks && left > 0 && seen_.size() == 0 && place.read(*elements_); --left) {
+      if (!place.error) seen_ = without_rows(place.element);
+    }
+    elements_->skip(left);
+  }
 
  private:
   std::size_t replicas_;
   StagePtr stream_;
   IteratorPtr elements_;
+  Element seen_;  ///< an element without its rows, after `seek`
   bool ended_ = false;
 };
 
