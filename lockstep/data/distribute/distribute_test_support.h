@@ -57,7 +57,7 @@ inline Steps read_all(DistributedCursor& cursor) {
 }
 
 /// What `next` gives until the end, failures as empty lists; at most `limit` of them.
-inline Steps read_with_failures(DistributedCursor& cursor, std::size_t limit = 200) {
+inline Steps read_with_failures(DistributedCursor& cursor, std::size_t limit = 2000) {
   Steps seen;
   while (seen.size() < limit) {
     try {
