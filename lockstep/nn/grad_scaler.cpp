@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/outside_of_run.h"
 
 namespace lockstep {
 namespace {
@@ -22,7 +23,7 @@ GradScaler::GradScaler(Strategy& strategy, GradScalerOptions options)
   if (!(options_.growth >= 1) || !(options_.backoff > 0 && options_.backoff < 1) || options_.growth_interval < 1) {
     throw InvalidArgument(errors::kBadOption, {.what = "a GradScaler grows by at least 1, backs off by less than 1 and waits at least one step"});
   }
-  restore({.scale = options_.initial_scale});
+  for (auto& own : states_) own.state.scale = options_.initial_scale;
 }
 
 GradScaler::State& GradScaler::here() {
@@ -51,6 +52,7 @@ void GradScaler::update(bool was_finite) {
 }
 
 void GradScaler::restore(const State& state) {
+  detail::require_outside_of_run("restore of a GradScaler");
   require_scale(state.scale);
   for (auto& own : states_) own.state = state;
 }

@@ -29,7 +29,7 @@ class LOCKSTEP_EXPORT GradScaler {
   /// The loss times the scale; for use inside `run`.
   at::Tensor scaled(const at::Tensor& loss) const;
   double scale() const;
-  /// Tells the scaler how a step went, once per replica. Called by `minimize`.
+  /// Tells the scaler how a step went, once per replica. Called by `minimize` and `unscale`.
   void update(bool was_finite);
 
   /// All there is to save and restore.
@@ -40,7 +40,7 @@ class LOCKSTEP_EXPORT GradScaler {
     bool operator==(const State&) const = default;
   };
   State state() const { return states_[0].state; }
-  void restore(const State& state);
+  void restore(const State& state);  ///< outside of run
 
  private:
   /// One per replica: each changes its own, and all change alike.

@@ -65,6 +65,9 @@ class MirroredOptimizer {
   double clip_global_norm(double max_norm) { return core_->clip_global_norm(max_norm); }
   void clip_value(double limit) { core_->clip_value(limit); }
   bool gradients_are_finite() { return core_->gradients_are_finite(); }
+  /// After `backward(scaler.scaled(loss))` and `reduce_gradients()`: divides the gradients by the scale and tells the scaler how
+  /// they were. False where any is not finite: they are dropped, and the step is to be left out on all replicas.
+  bool unscale(GradScaler& scaler) { return core_->unscale(scaler); }
   void step() { core_->step(); }
   void zero_grad() { core_->zero_grad(); }
 

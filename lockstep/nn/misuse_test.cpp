@@ -241,6 +241,37 @@ TEST_P(Misuse, OfTheStateOfAnotherOptimizerClass) {
   EXPECT_EQ(adam.state().at("").at("steps").item<int>(), 1);
 }
 
+struct ComplexNet : torch::nn::Module {
+  ComplexNet() { weight = register_parameter("weight", torch::ones({3}, at::kComplexFloat)); }
+  at::Tensor weight;
+};
+
+TEST_P(Misuse, OfClippingWithComplexGradients) {
+  auto complex = strategy.make<ComplexNet>();
+  auto sgd = strategy.make_optimizer<torch::optim::SGD>(complex, SGDOptions(0.1));
+  const auto clip = [&](bool by_norm) {
+    strategy.run([&] {
+      sgd.backward(complex->weight.abs().sum());
+      sgd.reduce_gradients();
+      by_norm ? static_cast<void>(sgd.clip_global_norm(1.0)) : sgd.clip_value(1.0);
+    });
+  };
+  for (const bool by_norm : {true, false}) {
+    expect_error<InvalidArgument>(errors::kDtype, "'weight' is complex", [&] { clip(by_norm); });
+  }
+  strategy.run([&] { sgd.minimize(complex->weight.abs().sum()); });
+  EXPECT_EQ(sgd.steps(), 1);
+}
+
+TEST_P(Misuse, OfAScalerInsideOfRun) {
+  GradScaler scaler(strategy);
+  expect_error<FailedPrecondition>(errors::kWrongContext, "restore of a GradScaler",
+                                   [&] { strategy.run([&] { scaler.restore({.scale = 2.0}); }); });
+  EXPECT_EQ(scaler.scale(), 65536.0);
+  scaler.restore({.scale = 2.0});
+  EXPECT_EQ(scaler.scale(), 2.0);
+}
+
 TEST_P(Misuse, OfPartsOfAStepInTheWrongOrder) {
   const auto in_run = [&](const std::function<void()>& f) { return [this, f] { strategy.run([&] { f(); }); }; };
   expect_error<FailedPrecondition>(errors::kOptimizer, "not been reduced", in_run([&] { optimizer.step(); }));

@@ -203,6 +203,68 @@ TEST_P(MixedPrecision, AScalerKeepsTinyGradientsOfHalfPrecision) {
   EXPECT_GT(step_of_first_weight(true), 1e-3);
 }
 
+TEST_P(MixedPrecision, APartwiseStepWithAScalerIsThatOfMinimize) {
+  const auto train_once = [&](bool in_parts) {
+    torch::manual_seed(3);
+    MirroredStrategy strategy({.devices = cpus(GetParam())});
+    auto model = strategy.make<SmallNet>(16);
+    auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.05).momentum(0.9));
+    optimizer.set_clip_global_norm(0.3);
+    GradScaler scaler(strategy, {.initial_scale = std::ldexp(1.0, 30), .growth_interval = 3});
+    const Batch batch = random_batch(16);
+    for (int step = 0; step < 30; ++step) {
+      strategy.run(
+          [&](const Batch& mine) {
+            const Autocast half(at::kHalf);
+            const at::Tensor loss =
+                average_loss(loss_per_row(model->forward(mine.rows).to(at::kFloat), mine.labels), 16);
+            if (!in_parts) return optimizer.minimize(loss, scaler);
+            optimizer.backward(scaler.scaled(loss));
+            EXPECT_THROW(optimizer.unscale(scaler), FailedPrecondition);
+            optimizer.reduce_gradients();
+            if (!optimizer.unscale(scaler)) return false;
+            EXPECT_THROW(optimizer.unscale(scaler), FailedPrecondition);
+            optimizer.clip_global_norm(0.3);
+            optimizer.step();
+            return true;
+          },
+          share_out(strategy, batch));
+    }
+    EXPECT_GT(optimizer.skipped_steps(), 0) << "nothing overflows: this test is blind";
+    EXPECT_GT(optimizer.steps(), 5);
+    auto outcome = copies_of(model.parameters());
+    outcome.push_back(torch::tensor({scaler.scale(), static_cast<double>(optimizer.skipped_steps())}));
+    return outcome;
+  };
+  EXPECT_EQ(first_difference(train_once(true), train_once(false)), "");
+}
+
+/// The scale changes in the middle of an accumulate window, because another optimizer uses the same scaler.
+TEST_P(MixedPrecision, OneScalerServesAnOptimizerThatAccumulatesAndOneThatDoesNot) {
+  const auto train_once = [&](double growth) {
+    torch::manual_seed(3);
+    MirroredStrategy strategy({.devices = cpus(GetParam())});
+    auto model = strategy.make<SmallNet>(16), other = strategy.make<SmallNet>(16);
+    auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.05));
+    auto of_other = strategy.make_optimizer<torch::optim::SGD>(other, SGDOptions(0.05));
+    optimizer.accumulate(2);
+    GradScaler scaler(strategy, {.initial_scale = 2.0, .growth = growth, .growth_interval = 1});
+    const Batch batch = random_batch(16);
+    for (int step = 0; step < 6; ++step) {
+      strategy.run(
+          [&](const Batch& mine) {
+            optimizer.minimize(average_loss(loss_per_row(model->forward(mine.rows), mine.labels), 32), scaler);
+            of_other.minimize(average_loss(loss_per_row(other->forward(mine.rows), mine.labels), 16), scaler);
+          },
+          share_out(strategy, batch));
+    }
+    EXPECT_EQ(scaler.scale() > 2.0, growth > 1.0);
+    return copies_of(model.parameters());
+  };
+  // Scales are powers of two: they leave no trace in float32.
+  EXPECT_EQ(first_difference(train_once(2.0), train_once(1.0)), "");
+}
+
 TEST_P(MixedPrecision, TheScaleSinksUntilHalfPrecisionHoldsTheGradientsAndGrowsAgain) {
   MirroredStrategy strategy({.devices = cpus(GetParam())});
   auto model = strategy.make<SmallNet>(16);

@@ -275,7 +275,7 @@ void OptimizerCore::drop_gradients(Local& local) {
     leaf.mutable_grad().reset();
     local.shown.gradients[p].reset();
   }
-  local.is_reduced = false;
+  local.is_reduced = local.is_unscaled = false;
   local.accumulated = 0;
   local.failed_runs = module_->strategy().failed_runs();
   for (auto& gradient : local.reduced) gradient.reset();
@@ -354,7 +354,9 @@ void OptimizerCore::step() {
 
 bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   Local& local = local_here("minimize");
-  backward(scaler ? scaler->scaled(loss) : loss);
+  forget_failed_run(local);
+  if (scaler && local.accumulated == 0) local.window_scale = scaler->scale();
+  backward(scaler && loss.defined() ? loss.mul(local.window_scale) : loss);
   if (++local.accumulated < accumulate_) return false;
   local.accumulated = 0;
   if (!max_norm_ && !value_limit_ && not_finite_ == NotFinite::Ignore && !scaler) {
@@ -365,15 +367,7 @@ bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   }
   reduce_gradients(reduce_op_);
   if (scaler) {
-    const double scale = scaler->scale();
-    const bool finite = gradients_are_finite();
-    scaler->update(finite);
-    if (!finite) {
-      ++local.skipped;
-      zero_grad();
-      return false;
-    }
-    scale_gradients(1.0 / scale);
+    if (!unscale_from(local, *scaler, local.window_scale)) return false;
   } else if (not_finite_ != NotFinite::Ignore && !check_finite(local)) {
     ++local.skipped;
     zero_grad();

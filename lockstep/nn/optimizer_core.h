@@ -65,6 +65,7 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void clip_value(double limit);
   void scale_gradients(double factor);
   bool gradients_are_finite();
+  bool unscale(GradScaler& scaler);
   void step();
   void zero_grad();
 
@@ -115,6 +116,9 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void take_over_sparse(Local& local);
   at::Tensor gradient_of(const Local& local, std::size_t s) const;
   bool check_finite(Local& local);
+  bool unscale_from(Local& local, GradScaler& scaler, double scale);
+  /// Throws where `operation`, which needs real numbers, would meet complex ones.
+  void require_real_gradients(const Local& local, const char* operation) const;
   double global_norm(Local& local);
   void copy_options(Local& local);
   void update_own(Local& local, const GradientReduction* fused_from = nullptr);

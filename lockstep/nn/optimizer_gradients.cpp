@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/block_norm.h"
+#include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_local.h"
 
@@ -16,6 +17,7 @@ double OptimizerCore::clip_global_norm(double max_norm) {
   Local& local = local_here("clip_global_norm");
   if (!(max_norm > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", max_norm)});
   if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_global_norm");
+  require_real_gradients(local, "clip_global_norm");
   const double norm = global_norm(local);
   const double factor = max_norm / (norm + 1e-6);
   if (factor < 1.0) scale_gradients(factor);
@@ -44,6 +46,7 @@ void OptimizerCore::clip_value(double limit) {
   Local& local = local_here("clip_value");
   if (!(limit > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", limit)});
   if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_value");
+  require_real_gradients(local, "clip_value");
   const at::NoGradGuard no_grad;
   for (std::size_t s = 0; s < local.reduced.size(); ++s) {
     if (!local.reduced[s].defined()) continue;
@@ -58,6 +61,36 @@ void OptimizerCore::scale_gradients(double factor) {
   for (std::size_t s = 0; s < local.reduced.size(); ++s) {
     if (local.reduced[s].defined()) gradient_of(local, s).mul_(factor);
   }
+}
+
+/// Every replica looks at all gradients, so that all come to the same answer.
+void OptimizerCore::require_real_gradients(const Local& local, const char* operation) const {
+  for (std::size_t p = 0; p < local.touched.size(); ++p) {
+    const auto& parameter = module_->parameters()[p];
+    if (!local.touched[p] || !parameter.leaves[0].is_complex()) continue;
+    throw InvalidArgument(errors::kDtype, {.what = str(operation, " is for real gradients; that of '", parameter.name, "' is complex"),
+                                           .help = "train the real and the imaginary part as parameters of their own"});
+  }
+}
+
+bool OptimizerCore::unscale(GradScaler& scaler) {
+  Local& local = local_here("unscale");
+  if (!local.is_reduced) throw_use("unscaling comes after the reduction over replicas", "call reduce_gradients() first", "unscale");
+  if (local.is_unscaled) throw_use("the gradients are already unscaled", "call unscale() once per step", "unscale");
+  return unscale_from(local, scaler, scaler.scale());
+}
+
+bool OptimizerCore::unscale_from(Local& local, GradScaler& scaler, double scale) {
+  const bool finite = gradients_are_finite();
+  scaler.update(finite);
+  if (!finite) {
+    ++local.skipped;
+    zero_grad();
+    return false;
+  }
+  scale_gradients(1.0 / scale);
+  local.is_unscaled = true;
+  return true;
 }
 
 bool OptimizerCore::gradients_are_finite() {

@@ -29,7 +29,9 @@ struct OptimizerCore::Local {
   bool bad_by_exclusion = false;  ///< the others' gradients were finite; its own are gone, the sum lies there
   bool is_reduced = false;
   bool has_checked_module = false;
+  bool is_unscaled = false;  ///< the reduced gradients have been divided by a loss scale
   int accumulated = 0;
+  double window_scale = 1;  ///< of the losses in an accumulate window: another optimizer may change the scaler's meanwhile
   std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last looked
   std::int64_t steps = 0;
   std::int64_t skipped = 0;

@@ -86,12 +86,12 @@ class ThreadsInRun {
 /// runs. Strategies may end in any order: the last one of a thread restores what was there before the first.
 class ThreadsOfMaker {
  public:
-  explicit ThreadsOfMaker(int threads) : maker_(&this_thread()) {
+  explicit ThreadsOfMaker(int threads) : maker_(this_thread()) {
     if (maker_->strategies++ == 0) maker_->before = at::get_num_threads();
     set_threads(threads);
   }
   ~ThreadsOfMaker() {
-    if (maker_ == &this_thread() && --maker_->strategies == 0) set_threads(maker_->before);
+    if (maker_ == this_thread() && --maker_->strategies == 0) set_threads(maker_->before);
   }
   ThreadsOfMaker(const ThreadsOfMaker&) = delete;
   ThreadsOfMaker& operator=(const ThreadsOfMaker&) = delete;
@@ -101,12 +101,13 @@ class ThreadsOfMaker {
     int strategies = 0;
     int before = 0;
   };
-  static Maker& this_thread() {
-    thread_local Maker maker;
+  static const std::shared_ptr<Maker>& this_thread() {
+    thread_local const auto maker = std::make_shared<Maker>();
     return maker;
   }
 
-  Maker* maker_;  ///< only looked into on its own thread
+  /// Only looked into on its own thread. Shared, so that no later thread has one at the same address.
+  std::shared_ptr<Maker> maker_;
 };
 
 }  // namespace
