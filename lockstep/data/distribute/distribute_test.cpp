@@ -183,6 +183,27 @@ TEST(Signature, OfRunNamesTheLeafThatDiffers) {
   EXPECT_EQ(wrong(torch::zeros({2, 3}), torch::zeros({2})), "nothing");
 }
 
+TEST(Signature, OfMapsOfTensorsIsKnownToo) {
+  auto& strategy = strategy_of(2);
+  using Named = std::map<std::string, torch::Tensor>;
+  const auto batches =
+      strategy.distribute(from_tensor_slices(Named{{"x", torch::zeros({8, 3})}, {"y", torch::arange(8)}})
+                              .batch(4, {.drop_remainder = true}));
+  const auto spec = batches.element_spec();
+  ASSERT_TRUE(spec.element.is_known());
+  EXPECT_EQ(to_string(spec), "PerReplica x 2 of (float32[2, 3], int64[2])");
+  const auto size = [](const Named& mine) { return mine.at("y").size(0); };
+  for (const auto& batch : batches) EXPECT_EQ(strategy.run(spec, size, batch)[0], 2);
+  const Named wrong{{"x", torch::zeros({2, 3})}, {"y", torch::zeros({2})}};
+  try {
+    strategy.run(spec, size, PerReplica<Named>({wrong, wrong}));
+    FAIL() << "a float is no int64";
+  } catch (const InvalidArgument& error) {
+    EXPECT_NE(std::string(error.what()).find("leaf 1"), std::string::npos) << error.what();
+  }
+  EXPECT_THROW(strategy_of(3).run(spec, size, wrong), InvalidArgument) << "a signature of two replicas";
+}
+
 TEST(Position, OfADistributedIteratorCanBeResumedAtEveryStep) {
   auto& strategy = strategy_of(3);
   const auto batches = strategy.distribute(range(41).batch(7), {.per_replica_buffer_size = 2});
