@@ -42,6 +42,8 @@ IterationContext IterationContext::pass(std::uint64_t index) const {
 
 std::uint64_t IterationContext::stage_seed() const { return mix(job_seed, path); }
 
+std::uint64_t IterationContext::pass_key() const { return mix(stage_seed(), epoch); }
+
 std::uint64_t default_job_seed() { return at::detail::getDefaultCPUGenerator().current_seed(); }
 
 std::int64_t Position::pop() {

@@ -34,6 +34,8 @@ struct LOCKSTEP_EXPORT IterationContext {
   /// Within a dataset that the function of a `flat_map` or `interleave` made: what keeps positions from being exact is
   /// noted there, since nobody sees it beforehand.
   std::shared_ptr<MetObstacle> met_obstacle = nullptr;
+  /// A pass that was begun before and is resumed: what was counted then is not counted again.
+  bool is_resumed = false;
 
   /// For input `branch` of a stage with several inputs, or a stage that is itself random. Stages with one input that
   /// draw no numbers pass their own context on: so inserting a `shard` or a `prefetch` changes no shuffle.
@@ -42,6 +44,8 @@ struct LOCKSTEP_EXPORT IterationContext {
   IterationContext pass(std::uint64_t index) const;
   /// The seed of an unseeded stage at this place.
   std::uint64_t stage_seed() const;
+  /// The same for all iterators that give the elements of this pass.
+  std::uint64_t pass_key() const;
 };
 
 /// What a pass over a dataset is asked for from outside. What is left out is as in a plain loop: the job's seed, and

@@ -314,16 +314,30 @@ TEST(Places, APositionDoesNotDependOnHowManyThreadsAndBuffersThereAre) {
 }
 
 TEST(Places, ErrorsThatAreReplayedAreNotCountedAgain) {
-  const auto counter = std::make_shared<ErrorCounter>();
-  const auto build = [&] { return range(20).map(failing_at({1, 2, 15})).ignore_errors({.counter = counter}).batch(2); };
-  auto it = build().iterate({});
-  for (int i = 0; i < 4; ++i) it.next();
-  EXPECT_EQ(counter->count(), 2);
-  auto resumed = build().resume(it.save());
-  EXPECT_EQ(counter->count(), 2);
-  while (resumed.next()) {
+  const auto bad = failing_at({1, 2, 15});
+  using Above = std::function<Dataset<at::Tensor>(const Dataset<at::Tensor>&)>;
+  const std::vector<std::pair<std::string, Above>> above = {
+      {"batch", [](const auto& d) { return d.batch(2); }},
+      {"filter", [](const auto& d) { return d.filter([](const at::Tensor&) { return true; }).prefetch(2); }},
+      {"shuffle", [](const auto& d) { return d.shuffle(4).batch(2); }},
+      {"cache", [](const auto& d) { return d.cache().skip(1).repeat(2); }},
+      {"unbatch", [](const auto& d) { return d.batch(3).unbatch(); }}};
+  for (const auto& [name, put_above] : above) {
+    const auto counter = std::make_shared<ErrorCounter>();
+    const auto build = [&] { return put_above(range(20).map(bad).ignore_errors({.counter = counter})); };
+    for (int stop_after = 0; stop_after < 5; ++stop_after) {
+      const std::int64_t before = counter->count();
+      auto it = build().iterate({});
+      for (int i = 0; i < stop_after; ++i) it.next();
+      auto resumed = build().resume(it.save());
+      while (resumed.next()) {
+      }
+      EXPECT_EQ(counter->count(), before + 3) << name << ", resumed after " << stop_after;
+    }
+    const std::int64_t before = counter->count();
+    for (int pass = 0; pass < 2; ++pass) read_all(build());
+    EXPECT_EQ(counter->count(), before + 6) << name << ": a pass that is not resumed counts";
   }
-  EXPECT_EQ(counter->count(), 3);
 }
 
 TEST(Places, ADamagedElementOfACacheFileIsOnePlace) {

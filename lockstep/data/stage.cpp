@@ -199,7 +199,11 @@ PipelineIterator PipelineIterator::restore(StagePtr stage, const IteratorState& 
   }
   Position position = Position::of(state.position);
   restore_all_lasting(*stage, position);
-  PipelineIterator iterator(std::move(stage), {state.job_seed, state.epoch, state.path, std::move(meter), nullptr});
+  PipelineIterator iterator(std::move(stage), {.job_seed = state.job_seed,
+                                               .epoch = state.epoch,
+                                               .path = state.path,
+                                               .meter = std::move(meter),
+                                               .is_resumed = true});
   iterator.iterator_->restore(position);
   iterator.consumed_ = state.consumed;
   return iterator;

@@ -188,7 +188,9 @@ DistributedCursor::DistributedCursor(DistributedInputPtr input)
     : DistributedCursor(input, {.job_seed = input->job_seed, .epoch = input->passes->fetch_add(1)}, 0) {}
 
 DistributedCursor::DistributedCursor(DistributedInputPtr input, const IteratorState& state)
-    : DistributedCursor(checked(std::move(input), state), {state.job_seed, state.epoch, state.path}, state.consumed) {
+    : DistributedCursor(checked(std::move(input), state),
+                        {.job_seed = state.job_seed, .epoch = state.epoch, .path = state.path, .is_resumed = true},
+                        state.consumed) {
   detail::go_on_after(*input_->passes, state.epoch);
 }
 

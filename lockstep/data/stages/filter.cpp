@@ -88,11 +88,14 @@ class UniqueIterator final : public ElementIterator {
 
 class IgnoreErrorsIterator final : public ElementIterator {
  public:
-  IgnoreErrorsIterator(IteratorPtr input, IgnoreErrorsOptions options)
-      : input_(std::move(input)), options_(std::move(options)) {}
+  IgnoreErrorsIterator(IteratorPtr input, IgnoreErrorsOptions options, const IterationContext& context)
+      : input_(std::move(input)),
+        options_(std::move(options)),
+        where_{.pass = context.pass_key(), .is_resumed = context.is_resumed} {}
 
   bool next(Element& element) override {
     for (std::int64_t errors = 1;; ++errors) {
+      ++where_.place;
       try {
         return input_->next(element);
       } catch (const std::exception& error) {
@@ -105,23 +108,15 @@ class IgnoreErrorsIterator final : public ElementIterator {
     }
   }
 
-  std::int64_t skip(std::int64_t count) override {
-    skipping_ = true;
-    const std::int64_t skipped = ElementIterator::skip(count);
-    skipping_ = false;
-    return skipped;
-  }
-
  private:
   void count(const std::string& message) const {
-    if (skipping_) return;
-    if (options_.counter) options_.counter->add(message);
+    if (options_.counter && !options_.counter->add(message, where_)) return;
     if (options_.log) log_warning(str("ignore_errors left out an element: ", message));
   }
 
   IteratorPtr input_;
   IgnoreErrorsOptions options_;
-  bool skipping_ = false;
+  ErrorCounter::Where where_;  // of what was read last
 };
 
 /// Each element too many is an error in its place; so is the end if it comes too early, once.
@@ -198,10 +193,20 @@ std::string ErrorCounter::last_message() const {
   const std::lock_guard lock(mutex_);
   return last_message_;
 }
-void ErrorCounter::add(const std::string& message) {
+bool ErrorCounter::add(const std::string& message, const Where& where) {
+  constexpr std::size_t kPasses = 1024;
   const std::lock_guard lock(mutex_);
+  const auto [pass, is_new] = last_places_.try_emplace(where.pass, 0);
+  if (is_new) passes_.push_back(where.pass);
+  if (where.is_resumed && where.place <= pass->second) return false;
+  pass->second = where.place;
+  if (passes_.size() > kPasses) {
+    last_places_.erase(passes_.front());
+    passes_.pop_front();
+  }
   last_message_ = message;
   count_.fetch_add(1);
+  return true;
 }
 
 StagePtr IgnoreErrorsStage::with_inputs(std::vector<StagePtr> inputs) const {
@@ -212,7 +217,7 @@ Cardinality IgnoreErrorsStage::cardinality() const {
   return all.is_known() && all.value() > 0 ? Cardinality::unknown() : all;
 }
 IteratorPtr IgnoreErrorsStage::make_iterator(const IterationContext& context) const {
-  return std::make_unique<IgnoreErrorsIterator>(input()->iterate(context), options_);
+  return std::make_unique<IgnoreErrorsIterator>(input()->iterate(context), options_, context);
 }
 
 std::string AssertCardinalityStage::describe() const { return str("assert_cardinality(", to_string(expected_), ")"); }

@@ -1,7 +1,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -62,18 +65,28 @@ class LOCKSTEP_EXPORT UniqueStage final : public PassThroughStage {
   IteratorPtr make_iterator(const IterationContext& context) const override;
 };
 
-/// Counts what `ignore_errors` left out. Shared by all iterations; may be read at any time. What was only passed over,
-/// as when an iterator is resumed, does not count.
+/// Counts what `ignore_errors` left out. Shared by all iterations; may be read at any time. A pass that is resumed goes
+/// once more over what was read before: that does not count a second time.
 class LOCKSTEP_EXPORT ErrorCounter {
  public:
   std::int64_t count() const { return count_.load(); }
   std::string last_message() const;
-  void add(const std::string& message);
+
+  /// What failed: place `place` (from 1 on) of the pass with this key.
+  struct Where {
+    std::uint64_t pass = 0;
+    std::int64_t place = 0;
+    bool is_resumed = false;
+  };
+  /// False if it was counted before.
+  bool add(const std::string& message, const Where& where);
 
  private:
   std::atomic<std::int64_t> count_{0};
   mutable std::mutex mutex_;
   std::string last_message_;
+  std::map<std::uint64_t, std::int64_t> last_places_;  // of the latest passes with errors, by their keys
+  std::deque<std::uint64_t> passes_;                   // the same keys, the oldest first
 };
 
 struct IgnoreErrorsOptions {
