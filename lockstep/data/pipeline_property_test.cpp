@@ -58,7 +58,9 @@ class RandomPipeline {
       ASSERT_EQ(places_of(start(build(threads).batch(batch_))), batches);
     }
     // Every place, each way to get there, with as many threads as it comes.
-    auto threads = [turn = 0]() mutable { return std::array{0, 2, 1, 0, 4}[static_cast<std::size_t>(turn++ % 5)]; };
+    auto threads = [turn = 0]() mutable {
+      return std::array{0, 2, 0, 0, 1, 0, 4, 0}[static_cast<std::size_t>(turn++ % 8)];
+    };
     const auto size = static_cast<std::int64_t>(expected.size());
     for (std::int64_t jump = 0; jump <= size + 1; ++jump) {
       auto it = start(build(threads()));

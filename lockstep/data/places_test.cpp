@@ -48,7 +48,7 @@ void expect_one_way_to_count(const Build& build, const std::string& name) {
 
 TEST(Places, ARemainderThatIsDroppedIsDroppedWhateverIsInIt) {
   const BatchOptions drop{.drop_remainder = true};
-  for (const int calls : {0, 1, 3}) {
+  for (const int calls : {0, 2}) {
     const auto rows = [=](std::vector<std::int64_t> bad) {
       return range(10).map(failing_at(std::move(bad)), {.parallel_calls = calls});
     };
@@ -407,8 +407,10 @@ TEST(Places, ChainsOfConcatenateAreWhatTheyWere) {
             "   └─ shuffle(4)\n      └─ range(20, 24)\n");
   expect_one_way_to_count([&] { return left; }, "left");
   expect_one_way_to_count([&] { return right.repeat(2); }, "right");
-  auto it = left.iterate({});
+  auto it = left.iterate({.job_seed = 4, .epoch = 0});
   it.next();
+  const auto ahead = letters(0).concatenate(letters(10)).prefetch(2).concatenate(letters(20).prefetch(1));
+  EXPECT_EQ(places_of(ahead.resume(it.save())), rest_of(read_all(left), 1)) << "prefetch changes nothing";
   EXPECT_THROW(right.resume(it.save()), InvalidArgument) << "their shuffles differ";
 }
 

@@ -30,38 +30,38 @@ class TreePrinter {
   explicit TreePrinter(std::function<std::string(const Stage&)> line_of) : line_of_(std::move(line_of)) {}
 
   std::string print(const Stage& stage) {
-    print(stage, "", "");
+    print(shown(stage), "", "");
     return std::move(text_);
   }
 
  private:
   void print(const Stage& stage, const std::string& before, const std::string& indent) {
-    const Stage* shown = &stage;
-    std::string line = line_of_(*shown);
-    while (line.empty()) {
-      shown = shown->input().get();
-      line = line_of_(*shown);
-    }
-    text_ += str(before, line, '\n');
-    const std::vector<const Stage*> inputs = shown_inputs(*shown);
+    text_ += str(before, line_of_(stage), '\n');
+    const std::vector<const Stage*> inputs = shown_inputs(stage);
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       const bool last = i + 1 == inputs.size();
       print(*inputs[i], indent + (last ? "└─ " : "├─ "), indent + (last ? "   " : "│  "));
     }
   }
 
-  static std::vector<const Stage*> shown_inputs(const Stage& stage) {
-    std::vector<const Stage*> inputs;
+  /// The stage itself, or the first one below it that has a line.
+  const Stage& shown(const Stage& stage) const {
     const Stage* at = &stage;
-    while (at->kind() == "concatenate") {
-      inputs.push_back(at->inputs().back().get());
-      at = at->input().get();
+    while (line_of_(*at).empty()) at = at->input().get();
+    return *at;
+  }
+
+  std::vector<const Stage*> shown_inputs(const Stage& stage) const {
+    std::vector<const Stage*> inputs;
+    const Stage* first = &stage;
+    for (; first->kind() == "concatenate"; first = &shown(*first->input()))
+      inputs.push_back(&shown(*first->inputs().back()));
+    if (first != &stage) {
+      inputs.push_back(first);
+      std::ranges::reverse(inputs);
+      return inputs;
     }
-    if (at != &stage)
-      inputs.push_back(at);
-    else
-      for (const StagePtr& input : stage.inputs()) inputs.push_back(input.get());
-    if (at != &stage) std::ranges::reverse(inputs);
+    for (const StagePtr& input : stage.inputs()) inputs.push_back(&shown(*input));
     return inputs;
   }
 
