@@ -255,8 +255,9 @@ std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_st
   return values;
 }
 
-Element DistributedCursor::dummy() const {
+Element DistributedCursor::dummy() {
   if (tells_all(input_->element_spec)) return empty_batch(input_->element_spec);
+  if (seen_.size() == 0) seen_ = first_without_rows();
   if (seen_.size() > 0) return seen_;
   throw FailedPrecondition(
       errors::kSignature,
@@ -264,6 +265,20 @@ Element DistributedCursor::dummy() const {
        .where = str("worker ", input_->cluster.worker, " of ", input_->cluster.workers, ", step ", steps_ - 1),
        .seen = str("elements of ", to_string(input_->element_spec)),
        .help = "give `spec` to the map, flat_map or generator that makes the elements"});
+}
+
+/// A worker that has had no row of its own may still read the pipeline that all workers read, if that can be read twice.
+Element DistributedCursor::first_without_rows() const {
+  for (const StagePtr& pipeline : input_->pipelines) {
+    if (find_position_obstacle(*pipeline)) continue;
+    const IteratorPtr elements = pipeline->iterate(context_);
+    constexpr int kTries = 100;  // there may be no end of failing rows
+    Place place;
+    for (int k = 0; k < kTries && place.read(*elements); ++k) {
+      if (!place.error) return without_rows(place.element);
+    }
+  }
+  return {};
 }
 
 void throw_no_more_data() {

@@ -87,7 +87,8 @@ class LOCKSTEP_EXPORT DistributedCursor {
   DistributedCursor(DistributedInputPtr input, IterationContext context, std::int64_t steps);
 
   std::optional<Values> read(bool partial_steps);
-  Element dummy() const;
+  Element dummy();
+  Element first_without_rows() const;
 
   DistributedInputPtr input_;
   IterationContext context_;

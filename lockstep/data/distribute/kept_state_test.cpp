@@ -1,4 +1,5 @@
 // What distributed iterators must know of stages besides how many steps were taken.
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -51,6 +52,28 @@ TEST(KeptState, ACacheThatAnotherSeedFilledGoesOnAsItWas) {
         otherwise.skip(100);
         EXPECT_THROW(DistributedCursor(input(filled), state), FailedPrecondition);
       }
+    }
+  }
+}
+
+/// The second worker never has a row, and what the function makes cannot be known without calling it.
+TEST(KeptState, EmptyBatchesLookLikeTheRowsOfOtherWorkers) {
+  for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Auto, AutoShardPolicy::Off}) {
+    for (const std::int64_t rows : {1, 5}) {
+      const auto input = [&](int worker) {
+        const StagePtr triples = std::make_shared<MapStage>(
+            make_range(0, rows), MapFunction([](Element& row) { row.components[0] = at::ones({3}, at::kInt); }),
+            ElementSpec::unknown(1), MapOptions{});
+        return input_of(plan_input(std::make_shared<BatchStage>(triples, 4), policy, Assignment::ByReplica, {2, 1, worker}), 1);
+      };
+      DistributedCursor first(input(0));
+      for (std::int64_t step = 0; step < rows / 4; ++step) first.next();
+      DistributedCursor second(input(1), IteratorState::parse(first.save().serialize()));
+      const auto values = second.next();
+      ASSERT_TRUE(values) << lockstep::to_string(policy) << ", " << rows << " rows";
+      EXPECT_EQ(values->at(0).tensor(0).sizes(), (std::vector<std::int64_t>{0, 3}));
+      EXPECT_EQ(values->at(0).tensor(0).scalar_type(), at::kInt);
+      EXPECT_FALSE(second.next());
     }
   }
 }
