@@ -26,7 +26,7 @@ class LOCKSTEP_EXPORT GradScaler {
  public:
   explicit GradScaler(Strategy& strategy, GradScalerOptions options = {});
 
-  /// The loss times the scale; for use inside `run`.
+  /// The loss times the scale; for use inside `run`, where no optimizer's `minimize` or `backward` does it.
   at::Tensor scaled(const at::Tensor& loss) const;
   double scale() const;
   /// Tells the scaler how a step went, once per replica. Called by `minimize` and `unscale`.

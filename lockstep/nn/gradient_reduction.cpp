@@ -32,15 +32,16 @@ at::Tensor in_parameter_order(const at::Tensor& gradient, const at::Tensor& para
   return ordered.copy_(gradient);
 }
 
-GradientKind GradientReduction::kind_of(std::size_t parameter) const {
+GradientKind GradientReduction::kind_of(std::size_t parameter, const std::string& name) const {
   auto kind = GradientKind::None;
   for (std::size_t k = 0; k < views_.size(); ++k) {
     const at::Tensor& gradient = views_[k]->gradients[parameter];
     if (!gradient.defined()) continue;
     const auto this_kind = gradient.is_sparse() ? GradientKind::Sparse : GradientKind::Dense;
     if (kind != GradientKind::None && kind != this_kind) {
-      throw InvalidArgument(errors::kOptimizer, {.what = "a parameter has a sparse gradient on one replica and a dense one on another",
-                                                 .seen = lockstep::str("parameter #", parameter, ", replica ", k)});
+      throw InvalidArgument(errors::kOptimizer, {.what = lockstep::str("'", name, "' has a sparse gradient on one replica and a dense one on another"),
+                                                 .seen = lockstep::str("on replica ", k, " it is ", this_kind == GradientKind::Sparse ? "sparse" : "dense"),
+                                                 .help = "use the parameter in the same way on every replica"});
     }
     kind = this_kind;
   }

@@ -29,7 +29,7 @@ class GradientReduction {
   /// `views` of all replicas in order, valid as long as this object.
   GradientReduction(std::vector<const GradientView*> views, ReduceOp op) : views_(std::move(views)), op_(op) {}
 
-  GradientKind kind_of(std::size_t parameter) const;
+  GradientKind kind_of(std::size_t parameter, const std::string& name) const;
 
   /// The sum or mean of elements [begin, end), written to the owner's gradient. A replica without a gradient counts as zero.
   void reduce(const Segment& segment, at::Tensor& owners_gradient) const;

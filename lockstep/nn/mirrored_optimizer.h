@@ -59,19 +59,20 @@ class MirroredOptimizer {
   bool minimize(const at::Tensor& loss, GradScaler& scaler) { return core_->minimize(loss, &scaler); }
 
   void backward(const at::Tensor& loss) { core_->backward(loss); }
+  void backward(const at::Tensor& loss, const GradScaler& scaler) { core_->backward(loss, &scaler); }  ///< of the scaled loss
   void reduce_gradients(ReduceOp op) { core_->reduce_gradients(op); }
   void reduce_gradients() { core_->reduce_gradients(core_->reduce_op()); }  ///< as set; unset: the sum
   /// Shortens all reduced gradients together to at most `max_norm`; returns their norm before.
   double clip_global_norm(double max_norm) { return core_->clip_global_norm(max_norm); }
   void clip_value(double limit) { core_->clip_value(limit); }
   bool gradients_are_finite() { return core_->gradients_are_finite(); }
-  /// After `backward(scaler.scaled(loss))` and `reduce_gradients()`: divides the gradients by the scale and tells the scaler how
-  /// they were. False where any is not finite: they are dropped, and the step is to be left out on all replicas.
+  /// After `backward(loss, scaler)` and `reduce_gradients()`: divides the gradients by their scale and tells the scaler how they
+  /// were. False where any is not finite: they are dropped, and the step is to be left out on all replicas.
   bool unscale(GradScaler& scaler) { return core_->unscale(scaler); }
   void step() { core_->step(); }
   void zero_grad() { core_->zero_grad(); }
 
-  // Settings, outside of run.
+  // Settings, outside of run. Those of clipping are for `minimize`.
   void set_reduce_op(ReduceOp op) { core_->set_reduce_op(op); }
   void set_clip_global_norm(std::optional<double> max_norm) { core_->set_clip_global_norm(max_norm); }
   void set_clip_value(std::optional<double> limit) { core_->set_clip_value(limit); }
@@ -88,6 +89,7 @@ class MirroredOptimizer {
   /// The one place to change an option: `optimizer.options<SGDOptions>().momentum(0.5)`, `optimizer.set_learning_rate(0.01)`. Takes effect at the next step.
   template <class Options>
   Options& options(std::size_t group = 0) {
+    OptimizerCore::require_outside_of_run("options");
     auto* const found = dynamic_cast<Options*>(&core_->options(group));
     if (found == nullptr) OptimizerCore::throw_other_options();
     return *found;
@@ -127,6 +129,7 @@ MirroredOptimizer<Opt> make_optimizer_with_groups(Strategy& strategy, const Mode
                                                      .where = "make_optimizer",
                                                      .help = "make model and optimizer with the same strategy"});
   }
+  if (groups.empty()) throw InvalidArgument(errors::kOptimizer, {.what = "an optimizer needs at least one parameter group", .where = "make_optimizer"});
   std::vector<std::vector<std::string>> prefixes;
   for (const auto& group : groups) prefixes.push_back(group.prefixes);
   const auto assigned = detail::assign_groups(*model.core(), prefixes);

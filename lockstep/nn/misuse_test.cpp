@@ -1,4 +1,5 @@
 #include <gtest/gtest.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/utils.h>
 
 #include <cmath>
@@ -220,6 +221,7 @@ TEST_P(Misuse, OfSettingsInsideOfRun) {
       {"set_clip_value", [&] { optimizer.set_clip_value(1.0); }},
       {"set_not_finite", [&] { optimizer.set_not_finite(NotFinite::Raise); }},
       {"accumulate", [&] { optimizer.accumulate(2); }},
+      {"options", [&] { optimizer.options<SGDOptions>(); }},
       {"set_digest", [&] { optimizer.set_digest({.every = 1}); }},
       {"state", [&] { optimizer.state(); }},
       {"load_state", [&] { optimizer.load_state({}); }},
@@ -261,6 +263,63 @@ TEST_P(Misuse, OfClippingWithComplexGradients) {
   }
   strategy.run([&] { sgd.minimize(complex->weight.abs().sum()); });
   EXPECT_EQ(sgd.steps(), 1);
+}
+
+TEST_P(Misuse, OfPartsFrozenOrSwitchedOnOneReplica) {
+  const auto expect_refusal = [&](const char* text) {
+    if (GetParam() == 1) return step();  // one replica is all replicas
+    expect_error<FailedPrecondition>(errors::kWrongModule, text, [&] { step(); });
+  };
+  model->second->bias.requires_grad_(false);
+  expect_refusal("'second.bias' is frozen on replica 0 and not on replica");
+  strategy.run([&] { model->second->bias.requires_grad_(false); });
+  const at::Tensor frozen = model->second->bias.detach().clone();
+  step();
+  EXPECT_TRUE(at::equal(model->second->bias.detach(), frozen));
+  strategy.run([&] { model->second->bias.requires_grad_(true); });
+  step();
+  EXPECT_FALSE(at::equal(model->second->bias.detach(), frozen));
+  model->first->eval();
+  expect_refusal("'first' is in training mode on replica");
+  strategy.run([&] { model->first->eval(); });
+  step();
+}
+
+TEST_P(Misuse, OfAnEmbeddingThatWritesToItsRows) {
+  const auto make = [&] { strategy.make<torch::nn::Embedding>(torch::nn::EmbeddingOptions(5, 3).max_norm(1.0)); };
+  if (GetParam() == 1) return make();
+  expect_error<InvalidArgument>(errors::kWrongModule, "max_norm", make);
+}
+
+TEST_P(Misuse, OfAnOptimizerWithoutGroups) {
+  expect_error<InvalidArgument>(errors::kOptimizer, "at least one parameter group", [&] {
+    strategy.make_optimizer<torch::optim::SGD>(model, std::vector<ParameterGroup<SGDOptions>>{});
+  });
+}
+
+TEST_P(Misuse, OfNotFiniteGradientsInParts) {
+  const auto in_parts = [&] {
+    strategy.run([&] {
+      optimizer.backward(model->forward(torch::ones({2, 9})).sum() * NAN);
+      optimizer.reduce_gradients();
+      optimizer.step();
+    });
+  };
+  optimizer.set_not_finite(NotFinite::Raise);
+  expect_error<FailedPrecondition>(errors::kNotFinite, "holds NaN or infinity", in_parts);
+  optimizer.set_not_finite(NotFinite::SkipStep);
+  in_parts();
+  EXPECT_EQ(optimizer.skipped_steps(), 1);
+  EXPECT_EQ(optimizer.steps(), 0);
+  for (const auto& parameter : model.parameters()) EXPECT_TRUE(parameter.isfinite().all().item<bool>());
+}
+
+TEST_P(Misuse, OfAStateThatLacksWhatTheOptionsAskFor) {
+  auto without = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.1));
+  strategy.run([&] { without.minimize(model->forward(torch::ones({2, 9})).sum()); });
+  auto with = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.1).amsgrad(true));
+  expect_error<InvalidArgument>(errors::kOptimizer, "max_exp_avg_sq", [&] { with.load_state(without.state()); });
+  strategy.run([&] { with.minimize(model->forward(torch::ones({2, 9})).sum()); });
 }
 
 TEST_P(Misuse, OfAScalerInsideOfRun) {

@@ -219,7 +219,7 @@ TEST_P(MixedPrecision, APartwiseStepWithAScalerIsThatOfMinimize) {
             const at::Tensor loss =
                 average_loss(loss_per_row(model->forward(mine.rows).to(at::kFloat), mine.labels), 16);
             if (!in_parts) return optimizer.minimize(loss, scaler);
-            optimizer.backward(scaler.scaled(loss));
+            optimizer.backward(loss, scaler);
             EXPECT_THROW(optimizer.unscale(scaler), FailedPrecondition);
             optimizer.reduce_gradients();
             if (!optimizer.unscale(scaler)) return false;
@@ -263,6 +263,33 @@ TEST_P(MixedPrecision, OneScalerServesAnOptimizerThatAccumulatesAndOneThatDoesNo
   };
   // Scales are powers of two: they leave no trace in float32.
   EXPECT_EQ(first_difference(train_once(2.0), train_once(1.0)), "");
+}
+
+TEST_P(MixedPrecision, UnscalingUsesTheScaleOfTheLoss) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto first = strategy.make<torch::nn::Linear>(1, 1), second = strategy.make<torch::nn::Linear>(1, 1);
+  auto of_first = strategy.make_optimizer<torch::optim::SGD>(first, SGDOptions(1.0));
+  auto of_second = strategy.make_optimizer<torch::optim::SGD>(second, SGDOptions(1.0));
+  GradScaler scaler(strategy, {.initial_scale = 1024.0, .growth_interval = 1});
+  const double before = second.parameters()[1].item<double>();
+  const double replicas = GetParam();
+  strategy.run([&] {
+    of_first.backward(first->bias.sum() / replicas, scaler);
+    of_second.backward(second->bias.sum() / replicas, scaler);
+    of_first.reduce_gradients();
+    of_second.reduce_gradients();
+    EXPECT_THROW(of_first.step(), FailedPrecondition) << "still scaled";
+    if (of_first.unscale(scaler)) of_first.step();
+    if (of_second.unscale(scaler)) of_second.step();
+  });
+  EXPECT_NEAR(second.parameters()[1].item<double>(), before - 1.0, 1e-6);
+  EXPECT_THROW(strategy.run([&] {
+    of_first.backward(first->bias.sum());
+    of_first.reduce_gradients();
+    of_first.unscale(scaler);
+  }),
+               FailedPrecondition)
+      << "not scaled";
 }
 
 TEST_P(MixedPrecision, TheScaleSinksUntilHalfPrecisionHoldsTheGradientsAndGrowsAgain) {

@@ -8,6 +8,8 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include <torch/nn/modules/embedding.h>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/fast_kernels.h"
@@ -71,8 +73,41 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
     }
   }
   collect_parameters();
+  require_shareable();
   share_memory();
   guard_gradients();
+  for (const auto& module : replicas_) parts_.push_back(module->named_modules("", /*include_self=*/false));
+}
+
+/// Some layers write to their weights in the forward pass: replicas would do it to the same memory at the same time.
+void ModuleCore::require_shareable() const {
+  if (replicas_.size() == 1) return;
+  for (const auto& part : replicas_[0]->named_modules()) {
+    const auto* embedding = part.value()->as<torch::nn::EmbeddingImpl>();
+    const auto* bag = part.value()->as<torch::nn::EmbeddingBagImpl>();
+    if (!(embedding && embedding->options.max_norm()) && !(bag && bag->options.max_norm())) continue;
+    throw InvalidArgument(errors::kWrongModule, {.what = lockstep::str("'", part.key(), "' shortens its rows to max_norm while it looks them up, and replicas share the rows"),
+                                                 .where = "make",
+                                                 .help = "leave max_norm out, and shorten the rows between two runs or inside the loss"});
+  }
+}
+
+void ModuleCore::require_alike(std::size_t k) const {
+  const auto fail = [&](std::string what, const char* help) {
+    throw FailedPrecondition(errors::kWrongModule, {.what = std::move(what), .help = help});
+  };
+  for (const auto& parameter : parameters_) {
+    const bool here = parameter.leaves[k].requires_grad();
+    if (here == parameter.leaves[0].requires_grad()) continue;
+    fail(lockstep::str("parameter '", parameter.name, "' is frozen on replica ", here ? 0 : k, " and not on replica ", here ? k : 0),
+         "freeze on every replica: strategy.run([&] { for (auto& p : model->part->parameters()) p.requires_grad_(false); })");
+  }
+  for (std::size_t i = 0; i < parts_[k].size(); ++i) {
+    const bool here = parts_[k][i].value()->is_training();
+    if (here == parts_[0][i].value()->is_training()) continue;
+    fail(lockstep::str("'", parts_[k][i].key(), "' is in training mode on replica ", here ? k : 0, " and not on replica ", here ? 0 : k),
+         "call train or eval of a part on every replica: strategy.run([&] { model->part->eval(); })");
+  }
 }
 
 Strategy& ModuleCore::strategy() const {
@@ -204,7 +239,7 @@ std::vector<std::pair<std::string, at::Tensor>> ModuleCore::named_buffers() cons
     const bool equal = average && std::all_of(components.begin(), components.end(), [&](const at::Tensor& other) {
       return other.sizes() == components[0].sizes() && at::equal(other, components[0]);
     });
-    result.emplace_back(item.key(), !average ? item.value() : equal ? item.value().clone() : ordered_reduce(ReduceOp::Mean, components));
+    result.emplace_back(item.key(), !item.value().defined() ? item.value() : !average || equal ? item.value().clone() : ordered_reduce(ReduceOp::Mean, components));
   }
   return result;
 }

@@ -55,9 +55,13 @@ class LOCKSTEP_EXPORT ModuleCore {
   void pin() { pinned_ = true; }
   /// Throws if parameters were added, removed, replaced or moved since `make`.
   void require_unchanged() const;
+  /// Throws if replica `k` has other parameters frozen, or other parts in training mode, than replica 0. While nobody changes
+  /// that: the replicas have met.
+  void require_alike(std::size_t k) const;
 
  private:
   void collect_parameters();
+  void require_shareable() const;
   void share_memory();
   void guard_gradients();
 
@@ -65,6 +69,7 @@ class LOCKSTEP_EXPORT ModuleCore {
   Strategy* strategy_;
   std::weak_ptr<Strategy*> alive_;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
+  std::vector<torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>> parts_;  ///< of each replica, by name
   std::vector<Parameter> parameters_;
   std::vector<const void*> addresses_;  ///< of the parameters' memory, replica by replica
   bool pinned_ = false;

@@ -122,7 +122,7 @@ void OptimizerCore::require_no_failed_run(const Local& local, const char* operat
   throw_use("a run has failed since the last step, and may have left gradients behind", "call zero_grad() before backward, in the next run", operation);
 }
 
-void OptimizerCore::backward(const at::Tensor& loss) {
+void OptimizerCore::backward(const at::Tensor& loss, const GradScaler* scaler) {
   Local& local = local_here("backward");
   forget_failed_run(local);
   if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next backward", "backward");
@@ -135,7 +135,9 @@ void OptimizerCore::backward(const at::Tensor& loss) {
     throw InvalidArgument(errors::kOptimizer, {.what = "the loss does not depend on any parameter that requires a gradient",
                                                .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
   }
-  loss.backward();
+  if (scaler == nullptr) return loss.backward();
+  if (!local.loss_scale) local.loss_scale = scaler->scale();
+  loss.mul(*local.loss_scale).backward();
 }
 
 void OptimizerCore::show_gradients(Local& local) {
@@ -163,7 +165,7 @@ void OptimizerCore::reduce_own(Local& local, const GradientReduction& reduction,
   local.bad_parameter = local.bad_replica = -1;
   std::vector<GradientKind> kinds(local.touched.size(), GradientKind::None);
   for (std::size_t p = 0; p < kinds.size(); ++p) {
-    if (group_of_[p] >= 0) kinds[p] = reduction.kind_of(p);
+    if (group_of_[p] >= 0) kinds[p] = reduction.kind_of(p, module_->parameters()[p].name);
     local.touched[p] = kinds[p] != GradientKind::None;
     if (kinds[p] == GradientKind::Sparse && !whole_[p]) local.newly_sparse.push_back(static_cast<int>(p));
   }
@@ -231,7 +233,7 @@ void OptimizerCore::update_own(Local& local, const GradientReduction* fused_from
     }
   } catch (const std::exception& e) {
     const std::lock_guard lock(torn_mutex_);
-    torn_ = e.what();
+    torn_ = std::string_view(e.what()).substr(0, std::string_view(e.what()).find('\n'));  // LibTorch appends its stack
     torn_step_ = local.steps;
     torn_flag_.store(true, std::memory_order_release);
     throw;
@@ -276,6 +278,7 @@ void OptimizerCore::drop_gradients(Local& local) {
     local.shown.gradients[p].reset();
   }
   local.is_reduced = local.is_unscaled = false;
+  local.loss_scale.reset();
   local.accumulated = 0;
   local.failed_runs = module_->strategy().failed_runs();
   for (auto& gradient : local.reduced) gradient.reset();
@@ -327,6 +330,7 @@ void OptimizerCore::reduce_and(Local& local, ReduceOp op, bool fuse, FunctionRef
   show_gradients(local);
   for (int attempt = 0; attempt < 2; ++attempt) {
     meet("gradients", &local.shown, [&] {
+      module_->require_alike(static_cast<std::size_t>(local.replica));
       const GradientReduction reduction(shown_by_all(local.shown), op);
       reduce_own(local, reduction, fuse);
       if (local.newly_sparse.empty()) then(reduction);
@@ -348,15 +352,23 @@ void OptimizerCore::step() {
   Local& local = local_here("step");
   require_no_failed_run(local, "step");
   if (!local.is_reduced) throw_use("the gradients have not been reduced over replicas", "call reduce_gradients() before step(), or use minimize(loss)", "step");
+  if (local.loss_scale && !local.is_unscaled) throw_use("the gradients are still those of the scaled loss", "call unscale(scaler) before step()", "step");
+  if (not_finite_ != NotFinite::Ignore && !local.loss_scale && !check_finite(local)) {
+    ++local.skipped;
+    zero_grad();
+    return;
+  }
+  apply_gradients(local);
+}
+
+void OptimizerCore::apply_gradients(Local& local) {
   meet("step", nullptr, [&] { update_own(local); });
   finish_step(local);
 }
 
 bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   Local& local = local_here("minimize");
-  forget_failed_run(local);
-  if (scaler && local.accumulated == 0) local.window_scale = scaler->scale();
-  backward(scaler && loss.defined() ? loss.mul(local.window_scale) : loss);
+  backward(loss, scaler);
   if (++local.accumulated < accumulate_) return false;
   local.accumulated = 0;
   if (!max_norm_ && !value_limit_ && not_finite_ == NotFinite::Ignore && !scaler) {
@@ -367,7 +379,7 @@ bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   }
   reduce_gradients(reduce_op_);
   if (scaler) {
-    if (!unscale_from(local, *scaler, local.window_scale)) return false;
+    if (!unscale(*scaler)) return false;
   } else if (not_finite_ != NotFinite::Ignore && !check_finite(local)) {
     ++local.skipped;
     zero_grad();
@@ -375,7 +387,7 @@ bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   }
   if (max_norm_) clip_global_norm(*max_norm_);
   if (value_limit_) clip_value(*value_limit_);
-  step();
+  apply_gradients(local);
   return true;
 }
 

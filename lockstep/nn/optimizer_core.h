@@ -59,7 +59,7 @@ class LOCKSTEP_EXPORT OptimizerCore {
   ~OptimizerCore();
 
   bool minimize(const at::Tensor& loss, GradScaler* scaler = nullptr);
-  void backward(const at::Tensor& loss);
+  void backward(const at::Tensor& loss, const GradScaler* scaler = nullptr);
   void reduce_gradients(ReduceOp op);
   double clip_global_norm(double max_norm);
   void clip_value(double limit);
@@ -80,6 +80,8 @@ class LOCKSTEP_EXPORT OptimizerCore {
 
   std::size_t group_count() const { return groups_.size(); }
   torch::optim::OptimizerOptions& options(std::size_t group);
+  const torch::optim::OptimizerOptions& options_of(int parameter) const { return *groups_[static_cast<std::size_t>(group_of_[static_cast<std::size_t>(parameter)])].options; }
+  bool is_elementwise() const { return elementwise_; }
   [[noreturn]] static void throw_other_options();
   /// Throws if an update has failed half-way.
   void require_usable(const char* operation) const;
@@ -116,7 +118,7 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void take_over_sparse(Local& local);
   at::Tensor gradient_of(const Local& local, std::size_t s) const;
   bool check_finite(Local& local);
-  bool unscale_from(Local& local, GradScaler& scaler, double scale);
+  void apply_gradients(Local& local);
   /// Throws where `operation`, which needs real numbers, would meet complex ones.
   void require_real_gradients(const Local& local, const char* operation) const;
   double global_norm(Local& local);

@@ -77,10 +77,7 @@ bool OptimizerCore::unscale(GradScaler& scaler) {
   Local& local = local_here("unscale");
   if (!local.is_reduced) throw_use("unscaling comes after the reduction over replicas", "call reduce_gradients() first", "unscale");
   if (local.is_unscaled) throw_use("the gradients are already unscaled", "call unscale() once per step", "unscale");
-  return unscale_from(local, scaler, scaler.scale());
-}
-
-bool OptimizerCore::unscale_from(Local& local, GradScaler& scaler, double scale) {
+  if (!local.loss_scale) throw_use("the gradients are not of a scaled loss", "go backward by backward(loss, scaler)", "unscale");
   const bool finite = gradients_are_finite();
   scaler.update(finite);
   if (!finite) {
@@ -88,7 +85,7 @@ bool OptimizerCore::unscale_from(Local& local, GradScaler& scaler, double scale)
     zero_grad();
     return false;
   }
-  scale_gradients(1.0 / scale);
+  scale_gradients(1.0 / *local.loss_scale);
   local.is_unscaled = true;
   return true;
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,7 +32,7 @@ struct OptimizerCore::Local {
   bool has_checked_module = false;
   bool is_unscaled = false;  ///< the reduced gradients have been divided by a loss scale
   int accumulated = 0;
-  double window_scale = 1;  ///< of the losses in an accumulate window: another optimizer may change the scaler's meanwhile
+  std::optional<double> loss_scale;  ///< of the gradients: another optimizer may change the scaler's before they are reduced
   std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last looked
   std::int64_t steps = 0;
   std::int64_t skipped = 0;

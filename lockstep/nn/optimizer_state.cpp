@@ -37,6 +37,19 @@ bool is_number(const at::Tensor& value, const at::Tensor& parameter) {
 
 constexpr const char* kNoParameter = "";
 
+/// What LibTorch's classes take for granted once a parameter has a state; null if all is there.
+const char* missing_for(const torch::optim::OptimizerOptions& options, const ParameterState& state) {
+  if (state.empty()) return nullptr;
+  const auto lacks = [&](bool needed, const char* key) { return needed && state.count(key) == 0 ? key : nullptr; };
+  if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options)) return lacks(adam->amsgrad(), "max_exp_avg_sq");
+  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options)) return lacks(adamw->amsgrad(), "max_exp_avg_sq");
+  if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropOptions*>(&options)) {
+    const char* momentum = lacks(rmsprop->momentum() > 0, "momentum_buffer");
+    return momentum ? momentum : lacks(rmsprop->centered(), "grad_avg");
+  }
+  return nullptr;
+}
+
 }  // namespace
 
 at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, at::kLong); }
@@ -65,7 +78,8 @@ ParameterState gather_state(OptimizerCore& core, int parameter) {
       const auto found = states.find(core.segments(r)[s].unsafeGetTensorImpl());
       if (found == states.end()) continue;
       for (const auto& [key, part] : core.state_access().read(*found->second)) {
-        if (part.numel() != segment.end - segment.begin || part.dim() == 0) {
+        const bool by_element = core.is_elementwise() || part.sizes() == leaf.sizes();
+        if (!by_element || part.numel() != segment.end - segment.begin || part.dim() == 0) {
           whole[key] = part.clone();
           continue;
         }
@@ -118,10 +132,13 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
       const auto saved = state.find(parameter.name);
       if (saved == state.end()) throw_unfitting(parameter.name, "it is missing");
       for (const auto& [key, value] : saved->second) {
-        const bool fits = is_number(value, parameter.leaves[0]) || value.sizes() == parameter.leaves[0].sizes();
+        const bool fits = !core.is_elementwise() || is_number(value, parameter.leaves[0]) || value.sizes() == parameter.leaves[0].sizes();
         if (!fits) throw_unfitting(parameter.name, lockstep::str(key, " has shape ", value.sizes()));
       }
       require_own_class(core, parameter.name, saved->second);
+      if (const char* missing = missing_for(core.options_of(segment.parameter), saved->second)) {
+        throw_unfitting(parameter.name, lockstep::str("it has no ", missing, ", which the optimizer's options ask for"));
+      }
     }
   }
   for (std::size_t r = 0; r < core.shards().size(); ++r) {
@@ -139,7 +156,12 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
           part[key] = value;
           continue;
         }
-        at::Tensor ordered = at::empty_like(parameter.leaves[0].data()).copy_(value);
+        if (value.sizes() != parameter.leaves[0].sizes()) {  // what a class of its own kind keeps for a whole parameter
+          part[key] = value.clone();
+          continue;
+        }
+        const auto dtype = core.is_elementwise() ? parameter.leaves[0].scalar_type() : value.scalar_type();
+        at::Tensor ordered = at::empty_like(parameter.leaves[0].data(), at::TensorOptions(dtype)).copy_(value);
         part[key] = target.sizes() == ordered.sizes() ? ordered : flat(ordered).slice(0, segment.begin, segment.end).clone().reshape(target.sizes());
       }
       states[target.unsafeGetTensorImpl()] = core.state_access().write(part);

@@ -34,11 +34,11 @@ struct SyncBatchNormImpl : Base {
     if (!this->is_training() || alone) return Base::forward(input);
     this->_check_input_dim(input);
     double momentum = this->options.momentum().value_or(0.0);
-    if (this->options.track_running_stats()) {
-      this->num_batches_tracked.add_(1);
-      if (!this->options.momentum()) momentum = 1.0 / static_cast<double>(this->num_batches_tracked.template item<std::int64_t>());
-    }
-    return detail::sync_batch_norm({input, this->weight, this->bias, this->running_mean, this->running_var, momentum, this->options.eps()});
+    const bool counts = this->options.track_running_stats();
+    if (counts && !this->options.momentum()) momentum = 1.0 / (1.0 + static_cast<double>(this->num_batches_tracked.template item<std::int64_t>()));
+    at::Tensor output = detail::sync_batch_norm({input, this->weight, this->bias, this->running_mean, this->running_var, momentum, this->options.eps()});
+    if (counts) this->num_batches_tracked.add_(1);  // only now: the replicas may have failed to meet
+    return output;
   }
 };
 
