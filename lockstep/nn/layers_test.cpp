@@ -76,6 +76,20 @@ void expect_whole_batch_norm(int replicas, bool converted) {
 TEST_P(Layers, SyncBatchNormSeesTheWholeBatch) { expect_whole_batch_norm<nn::SyncBatchNorm2d>(GetParam(), false); }
 TEST_P(Layers, ConvertedBatchNormSeesTheWholeBatch) { expect_whole_batch_norm<torch::nn::BatchNorm2d>(GetParam(), true); }
 
+TEST_P(Layers, ABatchThatNeverWasIsNotCounted) {
+  set_log_severity(Severity::Silent);
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto model = strategy.make([] { return std::make_shared<NormNet<nn::SyncBatchNorm2d>>(); });
+  EXPECT_THROW(strategy.run([&] {
+    if (get_replica_context().replica_id_in_sync_group() == GetParam() - 1) throw std::runtime_error("before the layer");
+    model->forward(torch::ones({2, 3, 1, 1}));
+  }),
+               std::runtime_error);
+  strategy.run([&] { model->forward(torch::ones({2, 3, 1, 1})); });
+  for (std::size_t k = 0; k < model.size(); ++k)
+    EXPECT_EQ(model.replica(k)->norm->num_batches_tracked.template item<std::int64_t>(), 1) << "replica " << k;
+}
+
 TEST_P(Layers, BuffersAreAveragedOutsideOfReplicas) {
   MirroredStrategy strategy({.devices = cpus(GetParam())});
   auto model = strategy.make([] { return std::make_shared<NormNet<torch::nn::BatchNorm2d>>(); });

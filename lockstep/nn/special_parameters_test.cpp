@@ -26,7 +26,42 @@ struct WholeSgd : torch::optim::SGD {
   using SGD::SGD;
 };
 
+struct RowMeansState : torch::optim::OptimizerCloneableParamState<RowMeansState> {
+  at::Tensor means;  ///< one number per row, in double whatever the weights are
+};
+
+/// Remembers something of another shape and type than its parameters.
+struct RowMeans : torch::optim::SGD {
+  using SGD::SGD;
+  at::Tensor step(LossClosure = nullptr) override {
+    for (auto& group : param_groups()) {
+      for (auto& p : group.params()) {
+        if (!p.grad().defined()) continue;
+        auto& slot = state()[p.unsafeGetTensorImpl()];
+        if (!slot) slot = std::make_unique<RowMeansState>();
+        auto& kept = static_cast<RowMeansState&>(*slot);
+        const at::Tensor now = p.grad().to(at::kDouble).reshape({p.size(0), -1}).mean(1);
+        kept.means = kept.means.defined() ? kept.means * 0.5 + now : now;
+        p.sub_(p.grad() * 0.1);
+      }
+    }
+    return {};
+  }
+};
+
 }  // namespace
+
+template <>
+struct OptimizerStateTraits<RowMeans> {
+  static ParameterState read(const torch::optim::OptimizerParamState& any) {
+    return {{"means", static_cast<const RowMeansState&>(any).means}};
+  }
+  static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values) {
+    auto state = std::make_unique<RowMeansState>();
+    state->means = values.at("means");
+    return state;
+  }
+};
 
 template <>
 struct OptimizerStateTraits<WholeSgd> : OptimizerStateTraits<torch::optim::SGD> {};
@@ -58,6 +93,27 @@ class SpecialParameters : public testing::TestWithParam<int> {
   void SetUp() override { set_log_severity(Severity::Warning); }
 };
 INSTANTIATE_TEST_SUITE_P(Replicas, SpecialParameters, testing::Values(1, 2, 3, 4));
+
+TEST_P(SpecialParameters, AClassOfItsOwnKindGetsBackTheStateItHad) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto model = strategy.make<torch::nn::Linear>(3, 4);
+  const auto make = [&] { return strategy.make_optimizer<RowMeans>(model, SGDOptions(0.1)); };
+  const auto step = [&](auto& optimizer) {
+    strategy.run([&] { optimizer.minimize(model->forward(torch::ones({2, 3})).square().sum()); });
+  };
+  auto first = make();
+  step(first);
+  const OptimizerState saved = first.state();
+  ASSERT_EQ(saved.at("weight").at("means").sizes(), (std::vector<std::int64_t>{4}));
+  auto second = make();
+  second.load_state(saved);
+  const OptimizerState loaded = second.state();
+  for (const char* name : {"weight", "bias"}) {
+    EXPECT_EQ(loaded.at(name).at("means").scalar_type(), at::kDouble);
+    EXPECT_TRUE(at::equal(loaded.at(name).at("means"), saved.at(name).at("means"))) << name;
+  }
+  step(second);
+}
 
 TEST_P(SpecialParameters, TiedAndFrozenOnesFollowThePlainLoop) {
   torch::manual_seed(5);
