@@ -108,14 +108,16 @@ class Dataset {
  public:
   using value_type = T;
 
+  /// A place to assign a dataset to; it cannot be read and nothing can be put on top of it.
   Dataset() = default;
   explicit Dataset(StagePtr stage) : stage_(std::move(stage)) {}
 
-  const StagePtr& stage() const { return stage_; }
-  Cardinality cardinality() const { return stage_->cardinality(); }
-  ElementSpec element_spec() const { return stage_->element_spec(); }
+  /// FailedPrecondition if there is none, as in a `Dataset` that was made without anything.
+  const StagePtr& stage() const { return require_stage(stage_); }
+  Cardinality cardinality() const { return stage()->cardinality(); }
+  ElementSpec element_spec() const { return stage()->element_spec(); }
   /// The pipeline as a tree, one line for each stage.
-  std::string to_string() const { return print_tree(*stage_); }
+  std::string to_string() const { return print_tree(*stage()); }
 
   // ---- computing: one element for one
 
@@ -129,7 +131,7 @@ class Dataset {
     MapFunction function = [f = std::move(f)](Element& element) mutable {
       encode<U>(detail::call(f, decode<T>(element)), element);
     };
-    return Dataset<U>(std::make_shared<MapStage>(stage_, std::move(function), spec_of_type<U>(), std::move(options)));
+    return Dataset<U>(std::make_shared<MapStage>(stage(), std::move(function), spec_of_type<U>(), std::move(options)));
   }
 
   /// `f(element, random)`, where `random` (RowRandom) depends on seed, pass and row alone: results are the same with
@@ -141,7 +143,7 @@ class Dataset {
       RowRandom random(key);
       encode<U>(f(decode<T>(element), random), element);
     };
-    return Dataset<U>(std::make_shared<MapStage>(stage_, std::move(function), spec_of_type<U>(), std::move(options)));
+    return Dataset<U>(std::make_shared<MapStage>(stage(), std::move(function), spec_of_type<U>(), std::move(options)));
   }
 
   /// A map that carries a state: `f(state, element)` returns the new state and the result as a pair.
@@ -157,13 +159,13 @@ class Dataset {
       encode<U>(std::move(result), element);
       element = own_copy(std::move(element));  // result and state may be the same tensor
     };
-    return Dataset<U>(
-        std::make_shared<ScanStage>(stage_, std::move(state), std::move(function), spec_of_type<U>(), std::move(spec)));
+    return Dataset<U>(std::make_shared<ScanStage>(stage(), std::move(state), std::move(function), spec_of_type<U>(),
+                                                  std::move(spec)));
   }
 
   /// (0, first), (1, second), ...
   Dataset<std::pair<at::Tensor, T>> enumerate(std::int64_t start = 0) const {
-    return Dataset<std::pair<at::Tensor, T>>(std::make_shared<EnumerateStage>(stage_, start));
+    return Dataset<std::pair<at::Tensor, T>>(std::make_shared<EnumerateStage>(stage(), start));
   }
 
   // ---- choosing and ordering
@@ -196,42 +198,42 @@ class Dataset {
   template <class F>
   auto flat_map(F f, SpecFunction spec = nullptr) const {
     using U = typename detail::Result<F, T>::value_type;
-    return Dataset<U>(std::make_shared<InterleaveStage>(stage_, erased_expansion(std::move(f)), spec_of_type<U>(),
+    return Dataset<U>(std::make_shared<InterleaveStage>(stage(), erased_expansion(std::move(f)), spec_of_type<U>(),
                                                         std::nullopt, std::move(spec)));
   }
   /// As flat_map, with several datasets read in turn.
   template <class F>
   auto interleave(F f, InterleaveOptions options = {}) const {
     using U = typename detail::Result<F, T>::value_type;
-    return Dataset<U>(std::make_shared<InterleaveStage>(stage_, erased_expansion(std::move(f)), spec_of_type<U>(),
+    return Dataset<U>(std::make_shared<InterleaveStage>(stage(), erased_expansion(std::move(f)), spec_of_type<U>(),
                                                         std::move(options)));
   }
   /// Datasets of `size` elements each; use flat_map to make batches of them.
   Dataset<Dataset<T>> window(std::int64_t size, WindowOptions options = {}) const {
-    return Dataset<Dataset<T>>(std::make_shared<WindowStage>(stage_, size, options));
+    return Dataset<Dataset<T>>(std::make_shared<WindowStage>(stage(), size, options));
   }
 
   // ---- batches
 
   auto batch(std::int64_t size, BatchOptions options = {}) const {
     check_batches();
-    return Dataset<Batch<T>>(std::make_shared<BatchStage>(stage_, size, options));
+    return Dataset<Batch<T>>(std::make_shared<BatchStage>(stage(), size, options));
   }
   /// Batches of rows of different shapes, filled up with zeros or `padding_values`.
   auto padded_batch(std::int64_t size, PaddedBatchOptions options = {}) const {
     check_batches();
-    return Dataset<Batch<T>>(std::make_shared<PaddedBatchStage>(stage_, size, std::move(options)));
+    return Dataset<Batch<T>>(std::make_shared<PaddedBatchStage>(stage(), size, std::move(options)));
   }
   /// The rows of batches.
   auto unbatch() const {
     static_assert(detail::has_rows_v<T>,
                   "rows of this struct are not the struct again: Strings become byte strings; "
                   "map it to a std::tuple first");
-    return Dataset<Row<T>>(std::make_shared<UnbatchStage>(stage_));
+    return Dataset<Row<T>>(std::make_shared<UnbatchStage>(stage()));
   }
   /// The rows of batches cut anew by a cycle of sizes, across the borders of batches.
   Dataset rebatch(std::vector<std::int64_t> sizes, bool drop_remainder = false) const {
-    return Dataset(make_balanced_stream(stage_, std::move(sizes), drop_remainder));
+    return Dataset(make_balanced_stream(stage(), std::move(sizes), drop_remainder));
   }
   Dataset rebatch(std::int64_t size, bool drop_remainder = false) const {
     return rebatch(std::vector<std::int64_t>{size}, drop_remainder);
@@ -239,7 +241,7 @@ class Dataset {
 
   // ---- several datasets
 
-  Dataset concatenate(const Dataset& other) const { return with<ConcatenateStage>(other.stage_); }
+  Dataset concatenate(const Dataset& other) const { return with<ConcatenateStage>(other.stage()); }
 
   // ---- running
 
@@ -268,14 +270,14 @@ class Dataset {
   ///     dataset.iterate({.job_seed = 1, .epoch = 0})  // always the same elements
   DatasetIterator<T> iterate(PassOptions options = {}) const {
     IterationContext context{.job_seed = options.job_seed ? *options.job_seed : default_job_seed(),
-                             .epoch = options.epoch ? *options.epoch : begin_pass(*stage_),
+                             .epoch = options.epoch ? *options.epoch : begin_pass(*stage()),
                              .meter = std::move(options.meter)};
-    return DatasetIterator<T>(PipelineIterator(stage_, std::move(context)));
+    return DatasetIterator<T>(PipelineIterator(stage(), std::move(context)));
   }
   /// Goes on where `state` was saved, in this or another program that builds the same dataset.
   DatasetIterator<T> resume(const IteratorState& state) const {
-    DatasetIterator<T> iterator(PipelineIterator::restore(stage_, state));
-    go_on_after_pass(*stage_, state.epoch);
+    DatasetIterator<T> iterator(PipelineIterator::restore(stage(), state));
+    go_on_after_pass(*stage(), state.epoch);
     return iterator;
   }
 
@@ -316,7 +318,7 @@ class Dataset {
  private:
   template <class S, class... Arguments>
   Dataset with(Arguments&&... arguments) const {
-    return Dataset(std::make_shared<S>(stage_, std::forward<Arguments>(arguments)...));
+    return Dataset(std::make_shared<S>(stage(), std::forward<Arguments>(arguments)...));
   }
   template <class F>
   static Predicate erased_predicate(F f) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "lockstep/base/error.h"
 #include "lockstep/data/pipeline_test_support.h"
 
@@ -83,6 +85,41 @@ TEST(Dataset, RowsThatDoNotFitAreNamed) {
     EXPECT_NE(std::string(error.what()).find("row 1 is float32[1]"), std::string::npos) << error.what();
     EXPECT_NE(std::string(error.what()).find("batch(3)"), std::string::npos) << error.what();
   }
+}
+
+TEST(Dataset, AnEmptyDatasetIsRefusedWhereverItIsUsed) {
+  using Numbers = Dataset<at::Tensor>;
+  const Numbers empty;
+  const std::vector<std::function<void()>> uses = {
+      [&] { empty.iterate(); },
+      [&] { empty.to_vector(); },
+      [&] { empty.to_string(); },
+      [&] { empty.cardinality(); },
+      [&] { empty.batch(2); },
+      [&] { empty.map([](at::Tensor x) { return x; }); },
+      [&] { range(2).concatenate(empty); },
+      [&] { zip(range(2), empty); },
+      [&] {
+        sample_from_datasets<at::Tensor>({range(2), empty});
+      },
+      [&] { range(2).flat_map([](const at::Tensor&) { return Numbers(); }).to_vector(); },
+      [&] { range(2).map([](const at::Tensor&) { return Numbers(); }).to_vector(); }};
+  for (std::size_t i = 0; i < uses.size(); ++i) {
+    try {
+      uses[i]();
+      ADD_FAILURE() << "use " << i;
+    } catch (const FailedPrecondition& error) {
+      EXPECT_EQ(error.number(), errors::kStructure);
+      EXPECT_NE(std::string(error.what()).find("an empty Dataset"), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST(Dataset, ArgumentsThatMakeNoSenseAreRefused) {
+  const auto expand = [](const at::Tensor&) { return range(2); };
+  EXPECT_THROW(range(3).interleave(expand, {.parallel_calls = -1}), InvalidArgument);
+  EXPECT_THROW(from_tensor_slices(at::Tensor()), InvalidArgument);
+  EXPECT_THROW(from_tensor_slices(std::pair{at::arange(3), at::Tensor()}), InvalidArgument);
 }
 
 }  // namespace

@@ -156,6 +156,8 @@ std::int64_t row_count(const Element& batch, const std::string& where) {
   for (const Component& component : batch.components) {
     std::int64_t rows = -1;
     if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
+      if (!tensor->defined())
+        throw InvalidArgument(errors::kShape, {.what = "an undefined tensor has no rows", .where = where});
       if (tensor->dim() > 0) rows = tensor->size(0);
     } else if (const auto* strings = std::get_if<Strings>(&component)) {
       rows = strings->size();

@@ -340,6 +340,29 @@ TEST(Places, ErrorsThatAreReplayedAreNotCountedAgain) {
   }
 }
 
+TEST(Places, StagesThatShareACounterHavePlacesOfTheirOwn) {
+  const auto counter = std::make_shared<ErrorCounter>();
+  const auto build = [&] {
+    return range(20)
+        .map(failing_at({1, 6, 11, 16}))
+        .ignore_errors({.counter = counter})
+        .map(failing_at({2, 7, 12, 17}))
+        .ignore_errors({.counter = counter});
+  };
+  const auto once = build();
+  for (int stop_after = 0; stop_after < 13; ++stop_after) {
+    for (const auto& dataset : {once, build()}) {
+      const std::int64_t before = counter->count();
+      auto it = once.iterate();
+      for (int i = 0; i < stop_after; ++i) it.next();
+      auto resumed = dataset.resume(it.save());
+      while (resumed.next()) {
+      }
+      EXPECT_EQ(counter->count(), before + 8) << "resumed after " << stop_after;
+    }
+  }
+}
+
 TEST(Places, ADamagedElementOfACacheFileIsOnePlace) {
   const std::string path = temporary("damaged_cache");
   const auto build = [&] { return opaque_range(9).cache(path); };

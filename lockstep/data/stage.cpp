@@ -105,6 +105,31 @@ std::unique_ptr<IndexIterator> Stage::make_index_iterator(const IterationContext
 void Stage::save_lasting(Position&) const {}
 void Stage::restore_lasting(Position&) const {}
 
+const StagePtr& require_stage(const StagePtr& stage) {
+  if (stage) return stage;
+  throw FailedPrecondition(errors::kStructure, {.what = "an empty Dataset was used: one that was made without a source",
+                                                .help = "make it with range, from_tensor_slices, TFRecordDataset or "
+                                                        "another source; range(0) has no elements"});
+}
+
+std::int64_t count_stages(const Stage& stage, std::string_view kind) {
+  std::int64_t count = 0;
+  for_each_stage(stage, [&](const Stage& each) { count += each.kind() == kind ? 1 : 0; });
+  return count;
+}
+
+std::int64_t depth_of(const Stage& stage) {
+  std::int64_t deepest = 0;
+  std::vector<std::pair<const Stage*, std::int64_t>> waiting{{&stage, 1}};
+  while (!waiting.empty()) {
+    const auto [at, depth] = waiting.back();
+    waiting.pop_back();
+    deepest = std::max(deepest, depth);
+    for (const StagePtr& input : at->inputs()) waiting.emplace_back(input.get(), depth + 1);
+  }
+  return deepest;
+}
+
 std::string print_tree(const Stage& stage) {
   return TreePrinter([](const Stage& each) { return each.describe(); }).print(stage);
 }

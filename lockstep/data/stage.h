@@ -93,6 +93,14 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
   mutable std::uint64_t passes_ = 0;  // see begin_pass
 };
 
+/// The stage as it is; FailedPrecondition if there is none.
+LOCKSTEP_EXPORT const StagePtr& require_stage(const StagePtr& stage);
+
+/// How many stages of this kind there are in a pipeline.
+LOCKSTEP_EXPORT std::int64_t count_stages(const Stage& stage, std::string_view kind);
+/// How many stages lie on the longest way from the end of a pipeline to a source.
+LOCKSTEP_EXPORT std::int64_t depth_of(const Stage& stage);
+
 /// The number of the next pass over a pipeline. A pass counts for every stage in it: datasets that share a shuffle go
 /// on counting where the other one was, so that `shuffled.map(f)` made anew for each epoch gives another order each
 /// time.

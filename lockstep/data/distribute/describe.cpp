@@ -61,8 +61,8 @@ class FunctionLook {
     try {
       auto element = example(*stage.input());
       return element ? stage.expand(std::move(*element)) : nullptr;
-    } catch (const std::exception&) {
-      return nullptr;  // whoever iterates will see the error
+    } catch (...) {
+      return nullptr;  // whoever iterates will see the error, whatever was thrown
     }
   }
 
@@ -138,6 +138,16 @@ const Stage* first_running(const Stage& stage) {
 }
 
 PipelineDescription describe_pipeline(const StagePtr& pipeline, bool look_into_functions) {
+  // Plans are trees that are read and changed by recursion.
+  constexpr std::int64_t kDeepest = 2000;
+  if (const std::int64_t depth = depth_of(*pipeline); depth > kDeepest) {
+    throw InvalidArgument(errors::kSharding,
+                          {.what = "the pipeline has too many stages on top of each other to be distributed",
+                           .where = "distribute",
+                           .seen = str(depth, " stages, of at most ", kDeepest),
+                           .help = "join many datasets with flat_map or interleave over a dataset of what tells them "
+                                   "apart, or concatenate them as a tree and not as a chain"});
+  }
   PipelineDescription description;
   description.root = Describer(description, look_into_functions).describe(pipeline);
   return description;
@@ -159,11 +169,15 @@ StagePtr rebuild_pipeline(const PipelineNode& node, const PipelineDescription& d
 }
 
 AutoShardPolicy policy_of(const Stage& pipeline) {
-  // The options nearest to the end hold.
-  for (const Stage* stage = &pipeline;; stage = stage->input().get()) {
+  // The options nearest to the end hold; of several inputs with options, those of the last.
+  std::vector<const Stage*> waiting{&pipeline};
+  while (!waiting.empty()) {
+    const Stage* stage = waiting.back();
+    waiting.pop_back();
     if (const auto* options = dynamic_cast<const OptionsStage*>(stage)) return options->options().auto_shard_policy;
-    if (stage->inputs().empty()) return AutoShardPolicy::Auto;
+    for (const StagePtr& input : stage->inputs()) waiting.push_back(input.get());
   }
+  return AutoShardPolicy::Auto;
 }
 
 std::optional<TrailingBatch> trailing_batch(const Stage& pipeline) {

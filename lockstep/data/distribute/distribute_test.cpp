@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/distribute/describe.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 
@@ -247,6 +248,45 @@ TEST(NumpyDataset, IsDistributedLikeAnyOther) {
   auto& strategy = strategy_of(2);
   const auto batches = strategy.distribute(strategy.make_numpy_dataset(torch::arange(7)).batch(4));
   EXPECT_EQ(steps_of(batches), (std::vector<std::vector<Rows>>{{{0, 1}, {2, 3}}, {{4, 5}, {6}}}));
+}
+
+TEST(Distribute, AnEmptyDatasetIsRefused) {
+  using Numbers = Dataset<torch::Tensor>;
+  auto& strategy = strategy_of(2);
+  EXPECT_THROW(strategy.distribute(Numbers()), FailedPrecondition);
+  EXPECT_THROW(strategy.distribute_from_function([](const InputContext&) { return Numbers(); }), FailedPrecondition);
+}
+
+TEST(Distribute, LooksIntoFunctionsThatThrowAnything) {
+  const auto odd = range(2).flat_map([](const torch::Tensor&) -> Dataset<torch::Tensor> { throw 42; });
+  const auto batches = strategy_of(2).distribute(odd.batch(2));
+  EXPECT_THROW(steps_of(batches), int);
+}
+
+TEST(Distribute, OptionsOfAnyInputHold) {
+  const auto plain = range(8).batch(4);
+  const auto off = plain.with_options({AutoShardPolicy::Off});
+  const auto data = plain.with_options({AutoShardPolicy::Data});
+  const auto policy = [](const auto& dataset) { return policy_of(*dataset.stage()); };
+  EXPECT_EQ(policy(zip(off, plain)), AutoShardPolicy::Off);
+  EXPECT_EQ(policy(zip(plain, off)), AutoShardPolicy::Off);
+  EXPECT_EQ(policy(plain.concatenate(off).prefetch(1)), AutoShardPolicy::Off);
+  EXPECT_EQ(policy(zip(off, data)), AutoShardPolicy::Data) << "the last input's";
+  EXPECT_EQ(policy(zip(plain, data).with_options({AutoShardPolicy::Off})), AutoShardPolicy::Off) << "the nearest";
+  EXPECT_EQ(policy(zip(plain, plain)), AutoShardPolicy::Auto);
+}
+
+TEST(Distribute, ChainsTooLongForAPlanAreRefused) {
+  auto chain = range(1);
+  for (int i = 0; i < 1000; ++i) chain = chain.concatenate(range(1));
+  EXPECT_EQ(steps_of(strategy_of(1).distribute(chain.batch(1001))).size(), 1u);
+  for (int i = 0; i < 20'000; ++i) chain = chain.concatenate(range(1));
+  try {
+    strategy_of(1).distribute(chain.batch(4));
+    ADD_FAILURE() << "distributed";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.number(), errors::kSharding) << error.what();
+  }
 }
 
 }  // namespace

@@ -267,7 +267,8 @@ Element DistributedCursor::dummy() {
        .help = "give `spec` to the map, flat_map or generator that makes the elements"});
 }
 
-/// A worker that has had no row of its own may still read the pipeline that all workers read, if that can be read twice.
+/// A worker that has had no row of its own may still read the pipeline that all workers read, if that can be read
+/// twice.
 Element DistributedCursor::first_without_rows() const {
   for (const StagePtr& pipeline : input_->pipelines) {
     if (find_position_obstacle(*pipeline)) continue;
@@ -275,7 +276,7 @@ Element DistributedCursor::first_without_rows() const {
     constexpr int kTries = 100;  // there may be no end of failing rows
     Place place;
     for (int k = 0; k < kTries && place.read(*elements); ++k) {
-      if (!place.error) return without_rows(place.element);
+      if (!place.error && place.element.size() > 0) return without_rows(place.element);
     }
   }
   return {};

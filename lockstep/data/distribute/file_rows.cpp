@@ -16,13 +16,24 @@ constexpr std::int64_t kFiles = 10'000;
 constexpr std::uintmax_t kBytes = std::uintmax_t{64} << 20;
 
 // Stages behind which there are as many rows as before.
-const std::set<std::string, std::less<>> kKeepsRows = {
-    "map",          "parallel_map", "parse_example", "prefetch",           "with_options", "cache",
-    "padded_batch", "batch",        "shuffle",       "assert_cardinality", "enumerate",    "parallel_batch"};
+const std::set<std::string, std::less<>> kKeepsRows = {"map",      "parallel_map",       "parse_example",
+                                                       "prefetch", "with_options",       "cache",
+                                                       "shuffle",  "assert_cardinality", "enumerate"};
+// These, too, if there is one of them only: the rows of batches of batches are batches.
+const std::set<std::string, std::less<>> kMakesBatches = {"padded_batch", "batch", "parallel_batch"};
 
 const FileReaderStage* find_reader(const Stage& pipeline) {
   const Stage* stage = &pipeline;
-  while (kKeepsRows.contains(stage->kind())) stage = stage->input().get();
+  bool batched = false;
+  while (true) {
+    if (kMakesBatches.contains(stage->kind())) {
+      if (batched) return nullptr;
+      batched = true;
+    } else if (!kKeepsRows.contains(stage->kind())) {
+      break;
+    }
+    stage = stage->input().get();
+  }
   return dynamic_cast<const FileReaderStage*>(stage);
 }
 

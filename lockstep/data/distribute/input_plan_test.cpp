@@ -244,6 +244,12 @@ TEST(PlanOfFiles, SaysIfNobodyKnowsTheRows) {
         to_string(plan_input(batched(rows, 4), AutoShardPolicy::Auto, Assignment::TensorFlow, {2, 1, 0}));
     EXPECT_NE(plan.find("worker 1 of 2: files 1 (FILE), rows unknown until read\n"), std::string::npos) << plan;
   }
+  const StagePtr batches_of_batches =
+      batched(std::make_shared<BatchStage>(lines, 3, BatchOptions{.drop_remainder = true}), 4);
+  for (const Assignment assignment : {Assignment::TensorFlow, Assignment::ByReplica}) {
+    const std::string nested = to_string(plan_input(batches_of_batches, AutoShardPolicy::Auto, assignment, {2, 1, 0}));
+    EXPECT_NE(nested.find(", rows unknown until read\n"), std::string::npos) << nested;
+  }
   const StagePtr endless = std::make_shared<RepeatStage>(make_range(0, 5), -1);
   const std::string plan =
       to_string(plan_input(batched(endless, 4), AutoShardPolicy::Auto, Assignment::ByReplica, {1, 1, 0}));

@@ -6,7 +6,9 @@
 #include <stdexcept>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/data/distribute/distribute_test_support.h"
+#include "lockstep/data/distribute/split_stages.h"
 #include "lockstep/data/stages/batch.h"
 #include "lockstep/data/stages/cache.h"
 #include "lockstep/data/stages/filter.h"
@@ -64,7 +66,8 @@ TEST(KeptState, EmptyBatchesLookLikeTheRowsOfOtherWorkers) {
         const StagePtr triples = std::make_shared<MapStage>(
             make_range(0, rows), MapFunction([](Element& row) { row.components[0] = at::ones({3}, at::kInt); }),
             ElementSpec::unknown(1), MapOptions{});
-        return input_of(plan_input(std::make_shared<BatchStage>(triples, 4), policy, Assignment::ByReplica, {2, 1, worker}), 1);
+        return input_of(
+            plan_input(std::make_shared<BatchStage>(triples, 4), policy, Assignment::ByReplica, {2, 1, worker}), 1);
       };
       DistributedCursor first(input(0));
       for (std::int64_t step = 0; step < rows / 4; ++step) first.next();
@@ -146,6 +149,98 @@ TEST(KeptState, ARemainderThatIsDroppedIsDroppedOnEveryWorker) {
         }
       }
     }
+  }
+}
+
+/// range(count), whose functions count their calls; how many rows there will be is not known beforehand.
+struct CountedRows {
+  std::shared_ptr<int> below = std::make_shared<int>(0);  ///< calls of the function below the filter
+  std::shared_ptr<int> above = std::make_shared<int>(0);
+
+  static StagePtr counting(StagePtr input, std::shared_ptr<int> calls) {
+    return std::make_shared<MapStage>(std::move(input), MapFunction([calls](Element& row) {
+                                        ++*calls;
+                                        row.tensor(0).add_(100);  // a copy that is kept must not see this
+                                      }),
+                                      ElementSpec::unknown(1), MapOptions{});
+  }
+  StagePtr rows(std::int64_t count) const {
+    const StagePtr filtered =
+        std::make_shared<FilterStage>(counting(make_range(0, count), below), [](const Element&) { return true; });
+    return counting(filtered, above);
+  }
+};
+
+TEST(KeptState, AShortLastBatchThatNobodyKnewOfIsNotComputedTwice) {
+  for (const ClusterShape& shape : {ClusterShape{2, 1, 0}, ClusterShape{2, 2, 0}, ClusterShape{3, 1, 0}}) {
+    for (const std::int64_t count : {0, 1, 7, 8, 9, 13, 21, 23, 24}) {
+      const CountedRows all;
+      const auto pieces = ceil_pieces(batches_of(std::make_shared<BatchStage>(all.rows(count), 8)),
+                                      static_cast<std::size_t>(shape.replicas()));
+      for (int worker = 0; worker < shape.workers; ++worker) {
+        const std::string which = lockstep::str(count, " rows, worker ", worker, " of ", shape.workers);
+        const ClusterShape cluster{shape.workers, shape.replicas_per_worker, worker};
+        Steps expected;
+        for (std::size_t first = 0; first < pieces.size(); first += static_cast<std::size_t>(shape.replicas())) {
+          const auto begin = pieces.begin() + static_cast<std::ptrdiff_t>(first) + worker * shape.replicas_per_worker;
+          expected.emplace_back(begin, begin + shape.replicas_per_worker);
+        }
+        for (const std::size_t resumed_at : {0u, 1u, 2u}) {
+          if (resumed_at > expected.size()) continue;
+          const CountedRows own;
+          const auto input = input_of(plan_input(std::make_shared<BatchStage>(own.rows(count), 8),
+                                                 AutoShardPolicy::Data, Assignment::ByReplica, cluster),
+                                      0);
+          DistributedCursor cursor(input);
+          for (std::size_t step = 0; step < resumed_at; ++step) cursor.next();
+          DistributedCursor resumed(input, cursor.save());
+          *own.below = *own.above = 0;
+          ASSERT_EQ(read_all(resumed),
+                    Steps(expected.begin() + static_cast<std::ptrdiff_t>(resumed_at), expected.end()))
+              << which;
+          EXPECT_LE(*own.below, count) << which;  // a worker may leave out the end of the last full batch
+          std::size_t own_rows = 0;
+          for (std::size_t step = resumed_at; step < expected.size(); ++step)
+            for (const Rows& piece : expected[step]) own_rows += piece.size();
+          EXPECT_LE(*own.above, static_cast<int>(own_rows) + 8 + 1) << which;  // the last batch, and a look at a row
+        }
+      }
+    }
+  }
+}
+
+TEST(KeptState, ErrorsOfAShortLastBatchAreCountedOnce) {
+  for (int worker = 0; worker < 2; ++worker) {
+    const auto counter = std::make_shared<ErrorCounter>();
+    const StagePtr failing = std::make_shared<MapStage>(make_range(0, 11), MapFunction([](Element& row) {
+                                                          if (row.tensor(0).item().toLong() % 3 == 1)
+                                                            throw std::runtime_error("bad row");
+                                                        }),
+                                                        ElementSpec::unknown(1), MapOptions{});
+    const StagePtr rows = std::make_shared<IgnoreErrorsStage>(failing, IgnoreErrorsOptions{.counter = counter});
+    DistributedCursor cursor(input_of(
+        plan_input(std::make_shared<BatchStage>(rows, 4), AutoShardPolicy::Data, Assignment::ByReplica, {2, 1, worker}),
+        0));
+    EXPECT_EQ(read_all(cursor), worker == 0 ? (Steps{{{0, 2}}, {{6, 8}}}) : (Steps{{{3, 5}}, {{9}}}));
+    EXPECT_EQ(counter->count(), 4) << "worker " << worker;
+  }
+}
+
+/// A worker without any data whose share of a step may be a batch of no rows knows nothing, and does not guess.
+TEST(KeptState, EmptyBatchesAreNotGuessed) {
+  const StagePtr unknown = std::make_shared<FilterStage>(same(make_range(0, 3)), [](const Element&) { return false; });
+  const auto stream = make_balanced_stream(std::make_shared<BatchStage>(unknown, 2), {0, 1}, false);
+  const IteratorPtr pieces = stream->iterate({});
+  Element piece = Element::of(at::ones({3}));
+  ASSERT_TRUE(pieces->next(piece));
+  EXPECT_EQ(piece.size(), 0u);
+  EXPECT_FALSE(pieces->next(piece));
+  DistributedCursor cursor(std::make_shared<const DistributedInput>(distributed_pipelines({stream}, {1, 2, 0}, false)));
+  try {
+    cursor.next();
+    ADD_FAILURE() << "guessed";
+  } catch (const FailedPrecondition& error) {
+    EXPECT_EQ(error.number(), errors::kSignature) << error.what();
   }
 }
 

@@ -25,6 +25,9 @@ Component empty_component(const ComponentSpec& spec) {
   return at::zeros(shape, at::TensorOptions().dtype(spec.dtype.value_or(at::kFloat)));
 }
 
+/// None where it would be a guess: who has seen rows elsewhere knows better.
+Element known_empty_batch(const ElementSpec& spec) { return tells_all(spec) ? empty_batch(spec) : Element(); }
+
 PartialShape row_shape(const at::Tensor& batch) { return PartialShape(batch.sizes().slice(1).vec()); }
 
 /// The rows of several pieces as one batch; rows of different shape do not fit into one.
@@ -164,7 +167,7 @@ class BatchedRows final : public RowStream {
     if (!pieces.empty()) return joined_rows(std::move(pieces));
     // What is not known beforehand about rows is taken from the data where there is no other way.
     if (!tells_all(spec_)) fill();
-    return seen_.size() > 0 ? seen_ : empty_batch(spec_);
+    return seen_.size() > 0 ? seen_ : known_empty_batch(spec_);
   }
 
   ElementSpec spec_;
@@ -181,8 +184,8 @@ class BatchedRows final : public RowStream {
 
 class StackedRows final : public RowStream {
  public:
-  StackedRows(const Stage& elements, const IterationContext& context)
-      : spec_(elements.element_spec().batched(PartialShape::kUnknown)), elements_(elements.iterate(context)) {}
+  StackedRows(IteratorPtr elements, const ElementSpec& row_spec, Element seen)
+      : spec_(row_spec.batched(PartialShape::kUnknown)), elements_(std::move(elements)), last_(std::move(seen)) {}
 
   std::int64_t take(std::int64_t count, Place& batch) override {
     batch.error = nullptr;
@@ -195,7 +198,7 @@ class StackedRows final : public RowStream {
     if (batch.error) return taken + elements_->skip(count - taken);
     try {
       if (taken == 0) {
-        batch.element = last_.size() > 0 && !tells_all(spec_) ? last_ : empty_batch(spec_);
+        batch.element = last_.size() > 0 && !tells_all(spec_) ? last_ : known_empty_batch(spec_);
       } else {
         batch.element = stack(std::move(rows), kWhere);
         last_ = slice(batch.element, 0, 0);
@@ -213,6 +216,7 @@ class StackedRows final : public RowStream {
     }
     return skipped + elements_->skip(count - skipped);
   }
+  Element seen() const override { return last_; }
 
  private:
   static std::vector<Element> one_element(Element&& row) {
@@ -265,7 +269,11 @@ std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const Iterati
       return std::make_unique<GatheredRows>(std::move(rows), std::move(order));
     }
   }
-  return std::make_unique<StackedRows>(elements, context);
+  return rows_left_in(elements.iterate(context), elements.element_spec(), {});
+}
+
+std::unique_ptr<RowStream> rows_left_in(IteratorPtr elements, const ElementSpec& row_spec, Element seen) {
+  return std::make_unique<StackedRows>(std::move(elements), row_spec, std::move(seen));
 }
 
 Element empty_batch(const ElementSpec& spec) {

@@ -17,13 +17,15 @@ class RowStream {
   virtual ~RowStream();
 
   /// The next `count` rows as one batch, or the error of the first that fails; says how many there were, fewer only at
-  /// the end. With 0 rows `batch` is an empty batch as far as the shape of rows is known.
+  /// the end. With 0 rows `batch` is an empty batch, without components if nobody knows what rows look like.
   virtual std::int64_t take(std::int64_t count, Place& batch) = 0;
   /// Leaves out up to `count` rows, if possible without computing them; says how many there were. What fails there is
   /// no error.
   virtual std::int64_t skip(std::int64_t count) = 0;
   /// Goes on behind row `count` of a new stream.
   virtual void seek(std::int64_t count) { skip(count); }
+  /// A batch without rows that looks like those seen so far, where specs do not tell; may have no components.
+  virtual Element seen() const { return {}; }
 };
 
 /// The rows of a dataset of batches. A batch that fails stands for the rows it would have; where only computing it
@@ -33,9 +35,12 @@ std::unique_ptr<RowStream> rows_of_batches(const Stage& batches, const Iteration
 /// The elements of a dataset as rows: gathered in one call where it is an order of rows of a source, else stacked.
 std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const IterationContext& context);
 
+/// The elements that are left in an iterator as rows, stacked. `seen`: what another stream of the same rows has seen.
+std::unique_ptr<RowStream> rows_left_in(IteratorPtr elements, const ElementSpec& row_spec, Element seen);
+
 /// A batch without rows by what is known of the elements; see dummy_shape.
 Element empty_batch(const ElementSpec& spec);
-/// Whether the spec says enough for that: kinds, types and ranks.
+/// Whether the spec says enough for that: kinds, types and ranks. If it does not, such a batch is a guess.
 bool tells_all(const ElementSpec& spec);
 /// A batch without its rows; scalars become zeros.
 Element without_rows(const Element& batch);

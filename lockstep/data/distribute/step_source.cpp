@@ -5,6 +5,7 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/distribute/row_memory.h"
 #include "lockstep/data/distribute/row_stream.h"
 #include "lockstep/data/distribute/split_stages.h"
 
@@ -181,18 +182,25 @@ class CutBatches final : public OwnPieces {
   IteratorPtr batches_;
 };
 
-/// The ceil split of a plain `batch` by reading the own rows only.
+/// The ceil split of a plain `batch` by reading the own rows only. A short last batch that nobody knew of is cut at
+/// other rows than a full one: then the batch's rows up to the last own one are remembered.
 class CeilRows final : public OwnPieces {
  public:
   CeilRows(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
-      : OwnPieces(pipeline, split, context), size_(*split.batch), rows_(rows()) {
-    const Cardinality all = batch_stage().input()->certain_cardinality();
-    if (all.is_known()) known_ = all.value();
+      : OwnPieces(pipeline, split, context), size_(*split.batch) {
+    const StagePtr& all_rows = batch_stage().input();
+    const Cardinality all = all_rows->certain_cardinality();
+    if (all.is_known())
+      known_ = all.value();
+    else if (all.is_unknown() && !split.drop_remainder)
+      memory_.emplace(all_rows, context);
+    rows_ = memory_ ? memory_->read() : rows();
   }
 
   void seek(std::int64_t steps) override {
-    rows_->seek(steps * size_);
     step_ = steps;
+    remember_step();
+    rows_->seek(steps * size_);
   }
 
  protected:
@@ -205,15 +213,14 @@ class CeilRows final : public OwnPieces {
         return end();
       }
     }
+    remember_step();
     Place own;
-    std::int64_t found = read_own(expected, own);
+    const std::int64_t found = read_own(expected, own);
     if (found == 0) return end();
     if (found < expected) {
-      // A short last batch that nobody knew of is cut by another interval: read it again.
+      if (!memory_) return end();
       ended_ = true;
-      if (split_.drop_remainder) return end();
-      rows_ = rows();
-      rows_->seek(step_ * size_);
+      rows_ = memory_->read_again(*rows_);
       expected = found;
       read_own(expected, own);
     }
@@ -226,6 +233,11 @@ class CeilRows final : public OwnPieces {
   RowRange own_range(std::int64_t batch) const {
     return {ceil_piece(batch, replicas_, first_).begin,
             ceil_piece(batch, replicas_, first_ + static_cast<int>(own_) - 1).end};
+  }
+
+  /// The own rows of a shorter batch do not end behind those of a full one.
+  void remember_step() {
+    if (memory_) memory_->keep(step_ * size_, step_ * size_ + own_range(size_).end);
   }
 
   /// Reads the own rows of a batch of `batch` rows, and says how many rows there were in all.
@@ -247,8 +259,9 @@ class CeilRows final : public OwnPieces {
   }
 
   std::int64_t size_;
+  std::optional<std::int64_t> known_;  ///< rows in all
+  std::optional<RowMemory> memory_;    ///< where that is not known, and a short last batch counts
   std::unique_ptr<RowStream> rows_;
-  std::optional<std::int64_t> known_;
   std::int64_t step_ = 0;
 };
 
@@ -332,7 +345,7 @@ std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSpl
                                        const IterationContext& context) {
   check(split.cluster);
   if (split.rule == SplitRule::BalancedStream) return std::make_unique<BalancedRows>(pipeline, split, context);
-  // A short last batch that nobody knew of is read a second time, which must give the same rows.
+  // Functions that do not keep their order would give the rows of a short last batch in another one.
   if (split.rule == SplitRule::CeilSplit && split.batch && split.cluster.workers > 1 &&
       !find_position_obstacle(*pipeline)) {
     return std::make_unique<CeilRows>(pipeline, split, context);

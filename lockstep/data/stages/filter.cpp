@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/random_key.h"
 #include "lockstep/data/user_call.h"
 
 namespace lockstep::data {
@@ -88,10 +89,8 @@ class UniqueIterator final : public ElementIterator {
 
 class IgnoreErrorsIterator final : public ElementIterator {
  public:
-  IgnoreErrorsIterator(IteratorPtr input, IgnoreErrorsOptions options, const IterationContext& context)
-      : input_(std::move(input)),
-        options_(std::move(options)),
-        where_{.pass = context.pass_key(), .is_resumed = context.is_resumed} {}
+  IgnoreErrorsIterator(IteratorPtr input, IgnoreErrorsOptions options, ErrorCounter::Where where)
+      : input_(std::move(input)), options_(std::move(options)), where_(where) {}
 
   bool next(Element& element) override {
     for (std::int64_t errors = 1;; ++errors) {
@@ -217,7 +216,10 @@ Cardinality IgnoreErrorsStage::cardinality() const {
   return all.is_known() && all.value() > 0 ? Cardinality::unknown() : all;
 }
 IteratorPtr IgnoreErrorsStage::make_iterator(const IterationContext& context) const {
-  return std::make_unique<IgnoreErrorsIterator>(input()->iterate(context), options_, context);
+  // Several of one pipeline may share a counter: each has places of its own, also in a pipeline that is built again.
+  const auto below = static_cast<std::uint64_t>(count_stages(*input(), kind()));
+  const ErrorCounter::Where where{.pass = mix(context.pass_key(), below), .is_resumed = context.is_resumed};
+  return std::make_unique<IgnoreErrorsIterator>(input()->iterate(context), options_, where);
 }
 
 std::string AssertCardinalityStage::describe() const { return str("assert_cardinality(", to_string(expected_), ")"); }

@@ -72,7 +72,7 @@ class LOCKSTEP_EXPORT ErrorCounter {
   std::int64_t count() const { return count_.load(); }
   std::string last_message() const;
 
-  /// What failed: place `place` (from 1 on) of the pass with this key.
+  /// What failed: place `place` (from 1 on) of a stage's pass with this key.
   struct Where {
     std::uint64_t pass = 0;
     std::int64_t place = 0;

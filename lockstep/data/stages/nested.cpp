@@ -243,6 +243,10 @@ InterleaveStage::InterleaveStage(StagePtr input, Expansion expansion, ElementSpe
   if (options_ && (options_->cycle_length < 1 || options_->block_length < 1))
     throw InvalidArgument(errors::kBadOption,
                           {.what = "interleave needs a cycle and a block of at least 1", .where = describe()});
+  if (options_ && options_->parallel_calls < 0)
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = str("parallel_calls must not be negative: ", options_->parallel_calls), .where = "interleave"});
 }
 
 std::string InterleaveStage::describe() const {
