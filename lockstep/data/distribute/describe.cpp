@@ -138,8 +138,8 @@ const Stage* first_running(const Stage& stage) {
 }
 
 PipelineDescription describe_pipeline(const StagePtr& pipeline, bool look_into_functions) {
-  // Plans are trees that are read and changed by recursion.
-  constexpr std::int64_t kDeepest = 2000;
+  // Plans are trees that are read and changed by recursion; twice as many stages still fit into a stack of 8 MB.
+  constexpr std::int64_t kDeepest = 4000;
   if (const std::int64_t depth = depth_of(*pipeline); depth > kDeepest) {
     throw InvalidArgument(errors::kSharding,
                           {.what = "the pipeline has too many stages on top of each other to be distributed",
