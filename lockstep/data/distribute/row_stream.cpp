@@ -89,6 +89,10 @@ class BatchedRows final : public RowStream {
     return skipped;
   }
 
+  void look() override {
+    if (!tells_all(spec_) && seen_.size() == 0) fill();
+  }
+
   void seek(std::int64_t count) override {
     const BatchSizes& sizes = sizes_.sizes();
     if (sizes.only_last_short) {

@@ -22,6 +22,8 @@ class RowStream {
   /// Leaves out up to `count` rows, if possible without computing them; says how many there were. What fails there is
   /// no error.
   virtual std::int64_t skip(std::int64_t count) = 0;
+  /// Looks at the next row, if it takes that to know what rows look like.
+  virtual void look() {}
   /// Goes on behind row `count` of a new stream.
   virtual void seek(std::int64_t count) { skip(count); }
   /// A batch without rows that looks like those seen so far, where specs do not tell; may have no components.

@@ -1,5 +1,7 @@
 #include "lockstep/data/distribute/split_stages.h"
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/distributed_spec.h"
@@ -29,8 +31,8 @@ ElementSpec with_rows_of(ElementSpec spec, const std::vector<StaticShape>& shape
 
 class BalancedStreamIterator final : public ElementIterator {
  public:
-  BalancedStreamIterator(std::unique_ptr<RowStream> rows, BalancedCutter cutter)
-      : rows_(std::move(rows)), cutter_(std::move(cutter)) {}
+  BalancedStreamIterator(std::unique_ptr<RowStream> rows, BalancedCutter cutter, bool has_empty_pieces)
+      : rows_(std::move(rows)), cutter_(std::move(cutter)), has_empty_pieces_(has_empty_pieces) {}
 
   bool next(Element& element) override {
     if (ended_) return false;
@@ -41,6 +43,7 @@ class BalancedStreamIterator final : public ElementIterator {
   }
   std::int64_t skip(std::int64_t count) override {
     if (ended_) return 0;
+    if (has_empty_pieces_) rows_->look();  // one of them may come when there is no row left to look at
     // All rows at once, so that whole batches can be left out.
     std::int64_t rows = 0;
     BalancedCutter ahead = cutter_;
@@ -71,6 +74,7 @@ class BalancedStreamIterator final : public ElementIterator {
 
   std::unique_ptr<RowStream> rows_;
   BalancedCutter cutter_;
+  bool has_empty_pieces_;
   Place piece_;
   bool ended_ = false;
 };
@@ -102,7 +106,8 @@ class BalancedStreamStage final : public Stage {
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override {
     return std::make_unique<BalancedStreamIterator>(rows_of_batches(*input(), context),
-                                                    BalancedCutter(sizes_, drop_remainder_));
+                                                    BalancedCutter(sizes_, drop_remainder_),
+                                                    std::ranges::find(sizes_, 0) != sizes_.end());
   }
 
  private:
