@@ -2,6 +2,8 @@
 
 #include <ATen/ops/scalar_tensor.h>
 
+#include <cmath>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
@@ -25,7 +27,12 @@ void throw_wrong_structure(const std::string& wanted, std::size_t components) {
 std::int64_t read_integer(const Component& component, std::size_t index) {
   const auto* tensor = std::get_if<at::Tensor>(&component);
   if (tensor == nullptr || tensor->numel() != 1) throw_wrong_leaf("a single number", component, index);
-  return tensor->item().toLong();
+  const at::Scalar number = tensor->item();
+  if (!number.isFloatingPoint()) return number.toLong();
+  constexpr double kBeyond = 9223372036854775808.0;  // 2^63
+  const double value = number.toDouble();
+  if (!(value >= -kBeyond && value < kBeyond) || value != std::trunc(value)) throw_wrong_leaf("a whole number", component, index);
+  return static_cast<std::int64_t>(value);
 }
 
 double read_float(const Component& component, std::size_t index) {

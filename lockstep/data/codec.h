@@ -177,7 +177,11 @@ class Decoder {
     } else if constexpr (std::is_floating_point_v<S>) {
       value = static_cast<S>(read_float(component, index));
     } else if constexpr (std::is_arithmetic_v<S>) {
-      value = static_cast<S>(read_integer(component, index));
+      const std::int64_t number = read_integer(component, index);
+      value = static_cast<S>(number);
+      if (!std::is_same_v<S, bool> && !std::is_same_v<S, std::uint64_t> && static_cast<std::int64_t>(value) != number) {
+        throw_wrong_leaf(("a number that fits " + type_name<S>()).c_str(), component, index);
+      }
     } else {
       auto* leaf = std::get_if<S>(&component);
       if (leaf == nullptr) throw_wrong_leaf(type_name<S>().c_str(), component, index);

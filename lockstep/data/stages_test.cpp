@@ -345,6 +345,26 @@ TEST(Stages, DatasetsOfTorchAreSources) {
   EXPECT_EQ(integers(batches[1].second), (Values{9, 16}));
 }
 
+struct LabelsAsNumbers {
+  struct Example {
+    at::Tensor data;
+    std::int64_t target;
+  };
+  std::optional<std::size_t> size() const { return 3; }
+  Example get(std::size_t i) { return {at::scalar_tensor(double(i)), static_cast<std::int64_t>(7 + i)}; }
+};
+
+TEST(Stages, DatasetsOfTorchMayHaveNumbersAsTargets) {
+  const auto batch = from_torch_dataset(LabelsAsNumbers()).batch(3).to_vector().at(0);
+  EXPECT_EQ(integers(batch.second), (Values{7, 8, 9}));
+  EXPECT_EQ(batch.second.scalar_type(), at::kLong);
+}
+
+TEST(Stages, APredicateMustAnswerYesOrNo) {
+  const auto half = range(3).filter([](const at::Tensor&) { return at::scalar_tensor(0.5); });
+  EXPECT_THROW(half.to_vector(), InvalidArgument);
+}
+
 struct RowsOfATensor {
   struct Example {
     at::Tensor data;

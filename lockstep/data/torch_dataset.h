@@ -43,7 +43,14 @@ class TorchRows final : public RowSource {
     }();
     Element element;
     element.components.emplace_back(std::move(example.data));
-    if constexpr (requires { at::Tensor(example.target); }) element.components.emplace_back(std::move(example.target));
+    if constexpr (requires { at::Tensor(example.target); }) {
+      element.components.emplace_back(std::move(example.target));
+    } else if constexpr (requires { example.target; }) {
+      using Target = std::remove_cvref_t<decltype(example.target)>;
+      static_assert(std::is_arithmetic_v<Target>, "targets must be tensors or numbers");
+      using Wide = std::conditional_t<std::is_floating_point_v<Target>, double, std::int64_t>;
+      element.components.emplace_back(scalar_tensor(static_cast<Wide>(example.target), number_dtype<Target>()));
+    }
     return element;
   }
 
@@ -57,12 +64,13 @@ using TorchExample = decltype(std::declval<Source&>().get(std::size_t{0}));
 
 template <class Source>
 constexpr bool has_target() {
-  return requires(TorchExample<Source> example) { at::Tensor(example.target); };
+  return requires(TorchExample<Source> example) { example.target; };
 }
 
 }  // namespace detail
 
-/// The examples of a `torch::data::datasets::Dataset`: pairs of data and target, or data alone.
+/// The examples of a `torch::data::datasets::Dataset`: pairs of data and target, a tensor or a number, or data
+/// alone.
 ///
 ///     from_torch_dataset(torch::data::datasets::MNIST("./data")).shuffle(10'000).batch(64)
 template <class Source>

@@ -212,7 +212,7 @@ TEST(DamagedFiles, OfLinesAndRowsKeepTheirPlacesToo) {
   const auto rows =
       CsvDataset<std::tuple<at::Tensor>>(tables, {.columns = {{.type = CsvType::Int64, .index = 0}}, .header = false});
   expect_same_places(rows.map([](const std::tuple<at::Tensor>& row) { return std::get<0>(row); }),
-                     {"1", "2", "3", "4", "error", "7", "8"});
+                     {"1", "2", "3", "4", "error", "6", "7", "8"});
 }
 
 TEST_F(Records, OfAMissingFileAreOneError) {
@@ -317,6 +317,32 @@ TEST(CsvDataset, GivesTheColumnsAskedFor) {
   EXPECT_EQ(numbers.to_vector()[1][0].scalar_type(), at::kInt);
   EXPECT_THROW(CsvDataset<Person>(path, {.columns = {{CsvType::Int32}}}), InvalidArgument);
   EXPECT_THROW(CsvDataset(path, {}), InvalidArgument);
+}
+
+TEST(CsvDataset, GoesOnBehindARecordWithAnotherNumberOfFields) {
+  const TempDir folder;
+  const auto errors = std::make_shared<ErrorCounter>();
+  const auto rows = CsvDataset<std::tuple<std::int64_t, std::int64_t>>(folder.file("a", "a,b\n1,2\n3\n4,5\n6,7,8\n9,10\n"),
+                                                                       {.columns = {{CsvType::Int64}, {CsvType::Int64}}});
+  std::vector<std::int64_t> firsts;
+  for (const auto& [first, second] : rows.ignore_errors({.counter = errors}).to_vector()) firsts.push_back(first);
+  EXPECT_EQ(firsts, (std::vector<std::int64_t>{1, 4, 9}));
+  auto skipped = rows.skip(2).iterate();
+  EXPECT_EQ(std::get<0>(*skipped.next()), 4) << "a record that fails keeps its place";
+}
+
+TEST(CsvDataset, NumbersThatDoNotFitTheTypeOfTheDatasetAreErrors) {
+  const TempDir folder;
+  const std::string path = folder.file("a", "9999999999,1.5,2\n");
+  const auto read = [&](auto number, CsvType type, int column) {
+    using Number = decltype(number);
+    return std::get<0>(
+        *CsvDataset<std::tuple<Number>>(path, {.columns = {{.type = type, .index = column}}, .header = false}).iterate().next());
+  };
+  EXPECT_EQ(read(std::int64_t{}, CsvType::Int64, 0), 9999999999);
+  EXPECT_EQ(read(std::int64_t{}, CsvType::Float32, 2), 2);
+  EXPECT_THROW(read(std::int32_t{}, CsvType::Int64, 0), InvalidArgument);
+  EXPECT_THROW(read(std::int64_t{}, CsvType::Float32, 1), InvalidArgument);
 }
 
 TEST(CsvDataset, GoesOnBehindAFieldThatDoesNotFit) {

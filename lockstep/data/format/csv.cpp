@@ -79,18 +79,21 @@ bool CsvReader::scan() try {
   }
   if (scanned_.state == CsvScan::State::BlankLine) fields_.assign(1, CsvField{});
   if (field_count_ == 0) field_count_ = fields_.size();
-  if (fields_.size() != field_count_) {
-    throw DataLoss(errors::kCsv,
-                   {.what = str(path(), " has a record with another number of fields"),
-                    .where = place(0),
-                    .seen = str(counted(static_cast<long long>(fields_.size()), "field"), ", the first record has ",
-                                field_count_, ": ", quoted(text_.substr(0, scanned_.size))),
-                    .help = "look for a missing delimiter or missing quotes"});
-  }
   return true;
 } catch (DataLoss& error) {
   if (error.number() == errors::kCompression) error.add_where(place(0));
   throw;
+}
+
+// Not a part of `scan`: whoever passes such a record over knows where the next one begins.
+void CsvReader::require_all_fields() const {
+  if (fields_.size() == field_count_) return;
+  throw DataLoss(errors::kCsv,
+                 {.what = str(path(), " has a record with another number of fields"),
+                  .where = place(0),
+                  .seen = str(counted(static_cast<long long>(fields_.size()), "field"), ", the first record has ",
+                              field_count_, ": ", quoted(text_.substr(0, scanned_.size))),
+                  .help = "look for a missing delimiter or missing quotes"});
 }
 
 void CsvReader::finish() {
@@ -177,6 +180,7 @@ CsvValue CsvReader::convert(std::size_t column) {
 bool CsvReader::next() {
   values_.clear();
   if (!scan()) return false;
+  require_all_fields();
   // Room for all contents that are put together: growing would move the ones that values already point to.
   std::size_t room = 0;
   for (const CsvColumn& column : columns_) {

@@ -72,6 +72,7 @@ class LOCKSTEP_EXPORT CsvReader {
 
  private:
   bool scan();
+  void require_all_fields() const;
   void finish();
   void find_columns();
   CsvValue convert(std::size_t column);

@@ -54,7 +54,10 @@ TFRecordReader::Frame TFRecordReader::damage(Frame::State state, std::uint64_t l
   DataLoss error(errors::kRecord, {.what = str(path(), " holds a damaged record: ", what),
                                    .where = record_place(record_start_.record, record_start_.offset, path()),
                                    .seen = seen,
-                                   .help = "make the file again, or leave damaged records out with OnDamage::Skip"});
+                                   .help = record_start_.offset == 0 && options_.compression == Compression::None
+                                               ? "is the file compressed? then set `compression`; if not, make it again, or "
+                                                 "leave damaged records out with OnDamage::Skip"
+                                               : "make the file again, or leave damaged records out with OnDamage::Skip"});
   if (options_.on_damage == OnDamage::Fail) throw DataLoss(error);
   ++damaged_;
   last_damage_ = error.what();
