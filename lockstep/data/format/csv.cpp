@@ -9,6 +9,15 @@
 #include "lockstep/data/format/file_error.h"
 
 namespace lockstep::data {
+namespace {
+
+/// "2 'age'": the column as it was asked for.
+std::string label(const CsvColumn& column, std::size_t place) {
+  return str(column.index >= 0 ? column.index : static_cast<int>(place),
+             column.name.empty() ? "" : " " + quoted(column.name));
+}
+
+}  // namespace
 
 std::string_view to_string(CsvType type) {
   switch (type) {
@@ -21,6 +30,18 @@ std::string_view to_string(CsvType type) {
   return "unknown";
 }
 
+void require_valid(const CsvOptions& options) {
+  if (std::string_view("\r\n\"").find(options.delimiter) != std::string_view::npos)
+    throw InvalidArgument(errors::kBadOption, {.what = "a line end or a quote cannot separate fields of a CSV file"});
+  for (std::size_t i = 0; i < options.columns.size(); ++i) {
+    const CsvColumn& column = options.columns[i];
+    if (!column.default_value || csv_value(*column.default_value, column.type)) continue;
+    throw InvalidArgument(errors::kCsv, {.what = str("the default of column ", label(column, i), " is no ",
+                                                     to_string(column.type)),
+                                         .seen = quoted(*column.default_value)});
+  }
+}
+
 CsvReader::CsvReader(const std::string& path, const CsvOptions& options)
     : CsvReader(ByteReader(path, options.compression, options.buffer_bytes), options) {}
 
@@ -29,9 +50,7 @@ CsvReader::CsvReader(ByteReader reader, CsvOptions options)
       options_(std::move(options)),
       dialect_{.delimiter = options_.delimiter, .quotes = options_.quotes},
       columns_(options_.columns) {
-  if (std::string_view("\r\n\"").find(options_.delimiter) != std::string_view::npos) {
-    throw InvalidArgument(errors::kBadOption, {.what = "a line end or a quote cannot separate fields of a CSV file"});
-  }
+  require_valid(options_);
   find_columns();
 }
 
@@ -39,8 +58,9 @@ std::string CsvReader::place(std::size_t offset) const {
   return str("record ", next_record_, " (line ", line_ + 1, ") at byte ", reader_.offset() + offset, " of ", path());
 }
 
-/// Finds the fields of the record at the current position, which is not left. False at the end of the file.
-bool CsvReader::scan() try {
+/// Finds the fields of the record at the current position, which is not left; what is wrong with it is in `scanned_`.
+/// False at the end of the file.
+bool CsvReader::find_record() {
   scratch_.clear();
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (reader_.offset() == 0 && reader_.peek(kByteOrderMark.size()).starts_with(kByteOrderMark))
@@ -64,13 +84,18 @@ bool CsvReader::scan() try {
     text_ = reader_.peek(2 * seen);
     is_last = text_.size() < 2 * seen;
   }
+  return true;
+}
+
+bool CsvReader::scan() try {
+  if (!find_record()) return false;
   if (scanned_.state == CsvScan::State::Unfinished || scanned_.size > options_.max_record_bytes) {
     throw DataLoss(errors::kCsv, {.what = str(path(), " has a record that is too long"),
                                   .where = place(0),
                                   .seen = str("more than max_record_bytes = ", options_.max_record_bytes),
                                   .help = "is a quote not closed? otherwise raise max_record_bytes"});
   }
-  if (scanned_.state == CsvScan::State::Broken) {
+  if (scanned_.state == CsvScan::State::Broken || scanned_.state == CsvScan::State::Endless) {
     throw DataLoss(errors::kCsv, {.what = str(path(), " is no CSV file by RFC 4180: ", scanned_.error),
                                   .where = str("column ", fields_.size(), ", ", place(scanned_.error_at)),
                                   .seen = quoted(text_.substr(scanned_.error_at)),
@@ -102,10 +127,23 @@ void CsvReader::finish() {
   ++next_record_;
 }
 
+/// Goes to the first record that is whole, to count its fields; those before it will be told when they are read. False
+/// if there is none.
+bool CsvReader::find_whole_record() {
+  for (;;) {
+    try {
+      return scan();
+    } catch (const DataLoss& error) {
+      if (error.number() != errors::kCsv || !pass_over()) return false;
+    }
+  }
+}
+
 // Looks at the first record: for names if it is the header, else for the number of fields only.
 void CsvReader::find_columns() {
-  if (!scan()) {
-    if (!options_.header) return;
+  const RecordPosition start = position();
+  if (!(options_.header ? scan() : find_whole_record())) {
+    if (!options_.header) return go_back(start);
     throw DataLoss(errors::kCsv, {.what = str(path(), " has no header"),
                                   .where = place(0),
                                   .seen = "no record at all",
@@ -138,18 +176,15 @@ void CsvReader::find_columns() {
     }
     if (options_.header) column.name = names[static_cast<std::size_t>(column.index)];
     defaults_.emplace_back();
-    if (!column.default_value) continue;
-    if (const auto value = csv_value(*column.default_value, column.type)) {
-      defaults_.back() = *value;
-    } else {
-      wrong_column(str(": the default of column ", column.index, " is no ", to_string(column.type)),
-                   quoted(*column.default_value));
-    }
+    if (column.default_value) defaults_.back() = csv_value(*column.default_value, column.type).value();
   }
-  if (options_.header) {
-    finish();
-    next_record_ = 0;
-  }
+  if (!options_.header) return go_back(start);
+  finish();
+  next_record_ = 0;
+}
+
+void CsvReader::go_back(const RecordPosition& start) {
+  if (next_record_ > start.record) restore(start);
 }
 
 void CsvReader::wrong_field(std::size_t column, std::string_view content, const std::string& what) const {
@@ -198,6 +233,30 @@ std::uint64_t CsvReader::skip(std::uint64_t count) {
   std::uint64_t skipped = 0;
   for (; skipped < count && scan(); ++skipped) finish();
   return skipped;
+}
+
+bool CsvReader::pass_over() {
+  values_.clear();
+  if (!find_record() || scanned_.size > options_.max_record_bytes) return false;
+  switch (scanned_.state) {
+    case CsvScan::State::Record:
+    case CsvScan::State::BlankLine: finish(); return true;
+    case CsvScan::State::Unfinished:
+    case CsvScan::State::Endless: return false;
+    case CsvScan::State::Broken: break;
+  }
+  ++next_record_;
+  const std::string_view before = text_.substr(0, scanned_.error_at);
+  line_ += static_cast<std::uint64_t>(std::ranges::count(before, '\n'));
+  reader_.consume(before.size());
+  for (std::string_view rest = reader_.peek(1); !rest.empty(); rest = reader_.peek(1)) {
+    const std::size_t end = rest.find('\n');
+    reader_.consume(std::min(end, rest.size() - 1) + 1);
+    if (end == std::string_view::npos) continue;
+    ++line_;
+    break;
+  }
+  return true;
 }
 
 void CsvReader::restore(const RecordPosition& position) {

@@ -44,6 +44,9 @@ struct CsvOptions {
   std::size_t buffer_bytes = ByteReader::kDefaultBuffer;
 };
 
+/// InvalidArgument if no file can be read with these: a default that is no value of its column, a delimiter that is none.
+LOCKSTEP_EXPORT void require_valid(const CsvOptions& options);
+
 /// Reads a CSV file as RFC 4180 has it: fields in quotes may hold delimiters, line ends and doubled quotes; lines end
 /// with
 /// `\r\n` or `\n`. All records have the same number of fields. Lines without any character are left out, unless the
@@ -66,11 +69,18 @@ class LOCKSTEP_EXPORT CsvReader {
   /// Goes past up to `count` records and returns past how many; their fields are not converted.
   std::uint64_t skip(std::uint64_t count);
 
+  /// After an error: goes behind the record that caused it, which ends with its line. False if its end cannot be found,
+  /// as behind a quote that does not close: then nothing of the rest can be told apart.
+  bool pass_over();
+
   RecordPosition position() const { return {next_record_, reader_.offset(), line_}; }
   void restore(const RecordPosition& position);
   const std::string& path() const { return reader_.path(); }
 
  private:
+  bool find_record();
+  bool find_whole_record();
+  void go_back(const RecordPosition& start);
   bool scan();
   void require_all_fields() const;
   void finish();

@@ -40,10 +40,10 @@ class Scanner {
     return false;
   }
 
-  bool broken(std::size_t at, const char* what) {
+  bool broken(std::size_t at, const char* what, State state = State::Broken) {
     scan_.error_at = at;
     scan_.error = what;
-    return stop(State::Broken);
+    return stop(state);
   }
 
   bool line_end_at(std::size_t at) {
@@ -89,7 +89,7 @@ class Scanner {
       const std::size_t quote = text_.find('"', at_);
       if (quote == std::string_view::npos) {
         at_ = text_.size();
-        return is_last_ ? broken(open, "a quote that does not close") : stop(State::Unfinished);
+        return is_last_ ? broken(open, "a quote that does not close", State::Endless) : stop(State::Unfinished);
       }
       if (quote + 1 == text_.size() && !is_last_) return stop(State::Unfinished);
       at_ = quote + 1;

@@ -238,6 +238,61 @@ TEST(Csv, TellsBrokenRecordsWithFileRecordLineColumnAndByte) {
                {"is no float64", "column 1 'b', record 1 (line 3) at byte 10 of m", "'1e400'"});
 }
 
+// What TensorFlow's CsvDataset does with a quote in a field without quotes: the record is an error, the next line goes on.
+TEST(Csv, GoesOnBehindTheLineOfABrokenRecord) {
+  struct Case {
+    const char* name;
+    std::string text;
+    std::string places;  ///< the first field of each record, "!" where it failed
+    std::uint64_t last_line;
+  };
+  const std::vector<Case> table{
+      {"quote inside", "1,2\nx\"y,3\n4,5\n", "1!4", 3},
+      {"quote inside of the last field", "1,2\n3,x\"y\r\n4,5\n", "1!4", 3},
+      {"quotes in two lines", "1,2\nx\"y\nz\",3\n4,5\n", "1!!4", 4},
+      {"text behind a quote", "1,2\n\"x\"y,3\n4,5\n", "1!4", 3},
+      {"text behind a quote with line ends", "1,2\n\"x\n\n\"y,3\n4,5\n", "1!4", 5},
+      {"carriage return inside", "1,2\na\rb,3\n4,5\n", "1!4", 3},
+      {"at the end", "1,2\nx\"y,3", "1!", 1},
+      {"at the beginning", "x\"y,3\n4,5\n", "!4", 2},
+      {"another number of fields", "1,2\n3\n4,5,6\n7,8\n", "1!!7", 4},
+      {"a quote that does not close", "1,2\nx\"y,3\n\"4,5\n6,7\n", "1!!", 2},
+      {"nothing but broken records", "a\"\nb\"\n", "!!", 2},
+      {"a long broken line", "1,2\nx\"" + std::string(5000, 'y') + "\n4,5\n", "1!4", 3},
+  };
+  for (const Case& c : table) {
+    for (const std::size_t buffer : {1, 3, 4096}) {
+      for (const bool skips : {false, true}) {
+        auto reader = over(c.text, {.header = false, .buffer_bytes = buffer});
+        std::string places;
+        for (bool goes_on = true; goes_on && places.size() < 100;) {
+          try {
+            goes_on = skips ? reader.skip(1) == 1 : reader.next();
+            if (goes_on) places += skips ? std::string(1, c.places[places.size()])
+                                         : std::string(std::get<std::string_view>(reader.values()[0]));
+          } catch (const DataLoss& error) {
+            EXPECT_EQ(error.number(), errors::kCsv);
+            const bool only_counts = skips && c.places[places.size()] != '!';
+            EXPECT_FALSE(only_counts) << c.name << "\n" << error.what();
+            places += '!';
+            goes_on = reader.pass_over();
+          }
+        }
+        // Going past records does not count their fields.
+        if (!skips || std::string_view(c.name) != "another number of fields") {
+          EXPECT_EQ(places, c.places) << c.name << " through " << buffer << (skips ? ", skipping" : "");
+        }
+        EXPECT_EQ(reader.position().line, c.last_line) << c.name << " through " << buffer;
+      }
+    }
+  }
+  auto reader = over("a,b\n1,2\nx\"y,3\n4,five\n", {.columns = {{CsvType::Int32}, {CsvType::Int32}}});
+  ASSERT_TRUE(reader.next());
+  EXPECT_THROW(reader.next(), DataLoss);
+  ASSERT_TRUE(reader.pass_over());
+  expect_error([&] { reader.next(); }, Code::InvalidArgument, errors::kCsv, {"record 2 (line 4) at byte 16 of m"});
+}
+
 TEST(Csv, TellsColumnsThatAreNotThere) {
   expect_error(
       [] {
@@ -250,6 +305,8 @@ TEST(Csv, TellsColumnsThatAreNotThere) {
                Code::InvalidArgument, errors::kCsv, {"default of column 0 is no int32", "'x'"});
   expect_error([] { over(""); }, Code::DataLoss, errors::kCsv, {"no header"});
   expect_error([] { over("a", {.delimiter = '\n'}); }, Code::InvalidArgument, errors::kBadOption, {"line end"});
+  expect_error([] { require_valid(CsvOptions{.columns = {{}, {CsvType::Int64, "age", -1, "old"}}}); },
+               Code::InvalidArgument, errors::kCsv, {"default of column 1 'age' is no int64", "'old'"});
 }
 
 TEST(Csv, BoundsTheSizeOfARecord) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,6 +33,27 @@ Records all_of(Reader&& reader, bool skips, Take&& take) {
   Records records;
   while (skips ? reader.skip(1) == 1 : reader.next())
     records.emplace_back(skips ? std::string() : std::string(take(reader)));
+  return records;
+}
+
+/// The first field of every whole record of a CSV file; what is broken is passed over.
+Records csv_records(std::string_view text) {
+  Records records;
+  std::optional<CsvReader> reader;
+  try {
+    reader.emplace(ByteReader::over_memory("some file", text, Compression::None, 8), CsvOptions{});
+  } catch (const Error&) {
+    return records;
+  }
+  for (std::size_t places = 0; places <= text.size(); ++places) {
+    try {
+      if (!reader->next()) return records;
+      records.emplace_back(std::get<std::string_view>(reader->values()[0]));
+    } catch (const DataLoss&) {
+      if (!reader->pass_over()) return records;
+    }
+  }
+  ADD_FAILURE() << "more places than bytes in " << text;
   return records;
 }
 
@@ -135,6 +157,30 @@ TEST(Damage, IsToldWithItsPlaceByEveryReaderInEveryCompression) {
       }
       EXPECT_GT(told, format.name == "lines" && compression == Compression::None ? -1 : 5)
           << format.name << ", " << name;
+    }
+  }
+}
+
+TEST(Damage, OfOneCsvRecordLeavesTheOthers) {
+  const std::string before = "id,x\nfirst,1\n", record = "second,2.5", behind = "\nthird,\"3\"\nlast,4\n";
+  for (const char stray : {'"', '\r', ',', 'z', '\0'}) {
+    for (std::size_t at = 0; at <= record.size(); ++at) {
+      for (const bool replaces : {false, true}) {
+        std::string damaged = record;
+        if (replaces && at < record.size()) {
+          damaged[at] = stray;
+        } else {
+          damaged.insert(at, 1, stray);
+        }
+        const Records records = csv_records(before + damaged + behind);
+        ASSERT_FALSE(records.empty()) << damaged;
+        EXPECT_EQ(records.front(), "first") << damaged;
+        // A quote in front of a field has a meaning: what is behind it may belong to the field.
+        if (stray == '"' && damaged.find(",\"") != std::string::npos) continue;
+        if (stray == '"' && damaged.front() == '"') continue;
+        ASSERT_GE(records.size(), 3u) << damaged;
+        EXPECT_EQ(Records(records.end() - 2, records.end()), (Records{"third", "last"})) << damaged;
+      }
     }
   }
 }

@@ -15,19 +15,22 @@ constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
 
 }  // namespace
 
+void require_valid(const FixedLengthOptions& options) {
+  if (options.record_bytes > 0 &&
+      std::max({options.record_bytes, options.header_bytes, options.footer_bytes}) <= kMost)
+    return;
+  throw InvalidArgument(errors::kBadOption,
+                        {.what = "records of a fixed length need at least 1 byte each, header and footer at most 2^40",
+                         .seen = str("record_bytes = ", options.record_bytes, ", header_bytes = ",
+                                     options.header_bytes, ", footer_bytes = ", options.footer_bytes)});
+}
+
 FixedLengthReader::FixedLengthReader(const std::string& path, const FixedLengthOptions& options)
     : FixedLengthReader(ByteReader(path, options.compression, options.buffer_bytes), options) {}
 
 FixedLengthReader::FixedLengthReader(ByteReader reader, const FixedLengthOptions& options)
     : reader_(std::move(reader)), options_(options) {
-  if (options.record_bytes == 0 ||
-      std::max({options.record_bytes, options.header_bytes, options.footer_bytes}) > kMost) {
-    throw InvalidArgument(
-        errors::kBadOption,
-        {.what = "records of a fixed length need at least 1 byte each, header and footer at most 2^40",
-         .seen = str("record_bytes = ", options.record_bytes, ", header_bytes = ", options.header_bytes,
-                     ", footer_bytes = ", options.footer_bytes)});
-  }
+  require_valid(options);
   check_size();
   skip_header();
 }

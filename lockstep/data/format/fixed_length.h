@@ -20,6 +20,9 @@ struct FixedLengthOptions {
   std::size_t buffer_bytes = ByteReader::kDefaultBuffer;
 };
 
+/// InvalidArgument if no file can be read with these.
+LOCKSTEP_EXPORT void require_valid(const FixedLengthOptions& options);
+
 /// Reads records that all have the same number of bytes, without anything between them. DataLoss if what lies between
 /// header and footer is no whole number of records: found at once in a plain file, at the end of a compressed one.
 class LOCKSTEP_EXPORT FixedLengthReader {

@@ -34,7 +34,8 @@ std::string written(const TempDir& folder, std::string_view bytes, Compression c
   return folder.file("w");
 }
 
-TEST(TextLines, EndAsTheFormatSays) {
+// As TensorFlow 2.20 reads them.
+TEST(TextLines, AreThoseOfTensorFlow) {
   struct Case {
     std::string text;
     Strings lines;
@@ -47,9 +48,13 @@ TEST(TextLines, EndAsTheFormatSays) {
       {"a\r\nb\r\n", {"a", "b"}},
       {"\n\n", {"", ""}},
       {"\r\n", {""}},
-      {"a\rb\n", {"a\rb"}},
-      {"a\r\r\n", {"a\r"}},
-      {"a\r", {"a\r"}},
+      {"a\rb\n", {"ab"}},
+      {"a\rb\rc", {"abc"}},
+      {"a\r\r\r\nb", {"a", "b"}},
+      {"a\r", {"a"}},
+      {"\r", {}},
+      {"x\r\n\r", {"x"}},
+      {"one\r\ntwo\n\r\n\nfive\r\r\nlast\r", {"one", "two", "", "", "five", "last"}},
       {std::string("a\0b\n", 4), {std::string("a\0b", 3)}},
       {std::string(5000, 'x') + "\n" + std::string(7000, 'y'), {std::string(5000, 'x'), std::string(7000, 'y')}},
   };

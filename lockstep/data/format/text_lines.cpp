@@ -1,5 +1,7 @@
 #include "lockstep/data/format/text_lines.h"
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -19,6 +21,14 @@ void TextLineReader::restore(const RecordPosition& position) {
   next_line_ = position.record;
 }
 
+std::string_view TextLineReader::without_returns(std::string_view line) {
+  while (line.ends_with('\r')) line.remove_suffix(1);
+  if (line.find('\r') == std::string_view::npos) return line;
+  scratch_.clear();
+  std::ranges::remove_copy(line, std::back_inserter(scratch_), '\r');
+  return scratch_;
+}
+
 bool TextLineReader::next() try {
   line_ = {};
   std::string_view bytes = reader_.peek(1);
@@ -34,16 +44,16 @@ bool TextLineReader::next() try {
                                        .help = "is it a text file? then raise max_line_bytes"});
     }
     if (has_end) {
-      line_ = bytes.substr(0, end);
-      if (line_.ends_with('\r')) line_.remove_suffix(1);
+      line_ = without_returns(bytes.substr(0, end));
       reader_.consume(end + 1);
       break;
     }
     looked_at = bytes.size();
     bytes = reader_.peek(looked_at + 1);
     if (bytes.size() == looked_at) {
-      line_ = bytes;
+      line_ = without_returns(bytes);
       reader_.consume(looked_at);
+      if (line_.empty()) return false;
       break;
     }
   }

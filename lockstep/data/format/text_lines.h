@@ -17,8 +17,9 @@ struct TextLineOptions {
   std::size_t buffer_bytes = ByteReader::kDefaultBuffer;
 };
 
-/// Reads a text file line by line. A line ends with `\n`, or `\r\n`, which are not part of it; a last one without end
-/// counts.
+/// Reads a text file line by line. A line ends with `\n`, which is not part of it; a last one without end counts, unless
+/// it is empty. Carriage returns are no part of a line wherever they stand, as in TensorFlow: programs that move between
+/// the two see the same lines.
 class LOCKSTEP_EXPORT TextLineReader {
  public:
   explicit TextLineReader(const std::string& path, const TextLineOptions& options = {});
@@ -33,10 +34,13 @@ class LOCKSTEP_EXPORT TextLineReader {
   const std::string& path() const { return reader_.path(); }
 
  private:
+  std::string_view without_returns(std::string_view line);
+
   ByteReader reader_;
   TextLineOptions options_;
   std::uint64_t next_line_ = 0;
   std::string_view line_;
+  std::string scratch_;  // of a line with carriage returns inside
 };
 
 }  // namespace lockstep::data
