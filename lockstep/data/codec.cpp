@@ -24,6 +24,13 @@ void throw_wrong_structure(const std::string& wanted, std::size_t components) {
                                              .help = "the type of the dataset must fit what its stages produce"});
 }
 
+void throw_unknown_rows() {
+  throw FailedPrecondition(errors::kStructure,
+                           {.what = "an empty batch is due, but nothing tells what its rows look like",
+                            .seen = "an element without components",
+                            .help = "declare the spec of the map or generator, or leave out sizes of 0"});
+}
+
 std::int64_t read_integer(const Component& component, std::size_t index) {
   const auto* tensor = std::get_if<at::Tensor>(&component);
   if (tensor == nullptr || tensor->numel() != 1) throw_wrong_leaf("a single number", component, index);
@@ -31,7 +38,8 @@ std::int64_t read_integer(const Component& component, std::size_t index) {
   if (!number.isFloatingPoint()) return number.toLong();
   constexpr double kBeyond = 9223372036854775808.0;  // 2^63
   const double value = number.toDouble();
-  if (!(value >= -kBeyond && value < kBeyond) || value != std::trunc(value)) throw_wrong_leaf("a whole number", component, index);
+  if (!(value >= -kBeyond && value < kBeyond) || value != std::trunc(value))
+    throw_wrong_leaf("a whole number", component, index);
   return static_cast<std::int64_t>(value);
 }
 

@@ -46,6 +46,9 @@ LOCKSTEP_EXPORT double read_float(const Component& component, std::size_t index)
 [[noreturn]] LOCKSTEP_EXPORT void throw_wrong_leaf(const char* wanted, const Component& component, std::size_t index);
 [[noreturn]] LOCKSTEP_EXPORT void throw_wrong_structure(const std::string& wanted, std::size_t components);
 
+/// Of an element without components, which only an empty batch is whose rows nobody knows.
+[[noreturn]] LOCKSTEP_EXPORT void throw_unknown_rows();
+
 template <class Number>
 constexpr at::ScalarType number_dtype() {
   if constexpr (std::is_same_v<Number, bool>)
@@ -167,6 +170,7 @@ class Decoder {
 
   template <class S>
   void read_leaf(S& value) {
+    if (element_.size() == 0) throw_unknown_rows();
     if (component_ >= element_.size()) throw_wrong_structure("a larger structure", element_.size());
     const std::size_t index = component_++;
     Component& component = element_.components[index];

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <iterator>
 #include <memory>
 #include <optional>
@@ -56,6 +57,28 @@ decltype(auto) call(F& f, T value) {
     return std::apply(f, std::move(value));
   else
     static_assert(takes_parts<F, T>(), "the function does not take an element of this dataset");
+}
+
+template <class F, class T>
+constexpr bool takes_parts_and_random() {
+  if constexpr (kind_v<T> == StructureKind::Tuple) return []<std::size_t... I>(std::index_sequence<I...>) {
+      return std::is_invocable_v<F&, std::tuple_element_t<I, T>..., RowRandom&>;
+    }
+  (std::make_index_sequence<std::tuple_size_v<T>>{});
+  else return false;
+}
+
+/// Calls `f(value, random)`, or `f(a, b, random)` for a pair or tuple that `f` takes in parts.
+template <class F, class T>
+auto call_with_random(F& f, T value, RowRandom& random) {
+  if constexpr (std::is_invocable_v<F&, T, RowRandom&>) {
+    return f(std::move(value), random);
+  } else if constexpr (takes_parts_and_random<F, T>()) {
+    return std::apply([&](auto&&... parts) { return f(std::move(parts)..., random); }, std::move(value));
+  } else {
+    static_assert(takes_parts_and_random<F, T>(),
+                  "the function does not take an element of this dataset and a RowRandom&");
+  }
 }
 
 /// What a predicate says, as a bool or as a tensor of one element.
@@ -134,14 +157,14 @@ class Dataset {
     return Dataset<U>(std::make_shared<MapStage>(stage(), std::move(function), spec_of_type<U>(), std::move(options)));
   }
 
-  /// `f(element, random)`, where `random` (RowRandom) depends on seed, pass and row alone: results are the same with
-  /// any number of threads.
+  /// `f(element, random)`, or `f(a, b, random)` of a pair, where `random` (RowRandom) depends on seed, pass and row
+  /// alone: results are the same with any number of threads.
   template <class F>
   auto map_with_random(F f, MapOptions options = {}) const {
-    using U = std::remove_cvref_t<std::invoke_result_t<F&, T, RowRandom&>>;
+    using U = decltype(detail::call_with_random(std::declval<F&>(), std::declval<T>(), std::declval<RowRandom&>()));
     KeyedMapFunction function = [f = std::move(f)](Element& element, std::uint64_t key) mutable {
       RowRandom random(key);
-      encode<U>(f(decode<T>(element), random), element);
+      encode<U>(detail::call_with_random(f, decode<T>(element), random), element);
     };
     return Dataset<U>(std::make_shared<MapStage>(stage(), std::move(function), spec_of_type<U>(), std::move(options)));
   }
@@ -231,8 +254,10 @@ class Dataset {
                   "map it to a std::tuple first");
     return Dataset<Row<T>>(std::make_shared<UnbatchStage>(stage()));
   }
-  /// The rows of batches cut anew by a cycle of sizes, across the borders of batches.
+  /// The rows of batches cut anew by a cycle of sizes, across the borders of batches. A size of 0 makes an empty batch
+  /// of what rows look like; where nothing tells that (no spec, no row), it is an error.
   Dataset rebatch(std::vector<std::int64_t> sizes, bool drop_remainder = false) const {
+    require_rows(element_spec(), "rebatch");
     return Dataset(make_balanced_stream(stage(), std::move(sizes), drop_remainder));
   }
   Dataset rebatch(std::int64_t size, bool drop_remainder = false) const {
@@ -416,6 +441,10 @@ Dataset<T> sample_from_datasets(const std::vector<Dataset<T>>& datasets, SampleO
   std::vector<StagePtr> stages;
   for (const Dataset<T>& dataset : datasets) stages.push_back(dataset.stage());
   return Dataset<T>(std::make_shared<SampleStage>(std::move(stages), std::move(options)));
+}
+template <class T>
+Dataset<T> sample_from_datasets(std::initializer_list<Dataset<T>> datasets, SampleOptions options = {}) {
+  return sample_from_datasets(std::vector<Dataset<T>>(datasets), std::move(options));
 }
 
 }  // namespace lockstep::data

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::data {
@@ -21,6 +22,13 @@ const char* dtype_name(at::ScalarType dtype) {
     case at::kBool: return "bool";
     default: return c10::toString(dtype);
   }
+}
+
+bool can_be_one(const ComponentSpec& a, const ComponentSpec& b) {
+  using Kind = ComponentSpec::Kind;
+  if (a.kind == Kind::Unknown || b.kind == Kind::Unknown) return true;
+  if (a.kind != b.kind || (a.dtype && b.dtype && a.dtype != b.dtype)) return false;
+  return !a.shape.has_rank() || !b.shape.has_rank() || a.shape.rank() == b.shape.rank();
 }
 
 }  // namespace
@@ -132,6 +140,40 @@ ElementSpec ElementSpec::joined_with(const ElementSpec& other) const {
   result.components->insert(result.components->end(), other.components->begin(), other.components->end());
   result.skeleton = joined(skeleton, other.skeleton);
   return result;
+}
+
+std::optional<std::string> find_difference(const ElementSpec& a, const ElementSpec& b) {
+  if (!a.components || !b.components) return std::nullopt;
+  if (a.components->size() != b.components->size())
+    return str(counted(static_cast<long long>(a.components->size()), "component"), " and ", b.components->size(), ": ",
+               to_string(a), " and ", to_string(b));
+  for (std::size_t i = 0; i < a.components->size(); ++i) {
+    const ComponentSpec &of_a = (*a.components)[i], &of_b = (*b.components)[i];
+    if (!can_be_one(of_a, of_b)) return str("component ", i, " is ", to_string(of_a), " and ", to_string(of_b));
+  }
+  if (a.skeleton && b.skeleton && *a.skeleton != *b.skeleton)
+    return "maps of other keys, or vectors of other lengths, with the same components";
+  return std::nullopt;
+}
+
+void require_rows(const ElementSpec& spec, const std::string& where) {
+  if (!spec.components) return;
+  std::optional<std::int64_t> rows;
+  for (std::size_t i = 0; i < spec.components->size(); ++i) {
+    const ComponentSpec& component = (*spec.components)[i];
+    if (!component.shape.has_rank()) continue;
+    if (component.shape.rank() == 0)
+      throw InvalidArgument(errors::kShape, {.what = "every component needs a first dimension to take rows from",
+                                             .where = where,
+                                             .seen = str("component ", i, " is ", to_string(component)),
+                                             .help = "call batch() before"});
+    if (component.shape.dim(0) == PartialShape::kUnknown) continue;
+    if (rows && *rows != component.shape.dim(0))
+      throw InvalidArgument(
+          errors::kShape,
+          {.what = "all components must have the same number of rows", .where = where, .seen = to_string(spec)});
+    rows = component.shape.dim(0);
+  }
 }
 
 bool ElementSpec::operator==(const ElementSpec& other) const {

@@ -92,6 +92,13 @@ struct LOCKSTEP_EXPORT ElementSpec {
   bool operator==(const ElementSpec& other) const;
 };
 
+/// How elements of the two kinds differ in a way that one dataset cannot have: another number of components, other
+/// keys, another type or rank ("component 0 is int64[] and float32[]"). None if they do not, as far as is known.
+LOCKSTEP_EXPORT std::optional<std::string> find_difference(const ElementSpec& a, const ElementSpec& b);
+/// InvalidArgument if it is known that rows cannot be taken from such elements: a component is a scalar, or components
+/// have different numbers of rows. `where` names the stage.
+LOCKSTEP_EXPORT void require_rows(const ElementSpec& spec, const std::string& where);
+
 LOCKSTEP_EXPORT std::string to_string(const ComponentSpec& spec);  ///< "float32[?, 784]", "bytes[]", "unknown"
 LOCKSTEP_EXPORT std::string to_string(const ElementSpec& spec);    ///< "(float32[?, 784], int64[?])"
 

@@ -361,6 +361,22 @@ TEST(Places, ErrorsThatAreReplayedAreNotCountedAgain) {
   }
 }
 
+TEST(Places, ANewCounterHasTheErrorsOfTheWholeResumedPass) {
+  for (int stop_after = 0; stop_after < 9; ++stop_after) {
+    const auto build = [](const std::shared_ptr<ErrorCounter>& counter) {
+      return range(20).map(failing_at({1, 2, 15})).ignore_errors({.counter = counter}).batch(2);
+    };
+    const auto first = std::make_shared<ErrorCounter>(), second = std::make_shared<ErrorCounter>();
+    auto it = build(first).iterate({});
+    for (int i = 0; i < stop_after; ++i) it.next();
+    auto resumed = build(second).resume(it.save());  // as another program would
+    EXPECT_EQ(second->count(), first->count()) << "resumed after " << stop_after;
+    while (resumed.next()) {
+    }
+    EXPECT_EQ(second->count(), 3) << "resumed after " << stop_after;
+  }
+}
+
 TEST(Places, StagesThatShareACounterHavePlacesOfTheirOwn) {
   const auto counter = std::make_shared<ErrorCounter>();
   const auto build = [&] {

@@ -1,7 +1,9 @@
 #include "lockstep/data/stage_meter.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <thread>
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/stage.h"
@@ -67,31 +69,49 @@ double seconds(const std::atomic<std::int64_t>& nanoseconds) {
 }
 
 /// Whether a stage's inputs run on threads of their own, so that its time does not hold theirs.
-bool has_own_threads(const StageCounters& stage) { return stage.kind == "prefetch" || stage.kind == "parallel_map"; }
+bool has_own_threads(const std::string& kind) { return kind == "prefetch" || kind == "parallel_map"; }
 
-std::string hint_for(const StageReport& report, const std::vector<std::shared_ptr<StageCounters>>& counters) {
-  if (report.stages.empty() || report.seconds <= 0) return "nothing was read";
-  const double waiting = report.stages.front().waiting_s;
-  if (waiting < 0.1 * report.seconds)
-    return str("the pipeline keeps up: its reader waited ", static_cast<int>(100 * waiting / report.seconds),
-               " % of the time");
-  std::size_t slowest = 0;
-  const auto per_thread = [&](std::size_t i) {
-    return report.stages[i].busy_s / std::max(1, counters[i]->parallel_calls);
-  };
-  for (std::size_t i = 0; i < report.stages.size(); ++i)
-    if (per_thread(i) > per_thread(slowest)) slowest = i;
-  const std::string bound = str("bound by ", report.stages[slowest].name);
-  if (counters[slowest]->kind == "map") return str(bound, ": try 2 parallel calls");
-  if (counters[slowest]->kind == "parallel_map") {
-    return str(bound, ": try ", 2 * counters[slowest]->parallel_calls, " parallel calls");
+/// Whether a stage computes while its consumer does something else: on threads of its own, or of a stage above.
+bool runs_beside_consumer(const StageReport& report, std::size_t stage) {
+  int depth = report.stages[stage].depth + 1;
+  for (std::size_t i = stage + 1; i-- > 0;) {
+    if (report.stages[i].depth >= depth) continue;  // an input of a stage in between
+    depth = report.stages[i].depth;
+    if (has_own_threads(report.stages[i].kind)) return true;
   }
-  if (report.stages.front().name.rfind("prefetch", 0) != 0) return str(bound, ": put prefetch(2) at the end");
-  if (counters[slowest]->kind == "flat_map") return str(bound, ": try interleave with parallel calls");
-  return bound;
+  return false;
+}
+
+std::string advice_for(const StageReport& report, const StageReportLine& slowest, int cores) {
+  if (slowest.kind == "map" || slowest.kind == "parallel_map") {
+    const int calls = std::max(1, slowest.parallel_calls);
+    const int wanted = std::min(2 * calls, cores);
+    if (wanted > calls) return str(": try ", wanted, " parallel calls");
+    return str(": it uses all that ", counted(cores, "core"), " can give, make the function faster");
+  }
+  if (report.stages.front().kind != "prefetch") return ": put prefetch(2) at the end";
+  if (slowest.kind == "flat_map") return ": try interleave with parallel calls";
+  return "";
 }
 
 }  // namespace
+
+std::string hint_for(const StageReport& report, int cores) {
+  if (report.stages.empty() || report.seconds <= 0) return "nothing was read";
+  const double waiting = report.stages.front().waiting_s;
+  const std::string waited = str("waited ", std::lround(100 * waiting / report.seconds), " % of the time");
+  if (waiting < 0.1 * report.seconds) return str("the consumer is the bound: it ", waited);
+  const auto per_thread = [](const StageReportLine& line) { return line.busy_s / std::max(1, line.parallel_calls); };
+  const auto slowest = std::ranges::max_element(report.stages, {}, per_thread);
+  const auto index = static_cast<std::size_t>(slowest - report.stages.begin());
+  const bool beside = runs_beside_consumer(report, index);
+  // What runs beside the consumer and is idle most of the time cannot be what holds it up all the time.
+  const bool is_bound = per_thread(*slowest) >= 0.5 * (beside ? std::max(waiting, report.seconds) : waiting);
+  if (is_bound) return str("bound by ", slowest->name, advice_for(report, *slowest, cores));
+  const bool reads_ahead = report.stages.front().kind == "prefetch";
+  return str("no single stage is the bound: the consumer ", waited,
+             reads_ahead ? "; parallel calls or a larger prefetch may help" : "; put prefetch(2) at the end");
+}
 
 std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, StageCounters* above) {
   const std::lock_guard lock(mutex_);
@@ -102,8 +122,10 @@ std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, Stage
     counters->description = stage.describe();
     counters->above = above;
     counters->depth = above ? above->depth + 1 : 0;
-    if (const auto* map = dynamic_cast<const MapStage*>(&stage))
+    if (const auto* map = dynamic_cast<const MapStage*>(&stage)) {
       counters->parallel_calls = map->options().parallel_calls;
+      counters->label = map->options().name;
+    }
     in_order_.push_back(counters);
   }
   return counters;
@@ -117,7 +139,8 @@ StageReport StageMeter::report() const {
   std::vector<std::string> names(in_order_.size());
   for (std::size_t i = in_order_.size(); i-- > 0;) {
     const std::string kind = in_order_[i]->kind == "parallel_map" ? "map" : in_order_[i]->kind;
-    names[i] = str(kind, " #", ++numbers[kind]);
+    const std::string& label = in_order_[i]->label;
+    names[i] = str(kind, " #", ++numbers[kind], label.empty() ? "" : " (" + label + ")");
   }
   const std::int64_t now = nanoseconds_of(Clock::now());
   std::int64_t start = now;
@@ -127,6 +150,8 @@ StageReport StageMeter::report() const {
   for (const auto& stage : in_order_) {
     StageReportLine line;
     line.name = names[report.stages.size()];
+    line.kind = stage->kind;
+    line.parallel_calls = stage->parallel_calls;
     line.description = stage->description;
     line.depth = stage->depth;
     line.elements = stage->elements.load();
@@ -138,7 +163,7 @@ StageReport StageMeter::report() const {
       if (other->above == stage.get()) inputs += seconds(other->asked_ns);
     if (stage->kind == "parallel_map")
       line.busy_s = seconds(stage->computing_ns);
-    else if (!has_own_threads(*stage))
+    else if (!has_own_threads(stage->kind))
       line.busy_s = std::max(0.0, line.waiting_s - inputs);
     const std::int64_t requests = stage->requests.load();
     if (requests > 0)
@@ -146,7 +171,7 @@ StageReport StageMeter::report() const {
                          static_cast<double>(requests * std::max<std::int64_t>(1, stage->buffer_size.load()));
     report.stages.push_back(std::move(line));
   }
-  report.hint = hint_for(report, in_order_);
+  report.hint = hint_for(report, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
   return report;
 }
 

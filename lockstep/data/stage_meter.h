@@ -19,6 +19,7 @@ class Stage;
 struct LOCKSTEP_EXPORT StageCounters {
   std::string description;  ///< "map(2 parallel calls)"
   std::string kind;
+  std::string label;  ///< what the user calls the stage (MapOptions::name)
   int depth = 0;
   int parallel_calls = 0;
   StageCounters* above = nullptr;  ///< the stage that reads from this one
@@ -41,9 +42,11 @@ struct LOCKSTEP_EXPORT StageCounters {
 
 /// What one stage did, in numbers for people.
 struct LOCKSTEP_EXPORT StageReportLine {
-  std::string name;  ///< "map #2", counted from the source
+  std::string name;  ///< "map #2 (decode)", counted from the source
+  std::string kind;  ///< as Stage::kind
   std::string description;
   int depth = 0;
+  int parallel_calls = 0;  ///< 0: it computes on the thread that asks
   std::int64_t elements = 0;
   std::int64_t rows = 0;
   double rows_per_s = 0;
@@ -57,6 +60,10 @@ struct LOCKSTEP_EXPORT StageReport {
   std::vector<StageReportLine> stages;  ///< the last stage first
   std::string hint;                     ///< "bound by map #2: try 4 parallel calls"
 };
+
+/// What to do about a pipeline that was measured, on a machine with so many cores. Names a stage only if the consumer
+/// waits and that stage is what it mostly waits for, and never asks for more parallel calls than there are cores.
+LOCKSTEP_EXPORT std::string hint_for(const StageReport& report, int cores);
 
 /// A table with the hint below.
 LOCKSTEP_EXPORT std::string to_string(const StageReport& report);

@@ -9,7 +9,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/pipeline_test_support.h"
-#include "lockstep/data/torch_dataset.h"
 
 namespace lockstep::data {
 namespace {
@@ -163,6 +162,20 @@ TEST(Stages, RebatchCutsAcrossBatches) {
   EXPECT_EQ(rows_of(range(8).batch(3).rebatch({2, 1}, true)), (Rows{{0, 1}, {2}, {3, 4}, {5}, {6, 7}}));
 }
 
+TEST(Stages, RebatchOfNothingStartsWithItsEmptyBatchIfRowsAreKnown) {
+  const auto known = range(0).batch(2).rebatch({0, 2});
+  EXPECT_EQ(rows_of(known), (Rows{{}}));
+  EXPECT_TRUE(known.cardinality().is_unknown());
+  const auto unknown = opaque_range(0).batch(2).rebatch({0, 2});
+  EXPECT_TRUE(unknown.cardinality().is_unknown());
+  const std::string error = error_of([&] { unknown.iterate().next(); });
+  EXPECT_TRUE(contains(error, "nothing tells what its rows look like") && contains(error, "sizes of 0")) << error;
+  EXPECT_EQ(places_of(unknown.iterate(), 5).size(), 1u) << "the end comes behind it";
+  EXPECT_EQ(unknown.iterate().skip(5), 1);
+  EXPECT_EQ(rows_of(opaque_range(3).batch(2).rebatch({0, 2})), (Rows{{}, {0, 1}, {}, {2}}));
+  EXPECT_EQ(rows_of(opaque_range(0).batch(2).rebatch({2, 0})), Rows{});
+}
+
 TEST(Stages, SamplingTakesEveryElementOfEachDatasetOnce) {
   const auto mixed = sample_from_datasets<at::Tensor>({range(50), range(100, 150)}, {.weights = {0.8, 0.2}, .seed = 4});
   Values values = values_of(mixed);
@@ -172,6 +185,7 @@ TEST(Stages, SamplingTakesEveryElementOfEachDatasetOnce) {
   EXPECT_EQ(values.size(), 100u);
   EXPECT_EQ(std::set<std::int64_t>(values.begin(), values.end()).size(), 100u);
   EXPECT_EQ(mixed.cardinality(), Cardinality(100));
+  EXPECT_EQ(sample_from_datasets({range(3), range(4)}).cardinality(), Cardinality(7));
 }
 
 TEST(Stages, ParallelMapsKeepTheOrderWithAnyNumberOfThreads) {
@@ -257,6 +271,17 @@ TEST(Stages, RandomNumbersOfRowsDoNotDependOnThreads) {
   EXPECT_EQ(it.next()->item<std::int64_t>(), plain[150]) << "skipped rows count";
 }
 
+TEST(Stages, MapsWithRandomNumbersTakePairsInParts) {
+  const auto sums =
+      zip(range(5), range(10, 15)).map_with_random([](const at::Tensor& a, const at::Tensor& b, RowRandom& random) {
+        return a + b + random.below(1);
+      });
+  EXPECT_EQ(values_of(sums), (Values{10, 12, 14, 16, 18}));
+  using Pair = std::pair<at::Tensor, at::Tensor>;
+  EXPECT_EQ(values_of(zip(range(2), range(2)).map_with_random([](Pair pair, RowRandom&) { return pair.first; })),
+            (Values{0, 1}));
+}
+
 TEST(Stages, CardinalitiesAndAssertions) {
   EXPECT_EQ(range(10).shuffle(3).batch(4).repeat(3).take(5).cardinality(), Cardinality(5));
   EXPECT_EQ(range(10).repeat().cardinality(), Cardinality::infinite());
@@ -291,96 +316,9 @@ TEST(Stages, TheTreeIsPrinted) {
             "      └─ repeat\n         └─ range(3)\n");
 }
 
-TEST(Stages, ReportsCountElementsAndRows) {
-  const auto meter = std::make_shared<StageMeter>();
-  auto it = range(200).map([](at::Tensor x) { return x; }).batch(10).prefetch(2).iterate({.meter = meter});
-  while (it.next()) {
-  }
-  const StageReport report = meter->report();
-  ASSERT_EQ(report.stages.size(), 4u) << to_string(report);
-  EXPECT_EQ(report.stages[1].elements, 20) << to_string(report);
-  EXPECT_EQ(report.stages[1].rows, 200) << to_string(report);
-  EXPECT_EQ(report.stages[2].elements, 200) << to_string(report);
-  EXPECT_GE(report.stages[0].buffer_fill, 0);
-}
-
-// The times are made up: how long something takes on a busy machine says nothing.
-TEST(Stages, ReportsNameTheSlowStage) {
-  const auto hint = [](int calls, std::int64_t map_ns, std::int64_t waited_ns) {
-    const auto same = [](at::Tensor x) { return x; };
-    const auto pipeline = range(9).map(same).map(same, {.parallel_calls = calls}).batch(3).prefetch(2);
-    const auto meter = std::make_shared<StageMeter>();
-    StageCounters* above = nullptr;
-    for (StagePtr stage = pipeline.stage(); stage; stage = stage->inputs().empty() ? nullptr : stage->input()) {
-      const auto counters = meter->counters_of(*stage, above);
-      above = counters.get();
-      const bool slow = stage->kind() != "prefetch" && stage->kind() != "range";
-      counters->asked_ns = stage->kind() == "prefetch" ? waited_ns : slow ? map_ns + 1000 : 1000;
-      counters->computing_ns = map_ns;
-      const auto now = std::chrono::steady_clock::now().time_since_epoch();
-      counters->first_asked_ns = std::chrono::nanoseconds(now - std::chrono::seconds(1)).count();
-      if (stage->kind() == "batch") counters->asked_ns = map_ns + 2000;
-      if (stage == pipeline.stage()->input()->input()->input()) counters->asked_ns = 2000;  // the first map
-    }
-    return meter->report().hint;
-  };
-  constexpr std::int64_t kHour = 3'600'000'000'000;
-  EXPECT_EQ(hint(0, kHour, kHour), "bound by map #2: try 2 parallel calls");
-  EXPECT_EQ(hint(2, kHour, kHour), "bound by map #2: try 4 parallel calls");
-  EXPECT_TRUE(contains(hint(0, kHour, 0), "keeps up")) << hint(0, kHour, 0);
-}
-
-struct SquaresOfTorch {
-  struct Example {
-    at::Tensor data, target;
-  };
-  std::optional<std::size_t> size() const { return 5; }
-  Example get(std::size_t i) {
-    return {at::scalar_tensor(double(i)), at::scalar_tensor(std::int64_t(i * i), at::kLong)};
-  }
-};
-
-TEST(Stages, DatasetsOfTorchAreSources) {
-  const auto batches = from_torch_dataset(SquaresOfTorch()).batch(3).to_vector();
-  EXPECT_EQ(integers(batches[1].second), (Values{9, 16}));
-}
-
-struct LabelsAsNumbers {
-  struct Example {
-    at::Tensor data;
-    std::int64_t target;
-  };
-  std::optional<std::size_t> size() const { return 3; }
-  Example get(std::size_t i) { return {at::scalar_tensor(double(i)), static_cast<std::int64_t>(7 + i)}; }
-};
-
-TEST(Stages, DatasetsOfTorchMayHaveNumbersAsTargets) {
-  const auto batch = from_torch_dataset(LabelsAsNumbers()).batch(3).to_vector().at(0);
-  EXPECT_EQ(integers(batch.second), (Values{7, 8, 9}));
-  EXPECT_EQ(batch.second.scalar_type(), at::kLong);
-}
-
 TEST(Stages, APredicateMustAnswerYesOrNo) {
   const auto half = range(3).filter([](const at::Tensor&) { return at::scalar_tensor(0.5); });
   EXPECT_THROW(half.to_vector(), InvalidArgument);
-}
-
-struct RowsOfATensor {
-  struct Example {
-    at::Tensor data;
-  };
-  at::Tensor rows;
-  std::optional<std::size_t> size() const { return rows.size(0); }
-  Example get(std::size_t i) { return {rows[static_cast<std::int64_t>(i)]}; }
-};
-
-TEST(Stages, AMapMayWriteIntoRowsOfADatasetOfTorch) {
-  const at::Tensor given = at::arange(1, 4);
-  const auto tens = from_torch_dataset(RowsOfATensor{given}).map([](at::Tensor x) { return x.mul_(10); });
-  for (int pass = 0; pass < 2; ++pass) EXPECT_EQ(values_of(tens), (Values{10, 20, 30}));
-  const auto batches = from_torch_dataset(RowsOfATensor{given}).batch(1).map([](at::Tensor x) { return x.mul_(10); });
-  for (int pass = 0; pass < 2; ++pass) EXPECT_EQ(values_of(batches), (Values{10, 20, 30}));
-  EXPECT_EQ(integers(given), (Values{1, 2, 3}));
 }
 
 TEST(Stages, ResultsOfAScanAreNotItsState) {
@@ -465,15 +403,6 @@ TEST(Stages, TheNextPassAfterAResumeIsTheOneBehindIt) {
   auto resumed = order();
   EXPECT_EQ(integers(*resumed.resume(state).next()), passes[1]);
   EXPECT_EQ(integers(resumed.to_vector().front()), passes[2]);
-}
-
-TEST(Stages, MeasuringChangesNoElements) {
-  const auto build = [] { return range(30).shuffle(30); };
-  const auto measured = build();
-  measured.to_vector();
-  const auto plain = build();
-  plain.to_vector();
-  EXPECT_EQ(rows_of(measured.iterate({.meter = std::make_shared<StageMeter>()})), rows_of(plain.iterate()));
 }
 
 TEST(Stages, DatasetsMadeAnewForEachEpochReshuffle) {

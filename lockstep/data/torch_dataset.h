@@ -3,6 +3,7 @@
 #include <memory>
 #include <mutex>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/dataset.h"
@@ -10,7 +11,43 @@
 namespace lockstep::data {
 namespace detail {
 
-/// The rows of a `torch::data` dataset. Its `get` is not const, so rows are read one at a time.
+/// Whether rows can be had one by one. Datasets with transforms (`dataset.map(...)`) only give batches of them.
+template <class Source>
+concept GivesRows = requires(Source& source) {
+  source.get(std::size_t{0});
+};
+template <class Source>
+concept GivesBatches = requires(Source& source, const std::vector<std::size_t>& rows) {
+  source.get_batch(rows);
+};
+
+/// What a source gives for a row: by itself, as one of a vector, or stacked with others to a batch.
+template <class Source>
+struct TorchExampleOf;
+template <GivesRows Source>
+struct TorchExampleOf<Source> {
+  using type = decltype(std::declval<Source&>().get(std::size_t{0}));
+  static constexpr bool is_stacked = false;
+};
+template <class Batch>
+struct ExampleOfBatch {
+  using type = Batch;
+  static constexpr bool is_stacked = true;
+};
+template <class Example>
+struct ExampleOfBatch<std::vector<Example>> {
+  using type = Example;
+  static constexpr bool is_stacked = false;
+};
+template <class Source>
+  requires(!GivesRows<Source> && GivesBatches<Source>)
+struct TorchExampleOf<Source>
+    : ExampleOfBatch<decltype(std::declval<Source&>().get_batch(std::declval<const std::vector<std::size_t>&>()))> {};
+
+template <class Source>
+using TorchExample = typename TorchExampleOf<Source>::type;
+
+/// The rows of a `torch::data` dataset. Its functions are not const, so rows are read one at a time.
 template <class Source>
 class TorchRows final : public RowSource {
  public:
@@ -26,6 +63,12 @@ class TorchRows final : public RowSource {
   std::int64_t size() const override { return size_; }
 
   void gather(std::span<const std::int64_t> indices, BufferPool&, Element& batch) const override {
+    if constexpr (kIsStacked) {
+      if (!indices.empty()) {
+        batch = own_copy(stacked(indices));
+        return;
+      }
+    }
     std::vector<Element> rows;
     rows.reserve(indices.size());
     for (const std::int64_t index : indices) rows.push_back(shared_row(index));
@@ -35,12 +78,12 @@ class TorchRows final : public RowSource {
   Element row(std::int64_t index) const override { return own_copy(shared_row(index)); }
 
  private:
-  /// A row as the dataset gives it, which may be a view of what it keeps.
-  Element shared_row(std::int64_t index) const {
-    auto example = [&] {
-      const std::lock_guard lock(mutex_);
-      return source_.get(static_cast<std::size_t>(index));
-    }();
+  using Example = TorchExample<Source>;
+  static constexpr bool kIsStacked = TorchExampleOf<Source>::is_stacked;
+
+  static Element element_of(Example example) {
+    static_assert(
+        requires { at::Tensor(example.data); }, "rows must be torch::data::Example, with a tensor as data");
     Element element;
     element.components.emplace_back(std::move(example.data));
     if constexpr (requires { at::Tensor(example.target); }) {
@@ -54,13 +97,39 @@ class TorchRows final : public RowSource {
     return element;
   }
 
+  /// A batch as the dataset stacks it; it must have kept one row for each index.
+  Element stacked(std::span<const std::int64_t> indices) const {
+    const std::vector<std::size_t> rows(indices.begin(), indices.end());
+    Element batch = [&] {
+      const std::lock_guard lock(mutex_);
+      return element_of(source_.get_batch(rows));
+    }();
+    if (row_count(batch, "from_torch_dataset") != std::ssize(rows))
+      throw InvalidArgument(errors::kShape,
+                            {.what = "the dataset gives batches of another number of rows than asked for",
+                             .where = "from_torch_dataset",
+                             .seen = describe(batch),
+                             .help = "transforms must keep the rows apart"});
+    return batch;
+  }
+
+  /// A row as the dataset gives it, which may be a view of what it keeps.
+  Element shared_row(std::int64_t index) const {
+    if constexpr (kIsStacked) {
+      return data::row(stacked({&index, 1}), 0);
+    } else {
+      const std::lock_guard lock(mutex_);
+      if constexpr (GivesRows<Source>)
+        return element_of(source_.get(static_cast<std::size_t>(index)));
+      else
+        return element_of(source_.get_batch(std::vector<std::size_t>{static_cast<std::size_t>(index)}).at(0));
+    }
+  }
+
   mutable std::mutex mutex_;
   mutable Source source_;
   std::int64_t size_ = 0;
 };
-
-template <class Source>
-using TorchExample = decltype(std::declval<Source&>().get(std::size_t{0}));
 
 template <class Source>
 constexpr bool has_target() {
@@ -70,18 +139,21 @@ constexpr bool has_target() {
 }  // namespace detail
 
 /// The examples of a `torch::data::datasets::Dataset`: pairs of data and target, a tensor or a number, or data
-/// alone.
+/// alone. Transforms of torch are part of the dataset.
 ///
 ///     from_torch_dataset(torch::data::datasets::MNIST("./data")).shuffle(10'000).batch(64)
+///     from_torch_dataset(torch::data::datasets::MNIST("./data").map(torch::data::transforms::Normalize<>(0.13, 0.31)))
 template <class Source>
 auto from_torch_dataset(Source source) {
+  static_assert(detail::GivesRows<Source> || detail::GivesBatches<Source>,
+                "only datasets whose rows can be asked for by number can be read: wrap others with from_generator");
   using T = std::conditional_t<detail::has_target<Source>(), std::pair<at::Tensor, at::Tensor>, at::Tensor>;
   auto rows = std::make_shared<detail::TorchRows<Source>>(std::move(source));
   const ElementSpec spec = rows->size() > 0 ? ElementSpec::of(rows->row(0)).mapped([](const ComponentSpec& first) {
     return ComponentSpec{first.kind, first.dtype, {}};  // other rows may have other shapes
   })
                                             : spec_of_type<T>();
-  std::string text = std::to_string(rows->size()) + " rows";
+  std::string text = std::to_string(rows->size()) + (rows->size() == 1 ? " row" : " rows");
   return Dataset<T>(std::make_shared<RowsStage>("torch_dataset", std::move(text), std::move(rows), spec));
 }
 

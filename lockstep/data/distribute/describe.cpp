@@ -45,6 +45,15 @@ const std::set<std::string, std::less<>> kPlainSources = {"range",
 const std::set<std::string, std::less<>> kPassesOn = {
     "shuffle", "repeat", "take", "skip", "shard", "cache", "with_options", "prefetch", "assert_cardinality"};
 
+/// The stage without what only reorders elements or reads them ahead: a look at one element must not fill a buffer.
+StagePtr without_buffers(const StagePtr& stage) {
+  const std::string_view kind = stage->kind();
+  if (kind == "shuffle" || kind == "prefetch") return without_buffers(stage->input());
+  std::vector<StagePtr> inputs;
+  for (const StagePtr& input : stage->inputs()) inputs.push_back(without_buffers(input));
+  return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
+}
+
 /// Looks for files in the datasets that functions make. A function is called once, with an element that can be had
 /// without running anything else of the user's, as its graph would be traced.
 class FunctionLook {
@@ -74,7 +83,8 @@ class FunctionLook {
     const Stage* running = first_running(stage);
     if (running == nullptr) {
       Element element;
-      return stage.iterate({})->next(element) ? std::optional(std::move(element)) : std::nullopt;
+      return without_buffers(stage.shared_from_this())->iterate({})->next(element) ? std::optional(std::move(element))
+                                                                                   : std::nullopt;
     }
     if (kPassesOn.contains(stage.kind())) return example(*stage.input());
     obstacle_ = running->describe();

@@ -47,6 +47,10 @@ inline Dataset<std::string> list_files(const std::vector<std::string>& patterns,
   if (!options.shuffle) return files;
   return files.shuffle(files.cardinality().value(), {.seed = options.seed});
 }
+inline Dataset<std::string> list_files(std::initializer_list<std::string> patterns,
+                                       const ListFilesOptions& options = {}) {
+  return list_files(std::vector<std::string>(patterns), options);
+}
 inline Dataset<std::string> list_files(const std::string& pattern, const ListFilesOptions& options = {}) {
   return list_files(std::vector<std::string>{pattern}, options);
 }
@@ -76,16 +80,19 @@ inline Dataset<std::string> FixedLengthRecordDataset(const FileNames& files, con
 template <class T = std::vector<at::Tensor>>
 Dataset<T> CsvDataset(const FileNames& files, const CsvOptions& options) {
   SkeletonPtr skeleton;
+  std::vector<ComponentSpec> wanted;
   constexpr auto leaves = detail::static_leaf_count<T>();
   if constexpr (leaves.has_value()) {
     if (*leaves != options.columns.size()) detail::throw_wrong_structure(type_name<T>(), options.columns.size());
+    detail::append_spec_of_type<T>(wanted);
   } else {
     static_assert(std::is_same_v<T, std::vector<at::Tensor>>,
                   "a record of a CSV file is a structure of fixed size or a "
                   "vector of tensors");
     skeleton = std::make_shared<const Skeleton>(Skeleton{{static_cast<std::int64_t>(options.columns.size())}});
+    wanted.assign(options.columns.size(), {ComponentSpec::Kind::Tensor});
   }
-  return Dataset<T>(make_csv_stage(files.stage(), options, std::move(skeleton)));
+  return Dataset<T>(make_csv_stage(files.stage(), options, std::move(skeleton), wanted));
 }
 
 /// The rows of an npy file, mapped into memory.

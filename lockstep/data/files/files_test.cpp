@@ -5,10 +5,10 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "lockstep/data/format/example.h"
 #include "lockstep/data/format/npy.h"
 #include "lockstep/data/format/test_support.h"
 
@@ -16,11 +16,6 @@ namespace lockstep::data {
 namespace {
 
 using Texts = std::vector<std::string>;
-
-std::vector<std::int64_t> integers(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.contiguous().view({-1});
-  return {flat.data_ptr<std::int64_t>(), flat.data_ptr<std::int64_t>() + flat.numel()};
-}
 
 /// Three files with 5, 0 and 7 records.
 class Records : public ::testing::Test {
@@ -65,7 +60,15 @@ TEST_F(Records, ComeFromAllFilesInOrder) {
   EXPECT_EQ(TFRecordDataset(files_[0]).to_vector(), Texts(texts_.begin(), texts_.begin() + 5));
   EXPECT_EQ(TFRecordDataset(files_).element_spec(), (ElementSpec{{{ComponentSpec::bytes()}}}));
   EXPECT_TRUE(TFRecordDataset(files_).cardinality().is_unknown());
-  EXPECT_EQ(TFRecordDataset(files_, {.compression = Compression::Gzip}).stage()->describe(), "tfrecord(GZIP)");
+  const auto line = [](const Dataset<std::string>& dataset) { return dataset.stage()->describe(); };
+  EXPECT_EQ(line(TFRecordDataset(files_, {.compression = Compression::Gzip})),
+            "tfrecord(3 files: " + files_[0] + ", ...; GZIP)");
+  EXPECT_EQ(line(TFRecordDataset(files_[1])), "tfrecord(1 file: " + files_[1] + ")");
+  EXPECT_EQ(line(TFRecordDataset(list_files(folder_.file("part-*")))), "tfrecord(3 files)");
+  EXPECT_EQ(line(TFRecordDataset(from_tensor_slices(files_).filter([](const std::string&) { return true; }))),
+            "tfrecord");
+  EXPECT_EQ(line(TFRecordDataset(folder_.file(std::string(200, 'x')))).size(),
+            std::string("tfrecord(1 file: ...)").size() + 80);
   const auto batches = TFRecordDataset(files_).batch(8).to_vector();
   ASSERT_EQ(batches.size(), 2u);
   EXPECT_EQ(batches[1], Strings(Texts(texts_.begin() + 8, texts_.end())));
@@ -227,6 +230,9 @@ TEST_F(Records, AreTheSameFromListedFiles) {
   const std::string pattern = folder_.file("part-*");
   EXPECT_EQ(TFRecordDataset(list_files(pattern, {.shuffle = false})).to_vector(), texts_);
   EXPECT_EQ(list_files(pattern, {.shuffle = false}).stage()->kind(), "list_files");
+  const std::string first = folder_.file("*0"), last = folder_.file("*2");
+  EXPECT_EQ(list_files({first, last}, {.shuffle = false}).to_vector(), (Texts{files_[0], files_[2]}));
+  EXPECT_EQ(list_files({first.c_str(), last.c_str()}).cardinality(), Cardinality(2));
   EXPECT_EQ(list_files(pattern).cardinality(), Cardinality(3));
   const auto seeded = [&] { return list_files(pattern, {.seed = 5}); };
   EXPECT_EQ(seeded().to_vector(), seeded().to_vector());
@@ -287,73 +293,41 @@ TEST(TextLineDataset, ReadsLinesOfAllFiles) {
   EXPECT_EQ(*dataset.resume(it.save()).next(), "3");
 }
 
+TEST(TextLineDataset, HasNoCarriageReturns) {
+  const TempDir folder;
+  const auto lines = TextLineDataset(folder.file("a", "one\r\ntwo\n\r\n\nfi\rve\r\r\nlast\r"));
+  EXPECT_EQ(lines.to_vector(), (Texts{"one", "two", "", "", "five", "last"}));
+  auto it = lines.iterate();
+  it.skip(4);
+  EXPECT_EQ(*lines.resume(it.save()).next(), "five");
+}
+
+TEST(FixedLengthRecordDataset, RefusesOptionsWhenItIsBuilt) {
+  expect_error([] { FixedLengthRecordDataset("nowhere", {}); }, Code::InvalidArgument, errors::kBadOption,
+               {"at least 1 byte", "record_bytes = 0"});
+}
+
+// A position counts records: options that make other records of the same files make another pipeline.
+TEST(ReaderDatasets, DifferByTheirOptionsInAState) {
+  const TempDir folder;
+  const std::string file = folder.file("a", "abcdefghijkl");
+  const auto print = [](const Dataset<std::string>& dataset) { return fingerprint(*dataset.stage()); };
+  const auto fixed = [&](std::uint64_t header, std::uint64_t footer) {
+    return print(FixedLengthRecordDataset(file, {.record_bytes = 2, .header_bytes = header, .footer_bytes = footer}));
+  };
+  EXPECT_EQ(std::set<std::string>({fixed(0, 0), fixed(2, 0), fixed(0, 2), fixed(2, 2)}).size(), 4u);
+  EXPECT_NE(print(TextLineDataset(file)), print(TextLineDataset(file, {.max_line_bytes = 5})));
+  EXPECT_EQ(print(TextLineDataset(file)), print(TextLineDataset(file, {.buffer_bytes = 5})));
+  EXPECT_NE(print(TFRecordDataset(file)), print(TFRecordDataset(file, {.max_record_bytes = 5})));
+}
+
 TEST(FixedLengthRecordDataset, ReadsRecordsOfAllFiles) {
   const TempDir folder;
   const auto dataset = FixedLengthRecordDataset({folder.file("a", "Habcd"), folder.file("b", "Hef")},
                                                 {.record_bytes = 2, .header_bytes = 1});
   EXPECT_EQ(dataset.to_vector(), (Texts{"ab", "cd", "ef"}));
-  EXPECT_EQ(dataset.stage()->describe(), "fixed_length_record(2 bytes)");
-}
-
-TEST(CsvDataset, GivesTheColumnsAskedFor) {
-  const TempDir folder;
-  const std::string path = folder.file("a.csv", "id,height,name\n1,1.5,Ann\n2,,\"B,b\"\n");
-  const CsvOptions options{.columns = {{.type = CsvType::String, .name = "name"},
-                                       {.type = CsvType::Float32, .name = "height", .default_value = "-1"},
-                                       {.type = CsvType::Int64, .name = "id"}}};
-  using Person = std::tuple<std::string, float, at::Tensor>;
-  const auto people = CsvDataset<Person>(path, options);
-  const auto rows = people.to_vector();
-  ASSERT_EQ(rows.size(), 2u);
-  EXPECT_EQ(std::get<0>(rows[1]), "B,b");
-  EXPECT_EQ(std::get<1>(rows[1]), -1.0F);
-  EXPECT_EQ(std::get<2>(rows[1]).item<std::int64_t>(), 2);
-  const auto batch = people.batch(2).to_vector().front();
-  EXPECT_EQ(std::get<0>(batch), (Strings{"Ann", "B,b"}));
-  EXPECT_TRUE(at::equal(std::get<1>(batch), at::tensor({1.5F, -1.0F})));
-  EXPECT_EQ(to_string(people.element_spec()), "(bytes[], float32[], int64[])");
-
-  const auto numbers = CsvDataset(path, {.columns = {{.type = CsvType::Int32, .name = "id"}}});
-  EXPECT_EQ(numbers.to_vector()[1][0].scalar_type(), at::kInt);
-  EXPECT_THROW(CsvDataset<Person>(path, {.columns = {{CsvType::Int32}}}), InvalidArgument);
-  EXPECT_THROW(CsvDataset(path, {}), InvalidArgument);
-}
-
-TEST(CsvDataset, GoesOnBehindARecordWithAnotherNumberOfFields) {
-  const TempDir folder;
-  const auto errors = std::make_shared<ErrorCounter>();
-  const auto rows = CsvDataset<std::tuple<std::int64_t, std::int64_t>>(folder.file("a", "a,b\n1,2\n3\n4,5\n6,7,8\n9,10\n"),
-                                                                       {.columns = {{CsvType::Int64}, {CsvType::Int64}}});
-  std::vector<std::int64_t> firsts;
-  for (const auto& [first, second] : rows.ignore_errors({.counter = errors}).to_vector()) firsts.push_back(first);
-  EXPECT_EQ(firsts, (std::vector<std::int64_t>{1, 4, 9}));
-  auto skipped = rows.skip(2).iterate();
-  EXPECT_EQ(std::get<0>(*skipped.next()), 4) << "a record that fails keeps its place";
-}
-
-TEST(CsvDataset, NumbersThatDoNotFitTheTypeOfTheDatasetAreErrors) {
-  const TempDir folder;
-  const std::string path = folder.file("a", "9999999999,1.5,2\n");
-  const auto read = [&](auto number, CsvType type, int column) {
-    using Number = decltype(number);
-    return std::get<0>(
-        *CsvDataset<std::tuple<Number>>(path, {.columns = {{.type = type, .index = column}}, .header = false}).iterate().next());
-  };
-  EXPECT_EQ(read(std::int64_t{}, CsvType::Int64, 0), 9999999999);
-  EXPECT_EQ(read(std::int64_t{}, CsvType::Float32, 2), 2);
-  EXPECT_THROW(read(std::int32_t{}, CsvType::Int64, 0), InvalidArgument);
-  EXPECT_THROW(read(std::int64_t{}, CsvType::Float32, 1), InvalidArgument);
-}
-
-TEST(CsvDataset, GoesOnBehindAFieldThatDoesNotFit) {
-  const TempDir folder;
-  const auto numbers =
-      CsvDataset<std::tuple<std::int64_t>>(folder.file("a", "n\n1\nx\n3\n"), {.columns = {{CsvType::Int64}}});
-  auto it = numbers.iterate();
-  EXPECT_EQ(std::get<0>(*it.next()), 1);
-  expect_error([&] { it.next(); }, Code::InvalidArgument, errors::kCsv, {"record 1 (line 3)"});
-  EXPECT_EQ(std::get<0>(*it.next()), 3);
-  EXPECT_FALSE(it.next());
+  EXPECT_EQ(dataset.stage()->describe(),
+            "fixed_length_record(2 files: " + folder.file("a") + ", ...; 2 bytes, header 1)");
 }
 
 TEST(FromNpy, GathersRowsOfTheMappedFile) {
@@ -399,174 +373,6 @@ TEST(NpyTensor, CanBeWrittenToWithoutTouchingTheFile) {
   const at::Tensor mapped = npy_tensor(folder.file("t"));
   mapped.fill_(1);
   EXPECT_TRUE(at::equal(npy_tensor(folder.file("t")), at::zeros({4})));
-}
-
-struct Digits {
-  at::Tensor image, label;
-};
-
-class Examples : public ::testing::Test {
- protected:
-  Examples() {
-    path_ = folder_.file("examples");
-    TFRecordWriter writer(path_);
-    for (std::int64_t i = 0; i < 5; ++i) {
-      writer.write(write_example({{"image", std::vector<float>{static_cast<float>(i), 0.5F}},
-                                  {"label", std::vector<std::int64_t>{i}},
-                                  {"name", std::vector<std::string>{"n" + std::to_string(i)}},
-                                  {"tags", std::vector<std::int64_t>(static_cast<std::size_t>(i), 7)}}));
-    }
-    writer.close();
-  }
-
-  Dataset<std::string> records() const { return TFRecordDataset(path_); }
-
-  TempDir folder_;
-  std::string path_;
-  FeatureSpec spec_{{"image", FixedLenFeature{FeatureType::Float, {2, 1}}},
-                    {"label", FixedLenFeature{FeatureType::Int64, {}}}};
-};
-
-TEST_F(Examples, BecomeOneTensorPerFeatureOfABatch) {
-  const auto digits = parse_example<Digits>(records().batch(3), spec_, {"image", "label"});
-  EXPECT_EQ(to_string(digits.element_spec()), "(float32[?, 2, 1], int64[?])");
-  const auto batches = digits.to_vector();
-  ASSERT_EQ(batches.size(), 2u);
-  EXPECT_TRUE(at::equal(batches[0].image.view({3, 2}), at::tensor({0.F, .5F, 1.F, .5F, 2.F, .5F}).view({3, 2})));
-  EXPECT_EQ(batches[0].image.sizes(), (std::vector<std::int64_t>{3, 2, 1}));
-  EXPECT_EQ(integers(batches[1].label), (std::vector<std::int64_t>{3, 4}));
-  const auto swapped = parse_example<std::pair<at::Tensor, at::Tensor>>(records().batch(5), spec_, {"label", "image"});
-  EXPECT_EQ(integers(swapped.to_vector()[0].first), (std::vector<std::int64_t>{0, 1, 2, 3, 4}));
-}
-
-TEST_F(Examples, AreTheSameRecordByRecord) {
-  const auto one_by_one = parse_example<Digits>(records(), spec_, {"image", "label"});
-  EXPECT_EQ(to_string(one_by_one.element_spec()), "(float32[2, 1], int64[])");
-  const auto batched = one_by_one.batch(5).to_vector()[0];
-  const auto at_once = parse_example<Digits>(records().batch(5), spec_, {"image", "label"}).to_vector()[0];
-  EXPECT_TRUE(at::equal(batched.image, at_once.image));
-  EXPECT_TRUE(at::equal(batched.label, at_once.label));
-}
-
-TEST_F(Examples, BecomeAMapByDefault) {
-  spec_.emplace("tags", VarLenFeature{FeatureType::Int64});
-  const auto batch = parse_example(records().batch(3), spec_).to_vector()[0];
-  ASSERT_EQ(batch.size(), 4u);
-  EXPECT_EQ(integers(batch.at("label")), (std::vector<std::int64_t>{0, 1, 2}));
-  EXPECT_EQ(batch.at("tags").sizes(), (std::vector<std::int64_t>{3, 2}));
-  EXPECT_EQ(integers(batch.at("tags")), (std::vector<std::int64_t>{0, 0, 7, 0, 7, 7}));
-  EXPECT_EQ(integers(batch.at("tags.lengths")), (std::vector<std::int64_t>{0, 1, 2}));
-  const auto third = parse_example(records(), spec_).to_vector()[2];
-  EXPECT_EQ(integers(third.at("tags")), (std::vector<std::int64_t>{7, 7}));
-  EXPECT_EQ(third.at("tags.lengths").item<std::int64_t>(), 2);
-}
-
-TEST_F(Examples, KeepByteStrings) {
-  const FeatureSpec spec{{"name", FixedLenFeature{FeatureType::Bytes, {}}}};
-  EXPECT_EQ(parse_example<std::string>(records(), spec).to_vector(), (Texts{"n0", "n1", "n2", "n3", "n4"}));
-  EXPECT_EQ(parse_example<Strings>(records().batch(5), spec).to_vector()[0], (Strings{"n0", "n1", "n2", "n3", "n4"}));
-}
-
-TEST_F(Examples, ReuseTheMemoryOfBatchesThatAreGone) {
-  const FeatureSpec spec{{"image", FixedLenFeature{FeatureType::Float, {2}}}};
-  const std::string path = folder_.file("many");
-  {
-    TFRecordWriter writer(path);
-    for (int i = 0; i < 30000; ++i) writer.write(write_example({{"image", std::vector<float>{1, 2}}}));
-  }
-  auto it = parse_example<at::Tensor>(TFRecordDataset(path).batch(10000), spec).iterate();
-  const void* first = it.next()->const_data_ptr();
-  EXPECT_EQ(it.next()->const_data_ptr(), first);
-}
-
-TEST_F(Examples, ResumeAndSkipAsTheirRecords) {
-  const auto labels = parse_example<std::pair<at::Tensor, at::Tensor>>(records().batch(2), spec_, {"label", "image"});
-  auto it = labels.iterate();
-  EXPECT_EQ(it.skip(1), 1);
-  auto resumed = labels.resume(it.save());
-  EXPECT_EQ(integers(resumed.next()->first), (std::vector<std::int64_t>{2, 3}));
-}
-
-TEST_F(Examples, TellWhatDoesNotFit) {
-  spec_.emplace("missing", FixedLenFeature{FeatureType::Float, {}});
-  const auto digits = parse_example(records().batch(2), spec_);
-  expect_error(
-      [&] { digits.iterate().next(); }, Code::InvalidArgument, errors::kFeature,
-      {"feature 'missing' is required", "record 0 at byte 0 of " + path_, "parse_example(image, label, missing)"});
-  expect_error([&] { digits.iterate({.meter = std::make_shared<StageMeter>()}).next(); }, Code::InvalidArgument,
-               errors::kFeature, {"record 0 at byte 0 of " + path_});
-}
-
-TEST_F(Examples, TellFileAndRecordWhereTheyAreKnown) {
-  // Two files of five records, of which the fourth of the second is broken.
-  for (const Compression compression : {Compression::None, Compression::Gzip}) {
-    const std::vector<std::string> files{folder_.file("first"), folder_.file("second")};
-    std::uint64_t start = 0;  // of the broken record
-    for (const std::string& file : files) {
-      TFRecordWriter writer(file, compression);
-      for (std::int64_t i = 0; i < 5; ++i) {
-        std::string record = write_example(
-            {{"image", std::vector<float>{static_cast<float>(i), 0.5F}}, {"label", std::vector<std::int64_t>{i}}});
-        if (file == files[1] && i == 3) record.pop_back();
-        if (file == files[1] && i < 3) start += record.size() + 16;
-        writer.write(record);
-      }
-      writer.close();
-    }
-    const auto records = TFRecordDataset(files, {.compression = compression});
-    const std::string place = str("record 3 at byte ", start, " of ", files[1]);
-    const auto expect_place = [&](const auto& digits, const std::string& wanted) {
-      expect_error([&] { digits.to_vector(); }, Code::DataLoss, errors::kExample,
-                   {"is no tf.train.Example", wanted, "parse_example(image, label)"}, digits.to_string());
-    };
-    const std::vector<std::string> names{"image", "label"};
-    expect_place(parse_example<Digits>(records, spec_, names), place);
-    expect_place(parse_example<Digits>(records.prefetch(2), spec_, names), place);
-    expect_place(parse_example<Digits>(records.batch(3), spec_, names), place);
-    expect_place(parse_example<Digits>(records.batch(3).prefetch(2), spec_, names), place);
-    expect_place(parse_example<Digits>(records.shuffle(1), spec_, names), "element 8");
-    expect_place(parse_example<Digits>(records.shuffle(1).batch(3), spec_, names), "row 2 of batch 2");
-
-    const auto digits = parse_example<Digits>(records.batch(3), spec_, names);
-    auto reader = digits.iterate();
-    for (int i = 0; i < 2; ++i) ASSERT_TRUE(reader.next());
-    auto resumed = digits.resume(reader.save());
-    expect_error([&] { resumed.next(); }, Code::DataLoss, errors::kExample, {place});
-    auto skipping = parse_example<Digits>(records.shuffle(1), spec_, names).iterate();
-    skipping.skip(8);
-    expect_error([&] { skipping.next(); }, Code::DataLoss, errors::kExample, {"element 8"});
-  }
-}
-
-TEST_F(Examples, RefuseResultsThatCannotHoldThem) {
-  const auto refused = [](const std::function<void()>& make, const std::string& fragment) {
-    expect_error(make, Code::InvalidArgument, errors::kFeature, {fragment, "parse_example"});
-  };
-  refused([&] { parse_example<Digits>(records(), spec_); }, "order of the features");
-  refused([&] { parse_example<Digits>(records(), spec_, {"image", "other"}); }, "no feature 'other'");
-  refused([&] { parse_example<Digits>(records(), spec_, {"image", "image"}); }, "named twice");
-  refused([&] { parse_example<at::Tensor>(records(), spec_, {"image"}); }, "not asked for");
-  const FeatureSpec lengths{{"v", VarLenFeature{FeatureType::Int64}},
-                            {"v.lengths", FixedLenFeature{FeatureType::Int64, {}}}};
-  refused([&] { parse_example(records(), lengths); }, "two fields with the name 'v.lengths'");
-  refused([&] { parse_example(records().batch(2), lengths); }, "two fields with the name 'v.lengths'");
-  using Three = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
-  EXPECT_NO_THROW(parse_example<Three>(records(), lengths, {"v", "v.lengths"}));
-  refused([&] { parse_example<at::Tensor>(records(), spec_, {"image", "label"}); }, "1 field");
-  refused([&] { parse_example(records(), {{"name", FixedLenFeature{FeatureType::Bytes, {}}}}); }, "map of tensors");
-  refused(
-      [&] {
-        parse_example<Strings>(records().batch(2), {{"name", VarLenFeature{FeatureType::Bytes}}});
-      },
-      "several byte strings");
-}
-
-TEST_F(Examples, ShowTheirPipeline) {
-  const auto digits = parse_example<Digits>(records().batch(3), spec_, {"image", "label"});
-  EXPECT_EQ(digits.to_string().find(
-                "parse_example(image, label)\n└─ batch(3)\n   └─ tfrecord()\n      └─ from_tensor_slices("),
-            0u)
-      << digits.to_string();
 }
 
 }  // namespace

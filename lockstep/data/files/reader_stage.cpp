@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/data/format/file_error.h"
 
 namespace lockstep::data {
@@ -98,7 +99,7 @@ class FilesIterator final : public ElementIterator {
       const std::unique_ptr<FileReader> reader = open_(mark.name);
       if (mark.place.offset > 0) reader->restore(mark.place);
       std::int64_t reached = mark.count;
-      reader->skip_until(number, reached);
+      while (!skip_all(*reader, number, reached)) continue;
       if (reached < number) return {};
       return record_place(reader->position().record, reader->position().offset, mark.name);
     } catch (const Error&) {
@@ -110,6 +111,18 @@ class FilesIterator final : public ElementIterator {
   static constexpr std::int64_t kMarkDistance = 4096;
   // Enough for whatever is read ahead. An older place is found from the beginning: slower, and no less exact.
   static constexpr std::size_t kMarks = 1024;
+
+  /// Goes past records as `skip_until`; false behind one that failed.
+  static bool skip_all(FileReader& reader, std::int64_t end, std::int64_t& number) {
+    try {
+      reader.skip_until(end, number);
+      return true;
+    } catch (const Error&) {
+      ++number;
+      if (!reader.pass_over()) throw;
+      return false;
+    }
+  }
 
   bool open_next() {
     if (reader_ != nullptr) return true;
@@ -170,6 +183,28 @@ class FilesIterator final : public ElementIterator {
 
 FileReader::~FileReader() = default;
 
+std::string describe_files(const Stage& names) {
+  constexpr std::size_t kLongest = 80;
+  const Cardinality files = names.cardinality();
+  if (!files.is_known()) return {};
+  std::string text = counted(files.value(), "file");
+  // Behind a shuffle or a shard the first name of the source says nothing.
+  const RowSourcePtr rows = names.inputs().empty() ? names.row_source() : nullptr;
+  if (rows == nullptr || rows->size() == 0) return text;
+  const Element first = rows->row(0);
+  const auto* name = first.size() == 1 ? std::get_if<std::string>(&first.components.front()) : nullptr;
+  if (name == nullptr) return text;
+  const bool is_long = name->size() > kLongest;
+  text += str(": ", is_long ? "..." : "", is_long ? name->substr(name->size() - kLongest) : *name);
+  return text + (rows->size() > 1 ? ", ..." : "");
+}
+
+std::string FileReaderStage::describe() const {
+  const std::string files = describe_files(*input());
+  if (files.empty() && format_.detail.empty()) return format_.kind;
+  return str(format_.kind, "(", files, files.empty() || format_.detail.empty() ? "" : "; ", format_.detail, ")");
+}
+
 std::optional<std::int64_t> FileReaderStage::count_records(const std::string& path, std::uintmax_t& bytes) const {
   std::error_code error;
   // What comes through a pipe can be read only once.
@@ -177,7 +212,7 @@ std::optional<std::int64_t> FileReaderStage::count_records(const std::string& pa
   const std::uintmax_t size = std::filesystem::file_size(path, error);
   if (error) return std::nullopt;
   try {
-    const std::unique_ptr<FileReader> reader = open_(path);
+    const std::unique_ptr<FileReader> reader = format_.open(path);
     if (!reader->jumps()) {
       if (size > bytes) return std::nullopt;
       bytes -= size;
@@ -191,7 +226,7 @@ std::optional<std::int64_t> FileReaderStage::count_records(const std::string& pa
 }
 
 IteratorPtr FileReaderStage::make_iterator(const IterationContext& context) const {
-  return std::make_unique<FilesIterator>(input()->iterate(context), open_);
+  return std::make_unique<FilesIterator>(input()->iterate(context), format_.open);
 }
 
 }  // namespace lockstep::data

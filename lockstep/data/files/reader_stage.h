@@ -34,24 +34,29 @@ class LOCKSTEP_EXPORT FileReader {
 
 using OpenFile = std::function<std::unique_ptr<FileReader>(const std::string& path)>;
 
+/// How files of one format are read.
+struct ReaderFormat {
+  std::string kind;      ///< "tfrecord"
+  std::string detail;    ///< options worth showing
+  std::string identity;  ///< every option that decides the records, for `fingerprint`
+  OpenFile open;
+  ElementSpec spec;  ///< of the records
+};
+
 /// The records of files, one file after the other. The input has the files' names. Knows its place as file and byte, so
 /// that going back to a saved position reads no file but one.
 class LOCKSTEP_EXPORT FileReaderStage final : public Stage {
  public:
-  FileReaderStage(std::string kind, std::string detail, StagePtr names, OpenFile open, ElementSpec spec)
-      : Stage({std::move(names)}),
-        kind_(std::move(kind)),
-        detail_(std::move(detail)),
-        open_(std::move(open)),
-        spec_(std::move(spec)) {}
+  FileReaderStage(ReaderFormat format, StagePtr names) : Stage({std::move(names)}), format_(std::move(format)) {}
 
-  std::string_view kind() const override { return kind_; }
-  std::string describe() const override { return kind_ + "(" + detail_ + ")"; }
+  std::string_view kind() const override { return format_.kind; }
+  std::string describe() const override;  ///< "tfrecord(3 files: a.tfrecord, ...; GZIP)"
+  std::string identity() const override { return format_.kind + "(" + format_.identity + ")"; }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
-    return std::make_shared<FileReaderStage>(kind_, detail_, std::move(inputs.front()), open_, spec_);
+    return std::make_shared<FileReaderStage>(format_, std::move(inputs.front()));
   }
   Cardinality cardinality() const override { return Cardinality::unknown(); }
-  ElementSpec element_spec() const override { return spec_; }
+  ElementSpec element_spec() const override { return format_.spec; }
 
   /// How many records a file has. Reads no more than `bytes` for that, which it takes off; none if that is too little,
   /// or the file cannot be read to its end.
@@ -61,11 +66,11 @@ class LOCKSTEP_EXPORT FileReaderStage final : public Stage {
   IteratorPtr make_iterator(const IterationContext& context) const override;
 
  private:
-  std::string kind_;
-  std::string detail_;
-  OpenFile open_;
-  ElementSpec spec_;
+  ReaderFormat format_;
 };
+
+/// "3 files: a.tfrecord, ...", as far as names are known without computing them; empty if not even their number is.
+LOCKSTEP_EXPORT std::string describe_files(const Stage& names);
 
 /// Names of files, in any order that a stage above wants.
 LOCKSTEP_EXPORT StagePtr make_list_files_stage(const std::vector<std::string>& patterns);
@@ -73,7 +78,9 @@ LOCKSTEP_EXPORT StagePtr make_list_files_stage(const std::vector<std::string>& p
 LOCKSTEP_EXPORT StagePtr make_tfrecord_stage(StagePtr names, const TFRecordOptions& options);
 LOCKSTEP_EXPORT StagePtr make_text_line_stage(StagePtr names, const TextLineOptions& options);
 LOCKSTEP_EXPORT StagePtr make_fixed_length_stage(StagePtr names, const FixedLengthOptions& options);
-/// `skeleton` is put into every element; see `Skeleton`.
-LOCKSTEP_EXPORT StagePtr make_csv_stage(StagePtr names, const CsvOptions& options, SkeletonPtr skeleton);
+/// `skeleton` is put into every element; see `Skeleton`. `wanted`: what the user's type says about its leaves, one for
+/// each column, or none. InvalidArgument with files and column if a column cannot become its leaf.
+LOCKSTEP_EXPORT StagePtr make_csv_stage(StagePtr names, const CsvOptions& options, SkeletonPtr skeleton,
+                                        const std::vector<ComponentSpec>& wanted = {});
 
 }  // namespace lockstep::data

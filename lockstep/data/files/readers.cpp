@@ -6,6 +6,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/files/reader_stage.h"
+#include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/list_files.h"
 #include "lockstep/data/stages/sources.h"
 
@@ -26,10 +27,20 @@ void set_bytes(Element& element, std::string_view bytes) {
   element.components.emplace_back(std::string(bytes));
 }
 
-std::string with_compression(std::string_view text, Compression compression) {
-  if (compression == Compression::None) return std::string(text);
-  return str(text, text.empty() ? "" : ", ", to_string(compression));
-}
+/// Parts of a description, with a comma between them.
+class Parts {
+ public:
+  Parts& add(const std::string& part) {
+    if (!part.empty()) text_ += (text_.empty() ? "" : ", ") + part;
+    return *this;
+  }
+  Parts& add_if(bool condition, const std::string& part) { return condition ? add(part) : *this; }
+  Parts& add(Compression compression) { return add_if(compression != Compression::None, str(to_string(compression))); }
+  const std::string& text() const { return text_; }
+
+ private:
+  std::string text_;
+};
 
 ElementSpec one_string() { return {{{ComponentSpec::bytes()}}}; }
 
@@ -139,11 +150,59 @@ class CsvFile final : public OpenReader<CsvReader> {
     for (const CsvValue& value : reader_.values()) element.components.push_back(component_of(value));
     return true;
   }
-  bool pass_over() override { return reader_.skip(1) == 1; }  // if only a field does not fit its column
+  bool pass_over() override { return reader_.pass_over(); }
 
  private:
   SkeletonPtr skeleton_;
 };
+
+/// The text as it is, with a number in front that tells where it ends: for identities.
+std::string exactly(const std::string& text) { return str(text.size(), data::quoted(text, text.size())); }
+
+ComponentSpec spec_of(CsvType type) {
+  if (type == CsvType::String) return ComponentSpec::bytes();
+  return ComponentSpec::tensor(dtype_of(type), PartialShape(std::vector<std::int64_t>{}));
+}
+
+/// Everything in the options that decides the records.
+std::string csv_identity(const CsvOptions& options) {
+  const CsvOptions usual;
+  Parts parts;
+  for (const CsvColumn& column : options.columns) {
+    std::string text(to_string(column.type));
+    if (!column.name.empty()) text += str(" ", exactly(column.name));
+    if (column.index >= 0) text += str(" at ", column.index);
+    if (column.default_value) text += str(" or ", exactly(*column.default_value));
+    parts.add(text);
+  }
+  parts.add_if(!options.header, "no header");
+  parts.add_if(options.delimiter != usual.delimiter, str("delimiter ", exactly(std::string(1, options.delimiter))));
+  parts.add_if(!options.quotes, "no quotes");
+  parts.add_if(!options.na_value.empty(), str("na ", exactly(options.na_value)));
+  parts.add_if(options.max_record_bytes != usual.max_record_bytes, str("at most ", options.max_record_bytes, " bytes"));
+  return parts.add(options.compression).text();
+}
+
+/// What the user's type says of a leaf must be possible for its column: byte strings are no tensors or numbers.
+void require_fitting_columns(const Stage& names, const CsvOptions& options, const std::vector<ComponentSpec>& wanted) {
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    const CsvColumn& column = options.columns.at(i);
+    const ComponentSpec has = spec_of(column.type);
+    const bool is_batch = wanted[i].kind == ComponentSpec::Kind::Bytes && wanted[i].shape != has.shape;
+    if (has.kind == wanted[i].kind && !is_batch) continue;
+    const std::string files = describe_files(names);
+    throw InvalidArgument(errors::kCsv,
+                          {.what = str("column ", column.index >= 0 ? column.index : static_cast<int>(i),
+                                       column.name.empty() ? "" : " " + data::quoted(column.name), " is read as ",
+                                       to_string(column.type), ", but component ", i, " of the dataset's type is ",
+                                       is_batch                                       ? "a batch of byte strings"
+                                       : wanted[i].kind == ComponentSpec::Kind::Bytes ? "a byte string"
+                                                                                      : "a tensor or a number"),
+                           .where = str("CsvDataset", files.empty() ? "" : " of " + files),
+                           .seen = str(to_string(has), " for ", to_string(wanted[i])),
+                           .help = "give the column a number's type, or make the component a std::string"});
+  }
+}
 
 }  // namespace
 
@@ -157,44 +216,74 @@ StagePtr make_list_files_stage(const std::vector<std::string>& patterns) {
 }
 
 StagePtr make_tfrecord_stage(StagePtr names, const TFRecordOptions& options) {
+  const TFRecordOptions usual;
+  Parts shown;
+  shown.add_if(options.on_damage == OnDamage::Skip, "skip damaged");
+  Parts identity = shown;
+  identity.add_if(options.max_record_bytes != usual.max_record_bytes,
+                  str("at most ", options.max_record_bytes, " bytes"));
   return std::make_shared<FileReaderStage>(
-      "tfrecord", with_compression(options.on_damage == OnDamage::Skip ? "skip damaged" : "", options.compression),
-      std::move(names), [options](const std::string& path) { return std::make_unique<TFRecordFile>(path, options); },
-      one_string());
+      ReaderFormat{.kind = "tfrecord",
+                   .detail = shown.add(options.compression).text(),
+                   .identity = identity.add(options.compression).text(),
+                   .open = [options](const std::string& path) { return std::make_unique<TFRecordFile>(path, options); },
+                   .spec = one_string()},
+      std::move(names));
 }
 
 StagePtr make_text_line_stage(StagePtr names, const TextLineOptions& options) {
+  const TextLineOptions usual;
+  Parts identity;
+  identity.add_if(options.max_line_bytes != usual.max_line_bytes, str("at most ", options.max_line_bytes, " bytes"));
   return std::make_shared<FileReaderStage>(
-      "text_line", with_compression("", options.compression), std::move(names),
-      [options](const std::string& path) { return std::make_unique<TextFile>(path, options); }, one_string());
+      ReaderFormat{.kind = "text_line",
+                   .detail = Parts().add(options.compression).text(),
+                   .identity = identity.add(options.compression).text(),
+                   .open = [options](const std::string& path) { return std::make_unique<TextFile>(path, options); },
+                   .spec = one_string()},
+      std::move(names));
 }
 
 StagePtr make_fixed_length_stage(StagePtr names, const FixedLengthOptions& options) {
+  require_valid(options);
+  Parts parts;
+  parts.add(counted(static_cast<long long>(options.record_bytes), "byte"));
+  parts.add_if(options.header_bytes > 0, str("header ", options.header_bytes));
+  parts.add_if(options.footer_bytes > 0, str("footer ", options.footer_bytes));
+  parts.add(options.compression);
   return std::make_shared<FileReaderStage>(
-      "fixed_length_record", with_compression(str(options.record_bytes, " bytes"), options.compression),
-      std::move(names), [options](const std::string& path) { return std::make_unique<FixedLengthFile>(path, options); },
-      one_string());
+      ReaderFormat{
+          .kind = "fixed_length_record",
+          .detail = parts.text(),
+          .identity = parts.text(),
+          .open = [options](const std::string& path) { return std::make_unique<FixedLengthFile>(path, options); },
+          .spec = one_string()},
+      std::move(names));
 }
 
-StagePtr make_csv_stage(StagePtr names, const CsvOptions& options, SkeletonPtr skeleton) {
+StagePtr make_csv_stage(StagePtr names, const CsvOptions& options, SkeletonPtr skeleton,
+                        const std::vector<ComponentSpec>& wanted) {
   if (options.columns.empty()) {
     throw InvalidArgument(errors::kBadOption, {.what = "a CSV dataset needs to know its columns and their types",
                                                .where = "CsvDataset",
                                                .help = "name them in CsvOptions::columns"});
   }
+  require_valid(options);
+  require_fitting_columns(*names, options, wanted);
   std::vector<ComponentSpec> components;
-  std::string detail;
+  Parts shown;
   for (const CsvColumn& column : options.columns) {
-    components.push_back(column.type == CsvType::String
-                             ? ComponentSpec::bytes()
-                             : ComponentSpec::tensor(dtype_of(column.type), PartialShape(std::vector<std::int64_t>{})));
-    detail += str(detail.empty() ? "" : ", ", column.name.empty() ? "" : column.name + " ", to_string(column.type));
+    components.push_back(spec_of(column.type));
+    shown.add(str(column.name.empty() ? "" : column.name + " ", to_string(column.type)));
   }
-  ElementSpec spec{std::move(components), skeleton};
   return std::make_shared<FileReaderStage>(
-      "csv", with_compression(detail, options.compression), std::move(names),
-      [options, skeleton](const std::string& path) { return std::make_unique<CsvFile>(path, options, skeleton); },
-      std::move(spec));
+      ReaderFormat{.kind = "csv",
+                   .detail = shown.add(options.compression).text(),
+                   .identity = csv_identity(options),
+                   .open = [options, skeleton](
+                               const std::string& path) { return std::make_unique<CsvFile>(path, options, skeleton); },
+                   .spec = {std::move(components), skeleton}},
+      std::move(names));
 }
 
 }  // namespace lockstep::data

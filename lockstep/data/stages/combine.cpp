@@ -147,19 +147,26 @@ IteratorPtr ZipStage::make_iterator(const IterationContext& context) const {
   return std::make_unique<ZipIterator>(std::move(iterators));
 }
 
+ElementSpec common_spec(const std::vector<StagePtr>& datasets, const std::string& where) {
+  ElementSpec spec = datasets.front()->element_spec();
+  for (std::size_t i = 1; i < datasets.size(); ++i) {
+    const ElementSpec other = datasets[i]->element_spec();
+    if (const auto difference = find_difference(spec, other))
+      throw InvalidArgument(errors::kStructure, {.what = "datasets of different elements cannot become one dataset",
+                                                 .where = str(where, ", dataset ", i),
+                                                 .seen = *difference,
+                                                 .help = "map their elements to the same types and ranks first"});
+    spec = spec.merged_with(other);
+  }
+  return spec;
+}
+
 ConcatenateStage::ConcatenateStage(StagePtr first, StagePtr second)
     : Stage({std::move(first), std::move(second)}),
-      cardinality_(concatenated(inputs()[0]->cardinality(), inputs()[1]->cardinality())) {}
+      cardinality_(concatenated(inputs()[0]->cardinality(), inputs()[1]->cardinality())),
+      spec_(common_spec(inputs(), "concatenate")) {}
 StagePtr ConcatenateStage::with_inputs(std::vector<StagePtr> inputs) const {
   return std::make_shared<ConcatenateStage>(std::move(inputs.at(0)), std::move(inputs.at(1)));
-}
-ElementSpec ConcatenateStage::element_spec() const {
-  std::vector<const Stage*> parts;
-  const Stage* first = this;
-  for (; first->kind() == kind(); first = first->input().get()) parts.push_back(first->inputs()[1].get());
-  ElementSpec spec = first->element_spec();
-  for (auto part = parts.rbegin(); part != parts.rend(); ++part) spec = spec.merged_with((*part)->element_spec());
-  return spec;
 }
 IteratorPtr ConcatenateStage::make_iterator(const IterationContext& context) const {
   std::vector<ConcatenateIterator::Part> parts;

@@ -34,14 +34,19 @@ class LOCKSTEP_EXPORT ConcatenateStage final : public Stage {
   std::string_view kind() const override { return "concatenate"; }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
   Cardinality cardinality() const override { return cardinality_; }
-  ElementSpec element_spec() const override;
+  ElementSpec element_spec() const override { return spec_; }
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;
 
  private:
   Cardinality cardinality_;
+  ElementSpec spec_;
 };
+
+/// What is true of the elements of all these datasets. InvalidArgument if they are known not to fit into one: `where`
+/// names the stage.
+ElementSpec common_spec(const std::vector<StagePtr>& datasets, const std::string& where);
 
 /// Each element with its number in front.
 class LOCKSTEP_EXPORT EnumerateStage final : public Stage {

@@ -66,7 +66,9 @@ class LOCKSTEP_EXPORT UniqueStage final : public PassThroughStage {
 };
 
 /// Counts what `ignore_errors` left out. Shared by all iterations; may be read at any time. A pass that is resumed goes
-/// once more over what was read before: that does not count a second time.
+/// once more over what was read before. A counter that saw those errors does not count them a second time; a new one,
+/// in a program that goes on where another one stopped, does: after the pass it has what it would have had without the
+/// interruption.
 class LOCKSTEP_EXPORT ErrorCounter {
  public:
   std::int64_t count() const { return count_.load(); }

@@ -11,6 +11,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/random_key.h"
+#include "lockstep/data/stages/combine.h"
 #include "lockstep/data/stages/prefetch.h"
 #include "lockstep/data/user_call.h"
 
@@ -334,6 +335,7 @@ SampleStage::SampleStage(std::vector<StagePtr> inputs, SampleOptions options)
                           {.what = "sample_from_datasets needs datasets and one weight for each, one of them positive",
                            .seen = str(counted(static_cast<long long>(this->inputs().size()), "dataset"), ", ",
                                        counted(static_cast<long long>(options_.weights.size()), "weight"))});
+  spec_ = common_spec(this->inputs(), "sample_from_datasets");
   if (options_.stop_on_empty_dataset) return;
   cardinality_ = 0;
   for (std::size_t i = 0; i < this->inputs().size(); ++i)
@@ -349,12 +351,6 @@ std::string SampleStage::describe() const {
 
 StagePtr SampleStage::with_inputs(std::vector<StagePtr> inputs) const {
   return std::make_shared<SampleStage>(std::move(inputs), options_);
-}
-
-ElementSpec SampleStage::element_spec() const {
-  ElementSpec spec = input()->element_spec();
-  for (const StagePtr& other : inputs()) spec = spec.merged_with(other->element_spec());
-  return spec;
 }
 
 IteratorPtr SampleStage::make_iterator(const IterationContext& context) const {

@@ -131,7 +131,7 @@ class LOCKSTEP_EXPORT SampleStage final : public Stage {
   std::string describe() const override;
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
   Cardinality cardinality() const override { return cardinality_; }
-  ElementSpec element_spec() const override;
+  ElementSpec element_spec() const override { return spec_; }
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;
@@ -139,6 +139,7 @@ class LOCKSTEP_EXPORT SampleStage final : public Stage {
  private:
   SampleOptions options_;
   Cardinality cardinality_ = Cardinality::unknown();
+  ElementSpec spec_;
 };
 
 }  // namespace lockstep::data

@@ -3,6 +3,8 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -10,6 +12,84 @@
 
 namespace lockstep::data {
 namespace {
+
+/// Whether a tensor of this type can hold the value; floats may round it.
+bool fits(const c10::Scalar& value, at::ScalarType dtype) {
+  if (c10::isComplexType(dtype)) return true;
+  if (value.isComplex()) return false;
+  const auto is_between = [&](std::int64_t least, std::int64_t most) {
+    if (value.isIntegral(/*includeBool=*/true)) return value.toLong() >= least && value.toLong() <= most;
+    const double number = value.toDouble();  // 2^63 is the first that no int64 holds
+    return number == std::trunc(number) && number >= static_cast<double>(least) &&
+           (most == std::numeric_limits<std::int64_t>::max() ? number < 0x1p63 : number <= static_cast<double>(most));
+  };
+  const auto is_finite_in = [&](double most) {
+    const double number = value.toDouble();
+    return !std::isfinite(number) || std::abs(number) <= most;
+  };
+  switch (dtype) {
+    case at::kBool: return is_between(0, 1);
+    case at::kByte: return is_between(0, 255);
+    case at::kChar: return is_between(-128, 127);
+    case at::kShort: return is_between(-32768, 32767);
+    case at::kInt:
+      return is_between(std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max());
+    case at::kLong:
+      return is_between(std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
+    case at::kUInt16: return is_between(0, 65535);
+    case at::kUInt32: return is_between(0, 4294967295);
+    case at::kUInt64: return is_between(0, std::numeric_limits<std::int64_t>::max());
+    case at::kHalf: return is_finite_in(65504);
+    case at::kFloat:
+    case at::kBFloat16: return is_finite_in(std::numeric_limits<float>::max());
+    default: return true;
+  }
+}
+
+std::string text_of(const c10::Scalar& value) {
+  if (value.isBoolean()) return value.toBool() ? "true" : "false";
+  if (value.isComplex()) return "a complex number";
+  return value.isFloatingPoint() ? str(value.toDouble()) : str(value.toLong());
+}
+
+const c10::Scalar& value_of(const PaddedBatchOptions& options, std::size_t component) {
+  return options.padding_values[options.padding_values.size() == 1 ? 0 : component];
+}
+
+void require_count(std::size_t given, const char* what, std::size_t components, bool one_for_all,
+                   const std::string& where) {
+  if (given == 0 || given == components || (one_for_all && given == 1)) return;
+  throw InvalidArgument(
+      errors::kBadOption,
+      {.what = str(counted(static_cast<long long>(given), what), " for elements of ",
+                   counted(static_cast<long long>(components), "component")),
+       .where = where,
+       .seen = given < components ? str("component ", given, " has none") : str("there is no component ", components),
+       .help = str("give one ", what, " for each component, ", one_for_all ? "one for all, " : "", "or none")});
+}
+
+/// What is asked for must be possible for elements that look like this, as far as that is known.
+void require_fitting(const PaddedBatchOptions& options, const ElementSpec& spec, const std::string& where) {
+  if (!spec.components) return;
+  require_count(options.padded_shapes.size(), "padded shape", spec.components->size(), false, where);
+  require_count(options.padding_values.size(), "padding value", spec.components->size(), true, where);
+  for (std::size_t i = 0; i < spec.components->size(); ++i) {
+    const ComponentSpec& component = (*spec.components)[i];
+    if (!options.padded_shapes.empty() && options.padded_shapes[i] && component.shape.has_rank() &&
+        static_cast<std::int64_t>(options.padded_shapes[i]->size()) != component.shape.rank())
+      throw InvalidArgument(errors::kShape, {.what = str("the padded shape of component ", i, " has another rank"),
+                                             .where = where,
+                                             .seen = str(to_string(PartialShape(*options.padded_shapes[i])), " for ",
+                                                         to_string(component))});
+    if (component.kind != ComponentSpec::Kind::Tensor || !component.dtype || options.padding_values.empty()) continue;
+    if (!fits(value_of(options, i), *component.dtype))
+      throw InvalidArgument(errors::kBadOption,
+                            {.what = str("the padding value of component ", i, " does not fit its type"),
+                             .where = where,
+                             .seen = str(text_of(value_of(options, i)), " for ", to_string(component)),
+                             .help = "give each component a value of its own type"});
+  }
+}
 
 class PaddedBatchIterator final : public BatchingIterator<ElementIterator> {
  public:
@@ -21,6 +101,7 @@ class PaddedBatchIterator final : public BatchingIterator<ElementIterator> {
   bool next(Element& element) override {
     std::vector<Element> rows;
     if (!read_batch([&](Element& row) { rows.push_back(std::move(row)); })) return false;
+    require_fitting(options_, ElementSpec::of(rows.front()), where_);
     for (std::size_t i = 0; i < rows.front().size(); ++i)
       if (std::holds_alternative<at::Tensor>(rows.front().components[i])) pad(rows, i);
     element = stack(std::move(rows), where_);
@@ -40,15 +121,8 @@ class PaddedBatchIterator final : public BatchingIterator<ElementIterator> {
                                                .seen = str(describe(rows.front()), " and ", describe(row))});
       for (std::size_t d = 0; d < sizes.size(); ++d) sizes[d] = std::max(sizes[d], tensor.sizes()[d]);
     }
-    if (i < options_.padded_shapes.size() && options_.padded_shapes[i]) fix_sizes(sizes, *options_.padded_shapes[i], i);
-    c10::Scalar value = 0;
-    if (options_.padding_values.size() > 1 && i >= options_.padding_values.size())
-      throw InvalidArgument(errors::kBadOption,
-                            {.what = str("component ", i, " has no padding value"),
-                             .where = where_,
-                             .seen = counted(static_cast<long long>(options_.padding_values.size()), "padding value"),
-                             .help = "give one value for each component, one for all, or none"});
-    if (!options_.padding_values.empty()) value = options_.padding_values[options_.padding_values.size() == 1 ? 0 : i];
+    if (!options_.padded_shapes.empty() && options_.padded_shapes[i]) fix_sizes(sizes, *options_.padded_shapes[i], i);
+    const c10::Scalar value = options_.padding_values.empty() ? 0 : value_of(options_, i);
     for (Element& row : rows) {
       at::Tensor& tensor = std::get<at::Tensor>(row.components[i]);
       if (tensor.sizes() == at::IntArrayRef(sizes)) continue;
@@ -61,11 +135,6 @@ class PaddedBatchIterator final : public BatchingIterator<ElementIterator> {
   }
 
   void fix_sizes(std::vector<std::int64_t>& sizes, const std::vector<std::int64_t>& wanted, std::size_t i) const {
-    if (wanted.size() != sizes.size())
-      throw InvalidArgument(errors::kShape,
-                            {.what = str("the padded shape of component ", i, " has another rank"),
-                             .where = where_,
-                             .seen = str(to_string(PartialShape(wanted)), " for rows of rank ", sizes.size())});
     for (std::size_t d = 0; d < sizes.size(); ++d) {
       if (wanted[d] < 0) continue;
       if (sizes[d] > wanted[d])
@@ -132,6 +201,17 @@ PaddedBatchStage::PaddedBatchStage(StagePtr input, std::int64_t batch_size, Padd
     throw InvalidArgument(errors::kBadOption, {.what = str("a batch size must be a number from 1 to ", kLargestBatch,
                                                            ", not ", batch_size_),
                                                .where = "padded_batch"});
+  for (const auto& shape : options_.padded_shapes) {
+    if (!shape || std::ranges::all_of(*shape, [](std::int64_t size) { return size >= -1; })) continue;
+    throw InvalidArgument(errors::kBadOption, {.what = "sizes to pad to are 0 or more, or -1 for the longest row",
+                                               .where = describe(),
+                                               .seen = to_string(PartialShape(*shape))});
+  }
+  require_fitting(options_, this->input()->element_spec(), describe());
+}
+
+UnbatchStage::UnbatchStage(StagePtr input) : Stage({std::move(input)}) {
+  require_rows(this->input()->element_spec(), "unbatch");
 }
 
 std::string PaddedBatchStage::describe() const {
@@ -151,7 +231,7 @@ ElementSpec PaddedBatchStage::element_spec() const {
   if (!spec.components) return spec;
   for (std::size_t i = 0; i < spec.components->size(); ++i) {
     ComponentSpec& component = (*spec.components)[i];
-    if (component.kind == ComponentSpec::Kind::Tensor && i < options_.padded_shapes.size() && options_.padded_shapes[i])
+    if (component.kind == ComponentSpec::Kind::Tensor && !options_.padded_shapes.empty() && options_.padded_shapes[i])
       component.shape = PartialShape(*options_.padded_shapes[i]);
   }
   return spec.batched(options_.drop_remainder ? batch_size_ : PartialShape::kUnknown);

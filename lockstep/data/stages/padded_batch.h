@@ -12,7 +12,8 @@ namespace lockstep::data {
 struct PaddedBatchOptions {
   /// One for each component: sizes to pad to, -1 for the longest of the batch. Empty: the longest everywhere.
   std::vector<std::optional<std::vector<std::int64_t>>> padded_shapes = {};
-  std::vector<c10::Scalar> padding_values = {};  ///< one for each component, or one for all; none: 0
+  /// One for each component, or one for all, of a value that its type can hold; none: 0.
+  std::vector<c10::Scalar> padding_values = {};
   bool drop_remainder = false;
 };
 
@@ -41,7 +42,7 @@ class LOCKSTEP_EXPORT PaddedBatchStage final : public Stage {
 /// The rows of batches, one by one.
 class LOCKSTEP_EXPORT UnbatchStage final : public Stage {
  public:
-  explicit UnbatchStage(StagePtr input) : Stage({std::move(input)}) {}
+  explicit UnbatchStage(StagePtr input);
 
   std::string_view kind() const override { return "unbatch"; }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override;

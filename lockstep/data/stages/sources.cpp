@@ -46,6 +46,31 @@ void gather_bytes(const void* from, std::size_t row_bytes, std::span<const std::
   }
 }
 
+void require_set(const at::Tensor& tensor, std::size_t component, const std::string& where) {
+  if (tensor.defined()) return;
+  throw InvalidArgument(errors::kShape,
+                        {.what = str("component ", component, " is a tensor that was never set"), .where = where});
+}
+
+void require_set_tensors(const Element& element, const std::string& where) {
+  for (std::size_t i = 0; i < element.size(); ++i)
+    if (const auto* tensor = std::get_if<at::Tensor>(&element.components[i])) require_set(*tensor, i, where);
+}
+
+/// Rows are copied as bytes, which only lie behind each other in dense tensors.
+void require_dense_tensors(const Element& batch, const std::string& where) {
+  for (std::size_t i = 0; i < batch.size(); ++i) {
+    const auto* tensor = std::get_if<at::Tensor>(&batch.components[i]);
+    if (tensor == nullptr || tensor->layout() == at::kStrided) continue;
+    throw InvalidArgument(
+        errors::kShape,
+        {.what = str("component ", i, " is no dense tensor: its rows cannot be taken one by one"),
+         .where = where,
+         .seen = lockstep::str(to_string(ComponentSpec::of(batch.components[i])), " of layout ", tensor->layout()),
+         .help = "give tensor.to_dense(), or from_tensors for the whole"});
+  }
+}
+
 class TensorRows final : public RowSource {
  public:
   explicit TensorRows(Element batch) : batch_(std::move(batch)), size_(row_count(batch_, "from_tensor_slices")) {
@@ -192,6 +217,10 @@ class GeneratorIterator final : public ElementIterator {
 
 }  // namespace
 
+FromTensorsStage::FromTensorsStage(Element element) : Stage({}), element_(std::move(element)) {
+  require_set_tensors(element_, "from_tensors");
+}
+
 std::string FromTensorsStage::describe() const { return str("from_tensors(", data::describe(element_), ")"); }
 
 IteratorPtr FromTensorsStage::make_iterator(const IterationContext&) const {
@@ -233,13 +262,15 @@ std::string summary(const Strings& strings) {
 }
 
 StagePtr make_slices(Element batch) {
+  require_set_tensors(batch, "from_tensor_slices");
+  require_dense_tensors(batch, "from_tensor_slices");
   ElementSpec spec = ElementSpec::of(batch).unbatched();
   // Of byte strings it matters what they are: most often they are names of files.
   std::string contents;
   for (const Component& component : batch.components)
     if (const auto* strings = std::get_if<Strings>(&component)) contents += summary(*strings);
   auto rows = std::make_shared<TensorRows>(std::move(batch));
-  std::string detail = str(rows->size(), " rows: ", to_string(spec));
+  std::string detail = str(counted(rows->size(), "row"), ": ", to_string(spec));
   return std::make_shared<RowsStage>("from_tensor_slices", std::move(detail), std::move(rows), std::move(spec),
                                      std::move(contents));
 }
@@ -264,6 +295,7 @@ at::Tensor stack_slices(const std::vector<at::Tensor>& slices) {
   if (slices.empty())
     throw InvalidArgument(errors::kShape,
                           {.what = "a vector of tensors needs at least one", .where = "from_tensor_slices"});
+  for (std::size_t i = 0; i < slices.size(); ++i) require_set(slices[i], i, "from_tensor_slices");
   for (std::size_t i = 1; i < slices.size(); ++i) {
     if (slices[i].sizes() == slices[0].sizes() && slices[i].scalar_type() == slices[0].scalar_type()) continue;
     throw InvalidArgument(

@@ -11,7 +11,7 @@ namespace lockstep::data {
 /// One element, once.
 class LOCKSTEP_EXPORT FromTensorsStage final : public Stage {
  public:
-  explicit FromTensorsStage(Element element) : Stage({}), element_(std::move(element)) {}
+  explicit FromTensorsStage(Element element);
 
   std::string_view kind() const override { return "from_tensors"; }
   std::string describe() const override;

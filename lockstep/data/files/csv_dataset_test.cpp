@@ -1,0 +1,170 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "lockstep/data/files/files.h"
+#include "lockstep/data/format/csv.h"
+#include "lockstep/data/format/test_support.h"
+
+namespace lockstep::data {
+namespace {
+
+using Texts = std::vector<std::string>;
+
+TEST(CsvDataset, GivesTheColumnsAskedFor) {
+  const TempDir folder;
+  const std::string path = folder.file("a.csv", "id,height,name\n1,1.5,Ann\n2,,\"B,b\"\n");
+  const CsvOptions options{.columns = {{.type = CsvType::String, .name = "name"},
+                                       {.type = CsvType::Float32, .name = "height", .default_value = "-1"},
+                                       {.type = CsvType::Int64, .name = "id"}}};
+  using Person = std::tuple<std::string, float, at::Tensor>;
+  const auto people = CsvDataset<Person>(path, options);
+  const auto rows = people.to_vector();
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(std::get<0>(rows[1]), "B,b");
+  EXPECT_EQ(std::get<1>(rows[1]), -1.0F);
+  EXPECT_EQ(std::get<2>(rows[1]).item<std::int64_t>(), 2);
+  const auto batch = people.batch(2).to_vector().front();
+  EXPECT_EQ(std::get<0>(batch), (Strings{"Ann", "B,b"}));
+  EXPECT_TRUE(at::equal(std::get<1>(batch), at::tensor({1.5F, -1.0F})));
+  EXPECT_EQ(to_string(people.element_spec()), "(bytes[], float32[], int64[])");
+
+  const auto numbers = CsvDataset(path, {.columns = {{.type = CsvType::Int32, .name = "id"}}});
+  EXPECT_EQ(numbers.to_vector()[1][0].scalar_type(), at::kInt);
+  EXPECT_THROW(CsvDataset<Person>(path, {.columns = {{CsvType::Int32}}}), InvalidArgument);
+  EXPECT_THROW(CsvDataset(path, {}), InvalidArgument);
+}
+
+TEST(CsvDataset, GoesOnBehindARecordWithAnotherNumberOfFields) {
+  const TempDir folder;
+  const auto errors = std::make_shared<ErrorCounter>();
+  const auto rows = CsvDataset<std::tuple<std::int64_t, std::int64_t>>(
+      folder.file("a", "a,b\n1,2\n3\n4,5\n6,7,8\n9,10\n"), {.columns = {{CsvType::Int64}, {CsvType::Int64}}});
+  std::vector<std::int64_t> firsts;
+  for (const auto& [first, second] : rows.ignore_errors({.counter = errors}).to_vector()) firsts.push_back(first);
+  EXPECT_EQ(firsts, (std::vector<std::int64_t>{1, 4, 9}));
+  auto skipped = rows.skip(2).iterate();
+  EXPECT_EQ(std::get<0>(*skipped.next()), 4) << "a record that fails keeps its place";
+}
+
+TEST(CsvDataset, NumbersThatDoNotFitTheTypeOfTheDatasetAreErrors) {
+  const TempDir folder;
+  const std::string path = folder.file("a", "9999999999,1.5,2\n");
+  const auto read = [&](auto number, CsvType type, int column) {
+    using Number = decltype(number);
+    return std::get<0>(
+        *CsvDataset<std::tuple<Number>>(path, {.columns = {{.type = type, .index = column}}, .header = false})
+             .iterate()
+             .next());
+  };
+  EXPECT_EQ(read(std::int64_t{}, CsvType::Int64, 0), 9999999999);
+  EXPECT_EQ(read(std::int64_t{}, CsvType::Float32, 2), 2);
+  EXPECT_THROW(read(std::int32_t{}, CsvType::Int64, 0), InvalidArgument);
+  EXPECT_THROW(read(std::int64_t{}, CsvType::Float32, 1), InvalidArgument);
+}
+
+TEST(CsvDataset, GoesOnBehindAFieldThatDoesNotFit) {
+  const TempDir folder;
+  const auto numbers =
+      CsvDataset<std::tuple<std::int64_t>>(folder.file("a", "n\n1\nx\n3\n"), {.columns = {{CsvType::Int64}}});
+  auto it = numbers.iterate();
+  EXPECT_EQ(std::get<0>(*it.next()), 1);
+  expect_error([&] { it.next(); }, Code::InvalidArgument, errors::kCsv, {"record 1 (line 3)"});
+  EXPECT_EQ(std::get<0>(*it.next()), 3);
+  EXPECT_FALSE(it.next());
+}
+
+TEST(CsvDataset, GoesOnBehindAStrayQuote) {
+  const TempDir folder;
+  const auto errors = std::make_shared<ErrorCounter>();
+  const Texts files{folder.file("a", "a,b\n1,2\nx\"y,3\n4,5\n\"6\"7,8\n9,10\n"), folder.file("b", "a,b\n11,12\n")};
+  const auto rows = CsvDataset<std::tuple<std::string, std::int64_t>>(
+      files, {.columns = {{CsvType::String, "a"}, {CsvType::Int64, "b"}}});
+  const auto firsts = [](DatasetIterator<std::tuple<std::string, std::int64_t>> it) {
+    Texts texts;
+    while (auto row = it.next()) texts.push_back(std::get<0>(*row));
+    return texts;
+  };
+  EXPECT_EQ(firsts(rows.ignore_errors({.counter = errors}).iterate()), (Texts{"1", "4", "9", "11"}));
+  EXPECT_EQ(errors->count(), 2);
+  // Each keeps its place, whoever goes past it.
+  EXPECT_EQ(firsts(rows.skip(2).ignore_errors().iterate()), (Texts{"4", "9", "11"}));
+  EXPECT_EQ(firsts(rows.shard(2, 0).iterate()), (Texts{"1", "4", "9"}));
+  auto it = rows.iterate();
+  it.skip(4);
+  EXPECT_EQ(firsts(rows.resume(it.save())), (Texts{"9", "11"}));
+  auto reader = rows.iterate();
+  reader.skip(1);
+  expect_error([&] { reader.next(); }, Code::DataLoss, errors::kCsv, {"record 1 (line 3) at byte 9 of " + files[0]});
+  EXPECT_EQ(std::get<0>(*rows.resume(reader.save()).next()), "4");
+}
+
+TEST(CsvDataset, RefusesColumnsThatItsTypeCannotHold) {
+  using Numbers = std::tuple<at::Tensor, float>;
+  const CsvOptions text_second{.columns = {{CsvType::Int64, "id"}, {CsvType::String, "name"}}};
+  expect_error([&] { CsvDataset<Numbers>("people.csv", text_second); }, Code::InvalidArgument, errors::kCsv,
+               {"column 1 'name' is read as string, but component 1 of the dataset's type is a tensor or a number",
+                "CsvDataset of 1 file: people.csv"});
+  expect_error(
+      [&] {
+        CsvDataset({"a.csv", "b.csv"}, text_second);
+      },
+      Code::InvalidArgument, errors::kCsv, {"column 1 'name'", "2 files: a.csv, ..."});
+  using Words = std::pair<std::string, std::string>;
+  expect_error([&] { CsvDataset<Words>("a.csv", text_second); }, Code::InvalidArgument, errors::kCsv,
+               {"column 0 'id' is read as int64, but component 0 of the dataset's type is a byte string"});
+  using Batches = std::pair<at::Tensor, Strings>;
+  expect_error([&] { CsvDataset<Batches>("a.csv", text_second); }, Code::InvalidArgument, errors::kCsv,
+               {"column 1 'name'", "a batch of byte strings"});
+  EXPECT_NO_THROW((CsvDataset<std::pair<double, std::string>>("a.csv", text_second)));
+}
+
+TEST(CsvDataset, RefusesOptionsWhenItIsBuilt) {
+  expect_error(
+      [] {
+        CsvDataset("nowhere.csv", {.columns = {{CsvType::Int64, "age", -1, "old"}}});
+      },
+      Code::InvalidArgument, errors::kCsv, {"default of column 0 'age' is no int64", "'old'"});
+  expect_error([] { CsvDataset("nowhere.csv", {.columns = {{CsvType::Int64}}, .delimiter = '"'}); },
+               Code::InvalidArgument, errors::kBadOption, {"cannot separate fields"});
+}
+
+// A position counts records: options that make other records of the same file make another pipeline.
+TEST(CsvDataset, DiffersByItsOptionsInAState) {
+  const TempDir folder;
+  const std::string path = folder.file("a", "a,b\n1,2\n3,4\n");
+  const CsvOptions base{.columns = {{CsvType::Int64, "a"}, {CsvType::Int64, "b"}}};
+  std::vector<CsvOptions> others(9, base);
+  others[0].columns[0].name = "b";
+  others[1].columns[0].index = 1;
+  others[2].columns[0].default_value = "7";
+  others[3].columns[0].default_value = "8";
+  others[4].header = false;
+  others[5].delimiter = ';';
+  others[6].quotes = false;
+  others[7].na_value = "NA";
+  others[8].max_record_bytes = 100;
+  const auto dataset = CsvDataset(path, base);
+  auto it = dataset.iterate();
+  it.next();
+  const IteratorState state = it.save();
+  std::set<std::string> prints{fingerprint(*dataset.stage())};
+  for (const CsvOptions& other : others) {
+    const auto differs = CsvDataset(path, other);
+    prints.insert(fingerprint(*differs.stage()));
+    expect_error([&] { differs.resume(state); }, Code::InvalidArgument, errors::kPosition, {"another pipeline"});
+  }
+  EXPECT_EQ(prints.size(), others.size() + 1);
+  CsvOptions same = base;
+  same.buffer_bytes = 64;
+  EXPECT_EQ(CsvDataset(path, same).resume(state).next()->at(0).item<std::int64_t>(), 3);
+  EXPECT_EQ(dataset.stage()->describe(), "csv(1 file: " + path + "; a int64, b int64)");
+}
+
+}  // namespace
+}  // namespace lockstep::data
