@@ -13,8 +13,8 @@
 #include <functional>
 #include <iostream>
 #include <string>
-#include <thread>
 
+#include "lockstep/base/cores.h"
 #include "lockstep/base/keep_memory.h"
 #include "lockstep/strategy/huge_blocks.h"
 #include "models.h"
@@ -27,7 +27,7 @@ struct Options {
   std::string model;
   std::int64_t batch = 256;
   int replicas = 0;                                                     ///< 0: plain LibTorch
-  int threads = static_cast<int>(std::thread::hardware_concurrency());  ///< of the plain loop
+  int threads = ls::usable_cores();  ///< of the plain loop
   bool keep_memory = false;                                             ///< of the plain loop
   bool channels_last = false;
   bool libtorch_kernels = false;

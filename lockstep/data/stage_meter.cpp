@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <thread>
 
+#include "lockstep/base/cores.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/map.h"
@@ -171,7 +171,7 @@ StageReport StageMeter::report() const {
                          static_cast<double>(requests * std::max<std::int64_t>(1, stage->buffer_size.load()));
     report.stages.push_back(std::move(line));
   }
-  report.hint = hint_for(report, static_cast<int>(std::max(1U, std::thread::hardware_concurrency())));
+  report.hint = hint_for(report, usable_cores());
   return report;
 }
 

@@ -21,12 +21,19 @@
 #include "lockstep/nn/convolution_gradient.h"
 #include "lockstep/nn/matrix_product.h"
 #include "lockstep/nn/max_pool_gradient.h"
+#include "lockstep/nn/shared_product.h"
 #include "lockstep/strategy/intra_op.h"
 #include "lockstep/strategy/replica_kernels.h"
 #include "lockstep/strategy/replica_random.h"
 
 namespace lockstep::nn {
 namespace {
+
+#if defined(__aarch64__)
+constexpr bool kArm = true;
+#else
+constexpr bool kArm = false;
+#endif
 
 /// The arguments of `aten::convolution_backward`.
 struct Call {
@@ -133,7 +140,8 @@ void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
 }
 
 void convolution_backward(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (own_kernels_here() != OwnKernels::All) return redispatch(op, keys, stack);
+  const OwnKernels kernels = own_kernels_here();
+  if (kernels != OwnKernels::All && !(kernels == OwnKernels::Faster && kArm)) return redispatch(op, keys, stack);
   const Call call(*stack);
   if (!is_covered(call)) return redispatch(op, keys, stack);
 
@@ -160,17 +168,41 @@ bool is_matrix(const at::Tensor& tensor) {
          !tensor._fw_grad(/*level=*/0).defined();
 }
 
-/// Where matrix_product.h was measured faster: LibTorch has good kernels for SVE and for several threads.
-bool gains_from_own_product(const at::Tensor& left, const at::Tensor& right) {
+bool has_sve() {
 #if defined(__aarch64__) && defined(__linux__)
-  static const bool without_sve = (getauxval(AT_HWCAP) & HWCAP_SVE) == 0;
+  static const bool here = (getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
+  return here;
 #else
-  constexpr bool without_sve = true;
+  return false;
 #endif
+}
+
+enum class Product {
+  LibTorch,
+  OneThread,  ///< matrix_product.h
+  Shared,     ///< shared_product.h
+};
+
+/// What was measured fastest. LibTorch has good kernels for SVE, on Arm for several threads, and on x86_64 for few: every
+/// replica packs the weights for itself, which many threads and rows have to pay for.
+Product product_for(const at::Tensor& left, const at::Tensor& right) {
   constexpr std::int64_t kLeastRows = 16, kLeastProducts = 1 << 20;
-  return without_sve && at::get_num_threads() == 1 && is_matrix(left) && is_matrix(right) &&
-         left.size(1) == right.size(0) && left.size(0) >= kLeastRows &&
-         left.size(0) * left.size(1) * right.size(1) >= kLeastProducts && !at::autocast::is_autocast_enabled(at::kCPU);
+  constexpr std::int64_t kLeastToShare = 1 << 24, kLeastColumnsToShare = 48;
+  constexpr int kLeastThreadsToShare = 8;
+  const OwnKernels kernels = own_kernels_here();
+  if (kernels != OwnKernels::Faster && kernels != OwnKernels::All) return Product::LibTorch;
+  if (!is_matrix(left) || !is_matrix(right) || left.size(1) != right.size(0) || at::autocast::is_autocast_enabled(at::kCPU))
+    return Product::LibTorch;
+  const std::int64_t products = left.size(0) * left.size(1) * right.size(1);
+  if (left.size(0) < kLeastRows || products < kLeastProducts || has_sve()) return Product::LibTorch;
+
+  const int threads = at::get_num_threads();
+  if (avx512_tile() != nullptr) {
+    const bool faster =
+        threads >= kLeastThreadsToShare && products >= kLeastToShare && right.size(1) >= kLeastColumnsToShare;
+    return faster || kernels == OwnKernels::All ? Product::Shared : Product::LibTorch;
+  }
+  return threads == 1 && (kArm || kernels == OwnKernels::All) ? Product::OneThread : Product::LibTorch;
 }
 
 bool needs_graph(const at::Tensor& tensor) { return at::GradMode::is_enabled() && tensor.requires_grad(); }
@@ -180,12 +212,28 @@ MatrixView view_of(const at::Tensor& matrix) {
 }
 
 /// left right, plus `row` in every row if there is one.
-at::Tensor own_product(const at::Tensor& left, const at::Tensor& right, const at::Tensor& row = {}) {
+at::Tensor own_product(Product by, const at::Tensor& left, const at::Tensor& right, const at::Tensor& row = {}) {
   at::Tensor result = at::empty({left.size(0), right.size(1)}, left.options().requires_grad(false));
-  if (row.defined()) result.copy_(row.expand_as(result));
-  matrix_product(left.size(0), left.size(1), right.size(1), view_of(left), view_of(right),
-                 result.mutable_data_ptr<float>(), result.stride(0),
-                 /*accumulate=*/row.defined());
+  float* const c = result.mutable_data_ptr<float>();
+  const ProductSizes sizes{.rows = left.size(0), .inner = left.size(1), .columns = right.size(1)};
+  if (by == Product::OneThread) {
+    if (row.defined()) result.copy_(row.expand_as(result));
+    matrix_product(sizes.rows, sizes.inner, sizes.columns, view_of(left), view_of(right), c, result.stride(0),
+                   /*accumulate=*/row.defined());
+    return result;
+  }
+  const ProductTile& tile = *avx512_tile();
+  at::Tensor scratch = at::empty({shared_product_scratch(tile, sizes)}, at::kFloat);
+  const at::Tensor members = at::empty({at::get_num_threads()}, at::kByte);
+  const auto on_threads = [&](FunctionRef<void(int)> work) {
+    for_ranges(members, /*grain=*/1, [&](std::int64_t begin, std::int64_t end) {
+      for (std::int64_t member = begin; member < end; ++member) work(static_cast<int>(member));
+    });
+  };
+  const at::Tensor start = row.defined() ? row.contiguous() : row;
+  shared_product(tile, sizes, view_of(left), view_of(right), row.defined() ? start.const_data_ptr<float>() : nullptr, c,
+                 result.stride(0), scratch.mutable_data_ptr<float>(),
+                 {.size = static_cast<int>(members.numel()), .run = on_threads});
   return result;
 }
 
@@ -195,7 +243,7 @@ struct AffineMap : torch::autograd::Function<AffineMap> {
                             const at::Tensor& weight) {
     // As LibTorch does: what no gradient needs may change, and is not kept.
     context->save_for_backward({weight.requires_grad() ? input : at::Tensor(), input.requires_grad() ? weight : at::Tensor()});
-    return own_product(input, weight, bias);
+    return own_product(product_for(input, weight), input, weight, bias);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
@@ -211,34 +259,25 @@ struct AffineMap : torch::autograd::Function<AffineMap> {
 };
 
 void mm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (own_kernels_here() == OwnKernels::All) {
-    const at::Tensor left = torch::jit::peek(*stack, 0, 2).toTensor(),
-                     right = torch::jit::peek(*stack, 1, 2).toTensor();
-    if (gains_from_own_product(left, right) && !needs_graph(left) && !needs_graph(right)) {
-      torch::jit::drop(*stack, 2);
-      torch::jit::push(*stack, own_product(left, right));
-      return;
-    }
-  }
-  redispatch(op, keys, stack);
+  const at::Tensor left = torch::jit::peek(*stack, 0, 2).toTensor(), right = torch::jit::peek(*stack, 1, 2).toTensor();
+  const Product by = product_for(left, right);
+  if (by == Product::LibTorch || needs_graph(left) || needs_graph(right)) return redispatch(op, keys, stack);
+  torch::jit::drop(*stack, 2);
+  torch::jit::push(*stack, own_product(by, left, right));
 }
 
 void addmm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   constexpr std::size_t kArguments = 5;  // self, mat1, mat2, beta, alpha
-  if (own_kernels_here() == OwnKernels::All) {
-    const auto argument = [&](std::size_t i) -> const c10::IValue& { return torch::jit::peek(*stack, i, kArguments); };
-    const at::Tensor bias = argument(0).toTensor(), left = argument(1).toTensor(), right = argument(2).toTensor();
-    const bool plain = argument(3).toScalar().equal(1) && argument(4).toScalar().equal(1);
-    const bool row = bias.dim() == 1 && right.dim() == 2 && bias.size(0) == right.size(1) &&
-                     bias.scalar_type() == at::kFloat && bias.is_cpu() && !bias._is_zerotensor() && !bias._fw_grad(/*level=*/0).defined();
-    if (plain && row && gains_from_own_product(left, right)) {
-      torch::jit::drop(*stack, kArguments);
-      const bool graph = needs_graph(bias) || needs_graph(left) || needs_graph(right);
-      torch::jit::push(*stack, graph ? AffineMap::apply(bias, left, right) : own_product(left, right, bias));
-      return;
-    }
-  }
-  redispatch(op, keys, stack);
+  const auto argument = [&](std::size_t i) -> const c10::IValue& { return torch::jit::peek(*stack, i, kArguments); };
+  const at::Tensor bias = argument(0).toTensor(), left = argument(1).toTensor(), right = argument(2).toTensor();
+  const Product by = product_for(left, right);
+  const bool covered = by != Product::LibTorch && argument(3).toScalar().equal(1) && argument(4).toScalar().equal(1) &&
+                       bias.dim() == 1 && bias.size(0) == right.size(1) && bias.scalar_type() == at::kFloat &&
+                       bias.is_cpu() && !bias._is_zerotensor() && !bias._fw_grad(/*level=*/0).defined();
+  if (!covered) return redispatch(op, keys, stack);
+  torch::jit::drop(*stack, kArguments);
+  const bool graph = needs_graph(bias) || needs_graph(left) || needs_graph(right);
+  torch::jit::push(*stack, graph ? AffineMap::apply(bias, left, right) : own_product(by, left, right, bias));
 }
 
 /// Channels-last and not contiguous as well: LibTorch takes a tensor that is both for the latter.

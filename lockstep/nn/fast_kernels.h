@@ -3,11 +3,15 @@
 namespace lockstep::nn {
 
 /// Lockstep's own kernels stand before LibTorch's on replica threads (MirroredOptions::fast_kernels) in every program that
-/// uses `make`. They are for Arm CPUs, where LibTorch 2.9 leaves much to gain (docs/performance.md):
+/// uses `make` (docs/performance.md). For Arm CPUs, where LibTorch 2.9 leaves much to gain:
 ///
 /// - Gradients of 2-D convolutions. That of the input is a forward convolution with flipped weights, for which LibTorch has
 ///   good kernels; that of the weights has a kernel of its own (convolution_gradient.h).
 /// - Linear layers, on CPUs without SVE and with one thread per replica (matrix_product.h).
+///
+/// For x86_64 with AVX-512:
+///
+/// - Linear layers, with eight threads per replica or more (shared_product.h).
 ///
 /// And for all CPUs:
 ///

@@ -14,6 +14,7 @@
 #include <string>
 
 #include "lockstep/nn/mirrored_module.h"
+#include "lockstep/nn/product_tile.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 
 namespace lockstep {
@@ -178,12 +179,13 @@ struct LinearCase {
   std::vector<std::int64_t> input;
   std::int64_t out = 96;
   bool bias = true;
+  int threads = 1;  ///< per replica
 };
 
 class ReplicaLinear : public testing::TestWithParam<LinearCase> {};
 
 std::vector<at::Tensor> linear_gradients(const LinearCase& c, bool fast, int replicas = 2) {
-  MirroredStrategy strategy({.devices = cpus(replicas), .intra_op_threads = 1, .seed = 7, .fast_kernels = fast});
+  MirroredStrategy strategy({.devices = cpus(replicas), .intra_op_threads = c.threads, .seed = 7, .fast_kernels = fast});
   auto model = strategy.make<torch::nn::Linear>(torch::nn::LinearOptions(c.input.back(), c.out).bias(c.bias));
   const auto results = strategy.run([&] {
     auto x = at::randn(c.input).requires_grad_();
@@ -217,24 +219,44 @@ INSTANTIATE_TEST_SUITE_P(Layers, ReplicaLinear,
                                          LinearCase{.name = "NoBias", .input = {128, 200}, .bias = false},
                                          LinearCase{.name = "Small", .input = {3, 5}, .out = 2},
                                          LinearCase{.name = "ThreeDimensions", .input = {4, 32, 150}, .out = 90},
-                                         LinearCase{.name = "NoRows", .input = {0, 200}}),
+                                         LinearCase{.name = "NoRows", .input = {0, 200}},
+                                         LinearCase{.name = "ThreeThreads", .input = {299, 500}, .out = 601, .threads = 3},
+                                         LinearCase{.name = "ManyRows", .input = {2101, 40}, .out = 130, .threads = 3},
+                                         LinearCase{.name = "TwoThreadsWithoutBias", .input = {512, 100}, .bias = false, .threads = 2}),
                          [](const testing::TestParamInfo<LinearCase>& test) { return test.param.name; });
 
+bool has_sve() {
 #if defined(__aarch64__)
-TEST(ReplicaLinear, TheOwnProductIsUsedByReplicasWithOneThread) {
-  if ((getauxval(AT_HWCAP) & HWCAP_SVE) != 0) GTEST_SKIP() << "LibTorch's products are used on CPUs with SVE";
-  const auto node = [](int replicas, std::optional<bool> fast, int threads) {
-    MirroredStrategy strategy({.devices = cpus(replicas), .intra_op_threads = threads, .fast_kernels = fast});
-    auto model = strategy.make<torch::nn::Linear>(200, 96);
-    return strategy.run([&] { return model->forward(at::randn({128, 200})).grad_fn()->name(); })[0];
-  };
-  const std::string libtorchs = "AddmmBackward0";
-  EXPECT_NE(node(2, std::nullopt, 1), libtorchs);
-  EXPECT_EQ(node(2, false, 1), libtorchs);
-  EXPECT_EQ(node(2, std::nullopt, 2), libtorchs);
-  EXPECT_EQ(node(1, std::nullopt, 1), libtorchs);
-}
+  return (getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
+#else
+  return false;
 #endif
+}
+
+TEST(ReplicaLinear, OwnProductsAreUsedWhereTheyWereMeasuredFaster) {
+#if defined(__aarch64__)
+  const bool arm = !has_sve();
+#else
+  const bool arm = false;
+#endif
+  const bool avx512 = nn::avx512_tile() != nullptr;
+  const auto is_own = [](int replicas, std::optional<bool> fast, int threads, std::int64_t size = 100) {
+    MirroredStrategy strategy({.devices = cpus(replicas), .intra_op_threads = threads, .fast_kernels = fast});
+    auto model = strategy.make<torch::nn::Linear>(size, size);
+    return strategy.run([&] { return model->forward(at::randn({128, size})).grad_fn()->name(); })[0] != "AddmmBackward0";
+  };
+  EXPECT_EQ(is_own(2, std::nullopt, 1), arm);
+  EXPECT_FALSE(is_own(2, std::nullopt, 2));
+  EXPECT_FALSE(is_own(2, std::nullopt, 8));
+  EXPECT_FALSE(is_own(2, std::nullopt, 2, 400));
+  EXPECT_EQ(is_own(2, std::nullopt, 8, 400), avx512);
+  EXPECT_EQ(is_own(2, true, 1), !has_sve());
+  EXPECT_EQ(is_own(2, true, 2), avx512);
+  EXPECT_FALSE(is_own(1, std::nullopt, 8, 400));
+  EXPECT_FALSE(is_own(2, false, 1));
+  EXPECT_FALSE(is_own(2, false, 2));
+  EXPECT_FALSE(is_own(1, std::nullopt, 1));
+}
 
 TEST(ReplicaLinear, GradientsOfGradientsWork) {
   const auto second = [](bool fast) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "lockstep/nn/product_tile.h"
 #include "lockstep/nn/vector_tile.h"
 
 namespace lockstep::nn {
@@ -41,8 +42,7 @@ std::int64_t transpose(const float*, std::int64_t, std::int64_t, float*) {
 }
 #endif
 
-/// Copies `count` lines of `inner` elements so that for each k the `kWidth` lines of a group are neighbours:
-/// to[group][k][line in group]. Missing lines of the last group become zero.
+/// See ProductTile.
 template <std::int64_t kWidth>
 void pack(const float* from, std::int64_t line_stride, std::int64_t inner_stride, std::int64_t count,
           std::int64_t inner, float* to) {
@@ -128,6 +128,15 @@ void matrix_product(std::int64_t rows, std::int64_t inner, std::int64_t columns,
       }
     }
   }
+}
+
+const ProductTile& portable_tile() {
+  static constexpr ProductTile kTile = {.rows = kTileRows,
+                                        .columns = kTileColumns,
+                                        .pack_rows = &pack<kTileRows>,
+                                        .pack_columns = &pack<kTileColumns>,
+                                        .multiply = &multiply_tile};
+  return kTile;
 }
 
 }  // namespace lockstep::nn

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/keep_memory.h"
 #include "lockstep/base/text.h"
@@ -35,14 +36,12 @@ int plan_threads(const MirroredOptions& options, int replicas) {
     throw InvalidArgument(errors::kBadOption, {.what = str("intra_op_threads must be between 1 and ", kMostThreads, ", not ", *options.intra_op_threads),
                                                .help = "leave it out to divide the cores among the replicas"});
   }
-  const int cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
-  return options.intra_op_threads.value_or(std::max(1, cores / replicas));
+  return options.intra_op_threads.value_or(std::max(1, usable_cores() / replicas));
 }
 
 /// Threads that wait spin, which pays as long as there is a core for each of them.
 std::chrono::nanoseconds plan_spin(int replicas) {
-  const bool core_each = static_cast<unsigned>(replicas) <= std::thread::hardware_concurrency();
-  return core_each ? std::chrono::microseconds(50) : std::chrono::microseconds(1);
+  return replicas <= usable_cores() ? std::chrono::microseconds(50) : std::chrono::microseconds(1);
 }
 
 /// Backward runs on the replica's own thread, on every device: collectives inside it then meet like those of forward.

@@ -18,7 +18,7 @@ struct MirroredOptions {
   std::optional<std::vector<std::string>> devices = {};
   /// How values travel between devices. Unset: the ordered sum by the replicas' own threads; NCCL for GPUs.
   std::shared_ptr<CrossDeviceOps> cross_device_ops = {};
-  /// Threads that one replica uses inside an operation. Unset: cores divided by replicas, at least 1.
+  /// Threads that one replica uses inside an operation. Unset: the cores that this process may use, divided by replicas, at least 1.
   std::optional<int> intra_op_threads = {};
   /// Random numbers of the replicas. Unset: what `torch::manual_seed` was given before.
   std::optional<std::uint64_t> seed = {};
@@ -28,8 +28,9 @@ struct MirroredOptions {
   /// speed. Acts on the whole process: on malloc, and on the memory of LibTorch's CPU tensors. Unset: on with CPU replicas.
   std::optional<bool> keep_memory = {};
   /// Lockstep's own kernels on replica threads, for gradients of 2-D convolutions and for linear layers: equal to LibTorch's
-  /// up to rounding, and much faster on Arm (docs/performance.md). Unset: on with several CPU replicas on Arm. The gradient of
-  /// channels-last max-pooling, whose bits are LibTorch's, is on unless this says false.
+  /// up to rounding (docs/performance.md). Unset: with several CPU replicas, where they were measured faster: both on Arm,
+  /// linear layers on x86_64 with AVX-512 and many threads per replica. The gradient of channels-last max-pooling, whose bits
+  /// are LibTorch's, is on unless this says false.
   std::optional<bool> fast_kernels = {};
   /// Defaults for all collectives.
   CommunicationOptions communication = {};

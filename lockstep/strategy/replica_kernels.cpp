@@ -13,8 +13,6 @@ namespace {
 thread_local auto own_kernels = OwnKernels::None;
 
 #if defined(__aarch64__)
-constexpr bool kMeasuredFaster = true;
-
 /// Stands before `aten::convolution` on replica threads.
 void convolution(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   constexpr std::size_t kArguments = 9;  // input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
@@ -36,8 +34,6 @@ void register_safe_convolutions() {
   library.impl("convolution", torch::CppFunction::makeFromBoxedFunction<&convolution>());
 }
 #else
-constexpr bool kMeasuredFaster = false;
-
 void register_safe_convolutions() {}
 #endif
 
@@ -55,7 +51,7 @@ OwnKernelsScope::~OwnKernelsScope() { own_kernels = outer_; }
 
 OwnKernels plan_own_kernels(std::optional<bool> asked, int num_replicas_in_sync, bool on_cpu) {
   if (asked) return *asked ? OwnKernels::All : OwnKernels::None;
-  return kMeasuredFaster && on_cpu && num_replicas_in_sync > 1 ? OwnKernels::All : OwnKernels::SameBits;
+  return on_cpu && num_replicas_in_sync > 1 ? OwnKernels::Faster : OwnKernels::SameBits;
 }
 
 }  // namespace lockstep

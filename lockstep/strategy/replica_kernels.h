@@ -12,7 +12,8 @@ void use_safe_convolutions();
 enum class OwnKernels {
   None,
   SameBits,  ///< those whose results are LibTorch's to the last bit
-  All,       ///< also those that round differently
+  Faster,    ///< also those that round differently, where they were measured faster
+  All,       ///< all that there are
 };
 
 /// What this thread's replica uses.
@@ -30,7 +31,7 @@ class OwnKernelsScope {
   OwnKernels outer_;
 };
 
-/// As asked. Unasked, all with several replicas on Arm CPUs; one replica's results stay those of a plain LibTorch program.
+/// As asked. Unasked, the faster ones with several CPU replicas; one replica's results stay those of a plain LibTorch program.
 OwnKernels plan_own_kernels(std::optional<bool> asked, int num_replicas_in_sync, bool on_cpu);
 
 }  // namespace lockstep
