@@ -76,6 +76,30 @@ void expect_whole_batch_norm(int replicas, bool converted) {
 TEST_P(Layers, SyncBatchNormSeesTheWholeBatch) { expect_whole_batch_norm<nn::SyncBatchNorm2d>(GetParam(), false); }
 TEST_P(Layers, ConvertedBatchNormSeesTheWholeBatch) { expect_whole_batch_norm<torch::nn::BatchNorm2d>(GetParam(), true); }
 
+/// A layer without running statistics that is not training normalises with those of the batch before it: each replica with
+/// its own, and no replica waits for another.
+template <class Norm>
+void expect_own_statistics_in_eval(int replicas, bool converted) {
+  MirroredStrategy strategy({.devices = cpus(replicas)});
+  auto model = strategy.make<Norm>(torch::nn::BatchNormOptions(3).track_running_stats(false));
+  if (converted) {
+    EXPECT_EQ(nn::convert_sync_batch_norm(model), 1);
+  }
+  model.eval();
+  const at::Tensor x = torch::randn({4, 3, 2, 2});
+  const at::Tensor expected = torch::nn::BatchNorm2d(torch::nn::BatchNormOptions(3).track_running_stats(false))->forward(x);
+  const auto results = strategy.run([&] {
+    const int k = get_replica_context().replica_id_in_sync_group();
+    return k == 0 ? at::Tensor(expected) : model->forward(x.mul(k));  // replica 0 stays away
+  });
+  for (const at::Tensor& y : results) EXPECT_TRUE(y.allclose(expected, 1e-3, 1e-3));
+}
+
+TEST_P(Layers, BatchNormWithoutRunningStatisticsIsEachReplicasOwnInEval) {
+  expect_own_statistics_in_eval<nn::SyncBatchNorm2d>(GetParam(), false);
+  expect_own_statistics_in_eval<torch::nn::BatchNorm2d>(GetParam(), true);
+}
+
 TEST_P(Layers, ABatchThatNeverWasIsNotCounted) {
   set_log_severity(Severity::Silent);
   MirroredStrategy strategy({.devices = cpus(GetParam())});

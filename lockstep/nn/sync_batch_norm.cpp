@@ -6,6 +6,7 @@
 #include <ATen/ops/full.h>
 #include <torch/library.h>
 
+#include <memory>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
@@ -27,21 +28,30 @@ at::Tensor per_channel(const at::Tensor& values, const at::Tensor& like) {
 /// Layers that `convert_sync_batch_norm` was called for, known by a tensor of theirs.
 class ConvertedLayers {
  public:
-  void add(const at::Tensor& tensor) {
+  void add(const at::Tensor& tensor, const std::shared_ptr<torch::nn::Module>& layer) {
     const std::unique_lock lock(mutex_);
-    std::erase_if(layers_, [](const auto& entry) { return entry.second.expired(); });
-    layers_.insert_or_assign(tensor.unsafeGetTensorImpl(), c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()));
+    std::erase_if(layers_, [](const auto& entry) { return entry.second.tensor.expired(); });
+    layers_.insert_or_assign(tensor.unsafeGetTensorImpl(),
+                             Layer{c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), layer});
   }
-  bool contains(const c10::IValue& tensor) const {
+  /// Whether the tensor belongs to a converted layer that is training: one without running statistics uses those of its
+  /// batch also when it is not.
+  bool is_training(const c10::IValue& tensor) const {
     if (!tensor.isTensor() || !tensor.toTensor().defined()) return false;
     const std::shared_lock lock(mutex_);
     const auto found = layers_.find(tensor.toTensor().unsafeGetTensorImpl());
-    return found != layers_.end() && !found->second.expired();
+    if (found == layers_.end() || found->second.tensor.expired()) return false;
+    const auto layer = found->second.module.lock();
+    return layer != nullptr && layer->is_training();
   }
 
  private:
+  struct Layer {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    std::weak_ptr<torch::nn::Module> module;
+  };
   mutable std::shared_mutex mutex_;
-  std::unordered_map<const c10::TensorImpl*, c10::weak_intrusive_ptr<c10::TensorImpl>> layers_;
+  std::unordered_map<const c10::TensorImpl*, Layer> layers_;
 };
 
 ConvertedLayers& converted() {
@@ -56,7 +66,7 @@ void batch_norm_of_replicas(const c10::OperatorHandle& op, c10::DispatchKeySet k
   constexpr std::size_t kArguments = 9;  // input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn
   const auto argument = [&](std::size_t i) -> const c10::IValue& { return torch::jit::peek(*stack, i, kArguments); };
   const bool together = argument(5).toBool() && has_strategy() && in_replica_context() && get_replica_context().num_replicas_in_sync() > 1 &&
-                        (converted().contains(argument(1)) || converted().contains(argument(3)));
+                        (converted().is_training(argument(1)) || converted().is_training(argument(3)));
   if (!together) {
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
     return;
@@ -77,15 +87,15 @@ void register_kernel() {
 }
 
 template <class Layer>
-bool convert(torch::nn::Module& module) {
-  auto* layer = module.as<Layer>();
+bool convert(const std::shared_ptr<torch::nn::Module>& module) {
+  auto* layer = module->as<Layer>();
   if (layer == nullptr) return false;
   const at::Tensor& known_by = layer->weight.defined() ? layer->weight : layer->running_mean;
   if (!known_by.defined()) {
     throw Unimplemented(errors::kWrongModule, {.what = "a batch-norm layer without weights and without running statistics cannot be converted",
                                                .help = "use lockstep::nn::SyncBatchNorm in its place"});
   }
-  converted().add(known_by);
+  converted().add(known_by, module);
   return true;
 }
 
@@ -134,7 +144,7 @@ int convert_sync_batch_norm(ModuleCore& model) {
   for (std::size_t k = 0; k < model.size(); ++k) {
     int here = 0;
     for (const auto& module : model.replica(k)->modules()) {
-      here += convert<torch::nn::BatchNorm1dImpl>(*module) || convert<torch::nn::BatchNorm2dImpl>(*module) || convert<torch::nn::BatchNorm3dImpl>(*module);
+      here += convert<torch::nn::BatchNorm1dImpl>(module) || convert<torch::nn::BatchNorm2dImpl>(module) || convert<torch::nn::BatchNorm3dImpl>(module);
     }
     layers = here;
   }
