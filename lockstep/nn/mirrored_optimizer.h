@@ -12,6 +12,7 @@
 #include "lockstep/nn/mirrored_module.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
+#include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/tensor_digest.h"
 
 namespace lockstep {
@@ -89,7 +90,7 @@ class MirroredOptimizer {
   /// The one place to change an option: `optimizer.options<SGDOptions>().momentum(0.5)`, `optimizer.set_learning_rate(0.01)`. Takes effect at the next step.
   template <class Options>
   Options& options(std::size_t group = 0) {
-    OptimizerCore::require_outside_of_run("options");
+    detail::require_outside_of_run("options");
     auto* const found = dynamic_cast<Options*>(&core_->options(group));
     if (found == nullptr) OptimizerCore::throw_other_options();
     return *found;

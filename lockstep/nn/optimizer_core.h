@@ -89,7 +89,6 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void require_no_open_window(const char* operation) const;
   /// Forgets gradients and open windows of all replicas. Outside of run.
   void start_anew_at(std::int64_t steps);
-  static void require_outside_of_run(const char* operation);
   std::int64_t steps() const;
   std::int64_t skipped_steps() const;
   const detail::StateAccess& state_access() const { return state_access_; }

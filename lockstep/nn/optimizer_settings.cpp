@@ -6,20 +6,18 @@
 
 namespace lockstep {
 
-void OptimizerCore::require_outside_of_run(const char* operation) { detail::require_outside_of_run(operation); }
-
 void OptimizerCore::set_reduce_op(ReduceOp op) {
-  require_outside_of_run("set_reduce_op");
+  detail::require_outside_of_run("set_reduce_op");
   reduce_op_ = op;
 }
 
 void OptimizerCore::set_not_finite(NotFinite policy) {
-  require_outside_of_run("set_not_finite");
+  detail::require_outside_of_run("set_not_finite");
   not_finite_ = policy;
 }
 
 void OptimizerCore::set_learning_rate(double rate) {
-  require_outside_of_run("set_learning_rate");
+  detail::require_outside_of_run("set_learning_rate");
   if (!(rate >= 0)) throw InvalidArgument(errors::kBadOption, {.what = str("a learning rate must not be negative or NaN: ", rate)});
   for (auto& group : groups_) group.options->set_lr(rate);
 }
@@ -40,25 +38,25 @@ void OptimizerCore::start_anew_at(std::int64_t steps) {
 }
 
 void OptimizerCore::set_clip_global_norm(std::optional<double> max_norm) {
-  require_outside_of_run("set_clip_global_norm");
+  detail::require_outside_of_run("set_clip_global_norm");
   if (max_norm && !(*max_norm > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", *max_norm)});
   max_norm_ = max_norm;
 }
 
 void OptimizerCore::set_clip_value(std::optional<double> limit) {
-  require_outside_of_run("set_clip_value");
+  detail::require_outside_of_run("set_clip_value");
   if (limit && !(*limit > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", *limit)});
   value_limit_ = limit;
 }
 
 void OptimizerCore::set_accumulate(int calls) {
-  require_outside_of_run("accumulate");
+  detail::require_outside_of_run("accumulate");
   if (calls < 1) throw InvalidArgument(errors::kBadOption, {.what = str("cannot accumulate over ", calls, " calls"), .help = "use 1 or more"});
   accumulate_ = calls;
 }
 
 void OptimizerCore::set_digest(const DigestOptions& options) {
-  require_outside_of_run("set_digest");
+  detail::require_outside_of_run("set_digest");
   if (options.every < 0) throw InvalidArgument(errors::kBadOption, {.what = str("cannot compare digests every ", options.every, " steps"), .help = "use 0 for never"});
   digest_ = options;
 }

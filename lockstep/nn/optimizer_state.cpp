@@ -8,6 +8,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/outside_of_run.h"
 
 namespace lockstep::detail {
 namespace {
@@ -97,7 +98,7 @@ ParameterState gather_state(OptimizerCore& core, int parameter) {
 }
 
 OptimizerState read_state(OptimizerCore& core) {
-  OptimizerCore::require_outside_of_run("state");
+  detail::require_outside_of_run("state");
   core.require_usable("state");
   core.require_no_open_window("state");
   OptimizerState result;
@@ -113,7 +114,7 @@ OptimizerState read_state(OptimizerCore& core) {
 }
 
 void write_state(OptimizerCore& core, const OptimizerState& state) {
-  OptimizerCore::require_outside_of_run("load_state");
+  detail::require_outside_of_run("load_state");
   core.require_usable("load_state");
   const at::NoGradGuard no_grad;
   const auto& parameters = core.module()->parameters();
