@@ -50,16 +50,17 @@ void expect_one_way_to_count(const Build& build, const std::string& name) {
 TEST(Places, EmptyPiecesLookAlikeAfterEveryResume) {
   for (const std::int64_t rows : {2, 4, 5, 7, 9, 10}) {
     const auto build = [=] {
-      return range(rows)
-          .map([](const at::Tensor& x) { return x.to(at::kInt); })
-          .batch(2)
-          .rebatch({2, 0, 3});
+      return range(rows).map([](const at::Tensor& x) { return x.to(at::kInt); }).batch(2).rebatch({2, 0, 3});
     };
     expect_one_way_to_count(build, std::to_string(rows) + " rows");
     const std::size_t places = read_all(build()).size();
     for (std::size_t count = 0; count < places; ++count) {
       auto resumed = build().iterate({.job_seed = 4, .epoch = 0});
-      for (std::size_t k = 0; k < count; ++k) resumed = build().resume(([&] { resumed.next(); return resumed.save(); })());
+      for (std::size_t k = 0; k < count; ++k)
+        resumed = build().resume(([&] {
+          resumed.next();
+          return resumed.save();
+        })());
       for (auto piece = resumed.next(); piece; piece = resumed.next()) {
         ASSERT_EQ(piece->scalar_type(), at::kInt) << rows << " rows, resumed " << count << " times";
       }

@@ -36,9 +36,9 @@ void require_valid(const CsvOptions& options) {
   for (std::size_t i = 0; i < options.columns.size(); ++i) {
     const CsvColumn& column = options.columns[i];
     if (!column.default_value || csv_value(*column.default_value, column.type)) continue;
-    throw InvalidArgument(errors::kCsv, {.what = str("the default of column ", label(column, i), " is no ",
-                                                     to_string(column.type)),
-                                         .seen = quoted(*column.default_value)});
+    throw InvalidArgument(errors::kCsv,
+                          {.what = str("the default of column ", label(column, i), " is no ", to_string(column.type)),
+                           .seen = quoted(*column.default_value)});
   }
 }
 

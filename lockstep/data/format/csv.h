@@ -44,7 +44,8 @@ struct CsvOptions {
   std::size_t buffer_bytes = ByteReader::kDefaultBuffer;
 };
 
-/// InvalidArgument if no file can be read with these: a default that is no value of its column, a delimiter that is none.
+/// InvalidArgument if no file can be read with these: a default that is no value of its column, a delimiter that is
+/// none.
 LOCKSTEP_EXPORT void require_valid(const CsvOptions& options);
 
 /// Reads a CSV file as RFC 4180 has it: fields in quotes may hold delimiters, line ends and doubled quotes; lines end

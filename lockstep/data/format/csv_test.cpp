@@ -238,7 +238,8 @@ TEST(Csv, TellsBrokenRecordsWithFileRecordLineColumnAndByte) {
                {"is no float64", "column 1 'b', record 1 (line 3) at byte 10 of m", "'1e400'"});
 }
 
-// What TensorFlow's CsvDataset does with a quote in a field without quotes: the record is an error, the next line goes on.
+// What TensorFlow's CsvDataset does with a quote in a field without quotes: the record is an error, the next line goes
+// on.
 TEST(Csv, GoesOnBehindTheLineOfABrokenRecord) {
   struct Case {
     const char* name;
@@ -268,8 +269,9 @@ TEST(Csv, GoesOnBehindTheLineOfABrokenRecord) {
         for (bool goes_on = true; goes_on && places.size() < 100;) {
           try {
             goes_on = skips ? reader.skip(1) == 1 : reader.next();
-            if (goes_on) places += skips ? std::string(1, c.places[places.size()])
-                                         : std::string(std::get<std::string_view>(reader.values()[0]));
+            if (goes_on)
+              places += skips ? std::string(1, c.places[places.size()])
+                              : std::string(std::get<std::string_view>(reader.values()[0]));
           } catch (const DataLoss& error) {
             EXPECT_EQ(error.number(), errors::kCsv);
             const bool only_counts = skips && c.places[places.size()] != '!';
@@ -305,8 +307,11 @@ TEST(Csv, TellsColumnsThatAreNotThere) {
                Code::InvalidArgument, errors::kCsv, {"default of column 0 is no int32", "'x'"});
   expect_error([] { over(""); }, Code::DataLoss, errors::kCsv, {"no header"});
   expect_error([] { over("a", {.delimiter = '\n'}); }, Code::InvalidArgument, errors::kBadOption, {"line end"});
-  expect_error([] { require_valid(CsvOptions{.columns = {{}, {CsvType::Int64, "age", -1, "old"}}}); },
-               Code::InvalidArgument, errors::kCsv, {"default of column 1 'age' is no int64", "'old'"});
+  expect_error(
+      [] {
+        require_valid(CsvOptions{.columns = {{}, {CsvType::Int64, "age", -1, "old"}}});
+      },
+      Code::InvalidArgument, errors::kCsv, {"default of column 1 'age' is no int64", "'old'"});
 }
 
 TEST(Csv, BoundsTheSizeOfARecord) {

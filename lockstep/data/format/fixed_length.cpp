@@ -16,13 +16,12 @@ constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
 }  // namespace
 
 void require_valid(const FixedLengthOptions& options) {
-  if (options.record_bytes > 0 &&
-      std::max({options.record_bytes, options.header_bytes, options.footer_bytes}) <= kMost)
+  if (options.record_bytes > 0 && std::max({options.record_bytes, options.header_bytes, options.footer_bytes}) <= kMost)
     return;
   throw InvalidArgument(errors::kBadOption,
                         {.what = "records of a fixed length need at least 1 byte each, header and footer at most 2^40",
-                         .seen = str("record_bytes = ", options.record_bytes, ", header_bytes = ",
-                                     options.header_bytes, ", footer_bytes = ", options.footer_bytes)});
+                         .seen = str("record_bytes = ", options.record_bytes, ", header_bytes = ", options.header_bytes,
+                                     ", footer_bytes = ", options.footer_bytes)});
 }
 
 FixedLengthReader::FixedLengthReader(const std::string& path, const FixedLengthOptions& options)

@@ -17,9 +17,9 @@ struct TextLineOptions {
   std::size_t buffer_bytes = ByteReader::kDefaultBuffer;
 };
 
-/// Reads a text file line by line. A line ends with `\n`, which is not part of it; a last one without end counts, unless
-/// it is empty. Carriage returns are no part of a line wherever they stand, as in TensorFlow: programs that move between
-/// the two see the same lines.
+/// Reads a text file line by line. A line ends with `\n`, which is not part of it; a last one without end counts,
+/// unless it is empty. Carriage returns are no part of a line wherever they stand, as in TensorFlow: programs that move
+/// between the two see the same lines.
 class LOCKSTEP_EXPORT TextLineReader {
  public:
   explicit TextLineReader(const std::string& path, const TextLineOptions& options = {});
