@@ -8,13 +8,26 @@
 #include "lockstep/base/text.h"
 
 namespace lockstep::data::detail {
+namespace {
+
+/// "1.5, a float32[]" of a single number, else what it looks like.
+std::string described(const Component& component) {
+  const std::string spec = to_string(ComponentSpec::of(component));
+  const auto* tensor = std::get_if<at::Tensor>(&component);
+  if (tensor == nullptr || !tensor->defined() || tensor->numel() != 1) return spec;
+  const at::Scalar number = tensor->item();
+  if (number.isComplex()) return spec;
+  return number.isFloatingPoint() ? str(number.toDouble(), ", a ", spec) : str(number.toLong(), ", a ", spec);
+}
+
+}  // namespace
 
 at::Tensor scalar_tensor(std::int64_t value, at::ScalarType dtype) { return at::scalar_tensor(value, dtype); }
 at::Tensor scalar_tensor(double value, at::ScalarType dtype) { return at::scalar_tensor(value, dtype); }
 
 void throw_wrong_leaf(const char* wanted, const Component& component, std::size_t index) {
   throw InvalidArgument(errors::kStructure, {.what = str("component ", index, " of the element is not ", wanted),
-                                             .seen = to_string(ComponentSpec::of(component)),
+                                             .seen = described(component),
                                              .help = "the type of the dataset must fit what its stages produce"});
 }
 

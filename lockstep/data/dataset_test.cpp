@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/pipeline_test_support.h"
 
 namespace lockstep::data {
 namespace {
+
+using Values = std::vector<std::int64_t>;
 
 struct Digits {
   at::Tensor image, label;
@@ -120,6 +123,83 @@ TEST(Dataset, ArgumentsThatMakeNoSenseAreRefused) {
   EXPECT_THROW(range(3).interleave(expand, {.parallel_calls = -1}), InvalidArgument);
   EXPECT_THROW(from_tensor_slices(at::Tensor()), InvalidArgument);
   EXPECT_THROW(from_tensor_slices(std::pair{at::arange(3), at::Tensor()}), InvalidArgument);
+}
+
+TEST(Dataset, CardinalitiesAndAssertions) {
+  EXPECT_EQ(range(10).shuffle(3).batch(4).repeat(3).take(5).cardinality(), Cardinality(5));
+  EXPECT_EQ(range(10).repeat().cardinality(), Cardinality::infinite());
+  EXPECT_EQ(range(10).repeat().batch(3).skip(4).cardinality(), Cardinality::infinite());
+  EXPECT_EQ(range(10).filter([](const at::Tensor&) { return true; }).cardinality(), Cardinality::unknown());
+  EXPECT_EQ(zip(range(3), range(9).repeat()).cardinality(), Cardinality(3));
+  EXPECT_EQ(range(10).shard(4, 1).cardinality(), Cardinality(3));
+  const auto few = range(3).filter([](const at::Tensor&) { return true; });
+  EXPECT_EQ(values_of(few.assert_cardinality(3)), counting(3));
+  EXPECT_THROW(values_of(few.assert_cardinality(4)), FailedPrecondition);
+  EXPECT_THROW(values_of(few.assert_cardinality(2)), FailedPrecondition);
+}
+
+TEST(Dataset, TheTreeIsPrinted) {
+  const auto a = range(4).shuffle(2, {.seed = 1});
+  EXPECT_EQ(zip(a, range(3).repeat()).batch(2).prefetch(1).to_string(),
+            "prefetch(1)\n└─ batch(2)\n   └─ zip\n      ├─ shuffle(2, seed 1)\n      │  └─ range(4)\n"
+            "      └─ repeat\n         └─ range(3)\n");
+}
+
+struct Named {
+  std::string name;
+  at::Tensor value;
+};
+struct Counted {
+  at::Tensor value;
+  std::pair<int, at::Tensor> count;
+};
+struct NamedBatch {
+  Strings names;
+  std::vector<at::Tensor> values;
+};
+
+// Programs with `Dataset<Named>::batch` do not compile.
+static_assert(!detail::can_be_batched_v<Named> && !detail::can_be_batched_v<Counted>);
+static_assert(!detail::can_be_batched_v<std::map<std::string, Named>> && !detail::has_rows_v<NamedBatch>);
+static_assert(detail::can_be_batched_v<std::tuple<std::string, int, at::Tensor>> &&
+              detail::can_be_batched_v<NamedBatch>);
+static_assert(detail::has_rows_v<Named> && detail::has_rows_v<std::pair<Strings, at::Tensor>>);
+
+TEST(Dataset, TypesSayWhatElementsLookLike) {
+  const auto spec = [](const auto& dataset) { return to_string(dataset.element_spec()); };
+  EXPECT_EQ(spec(range(3).map([](at::Tensor x) { return x; })), "tensor?");
+  EXPECT_EQ(spec(range(3).map([](const at::Tensor& x) { return std::tuple(x, 1.5f, std::int64_t{2}, std::string()); })),
+            "(tensor?, float32[], int64[], bytes[])");
+  EXPECT_EQ(spec(range(3).map([](const at::Tensor&) { return true; }).batch(2)), "bool[?]");
+  EXPECT_EQ(spec(range(3).map([](const at::Tensor& x) { return Named{"", x}; })), "(bytes[], tensor?)");
+  EXPECT_EQ(spec(range(3).flat_map([](const at::Tensor& x) {
+              return from_tensors(std::array{x, x});
+            })),
+            "(tensor?, tensor?)");
+  EXPECT_EQ(spec(range(3).map([](const at::Tensor& x) { return std::vector{x}; })), "unknown");
+}
+
+TEST(Dataset, MoreElementsThanCanBeCountedAreInfinitelyMany) {
+  constexpr auto kMost = std::numeric_limits<std::int64_t>::max();
+  const auto many = range(kMost);
+  EXPECT_TRUE(many.repeat(3).cardinality().is_infinite());
+  EXPECT_TRUE(range(1'000'000).repeat(kMost).cardinality().is_infinite());
+  EXPECT_TRUE(many.repeat(3).concatenate(many).cardinality().is_infinite());
+  EXPECT_EQ(values_of(range(-kMost, kMost, 2).take(2)), (Values{-kMost, -kMost + 2}));
+  EXPECT_EQ(values_of(range(kMost, -kMost, -kMost)), (Values{kMost, 0}));
+  EXPECT_EQ(values_of(range(3).repeat(kMost).skip(kMost / 2 / 3 * 3 + 1).take(2)), (Values{1, 2}));
+}
+
+TEST(Dataset, SlicesReadTheMemoryTheyWereGiven) {
+  const at::Tensor given = at::zeros({3}, at::kLong);
+  const auto shared = from_tensor_slices(given), apart = from_tensor_slices(given.clone());
+  given.fill_(1);
+  EXPECT_EQ(values_of(shared), (Values{1, 1, 1}));
+  EXPECT_EQ(values_of(apart), (Values{0, 0, 0}));
+  const auto conjugated = at::complex(at::ones({2}), at::ones({2})).conj();
+  for (const auto& row : from_tensor_slices(conjugated)) EXPECT_EQ(at::imag(row).item<float>(), -1);
+  for (const auto& rows : range(2).map([&](const at::Tensor&) { return conjugated; }).batch(2))
+    EXPECT_EQ(at::imag(rows).sum().item<float>(), -4);
 }
 
 }  // namespace

@@ -81,7 +81,55 @@ def check_tensorflow(folder):
             for i in range(RECORDS):
                 writer.write(serialized(i))
     tool("check-tensorflow", folder)
+    check_text(tf, folder)
     print(f"TensorFlow {tf.__version__}: {2 * len(kinds)} files of {RECORDS} records agree")
+
+
+# Of the rows, only what both sides take for the same: a broken record ends with its line.
+LINES = [b"", b"\n", b"a", b"a\nb\n", b"one\r\ntwo\n\r\n\nfive\r\r\nlast\r", b"a\rb\nc\r\nd\r", b"x\r\n\r", b"\r", b"a\rb\rc"]
+ROWS = [
+    b"a,1\nb,2\n",
+    b'a,1\nx"y,2\nb,3\n',
+    b'a,1\nx"y\nz",2\nb,3\n',
+    b'x"y,2\nb,3\n',
+    b"a,1\nb\nc,2,3\nd,4\n",
+    b"a,1\nb,x\nc,3\n",
+    b'a,1\n"b""\r\n,",2\nc,3',
+    b'a,1\n"b,2\nc,3\n',
+]
+
+
+def check_text(tf, folder):
+    def with_length(text):
+        return b"%d:%s;" % (len(text), text)
+
+    def lines(path):
+        return b"".join(with_length(line) for line in tf.data.TextLineDataset(path).as_numpy_iterator())
+
+    def rows(path):
+        found = b""
+        iterator = iter(tf.data.experimental.CsvDataset(path, [tf.string, tf.int64]))
+        while True:
+            try:
+                text, number = next(iterator)
+                found += with_length(text.numpy()) + with_length(b"%d" % number.numpy())
+            except StopIteration:
+                return found
+            except tf.errors.InvalidArgumentError:
+                found += b"!"
+
+    files = [(f"lines-{i}", text, lines) for i, text in enumerate(LINES)]
+    files += [(f"rows-{i}", text, rows) for i, text in enumerate(ROWS)]
+    for name, text, _ in files:
+        with open(os.path.join(folder, name), "wb") as file:
+            file.write(text)
+    tool("read-text", folder)
+    for name, text, read in files:
+        path = os.path.join(folder, name)
+        with open(path + ".read", "rb") as file:
+            found = file.read()
+        wanted = read(path)
+        expect(found == wanted, f"{text} is read as {wanted}, not as {found}")
 
 
 def check_numpy(folder):

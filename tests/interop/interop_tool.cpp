@@ -1,11 +1,13 @@
 // Writes files for other programs to read, and checks files that they wrote; interop.py is the other side. Both know
 // the contents by the same formulas.
 //
-//   interop_tool write-tensorflow|check-tensorflow|write-numpy|check-numpy|check-csv FOLDER
+//   interop_tool write-tensorflow|check-tensorflow|read-text|write-numpy|check-numpy|check-csv FOLDER
 
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "lockstep/data/format/csv.h"
 #include "lockstep/data/format/example.h"
 #include "lockstep/data/format/npy.h"
+#include "lockstep/data/format/text_lines.h"
 #include "lockstep/data/format/tfrecord.h"
 
 using namespace lockstep;
@@ -139,15 +142,50 @@ void check_csv(const std::string& folder) {
   expect(!reader.next(), "the rows end");
 }
 
+/// A text with its length, so that texts can stand behind each other.
+std::string with_length(std::string_view text) { return str(text.size(), ':', text, ';'); }
+
+std::string lines_of(const std::string& path) {
+  std::string all;
+  for (TextLineReader reader(path); reader.next();) all += with_length(reader.line());
+  return all;
+}
+
+/// The records of a file with a string and a number per line; "!" in the place of one that fails.
+std::string rows_of(const std::string& path) {
+  std::string all;
+  CsvReader reader(path, {.columns = {{CsvType::String}, {CsvType::Int64}}, .header = false});
+  for (bool goes_on = true; goes_on;) {
+    try {
+      goes_on = reader.next();
+      if (!goes_on) break;
+      all += with_length(std::get<std::string_view>(reader.values()[0]));
+      all += with_length(str(std::get<std::int64_t>(reader.values()[1])));
+    } catch (const Error&) {
+      all += '!';
+      goes_on = reader.pass_over();
+    }
+  }
+  return all;
+}
+
+/// What is read of the files lines-0, lines-1, ... and rows-0, rows-1, ... goes into files of the same name with
+/// ".read".
+void read_text(const std::string& folder) {
+  for (const auto& [name, read] : {std::pair("lines", &lines_of), std::pair("rows", &rows_of)}) {
+    int files = 0;
+    for (std::string path; std::filesystem::exists(path = str(folder, "/", name, "-", files)); ++files)
+      std::ofstream(path + ".read", std::ios::binary) << read(path);
+    expect(files > 0, str("there are files of ", name));
+  }
+}
+
 }  // namespace
 
 int main(int count, char** arguments) {
   const std::vector<std::pair<std::string_view, void (*)(const std::string&)>> commands{
-      {"write-tensorflow", &write_tensorflow},
-      {"check-tensorflow", &check_tensorflow},
-      {"write-numpy", &write_numpy},
-      {"check-numpy", &check_numpy},
-      {"check-csv", &check_csv}};
+      {"write-tensorflow", &write_tensorflow}, {"check-tensorflow", &check_tensorflow}, {"read-text", &read_text},
+      {"write-numpy", &write_numpy},           {"check-numpy", &check_numpy},           {"check-csv", &check_csv}};
   for (const auto& [name, command] : commands) {
     if (count != 3 || name != arguments[1]) continue;
     try {
@@ -158,6 +196,7 @@ int main(int count, char** arguments) {
     }
     return failures == 0 ? 0 : 1;
   }
-  std::printf("usage: %s write-tensorflow|check-tensorflow|write-numpy|check-numpy|check-csv FOLDER\n", arguments[0]);
+  std::printf("usage: %s write-tensorflow|check-tensorflow|read-text|write-numpy|check-numpy|check-csv FOLDER\n",
+              arguments[0]);
   return 2;
 }

@@ -65,7 +65,8 @@ TEST(CsvDataset, NumbersThatDoNotFitTheTypeOfTheDatasetAreErrors) {
   EXPECT_EQ(read(std::int64_t{}, CsvType::Int64, 0), 9999999999);
   EXPECT_EQ(read(std::int64_t{}, CsvType::Float32, 2), 2);
   EXPECT_THROW(read(std::int32_t{}, CsvType::Int64, 0), InvalidArgument);
-  EXPECT_THROW(read(std::int64_t{}, CsvType::Float32, 1), InvalidArgument);
+  expect_error([&] { read(std::int64_t{}, CsvType::Float32, 1); }, Code::InvalidArgument, errors::kStructure,
+               {"not a whole number", "1.5, a float32[]"});
 }
 
 TEST(CsvDataset, GoesOnBehindAFieldThatDoesNotFit) {

@@ -23,7 +23,7 @@ struct MapOptions {
   bool ordered = true;
   /// What the results look like, given what the inputs look like; without it only what their type says is known.
   std::function<ElementSpec(const ElementSpec&)> spec = nullptr;
-  std::string name = "";  ///< in messages and reports
+  std::string name = {};  ///< in messages and reports
   /// Of `map_with_random`; without it from the job's seed and the place in the pipeline.
   std::optional<std::uint64_t> seed = std::nullopt;
 };
