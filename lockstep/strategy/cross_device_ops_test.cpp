@@ -248,6 +248,31 @@ TEST_P(PackingTest, AnEmptyBatchIsEmpty) {
   EXPECT_TRUE(plain.extended().batch_reduce_to(ReduceOp::Sum, {}).empty());
 }
 
+TEST_P(PackingTest, SparseRowsOfABatchAreReducedOneByOne) {
+  MirroredStrategy plain(on_cpus(GetParam()));
+  auto& extended = plain.extended();
+  const auto rows_of = [&](std::int64_t width) {
+    return PerReplica<IndexedSlices>::generate(static_cast<std::size_t>(GetParam()), [&](std::size_t k) {
+      const auto n = static_cast<std::int64_t>(k);
+      return IndexedSlices{at::randn({n, width}), at::full({n}, n, at::kLong), {9, width}};
+    });
+  };
+  const auto narrow = rows_of(2), wide = rows_of(5);
+  for (const auto op : {ReduceOp::Sum, ReduceOp::Mean}) {
+    const auto results = extended.batch_reduce_to(op, {{narrow, narrow}, {wide, "cpu:0"}});
+    ASSERT_EQ(results.size(), 2u);
+    EXPECT_EQ(results[0].size(), narrow.size());
+    EXPECT_EQ(results[1].size(), 1u);
+    const auto alone = extended.reduce_to(op, wide, "cpu:0");
+    EXPECT_TRUE(same_bits(results[1][0].values, alone[0].values));
+    EXPECT_TRUE(same_bits(results[1][0].indices, alone[0].indices));
+    EXPECT_EQ(results[0][0].dense_shape, (std::vector<std::int64_t>{9, 2}));
+  }
+  EXPECT_TRUE(extended.batch_reduce_to(ReduceOp::Sum, std::vector<StrategyExtended::SparseReducePair>{}).empty());
+  const Seen seen = error_of([&] { plain.run([&] { extended.batch_reduce_to(ReduceOp::Sum, {{narrow, narrow}}); }); });
+  EXPECT_EQ(seen.number, errors::kWrongContext) << seen.text;
+}
+
 TEST(Nccl, OnCpusGivesTheOrderedSumAndWarnsOnce) {
   const LoggedLines log;
   MirroredStrategy plain(on_cpus(3));

@@ -12,7 +12,7 @@ namespace lockstep {
 
 Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const PerReplica<at::Tensor>& value, const Destinations& destinations,
                                                  const CommunicationOptions& options) {
-  return batch_reduce_to(op, {{value, destinations}}, options)[0];
+  return batch_reduce_to(op, std::vector<ReducePair>{{value, destinations}}, options)[0];
 }
 
 Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const Mirrored<at::Tensor>& value, const Destinations& destinations,
@@ -58,6 +58,15 @@ std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op,
   const auto merged = merge(strategy_.communication(), validated(options));
   if (jobs.size() == 1) return {strategy_.cross_device_ops().reduce(op, jobs[0].first, jobs[0].second, merged)};
   return strategy_.cross_device_ops().batch_reduce(op, jobs, merged);
+}
+
+std::vector<Mirrored<IndexedSlices>> StrategyExtended::batch_reduce_to(ReduceOp op, const std::vector<SparseReducePair>& pairs,
+                                                                       const CommunicationOptions& options) {
+  detail::require_cross_replica(strategy_, "batch_reduce_to");
+  require_op(op, "reduce_to");
+  std::vector<Mirrored<IndexedSlices>> results;
+  for (const auto& [value, destinations] : pairs) results.push_back(reduce_to(op, value, destinations, options));
+  return results;
 }
 
 Mirrored<at::Tensor> StrategyExtended::broadcast_to(const at::Tensor& tensor, const Destinations& destinations) {

@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <initializer_list>
 #include <mutex>
 #include <unordered_map>
 
@@ -37,6 +38,14 @@ class LOCKSTEP_EXPORT StrategyExtended {
   using ReducePair = std::pair<PerReplica<at::Tensor>, Destinations>;
   std::vector<Mirrored<at::Tensor>> batch_reduce_to(ReduceOp op, const std::vector<ReducePair>& pairs,
                                                     const CommunicationOptions& options = {});
+  std::vector<Mirrored<at::Tensor>> batch_reduce_to(ReduceOp op, std::initializer_list<ReducePair> pairs,
+                                                    const CommunicationOptions& options = {}) {
+    return batch_reduce_to(op, std::vector<ReducePair>(pairs), options);
+  }
+  /// The same for sparse rows: each value as `reduce_to` reduces it.
+  using SparseReducePair = std::pair<PerReplica<IndexedSlices>, Destinations>;
+  std::vector<Mirrored<IndexedSlices>> batch_reduce_to(ReduceOp op, const std::vector<SparseReducePair>& pairs,
+                                                       const CommunicationOptions& options = {});
 
   /// One copy per destination device.
   Mirrored<at::Tensor> broadcast_to(const at::Tensor& tensor, const Destinations& destinations);

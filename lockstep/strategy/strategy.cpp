@@ -66,6 +66,16 @@ const std::vector<at::Tensor>& Strategy::components_of(const Variable& variable,
   return variable.values();
 }
 
+void detail::throw_component_count(std::size_t argument, const char* kind, std::size_t components, int replicas) {
+  const bool too_few = components < static_cast<std::size_t>(replicas);
+  throw InvalidArgument(errors::kComponent,
+                        {.what = str("argument ", argument, " of run holds a ", kind, " of ", counted(static_cast<long long>(components), "component"),
+                                     replicas == 1 ? ", but there is " : ", but there are ", counted(replicas, "local replica"), too_few ? ": tuple index out of range" : ""),
+                         .where = "run",
+                         .help = "give a value with one component per local replica, as distribute, values_from_function and run of the same "
+                                 "strategy make them"});
+}
+
 void Strategy::run_in_scope(FunctionRef<void(ReplicaContext&)> body) {
   detail::require_cross_replica(*this, "run");
   const detail::ContextGuard cross(*this, nullptr, -1);

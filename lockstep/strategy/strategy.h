@@ -101,8 +101,8 @@ class LOCKSTEP_EXPORT Strategy {
   Scope scope() { return Scope(*this); }
 
   /// Calls `f` once per local replica, at the same time, in replica context. Distributed arguments arrive as the replica's
-  /// component, anything else as it is, by reference. Returns what the replicas returned as a PerReplica (nothing for
-  /// void). If replicas throw, the error of the lowest replica is thrown here once all have stopped.
+  /// component, anything else as it is, by reference; they need one component for each local replica. Returns what the
+  /// replicas returned as a PerReplica (nothing for void). If replicas throw, the error of the lowest replica is thrown here once all have stopped.
   template <class F, class... Args>
     requires(!std::is_same_v<std::remove_cvref_t<F>, data::DistributedSpec>)
   auto run(F&& f, const Args&... args);
@@ -255,9 +255,27 @@ class LOCKSTEP_EXPORT Strategy {
   std::shared_ptr<Strategy*> alive_;  ///< variables hold it weakly, to notice when they outlive their strategy
 };
 
+namespace detail {
+
+[[noreturn]] LOCKSTEP_EXPORT void throw_component_count(std::size_t argument, const char* kind, std::size_t components,
+                                                        int replicas);
+
+/// Throws InvalidArgument for a distributed value that has another number of components than there are replicas.
+template <class... Args>
+void require_components(int replicas, const Args&... args) {
+  [[maybe_unused]] std::size_t argument = 0;
+  [[maybe_unused]] const auto check = [&](const char* kind, std::size_t components) {
+    if (components != static_cast<std::size_t>(replicas)) throw_component_count(argument, kind, components, replicas);
+  };
+  ((for_each_distributed(args, check), ++argument), ...);
+}
+
+}  // namespace detail
+
 template <class F, class... Args>
   requires(!std::is_same_v<std::remove_cvref_t<F>, data::DistributedSpec>)
 auto Strategy::run(F&& f, const Args&... args) {
+  detail::require_components(num_local_replicas(), args...);
   using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
   if constexpr (std::is_void_v<Result>) {
     run_in_scope([&](ReplicaContext& replica) { f(select_component(args, replica.local_index())...); });

@@ -163,6 +163,13 @@ struct LOCKSTEP_EXPORT StructureTraits<Nest> {
   static std::string describe(const Nest& nest);
   static bool same_structure(const Nest& a, const Nest& b);
   static Nest select(const Nest& nest, int k);
+  template <class F>
+  static void for_each_distributed(const Nest& nest, F& f) {
+    if (nest.is_distributed())
+      f(nest.as<Nest::Components>().mirrored ? "Mirrored" : "PerReplica", nest.size());
+    else
+      for (const Nest& item : nest.items()) for_each_distributed(item, f);
+  }
   static std::vector<Nest> local_results(const Nest& nest, int replicas);
 };
 

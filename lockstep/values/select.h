@@ -73,6 +73,29 @@ decltype(auto) select_component(const A& a, int k) {
     return (a);
 }
 
+/// Calls `f(kind, components)` for every distributed value that `a` holds, with its kind in words: "PerReplica".
+template <class A, class F>
+void for_each_distributed([[maybe_unused]] const A& a, [[maybe_unused]] F& f) {
+  using enum detail::StructureKind;
+  constexpr detail::StructureKind kind = detail::kind_v<A>;
+  [[maybe_unused]] const auto each = [&](const auto&... parts) { (for_each_distributed(parts, f), ...); };
+  if constexpr (is_distributed_v<A>) {
+    f(A::kKind, a.size());
+  } else if constexpr (requires { StructureTraits<A>::for_each_distributed(a, f); }) {
+    StructureTraits<A>::for_each_distributed(a, f);
+  } else if constexpr (!contains_distributed_v<A>) {
+    return;
+  } else if constexpr (kind == Tuple) {
+    std::apply(each, a);
+  } else if constexpr (kind == Optional) {
+    if (a) each(*a);
+  } else if constexpr (kind == Map || kind == UnorderedMap) {
+    for (const auto& entry : a) each(entry.second);
+  } else if constexpr (kind == Array || kind == Vector) {
+    for (const auto& element : a) each(element);
+  }
+}
+
 /// The type a replica sees for an argument of type A, without reference.
 template <class A>
 using selected_t = std::decay_t<decltype(select_component(std::declval<const std::remove_cvref_t<A>&>(), 0))>;

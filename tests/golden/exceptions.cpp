@@ -125,6 +125,16 @@ bool is_integer_mean_of_one_replica(const Case& given) {
   return (given.area() == "all_reduce" || given["value"].contains("per_replica")) && holds_integers(given["value"]);
 }
 
+bool has_surplus_components(const Case& given) {
+  if (given.area() != "regroup" || given["method"] != "run_args" || !given["args"].is_array()) return false;
+  bool any = false;
+  for (const json& argument : given["args"]) {
+    any = any || (argument.is_object() && argument.contains("per_replica") &&
+                  argument["per_replica"].size() > static_cast<std::size_t>(given.replicas()));
+  }
+  return any && !expects_error(given);
+}
+
 constexpr const char* kTreeOrder =
     "with four replicas and more the one order of summation is not the order of replicas";
 
@@ -155,6 +165,11 @@ const Rule kRules[] = {
     {Decided, "Q40", "a number is converted to the variable's type", has_steps, our_steps},
     {Decided, nullptr, "Q32: the MEAN of unsigned integers is floating too, whatever the number of replicas",
      is_integer_mean_of_one_replica, our_reduction},
+    {Decided, nullptr, "run refuses a value with more components than replicas, which would be lost without a word",
+     has_surplus_components,
+     [](const Case&) {
+       return std::optional(json{{"error", "IndexError"}});
+     }},
     {Order, nullptr, kTreeOrder, [](const Case& given) { return is_order_sensitive(given) && is_reduction(given); },
      our_reduction},
     {Order, nullptr, kTreeOrder, [](const Case& given) { return is_order_sensitive(given) && has_steps(given); },

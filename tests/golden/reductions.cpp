@@ -59,6 +59,8 @@ json run_batch_reduce(const Case& given) {
   // A batch is of dense values; sparse ones are reduced each by itself.
   std::vector<StrategyExtended::ReducePair> batch;
   std::vector<std::size_t> batch_places;
+  std::vector<StrategyExtended::SparseReducePair> sparse;
+  std::vector<std::size_t> sparse_places;
   json values = json::array();
   Reader reader;
   for (const json& value : given["values"]) {
@@ -66,8 +68,9 @@ json run_batch_reduce(const Case& given) {
     const Destinations destinations = read_destinations(given["destinations"], strategy, components_of(read));
     const auto components = read.is_distributed() ? read.items() : std::vector<Nest>{read};
     if (all_are<IndexedSlices>(components)) {
-      values.push_back(
-          write(extended.reduce_to(op, PerReplica<IndexedSlices>(each_as<IndexedSlices>(components)), destinations)));
+      sparse.emplace_back(PerReplica<IndexedSlices>(each_as<IndexedSlices>(components)), destinations);
+      sparse_places.push_back(values.size());
+      values.push_back(nullptr);
     } else {
       if (!all_are<at::Tensor>(components)) throw UnknownForm("a batch cannot have " + brief(value));
       batch.emplace_back(PerReplica<at::Tensor>(each_as<at::Tensor>(components)), destinations);
@@ -77,6 +80,8 @@ json run_batch_reduce(const Case& given) {
   }
   const auto reduced = extended.batch_reduce_to(op, batch);
   for (std::size_t i = 0; i < batch_places.size(); ++i) values[batch_places[i]] = write(reduced.at(i));
+  const auto rows = extended.batch_reduce_to(op, sparse);
+  for (std::size_t i = 0; i < sparse_places.size(); ++i) values[sparse_places[i]] = write(rows.at(i));
   return {{"values", values}};
 }
 

@@ -1,0 +1,186 @@
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
+
+#include <future>
+#include <memory>
+#include <stdexcept>
+
+#include "lockstep/strategy/run_test_support.h"
+
+// Which context a thread is in, and what replicas inherit from the caller.
+namespace lockstep {
+namespace {
+
+class ContextTest : public RunTest {};
+
+INSTANTIATE_TEST_SUITE_P(Replicas, ContextTest, testing::Values(1, 2, 3, 4, 7));
+
+/// One letter per context: default, cross-replica, replica, update.
+char context_here() {
+  if (in_cross_replica_context() == in_replica_context()) return '?';
+  if (!has_strategy()) return in_replica_context() ? 'd' : '?';
+  if (in_replica_context()) return current_component() >= 0 ? 'r' : '?';
+  return current_component() >= 0 ? 'u' : 'x';
+}
+
+TEST_P(ContextTest, EveryContextIsEnteredAndLeft) {
+  EXPECT_EQ(context_here(), 'd');
+  EXPECT_TRUE(get_strategy().is_default());
+  {
+    const auto outer = strategy.scope();
+    EXPECT_EQ(context_here(), 'x');
+    EXPECT_EQ(&get_strategy(), &strategy);
+    const auto inner = strategy.scope();
+    const Variable v(at::zeros({}));
+    EXPECT_EQ(context_here(), 'x');
+    strategy.run([&] {
+      EXPECT_EQ(context_here(), 'r');
+      EXPECT_EQ(&get_strategy(), &strategy);
+      get_replica_context().merge_call([&](Strategy&) {
+        EXPECT_EQ(context_here(), 'x');
+        strategy.extended().update(v, [](const at::Tensor&) { EXPECT_EQ(context_here(), 'u'); });
+        EXPECT_EQ(context_here(), 'x');
+        strategy.run([] { EXPECT_EQ(context_here(), 'r'); });
+        EXPECT_EQ(context_here(), 'x');
+      });
+      EXPECT_EQ(context_here(), 'r');
+    });
+    EXPECT_EQ(context_here(), 'x');
+  }
+  EXPECT_EQ(context_here(), 'd');
+}
+
+TEST_P(ContextTest, ContextsAreLeftWhenFunctionsThrow) {
+  EXPECT_THROW(strategy.run([] { throw std::runtime_error("no"); }), std::runtime_error);
+  EXPECT_EQ(context_here(), 'd');
+  EXPECT_THROW(strategy.run([] {
+    get_replica_context().merge_call([](Strategy& s) { s.run([] { throw std::runtime_error("no"); }); });
+  }),
+               std::runtime_error);
+  EXPECT_EQ(context_here(), 'd');
+  expect_usable();
+}
+
+TEST(Contexts, ScopesOfOneStrategyMayEndInAnyOrder) {
+  MirroredStrategy strategy(on_cpus(2));
+  auto first = std::make_unique<Scope>(strategy);
+  auto second = std::make_unique<Scope>(strategy);
+  first.reset();
+  EXPECT_EQ(&get_strategy(), &strategy);
+  EXPECT_TRUE(in_cross_replica_context());
+  second.reset();
+  EXPECT_FALSE(has_strategy());
+  EXPECT_TRUE(in_replica_context());
+}
+
+TEST(Contexts, AThreadStartedInsideAScopeOrReplicaBeginsInTheDefaultContext) {
+  MirroredStrategy strategy(on_cpus(2));
+  const auto scope = strategy.scope();
+  EXPECT_EQ(std::async(std::launch::async, context_here).get(), 'd');
+  strategy.run([] { EXPECT_EQ(std::async(std::launch::async, context_here).get(), 'd'); });
+}
+
+TEST(Contexts, TheDefaultContextIsOneReplica) {
+  ReplicaContext& replica = get_replica_context();
+  EXPECT_EQ(replica.replica_id_in_sync_group(), 0);
+  EXPECT_EQ(replica.num_replicas_in_sync(), 1);
+  EXPECT_TRUE(same_bits(replica.all_reduce(ReduceOp::Sum, at::ones({3})), at::ones({3})));
+  EXPECT_TRUE(same_bits(replica.all_gather(at::ones({3}), 0), at::ones({3})));
+  const int doubled = replica.merge_call(
+      [](Strategy& strategy, const PerReplica<int>& x) {
+        EXPECT_TRUE(strategy.is_default());
+        EXPECT_TRUE(in_cross_replica_context());
+        return 2 * x[0];
+      },
+      21);
+  EXPECT_EQ(doubled, 42);
+}
+// ---------------------------------------------------------------------------------------------------------------------
+// What replicas inherit from the caller
+
+TEST_P(ContextTest, GradModeIsTheCallers) {
+  const auto modes = [&] { return strategy.run([] { return at::GradMode::is_enabled(); }); };
+  for (const bool enabled : modes()) EXPECT_TRUE(enabled);
+  {
+    const at::NoGradGuard no_grad;
+    for (const bool enabled : modes()) EXPECT_FALSE(enabled);
+  }
+  for (const bool enabled : modes()) EXPECT_TRUE(enabled);
+}
+
+TEST_P(ContextTest, InferenceModeIsTheCallers) {
+  const auto modes = [&] { return strategy.run([] { return at::ones({}).is_inference(); }); };
+  {
+    const c10::InferenceMode inference;
+    for (const bool on : modes()) EXPECT_TRUE(on);
+    const auto sums = strategy.run([] { return get_replica_context().all_reduce(ReduceOp::Sum, at::ones({3})); });
+    for (const auto& sum : sums) EXPECT_EQ(sum.sum().item<float>(), 3.0f * static_cast<float>(replicas));
+  }
+  for (const bool on : modes()) EXPECT_FALSE(on);
+}
+
+/// Switches autocast on for the CPU on this thread.
+class Autocast {
+ public:
+  explicit Autocast(at::ScalarType type) : outer_(at::autocast::get_autocast_dtype(at::kCPU)) {
+    at::autocast::set_autocast_dtype(at::kCPU, type);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+  }
+  ~Autocast() {
+    at::autocast::set_autocast_enabled(at::kCPU, false);
+    at::autocast::set_autocast_dtype(at::kCPU, outer_);
+    at::autocast::clear_cache();
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  at::ScalarType outer_;
+};
+
+TEST_P(ContextTest, AutocastAndItsTypeAreTheCallers) {
+  const auto types = [&] {
+    return strategy.run([] { return at::matmul(at::ones({2, 2}), at::ones({2, 2})).scalar_type(); });
+  };
+  for (const auto type : {at::kBFloat16, at::kHalf}) {
+    const Autocast autocast(type);
+    for (const auto seen : types()) EXPECT_EQ(seen, type);
+  }
+  for (const auto seen : types()) EXPECT_EQ(seen, at::kFloat);
+}
+
+TEST_P(ContextTest, WeightsThatAutocastRemembersDoNotOutliveARunEvenOneThatFails) {
+  const Autocast autocast(at::kBFloat16);
+  at::Tensor weight = at::ones({2, 2}).requires_grad_();
+  const auto product = [&] { return at::matmul(weight, at::ones({2, 2}))[0][0].item<float>(); };
+  EXPECT_THROW(strategy.run([&] {
+    product();
+    throw std::runtime_error("after the cast was remembered");
+  }),
+               std::runtime_error);
+  {
+    const at::NoGradGuard no_grad;
+    weight.fill_(5);
+  }
+  for (const float seen : strategy.run(product)) EXPECT_EQ(seen, 10);
+}
+
+TEST_P(ContextTest, BackwardRunsOnTheReplicasOwnThread) {
+  strategy.run([] {
+    at::Tensor x = at::ones({2}).requires_grad_();
+    std::thread::id seen;
+    int replica = -1;
+    x.register_hook([&](const at::Tensor&) {
+      seen = std::this_thread::get_id();
+      replica = my_id();
+    });
+    x.mul(2).sum().backward();
+    EXPECT_EQ(seen, std::this_thread::get_id());
+    EXPECT_EQ(replica, my_id());
+  });
+}
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,139 @@
+#include <functional>
+#include <stdexcept>
+
+#include "lockstep/strategy/run_test_support.h"
+
+// What happens when replicas fail, and what is left of a run.
+namespace lockstep {
+namespace {
+
+using namespace std::chrono_literals;
+
+class FailedRunTest : public RunTest {};
+
+INSTANTIATE_TEST_SUITE_P(Replicas, FailedRunTest, testing::Values(1, 2, 3, 4, 7));
+
+struct FailureCase {
+  const char* name;
+  std::function<void()> fail;
+  const char* fragment;  ///< of what last_failure() says
+};
+
+const FailureCase kFailures[] = {
+    {"Standard", [] { throw std::out_of_range("index 7"); }, "index 7"},
+    {"Ours", [] { throw DataLoss(errors::kInternal, {.what = "a bad file"}); }, "a bad file"},
+    {"LibTorchs", [] { at::ones({2}).add(at::ones({3})); }, "must match the size"},
+    {"Unknown", [] { throw 42; }, "unknown"},  // NOLINT(hicpp-exception-baseclass)
+};
+
+class FailureTest : public testing::TestWithParam<std::tuple<int, int>> {};
+INSTANTIATE_TEST_SUITE_P(ReplicasAndKinds, FailureTest, testing::Combine(testing::Values(1, 2, 5), testing::Range(0, 4)));
+
+TEST_P(FailureTest, OfAnyReplicaStopsAllAndArrivesWithItsOwnType) {
+  const auto [replicas, kind] = GetParam();
+  const FailureCase& failure = kFailures[kind];
+  const Watchdog watchdog(60s, failure.name);
+  const LoggedLines quiet;
+  MirroredStrategy strategy(on_cpus(replicas));
+  for (int culprit = 0; culprit < replicas; ++culprit) {
+    std::atomic<int> unwound = 0;
+    const auto run = [&] {
+      strategy.run([&] {
+        struct Leaving {
+          std::atomic<int>& count;
+          ~Leaving() { ++count; }
+        } leaving{unwound};
+        if (my_id() == culprit) failure.fail();
+        get_replica_context().all_reduce(ReduceOp::Sum, at::ones({}));
+        if (get_replica_context().num_replicas_in_sync() > 1) ADD_FAILURE() << "a meeting without replica " << culprit;
+      });
+    };
+    switch (kind) {
+      case 0: EXPECT_THROW(run(), std::out_of_range); break;
+      case 1: EXPECT_THROW(run(), DataLoss); break;
+      case 2: EXPECT_THROW(run(), c10::Error); break;
+      default: EXPECT_THROW(run(), int); break;
+    }
+    EXPECT_EQ(unwound, replicas);
+    ASSERT_TRUE(strategy.last_failure());
+    EXPECT_EQ(strategy.last_failure()->replica, culprit);
+    EXPECT_NE(strategy.last_failure()->what.find(failure.fragment), std::string::npos) << strategy.last_failure()->what;
+    EXPECT_EQ(strategy.run(my_id).size(), static_cast<std::size_t>(replicas));
+  }
+}
+
+TEST_P(FailedRunTest, AnErrorSaysOnWhichReplicaItHappened) {
+  for (int culprit = 0; culprit < replicas; ++culprit) {
+    const std::string who = "on replica " + std::to_string(culprit);
+    const Seen seen = error_of([&] {
+      strategy.run([&] {
+        if (my_id() == culprit) throw InvalidArgument(errors::kShape, {.what = "wrong"});
+      });
+    });
+    EXPECT_NE(seen.parts.where.find(who), std::string::npos) << seen.text;
+    try {
+      strategy.run([&] {
+        if (my_id() == culprit) TORCH_CHECK(false, "wrong");
+      });
+      FAIL() << "nothing was thrown";
+    } catch (const c10::Error& e) {
+      EXPECT_NE(std::string(e.what_without_backtrace()).find(who), std::string::npos) << e.what_without_backtrace();
+    }
+  }
+}
+
+TEST_P(FailedRunTest, OfSeveralFailuresTheLowestReplicasIsThrown) {
+  const LoggedLines quiet;
+  Rendezvous everybody(replicas);
+  try {
+    strategy.run([&] {
+      EXPECT_TRUE(everybody.arrive());
+      throw std::runtime_error(std::to_string(my_id()));
+    });
+    FAIL() << "nothing was thrown";
+  } catch (const std::runtime_error& e) {
+    EXPECT_STREQ(e.what(), "0");
+  }
+}
+
+TEST_P(FailedRunTest, AReplicaThatSwallowsEverythingDoesNotHideTheFailureOfAnother) {
+  const LoggedLines quiet;
+  EXPECT_THROW(strategy.run([&] {
+    if (my_id() == replicas - 1) throw std::runtime_error("the cause");
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      try {
+        get_replica_context().all_reduce(ReduceOp::Sum, at::ones({}));
+      } catch (...) {
+      }
+    }
+  }),
+               std::runtime_error);
+  expect_usable();
+}
+
+TEST_P(FailedRunTest, AFailureInsideBackwardArrivesAsItself) {
+  const LoggedLines quiet;
+  EXPECT_THROW(strategy.run([&] {
+    at::Tensor x = at::ones({2}).requires_grad_();
+    x.register_hook([&](const at::Tensor&) {
+      if (my_id() == replicas - 1) throw std::length_error("in a hook");
+    });
+    get_replica_context().all_reduce(ReduceOp::Sum, x.mul(2)).sum().backward();
+    get_replica_context().all_reduce(ReduceOp::Sum, at::ones({}));
+  }),
+               std::length_error);
+  expect_usable();
+}
+
+TEST_P(FailedRunTest, AResultKeepsNothingOfTheStrategyAlive) {
+  c10::weak_intrusive_ptr<c10::TensorImpl> watched(at::ones({}).getIntrusivePtr());
+  {
+    const auto results = strategy.run([] { return at::ones({5}); });
+    watched = c10::weak_intrusive_ptr<c10::TensorImpl>(results[0].getIntrusivePtr());
+    EXPECT_FALSE(watched.expired());
+  }
+  EXPECT_TRUE(watched.expired());
+}
+
+}  // namespace
+}  // namespace lockstep
