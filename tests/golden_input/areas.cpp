@@ -120,9 +120,8 @@ void expect_error_at_once(const Case& given, const StagePtr& dataset) {
   for (int w = 0; w < given.workers(); ++w) {
     bool thrown = false;
     try {
-      check_enough_for_all(plan_input(dataset, policy_of(*dataset), Assignment::TensorFlow,
-                                      {given.workers(), given.replicas_per_worker(), w})
-                               .shards);
+      plan_input(dataset, policy_of(*dataset), Assignment::TensorFlow,
+                 {given.workers(), given.replicas_per_worker(), w});
     } catch (const InvalidArgument&) {
       thrown = true;
     }
@@ -218,7 +217,7 @@ json run_shard(const Case& given) {
   };
   const AutoShardPolicy policy = policy_in(given.data);
   const PipelineDescription description = describe_pipeline(dataset, true);
-  const ShardPlan plan = plan_shards(description.root, policy, {workers, 1, index});
+  const ShardPlan plan = plan_shards(description.root, policy, {workers, 1, index}, TooFew::FailsWhereSeen);
   const bool by_rows = plan.by == ShardBy::Rows;
   StagePtr stream = split(rebuild_pipeline(plan.pipeline, description, TooFew::FailsWhereSeen), by_rows);
   if (by_rows) stream = make_required_shard(stream, workers, index, TooFew::FailsWhereSeen);

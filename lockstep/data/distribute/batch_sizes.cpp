@@ -6,10 +6,10 @@
 #include <set>
 #include <string>
 
+#include "lockstep/data/distribute/batch_tally.h"
 #include "lockstep/data/distribute/describe.h"
 #include "lockstep/data/stages/batch.h"
 #include "lockstep/data/stages/batching.h"
-#include "lockstep/data/stages/order.h"
 #include "lockstep/data/stages/padded_batch.h"
 
 namespace lockstep::data {
@@ -56,9 +56,6 @@ const std::set<std::string, std::less<>> kKeepsBatches = {"prefetch", "with_opti
 const std::set<std::string, std::less<>> kChoosesBatches = {
     "repeat", "take", "skip", "shard", "concatenate", "assert_cardinality", "shuffle"};
 
-// Those that leave out none.
-const std::set<std::string, std::less<>> kKeepsAllBatches = {"shuffle", "cache", "assert_cardinality"};
-
 StagePtr counts_of(const Stage& stage) {
   if (const auto* batch = dynamic_cast<const BatchStage*>(&stage))
     return std::make_shared<BatchCountsStage>(batch->input(), batch->batch_size(), batch->drop_remainder());
@@ -81,19 +78,6 @@ bool only_last_short(const Stage& batches) {
   return dynamic_cast<const BatchStage*>(stage) || dynamic_cast<const PaddedBatchStage*>(stage);
 }
 
-/// The number of rows of every batch, if the spec says it.
-std::optional<std::int64_t> rows_by_spec(const ElementSpec& spec) {
-  if (!spec.components || spec.components->empty()) return std::nullopt;
-  std::optional<std::int64_t> rows;
-  for (const ComponentSpec& component : *spec.components) {
-    if (!component.shape.has_rank() || component.shape.dims().empty()) return std::nullopt;
-    const std::int64_t mine = component.shape.dims().front();
-    if (mine == PartialShape::kUnknown || mine != rows.value_or(mine)) return std::nullopt;
-    rows = mine;
-  }
-  return rows;
-}
-
 }  // namespace
 
 BatchSizes batch_sizes_of(const Stage& batches) {
@@ -108,32 +92,6 @@ BatchSizes batch_sizes_of(const Stage& batches) {
   // A second pass beside the first one must give the same rows.
   if (!find_position_obstacle(batches)) sizes.counts = counts_of(batches);
   return sizes;
-}
-
-Cardinality rows_in_batches(const Stage& batches) {
-  const Cardinality count = batches.cardinality();
-  if (count.is_infinite()) return Cardinality::infinite();
-  if (const auto rows = rows_by_spec(batches.element_spec())) return multiplied(count, *rows);
-  const auto rows_of_batch_stage = [&](const Stage& rows, std::int64_t size, bool drop_remainder) {
-    const Cardinality all = rows.cardinality();
-    return all.is_known() && drop_remainder ? Cardinality(all.value() / size * size) : all;
-  };
-  if (const auto* batch = dynamic_cast<const BatchStage*>(&batches))
-    return rows_of_batch_stage(*batch->input(), batch->batch_size(), batch->drop_remainder());
-  if (const auto* batch = dynamic_cast<const PaddedBatchStage*>(&batches))
-    return rows_of_batch_stage(*batch->input(), batch->batch_size(), batch->drop_remainder());
-  if (kKeepsBatches.contains(batches.kind()) || kKeepsAllBatches.contains(batches.kind()))
-    return rows_in_batches(*batches.input());
-  if (const auto* repeat = dynamic_cast<const RepeatStage*>(&batches))
-    return repeated(rows_in_batches(*batches.input()), repeat->count());
-  if (batches.kind() == "concatenate")
-    return concatenated(rows_in_batches(*batches.inputs().at(0)), rows_in_batches(*batches.inputs().at(1)));
-  const auto* counted = dynamic_cast<const CountedStage*>(&batches);
-  if (!counted || !only_last_short(*batches.input())) return Cardinality::unknown();
-  const std::int64_t size = batch_sizes_of(*batches.input()).usual;
-  const std::int64_t rows = counted->count() < 0 ? counted->count() : skipped_input(counted->count(), size);
-  const Cardinality all = rows_in_batches(*batches.input());
-  return batches.kind() == "take" ? taken(all, rows) : skipped(all, rows);
 }
 
 std::optional<std::int64_t> BatchSizeReader::at(std::int64_t place) {

@@ -21,9 +21,6 @@ struct BatchSizes {
 
 BatchSizes batch_sizes_of(const Stage& batches);
 
-/// How many rows all batches have together, as far as that is known without reading anything.
-Cardinality rows_in_batches(const Stage& batches);
-
 /// Looks up the sizes of batches one after the other. Starts nothing before it is asked.
 class BatchSizeReader {
  public:

@@ -195,7 +195,7 @@ std::optional<TrailingBatch> trailing_batch(const Stage& pipeline) {
   while (stage->kind() == "prefetch" || stage->kind() == "with_options") stage = stage->input().get();
   const auto* batch = dynamic_cast<const BatchStage*>(stage);
   if (!batch || batch->kind() != "batch") return std::nullopt;
-  return TrailingBatch{batch->batch_size(), batch->drop_remainder(), batch->input()->cardinality()};
+  return TrailingBatch{batch->batch_size(), batch->drop_remainder()};
 }
 
 }  // namespace lockstep::data

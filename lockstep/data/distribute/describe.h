@@ -32,7 +32,6 @@ LOCKSTEP_EXPORT AutoShardPolicy policy_of(const Stage& pipeline);
 struct TrailingBatch {
   std::int64_t size = 0;
   bool drop_remainder = false;
-  Cardinality rows = Cardinality::unknown();
 };
 LOCKSTEP_EXPORT std::optional<TrailingBatch> trailing_batch(const Stage& pipeline);
 

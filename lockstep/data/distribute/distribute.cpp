@@ -53,7 +53,6 @@ DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset
   lockstep::detail::require_cross_replica(strategy, "distribute");
   check_for_dataset(options);
   const InputPlan plan = plan_input(dataset, policy_of(*dataset), options.assignment, cluster_of(strategy));
-  check_enough_for_all(plan.shards);
   if (const auto warning = fallback_warning(plan)) log_warning(*warning);
   for (const std::string& removed : plan.shards.removed) {
     log_warning(str("distribute: ", removed, " is left out, because the workers share the elements it counts"));

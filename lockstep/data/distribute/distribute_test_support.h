@@ -2,12 +2,18 @@
 
 #include <ATen/core/TensorBody.h>
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdint>
 #include <exception>
+#include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/data/distribute/distributed_input.h"
 
 // Distributed datasets of numbers as lists of lists, and a reference for how batches are cut: as plain as possible.
@@ -17,7 +23,34 @@ using Rows = std::vector<std::int64_t>;
 using Step = std::vector<Rows>;  // one list of rows per replica
 using Steps = std::vector<Step>;
 
+/// A folder of its own that is removed at the end.
+class Folder {
+ public:
+  explicit Folder(const char* name)
+      : path_(std::filesystem::temp_directory_path() / str("lockstep_", name, '_', ::getpid())) {
+    std::filesystem::create_directories(path_);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  ~Folder() { std::filesystem::remove_all(path_); }
+  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
+
+ private:
+  std::filesystem::path path_;
+};
+
 inline const IterationContext kContext{.job_seed = 42, .epoch = 3};
+
+/// The text of the error that `f` throws; empty if it throws none.
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
 
 inline Rows rows_in(const Element& element) {
   const at::Tensor& tensor = element.tensor(0);
@@ -69,6 +102,22 @@ inline Steps read_with_failures(DistributedCursor& cursor, std::size_t limit = 2
     }
   }
   return seen;
+}
+
+/// What the plan says about the rows of its worker: "26 rows".
+inline std::string rows_in_plan(const InputPlan& plan) {
+  const std::string text = to_string(plan);
+  std::string line = text.substr(text.find(str("worker ", plan.cluster.worker, " of ", plan.cluster.workers, ": ")));
+  line = line.substr(0, line.find('\n'));
+  return line.substr(line.rfind(", ") + 2);
+}
+
+inline std::string rows_in_words(const Steps& steps) {
+  std::int64_t rows = 0;
+  for (const Step& step : steps) {
+    for (const Rows& mine : step) rows += std::ssize(mine);
+  }
+  return str(rows, rows == 1 ? " row" : " rows");
 }
 
 /// The steps of a worker out of the steps of all replicas.

@@ -1,8 +1,5 @@
 #include "lockstep/data/distribute/file_rows.h"
 
-#include <set>
-#include <string>
-
 #include "lockstep/base/error.h"
 #include "lockstep/data/distribute/describe.h"
 #include "lockstep/data/distribute/split_stages.h"
@@ -15,28 +12,6 @@ namespace {
 constexpr std::int64_t kFiles = 10'000;
 constexpr std::uintmax_t kBytes = std::uintmax_t{64} << 20;
 
-// Stages behind which there are as many rows as before.
-const std::set<std::string, std::less<>> kKeepsRows = {"map",      "parallel_map",       "parse_example",
-                                                       "prefetch", "with_options",       "cache",
-                                                       "shuffle",  "assert_cardinality", "enumerate"};
-// These, too, if there is one of them only: the rows of batches of batches are batches.
-const std::set<std::string, std::less<>> kMakesBatches = {"padded_batch", "batch", "parallel_batch"};
-
-const FileReaderStage* find_reader(const Stage& pipeline) {
-  const Stage* stage = &pipeline;
-  bool batched = false;
-  while (true) {
-    if (kMakesBatches.contains(stage->kind())) {
-      if (batched) return nullptr;
-      batched = true;
-    } else if (!kKeepsRows.contains(stage->kind())) {
-      break;
-    }
-    stage = stage->input().get();
-  }
-  return dynamic_cast<const FileReaderStage*>(stage);
-}
-
 const Stage& names_of(const FileReaderStage& reader) {
   const Stage* stage = reader.input().get();
   while (stage->kind() == "shuffle") stage = stage->input().get();
@@ -44,27 +19,43 @@ const Stage& names_of(const FileReaderStage& reader) {
   return shared_out ? *shared_out : *stage;
 }
 
-}  // namespace
+/// As if every file had no rows: to see whether knowing them helps.
+void pretend(const Stage& stage, FileRows& all) {
+  for (const StagePtr& input : stage.inputs()) pretend(*input, all);
+  if (dynamic_cast<const FileReaderStage*>(&stage)) all.emplace(&stage, std::vector<std::int64_t>());
+}
 
-std::optional<std::vector<std::int64_t>> rows_of_files(const Stage& pipeline) {
-  const FileReaderStage* reader = find_reader(pipeline);
-  if (reader == nullptr) return std::nullopt;
+void add_rows(const Stage& stage, std::uintmax_t& bytes, FileRows& all) {
+  for (const StagePtr& input : stage.inputs()) add_rows(*input, bytes, all);
+  const auto* reader = dynamic_cast<const FileReaderStage*>(&stage);
+  if (reader == nullptr || all.contains(reader)) return;
   const Stage& names = names_of(*reader);
   const Cardinality count = names.cardinality();
-  if (first_running(names) || !count.is_known() || count.value() > kFiles) return std::nullopt;
+  if (first_running(names) || !count.is_known() || count.value() > kFiles) return;
   std::vector<std::int64_t> rows;
-  std::uintmax_t bytes = kBytes;
   try {
     const IteratorPtr iterator = names.iterate({});
     for (Element name; iterator->next(name);) {
       const auto records = reader->count_records(name.bytes(0), bytes);
-      if (!records) return std::nullopt;
+      if (!records) return;
       rows.push_back(*records);
     }
   } catch (const Error&) {
-    return std::nullopt;  // whoever reads will see the error
+    return;  // whoever reads will see the error
   }
-  return rows;
+  all.emplace(reader, std::move(rows));
+}
+
+}  // namespace
+
+FileRows rows_of_files(const Stage& pipeline) {
+  FileRows all;
+  FileRows pretended;
+  pretend(pipeline, pretended);
+  if (!tally_batches(pipeline, {.files = &pretended})) return all;
+  std::uintmax_t bytes = kBytes;
+  add_rows(pipeline, bytes, all);
+  return all;
 }
 
 }  // namespace lockstep::data

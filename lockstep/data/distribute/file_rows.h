@@ -1,18 +1,13 @@
 #pragma once
 
-#include <cstdint>
-#include <optional>
-#include <vector>
-
+#include "lockstep/data/distribute/batch_tally.h"
 #include "lockstep/data/stage.h"
 
-// How many rows the files of a pipeline have, for people who want to see who reads what.
 namespace lockstep::data {
 
-/// The rows of each file, in the order in which files are shared out among workers (if they are). Counts them: from the
-/// size of files with records of fixed length, else by going through them as long as they are small. None where that
-/// would take long, where a function of the user's decides which files there are, or where a stage changes how many
-/// rows there are.
-std::optional<std::vector<std::int64_t>> rows_of_files(const Stage& pipeline);
+/// How many rows the files of a pipeline have, in the order of their names; those of all workers. From the size of
+/// files with records of fixed length, else by going through them, as long as that does not take long. Without readers
+/// of which nobody can tell.
+FileRows rows_of_files(const Stage& pipeline);
 
 }  // namespace lockstep::data

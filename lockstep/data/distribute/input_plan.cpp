@@ -41,100 +41,124 @@ std::string joined(const std::vector<int>& numbers) {
   return text;
 }
 
-/// The number of files or elements that the first shard of a plan shares out, if known.
-std::optional<std::int64_t> shared_elements(const PipelineNode& node) {
-  if (node.shards > 0) return node.inputs.at(0).cardinality;
-  for (const PipelineNode& input : node.inputs) {
-    if (auto found = shared_elements(input)) return found;
-  }
-  return std::nullopt;
-}
-
 /// More files or elements than these are not listed for a worker.
 constexpr std::int64_t kNumbersInALine = 10;
 
-/// The rows that a worker reads or cuts from, if anybody knows.
-std::optional<std::int64_t> rows_of(const InputPlan& plan, const ClusterShape& cluster,
-                                    const std::optional<std::vector<std::int64_t>>& files) {
-  const bool one_stream = plan.is_one_stream();
-  if (!one_stream && plan.shards.by == ShardBy::Files) {
-    if (!files) return std::nullopt;
-    std::int64_t sum = 0;
-    for (std::size_t i = static_cast<std::size_t>(cluster.worker); i < files->size();
-         i += static_cast<std::size_t>(cluster.workers))
-      sum += (*files)[i];
-    return sum;
-  }
-  std::optional<std::int64_t> all = plan.rows;
-  if (!all && files) all = std::accumulate(files->begin(), files->end(), std::int64_t{0});
-  if (!all || (!one_stream && plan.shards.by == ShardBy::Hint)) return std::nullopt;
-  if (!one_stream && plan.shards.by == ShardBy::Nothing) return all;
-  if (!plan.split.batch) return std::nullopt;
-  return rows_of_worker(*all, *plan.split.batch, plan.split.drop_remainder, plan.split.rule, cluster,
-                        one_stream ? Assignment::ByReplica : Assignment::TensorFlow);
+/// "files 1,4,7", "file 1", "no file", "one element in 3, from element 0 on".
+std::string share_of(const SharedOut& shared, int worker, int workers) {
+  const std::string what = shared.files ? "file" : "element";
+  if (!shared.count || *shared.count > kNumbersInALine * workers)
+    return str("one ", what, " in ", workers, ", from ", what, " ", worker, " on");
+  std::vector<int> own;
+  for (int i = worker; i < *shared.count; i += workers) own.push_back(i);
+  if (own.empty()) return "no " + what;
+  return str(what, own.size() == 1 ? " " : "s ", joined(own));
 }
 
-std::string worker_line(const InputPlan& plan, int worker, const std::optional<std::vector<std::int64_t>>& files) {
+std::string shares_of(const InputPlan& plan, int worker) {
+  const std::vector<SharedOut> all = shared_out(plan.shards.pipeline);
+  std::string text;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    text += str(i ? " and " : "", share_of(all[i], worker, plan.cluster.workers));
+    if (all.size() > 1) text += str(" of source ", i);
+  }
+  return text;
+}
+
+/// The rows that a worker's replicas get.
+Cardinality rows_of(const InputPlan& plan, const ClusterShape& cluster, const FileRows& files) {
+  if (plan.cardinality.is_infinite()) return Cardinality::infinite();
+  const auto batches = tally_batches(*plan.pipeline, {.worker = cluster.worker, .files = &files});
+  if (!batches) return Cardinality::unknown();
+  if (plan.is_one_stream()) return rows_of_worker(*batches, plan.split, cluster, Assignment::ByReplica);
+  if (plan.shards.by == ShardBy::Rows) return rows_of_worker(*batches, plan.split, cluster, Assignment::TensorFlow);
+  return batches->rows();
+}
+
+std::string counted_rows(Cardinality rows) {
+  if (rows.is_infinite()) return "without end";
+  if (rows.is_unknown()) return "rows unknown until read";
+  return str(with_thousands(rows.value()), rows.value() == 1 ? " row" : " rows");
+}
+
+/// What a worker reads, and why.
+std::string share_of_worker(const InputPlan& plan, const ClusterShape& cluster) {
+  if (cluster.workers == 1) return "everything";
+  const bool by_replica = plan.assignment == Assignment::ByReplica;
+  if (by_replica || plan.shards.by == ShardBy::Rows) {
+    return str(cluster.replicas_per_worker == 1 ? "piece " : "pieces ",
+               joined(pieces_of_worker(cluster, plan.assignment)), " of every step's ", cluster.replicas(), " (",
+               by_replica ? to_string(plan.assignment) : to_string(plan.shards.by), ")");
+  }
+  if (plan.shards.by == ShardBy::Nothing) return str("everything (", to_string(plan.policy), ")");
+  return str(shares_of(plan, cluster.worker), " (", to_string(plan.shards.by), ")");
+}
+
+std::string worker_line(const InputPlan& plan, int worker, const FileRows& files) {
   ClusterShape cluster = plan.cluster;
   cluster.worker = worker;
-  std::string text = str("worker ", worker, " of ", cluster.workers, ": ");
-  const bool one_stream = plan.is_one_stream();
-  const bool by_row = one_stream || plan.shards.by == ShardBy::Rows;
-  if (one_stream && plan.split.rule == SplitRule::None) {
-    text += "every batch";
-  } else if (by_row) {
-    text += str(cluster.replicas_per_worker == 1 ? "piece " : "pieces ",
-                joined(pieces_of_worker(cluster, one_stream ? Assignment::ByReplica : Assignment::TensorFlow)),
-                " of every step's ", cluster.replicas());
-  } else if (plan.shards.by == ShardBy::Nothing) {
-    text += "everything";
-  } else if (const auto elements = shared_elements(plan.shards.pipeline);
-             elements && *elements <= kNumbersInALine * cluster.workers) {
-    std::vector<int> own;
-    for (int i = worker; i < *elements; i += cluster.workers) own.push_back(i);
-    text += str(plan.shards.by == ShardBy::Files ? "files " : "elements ", joined(own));
-  } else {
-    const char* what = plan.shards.by == ShardBy::Files ? "file" : "element";
-    text += str("one ", what, " in ", cluster.workers, ", from ", what, " ", worker, " on");
+  return str("worker ", worker, " of ", cluster.workers, ": ", share_of_worker(plan, cluster), ", ",
+             counted_rows(rows_of(plan, cluster, files)));
+}
+
+/// Why batches are cut as they are, or shared as they are.
+std::string reason_of(const InputPlan& plan) {
+  const bool has_hints = plan.shards.by == ShardBy::Hint;
+  if (plan.cluster.workers == 1) {
+    if (plan.split.rule == SplitRule::None || plan.global_batch_size == kUnknownBatchSize) return "";
+    const bool found_files = plan.policy == AutoShardPolicy::Auto && plan.shards.unshardable.empty();
+    const std::string why = found_files ? "the data comes from files" : plan.shards.unshardable;
+    return str(" (", to_string(plan.policy), why.empty() ? "" : ": ", why, ")");
   }
-  text += str(" (",
-              cluster.workers > 1 && plan.assignment == Assignment::ByReplica ? to_string(plan.assignment)
-                                                                              : to_string(plan.shards.by),
-              ")");
-  if (const auto rows = rows_of(plan, cluster, files))
-    text += str(", ", with_thousands(*rows), " rows");
-  else
-    text += plan.cardinality.is_infinite() ? ", without end" : ", rows unknown until read";
-  return text;
+  if (!plan.shards.unshardable.empty()) return str("; rows instead of files, because ", plan.shards.unshardable);
+  if (plan.assignment == Assignment::ByReplica) {
+    if (plan.shards.by == ShardBy::Files) return "; every worker goes through all files";
+    return has_hints ? "; shard(kShardHint, kShardHint) keeps everything, because pieces are shared out" : "";
+  }
+  if (plan.policy == AutoShardPolicy::Hint && !has_hints)
+    return "; every worker reads everything, because there is no shard(kShardHint, kShardHint)";
+  return "";
+}
+
+/// How many pieces the worker's stream has by TensorFlow's rules.
+Cardinality pieces_of_stream_of(const InputPlan& plan, const ClusterShape& cluster) {
+  const auto batches = tally_batches(*plan.pipeline, {.worker = cluster.worker});
+  if (!batches) return Cardinality::unknown();
+  if (plan.split.rule != SplitRule::BalancedStream) return multiplied(batches->batches(), cluster.replicas());
+  const Cardinality rows = batches->rows();
+  if (!rows.is_known() || plan.global_batch_size < 1) return Cardinality::unknown();
+  const auto rest =
+      pieces_of_stream(rows.value() % plan.global_batch_size, balanced_sizes(plan.global_batch_size, cluster));
+  return rows.value() / plan.global_batch_size * cluster.replicas() + std::ssize(rest);
+}
+
+/// FILE by replica: nothing is shared out by file, but who asks for it should hear that there are none.
+void require_files(const PipelineNode& pipeline, const ClusterShape& cluster) {
+  plan_shards(pipeline, AutoShardPolicy::File, cluster, TooFew::FailsWhereSeen);
 }
 
 }  // namespace
 
 Cardinality InputPlan::steps() const {
   const Cardinality batches = pipeline->cardinality();
-  const bool shared_out = !is_one_stream() && (shards.by == ShardBy::Files || shards.by == ShardBy::Hint);
   if (batches.is_infinite()) return batches;
-  if (shared_out) return Cardinality::unknown();  // the others have as much as their files
-  if (split.rule != SplitRule::BalancedStream) {
-    // Each batch has a piece for every replica of all workers; who reads everything keeps them all.
-    return is_one_stream() || shards.by == ShardBy::Rows ? batches : multiplied(batches, cluster.workers);
+  if (!is_one_stream() && shards.by != ShardBy::Rows) {
+    // Until the last worker has had its last piece.
+    std::int64_t steps = 0;
+    for (int worker = 0; worker < cluster.workers; ++worker) {
+      const Cardinality pieces = pieces_of_stream_of(*this, {cluster.workers, cluster.replicas_per_worker, worker});
+      if (!pieces.is_known()) return pieces;
+      steps = std::max(steps, (pieces.value() + cluster.replicas_per_worker - 1) / cluster.replicas_per_worker);
+    }
+    return steps;
   }
-  const Cardinality all = rows_in_batches(*pipeline);
+  if (split.rule != SplitRule::BalancedStream) return batches;  // each has a piece for every replica
+  const auto tally = tally_batches(*pipeline, {});
+  const Cardinality all = tally ? tally->rows() : Cardinality::unknown();
   if (!all.is_known() || global_batch_size < 1) return Cardinality::unknown();
-  const std::int64_t full = all.value() / global_batch_size;
   const std::int64_t rest = all.value() % global_batch_size;
-  if (is_one_stream()) {
-    const std::int64_t pieces = pieces_in_step(rest, balanced_sizes(global_batch_size, {1, cluster.replicas(), 0}));
-    return full + (partial_steps ? pieces > 0 : pieces == cluster.replicas());
-  }
-  std::int64_t steps = 0;
-  for (int worker = 0; worker < cluster.workers; ++worker) {
-    const ClusterShape shape{cluster.workers, cluster.replicas_per_worker, worker};
-    const std::int64_t pieces =
-        full * cluster.replicas() + std::ssize(pieces_of_stream(rest, balanced_sizes(global_batch_size, shape)));
-    steps = std::max(steps, (pieces + cluster.replicas_per_worker - 1) / cluster.replicas_per_worker);
-  }
-  return steps;
+  const std::int64_t pieces = pieces_in_step(rest, balanced_sizes(global_batch_size, {1, cluster.replicas(), 0}));
+  return all.value() / global_batch_size + (partial_steps ? pieces > 0 : pieces == cluster.replicas());
 }
 
 std::unique_ptr<StepSource> InputPlan::make_source(const IterationContext& context) const {
@@ -165,7 +189,8 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
     plan.global_batch_size = global_batch_size_of(*dataset, description.root);
     check_equal_rows(shapes);
   }
-  plan.shards = plan_shards(description.root, policy, seen_by);
+  if (policy == AutoShardPolicy::File && assignment == Assignment::ByReplica) require_files(description.root, cluster);
+  plan.shards = plan_shards(description.root, policy, seen_by, too_few);
   plan.pipeline = rebuild_pipeline(plan.shards.pipeline, description, too_few);
 
   plan.split.rule = choose_split(plan.global_batch_size, plan.shards.by == ShardBy::Rows, cluster.replicas());
@@ -174,7 +199,6 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
   if (const auto batch = trailing_batch(*plan.pipeline)) {
     plan.split.batch = batch->size;
     plan.split.drop_remainder = batch->drop_remainder;
-    if (batch->rows.is_known()) plan.rows = batch->rows.value();
     // Rows below the batch can stand for the stream only if its pieces end where batches do.
     if (plan.split.rule == SplitRule::BalancedStream && batch->size != plan.global_batch_size) plan.split.batch.reset();
   }
@@ -199,24 +223,28 @@ std::int64_t global_batch_size_of(const Stage& dataset, const PipelineNode& desc
   return by_shapes == kAskStages ? find_batch_size(description) : by_shapes;
 }
 
-std::int64_t rows_of_worker(std::int64_t rows, std::int64_t batch, bool drop_remainder, SplitRule rule,
-                            const ClusterShape& cluster, Assignment assignment) {
+Cardinality rows_of_worker(const BatchTally& batches, const GlobalSplit& split, const ClusterShape& cluster,
+                           Assignment assignment) {
+  const Cardinality all = batches.rows();
+  if (!all.is_known() || split.rule == SplitRule::None) return all;
   const std::vector<int> own = pieces_of_worker(cluster, assignment);
-  const auto of_batch = [&](std::int64_t size) {
+  if (split.rule == SplitRule::CeilSplit) {
     std::int64_t sum = 0;
-    if (rule == SplitRule::None) return size;
-    if (rule == SplitRule::CeilSplit) {
-      for (const int piece : own) sum += ceil_piece(size, cluster.replicas(), piece).size();
-      return sum;
+    for (const BatchRun& run : batches.runs) {
+      for (const int piece : own) sum += run.batches * ceil_piece(run.rows, cluster.replicas(), piece).size();
     }
-    const auto sizes = balanced_sizes(batch, {1, cluster.replicas(), 0});
-    for (const int piece : own) {
-      const std::int64_t before = std::accumulate(sizes.begin(), sizes.begin() + piece, std::int64_t{0});
-      sum += std::clamp<std::int64_t>(size - before, 0, sizes[static_cast<std::size_t>(piece)]);
-    }
-    return sum;
-  };
-  return rows / batch * of_batch(batch) + (drop_remainder ? 0 : of_batch(rows % batch));
+    return sum * batches.times;
+  }
+  const std::int64_t full = all.value() / split.global_batch_size;
+  const std::int64_t rest = all.value() % split.global_batch_size;
+  const auto sizes = balanced_sizes(split.global_batch_size, {1, cluster.replicas(), 0});
+  std::int64_t sum = 0;
+  for (const int piece : own) {
+    const std::int64_t size = sizes[static_cast<std::size_t>(piece)];
+    const std::int64_t before = std::accumulate(sizes.begin(), sizes.begin() + piece, std::int64_t{0});
+    sum += full * size + std::clamp<std::int64_t>(rest - before, 0, size);
+  }
+  return sum;
 }
 
 std::string with_thousands(std::int64_t number) {
@@ -239,26 +267,33 @@ std::string to_string(const InputPlan& plan) {
                                                         : str(", batches of ", with_thousands(plan.global_batch_size));
     text += str(", ", to_string(plan.split.rule));
   }
-  if (plan.assignment == Assignment::ByReplica && plan.cluster.workers > 1 && plan.shards.by == ShardBy::Files)
-    text += "; every worker goes through all files";
-  if (!plan.shards.unshardable.empty()) text += str("; rows instead of files, because ", plan.shards.unshardable);
-  text += '\n';
-  const auto files = rows_of_files(*plan.pipeline);
+  text += reason_of(plan) + '\n';
+  const FileRows files = rows_of_files(*plan.pipeline);
   for (int worker = 0; worker < plan.cluster.workers; ++worker) text += worker_line(plan, worker, files) + '\n';
   return text;
 }
 
 std::optional<std::string> fallback_warning(const InputPlan& plan) {
-  const bool fell_back = plan.policy == AutoShardPolicy::Auto && plan.shards.by == ShardBy::Rows;
-  if (!fell_back || plan.cluster.workers == 1) return std::nullopt;
+  const int workers = plan.cluster.workers;
+  if (workers == 1) return std::nullopt;
+  if (plan.policy == AutoShardPolicy::Hint && plan.shards.by == ShardBy::Nothing) {
+    if (plan.assignment == Assignment::ByReplica) return std::nullopt;  // pieces are shared out anyway
+    return str(
+        "distribute: AutoShardPolicy::Hint shares out nothing, because the dataset has no "
+        "shard(kShardHint, kShardHint). Each of the ",
+        workers,
+        " workers gets every row. Put the shard where the rows are to be shared out, or choose "
+        "AutoShardPolicy::Off to say that this is meant.");
+  }
+  if (plan.policy != AutoShardPolicy::Auto || plan.shards.by != ShardBy::Rows) return std::nullopt;
   std::string reason = plan.shards.unshardable;
   if (plan.assignment == Assignment::ByReplica) {
     const PipelineNode* stage = first_computing_all(plan.shards.pipeline);
     if (stage == nullptr) return std::nullopt;  // the rows of others are passed over for nothing
     reason += str(", and ", stage->kind, " cannot pass over the rows of other workers without computing them");
   }
-  return str("distribute: rows are shared out instead of files, because ", reason, ". Each of the ",
-             plan.cluster.workers, " workers reads and computes the whole dataset and keeps 1/", plan.cluster.workers,
+  return str("distribute: rows are shared out instead of files, because ", reason, ". Each of the ", workers,
+             " workers reads and computes the whole dataset and keeps 1/", workers,
              " of it. Choose AutoShardPolicy::Data to say that this is meant, or let each worker read its own part "
              "with distribute_from_function.");
 }

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/data/distribute/batch_tally.h"
 #include "lockstep/data/distribute/distributed_spec.h"
 #include "lockstep/data/distribute/shard_plan.h"
 #include "lockstep/data/distribute/split_stages.h"
@@ -25,7 +26,6 @@ struct LOCKSTEP_EXPORT InputPlan {
   bool partial_steps = true;
   Cardinality cardinality = Cardinality::unknown();  ///< of the dataset as given
   ElementSpec element_spec;                          ///< of what one replica gets
-  std::optional<std::int64_t> rows;                  ///< of the whole dataset, where that is known beforehand
 
   /// Whether all workers see one stream of global batches, of which each takes its pieces.
   bool is_one_stream() const { return assignment == Assignment::ByReplica || cluster.workers == 1; }
@@ -37,7 +37,8 @@ struct LOCKSTEP_EXPORT InputPlan {
 };
 
 /// Throws what `plan_shards` throws, and InvalidArgument for scalars, which have no rows to share out, and for
-/// components that are known to have different numbers of rows.
+/// components that are known to have different numbers of rows; the same on every worker. Under Assignment::ByReplica
+/// no files are shared out, so there cannot be too few of them; FILE still wants some where there are several workers.
 LOCKSTEP_EXPORT InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment assignment,
                                      const ClusterShape& cluster, TooFew too_few = TooFew::FailsOnEveryWorker);
 
@@ -45,15 +46,16 @@ LOCKSTEP_EXPORT InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy po
 /// not take long.
 LOCKSTEP_EXPORT std::string to_string(const InputPlan& plan);
 
-/// The rows of a dataset of `rows` rows in batches of `batch` that one worker gets, by a plan that shares out rows.
-LOCKSTEP_EXPORT std::int64_t rows_of_worker(std::int64_t rows, std::int64_t batch, bool drop_remainder, SplitRule rule,
-                                            const ClusterShape& cluster, Assignment assignment);
+/// The rows of these batches that one worker gets, by a plan that gives it pieces of every step.
+LOCKSTEP_EXPORT Cardinality rows_of_worker(const BatchTally& batches, const GlobalSplit& split,
+                                           const ClusterShape& cluster, Assignment assignment);
 
 /// "4,096".
 LOCKSTEP_EXPORT std::string with_thousands(std::int64_t number);
 
-/// What AUTO that found no files to share out should tell the user about: that every worker computes rows which it
-/// throws away. Nothing where rows of others are passed over (Assignment::ByReplica behind a plain `batch`).
+/// What the user should know about a plan of several workers. AUTO that found no files to share out: that every worker
+/// computes rows which it throws away; nothing where rows of others are passed over (Assignment::ByReplica behind a
+/// plain `batch`). HINT without a shard to fill in: that every worker gets every row.
 LOCKSTEP_EXPORT std::optional<std::string> fallback_warning(const InputPlan& plan);
 
 /// The shapes of the elements as far as they are known; nothing known counts as one component of unknown shape.

@@ -34,16 +34,6 @@ StagePtr batched(const StagePtr& rows, std::int64_t size, bool drop_remainder = 
   return std::make_shared<BatchStage>(rows, size, BatchOptions{.drop_remainder = drop_remainder});
 }
 
-template <class F>
-std::string error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
-
 struct Calls {
   std::atomic<int> function = 0, generator = 0, map = 0;
 };
@@ -133,7 +123,6 @@ TEST(TooFewFiles, AreAnErrorOnEveryWorkerAlsoIfNobodyKnewHowMany) {
     });
     const StagePtr dataset = batched(make_text_line_stage(some, {}), 2);
     const InputPlan plan = plan_input(dataset, AutoShardPolicy::Auto, Assignment::TensorFlow, {workers, 1, worker});
-    EXPECT_NO_THROW(check_enough_for_all(plan.shards));
     return error_of([&] { plan.make_source(kContext)->next(); });
   };
   for (int workers = 1; workers <= 5; ++workers) {
@@ -176,85 +165,6 @@ TEST(UnequalRows, ThatNobodyKnewOfAreToldOnce) {
 }
 
 // ---- files
-
-class Folder {
- public:
-  explicit Folder(const char* name)
-      : path_(std::filesystem::temp_directory_path() / str("lockstep_", name, '_', ::getpid())) {
-    std::filesystem::create_directories(path_);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  ~Folder() { std::filesystem::remove_all(path_); }
-  std::string operator/(const std::string& name) const { return (path_ / name).string(); }
-
- private:
-  std::filesystem::path path_;
-};
-
-TEST(PlanOfFiles, TellsTheRowsOfEachWorkerWhereThatIsQuick) {
-  const Folder folder("rows");
-  std::vector<std::string> text, fixed, records, gzip;
-  for (int i = 0; i < 5; ++i) {
-    text.push_back(folder / str("text", i));
-    fixed.push_back(folder / str("fixed", i));
-    records.push_back(folder / str("records", i));
-    gzip.push_back(folder / str("gzip", i));
-    std::ofstream lines(text.back()), bytes(fixed.back());
-    TFRecordWriter writer(records.back()), packed(gzip.back(), Compression::Gzip);
-    for (int row = 0; row < 10 * i + 500; ++row) {
-      lines << row << '\n';
-      bytes << "1234";
-      writer.write("record");
-      packed.write("record");
-    }
-    writer.close();
-    packed.close();
-  }
-  const StagePtr readers[] = {
-      make_text_line_stage(names(text), {}), make_fixed_length_stage(names(fixed), {.record_bytes = 4}),
-      make_tfrecord_stage(names(records), {}), make_tfrecord_stage(names(gzip), {.compression = Compression::Gzip}),
-      make_text_line_stage(std::make_shared<ShuffleStage>(names(text), 5), {})};
-  for (const StagePtr& reader : readers) {
-    const StagePtr dataset = batched(std::make_shared<ShuffleStage>(reader, 10), 100);
-    const std::string by_file =
-        to_string(plan_input(dataset, AutoShardPolicy::Auto, Assignment::TensorFlow, {2, 1, 0}));
-    EXPECT_NE(by_file.find("worker 0 of 2: files 0,2,4 (FILE), 1,560 rows\n"), std::string::npos) << by_file;
-    EXPECT_NE(by_file.find("worker 1 of 2: files 1,3 (FILE), 1,040 rows\n"), std::string::npos) << by_file;
-    const std::string by_replica =
-        to_string(plan_input(dataset, AutoShardPolicy::Auto, Assignment::ByReplica, {2, 1, 0}));
-    EXPECT_NE(by_replica.find("piece 0 of every step's 2 (ByReplica), 1,300 rows\n"), std::string::npos) << by_replica;
-    const std::string off = to_string(plan_input(dataset, AutoShardPolicy::Off, Assignment::TensorFlow, {2, 1, 0}));
-    EXPECT_NE(off.find("worker 1 of 2: everything (OFF), 2,600 rows\n"), std::string::npos) << off;
-  }
-}
-
-TEST(PlanOfFiles, SaysIfNobodyKnowsTheRows) {
-  const Folder folder("unknown_rows");
-  const std::string damaged = folder / "damaged", good = folder / "good";
-  std::ofstream(damaged) << "this is no record";
-  TFRecordWriter(good).close();
-  std::ofstream(folder / "text") << "1\n2\n";
-  const StagePtr lines = make_text_line_stage(names({folder / "text", folder / "text"}), {});
-  const StagePtr filtered = std::make_shared<FilterStage>(lines, [](const Element&) { return true; });
-  const StagePtr cut_off = make_tfrecord_stage(names({good, damaged}), {});
-  const StagePtr missing = make_text_line_stage(names({folder / "none", folder / "text"}), {});
-  for (const StagePtr& rows : {filtered, cut_off, missing}) {
-    const std::string plan =
-        to_string(plan_input(batched(rows, 4), AutoShardPolicy::Auto, Assignment::TensorFlow, {2, 1, 0}));
-    EXPECT_NE(plan.find("worker 1 of 2: files 1 (FILE), rows unknown until read\n"), std::string::npos) << plan;
-  }
-  const StagePtr batches_of_batches =
-      batched(std::make_shared<BatchStage>(lines, 3, BatchOptions{.drop_remainder = true}), 4);
-  for (const Assignment assignment : {Assignment::TensorFlow, Assignment::ByReplica}) {
-    const std::string nested = to_string(plan_input(batches_of_batches, AutoShardPolicy::Auto, assignment, {2, 1, 0}));
-    EXPECT_NE(nested.find(", rows unknown until read\n"), std::string::npos) << nested;
-  }
-  const StagePtr endless = std::make_shared<RepeatStage>(make_range(0, 5), -1);
-  const std::string plan =
-      to_string(plan_input(batched(endless, 4), AutoShardPolicy::Auto, Assignment::ByReplica, {1, 1, 0}));
-  EXPECT_NE(plan.find("worker 0 of 1: every batch (DATA), without end\n"), std::string::npos) << plan;
-}
 
 TEST(CacheFiles, OfWorkersWithFilesOfTheirOwnAreTheirOwn) {
   const Folder folder("worker_caches");

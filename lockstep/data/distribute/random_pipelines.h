@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/base/text.h"
+#include "lockstep/data/distribute/describe.h"
 #include "lockstep/data/distribute/distribute_test_support.h"
 #include "lockstep/data/files/reader_stage.h"
 #include "lockstep/data/stages/batch.h"
@@ -80,6 +81,16 @@ struct PipelineKinds {
   bool failures = false;            ///< some rows and batches fail
 };
 
+/// Not behind every stage: several workers refuse FILE there.
+inline bool can_share_files(const StagePtr& dataset) {
+  try {
+    plan_shards(describe_pipeline(dataset, true).root, AutoShardPolicy::File, {2, 1, 0}, TooFew::FailsWhereSeen);
+    return true;
+  } catch (const NotFound&) {
+    return false;
+  }
+}
+
 class PipelineMaker {
  public:
   explicit PipelineMaker(unsigned seed, PipelineKinds kinds = {}) : random_(seed), kinds_(kinds) {}
@@ -101,6 +112,7 @@ class PipelineMaker {
     stage = batched(stage, 1 + below(12), chance(4));
     for (int stages = below(3); stages > 0; --stages) stage = batch_stage(stage);
     hint();
+    if (policy == AutoShardPolicy::File && !can_share_files(stage)) policy = AutoShardPolicy::Off;
     stage = std::make_shared<OptionsStage>(stage, DatasetOptions{policy});
     return {stage, policy, str(lockstep::to_string(policy), "\n", print_tree(*stage))};
   }

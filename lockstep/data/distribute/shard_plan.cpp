@@ -25,7 +25,7 @@ class FileSharder {
         return apply(node);
       }
       case ShardRole::Source:
-      case ShardRole::Slices: return str(node.kind, " has no files that could be shared out");
+      case ShardRole::Slices: return str(node.kind, " has no files");
       case ShardRole::AllInputs:
         for (PipelineNode& input : node.inputs) {
           if (auto failure = apply(input)) return failure;
@@ -47,7 +47,7 @@ class FileSharder {
         }
         return std::nullopt;
       case ShardRole::Reader:
-        if (node.inputs.empty()) return str(node.kind, " does not get its files from a dataset of names");
+        if (node.inputs.empty()) return str(node.kind, " does not get the names of its files from a dataset");
         shard_input(node);
         return std::nullopt;
       case ShardRole::PassThrough: return apply(node.inputs.at(0));
@@ -128,20 +128,28 @@ void remove_assertions(PipelineNode& node, std::vector<std::string>& removed) {
   }
 }
 
-void check_enough(const PipelineNode& node, ShardBy by) {
-  if (node.shards > 1) {
-    const std::optional<std::int64_t> elements = node.inputs.at(0).cardinality;
-    if (elements && *elements > 0 && *elements < node.shards) {
-      throw InvalidArgument(
-          errors::kTooFewElements,
-          {.what = str("there are not enough files or elements for ", counted(node.shards, "worker")),
-           .where = str(kWhere, to_string(by)),
-           .seen = str(counted(*elements, "element"), " to share out among ", node.shards, " workers"),
-           .help = "switch sharding off with AutoShardPolicy::Off, share out rows with AutoShardPolicy::Data, or split "
-                   "the data into more files"});
-    }
+/// `consumer`: the stage that uses what `node` gives, shuffles aside.
+void find_shared(const PipelineNode& node, const PipelineNode* consumer, std::vector<SharedOut>& found) {
+  if (node.shards > 0) {
+    const bool files = consumer && (shard_role(consumer->kind) == ShardRole::Reader || consumer->function_reads_files);
+    found.push_back({files, node.inputs.at(0).cardinality});
+    return;
   }
-  for (const PipelineNode& input : node.inputs) check_enough(input, by);
+  for (const PipelineNode& input : node.inputs) find_shared(input, node.kind == "shuffle" ? consumer : &node, found);
+}
+
+void check_enough(const ShardPlan& plan, int workers) {
+  for (const SharedOut& shared : shared_out(plan.pipeline)) {
+    if (!shared.count || *shared.count == 0 || *shared.count >= workers) continue;
+    const char* what = shared.files ? "file" : "element";
+    throw InvalidArgument(
+        errors::kTooFewElements,
+        {.what = str("there are not enough ", what, "s for ", counted(workers, "worker")),
+         .where = str(kWhere, to_string(plan.by)),
+         .seen = str(counted(*shared.count, what), " to share out among ", workers, " workers"),
+         .help = str("switch sharding off with AutoShardPolicy::Off, share out rows with AutoShardPolicy::Data",
+                     shared.files ? ", or split the data into more files" : "")});
+  }
 }
 
 }  // namespace
@@ -156,7 +164,14 @@ std::string_view to_string(ShardBy by) {
   return "";
 }
 
-ShardPlan plan_shards(const PipelineNode& pipeline, AutoShardPolicy policy, const ClusterShape& cluster) {
+std::vector<SharedOut> shared_out(const PipelineNode& planned) {
+  std::vector<SharedOut> found;
+  find_shared(planned, nullptr, found);
+  return found;
+}
+
+ShardPlan plan_shards(const PipelineNode& pipeline, AutoShardPolicy policy, const ClusterShape& cluster,
+                      TooFew too_few) {
   check(cluster);
   if (policy != AutoShardPolicy::Hint && has_shard_hint(pipeline)) {
     throw FailedPrecondition(
@@ -169,8 +184,10 @@ ShardPlan plan_shards(const PipelineNode& pipeline, AutoShardPolicy policy, cons
     case AutoShardPolicy::Off: return plan;
     case AutoShardPolicy::Data: plan.by = ShardBy::Rows; return plan;
     case AutoShardPolicy::Hint:
+      if (!has_shard_hint(pipeline)) return plan;  // there is nothing to fill in, so everybody reads everything
       plan.by = ShardBy::Hint;
       fill_in_hints(plan.pipeline, cluster);
+      if (too_few == TooFew::FailsOnEveryWorker) check_enough(plan, cluster.workers);
       return plan;
     case AutoShardPolicy::File:
       plan.by = ShardBy::Files;
@@ -182,6 +199,7 @@ ShardPlan plan_shards(const PipelineNode& pipeline, AutoShardPolicy policy, cons
   const auto failure = FileSharder(cluster, plan.removed).apply(plan.pipeline);
   if (!failure && cluster.workers > 1) {
     plan.by = ShardBy::Files;
+    if (too_few == TooFew::FailsOnEveryWorker) check_enough(plan, cluster.workers);
     return plan;
   }
   if (failure && policy == AutoShardPolicy::File) {
@@ -190,7 +208,7 @@ ShardPlan plan_shards(const PipelineNode& pipeline, AutoShardPolicy policy, cons
         {.what = "the dataset cannot be shared out by file",
          .where = str(kWhere, "FILE"),
          .seen = *failure,
-         .help = "use AutoShardPolicy::Data or Off, read the files through a dataset of their names, or make "
+         .help = "share out rows with AutoShardPolicy::Data, read the files through a dataset of their names, or make "
                  "each worker's pipeline yourself with distribute_from_function"});
   }
   // Start again from the pipeline as it was: with one worker there is nothing to share out, and what one input was
@@ -202,8 +220,6 @@ ShardPlan plan_shards(const PipelineNode& pipeline, AutoShardPolicy policy, cons
   plan.unshardable = failure.value_or("");
   return plan;
 }
-
-void check_enough_for_all(const ShardPlan& plan) { check_enough(plan.pipeline, plan.by); }
 
 void check_shard(std::int64_t shards, std::int64_t index) {
   if (shards == kShardHint) {

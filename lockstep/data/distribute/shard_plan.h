@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -27,17 +29,29 @@ struct ShardPlan {
   std::vector<std::string> removed = {};  ///< stages that were left out because sharing out makes them wrong
 };
 
-/// Throws NotFound for FILE where there are no files, InvalidArgument where there are fewer than workers,
-/// FailedPrecondition for a shard that waits for numbers that the policy does not fill in.
+/// Who is told that there are elements, but fewer than shards.
+enum class TooFew {
+  FailsOnEveryWorker,
+  FailsWhereSeen,  ///< as in TensorFlow: a shard that begins behind the end is empty and says nothing
+};
+
+/// Throws NotFound for FILE where there are no files, InvalidArgument where a shard is known to have fewer files or
+/// elements than there are workers, FailedPrecondition for a shard that waits for numbers that the policy does not fill
+/// in. The same on every worker: none of them waits for one that has failed. HINT without such a shard shares out
+/// nothing.
 ///
 ///     plan_shards(describe("map < flat_map(reads files) < list_files"), AutoShardPolicy::Auto, {.workers = 3});
 ///     // FILE: map < flat_map < shard(3, 0) < list_files
-LOCKSTEP_EXPORT ShardPlan plan_shards(const PipelineNode& pipeline, AutoShardPolicy policy,
-                                      const ClusterShape& cluster);
+LOCKSTEP_EXPORT ShardPlan plan_shards(const PipelineNode& pipeline, AutoShardPolicy policy, const ClusterShape& cluster,
+                                      TooFew too_few = TooFew::FailsOnEveryWorker);
 
-/// Throws InvalidArgument if a shard of the plan has fewer elements to share out than there are workers, as far as that
-/// is known beforehand. The same on every worker: none of them waits for one that has failed.
-LOCKSTEP_EXPORT void check_enough_for_all(const ShardPlan& plan);
+/// What one shard of a plan gives each worker a part of.
+struct SharedOut {
+  bool files = false;                                ///< names of files; else other elements of the pipeline
+  std::optional<std::int64_t> count = std::nullopt;  ///< if known beforehand
+};
+/// In the order of the pipeline's inputs.
+LOCKSTEP_EXPORT std::vector<SharedOut> shared_out(const PipelineNode& planned);
 
 /// Whether a count of shards and an index make sense: InvalidArgument if not, FailedPrecondition for kShardHint.
 LOCKSTEP_EXPORT void check_shard(std::int64_t shards, std::int64_t index);

@@ -36,6 +36,16 @@ PipelineNode joined(const char* kind, PipelineNode a, PipelineNode b) {
 
 const ClusterShape kThree{3, 1, 1};
 
+template <class F>
+std::string error_of(F&& f) {
+  try {
+    f();
+  } catch (const InvalidArgument& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 TEST(BatchSize, IsFoundThroughStagesThatKeepBatches) {
   const auto range = source("range");
   EXPECT_EQ(find_batch_size(batch(range, 4)), 4);
@@ -125,16 +135,52 @@ TEST(ShardPlan, FillsInHintsOnlyWhenAsked) {
   }
 }
 
+TEST(ShardPlan, HintsWithoutAShardShareOutNothing) {
+  const auto plain = batch(over(source("range"), {"shard"}), 4);  // a shard that has its numbers
+  const auto plan = plan_shards(plain, AutoShardPolicy::Hint, kThree);
+  EXPECT_EQ(plan.by, ShardBy::Nothing);
+  EXPECT_EQ(plan.pipeline, plain);
+}
+
+TEST(ShardPlan, KnowsWhetherFilesOrOtherElementsAreSharedOut) {
+  const auto shared = [](const PipelineNode& pipeline, AutoShardPolicy policy = AutoShardPolicy::Auto) {
+    return shared_out(plan_shards(pipeline, policy, kThree).pipeline);
+  };
+  const auto by_reader = shared(over(source("list_files", 7), {"shuffle", "tfrecord", "map"}));
+  ASSERT_EQ(by_reader.size(), 1u);
+  EXPECT_TRUE(by_reader[0].files);
+  EXPECT_EQ(by_reader[0].count, 7);
+  EXPECT_TRUE(shared(over(source("list_files"), {"reading_flat_map"}))[0].files);
+  // The records of an inner function, not files.
+  EXPECT_FALSE(shared(over(source("list_files"), {"reading_flat_map", "map", "interleave"}))[0].files);
+  EXPECT_FALSE(shared(over(reader(4), {"window", "flat_map"}))[0].files);
+  EXPECT_EQ(shared(joined("zip", reader(4), reader(5)))[1].count, 5);
+  EXPECT_TRUE(shared(source("range")).empty());
+  auto hinted = over(source("range", 30), {"shard", "batch"});
+  hinted.inputs.front().hint = true;
+  EXPECT_FALSE(shared(hinted, AutoShardPolicy::Hint)[0].files);
+}
+
 TEST(ShardPlan, FewerFilesThanWorkersIsAnErrorOnEveryWorker) {
   for (int worker = 0; worker < 3; ++worker) {
     const ClusterShape shape{3, 1, worker};
     for (const auto& too_few : {reader(2), over(source("list_files", 2), {"reading_flat_map"})}) {
-      EXPECT_THROW(check_enough_for_all(plan_shards(too_few, AutoShardPolicy::Auto, shape)), InvalidArgument);
-      EXPECT_NO_THROW(check_enough_for_all(plan_shards(too_few, AutoShardPolicy::Off, shape)));
+      for (const auto policy : {AutoShardPolicy::Auto, AutoShardPolicy::File}) {
+        const std::string error = error_of([&] { plan_shards(too_few, policy, shape); });
+        EXPECT_NE(error.find("not enough files for 3 workers"), std::string::npos) << error;
+        EXPECT_NE(error.find("2 files to share out"), std::string::npos) << error;
+        EXPECT_NE(error.find("switch sharding off with AutoShardPolicy::Off"), std::string::npos) << error;
+        EXPECT_NO_THROW(plan_shards(too_few, policy, shape, TooFew::FailsWhereSeen));
+      }
+      EXPECT_NO_THROW(plan_shards(too_few, AutoShardPolicy::Off, shape));
     }
     for (const auto& enough : {reader(3), over(source("list_files", 0), {"reading_flat_map"})}) {
-      EXPECT_NO_THROW(check_enough_for_all(plan_shards(enough, AutoShardPolicy::Auto, shape)));
+      EXPECT_NO_THROW(plan_shards(enough, AutoShardPolicy::Auto, shape));
     }
+    auto hinted = over(source("range", 2), {"shard", "batch"});
+    hinted.inputs.front().hint = true;
+    const std::string error = error_of([&] { plan_shards(hinted, AutoShardPolicy::Hint, shape); });
+    EXPECT_NE(error.find("not enough elements for 3 workers"), std::string::npos) << error;
   }
 }
 

@@ -251,6 +251,8 @@ class RequiredShardStage final : public PassThroughStage {
   }
   Cardinality cardinality() const override { return sharded(input()->cardinality(), shards_, index_); }
 
+  int shards() const { return shards_; }
+
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override {
     return std::make_unique<RequiredShardIterator>(input()->iterate(context), shards_, index_, too_few_);
@@ -278,6 +280,11 @@ StagePtr make_required_shard(StagePtr input, int shards, int index, TooFew too_f
 
 const Stage* input_of_required_shard(const Stage& stage) {
   return dynamic_cast<const RequiredShardStage*>(&stage) ? stage.input().get() : nullptr;
+}
+
+int shards_of_required_shard(const Stage& stage) {
+  const auto* shard = dynamic_cast<const RequiredShardStage*>(&stage);
+  return shard ? shard->shards() : 0;
 }
 
 Element ceil_piece_of(const Element& batch, int pieces, int k) {

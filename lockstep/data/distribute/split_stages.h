@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/data/distribute/shard_plan.h"
 #include "lockstep/data/stage.h"
 
 // The stages that distributing puts behind or into a user's pipeline.
@@ -16,18 +17,14 @@ LOCKSTEP_EXPORT StagePtr make_balanced_stream(StagePtr batches, std::vector<std:
 /// ("legacy rebatch"). Components with different numbers of rows are cut each by itself.
 LOCKSTEP_EXPORT StagePtr make_ceil_split(StagePtr batches, int pieces);
 
-/// Who is told that there are elements, but fewer than shards.
-enum class TooFew {
-  FailsOnEveryWorker,
-  FailsWhereSeen,  ///< as in TensorFlow: a shard that begins behind the end is empty and says nothing
-};
-
 /// Elements `index`, `index + shards`, ... InvalidArgument in place of the first one if there are too few.
 LOCKSTEP_EXPORT StagePtr make_required_shard(StagePtr input, int shards, int index,
                                              TooFew too_few = TooFew::FailsOnEveryWorker);
 
 /// What such a shard shares out; null if the stage is none.
 LOCKSTEP_EXPORT const Stage* input_of_required_shard(const Stage& stage);
+/// Among how many; 0 if the stage is none.
+LOCKSTEP_EXPORT int shards_of_required_shard(const Stage& stage);
 
 /// Piece k of `pieces` of a batch by the ceil split.
 LOCKSTEP_EXPORT Element ceil_piece_of(const Element& batch, int pieces, int k);
