@@ -1,10 +1,12 @@
 // One dataset for all replicas: global batches go in, every replica gets its piece. Shows how a batch is cut, what
-// happens at the end of the data and after an error, per-replica pipelines, and how to go on after an interruption.
+// happens at the end of the data and after an error, per-replica pipelines, a report of what holds it up, and how to go on
+// after an interruption.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
 #include <cstdio>
+#include <memory>
 #include <sstream>
 #include <stdexcept>
 #include <string>
@@ -84,6 +86,14 @@ int main() {
     std::printf("the second step: %s\n", error.what());
   }
   expect("behind the failure", rows(lucky.get_next()), expected[2]);
+
+  // What holds the input up: a line for each stage, and a hint.
+  const auto meter = std::make_shared<ls::data::StageMeter>();
+  for (auto measured = batches.iterate({.meter = meter}); auto batch = measured.next();) {
+    strategy.run([](const torch::Tensor& mine) { return mine.sum(); }, *batch);
+  }
+  std::printf("%s", to_string(meter->report()).c_str());
+  expect("rows in the report", std::to_string(meter->report().stages.front().rows), "26");
 
   // Pipelines of one's own: batches are those of one replica, nothing is split.
   auto own = strategy.distribute_from_function(

@@ -212,9 +212,11 @@ constexpr std::array kExplanations{
         "get_next_as_optional returns nothing at the end; iterating the dataset again starts a new epoch."},
     Explanation{
         errors::kSignature,
-        "`run` was given an element_spec as signature, and an argument does not fit it: another number of leaves, "
-        "another element type, or another size in a dimension that the spec fixes. The message names the leaf. Take the "
-        "spec from the dataset that the argument comes from, and leave open what may vary."},
+        "`run` was given an element_spec as signature, and an argument does not fit it: another number of leaves, other "
+        "keys, another element type, or another size in a dimension that the spec fixes. The message names the leaf. Take "
+        "the spec from the dataset that the argument comes from, and leave open what may vary. Or a worker has run out of "
+        "data while others have some, and what the empty batches of its replicas should look like is not known: say it "
+        "with `spec` in the stage that makes the elements."},
     Explanation{
         errors::kInternal,
         "Lockstep found itself in a state that should be impossible: this is a bug in Lockstep, not in your program. "

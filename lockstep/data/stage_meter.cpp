@@ -71,13 +71,23 @@ double seconds(const std::atomic<std::int64_t>& nanoseconds) {
 /// Whether a stage's inputs run on threads of their own, so that its time does not hold theirs.
 bool has_own_threads(const std::string& kind) { return kind == "prefetch" || kind == "parallel_map"; }
 
+/// Whether a stage lets its inputs run while its consumer does something else.
+bool reads_ahead(const StageReportLine& line) {
+  return line.kind == "prefetch" || (line.kind == "distribute" && line.buffer_fill >= 0);
+}
+
+/// How to make the last stage read ahead.
+std::string reading_ahead(const StageReportLine& last) {
+  return last.kind == "distribute" ? "choose a per_replica_buffer_size of 1 or more" : "put prefetch(2) at the end";
+}
+
 /// Whether a stage computes while its consumer does something else: on threads of its own, or of a stage above.
 bool runs_beside_consumer(const StageReport& report, std::size_t stage) {
   int depth = report.stages[stage].depth + 1;
   for (std::size_t i = stage + 1; i-- > 0;) {
     if (report.stages[i].depth >= depth) continue;  // an input of a stage in between
     depth = report.stages[i].depth;
-    if (has_own_threads(report.stages[i].kind)) return true;
+    if (has_own_threads(report.stages[i].kind) || reads_ahead(report.stages[i])) return true;
   }
   return false;
 }
@@ -89,7 +99,7 @@ std::string advice_for(const StageReport& report, const StageReportLine& slowest
     if (wanted > calls) return str(": try ", wanted, " parallel calls");
     return str(": it uses all that ", counted(cores, "core"), " can give, make the function faster");
   }
-  if (report.stages.front().kind != "prefetch") return ": put prefetch(2) at the end";
+  if (!reads_ahead(report.stages.front())) return ": " + reading_ahead(report.stages.front());
   if (slowest.kind == "flat_map") return ": try interleave with parallel calls";
   return "";
 }
@@ -108,14 +118,15 @@ std::string hint_for(const StageReport& report, int cores) {
   // What runs beside the consumer and is idle most of the time cannot be what holds it up all the time.
   const bool is_bound = per_thread(*slowest) >= 0.5 * (beside ? std::max(waiting, report.seconds) : waiting);
   if (is_bound) return str("bound by ", slowest->name, advice_for(report, *slowest, cores));
-  const bool reads_ahead = report.stages.front().kind == "prefetch";
-  return str("no single stage is the bound: the consumer ", waited,
-             reads_ahead ? "; parallel calls or a larger prefetch may help" : "; put prefetch(2) at the end");
+  const StageReportLine& last = report.stages.front();
+  return str("no single stage is the bound: the consumer ", waited, "; ",
+             reads_ahead(last) ? "parallel calls or a larger prefetch may help" : reading_ahead(last));
 }
 
 std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, StageCounters* above) {
   const std::lock_guard lock(mutex_);
-  auto& counters = by_stage_[&stage];
+  const auto original = originals_.find(&stage);
+  auto& counters = by_stage_[original == originals_.end() ? &stage : original->second];
   if (!counters) {
     counters = std::make_shared<StageCounters>();
     counters->kind = std::string(stage.kind());
@@ -129,6 +140,29 @@ std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, Stage
     in_order_.push_back(counters);
   }
   return counters;
+}
+
+std::shared_ptr<StageCounters> StageMeter::counters_of(const void* key, std::string kind, std::string description) {
+  const std::lock_guard lock(mutex_);
+  auto& counters = by_stage_[key];
+  if (!counters) {
+    counters = std::make_shared<StageCounters>();
+    counters->kind = std::move(kind);
+    counters->description = std::move(description);
+    in_order_.push_back(counters);
+  }
+  return counters;
+}
+
+std::shared_ptr<void> StageMeter::measure_as(const Stage& copy, const Stage& original) {
+  const std::lock_guard lock(mutex_);
+  originals_[&copy] = &original;
+  return std::shared_ptr<void>(nullptr, [self = weak_from_this(), stage = &copy](void*) {
+    const auto meter = self.lock();
+    if (!meter) return;
+    const std::lock_guard again(meter->mutex_);
+    meter->originals_.erase(stage);
+  });
 }
 
 StageReport StageMeter::report() const {
@@ -163,6 +197,8 @@ StageReport StageMeter::report() const {
       if (other->above == stage.get()) inputs += seconds(other->asked_ns);
     if (stage->kind == "parallel_map")
       line.busy_s = seconds(stage->computing_ns);
+    else if (stage->kind == "distribute")  // on a thread of its own, or on its reader's
+      line.busy_s = std::max(0.0, seconds(stage->computing_ns) - inputs);
     else if (!has_own_threads(stage->kind))
       line.busy_s = std::max(0.0, line.waiting_s - inputs);
     const std::int64_t requests = stage->requests.load();
@@ -197,7 +233,8 @@ std::string to_string(const StageReport& report) {
 }
 
 IteratorPtr Stage::iterate(const IterationContext& context) const {
-  if (!context.meter) return make_iterator(context);
+  // What remembers rows is only a means of whoever reads them.
+  if (!context.meter || kind() == "row_memory") return make_iterator(context);
   IterationContext metered = context;
   metered.counters = context.meter->counters_of(*this, context.counters.get());
   return std::make_unique<MeteredIterator>(make_iterator(metered), metered.counters, makes_batches(*this));

@@ -68,21 +68,28 @@ LOCKSTEP_EXPORT std::string hint_for(const StageReport& report, int cores);
 /// A table with the hint below.
 LOCKSTEP_EXPORT std::string to_string(const StageReport& report);
 
-/// Measures the stages of iterations that are given it. Give each pipeline its own.
+/// Measures the stages of iterations that are given it. Give each pipeline its own. Distributed iterators take one,
+/// too, and have a line of their own above those of the stages.
 ///
 ///     auto meter = std::make_shared<StageMeter>();
 ///     for (auto it = dataset.iterate({.meter = meter}); auto batch = it.next();) train(*batch);
 ///     std::cout << to_string(meter->report());
-class LOCKSTEP_EXPORT StageMeter {
+class LOCKSTEP_EXPORT StageMeter : public std::enable_shared_from_this<StageMeter> {
  public:
   /// The counters of a stage; the same for all passes over it.
   std::shared_ptr<StageCounters> counters_of(const Stage& stage, StageCounters* above);
+  /// The same for something that is no stage and reads from one, such as a distributed iterator; `key` tells it from
+  /// others.
+  std::shared_ptr<StageCounters> counters_of(const void* key, std::string kind, std::string description);
+  /// While the result lives, `copy` counts for `original`.
+  [[nodiscard]] std::shared_ptr<void> measure_as(const Stage& copy, const Stage& original);
   /// What happened since somebody asked for the first element.
   StageReport report() const;
 
  private:
   mutable std::mutex mutex_;
-  std::map<const Stage*, std::shared_ptr<StageCounters>> by_stage_;
+  std::map<const void*, std::shared_ptr<StageCounters>> by_stage_;
+  std::map<const Stage*, const Stage*> originals_;
   std::vector<std::shared_ptr<StageCounters>> in_order_;
 };
 

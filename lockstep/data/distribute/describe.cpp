@@ -151,12 +151,13 @@ PipelineDescription describe_pipeline(const StagePtr& pipeline, bool look_into_f
   // Plans are trees that are read and changed by recursion; twice as many stages still fit into a stack of 8 MB.
   constexpr std::int64_t kDeepest = 4000;
   if (const std::int64_t depth = depth_of(*pipeline); depth > kDeepest) {
-    throw InvalidArgument(errors::kSharding,
-                          {.what = "the pipeline has too many stages on top of each other to be distributed",
-                           .where = "distribute",
-                           .seen = str(depth, " stages, of at most ", kDeepest),
-                           .help = "join many datasets with flat_map or interleave over a dataset of what tells them "
-                                   "apart, or concatenate them as a tree and not as a chain"});
+    throw InvalidArgument(
+        errors::kSharding,
+        {.what = str("a pipeline of ", depth, " stages one behind the other cannot be distributed"),
+         .where = "distribute",
+         .seen = str("at most ", kDeepest, " stages can be"),
+         .help = "join many datasets with one flat_map or interleave (over a dataset of their numbers "
+                 "or names), or concatenate them in pairs and the pairs again, not in a chain"});
   }
   PipelineDescription description;
   description.root = Describer(description, look_into_functions).describe(pipeline);

@@ -14,7 +14,8 @@ ClusterShape cluster_of(Strategy& strategy) {
   if (all % local != 0) {
     throw InvalidArgument(errors::kSharding, {.what = "every worker must have the same number of replicas",
                                               .where = "distribute",
-                                              .seen = str(all, " replicas in all, ", local, " of them here")});
+                                              .seen = str(all, " replicas in all, ", local, " of them here"),
+                                              .help = "give every worker as many devices as the others"});
   }
   return {all / local, local, strategy.replica_context(0).replica_id_in_sync_group() / local};
 }
@@ -25,10 +26,10 @@ class ReducedAgreement final : public EndOfDataAgreement {
   explicit ReducedAgreement(Strategy& strategy) : strategy_(strategy) {}
 
   std::int64_t total(std::int64_t local_values) override {
-    // Every local replica brings its share; which one brings it does not matter for the sum.
-    const auto counts = PerReplica<std::int64_t>::generate(
-        static_cast<std::size_t>(strategy_.num_local_replicas()),
-        [&](std::size_t k) -> std::int64_t { return static_cast<std::int64_t>(k) < local_values ? 1 : 0; });
+    // Which of the local replicas brings it does not matter for the sum.
+    const auto counts =
+        PerReplica<std::int64_t>::generate(static_cast<std::size_t>(strategy_.num_local_replicas()),
+                                           [&](std::size_t k) -> std::int64_t { return k == 0 ? local_values : 0; });
     return strategy_.reduce(ReduceOp::Sum, counts);
   }
 

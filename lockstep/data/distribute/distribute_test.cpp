@@ -179,8 +179,9 @@ TEST(Signature, OfRunNamesTheLeafThatDiffers) {
     }
     return std::string("nothing");
   };
-  EXPECT_NE(wrong(torch::zeros({2, 4}), torch::zeros({2})).find("leaf 0"), std::string::npos);
-  EXPECT_NE(wrong(torch::zeros({2, 3}), torch::zeros({2}, torch::kLong)).find("leaf 1"), std::string::npos);
+  EXPECT_NE(wrong(torch::zeros({2, 4}), torch::zeros({2})).find("argument 0[0] has another shape"), std::string::npos);
+  EXPECT_NE(wrong(torch::zeros({2, 3}), torch::zeros({2}, torch::kLong)).find("argument 0[1] is of another type"),
+            std::string::npos);
   EXPECT_EQ(wrong(torch::zeros({2, 3}), torch::zeros({2})), "nothing");
 }
 
@@ -200,9 +201,56 @@ TEST(Signature, OfMapsOfTensorsIsKnownToo) {
     strategy.run(spec, size, PerReplica<Named>({wrong, wrong}));
     FAIL() << "a float is no int64";
   } catch (const InvalidArgument& error) {
-    EXPECT_NE(std::string(error.what()).find("leaf 1"), std::string::npos) << error.what();
+    EXPECT_NE(error.text().what.find("argument 0['y'] is of another type"), std::string::npos) << error.what();
+    EXPECT_EQ(error.text().seen, "got float32[2], wanted int64[2]");
+    EXPECT_NE(error.text().help.find("element_spec()"), std::string::npos) << error.what();
+  }
+  const Named renamed{{"x", torch::zeros({2, 3})}, {"z", torch::arange(2)}};
+  try {
+    strategy.run(
+        spec, [](const Named&) {}, PerReplica<Named>({renamed, renamed}));
+    FAIL() << "another key";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(error.text().seen, "got keys x, z; wanted keys x, y");
+    EXPECT_FALSE(error.text().help.empty());
   }
   EXPECT_THROW(strategy_of(3).run(spec, size, wrong), InvalidArgument) << "a signature of two replicas";
+}
+
+TEST(Signature, SaysWhichArgumentsAreTooMany) {
+  auto& strategy = strategy_of(2);
+  const auto batches = strategy.distribute(range(8).batch(4));
+  for (const auto& batch : batches) {
+    try {
+      strategy.run(
+          batches.element_spec(), [](const torch::Tensor&, double) {}, batch, 2.0);
+      FAIL() << "one argument too many";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.number(), errors::kSignature);
+      EXPECT_EQ(error.text().what, "the arguments of run have 2 parts, the signature has 1");
+      EXPECT_EQ(error.text().seen, "got argument 0 int64[2], argument 1 float64[]; wanted int64[?]");
+      EXPECT_NE(error.text().help.find("capture"), std::string::npos) << error.what();
+    }
+    const auto three = PerReplica<torch::Tensor>({batch[0], batch[1], batch[1]});
+    try {
+      strategy.run(
+          batches.element_spec(), [](const torch::Tensor&) {}, three);
+      FAIL() << "one component too many";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.number(), errors::kComponent) << error.what();
+    }
+  }
+}
+
+TEST(Distribute, TakesAMeter) {
+  const auto meter = std::make_shared<StageMeter>();
+  const auto batches = strategy_of(2).distribute(range(40).map([](torch::Tensor x) { return x; }).batch(8));
+  for (auto steps = batches.iterate({.meter = meter}); steps.next();) {
+  }
+  const StageReport report = meter->report();
+  ASSERT_EQ(report.stages.size(), 4u) << to_string(report);
+  EXPECT_EQ(report.stages.front().name, "distribute #1");
+  EXPECT_EQ(report.stages.front().rows, 40);
 }
 
 TEST(Position, OfADistributedIteratorCanBeResumedAtEveryStep) {
@@ -286,6 +334,9 @@ TEST(Distribute, ChainsTooLongForAPlanAreRefused) {
     ADD_FAILURE() << "distributed";
   } catch (const InvalidArgument& error) {
     EXPECT_EQ(error.number(), errors::kSharding) << error.what();
+    EXPECT_EQ(error.text().what, "a pipeline of 21002 stages one behind the other cannot be distributed");
+    EXPECT_NE(error.text().seen.find("at most 4000 stages"), std::string::npos) << error.what();
+    EXPECT_NE(error.text().help.find("interleave"), std::string::npos) << error.what();
   }
 }
 

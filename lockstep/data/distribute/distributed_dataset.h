@@ -69,7 +69,11 @@ class DistributedDataset {
 
   explicit DistributedDataset(DistributedInputPtr input) : input_(std::move(input)) {}
 
-  DistributedIterator<T> iterate() const { return DistributedIterator<T>(DistributedCursor(input_)); }
+  /// Starts the next pass. With `{.meter = meter}` the report has a line for the iterator (steps, how long `next` was
+  /// waited for, how full its buffer was) above those of this worker's stages.
+  DistributedIterator<T> iterate(const PassOptions& options = {}) const {
+    return DistributedIterator<T>(DistributedCursor(input_, options));
+  }
   /// Goes on behind the last step that was taken before `state` was saved, in this or another program that distributes
   /// the same dataset over the same number of replicas; with Assignment::ByReplica on any number of workers.
   DistributedIterator<T> resume(const IteratorState& state) const {
@@ -167,16 +171,35 @@ auto Strategy::make_numpy_dataset(T arrays) {
       arrays));
 }
 
+namespace data::detail {
+
+/// The places of the leaves of `arguments`, for messages: "argument 0['image']".
+template <class... Args>
+std::vector<std::string> leaf_names(const Args&... arguments) {
+  std::vector<std::string> names;
+  int number = 0;
+  const auto add = [&](const auto& argument) {
+    for_each_leaf_with_path(
+        argument, [&](const std::string& path, const auto&) { names.push_back(str("argument ", number, path)); });
+    ++number;
+  };
+  (add(arguments), ...);
+  return names;
+}
+
+}  // namespace data::detail
+
 template <class F, class... Args>
 auto Strategy::run(const data::DistributedSpec& signature, F&& f, const Args&... args) {
   data::check_signature_width(signature, num_local_replicas());
+  detail::require_components(num_local_replicas(), args...);
   for (int k = 0; k < num_local_replicas(); ++k) {
     std::vector<data::Element> leaves;
     const auto add = [&](const auto& argument) {
       data::encode<std::remove_cvref_t<decltype(argument)>>(argument, leaves.emplace_back());
     };
     (add(select_component(args, k)), ...);
-    data::check_signature(signature, leaves, k);
+    data::check_signature(signature, leaves, k, [&] { return data::detail::leaf_names(select_component(args, k)...); });
   }
   return run(std::forward<F>(f), args...);
 }

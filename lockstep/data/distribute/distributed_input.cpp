@@ -1,11 +1,13 @@
 #include "lockstep/data/distribute/distributed_input.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/row_stream.h"
+#include "lockstep/data/stage_meter.h"
 #include "lockstep/strategy/context.h"
 
 namespace lockstep::data {
@@ -69,6 +71,36 @@ Cardinality steps_of_pipelines(const std::vector<StagePtr>& pipelines, const Clu
   return steps;
 }
 
+using Clock = std::chrono::steady_clock;
+
+std::int64_t nanoseconds_since(Clock::time_point start) {
+  return std::chrono::nanoseconds(Clock::now() - start).count();
+}
+
+/// What workers add to their number of values if they cannot make empty batches; more than any number of replicas.
+constexpr std::int64_t kHelpless = std::int64_t{1} << 40;
+
+std::int64_t rows_of_replicas(const InputStep& step) {
+  std::int64_t rows = 0;
+  for (const auto& element : step.elements) {
+    if (!element || element->size() == 0) continue;
+    const Component& first = element->components.front();
+    const auto* tensor = std::get_if<at::Tensor>(&first);
+    const auto* strings = std::get_if<Strings>(&first);
+    rows += tensor && tensor->dim() > 0 ? tensor->size(0) : strings ? strings->size() : 1;
+  }
+  return rows;
+}
+
+/// A line for the distributed iterator itself on top of those of its pipelines' stages.
+IterationContext measured(IterationContext context, const DistributedInput& input) {
+  if (!context.meter) return context;
+  context.counters = context.meter->counters_of(
+      &input, "distribute", str("distribute over ", counted(input.cluster.replicas_per_worker, "replica")));
+  context.counters->buffer_size = input.buffer_size;
+  return context;
+}
+
 /// What StepReader throws in place of a step.
 struct StepFailed {
   std::exception_ptr error;
@@ -81,18 +113,20 @@ struct StepFailed {
 class StepReader {
  public:
   StepReader(DistributedInputPtr input, const IterationContext& context, std::int64_t steps)
-      : input_(std::move(input)), number_(steps), source_(input_->make_source(context)) {
+      : input_(std::move(input)), counters_(context.counters), number_(steps), source_(input_->make_source(context)) {
     if (number_ > 0) source_->seek(number_);
   }
 
   std::optional<InputStep> next() {
     if (ended_) return std::nullopt;
     if (failure_) throw StepFailed{failure_, number_};
+    const auto start = counters_ ? Clock::now() : Clock::time_point();
     try {
       InputStep step = source_->next();
       ended_ = step.local_values() == 0 && step.total.value_or(0) == 0;
       move_to_devices(step, input_->devices);
       ++number_;
+      if (counters_) counters_->computing_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
       return step;
     } catch (...) {
       const std::exception_ptr error = std::current_exception();
@@ -106,18 +140,14 @@ class StepReader {
 
  private:
   DistributedInputPtr input_;
-  std::int64_t number_;  ///< of the step to be read
+  std::shared_ptr<StageCounters> counters_;  ///< null: nobody measures
+  std::int64_t number_;                      ///< of the step to be read
   std::unique_ptr<StepSource> source_;
   std::exception_ptr failure_;  ///< of one of several workers
   bool ended_ = false;
 };
 
 }  // namespace
-
-std::string to_string(const DistributedSpec& spec) {
-  const std::string element = to_string(spec.element);
-  return spec.per_replica == 0 ? element : str("PerReplica x ", spec.per_replica, " of ", element);
-}
 
 DistributedSpec DistributedInput::spec() const {
   const bool plain = cluster.workers == 1 && cluster.replicas_per_worker == 1;
@@ -143,6 +173,7 @@ DistributedInput distributed_by_plan(const InputPlan& plan) {
                          .element_spec = plan.element_spec,
                          .fingerprint = plan.fingerprint(),
                          .pipelines = {plan.is_one_stream() ? plan.pipeline : plan.stream},
+                         .everything = plan.everything,
                          .plan = [plan] { return to_string(plan); }};
   if (plan.assignment == Assignment::ByReplica) input.agreement = nullptr;
   input.make_source = [plan](const IterationContext& context) { return plan.make_source(context); };
@@ -178,18 +209,29 @@ DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, c
 }
 
 DistributedCursor::DistributedCursor(DistributedInputPtr input, IterationContext context, std::int64_t steps)
-    : input_(std::move(input)), context_(std::move(context)), steps_(steps) {
+    : input_(std::move(input)), context_(measured(std::move(context), *input_)), steps_(steps) {
   const auto reader = std::make_shared<StepReader>(input_, context_, steps_);
+  counters_ = context_.counters;
+  context_ = unmeasured(context_);
   source_ = std::make_unique<ReadAhead<InputStep>>([reader] { return reader->next(); },
                                                    static_cast<std::size_t>(input_->buffer_size));
 }
 
-DistributedCursor::DistributedCursor(DistributedInputPtr input)
-    : DistributedCursor(input, {.job_seed = input->job_seed, .epoch = input->passes->fetch_add(1)}, 0) {}
+DistributedCursor::DistributedCursor(DistributedInputPtr input, const PassOptions& options)
+    : DistributedCursor(input,
+                        {.job_seed = options.job_seed.value_or(input->job_seed),
+                         .epoch = options.epoch ? *options.epoch : input->passes->fetch_add(1),
+                         .meter = options.meter},
+                        0) {}
 
-DistributedCursor::DistributedCursor(DistributedInputPtr input, const IteratorState& state)
+DistributedCursor::DistributedCursor(DistributedInputPtr input, const IteratorState& state,
+                                     std::shared_ptr<StageMeter> meter)
     : DistributedCursor(checked(std::move(input), state),
-                        {.job_seed = state.job_seed, .epoch = state.epoch, .path = state.path, .is_resumed = true},
+                        {.job_seed = state.job_seed,
+                         .epoch = state.epoch,
+                         .path = state.path,
+                         .meter = std::move(meter),
+                         .is_resumed = true},
                         state.consumed) {
   detail::go_on_after(*input_->passes, state.epoch);
 }
@@ -211,9 +253,14 @@ std::optional<DistributedCursor::Values> DistributedCursor::next_as_optional() {
   return read(!input_->cardinality.is_infinite());
 }
 
-std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_steps) {
-  require_outside_replicas("get_next");
-  if (ended_) return std::nullopt;
+std::optional<InputStep> DistributedCursor::read_step() {
+  const auto start = counters_ ? Clock::now() : Clock::time_point();
+  if (counters_) {
+    if (input_->buffer_size > 0) counters_->buffer(source_->ready(), static_cast<std::size_t>(input_->buffer_size));
+    std::int64_t not_yet = 0;
+    counters_->first_asked_ns.compare_exchange_strong(not_yet,
+                                                      std::chrono::nanoseconds(start.time_since_epoch()).count());
+  }
   std::optional<InputStep> step;
   try {
     step = source_->next();
@@ -221,56 +268,87 @@ std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_st
     steps_ = failed.position;
     std::rethrow_exception(failed.error);
   }
-  const auto replicas = static_cast<std::size_t>(input_->cluster.replicas_per_worker);
-  const int local = step ? step->local_values() : 0;
-  bool complete = false;
-  if (step && step->total) {
-    const int all = input_->cluster.replicas();
-    complete = decide_step(partial_steps, static_cast<int>(*step->total), all, *step->total) == StepOutcome::Complete;
-  } else {
-    const std::int64_t total = partial_steps && input_->agreement ? input_->agreement->total(local) : local;
-    complete = decide_step(partial_steps, local, static_cast<int>(replicas), total) == StepOutcome::Complete;
+  if (counters_) {
+    counters_->asked_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
+    if (step && step->local_values() > 0) {
+      counters_->elements.fetch_add(1, std::memory_order_relaxed);
+      counters_->rows.fetch_add(rows_of_replicas(*step), std::memory_order_relaxed);
+    }
   }
+  return step;
+}
+
+/// Whether there is a step, as all workers agree.
+bool DistributedCursor::is_complete(const std::optional<InputStep>& step, bool partial_steps) {
+  const ClusterShape& cluster = input_->cluster;
+  if (step && step->total) {
+    const auto all = static_cast<int>(*step->total);
+    return decide_step(partial_steps, all, cluster.replicas(), *step->total) == StepOutcome::Complete;
+  }
+  const int local = step ? step->local_values() : 0;
+  std::int64_t total = local;
+  if (partial_steps && input_->agreement) {
+    const bool told = step && step->like_others.size() > 0;
+    const bool helpless = local == 0 && cluster.workers > 1 && !told && !knows_empty_batches();
+    total = input_->agreement->total(local + (helpless ? kHelpless : 0));
+    // Where nobody has data it does not matter.
+    stuck_ = total >= kHelpless && total % kHelpless > 0;
+    total %= kHelpless;
+  }
+  return decide_step(partial_steps, local, cluster.replicas_per_worker, total) == StepOutcome::Complete;
+}
+
+std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_steps) {
+  require_outside_replicas("get_next");
+  if (stuck_) throw_unknown_batches();
+  if (ended_) return std::nullopt;
+  std::optional<InputStep> step = read_step();
+  const bool complete = is_complete(step, partial_steps);
+  if (stuck_) throw_unknown_batches();
   if (!complete) {
     ended_ = true;
     return std::nullopt;
   }
   ++steps_;
-  Values values(replicas);
-  for (std::size_t k = 0; step && k < replicas; ++k) {
+  Values values(static_cast<std::size_t>(input_->cluster.replicas_per_worker));
+  for (std::size_t k = 0; step && k < values.size(); ++k) {
     if (step->elements[k]) values[k] = std::move(*step->elements[k]);
   }
-  if (seen_.size() == 0 && local > 0 && !tells_all(input_->element_spec)) {
+  if (seen_.size() == 0 && !tells_all(input_->element_spec)) {
     const auto with_data = std::ranges::find_if(values, [](const Element& value) { return value.size() > 0; });
     if (with_data != values.end()) seen_ = without_rows(*with_data);
+    if (with_data == values.end() && step) seen_ = std::move(step->like_others);
   }
-  if (seen_.size() == 0 && step && step->like_others.size() > 0 && !tells_all(input_->element_spec)) {
-    seen_ = std::move(step->like_others);
-  }
-  for (std::size_t k = 0; k < replicas; ++k) {
+  for (std::size_t k = 0; k < values.size(); ++k) {
     if (values[k].size() > 0) continue;
-    values[k] = dummy();
+    if (!knows_empty_batches()) throw_unknown_batches();
+    values[k] = tells_all(input_->element_spec) ? empty_batch(input_->element_spec) : seen_;
     if (k < input_->devices.size()) values[k] = moved_to(std::move(values[k]), input_->devices[k]);
   }
   return values;
 }
 
-Element DistributedCursor::dummy() {
-  if (tells_all(input_->element_spec)) return empty_batch(input_->element_spec);
+bool DistributedCursor::knows_empty_batches() {
+  if (tells_all(input_->element_spec)) return true;
   if (seen_.size() == 0) seen_ = first_without_rows();
-  if (seen_.size() > 0) return seen_;
-  throw FailedPrecondition(
-      errors::kSignature,
-      {.what = "a replica has no data, and what its empty batch should look like is not known",
-       .where = str("worker ", input_->cluster.worker, " of ", input_->cluster.workers, ", step ", steps_ - 1),
-       .seen = str("elements of ", to_string(input_->element_spec)),
-       .help = "give `spec` to the map, flat_map or generator that makes the elements"});
+  return seen_.size() > 0;
 }
 
-/// A worker that has had no row of its own may still read the pipeline that all workers read, if that can be read
-/// twice.
+void DistributedCursor::throw_unknown_batches() const {
+  throw FailedPrecondition(
+      errors::kSignature,
+      {.what = "a worker has no data, and what its empty batches should look like is not known",
+       .where = str("step ", steps_, ", worker ", input_->cluster.worker, " of ", input_->cluster.workers),
+       .seen = str("elements of ", to_string(input_->element_spec)),
+       .help = "give `spec` to the map, flat_map or generator that makes the elements, or every worker some data"});
+}
+
+/// A worker that has had no row of its own may still read the pipeline that all workers read, or the files of others,
+/// if that can be read twice.
 Element DistributedCursor::first_without_rows() const {
-  for (const StagePtr& pipeline : input_->pipelines) {
+  std::vector<StagePtr> known = input_->pipelines;
+  if (input_->everything) known.push_back(input_->everything);
+  for (const StagePtr& pipeline : known) {
     if (find_position_obstacle(*pipeline)) continue;
     const IteratorPtr elements = pipeline->iterate(context_);
     constexpr int kTries = 100;  // there may be no end of failing rows
@@ -293,38 +371,6 @@ void require_outside_replicas(const char* operation) {
   throw InvalidArgument(errors::kWrongContext,
                         {.what = str(operation, " was called inside a replica"),
                          .help = "take the step outside of run and give it to run as an argument"});
-}
-
-void check_signature_width(const DistributedSpec& signature, int replicas) {
-  if (signature.per_replica == 0 || signature.per_replica == replicas) return;
-  throw InvalidArgument(errors::kSignature, {.what = "the signature is of another number of replicas",
-                                             .where = "run",
-                                             .seen = str(to_string(signature), "; there are ", replicas)});
-}
-
-void check_signature(const DistributedSpec& signature, const std::vector<Element>& arguments, int replica) {
-  if (!signature.element.components) return;
-  const auto fail = [&](const std::string& what, const std::string& seen) {
-    throw InvalidArgument(errors::kSignature, {.what = what, .where = str("run, on replica ", replica), .seen = seen});
-  };
-  std::vector<ComponentSpec> leaves;
-  for (const Element& argument : arguments) {
-    for (const Component& component : argument.components) leaves.push_back(ComponentSpec::of(component));
-  }
-  const auto& wanted = *signature.element.components;
-  if (leaves.size() != wanted.size()) {
-    fail("the arguments have another number of leaves than the signature",
-         str(leaves.size(), " leaves, the signature has ", wanted.size()));
-  }
-  for (std::size_t i = 0; i < leaves.size(); ++i) {
-    const ComponentSpec& spec = wanted[i];
-    const ComponentSpec& leaf = leaves[i];
-    const bool fits = (spec.kind == ComponentSpec::Kind::Unknown || spec.kind == leaf.kind) &&
-                      (!spec.dtype || spec.dtype == leaf.dtype) && spec.shape.accepts(leaf.shape.dims());
-    if (!fits)
-      fail(str("leaf ", i, " is not as the signature says"),
-           str("got ", to_string(leaf), ", wanted ", to_string(spec)));
-  }
 }
 
 }  // namespace lockstep::data

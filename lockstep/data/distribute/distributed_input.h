@@ -13,21 +13,12 @@
 #include "lockstep/data/distribute/end_of_data.h"
 #include "lockstep/data/distribute/input_plan.h"
 #include "lockstep/data/distribute/read_ahead.h"
+#include "lockstep/data/distribute/signature.h"
 #include "lockstep/data/distribute/step_source.h"
 #include "lockstep/data/stage.h"
 
 // A distributed dataset and its iterator with the user's types erased.
 namespace lockstep::data {
-
-/// What is known beforehand about the values of a distributed dataset. `strategy.run` takes it as a signature.
-struct LOCKSTEP_EXPORT DistributedSpec {
-  int per_replica = 0;  ///< components of each value; 0: one replica in one process, whose values are plain
-  ElementSpec element;  ///< of one component
-
-  bool operator==(const DistributedSpec& other) const = default;
-};
-LOCKSTEP_EXPORT std::string to_string(
-    const DistributedSpec& spec);  ///< "PerReplica x 2 of (float32[?, 784], int64[?])"
 
 /// Everything that iterating a distributed dataset needs.
 struct LOCKSTEP_EXPORT DistributedInput {
@@ -38,6 +29,7 @@ struct LOCKSTEP_EXPORT DistributedInput {
   ElementSpec element_spec;
   std::string fingerprint;            ///< what must be equal for a saved position to fit
   std::vector<StagePtr> pipelines;    ///< what is read
+  StagePtr everything = nullptr;      ///< where workers have files of their own: what all read together
   std::function<std::string()> plan;  ///< who reads what, for people; may look at files
   std::function<std::unique_ptr<StepSource>(const IterationContext&)> make_source;
 
@@ -65,16 +57,17 @@ LOCKSTEP_EXPORT DistributedInput distributed_pipelines(const std::vector<StagePt
 /// One pass over a distributed dataset.
 class LOCKSTEP_EXPORT DistributedCursor {
  public:
-  /// Starts the next pass.
-  explicit DistributedCursor(DistributedInputPtr input);
+  /// Starts the next pass, or the one that `options` name.
+  explicit DistributedCursor(DistributedInputPtr input, const PassOptions& options = {});
   /// Goes on behind the steps of a saved state; InvalidArgument if it is of another dataset.
-  DistributedCursor(DistributedInputPtr input, const IteratorState& state);
+  DistributedCursor(DistributedInputPtr input, const IteratorState& state, std::shared_ptr<StageMeter> meter = nullptr);
 
   using Values = std::vector<Element>;  ///< one per local replica
 
   /// The values of the next step; nothing at the end. Where partial steps are not handled, a step in which only some
   /// replicas have data is none. After an error the next call goes on behind the step that failed; with several
-  /// workers, who would be out of step, it throws the same error again.
+  /// workers, who would be out of step, it throws the same error again. If a worker has no data and cannot tell what
+  /// its empty batches should look like, all workers throw in that step.
   std::optional<Values> next();
   /// The same with partial steps always handled, unless the dataset is endless.
   std::optional<Values> next_as_optional();
@@ -87,14 +80,19 @@ class LOCKSTEP_EXPORT DistributedCursor {
   DistributedCursor(DistributedInputPtr input, IterationContext context, std::int64_t steps);
 
   std::optional<Values> read(bool partial_steps);
-  Element dummy();
+  std::optional<InputStep> read_step();
+  bool is_complete(const std::optional<InputStep>& step, bool partial_steps);
+  bool knows_empty_batches();
+  [[noreturn]] void throw_unknown_batches() const;
   Element first_without_rows() const;
 
   DistributedInputPtr input_;
   IterationContext context_;
   std::int64_t steps_ = 0;
   bool ended_ = false;
-  Element seen_;  ///< some element without its rows, for dummies where the spec says too little
+  bool stuck_ = false;  ///< some worker does not know what its empty batches should look like
+  Element seen_;        ///< some element without its rows, for dummies where the spec says too little
+  std::shared_ptr<StageCounters> counters_;
   std::unique_ptr<ReadAhead<InputStep>> source_;
 };
 
@@ -102,11 +100,5 @@ class LOCKSTEP_EXPORT DistributedCursor {
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_more_data();
 /// Throws if the calling thread is inside a replica: distributed values are taken outside.
 LOCKSTEP_EXPORT void require_outside_replicas(const char* operation);
-
-/// Throws InvalidArgument that names the first leaf of `value` that is not as `signature` says.
-LOCKSTEP_EXPORT void check_signature(const DistributedSpec& signature, const std::vector<Element>& arguments,
-                                     int replica);
-/// The same for how many replicas there are.
-LOCKSTEP_EXPORT void check_signature_width(const DistributedSpec& signature, int replicas);
 
 }  // namespace lockstep::data

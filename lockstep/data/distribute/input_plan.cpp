@@ -25,7 +25,8 @@ ElementSpec with_shapes(ElementSpec spec, const std::vector<StaticShape>& shapes
 StagePtr make_stream(const InputPlan& plan, TooFew too_few) {
   const ClusterShape& cluster = plan.cluster;
   StagePtr stream = plan.pipeline;
-  if (plan.split.rule == SplitRule::CeilSplit) stream = make_ceil_split(stream, cluster.replicas());
+  if (plan.split.rule == SplitRule::CeilSplit)
+    stream = make_ceil_split(stream, cluster.replicas(), plan.split.told_unequal);
   if (plan.split.rule == SplitRule::BalancedStream) {
     stream = make_balanced_stream(stream, balanced_sizes(plan.global_batch_size, cluster));
   }
@@ -206,6 +207,10 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
   plan.element_spec =
       with_shapes(spec, distributed_shapes(shapes, plan.global_batch_size, seen_by, plan.partial_steps));
   plan.stream = make_stream(plan, too_few);
+  if (!plan.is_one_stream() && (plan.shards.by == ShardBy::Files || plan.shards.by == ShardBy::Hint)) {
+    const ShardPlan unshared = plan_shards(description.root, policy, {1, 1, 0});
+    plan.everything = rebuild_pipeline(unshared.pipeline, description, too_few);
+  }
   return plan;
 }
 

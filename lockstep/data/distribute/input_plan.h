@@ -23,6 +23,7 @@ struct LOCKSTEP_EXPORT InputPlan {
   ShardPlan shards;   ///< how the workers share; of one worker under ByReplica
   StagePtr pipeline;  ///< global batches, with the shards of the plan in it
   StagePtr stream;    ///< under Assignment::TensorFlow: what the worker reads, an element per replica in turn
+  StagePtr everything = nullptr;  ///< where workers read different parts: the global batches without shards
   bool partial_steps = true;
   Cardinality cardinality = Cardinality::unknown();  ///< of the dataset as given
   ElementSpec element_spec;                          ///< of what one replica gets

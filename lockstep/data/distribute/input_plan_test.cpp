@@ -153,17 +153,6 @@ TEST(UnequalRows, AreAnErrorAtOnceWhereTheyAreKnown) {
   }
 }
 
-TEST(UnequalRows, ThatNobodyKnewOfAreToldOnce) {
-  const StagePtr zipped =
-      std::make_shared<ZipStage>(std::vector<StagePtr>{batched(make_range(0, 20), 4), batched(make_range(0, 10), 2)});
-  const InputPlan plan = plan_input(zipped, AutoShardPolicy::Data, Assignment::ByReplica, {1, 2, 0});
-  EXPECT_FALSE(*plan.split.told_unequal);
-  DistributedCursor cursor(input_of(plan, 0));
-  const auto values = cursor.next();
-  EXPECT_EQ(values->at(1).tensor(1).numel(), 1) << "each component by itself, as TensorFlow does";
-  EXPECT_TRUE(*plan.split.told_unequal);
-}
-
 // ---- files
 
 TEST(CacheFiles, OfWorkersWithFilesOfTheirOwnAreTheirOwn) {

@@ -35,6 +35,12 @@ class ReadAhead {
     if (thread_.joinable()) thread_.join();
   }
 
+  /// How many items could be had without waiting.
+  std::size_t ready() {
+    const std::lock_guard lock(mutex_);
+    return items_.size();
+  }
+
   /// The next item; nothing at the end and ever after.
   std::optional<T> next() {
     if (capacity_ == 0) return make_now();

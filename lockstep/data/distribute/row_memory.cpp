@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/data/place.h"
+#include "lockstep/data/stage_meter.h"
 
 namespace lockstep::data {
 
@@ -152,14 +153,19 @@ RowMemory::RowMemory(const StagePtr& rows, const IterationContext& context)
     : memory_(std::make_shared<PlaceMemory>()),
       remembering_(with_memory(rows, memory_, Use::Remember)),
       recalling_(with_memory(rows, memory_, Use::Recall)),
-      context_(context) {}
+      context_(context) {
+  if (!context_.meter) return;
+  for (const Stage *copy = remembering_.get(), *original = rows.get(); copy->kind() != "row_memory";
+       copy = copy->input().get(), original = original->input().get())
+    measured_as_.push_back(context_.meter->measure_as(*copy, *original));
+}
 
 std::unique_ptr<RowStream> RowMemory::read() { return rows_of_elements(*remembering_, context_); }
 
 void RowMemory::keep(std::int64_t begin, std::int64_t end) { memory_->keep(begin, end); }
 
 std::unique_ptr<RowStream> RowMemory::read_again(const RowStream& first) const {
-  IteratorPtr elements = recalling_->iterate(context_);
+  IteratorPtr elements = recalling_->iterate(unmeasured(context_));
   elements->skip(memory_->begin());
   return rows_left_in(std::move(elements), recalling_->element_spec(), first.seen());
 }

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
 #include "lockstep/data/distribute/row_stream.h"
 #include "lockstep/data/stage.h"
@@ -29,6 +30,7 @@ class RowMemory {
   StagePtr remembering_;  ///< the rows, with a memory in the middle
   StagePtr recalling_;    ///< the same above the memory
   IterationContext context_;
+  std::vector<std::shared_ptr<void>> measured_as_;  ///< the rows' stages count for those they are made after
 };
 
 }  // namespace lockstep::data

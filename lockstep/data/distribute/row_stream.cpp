@@ -52,7 +52,9 @@ Element joined_rows(std::vector<Element>&& pieces) {
 class BatchedRows final : public RowStream {
  public:
   BatchedRows(const Stage& batches, const IterationContext& context)
-      : spec_(batches.element_spec()), sizes_(batch_sizes_of(batches), context), batches_(batches.iterate(context)) {}
+      : spec_(batches.element_spec()),
+        sizes_(batch_sizes_of(batches), unmeasured(context)),
+        batches_(batches.iterate(context)) {}
 
   std::int64_t take(std::int64_t count, Place& batch) override {
     batch.error = nullptr;
@@ -278,6 +280,12 @@ std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const Iterati
 
 std::unique_ptr<RowStream> rows_left_in(IteratorPtr elements, const ElementSpec& row_spec, Element seen) {
   return std::make_unique<StackedRows>(std::move(elements), row_spec, std::move(seen));
+}
+
+IterationContext unmeasured(IterationContext context) {
+  context.meter = nullptr;
+  context.counters = nullptr;
+  return context;
 }
 
 Element empty_batch(const ElementSpec& spec) {

@@ -40,6 +40,9 @@ std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const Iterati
 /// The elements that are left in an iterator as rows, stacked. `seen`: what another stream of the same rows has seen.
 std::unique_ptr<RowStream> rows_left_in(IteratorPtr elements, const ElementSpec& row_spec, Element seen);
 
+/// The same elements, not measured: for what is read besides.
+IterationContext unmeasured(IterationContext context);
+
 /// A batch without rows by what is known of the elements; see dummy_shape.
 Element empty_batch(const ElementSpec& spec);
 /// Whether the spec says enough for that: kinds, types and ranks. If it does not, such a batch is a guess.

@@ -12,11 +12,13 @@ void check(const ClusterShape& shape) {
   if (shape.workers < 1 || shape.replicas_per_worker < 1) {
     throw InvalidArgument(errors::kBadOption,
                           {.what = "a cluster has at least one worker, and a worker at least one replica",
-                           .seen = str(shape.workers, " workers of ", shape.replicas_per_worker, " replicas")});
+                           .seen = str(shape.workers, " workers of ", shape.replicas_per_worker, " replicas"),
+                           .help = "give workers and replicas_per_worker of 1 or more"});
   }
   if (shape.worker < 0 || shape.worker >= shape.workers) {
     throw InvalidArgument(errors::kBadOption, {.what = str("there is no worker ", shape.worker),
-                                               .seen = str("workers 0 to ", shape.workers - 1)});
+                                               .seen = str("workers 0 to ", shape.workers - 1),
+                                               .help = "workers are counted from 0"});
   }
 }
 
@@ -38,7 +40,8 @@ std::vector<std::int64_t> balanced_sizes(std::int64_t global_batch_size, const C
   check(shape);
   if (global_batch_size < 0) {
     throw InvalidArgument(errors::kBadOption,
-                          {.what = str("a global batch has no negative size, such as ", global_batch_size)});
+                          {.what = str("a global batch has no negative size, such as ", global_batch_size),
+                           .help = "give the number of rows of a batch before it is cut"});
   }
   const std::int64_t replicas = shape.replicas();
   std::vector<std::int64_t> sizes(static_cast<std::size_t>(replicas), global_batch_size / replicas);
@@ -62,12 +65,15 @@ std::vector<RowRange> ceil_split(std::int64_t rows, int pieces) {
 BalancedCutter::BalancedCutter(std::vector<std::int64_t> sizes, bool drop_remainder)
     : sizes_(std::move(sizes)), drop_remainder_(drop_remainder) {
   if (sizes_.empty() || std::ranges::any_of(sizes_, [](std::int64_t size) { return size < 0; })) {
-    throw InvalidArgument(errors::kBadOption, {.what = "rebatch needs at least one size, and none below 0"});
+    throw InvalidArgument(errors::kBadOption, {.what = "rebatch needs at least one size, and none below 0",
+                                               .where = "rebatch",
+                                               .help = "give the numbers of rows of the batches, such as {3, 3, 2}"});
   }
   if (std::ranges::all_of(sizes_, [](std::int64_t size) { return size == 0; })) {
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = "rebatch needs a size above 0, or it would never end",
-                           .seen = counted(static_cast<long long>(sizes_.size()), "size") + " of 0"});
+    throw InvalidArgument(errors::kBadOption, {.what = "rebatch needs a size above 0, or it would never end",
+                                               .where = "rebatch",
+                                               .seen = counted(static_cast<long long>(sizes_.size()), "size") + " of 0",
+                                               .help = "give the numbers of rows of the batches, such as {3, 3, 2}"});
   }
 }
 

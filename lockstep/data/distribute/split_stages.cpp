@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/distributed_spec.h"
 #include "lockstep/data/distribute/row_stream.h"
@@ -117,12 +118,14 @@ class BalancedStreamStage final : public Stage {
 
 class CeilSplitIterator final : public ElementIterator {
  public:
-  CeilSplitIterator(IteratorPtr batches, int pieces) : batches_(std::move(batches)), pieces_(pieces), next_(pieces) {}
+  CeilSplitIterator(IteratorPtr batches, int pieces, std::shared_ptr<std::atomic<bool>> told)
+      : batches_(std::move(batches)), pieces_(pieces), next_(pieces), told_(std::move(told)) {}
 
   bool next(Element& element) override {
     if (next_ == pieces_) {
       if (!batch_.read(*batches_)) return false;
       next_ = 0;
+      if (told_ && !batch_.error) tell_unequal_rows(batch_.element, *told_);
     }
     ++next_;
     if (batch_.error) std::rethrow_exception(batch_.error);  // each piece of a batch that failed
@@ -140,20 +143,25 @@ class CeilSplitIterator final : public ElementIterator {
   IteratorPtr batches_;
   int pieces_;
   int next_;
+  std::shared_ptr<std::atomic<bool>> told_;
   Place batch_;
 };
 
 class CeilSplitStage final : public Stage {
  public:
-  CeilSplitStage(StagePtr batches, int pieces) : Stage({std::move(batches)}), pieces_(pieces) {
-    if (pieces_ < 1)
-      throw InvalidArgument(errors::kBadOption, {.what = str("a batch cannot be cut into ", pieces_, " pieces")});
+  CeilSplitStage(StagePtr batches, int pieces, std::shared_ptr<std::atomic<bool>> told)
+      : Stage({std::move(batches)}), pieces_(pieces), told_(std::move(told)) {
+    if (pieces_ < 1) {
+      throw InvalidArgument(errors::kBadOption, {.what = str("a batch cannot be cut into ", pieces_, " pieces"),
+                                                 .where = "ceil_split",
+                                                 .help = "there is a piece for each replica, so at least 1"});
+    }
   }
 
   std::string_view kind() const override { return "ceil_split"; }
   std::string describe() const override { return str("ceil_split(", pieces_, ")"); }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
-    return std::make_shared<CeilSplitStage>(std::move(inputs.at(0)), pieces_);
+    return std::make_shared<CeilSplitStage>(std::move(inputs.at(0)), pieces_, told_);
   }
   Cardinality cardinality() const override {
     const Cardinality batches = input()->cardinality();
@@ -166,11 +174,12 @@ class CeilSplitStage final : public Stage {
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<CeilSplitIterator>(input()->iterate(context), pieces_);
+    return std::make_unique<CeilSplitIterator>(input()->iterate(context), pieces_, told_);
   }
 
  private:
   int pieces_;
+  std::shared_ptr<std::atomic<bool>> told_;
 };
 
 class RequiredShardIterator final : public ElementIterator {
@@ -270,8 +279,18 @@ StagePtr make_balanced_stream(StagePtr batches, std::vector<std::int64_t> sizes,
   return std::make_shared<BalancedStreamStage>(std::move(batches), std::move(sizes), drop_remainder);
 }
 
-StagePtr make_ceil_split(StagePtr batches, int pieces) {
-  return std::make_shared<CeilSplitStage>(std::move(batches), pieces);
+StagePtr make_ceil_split(StagePtr batches, int pieces, std::shared_ptr<std::atomic<bool>> told) {
+  return std::make_shared<CeilSplitStage>(std::move(batches), pieces, std::move(told));
+}
+
+void tell_unequal_rows(const Element& batch, std::atomic<bool>& told) {
+  const auto rows = [](const Component& component) { return component_rows(component, "splitting a batch"); };
+  for (const Component& component : batch.components) {
+    if (rows(component) == rows(batch.components.front()) || told.exchange(true)) continue;
+    log_warning(str("distribute: the components of a batch have ", rows(batch.components.front()), " and ",
+                    rows(component),
+                    " rows. Each is cut by itself, so rows that belong together may go to different replicas."));
+  }
 }
 
 StagePtr make_required_shard(StagePtr input, int shards, int index, TooFew too_few) {

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "lockstep/data/distribute/shard_plan.h"
@@ -14,8 +16,14 @@ LOCKSTEP_EXPORT StagePtr make_balanced_stream(StagePtr batches, std::vector<std:
                                               bool drop_remainder = false);
 
 /// Each batch by itself cut into `pieces` pieces of ceil(rows / pieces) rows, the last ones short or empty
-/// ("legacy rebatch"). Components with different numbers of rows are cut each by itself.
-LOCKSTEP_EXPORT StagePtr make_ceil_split(StagePtr batches, int pieces);
+/// ("legacy rebatch"). Components with different numbers of rows are cut each by itself; if there is a `told`, with a
+/// warning that sets it.
+LOCKSTEP_EXPORT StagePtr make_ceil_split(StagePtr batches, int pieces,
+                                         std::shared_ptr<std::atomic<bool>> told = nullptr);
+
+/// Warns if the components of a batch have different numbers of rows, unless `told`. TensorFlow cuts each component by
+/// its own size without a word.
+void tell_unequal_rows(const Element& batch, std::atomic<bool>& told);
 
 /// Elements `index`, `index + shards`, ... InvalidArgument in place of the first one if there are too few.
 LOCKSTEP_EXPORT StagePtr make_required_shard(StagePtr input, int shards, int index,

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/base/logging.h"
-#include "lockstep/base/text.h"
 #include "lockstep/data/distribute/row_memory.h"
 #include "lockstep/data/distribute/row_stream.h"
 #include "lockstep/data/distribute/split_stages.h"
@@ -159,7 +157,7 @@ class CutBatches final : public OwnPieces {
       step.elements.emplace_back(std::move(batch));
       return step;
     }
-    tell_unequal(batch);
+    tell_unequal_rows(batch, *split_.told_unequal);
     for (std::size_t k = 0; k < own_; ++k) {
       step.elements.emplace_back(ceil_piece_of(batch, replicas_, first_ + static_cast<int>(k)));
     }
@@ -167,18 +165,6 @@ class CutBatches final : public OwnPieces {
   }
 
  private:
-  /// TensorFlow cuts each component by its own size without a word.
-  void tell_unequal(const Element& batch) const {
-    const auto rows = [](const Component& component) { return component_rows(component, "splitting a batch"); };
-    for (const Component& component : batch.components) {
-      if (rows(component) == rows(batch.components.front()) || split_.told_unequal->exchange(true)) continue;
-      log_warning(str("distribute: the components of a batch have ", rows(batch.components.front()), " and ",
-                      rows(component),
-                      " rows. Each is cut by itself, so rows that belong together may go to different "
-                      "replicas."));
-    }
-  }
-
   IteratorPtr batches_;
 };
 

@@ -1,0 +1,172 @@
+// Workers that run out of data, or never have any, among others that have some.
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <condition_variable>
+#include <fstream>
+#include <functional>
+#include <future>
+#include <mutex>
+#include <stdexcept>
+
+#include "lockstep/data/distribute/distribute_test_support.h"
+#include "lockstep/data/files/reader_stage.h"
+#include "lockstep/data/stages/batch.h"
+#include "lockstep/data/stages/combine.h"
+#include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/sources.h"
+#include "lockstep/strategy/test_support.h"
+
+namespace lockstep::data {
+namespace {
+
+/// Adds up what all workers bring to a step.
+class Meeting final : public EndOfDataAgreement {
+ public:
+  explicit Meeting(int workers) : workers_(workers) {}
+
+  std::int64_t total(std::int64_t value) override {
+    std::unique_lock lock(mutex_);
+    sum_ += value;
+    const int mine = round_;
+    if (++arrived_ == workers_) {
+      result_ = std::exchange(sum_, 0);
+      arrived_ = 0;
+      ++round_;
+      changed_.notify_all();
+    } else if (!changed_.wait_for(lock, std::chrono::seconds(60), [&] { return round_ != mine; })) {
+      throw std::runtime_error("a worker did not come to the meeting within 60 s");
+    }
+    return result_;
+  }
+
+ private:
+  const int workers_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::int64_t sum_ = 0, result_ = 0;
+  int arrived_ = 0, round_ = 0;
+};
+
+struct Outcome {
+  std::vector<DistributedCursor::Values> steps;
+  std::optional<Error> error, again;  ///< the first error, and that of the next call
+};
+
+/// What every worker sees until the end or an error.
+std::vector<Outcome> run_workers(int workers, const std::function<DistributedInput(int)>& make) {
+  const auto meeting = std::make_shared<Meeting>(workers);
+  std::vector<std::future<Outcome>> running;
+  for (int worker = 0; worker < workers; ++worker) {
+    running.push_back(std::async(std::launch::async, [&, worker] {
+      DistributedInput input = make(worker);
+      input.agreement = meeting;
+      DistributedCursor cursor(std::make_shared<const DistributedInput>(std::move(input)));
+      Outcome outcome;
+      try {
+        while (auto values = cursor.next()) outcome.steps.push_back(std::move(*values));
+      } catch (const Error& error) {
+        outcome.error = error;
+      }
+      try {
+        cursor.next();
+      } catch (const Error& error) {
+        outcome.again = error;
+      }
+      return outcome;
+    }));
+  }
+  std::vector<Outcome> outcomes;
+  for (auto& worker : running) outcomes.push_back(worker.get());
+  return outcomes;
+}
+
+/// Pairs of which only data tells what they look like.
+StagePtr without_spec(const StagePtr& input) {
+  return std::make_shared<BatchStage>(std::make_shared<MapStage>(
+                                          input,
+                                          [](Element& element) {
+                                            element = Element({at::zeros({}, at::kLong), at::zeros({2}, at::kDouble)});
+                                          },
+                                          ElementSpec::unknown(2), MapOptions{}),
+                                      2);
+}
+
+TEST(WorkersWithoutData, LookAtTheFilesOfOthersToSeeWhatEmptyBatchesLookLike) {
+  const Folder folder("empty_batches");
+  std::vector<std::string> files;
+  for (const char* lines : {"", "1\n2\n3\n4\n5\n", ""}) {
+    files.push_back(folder / str("part", files.size()));
+    std::ofstream(files.back()) << lines;
+  }
+  const StagePtr dataset = without_spec(make_text_line_stage(make_slices(Element({Strings(files)})), {}));
+  const auto outcomes = run_workers(3, [&](int worker) {
+    return distributed_by_plan(plan_input(dataset, AutoShardPolicy::File, Assignment::TensorFlow, {3, 1, worker}));
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_FALSE(outcome.error) << outcome.error->what();
+    EXPECT_EQ(outcome.steps.size(), outcomes[1].steps.size());
+    EXPECT_GT(outcome.steps.size(), 2u);
+  }
+  for (const int empty : {0, 2}) {
+    for (const auto& values : outcomes[static_cast<std::size_t>(empty)].steps) {
+      EXPECT_EQ(values.at(0).tensor(0).scalar_type(), at::kLong);
+      EXPECT_EQ(values.at(0).tensor(1).scalar_type(), at::kDouble);
+      EXPECT_EQ(values.at(0).tensor(1).sizes(), (std::vector<std::int64_t>{0, 2}));
+    }
+  }
+}
+
+TEST(WorkersWithoutData, ThatCannotBeHelpedStopAllInTheSameStep) {
+  const auto outcomes = run_workers(3, [&](int worker) {
+    return distributed_pipelines({without_spec(make_range(0, worker == 1 ? 0 : 5))}, {3, 1, worker}, false);
+  });
+  for (const Outcome& outcome : outcomes) {
+    EXPECT_TRUE(outcome.steps.empty());
+    for (const auto& error : {outcome.error, outcome.again}) {
+      ASSERT_TRUE(error);
+      EXPECT_EQ(error->code(), Code::FailedPrecondition);
+      EXPECT_EQ(error->number(), errors::kSignature);
+      EXPECT_EQ(error->text().what, outcomes[0].error->text().what);
+      EXPECT_EQ(error->text().help, outcomes[0].error->text().help);
+      EXPECT_NE(error->text().help.find("`spec`"), std::string::npos);
+      EXPECT_NE(error->text().where.find("step 0"), std::string::npos) << error->what();
+    }
+  }
+}
+
+TEST(WorkersWithoutData, EndWhereNobodyHasAny) {
+  for (const Outcome& outcome : run_workers(2, [&](int worker) {
+         return distributed_pipelines({without_spec(make_range(0, 0))}, {2, 1, worker}, false);
+       })) {
+    EXPECT_TRUE(outcome.steps.empty());
+    EXPECT_FALSE(outcome.error) << outcome.error->what();
+    EXPECT_FALSE(outcome.again);
+  }
+}
+
+TEST(UnequalRows, AreToldOnceByBothAssignments) {
+  const auto batched = [](std::int64_t rows, std::int64_t size) {
+    return std::make_shared<BatchStage>(make_range(0, rows), size);
+  };
+  const StagePtr zipped = std::make_shared<ZipStage>(std::vector<StagePtr>{batched(20, 4), batched(10, 2)});
+  for (const Assignment assignment : {Assignment::ByReplica, Assignment::TensorFlow}) {
+    for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+      const InputPlan plan = plan_input(zipped, policy, assignment, {2, 1, 0});
+      ASSERT_EQ(plan.split.rule, SplitRule::CeilSplit);
+      const auto input = input_of(plan, 0, std::make_shared<LocalAgreement>());
+      const LoggedLines log;
+      for (int pass = 0; pass < 2; ++pass) {
+        DistributedCursor cursor(input);
+        while (const auto values = cursor.next()) {
+          EXPECT_NE(values->at(0).tensor(0).size(0), values->at(0).tensor(1).size(0)) << "each by itself";
+        }
+      }
+      EXPECT_EQ(log.count("the components of a batch have 4 and 2 rows"), 1) << lockstep::to_string(assignment);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::data
