@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 
+#include "lockstep/nn/autocast.h"
 #include "lockstep/nn/mirrored_module.h"
 #include "lockstep/nn/product_tile.h"
 #include "lockstep/strategy/mirrored_strategy.h"
@@ -140,6 +141,69 @@ TEST(ReplicaConvolution, BFloat16IsSafeOnSeveralThreads) {
     return (model->forward(x).to(at::kFloat) - expected).abs().max() / expected.abs().max();
   });
   for (std::size_t k = 0; k < 4; ++k) EXPECT_LE(results[k].item<float>(), 0.01F);
+}
+
+struct SafeCase {
+  std::int64_t in = 64, out = 10, kernel = 3, stride = 1, padding = 1, dilation = 1;
+  bool channels_last = false, bias = true;
+};
+
+/// With these shapes LibTorch's own kernels on Arm gave wrong results and corrupted the heap on two threads.
+TEST(ReplicaConvolution, FloatIsSafeOnSeveralThreads) {
+  for (const SafeCase& c : {SafeCase{}, SafeCase{.channels_last = true}, SafeCase{.out = 20, .kernel = 5, .padding = 2},
+                            SafeCase{.in = 16, .out = 33, .kernel = 5, .stride = 2, .padding = 0, .channels_last = true},
+                            SafeCase{.out = 1, .bias = false}, SafeCase{.in = 37, .out = 7, .padding = 2, .dilation = 2},
+                            SafeCase{.in = 32, .out = 64}, SafeCase{.out = 12, .kernel = 1, .padding = 0}}) {
+    SCOPED_TRACE(testing::Message() << c.in << " to " << c.out << " channels, kernel " << c.kernel << ", channels-last " << c.channels_last);
+    MirroredStrategy strategy({.devices = cpus(2), .seed = 2});
+    auto model = strategy.make<torch::nn::Conv2d>(
+        {.channels_last = c.channels_last},
+        Conv2dOptions(c.in, c.out, c.kernel).stride(c.stride).padding(c.padding).dilation(c.dilation).bias(c.bias));
+    strategy.run([&] {
+      auto x = at::randn({8, c.in, 9, 8});
+      if (c.channels_last) x = x.contiguous(at::MemoryFormat::ChannelsLast);
+      x.requires_grad_();
+      const auto exact = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().to(at::kDouble) : at::Tensor(); };
+      auto exact_x = exact(x).requires_grad_(), exact_weight = exact(model->weight).requires_grad_();
+      const auto expected = at::conv2d(exact_x, exact_weight, exact(model->bias), c.stride, at::IntArrayRef{c.padding, c.padding}, c.dilation);
+      expected.square().sum().backward();
+      for (int round = 0; round < 30; ++round) {
+        const auto y = model->forward(x);
+        ASSERT_TRUE(y.allclose(expected.to(at::kFloat), 1e-3, 1e-3)) << "round " << round;
+      }
+      model->forward(x).square().sum().backward();
+      const auto relative = [](const at::Tensor& a, const at::Tensor& b) { return ((a.to(at::kDouble) - b).abs().max() / b.abs().max()).item<double>(); };
+      EXPECT_LT(relative(x.grad(), exact_x.grad()), 1e-4);
+      EXPECT_LT(relative(model->weight.grad(), exact_weight.grad()), 1e-4);
+      model->weight.mutable_grad().reset();
+      if (c.bias) {
+        EXPECT_LT(relative(model->bias.grad(), expected.detach().mul(2).sum({0, 2, 3})), 1e-4);
+        model->bias.mutable_grad().reset();
+      }
+    });
+  }
+}
+
+TEST(ReplicaConvolution, OneDimensionIsSafeOnSeveralThreads) {
+  MirroredStrategy strategy({.devices = cpus(2), .seed = 2});
+  auto model = strategy.make<torch::nn::Conv1d>(torch::nn::Conv1dOptions(32, 20, 5).stride(2).padding(3));
+  strategy.run([&] {
+    const auto x = at::randn({8, 32, 50});
+    const auto expected = at::conv1d(x.to(at::kDouble), model->weight.to(at::kDouble), model->bias.to(at::kDouble), 2, at::IntArrayRef{3});
+    for (int round = 0; round < 50; ++round) ASSERT_TRUE(model->forward(x).allclose(expected.to(at::kFloat), 1e-3, 1e-3)) << "round " << round;
+    EXPECT_EQ(model->forward(at::randn({32, 50})).sizes(), at::IntArrayRef({20, 26}));  // one image
+    EXPECT_EQ(model->forward(at::randn({0, 32, 50})).sizes(), at::IntArrayRef({0, 20, 26}));
+    EXPECT_THROW(model->forward(at::randn({8, 31, 50})), c10::Error);
+  });
+}
+
+TEST(ReplicaConvolution, AutocastStillRounds) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  auto model = strategy.make<torch::nn::Conv2d>(Conv2dOptions(8, 10, 3));
+  strategy.run([&] {
+    const Autocast autocast(at::kBFloat16);
+    EXPECT_EQ(model->forward(at::randn({2, 8, 6, 6})).scalar_type(), at::kBFloat16);
+  });
 }
 
 TEST(ReplicaConvolution, FrozenWeightsGetNoGradient) {

@@ -4,6 +4,19 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#if defined(__aarch64__)
+#include <ATen/ops/cat.h>
+#include <ATen/ops/convolution_backward.h>
+#include <ATen/ops/slow_conv_dilated2d.h>
+#include <ATen/ops/thnn_conv2d.h>
+#include <sys/auxv.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include <algorithm>
+#include <optional>
+#include <vector>
+#endif
+
 #include "lockstep/strategy/replica_context.h"
 #include "lockstep/strategy/replica_random.h"
 
@@ -13,19 +26,131 @@ namespace {
 thread_local auto own_kernels = OwnKernels::None;
 
 #if defined(__aarch64__)
+bool has_sve() {
+  static const bool here = (getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
+  return here;
+}
+
+/// The arguments of `aten::convolution`.
+struct Convolution {
+  static constexpr std::size_t kArguments = 9;
+
+  explicit Convolution(const torch::jit::Stack& stack) {
+    const auto argument = [&](std::size_t i) -> const c10::IValue& { return torch::jit::peek(stack, i, kArguments); };
+    input = argument(0).toTensor();
+    weight = argument(1).toTensor();
+    if (argument(2).isTensor()) bias = argument(2).toTensor();
+    stride = per_dimension(argument(3));
+    padding = per_dimension(argument(4));
+    dilation = per_dimension(argument(5));
+    transposed = argument(6).toBool();
+    groups = argument(8).toInt();
+  }
+
+  /// One number may stand for all dimensions of an image.
+  std::vector<std::int64_t> per_dimension(const c10::IValue& numbers) const {
+    auto values = numbers.toIntVector();
+    if (values.size() == 1 && input.dim() > 3) values.resize(static_cast<std::size_t>(input.dim() - 2), values[0]);
+    return values;
+  }
+
+  at::Tensor input, weight, bias;
+  std::vector<std::int64_t> stride, padding, dilation;
+  bool transposed = false;
+  std::int64_t groups = 1;
+};
+
+/// Wrong arguments are LibTorch's to refuse.
+bool is_valid(const Convolution& call) {
+  const auto dimensions = static_cast<std::size_t>(call.input.dim() - 2);
+  if (call.weight.dim() != call.input.dim() || call.weight.size(1) != call.input.size(1) || call.weight.numel() == 0 ||
+      call.weight.scalar_type() != at::kFloat || call.stride.size() != dimensions || call.padding.size() != dimensions ||
+      call.dilation.size() != dimensions || (call.bias.defined() && (call.bias.dim() != 1 || call.bias.size(0) != call.weight.size(0) ||
+                                                                     call.bias.scalar_type() != at::kFloat)))
+    return false;
+  for (std::size_t d = 0; d < dimensions; ++d) {
+    const auto side = static_cast<std::int64_t>(d) + 2;
+    const std::int64_t reach = call.dilation[d] * (call.weight.size(side) - 1) + 1;
+    if (call.stride[d] < 1 || call.padding[d] < 0 || call.dilation[d] < 1 || call.input.size(side) + 2 * call.padding[d] < reach) return false;
+  }
+  return true;
+}
+
+/// Those that LibTorch gives to the Arm Compute Library, in which threads share the working memory of some matrix kernels:
+/// results are wrong and the heap is corrupted, depending on shapes (seen with 2.9.1, from plain threads too). The kernel that
+/// is chosen for multiples of 16 output channels without SVE has no such memory. Others than these were tried and are safe.
+bool is_unsafe(const Convolution& call) {
+  return call.input.is_cpu() && call.input.scalar_type() == at::kFloat && (call.input.dim() == 3 || call.input.dim() == 4) &&
+         !call.transposed && call.groups == 1 && call.input.numel() > 0 && (has_sve() || call.weight.size(0) % 16 != 0) &&
+         is_valid(call);
+}
+
+/// The same convolution by LibTorch's other way: patches of images as the rows of a matrix product.
+struct SafeConvolution : torch::autograd::Function<SafeConvolution> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
+                            const std::optional<at::Tensor>& bias, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation) {
+    context->save_for_backward({input, weight});
+    context->saved_data["bias"] = bias.has_value();
+    context->saved_data["stride"] = stride.vec();
+    context->saved_data["padding"] = padding.vec();
+    context->saved_data["dilation"] = dilation.vec();
+    // LibTorch makes the matrix of all images at once.
+    constexpr std::int64_t kMostPatchElements = 1 << 23;
+    const at::IntArrayRef kernel = weight.sizes().slice(2);
+    const std::int64_t per_image = std::max<std::int64_t>(1, weight.numel() / weight.size(0) * input.size(2) * input.size(3));
+    const std::int64_t images = std::max<std::int64_t>(1, kMostPatchElements / per_image);
+    const bool dilated = std::any_of(dilation.begin(), dilation.end(), [](std::int64_t d) { return d != 1; });
+    std::vector<at::Tensor> parts;
+    for (std::int64_t first = 0; first < input.size(0); first += images) {
+      const at::Tensor some = input.narrow(0, first, std::min(images, input.size(0) - first));
+      parts.push_back(dilated ? at::slow_conv_dilated2d(some, weight, kernel, bias, stride, padding, dilation)
+                              : at::thnn_conv2d(some, weight, kernel, bias, stride, padding));
+    }
+    return parts.size() == 1 ? parts[0] : at::cat(parts);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& slopes) {
+    const auto saved = context->get_saved_variables();
+    const std::vector<std::int64_t> bias_sizes = {saved[1].size(0)};
+    const bool with_bias = context->saved_data["bias"].toBool();
+    auto [of_input, of_weight, of_bias] = at::convolution_backward(
+        slopes[0], saved[0], saved[1], with_bias ? at::OptionalIntArrayRef(bias_sizes) : at::OptionalIntArrayRef(),
+        context->saved_data["stride"].toIntVector(), context->saved_data["padding"].toIntVector(),
+        context->saved_data["dilation"].toIntVector(), /*transposed=*/false, /*output_padding=*/{0, 0}, /*groups=*/1,
+        {context->needs_input_grad(0), context->needs_input_grad(1), with_bias && context->needs_input_grad(2)});
+    return {of_input, of_weight, of_bias, {}, {}, {}};
+  }
+};
+
+at::Tensor safe_convolution(const Convolution& call) {
+  const auto bias = call.bias.defined() ? std::optional(call.bias) : std::nullopt;
+  if (call.input.dim() == 4)
+    return SafeConvolution::apply(call.input, call.weight, bias, call.stride, call.padding, call.dilation);
+  return SafeConvolution::apply(call.input.unsqueeze(2), call.weight.unsqueeze(2), bias,
+                                std::vector<std::int64_t>{1, call.stride[0]}, std::vector<std::int64_t>{0, call.padding[0]},
+                                std::vector<std::int64_t>{1, call.dilation[0]})
+      .squeeze(2);
+}
+
 /// Stands before `aten::convolution` on replica threads.
 void convolution(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  constexpr std::size_t kArguments = 9;  // input, weight, bias, stride, padding, dilation, transposed, output_padding, groups
-  const auto argument = [&](std::size_t i) -> c10::IValue& { return torch::jit::peek(*stack, i, kArguments); };
-  const at::Tensor& input = argument(0).toTensor();
-  const bool unsafe = input.scalar_type() == at::kBFloat16 && input.is_cpu() && in_replica_context() && get_replica_context().num_replicas_in_sync() > 1;
-  if (unsafe) {
+  const bool several = in_replica_context() && get_replica_context().num_replicas_in_sync() > 1;
+  const at::Tensor input = torch::jit::peek(*stack, 0, Convolution::kArguments).toTensor();
+  const bool brain_float = several && input.is_cpu() && input.scalar_type() == at::kBFloat16;
+  if (brain_float) {
     for (const std::size_t i : {0U, 1U, 2U}) {
-      if (argument(i).isTensor() && argument(i).toTensor().defined()) argument(i) = argument(i).toTensor().to(at::kFloat);
+      c10::IValue& argument = torch::jit::peek(*stack, i, Convolution::kArguments);
+      if (argument.isTensor() && argument.toTensor().defined()) argument = argument.toTensor().to(at::kFloat);
     }
   }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
-  if (unsafe) stack->back() = stack->back().toTensor().to(at::kBFloat16);
+  if (const Convolution call(*stack); several && is_unsafe(call)) {
+    torch::jit::drop(*stack, Convolution::kArguments);
+    torch::jit::push(*stack, safe_convolution(call));
+  } else {
+    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
+  }
+  if (brain_float) stack->back() = stack->back().toTensor().to(at::kBFloat16);
 }
 
 void register_safe_convolutions() {

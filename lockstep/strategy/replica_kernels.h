@@ -4,8 +4,9 @@
 
 namespace lockstep {
 
-/// LibTorch's bfloat16 convolutions on Arm corrupt memory when two threads use them at once (seen with 2.9.1, from Python
-/// too). After this call replicas do them in float32 and round the result, gradients included.
+/// Some of LibTorch's convolutions on Arm corrupt memory when two threads use them at once: those of bfloat16, and of float32
+/// with certain numbers of output channels (seen with 2.9.1, from Python and plain threads too). After this call several
+/// replicas do the former in float32 and round the result, gradients included, and the latter another way.
 void use_safe_convolutions();
 
 /// Which of Lockstep's own kernels (nn/fast_kernels.h) stand before LibTorch's; see MirroredOptions::fast_kernels.
