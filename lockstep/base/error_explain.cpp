@@ -25,8 +25,9 @@ constexpr std::array kExplanations{
         errors::kUnequalMeetings,
         "Every replica must make the same merge calls and collectives in the same order. Here one replica finished its "
         "function while others still waited for it in a meeting. Usual causes: a call inside an `if` or a loop that "
-        "depends on the replica's data, or an early return. Let all replicas take part; one with nothing to add "
-        "contributes zeros."},
+        "depends on the replica's data, or an early return, such as one that skips an optimizer's minimize where the "
+        "replica's batch is empty. Let all replicas take part; one with nothing to add contributes zeros, and a loss of "
+        "zero rows is a loss like any other."},
     Explanation{
         errors::kDifferentCollective,
         "Replicas met, but not for the same thing: the operation, the shape, the element type or the name differs "

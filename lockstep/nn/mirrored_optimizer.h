@@ -7,6 +7,9 @@
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <initializer_list>
+#include <type_traits>
+
 #include "lockstep/base/error.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/mirrored_module.h"
@@ -31,6 +34,26 @@ template <>
 inline constexpr bool is_elementwise_v<torch::optim::RMSprop> = true;
 template <>
 inline constexpr bool is_elementwise_v<torch::optim::Adagrad> = true;
+
+/// The class of an optimizer's options. Known for LibTorch's classes and those that derive from them; specialise it for others to
+/// make them with a learning rate or with groups in braces.
+template <class Opt>
+struct OptimizerOptionsOf {};
+template <class Opt>
+  requires std::is_base_of_v<torch::optim::SGD, Opt>
+struct OptimizerOptionsOf<Opt> : std::type_identity<torch::optim::SGDOptions> {};
+template <class Opt>
+  requires std::is_base_of_v<torch::optim::Adam, Opt>
+struct OptimizerOptionsOf<Opt> : std::type_identity<torch::optim::AdamOptions> {};
+template <class Opt>
+  requires std::is_base_of_v<torch::optim::AdamW, Opt>
+struct OptimizerOptionsOf<Opt> : std::type_identity<torch::optim::AdamWOptions> {};
+template <class Opt>
+  requires std::is_base_of_v<torch::optim::RMSprop, Opt>
+struct OptimizerOptionsOf<Opt> : std::type_identity<torch::optim::RMSpropOptions> {};
+template <class Opt>
+  requires std::is_base_of_v<torch::optim::Adagrad, Opt>
+struct OptimizerOptionsOf<Opt> : std::type_identity<torch::optim::AdagradOptions> {};
 
 /// Parameters with options of their own, by name: those that begin with one of the prefixes and are in no earlier group.
 ///
@@ -71,6 +94,7 @@ class MirroredOptimizer {
   /// were. False where any is not finite: they are dropped, and the step is to be left out on all replicas.
   bool unscale(GradScaler& scaler) { return core_->unscale(scaler); }
   void step() { core_->step(); }
+  /// Drops the gradients. An open `accumulate` window begins anew, with a warning the first time: minimize needs no zero_grad.
   void zero_grad() { core_->zero_grad(); }
 
   // Settings, outside of run. Those of clipping are for `minimize`.
@@ -78,7 +102,8 @@ class MirroredOptimizer {
   void set_clip_global_norm(std::optional<double> max_norm) { core_->set_clip_global_norm(max_norm); }
   void set_clip_value(std::optional<double> limit) { core_->set_clip_value(limit); }
   void set_not_finite(NotFinite policy) { core_->set_not_finite(policy); }
-  /// Update once per `calls` calls of minimize, with the gradients of all of them: one large batch in parts.
+  /// Update once per `calls` calls of minimize, with the gradients of all of them: one large batch in parts. To update with what
+  /// an open window has so far: `reduce_gradients()` and `step()`.
   void accumulate(int calls) { core_->set_accumulate(calls); }
 
   /// Compare what the replicas hold every so many steps; DataLoss names the replica and the tensor that differ.
@@ -147,7 +172,18 @@ MirroredOptimizer<Opt> make_optimizer_with_groups(Strategy& strategy, const Mode
 template <class Opt, class Model, class Options>
 MirroredOptimizer<Opt> Strategy::make_optimizer(const Model& model, const Options& options) {
   detail::require_cross_replica(*this, "make_optimizer");
-  return make_optimizer_with_groups<Opt>(*this, model, std::vector<ParameterGroup<Options>>{{{""}, options}});
+  if constexpr (std::is_arithmetic_v<Options>) {
+    using Own = typename OptimizerOptionsOf<Opt>::type;
+    return make_optimizer_with_groups<Opt>(*this, model, std::vector<ParameterGroup<Own>>{{{""}, Own(static_cast<double>(options))}});
+  } else {
+    return make_optimizer_with_groups<Opt>(*this, model, std::vector<ParameterGroup<Options>>{{{""}, options}});
+  }
+}
+
+template <class Opt, class Model>
+MirroredOptimizer<Opt> Strategy::make_optimizer(const Model& model, std::initializer_list<ParameterGroup<typename OptimizerOptionsOf<Opt>::type>> groups) {
+  detail::require_cross_replica(*this, "make_optimizer");
+  return make_optimizer_with_groups<Opt>(*this, model, std::vector<ParameterGroup<typename OptimizerOptionsOf<Opt>::type>>(groups));
 }
 
 template <class Opt, class Options, class Model>

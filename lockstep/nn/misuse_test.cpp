@@ -352,5 +352,23 @@ TEST_P(Misuse, OfPartsOfAStepInTheWrongOrder) {
   step();
 }
 
+TEST_P(Misuse, OfAnEmptyBatchThatSkipsMinimize) {
+  const auto train = [&](bool skip) {
+    strategy.run([&] {
+      const bool is_empty = GetParam() > 1 && get_replica_context().replica_id_in_sync_group() == GetParam() - 1;
+      if (is_empty && skip) return;
+      const at::Tensor rows = torch::ones({is_empty ? 0 : 2, 24});
+      optimizer.minimize(average_loss(model->second->forward(rows).sum(1), 2));
+    });
+  };
+  train(false);  // a loss of zero rows is a loss
+  EXPECT_EQ(optimizer.steps(), 1);
+  if (GetParam() == 1) return;
+  expect_error<FailedPrecondition>(errors::kUnequalMeetings, "call minimize", [&] { train(true); });
+  expect_error<FailedPrecondition>(errors::kUnequalMeetings, "where its batch is empty", [&] { train(true); });
+  train(false);
+  EXPECT_EQ(optimizer.steps(), 2);
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -4,7 +4,8 @@
 
 #include "lockstep/base/export.h"
 
-// Learning rates over time. A schedule is a plain description; what changes is kept apart, so that it can be saved.
+// Learning rates over time. A schedule is a plain description; what changes is kept apart, so that it can be saved. Steps before
+// the first count as the first. Descriptions that make no sense are InvalidArgument when a rate is asked for.
 //
 //     const CosineSchedule schedule{.base = 0.1, .warmup_steps = 500, .total_steps = 20'000};
 //     optimizer.set_learning_rate(schedule.rate(optimizer.steps()));   // outside of run, before each step
@@ -48,7 +49,7 @@ struct LOCKSTEP_EXPORT PlateauSchedule {
 
   /// What has been seen so far: all there is to save and restore.
   struct State {
-    double rate = 0.0;  ///< 0: not begun
+    double rate = -1.0;  ///< negative: not begun. A rate that has shrunk to 0 stays there
     double best = 0.0;
     int bad = 0;
     int cooling = 0;
@@ -56,7 +57,7 @@ struct LOCKSTEP_EXPORT PlateauSchedule {
     bool operator==(const State&) const = default;
   };
 
-  /// Takes an observation in and returns the rate from now on.
+  /// Takes an observation in and returns the rate from now on, which never rises.
   double observe(State& state, double metric) const;
 };
 

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <functional>
+#include <limits>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -39,6 +43,65 @@ TEST(Schedules, PlateauWaitsForItsPatience) {
   EXPECT_EQ(schedule.observe(state, 4.0), 0.1);
   for (int i = 0; i < 2; ++i) EXPECT_EQ(schedule.observe(state, 9.0), 0.1);
   EXPECT_EQ(schedule.observe(state, 9.0), 0.05);
+}
+
+TEST(Schedules, StepsBeforeTheFirstCountAsTheFirst) {
+  EXPECT_EQ((CosineSchedule{.base = 1.0, .warmup_steps = 4, .total_steps = 10}.rate(-5)), 0.25);
+  EXPECT_EQ((CosineSchedule{.base = 1.0, .total_steps = 10}.rate(-5)), 1.0);
+  EXPECT_EQ((StepSchedule{.base = 1.0, .every = 10}.rate(-5)), 1.0);
+}
+
+TEST(Schedules, ARateThatHasShrunkToNothingStaysThere) {
+  const PlateauSchedule schedule{.base = 1.0, .factor = 1e-200, .patience = 0};
+  PlateauSchedule::State state;
+  for (int i = 0; i < 5; ++i) schedule.observe(state, 1.0);
+  EXPECT_EQ(state.rate, 0.0);
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(schedule.observe(state, 1.0), 0.0) << i;
+}
+
+TEST(Schedules, APlateauNeverRaisesTheRate) {
+  const PlateauSchedule schedule{.base = 0.1, .factor = 0.5, .patience = 0, .min_rate = 0.2};
+  PlateauSchedule::State state;
+  for (int i = 0; i < 5; ++i) EXPECT_EQ(schedule.observe(state, 1.0), 0.1) << i;
+}
+
+TEST(Schedules, AnInfiniteMetricIsImprovedUponByAFiniteOne) {
+  const PlateauSchedule schedule{.base = 1.0, .factor = 0.5, .patience = 1};
+  PlateauSchedule::State state;
+  schedule.observe(state, std::numeric_limits<double>::infinity());
+  EXPECT_EQ(schedule.observe(state, 3.0), 1.0);
+  EXPECT_EQ(state.best, 3.0);
+}
+
+TEST(Schedules, DescriptionsWithoutSenseAreRefused) {
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  const double nan = std::nan("");
+  const auto observe = [](const PlateauSchedule& schedule) {
+    PlateauSchedule::State state;
+    schedule.observe(state, 1.0);
+  };
+  const std::pair<const char*, std::function<void()>> cases[] = {
+      {"patience = -5", [&] { observe({.patience = -5}); }},
+      {"cooldown = -1", [&] { observe({.cooldown = -1}); }},
+      {"threshold = nan", [&] { observe({.threshold = nan}); }},
+      {"min_rate = -1", [&] { observe({.min_rate = -1}); }},
+      {"base = -1", [&] { observe({.base = -1}); }},
+      {"factor = 1", [&] { observe({.factor = 1}); }},
+      {"base = inf", [&] { static_cast<void>(CosineSchedule{.base = kInfinite}.rate(0)); }},
+      {"end = -0.5", [&] { static_cast<void>(CosineSchedule{.end = -0.5}.rate(0)); }},
+      {"base = nan", [&] { static_cast<void>(StepSchedule{.base = nan}.rate(0)); }},
+      {"factor = -1", [&] { static_cast<void>(StepSchedule{.factor = -1}.rate(0)); }},
+      {"every = 0", [&] { static_cast<void>(StepSchedule{.every = 0}.rate(0)); }},
+  };
+  for (const auto& [text, call] : cases) {
+    try {
+      call();
+      ADD_FAILURE() << "accepted: " << text;
+    } catch (const InvalidArgument& e) {
+      EXPECT_EQ(e.number(), errors::kBadOption);
+      EXPECT_NE(std::string(e.what()).find(text), std::string::npos) << e.what();
+    }
+  }
 }
 
 TEST(Schedules, ARestoredPlateauGoesOnWhereItWas) {

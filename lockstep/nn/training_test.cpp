@@ -394,5 +394,28 @@ TEST(ShardPlanTest, EveryElementHasOneOwnerAndCutsAreAtBlocks) {
   }
 }
 
+/// As LibTorch's own constructors take them.
+TEST_P(Training, GroupsInBracesAndALearningRateAlone) {
+  using torch::optim::SGD;
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto model = strategy.make<Net>(3);
+  copy_weights({torch::zeros({3}), torch::zeros({4})}, {model->first->bias, model->second->bias});
+  const auto step = [&](auto optimizer) {
+    strategy.run([&] { optimizer.minimize((model->first->bias.sum() + model->second->bias.sum()).div(GetParam())); });
+  };
+  auto grouped = strategy.make_optimizer<SGD>(model, {{{"first."}, SGDOptions(0.1)}, {{""}, SGDOptions(0.01)}});
+  EXPECT_EQ(grouped.group_count(), 2u);
+  step(grouped);
+  EXPECT_TRUE(model->first->bias.allclose(torch::full({3}, -0.1)));
+  EXPECT_TRUE(model->second->bias.allclose(torch::full({4}, -0.01)));
+  auto simple = strategy.make_optimizer<SGD>(model, 0.01);
+  EXPECT_EQ(simple.learning_rate(), 0.01);
+  step(simple);
+  EXPECT_TRUE(model->second->bias.allclose(torch::full({4}, -0.02)));
+  EXPECT_EQ(strategy.make_optimizer<SGD>(model, 1).learning_rate(), 1.0);
+  EXPECT_EQ(strategy.make_optimizer<torch::optim::Adam>(model, 0.5f).template options<AdamOptions>().lr(), 0.5);
+  EXPECT_EQ(strategy.make_optimizer<OtherSgd>(model, 0.25).template options<SGDOptions>().lr(), 0.25) << "a class of one's own";
+}
+
 }  // namespace
 }  // namespace lockstep

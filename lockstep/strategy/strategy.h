@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <exception>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -34,6 +35,8 @@ template <class Opt>
 class MirroredOptimizer;  // nn/mirrored_optimizer.h
 template <class Options>
 struct ParameterGroup;
+template <class Opt>
+struct OptimizerOptionsOf;
 struct InputOptions;  // data/distribute/input_options.h
 
 namespace data {
@@ -157,8 +160,11 @@ class LOCKSTEP_EXPORT Strategy {
   /// An optimizer for all parameters of a model, or for groups of them. Include <lockstep/nn/mirrored_optimizer.h>.
   ///
   ///     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(0.1).momentum(0.9));
+  ///     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, 0.1);    // only a learning rate
   template <class Opt, class Model, class Options>
   MirroredOptimizer<Opt> make_optimizer(const Model& model, const Options& options);
+  template <class Opt, class Model>
+  MirroredOptimizer<Opt> make_optimizer(const Model& model, std::initializer_list<ParameterGroup<typename OptimizerOptionsOf<Opt>::type>> groups);
   template <class Opt, class Options, class Model>
   MirroredOptimizer<Opt> make_optimizer(const Model& model, const std::vector<ParameterGroup<Options>>& groups);
 

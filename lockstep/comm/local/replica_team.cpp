@@ -269,8 +269,9 @@ void Seat::throw_unequal(int stopped) const {
        .where = str(frame_->slots[replica_].meeting_name, ", on replica ", replica_),
        .seen = str("replica ", stopped, " has ended after ", counted(number_of(other.meetings), "meeting"), " while replica ", replica_, " waits in ",
                    frame_->slots[replica_].meeting_name),
-       .help = "every replica must make the same merge_call, all_reduce, all_gather and aggregated assign calls; do not put them "
-               "under a condition that differs between replicas"});
+       .help = "every replica must make the same merge_call, all_reduce, all_gather and aggregated assign calls, and call minimize (or "
+               "reduce_gradients and step) alike, also where its batch is empty: a loss of zero rows is fine. Do not put them under a "
+               "condition that differs between replicas"});
 }
 
 void Seat::throw_if_late(std::uint32_t meeting) const {
