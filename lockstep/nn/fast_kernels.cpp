@@ -273,7 +273,7 @@ void addmm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::
   const Product by = product_for(left, right);
   const bool covered = by != Product::LibTorch && argument(3).toScalar().equal(1) && argument(4).toScalar().equal(1) &&
                        bias.dim() == 1 && bias.size(0) == right.size(1) && bias.scalar_type() == at::kFloat &&
-                       bias.is_cpu() && !bias._is_zerotensor() && !bias._fw_grad(/*level=*/0).defined();
+                       bias.is_cpu() && !bias.is_neg() && !bias._is_zerotensor() && !bias._fw_grad(/*level=*/0).defined();
   if (!covered) return redispatch(op, keys, stack);
   torch::jit::drop(*stack, kArguments);
   const bool graph = needs_graph(bias) || needs_graph(left) || needs_graph(right);

@@ -259,7 +259,7 @@ void OptimizerCore::finish_step(Local& local) {
 void OptimizerCore::compare_digests(Local& local) {
   const std::vector<TensorDigest> mine = detail::digests_of_replica(*this, static_cast<std::size_t>(local.replica), digest_.buffers);
   std::optional<DigestDifference> difference;
-  meet("digest", &mine, [&] { difference = find_difference(shown_by_all(mine)); });
+  meet("digest", {this, "step", 0, &mine}, [&] { difference = find_difference(shown_by_all(mine)); });
   if (!difference) return;
   throw DataLoss(errors::kDrift, {.what = str("replica ", difference->replica, " holds another ", difference->name, " than replica ", difference->agreed_with),
                                   .where = str("after step ", local.steps),
@@ -279,6 +279,7 @@ void OptimizerCore::drop_gradients(Local& local) {
   }
   local.is_reduced = local.is_unscaled = false;
   local.loss_scale.reset();
+  local.value_limit = 0;
   local.accumulated = 0;
   local.failed_runs = module_->strategy().failed_runs();
   for (auto& gradient : local.reduced) gradient.reset();
@@ -324,12 +325,30 @@ void OptimizerCore::take_over_sparse(Local& local) {
   seat ? seat->lead("sparse gradients", nullptr, act) : act();
 }
 
-void OptimizerCore::reduce_and(Local& local, ReduceOp op, bool fuse, FunctionRef<void(const GradientReduction&)> then) {
+void require_same_call(const local::Seat& seat) {
+  const auto of = [&](int k) -> const Brought& { return *static_cast<const Brought*>(seat.payload_of(k)); };
+  const Brought& first = of(0);
+  const auto fail = [&](std::string what, std::string seen) {
+    throw FailedPrecondition(errors::kDifferentCollective, {.what = std::move(what), .seen = std::move(seen),
+                                                            .help = "call the same optimizers in the same order, with the same arguments, on every replica"});
+  };
+  for (int k = 1; k < seat.size(); ++k) {
+    const Brought& other = of(k);
+    if (std::string_view(other.call) != first.call)
+      fail("replicas take a step in different ways", str("replica 0 called ", first.call, " while replica ", k, " called ", other.call));
+    if (other.optimizer != first.optimizer)
+      fail("replicas met with different optimizers", str("replicas 0 and ", k, " called ", first.call, " of different optimizers"));
+    if (other.argument != first.argument)
+      fail(str("replicas gave different arguments to ", first.call), str("replica 0 gave ", first.argument, ", replica ", k, " gave ", other.argument));
+  }
+}
+
+void OptimizerCore::reduce_and(Local& local, ReduceOp op, const char* call, bool fuse, FunctionRef<void(const GradientReduction&)> then) {
   if (!local.has_checked_module) module_->require_unchanged();
   local.has_checked_module = true;
   show_gradients(local);
   for (int attempt = 0; attempt < 2; ++attempt) {
-    meet("gradients", &local.shown, [&] {
+    meet("gradients", {this, call, 0, &local.shown}, [&] {
       module_->require_alike(static_cast<std::size_t>(local.replica));
       const GradientReduction reduction(shown_by_all(local.shown), op);
       reduce_own(local, reduction, fuse);
@@ -340,11 +359,13 @@ void OptimizerCore::reduce_and(Local& local, ReduceOp op, bool fuse, FunctionRef
   }
 }
 
-void OptimizerCore::reduce_gradients(ReduceOp op) {
+void OptimizerCore::reduce_gradients(ReduceOp op) { reduce_gradients(op, op == ReduceOp::Sum ? "reduce_gradients(Sum)" : "reduce_gradients(Mean)"); }
+
+void OptimizerCore::reduce_gradients(ReduceOp op, const char* call) {
   Local& local = local_here("reduce_gradients");
   require_no_failed_run(local, "reduce_gradients");
   if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next reduction", "reduce_gradients");
-  reduce_and(local, op, /*fuse=*/false, [](const GradientReduction&) {});
+  reduce_and(local, op, call, /*fuse=*/false, [](const GradientReduction&) {});
   local.is_reduced = true;
 }
 
@@ -362,7 +383,7 @@ void OptimizerCore::step() {
 }
 
 void OptimizerCore::apply_gradients(Local& local) {
-  meet("step", nullptr, [&] { update_own(local); });
+  meet("step", {this, "step", local.value_limit}, [&] { update_own(local); });
   finish_step(local);
 }
 
@@ -373,11 +394,11 @@ bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   local.accumulated = 0;
   if (!max_norm_ && !value_limit_ && not_finite_ == NotFinite::Ignore && !scaler) {
     // Nothing to decide between sum and update: each segment is updated right where it was summed.
-    reduce_and(local, reduce_op_, /*fuse=*/true, [&](const GradientReduction& reduction) { update_own(local, &reduction); });
+    reduce_and(local, reduce_op_, "minimize", /*fuse=*/true, [&](const GradientReduction& reduction) { update_own(local, &reduction); });
     finish_step(local);
     return true;
   }
-  reduce_gradients(reduce_op_);
+  reduce_gradients(reduce_op_, scaler ? "minimize with a GradScaler" : "minimize");
   if (scaler) {
     if (!unscale(*scaler)) return false;
   } else if (not_finite_ != NotFinite::Ignore && !check_finite(local)) {

@@ -111,7 +111,8 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void show_gradients(Local& local);
   /// Reduces the own segments once everybody shows gradients, then calls `then` before the replicas part.
   /// With `fuse`, segments with a fused update are left to it.
-  void reduce_and(Local& local, ReduceOp op, bool fuse, FunctionRef<void(const GradientReduction&)> then);
+  void reduce_gradients(ReduceOp op, const char* call);
+  void reduce_and(Local& local, ReduceOp op, const char* call, bool fuse, FunctionRef<void(const GradientReduction&)> then);
   void reduce_own(Local& local, const GradientReduction& reduction, bool fuse);
   bool can_fuse(const Local& local, std::size_t s, const GradientReduction& reduction) const;
   void take_over_sparse(Local& local);
@@ -120,7 +121,7 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void apply_gradients(Local& local);
   /// Throws where `operation`, which needs real numbers, would meet complex ones.
   void require_real_gradients(const Local& local, const char* operation) const;
-  double global_norm(Local& local);
+  double global_norm(Local& local, double max_norm);
   void copy_options(Local& local);
   void update_own(Local& local, const GradientReduction* fused_from = nullptr);
   void finish_step(Local& local);

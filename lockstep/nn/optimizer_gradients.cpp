@@ -18,13 +18,13 @@ double OptimizerCore::clip_global_norm(double max_norm) {
   if (!(max_norm > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", max_norm)});
   if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_global_norm");
   require_real_gradients(local, "clip_global_norm");
-  const double norm = global_norm(local);
+  const double norm = global_norm(local, max_norm);
   const double factor = max_norm / (norm + 1e-6);
   if (factor < 1.0) scale_gradients(factor);
   return norm;
 }
 
-double OptimizerCore::global_norm(Local& local) {
+double OptimizerCore::global_norm(Local& local, double max_norm) {
   const at::NoGradGuard no_grad;
   const auto& shard = shards_[static_cast<std::size_t>(local.replica)];
   for (std::size_t s = 0; s < shard.size(); ++s) {
@@ -38,7 +38,7 @@ double OptimizerCore::global_norm(Local& local) {
     sum_squares_in_blocks(values, sums, sparse ? 1 : blocks);
   }
   double norm = 0;
-  meet("clip_global_norm", nullptr, [&] { norm = std::sqrt(tree_sum(block_sums_)); });
+  meet("clip_global_norm", {this, "clip_global_norm", max_norm}, [&] { norm = std::sqrt(tree_sum(block_sums_)); });
   return norm;
 }
 
@@ -53,6 +53,7 @@ void OptimizerCore::clip_value(double limit) {
     at::Tensor gradient = local.reduced[s].is_sparse() ? local.reduced[s]._values() : gradient_of(local, s);
     gradient.clamp_(-limit, limit);
   }
+  local.value_limit = limit;
 }
 
 void OptimizerCore::scale_gradients(double factor) {
@@ -99,7 +100,7 @@ bool OptimizerCore::gradients_are_finite() {
     mine = is_finite(local.reduced[s].is_sparse() ? local.reduced[s]._values() : gradient_of(local, s));
   }
   bool all = true;
-  meet("gradients_are_finite", &mine, [&] {
+  meet("gradients_are_finite", {this, "gradients_are_finite", 0, &mine}, [&] {
     for (const bool* theirs : shown_by_all(mine)) all = all && *theirs;
   });
   return all;
@@ -112,7 +113,7 @@ bool OptimizerCore::check_finite(Local& local) {
     bool by_exclusion;
   } const mine{local.bad_parameter, local.bad_replica, local.bad_by_exclusion};
   Verdict first{-1, -1, false};
-  meet("finite check", &mine, [&] {
+  meet("finite check", {this, "step", 0, &mine}, [&] {
     for (const Verdict* theirs : shown_by_all(mine)) {
       if (theirs->parameter >= 0 && (first.parameter < 0 || theirs->parameter < first.parameter)) first = *theirs;
     }

@@ -31,6 +31,7 @@ struct OptimizerCore::Local {
   bool is_reduced = false;
   bool has_checked_module = false;
   bool is_unscaled = false;  ///< the reduced gradients have been divided by a loss scale
+  double value_limit = 0;  ///< what the reduced gradients have been clipped to; 0: nothing
   int accumulated = 0;
   std::optional<double> loss_scale;  ///< of the gradients: another optimizer may change the scaler's before they are reduced
   std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last looked
@@ -48,10 +49,25 @@ inline bool is_finite(const at::Tensor& tensor) { return tensor.isfinite().all()
   throw FailedPrecondition(errors::kOptimizer, {.what = std::move(what), .where = std::move(where), .help = std::move(help)});
 }
 
+/// What a replica brings to a meeting about an optimizer. All but the payload must be the same on every replica.
+struct Brought {
+  const OptimizerCore* optimizer = nullptr;
+  const char* call = "";  ///< what the user called
+  double argument = 0;    ///< and with what
+  const void* payload = nullptr;
+};
+
+/// Throws the same on every replica, before anything has been changed.
+void require_same_call(const local::Seat& seat);
+
 /// A meeting of the replicas of this run; alone, simply the work.
-inline void meet(const char* name, const void* payload, FunctionRef<void()> work) {
+inline void meet(const char* name, const Brought& mine, FunctionRef<void()> work) {
   local::Seat* seat = get_replica_context().seat();
-  seat ? seat->exchange(name, payload, work) : work();
+  if (seat == nullptr) return work();
+  seat->exchange(name, &mine, [&] {
+    require_same_call(*seat);
+    work();
+  });
 }
 
 template <class T>
@@ -59,7 +75,8 @@ std::vector<const T*> shown_by_all(const T& mine) {
   const local::Seat* seat = get_replica_context().seat();
   if (seat == nullptr) return {&mine};
   std::vector<const T*> all;
-  for (int k = 0; k < seat->size(); ++k) all.push_back(static_cast<const T*>(seat->payload_of(k)));
+  for (int k = 0; k < seat->size(); ++k)
+    all.push_back(static_cast<const T*>(static_cast<const Brought*>(seat->payload_of(k))->payload));
   return all;
 }
 

@@ -31,14 +31,6 @@ std::vector<DeviceName> plan_devices(const MirroredOptions& options) {
   return devices;
 }
 
-int plan_threads(const MirroredOptions& options, int replicas) {
-  if (options.intra_op_threads && (*options.intra_op_threads < 1 || *options.intra_op_threads > kMostThreads)) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("intra_op_threads must be between 1 and ", kMostThreads, ", not ", *options.intra_op_threads),
-                                               .help = "leave it out to divide the cores among the replicas"});
-  }
-  return options.intra_op_threads.value_or(std::max(1, usable_cores() / replicas));
-}
-
 /// Threads that wait spin, which pays as long as there is a core for each of them.
 std::chrono::nanoseconds plan_spin(int replicas) {
   return replicas <= usable_cores() ? std::chrono::microseconds(50) : std::chrono::microseconds(1);
@@ -87,7 +79,7 @@ class ThreadsOfMaker {
  public:
   explicit ThreadsOfMaker(int threads) : maker_(this_thread()) {
     if (maker_->strategies++ == 0) maker_->before = at::get_num_threads();
-    set_threads(threads);
+    set_threads(maker_->set = threads);
   }
   ~ThreadsOfMaker() {
     if (maker_ == this_thread() && --maker_->strategies == 0) set_threads(maker_->before);
@@ -95,10 +87,18 @@ class ThreadsOfMaker {
   ThreadsOfMaker(const ThreadsOfMaker&) = delete;
   ThreadsOfMaker& operator=(const ThreadsOfMaker&) = delete;
 
+  /// What this thread would use if there were no strategies.
+  static int without_strategies() {
+    const auto& maker = this_thread();
+    const int now = at::get_num_threads();
+    return maker->strategies > 0 && now == maker->set ? maker->before : now;
+  }
+
  private:
   struct Maker {
     int strategies = 0;
-    int before = 0;
+    int before = 0;  ///< the first of them
+    int set = 0;     ///< by the last one made
   };
   static const std::shared_ptr<Maker>& this_thread() {
     thread_local const auto maker = std::make_shared<Maker>();
@@ -108,6 +108,17 @@ class ThreadsOfMaker {
   /// Only looked into on its own thread. Shared, so that no later thread has one at the same address.
   std::shared_ptr<Maker> maker_;
 };
+
+int plan_threads(const MirroredOptions& options, int replicas) {
+  if (options.intra_op_threads && (*options.intra_op_threads < 1 || *options.intra_op_threads > kMostThreads)) {
+    throw InvalidArgument(errors::kBadOption, {.what = str("intra_op_threads must be between 1 and ", kMostThreads, ", not ", *options.intra_op_threads),
+                                               .help = "leave it out to divide the cores among the replicas"});
+  }
+  if (options.intra_op_threads) return *options.intra_op_threads;
+  // What OMP_NUM_THREADS or at::set_num_threads say holds here too: one replica has the bits of a plain program.
+  const int threads = ThreadsOfMaker::without_strategies();
+  return replicas == 1 ? threads : std::max(1, std::min(threads, usable_cores()) / replicas);
+}
 
 }  // namespace
 

@@ -58,6 +58,18 @@ TEST_P(RunTest, EveryReplicaUsesTheThreadsOfItsStrategy) {
   EXPECT_EQ(std::async(std::launch::async, threads_in_replicas).get(), wanted) << "run from another thread";
 }
 
+TEST(Threads, OneReplicaUsesThoseOfAPlainProgram) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(before + 2);
+  EXPECT_EQ(MirroredStrategy({.devices = cpus(1)}).intra_op_threads(), before + 2);
+  at::set_num_threads(1);
+  EXPECT_EQ(MirroredStrategy({.devices = cpus(1)}).intra_op_threads(), 1);
+  EXPECT_EQ(MirroredStrategy({.devices = cpus(2)}).intra_op_threads(), 1);
+  at::set_num_threads(before);
+  const MirroredStrategy other({.devices = cpus(2), .intra_op_threads = before + 3});
+  EXPECT_EQ(MirroredStrategy({.devices = cpus(1)}).intra_op_threads(), before) << "another strategy lives";
+}
+
 TEST(Threads, TheCallersNumberComesBackInWhateverOrderStrategiesEnd) {
   const int before = at::get_num_threads();
   auto strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(2), .intra_op_threads = before + 1});
