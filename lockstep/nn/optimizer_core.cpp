@@ -177,8 +177,8 @@ void OptimizerCore::reduce_own(Local& local, const GradientReduction& reduction,
     local.fused[s] = fuse && kinds[p] == GradientKind::Dense && can_fuse(local, s, reduction);
     if (kinds[p] == GradientKind::None || local.fused[s]) continue;
     if (kinds[p] == GradientKind::Sparse) {
-      // Alone and with nothing to look at the sum before the update: LibTorch's own way, repeated rows and all.
-      local.reduced[s] = fuse && locals_.size() == 1 ? local.shown.gradients[p] : reduction.reduce_sparse(p);
+      // Alone: LibTorch's own way, repeated rows and all.
+      local.reduced[s] = locals_.size() == 1 ? local.shown.gradients[p] : reduction.reduce_sparse(p);
     } else {
       at::Tensor& mine = local.shown.gradients[p];
       // Autograd may give two parameters one memory: then the sum has to go elsewhere.

@@ -34,6 +34,7 @@ double OptimizerCore::global_norm(Local& local, double max_norm) {
     std::fill_n(sums, std::max<std::size_t>(blocks, 1), 0.0);
     if (!local.reduced[s].defined()) continue;
     const bool sparse = local.reduced[s].is_sparse();
+    if (sparse) local.reduced[s] = local.reduced[s].coalesce();  // rows that come twice count by their sum
     const at::Tensor values = sparse ? local.reduced[s]._values().reshape({-1}) : slice_of(local.reduced[s], shard[s]);
     sum_squares_in_blocks(values, sums, sparse ? 1 : blocks);
   }
@@ -50,6 +51,7 @@ void OptimizerCore::clip_value(double limit) {
   const at::NoGradGuard no_grad;
   for (std::size_t s = 0; s < local.reduced.size(); ++s) {
     if (!local.reduced[s].defined()) continue;
+    if (local.reduced[s].is_sparse()) local.reduced[s] = local.reduced[s].coalesce();
     at::Tensor gradient = local.reduced[s].is_sparse() ? local.reduced[s]._values() : gradient_of(local, s);
     gradient.clamp_(-limit, limit);
   }

@@ -270,10 +270,20 @@ TEST_P(SpecialParameters, OneReplicaUpdatesRepeatedSparseRowsAsLibTorchDoes) {
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(table, SGDOptions(0.1));
   at::Tensor plain = table->weight.detach().clone().requires_grad_();
   torch::optim::SGD plain_optimizer({plain}, SGDOptions(0.1));
-  for (int step = 0; step < 20; ++step) {
+  for (int step = 0; step < 30; ++step) {
+    optimizer.set_not_finite(step < 10 ? NotFinite::Ignore : NotFinite::Raise);
     const at::Tensor ids = torch::tensor({1, 4, 1, 1, step % 10, 4});
     const at::Tensor slopes = torch::linspace(0.1, 1.7, 18).view({6, 3});
-    strategy.run([&] { optimizer.minimize((table->forward(ids) * slopes).sin().sum()); });
+    strategy.run([&] {
+      const at::Tensor loss = (table->forward(ids) * slopes).sin().sum();
+      if (step < 20) {
+        optimizer.minimize(loss);
+        return;
+      }
+      optimizer.backward(loss);
+      optimizer.reduce_gradients();
+      optimizer.step();
+    });
     plain_optimizer.zero_grad();
     (at::embedding(plain, ids, -1, false, /*sparse=*/true) * slopes).sin().sum().backward();
     plain_optimizer.step();
