@@ -213,6 +213,7 @@ void OptimizerCore::update_own(Local& local, const GradientReduction* fused_from
   try {
     const at::NoGradGuard no_grad;
     copy_options(local);
+    if (local.owns_sparse) unfold_sparse_states(local);
     for (std::size_t s = 0; s < local.segments.size(); ++s) {
       if (local.reduced[s].defined()) local.segments[s].mutable_grad() = gradient_of(local, s);
     }
@@ -289,37 +290,7 @@ void OptimizerCore::drop_gradients(Local& local) {
 void OptimizerCore::take_over_sparse(Local& local) {
   const std::vector<int> parameters = local.newly_sparse;
   const auto act = [&] {
-    for (const int p : parameters) {
-      const auto index = static_cast<std::size_t>(p);
-      const ParameterState state = detail::gather_state(*this, p);  // some classes have one before the first step
-      for (std::size_t r = 0; r < locals_.size(); ++r) {
-        Local& other = *locals_[r];
-        auto& group = other.inner->param_groups()[static_cast<std::size_t>(group_of_[index])].params();
-        for (std::size_t s = 0; s < shards_[r].size();) {
-          if (shards_[r][s].parameter != p) {
-            ++s;
-            continue;
-          }
-          const at::Tensor segment = other.segments[s];
-          other.inner->state().erase(segment.unsafeGetTensorImpl());
-          std::erase_if(group, [&](const at::Tensor& tensor) { return tensor.is_same(segment); });
-          shards_[r].erase(shards_[r].begin() + static_cast<std::ptrdiff_t>(s));
-          other.segments.erase(other.segments.begin() + static_cast<std::ptrdiff_t>(s));
-          other.reduced.pop_back();
-          other.fused.pop_back();
-        }
-      }
-      whole_[index] = true;
-      const std::size_t owner = index % locals_.size();
-      Local& taker = *locals_[owner];
-      const at::Tensor& leaf = module_->parameters()[index].leaves[owner];
-      taker.segments.push_back(leaf.data());
-      taker.reduced.emplace_back();
-      taker.fused.push_back(false);
-      shards_[owner].push_back({p, 0, leaf.numel()});
-      taker.inner->param_groups()[static_cast<std::size_t>(group_of_[index])].params().push_back(taker.segments.back());
-      if (!state.empty()) taker.inner->state()[taker.segments.back().unsafeGetTensorImpl()] = state_access_.write(state);
-    }
+    for (const int p : parameters) deal_out_whole(p);
   };
   local::Seat* seat = get_replica_context().seat();
   seat ? seat->lead("sparse gradients", nullptr, act) : act();

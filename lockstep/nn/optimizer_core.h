@@ -89,6 +89,9 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void require_no_open_window(const char* operation) const;
   /// Forgets gradients and open windows of all replicas. Outside of run.
   void start_anew_at(std::int64_t steps);
+  /// Gives a parameter that is cut into shards, and what is remembered about it, to one replica; its gradients are sparse. While
+  /// no other replica is at work.
+  void deal_out_whole(int parameter);
   std::int64_t steps() const;
   std::int64_t skipped_steps() const;
   const detail::StateAccess& state_access() const { return state_access_; }
@@ -116,6 +119,8 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void reduce_own(Local& local, const GradientReduction& reduction, bool fuse);
   bool can_fuse(const Local& local, std::size_t s, const GradientReduction& reduction) const;
   void take_over_sparse(Local& local);
+  /// LibTorch cannot add a dense gradient to what it remembers of sparse ones.
+  void unfold_sparse_states(Local& local);
   at::Tensor gradient_of(const Local& local, std::size_t s) const;
   bool check_finite(Local& local);
   void apply_gradients(Local& local);

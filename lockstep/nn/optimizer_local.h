@@ -25,6 +25,7 @@ struct OptimizerCore::Local {
   std::vector<const void*> addresses;  ///< per parameter: where its memory was when the optimizer was made
   std::vector<bool> touched;         ///< per parameter: it has a gradient somewhere
   std::vector<int> newly_sparse;
+  bool owns_sparse = false;  ///< a parameter whose gradients are, or once were, sparse
   int bad_parameter = -1;  ///< the first own parameter with a sum that is not finite, and whose fault it is
   int bad_replica = -1;
   bool bad_by_exclusion = false;  ///< the others' gradients were finite; its own are gone, the sum lies there

@@ -4,6 +4,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
 
+#include <algorithm>
 #include <set>
 
 #include "lockstep/base/text.h"
@@ -34,6 +35,10 @@ void require_own_class(const OptimizerCore& core, const std::string& parameter, 
 /// A count, say, and not what is remembered of a parameter that is itself a number.
 bool is_number(const at::Tensor& value, const at::Tensor& parameter) {
   return value.dim() == 0 && (parameter.dim() != 0 || (parameter.is_floating_point() && !value.is_floating_point()));
+}
+
+bool has_sparse_part(const ParameterState& saved) {
+  return std::any_of(saved.begin(), saved.end(), [](const auto& part) { return part.second.layout() != at::kStrided; });
 }
 
 constexpr const char* kNoParameter = "";
@@ -79,6 +84,10 @@ ParameterState gather_state(OptimizerCore& core, int parameter) {
       const auto found = states.find(core.segments(r)[s].unsafeGetTensorImpl());
       if (found == states.end()) continue;
       for (const auto& [key, part] : core.state_access().read(*found->second)) {
+        if (part.layout() != at::kStrided) {  // momentum of sparse gradients: kept by rows, for a whole parameter
+          whole[key] = part.coalesce().clone();
+          continue;
+        }
         const bool by_element = core.is_elementwise() || part.sizes() == leaf.sizes();
         if (!by_element || part.numel() != segment.end - segment.begin || part.dim() == 0) {
           whole[key] = part.clone();
@@ -142,6 +151,10 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
       }
     }
   }
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const auto saved = state.find(parameters[p].name);
+    if (saved != state.end() && has_sparse_part(saved->second)) core.deal_out_whole(static_cast<int>(p));
+  }
   for (std::size_t r = 0; r < core.shards().size(); ++r) {
     auto& states = core.inner(r).state();
     for (std::size_t s = 0; s < core.shards()[r].size(); ++s) {
@@ -162,6 +175,10 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
           continue;
         }
         const auto dtype = core.is_elementwise() ? parameter.leaves[0].scalar_type() : value.scalar_type();
+        if (value.layout() != at::kStrided) {
+          part[key] = value.to(target.device(), dtype, /*non_blocking=*/false, /*copy=*/true);
+          continue;
+        }
         at::Tensor ordered = at::empty_like(parameter.leaves[0].data(), at::TensorOptions(dtype)).copy_(value);
         part[key] = target.sizes() == ordered.sizes() ? ordered : flat(ordered).slice(0, segment.begin, segment.end).clone().reshape(target.sizes());
       }

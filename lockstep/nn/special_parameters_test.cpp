@@ -197,6 +197,79 @@ TEST_P(SpecialParameters, SparseGradientsFollowDenseOnesWithEveryOptimizerThatTa
           "Adagrad, saved and loaded");
 }
 
+/// A table with momentum that can be trained further with a state from elsewhere.
+template <class Opt>
+struct SparseTable {
+  SparseTable(int replicas, const SGDOptions& options, bool sparse = true)
+      : strategy({.devices = cpus(replicas), .seed = 6}),
+        table(strategy.make([&] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(900, 6).sparse(sparse)); })),
+        optimizer(strategy.make_optimizer<Opt>(table, options)) {}
+
+  void steps(int first, int end) {
+    for (int step = first; step < end; ++step) {
+      const at::Tensor ids = torch::arange(step, step + 24).mul(37).remainder(40).mul(20);
+      strategy.run([&] {
+        auto& replica = get_replica_context();
+        const auto me = static_cast<std::size_t>(replica.replica_id_in_sync_group());
+        optimizer.minimize(table->forward(ids.tensor_split(replica.num_replicas_in_sync())[me]).square().sum());
+      });
+    }
+  }
+
+  MirroredStrategy strategy;
+  MirroredModule<torch::nn::EmbeddingImpl> table;
+  MirroredOptimizer<Opt> optimizer;
+};
+
+TEST_P(SpecialParameters, MomentumOfSparseGradientsIsSavedLoadedAndDigested) {
+  const auto check = [&]<class Opt>(std::type_identity<Opt>, const SGDOptions& options) {
+    SparseTable<Opt> whole(GetParam(), options);
+    whole.steps(0, 3);
+    const OptimizerState saved = whole.optimizer.state();
+    const at::Tensor buffer = saved.at("weight").at("momentum_buffer");
+    EXPECT_TRUE(buffer.is_sparse());
+    EXPECT_EQ(buffer.sizes(), whole.table->weight.sizes());
+    const at::Tensor values = buffer.to_dense();
+    const std::vector<at::Tensor> weights = copies_of(whole.table.parameters());
+    const auto digests = whole.optimizer.digests();
+    whole.steps(3, 6);
+    EXPECT_TRUE(buffer.to_dense().equal(values)) << "a saved state changed with the optimizer";
+    for (const int replicas : {1, 3, GetParam()}) {
+      SparseTable<Opt> resumed(replicas, options);
+      copy_values(weights, resumed.table.parameters());
+      resumed.optimizer.load_state(saved);
+      EXPECT_TRUE(resumed.optimizer.state().at("weight").at("momentum_buffer").to_dense().equal(values));
+      EXPECT_EQ(combine(resumed.optimizer.digests()), combine(digests)) << replicas;
+      resumed.steps(3, 6);
+      EXPECT_TRUE(resumed.table->weight.allclose(whole.table->weight, 1e-5, 1e-7)) << replicas;
+    }
+    EXPECT_NE(combine(whole.optimizer.digests()), combine(digests));
+    SparseTable<Opt> dense(GetParam(), options, /*sparse=*/false);
+    dense.steps(0, 6);
+    EXPECT_TRUE(dense.table->weight.allclose(whole.table->weight, 1e-4, 1e-6));
+  };
+  check(std::type_identity<torch::optim::SGD>(), SGDOptions(0.1).momentum(0.9));
+  check(std::type_identity<torch::optim::SGD>(), SGDOptions(0.1).momentum(0.9).nesterov(true));
+  check(std::type_identity<WholeSgd>(), SGDOptions(0.1).momentum(0.9));
+}
+
+TEST_P(SpecialParameters, MomentumOfSparseGradientsGoesOnWithDenseOnes) {
+  const auto options = SGDOptions(0.1).momentum(0.9);
+  SparseTable<torch::optim::SGD> sparse(GetParam(), options);
+  sparse.steps(0, 3);
+  for (const bool in_parts : {false, true}) {
+    SparseTable<torch::optim::SGD> dense(GetParam(), options, /*sparse=*/false);
+    if (in_parts) dense.optimizer.set_clip_global_norm(1e6);
+    copy_values(sparse.table.parameters(), dense.table.parameters());
+    dense.optimizer.load_state(sparse.optimizer.state());
+    dense.steps(3, 6);
+    SparseTable<torch::optim::SGD> always_dense(GetParam(), options, /*sparse=*/false);
+    always_dense.steps(0, 6);
+    EXPECT_TRUE(dense.table->weight.allclose(always_dense.table->weight, 1e-4, 1e-6)) << in_parts;
+    EXPECT_FALSE(dense.optimizer.state().at("weight").at("momentum_buffer").is_sparse());
+  }
+}
+
 TEST_P(SpecialParameters, AGradientThatBecomesSparseTakesTheStateWithIt) {
   MirroredStrategy strategy({.devices = cpus(GetParam())});
   auto table = strategy.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(2000, 6)); });

@@ -11,7 +11,8 @@
 namespace lockstep {
 
 std::uint64_t digest_of(const at::Tensor& tensor) {
-  const at::Tensor values = tensor.detach().cpu().contiguous();
+  const at::Tensor strided = tensor.layout() == at::kStrided ? tensor.detach() : tensor.detach().to_dense();
+  const at::Tensor values = strided.cpu().contiguous();
   const auto* bytes = static_cast<const char*>(values.const_data_ptr());
   const auto width = static_cast<std::size_t>(values.element_size());
   std::uint64_t digest = 0;
