@@ -189,7 +189,7 @@ TEST_P(Misuse, OfStatesThatDoNotFit) {
   state = adam.state();
   (++state.begin())->second["step"] = torch::ones({8});
   EXPECT_THROW(adam.load_state(state), InvalidArgument);
-  for (const double rate : {-1.0, static_cast<double>(NAN)}) {
+  for (const double rate : {-1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
     expect_error<InvalidArgument>(errors::kBadOption, "learning rate", [&] { adam.set_learning_rate(rate); });
   }
 }

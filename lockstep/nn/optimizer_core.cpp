@@ -27,6 +27,7 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Gro
       state_access_(state_access),
       fused_update_(fused_update) {
   module_->require_unchanged();
+  require_valid_options();
   const auto& parameters = module_->parameters();
   group_of_.assign(parameters.size(), -1);
   for (std::size_t g = 0; g < groups_.size(); ++g) {
@@ -114,7 +115,7 @@ void OptimizerCore::require_usable(const char* operation) const {
 
 /// Some replicas may have gone backward before another one threw: their gradients belong to a step that never came.
 void OptimizerCore::forget_failed_run(Local& local) {
-  if (module_->strategy().failed_runs() != local.failed_runs) zero_grad();
+  if (module_->strategy().failed_runs() != local.failed_runs) drop_gradients(local);
 }
 
 void OptimizerCore::require_no_failed_run(const Local& local, const char* operation) const {
@@ -252,7 +253,8 @@ void OptimizerCore::finish_step(Local& local) {
   at::autocast::clear_cache();
   ++local.steps;
   local.is_reduced = false;
-  zero_grad();
+  drop_gradients(local);
+  if (std::find(local.touched.begin(), local.touched.end(), true) == local.touched.end()) warn_of_unreached(local);
   if (digest_.every > 0 && local.steps % digest_.every == 0) compare_digests(local);
 }
 
@@ -267,8 +269,6 @@ void OptimizerCore::compare_digests(Local& local) {
                                   .seen = "their digests differ",
                                   .help = "restore a checkpoint; look for code that writes to one replica's module only, or for bad memory"});
 }
-
-void OptimizerCore::zero_grad() { drop_gradients(local_here("zero_grad")); }
 
 void OptimizerCore::drop_gradients(Local& local) {
   const auto& parameters = module_->parameters();
@@ -343,11 +343,12 @@ void OptimizerCore::reduce_gradients(ReduceOp op, const char* call) {
 void OptimizerCore::step() {
   Local& local = local_here("step");
   require_no_failed_run(local, "step");
+  require_valid_options();
   if (!local.is_reduced) throw_use("the gradients have not been reduced over replicas", "call reduce_gradients() before step(), or use minimize(loss)", "step");
   if (local.loss_scale && !local.is_unscaled) throw_use("the gradients are still those of the scaled loss", "call unscale(scaler) before step()", "step");
   if (not_finite_ != NotFinite::Ignore && !local.loss_scale && !check_finite(local)) {
     ++local.skipped;
-    zero_grad();
+    drop_gradients(local);
     return;
   }
   apply_gradients(local);
@@ -360,6 +361,7 @@ void OptimizerCore::apply_gradients(Local& local) {
 
 bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   Local& local = local_here("minimize");
+  require_valid_options();
   backward(loss, scaler);
   if (++local.accumulated < accumulate_) return false;
   local.accumulated = 0;
@@ -374,7 +376,7 @@ bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
     if (!unscale(*scaler)) return false;
   } else if (not_finite_ != NotFinite::Ignore && !check_finite(local)) {
     ++local.skipped;
-    zero_grad();
+    drop_gradients(local);
     return false;
   }
   if (max_norm_) clip_global_norm(*max_norm_);

@@ -107,6 +107,9 @@ class LOCKSTEP_EXPORT OptimizerCore {
   Local& local_here(const char* operation);
   const Local& counting_local() const;
   void drop_gradients(Local& local);
+  void warn_of_unreached(Local& local);
+  /// Throws where an option has a value that no optimizer can work with.
+  void require_valid_options() const;
   void require_no_failed_run(const Local& local, const char* operation) const;
   /// Drops what a run that failed has left behind.
   void forget_failed_run(Local& local);

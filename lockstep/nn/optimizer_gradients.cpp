@@ -85,7 +85,7 @@ bool OptimizerCore::unscale(GradScaler& scaler) {
   scaler.update(finite);
   if (!finite) {
     ++local.skipped;
-    zero_grad();
+    drop_gradients(local);
     return false;
   }
   scale_gradients(1.0 / *local.loss_scale);
@@ -123,7 +123,7 @@ bool OptimizerCore::check_finite(Local& local) {
   if (first.parameter < 0) return true;
   if (not_finite_ == NotFinite::SkipStep) return false;
   const std::string& name = module_->parameters()[static_cast<std::size_t>(first.parameter)].name;
-  zero_grad();
+  drop_gradients(local);
   throw FailedPrecondition(errors::kNotFinite, {.what = str("the gradient of '", name, "' holds NaN or infinity"),
                                                 .where = str("step ", local.steps, ", from replica ", first.replica, first.by_exclusion ? ", or from adding up finite ones" : ""),
                                                 .seen = "the weights have not been changed",

@@ -38,6 +38,8 @@ struct OptimizerCore::Local {
   std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last looked
   std::int64_t steps = 0;
   std::int64_t skipped = 0;
+  bool has_warned_of_window = false;     ///< that zero_grad ended
+  bool has_warned_of_unreached = false;  ///< parameters
 };
 
 inline at::Tensor flat_view(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }

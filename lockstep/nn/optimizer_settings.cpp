@@ -1,4 +1,8 @@
+#include <algorithm>
+#include <utility>
+
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_local.h"
@@ -16,18 +20,34 @@ void OptimizerCore::set_not_finite(NotFinite policy) {
   not_finite_ = policy;
 }
 
-void OptimizerCore::set_learning_rate(double rate) {
-  detail::require_outside_of_run("set_learning_rate");
-  if (!(rate >= 0)) throw InvalidArgument(errors::kBadOption, {.what = str("a learning rate must not be negative or NaN: ", rate)});
-  for (auto& group : groups_) group.options->set_lr(rate);
-}
-
 void OptimizerCore::require_no_open_window(const char* operation) const {
   for (const auto& local : locals_) {
     if (local->accumulated == 0) continue;
-    throw_use(str("gradients of ", local->accumulated, " calls wait for the rest of their window"),
-              str("call it between updates, after ", accumulate_, " calls of minimize"), operation);
+    throw_use(str("gradients of ", counted(local->accumulated, "call"), " of minimize wait for the rest of their window"),
+              str("call it between updates: after ", counted(std::max(1, accumulate_ - local->accumulated), "more call"),
+                  " of minimize, or end the window by reduce_gradients() and step(), or by zero_grad(), inside run"),
+              operation);
   }
+}
+
+void OptimizerCore::zero_grad() {
+  Local& local = local_here("zero_grad");
+  // After a failed run it is what one is asked to do.
+  const bool in_window = local.accumulated > 0 && module_->strategy().failed_runs() == local.failed_runs;
+  if (in_window && local.replica == 0 && !std::exchange(local.has_warned_of_window, true)) {
+    log_warning(str("zero_grad() has ended an accumulate window: the gradients of ", counted(local.accumulated, "call"), " of minimize out of ", accumulate_,
+                    " are dropped without an update. minimize forgets gradients by itself after each update; leave zero_grad() out"));
+  }
+  drop_gradients(local);
+}
+
+void OptimizerCore::warn_of_unreached(Local& local) {
+  if (local.replica != 0 || std::exchange(local.has_warned_of_unreached, true)) return;
+  const auto& parameters = module_->parameters();
+  const auto first = std::find_if(group_of_.begin(), group_of_.end(), [](int group) { return group >= 0; });
+  const std::string name = first == group_of_.end() ? "" : parameters[static_cast<std::size_t>(first - group_of_.begin())].name;
+  log_warning(str("the loss reaches none of the optimizer's parameters ('", name, "' is the first): step ", local.steps,
+                  " has updated nothing. Compute it with the model the optimizer was made for, and freeze only what is not to be trained"));
 }
 
 void OptimizerCore::start_anew_at(std::int64_t steps) {

@@ -1,0 +1,199 @@
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <functional>
+#include <mutex>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/test_support.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+
+// What people bring along from loops of their own: how they write options, zero_grad before each step, batches without
+// rows.
+namespace lockstep {
+namespace {
+
+using namespace testing_support;
+using torch::optim::Adam;
+using torch::optim::AdamOptions;
+using torch::optim::SGD;
+using torch::optim::SGDOptions;
+
+template <class E>
+std::string message_of(const std::function<void()>& call) {
+  try {
+    call();
+  } catch (const E& e) {
+    return e.what();
+  } catch (const std::exception& e) {
+    return std::string("another type: ") + e.what();
+  }
+  return "no error";
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// The weights are ones, so that gradients are plain to see.
+struct HeadAndBody : torch::nn::Module {
+  HeadAndBody() {
+    head = register_module("head", torch::nn::Linear(1, 1));
+    body = register_module("body", torch::nn::Linear(1, 1));
+    const at::NoGradGuard no_grad;
+    for (auto& parameter : parameters()) parameter.fill_(1.0);
+  }
+  torch::nn::Linear head{nullptr}, body{nullptr};
+};
+
+class Habits : public testing::TestWithParam<int> {
+ protected:
+  Habits() : strategy({.devices = cpus(GetParam())}), model(strategy.make<HeadAndBody>()) {
+    set_log_severity(Severity::Warning);
+    set_log_sink([this](Severity, std::string_view line) {
+      const std::lock_guard lock(mutex);
+      warnings.emplace_back(line);
+    });
+  }
+  ~Habits() override { set_log_sink({}); }
+
+  /// Of the first bias, with a slope of 1 summed over the replicas.
+  at::Tensor loss() { return model->head->bias.sum().div(GetParam()); }
+  double bias() { return model->head->bias.item<double>(); }
+
+  std::mutex mutex;
+  std::vector<std::string> warnings;
+  MirroredStrategy strategy;
+  MirroredModule<HeadAndBody> model;
+};
+INSTANTIATE_TEST_SUITE_P(Replicas, Habits, testing::Values(1, 3));
+
+TEST_P(Habits, OptionsThatNoOptimizerCanWorkWithAreRefusedWhenItIsMade) {
+  const std::pair<const char*, std::function<void()>> cases[] = {
+      {"lr = -5", [&] { strategy.make_optimizer<SGD>(model, -5); }},
+      {"lr = nan", [&] { strategy.make_optimizer<SGD>(model, SGDOptions(NAN)); }},
+      {"lr = inf",
+       [&] {
+         strategy.make_optimizer<SGD>(model, {{{"head."}, SGDOptions(0.1)}, {{""}, SGDOptions(INFINITY)}});
+       }},
+      {"momentum = -1", [&] { strategy.make_optimizer<SGD>(model, SGDOptions(0.1).momentum(-1)); }},
+      {"nesterov", [&] { strategy.make_optimizer<SGD>(model, SGDOptions(0.1).nesterov(true)); }},
+      {"betas = 1",
+       [&] {
+         strategy.make_optimizer<Adam>(model, AdamOptions(0.1).betas({0.9, 1.0}));
+       }},
+      {"eps = -1",
+       [&] { strategy.make_optimizer<torch::optim::AdamW>(model, torch::optim::AdamWOptions(0.1).eps(-1)); }},
+      {"alpha = -1",
+       [&] { strategy.make_optimizer<torch::optim::RMSprop>(model, torch::optim::RMSpropOptions(0.1).alpha(-1)); }},
+      {"lr_decay = -1",
+       [&] { strategy.make_optimizer<torch::optim::Adagrad>(model, torch::optim::AdagradOptions(0.1).lr_decay(-1)); }},
+  };
+  for (const auto& [part, call] : cases) {
+    const std::string message = message_of<InvalidArgument>(call);
+    EXPECT_TRUE(contains(message, part)) << part << " not in " << message;
+  }
+}
+
+TEST_P(Habits, OptionsChangedToSuchAreRefusedAtTheNextStepAndCanBeMended) {
+  auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.5));
+  const auto step = [&] { strategy.run([&] { optimizer.minimize(loss()); }); };
+  const auto in_parts = [&] {
+    strategy.run([&] {
+      optimizer.backward(loss());
+      optimizer.reduce_gradients();
+      optimizer.step();
+    });
+  };
+  optimizer.options<SGDOptions>().lr(-5);
+  for (const auto& call : std::initializer_list<std::function<void()>>{step, in_parts}) {
+    const std::string message = message_of<InvalidArgument>(call);
+    EXPECT_TRUE(contains(message, "lr = -5") && contains(message, "parameter group 0")) << message;
+  }
+  EXPECT_EQ(bias(), 1.0);
+  for (const double rate : std::initializer_list<double>{INFINITY, NAN, -1.0}) {
+    EXPECT_TRUE(contains(message_of<InvalidArgument>([&] { optimizer.set_learning_rate(rate); }), "learning rate"));
+  }
+  optimizer.set_learning_rate(0.5);
+  step();
+  EXPECT_NEAR(bias(), 0.5, 1e-6);
+}
+
+TEST_P(Habits, ZeroGradInsideAWindowIsToldOnce) {
+  auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
+  optimizer.accumulate(2);
+  for (int call = 0; call < 6; ++call) {
+    strategy.run([&] {
+      optimizer.zero_grad();
+      optimizer.minimize(loss());
+    });
+  }
+  EXPECT_EQ(optimizer.steps(), 0);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(contains(warnings[0], "zero_grad") && contains(warnings[0], "1 call of minimize out of 2"))
+      << warnings[0];
+  strategy.run([&] { optimizer.minimize(loss()); });
+  EXPECT_EQ(optimizer.steps(), 1);
+}
+
+TEST_P(Habits, ZeroGradBetweenUpdatesOrAfterAFailureNeedsNoWarning) {
+  auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
+  strategy.run([&] {
+    optimizer.zero_grad();
+    optimizer.minimize(loss());
+    optimizer.zero_grad();
+  });
+  optimizer.accumulate(2);
+  EXPECT_THROW(strategy.run([&] {
+    optimizer.minimize(loss());
+    throw std::runtime_error("mine");
+  }),
+               std::runtime_error);
+  strategy.run([&] { optimizer.zero_grad(); });
+  for (const auto& warning : warnings) EXPECT_FALSE(contains(warning, "zero_grad")) << warning;
+}
+
+TEST_P(Habits, AWindowAtTheEndOfAnEpochCanBeFlushed) {
+  auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
+  optimizer.accumulate(4);
+  for (int call = 0; call < 6; ++call) strategy.run([&] { optimizer.minimize(loss()); });
+  EXPECT_NEAR(bias(), 0.6, 1e-6);
+  strategy.run([&] {
+    optimizer.reduce_gradients();
+    optimizer.step();
+  });
+  EXPECT_EQ(optimizer.steps(), 2);
+  EXPECT_NEAR(bias(), 0.4, 1e-6) << "an update with the two calls of the open window";
+  EXPECT_NO_THROW(optimizer.state());
+  for (int call = 0; call < 3; ++call) strategy.run([&] { optimizer.minimize(loss()); });
+  EXPECT_EQ(optimizer.steps(), 2) << "the next window begins anew";
+  EXPECT_TRUE(warnings.empty()) << warnings[0];
+}
+
+TEST_P(Habits, AnOpenWindowSaysHowManyCallsAreMissing) {
+  auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
+  optimizer.accumulate(5);
+  for (int call = 0; call < 2; ++call) strategy.run([&] { optimizer.minimize(loss()); });
+  const auto message = [&] { return message_of<FailedPrecondition>([&] { optimizer.state(); }); };
+  EXPECT_TRUE(contains(message(), "gradients of 2 calls") && contains(message(), "after 3 more calls of minimize"))
+      << message();
+  optimizer.accumulate(1);
+  EXPECT_TRUE(contains(message(), "gradients of 2 calls") && contains(message(), "after 1 more call of minimize"))
+      << message();
+  strategy.run([&] { optimizer.minimize(loss()); });
+  EXPECT_EQ(optimizer.steps(), 1);
+  EXPECT_NO_THROW(optimizer.state());
+}
+
+TEST_P(Habits, ALossThatReachesNoParameterIsToldOnce) {
+  auto other = strategy.make<HeadAndBody>();
+  auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
+  for (int call = 0; call < 3; ++call) strategy.run([&] { optimizer.minimize(other->head->bias.sum()); });
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(contains(warnings[0], "reaches none") && contains(warnings[0], "'head.weight'")) << warnings[0];
+  EXPECT_EQ(bias(), 1.0);
+}
+
+}  // namespace
+}  // namespace lockstep
