@@ -94,7 +94,9 @@ TEST(Padding, HoldsEveryValueOfTheType) {
       {at::kByte, {0, 255}, {-1, 256}},
       {at::kBool, {true, 0, 1.0}, {2, 0.5, -1}},
       {at::kHalf, {65504, 0.1, kInfinity}, {65536}},
-      {at::kBFloat16, {1e38, nan}, {1e39}},
+      {at::kBFloat16, {1e38, 0x1.FEp127, nan}, {3.4028e38, 1e39}},
+      {at::kFloat8_e4m3fn, {}, {449}},
+      {at::kFloat8_e5m2, {}, {60000}},
       {at::kFloat, {0.1, 1e38, -kInfinity, nan, 1LL << 40}, {1e39}},
       {at::kDouble, {1e300, 0.1}, {}},
   };
@@ -166,6 +168,67 @@ TEST(Sources, RefuseTensorsWithoutRowsOrValues) {
   expect_refused([] { from_tensor_slices(at::eye(3).to_sparse_csr()); }, errors::kShape, {"no dense tensor"});
   EXPECT_TRUE(from_tensors(at::eye(3).to_sparse()).to_vector().at(0).is_sparse());
   EXPECT_EQ(from_tensor_slices(at::ones({1, 2})).to_string(), "from_tensor_slices(1 row: float32[2])\n");
+}
+
+TEST(Numbers, ThatAreRefusedComeWithOnesThatAreNot) {
+  const auto same = [](const at::Tensor& x) { return x; };
+  const struct {
+    const char* name;
+    std::function<void()> build;
+  } kTable[] = {
+      {"prefetch", [] { range(3).prefetch(-2); }},
+      {"shuffle", [] { range(3).shuffle(0); }},
+      {"range", [] { range(0, 3, 0); }},
+      {"take", [] { range(3).take(-2); }},
+      {"skip", [] { range(3).skip(-2); }},
+      {"repeat", [] { range(3).repeat(-2); }},
+      {"too many calls", [&] { range(3).map(same, {.parallel_calls = 100'000}); }},
+      {"too few calls", [&] { range(3).map(same, {.parallel_calls = -1}); }},
+      {"skip of an iterator", [] { range(3).iterate().skip(-3); }},
+      {"interleave", [] { range(3).interleave([](const at::Tensor&) { return range(1); }, {.parallel_calls = -1}); }},
+  };
+  for (const auto& row : kTable) {
+    try {
+      row.build();
+      ADD_FAILURE() << row.name << " accepted";
+    } catch (const InvalidArgument& error) {
+      EXPECT_EQ(error.number(), errors::kBadOption);
+      EXPECT_FALSE(error.text().where.empty()) << row.name;
+      EXPECT_FALSE(error.text().help.empty()) << row.name;
+    }
+  }
+}
+
+TEST(Numbers, OfWindowsMayBeAsLargeAsTheyLike) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const struct {
+    std::int64_t size;
+    WindowOptions options;
+    Rows expected;
+  } kTable[] = {
+      {3, {.shift = kMost}, {{0, 1, 2}}},
+      {3, {.shift = kMost - 5}, {{0, 1, 2}}},
+      {kMost, {.stride = 2}, {{0, 2, 4}}},
+      {(std::int64_t{1} << 32) + 1, {.shift = 3, .stride = std::int64_t{1} << 32}, {{0}, {3}}},
+      {(std::int64_t{1} << 32) + 1, {.shift = 3, .stride = std::int64_t{1} << 32, .drop_remainder = true}, {}},
+      {kMost, {.shift = 1, .stride = 3, .drop_remainder = true}, {}},
+      {2, {.shift = 1, .stride = kMost}, {{0}, {1}, {2}, {3}, {4}}},
+  };
+  for (const auto& row : kTable) {
+    const auto windows = range(5).window(row.size, row.options);
+    EXPECT_EQ(windows.cardinality(), Cardinality(std::ssize(row.expected))) << row.size;
+    EXPECT_EQ(rows_of(windows.flat_map([](const Dataset<at::Tensor>& window) { return window.batch(10); })),
+              row.expected)
+        << row.size;
+  }
+}
+
+TEST(Numbers, OfWeightsMayAddUpToMoreThanANumberHolds) {
+  const auto sampled = [](double weight) {
+    return values_of(
+        sample_from_datasets<at::Tensor>({range(50), range(100, 150)}, {.weights = {weight, weight}, .seed = 3}));
+  };
+  EXPECT_EQ(sampled(1e308), sampled(1.0));
 }
 
 TEST(Batches, MustHaveRowsToBeCutAnew) {

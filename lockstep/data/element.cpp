@@ -18,8 +18,10 @@ namespace {
                         {.what = str("component ", i, " of the element is not a ", wanted), .seen = describe(element)});
 }
 
+/// Whether its bytes are its values, in whatever order.
 bool is_plain(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu() && !tensor.requires_grad();
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu() && !tensor.requires_grad() &&
+         !tensor.is_conj() && !tensor.is_neg();
 }
 
 [[noreturn]] void throw_rows_differ(std::size_t component, std::size_t row, const Component& first,

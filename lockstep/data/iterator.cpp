@@ -70,13 +70,14 @@ std::int64_t ElementIterator::skip(std::int64_t count) {
     try {
       if (!next(unwanted)) break;
     } catch (...) {
-      // Nobody wanted it.
+      require_unwanted(std::current_exception());
     }
   }
   return skipped;
 }
 
 bool concerns_whole_stream(const std::exception_ptr& error) {
+  if (!error) return false;
   try {
     std::rethrow_exception(error);
   } catch (const Error& seen) {
@@ -84,6 +85,10 @@ bool concerns_whole_stream(const std::exception_ptr& error) {
   } catch (...) {
     return false;
   }
+}
+
+void require_unwanted(const std::exception_ptr& error) {
+  if (concerns_whole_stream(error)) std::rethrow_exception(error);
 }
 
 std::string ElementIterator::origin(std::int64_t, std::int64_t) const { return {}; }

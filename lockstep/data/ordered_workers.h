@@ -12,6 +12,8 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/data/worker_threads.h"
+
 namespace lockstep::data {
 
 /// What threads of a pipeline do: `fill` takes the next piece of work from the input (one thread at a time, in order;
@@ -24,7 +26,8 @@ struct WorkerFunctions {
 };
 
 /// Threads that read ahead and compute; the owner takes finished pieces. Destroying it in the middle stops the threads
-/// after the piece each is at.
+/// after the piece each is at. Where not all threads can be started, none has asked for a piece, and the constructor
+/// throws ResourceExhausted.
 template <class Piece>
 class Workers {
  public:
@@ -37,12 +40,12 @@ class Workers {
 
 /// Pieces come out in the order of the input. A ring of slots, each with a state that says whose turn it is; a lock is
 /// only taken to read the input, once per piece.
-template <class Piece>
+template <class Piece, class Thread = std::thread>
 class OrderedWorkers final : public Workers<Piece> {
  public:
   OrderedWorkers(int threads, std::size_t slots, WorkerFunctions<Piece> functions)
       : functions_(std::move(functions)), slots_(slots), blocks_((slots + kBlock - 1) / kBlock) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+    threads_.start(threads, [this] { run(); });
   }
 
   ~OrderedWorkers() override {
@@ -51,7 +54,7 @@ class OrderedWorkers final : public Workers<Piece> {
       slot.state.store(kStopped);
       slot.state.notify_all();
     });
-    for (std::thread& thread : threads_) thread.join();
+    threads_.join();
     for (const auto& block : blocks_) delete[] block.load();
   }
 
@@ -157,16 +160,16 @@ class OrderedWorkers final : public Workers<Piece> {
   std::size_t filled_ = 0;
   bool ended_ = false;
   std::atomic<bool> stop_{false};
-  std::vector<std::thread> threads_;  // last: they use all of the above
+  WorkerThreads<Thread> threads_;  // last: they use all of the above
 };
 
 /// Pieces come out as they are finished, so that a slow one holds up nobody.
-template <class Piece>
+template <class Piece, class Thread = std::thread>
 class UnorderedWorkers final : public Workers<Piece> {
  public:
   UnorderedWorkers(int threads, std::size_t slots, WorkerFunctions<Piece> functions)
       : functions_(std::move(functions)), limit_(slots), running_(threads) {
-    for (int i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+    threads_.start(threads, [this] { run(); });
   }
 
   ~UnorderedWorkers() override {
@@ -175,7 +178,7 @@ class UnorderedWorkers final : public Workers<Piece> {
       stop_ = true;
     }
     changed_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
+    threads_.join();
   }
 
   bool take(Piece& piece) override {
@@ -235,7 +238,7 @@ class UnorderedWorkers final : public Workers<Piece> {
   bool stop_ = false;
   std::mutex input_;
   bool ended_ = false;
-  std::vector<std::thread> threads_;  // last: they use all of the above
+  WorkerThreads<Thread> threads_;  // last: they use all of the above
 };
 
 }  // namespace lockstep::data

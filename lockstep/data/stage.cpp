@@ -196,7 +196,11 @@ bool PipelineIterator::next(Element& element) {
 }
 
 std::int64_t PipelineIterator::skip(std::int64_t count) {
-  if (count < 0) throw InvalidArgument(errors::kBadOption, {.what = str("cannot skip ", count, " elements")});
+  if (count < 0)
+    throw InvalidArgument(errors::kBadOption, {.what = str("cannot skip ", count, " elements"),
+                                               .where = "skip of an iterator",
+                                               .help = "an iterator only goes on; for what was read "
+                                                       "before, start another one"});
   const std::int64_t skipped = iterator_->skip(count);
   consumed_ += skipped;
   return skipped;

@@ -3,8 +3,11 @@
 #include <atomic>
 #include <chrono>
 #include <numeric>
+#include <string>
+#include <system_error>
 #include <thread>
 
+#include "lockstep/base/error.h"
 #include "lockstep/data/cardinality.h"
 #include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/random_key.h"
@@ -105,6 +108,52 @@ TEST(Workers, StoppingInTheMiddleNeverHangs) {
       ASSERT_TRUE(unordered.take(piece));
     }
   }
+}
+
+/// A thread that cannot be started if there are two already.
+class ScarceThread {
+ public:
+  template <class Run>
+  explicit ScarceThread(Run run) {
+    if (alive() == 2) throw std::system_error(std::make_error_code(std::errc::resource_unavailable_try_again));
+    thread_ = std::thread(std::move(run));
+    ++alive();
+  }
+  ScarceThread(ScarceThread&&) = default;
+  bool joinable() const { return thread_.joinable(); }
+  void join() {
+    thread_.join();
+    --alive();
+  }
+  static int& alive() {
+    static int count = 0;
+    return count;
+  }
+
+ private:
+  std::thread thread_;
+};
+
+TEST(Workers, ThatCannotAllBeStartedReadNothingAndSaySo) {
+  int counter = 0;
+  const auto message = [&](auto start) {
+    try {
+      start();
+    } catch (const ResourceExhausted& error) {
+      EXPECT_NE(error.text().help.find("fewer parallel_calls"), std::string::npos) << error.what();
+      return error.text().what;
+    }
+    return std::string();
+  };
+  const std::string expected = "only 2 of 5 threads could be started";
+  EXPECT_EQ(message([&] { OrderedWorkers<Piece, ScarceThread>(5, 8, squares(counter, 100)); }), expected);
+  EXPECT_EQ(message([&] { UnorderedWorkers<Piece, ScarceThread>(5, 8, squares(counter, 100)); }), expected);
+  EXPECT_EQ(ScarceThread::alive(), 0) << "those that were started are gone";
+  EXPECT_EQ(counter, 0) << "and the next try finds everything";
+  OrderedWorkers<Piece, ScarceThread> enough(2, 8, squares(counter, 100));
+  int values = 0;
+  for (Piece piece; enough.take(piece);) values += static_cast<int>(piece.values.size());
+  EXPECT_EQ(values, 100);
 }
 
 TEST(Workers, ReadAheadIsBounded) {

@@ -102,6 +102,39 @@ class Counter {
     return chosen(*below, index, shards, std::nullopt);
   }
 
+  /// How many elements a stage gives. What a stage itself says holds for the worker that the shards of the plan are
+  /// for.
+  Cardinality elements(const Stage& stage) const {
+    if (dynamic_cast<const FileReaderStage*>(&stage)) return records(stage);
+    // What the user promises is believed.
+    if ((stage.kind() == "assert_cardinality" || stage.kind() == "from_generator") && !has_required_shard(stage))
+      return stage.cardinality();
+    if (kKeepsCount.contains(stage.kind())) return elements(*stage.input());
+    if (const auto shape = batch_shape(stage))
+      return batched(elements(*stage.input()), shape->size, shape->drop_remainder);
+    if (stage.kind() == "concatenate") return concatenated(elements(*stage.inputs()[0]), elements(*stage.inputs()[1]));
+    if (stage.kind() == "zip") {
+      Cardinality all = Cardinality::infinite();
+      for (const StagePtr& input : stage.inputs()) all = zipped(all, elements(*input));
+      return all;
+    }
+    if (stage.kind() == "unbatch") {
+      const auto rows = rows_by_spec(stage.input()->element_spec());
+      return rows ? multiplied(elements(*stage.input()), *rows) : Cardinality::unknown();
+    }
+    if (!is_order(stage)) return has_required_shard(stage) ? Cardinality::unknown() : stage.certain_cardinality();
+    const Cardinality below = elements(*stage.input());
+    if (const auto* repeat = dynamic_cast<const RepeatStage*>(&stage)) {
+      // There may be nothing to repeat.
+      return below.is_unknown() && repeat->count() != 0 ? below : repeated(below, repeat->count());
+    }
+    if (const auto* counted = dynamic_cast<const CountedStage*>(&stage))
+      return stage.kind() == "take" ? taken(below, counted->count()) : skipped(below, counted->count());
+    if (stage.kind() == "shuffle") return below;
+    const auto [shards, index] = shard_of(stage);
+    return sharded(below, shards, index);
+  }
+
  private:
   static bool is_order(const Stage& stage) {
     const auto* shard = dynamic_cast<const ShardStage*>(&stage);
@@ -151,30 +184,6 @@ class Counter {
     return tally;
   }
 
-  /// How many elements a stage gives. What a stage itself says holds for the worker that the shards of the plan are
-  /// for.
-  Cardinality elements(const Stage& stage) const {
-    if (dynamic_cast<const FileReaderStage*>(&stage)) return records(stage);
-    if (stage.kind() == "assert_cardinality" && !has_required_shard(stage)) return stage.cardinality();
-    if (kKeepsCount.contains(stage.kind())) return elements(*stage.input());
-    if (const auto shape = batch_shape(stage))
-      return batched(elements(*stage.input()), shape->size, shape->drop_remainder);
-    if (stage.kind() == "concatenate") return concatenated(elements(*stage.inputs()[0]), elements(*stage.inputs()[1]));
-    if (stage.kind() == "zip") {
-      Cardinality all = Cardinality::infinite();
-      for (const StagePtr& input : stage.inputs()) all = zipped(all, elements(*input));
-      return all;
-    }
-    if (!is_order(stage)) return has_required_shard(stage) ? Cardinality::unknown() : stage.cardinality();
-    const Cardinality below = elements(*stage.input());
-    if (const auto* repeat = dynamic_cast<const RepeatStage*>(&stage)) return repeated(below, repeat->count());
-    if (const auto* counted = dynamic_cast<const CountedStage*>(&stage))
-      return stage.kind() == "take" ? taken(below, counted->count()) : skipped(below, counted->count());
-    if (stage.kind() == "shuffle") return below;
-    const auto [shards, index] = shard_of(stage);
-    return sharded(below, shards, index);
-  }
-
   /// Of the worker's files.
   Cardinality records(const Stage& reader) const {
     if (!what_.files || !what_.files->contains(&reader)) return Cardinality::unknown();
@@ -220,6 +229,8 @@ Cardinality BatchTally::batches() const {
 std::optional<BatchTally> tally_batches(const Stage& batches, const TallyFor& what) {
   return Counter(what).tally(batches);
 }
+
+Cardinality count_elements(const Stage& elements, const TallyFor& what) { return Counter(what).elements(elements); }
 
 std::optional<std::int64_t> rows_by_spec(const ElementSpec& spec) {
   if (!spec.components || spec.components->empty()) return std::nullopt;

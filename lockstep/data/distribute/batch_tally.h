@@ -40,6 +40,9 @@ struct TallyFor {
 /// None where only reading tells. Elements that are single values count as one row each.
 LOCKSTEP_EXPORT std::optional<BatchTally> tally_batches(const Stage& batches, const TallyFor& what);
 
+/// How many elements a pass has, where that is certain or promised; not where there may be nothing to repeat.
+LOCKSTEP_EXPORT Cardinality count_elements(const Stage& elements, const TallyFor& what);
+
 /// The number of rows of every batch, if the spec says it.
 std::optional<std::int64_t> rows_by_spec(const ElementSpec& spec);
 

@@ -217,6 +217,30 @@ TEST(Signature, OfMapsOfTensorsIsKnownToo) {
   EXPECT_THROW(strategy_of(3).run(spec, size, wrong), InvalidArgument) << "a signature of two replicas";
 }
 
+TEST(Signature, AcceptsEmptyBatchesOfAFunctionWhichCountAsNoRows) {
+  auto& strategy = strategy_of(2);
+  using Ragged = std::pair<torch::Tensor, torch::Tensor>;
+  const MapOptions known{.spec = [](const ElementSpec&) {
+    return ElementSpec{{{ComponentSpec::tensor(at::kFloat, PartialShape{PartialShape::kUnknown}),
+                         ComponentSpec::tensor(at::kFloat, PartialShape({}))}}};
+  }};
+  const auto data = range(6)
+                        .map(
+                            [](const torch::Tensor& x) {
+                              return Ragged{torch::full({x.item<std::int64_t>() % 3 + 1}, 1.0F), x.to(torch::kFloat)};
+                            },
+                            known)
+                        .padded_batch(2, {.drop_remainder = true});
+  const auto batches = strategy.distribute_from_function([&](const InputContext&) { return data; });
+  std::vector<double> means;
+  for (const auto& batch : batches) {
+    const auto lengths = strategy.run(
+        batches.element_spec(), [](const Ragged& mine) { return mine.first.sum(1); }, batch);
+    means.push_back(strategy.reduce(ReduceOp::Mean, lengths, 0).item<double>());
+  }
+  EXPECT_EQ(means, (std::vector<double>{1.75, 2.5})) << "the second step has rows on one replica only";
+}
+
 TEST(Signature, SaysWhichArgumentsAreTooMany) {
   auto& strategy = strategy_of(2);
   const auto batches = strategy.distribute(range(8).batch(4));

@@ -192,7 +192,7 @@ DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, c
   input.partial_steps =
       handles_partial_steps({static_shapes(input.element_spec), input.cardinality.is_infinite()}, cluster.workers);
   input.steps = steps_of_pipelines(pipelines, cluster, one_for_each, input.partial_steps);
-  if (cluster.workers > 1 && input.partial_steps) input.element_spec = with_open_rows(input.element_spec);
+  if (cluster.replicas() > 1 && input.partial_steps) input.element_spec = with_open_rows(input.element_spec);
   input.fingerprint = str("pipelines of a function, worker ", cluster.worker, " of ", cluster.workers, ", ",
                           counted(cluster.replicas_per_worker, "replica"), " each\n");
   input.pipelines = pipelines;
@@ -322,7 +322,7 @@ std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_st
   for (std::size_t k = 0; k < values.size(); ++k) {
     if (values[k].size() > 0) continue;
     if (!knows_empty_batches()) throw_unknown_batches();
-    values[k] = tells_all(input_->element_spec) ? empty_batch(input_->element_spec) : seen_;
+    values[k] = empty_batch(input_->element_spec, seen_);
     if (k < input_->devices.size()) values[k] = moved_to(std::move(values[k]), input_->devices[k]);
   }
   return values;

@@ -1,4 +1,5 @@
 // Workers that run out of data, or never have any, among others that have some.
+#include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
@@ -11,10 +12,12 @@
 #include <stdexcept>
 
 #include "lockstep/data/distribute/distribute_test_support.h"
+#include "lockstep/data/distribute/split_stages.h"
 #include "lockstep/data/files/reader_stage.h"
 #include "lockstep/data/stages/batch.h"
 #include "lockstep/data/stages/combine.h"
 #include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/padded_batch.h"
 #include "lockstep/data/stages/sources.h"
 #include "lockstep/strategy/test_support.h"
 
@@ -144,6 +147,72 @@ TEST(WorkersWithoutData, EndWhereNobodyHasAny) {
     EXPECT_FALSE(outcome.error) << outcome.error->what();
     EXPECT_FALSE(outcome.again);
   }
+}
+
+/// Rows of 1, 2 or 3 numbers, and that number, padded; specs say so, but not how long.
+StagePtr padded_rows(std::int64_t rows, std::int64_t size, bool drop_remainder) {
+  const StagePtr numbers = std::make_shared<MapStage>(
+      make_range(0, rows),
+      [](Element& element) {
+        const std::int64_t length = element.tensor(0).item().toLong() % 3 + 1;
+        element = Element({at::full({length}, 1.0), at::full({}, length)});
+      },
+      ElementSpec{{{ComponentSpec::tensor(at::kDouble, PartialShape{PartialShape::kUnknown}),
+                    ComponentSpec::tensor(at::kLong, PartialShape({}))}}},
+      MapOptions{});
+  return std::make_shared<PaddedBatchStage>(numbers, size, PaddedBatchOptions{.drop_remainder = drop_remainder});
+}
+
+using Shape = std::vector<std::int64_t>;
+
+TEST(EmptyBatches, HaveNoRowsAlsoWhereTheirNumberIsKnownAndAnotherDimensionIsNot) {
+  for (const bool drop : {true, false}) {
+    DistributedInput input = distributed_pipelines({padded_rows(6, 2, drop)}, {1, 2, 0}, false);
+    EXPECT_EQ(to_string(input.spec()), "PerReplica x 2 of (float64[?, ?], int64[?])");
+    DistributedCursor cursor(std::make_shared<const DistributedInput>(input));
+    ASSERT_TRUE(cursor.next());
+    const auto last = cursor.next();
+    ASSERT_TRUE(last);
+    EXPECT_EQ(last->at(0).tensor(0).sizes(), (Shape{2, 3}));
+    EXPECT_EQ(last->at(1).tensor(0).sizes(), (Shape{0, 0})) << "what is not known is 0";
+    EXPECT_EQ(last->at(1).tensor(1).sizes(), (Shape{0}));
+    EXPECT_FALSE(cursor.next());
+  }
+  EXPECT_EQ(to_string(distributed_pipelines({padded_rows(6, 2, true)}, {1, 1, 0}, false).spec()),
+            "(float64[2, ?], int64[2])")
+      << "one replica has data or there is no step";
+}
+
+TEST(EmptyBatches, OfRebatchHaveNoRows) {
+  const auto shapes = [](std::vector<std::int64_t> sizes) {
+    const StagePtr pairs =
+        std::make_shared<BatchStage>(std::make_shared<PaddedBatchStage>(make_range(0, 15), 2, PaddedBatchOptions{}), 3,
+                                     BatchOptions{.drop_remainder = true});
+    std::vector<Shape> seen;
+    PipelineIterator iterator(make_balanced_stream(pairs, std::move(sizes), false), kContext);
+    for (Element element; iterator.next(element);) seen.push_back(element.tensor(0).sizes().vec());
+    return seen;
+  };
+  EXPECT_EQ(shapes({2, 0}), (std::vector<Shape>{{2, 2}, {0, 0}, {2, 2}, {0, 0}, {2, 2}, {0, 0}}));
+  EXPECT_EQ(shapes({0, 4}), (std::vector<Shape>{{0, 0}, {4, 2}, {0, 0}, {2, 2}}));
+}
+
+TEST(EmptyBatches, ShareNoMemory) {
+  const auto scalars = std::make_shared<MapStage>(
+      make_range(0, 4),
+      [](Element& element) {
+        element = Element({at::full({2}, 1.0), at::full({}, 5.0)});
+      },
+      ElementSpec::unknown(2), MapOptions{});
+  DistributedInput input = distributed_pipelines({scalars}, {1, 3, 0}, false);
+  input.buffer_size = 0;
+  DistributedCursor cursor(std::make_shared<const DistributedInput>(input));
+  ASSERT_TRUE(cursor.next());
+  const auto last = cursor.next();
+  ASSERT_TRUE(last);
+  for (const std::size_t k : {1u, 2u}) EXPECT_EQ(last->at(k).tensor(1).item().toDouble(), 0.0);
+  last->at(1).tensor(1).fill_(7);
+  EXPECT_EQ(last->at(2).tensor(1).item().toDouble(), 0.0);
 }
 
 TEST(UnequalRows, AreToldOnceByBothAssignments) {

@@ -16,8 +16,8 @@ bool handles_partial_steps(const DatasetFacts& facts, int workers) {
 
 StaticShape dummy_shape(const StaticShape& shape) {
   StaticShape dummy = shape;
-  if (is_known(shape) && !dummy.empty()) dummy.front() = 0;
   std::ranges::replace(dummy, kUnknownDim, 0);
+  if (!dummy.empty()) dummy.front() = 0;
   return dummy;
 }
 

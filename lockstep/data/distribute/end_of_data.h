@@ -23,8 +23,8 @@ struct DatasetFacts {
 /// It is unless the dataset never ends, or all shapes are known in full and there is only one worker.
 LOCKSTEP_EXPORT bool handles_partial_steps(const DatasetFacts& facts, int workers);
 
-/// The shape of the empty batch that a replica without data gets: unknown dimensions are 0; where all are known, the
-/// first is 0; a scalar stays a scalar (a zero).
+/// The shape of the empty batch that a replica without data gets: the first dimension is 0, whatever is known of it,
+/// and so are unknown ones; a scalar stays a scalar (a zero).
 LOCKSTEP_EXPORT StaticShape dummy_shape(const StaticShape& shape);
 
 /// What to do with a step in which `local_values` of `local_replicas` replicas got an element.

@@ -30,7 +30,8 @@ TEST(PartialSteps, DummiesHaveNoRows) {
   EXPECT_EQ(dummy_shape({-1, 3}), (StaticShape{0, 3}));
   EXPECT_EQ(dummy_shape({-1, -1}), (StaticShape{0, 0}));
   EXPECT_EQ(dummy_shape({4, 3}), (StaticShape{0, 3}));
-  EXPECT_EQ(dummy_shape({4, -1}), (StaticShape{4, 0}));
+  EXPECT_EQ(dummy_shape({4, -1}), (StaticShape{0, 0}));
+  EXPECT_EQ(dummy_shape({4, -1, 5}), (StaticShape{0, 0, 5}));
   EXPECT_EQ(dummy_shape({}), (StaticShape{}));
 }
 

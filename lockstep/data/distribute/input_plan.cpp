@@ -153,7 +153,8 @@ Cardinality InputPlan::steps() const {
     }
     return steps;
   }
-  if (split.rule != SplitRule::BalancedStream) return batches;  // each has a piece for every replica
+  // Each has a piece for every replica.
+  if (split.rule != SplitRule::BalancedStream) return count_elements(*pipeline, {});
   const auto tally = tally_batches(*pipeline, {});
   const Cardinality all = tally ? tally->rows() : Cardinality::unknown();
   if (!all.is_known() || global_batch_size < 1) return Cardinality::unknown();
@@ -289,6 +290,16 @@ std::optional<std::string> fallback_warning(const InputPlan& plan) {
         workers,
         " workers gets every row. Put the shard where the rows are to be shared out, or choose "
         "AutoShardPolicy::Off to say that this is meant.");
+  }
+  if (plan.assignment == Assignment::TensorFlow && plan.shards.by == ShardBy::Files) {
+    if (!std::ranges::any_of(shared_out(plan.shards.pipeline), [](const SharedOut& shared) { return !shared.files; }))
+      return std::nullopt;
+    return str(
+        "distribute: rows of files are shared out instead of the files, because a flat_map or interleave behind the "
+        "reader gets them, as by TensorFlow's rule for functions of functions. Each of the ",
+        workers, " workers reads all files and keeps 1/", workers,
+        " of their rows. Use map and unbatch in place of that function, or let each worker read its own files with "
+        "distribute_from_function.");
   }
   if (plan.policy != AutoShardPolicy::Auto || plan.shards.by != ShardBy::Rows) return std::nullopt;
   std::string reason = plan.shards.unshardable;

@@ -23,6 +23,7 @@
 #include "lockstep/data/stages/map.h"
 #include "lockstep/data/stages/nested.h"
 #include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/padded_batch.h"
 #include "lockstep/data/stages/sources.h"
 
 namespace lockstep::data {
@@ -110,6 +111,78 @@ TEST(LookingForFiles, RunsNoOtherFunctionAndNoGenerator) {
   EXPECT_EQ(calls.function, 0);
   EXPECT_EQ(calls.generator, 0);
   EXPECT_EQ(calls.map, 0);
+}
+
+TEST(TooFewFiles, AreToldAlsoWhereTheElementThatTheyTakeThePlaceOfIsLeftOut) {
+  const Folder folder("left_out");
+  const std::string a = folder / "a.txt", b = folder / "b.txt";
+  for (const std::string& file : {a, b}) std::ofstream(file) << "1\n2\n3\n4\n5\n6\n";
+  const StagePtr some = std::make_shared<FilterStage>(names({a, b}), [](const Element&) { return true; });
+  const StagePtr rows = make_text_line_stage(some, {});
+  const auto skip = [](StagePtr input) { return std::make_shared<SkipStage>(std::move(input), 1); };
+  // Names that are lines of a file: how many there are shows only when they are read.
+  std::ofstream(folder / "names.txt") << a << '\n' << b << '\n';
+  const auto open = [](Element&& name) {
+    return make_text_line_stage(make_slices(Element({Strings({name.bytes(0)})})), {});
+  };
+  const StagePtr interleaved =
+      std::make_shared<InterleaveStage>(make_text_line_stage(names({folder / "names.txt"}), {}), open,
+                                        ElementSpec{{{ComponentSpec::bytes()}}}, InterleaveOptions{}, nullptr);
+  const StagePtr two = std::make_shared<FilterStage>(make_range(0, 2), [](const Element&) { return true; });
+  const StagePtr hinted = std::make_shared<ShardStage>(two, kShardHint, kShardHint);
+  constexpr AutoShardPolicy kHint = AutoShardPolicy::Hint;
+  const struct {
+    const char* name;
+    StagePtr dataset;
+    AutoShardPolicy policy = AutoShardPolicy::File;
+  } kTable[] = {
+      {"hint", batched(hinted, 1), kHint},
+      {"ignore_errors", batched(std::make_shared<IgnoreErrorsStage>(hinted, IgnoreErrorsOptions{}), 1), kHint},
+      {"hint skipped", batched(skip(hinted), 1), kHint},
+      {"rows", batched(rows, 2)},
+      {"rows skipped", batched(skip(rows), 2)},
+      {"batches skipped", skip(batched(rows, 2))},
+      {"shard", batched(std::make_shared<ShardStage>(rows, 2, 1), 2)},
+      {"interleave", batched(skip(interleaved), 2)},
+      {"unbatch", batched(skip(std::make_shared<UnbatchStage>(batched(rows, 2))), 2)},
+      {"cache", batched(skip(std::make_shared<CacheStage>(rows)), 2)},
+      {"shuffle", batched(skip(std::make_shared<ShuffleStage>(rows, 3)), 2)},
+      {"filter", batched(skip(std::make_shared<FilterStage>(rows, [](const Element&) { return true; })), 2)},
+      {"padded_batch", skip(std::make_shared<PaddedBatchStage>(rows, 2, PaddedBatchOptions{}))},
+      {"concatenate", batched(skip(std::make_shared<ConcatenateStage>(rows, rows)), 2)},
+      {"drop_remainder", std::make_shared<BatchStage>(rows, 100, BatchOptions{.drop_remainder = true})},
+  };
+  for (const auto& row : kTable) {
+    for (int worker = 0; worker < 3; ++worker) {
+      const std::string error = error_of([&] {
+        const InputPlan plan = plan_input(row.dataset, row.policy, Assignment::TensorFlow, {3, 1, worker});
+        DistributedCursor cursor(input_of(plan, 0));
+        for (int step = 0; step < 100 && cursor.next(); ++step) continue;
+      });
+      EXPECT_NE(error.find("not enough files"), std::string::npos) << row.name << ", worker " << worker << error;
+    }
+  }
+}
+
+TEST(Plans, DoNotCountRowsThatThereMayNotBe) {
+  const StagePtr none = std::make_shared<FilterStage>(make_range(0, 5), [](const Element&) { return false; });
+  const StagePtr taken = std::make_shared<TakeStage>(std::make_shared<RepeatStage>(none, -1), 31);
+  for (const std::int64_t size : {3, 4}) {  // a ceil split, a balanced stream
+    for (const AutoShardPolicy policy : {AutoShardPolicy::Auto, AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+      const InputPlan plan = plan_input(batched(taken, size), policy, Assignment::ByReplica, {2, 1, 0});
+      EXPECT_EQ(plan.steps(), Cardinality::unknown());
+      EXPECT_EQ(rows_in_plan(plan), "rows unknown until read");
+      DistributedCursor cursor(input_of(plan, 0));
+      EXPECT_TRUE(read_all(cursor).empty());
+    }
+  }
+  const StagePtr some = std::make_shared<TakeStage>(std::make_shared<RepeatStage>(make_range(0, 5), -1), 31);
+  const InputPlan plan = plan_input(batched(some, 3), AutoShardPolicy::Auto, Assignment::ByReplica, {2, 1, 0});
+  EXPECT_EQ(plan.steps(), Cardinality(11));
+  EXPECT_EQ(rows_in_plan(plan), "21 rows");
+  const StagePtr promised = std::make_shared<AssertCardinalityStage>(none, Cardinality(6));
+  EXPECT_EQ(plan_input(batched(promised, 3), AutoShardPolicy::Data, Assignment::ByReplica, {2, 1, 0}).steps(),
+            Cardinality(2));
 }
 
 TEST(TooFewFiles, AreAnErrorOnEveryWorkerAlsoIfNobodyKnewHowMany) {
@@ -254,7 +327,8 @@ TEST(PipelinesOfEachReplica, HaveASpecThatIsTrueOfAll) {
   EXPECT_EQ(for_each_replica({narrow, narrow}, {1, 2, 0})->spec().element.components->at(0).shape,
             (PartialShape{4, 3}));
   EXPECT_EQ(for_each_replica({narrow, wide}, {1, 2, 0})->spec().element.components->at(0).shape,
-            (PartialShape{4, PartialShape::kUnknown}));
+            (PartialShape{PartialShape::kUnknown, PartialShape::kUnknown}))
+      << "a replica may get an empty batch";
   const StagePtr endless = std::make_shared<RepeatStage>(narrow, -1);
   EXPECT_FALSE(for_each_replica({narrow, narrow}, {1, 2, 0})->partial_steps);
   EXPECT_TRUE(for_each_replica({narrow, wide}, {1, 2, 0})->partial_steps);

@@ -13,6 +13,7 @@
 #include "lockstep/data/stages/combine.h"
 #include "lockstep/data/stages/filter.h"
 #include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/nested.h"
 #include "lockstep/data/stages/order.h"
 #include "lockstep/data/stages/padded_batch.h"
 #include "lockstep/data/stages/prefetch.h"
@@ -228,6 +229,28 @@ TEST(InputPlan, WarnsWhereRowsAreComputedAndThrownAway) {
     }
     EXPECT_EQ(warning(c.dataset, AutoShardPolicy::Data, Assignment::ByReplica, 3), "");
     EXPECT_EQ(warning(c.dataset, AutoShardPolicy::Auto, Assignment::ByReplica, 1), "");
+  }
+}
+
+TEST(InputPlan, WarnsWhereRowsOfFilesAreSharedOutForAFunction) {
+  const StagePtr names = make_slices(Element({Strings({"a", "b", "c"})}));
+  const StagePtr lines = make_text_line_stage(names, {});
+  const StagePtr doubled = std::make_shared<InterleaveStage>(
+      lines,
+      [](Element&& line) {
+        return make_slices(Element({Strings({line.bytes(0), line.bytes(0)})}));
+      },
+      lines->element_spec(), std::nullopt, nullptr);
+  const auto warning = [](const StagePtr& rows, AutoShardPolicy policy, Assignment assignment) {
+    return fallback_warning(plan_input(std::make_shared<BatchStage>(rows, 4), policy, assignment, {2, 1, 0}))
+        .value_or("");
+  };
+  for (const AutoShardPolicy policy : {AutoShardPolicy::Auto, AutoShardPolicy::File}) {
+    const std::string text = warning(doubled, policy, Assignment::TensorFlow);
+    for (const char* part : {"flat_map", "2 workers reads all files and keeps 1/2", "unbatch"}) {
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    }
+    EXPECT_EQ(warning(lines, policy, Assignment::TensorFlow), "");
   }
 }
 

@@ -7,8 +7,9 @@
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <utility>
+
+#include "lockstep/data/worker_threads.h"
 
 namespace lockstep::data {
 
@@ -22,7 +23,7 @@ class ReadAhead {
   /// until `next` is called again, so that whoever gives up need not wait.
   ReadAhead(std::function<std::optional<T>()> make, std::size_t capacity)
       : make_(std::move(make)), capacity_(capacity) {
-    if (capacity_ > 0) thread_ = std::thread([this] { fill(); });
+    if (capacity_ > 0) thread_.start(1, [this] { fill(); });
   }
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
@@ -32,7 +33,7 @@ class ReadAhead {
       stopped_ = true;
     }
     changed_.notify_all();
-    if (thread_.joinable()) thread_.join();
+    thread_.join();
   }
 
   /// How many items could be had without waiting.
@@ -110,7 +111,7 @@ class ReadAhead {
   bool paused_ = false;       ///< after an error, until `next` is called again
   bool finished_ = false;
   bool stopped_ = false;
-  std::thread thread_;
+  WorkerThreads<> thread_;
 };
 
 }  // namespace lockstep::data

@@ -17,16 +17,13 @@ namespace {
 constexpr const char* kWhere = "splitting a batch";
 
 Component empty_component(const ComponentSpec& spec) {
-  const StaticShape shape = dummy_shape(spec.shape.has_rank() ? spec.shape.dims() : StaticShape{kUnknownDim});
+  const StaticShape shape = dummy_shape(spec.shape.dims());
   if (spec.kind == ComponentSpec::Kind::Bytes) {
     if (shape.empty()) return std::string();
     return Strings();
   }
   return at::zeros(shape, at::TensorOptions().dtype(spec.dtype.value_or(at::kFloat)));
 }
-
-/// None where it would be a guess: who has seen rows elsewhere knows better.
-Element known_empty_batch(const ElementSpec& spec) { return tells_all(spec) ? empty_batch(spec) : Element(); }
 
 PartialShape row_shape(const at::Tensor& batch) { return PartialShape(batch.sizes().slice(1).vec()); }
 
@@ -84,6 +81,7 @@ class BatchedRows final : public RowStream {
     offset_ += skipped;
     if (is_worth_counting(count - skipped)) skipped += skip_batches(count - skipped);
     while (skipped < count && fill()) {
+      require_unwanted(current_.error);
       const std::int64_t part = std::min(count - skipped, rows_ - offset_);
       offset_ += part;
       skipped += part;
@@ -149,13 +147,14 @@ class BatchedRows final : public RowStream {
     if (!current_.error) {
       try {
         const std::int64_t rows = row_count(current_.element, kWhere);
-        if (!tells_all(spec_)) seen_ = slice(current_.element, 0, 0);
+        if (!tells_all(spec_)) seen_ = without_rows(current_.element);
         return rows;
       } catch (...) {
         current_.error = std::current_exception();
       }
     }
     const BatchSizes& sizes = sizes_.sizes();
+    if (concerns_whole_stream(current_.error)) return sizes.usual;  // nobody will count further
     // To look ahead is less than to count from the start.
     if (sizes.only_last_short && look_ahead()) return sizes.usual;
     return sizes_.at(read_ - 1).value_or(sizes.usual);
@@ -173,7 +172,7 @@ class BatchedRows final : public RowStream {
     if (!pieces.empty()) return joined_rows(std::move(pieces));
     // What is not known beforehand about rows is taken from the data where there is no other way.
     if (!tells_all(spec_)) fill();
-    return seen_.size() > 0 ? seen_ : known_empty_batch(spec_);
+    return empty_batch(spec_, seen_);
   }
 
   ElementSpec spec_;
@@ -204,10 +203,10 @@ class StackedRows final : public RowStream {
     if (batch.error) return taken + elements_->skip(count - taken);
     try {
       if (taken == 0) {
-        batch.element = last_.size() > 0 && !tells_all(spec_) ? last_ : known_empty_batch(spec_);
+        batch.element = empty_batch(spec_, last_);
       } else {
         batch.element = stack(std::move(rows), kWhere);
-        last_ = slice(batch.element, 0, 0);
+        if (!tells_all(spec_)) last_ = without_rows(batch.element);
       }
     } catch (...) {
       batch.error = std::current_exception();
@@ -218,7 +217,8 @@ class StackedRows final : public RowStream {
     std::int64_t skipped = 0;
     // Somebody has to look at a row if its spec says too little for an empty batch.
     for (Place row; skipped < count && last_.size() == 0 && !tells_all(spec_) && row.read(*elements_); ++skipped) {
-      if (!row.error) last_ = slice(stack(one_element(std::move(row.element)), kWhere), 0, 0);
+      require_unwanted(row.error);
+      if (!row.error) last_ = without_rows(stack(one_element(std::move(row.element)), kWhere));
     }
     return skipped + elements_->skip(count - skipped);
   }
@@ -233,7 +233,7 @@ class StackedRows final : public RowStream {
 
   ElementSpec spec_;
   IteratorPtr elements_;
-  Element last_;
+  Element last_;  ///< the last batch without its rows, if the spec does not tell what they look like
 };
 
 class GatheredRows final : public RowStream {
@@ -288,8 +288,8 @@ IterationContext unmeasured(IterationContext context) {
   return context;
 }
 
-Element empty_batch(const ElementSpec& spec) {
-  if (!spec.components) return Element();
+Element empty_batch(const ElementSpec& spec, const Element& seen) {
+  if (!tells_all(spec)) return own_copy(seen);
   Element empty;
   empty.skeleton = spec.skeleton;
   for (const ComponentSpec& component : *spec.components) empty.components.push_back(empty_component(component));
@@ -300,8 +300,12 @@ Element without_rows(const Element& element) {
   Element empty;
   empty.skeleton = element.skeleton;
   for (const Component& component : element.components) {
-    if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
-      empty.components.emplace_back(tensor->dim() > 0 ? tensor->narrow(0, 0, 0) : tensor->new_zeros({}));
+    if (const auto* tensor = std::get_if<at::Tensor>(&component); tensor && !tensor->defined()) {
+      empty.components.emplace_back(at::Tensor());
+    } else if (tensor) {
+      std::vector<std::int64_t> sizes = tensor->sizes().vec();
+      if (!sizes.empty()) sizes.front() = 0;
+      empty.components.emplace_back(at::zeros(sizes, tensor->options()));
     } else if (std::holds_alternative<Strings>(component)) {
       empty.components.emplace_back(Strings());
     } else {

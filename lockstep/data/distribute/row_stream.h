@@ -20,7 +20,7 @@ class RowStream {
   /// the end. With 0 rows `batch` is an empty batch, without components if nobody knows what rows look like.
   virtual std::int64_t take(std::int64_t count, Place& batch) = 0;
   /// Leaves out up to `count` rows, if possible without computing them; says how many there were. What fails there is
-  /// no error.
+  /// no error, unless it concerns the whole stream.
   virtual std::int64_t skip(std::int64_t count) = 0;
   /// Looks at the next row, if it takes that to know what rows look like.
   virtual void look() {}
@@ -43,11 +43,12 @@ std::unique_ptr<RowStream> rows_left_in(IteratorPtr elements, const ElementSpec&
 /// The same elements, not measured: for what is read besides.
 IterationContext unmeasured(IterationContext context);
 
-/// A batch without rows by what is known of the elements; see dummy_shape.
-Element empty_batch(const ElementSpec& spec);
-/// Whether the spec says enough for that: kinds, types and ranks. If it does not, such a batch is a guess.
+/// A batch without rows, in memory of its own: as the spec says (see dummy_shape), or like `seen`, a batch without
+/// rows, where that does not tell all. It has no components if nothing was seen either.
+Element empty_batch(const ElementSpec& spec, const Element& seen);
+/// Whether the spec says what elements are made of: kinds, types and ranks.
 bool tells_all(const ElementSpec& spec);
-/// A batch without its rows; scalars become zeros.
+/// A batch without its rows, in memory of its own; scalars become zeros.
 Element without_rows(const Element& batch);
 
 /// Rows [begin, end) of component i, where the components of a batch may have different numbers of rows.

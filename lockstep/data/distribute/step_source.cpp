@@ -52,6 +52,7 @@ class DealtSteps final : public StepSource {
     // If the data should have ended here but not elsewhere, somebody has to know what an empty batch looks like.
     const bool looks = !tells_all(stream_->element_spec());
     for (Place place; looks && left > 0 && seen_.size() == 0 && place.read(*elements_); --left) {
+      require_unwanted(place.error);
       if (!place.error) seen_ = without_rows(place.element);
     }
     elements_->skip(left);

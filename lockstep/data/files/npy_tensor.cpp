@@ -60,7 +60,7 @@ void write_npy(const std::string& path, const at::Tensor& tensor) {
                          .where = str("write_npy of ", path),
                          .help = "convert the tensor first, for example to float"});
   }
-  const at::Tensor plain = tensor.detach().cpu().contiguous();
+  const at::Tensor plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
   write_npy(path, found->first, plain.sizes().vec(),
             {static_cast<const char*>(plain.const_data_ptr()), plain.nbytes()});
 }

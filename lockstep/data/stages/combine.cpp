@@ -22,7 +22,10 @@ class ZipIterator final : public ElementIterator {
     Place part;
     std::exception_ptr error;  // the first one; what belongs together stays together
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
-      if (error ? inputs_[i]->skip(1) == 0 : !part.read(*inputs_[i])) return false;
+      if (error ? inputs_[i]->skip(1) == 0 : !part.read(*inputs_[i])) {
+        require_unwanted(error);
+        return false;
+      }
       if (!error) error = part.error;
       if (error) continue;
       if (i == 0)
@@ -69,6 +72,7 @@ class ConcatenateIterator final : public ElementIterator {
       try {
         if (!open()) break;
       } catch (...) {
+        require_unwanted(std::current_exception());
         ++skipped;
         continue;
       }

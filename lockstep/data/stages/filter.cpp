@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/place.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/user_call.h"
 
@@ -58,7 +59,12 @@ std::string contents(const Element& element) {
   for (const Component& component : element.components) {
     bytes += to_string(ComponentSpec::of(component));
     if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
-      const at::Tensor plain = tensor->cpu().contiguous();
+      if (!tensor->defined())
+        throw InvalidArgument(errors::kStructure, {.what = "a tensor without contents cannot be compared",
+                                                   .where = "unique",
+                                                   .seen = describe(element),
+                                                   .help = "leave such elements out with a filter before it"});
+      const at::Tensor plain = tensor->cpu().resolve_conj().resolve_neg().contiguous();
       bytes.append(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
     } else if (const auto* text = std::get_if<std::string>(&component)) {
       bytes += str(text->size(), ':', *text);
@@ -98,6 +104,7 @@ class IgnoreErrorsIterator final : public ElementIterator {
       try {
         return input_->next(element);
       } catch (const std::exception& error) {
+        require_unwanted(std::current_exception());
         count(error.what());
         if (errors >= options_.give_up_after) throw;
       } catch (...) {

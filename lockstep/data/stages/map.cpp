@@ -47,7 +47,9 @@ void MapStage::check_and_describe() {
   if (options_.parallel_calls < 0 || options_.parallel_calls > 1024)
     throw InvalidArgument(
         errors::kBadOption,
-        {.what = str("parallel_calls must lie between 0 and 1024, not ", options_.parallel_calls), .where = "map"});
+        {.what = str("parallel_calls must lie between 0 and 1024, not ", options_.parallel_calls),
+         .where = "map",
+         .help = "give 0 to compute on the caller's thread, or about as many calls as there are cores"});
   const auto line = [&](bool with_calls) {
     std::string parts = options_.name;
     const auto add = [&](const std::string& part) { parts += (parts.empty() ? "" : ", ") + part; };

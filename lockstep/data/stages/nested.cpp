@@ -2,10 +2,13 @@
 
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
 #include <deque>
+#include <limits>
+#include <numeric>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -63,6 +66,7 @@ class InterleaveIterator final : public ElementIterator {
       try {
         current = find_open();
       } catch (...) {  // a dataset that cannot be opened has one place
+        require_unwanted(std::current_exception());
         ++skipped;
         continue;
       }
@@ -146,13 +150,21 @@ class ElementsIterator final : public ElementIterator {
   std::size_t at_ = 0;
 };
 
+/// Elements from the first to the last of a window; no more than there can be.
+std::int64_t window_span(std::int64_t size, std::int64_t stride) {
+  std::int64_t span = 0;
+  if (__builtin_mul_overflow(size - 1, stride, &span) || __builtin_add_overflow(span, 1, &span))
+    return std::numeric_limits<std::int64_t>::max();
+  return span;
+}
+
 class WindowIterator final : public ElementIterator {
  public:
   WindowIterator(IteratorPtr input, std::int64_t size, WindowOptions options, ElementSpec spec)
       : input_(std::move(input)), size_(size), options_(options), spec_(std::move(spec)) {}
 
   bool next(Element& element) override {
-    const auto span = static_cast<std::size_t>((size_ - 1) * options_.stride + 1);
+    const auto span = static_cast<std::size_t>(window_span(size_, options_.stride));
     while (!ended_ && ahead_.size() < span) {
       Place fresh;
       if (to_skip_ > 0 && input_->skip(to_skip_) < to_skip_) ended_ = true;
@@ -161,6 +173,7 @@ class WindowIterator final : public ElementIterator {
         ended_ = true;
         break;
       }
+      require_unwanted(fresh.error);  // it may be in no window
       ahead_.push_back(std::move(fresh));
     }
     std::vector<Element> window;
@@ -188,10 +201,21 @@ class WindowIterator final : public ElementIterator {
   bool ended_ = false;
 };
 
+/// The same shares, so that their sum is a number.
+std::vector<double> with_finite_sum(std::vector<double> weights) {
+  if (std::isfinite(std::accumulate(weights.begin(), weights.end(), 0.0))) return weights;
+  const double largest = *std::ranges::max_element(weights);
+  for (double& weight : weights) weight /= largest;
+  return weights;
+}
+
 class SampleIterator final : public ElementIterator {
  public:
   SampleIterator(std::vector<IteratorPtr> inputs, std::vector<double> weights, std::uint64_t key, bool stop_on_empty)
-      : inputs_(std::move(inputs)), weights_(std::move(weights)), random_(key), stop_on_empty_(stop_on_empty) {}
+      : inputs_(std::move(inputs)),
+        weights_(with_finite_sum(std::move(weights))),
+        random_(key),
+        stop_on_empty_(stop_on_empty) {}
 
   bool next(Element& element) override {
     return step([&](ElementIterator& chosen) { return chosen.next(element); });
@@ -247,7 +271,10 @@ InterleaveStage::InterleaveStage(StagePtr input, Expansion expansion, ElementSpe
   if (options_ && options_->parallel_calls < 0)
     throw InvalidArgument(
         errors::kBadOption,
-        {.what = str("parallel_calls must not be negative: ", options_->parallel_calls), .where = "interleave"});
+        {.what = str("parallel_calls must not be negative: ", options_->parallel_calls),
+         .where = "interleave",
+         .help =
+             "give 0 to read on the caller's thread, or 1 to read every open dataset ahead on a thread of its own"});
 }
 
 std::string InterleaveStage::describe() const {
@@ -311,9 +338,9 @@ StagePtr WindowStage::with_inputs(std::vector<StagePtr> inputs) const {
 Cardinality WindowStage::cardinality() const {
   const Cardinality all = input()->cardinality();
   if (!all.is_known()) return all;
-  const std::int64_t span = (size_ - 1) * options_.stride + 1;
+  const std::int64_t span = window_span(size_, options_.stride);
   if (options_.drop_remainder) return all.value() < span ? 0 : (all.value() - span) / options_.shift + 1;
-  return (all.value() + options_.shift - 1) / options_.shift;
+  return all.value() / options_.shift + (all.value() % options_.shift > 0 ? 1 : 0);
 }
 
 IteratorPtr WindowStage::make_iterator(const IterationContext& context) const {

@@ -40,8 +40,12 @@ bool fits(const c10::Scalar& value, at::ScalarType dtype) {
     case at::kUInt32: return is_between(0, 4294967295);
     case at::kUInt64: return is_between(0, std::numeric_limits<std::int64_t>::max());
     case at::kHalf: return is_finite_in(65504);
-    case at::kFloat:
-    case at::kBFloat16: return is_finite_in(std::numeric_limits<float>::max());
+    case at::kFloat: return is_finite_in(std::numeric_limits<float>::max());
+    case at::kBFloat16: return is_finite_in(0x1.FEp127);
+    case at::kFloat8_e4m3fn: return is_finite_in(448);
+    case at::kFloat8_e4m3fnuz: return is_finite_in(240);
+    case at::kFloat8_e5m2:
+    case at::kFloat8_e5m2fnuz: return is_finite_in(57344);
     default: return true;
   }
 }
@@ -166,6 +170,7 @@ class UnbatchIterator final : public ElementIterator {
       try {
         if (!load()) break;
       } catch (...) {  // a batch that fails has one place
+        require_unwanted(std::current_exception());
         ++skipped;
         continue;
       }

@@ -93,7 +93,8 @@ PrefetchStage::PrefetchStage(StagePtr input, std::int64_t buffer_size)
     throw InvalidArgument(errors::kBadOption, {.what = str("prefetch takes a number of elements, or -1 for its own "
                                                            "choice, not ",
                                                            buffer_size),
-                                               .where = "prefetch"});
+                                               .where = "prefetch",
+                                               .help = "give a number from 0 (nothing is read ahead) to 1000000"});
 }
 
 std::string PrefetchStage::describe() const { return str("prefetch(", buffer_size_, ")"); }

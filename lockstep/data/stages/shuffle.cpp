@@ -116,7 +116,9 @@ ShuffleStage::ShuffleStage(StagePtr input, std::int64_t buffer_size, ShuffleOpti
   if (buffer_size_ < 1)
     throw InvalidArgument(
         errors::kBadOption,
-        {.what = str("the buffer of a shuffle holds at least 1 element, not ", buffer_size_), .where = "shuffle"});
+        {.what = str("the buffer of a shuffle holds at least 1 element, not ", buffer_size_),
+         .where = "shuffle",
+         .help = "give the number of elements of the dataset for a perfect shuffle, or as many as memory allows"});
 }
 
 std::string ShuffleStage::describe() const {

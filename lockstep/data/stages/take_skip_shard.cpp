@@ -161,8 +161,10 @@ class ShardIterator final : public ShardOf<ElementIterator> {
 CountedStage::CountedStage(StagePtr input, std::string_view kind, std::int64_t count)
     : OrderStage({std::move(input)}), kind_(kind), count_(count) {
   if (count_ < -1)
-    throw InvalidArgument(errors::kBadOption, {.what = str(kind_, " takes a number from 0 up, or -1, not ", count_),
-                                               .where = std::string(kind_)});
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str(kind_, " takes a number from 0 up, or -1, not ", count_),
+                           .where = std::string(kind_),
+                           .help = str("give -1 to ", kind_, kind_ == "repeat" ? " for ever" : " all")});
 }
 std::string CountedStage::describe() const { return str(kind_, "(", count_, ")"); }
 
