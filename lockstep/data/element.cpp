@@ -119,7 +119,8 @@ SkeletonPtr joined(const SkeletonPtr& a, const SkeletonPtr& b) {
 
 Element own_copy(Element element) {
   for (Component& component : element.components) {
-    if (auto* tensor = std::get_if<at::Tensor>(&component); tensor != nullptr && tensor->defined()) *tensor = tensor->clone();
+    if (auto* tensor = std::get_if<at::Tensor>(&component); tensor != nullptr && tensor->defined())
+      *tensor = tensor->clone();
   }
   return element;
 }

@@ -16,8 +16,8 @@ namespace {
 using Kinds = std::set<std::string, std::less<>>;
 
 // Stages behind which there are as many elements as before.
-const Kinds kKeepsCount = {"map",   "parallel_map", "parse_example",      "prefetch", "with_options",
-                           "cache", "shuffle",      "assert_cardinality", "enumerate"};
+const Kinds kKeepsCount = {"map",   "parallel_map", "parse_example",      "prefetch",  "with_options",
+                           "cache", "shuffle",      "assert_cardinality", "enumerate", "scan"};
 // Stages behind which every batch is one of their input's, with as many rows and in its place.
 const Kinds kKeepsBatches = {"prefetch", "with_options", "parse_example", "cache", "assert_cardinality"};
 

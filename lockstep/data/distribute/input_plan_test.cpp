@@ -180,6 +180,14 @@ TEST(Plans, DoNotCountRowsThatThereMayNotBe) {
   const InputPlan plan = plan_input(batched(some, 3), AutoShardPolicy::Auto, Assignment::ByReplica, {2, 1, 0});
   EXPECT_EQ(plan.steps(), Cardinality(11));
   EXPECT_EQ(rows_in_plan(plan), "21 rows");
+  // Rows of batches are counted by their spec, also behind what gives an element for each.
+  const StagePtr unbatched = std::make_shared<UnbatchStage>(batched(make_range(0, 26), 5, true));
+  const StagePtr scanned = std::make_shared<ScanStage>(
+      unbatched, Element::of(at::zeros({}, at::kLong)), [](Element&, Element&) {}, unbatched->element_spec(), nullptr);
+  const InputPlan of_scan = plan_input(batched(scanned, 3), AutoShardPolicy::Data, Assignment::ByReplica, {2, 1, 0});
+  EXPECT_EQ(of_scan.steps(), Cardinality(9));
+  DistributedCursor nine(input_of(of_scan, 0));
+  EXPECT_EQ(read_all(nine).size(), 9u);
   const StagePtr promised = std::make_shared<AssertCardinalityStage>(none, Cardinality(6));
   EXPECT_EQ(plan_input(batched(promised, 3), AutoShardPolicy::Data, Assignment::ByReplica, {2, 1, 0}).steps(),
             Cardinality(2));
