@@ -22,9 +22,13 @@ int usable_cores() {
   cpu_set_t mine;
   const int allowed = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine)
                                                                     : static_cast<int>(std::thread::hardware_concurrency());
+  return within_quota(std::max(1, allowed));
+}
+
+int within_quota(int cores) {
   std::string quota;
   std::getline(std::ifstream("/sys/fs/cgroup/cpu.max"), quota);
-  return cores_under_quota(std::max(1, allowed), quota);
+  return cores_under_quota(cores, quota);
 }
 
 }  // namespace lockstep

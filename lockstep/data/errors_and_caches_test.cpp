@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/pipeline_test_support.h"
+#include "lockstep/data/worker_threads.h"
 
 namespace lockstep::data {
 namespace {
@@ -37,6 +38,15 @@ TEST(Errors, ErrorsAreCountedAndLeftOut) {
   const auto hopeless =
       from_generator([] { return []() -> std::optional<at::Tensor> { throw std::runtime_error("x"); }; });
   EXPECT_THROW(hopeless.ignore_errors({.give_up_after = 5}).to_vector(), std::runtime_error);
+}
+
+TEST(Errors, ThatSomethingHasRunOutIsNoErrorOfAnElement) {
+  const auto scarce = range(4).map([](const at::Tensor& x) -> at::Tensor {
+    if (x.defined()) throw_no_more_threads(1, 2, "none left");
+    return x;
+  });
+  EXPECT_THROW(scarce.ignore_errors().to_vector(), ResourceExhausted);
+  EXPECT_THROW(scarce.filter([](const at::Tensor&) { return true; }).skip(2).to_vector(), ResourceExhausted);
 }
 
 TEST(Errors, AnythingThrownIsLeftOut) {

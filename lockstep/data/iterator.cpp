@@ -81,7 +81,8 @@ bool concerns_whole_stream(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& seen) {
-    return seen.number() == errors::kTooFewElements;
+    const bool no_threads = dynamic_cast<const ResourceExhausted*>(&seen) != nullptr && seen.number() == errors::kBadOption;
+    return no_threads || seen.number() == errors::kTooFewElements;
   } catch (...) {
     return false;
   }

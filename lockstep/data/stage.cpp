@@ -6,6 +6,7 @@
 #include <mutex>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/place.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::data {
@@ -190,7 +191,12 @@ PipelineIterator::PipelineIterator(StagePtr stage, IterationContext context)
 
 bool PipelineIterator::next(Element& element) {
   ++consumed_;  // also if it fails
-  if (iterator_->next(element)) return true;
+  try {
+    if (iterator_->next(element)) return true;
+  } catch (...) {
+    if (concerns_whole_stream(std::current_exception())) --consumed_;
+    throw;
+  }
   --consumed_;
   return false;
 }

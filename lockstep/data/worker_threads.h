@@ -16,6 +16,25 @@ namespace lockstep::data {
 /// Throws ResourceExhausted: the system gave `started` of `wanted` threads and no more.
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_more_threads(int started, int wanted, const std::string& reason);
 
+/// What could not be started once is not tried again: who goes on after the error would find the elements elsewhere than the
+/// other inputs of a zip, or the rest of a batch, expect them.
+class StartOnce {
+ public:
+  template <class F>
+  void operator()(F&& start) {
+    if (error_) std::rethrow_exception(error_);
+    try {
+      start();
+    } catch (...) {
+      error_ = std::current_exception();
+      throw;
+    }
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
 /// Threads that run all or not at all: each waits until the last is there. Whoever owns it tells them to stop before it
 /// goes.
 template <class Thread = std::thread>

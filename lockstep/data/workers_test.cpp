@@ -134,6 +134,19 @@ class ScarceThread {
   std::thread thread_;
 };
 
+TEST(Workers, ThatCouldNotBeStartedAreNotTriedAgain) {
+  StartOnce start;
+  int tries = 0;
+  for (int k = 0; k < 3; ++k) {
+    EXPECT_THROW(start([&] {
+                   ++tries;
+                   throw std::runtime_error("no threads");
+                 }),
+                 std::runtime_error);
+  }
+  EXPECT_EQ(tries, 1);
+}
+
 TEST(Workers, ThatCannotAllBeStartedReadNothingAndSaySo) {
   int counter = 0;
   const auto message = [&](auto start) {

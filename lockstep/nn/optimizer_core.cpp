@@ -178,6 +178,7 @@ void OptimizerCore::reduce_own(Local& local, const GradientReduction& reduction,
     local.fused[s] = fuse && kinds[p] == GradientKind::Dense && can_fuse(local, s, reduction);
     if (kinds[p] == GradientKind::None || local.fused[s]) continue;
     if (kinds[p] == GradientKind::Sparse) {
+      local.owns_sparse = true;
       // Alone: LibTorch's own way, repeated rows and all.
       local.reduced[s] = locals_.size() == 1 ? local.shown.gradients[p] : reduction.reduce_sparse(p);
     } else {
@@ -280,7 +281,7 @@ void OptimizerCore::drop_gradients(Local& local) {
   }
   local.is_reduced = local.is_unscaled = false;
   local.loss_scale.reset();
-  local.value_limit = 0;
+  local.clipped = 0;
   local.accumulated = 0;
   local.failed_runs = module_->strategy().failed_runs();
   for (auto& gradient : local.reduced) gradient.reset();
@@ -319,7 +320,7 @@ void OptimizerCore::reduce_and(Local& local, ReduceOp op, const char* call, bool
   local.has_checked_module = true;
   show_gradients(local);
   for (int attempt = 0; attempt < 2; ++attempt) {
-    meet("gradients", {this, call, 0, &local.shown}, [&] {
+    meet("gradients", {this, call, local.loss_scale.value_or(0), &local.shown}, [&] {
       module_->require_alike(static_cast<std::size_t>(local.replica));
       const GradientReduction reduction(shown_by_all(local.shown), op);
       reduce_own(local, reduction, fuse);
@@ -355,7 +356,7 @@ void OptimizerCore::step() {
 }
 
 void OptimizerCore::apply_gradients(Local& local) {
-  meet("step", {this, "step", local.value_limit}, [&] { update_own(local); });
+  meet("step", {this, "step", local.clipped}, [&] { update_own(local); });
   finish_step(local);
 }
 

@@ -19,6 +19,7 @@ double OptimizerCore::clip_global_norm(double max_norm) {
   if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_global_norm");
   require_real_gradients(local, "clip_global_norm");
   const double norm = global_norm(local, max_norm);
+  local.clipped = 5 * local.clipped + max_norm;
   const double factor = max_norm / (norm + 1e-6);
   if (factor < 1.0) scale_gradients(factor);
   return norm;
@@ -55,7 +56,7 @@ void OptimizerCore::clip_value(double limit) {
     at::Tensor gradient = local.reduced[s].is_sparse() ? local.reduced[s]._values() : gradient_of(local, s);
     gradient.clamp_(-limit, limit);
   }
-  local.value_limit = limit;
+  local.clipped = 3 * local.clipped + limit;
 }
 
 void OptimizerCore::scale_gradients(double factor) {

@@ -32,7 +32,7 @@ struct OptimizerCore::Local {
   bool is_reduced = false;
   bool has_checked_module = false;
   bool is_unscaled = false;  ///< the reduced gradients have been divided by a loss scale
-  double value_limit = 0;  ///< what the reduced gradients have been clipped to; 0: nothing
+  double clipped = 0;  ///< a mark of what the reduced gradients have been clipped to, in which order; 0: nothing
   int accumulated = 0;
   std::optional<double> loss_scale;  ///< of the gradients: another optimizer may change the scaler's before they are reduced
   std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last looked

@@ -9,7 +9,11 @@ namespace lockstep {
 
 void OptimizerCore::deal_out_whole(int parameter) {
   const auto index = static_cast<std::size_t>(parameter);
-  if (whole_[index] || group_of_[index] < 0) return;
+  if (group_of_[index] < 0) return;
+  if (whole_[index]) {
+    for (const auto& local : locals_) local->owns_sparse = true;
+    return;
+  }
   const ParameterState state = detail::gather_state(*this, parameter);  // some classes have one before the first step
   const auto group_index = static_cast<std::size_t>(group_of_[index]);
   for (std::size_t r = 0; r < locals_.size(); ++r) {

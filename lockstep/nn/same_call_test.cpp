@@ -71,6 +71,12 @@ TEST_F(SameCall, ScalerOnOneReplica) {
   expect_refused("GradScaler", [&] { replica() == 0 ? of_a.minimize(loss_of(a), scaler) : of_a.minimize(loss_of(a)); });
 }
 
+TEST_F(SameCall, ScalersOfDifferentScale) {
+  GradScaler scaler(strategy), other(strategy);
+  other.restore({.scale = 1024.0});
+  expect_refused("different arguments", [&] { of_a.minimize(loss_of(a), replica() == 0 ? scaler : other); });
+}
+
 TEST_F(SameCall, Clipping) {
   const auto clipped = [&](const std::function<void()>& clip) {
     return [this, clip] {
@@ -84,6 +90,10 @@ TEST_F(SameCall, Clipping) {
   expect_refused("different arguments to step", clipped([&] { of_a.clip_value(replica() == 0 ? 0.5 : 0.25); }));
   expect_refused("different arguments to step", clipped([&] {
                    if (replica() == 0) of_a.clip_value(0.5);
+                 }));
+  expect_refused("different arguments to step", clipped([&] {
+                   if (replica() == 0) of_a.clip_value(0.25);
+                   of_a.clip_value(0.5);
                  }));
 }
 

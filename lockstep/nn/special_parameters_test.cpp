@@ -254,20 +254,27 @@ TEST_P(SpecialParameters, MomentumOfSparseGradientsIsSavedLoadedAndDigested) {
 }
 
 TEST_P(SpecialParameters, MomentumOfSparseGradientsGoesOnWithDenseOnes) {
-  const auto options = SGDOptions(0.1).momentum(0.9);
-  SparseTable<torch::optim::SGD> sparse(GetParam(), options);
-  sparse.steps(0, 3);
-  for (const bool in_parts : {false, true}) {
-    SparseTable<torch::optim::SGD> dense(GetParam(), options, /*sparse=*/false);
-    if (in_parts) dense.optimizer.set_clip_global_norm(1e6);
-    copy_values(sparse.table.parameters(), dense.table.parameters());
-    dense.optimizer.load_state(sparse.optimizer.state());
-    dense.steps(3, 6);
-    SparseTable<torch::optim::SGD> always_dense(GetParam(), options, /*sparse=*/false);
-    always_dense.steps(0, 6);
-    EXPECT_TRUE(dense.table->weight.allclose(always_dense.table->weight, 1e-4, 1e-6)) << in_parts;
-    EXPECT_FALSE(dense.optimizer.state().at("weight").at("momentum_buffer").is_sparse());
-  }
+  const auto check = [&]<class Opt>(std::type_identity<Opt>) {
+    const auto options = SGDOptions(0.1).momentum(0.9);
+    SparseTable<Opt> sparse(GetParam(), options);
+    sparse.steps(0, 3);
+    for (const bool in_parts : {false, true}) {
+      SparseTable<Opt> dense(GetParam(), options, /*sparse=*/false);
+      if (in_parts) dense.optimizer.set_clip_global_norm(1e6);
+      copy_values(sparse.table.parameters(), dense.table.parameters());
+      dense.optimizer.load_state(sparse.optimizer.state());
+      dense.steps(3, 6);
+      SparseTable<Opt> always_dense(GetParam(), options, /*sparse=*/false);
+      always_dense.steps(0, 6);
+      EXPECT_TRUE(dense.table->weight.allclose(always_dense.table->weight, 1e-4, 1e-6)) << in_parts;
+      EXPECT_FALSE(dense.optimizer.state().at("weight").at("momentum_buffer").is_sparse());
+    }
+    // And within one optimizer, in which the gradients change.
+    sparse.strategy.run([&] { sparse.optimizer.minimize(sparse.table->weight.square().sum()); });
+    EXPECT_EQ(sparse.optimizer.steps(), 4);
+  };
+  check(std::type_identity<torch::optim::SGD>());
+  check(std::type_identity<WholeSgd>());
 }
 
 TEST_P(SpecialParameters, AGradientThatBecomesSparseTakesTheStateWithIt) {

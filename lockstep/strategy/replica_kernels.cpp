@@ -80,7 +80,10 @@ bool is_valid(const Convolution& call) {
 /// results are wrong and the heap is corrupted, depending on shapes (seen with 2.9.1, from plain threads too). The kernel that
 /// is chosen for multiples of 16 output channels without SVE has no such memory. Others than these were tried and are safe.
 bool is_unsafe(const Convolution& call) {
-  return call.input.is_cpu() && call.input.scalar_type() == at::kFloat && (call.input.dim() == 3 || call.input.dim() == 4) &&
+  const auto is_plain = [](const at::Tensor& tensor) {  // forward-mode derivatives and other layouts are LibTorch's
+    return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor._fw_grad(/*level=*/0).defined();
+  };
+  return is_plain(call.input) && is_plain(call.weight) && call.input.scalar_type() == at::kFloat && (call.input.dim() == 3 || call.input.dim() == 4) &&
          !call.transposed && call.groups == 1 && call.input.numel() > 0 && (has_sve() || call.weight.size(0) % 16 != 0) &&
          is_valid(call);
 }
@@ -97,8 +100,12 @@ struct SafeConvolution : torch::autograd::Function<SafeConvolution> {
     // LibTorch makes the matrix of all images at once.
     constexpr std::int64_t kMostPatchElements = 1 << 23;
     const at::IntArrayRef kernel = weight.sizes().slice(2);
-    const std::int64_t per_image = std::max<std::int64_t>(1, weight.numel() / weight.size(0) * input.size(2) * input.size(3));
-    const std::int64_t images = std::max<std::int64_t>(1, kMostPatchElements / per_image);
+    std::int64_t per_image = weight.numel() / weight.size(0);
+    for (std::size_t d = 0; d < 2; ++d) {
+      const auto side = static_cast<std::int64_t>(d) + 2;
+      per_image *= (input.size(side) + 2 * padding[d] - dilation[d] * (weight.size(side) - 1) - 1) / stride[d] + 1;
+    }
+    const std::int64_t images = std::max<std::int64_t>(1, kMostPatchElements / std::max<std::int64_t>(1, per_image));
     const bool dilated = std::any_of(dilation.begin(), dilation.end(), [](std::int64_t d) { return d != 1; });
     std::vector<at::Tensor> parts;
     for (std::int64_t first = 0; first < input.size(0); first += images) {

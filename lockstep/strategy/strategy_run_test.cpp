@@ -68,6 +68,13 @@ TEST(Threads, OneReplicaUsesThoseOfAPlainProgram) {
   at::set_num_threads(before);
   const MirroredStrategy other({.devices = cpus(2), .intra_op_threads = before + 3});
   EXPECT_EQ(MirroredStrategy({.devices = cpus(1)}).intra_op_threads(), before) << "another strategy lives";
+  const auto elsewhere = [] { return std::async(std::launch::async, [] { return MirroredStrategy({.devices = cpus(1)}).intra_op_threads(); }).get(); };
+  EXPECT_EQ(elsewhere(), before) << "and set its number for threads that start later";
+  at::set_num_threads(before + 5);
+  const MirroredStrategy wide({.devices = cpus(1)}), as_wide({.devices = cpus(1)});
+  EXPECT_EQ(wide.intra_op_threads(), before + 5);
+  EXPECT_EQ(as_wide.intra_op_threads(), before + 5);
+  at::set_num_threads(before);
 }
 
 TEST(Threads, TheCallersNumberComesBackInWhateverOrderStrategiesEnd) {

@@ -31,6 +31,7 @@ std::optional<BatchTally> chosen(const BatchTally& tally, std::int64_t first, st
       std::ranges::all_of(tally.runs, [&](const BatchRun& run) { return run.rows == tally.runs.front().rows; });
   if (!tally.in_order && !one_size) return std::nullopt;
   BatchTally result;
+  if (tally.runs.empty()) return result;  // however often it is repeated
   std::int64_t next = first;  // counted from the start of the run
   for (std::int64_t time = 0; time < tally.times; ++time) {
     for (const BatchRun& run : tally.runs) {
@@ -41,12 +42,15 @@ std::optional<BatchTally> chosen(const BatchTally& tally, std::int64_t first, st
         continue;
       }
       const bool endless = run.batches == kEndless;
-      std::int64_t own = (run.batches - next + step - 1) / step;
+      std::int64_t own = (run.batches - next - 1) / step + 1;
       if (count) own = std::min(own, *count);
       result.runs.push_back({run.rows, endless && !count ? kEndless : own});
       if (endless) return result;
       if (count) *count -= own;
-      next += own * step - run.batches;
+      // From the last one taken to the next, which may be further away than can be counted: then there is none.
+      const std::int64_t last = next + (own - 1) * step;
+      if (step > kEndless - last) return result;
+      next = last + step - run.batches;
     }
   }
   return result;

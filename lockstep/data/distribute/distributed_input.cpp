@@ -8,6 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/row_stream.h"
 #include "lockstep/data/stage_meter.h"
+#include "lockstep/data/stages/cache.h"
 #include "lockstep/strategy/context.h"
 
 namespace lockstep::data {
@@ -343,18 +344,35 @@ void DistributedCursor::throw_unknown_batches() const {
        .help = "give `spec` to the map, flat_map or generator that makes the elements, or every worker some data"});
 }
 
+namespace {
+
+/// Who only looks must not write the file of a cache, nor read one that others have written.
+StagePtr without_file_caches(const StagePtr& stage) {
+  const auto* cache = dynamic_cast<const CacheStage*>(stage.get());
+  if (cache != nullptr && !cache->path().empty()) return without_file_caches(stage->input());
+  std::vector<StagePtr> inputs;
+  for (const StagePtr& input : stage->inputs()) inputs.push_back(without_file_caches(input));
+  return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
+}
+
+}  // namespace
+
 /// A worker that has had no row of its own may still read the pipeline that all workers read, or the files of others,
-/// if that can be read twice.
+/// if that can be read twice. Does not throw: the other workers wait for what this one finds.
 Element DistributedCursor::first_without_rows() const {
   std::vector<StagePtr> known = input_->pipelines;
   if (input_->everything) known.push_back(input_->everything);
   for (const StagePtr& pipeline : known) {
     if (find_position_obstacle(*pipeline)) continue;
-    const IteratorPtr elements = pipeline->iterate(context_);
-    constexpr int kTries = 100;  // there may be no end of failing rows
-    Place place;
-    for (int k = 0; k < kTries && place.read(*elements); ++k) {
-      if (!place.error && place.element.size() > 0) return without_rows(place.element);
+    try {
+      const IteratorPtr elements = without_file_caches(pipeline)->iterate(context_);
+      constexpr int kTries = 100;  // there may be no end of failing rows
+      Place place;
+      for (int k = 0; k < kTries && place.read(*elements); ++k) {
+        if (!place.error && place.element.size() > 0) return without_rows(place.element);
+      }
+    } catch (...) {
+      continue;  // it may be readable for others only
     }
   }
   return {};

@@ -9,6 +9,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <limits>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -188,6 +189,13 @@ TEST(Plans, DoNotCountRowsThatThereMayNotBe) {
   EXPECT_EQ(of_scan.steps(), Cardinality(9));
   DistributedCursor nine(input_of(of_scan, 0));
   EXPECT_EQ(read_all(nine).size(), 9u);
+  // Nothing, very often; and one batch of which the next is further away than can be counted.
+  const StagePtr twelve = batched(make_range(0, 12), 4);
+  const StagePtr often = std::make_shared<RepeatStage>(std::make_shared<TakeStage>(twelve, 0), 1'000'000'000'000);
+  EXPECT_EQ(plan_input(std::make_shared<SkipStage>(often, 1), AutoShardPolicy::Off, Assignment::ByReplica, {1, 1, 0}).steps(),
+            Cardinality(0));
+  const StagePtr far = std::make_shared<ShardStage>(twelve, std::numeric_limits<std::int64_t>::max(), 0);
+  EXPECT_EQ(plan_input(far, AutoShardPolicy::Off, Assignment::ByReplica, {1, 1, 0}).steps(), Cardinality(1));
   const StagePtr promised = std::make_shared<AssertCardinalityStage>(none, Cardinality(6));
   EXPECT_EQ(plan_input(batched(promised, 3), AutoShardPolicy::Data, Assignment::ByReplica, {2, 1, 0}).steps(),
             Cardinality(2));

@@ -41,7 +41,7 @@ class MappedBatchIterator final : public ElementIterator {
   // As when rows are stacked one by one: the first row that fails, or that differs from the first of its batch, is the
   // one to tell, and the batch fails as a whole, unless it is a remainder that is left out.
   bool next(Element& element) override {
-    if (!workers_) start();
+    if (!workers_) start_once_([this] { start(); });
     std::vector<Element> blocks;
     std::optional<RowForm> form;
     std::exception_ptr error;
@@ -142,6 +142,7 @@ class MappedBatchIterator final : public ElementIterator {
   PieceSource source_;
   PieceSize piece_size_;
   BlockPiece piece_;
+  StartOnce start_once_;
   std::unique_ptr<OrderedWorkers<BlockPiece>> workers_;  // last: its threads use all of the above
 };
 

@@ -20,7 +20,7 @@ class ParallelMapIterator final : public ElementIterator {
 
   bool next(Element& element) override {
     if (!piece_.has_next()) {
-      if (!workers_) start();
+      if (!workers_) start_once_([this] { start(); });
       if (counters_) counters_->buffer(workers_->ready(), slots());
       if (!workers_->take(piece_)) return false;
     }
@@ -83,6 +83,7 @@ class ParallelMapIterator final : public ElementIterator {
   PieceSource source_;
   PieceSize size_;
   ElementPiece piece_;
+  StartOnce start_once_;
   std::unique_ptr<Workers<ElementPiece>> workers_;  // last: its threads use all of the above
 };
 

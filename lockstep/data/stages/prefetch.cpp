@@ -22,7 +22,7 @@ class PrefetchIterator final : public OneToOneIterator {
 
   bool next(Element& element) override {
     if (!piece_.has_next()) {
-      if (!workers_) start();
+      if (!workers_) start_once_([this] { start(); });
       if (counters_) counters_->buffer(workers_->ready(), slots_);
       if (!workers_->take(piece_)) return false;
     }
@@ -82,6 +82,7 @@ class PrefetchIterator final : public OneToOneIterator {
   std::shared_ptr<StageCounters> counters_;
   PieceSize size_;
   ElementPiece piece_;
+  StartOnce start_once_;
   std::unique_ptr<OrderedWorkers<ElementPiece>> workers_;
 };
 
