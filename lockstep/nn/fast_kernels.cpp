@@ -10,10 +10,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
-#if defined(__aarch64__) && defined(__linux__)
-#include <sys/auxv.h>
-#endif
-
 #include <algorithm>
 #include <array>
 #include <vector>
@@ -166,15 +162,6 @@ bool is_matrix(const at::Tensor& tensor) {
   return tensor.dim() == 2 && tensor.is_cpu() && tensor.layout() == at::kStrided &&
          tensor.scalar_type() == at::kFloat && !tensor.is_neg() && !tensor._is_zerotensor() &&
          !tensor._fw_grad(/*level=*/0).defined();
-}
-
-bool has_sve() {
-#if defined(__aarch64__) && defined(__linux__)
-  static const bool here = (getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
-  return here;
-#else
-  return false;
-#endif
 }
 
 enum class Product {

@@ -6,10 +6,6 @@
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
 
-#if defined(__aarch64__)
-#include <sys/auxv.h>
-#endif
-
 #include <optional>
 #include <string>
 
@@ -17,6 +13,7 @@
 #include "lockstep/nn/mirrored_module.h"
 #include "lockstep/nn/product_tile.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "lockstep/strategy/replica_kernels.h"
 
 namespace lockstep {
 namespace {
@@ -288,14 +285,6 @@ INSTANTIATE_TEST_SUITE_P(Layers, ReplicaLinear,
                                          LinearCase{.name = "ManyRows", .input = {2101, 40}, .out = 130, .threads = 3},
                                          LinearCase{.name = "TwoThreadsWithoutBias", .input = {512, 100}, .bias = false, .threads = 2}),
                          [](const testing::TestParamInfo<LinearCase>& test) { return test.param.name; });
-
-bool has_sve() {
-#if defined(__aarch64__)
-  return (getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
-#else
-  return false;
-#endif
-}
 
 TEST(ReplicaLinear, OwnProductsAreUsedWhereTheyWereMeasuredFaster) {
 #if defined(__aarch64__)

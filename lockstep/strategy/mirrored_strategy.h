@@ -18,8 +18,8 @@ struct MirroredOptions {
   std::optional<std::vector<std::string>> devices = {};
   /// How values travel between devices. Unset: the ordered sum by the replicas' own threads; NCCL for GPUs.
   std::shared_ptr<CrossDeviceOps> cross_device_ops = {};
-  /// Threads that one replica uses inside an operation. Unset: LibTorch's number, and for several replicas
-  /// at most the cores that this process may use, divided by the replicas.
+  /// Threads that one replica uses inside an operation. Unset: LibTorch's number; with several replicas that,
+  /// or what a container's quota allows if that is less, divided among them, at least 1.
   std::optional<int> intra_op_threads = {};
   /// Random numbers of the replicas. Unset: what `torch::manual_seed` was given before.
   std::optional<std::uint64_t> seed = {};

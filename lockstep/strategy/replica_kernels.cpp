@@ -26,11 +26,6 @@ namespace {
 thread_local auto own_kernels = OwnKernels::None;
 
 #if defined(__aarch64__)
-bool has_sve() {
-  static const bool here = (getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
-  return here;
-}
-
 /// The arguments of `aten::convolution`.
 struct Convolution {
   static constexpr std::size_t kArguments = 9;
@@ -170,6 +165,15 @@ void register_safe_convolutions() {}
 #endif
 
 }  // namespace
+
+bool has_sve() {
+#if defined(__aarch64__)
+  static const bool here = (getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
+  return here;
+#else
+  return false;
+#endif
+}
 
 void use_safe_convolutions() {
   static const bool registered = (register_safe_convolutions(), true);

@@ -9,6 +9,9 @@ namespace lockstep {
 /// replicas do the former in float32 and round the result, gradients included, and the latter another way.
 void use_safe_convolutions();
 
+/// Arm's scalable vectors: LibTorch has other kernels where they are.
+bool has_sve();
+
 /// Which of Lockstep's own kernels (nn/fast_kernels.h) stand before LibTorch's; see MirroredOptions::fast_kernels.
 enum class OwnKernels {
   None,
