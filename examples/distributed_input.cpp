@@ -1,6 +1,6 @@
 // One dataset for all replicas: global batches go in, every replica gets its piece. Shows how a batch is cut, what
-// happens at the end of the data and after an error, per-replica pipelines, a report of what holds it up, and how to go on
-// after an interruption.
+// happens at the end of the data and after an error, per-replica pipelines, a report of what holds it up, and how to go
+// on after an interruption.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>

@@ -1,5 +1,5 @@
-// The matrix products of a training step, by LibTorch's kernels and by Lockstep's own (MirroredOptions::fast_kernels), taking
-// turns:
+// The matrix products of a training step, by LibTorch's kernels and by Lockstep's own (MirroredOptions::fast_kernels),
+// taking turns:
 //
 //     lockstep_bench_products [replicas] [rows of the global batch] [size of a layer] [rounds]
 
@@ -41,20 +41,26 @@ class Contestant {
 
   void measure() {
     const auto begin = std::chrono::steady_clock::now();
-    strategy_.run([](const Layers& mine) {
-      for (std::size_t k = 0; k < kLayers; ++k) at::mm(mine.inputs[k], mine.weights[k].t());
-      for (std::size_t k = 0; k < kLayers; ++k) {
-        at::mm(mine.slopes[k], mine.weights[k]);
-        at::mm(mine.slopes[k].t(), mine.inputs[k]);
-      }
-    }, layers_);
-    milliseconds_.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
+    strategy_.run(
+        [](const Layers& mine) {
+          for (std::size_t k = 0; k < kLayers; ++k) at::mm(mine.inputs[k], mine.weights[k].t());
+          for (std::size_t k = 0; k < kLayers; ++k) {
+            at::mm(mine.slopes[k], mine.weights[k]);
+            at::mm(mine.slopes[k].t(), mine.inputs[k]);
+          }
+        },
+        layers_);
+    milliseconds_.push_back(
+        std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count());
   }
 
   void print(double operations) {
     std::sort(milliseconds_.begin(), milliseconds_.end());
-    const auto at = [&](double q) { return milliseconds_[static_cast<std::size_t>(q * static_cast<double>(milliseconds_.size() - 1))]; };
-    std::printf("%-12s %8.1f ms (least %.1f, %.1f .. %.1f)  %6.0f GFLOP/s\n", name_, at(0.5), at(0), at(0.25), at(0.75), operations / at(0.5) / 1e6);
+    const auto at = [&](double q) {
+      return milliseconds_[static_cast<std::size_t>(q * static_cast<double>(milliseconds_.size() - 1))];
+    };
+    std::printf("%-12s %8.1f ms (least %.1f, %.1f .. %.1f)  %6.0f GFLOP/s\n", name_, at(0.5), at(0), at(0.25), at(0.75),
+                operations / at(0.5) / 1e6);
   }
 
   int threads() const { return strategy_.intra_op_threads(); }
@@ -78,8 +84,8 @@ int main(int count, char** words) {
   ls::set_log_severity(ls::Severity::Warning);
   ls::nn::link_fast_kernels();  // as `make` does
   Contestant libtorch("LibTorch", false, replicas, rows, size), own("Lockstep", true, replicas, rows, size);
-  std::printf("%d products of %d x %d weights and %d rows, %d replicas of %d threads, %d rounds that took turns\n", 3 * kLayers,
-              size, size, rows, replicas, own.threads(), rounds);
+  std::printf("%d products of %d x %d weights and %d rows, %d replicas of %d threads, %d rounds that took turns\n",
+              3 * kLayers, size, size, rows, replicas, own.threads(), rounds);
   libtorch.measure(), own.measure();
   Contestant* order[] = {&libtorch, &own};
   for (int round = 0; round < rounds; ++round, std::swap(order[0], order[1])) {

@@ -26,9 +26,9 @@ namespace {
 struct Options {
   std::string model;
   std::int64_t batch = 256;
-  int replicas = 0;                                                     ///< 0: plain LibTorch
+  int replicas = 0;                  ///< 0: plain LibTorch
   int threads = ls::usable_cores();  ///< of the plain loop
-  bool keep_memory = false;                                             ///< of the plain loop
+  bool keep_memory = false;          ///< of the plain loop
   bool channels_last = false;
   bool libtorch_kernels = false;
   bool serve = false;

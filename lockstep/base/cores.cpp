@@ -20,8 +20,9 @@ int cores_under_quota(int allowed, std::string_view cpu_max) {
 
 int usable_cores() {
   cpu_set_t mine;
-  const int allowed = sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine)
-                                                                    : static_cast<int>(std::thread::hardware_concurrency());
+  const int allowed = sched_getaffinity(0, sizeof mine, &mine) == 0
+                          ? CPU_COUNT(&mine)
+                          : static_cast<int>(std::thread::hardware_concurrency());
   return within_quota(std::max(1, allowed));
 }
 

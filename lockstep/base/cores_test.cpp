@@ -26,9 +26,10 @@ struct Quota {
 };
 
 TEST(Cores, QuotaOfAContainer) {
-  for (const auto& [cpu_max, cores] : {Quota{"max 100000", 8}, Quota{"200000 100000", 2}, Quota{"150000 100000", 2},
-                                       Quota{"1000 100000", 1}, Quota{"6400000 100000", 8}, Quota{"", 8}, Quota{"max", 8},
-                                       Quota{"0 100000", 8}, Quota{"100000 0", 8}, Quota{"-1 100000", 8}, Quota{"nonsense", 8}})
+  for (const auto& [cpu_max, cores] :
+       {Quota{"max 100000", 8}, Quota{"200000 100000", 2}, Quota{"150000 100000", 2}, Quota{"1000 100000", 1},
+        Quota{"6400000 100000", 8}, Quota{"", 8}, Quota{"max", 8}, Quota{"0 100000", 8}, Quota{"100000 0", 8},
+        Quota{"-1 100000", 8}, Quota{"nonsense", 8}})
     EXPECT_EQ(cores_under_quota(8, cpu_max), cores) << cpu_max;
 }
 

@@ -97,8 +97,8 @@ LOCKSTEP_ERROR_TYPE(Internal);
 #undef LOCKSTEP_ERROR_TYPE
 
 /// Kinds of mistakes, by number. The hundreds group them: 1xx peers and waiting, 2xx contexts and calls, 3xx
-/// structures, shapes and devices, 4xx variables, 5xx models and optimizers, 6xx data (files from 601, pipelines from 621,
-/// distribution from 651), 9xx bugs of our own.
+/// structures, shapes and devices, 4xx variables, 5xx models and optimizers, 6xx data (files from 601, pipelines from
+/// 621, distribution from 651), 9xx bugs of our own.
 namespace errors {
 inline constexpr int kTimeout = 101;              ///< a replica did not reach a meeting in time
 inline constexpr int kUnequalMeetings = 102;      ///< replicas made different numbers of merge calls or collectives
@@ -109,6 +109,7 @@ inline constexpr int kConcurrentRun = 203;        ///< a second run on one strat
 inline constexpr int kBadOption = 204;            ///< an option has a value that makes no sense
 inline constexpr int kNotAvailable = 205;         ///< not built in, or not supported here
 inline constexpr int kSeedInsideRun = 206;        ///< torch::manual_seed inside a replica function
+inline constexpr int kNoThreads = 207;            ///< the system does not let Lockstep start a thread
 inline constexpr int kStructure = 301;            ///< structures differ or do not fit
 inline constexpr int kShape = 302;                ///< shapes, ranks or axes do not fit
 inline constexpr int kDtype = 303;                ///< the element type does not fit

@@ -76,19 +76,16 @@ TEST(Codes, HaveTheUsualNames) {
 
 TEST(Explain, HasAParagraphForEachNumber) {
   using namespace errors;
-  for (const int number : {kTimeout,      kUnequalMeetings, kDifferentCollective,
-                           kWrongContext, kMixedStrategies, kConcurrentRun,
-                           kBadOption,    kNotAvailable,    kSeedInsideRun,
-                           kStructure,    kShape,           kDtype,
-                           kDevice,       kDestination,     kNotReducible,
-                           kComponent,    kVariableMode,    kVariableAssign,
-                           kVariableName, kWrongModule,     kOptimizer,
-                           kTornWeights,  kNotFinite,       kDrift,
-                           kFile,
-                           kNoFiles,      kCompression,     kRecord,
-                           kExample,      kFeature,         kNpy,
-                           kCsv,          kSharding,        kTooFewElements,
-                           kNoMoreData,   kSignature,       kInternal}) {
+  // clang-format off
+  const int numbers[] = {
+      kTimeout, kUnequalMeetings, kDifferentCollective, kWrongContext, kMixedStrategies, kConcurrentRun,
+      kBadOption, kNotAvailable, kSeedInsideRun, kNoThreads, kStructure, kShape, kDtype, kDevice,
+      kDestination, kNotReducible, kComponent, kVariableMode, kVariableAssign, kVariableName, kWrongModule,
+      kOptimizer, kTornWeights, kNotFinite, kDrift, kFile, kNoFiles, kCompression, kRecord, kExample,
+      kFeature, kNpy, kCsv, kPosition, kCardinality, kCacheFile, kSharding, kTooFewElements, kNoMoreData,
+      kSignature, kInternal};
+  // clang-format on
+  for (const int number : numbers) {
     EXPECT_GT(explain(number).size(), 80u) << number;
     EXPECT_EQ(explain(number).back(), '.') << number;
   }

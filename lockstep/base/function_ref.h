@@ -16,7 +16,8 @@ class FunctionRef<Result(Args...)> {
   template <class F>
     requires(!std::is_same_v<std::remove_cvref_t<F>, FunctionRef> && std::is_invocable_r_v<Result, F&, Args...>)
   FunctionRef(F&& f)  // NOLINT(google-explicit-constructor): call sites pass lambdas
-      : target_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))), call_([](void* target, Args... args) -> Result {
+      : target_(const_cast<void*>(static_cast<const void*>(std::addressof(f)))),
+        call_([](void* target, Args... args) -> Result {
           return (*static_cast<std::remove_reference_t<F>*>(target))(std::forward<Args>(args)...);
         }) {}
 

@@ -81,8 +81,7 @@ bool concerns_whole_stream(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const Error& seen) {
-    const bool no_threads = dynamic_cast<const ResourceExhausted*>(&seen) != nullptr && seen.number() == errors::kBadOption;
-    return no_threads || seen.number() == errors::kTooFewElements;
+    return seen.number() == errors::kNoThreads || seen.number() == errors::kTooFewElements;
   } catch (...) {
     return false;
   }

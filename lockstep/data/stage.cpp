@@ -6,8 +6,8 @@
 #include <mutex>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/place.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/place.h"
 
 namespace lockstep::data {
 namespace {

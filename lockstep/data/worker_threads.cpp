@@ -6,7 +6,7 @@
 namespace lockstep::data {
 
 void throw_no_more_threads(int started, int wanted, const std::string& reason) {
-  throw ResourceExhausted(errors::kBadOption,
+  throw ResourceExhausted(errors::kNoThreads,
                           {.what = str("only ", started, " of ", counted(wanted, "thread"), " could be started"),
                            .where = "reading a dataset ahead",
                            .seen = reason,

@@ -16,8 +16,8 @@ namespace lockstep::data {
 /// Throws ResourceExhausted: the system gave `started` of `wanted` threads and no more.
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_more_threads(int started, int wanted, const std::string& reason);
 
-/// What could not be started once is not tried again: who goes on after the error would find the elements elsewhere than the
-/// other inputs of a zip, or the rest of a batch, expect them.
+/// What could not be started once is not tried again: who goes on after the error would find the elements elsewhere
+/// than the other inputs of a zip, or the rest of a batch, expect them.
 class StartOnce {
  public:
   template <class F>

@@ -153,6 +153,7 @@ TEST(Workers, ThatCannotAllBeStartedReadNothingAndSaySo) {
     try {
       start();
     } catch (const ResourceExhausted& error) {
+      EXPECT_EQ(error.number(), errors::kNoThreads);
       EXPECT_NE(error.text().help.find("fewer parallel_calls"), std::string::npos) << error.what();
       return error.text().what;
     }

@@ -170,15 +170,16 @@ enum class Product {
   Shared,     ///< shared_product.h
 };
 
-/// What was measured fastest. LibTorch has good kernels for SVE, on Arm for several threads, and on x86_64 for few: every
-/// replica packs the weights for itself, which many threads and rows have to pay for.
+/// What was measured fastest. LibTorch has good kernels for SVE, on Arm for several threads, and on x86_64 for few:
+/// every replica packs the weights for itself, which many threads and rows have to pay for.
 Product product_for(const at::Tensor& left, const at::Tensor& right) {
   constexpr std::int64_t kLeastRows = 16, kLeastProducts = 1 << 20;
   constexpr std::int64_t kLeastToShare = 1 << 24, kLeastColumnsToShare = 48;
   constexpr int kLeastThreadsToShare = 8;
   const OwnKernels kernels = own_kernels_here();
   if (kernels != OwnKernels::Faster && kernels != OwnKernels::All) return Product::LibTorch;
-  if (!is_matrix(left) || !is_matrix(right) || left.size(1) != right.size(0) || at::autocast::is_autocast_enabled(at::kCPU))
+  if (!is_matrix(left) || !is_matrix(right) || left.size(1) != right.size(0) ||
+      at::autocast::is_autocast_enabled(at::kCPU))
     return Product::LibTorch;
   const std::int64_t products = left.size(0) * left.size(1) * right.size(1);
   if (left.size(0) < kLeastRows || products < kLeastProducts || has_sve()) return Product::LibTorch;
@@ -229,7 +230,8 @@ struct AffineMap : torch::autograd::Function<AffineMap> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& bias, const at::Tensor& input,
                             const at::Tensor& weight) {
     // As LibTorch does: what no gradient needs may change, and is not kept.
-    context->save_for_backward({weight.requires_grad() ? input : at::Tensor(), input.requires_grad() ? weight : at::Tensor()});
+    context->save_for_backward(
+        {weight.requires_grad() ? input : at::Tensor(), input.requires_grad() ? weight : at::Tensor()});
     return own_product(product_for(input, weight), input, weight, bias);
   }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
@@ -260,7 +262,8 @@ void addmm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::
   const Product by = product_for(left, right);
   const bool covered = by != Product::LibTorch && argument(3).toScalar().equal(1) && argument(4).toScalar().equal(1) &&
                        bias.dim() == 1 && bias.size(0) == right.size(1) && bias.scalar_type() == at::kFloat &&
-                       bias.is_cpu() && !bias.is_neg() && !bias._is_zerotensor() && !bias._fw_grad(/*level=*/0).defined();
+                       bias.is_cpu() && !bias.is_neg() && !bias._is_zerotensor() &&
+                       !bias._fw_grad(/*level=*/0).defined();
   if (!covered) return redispatch(op, keys, stack);
   torch::jit::drop(*stack, kArguments);
   const bool graph = needs_graph(bias) || needs_graph(left) || needs_graph(right);
@@ -273,7 +276,8 @@ bool is_channels_last(const at::Tensor& tensor) {
 }
 
 void max_pool_backward(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  constexpr std::size_t kArguments = 8;  // output gradient, input, kernel_size, stride, padding, dilation, ceil_mode, indices
+  constexpr std::size_t kArguments =
+      8;  // output gradient, input, kernel_size, stride, padding, dilation, ceil_mode, indices
   const at::Tensor slopes = torch::jit::peek(*stack, 0, kArguments).toTensor(),
                    input = torch::jit::peek(*stack, 1, kArguments).toTensor(),
                    winners = torch::jit::peek(*stack, 7, kArguments).toTensor();

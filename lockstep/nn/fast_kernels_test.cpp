@@ -120,7 +120,9 @@ TEST(ReplicaConvolution, BFloat16IsSafeOnSeveralThreads) {
   model.to(at::kBFloat16);
   auto no_bias = strategy.make<torch::nn::Conv2d>(Conv2dOptions(8, 16, 3).bias(false));
   no_bias.to(at::kBFloat16);
-  strategy.run([&] { EXPECT_EQ(no_bias->forward(at::randn({1, 8, 5, 5}, at::kBFloat16)).scalar_type(), at::kBFloat16); });
+  strategy.run([&] {
+    EXPECT_EQ(no_bias->forward(at::randn({1, 8, 5, 5}, at::kBFloat16)).scalar_type(), at::kBFloat16);
+  });
   for (int round = 0; round < 25; ++round) {
     strategy.run([&] {
       auto x = at::randn({4, 8, 13, 10}, at::kBFloat16).requires_grad_();
@@ -147,11 +149,13 @@ struct SafeCase {
 
 /// With these shapes LibTorch's own kernels on Arm gave wrong results and corrupted the heap on two threads.
 TEST(ReplicaConvolution, FloatIsSafeOnSeveralThreads) {
-  for (const SafeCase& c : {SafeCase{}, SafeCase{.channels_last = true}, SafeCase{.out = 20, .kernel = 5, .padding = 2},
-                            SafeCase{.in = 16, .out = 33, .kernel = 5, .stride = 2, .padding = 0, .channels_last = true},
-                            SafeCase{.out = 1, .bias = false}, SafeCase{.in = 37, .out = 7, .padding = 2, .dilation = 2},
-                            SafeCase{.in = 32, .out = 64}, SafeCase{.out = 12, .kernel = 1, .padding = 0}}) {
-    SCOPED_TRACE(testing::Message() << c.in << " to " << c.out << " channels, kernel " << c.kernel << ", channels-last " << c.channels_last);
+  for (const SafeCase& c :
+       {SafeCase{}, SafeCase{.channels_last = true}, SafeCase{.out = 20, .kernel = 5, .padding = 2},
+        SafeCase{.in = 16, .out = 33, .kernel = 5, .stride = 2, .padding = 0, .channels_last = true},
+        SafeCase{.out = 1, .bias = false}, SafeCase{.in = 37, .out = 7, .padding = 2, .dilation = 2},
+        SafeCase{.in = 32, .out = 64}, SafeCase{.out = 12, .kernel = 1, .padding = 0}}) {
+    SCOPED_TRACE(testing::Message() << c.in << " to " << c.out << " channels, kernel " << c.kernel << ", channels-last "
+                                    << c.channels_last);
     MirroredStrategy strategy({.devices = cpus(2), .seed = 2});
     auto model = strategy.make<torch::nn::Conv2d>(
         {.channels_last = c.channels_last},
@@ -160,16 +164,21 @@ TEST(ReplicaConvolution, FloatIsSafeOnSeveralThreads) {
       auto x = at::randn({8, c.in, 9, 8});
       if (c.channels_last) x = x.contiguous(at::MemoryFormat::ChannelsLast);
       x.requires_grad_();
-      const auto exact = [](const at::Tensor& tensor) { return tensor.defined() ? tensor.detach().to(at::kDouble) : at::Tensor(); };
+      const auto exact = [](const at::Tensor& tensor) {
+        return tensor.defined() ? tensor.detach().to(at::kDouble) : at::Tensor();
+      };
       auto exact_x = exact(x).requires_grad_(), exact_weight = exact(model->weight).requires_grad_();
-      const auto expected = at::conv2d(exact_x, exact_weight, exact(model->bias), c.stride, at::IntArrayRef{c.padding, c.padding}, c.dilation);
+      const auto expected = at::conv2d(exact_x, exact_weight, exact(model->bias), c.stride,
+                                       at::IntArrayRef{c.padding, c.padding}, c.dilation);
       expected.square().sum().backward();
       for (int round = 0; round < 30; ++round) {
         const auto y = model->forward(x);
         ASSERT_TRUE(y.allclose(expected.to(at::kFloat), 1e-3, 1e-3)) << "round " << round;
       }
       model->forward(x).square().sum().backward();
-      const auto relative = [](const at::Tensor& a, const at::Tensor& b) { return ((a.to(at::kDouble) - b).abs().max() / b.abs().max()).item<double>(); };
+      const auto relative = [](const at::Tensor& a, const at::Tensor& b) {
+        return ((a.to(at::kDouble) - b).abs().max() / b.abs().max()).item<double>();
+      };
       EXPECT_LT(relative(x.grad(), exact_x.grad()), 1e-4);
       EXPECT_LT(relative(model->weight.grad(), exact_weight.grad()), 1e-4);
       model->weight.mutable_grad().reset();
@@ -186,8 +195,10 @@ TEST(ReplicaConvolution, OneDimensionIsSafeOnSeveralThreads) {
   auto model = strategy.make<torch::nn::Conv1d>(torch::nn::Conv1dOptions(32, 20, 5).stride(2).padding(3));
   strategy.run([&] {
     const auto x = at::randn({8, 32, 50});
-    const auto expected = at::conv1d(x.to(at::kDouble), model->weight.to(at::kDouble), model->bias.to(at::kDouble), 2, at::IntArrayRef{3});
-    for (int round = 0; round < 50; ++round) ASSERT_TRUE(model->forward(x).allclose(expected.to(at::kFloat), 1e-3, 1e-3)) << "round " << round;
+    const auto expected = at::conv1d(x.to(at::kDouble), model->weight.to(at::kDouble), model->bias.to(at::kDouble), 2,
+                                     at::IntArrayRef{3});
+    for (int round = 0; round < 50; ++round)
+      ASSERT_TRUE(model->forward(x).allclose(expected.to(at::kFloat), 1e-3, 1e-3)) << "round " << round;
     EXPECT_EQ(model->forward(at::randn({32, 50})).sizes(), at::IntArrayRef({20, 26}));  // one image
     EXPECT_EQ(model->forward(at::randn({0, 32, 50})).sizes(), at::IntArrayRef({0, 20, 26}));
     EXPECT_THROW(model->forward(at::randn({8, 31, 50})), c10::Error);
@@ -246,7 +257,8 @@ struct LinearCase {
 class ReplicaLinear : public testing::TestWithParam<LinearCase> {};
 
 std::vector<at::Tensor> linear_gradients(const LinearCase& c, bool fast, int replicas = 2) {
-  MirroredStrategy strategy({.devices = cpus(replicas), .intra_op_threads = c.threads, .seed = 7, .fast_kernels = fast});
+  MirroredStrategy strategy(
+      {.devices = cpus(replicas), .intra_op_threads = c.threads, .seed = 7, .fast_kernels = fast});
   auto model = strategy.make<torch::nn::Linear>(torch::nn::LinearOptions(c.input.back(), c.out).bias(c.bias));
   const auto results = strategy.run([&] {
     auto x = at::randn(c.input).requires_grad_();
@@ -274,17 +286,18 @@ TEST_P(ReplicaLinear, ValuesAndGradientsAreThoseOfLibTorch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Layers, ReplicaLinear,
-                         testing::Values(LinearCase{.name = "Large", .input = {128, 200}},
-                                         LinearCase{.name = "OddSizes", .input = {67, 333}, .out = 77},
-                                         LinearCase{.name = "NoBias", .input = {128, 200}, .bias = false},
-                                         LinearCase{.name = "Small", .input = {3, 5}, .out = 2},
-                                         LinearCase{.name = "ThreeDimensions", .input = {4, 32, 150}, .out = 90},
-                                         LinearCase{.name = "NoRows", .input = {0, 200}},
-                                         LinearCase{.name = "ThreeThreads", .input = {299, 500}, .out = 601, .threads = 3},
-                                         LinearCase{.name = "ManyRows", .input = {2101, 40}, .out = 130, .threads = 3},
-                                         LinearCase{.name = "TwoThreadsWithoutBias", .input = {512, 100}, .bias = false, .threads = 2}),
-                         [](const testing::TestParamInfo<LinearCase>& test) { return test.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Layers, ReplicaLinear,
+    testing::Values(LinearCase{.name = "Large", .input = {128, 200}},
+                    LinearCase{.name = "OddSizes", .input = {67, 333}, .out = 77},
+                    LinearCase{.name = "NoBias", .input = {128, 200}, .bias = false},
+                    LinearCase{.name = "Small", .input = {3, 5}, .out = 2},
+                    LinearCase{.name = "ThreeDimensions", .input = {4, 32, 150}, .out = 90},
+                    LinearCase{.name = "NoRows", .input = {0, 200}},
+                    LinearCase{.name = "ThreeThreads", .input = {299, 500}, .out = 601, .threads = 3},
+                    LinearCase{.name = "ManyRows", .input = {2101, 40}, .out = 130, .threads = 3},
+                    LinearCase{.name = "TwoThreadsWithoutBias", .input = {512, 100}, .bias = false, .threads = 2}),
+    [](const testing::TestParamInfo<LinearCase>& test) { return test.param.name; });
 
 TEST(ReplicaLinear, OwnProductsAreUsedWhereTheyWereMeasuredFaster) {
 #if defined(__aarch64__)
@@ -296,7 +309,9 @@ TEST(ReplicaLinear, OwnProductsAreUsedWhereTheyWereMeasuredFaster) {
   const auto is_own = [](int replicas, std::optional<bool> fast, int threads, std::int64_t size = 100) {
     MirroredStrategy strategy({.devices = cpus(replicas), .intra_op_threads = threads, .fast_kernels = fast});
     auto model = strategy.make<torch::nn::Linear>(size, size);
-    return strategy.run([&] { return model->forward(at::randn({128, size})).grad_fn()->name(); })[0] != "AddmmBackward0";
+    return strategy.run([&] {
+      return model->forward(at::randn({128, size})).grad_fn()->name();
+    })[0] != "AddmmBackward0";
   };
   EXPECT_EQ(is_own(2, std::nullopt, 1), arm);
   EXPECT_FALSE(is_own(2, std::nullopt, 2));

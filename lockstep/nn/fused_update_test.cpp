@@ -101,10 +101,12 @@ TEST(Minimize, ForgetsWhatAFailedRunLeftBehind) {
     auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
     optimizer.accumulate(2);
     const auto step = [&](bool fail) {
-      strategy.run([&](int replica) {
-        if (fail && replica == 1) throw std::runtime_error("one replica fails");
-        optimizer.minimize(model->forward(at::ones({2, 3})).sum());
-      }, strategy.values_from_function([](const ValueContext& context) { return context.replica_id_in_sync_group; }));
+      strategy.run(
+          [&](int replica) {
+            if (fail && replica == 1) throw std::runtime_error("one replica fails");
+            optimizer.minimize(model->forward(at::ones({2, 3})).sum());
+          },
+          strategy.values_from_function([](const ValueContext& context) { return context.replica_id_in_sync_group; }));
     };
     if (with_failure) {
       EXPECT_THROW(step(true), std::runtime_error);

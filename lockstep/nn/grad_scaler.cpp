@@ -12,7 +12,8 @@ namespace {
 
 void require_scale(double scale) {
   if (std::isfinite(scale) && scale > 0) return;
-  throw InvalidArgument(errors::kNotFinite, {.what = str("a loss scale must be positive and finite, not ", scale), .where = "GradScaler"});
+  throw InvalidArgument(errors::kNotFinite,
+                        {.what = str("a loss scale must be positive and finite, not ", scale), .where = "GradScaler"});
 }
 
 }  // namespace
@@ -21,7 +22,9 @@ GradScaler::GradScaler(Strategy& strategy, GradScalerOptions options)
     : strategy_(&strategy), options_(options), states_(static_cast<std::size_t>(strategy.num_local_replicas())) {
   require_scale(options_.initial_scale);
   if (!(options_.growth >= 1) || !(options_.backoff > 0 && options_.backoff < 1) || options_.growth_interval < 1) {
-    throw InvalidArgument(errors::kBadOption, {.what = "a GradScaler grows by at least 1, backs off by less than 1 and waits at least one step"});
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = "a GradScaler grows by at least 1, backs off by less than 1 and waits at least one step"});
   }
   for (auto& own : states_) own.state.scale = options_.initial_scale;
 }
@@ -29,9 +32,10 @@ GradScaler::GradScaler(Strategy& strategy, GradScalerOptions options)
 GradScaler::State& GradScaler::here() {
   const detail::ContextEntry* top = detail::current_context();
   if (top != nullptr && top->replica != nullptr && top->strategy != strategy_) {
-    throw InvalidArgument(errors::kMixedStrategies, {.what = "this GradScaler belongs to another strategy",
-                                                     .where = "GradScaler",
-                                                     .help = "make scaler, model and optimizer with the same strategy"});
+    throw InvalidArgument(errors::kMixedStrategies,
+                          {.what = "this GradScaler belongs to another strategy",
+                           .where = "GradScaler",
+                           .help = "make scaler, model and optimizer with the same strategy"});
   }
   const auto k = static_cast<std::size_t>(std::max(0, current_component()));
   return states_.at(k).state;

@@ -12,13 +12,14 @@ namespace lockstep {
 
 struct GradScalerOptions {
   double initial_scale = 65536.0;
-  double growth = 2.0;              ///< after `growth_interval` good steps
-  double backoff = 0.5;             ///< after a step with infinities
+  double growth = 2.0;   ///< after `growth_interval` good steps
+  double backoff = 0.5;  ///< after a step with infinities
   std::int64_t growth_interval = 2000;
 };
 
-/// Keeps small gradients of half precision from vanishing: the loss is multiplied by a large scale, the reduced gradients are
-/// divided by it, and a step whose gradients have become infinite is left out and the scale lowered. All replicas agree.
+/// Keeps small gradients of half precision from vanishing: the loss is multiplied by a large scale, the reduced
+/// gradients are divided by it, and a step whose gradients have become infinite is left out and the scale lowered. All
+/// replicas agree.
 ///
 ///     ls::GradScaler scaler(strategy);
 ///     strategy.run([&](...) { optimizer.minimize(loss, scaler); }, batch);

@@ -27,7 +27,8 @@ at::Tensor flat(const at::Tensor& gradient) { return gradient.as_strided({gradie
 }  // namespace
 
 at::Tensor in_parameter_order(const at::Tensor& gradient, const at::Tensor& parameter) {
-  if (gradient.is_sparse() || (gradient.strides() == parameter.strides() && gradient.is_non_overlapping_and_dense())) return gradient;
+  if (gradient.is_sparse() || (gradient.strides() == parameter.strides() && gradient.is_non_overlapping_and_dense()))
+    return gradient;
   at::Tensor ordered = at::empty_like(parameter, parameter.options().requires_grad(false));
   return ordered.copy_(gradient);
 }
@@ -39,9 +40,11 @@ GradientKind GradientReduction::kind_of(std::size_t parameter, const std::string
     if (!gradient.defined()) continue;
     const auto this_kind = gradient.is_sparse() ? GradientKind::Sparse : GradientKind::Dense;
     if (kind != GradientKind::None && kind != this_kind) {
-      throw InvalidArgument(errors::kOptimizer, {.what = lockstep::str("'", name, "' has a sparse gradient on one replica and a dense one on another"),
-                                                 .seen = lockstep::str("on replica ", k, " it is ", this_kind == GradientKind::Sparse ? "sparse" : "dense"),
-                                                 .help = "use the parameter in the same way on every replica"});
+      throw InvalidArgument(
+          errors::kOptimizer,
+          {.what = lockstep::str("'", name, "' has a sparse gradient on one replica and a dense one on another"),
+           .seen = lockstep::str("on replica ", k, " it is ", this_kind == GradientKind::Sparse ? "sparse" : "dense"),
+           .help = "use the parameter in the same way on every replica"});
     }
     kind = this_kind;
   }
@@ -55,7 +58,10 @@ void GradientReduction::reduce(const Segment& segment, at::Tensor& owners_gradie
     std::vector<at::Tensor> parts;
     for (const auto* view : views_) {
       const at::Tensor& gradient = view->gradients[parameter];
-      parts.push_back(gradient.defined() ? flat(gradient).slice(0, segment.begin, segment.end) : flat(owners_gradient).slice(0, segment.begin, segment.end).new_zeros({segment.end - segment.begin}));
+      parts.push_back(
+          gradient.defined()
+              ? flat(gradient).slice(0, segment.begin, segment.end)
+              : flat(owners_gradient).slice(0, segment.begin, segment.end).new_zeros({segment.end - segment.begin}));
     }
     flat(owners_gradient).slice(0, segment.begin, segment.end).copy_(ordered_reduce(op_, parts));
     return;
@@ -71,20 +77,24 @@ void GradientReduction::reduce(const Segment& segment, at::Tensor& owners_gradie
       inputs[k] = gradient.defined() ? data_of(gradient) + begin * width : reinterpret_cast<const char*>(kZeros.data());
     }
     void* output = target + begin * width;
-    ordered_sum(*dtype, inputs.data(), static_cast<int>(inputs.size()), &output, 1, static_cast<std::size_t>(end - begin), divisor());
+    ordered_sum(*dtype, inputs.data(), static_cast<int>(inputs.size()), &output, 1,
+                static_cast<std::size_t>(end - begin), divisor());
   };
-  for_ranges(flat(owners_gradient).slice(0, segment.begin, segment.end), kElementwiseGrain, [&](std::int64_t first, std::int64_t last) {
-    const std::int64_t end = segment.begin + last;
-    const std::int64_t stride = complete ? last - first : kShardBlock;
-    for (std::int64_t begin = segment.begin + first; begin < end; begin += stride) sum(begin, std::min(begin + stride, end));
-  });
+  for_ranges(flat(owners_gradient).slice(0, segment.begin, segment.end), kElementwiseGrain,
+             [&](std::int64_t first, std::int64_t last) {
+               const std::int64_t end = segment.begin + last;
+               const std::int64_t stride = complete ? last - first : kShardBlock;
+               for (std::int64_t begin = segment.begin + first; begin < end; begin += stride)
+                 sum(begin, std::min(begin + stride, end));
+             });
 }
 
 std::vector<const float*> GradientReduction::parts(const Segment& segment) const {
   std::vector<const float*> all;
   for (const auto* view : views_) {
     const at::Tensor& gradient = view->gradients[static_cast<std::size_t>(segment.parameter)];
-    if (!gradient.defined() || gradient.is_sparse() || !gradient.is_cpu() || gradient.scalar_type() != at::kFloat) return {};
+    if (!gradient.defined() || gradient.is_sparse() || !gradient.is_cpu() || gradient.scalar_type() != at::kFloat)
+      return {};
     all.push_back(gradient.const_data_ptr<float>() + segment.begin);
   }
   return all;

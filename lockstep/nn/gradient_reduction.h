@@ -9,8 +9,8 @@
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/nn/shard_plan.h"
 
-// Adding up the replicas' gradients, segment by segment, where they lie: no flat copies. The owner of a segment writes the
-// sum over its own gradient.
+// Adding up the replicas' gradients, segment by segment, where they lie: no flat copies. The owner of a segment writes
+// the sum over its own gradient.
 namespace lockstep {
 
 /// One replica's gradients, shown to the others. Undefined where backward gave none.
@@ -31,17 +31,20 @@ class GradientReduction {
 
   GradientKind kind_of(std::size_t parameter, const std::string& name) const;
 
-  /// The sum or mean of elements [begin, end), written to the owner's gradient. A replica without a gradient counts as zero.
+  /// The sum or mean of elements [begin, end), written to the owner's gradient. A replica without a gradient counts as
+  /// zero.
   void reduce(const Segment& segment, at::Tensor& owners_gradient) const;
 
-  /// The same elements of every replica's gradient, for a sum made elsewhere. Empty unless all have one, in float32 on CPU.
+  /// The same elements of every replica's gradient, for a sum made elsewhere. Empty unless all have one, in float32 on
+  /// CPU.
   std::vector<const float*> parts(const Segment& segment) const;
   std::int64_t divisor() const { return op_ == ReduceOp::Mean ? static_cast<std::int64_t>(views_.size()) : 1; }
 
   /// Sparse gradients: all rows in replica order, equal ones added up in that order.
   at::Tensor reduce_sparse(std::size_t parameter) const;
 
-  /// The lowest replica with a NaN or infinity among these elements; -1 if none of those that can still be seen has one.
+  /// The lowest replica with a NaN or infinity among these elements; -1 if none of those that can still be seen has
+  /// one.
   int first_not_finite(const Segment& segment, int except_owner) const;
 
  private:

@@ -61,7 +61,8 @@ void expect_whole_batch_norm(int replicas, bool converted) {
     const at::Tensor y = model->forward(mine);
     y.mul(rows_of(outer, k, n)).sum().backward();
     const at::Tensor weight_gradient = replica.all_reduce(ReduceOp::Sum, model->norm->weight.grad());
-    return std::vector<at::Tensor>{y.detach(), mine.grad(), weight_gradient, model->norm->running_mean, model->norm->running_var};
+    return std::vector<at::Tensor>{y.detach(), mine.grad(), weight_gradient, model->norm->running_mean,
+                                   model->norm->running_var};
   });
   for (int k = 0; k < replicas; ++k) {
     const auto& mine = results[static_cast<std::size_t>(k)];
@@ -74,10 +75,12 @@ void expect_whole_batch_norm(int replicas, bool converted) {
 }
 
 TEST_P(Layers, SyncBatchNormSeesTheWholeBatch) { expect_whole_batch_norm<nn::SyncBatchNorm2d>(GetParam(), false); }
-TEST_P(Layers, ConvertedBatchNormSeesTheWholeBatch) { expect_whole_batch_norm<torch::nn::BatchNorm2d>(GetParam(), true); }
+TEST_P(Layers, ConvertedBatchNormSeesTheWholeBatch) {
+  expect_whole_batch_norm<torch::nn::BatchNorm2d>(GetParam(), true);
+}
 
-/// A layer without running statistics that is not training normalises with those of the batch before it: each replica with
-/// its own, and no replica waits for another.
+/// A layer without running statistics that is not training normalises with those of the batch before it: each replica
+/// with its own, and no replica waits for another.
 template <class Norm>
 void expect_own_statistics_in_eval(int replicas, bool converted) {
   MirroredStrategy strategy({.devices = cpus(replicas)});
@@ -87,7 +90,8 @@ void expect_own_statistics_in_eval(int replicas, bool converted) {
   }
   model.eval();
   const at::Tensor x = torch::randn({4, 3, 2, 2});
-  const at::Tensor expected = torch::nn::BatchNorm2d(torch::nn::BatchNormOptions(3).track_running_stats(false))->forward(x);
+  const at::Tensor expected =
+      torch::nn::BatchNorm2d(torch::nn::BatchNormOptions(3).track_running_stats(false))->forward(x);
   const auto results = strategy.run([&] {
     const int k = get_replica_context().replica_id_in_sync_group();
     return k == 0 ? at::Tensor(expected) : model->forward(x.mul(k));  // replica 0 stays away
@@ -105,7 +109,8 @@ TEST_P(Layers, ABatchThatNeverWasIsNotCounted) {
   MirroredStrategy strategy({.devices = cpus(GetParam())});
   auto model = strategy.make([] { return std::make_shared<NormNet<nn::SyncBatchNorm2d>>(); });
   EXPECT_THROW(strategy.run([&] {
-    if (get_replica_context().replica_id_in_sync_group() == GetParam() - 1) throw std::runtime_error("before the layer");
+    if (get_replica_context().replica_id_in_sync_group() == GetParam() - 1)
+      throw std::runtime_error("before the layer");
     model->forward(torch::ones({2, 3, 1, 1}));
   }),
                std::runtime_error);
@@ -130,7 +135,8 @@ TEST_P(Layers, BuffersAreAveragedOutsideOfReplicas) {
   const double expected = 0.1 * (GetParam() + 1) / 2.0;
   EXPECT_NEAR(mean_of(), expected, 1e-6);
   model.synchronize_buffers();
-  for (std::size_t k = 0; k < model.size(); ++k) EXPECT_NEAR(model.replica(k)->norm->running_mean[0].item<double>(), expected, 1e-6);
+  for (std::size_t k = 0; k < model.size(); ++k)
+    EXPECT_NEAR(model.replica(k)->norm->running_mean[0].item<double>(), expected, 1e-6);
 }
 
 TEST_P(Layers, AScaledLossGivesTheSameStepsAndSkipsInfiniteOnes) {
@@ -155,7 +161,9 @@ TEST_P(Layers, AScaledLossGivesTheSameStepsAndSkipsInfiniteOnes) {
   EXPECT_EQ(scaler.scale(), 2048);
   const at::Tensor before = scaled.parameters()[0].detach().clone();
   strategy.run([&] {
-    const double last = get_replica_context().replica_id_in_sync_group() + 1 == get_replica_context().num_replicas_in_sync() ? INFINITY : 1.0;
+    const double last =
+        get_replica_context().replica_id_in_sync_group() + 1 == get_replica_context().num_replicas_in_sync() ? INFINITY
+                                                                                                             : 1.0;
     EXPECT_FALSE(of_scaled.minimize(scaled->forward(x).sum().mul(last), scaler));
   });
   EXPECT_EQ(scaler.scale(), 1024);
@@ -168,7 +176,9 @@ template <class Opt, class Options>
 void expect_resumable(int replicas, const Options& options) {
   const auto step = [](MirroredStrategy& strategy, auto& model, auto& optimizer, int number) {
     const at::Tensor x = torch::full({4, 100}, 0.01 * (number + 1), at::kDouble);
-    strategy.run([&] { optimizer.minimize(model->forward(x).square().sum().div(4.0 * get_replica_context().num_replicas_in_sync())); });
+    strategy.run([&] {
+      optimizer.minimize(model->forward(x).square().sum().div(4.0 * get_replica_context().num_replicas_in_sync()));
+    });
   };
   MirroredStrategy first({.devices = cpus(replicas), .seed = 3});
   auto model = first.make([] { return torch::nn::Linear(100, 70); });
@@ -192,7 +202,8 @@ void expect_resumable(int replicas, const Options& options) {
     step(first, model, optimizer, s);
     step(second, resumed, continued, s);
   }
-  for (std::size_t i = 0; i < 2; ++i) EXPECT_TRUE(resumed.parameters()[i].allclose(model.parameters()[i], 1e-10, 1e-12));
+  for (std::size_t i = 0; i < 2; ++i)
+    EXPECT_TRUE(resumed.parameters()[i].allclose(model.parameters()[i], 1e-10, 1e-12));
   EXPECT_THROW(continued.load_state({}), InvalidArgument);
 }
 

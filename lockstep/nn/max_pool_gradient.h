@@ -12,8 +12,8 @@ struct PooledImages {
 };
 
 /// The gradient of a max-pooling's input for images [first, last): every pooled value's gradient goes to the pixel that
-/// `winners` names, a number within its image. Adds in the order in which LibTorch does, so that windows that overlap give
-/// the same bits.
+/// `winners` names, a number within its image. Adds in the order in which LibTorch does, so that windows that overlap
+/// give the same bits.
 void max_pool_input_gradient(const PooledImages& shape, const float* pooled_gradient, const std::int64_t* winners,
                              std::int64_t first, std::int64_t last, float* input_gradient);
 

@@ -26,7 +26,8 @@ struct Pooling {
 
 /// The gradient of the last replica's input.
 at::Tensor input_gradient(const Pooling& pooling, int replicas, std::optional<bool> own_kernels, int threads = 1) {
-  MirroredStrategy strategy({.devices = cpus(replicas), .intra_op_threads = threads, .seed = 7, .fast_kernels = own_kernels});
+  MirroredStrategy strategy(
+      {.devices = cpus(replicas), .intra_op_threads = threads, .seed = 7, .fast_kernels = own_kernels});
   strategy.make([] { return torch::nn::Linear(1, 1); });
   const auto results = strategy.run([&] {
     // Few different values: windows with several largest ones.
@@ -73,7 +74,8 @@ TEST_P(ReplicaMaxPool, GradientHasTheBitsOfLibTorch) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Table, ReplicaMaxPool, testing::ValuesIn(poolings()), [](const auto& c) { return c.param.name; });
+INSTANTIATE_TEST_SUITE_P(Table, ReplicaMaxPool, testing::ValuesIn(poolings()),
+                         [](const auto& c) { return c.param.name; });
 
 TEST(MaxPoolOfReplicas, TheGradientOfChannelsLastImagesIsChannelsLast) {
   MirroredStrategy strategy({.devices = cpus(2)});

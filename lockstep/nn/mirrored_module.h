@@ -16,8 +16,8 @@ namespace lockstep {
 ///     strategy.run([&](const torch::Tensor& x) { auto y = model->forward(x); ... }, batch);
 ///     model.eval();                                  // reaches all replicas
 ///
-/// Inside `run`, `model->` is the calling replica's module; outside it is replica 0's, which is fine for looking but reaches
-/// one replica only. Copies of the handle name the same model.
+/// Inside `run`, `model->` is the calling replica's module; outside it is replica 0's, which is fine for looking but
+/// reaches one replica only. Copies of the handle name the same model.
 template <class M>
 class MirroredModule {
  public:
@@ -86,7 +86,8 @@ template <detail::ModuleFactory F>
 auto Strategy::make(F&& factory, const ModuleOptions& options) {
   using Built = std::decay_t<std::invoke_result_t<F&>>;
   using Of = detail::ModuleOf<Built>;
-  return MirroredModule<typename Of::type>(std::make_shared<ModuleCore>(*this, [&] { return Of::pointer(factory()); }, options));
+  return MirroredModule<typename Of::type>(std::make_shared<ModuleCore>(
+      *this, [&] { return Of::pointer(factory()); }, options));
 }
 
 template <detail::ModuleFactory F>
@@ -113,8 +114,6 @@ auto Strategy::make(const ModuleOptions& options, Args&&... args) {
 
 template <class Net, class... Args>
   requires(!detail::begins_with_options_v<Args...>)
-auto Strategy::make(Args&&... args) {
-  return make<Net>(ModuleOptions{}, std::forward<Args>(args)...);
-}
+auto Strategy::make(Args&&... args) { return make<Net>(ModuleOptions{}, std::forward<Args>(args)...); }
 
 }  // namespace lockstep

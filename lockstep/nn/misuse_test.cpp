@@ -116,7 +116,9 @@ TEST_P(Misuse, OfALossScaleThatIsNotFinite) {
 
 /// A network whose head may be replaced.
 struct TwoParts : torch::nn::Module {
-  TwoParts() : body(register_module("body", torch::nn::Linear(3, 4))), head(register_module("head", torch::nn::Linear(4, 2))) {}
+  TwoParts()
+      : body(register_module("body", torch::nn::Linear(3, 4))),
+        head(register_module("head", torch::nn::Linear(4, 2))) {}
   at::Tensor forward(const at::Tensor& x) { return head->forward(body->forward(x)).sum(); }
   torch::nn::Linear body, head;
 };
@@ -127,7 +129,8 @@ TEST_P(Misuse, OfAModelWithAReplacedPart) {
     auto sgd = strategy.make_optimizer<torch::optim::SGD>(net, SGDOptions(0.1));
     const auto train = [&] { strategy.run([&] { sgd.minimize(net->forward(torch::ones({2, 3}))); }); };
     for (int s = 0; s < steps_before; ++s) train();
-    for (std::size_t k = 0; k < net.size(); ++k) net.replica(k)->head = net.replica(k)->replace_module("head", torch::nn::Linear(4, 2));
+    for (std::size_t k = 0; k < net.size(); ++k)
+      net.replica(k)->head = net.replica(k)->replace_module("head", torch::nn::Linear(4, 2));
     expect_error<FailedPrecondition>(errors::kWrongModule, "head.", train);
   }
 }
@@ -139,15 +142,19 @@ TEST_P(Misuse, OfAModelWithAParameterAddedBeforeAStateIsLoaded) {
   auto sgd = strategy.make_optimizer<torch::optim::SGD>(other, SGDOptions(0.1));
   for (std::size_t k = 0; k < other.size(); ++k) other.replica(k)->register_parameter("late", torch::ones({2}));
   sgd.load_state(saved);
-  expect_error<FailedPrecondition>(errors::kWrongModule, "late", [&] { strategy.run([&] { sgd.minimize(other->forward(torch::ones({2, 9})).sum()); }); });
+  expect_error<FailedPrecondition>(errors::kWrongModule, "late", [&] {
+    strategy.run([&] { sgd.minimize(other->forward(torch::ones({2, 9})).sum()); });
+  });
 }
 
 TEST_P(Misuse, OfModelsInsideOfRun) {
   const auto in_run = [&](const std::function<void()>& f) { return [this, f] { strategy.run([&] { f(); }); }; };
   expect_error<FailedPrecondition>(errors::kWrongContext, "eval", in_run([&] { model.eval(); }));
   expect_error<FailedPrecondition>(errors::kWrongContext, "to of a model", in_run([&] { model.to(at::kDouble); }));
-  expect_error<FailedPrecondition>(errors::kWrongContext, "apply", in_run([&] { model.apply([](torch::nn::Module&) {}); }));
-  expect_error<FailedPrecondition>(errors::kWrongContext, "synchronize_buffers", in_run([&] { model.synchronize_buffers(); }));
+  expect_error<FailedPrecondition>(errors::kWrongContext, "apply",
+                                   in_run([&] { model.apply([](torch::nn::Module&) {}); }));
+  expect_error<FailedPrecondition>(errors::kWrongContext, "synchronize_buffers",
+                                   in_run([&] { model.synchronize_buffers(); }));
 }
 
 TEST_P(Misuse, OfGradientsLeftByAFailedRun) {
@@ -159,7 +166,8 @@ TEST_P(Misuse, OfGradientsLeftByAFailedRun) {
     });
   };
   EXPECT_THROW(fails_after_reducing(), std::runtime_error);
-  expect_error<FailedPrecondition>(errors::kOptimizer, "a run has failed", [&] { strategy.run([&] { optimizer.step(); }); });
+  expect_error<FailedPrecondition>(errors::kOptimizer, "a run has failed",
+                                   [&] { strategy.run([&] { optimizer.step(); }); });
   step();
   EXPECT_EQ(optimizer.steps(), 1);
   EXPECT_THROW(fails_after_reducing(), std::runtime_error);
@@ -195,7 +203,8 @@ TEST_P(Misuse, OfStatesThatDoNotFit) {
 }
 
 TEST_P(Misuse, OfGradientsThatAreNotReducedYet) {
-  expect_error<FailedPrecondition>(errors::kOptimizer, "no reduced gradients", [&] { strategy.run([&] { optimizer.gradients_are_finite(); }); });
+  expect_error<FailedPrecondition>(errors::kOptimizer, "no reduced gradients",
+                                   [&] { strategy.run([&] { optimizer.gradients_are_finite(); }); });
 }
 
 TEST_P(Misuse, OfAScalerOfAnotherStrategy) {
@@ -209,7 +218,8 @@ TEST_P(Misuse, OfAScalerOfAnotherStrategy) {
 
 TEST_P(Misuse, OfOptionsOfAnotherClass) {
   EXPECT_EQ(optimizer.options<SGDOptions>().lr(), 0.1);
-  expect_error<InvalidArgument>(errors::kOptimizer, "another class", [&] { optimizer.options<torch::optim::AdamOptions>(); });
+  expect_error<InvalidArgument>(errors::kOptimizer, "another class",
+                                [&] { optimizer.options<torch::optim::AdamOptions>(); });
   expect_error<InvalidArgument>(errors::kBadOption, "no parameter group 1", [&] { optimizer.options<SGDOptions>(1); });
 }
 

@@ -21,18 +21,20 @@ namespace lockstep {
 namespace {
 
 [[noreturn]] void throw_build(std::string what, std::string help, std::string seen = {}) {
-  throw InvalidArgument(errors::kStructure, {.what = std::move(what), .where = "make", .seen = std::move(seen), .help = std::move(help)});
+  throw InvalidArgument(errors::kStructure,
+                        {.what = std::move(what), .where = "make", .seen = std::move(seen), .help = std::move(help)});
 }
 
-void require_same_parameters(const torch::OrderedDict<std::string, at::Tensor>& first, const torch::OrderedDict<std::string, at::Tensor>& other,
-                             std::size_t k) {
+void require_same_parameters(const torch::OrderedDict<std::string, at::Tensor>& first,
+                             const torch::OrderedDict<std::string, at::Tensor>& other, std::size_t k) {
   if (first.size() != other.size()) {
     throw_build("the factory built modules of different structure", "build the same module every time it is called",
                 lockstep::str("replica 0 has ", first.size(), " parameters, replica ", k, " has ", other.size()));
   }
   for (const auto& item : first) {
     const at::Tensor* theirs = other.find(item.key());
-    if (theirs == nullptr || theirs->sizes() != item.value().sizes() || theirs->scalar_type() != item.value().scalar_type()) {
+    if (theirs == nullptr || theirs->sizes() != item.value().sizes() ||
+        theirs->scalar_type() != item.value().scalar_type()) {
       throw_build("the factory built modules of different structure", "build the same module every time it is called",
                   lockstep::str("parameter '", item.key(), "' of replica 0 has no equal in replica ", k));
     }
@@ -56,12 +58,15 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
     at::Generator numbers = at::detail::createCPUGenerator(seed);
     const GeneratorScope building(&numbers);
     auto module = factory();
-    if (!module) throw_build("the factory returned no module", "return a std::shared_ptr or a module holder that is not empty");
+    if (!module)
+      throw_build("the factory returned no module", "return a std::shared_ptr or a module holder that is not empty");
     for (const auto& item : module->named_parameters()) {
       if (!item.value().is_meta()) continue;
-      throw InvalidArgument(errors::kDevice, {.what = lockstep::str("parameter '", item.key(), "' is on the meta device: it has no values to train"),
-                                              .where = "make",
-                                              .help = "build the module on a device that has memory; make moves it to its replica's"});
+      throw InvalidArgument(
+          errors::kDevice,
+          {.what = lockstep::str("parameter '", item.key(), "' is on the meta device: it has no values to train"),
+           .where = "make",
+           .help = "build the module on a device that has memory; make moves it to its replica's"});
     }
     module->to(strategy.replica_context(k).device());
     replicas_.push_back(std::move(module));
@@ -86,9 +91,12 @@ void ModuleCore::require_shareable() const {
     const auto* embedding = part.value()->as<torch::nn::EmbeddingImpl>();
     const auto* bag = part.value()->as<torch::nn::EmbeddingBagImpl>();
     if (!(embedding && embedding->options.max_norm()) && !(bag && bag->options.max_norm())) continue;
-    throw InvalidArgument(errors::kWrongModule, {.what = lockstep::str("'", part.key(), "' shortens its rows to max_norm while it looks them up, and replicas share the rows"),
-                                                 .where = "make",
-                                                 .help = "leave max_norm out, and shorten the rows between two runs or inside the loss"});
+    throw InvalidArgument(
+        errors::kWrongModule,
+        {.what = lockstep::str("'", part.key(),
+                               "' shortens its rows to max_norm while it looks them up, and replicas share the rows"),
+         .where = "make",
+         .help = "leave max_norm out, and shorten the rows between two runs or inside the loss"});
   }
 }
 
@@ -99,20 +107,24 @@ void ModuleCore::require_alike(std::size_t k) const {
   for (const auto& parameter : parameters_) {
     const bool here = parameter.leaves[k].requires_grad();
     if (here == parameter.leaves[0].requires_grad()) continue;
-    fail(lockstep::str("parameter '", parameter.name, "' is frozen on replica ", here ? 0 : k, " and not on replica ", here ? k : 0),
-         "freeze on every replica: strategy.run([&] { for (auto& p : model->part->parameters()) p.requires_grad_(false); })");
+    fail(
+        lockstep::str("parameter '", parameter.name, "' is frozen on replica ", here ? 0 : k, " and not on replica ",
+                      here ? k : 0),
+        "freeze on every replica: strategy.run([&] { for (auto& p : model->part->parameters()) p.requires_grad_(false); })");
   }
   for (std::size_t i = 0; i < parts_[k].size(); ++i) {
     const bool here = parts_[k][i].value()->is_training();
     if (here == parts_[0][i].value()->is_training()) continue;
-    fail(lockstep::str("'", parts_[k][i].key(), "' is in training mode on replica ", here ? k : 0, " and not on replica ", here ? 0 : k),
+    fail(lockstep::str("'", parts_[k][i].key(), "' is in training mode on replica ", here ? k : 0,
+                       " and not on replica ", here ? 0 : k),
          "call train or eval of a part on every replica: strategy.run([&] { model->part->eval(); })");
   }
 }
 
 Strategy& ModuleCore::strategy() const {
   if (alive_.expired()) {
-    throw FailedPrecondition(errors::kMixedStrategies, {.what = "a model has outlived its strategy", .help = "keep the strategy as long as its models"});
+    throw FailedPrecondition(errors::kMixedStrategies, {.what = "a model has outlived its strategy",
+                                                        .help = "keep the strategy as long as its models"});
   }
   return *strategy_;
 }
@@ -132,7 +144,8 @@ void ModuleCore::collect_parameters() {
       if (is_new) {
         parameters_.back().leaves.push_back(leaf);
       } else if (!leaf.is_same(parameters_[at->second].leaves[k])) {
-        throw_build("a parameter is tied in one replica and not in another", "tie parameters inside the module's constructor",
+        throw_build("a parameter is tied in one replica and not in another",
+                    "tie parameters inside the module's constructor",
                     lockstep::str("'", item.key(), "' and '", parameters_[at->second].name, "'"));
       }
     }
@@ -163,9 +176,10 @@ void ModuleCore::guard_gradients() {
       parameter.leaves[k].register_hook([k, name = parameter.name](const at::Tensor&) {
         const int current = current_component();
         if (current < 0 || static_cast<std::size_t>(current) == k) return;
-        throw FailedPrecondition(errors::kWrongModule,
-                                 {.what = lockstep::str("a gradient of replica ", k, "'s '", name, "' was computed on replica ", current),
-                                  .help = "take `model->` inside run: it is the calling replica's module"});
+        throw FailedPrecondition(
+            errors::kWrongModule,
+            {.what = lockstep::str("a gradient of replica ", k, "'s '", name, "' was computed on replica ", current),
+             .help = "take `model->` inside run: it is the calling replica's module"});
       });
     }
   }
@@ -177,9 +191,10 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   if (top->strategy != strategy_) detail::require_current_strategy(strategy(), "model");
   const auto& mine = replicas_[static_cast<std::size_t>(top->replica->local_index())];
   if (mine->is_training() != replicas_[0]->is_training()) {
-    throw FailedPrecondition(errors::kWrongModule, {.what = "replicas disagree on whether the model is training",
-                                                    .help = "call model.train() or model.eval() on the handle, outside of run: "
-                                                            "model->eval() reaches one replica only"});
+    throw FailedPrecondition(errors::kWrongModule,
+                             {.what = "replicas disagree on whether the model is training",
+                              .help = "call model.train() or model.eval() on the handle, outside of run: "
+                                      "model->eval() reaches one replica only"});
   }
   return mine;
 }
@@ -193,7 +208,8 @@ void ModuleCore::to(at::ScalarType dtype) {
   detail::require_outside_of_run("to of a model");
   if (pinned_) {
     throw FailedPrecondition(errors::kWrongModule, {.what = "an optimizer has taken over the parameters of this model",
-                                                    .where = "to", .help = "convert the model before make_optimizer"});
+                                                    .where = "to",
+                                                    .help = "convert the model before make_optimizer"});
   }
   for (auto& module : replicas_) module->to(dtype);
   share_memory();
@@ -237,9 +253,11 @@ std::vector<std::pair<std::string, at::Tensor>> ModuleCore::named_buffers() cons
     const bool average = item.value().defined() && at::isFloatingType(item.value().scalar_type());
     // Constants stay what they are: a mean of equal numbers may be rounded, or overflow.
     const bool equal = average && std::all_of(components.begin(), components.end(), [&](const at::Tensor& other) {
-      return other.sizes() == components[0].sizes() && at::equal(other, components[0]);
-    });
-    result.emplace_back(item.key(), !item.value().defined() ? item.value() : !average || equal ? item.value().clone() : ordered_reduce(ReduceOp::Mean, components));
+                         return other.sizes() == components[0].sizes() && at::equal(other, components[0]);
+                       });
+    result.emplace_back(item.key(), !item.value().defined() ? item.value()
+                                    : !average || equal     ? item.value().clone()
+                                                            : ordered_reduce(ReduceOp::Mean, components));
   }
   return result;
 }
@@ -257,9 +275,11 @@ void ModuleCore::synchronize_buffers() {
 
 void ModuleCore::require_unchanged() const {
   const auto fail = [&](std::string seen) {
-    throw FailedPrecondition(errors::kWrongModule, {.what = "the model was changed after it was made",
-                                                    .seen = std::move(seen),
-                                                    .help = "register parameters in the module's constructor; convert with model.to() before make_optimizer"});
+    throw FailedPrecondition(
+        errors::kWrongModule,
+        {.what = "the model was changed after it was made",
+         .seen = std::move(seen),
+         .help = "register parameters in the module's constructor; convert with model.to() before make_optimizer"});
   };
   std::size_t next = 0;
   for (const auto& parameter : parameters_) {
@@ -267,10 +287,13 @@ void ModuleCore::require_unchanged() const {
       const at::Tensor& leaf = parameter.leaves[k];
       const at::Device expected = strategy().replica_context(static_cast<int>(k)).device();
       if (leaf.device() != expected) {
-        throw FailedPrecondition(errors::kDevice, {.what = lockstep::str("parameter '", parameter.name, "' is on ", leaf.device(), ", but replica ", k, " is on ", expected),
-                                                   .help = "leave it where make has put it"});
+        throw FailedPrecondition(errors::kDevice,
+                                 {.what = lockstep::str("parameter '", parameter.name, "' is on ", leaf.device(),
+                                                        ", but replica ", k, " is on ", expected),
+                                  .help = "leave it where make has put it"});
       }
-      if (leaf.const_data_ptr() != addresses_[next++]) fail(lockstep::str("parameter '", parameter.name, "' has other memory than before"));
+      if (leaf.const_data_ptr() != addresses_[next++])
+        fail(lockstep::str("parameter '", parameter.name, "' has other memory than before"));
     }
   }
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
@@ -278,10 +301,12 @@ void ModuleCore::require_unchanged() const {
     for (const auto& parameter : parameters_) made.insert(parameter.leaves[k].unsafeGetTensorImpl());
     std::unordered_set<const void*> seen;
     for (const auto& item : replicas_[k]->named_parameters()) {
-      if (made.count(item.value().unsafeGetTensorImpl()) == 0) fail(lockstep::str("parameter '", item.key(), "' of replica ", k, " is not the one that make has made"));
+      if (made.count(item.value().unsafeGetTensorImpl()) == 0)
+        fail(lockstep::str("parameter '", item.key(), "' of replica ", k, " is not the one that make has made"));
       seen.insert(item.value().unsafeGetTensorImpl());
     }
-    if (seen.size() != made.size()) fail(lockstep::str("replica ", k, " had ", made.size(), " parameters and now has ", seen.size()));
+    if (seen.size() != made.size())
+      fail(lockstep::str("replica ", k, " had ", made.size(), " parameters and now has ", seen.size()));
   }
 }
 

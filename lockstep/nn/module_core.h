@@ -14,21 +14,21 @@ namespace lockstep {
 
 struct ModuleOptions {
   /// Keep weights of 2-D convolutions channels-last, which makes them faster on CPU. Inputs become so too: `model(x)`
-  /// converts images, [n, c, h, w], and for `model->forward(x)` the first convolution does, as LibTorch does when weights are
-  /// channels-last. What it gives on is channels-last as well, so that nothing is converted back and forth.
+  /// converts images, [n, c, h, w], and for `model->forward(x)` the first convolution does, as LibTorch does when
+  /// weights are channels-last. What it gives on is channels-last as well, so that nothing is converted back and forth.
   bool channels_last = false;
 };
 
 /// The replicas of a module and what they share; the part of MirroredModule that knows no type of the user's.
 ///
-/// Each replica has a module of its own, with its own leaf tensors and gradients. Leaves of replicas on one device share
-/// the memory of the values: an update by anyone is everybody's.
+/// Each replica has a module of its own, with its own leaf tensors and gradients. Leaves of replicas on one device
+/// share the memory of the values: an update by anyone is everybody's.
 class LOCKSTEP_EXPORT ModuleCore {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
 
   struct Parameter {
-    std::string name;                 ///< the first of its names, if it is tied
+    std::string name;                ///< the first of its names, if it is tied
     std::vector<at::Tensor> leaves;  ///< one per local replica
   };
 
@@ -55,8 +55,8 @@ class LOCKSTEP_EXPORT ModuleCore {
   void pin() { pinned_ = true; }
   /// Throws if parameters were added, removed, replaced or moved since `make`.
   void require_unchanged() const;
-  /// Throws if replica `k` has other parameters frozen, or other parts in training mode, than replica 0. While nobody changes
-  /// that: the replicas have met.
+  /// Throws if replica `k` has other parameters frozen, or other parts in training mode, than replica 0. While nobody
+  /// changes that: the replicas have met.
   void require_alike(std::size_t k) const;
 
  private:
@@ -69,7 +69,8 @@ class LOCKSTEP_EXPORT ModuleCore {
   Strategy* strategy_;
   std::weak_ptr<Strategy*> alive_;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
-  std::vector<torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>> parts_;  ///< of each replica, by name
+  std::vector<torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>>
+      parts_;  ///< of each replica, by name
   std::vector<Parameter> parameters_;
   std::vector<const void*> addresses_;  ///< of the parameters' memory, replica by replica
   bool pinned_ = false;

@@ -18,8 +18,8 @@
 
 namespace lockstep {
 
-OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise,
-                             detail::StateAccess state_access, detail::FusedUpdate fused_update)
+OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner,
+                             bool elementwise, detail::StateAccess state_access, detail::FusedUpdate fused_update)
     : module_(std::move(module)),
       groups_(std::move(groups)),
       make_inner_(std::move(make_inner)),
@@ -34,8 +34,10 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Gro
     for (const int p : groups_[g].parameters) {
       int& group = group_of_.at(static_cast<std::size_t>(p));
       if (group >= 0) {
-        throw InvalidArgument(errors::kOptimizer, {.what = str("parameter '", parameters[static_cast<std::size_t>(p)].name, "' is in two groups"),
-                                                   .help = "name each parameter in one group"});
+        throw InvalidArgument(
+            errors::kOptimizer,
+            {.what = str("parameter '", parameters[static_cast<std::size_t>(p)].name, "' is in two groups"),
+             .help = "name each parameter in one group"});
       }
       group = static_cast<int>(g);
     }
@@ -82,7 +84,8 @@ void OptimizerCore::build_shards() {
       local->segments.push_back(std::move(view));
     }
     Groups inner_groups;
-    for (std::size_t g = 0; g < groups_.size(); ++g) inner_groups.emplace_back(std::move(by_group[g]), groups_[g].options->clone());
+    for (std::size_t g = 0; g < groups_.size(); ++g)
+      inner_groups.emplace_back(std::move(by_group[g]), groups_[g].options->clone());
     local->inner = make_inner_(inner_groups);
     local->shown.gradients.resize(parameters.size());
     for (const auto& parameter : parameters) local->addresses.push_back(parameter.leaves[r].const_data_ptr());
@@ -96,8 +99,9 @@ void OptimizerCore::build_shards() {
 OptimizerCore::Local& OptimizerCore::local_here(const char* operation) {
   const detail::ContextEntry* top = detail::current_context();
   if (top == nullptr || top->replica == nullptr) {
-    throw FailedPrecondition(errors::kWrongContext, {.what = str(operation, " belongs inside the function given to strategy.run"),
-                                                     .help = "call it once per replica and step, inside run"});
+    throw FailedPrecondition(errors::kWrongContext,
+                             {.what = str(operation, " belongs inside the function given to strategy.run"),
+                              .help = "call it once per replica and step, inside run"});
   }
   if (top->strategy != &module_->strategy()) detail::require_current_strategy(module_->strategy(), operation);
   require_usable(operation);
@@ -107,10 +111,11 @@ OptimizerCore::Local& OptimizerCore::local_here(const char* operation) {
 void OptimizerCore::require_usable(const char* operation) const {
   if (!torn_flag_.load(std::memory_order_acquire)) return;
   const std::lock_guard lock(torn_mutex_);
-  throw FailedPrecondition(errors::kTornWeights, {.what = str("weights are torn at step ", torn_step_, ": restore a checkpoint"),
-                                                  .where = operation,
-                                                  .seen = str("an update failed half-way: ", torn_),
-                                                  .help = "make a new optimizer and set the weights again"});
+  throw FailedPrecondition(errors::kTornWeights,
+                           {.what = str("weights are torn at step ", torn_step_, ": restore a checkpoint"),
+                            .where = operation,
+                            .seen = str("an update failed half-way: ", torn_),
+                            .help = "make a new optimizer and set the weights again"});
 }
 
 /// Some replicas may have gone backward before another one threw: their gradients belong to a step that never came.
@@ -120,21 +125,25 @@ void OptimizerCore::forget_failed_run(Local& local) {
 
 void OptimizerCore::require_no_failed_run(const Local& local, const char* operation) const {
   if (module_->strategy().failed_runs() == local.failed_runs) return;
-  throw_use("a run has failed since the last step, and may have left gradients behind", "call zero_grad() before backward, in the next run", operation);
+  throw_use("a run has failed since the last step, and may have left gradients behind",
+            "call zero_grad() before backward, in the next run", operation);
 }
 
 void OptimizerCore::backward(const at::Tensor& loss, const GradScaler* scaler) {
   Local& local = local_here("backward");
   forget_failed_run(local);
-  if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next backward", "backward");
+  if (local.is_reduced)
+    throw_use("the gradients are already reduced", "call step() or zero_grad() before the next backward", "backward");
   if (!loss.defined() || loss.numel() != 1) {
-    throw InvalidArgument(errors::kShape, {.what = "a loss must be one number",
-                                           .seen = loss.defined() ? lockstep::str("shape ", loss.sizes()) : "an undefined tensor",
-                                           .help = "use average_loss(per_example_losses, global_batch)"});
+    throw InvalidArgument(errors::kShape,
+                          {.what = "a loss must be one number",
+                           .seen = loss.defined() ? lockstep::str("shape ", loss.sizes()) : "an undefined tensor",
+                           .help = "use average_loss(per_example_losses, global_batch)"});
   }
   if (!loss.requires_grad()) {
-    throw InvalidArgument(errors::kOptimizer, {.what = "the loss does not depend on any parameter that requires a gradient",
-                                               .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
+    throw InvalidArgument(errors::kOptimizer,
+                          {.what = "the loss does not depend on any parameter that requires a gradient",
+                           .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
   }
   if (scaler == nullptr) return loss.backward();
   if (!local.loss_scale) local.loss_scale = scaler->scale();
@@ -208,7 +217,8 @@ at::Tensor OptimizerCore::gradient_of(const Local& local, std::size_t s) const {
 }
 
 void OptimizerCore::copy_options(Local& local) {
-  for (std::size_t g = 0; g < groups_.size(); ++g) local.inner->param_groups()[g].set_options(groups_[g].options->clone());
+  for (std::size_t g = 0; g < groups_.size(); ++g)
+    local.inner->param_groups()[g].set_options(groups_[g].options->clone());
 }
 
 void OptimizerCore::update_own(Local& local, const GradientReduction* fused_from) {
@@ -243,12 +253,13 @@ void OptimizerCore::update_own(Local& local, const GradientReduction* fused_from
   }
 }
 
-/// Leaves share memory but not version counters: each replica marks its own as changed, so that a backward through values
-/// from before the update raises as it does in LibTorch.
+/// Leaves share memory but not version counters: each replica marks its own as changed, so that a backward through
+/// values from before the update raises as it does in LibTorch.
 void OptimizerCore::finish_step(Local& local) {
   const auto& parameters = module_->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
-    if (local.touched[p]) parameters[p].leaves[static_cast<std::size_t>(local.replica)].unsafeGetTensorImpl()->bump_version();
+    if (local.touched[p])
+      parameters[p].leaves[static_cast<std::size_t>(local.replica)].unsafeGetTensorImpl()->bump_version();
   }
   // Weights that autocast has cast before the update are of no use after it.
   at::autocast::clear_cache();
@@ -261,14 +272,18 @@ void OptimizerCore::finish_step(Local& local) {
 
 /// Every replica compares the same and comes to the same answer.
 void OptimizerCore::compare_digests(Local& local) {
-  const std::vector<TensorDigest> mine = detail::digests_of_replica(*this, static_cast<std::size_t>(local.replica), digest_.buffers);
+  const std::vector<TensorDigest> mine =
+      detail::digests_of_replica(*this, static_cast<std::size_t>(local.replica), digest_.buffers);
   std::optional<DigestDifference> difference;
   meet("digest", {this, "step", 0, &mine}, [&] { difference = find_difference(shown_by_all(mine)); });
   if (!difference) return;
-  throw DataLoss(errors::kDrift, {.what = str("replica ", difference->replica, " holds another ", difference->name, " than replica ", difference->agreed_with),
-                                  .where = str("after step ", local.steps),
-                                  .seen = "their digests differ",
-                                  .help = "restore a checkpoint; look for code that writes to one replica's module only, or for bad memory"});
+  throw DataLoss(
+      errors::kDrift,
+      {.what = str("replica ", difference->replica, " holds another ", difference->name, " than replica ",
+                   difference->agreed_with),
+       .where = str("after step ", local.steps),
+       .seen = "their digests differ",
+       .help = "restore a checkpoint; look for code that writes to one replica's module only, or for bad memory"});
 }
 
 void OptimizerCore::drop_gradients(Local& local) {
@@ -301,21 +316,28 @@ void require_same_call(const local::Seat& seat) {
   const auto of = [&](int k) -> const Brought& { return *static_cast<const Brought*>(seat.payload_of(k)); };
   const Brought& first = of(0);
   const auto fail = [&](std::string what, std::string seen) {
-    throw FailedPrecondition(errors::kDifferentCollective, {.what = std::move(what), .seen = std::move(seen),
-                                                            .help = "call the same optimizers in the same order, with the same arguments, on every replica"});
+    throw FailedPrecondition(
+        errors::kDifferentCollective,
+        {.what = std::move(what),
+         .seen = std::move(seen),
+         .help = "call the same optimizers in the same order, with the same arguments, on every replica"});
   };
   for (int k = 1; k < seat.size(); ++k) {
     const Brought& other = of(k);
     if (std::string_view(other.call) != first.call)
-      fail("replicas take a step in different ways", str("replica 0 called ", first.call, " while replica ", k, " called ", other.call));
+      fail("replicas take a step in different ways",
+           str("replica 0 called ", first.call, " while replica ", k, " called ", other.call));
     if (other.optimizer != first.optimizer)
-      fail("replicas met with different optimizers", str("replicas 0 and ", k, " called ", first.call, " of different optimizers"));
+      fail("replicas met with different optimizers",
+           str("replicas 0 and ", k, " called ", first.call, " of different optimizers"));
     if (other.argument != first.argument)
-      fail(str("replicas gave different arguments to ", first.call), str("replica 0 gave ", first.argument, ", replica ", k, " gave ", other.argument));
+      fail(str("replicas gave different arguments to ", first.call),
+           str("replica 0 gave ", first.argument, ", replica ", k, " gave ", other.argument));
   }
 }
 
-void OptimizerCore::reduce_and(Local& local, ReduceOp op, const char* call, bool fuse, FunctionRef<void(const GradientReduction&)> then) {
+void OptimizerCore::reduce_and(Local& local, ReduceOp op, const char* call, bool fuse,
+                               FunctionRef<void(const GradientReduction&)> then) {
   if (!local.has_checked_module) module_->require_unchanged();
   local.has_checked_module = true;
   show_gradients(local);
@@ -331,12 +353,16 @@ void OptimizerCore::reduce_and(Local& local, ReduceOp op, const char* call, bool
   }
 }
 
-void OptimizerCore::reduce_gradients(ReduceOp op) { reduce_gradients(op, op == ReduceOp::Sum ? "reduce_gradients(Sum)" : "reduce_gradients(Mean)"); }
+void OptimizerCore::reduce_gradients(ReduceOp op) {
+  reduce_gradients(op, op == ReduceOp::Sum ? "reduce_gradients(Sum)" : "reduce_gradients(Mean)");
+}
 
 void OptimizerCore::reduce_gradients(ReduceOp op, const char* call) {
   Local& local = local_here("reduce_gradients");
   require_no_failed_run(local, "reduce_gradients");
-  if (local.is_reduced) throw_use("the gradients are already reduced", "call step() or zero_grad() before the next reduction", "reduce_gradients");
+  if (local.is_reduced)
+    throw_use("the gradients are already reduced", "call step() or zero_grad() before the next reduction",
+              "reduce_gradients");
   reduce_and(local, op, call, /*fuse=*/false, [](const GradientReduction&) {});
   local.is_reduced = true;
 }
@@ -345,8 +371,11 @@ void OptimizerCore::step() {
   Local& local = local_here("step");
   require_no_failed_run(local, "step");
   require_valid_options();
-  if (!local.is_reduced) throw_use("the gradients have not been reduced over replicas", "call reduce_gradients() before step(), or use minimize(loss)", "step");
-  if (local.loss_scale && !local.is_unscaled) throw_use("the gradients are still those of the scaled loss", "call unscale(scaler) before step()", "step");
+  if (!local.is_reduced)
+    throw_use("the gradients have not been reduced over replicas",
+              "call reduce_gradients() before step(), or use minimize(loss)", "step");
+  if (local.loss_scale && !local.is_unscaled)
+    throw_use("the gradients are still those of the scaled loss", "call unscale(scaler) before step()", "step");
   if (not_finite_ != NotFinite::Ignore && !local.loss_scale && !check_finite(local)) {
     ++local.skipped;
     drop_gradients(local);
@@ -368,7 +397,8 @@ bool OptimizerCore::minimize(const at::Tensor& loss, GradScaler* scaler) {
   local.accumulated = 0;
   if (!max_norm_ && !value_limit_ && not_finite_ == NotFinite::Ignore && !scaler) {
     // Nothing to decide between sum and update: each segment is updated right where it was summed.
-    reduce_and(local, reduce_op_, "minimize", /*fuse=*/true, [&](const GradientReduction& reduction) { update_own(local, &reduction); });
+    reduce_and(local, reduce_op_, "minimize", /*fuse=*/true,
+               [&](const GradientReduction& reduction) { update_own(local, &reduction); });
     finish_step(local);
     return true;
   }

@@ -41,9 +41,9 @@ struct DigestOptions {
 
 /// The part of MirroredOptimizer that knows no optimizer class.
 ///
-/// Each replica owns segments of the parameters (shard_plan.h) and an inner optimizer over them. A step: all replicas have
-/// finished backward; each adds up the gradients of its segments and updates them; all have finished updating. Whatever can
-/// fail comes before the update.
+/// Each replica owns segments of the parameters (shard_plan.h) and an inner optimizer over them. A step: all replicas
+/// have finished backward; each adds up the gradients of its segments and updates them; all have finished updating.
+/// Whatever can fail comes before the update.
 class LOCKSTEP_EXPORT OptimizerCore {
  public:
   using Groups = std::vector<torch::optim::OptimizerParamGroup>;
@@ -54,8 +54,8 @@ class LOCKSTEP_EXPORT OptimizerCore {
     std::unique_ptr<torch::optim::OptimizerOptions> options;
   };
 
-  OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner, bool elementwise,
-                detail::StateAccess state_access, detail::FusedUpdate fused_update = nullptr);
+  OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<Group> groups, InnerFactory make_inner,
+                bool elementwise, detail::StateAccess state_access, detail::FusedUpdate fused_update = nullptr);
   ~OptimizerCore();
 
   bool minimize(const at::Tensor& loss, GradScaler* scaler = nullptr);
@@ -80,7 +80,9 @@ class LOCKSTEP_EXPORT OptimizerCore {
 
   std::size_t group_count() const { return groups_.size(); }
   torch::optim::OptimizerOptions& options(std::size_t group);
-  const torch::optim::OptimizerOptions& options_of(int parameter) const { return *groups_[static_cast<std::size_t>(group_of_[static_cast<std::size_t>(parameter)])].options; }
+  const torch::optim::OptimizerOptions& options_of(int parameter) const {
+    return *groups_[static_cast<std::size_t>(group_of_[static_cast<std::size_t>(parameter)])].options;
+  }
   bool is_elementwise() const { return elementwise_; }
   [[noreturn]] static void throw_other_options();
   /// Throws if an update has failed half-way.
@@ -89,8 +91,8 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void require_no_open_window(const char* operation) const;
   /// Forgets gradients and open windows of all replicas. Outside of run.
   void start_anew_at(std::int64_t steps);
-  /// Gives a parameter that is cut into shards, and what is remembered about it, to one replica; its gradients are sparse. While
-  /// no other replica is at work.
+  /// Gives a parameter that is cut into shards, and what is remembered about it, to one replica; its gradients are
+  /// sparse. While no other replica is at work.
   void deal_out_whole(int parameter);
   std::int64_t steps() const;
   std::int64_t skipped_steps() const;
@@ -98,7 +100,8 @@ class LOCKSTEP_EXPORT OptimizerCore {
   const ShardPlan& shards() const { return shards_; }
   const std::shared_ptr<ModuleCore>& module() const { return module_; }
   torch::optim::Optimizer& inner(std::size_t replica);
-  /// The 1-D views (whole parameters: the parameters) that `inner(replica)` updates, in the order of `shards()[replica]`.
+  /// The 1-D views (whole parameters: the parameters) that `inner(replica)` updates, in the order of
+  /// `shards()[replica]`.
   const std::vector<at::Tensor>& segments(std::size_t replica) const;
 
  private:
@@ -118,7 +121,8 @@ class LOCKSTEP_EXPORT OptimizerCore {
   /// Reduces the own segments once everybody shows gradients, then calls `then` before the replicas part.
   /// With `fuse`, segments with a fused update are left to it.
   void reduce_gradients(ReduceOp op, const char* call);
-  void reduce_and(Local& local, ReduceOp op, const char* call, bool fuse, FunctionRef<void(const GradientReduction&)> then);
+  void reduce_and(Local& local, ReduceOp op, const char* call, bool fuse,
+                  FunctionRef<void(const GradientReduction&)> then);
   void reduce_own(Local& local, const GradientReduction& reduction, bool fuse);
   bool can_fuse(const Local& local, std::size_t s, const GradientReduction& reduction) const;
   void take_over_sparse(Local& local);
@@ -141,8 +145,8 @@ class LOCKSTEP_EXPORT OptimizerCore {
   bool elementwise_;
   detail::StateAccess state_access_;
   detail::FusedUpdate fused_update_;
-  std::vector<bool> whole_;      ///< per parameter: updated as one, by one replica
-  std::vector<int> group_of_;    ///< per parameter; -1: not optimized
+  std::vector<bool> whole_;    ///< per parameter: updated as one, by one replica
+  std::vector<int> group_of_;  ///< per parameter; -1: not optimized
   ShardPlan shards_;
   std::vector<std::unique_ptr<Local>> locals_;
 

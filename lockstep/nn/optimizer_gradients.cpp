@@ -15,8 +15,10 @@ namespace lockstep {
 
 double OptimizerCore::clip_global_norm(double max_norm) {
   Local& local = local_here("clip_global_norm");
-  if (!(max_norm > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", max_norm)});
-  if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_global_norm");
+  if (!(max_norm > 0))
+    throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", max_norm)});
+  if (!local.is_reduced)
+    throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_global_norm");
   require_real_gradients(local, "clip_global_norm");
   const double norm = global_norm(local, max_norm);
   local.clipped = 5 * local.clipped + max_norm;
@@ -46,8 +48,10 @@ double OptimizerCore::global_norm(Local& local, double max_norm) {
 
 void OptimizerCore::clip_value(double limit) {
   Local& local = local_here("clip_value");
-  if (!(limit > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", limit)});
-  if (!local.is_reduced) throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_value");
+  if (!(limit > 0))
+    throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", limit)});
+  if (!local.is_reduced)
+    throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_value");
   require_real_gradients(local, "clip_value");
   const at::NoGradGuard no_grad;
   for (std::size_t s = 0; s < local.reduced.size(); ++s) {
@@ -72,16 +76,19 @@ void OptimizerCore::require_real_gradients(const Local& local, const char* opera
   for (std::size_t p = 0; p < local.touched.size(); ++p) {
     const auto& parameter = module_->parameters()[p];
     if (!local.touched[p] || !parameter.leaves[0].is_complex()) continue;
-    throw InvalidArgument(errors::kDtype, {.what = str(operation, " is for real gradients; that of '", parameter.name, "' is complex"),
-                                           .help = "train the real and the imaginary part as parameters of their own"});
+    throw InvalidArgument(errors::kDtype,
+                          {.what = str(operation, " is for real gradients; that of '", parameter.name, "' is complex"),
+                           .help = "train the real and the imaginary part as parameters of their own"});
   }
 }
 
 bool OptimizerCore::unscale(GradScaler& scaler) {
   Local& local = local_here("unscale");
-  if (!local.is_reduced) throw_use("unscaling comes after the reduction over replicas", "call reduce_gradients() first", "unscale");
+  if (!local.is_reduced)
+    throw_use("unscaling comes after the reduction over replicas", "call reduce_gradients() first", "unscale");
   if (local.is_unscaled) throw_use("the gradients are already unscaled", "call unscale() once per step", "unscale");
-  if (!local.loss_scale) throw_use("the gradients are not of a scaled loss", "go backward by backward(loss, scaler)", "unscale");
+  if (!local.loss_scale)
+    throw_use("the gradients are not of a scaled loss", "go backward by backward(loss, scaler)", "unscale");
   const bool finite = gradients_are_finite();
   scaler.update(finite);
   if (!finite) {
@@ -96,7 +103,8 @@ bool OptimizerCore::unscale(GradScaler& scaler) {
 
 bool OptimizerCore::gradients_are_finite() {
   Local& local = local_here("gradients_are_finite");
-  if (!local.is_reduced) throw_use("there are no reduced gradients to look at", "call reduce_gradients() first", "gradients_are_finite");
+  if (!local.is_reduced)
+    throw_use("there are no reduced gradients to look at", "call reduce_gradients() first", "gradients_are_finite");
   bool mine = true;
   for (std::size_t s = 0; s < local.reduced.size() && mine; ++s) {
     if (!local.reduced[s].defined()) continue;
@@ -125,10 +133,12 @@ bool OptimizerCore::check_finite(Local& local) {
   if (not_finite_ == NotFinite::SkipStep) return false;
   const std::string& name = module_->parameters()[static_cast<std::size_t>(first.parameter)].name;
   drop_gradients(local);
-  throw FailedPrecondition(errors::kNotFinite, {.what = str("the gradient of '", name, "' holds NaN or infinity"),
-                                                .where = str("step ", local.steps, ", from replica ", first.replica, first.by_exclusion ? ", or from adding up finite ones" : ""),
-                                                .seen = "the weights have not been changed",
-                                                .help = "lower the learning rate or clip; NotFinite::SkipStep leaves such steps out"});
+  throw FailedPrecondition(errors::kNotFinite,
+                           {.what = str("the gradient of '", name, "' holds NaN or infinity"),
+                            .where = str("step ", local.steps, ", from replica ", first.replica,
+                                         first.by_exclusion ? ", or from adding up finite ones" : ""),
+                            .seen = "the weights have not been changed",
+                            .help = "lower the learning rate or clip; NotFinite::SkipStep leaves such steps out"});
 }
 
 }  // namespace lockstep

@@ -23,10 +23,11 @@ void OptimizerCore::set_not_finite(NotFinite policy) {
 void OptimizerCore::require_no_open_window(const char* operation) const {
   for (const auto& local : locals_) {
     if (local->accumulated == 0) continue;
-    throw_use(str("gradients of ", counted(local->accumulated, "call"), " of minimize wait for the rest of their window"),
-              str("call it between updates: after ", counted(std::max(1, accumulate_ - local->accumulated), "more call"),
-                  " of minimize, or end the window by reduce_gradients() and step(), or by zero_grad(), inside run"),
-              operation);
+    throw_use(
+        str("gradients of ", counted(local->accumulated, "call"), " of minimize wait for the rest of their window"),
+        str("call it between updates: after ", counted(std::max(1, accumulate_ - local->accumulated), "more call"),
+            " of minimize, or end the window by reduce_gradients() and step(), or by zero_grad(), inside run"),
+        operation);
   }
 }
 
@@ -35,8 +36,10 @@ void OptimizerCore::zero_grad() {
   // After a failed run it is what one is asked to do.
   const bool in_window = local.accumulated > 0 && module_->strategy().failed_runs() == local.failed_runs;
   if (in_window && local.replica == 0 && !std::exchange(local.has_warned_of_window, true)) {
-    log_warning(str("zero_grad() has ended an accumulate window: the gradients of ", counted(local.accumulated, "call"), " of minimize out of ", accumulate_,
-                    " are dropped without an update. minimize forgets gradients by itself after each update; leave zero_grad() out"));
+    log_warning(str(
+        "zero_grad() has ended an accumulate window: the gradients of ", counted(local.accumulated, "call"),
+        " of minimize out of ", accumulate_,
+        " are dropped without an update. minimize forgets gradients by itself after each update; leave zero_grad() out"));
   }
   drop_gradients(local);
 }
@@ -45,9 +48,11 @@ void OptimizerCore::warn_of_unreached(Local& local) {
   if (local.replica != 0 || std::exchange(local.has_warned_of_unreached, true)) return;
   const auto& parameters = module_->parameters();
   const auto first = std::find_if(group_of_.begin(), group_of_.end(), [](int group) { return group >= 0; });
-  const std::string name = first == group_of_.end() ? "" : parameters[static_cast<std::size_t>(first - group_of_.begin())].name;
-  log_warning(str("the loss reaches none of the optimizer's parameters ('", name, "' is the first): step ", local.steps,
-                  " has updated nothing. Compute it with the model the optimizer was made for, and freeze only what is not to be trained"));
+  const std::string name =
+      first == group_of_.end() ? "" : parameters[static_cast<std::size_t>(first - group_of_.begin())].name;
+  log_warning(str(
+      "the loss reaches none of the optimizer's parameters ('", name, "' is the first): step ", local.steps,
+      " has updated nothing. Compute it with the model the optimizer was made for, and freeze only what is not to be trained"));
 }
 
 void OptimizerCore::start_anew_at(std::int64_t steps) {
@@ -59,39 +64,48 @@ void OptimizerCore::start_anew_at(std::int64_t steps) {
 
 void OptimizerCore::set_clip_global_norm(std::optional<double> max_norm) {
   detail::require_outside_of_run("set_clip_global_norm");
-  if (max_norm && !(*max_norm > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", *max_norm)});
+  if (max_norm && !(*max_norm > 0))
+    throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", *max_norm)});
   max_norm_ = max_norm;
 }
 
 void OptimizerCore::set_clip_value(std::optional<double> limit) {
   detail::require_outside_of_run("set_clip_value");
-  if (limit && !(*limit > 0)) throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", *limit)});
+  if (limit && !(*limit > 0))
+    throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", *limit)});
   value_limit_ = limit;
 }
 
 void OptimizerCore::set_accumulate(int calls) {
   detail::require_outside_of_run("accumulate");
-  if (calls < 1) throw InvalidArgument(errors::kBadOption, {.what = str("cannot accumulate over ", calls, " calls"), .help = "use 1 or more"});
+  if (calls < 1)
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("cannot accumulate over ", calls, " calls"), .help = "use 1 or more"});
   accumulate_ = calls;
 }
 
 void OptimizerCore::set_digest(const DigestOptions& options) {
   detail::require_outside_of_run("set_digest");
-  if (options.every < 0) throw InvalidArgument(errors::kBadOption, {.what = str("cannot compare digests every ", options.every, " steps"), .help = "use 0 for never"});
+  if (options.every < 0)
+    throw InvalidArgument(errors::kBadOption, {.what = str("cannot compare digests every ", options.every, " steps"),
+                                               .help = "use 0 for never"});
   digest_ = options;
 }
 
 torch::optim::OptimizerOptions& OptimizerCore::options(std::size_t group) {
   if (group >= groups_.size()) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("there is no parameter group ", group), .seen = counted(static_cast<int>(groups_.size()), "group")});
+    throw InvalidArgument(errors::kBadOption, {.what = str("there is no parameter group ", group),
+                                               .seen = counted(static_cast<int>(groups_.size()), "group")});
   }
   return *groups_[group].options;
 }
 
 void OptimizerCore::throw_other_options() {
-  throw InvalidArgument(errors::kOptimizer, {.what = "the optimizer's options are of another class than asked for",
-                                             .where = "options",
-                                             .help = "ask for those of its own class: optimizer.options<torch::optim::SGDOptions>() for SGD"});
+  throw InvalidArgument(
+      errors::kOptimizer,
+      {.what = "the optimizer's options are of another class than asked for",
+       .where = "options",
+       .help = "ask for those of its own class: optimizer.options<torch::optim::SGDOptions>() for SGD"});
 }
 
 /// Inside run the calling replica's own: another's may be a step ahead.
@@ -104,6 +118,8 @@ const OptimizerCore::Local& OptimizerCore::counting_local() const {
 std::int64_t OptimizerCore::steps() const { return counting_local().steps; }
 std::int64_t OptimizerCore::skipped_steps() const { return counting_local().skipped; }
 torch::optim::Optimizer& OptimizerCore::inner(std::size_t replica) { return *locals_.at(replica)->inner; }
-const std::vector<at::Tensor>& OptimizerCore::segments(std::size_t replica) const { return locals_.at(replica)->segments; }
+const std::vector<at::Tensor>& OptimizerCore::segments(std::size_t replica) const {
+  return locals_.at(replica)->segments;
+}
 
 }  // namespace lockstep

@@ -15,7 +15,8 @@ namespace lockstep::detail {
 namespace {
 
 [[noreturn]] void throw_unfitting(const std::string& parameter, const std::string& what) {
-  throw InvalidArgument(errors::kOptimizer, {.what = str("the saved state of '", parameter, "' does not fit: ", what), .where = "load_state"});
+  throw InvalidArgument(errors::kOptimizer, {.what = str("the saved state of '", parameter, "' does not fit: ", what),
+                                             .where = "load_state"});
 }
 
 at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
@@ -47,8 +48,10 @@ constexpr const char* kNoParameter = "";
 const char* missing_for(const torch::optim::OptimizerOptions& options, const ParameterState& state) {
   if (state.empty()) return nullptr;
   const auto lacks = [&](bool needed, const char* key) { return needed && state.count(key) == 0 ? key : nullptr; };
-  if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options)) return lacks(adam->amsgrad(), "max_exp_avg_sq");
-  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options)) return lacks(adamw->amsgrad(), "max_exp_avg_sq");
+  if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options))
+    return lacks(adam->amsgrad(), "max_exp_avg_sq");
+  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options))
+    return lacks(adamw->amsgrad(), "max_exp_avg_sq");
   if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropOptions*>(&options)) {
     const char* momentum = lacks(rmsprop->momentum() > 0, "momentum_buffer");
     return momentum ? momentum : lacks(rmsprop->centered(), "grad_avg");
@@ -62,8 +65,12 @@ at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, a
 
 std::int64_t number_of(const ParameterState& state, const char* key) {
   const auto found = state.find(key);
-  if (found == state.end()) throw InvalidArgument(errors::kOptimizer, {.what = str("the saved state has no '", key, "'"), .where = "load_state"});
-  if (found->second.numel() != 1) throw InvalidArgument(errors::kOptimizer, {.what = str("'", key, "' of the saved state is not a number"), .where = "load_state"});
+  if (found == state.end())
+    throw InvalidArgument(errors::kOptimizer,
+                          {.what = str("the saved state has no '", key, "'"), .where = "load_state"});
+  if (found->second.numel() != 1)
+    throw InvalidArgument(errors::kOptimizer,
+                          {.what = str("'", key, "' of the saved state is not a number"), .where = "load_state"});
   return found->second.item<std::int64_t>();
 }
 
@@ -142,12 +149,14 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
       const auto saved = state.find(parameter.name);
       if (saved == state.end()) throw_unfitting(parameter.name, "it is missing");
       for (const auto& [key, value] : saved->second) {
-        const bool fits = !core.is_elementwise() || is_number(value, parameter.leaves[0]) || value.sizes() == parameter.leaves[0].sizes();
+        const bool fits = !core.is_elementwise() || is_number(value, parameter.leaves[0]) ||
+                          value.sizes() == parameter.leaves[0].sizes();
         if (!fits) throw_unfitting(parameter.name, lockstep::str(key, " has shape ", value.sizes()));
       }
       require_own_class(core, parameter.name, saved->second);
       if (const char* missing = missing_for(core.options_of(segment.parameter), saved->second)) {
-        throw_unfitting(parameter.name, lockstep::str("it has no ", missing, ", which the optimizer's options ask for"));
+        throw_unfitting(parameter.name,
+                        lockstep::str("it has no ", missing, ", which the optimizer's options ask for"));
       }
     }
   }
@@ -180,7 +189,9 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
           continue;
         }
         at::Tensor ordered = at::empty_like(parameter.leaves[0].data(), at::TensorOptions(dtype)).copy_(value);
-        part[key] = target.sizes() == ordered.sizes() ? ordered : flat(ordered).slice(0, segment.begin, segment.end).clone().reshape(target.sizes());
+        part[key] = target.sizes() == ordered.sizes()
+                        ? ordered
+                        : flat(ordered).slice(0, segment.begin, segment.end).clone().reshape(target.sizes());
       }
       states[target.unsafeGetTensorImpl()] = core.state_access().write(part);
     }

@@ -12,8 +12,8 @@
 #include "lockstep/base/export.h"
 #include "lockstep/nn/parameter_state.h"
 
-// What an optimizer remembers about a parameter, as named tensors: readable, and independent of how parameters are shared out
-// among replicas. For checkpoints.
+// What an optimizer remembers about a parameter, as named tensors: readable, and independent of how parameters are
+// shared out among replicas. For checkpoints.
 namespace lockstep {
 
 namespace detail {
@@ -43,7 +43,8 @@ template <class State>
 struct AdamStateTraits {
   static ParameterState read(const torch::optim::OptimizerParamState& any) {
     const auto& state = static_cast<const State&>(any);
-    ParameterState result{{"step", number_tensor(state.step())}, {"exp_avg", state.exp_avg()}, {"exp_avg_sq", state.exp_avg_sq()}};
+    ParameterState result{
+        {"step", number_tensor(state.step())}, {"exp_avg", state.exp_avg()}, {"exp_avg_sq", state.exp_avg_sq()}};
     if (state.max_exp_avg_sq().defined()) result["max_exp_avg_sq"] = state.max_exp_avg_sq();
     return result;
   }
@@ -68,7 +69,8 @@ template <>
 struct OptimizerStateTraits<torch::optim::SGD> {
   static ParameterState read(const torch::optim::OptimizerParamState& any) {
     const auto& state = static_cast<const torch::optim::SGDParamState&>(any);
-    return state.momentum_buffer().defined() ? ParameterState{{"momentum_buffer", state.momentum_buffer()}} : ParameterState{};
+    return state.momentum_buffer().defined() ? ParameterState{{"momentum_buffer", state.momentum_buffer()}}
+                                             : ParameterState{};
   }
   static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values) {
     auto state = std::make_unique<torch::optim::SGDParamState>();
@@ -117,8 +119,10 @@ namespace detail {
 template <class Opt>
 constexpr StateAccess state_access_of() {
   using Traits = OptimizerStateTraits<Opt>;
-  return {.read = &Traits::read, .write = &Traits::write, .known = !requires { Traits::kIsUnknown; }};
+  return {.read = &Traits::read, .write = &Traits::write, .known = !requires {Traits::kIsUnknown;
 }
+};  // namespace detail
+}  // namespace lockstep
 
 /// Puts the segments' states together, parameter by parameter; and takes them apart again.
 LOCKSTEP_EXPORT OptimizerState read_state(OptimizerCore& core);

@@ -11,9 +11,10 @@ namespace lockstep::detail {
 inline void require_outside_of_run(const char* operation) {
   const ContextEntry* top = current_context();
   if (top == nullptr || top->replica == nullptr) return;
-  throw FailedPrecondition(errors::kWrongContext, {.what = str(operation, " belongs outside of the function given to strategy.run"),
-                                                   .where = str("on replica ", top->replica->replica_id_in_sync_group()),
-                                                   .help = "call it once, before or after run; it holds for all replicas"});
+  throw FailedPrecondition(errors::kWrongContext,
+                           {.what = str(operation, " belongs outside of the function given to strategy.run"),
+                            .where = str("on replica ", top->replica->replica_id_in_sync_group()),
+                            .help = "call it once, before or after run; it holds for all replicas"});
 }
 
 }  // namespace lockstep::detail

@@ -4,7 +4,8 @@
 
 namespace lockstep::detail {
 
-std::vector<std::vector<int>> assign_groups(const ModuleCore& module, const std::vector<std::vector<std::string>>& prefixes) {
+std::vector<std::vector<int>> assign_groups(const ModuleCore& module,
+                                            const std::vector<std::vector<std::string>>& prefixes) {
   std::vector<std::vector<int>> groups(prefixes.size());
   const auto& parameters = module.parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
@@ -20,10 +21,11 @@ std::vector<std::vector<int>> assign_groups(const ModuleCore& module, const std:
     if (!groups[g].empty()) continue;
     std::string names;
     for (const auto& parameter : parameters) names += " " + parameter.name;
-    throw InvalidArgument(errors::kOptimizer, {.what = str("parameter group ", g, " holds no parameter"),
-                                               .where = "make_optimizer",
-                                               .seen = parameters.empty() ? "the model has no parameters" : "the model has" + names,
-                                               .help = "prefixes are compared with the beginning of the names; earlier groups take first"});
+    throw InvalidArgument(errors::kOptimizer,
+                          {.what = str("parameter group ", g, " holds no parameter"),
+                           .where = "make_optimizer",
+                           .seen = parameters.empty() ? "the model has no parameters" : "the model has" + names,
+                           .help = "prefixes are compared with the beginning of the names; earlier groups take first"});
   }
   return groups;
 }

@@ -6,8 +6,8 @@
 
 #include <cstring>
 
-// This file alone is compiled for processors with AVX-512, and they may not be there: nothing in it may be called, nor an
-// inline function of it be shared with other files, before somebody looked.
+// This file alone is compiled for processors with AVX-512, and they may not be there: nothing in it may be called, nor
+// an inline function of it be shared with other files, before somebody looked.
 
 namespace lockstep::nn {
 namespace {
@@ -71,13 +71,14 @@ inline void transpose(const float* from, std::int64_t line_stride, float* to, st
 }
 
 template <std::int64_t kWidth>
-void pack(const float* from, std::int64_t line_stride, std::int64_t inner_stride, std::int64_t count, std::int64_t inner,
-          float* to) {
+void pack(const float* from, std::int64_t line_stride, std::int64_t inner_stride, std::int64_t count,
+          std::int64_t inner, float* to) {
   for (std::int64_t first = 0; first < count; first += kWidth, to += inner * kWidth) {
     const float* group = from + first * line_stride;
     const std::int64_t lines = count - first < kWidth ? count - first : kWidth;
     if (lines == kWidth && line_stride == 1) {
-      for (std::int64_t k = 0; k < inner; ++k) std::memcpy(to + k * kWidth, group + k * inner_stride, kWidth * sizeof(float));
+      for (std::int64_t k = 0; k < inner; ++k)
+        std::memcpy(to + k * kWidth, group + k * inner_stride, kWidth * sizeof(float));
       continue;
     }
     std::int64_t k = 0;

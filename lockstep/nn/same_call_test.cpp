@@ -33,14 +33,18 @@ class SameCall : public testing::Test {
   }
 
   MirroredStrategy strategy{{.devices = cpus(3)}};
-  MirroredModule<torch::nn::LinearImpl> a = strategy.make<torch::nn::Linear>(3, 2), b = strategy.make<torch::nn::Linear>(3, 700);
-  MirroredOptimizer<torch::optim::SGD> of_a = strategy.make_optimizer<torch::optim::SGD>(a, torch::optim::SGDOptions(0.1)),
-                                       of_b = strategy.make_optimizer<torch::optim::SGD>(b, torch::optim::SGDOptions(0.1));
+  MirroredModule<torch::nn::LinearImpl> a = strategy.make<torch::nn::Linear>(3, 2),
+                                        b = strategy.make<torch::nn::Linear>(3, 700);
+  MirroredOptimizer<torch::optim::SGD> of_a =
+                                           strategy.make_optimizer<torch::optim::SGD>(a, torch::optim::SGDOptions(0.1)),
+                                       of_b =
+                                           strategy.make_optimizer<torch::optim::SGD>(b, torch::optim::SGDOptions(0.1));
   std::int64_t steps = 0;
 };
 
 TEST_F(SameCall, DifferentOptimizers) {
-  expect_refused("different optimizers", [&] { replica() == 0 ? of_a.minimize(loss_of(a)) : of_b.minimize(loss_of(b)); });
+  expect_refused("different optimizers",
+                 [&] { replica() == 0 ? of_a.minimize(loss_of(a)) : of_b.minimize(loss_of(b)); });
   expect_refused("different optimizers", [&] {
     auto& first = replica() == 2 ? of_b : of_a;
     first.backward(replica() == 2 ? loss_of(b) : loss_of(a));
@@ -86,7 +90,8 @@ TEST_F(SameCall, Clipping) {
       of_a.step();
     };
   };
-  expect_refused("replica 0 gave 1, replica 1 gave 10", clipped([&] { of_a.clip_global_norm(replica() == 0 ? 1.0 : 10.0); }));
+  expect_refused("replica 0 gave 1, replica 1 gave 10",
+                 clipped([&] { of_a.clip_global_norm(replica() == 0 ? 1.0 : 10.0); }));
   expect_refused("different arguments to step", clipped([&] { of_a.clip_value(replica() == 0 ? 0.5 : 0.25); }));
   expect_refused("different arguments to step", clipped([&] {
                    if (replica() == 0) of_a.clip_value(0.5);

@@ -13,13 +13,16 @@ namespace {
 
 void require(bool holds, const char* what, const std::string& seen) {
   if (holds) return;
-  throw InvalidArgument(errors::kBadOption, {.what = what, .where = "learning-rate schedule", .seen = seen, .help = "correct the schedule's description"});
+  throw InvalidArgument(
+      errors::kBadOption,
+      {.what = what, .where = "learning-rate schedule", .seen = seen, .help = "correct the schedule's description"});
 }
 
 bool is_rate(double value) { return std::isfinite(value) && value >= 0; }
 
 void require_rate(double value, const char* name) {
-  require(is_rate(value), str("`", name, "` must be a finite number, and not negative").c_str(), str(name, " = ", value));
+  require(is_rate(value), str("`", name, "` must be a finite number, and not negative").c_str(),
+          str(name, " = ", value));
 }
 
 }  // namespace
@@ -34,11 +37,13 @@ double StepSchedule::rate(std::int64_t step) const {
 double CosineSchedule::rate(std::int64_t asked) const {
   require_rate(base, "base");
   require_rate(end, "end");
-  require(warmup_steps >= 0 && total_steps > warmup_steps, "`total_steps` must be larger than `warmup_steps`, and that not negative",
+  require(warmup_steps >= 0 && total_steps > warmup_steps,
+          "`total_steps` must be larger than `warmup_steps`, and that not negative",
           str("total_steps = ", total_steps, ", warmup_steps = ", warmup_steps));
   const std::int64_t step = std::max<std::int64_t>(asked, 0);
   if (step < warmup_steps) return base * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
-  const double done = static_cast<double>(std::min(step, total_steps) - warmup_steps) / static_cast<double>(total_steps - warmup_steps);
+  const double done =
+      static_cast<double>(std::min(step, total_steps) - warmup_steps) / static_cast<double>(total_steps - warmup_steps);
   return end + (base - end) * 0.5 * (1.0 + std::cos(std::numbers::pi * done));
 }
 

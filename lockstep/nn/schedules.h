@@ -4,8 +4,9 @@
 
 #include "lockstep/base/export.h"
 
-// Learning rates over time. A schedule is a plain description; what changes is kept apart, so that it can be saved. Steps before
-// the first count as the first. Descriptions that make no sense are InvalidArgument when a rate is asked for.
+// Learning rates over time. A schedule is a plain description; what changes is kept apart, so that it can be saved.
+// Steps before the first count as the first. Descriptions that make no sense are InvalidArgument when a rate is asked
+// for.
 //
 //     const CosineSchedule schedule{.base = 0.1, .warmup_steps = 500, .total_steps = 20'000};
 //     optimizer.set_learning_rate(schedule.rate(optimizer.steps()));   // outside of run, before each step
@@ -27,7 +28,8 @@ struct LOCKSTEP_EXPORT StepSchedule {
   double rate(std::int64_t step) const;
 };
 
-/// Rises in a straight line for `warmup_steps`, then falls along half a cosine to `end` at `total_steps` and stays there.
+/// Rises in a straight line for `warmup_steps`, then falls along half a cosine to `end` at `total_steps` and stays
+/// there.
 struct LOCKSTEP_EXPORT CosineSchedule {
   double base = 0.1;
   std::int64_t warmup_steps = 0;

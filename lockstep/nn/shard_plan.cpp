@@ -9,7 +9,8 @@ namespace lockstep {
 
 ShardPlan plan_shards(const std::vector<ShardedParameter>& parameters, int replicas, std::int64_t block) {
   if (replicas < 1 || block < 1) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("cannot cut parameters for ", replicas, " replicas in blocks of ", block)});
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("cannot cut parameters for ", replicas, " replicas in blocks of ", block)});
   }
   const auto blocks_of = [&](const ShardedParameter& parameter) { return (parameter.elements + block - 1) / block; };
   std::int64_t all_blocks = 0;
@@ -29,8 +30,10 @@ ShardPlan plan_shards(const std::vector<ShardedParameter>& parameters, int repli
     const std::int64_t blocks = blocks_of(parameter);
     for (int r = 0; r < replicas; ++r) {
       const std::int64_t from = std::clamp(all_blocks * r / replicas, first_block, first_block + blocks) - first_block;
-      const std::int64_t to = std::clamp(all_blocks * (r + 1) / replicas, first_block, first_block + blocks) - first_block;
-      if (from < to) plan[static_cast<std::size_t>(r)].push_back({index, from * block, std::min(to * block, parameter.elements)});
+      const std::int64_t to =
+          std::clamp(all_blocks * (r + 1) / replicas, first_block, first_block + blocks) - first_block;
+      if (from < to)
+        plan[static_cast<std::size_t>(r)].push_back({index, from * block, std::min(to * block, parameter.elements)});
     }
     first_block += blocks;
   }
@@ -42,8 +45,10 @@ std::string to_string(const ShardPlan& plan, const std::vector<ShardedParameter>
   for (std::size_t r = 0; r < plan.size(); ++r) {
     text += str("replica ", r, ":");
     for (const auto& segment : plan[r]) {
-      const bool all = segment.begin == 0 && segment.end == parameters[static_cast<std::size_t>(segment.parameter)].elements;
-      text += all ? str(" #", segment.parameter) : str(" #", segment.parameter, "[", segment.begin, "..", segment.end, ")");
+      const bool all =
+          segment.begin == 0 && segment.end == parameters[static_cast<std::size_t>(segment.parameter)].elements;
+      text +=
+          all ? str(" #", segment.parameter) : str(" #", segment.parameter, "[", segment.begin, "..", segment.end, ")");
     }
     text += "\n";
   }

@@ -25,15 +25,17 @@ struct ShardedParameter {
   bool whole = false;  ///< must not be cut: its update looks at all elements together
 };
 
-/// Shards are cut at multiples of this many elements from a parameter's start, and sums over elements are made in blocks of
-/// the same size: no cut ever goes through a block, so such sums have the same bits for every number of replicas.
+/// Shards are cut at multiples of this many elements from a parameter's start, and sums over elements are made in
+/// blocks of the same size: no cut ever goes through a block, so such sums have the same bits for every number of
+/// replicas.
 inline constexpr std::int64_t kShardBlock = 4096;
 
 using ShardPlan = std::vector<std::vector<Segment>>;  ///< per replica, in order of parameters
 
-/// Cuts the parameters into one contiguous stretch of blocks per replica, equal to within a block; whole ones are dealt in
-/// turn. Every element is in exactly one segment.
-LOCKSTEP_EXPORT ShardPlan plan_shards(const std::vector<ShardedParameter>& parameters, int replicas, std::int64_t block = kShardBlock);
+/// Cuts the parameters into one contiguous stretch of blocks per replica, equal to within a block; whole ones are dealt
+/// in turn. Every element is in exactly one segment.
+LOCKSTEP_EXPORT ShardPlan plan_shards(const std::vector<ShardedParameter>& parameters, int replicas,
+                                      std::int64_t block = kShardBlock);
 
 /// "replica 0: #0[0..4096) #1" and so on, one line per replica.
 LOCKSTEP_EXPORT std::string to_string(const ShardPlan& plan, const std::vector<ShardedParameter>& parameters);

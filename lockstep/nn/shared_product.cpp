@@ -58,7 +58,13 @@ class Panel {
  public:
   Panel(const ProductTile& tile, const ProductSizes& sizes, MatrixView a, MatrixView b, float* c, std::int64_t c_stride,
         float* scratch)
-      : tile_(tile), sizes_(sizes), a_(a), b_(b), c_(c), c_stride_(c_stride), left_(scratch),
+      : tile_(tile),
+        sizes_(sizes),
+        a_(a),
+        b_(b),
+        c_(c),
+        c_stride_(c_stride),
+        left_(scratch),
         right_(scratch + rounded_up(sizes.rows, tile.rows) * sizes.inner) {}
 
   /// `row` is where c begins; without it c begins as it is if `add`, and at zero otherwise.
@@ -90,7 +96,8 @@ class Panel {
   }
 
   void multiply(std::int64_t top, std::int64_t begin, const float* row, bool add) const {
-    const std::int64_t bottom = std::min(sizes_.rows, top + kBlockRows), end = std::min(sizes_.columns, begin + kBlockColumns);
+    const std::int64_t bottom = std::min(sizes_.rows, top + kBlockRows),
+                       end = std::min(sizes_.columns, begin + kBlockColumns);
     if (row != nullptr) {
       for (std::int64_t i = top; i < bottom; ++i) std::copy(row + begin, row + end, c_ + i * c_stride_ + begin);
     }
@@ -112,9 +119,11 @@ class Panel {
     if (height == tile_.rows && width == tile_.columns) return tile_.multiply(left, right, depth, tile, c_stride_, add);
 
     std::array<float, 8 * 48> whole = {};  // c ends inside of this tile
-    for (std::int64_t r = 0; add && r < height; ++r) std::copy_n(tile + r * c_stride_, width, whole.data() + r * tile_.columns);
+    for (std::int64_t r = 0; add && r < height; ++r)
+      std::copy_n(tile + r * c_stride_, width, whole.data() + r * tile_.columns);
     tile_.multiply(left, right, depth, whole.data(), tile_.columns, /*add=*/true);
-    for (std::int64_t r = 0; r < height; ++r) std::copy_n(whole.data() + r * tile_.columns, width, tile + r * c_stride_);
+    for (std::int64_t r = 0; r < height; ++r)
+      std::copy_n(whole.data() + r * tile_.columns, width, tile + r * c_stride_);
   }
 
   const ProductTile& tile_;
@@ -146,7 +155,8 @@ void shared_product(const ProductTile& tile, const ProductSizes& sizes, MatrixVi
                     float* c, std::int64_t c_stride, float* scratch, const Team& team) {
   if (sizes.inner == 0) {
     for (std::int64_t i = 0; i < sizes.rows; ++i) {
-      row != nullptr ? std::copy_n(row, sizes.columns, c + i * c_stride) : std::fill_n(c + i * c_stride, sizes.columns, 0.0F);
+      row != nullptr ? std::copy_n(row, sizes.columns, c + i * c_stride)
+                     : std::fill_n(c + i * c_stride, sizes.columns, 0.0F);
     }
     return;
   }
@@ -157,8 +167,8 @@ void shared_product(const ProductTile& tile, const ProductSizes& sizes, MatrixVi
                                 .inner = std::min(kPanelInner, sizes.inner - k),
                                 .columns = std::min(kPanelColumns, sizes.columns - j)};
         Panel panel(tile, part, {a.data + i * a.row_stride + k * a.column_stride, a.row_stride, a.column_stride},
-                    {b.data + k * b.row_stride + j * b.column_stride, b.row_stride, b.column_stride}, c + i * c_stride + j,
-                    c_stride, scratch);
+                    {b.data + k * b.row_stride + j * b.column_stride, b.row_stride, b.column_stride},
+                    c + i * c_stride + j, c_stride, scratch);
         panel.compute(k == 0 && row != nullptr ? row + j : nullptr, /*add=*/k > 0, team);
       }
     }

@@ -27,8 +27,8 @@ std::vector<float> random_values(std::int64_t count, unsigned seed) {
 }
 
 /// The product on `threads` threads; what lies between the rows of the result is checked here.
-std::vector<float> product(const ProductTile& tile, const ProductSizes& sizes, MatrixView a, MatrixView b, const float* row,
-                           int threads) {
+std::vector<float> product(const ProductTile& tile, const ProductSizes& sizes, MatrixView a, MatrixView b,
+                           const float* row, int threads) {
   const std::int64_t stride = sizes.columns + 3;
   std::vector<float> c(static_cast<std::size_t>(sizes.rows * stride), NAN);
   std::vector<float> scratch(static_cast<std::size_t>(shared_product_scratch(tile, sizes)), NAN);
@@ -43,15 +43,18 @@ std::vector<float> product(const ProductTile& tile, const ProductSizes& sizes, M
   for (std::int64_t i = 0; i < sizes.rows; ++i) {
     for (std::int64_t j = 0; j < stride; ++j) {
       const float value = c[static_cast<std::size_t>(i * stride + j)];
-      if (j < sizes.columns) result.push_back(value);
-      else EXPECT_TRUE(std::isnan(value)) << "written between rows, at " << i << ", " << j;
+      if (j < sizes.columns)
+        result.push_back(value);
+      else
+        EXPECT_TRUE(std::isnan(value)) << "written between rows, at " << i << ", " << j;
     }
   }
   return result;
 }
 
 /// Rows, inner, columns, and which of the operands are stored by columns.
-class SharedProductTest : public testing::TestWithParam<std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool>> {};
+class SharedProductTest
+    : public testing::TestWithParam<std::tuple<std::int64_t, std::int64_t, std::int64_t, bool, bool>> {};
 
 TEST_P(SharedProductTest, EqualsTheDefinitionWithTheSameBitsOnAnyTeam) {
   const auto [rows, inner, columns, a_by_columns, b_by_columns] = GetParam();
@@ -86,8 +89,8 @@ INSTANTIATE_TEST_SUITE_P(Small, SharedProductTest,
                          testing::Combine(testing::Values(0, 1, 8, 13), testing::Values(0, 1, 12, 37),
                                           testing::Values(0, 1, 48, 101), testing::Bool(), testing::Bool()));
 INSTANTIATE_TEST_SUITE_P(SeveralBlocks, SharedProductTest,
-                         testing::Combine(testing::Values(264), testing::Values(130), testing::Values(205), testing::Bool(),
-                                          testing::Bool()));
+                         testing::Combine(testing::Values(264), testing::Values(130), testing::Values(205),
+                                          testing::Bool(), testing::Bool()));
 // Longer than what is packed at a time, in one direction each.
 INSTANTIATE_TEST_SUITE_P(SeveralPanels, SharedProductTest,
                          testing::Values(std::tuple(2051, 9, 13, false, true), std::tuple(9, 2060, 50, true, false),
@@ -102,7 +105,8 @@ TEST(SharedProduct, MemberWhoComesLateLeavesItsWorkToTheOthers) {
     for (int member = 0; member < 200; ++member) work(member);  // also more than have a share of their own
   };
   const MatrixView left{a.data(), 32, 1}, right{b.data(), 200, 1};
-  shared_product(portable_tile(), sizes, left, right, nullptr, c.data(), 200, scratch.data(), {.size = 200, .run = in_order});
+  shared_product(portable_tile(), sizes, left, right, nullptr, c.data(), 200, scratch.data(),
+                 {.size = 200, .run = in_order});
   EXPECT_EQ(c, product(portable_tile(), sizes, left, right, nullptr, 1));
 }
 

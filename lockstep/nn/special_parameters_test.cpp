@@ -382,7 +382,8 @@ TEST_P(SpecialParameters, ConstantBuffersStayWhatTheyAre) {
   auto model = strategy.make(build);
   model.synchronize_buffers();
   for (std::size_t k = 0; k < model.size(); ++k) {
-    EXPECT_TRUE(model.replica(k)->named_buffers()["mask"].equal(torch::full({3}, std::numeric_limits<float>::lowest())));
+    EXPECT_TRUE(
+        model.replica(k)->named_buffers()["mask"].equal(torch::full({3}, std::numeric_limits<float>::lowest())));
     EXPECT_TRUE(model.replica(k)->named_buffers()["places"].equal(torch::linspace(0, 1, 1000)));
   }
 }
@@ -409,7 +410,8 @@ TEST_P(SpecialParameters, AnInfiniteSparseGradientIsBlamedOnItsReplica) {
 TEST_P(SpecialParameters, StateDoesNotDependOnLayoutOrOnHowParametersAreDealtOut) {
   const auto train = [&]<class Opt>(std::type_identity<Opt>, bool channels_last, int replicas) {
     MirroredStrategy strategy({.devices = cpus(replicas), .seed = 5, .fast_kernels = false});
-    auto model = strategy.make([] { return torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3)); }, {.channels_last = channels_last});
+    auto model = strategy.make([] { return torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3)); },
+                               {.channels_last = channels_last});
     auto optimizer = strategy.make_optimizer<Opt>(model, SGDOptions(0.1).momentum(0.9));
     const auto step = [&] {
       strategy.run([&] {

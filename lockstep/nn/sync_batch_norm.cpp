@@ -61,19 +61,22 @@ ConvertedLayers& converted() {
 
 at::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
 
-/// Stands before `aten::batch_norm` on replica threads: a user's own layer calls it, and its type cannot be exchanged in C++.
+/// Stands before `aten::batch_norm` on replica threads: a user's own layer calls it, and its type cannot be exchanged
+/// in C++.
 void batch_norm_of_replicas(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  constexpr std::size_t kArguments = 9;  // input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn
+  constexpr std::size_t kArguments =
+      9;  // input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn
   const auto argument = [&](std::size_t i) -> const c10::IValue& { return torch::jit::peek(*stack, i, kArguments); };
-  const bool together = argument(5).toBool() && has_strategy() && in_replica_context() && get_replica_context().num_replicas_in_sync() > 1 &&
+  const bool together = argument(5).toBool() && has_strategy() && in_replica_context() &&
+                        get_replica_context().num_replicas_in_sync() > 1 &&
                         (converted().is_training(argument(1)) || converted().is_training(argument(3)));
   if (!together) {
     op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
     return;
   }
-  at::Tensor result = detail::sync_batch_norm({argument(0).toTensor(), tensor_or_none(argument(1)), tensor_or_none(argument(2)),
-                                               tensor_or_none(argument(3)), tensor_or_none(argument(4)), argument(6).toDouble(),
-                                               argument(7).toDouble()});
+  at::Tensor result = detail::sync_batch_norm(
+      {argument(0).toTensor(), tensor_or_none(argument(1)), tensor_or_none(argument(2)), tensor_or_none(argument(3)),
+       tensor_or_none(argument(4)), argument(6).toDouble(), argument(7).toDouble()});
   torch::jit::drop(*stack, kArguments);
   torch::jit::push(*stack, std::move(result));
 }
@@ -92,8 +95,10 @@ bool convert(const std::shared_ptr<torch::nn::Module>& module) {
   if (layer == nullptr) return false;
   const at::Tensor& known_by = layer->weight.defined() ? layer->weight : layer->running_mean;
   if (!known_by.defined()) {
-    throw Unimplemented(errors::kWrongModule, {.what = "a batch-norm layer without weights and without running statistics cannot be converted",
-                                               .help = "use lockstep::nn::SyncBatchNorm in its place"});
+    throw Unimplemented(
+        errors::kWrongModule,
+        {.what = "a batch-norm layer without weights and without running statistics cannot be converted",
+         .help = "use lockstep::nn::SyncBatchNorm in its place"});
   }
   converted().add(known_by, module);
   return true;
@@ -131,7 +136,9 @@ at::Tensor sync_batch_norm(const BatchNormInput& layer) {
   if (layer.running_mean.defined() && layer.running_var.defined()) {
     const at::NoGradGuard no_grad;
     at::Tensor(layer.running_mean).mul_(1.0 - layer.momentum).add_(mean.detach(), layer.momentum);
-    at::Tensor(layer.running_var).mul_(1.0 - layer.momentum).add_(variance.detach().mul(total / (total - 1.0)), layer.momentum);
+    at::Tensor(layer.running_var)
+        .mul_(1.0 - layer.momentum)
+        .add_(variance.detach().mul(total / (total - 1.0)), layer.momentum);
   }
   return half ? y.to(layer.input.scalar_type()) : y;
 }
@@ -144,7 +151,8 @@ int convert_sync_batch_norm(ModuleCore& model) {
   for (std::size_t k = 0; k < model.size(); ++k) {
     int here = 0;
     for (const auto& module : model.replica(k)->modules()) {
-      here += convert<torch::nn::BatchNorm1dImpl>(module) || convert<torch::nn::BatchNorm2dImpl>(module) || convert<torch::nn::BatchNorm3dImpl>(module);
+      here += convert<torch::nn::BatchNorm1dImpl>(module) || convert<torch::nn::BatchNorm2dImpl>(module) ||
+              convert<torch::nn::BatchNorm3dImpl>(module);
     }
     layers = here;
   }

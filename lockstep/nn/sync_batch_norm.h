@@ -23,20 +23,23 @@ LOCKSTEP_EXPORT at::Tensor sync_batch_norm(const BatchNormInput& layer);
 
 }  // namespace detail
 
-/// A batch-norm layer that sees the batches of all replicas: while training inside `run` every replica must call it. Elsewhere,
-/// and with one replica, it is LibTorch's own.
+/// A batch-norm layer that sees the batches of all replicas: while training inside `run` every replica must call it.
+/// Elsewhere, and with one replica, it is LibTorch's own.
 template <class Base>
 struct SyncBatchNormImpl : Base {
   using Base::Base;
 
   at::Tensor forward(const at::Tensor& input) {
-    const bool alone = !has_strategy() || in_cross_replica_context() || get_replica_context().num_replicas_in_sync() == 1;
+    const bool alone =
+        !has_strategy() || in_cross_replica_context() || get_replica_context().num_replicas_in_sync() == 1;
     if (!this->is_training() || alone) return Base::forward(input);
     this->_check_input_dim(input);
     double momentum = this->options.momentum().value_or(0.0);
     const bool counts = this->options.track_running_stats();
-    if (counts && !this->options.momentum()) momentum = 1.0 / (1.0 + static_cast<double>(this->num_batches_tracked.template item<std::int64_t>()));
-    at::Tensor output = detail::sync_batch_norm({input, this->weight, this->bias, this->running_mean, this->running_var, momentum, this->options.eps()});
+    if (counts && !this->options.momentum())
+      momentum = 1.0 / (1.0 + static_cast<double>(this->num_batches_tracked.template item<std::int64_t>()));
+    at::Tensor output = detail::sync_batch_norm(
+        {input, this->weight, this->bias, this->running_mean, this->running_var, momentum, this->options.eps()});
     if (counts) this->num_batches_tracked.add_(1);  // only now: the replicas may have failed to meet
     return output;
   }
@@ -49,8 +52,8 @@ TORCH_MODULE(SyncBatchNorm1d);
 TORCH_MODULE(SyncBatchNorm2d);
 TORCH_MODULE(SyncBatchNorm3d);
 
-/// Makes the ordinary batch-norm layers of a model (BatchNorm1d, 2d, 3d) see the batches of all replicas from now on. Returns
-/// how many layers were converted in each replica.
+/// Makes the ordinary batch-norm layers of a model (BatchNorm1d, 2d, 3d) see the batches of all replicas from now on.
+/// Returns how many layers were converted in each replica.
 LOCKSTEP_EXPORT int convert_sync_batch_norm(ModuleCore& model);
 template <class M>
 int convert_sync_batch_norm(MirroredModule<M>& model) {

@@ -50,7 +50,9 @@ struct Batch {
   at::Tensor rows, labels;
 };
 
-Batch random_batch(std::int64_t rows) { return {torch::randn({rows, 9}, at::kDouble), torch::randint(0, 4, {rows}, at::kLong)}; }
+Batch random_batch(std::int64_t rows) {
+  return {torch::randn({rows, 9}, at::kDouble), torch::randint(0, 4, {rows}, at::kLong)};
+}
 
 /// Piece k of n pieces whose sizes differ; the last may be empty.
 Batch piece_of(const Batch& batch, int k, int n) {
@@ -62,15 +64,18 @@ Batch piece_of(const Batch& batch, int k, int n) {
 }
 
 PerReplica<Batch> split(Strategy& strategy, const Batch& batch) {
-  return strategy.values_from_function(
-      [&](const ValueContext& context) { return piece_of(batch, context.replica_id_in_sync_group, context.num_replicas_in_sync); });
+  return strategy.values_from_function([&](const ValueContext& context) {
+    return piece_of(batch, context.replica_id_in_sync_group, context.num_replicas_in_sync);
+  });
 }
 
 template <class Model, class Optimizer>
 void mirrored_step(Strategy& strategy, Model& model, Optimizer& optimizer, const Batch& batch) {
   const std::int64_t global = batch.rows.size(0);
   strategy.run(
-      [&](const Batch& mine) { optimizer.minimize(average_loss(loss_per_row(model->forward(mine.rows), mine.labels), global)); },
+      [&](const Batch& mine) {
+        optimizer.minimize(average_loss(loss_per_row(model->forward(mine.rows), mine.labels), global));
+      },
       split(strategy, batch));
 }
 
@@ -110,7 +115,10 @@ void expect_plain_training(int replicas, const Options& options) {
   for (int step = 0; step < 50; ++step) {
     const Batch batch = random_batch(1 + (step * 5) % 13);
     plain_optimizer.zero_grad();
-    loss_per_row(plain->forward(batch.rows), batch.labels).sum().div(static_cast<double>(batch.rows.size(0))).backward();
+    loss_per_row(plain->forward(batch.rows), batch.labels)
+        .sum()
+        .div(static_cast<double>(batch.rows.size(0)))
+        .backward();
     plain_optimizer.step();
     mirrored_step(strategy, model, optimizer, batch);
   }
@@ -127,12 +135,24 @@ class Training : public testing::TestWithParam<int> {
 };
 INSTANTIATE_TEST_SUITE_P(Replicas, Training, testing::Values(1, 2, 3, 4));
 
-TEST_P(Training, SgdFollowsThePlainLoop) { expect_plain_training<torch::optim::SGD>(GetParam(), SGDOptions(0.1).momentum(0.9).weight_decay(1e-2)); }
-TEST_P(Training, SgdNesterovFollowsThePlainLoop) { expect_plain_training<torch::optim::SGD>(GetParam(), SGDOptions(0.05).momentum(0.8).nesterov(true)); }
-TEST_P(Training, AdamFollowsThePlainLoop) { expect_plain_training<torch::optim::Adam>(GetParam(), AdamOptions(0.01).weight_decay(1e-2).amsgrad(true)); }
-TEST_P(Training, AdamWFollowsThePlainLoop) { expect_plain_training<torch::optim::AdamW>(GetParam(), AdamWOptions(0.01)); }
-TEST_P(Training, RmspropFollowsThePlainLoop) { expect_plain_training<torch::optim::RMSprop>(GetParam(), RMSpropOptions(0.001).momentum(0.9).centered(true)); }
-TEST_P(Training, AdagradFollowsThePlainLoop) { expect_plain_training<torch::optim::Adagrad>(GetParam(), AdagradOptions(0.05).weight_decay(1e-3)); }
+TEST_P(Training, SgdFollowsThePlainLoop) {
+  expect_plain_training<torch::optim::SGD>(GetParam(), SGDOptions(0.1).momentum(0.9).weight_decay(1e-2));
+}
+TEST_P(Training, SgdNesterovFollowsThePlainLoop) {
+  expect_plain_training<torch::optim::SGD>(GetParam(), SGDOptions(0.05).momentum(0.8).nesterov(true));
+}
+TEST_P(Training, AdamFollowsThePlainLoop) {
+  expect_plain_training<torch::optim::Adam>(GetParam(), AdamOptions(0.01).weight_decay(1e-2).amsgrad(true));
+}
+TEST_P(Training, AdamWFollowsThePlainLoop) {
+  expect_plain_training<torch::optim::AdamW>(GetParam(), AdamWOptions(0.01));
+}
+TEST_P(Training, RmspropFollowsThePlainLoop) {
+  expect_plain_training<torch::optim::RMSprop>(GetParam(), RMSpropOptions(0.001).momentum(0.9).centered(true));
+}
+TEST_P(Training, AdagradFollowsThePlainLoop) {
+  expect_plain_training<torch::optim::Adagrad>(GetParam(), AdagradOptions(0.05).weight_decay(1e-3));
+}
 
 /// Not element-wise as far as Lockstep knows: gets whole parameters.
 struct OtherSgd : torch::optim::SGD {
@@ -189,7 +209,9 @@ TEST_P(Training, AccumulationEqualsOneLargeBatch) {
   std::vector<bool> updated;
   for (int call = 0; call < 3; ++call) {
     const auto results = strategy.run(
-        [&](const Batch& mine) { return of_parts.minimize(average_loss(loss_per_row(parts->forward(mine.rows), mine.labels), 12)); },
+        [&](const Batch& mine) {
+          return of_parts.minimize(average_loss(loss_per_row(parts->forward(mine.rows), mine.labels), 12));
+        },
         split(strategy, piece_of(batch, call, 3)));
     updated.push_back(results[0]);
   }
@@ -253,7 +275,8 @@ TEST_P(Training, SparseGradientsFollowTheDenseOnes) {
   auto of_sparse = strategy.make_optimizer<torch::optim::SGD>(sparse, SGDOptions(0.5));
   auto of_dense = strategy.make_optimizer<torch::optim::SGD>(dense, SGDOptions(0.5));
   for (int step = 0; step < 4; ++step) {
-    const auto ids = strategy.values_from_function([&](const ValueContext&) { return torch::randint(0, 50, {7}, at::kLong); });
+    const auto ids =
+        strategy.values_from_function([&](const ValueContext&) { return torch::randint(0, 50, {7}, at::kLong); });
     strategy.run(
         [&](const at::Tensor& mine) {
           of_sparse.minimize(sparse->forward(mine).square().sum());
@@ -337,7 +360,7 @@ TEST_P(Training, MisuseGivesTypedErrors) {
   EXPECT_THROW(other.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1)), InvalidArgument);
   EXPECT_THROW(strategy.make_optimizer<torch::optim::LBFGS>(model, torch::optim::LBFGSOptions(1)), Unimplemented);
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1));
-  EXPECT_THROW(optimizer.minimize(torch::ones({})), FailedPrecondition);                     // outside of run
+  EXPECT_THROW(optimizer.minimize(torch::ones({})), FailedPrecondition);                       // outside of run
   EXPECT_THROW(strategy.run([&] { optimizer.minimize(torch::ones({3})); }), InvalidArgument);  // not one number
   EXPECT_THROW(strategy.run([&] { optimizer.minimize(torch::ones({})); }), InvalidArgument);   // no gradient
   EXPECT_THROW(strategy.run([&] { optimizer.step(); }), FailedPrecondition);                   // not reduced
@@ -352,7 +375,8 @@ TEST_P(Training, MisuseGivesTypedErrors) {
     model.train();
     Net* const of_replica_0 = model.operator->();
     EXPECT_THROW(strategy.run([&] {
-      if (get_replica_context().replica_id_in_sync_group() == 1) of_replica_0->forward(torch::ones({1, 9})).sum().backward();
+      if (get_replica_context().replica_id_in_sync_group() == 1)
+        of_replica_0->forward(torch::ones({1, 9})).sum().backward();
     }),
                  FailedPrecondition);
   }
@@ -366,17 +390,20 @@ TEST(TrainingGroups, GroupsHaveOptionsOfTheirOwnAndLearningRatesChange) {
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(
       model, std::vector<ParameterGroup<SGDOptions>>{{{"second."}, SGDOptions(0.5)}, {{"first."}, SGDOptions(0.0)}});
   strategy.run([&] { optimizer.minimize(model->forward(torch::ones({2, 9})).sum()); });
-  EXPECT_TRUE(model.named_parameters()["first.weight"].equal(before[1]) || model.named_parameters()["first.weight"].equal(before[0]));
+  EXPECT_TRUE(model.named_parameters()["first.weight"].equal(before[1]) ||
+              model.named_parameters()["first.weight"].equal(before[0]));
   EXPECT_EQ(optimizer.learning_rate(0), 0.5);
   optimizer.set_learning_rate(0.25);
   EXPECT_EQ(optimizer.options<SGDOptions>(1).lr(), 0.25);
-  EXPECT_THROW((strategy.make_optimizer<torch::optim::SGD>(model, std::vector<ParameterGroup<SGDOptions>>{{{"nothing."}, SGDOptions(0.5)}})),
+  EXPECT_THROW((strategy.make_optimizer<torch::optim::SGD>(
+                   model, std::vector<ParameterGroup<SGDOptions>>{{{"nothing."}, SGDOptions(0.5)}})),
                InvalidArgument);
 }
 
 TEST(ShardPlanTest, EveryElementHasOneOwnerAndCutsAreAtBlocks) {
   for (const int replicas : {1, 2, 3, 4, 7, 16}) {
-    const std::vector<ShardedParameter> parameters{{10, false}, {5000, false}, {0, false}, {300, true}, {12288, false}, {1, true}};
+    const std::vector<ShardedParameter> parameters{{10, false}, {5000, false},  {0, false},
+                                                   {300, true}, {12288, false}, {1, true}};
     const auto plan = plan_shards(parameters, replicas);
     std::vector<std::int64_t> covered(parameters.size(), 0);
     for (const auto& shard : plan) {
@@ -390,7 +417,8 @@ TEST(ShardPlanTest, EveryElementHasOneOwnerAndCutsAreAtBlocks) {
         covered[static_cast<std::size_t>(segment.parameter)] += segment.end - segment.begin;
       }
     }
-    for (std::size_t p = 0; p < parameters.size(); ++p) EXPECT_EQ(covered[p], parameters[p].elements) << replicas << " replicas\n" << to_string(plan, parameters);
+    for (std::size_t p = 0; p < parameters.size(); ++p)
+      EXPECT_EQ(covered[p], parameters[p].elements) << replicas << " replicas\n" << to_string(plan, parameters);
   }
 }
 
@@ -414,7 +442,8 @@ TEST_P(Training, GroupsInBracesAndALearningRateAlone) {
   EXPECT_TRUE(model->second->bias.allclose(torch::full({4}, -0.02)));
   EXPECT_EQ(strategy.make_optimizer<SGD>(model, 1).learning_rate(), 1.0);
   EXPECT_EQ(strategy.make_optimizer<torch::optim::Adam>(model, 0.5f).template options<AdamOptions>().lr(), 0.5);
-  EXPECT_EQ(strategy.make_optimizer<OtherSgd>(model, 0.25).template options<SGDOptions>().lr(), 0.25) << "a class of one's own";
+  EXPECT_EQ(strategy.make_optimizer<OtherSgd>(model, 0.25).template options<SGDOptions>().lr(), 0.25)
+      << "a class of one's own";
 }
 
 }  // namespace

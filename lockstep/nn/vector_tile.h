@@ -59,8 +59,8 @@ template <int kCount, class F>
 
 /// sums[r][c] += left[r] * right[c], over all steps; r < 8, c < kVectors * 4. Without `add` the sums begin at zero.
 template <int kVectors>
-void accumulate_tile(const TileSteps& steps, const float* left, const float* right, float* sums, std::int64_t sums_stride,
-                     bool add = true) {
+void accumulate_tile(const TileSteps& steps, const float* left, const float* right, float* sums,
+                     std::int64_t sums_stride, bool add = true) {
   Vector sum[kTileRows * kVectors];
   for_constants<kTileRows * kVectors>([&](auto i) __attribute__((always_inline)) {
     sum[i] = add ? load(sums + i / kVectors * sums_stride + i % kVectors * kLanes) : Vector{};

@@ -32,9 +32,9 @@ struct Contribution {
   ReduceOp op = ReduceOp::Sum;
   std::int64_t axis = 0;
   const std::string& structure;
-  Small<DenseLeaf> dense = {};               ///< what the engine adds, in order
-  Small<const ReducibleLeaf*> others = {};   ///< sparse rows, rare types: each replica combines these for itself
-  Small<bool> is_dense = {};                 ///< per leaf: in which of the two it is
+  Small<DenseLeaf> dense = {};              ///< what the engine adds, in order
+  Small<const ReducibleLeaf*> others = {};  ///< sparse rows, rare types: each replica combines these for itself
+  Small<bool> is_dense = {};                ///< per leaf: in which of the two it is
 
   void add(DenseLeaf leaf) {
     dense.push_back(std::move(leaf));
@@ -46,33 +46,42 @@ struct Contribution {
   }
 };
 
-const Contribution& contribution_of(const Seat& seat, int replica) { return *static_cast<const Contribution*>(seat.payload_of(replica)); }
+const Contribution& contribution_of(const Seat& seat, int replica) {
+  return *static_cast<const Contribution*>(seat.payload_of(replica));
+}
 
 std::string describe(const at::Tensor& tensor) {
   const std::string form = lockstep::str(tensor.scalar_type(), tensor.sizes());
-  return tensor.is_cpu() && tensor.layout() == at::kStrided ? form : lockstep::str(form, " (", tensor.layout(), ", ", tensor.device(), ")");
+  return tensor.is_cpu() && tensor.layout() == at::kStrided
+             ? form
+             : lockstep::str(form, " (", tensor.layout(), ", ", tensor.device(), ")");
 }
 
 std::string describe_leaf(const Contribution& from, std::size_t leaf) {
-  const auto before = static_cast<std::size_t>(std::count(from.is_dense.begin(), from.is_dense.begin() + static_cast<std::ptrdiff_t>(leaf), from.is_dense[leaf]));
+  const auto before = static_cast<std::size_t>(std::count(
+      from.is_dense.begin(), from.is_dense.begin() + static_cast<std::ptrdiff_t>(leaf), from.is_dense[leaf]));
   if (from.is_dense[leaf]) return describe(from.dense[before].input);
   const auto* tensor = std::get_if<at::Tensor>(from.others[before]);
   return tensor ? describe(*tensor) : "sparse rows";
 }
 
-[[noreturn]] void throw_mismatch(int number, const char* operation, int replica, const std::string& first, const std::string& other) {
-  throw InvalidArgument(number, {.what = lockstep::str(number == errors::kShape ? "Shape" : "Type", " mismatch in ", operation,
-                                                       ": replicas gave values that do not fit together"),
-                                 .where = operation,
-                                 .seen = lockstep::str("replica 0 gave ", first, ", replica ", replica, " gave ", other),
-                                 .help = "all_reduce needs equal shapes and types; pad, convert, or use all_gather for uneven values"});
+[[noreturn]] void throw_mismatch(int number, const char* operation, int replica, const std::string& first,
+                                 const std::string& other) {
+  throw InvalidArgument(
+      number, {.what = lockstep::str(number == errors::kShape ? "Shape" : "Type", " mismatch in ", operation,
+                                     ": replicas gave values that do not fit together"),
+               .where = operation,
+               .seen = lockstep::str("replica 0 gave ", first, ", replica ", replica, " gave ", other),
+               .help = "all_reduce needs equal shapes and types; pad, convert, or use all_gather for uneven values"});
 }
 
-[[noreturn]] void throw_different(const char* what, const char* operation, int replica, const std::string& first, const std::string& other) {
-  throw InvalidArgument(errors::kDifferentCollective, {.what = what,
-                                                       .where = operation,
-                                                       .seen = lockstep::str("replica 0: ", first, ", replica ", replica, ": ", other),
-                                                       .help = "every replica must make the same calls in the same order"});
+[[noreturn]] void throw_different(const char* what, const char* operation, int replica, const std::string& first,
+                                  const std::string& other) {
+  throw InvalidArgument(errors::kDifferentCollective,
+                        {.what = what,
+                         .where = operation,
+                         .seen = lockstep::str("replica 0: ", first, ", replica ", replica, ": ", other),
+                         .help = "every replica must make the same calls in the same order"});
 }
 
 /// Every replica compares everybody with replica 0, so all of them find the same difference.
@@ -81,15 +90,18 @@ void check_agreement(const Seat& seat, const char* operation) {
   for (int k = 1; k < seat.size(); ++k) {
     const Contribution& other = contribution_of(seat, k);
     if (other.op != first.op) {
-      throw_different("replicas asked for different reductions", operation, k, std::string(to_string(first.op)), std::string(to_string(other.op)));
+      throw_different("replicas asked for different reductions", operation, k, std::string(to_string(first.op)),
+                      std::string(to_string(other.op)));
     }
     if (other.axis != first.axis) {
-      throw_different("replicas gather along different axes", operation, k, std::to_string(first.axis), std::to_string(other.axis));
+      throw_different("replicas gather along different axes", operation, k, std::to_string(first.axis),
+                      std::to_string(other.axis));
     }
     if (other.structure != first.structure || other.is_dense.size() != first.is_dense.size()) {
       throw InvalidArgument(errors::kStructure, {.what = "Values to regroup had different lengths or structures",
                                                  .where = operation,
-                                                 .seen = lockstep::str("replica 0 gave ", first.structure, ", replica ", k, " gave ", other.structure),
+                                                 .seen = lockstep::str("replica 0 gave ", first.structure, ", replica ",
+                                                                       k, " gave ", other.structure),
                                                  .help = "every replica must give the same structure"});
     }
     for (std::size_t i = 0; i < first.is_dense.size(); ++i) {
@@ -111,10 +123,13 @@ std::size_t total_bytes(const Contribution& mine) {
   return bytes;
 }
 
-std::size_t blocks_of(const DenseLeaf& leaf) { return (static_cast<std::size_t>(leaf.input.numel()) + kShardElements - 1) / kShardElements; }
+std::size_t blocks_of(const DenseLeaf& leaf) {
+  return (static_cast<std::size_t>(leaf.input.numel()) + kShardElements - 1) / kShardElements;
+}
 
 /// Adds elements [begin, end) of leaf i over all replicas and writes the sum to `outputs`.
-void sum_range(const Seat& seat, std::size_t i, std::size_t begin, std::size_t end, std::int64_t divisor, bool to_everybody) {
+void sum_range(const Seat& seat, std::size_t i, std::size_t begin, std::size_t end, std::int64_t divisor,
+               bool to_everybody) {
   const DenseLeaf& mine = contribution_of(seat, seat.replica()).dense[i];
   const std::size_t offset = begin * size_of(mine.dtype);
   c10::SmallVector<const void*, 16> inputs;
@@ -122,13 +137,17 @@ void sum_range(const Seat& seat, std::size_t i, std::size_t begin, std::size_t e
   for (int k = 0; k < seat.size(); ++k) {
     const DenseLeaf& leaf = contribution_of(seat, k).dense[i];
     inputs.push_back(static_cast<const char*>(leaf.input.const_data_ptr()) + offset);
-    if (to_everybody || k == seat.replica()) outputs.push_back(static_cast<char*>(leaf.output.unsafeGetTensorImpl()->mutable_data()) + offset);
+    if (to_everybody || k == seat.replica())
+      outputs.push_back(static_cast<char*>(leaf.output.unsafeGetTensorImpl()->mutable_data()) + offset);
   }
-  ordered_sum(mine.dtype, inputs.data(), seat.size(), outputs.data(), static_cast<int>(outputs.size()), end - begin, divisor);
+  ordered_sum(mine.dtype, inputs.data(), seat.size(), outputs.data(), static_cast<int>(outputs.size()), end - begin,
+              divisor);
 }
 
 void sum_dense(const Seat& seat, const Contribution& mine) {
-  const auto divisor_for = [&](const DenseLeaf& leaf) -> std::int64_t { return mine.op == ReduceOp::Mean && is_floating(leaf.dtype) ? seat.size() : 1; };
+  const auto divisor_for = [&](const DenseLeaf& leaf) -> std::int64_t {
+    return mine.op == ReduceOp::Mean && is_floating(leaf.dtype) ? seat.size() : 1;
+  };
   if (total_bytes(mine) <= kSmallBytes) {
     for (std::size_t i = 0; i < mine.dense.size(); ++i) {
       sum_range(seat, i, 0, static_cast<std::size_t>(mine.dense[i].input.numel()), divisor_for(mine.dense[i]), false);
@@ -148,7 +167,8 @@ void sum_dense(const Seat& seat, const Contribution& mine) {
     const std::size_t to = std::clamp(shard_end, first_block, first_block + blocks) - first_block;
     if (from < to) {
       const auto elements = static_cast<std::size_t>(mine.dense[i].input.numel());
-      sum_range(seat, i, from * kShardElements, std::min(to * kShardElements, elements), divisor_for(mine.dense[i]), true);
+      sum_range(seat, i, from * kShardElements, std::min(to * kShardElements, elements), divisor_for(mine.dense[i]),
+                true);
     }
     first_block += blocks;
   }
@@ -168,7 +188,8 @@ ReducibleLeaf combine(const Seat& seat, ReduceOp op, std::size_t i) {
     if (!slices.empty() && !tensors.empty()) {
       const bool rows_first = std::holds_alternative<IndexedSlices>(*contribution_of(seat, 0).others[i]);
       const std::string tensor = describe(tensors[0]);
-      throw_mismatch(errors::kDtype, "all_reduce", k, rows_first ? "sparse rows" : tensor, rows_first ? tensor : "sparse rows");
+      throw_mismatch(errors::kDtype, "all_reduce", k, rows_first ? "sparse rows" : tensor,
+                     rows_first ? tensor : "sparse rows");
     }
   }
   if (tensors.empty()) return concatenate_slices(op, slices);
@@ -192,21 +213,26 @@ at::Tensor finished(const Seat& seat, ReduceOp op, const DenseLeaf& leaf) {
 }  // namespace
 
 at::Tensor all_reduce(Seat& seat, ReduceOp op, const at::Tensor& value, const Deadline& deadline) {
-  static const std::string& structure = *new std::string("tensor");  // never destroyed: threads may outlive static objects
+  static const std::string& structure =
+      *new std::string("tensor");  // never destroyed: threads may outlive static objects
   require_summable(value, "all_reduce");
   const auto dtype = engine_adds(value);
   if (!dtype) return std::get<at::Tensor>(all_reduce(seat, op, Leaves{value}, structure, deadline)[0]);
   require_op(op, "all_reduce");
   Contribution mine{.op = op, .structure = structure};
   mine.add(dense_leaf(value, *dtype));
-  seat.exchange("all_reduce", &mine, [&] {
-    check_agreement(seat, "all_reduce");
-    sum_dense(seat, mine);
-  }, deadline);
+  seat.exchange(
+      "all_reduce", &mine,
+      [&] {
+        check_agreement(seat, "all_reduce");
+        sum_dense(seat, mine);
+      },
+      deadline);
   return finished(seat, op, mine.dense[0]);
 }
 
-Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::string& structure, const Deadline& deadline) {
+Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::string& structure,
+                  const Deadline& deadline) {
   require_op(op, "all_reduce");
   Contribution mine{.op = op, .structure = structure};
   for (const auto& leaf : leaves) {
@@ -220,11 +246,14 @@ Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::stri
     }
   }
   Leaves combined;
-  seat.exchange("all_reduce", &mine, [&] {
-    check_agreement(seat, "all_reduce");
-    sum_dense(seat, mine);
-    for (std::size_t i = 0; i < mine.others.size(); ++i) combined.push_back(combine(seat, op, i));
-  }, deadline);
+  seat.exchange(
+      "all_reduce", &mine,
+      [&] {
+        check_agreement(seat, "all_reduce");
+        sum_dense(seat, mine);
+        for (std::size_t i = 0; i < mine.others.size(); ++i) combined.push_back(combine(seat, op, i));
+      },
+      deadline);
 
   Leaves results;
   std::size_t next_dense = 0;
@@ -239,28 +268,32 @@ Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::stri
   return results;
 }
 
-Leaves all_gather(Seat& seat, const Leaves& leaves, std::int64_t axis, const std::string& structure, std::vector<std::int64_t>& begins,
-                  const Deadline& deadline) {
+Leaves all_gather(Seat& seat, const Leaves& leaves, std::int64_t axis, const std::string& structure,
+                  std::vector<std::int64_t>& begins, const Deadline& deadline) {
   Contribution mine{.axis = axis, .structure = structure};
   for (const auto& leaf : leaves) mine.add(leaf);
   Leaves results;
-  seat.exchange("all_gather", &mine, [&] {
-    check_agreement(seat, "all_gather");
-    for (std::size_t i = 0; i < mine.others.size(); ++i) {
-      std::vector<at::Tensor> parts;
-      for (int k = 0; k < seat.size(); ++k) {
-        const auto* tensor = std::get_if<at::Tensor>(contribution_of(seat, k).others[i]);
-        if (tensor == nullptr) {
-          throw Unimplemented(errors::kNotAvailable, {.what = "gather does not support IndexedSlices", .where = "all_gather",
-                                                      .help = "gather the values and the indices, or to_dense()"});
+  seat.exchange(
+      "all_gather", &mine,
+      [&] {
+        check_agreement(seat, "all_gather");
+        for (std::size_t i = 0; i < mine.others.size(); ++i) {
+          std::vector<at::Tensor> parts;
+          for (int k = 0; k < seat.size(); ++k) {
+            const auto* tensor = std::get_if<at::Tensor>(contribution_of(seat, k).others[i]);
+            if (tensor == nullptr) {
+              throw Unimplemented(errors::kNotAvailable, {.what = "gather does not support IndexedSlices",
+                                                          .where = "all_gather",
+                                                          .help = "gather the values and the indices, or to_dense()"});
+            }
+            parts.push_back(tensor->defined() ? tensor->detach() : *tensor);
+          }
+          results.emplace_back(concatenate(parts, axis));
+          begins.push_back(0);
+          for (int k = 0; k < seat.replica(); ++k) begins.back() += parts[static_cast<std::size_t>(k)].size(axis);
         }
-        parts.push_back(tensor->defined() ? tensor->detach() : *tensor);
-      }
-      results.emplace_back(concatenate(parts, axis));
-      begins.push_back(0);
-      for (int k = 0; k < seat.replica(); ++k) begins.back() += parts[static_cast<std::size_t>(k)].size(axis);
-    }
-  }, deadline);
+      },
+      deadline);
   return results;
 }
 

@@ -10,21 +10,25 @@
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/values/reducible.h"
 
-// Collectives of replicas that are threads of one process. Every replica calls with its own leaves; what differs between
-// replicas (operation, structure, shapes, types) is found before any value is used, and all of them raise the same error.
+// Collectives of replicas that are threads of one process. Every replica calls with its own leaves; what differs
+// between replicas (operation, structure, shapes, types) is found before any value is used, and all of them raise the
+// same error.
 namespace lockstep::local {
 
 using Leaves = std::vector<ReducibleLeaf>;
 
 /// Each replica's leaves, added up over replicas in the one order of summation. Small values are added by every replica
-/// for itself; of large ones every replica adds one shard and writes it to all: a reduce-scatter and all-gather in one pass.
-Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::string& structure, const Deadline& deadline);
+/// for itself; of large ones every replica adds one shard and writes it to all: a reduce-scatter and all-gather in one
+/// pass.
+Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::string& structure,
+                  const Deadline& deadline);
 
 /// The same for one tensor, without a structure to look at.
 at::Tensor all_reduce(Seat& seat, ReduceOp op, const at::Tensor& value, const Deadline& deadline);
 
-/// Each leaf of all replicas one behind the other along `axis`. `begins` receives where this replica's part of each begins.
-Leaves all_gather(Seat& seat, const Leaves& leaves, std::int64_t axis, const std::string& structure, std::vector<std::int64_t>& begins,
-                  const Deadline& deadline);
+/// Each leaf of all replicas one behind the other along `axis`. `begins` receives where this replica's part of each
+/// begins.
+Leaves all_gather(Seat& seat, const Leaves& leaves, std::int64_t axis, const std::string& structure,
+                  std::vector<std::int64_t>& begins, const Deadline& deadline);
 
 }  // namespace lockstep::local

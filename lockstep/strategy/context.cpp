@@ -12,17 +12,19 @@ namespace {
 thread_local ContextEntry* top = nullptr;
 
 [[noreturn]] void throw_mixed(const char* operation) {
-  throw FailedPrecondition(errors::kMixedStrategies,
-                           {.what = "Mixing different tf.distribute.Strategy objects is not possible",
-                            .where = operation,
-                            .seen = "another strategy's scope or replica function is active on this thread",
-                            .help = "leave that scope first, or call this on the strategy that get_strategy() returns"});
+  throw FailedPrecondition(
+      errors::kMixedStrategies,
+      {.what = "Mixing different tf.distribute.Strategy objects is not possible",
+       .where = operation,
+       .seen = "another strategy's scope or replica function is active on this thread",
+       .help = "leave that scope first, or call this on the strategy that get_strategy() returns"});
 }
 
 [[noreturn]] void throw_needs_scope(const char* operation) {
-  throw FailedPrecondition(errors::kWrongContext, {.what = str("Need to be inside \"with strategy.scope()\" for ", operation),
-                                                   .where = operation,
-                                                   .help = "enter it: auto scope = strategy.scope();"});
+  throw FailedPrecondition(errors::kWrongContext,
+                           {.what = str("Need to be inside \"with strategy.scope()\" for ", operation),
+                            .where = operation,
+                            .help = "enter it: auto scope = strategy.scope();"});
 }
 
 }  // namespace
@@ -53,12 +55,13 @@ void require_cross_replica(const Strategy& strategy, const char* operation) {
     if (top->strategy->is_default()) throw_needs_scope(operation);
     throw_mixed(operation);
   }
-  throw FailedPrecondition(errors::kWrongContext,
-                           {.what = str("Method requires being in cross-replica context, use get_replica_context().merge_call() to call ",
-                                        operation, " from a replica"),
-                            .where = str(operation, ", on replica ", top->replica->replica_id_in_sync_group()),
-                            .help = str("call strategy.", operation, " outside of the function given to run, or inside a merge_call; ",
-                                        "inside replicas use all_reduce and all_gather")});
+  throw FailedPrecondition(
+      errors::kWrongContext,
+      {.what = str("Method requires being in cross-replica context, use get_replica_context().merge_call() to call ",
+                   operation, " from a replica"),
+       .where = str(operation, ", on replica ", top->replica->replica_id_in_sync_group()),
+       .help = str("call strategy.", operation, " outside of the function given to run, or inside a merge_call; ",
+                   "inside replicas use all_reduce and all_gather")});
 }
 
 void require_current_strategy(const Strategy& strategy, const char* operation) {
@@ -80,10 +83,11 @@ ReplicaContext& get_replica_context() {
   const detail::ContextEntry* top = current_context();
   if (top == nullptr) return default_strategy().replica_context(0);
   if (top->replica == nullptr) {
-    throw FailedPrecondition(errors::kWrongContext,
-                             {.what = "there is no replica context here: this code runs once for all replicas",
-                              .where = "get_replica_context",
-                              .help = "call it inside the function given to run; in_replica_context() tells where you are"});
+    throw FailedPrecondition(
+        errors::kWrongContext,
+        {.what = "there is no replica context here: this code runs once for all replicas",
+         .where = "get_replica_context",
+         .help = "call it inside the function given to run; in_replica_context() tells where you are"});
   }
   return *top->replica;
 }

@@ -15,9 +15,9 @@ class ReplicaContext;
 /// | context       | entered by                                      | calls that belong there                       |
 /// |---------------|-------------------------------------------------|-----------------------------------------------|
 /// | default       | doing nothing                                   | plain LibTorch code; one replica with id 0    |
-/// | cross-replica | `auto scope = strategy.scope();`, merge functions | `run`, `reduce`, creating variables           |
-/// | replica       | the function given to `run`                     | `all_reduce`, `all_gather`, `merge_call`      |
-/// | update        | the function given to `extended().update`       | changing one component of a variable          |
+/// | cross-replica | `auto scope = strategy.scope();`, merge functions | `run`, `reduce`, creating variables | |
+/// replica       | the function given to `run`                     | `all_reduce`, `all_gather`, `merge_call`      | |
+/// update        | the function given to `extended().update`       | changing one component of a variable          |
 ///
 /// A thread that the user starts begins in the default context.
 LOCKSTEP_EXPORT bool in_replica_context();        ///< true in the default context too

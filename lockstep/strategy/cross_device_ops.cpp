@@ -29,12 +29,15 @@ Mirrored<at::Tensor> spread(const at::Tensor& value, const Devices& destinations
 void warn_once_without_nccl() {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  log_warning("NcclAllReduce was asked for but the devices are CPUs: using the ordered sum instead, which gives the same results");
+  log_warning(
+      "NcclAllReduce was asked for but the devices are CPUs: using the ordered sum instead, which gives the same results");
 }
 
 /// The leaves of several jobs as one flat tensor per replica, cut into packs; and back.
-std::vector<Mirrored<at::Tensor>> reduce_packed(PlannedCrossDeviceOps& ops, ReduceOp op, const std::vector<CrossDeviceOps::Job>& jobs,
-                                                const std::vector<std::size_t>& members, const std::vector<std::size_t>& pack_sizes,
+std::vector<Mirrored<at::Tensor>> reduce_packed(PlannedCrossDeviceOps& ops, ReduceOp op,
+                                                const std::vector<CrossDeviceOps::Job>& jobs,
+                                                const std::vector<std::size_t>& members,
+                                                const std::vector<std::size_t>& pack_sizes,
                                                 const CommunicationOptions& options) {
   const auto& first = jobs[members[0]];
   const std::size_t replicas = first.first.size();
@@ -47,7 +50,8 @@ std::vector<Mirrored<at::Tensor>> reduce_packed(PlannedCrossDeviceOps& ops, Redu
   std::vector<at::Tensor> sums;
   std::int64_t begin = 0;
   for (const std::size_t size : pack_sizes) {
-    auto piece = PerReplica<at::Tensor>::generate(replicas, [&](std::size_t k) { return flat[k].narrow(0, begin, static_cast<std::int64_t>(size)); });
+    auto piece = PerReplica<at::Tensor>::generate(
+        replicas, [&](std::size_t k) { return flat[k].narrow(0, begin, static_cast<std::int64_t>(size)); });
     sums.push_back(ops.reduce(op, piece, {first.second[0]}, options)[0]);
     begin += static_cast<std::int64_t>(size);
   }
@@ -63,7 +67,8 @@ std::vector<Mirrored<at::Tensor>> reduce_packed(PlannedCrossDeviceOps& ops, Redu
 }
 
 bool are_packable(const CrossDeviceOps::Job& a, const CrossDeviceOps::Job& b) {
-  return a.first.size() == b.first.size() && a.second == b.second && a.first[0].scalar_type() == b.first[0].scalar_type();
+  return a.first.size() == b.first.size() && a.second == b.second &&
+         a.first[0].scalar_type() == b.first[0].scalar_type();
 }
 
 }  // namespace
@@ -78,8 +83,8 @@ std::vector<Mirrored<at::Tensor>> CrossDeviceOps::batch_reduce(ReduceOp op, cons
   return results;
 }
 
-Mirrored<IndexedSlices> CrossDeviceOps::reduce_slices(ReduceOp op, const PerReplica<IndexedSlices>& value, const Devices& destinations,
-                                                      const CommunicationOptions&) {
+Mirrored<IndexedSlices> CrossDeviceOps::reduce_slices(ReduceOp op, const PerReplica<IndexedSlices>& value,
+                                                      const Devices& destinations, const CommunicationOptions&) {
   const IndexedSlices all = concatenate_slices(op, value.values());
   const auto values = spread(all.values, destinations);
   const auto indices = spread(all.indices, destinations);
@@ -89,20 +94,22 @@ Mirrored<IndexedSlices> CrossDeviceOps::reduce_slices(ReduceOp op, const PerRepl
 }
 
 Mirrored<at::Tensor> CrossDeviceOps::broadcast(const at::Tensor& value, const Devices& destinations) {
-  return Mirrored<at::Tensor>::generate(destinations.size(), [&](std::size_t k) { return copy_to(value, destinations[k]); });
+  return Mirrored<at::Tensor>::generate(destinations.size(),
+                                        [&](std::size_t k) { return copy_to(value, destinations[k]); });
 }
 
-Mirrored<at::Tensor> CrossDeviceOps::gather(const PerReplica<at::Tensor>& value, std::int64_t axis, const Devices& destinations,
-                                            const CommunicationOptions&) {
+Mirrored<at::Tensor> CrossDeviceOps::gather(const PerReplica<at::Tensor>& value, std::int64_t axis,
+                                            const Devices& destinations, const CommunicationOptions&) {
   return spread(concatenate(value.values(), axis), destinations);
 }
 
-PlannedCrossDeviceOps::PlannedCrossDeviceOps(Algorithm algorithm, int num_packs) : algorithm_(algorithm), num_packs_(num_packs) {
+PlannedCrossDeviceOps::PlannedCrossDeviceOps(Algorithm algorithm, int num_packs)
+    : algorithm_(algorithm), num_packs_(num_packs) {
   check_num_packs(algorithm, num_packs);
 }
 
-Mirrored<at::Tensor> PlannedCrossDeviceOps::reduce(ReduceOp op, const PerReplica<at::Tensor>& value, const Devices& destinations,
-                                                   const CommunicationOptions&) {
+Mirrored<at::Tensor> PlannedCrossDeviceOps::reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
+                                                   const Devices& destinations, const CommunicationOptions&) {
   if (algorithm_ == Algorithm::Nccl && value[0].is_cpu()) warn_once_without_nccl();
   return spread(ordered_reduce(op, value.values()), destinations);
 }
@@ -158,9 +165,10 @@ ReductionToOneDevice::ReductionToOneDevice(std::string reduce_to_device, Accumul
       reduce_to_device_(reduce_to_device.empty() ? "" : to_string(require_here(canonicalize(reduce_to_device)))),
       accumulate_(std::move(accumulate)) {}
 
-Mirrored<at::Tensor> ReductionToOneDevice::reduce(ReduceOp op, const PerReplica<at::Tensor>& value, const Devices& destinations,
-                                                  const CommunicationOptions&) {
-  const at::Device place = torch_device(canonicalize(reduce_to_device_.empty() ? destinations.at(0) : reduce_to_device_));
+Mirrored<at::Tensor> ReductionToOneDevice::reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
+                                                  const Devices& destinations, const CommunicationOptions&) {
+  const at::Device place =
+      torch_device(canonicalize(reduce_to_device_.empty() ? destinations.at(0) : reduce_to_device_));
   std::vector<at::Tensor> components;
   for (const auto& component : value) components.push_back(component.to(place));
   if (!accumulate_) return spread(ordered_reduce(op, components), destinations);
@@ -169,9 +177,12 @@ Mirrored<at::Tensor> ReductionToOneDevice::reduce(ReduceOp op, const PerReplica<
   for (const auto& component : components) {
     if (sum.is_alias_of(component)) sum = sum.clone();  // the result is the caller's own
   }
-  return spread(op == ReduceOp::Mean ? divide_sum(sum, static_cast<std::int64_t>(components.size())) : sum, destinations);
+  return spread(op == ReduceOp::Mean ? divide_sum(sum, static_cast<std::int64_t>(components.size())) : sum,
+                destinations);
 }
 
-std::shared_ptr<CrossDeviceOps> default_cross_device_ops() { return std::make_shared<PlannedCrossDeviceOps>(Algorithm::Ordered, 0); }
+std::shared_ptr<CrossDeviceOps> default_cross_device_ops() {
+  return std::make_shared<PlannedCrossDeviceOps>(Algorithm::Ordered, 0);
+}
 
 }  // namespace lockstep

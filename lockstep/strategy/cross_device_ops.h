@@ -46,15 +46,15 @@ class LOCKSTEP_EXPORT CrossDeviceOps {
                                                          const CommunicationOptions& options);
 
   /// Sparse rows: all rows in replica order, nothing added up; MEAN divides the values.
-  virtual Mirrored<IndexedSlices> reduce_slices(ReduceOp op, const PerReplica<IndexedSlices>& value, const Devices& destinations,
-                                                const CommunicationOptions& options);
+  virtual Mirrored<IndexedSlices> reduce_slices(ReduceOp op, const PerReplica<IndexedSlices>& value,
+                                                const Devices& destinations, const CommunicationOptions& options);
 
   /// One copy per destination.
   virtual Mirrored<at::Tensor> broadcast(const at::Tensor& value, const Devices& destinations);
 
   /// The components one behind the other along `axis`, in replica order.
-  virtual Mirrored<at::Tensor> gather(const PerReplica<at::Tensor>& value, std::int64_t axis, const Devices& destinations,
-                                      const CommunicationOptions& options);
+  virtual Mirrored<at::Tensor> gather(const PerReplica<at::Tensor>& value, std::int64_t axis,
+                                      const Devices& destinations, const CommunicationOptions& options);
 
   /// Whether replicas may do this reduction themselves, at the same time, instead of through `reduce`. True for our own
   /// operations, whose result is the one order of summation wherever it is computed; leave it false in yours.
@@ -101,7 +101,8 @@ class LOCKSTEP_EXPORT ReductionToOneDevice final : public PlannedCrossDeviceOps 
 /// Two groups of devices add up on a main device each; for machines whose GPUs are linked in two halves.
 class LOCKSTEP_EXPORT HierarchicalCopyAllReduce final : public PlannedCrossDeviceOps {
  public:
-  explicit HierarchicalCopyAllReduce(int num_packs = 1) : PlannedCrossDeviceOps(Algorithm::HierarchicalCopy, num_packs) {}
+  explicit HierarchicalCopyAllReduce(int num_packs = 1)
+      : PlannedCrossDeviceOps(Algorithm::HierarchicalCopy, num_packs) {}
 };
 
 /// NCCL between GPUs. On CPU devices it falls back to the ordered sum, with one warning.

@@ -22,7 +22,8 @@ namespace {
 
 /// Writes down what it is called for, and does what the default does.
 struct Recording : CrossDeviceOps {
-  Mirrored<at::Tensor> reduce(ReduceOp op, const PerReplica<at::Tensor>& value, const Devices& to, const CommunicationOptions& options) override {
+  Mirrored<at::Tensor> reduce(ReduceOp op, const PerReplica<at::Tensor>& value, const Devices& to,
+                              const CommunicationOptions& options) override {
     note(std::string(to_string(op)));
     seen = options;
     return inner->reduce(op, value, to, options);
@@ -36,7 +37,8 @@ struct Recording : CrossDeviceOps {
     note("broadcast");
     return inner->broadcast(value, to);
   }
-  Mirrored<at::Tensor> gather(const PerReplica<at::Tensor>& value, std::int64_t axis, const Devices& to, const CommunicationOptions& options) override {
+  Mirrored<at::Tensor> gather(const PerReplica<at::Tensor>& value, std::int64_t axis, const Devices& to,
+                              const CommunicationOptions& options) override {
     note("gather");
     return inner->gather(value, axis, to, options);
   }
@@ -58,8 +60,10 @@ class CustomOpsTest : public testing::TestWithParam<int> {
  protected:
   const int replicas = GetParam();
   const std::shared_ptr<Recording> ops = std::make_shared<Recording>();
-  MirroredStrategy strategy{{.devices = cpus(replicas), .cross_device_ops = ops, .communication = {.bytes_per_pack = 7}}};
-  const PerReplica<at::Tensor> ids = strategy.values_from_function([](const ValueContext& c) { return at::full({2}, c.replica_id_in_sync_group, at::kFloat); });
+  MirroredStrategy strategy{
+      {.devices = cpus(replicas), .cross_device_ops = ops, .communication = {.bytes_per_pack = 7}}};
+  const PerReplica<at::Tensor> ids = strategy.values_from_function(
+      [](const ValueContext& c) { return at::full({2}, c.replica_id_in_sync_group, at::kFloat); });
   const float sum = static_cast<float>(replicas * (replicas - 1)) / 2;
 };
 
@@ -81,18 +85,22 @@ TEST_P(CustomOpsTest, AreCalledForEveryReduction) {
 }
 
 TEST_P(CustomOpsTest, AreCalledOnceForAllReplicasOfAnAllReduce) {
-  const auto sums = strategy.run([&](const at::Tensor& mine) { return get_replica_context().all_reduce(ReduceOp::Sum, mine); }, ids);
+  const auto sums =
+      strategy.run([&](const at::Tensor& mine) { return get_replica_context().all_reduce(ReduceOp::Sum, mine); }, ids);
   EXPECT_EQ(ops->taken(), "SUM");
   for (std::size_t k = 0; k < sums.size(); ++k) {
     EXPECT_EQ(sums[k][1].item<float>(), sum);
     for (std::size_t j = 0; j < k; ++j) EXPECT_FALSE(sums[j].is_alias_of(sums[k]));
   }
-  strategy.run([](const at::Tensor& mine) {
-    const IndexedSlices rows{mine.reshape({1, 2}), at::zeros({1}, at::kLong), {4, 2}};
-    const auto [a, b, sparse] = get_replica_context().all_reduce(ReduceOp::Mean, std::tuple(mine, mine.sum(), rows));
-    EXPECT_EQ(sparse.indices.size(0), get_replica_context().num_replicas_in_sync());
-    EXPECT_EQ(b.dim(), 0);
-  }, ids);
+  strategy.run(
+      [](const at::Tensor& mine) {
+        const IndexedSlices rows{mine.reshape({1, 2}), at::zeros({1}, at::kLong), {4, 2}};
+        const auto [a, b, sparse] =
+            get_replica_context().all_reduce(ReduceOp::Mean, std::tuple(mine, mine.sum(), rows));
+        EXPECT_EQ(sparse.indices.size(0), get_replica_context().num_replicas_in_sync());
+        EXPECT_EQ(b.dim(), 0);
+      },
+      ids);
   EXPECT_EQ(ops->taken(), "slices MEAN MEAN");
 }
 
@@ -100,7 +108,9 @@ TEST_P(CustomOpsTest, AreCalledForAggregatedAssignmentsAndReads) {
   const auto variable = [&](Aggregation aggregation, Synchronization when = Synchronization::OnWrite) {
     return strategy.make_variable(at::zeros({2}), {.synchronization = when, .aggregation = aggregation});
   };
-  const auto assign = [&](Variable v) { strategy.run([&](const at::Tensor& mine) { v.assign(mine, ReadBack::No); }, ids); };
+  const auto assign = [&](Variable v) {
+    strategy.run([&](const at::Tensor& mine) { v.assign(mine, ReadBack::No); }, ids);
+  };
   Variable total = variable(Aggregation::Sum);
   assign(total);
   EXPECT_EQ(ops->taken(), "SUM");
@@ -129,23 +139,35 @@ TEST_P(CustomOpsTest, GradientsGoThroughThemInBothDirections) {
 
 TEST_P(CustomOpsTest, DisagreementIsFoundBeforeTheyAreCalled) {
   if (replicas == 1) return;  // one replica always agrees with itself
-  const auto fails = [&](auto&& call) { return error_of([&] { strategy.run([&] { call(get_replica_context(), my_id() == 1); }); }).number; };
-  EXPECT_EQ(fails([](ReplicaContext& r, bool odd) { r.all_reduce(odd ? ReduceOp::Sum : ReduceOp::Mean, at::ones({})); }), errors::kDifferentCollective);
-  EXPECT_EQ(fails([](ReplicaContext& r, bool odd) { r.all_reduce(ReduceOp::Sum, at::ones({odd ? 1 : 2})); }), errors::kShape);
-  EXPECT_EQ(fails([](ReplicaContext& r, bool odd) { r.all_reduce(ReduceOp::Sum, at::ones({1}, odd ? at::kInt : at::kFloat)); }), errors::kDtype);
-  EXPECT_EQ(fails([](ReplicaContext& r, bool odd) { r.all_reduce(ReduceOp::Sum, std::vector(odd ? 1 : 2, at::ones({}))); }), errors::kStructure);
+  const auto fails = [&](auto&& call) {
+    return error_of([&] { strategy.run([&] { call(get_replica_context(), my_id() == 1); }); }).number;
+  };
+  EXPECT_EQ(
+      fails([](ReplicaContext& r, bool odd) { r.all_reduce(odd ? ReduceOp::Sum : ReduceOp::Mean, at::ones({})); }),
+      errors::kDifferentCollective);
+  EXPECT_EQ(fails([](ReplicaContext& r, bool odd) { r.all_reduce(ReduceOp::Sum, at::ones({odd ? 1 : 2})); }),
+            errors::kShape);
+  EXPECT_EQ(fails([](ReplicaContext& r, bool odd) {
+              r.all_reduce(ReduceOp::Sum, at::ones({1}, odd ? at::kInt : at::kFloat));
+            }),
+            errors::kDtype);
+  EXPECT_EQ(
+      fails([](ReplicaContext& r, bool odd) { r.all_reduce(ReduceOp::Sum, std::vector(odd ? 1 : 2, at::ones({}))); }),
+      errors::kStructure);
   EXPECT_EQ(ops->taken(), "");
   EXPECT_EQ(strategy.reduce(ReduceOp::Sum, ids)[0].item<float>(), sum);
 }
 
 struct Failing : CrossDeviceOps {
-  Mirrored<at::Tensor> reduce(ReduceOp, const PerReplica<at::Tensor>&, const Devices&, const CommunicationOptions&) override {
+  Mirrored<at::Tensor> reduce(ReduceOp, const PerReplica<at::Tensor>&, const Devices&,
+                              const CommunicationOptions&) override {
     throw std::domain_error("the cable is cut");
   }
 };
 
 struct Careless : CrossDeviceOps {
-  Mirrored<at::Tensor> reduce(ReduceOp, const PerReplica<at::Tensor>&, const Devices&, const CommunicationOptions&) override {
+  Mirrored<at::Tensor> reduce(ReduceOp, const PerReplica<at::Tensor>&, const Devices&,
+                              const CommunicationOptions&) override {
     return Mirrored<at::Tensor>(std::vector<at::Tensor>{});
   }
 };
@@ -154,14 +176,17 @@ TEST(CustomOps, WhatTheyThrowArrivesAsItself) {
   const LoggedLines quiet;
   MirroredStrategy strategy({.devices = cpus(3), .cross_device_ops = std::make_shared<Failing>()});
   for (int round = 0; round < 10; ++round) {
-    EXPECT_THROW(strategy.run([] { get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})); }), std::domain_error);
+    EXPECT_THROW(strategy.run([] { get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})); }),
+                 std::domain_error);
   }
   EXPECT_EQ(strategy.run(my_id).size(), 3u);
 }
 
 TEST(CustomOps, AResultWithoutComponentsIsAnError) {
   MirroredStrategy strategy({.devices = cpus(2), .cross_device_ops = std::make_shared<Careless>()});
-  EXPECT_EQ(error_of([&] { strategy.run([] { get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})); }); }).number, errors::kComponent);
+  EXPECT_EQ(
+      error_of([&] { strategy.run([] { get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})); }); }).number,
+      errors::kComponent);
   Variable v = strategy.make_variable(at::zeros({}), {.aggregation = Aggregation::Sum});
   EXPECT_EQ(error_of([&] { strategy.run([&] { v.assign(at::ones({})); }); }).number, errors::kComponent);
 }
@@ -176,20 +201,24 @@ at::Tensor largest(const std::vector<at::Tensor>& parts) {
 }
 
 TEST_P(CustomOpsTest, AnAccumulationFunctionStandsForTheSum) {
-  MirroredStrategy maximum({.devices = cpus(replicas), .cross_device_ops = std::make_shared<ReductionToOneDevice>("cpu:0", largest)});
+  MirroredStrategy maximum(
+      {.devices = cpus(replicas), .cross_device_ops = std::make_shared<ReductionToOneDevice>("cpu:0", largest)});
   const float top = static_cast<float>(replicas - 1);
   EXPECT_EQ(maximum.reduce(ReduceOp::Sum, ids)[0].item<float>(), top);
   EXPECT_EQ(maximum.reduce(ReduceOp::Mean, ids)[0].item<float>(), top / static_cast<float>(replicas));
-  for (const auto& result : maximum.run([](const at::Tensor& mine) { return get_replica_context().all_reduce(ReduceOp::Sum, mine); }, ids)) {
+  for (const auto& result :
+       maximum.run([](const at::Tensor& mine) { return get_replica_context().all_reduce(ReduceOp::Sum, mine); }, ids)) {
     EXPECT_EQ(result[0].item<float>(), top);
   }
 }
 
 TEST_P(CustomOpsTest, AnAccumulationThatReturnsAnInputDoesNotShareItsMemory) {
   const auto first = [](const std::vector<at::Tensor>& parts) { return parts[0]; };
-  MirroredStrategy lazy({.devices = cpus(replicas), .cross_device_ops = std::make_shared<ReductionToOneDevice>("", first)});
+  MirroredStrategy lazy(
+      {.devices = cpus(replicas), .cross_device_ops = std::make_shared<ReductionToOneDevice>("", first)});
   EXPECT_FALSE(lazy.reduce(ReduceOp::Sum, ids).is_alias_of(ids[0]));
-  for (const auto& result : lazy.run([](const at::Tensor& mine) { return get_replica_context().all_reduce(ReduceOp::Sum, mine); }, ids)) {
+  for (const auto& result :
+       lazy.run([](const at::Tensor& mine) { return get_replica_context().all_reduce(ReduceOp::Sum, mine); }, ids)) {
     EXPECT_FALSE(result.is_alias_of(ids[0]));
   }
 }
@@ -203,7 +232,9 @@ class PackingTest : public testing::TestWithParam<int> {
   static std::vector<StrategyExtended::ReducePair> batch(MirroredStrategy& strategy) {
     std::vector<StrategyExtended::ReducePair> pairs;
     for (const std::int64_t size : {10, 0, 1, 301, 7}) {
-      const auto random = [&](auto&& make) { return strategy.values_from_function([&](const ValueContext&) { return make(); }); };
+      const auto random = [&](auto&& make) {
+        return strategy.values_from_function([&](const ValueContext&) { return make(); });
+      };
       const auto floats = random([&] { return at::randn({size, 2}); });
       const auto ints = random([&] { return at::randint(-50, 50, {size}, at::kInt); });
       pairs.emplace_back(floats, floats);
@@ -233,12 +264,15 @@ TEST_P(PackingTest, NoPlanAndNoPackChangesABit) {
         }
       }
     };
-    for (const std::int64_t bytes : {1, 50, 4096, 1 << 30}) check(plain, {.bytes_per_pack = bytes}, lockstep::str("packs of ", bytes));
+    for (const std::int64_t bytes : {1, 50, 4096, 1 << 30})
+      check(plain, {.bytes_per_pack = bytes}, lockstep::str("packs of ", bytes));
     for (const int packs : {0, 1, 2, 5, 1000}) {  // the last one: more packs than elements
-      MirroredStrategy two_groups({.devices = cpus(GetParam()), .cross_device_ops = std::make_shared<HierarchicalCopyAllReduce>(packs)});
+      MirroredStrategy two_groups(
+          {.devices = cpus(GetParam()), .cross_device_ops = std::make_shared<HierarchicalCopyAllReduce>(packs)});
       check(two_groups, {}, lockstep::str("hierarchical copy, ", packs, " packs"));
     }
-    MirroredStrategy one_device({.devices = cpus(GetParam()), .cross_device_ops = std::make_shared<ReductionToOneDevice>("cpu:0")});
+    MirroredStrategy one_device(
+        {.devices = cpus(GetParam()), .cross_device_ops = std::make_shared<ReductionToOneDevice>("cpu:0")});
     check(one_device, {.bytes_per_pack = 50}, "one device");
   }
 }
@@ -295,7 +329,8 @@ TEST(DestinationsOf, AReductionGetACopyEach) {
   const Variable v = strategy.make_variable(at::zeros({5}));
   EXPECT_EQ(extended.reduce_to(ReduceOp::Sum, ones, "cpu:2").size(), 1u);
   EXPECT_EQ(extended.reduce_to(ReduceOp::Sum, ones, at::ones({})).size(), 1u);
-  for (const auto& mirrored : {extended.reduce_to(ReduceOp::Sum, ones, ones), extended.reduce_to(ReduceOp::Sum, ones, v)}) {
+  for (const auto& mirrored :
+       {extended.reduce_to(ReduceOp::Sum, ones, ones), extended.reduce_to(ReduceOp::Sum, ones, v)}) {
     ASSERT_EQ(mirrored.size(), 3u);
     EXPECT_FALSE(mirrored[0].is_alias_of(mirrored[1]));
     EXPECT_EQ(mirrored[2][0].item<float>(), 3);

@@ -31,24 +31,28 @@ Destinations::Destinations(const std::string& device) : devices_{to_string(requi
 Destinations::Destinations(const at::Tensor& where_this_is) {
   if (!where_this_is.defined()) return;
   const at::Device device = where_this_is.device();
-  devices_.push_back(to_string(canonicalize(device.is_cuda() ? str("gpu:", static_cast<int>(device.index())) : "cpu:0")));
+  devices_.push_back(
+      to_string(canonicalize(device.is_cuda() ? str("gpu:", static_cast<int>(device.index())) : "cpu:0")));
 }
 
-Destinations::Destinations(const Variable& where_its_components_are) : components_(static_cast<int>(where_its_components_are.values().size())) {}
+Destinations::Destinations(const Variable& where_its_components_are)
+    : components_(static_cast<int>(where_its_components_are.values().size())) {}
 
 Devices Destinations::resolve(const Strategy& strategy) const {
   if (components_ > 0) {
     const Devices& all = strategy.devices();
     if (static_cast<std::size_t>(components_) > all.size()) {
-      throw InvalidArgument(errors::kDestination, {.what = str("a value of ", counted(components_, "component"), " is no destination for ",
-                                                               counted(static_cast<int>(all.size()), "replica")),
-                                                   .help = "give a value or variable of this strategy"});
+      throw InvalidArgument(errors::kDestination,
+                            {.what = str("a value of ", counted(components_, "component"), " is no destination for ",
+                                         counted(static_cast<int>(all.size()), "replica")),
+                             .help = "give a value or variable of this strategy"});
     }
     return {all.begin(), all.begin() + components_};
   }
   if (devices_.empty()) {
     throw InvalidArgument(errors::kDestination,
-                          {.what = "destinations can not be empty", .help = "name a device, or give a tensor, value or variable that has one"});
+                          {.what = "destinations can not be empty",
+                           .help = "name a device, or give a tensor, value or variable that has one"});
   }
   return devices_;
 }

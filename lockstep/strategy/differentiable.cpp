@@ -20,9 +20,10 @@ struct Collective : torch::CustomClassHolder {
   /// The replica whose graph this is; the graph may be kept longer than its strategy.
   ReplicaContext& current_replica() const {
     if (!strategy.expired()) return *replica;
-    throw FailedPrecondition(errors::kMixedStrategies, {.what = "backward goes through a collective that has outlived its strategy",
-                                                        .where = "backward",
-                                                        .help = "run backward inside the function given to run, while the strategy lives"});
+    throw FailedPrecondition(errors::kMixedStrategies,
+                             {.what = "backward goes through a collective that has outlived its strategy",
+                              .where = "backward",
+                              .help = "run backward inside the function given to run, while the strategy lives"});
   }
 
   ReplicaContext* replica;
@@ -44,21 +45,24 @@ variable_list as_tensors(std::vector<ReducibleLeaf> leaves) {
 std::vector<ReducibleLeaf> as_leaves(const variable_list& tensors) { return {tensors.begin(), tensors.end()}; }
 
 struct AllReduce : torch::autograd::Function<AllReduce> {
-  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Collective>& collective, at::TensorList values) {
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Collective>& collective,
+                               at::TensorList values) {
     context->saved_data["collective"] = c10::IValue::make_capsule(collective);
     return as_tensors(collective->forward(as_leaves(values.vec())));
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     auto collective = c10::static_intrusive_pointer_cast<Collective>(context->saved_data["collective"].toCapsule());
     variable_list result{Variable()};
-    const variable_list reduced = collective->current_replica().all_reduce(collective->op, gradients, collective->options);
+    const variable_list reduced =
+        collective->current_replica().all_reduce(collective->op, gradients, collective->options);
     result.insert(result.end(), reduced.begin(), reduced.end());
     return result;
   }
 };
 
 struct AllGather : torch::autograd::Function<AllGather> {
-  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Collective>& collective, at::TensorList values) {
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Collective>& collective,
+                               at::TensorList values) {
     context->saved_data["collective"] = c10::IValue::make_capsule(collective);
     return as_tensors(collective->forward(as_leaves(values.vec())));
   }
@@ -113,8 +117,10 @@ std::vector<ReducibleLeaf> apply(const c10::intrusive_ptr<Collective>& collectiv
 
 }  // namespace
 
-std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, ReduceOp op, std::vector<ReducibleLeaf> leaves,
-                                                     const CommunicationOptions& options, const LeafCollective& reduce) {
+std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, ReduceOp op,
+                                                     std::vector<ReducibleLeaf> leaves,
+                                                     const CommunicationOptions& options,
+                                                     const LeafCollective& reduce) {
   auto collective = c10::make_intrusive<Collective>(replica);
   collective->op = op;
   collective->options = options;
@@ -122,8 +128,9 @@ std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, Re
   return apply<AllReduce>(collective, std::move(leaves));
 }
 
-std::vector<ReducibleLeaf> differentiable_all_gather(ReplicaContext& replica, std::vector<ReducibleLeaf> leaves, std::int64_t axis,
-                                                     const CommunicationOptions& options, const LeafGather& gather) {
+std::vector<ReducibleLeaf> differentiable_all_gather(ReplicaContext& replica, std::vector<ReducibleLeaf> leaves,
+                                                     std::int64_t axis, const CommunicationOptions& options,
+                                                     const LeafGather& gather) {
   auto collective = c10::make_intrusive<Collective>(replica);
   collective->axis = axis;
   collective->options = options;

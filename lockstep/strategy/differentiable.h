@@ -16,14 +16,17 @@ class ReplicaContext;
 using LeafCollective = std::function<std::vector<ReducibleLeaf>(const std::vector<ReducibleLeaf>&)>;
 
 /// Backward: the all-reduce of the incoming gradients with the same operation.
-std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, ReduceOp op, std::vector<ReducibleLeaf> leaves,
+std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, ReduceOp op,
+                                                     std::vector<ReducibleLeaf> leaves,
                                                      const CommunicationOptions& options, const LeafCollective& reduce);
 
 /// Also says where this replica's part of each result begins.
-using LeafGather = std::function<std::vector<ReducibleLeaf>(const std::vector<ReducibleLeaf>&, std::vector<std::int64_t>& begins)>;
+using LeafGather =
+    std::function<std::vector<ReducibleLeaf>(const std::vector<ReducibleLeaf>&, std::vector<std::int64_t>& begins)>;
 
 /// Backward: the sum of the incoming gradients, of which each replica takes the part that it gave.
-std::vector<ReducibleLeaf> differentiable_all_gather(ReplicaContext& replica, std::vector<ReducibleLeaf> leaves, std::int64_t axis,
-                                                     const CommunicationOptions& options, const LeafGather& gather);
+std::vector<ReducibleLeaf> differentiable_all_gather(ReplicaContext& replica, std::vector<ReducibleLeaf> leaves,
+                                                     std::int64_t axis, const CommunicationOptions& options,
+                                                     const LeafGather& gather);
 
 }  // namespace lockstep

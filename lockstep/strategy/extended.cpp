@@ -10,13 +10,14 @@
 
 namespace lockstep {
 
-Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const PerReplica<at::Tensor>& value, const Destinations& destinations,
+Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const PerReplica<at::Tensor>& value,
+                                                 const Destinations& destinations,
                                                  const CommunicationOptions& options) {
   return batch_reduce_to(op, std::vector<ReducePair>{{value, destinations}}, options)[0];
 }
 
-Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const Mirrored<at::Tensor>& value, const Destinations& destinations,
-                                                 const CommunicationOptions&) {
+Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const Mirrored<at::Tensor>& value,
+                                                 const Destinations& destinations, const CommunicationOptions&) {
   detail::require_cross_replica(strategy_, "reduce_to");
   destinations.resolve(strategy_);
   strategy_.reduce(op, value);  // refuses SUM
@@ -33,11 +34,13 @@ Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const at::Tensor& 
 Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const Variable& value, const Destinations& destinations,
                                                  const CommunicationOptions& options) {
   const auto& components = strategy_.components_of(value, "reduce_to");
-  if (value.synchronization() == Synchronization::OnRead) return reduce_to(op, PerReplica<at::Tensor>(components), destinations, options);
+  if (value.synchronization() == Synchronization::OnRead)
+    return reduce_to(op, PerReplica<at::Tensor>(components), destinations, options);
   return reduce_to(op, Mirrored<at::Tensor>(components), destinations, options);
 }
 
-Mirrored<IndexedSlices> StrategyExtended::reduce_to(ReduceOp op, const PerReplica<IndexedSlices>& value, const Destinations& destinations,
+Mirrored<IndexedSlices> StrategyExtended::reduce_to(ReduceOp op, const PerReplica<IndexedSlices>& value,
+                                                    const Destinations& destinations,
                                                     const CommunicationOptions& options) {
   detail::require_cross_replica(strategy_, "reduce_to");
   for (const auto& rows : value) check_indexed_slices(rows, "reduce_to");
@@ -60,7 +63,8 @@ std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op,
   return strategy_.cross_device_ops().batch_reduce(op, jobs, merged);
 }
 
-std::vector<Mirrored<IndexedSlices>> StrategyExtended::batch_reduce_to(ReduceOp op, const std::vector<SparseReducePair>& pairs,
+std::vector<Mirrored<IndexedSlices>> StrategyExtended::batch_reduce_to(ReduceOp op,
+                                                                       const std::vector<SparseReducePair>& pairs,
                                                                        const CommunicationOptions& options) {
   detail::require_cross_replica(strategy_, "batch_reduce_to");
   require_op(op, "reduce_to");
@@ -72,8 +76,10 @@ std::vector<Mirrored<IndexedSlices>> StrategyExtended::batch_reduce_to(ReduceOp 
 Mirrored<at::Tensor> StrategyExtended::broadcast_to(const at::Tensor& tensor, const Destinations& destinations) {
   detail::require_cross_replica(strategy_, "broadcast_to");
   if (!tensor.defined()) {
-    throw InvalidArgument(errors::kNotReducible, {.what = "an undefined tensor has no value to broadcast", .where = "broadcast_to",
-                                                  .help = "give a tensor that has been made, for instance torch::zeros({})"});
+    throw InvalidArgument(errors::kNotReducible,
+                          {.what = "an undefined tensor has no value to broadcast",
+                           .where = "broadcast_to",
+                           .help = "give a tensor that has been made, for instance torch::zeros({})"});
   }
   return strategy_.cross_device_ops().broadcast(tensor, destinations.resolve(strategy_));
 }
@@ -97,18 +103,21 @@ Devices StrategyExtended::non_slot_devices(const std::vector<Variable>&) const {
 
 void StrategyExtended::require_devices(const Devices& devices) const {
   if (devices.empty() || devices.size() > strategy_.devices().size()) {
-    throw InvalidArgument(errors::kDestination, {.what = str("update_non_slot needs one device per local replica, not ", devices.size()),
-                                                 .help = "pass what non_slot_devices() returns"});
+    throw InvalidArgument(errors::kDestination,
+                          {.what = str("update_non_slot needs one device per local replica, not ", devices.size()),
+                           .help = "pass what non_slot_devices() returns"});
   }
   Devices seen;
   for (const std::string& device : devices) {
     const std::string name = to_string(canonicalize(device));
-    const bool known = std::find(strategy_.devices().begin(), strategy_.devices().end(), name) != strategy_.devices().end();
+    const bool known =
+        std::find(strategy_.devices().begin(), strategy_.devices().end(), name) != strategy_.devices().end();
     const bool doubled = std::find(seen.begin(), seen.end(), name) != seen.end();
     if (!known || doubled) {
-      throw InvalidArgument(errors::kDevice, {.what = str("'", device, doubled ? "' is named twice" : "' is no device of this strategy"),
-                                              .where = "update_non_slot",
-                                              .help = "pass what non_slot_devices() returns"});
+      throw InvalidArgument(errors::kDevice,
+                            {.what = str("'", device, doubled ? "' is named twice" : "' is no device of this strategy"),
+                             .where = "update_non_slot",
+                             .help = "pass what non_slot_devices() returns"});
     }
     seen.push_back(name);
   }
@@ -117,26 +126,31 @@ void StrategyExtended::require_devices(const Devices& devices) const {
 void StrategyExtended::require_one_variable(const PerReplica<Variable>& variables) {
   for (std::size_t k = 1; k < variables.size(); ++k) {
     if (variables[k].is_same(variables[0])) continue;
-    throw FailedPrecondition(errors::kDifferentCollective, {.what = "replicas update different variables at the same point",
-                                                            .where = "update",
-                                                            .seen = str("replica 0: '", variables[0].name(), "', replica ", k, ": '", variables[k].name(), "'"),
-                                                            .help = "every replica must make the same updates in the same order"});
+    throw FailedPrecondition(
+        errors::kDifferentCollective,
+        {.what = "replicas update different variables at the same point",
+         .where = "update",
+         .seen = str("replica 0: '", variables[0].name(), "', replica ", k, ": '", variables[k].name(), "'"),
+         .help = "every replica must make the same updates in the same order"});
   }
 }
 
 void StrategyExtended::require_own(const Variable& variable, const char* operation) const {
   if (variable.is_distributed() ? &variable.strategy() == &strategy_ : strategy_.is_default()) return;
-  throw InvalidArgument(errors::kMixedStrategies, {.what = str(operation, " must only be passed a variable created in this tf.distribute.Strategy.scope()"),
-                                                   .where = operation,
-                                                   .seen = str("variable '", variable.name(), "' belongs to another strategy or to none"),
-                                                   .help = "create it while this strategy's scope() is open"});
+  throw InvalidArgument(
+      errors::kMixedStrategies,
+      {.what = str(operation, " must only be passed a variable created in this tf.distribute.Strategy.scope()"),
+       .where = operation,
+       .seen = str("variable '", variable.name(), "' belongs to another strategy or to none"),
+       .help = "create it while this strategy's scope() is open"});
 }
 
 void StrategyExtended::refuse_divergence(const char* operation) const {
   if (!strategy_.strict()) return;
-  throw InvalidArgument(errors::kVariableAssign, {.what = "Expected value to be mirrored: a PerReplica would make the mirrors differ",
-                                                  .where = operation,
-                                                  .help = "reduce it first, or make the strategy with .strict = false"});
+  throw InvalidArgument(errors::kVariableAssign,
+                        {.what = "Expected value to be mirrored: a PerReplica would make the mirrors differ",
+                         .where = operation,
+                         .help = "reduce it first, or make the strategy with .strict = false"});
 }
 
 std::optional<Variable> StrategyExtended::value_container(const at::Tensor& component) const {

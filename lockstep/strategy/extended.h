@@ -31,8 +31,8 @@ class LOCKSTEP_EXPORT StrategyExtended {
                                  const CommunicationOptions& options = {});
   Mirrored<at::Tensor> reduce_to(ReduceOp op, const Variable& value, const Destinations& destinations,
                                  const CommunicationOptions& options = {});
-  Mirrored<IndexedSlices> reduce_to(ReduceOp op, const PerReplica<IndexedSlices>& value, const Destinations& destinations,
-                                    const CommunicationOptions& options = {});
+  Mirrored<IndexedSlices> reduce_to(ReduceOp op, const PerReplica<IndexedSlices>& value,
+                                    const Destinations& destinations, const CommunicationOptions& options = {});
 
   /// Several reductions at once, packed where that helps; results in the order of the pairs.
   using ReducePair = std::pair<PerReplica<at::Tensor>, Destinations>;
@@ -57,7 +57,8 @@ class LOCKSTEP_EXPORT StrategyExtended {
   /// arguments arrive as their component k. In replica context the replicas' arguments are merged first, and `f` is
   /// still called once per component.
   ///
-  ///     strategy.extended().update(weight, [](torch::Tensor w, const torch::Tensor& delta) { return w.add_(delta); }, delta);
+  ///     strategy.extended().update(weight, [](torch::Tensor w, const torch::Tensor& delta) { return w.add_(delta); },
+  ///     delta);
   template <class F, class... Args>
   auto update(const Variable& variable, F&& f, const Args&... args);
 

@@ -38,7 +38,8 @@ Mapping map_memory(std::size_t bytes) {
   return {begin, used};
 }
 
-/// Deals out shares to threads, to a new one what the last one left: strategies come and go, and their threads with them.
+/// Deals out shares to threads, to a new one what the last one left: strategies come and go, and their threads with
+/// them.
 class Places {
  public:
   static std::size_t of_this_thread() {
@@ -105,9 +106,7 @@ HugeBlocks::HugeBlocks(c10::Allocator& plain, std::size_t huge_bytes) : plain_(p
   for (std::size_t i = 0; i < shares_.size(); ++i) shares_[i].number = i;
 }
 
-HugeBlocks::~HugeBlocks() {
-  release_kept();
-}
+HugeBlocks::~HugeBlocks() { release_kept(); }
 
 void HugeBlocks::release_kept() {
   for (Share& share : shares_) {
@@ -118,9 +117,7 @@ void HugeBlocks::release_kept() {
   }
 }
 
-HugeBlocks::Share& HugeBlocks::share_of_this_thread() {
-  return shares_[Places::of_this_thread()];
-}
+HugeBlocks::Share& HugeBlocks::share_of_this_thread() { return shares_[Places::of_this_thread()]; }
 
 c10::DataPtr HugeBlocks::allocate(std::size_t bytes) {
   if (bytes < huge_bytes_) return plain_.allocate(bytes);
@@ -180,8 +177,8 @@ void HugeBlocks::keep(void* data) {
   owner.used_bytes -= block->bytes;
 }
 
-/// For memory of which nothing but the address is known (raw_allocate). Of other memory, no more than the page of its first
-/// byte is read.
+/// For memory of which nothing but the address is known (raw_allocate). Of other memory, no more than the page of its
+/// first byte is read.
 void HugeBlocks::keep_or_free(void* data) {
   constexpr std::size_t kPage = 4096;
   const auto place = reinterpret_cast<std::uintptr_t>(data);

@@ -9,13 +9,13 @@
 
 namespace lockstep {
 
-/// Keeps the memory of huge tensors for the next ones of about their size; smaller requests go to `plain`. A thread's blocks
-/// come back to it, wherever they are freed: replicas do the same step after step, so each finds its memory warm and none
-/// waits for another. Of what a thread has taken it never keeps more than twice what was in use at most.
+/// Keeps the memory of huge tensors for the next ones of about their size; smaller requests go to `plain`. A thread's
+/// blocks come back to it, wherever they are freed: replicas do the same step after step, so each finds its memory warm
+/// and none waits for another. Of what a thread has taken it never keeps more than twice what was in use at most.
 ///
 /// malloc can be told to keep what is freed (base/keep_memory.h), with an exception: threads other than the first have
-/// heaps of 64 MB, which are unmapped when they are empty, and a larger block is mapped and unmapped each time. Its page
-/// faults cost several times what computing it costs.
+/// heaps of 64 MB, which are unmapped when they are empty, and a larger block is mapped and unmapped each time. Its
+/// page faults cost several times what computing it costs.
 ///
 /// Any thread may call it.
 class HugeBlocks final : public c10::Allocator {
@@ -62,8 +62,8 @@ class HugeBlocks final : public c10::Allocator {
   mutable std::array<Share, kShares> shares_;
 };
 
-/// From now on LibTorch's CPU tensors take their memory from HugeBlocks, unless the program has brought an allocator of its
-/// own.
+/// From now on LibTorch's CPU tensors take their memory from HugeBlocks, unless the program has brought an allocator of
+/// its own.
 void keep_huge_blocks();
 
 }  // namespace lockstep

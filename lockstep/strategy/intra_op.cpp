@@ -7,7 +7,8 @@
 namespace lockstep {
 namespace {
 
-/// The OpenMP that LibTorch has loaded, if any; this library is not linked to one. Its numbers of threads are per thread.
+/// The OpenMP that LibTorch has loaded, if any; this library is not linked to one. Its numbers of threads are per
+/// thread.
 struct OpenMp {
   int (*max_threads)() = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "omp_get_max_threads"));
   void (*set_threads)(int) = reinterpret_cast<void (*)(int)>(dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
@@ -20,7 +21,8 @@ const OpenMp& open_mp() {
 
 }  // namespace
 
-void for_ranges(const at::Tensor& flat, std::int64_t grain, FunctionRef<void(std::int64_t begin, std::int64_t end)> work) {
+void for_ranges(const at::Tensor& flat, std::int64_t grain,
+                FunctionRef<void(std::int64_t begin, std::int64_t end)> work) {
   const std::int64_t count = flat.numel();
   if (count == 0) return;
   if (count <= grain || at::get_num_threads() == 1) return work(0, count);

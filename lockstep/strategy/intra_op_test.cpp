@@ -69,7 +69,11 @@ TEST(IntraOp, OneThreadWhileAskedFor) {
 
 TEST(IntraOp, AnExceptionReachesTheCaller) {
   const Threads set(2);
-  EXPECT_THROW(for_ranges(at::empty({2}, at::kByte), 1, [](std::int64_t begin, std::int64_t) { if (begin == 1) throw std::runtime_error("no"); }), std::runtime_error);
+  EXPECT_THROW(for_ranges(at::empty({2}, at::kByte), 1,
+                          [](std::int64_t begin, std::int64_t) {
+                            if (begin == 1) throw std::runtime_error("no");
+                          }),
+               std::runtime_error);
 }
 
 }  // namespace

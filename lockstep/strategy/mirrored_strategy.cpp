@@ -75,8 +75,8 @@ class ThreadsInRun {
   int before_;
 };
 
-/// LibTorch's number of threads as it would be if there were no strategies. Those set their own, on the threads that make them
-/// and with that for all threads that start later.
+/// LibTorch's number of threads as it would be if there were no strategies. Those set their own, on the threads that
+/// make them and with that for all threads that start later.
 class ThreadsWithoutStrategies {
  public:
   /// What the calling thread would use.
@@ -149,7 +149,8 @@ class ThreadsOfMaker {
 
 int plan_threads(const MirroredOptions& options, int replicas) {
   if (options.intra_op_threads && (*options.intra_op_threads < 1 || *options.intra_op_threads > kMostThreads)) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("intra_op_threads must be between 1 and ", kMostThreads, ", not ", *options.intra_op_threads),
+    throw InvalidArgument(errors::kBadOption, {.what = str("intra_op_threads must be between 1 and ", kMostThreads,
+                                                           ", not ", *options.intra_op_threads),
                                                .help = "leave it out to divide the cores among the replicas"});
   }
   if (options.intra_op_threads) return *options.intra_op_threads;
@@ -167,7 +168,9 @@ class MirroredStrategy::Engine {
         seed(options.seed.value_or(shared_generator_seed())),
         own_kernels(plan_own_kernels(options.fast_kernels, replicas, on_cpu)),
         threads_of_maker(threads),
-        team({.size = replicas, .on_thread_start = [count = threads](int replica) { prepare_thread(replica, count); }, .spin = plan_spin(replicas)}) {
+        team({.size = replicas,
+              .on_thread_start = [count = threads](int replica) { prepare_thread(replica, count); },
+              .spin = plan_spin(replicas)}) {
     for (int k = 0; k < replicas; ++k) generators.push_back(at::detail::createCPUGenerator(replica_seed(seed, k)));
   }
 
@@ -219,9 +222,10 @@ void MirroredStrategy::run_replicas(FunctionRef<void(ReplicaContext&)> body) {
   });
   if (failure) raise_failure(failure->replica, failure->error);
   if (shared.was_seeded_since()) {
-    throw FailedPrecondition(errors::kSeedInsideRun, {.what = "torch::manual_seed was called inside a replica function",
-                                                      .help = "seed before making the strategy, or with MirroredOptions{.seed = ...}; "
-                                                              "replicas draw from their own streams"});
+    throw FailedPrecondition(errors::kSeedInsideRun,
+                             {.what = "torch::manual_seed was called inside a replica function",
+                              .help = "seed before making the strategy, or with MirroredOptions{.seed = ...}; "
+                                      "replicas draw from their own streams"});
   }
 }
 

@@ -26,12 +26,13 @@ struct MirroredOptions {
   /// Refuse the two assignments that let mirrored components drift apart silently.
   bool strict = false;
   /// Keep large blocks of memory instead of giving them back to the system after each step, which costs up to half the
-  /// speed. Acts on the whole process: on malloc, and on the memory of LibTorch's CPU tensors. Unset: on with CPU replicas.
+  /// speed. Acts on the whole process: on malloc, and on the memory of LibTorch's CPU tensors. Unset: on with CPU
+  /// replicas.
   std::optional<bool> keep_memory = {};
-  /// Lockstep's own kernels on replica threads, for gradients of 2-D convolutions and for linear layers: equal to LibTorch's
-  /// up to rounding (docs/performance.md). Unset: with several CPU replicas, where they were measured faster: both on Arm,
-  /// linear layers on x86_64 with AVX-512 and many threads per replica. The gradient of channels-last max-pooling, whose bits
-  /// are LibTorch's, is on unless this says false.
+  /// Lockstep's own kernels on replica threads, for gradients of 2-D convolutions and for linear layers: equal to
+  /// LibTorch's up to rounding (docs/performance.md). Unset: with several CPU replicas, where they were measured
+  /// faster: both on Arm, linear layers on x86_64 with AVX-512 and many threads per replica. The gradient of
+  /// channels-last max-pooling, whose bits are LibTorch's, is on unless this says false.
   std::optional<bool> fast_kernels = {};
   /// Defaults for all collectives.
   CommunicationOptions communication = {};

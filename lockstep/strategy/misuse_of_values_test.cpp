@@ -11,6 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
+// clang-format off
 const Misuse kMeetings[] = {
     {"FewerMergeCallsOnReplicaZero", [](World& w) { w.split([](auto&) {}, [](auto& r) { r.merge_call([](Strategy&) {}); }); }, kPrecondition,
      errors::kUnequalMeetings, {"different number of merge_call", "replica 0 has ended"}},
@@ -80,7 +81,9 @@ const Misuse kMeetings[] = {
      },
      Code::DeadlineExceeded, errors::kTimeout, {"merge_call", "timeout_seconds"}},
 };
+// clang-format on
 
+// clang-format off
 const Misuse kValues[] = {
     {"UnequalLengthsToAllReduce",
      [](World& w) { w.in_replicas([](auto& r) { r.all_reduce(ReduceOp::Sum, std::vector(my_id() == 0 ? 1 : 2, at::ones({}))); }); }, kArgument,
@@ -197,7 +200,9 @@ const Misuse kValues[] = {
     {"TooManyDevicesToUpdate", [](World& w) { w.a.extended().update_non_slot(Devices(3, "cpu:0"), [] { return 1; }); }, kArgument,
      errors::kDestination, {"update_non_slot"}},
 };
+// clang-format on
 
+// clang-format off
 const Misuse kOptions[] = {
     {"NoDevices", [](World&) { MirroredStrategy({.devices = std::vector<std::string>{}}); }, kArgument, errors::kDevice, {"device"}},
     {"ADeviceTwice", [](World&) { MirroredStrategy({.devices = {{"cpu:0", "cpu:0"}}}); }, kArgument, errors::kDevice, {"CPU:0"}},
@@ -231,6 +236,7 @@ const Misuse kOptions[] = {
     {"NegativeNumberOfPacks", [](World&) { NcclAllReduce(-1); }, kArgument, errors::kBadOption, {"num_packs"}},
     {"AnUnknownDeviceToReduceTo", [](World&) { ReductionToOneDevice("the moon"); }, kArgument, errors::kDevice, {"the moon"}},
 };
+// clang-format on
 
 INSTANTIATE_TEST_SUITE_P(Meetings, MisuseTest, testing::ValuesIn(kMeetings), misuse_name);
 INSTANTIATE_TEST_SUITE_P(Values, MisuseTest, testing::ValuesIn(kValues), misuse_name);

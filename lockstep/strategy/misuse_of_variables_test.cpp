@@ -6,6 +6,7 @@
 namespace lockstep {
 namespace {
 
+// clang-format off
 const Misuse kVariables[] = {
     {"NoSynchronization", [](World& w) { w.a.make_variable(at::zeros({}), {.synchronization = Synchronization::None}); }, kArgument,
      errors::kVariableMode, {"`NONE` variable synchronization mode is not supported", "OnRead"}},
@@ -89,6 +90,7 @@ const Misuse kVariables[] = {
      [](World& w) { w.strict.extended().update(w.guarded, [](at::Tensor v, const at::Tensor& d) { v.add_(d); }, pair(at::ones({2}), at::zeros({2}))); },
      kArgument, errors::kVariableAssign, {"Expected value to be mirrored", ".strict = false"}},
 };
+// clang-format on
 
 INSTANTIATE_TEST_SUITE_P(Variables, MisuseTest, testing::ValuesIn(kVariables), misuse_name);
 

@@ -13,8 +13,8 @@
 
 #include "lockstep/strategy/test_support.h"
 
-// Tables of wrong uses: what is thrown, with which number and words. Nothing may end the process, and after each mistake
-// the strategy works as before.
+// Tables of wrong uses: what is thrown, with which number and words. Nothing may end the process, and after each
+// mistake the strategy works as before.
 namespace lockstep {
 
 /// Two strategies and their variables, for mistakes to be made with.
@@ -29,7 +29,8 @@ struct World {
   Variable table = a.make_variable(at::zeros({4, 2}), {.name = "table", .aggregation = Aggregation::Sum});
   Variable count = a.make_variable(at::zeros({}, at::kLong), {.name = "count"});
   Variable byte = a.make_variable(at::zeros({}, at::kChar), {.name = "byte"});
-  Variable total = a.make_variable(at::zeros({2}), {.name = "total", .synchronization = Synchronization::OnRead, .aggregation = Aggregation::Sum});
+  Variable total = a.make_variable(
+      at::zeros({2}), {.name = "total", .synchronization = Synchronization::OnRead, .aggregation = Aggregation::Sum});
   Variable silent = a.make_variable(at::zeros({2}), {.name = "silent", .synchronization = Synchronization::OnRead});
   Variable foreign = b.make_variable(at::zeros({2}), {.name = "foreign", .aggregation = Aggregation::Sum});
   Variable guarded = strict.make_variable(at::zeros({2}), {.name = "guarded"});
@@ -60,7 +61,9 @@ inline constexpr auto kArgument = Code::InvalidArgument;
 inline constexpr auto kPrecondition = Code::FailedPrecondition;
 
 inline PerReplica<at::Tensor> pair(const at::Tensor& x, const at::Tensor& y) { return PerReplica<at::Tensor>({x, y}); }
-inline IndexedSlices rows(std::vector<std::int64_t> indices, const at::Tensor& values) { return {values, at::tensor(indices), {4, 2}}; }
+inline IndexedSlices rows(std::vector<std::int64_t> indices, const at::Tensor& values) {
+  return {values, at::tensor(indices), {4, 2}};
+}
 
 class MisuseTest : public testing::TestWithParam<Misuse> {};
 

@@ -28,10 +28,11 @@ bool needs_gradient(const std::vector<ReducibleLeaf>& leaves) {
 void require_same_op(const PerReplica<ReduceOp>& ops) {
   for (std::size_t k = 1; k < ops.size(); ++k) {
     if (ops[k] == ops[0]) continue;
-    throw InvalidArgument(errors::kDifferentCollective, {.what = "replicas asked for different reductions",
-                                                         .where = "all_reduce",
-                                                         .seen = str("replica 0: ", to_string(ops[0]), ", replica ", k, ": ", to_string(ops[k])),
-                                                         .help = "every replica must make the same calls in the same order"});
+    throw InvalidArgument(errors::kDifferentCollective,
+                          {.what = "replicas asked for different reductions",
+                           .where = "all_reduce",
+                           .seen = str("replica 0: ", to_string(ops[0]), ", replica ", k, ": ", to_string(ops[k])),
+                           .help = "every replica must make the same calls in the same order"});
   }
 }
 
@@ -50,8 +51,13 @@ std::vector<ReducibleLeaf> reduce_alone(ReduceOp op, const std::vector<Reducible
 
 }  // namespace
 
-ReplicaContext::ReplicaContext(Strategy& strategy, int local_index, int replica_id, at::Device device, std::string device_name)
-    : strategy_(&strategy), local_index_(local_index), replica_id_(replica_id), device_(device), device_name_(std::move(device_name)) {}
+ReplicaContext::ReplicaContext(Strategy& strategy, int local_index, int replica_id, at::Device device,
+                               std::string device_name)
+    : strategy_(&strategy),
+      local_index_(local_index),
+      replica_id_(replica_id),
+      device_(device),
+      device_name_(std::move(device_name)) {}
 
 int ReplicaContext::num_replicas_in_sync() const { return strategy_->num_replicas_in_sync(); }
 
@@ -61,20 +67,24 @@ void ReplicaContext::require_current(const char* operation) const {
   if (current == this) return;
   const std::string where = str(operation, " of replica ", replica_id_);
   if (current == nullptr) {
-    throw FailedPrecondition(errors::kWrongContext, {.what = "Need to be inside `call_for_each_replica()`: this code runs once for all replicas",
-                                                     .where = where,
-                                                     .help = "call it inside the function given to strategy.run"});
+    throw FailedPrecondition(
+        errors::kWrongContext,
+        {.what = "Need to be inside `call_for_each_replica()`: this code runs once for all replicas",
+         .where = where,
+         .help = "call it inside the function given to strategy.run"});
   }
   if (&current->strategy() == strategy_) {
-    throw FailedPrecondition(errors::kWrongContext, {.what = "Mismatching ReplicaContext.",
-                                                     .where = where,
-                                                     .seen = str("the calling thread is replica ", current->replica_id_),
-                                                     .help = "ask get_replica_context() inside the function instead of passing a context in"});
+    throw FailedPrecondition(errors::kWrongContext,
+                             {.what = "Mismatching ReplicaContext.",
+                              .where = where,
+                              .seen = str("the calling thread is replica ", current->replica_id_),
+                              .help = "ask get_replica_context() inside the function instead of passing a context in"});
   }
   if (top == nullptr || top->strategy->is_default()) {
-    throw FailedPrecondition(errors::kWrongContext, {.what = "Need to be inside `call_for_each_replica()` of this strategy",
-                                                     .where = where,
-                                                     .help = "call it inside the function given to strategy.run"});
+    throw FailedPrecondition(errors::kWrongContext,
+                             {.what = "Need to be inside `call_for_each_replica()` of this strategy",
+                              .where = where,
+                              .help = "call it inside the function given to strategy.run"});
   }
   throw FailedPrecondition(errors::kMixedStrategies, {.what = "Mismatching tf.distribute.Strategy objects",
                                                       .where = where,
@@ -88,10 +98,12 @@ void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const 
     for (int k = 0; k < count; ++k) {
       tickets.push_back(seat_ ? static_cast<const Ticket*>(seat_->payload_of(k)) : &ticket);
       if (*tickets.back()->type != *ticket.type) {
-        throw InvalidArgument(errors::kStructure, {.what = "Values to regroup had different lengths or types",
-                                                   .where = "merge_call",
-                                                   .seen = str("replica 0 and replica ", k, " gave different functions or arguments of different types"),
-                                                   .help = "every replica must make the same merge_call, from the same place in the program"});
+        throw InvalidArgument(
+            errors::kStructure,
+            {.what = "Values to regroup had different lengths or types",
+             .where = "merge_call",
+             .seen = str("replica 0 and replica ", k, " gave different functions or arguments of different types"),
+             .help = "every replica must make the same merge_call, from the same place in the program"});
       }
     }
     local::Seat* const seat = seat_;  // a run inside the merge function takes its own seat and puts this one back
@@ -106,25 +118,30 @@ void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const 
 
 at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options) {
   // The plain case, straight to the meeting: no gradient to record, nobody else's operation to ask.
-  if (seat_ && strategy_->cross_device_ops().is_one_order() && !(at::GradMode::is_enabled() && value.defined() && value.requires_grad())) {
+  if (seat_ && strategy_->cross_device_ops().is_one_order() &&
+      !(at::GradMode::is_enabled() && value.defined() && value.requires_grad())) {
     require_current("all_reduce");
     return local::all_reduce(*seat_, op, value, deadline_of(merge(strategy_->communication(), validated(options))));
   }
   return std::get<at::Tensor>(all_reduce_leaves(op, {value}, "tensor", options)[0]);
 }
 
-ReplicaContext::Leaves ReplicaContext::all_reduce_leaves(ReduceOp op, Leaves leaves, std::string structure, const CommunicationOptions& given) {
+ReplicaContext::Leaves ReplicaContext::all_reduce_leaves(ReduceOp op, Leaves leaves, std::string structure,
+                                                         const CommunicationOptions& given) {
   require_current("all_reduce");
   require_op(op, "all_reduce");
   const CommunicationOptions options = merge(strategy_->communication(), validated(given));
   const auto reduce = [this, op, structure = std::move(structure), options](const Leaves& values) -> Leaves {
     if (seat_ == nullptr) return reduce_alone(op, values);
-    if (strategy_->cross_device_ops().is_one_order()) return local::all_reduce(*seat_, op, values, structure, deadline_of(options));
+    if (strategy_->cross_device_ops().is_one_order())
+      return local::all_reduce(*seat_, op, values, structure, deadline_of(options));
     // A user's own operation: brought to the calling thread, leaf by leaf.
     return merge_call(
-        [&](Strategy& strategy, const PerReplica<Leaves>& all, const PerReplica<std::string>& structures, const PerReplica<ReduceOp>& ops) {
+        [&](Strategy& strategy, const PerReplica<Leaves>& all, const PerReplica<std::string>& structures,
+            const PerReplica<ReduceOp>& ops) {
           require_same_op(ops);
-          auto parts = strategy.reduce_across(op, {all.begin(), all.end()}, {structures.begin(), structures.end()}, strategy.devices(), options);
+          auto parts = strategy.reduce_across(op, {all.begin(), all.end()}, {structures.begin(), structures.end()},
+                                              strategy.devices(), options);
           return PerReplica<Leaves>(std::move(parts));
         },
         values, structure, op);
@@ -141,7 +158,8 @@ ReplicaContext::Leaves ReplicaContext::all_gather_leaves(Leaves leaves, std::int
                                                          const CommunicationOptions& given) {
   require_current("all_gather");
   const CommunicationOptions options = merge(strategy_->communication(), validated(given));
-  const auto gather = [this, axis, structure = std::move(structure), options](const Leaves& values, std::vector<std::int64_t>& begins) -> Leaves {
+  const auto gather = [this, axis, structure = std::move(structure), options](
+                          const Leaves& values, std::vector<std::int64_t>& begins) -> Leaves {
     if (seat_ != nullptr) return local::all_gather(*seat_, values, axis, structure, begins, deadline_of(options));
     begins.assign(values.size(), 0);
     return strategy_->gather_across({values}, {structure}, axis);

@@ -63,9 +63,10 @@ class LOCKSTEP_EXPORT ReplicaContext {
   at::Device device() const { return device_; }
   const std::string& device_name() const { return device_name_; }
 
-  /// Calls `f(strategy, per_replica_args...)` once, for all replicas, in cross-replica context on the thread that called
-  /// `run`. Each argument arrives as a PerReplica of what the replicas gave. Of the result, distributed values are
-  /// split, each replica getting its component; anything else goes to all. Replica 0's `f` is the one that is called.
+  /// Calls `f(strategy, per_replica_args...)` once, for all replicas, in cross-replica context on the thread that
+  /// called `run`. Each argument arrives as a PerReplica of what the replicas gave. Of the result, distributed values
+  /// are split, each replica getting its component; anything else goes to all. Replica 0's `f` is the one that is
+  /// called.
   ///
   ///     auto total = replica.merge_call([](ls::Strategy& s, ls::PerReplica<torch::Tensor> x) {
   ///       return s.reduce(ls::ReduceOp::Sum, x);
@@ -73,12 +74,13 @@ class LOCKSTEP_EXPORT ReplicaContext {
   template <class F, class... Args>
   auto merge_call(F&& f, Args&&... args);
 
-  /// The sum or mean over all replicas, the same bits on each, leaf by leaf for structures. Differentiable: the gradient
-  /// is the all-reduce of the incoming gradients with the same operation.
+  /// The sum or mean over all replicas, the same bits on each, leaf by leaf for structures. Differentiable: the
+  /// gradient is the all-reduce of the incoming gradients with the same operation.
   at::Tensor all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options = {});
   template <class S>
   S all_reduce(ReduceOp op, const S& value, const CommunicationOptions& options = {}) {
-    return unflatten_reducible(value, all_reduce_leaves(op, flatten_reducible(value), structure_string(value), options));
+    return unflatten_reducible(value,
+                               all_reduce_leaves(op, flatten_reducible(value), structure_string(value), options));
   }
 
   /// All replicas' values one behind the other along `axis`, in replica order; sizes may differ on that axis only.
@@ -86,7 +88,8 @@ class LOCKSTEP_EXPORT ReplicaContext {
   at::Tensor all_gather(const at::Tensor& value, std::int64_t axis, const CommunicationOptions& options = {});
   template <class S>
   S all_gather(const S& value, std::int64_t axis, const CommunicationOptions& options = {}) {
-    return unflatten_reducible(value, all_gather_leaves(flatten_reducible(value), axis, structure_string(value), options));
+    return unflatten_reducible(value,
+                               all_gather_leaves(flatten_reducible(value), axis, structure_string(value), options));
   }
 
   /// The replica's place among the threads of the current run, for library code; null where there are no meetings.
@@ -99,7 +102,8 @@ class LOCKSTEP_EXPORT ReplicaContext {
 
   using Leaves = std::vector<ReducibleLeaf>;
   Leaves all_reduce_leaves(ReduceOp op, Leaves leaves, std::string structure, const CommunicationOptions& options);
-  Leaves all_gather_leaves(Leaves leaves, std::int64_t axis, std::string structure, const CommunicationOptions& options);
+  Leaves all_gather_leaves(Leaves leaves, std::int64_t axis, std::string structure,
+                           const CommunicationOptions& options);
 
   /// What a replica brings to a merge point: checked to be of one type before replica 0 reads the others'.
   struct Ticket {
@@ -140,9 +144,11 @@ auto ReplicaContext::merge_call(F&& f, Args&&... args) {
         f(strategy(), collect(std::integral_constant<std::size_t, I>{})...);
       } else {
         const auto result = f(strategy(), collect(std::integral_constant<std::size_t, I>{})...);
-        for (std::size_t k = 0; k < all.size(); ++k) all[k]->part.emplace(select_component(result, static_cast<int>(k)));
+        for (std::size_t k = 0; k < all.size(); ++k)
+          all[k]->part.emplace(select_component(result, static_cast<int>(k)));
       }
-    }(std::index_sequence_for<Args...>{});
+    }
+    (std::index_sequence_for<Args...>{});
   };
   meet_and_lead(mine, act);
   if constexpr (!kNoResult) return std::move(*mine.part);

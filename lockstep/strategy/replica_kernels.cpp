@@ -59,34 +59,39 @@ struct Convolution {
 bool is_valid(const Convolution& call) {
   const auto dimensions = static_cast<std::size_t>(call.input.dim() - 2);
   if (call.weight.dim() != call.input.dim() || call.weight.size(1) != call.input.size(1) || call.weight.numel() == 0 ||
-      call.weight.scalar_type() != at::kFloat || call.stride.size() != dimensions || call.padding.size() != dimensions ||
-      call.dilation.size() != dimensions || (call.bias.defined() && (call.bias.dim() != 1 || call.bias.size(0) != call.weight.size(0) ||
-                                                                     call.bias.scalar_type() != at::kFloat)))
+      call.weight.scalar_type() != at::kFloat || call.stride.size() != dimensions ||
+      call.padding.size() != dimensions || call.dilation.size() != dimensions ||
+      (call.bias.defined() &&
+       (call.bias.dim() != 1 || call.bias.size(0) != call.weight.size(0) || call.bias.scalar_type() != at::kFloat)))
     return false;
   for (std::size_t d = 0; d < dimensions; ++d) {
     const auto side = static_cast<std::int64_t>(d) + 2;
     const std::int64_t reach = call.dilation[d] * (call.weight.size(side) - 1) + 1;
-    if (call.stride[d] < 1 || call.padding[d] < 0 || call.dilation[d] < 1 || call.input.size(side) + 2 * call.padding[d] < reach) return false;
+    if (call.stride[d] < 1 || call.padding[d] < 0 || call.dilation[d] < 1 ||
+        call.input.size(side) + 2 * call.padding[d] < reach)
+      return false;
   }
   return true;
 }
 
-/// Those that LibTorch gives to the Arm Compute Library, in which threads share the working memory of some matrix kernels:
-/// results are wrong and the heap is corrupted, depending on shapes (seen with 2.9.1, from plain threads too). The kernel that
-/// is chosen for multiples of 16 output channels without SVE has no such memory. Others than these were tried and are safe.
+/// Those that LibTorch gives to the Arm Compute Library, in which threads share the working memory of some matrix
+/// kernels: results are wrong and the heap is corrupted, depending on shapes (seen with 2.9.1, from plain threads too).
+/// The kernel that is chosen for multiples of 16 output channels without SVE has no such memory. Others than these were
+/// tried and are safe.
 bool is_unsafe(const Convolution& call) {
   const auto is_plain = [](const at::Tensor& tensor) {  // forward-mode derivatives and other layouts are LibTorch's
     return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor._fw_grad(/*level=*/0).defined();
   };
-  return is_plain(call.input) && is_plain(call.weight) && call.input.scalar_type() == at::kFloat && (call.input.dim() == 3 || call.input.dim() == 4) &&
-         !call.transposed && call.groups == 1 && call.input.numel() > 0 && (has_sve() || call.weight.size(0) % 16 != 0) &&
-         is_valid(call);
+  return is_plain(call.input) && is_plain(call.weight) && call.input.scalar_type() == at::kFloat &&
+         (call.input.dim() == 3 || call.input.dim() == 4) && !call.transposed && call.groups == 1 &&
+         call.input.numel() > 0 && (has_sve() || call.weight.size(0) % 16 != 0) && is_valid(call);
 }
 
 /// The same convolution by LibTorch's other way: patches of images as the rows of a matrix product.
 struct SafeConvolution : torch::autograd::Function<SafeConvolution> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, const at::Tensor& weight,
-                            const std::optional<at::Tensor>& bias, at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation) {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                            at::IntArrayRef padding, at::IntArrayRef dilation) {
     context->save_for_backward({input, weight});
     context->saved_data["bias"] = bias.has_value();
     context->saved_data["stride"] = stride.vec();
@@ -129,9 +134,9 @@ at::Tensor safe_convolution(const Convolution& call) {
   const auto bias = call.bias.defined() ? std::optional(call.bias) : std::nullopt;
   if (call.input.dim() == 4)
     return SafeConvolution::apply(call.input, call.weight, bias, call.stride, call.padding, call.dilation);
-  return SafeConvolution::apply(call.input.unsqueeze(2), call.weight.unsqueeze(2), bias,
-                                std::vector<std::int64_t>{1, call.stride[0]}, std::vector<std::int64_t>{0, call.padding[0]},
-                                std::vector<std::int64_t>{1, call.dilation[0]})
+  return SafeConvolution::apply(
+             call.input.unsqueeze(2), call.weight.unsqueeze(2), bias, std::vector<std::int64_t>{1, call.stride[0]},
+             std::vector<std::int64_t>{0, call.padding[0]}, std::vector<std::int64_t>{1, call.dilation[0]})
       .squeeze(2);
 }
 

@@ -4,9 +4,9 @@
 
 namespace lockstep {
 
-/// Some of LibTorch's convolutions on Arm corrupt memory when two threads use them at once: those of bfloat16, and of float32
-/// with certain numbers of output channels (seen with 2.9.1, from Python and plain threads too). After this call several
-/// replicas do the former in float32 and round the result, gradients included, and the latter another way.
+/// Some of LibTorch's convolutions on Arm corrupt memory when two threads use them at once: those of bfloat16, and of
+/// float32 with certain numbers of output channels (seen with 2.9.1, from Python and plain threads too). After this
+/// call several replicas do the former in float32 and round the result, gradients included, and the latter another way.
 void use_safe_convolutions();
 
 /// Arm's scalable vectors: LibTorch has other kernels where they are.
@@ -35,7 +35,8 @@ class OwnKernelsScope {
   OwnKernels outer_;
 };
 
-/// As asked. Unasked, the faster ones with several CPU replicas; one replica's results stay those of a plain LibTorch program.
+/// As asked. Unasked, the faster ones with several CPU replicas; one replica's results stay those of a plain LibTorch
+/// program.
 OwnKernels plan_own_kernels(std::optional<bool> asked, int num_replicas_in_sync, bool on_cpu);
 
 }  // namespace lockstep

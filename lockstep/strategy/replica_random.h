@@ -9,8 +9,8 @@
 
 namespace lockstep {
 
-/// Kernels registered under this key are called on replica threads only, before LibTorch's own; operators without one fall
-/// through.
+/// Kernels registered under this key are called on replica threads only, before LibTorch's own; operators without one
+/// fall through.
 inline constexpr auto kReplicaDispatchKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 /// Random numbers that belong to a replica. LibTorch's CPU threads share one generator, and operations such as dropout

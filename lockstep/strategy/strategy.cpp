@@ -14,8 +14,8 @@
 namespace lockstep {
 namespace {
 
-void require_equal_structures(const std::vector<std::vector<ReducibleLeaf>>& components, const std::vector<std::string>& structures,
-                              const char* operation) {
+void require_equal_structures(const std::vector<std::vector<ReducibleLeaf>>& components,
+                              const std::vector<std::string>& structures, const char* operation) {
   if (components.empty()) {
     throw InvalidArgument(errors::kComponent, {.what = "a distributed value of 0 components cannot be reduced",
                                                .where = operation,
@@ -23,10 +23,11 @@ void require_equal_structures(const std::vector<std::vector<ReducibleLeaf>>& com
   }
   for (std::size_t k = 1; k < components.size(); ++k) {
     if (structures[k] == structures[0] && components[k].size() == components[0].size()) continue;
-    throw InvalidArgument(errors::kStructure, {.what = "the replicas' values have different structures",
-                                               .where = operation,
-                                               .seen = str("replica 0: ", structures[0], ", replica ", k, ": ", structures[k]),
-                                               .help = "every replica must return the same structure"});
+    throw InvalidArgument(errors::kStructure,
+                          {.what = "the replicas' values have different structures",
+                           .where = operation,
+                           .seen = str("replica 0: ", structures[0], ", replica ", k, ": ", structures[k]),
+                           .help = "every replica must return the same structure"});
   }
 }
 
@@ -45,8 +46,8 @@ Strategy::Strategy(Parts parts)
       alive_(std::make_shared<Strategy*>(this)) {
   for (std::size_t k = 0; k < parts.devices.size(); ++k) {
     devices_.push_back(to_string(parts.devices[k]));
-    contexts_.push_back(
-        std::make_unique<ReplicaContext>(*this, static_cast<int>(k), static_cast<int>(k), torch_device(parts.devices[k]), devices_.back()));
+    contexts_.push_back(std::make_unique<ReplicaContext>(*this, static_cast<int>(k), static_cast<int>(k),
+                                                         torch_device(parts.devices[k]), devices_.back()));
   }
 }
 
@@ -68,12 +69,16 @@ const std::vector<at::Tensor>& Strategy::components_of(const Variable& variable,
 
 void detail::throw_component_count(std::size_t argument, const char* kind, std::size_t components, int replicas) {
   const bool too_few = components < static_cast<std::size_t>(replicas);
-  throw InvalidArgument(errors::kComponent,
-                        {.what = str("argument ", argument, " of run holds a ", kind, " of ", counted(static_cast<long long>(components), "component"),
-                                     replicas == 1 ? ", but there is " : ", but there are ", counted(replicas, "local replica"), too_few ? ": tuple index out of range" : ""),
-                         .where = "run",
-                         .help = "give a value with one component per local replica, as distribute, values_from_function and run of the same "
-                                 "strategy make them"});
+  throw InvalidArgument(
+      errors::kComponent,
+      {.what = str("argument ", argument, " of run holds a ", kind, " of ",
+                   counted(static_cast<long long>(components), "component"),
+                   replicas == 1 ? ", but there is " : ", but there are ", counted(replicas, "local replica"),
+                   too_few ? ": tuple index out of range" : ""),
+       .where = "run",
+       .help =
+           "give a value with one component per local replica, as distribute, values_from_function and run of the same "
+           "strategy make them"});
 }
 
 void Strategy::run_in_scope(FunctionRef<void(ReplicaContext&)> body) {
@@ -124,7 +129,8 @@ void Strategy::raise_failure(int replica, std::exception_ptr error) {
 }
 
 std::vector<Strategy::Leaves> Strategy::reduce_across(ReduceOp op, const std::vector<Leaves>& components,
-                                                      const std::vector<std::string>& structures, const Devices& destinations,
+                                                      const std::vector<std::string>& structures,
+                                                      const Devices& destinations,
                                                       const CommunicationOptions& options) {
   require_op(op, "reduce");
   require_equal_structures(components, structures, "reduce");
@@ -136,7 +142,8 @@ std::vector<Strategy::Leaves> Strategy::reduce_across(ReduceOp op, const std::ve
     std::size_t sparse = 0;
     for (const auto& component : components) sparse += std::holds_alternative<IndexedSlices>(component[i]) ? 1 : 0;
     if (sparse == components.size()) {
-      auto rows = PerReplica<IndexedSlices>::generate(components.size(), [&](std::size_t k) { return std::get<IndexedSlices>(components[k][i]); });
+      auto rows = PerReplica<IndexedSlices>::generate(
+          components.size(), [&](std::size_t k) { return std::get<IndexedSlices>(components[k][i]); });
       const auto all = cross_device_ops_->reduce_slices(op, rows, destinations, options);
       for (std::size_t d = 0; d < destinations.size(); ++d) results[d][i] = all[d];
       continue;
@@ -151,16 +158,17 @@ std::vector<Strategy::Leaves> Strategy::reduce_across(ReduceOp op, const std::ve
     dense.emplace_back(std::move(tensors), destinations);
     dense_index.push_back(i);
   }
-  const auto reduced = dense.size() == 1 ? std::vector{cross_device_ops_->reduce(op, dense[0].first, destinations, options)}
-                                         : cross_device_ops_->batch_reduce(op, dense, options);
+  const auto reduced = dense.size() == 1
+                           ? std::vector{cross_device_ops_->reduce(op, dense[0].first, destinations, options)}
+                           : cross_device_ops_->batch_reduce(op, dense, options);
   for (std::size_t j = 0; j < dense.size(); ++j) {
     for (std::size_t d = 0; d < destinations.size(); ++d) results[d][dense_index[j]] = reduced.at(j)[d];
   }
   return results;
 }
 
-Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leaves>& components, const std::vector<std::string>& structures,
-                                             const Axis& axis) {
+Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leaves>& components,
+                                             const std::vector<std::string>& structures, const Axis& axis) {
   require_op(op, "reduce");
   const Devices here{devices_[0]};
   if (axis.dims().empty()) return std::move(reduce_across(op, components, structures, here, communication_)[0]);
@@ -171,7 +179,9 @@ Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leav
   for (std::size_t k = 0; k < components.size(); ++k) {
     for (std::size_t i = 0; i < components[k].size(); ++i) {
       const auto* tensor = std::get_if<at::Tensor>(&components[k][i]);
-      if (tensor == nullptr) throw_not_reducible("sparse rows cannot be reduced along an axis", "reduce without an axis, or to_dense() first");
+      if (tensor == nullptr)
+        throw_not_reducible("sparse rows cannot be reduced along an axis",
+                            "reduce without an axis, or to_dense() first");
       sums[k].emplace_back(sum_along(*tensor, axis, elements[i]));
     }
   }
@@ -190,8 +200,10 @@ Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool 
                         "use MEAN, or multiply by num_replicas_in_sync() if that is what you mean");
   }
   if (op == ReduceOp::Sum && !one) {
-    throw_not_reducible(str("A non-DistributedValues value cannot be reduced with the given reduce op SUM over ", num_replicas_in_sync_, " replicas"),
-                        "reduce what run returned (a PerReplica), or use MEAN for a value that is the same on all replicas");
+    throw_not_reducible(
+        str("A non-DistributedValues value cannot be reduced with the given reduce op SUM over ", num_replicas_in_sync_,
+            " replicas"),
+        "reduce what run returned (a PerReplica), or use MEAN for a value that is the same on all replicas");
   }
   Leaves result = value;
   {
@@ -203,20 +215,23 @@ Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool 
   return result;
 }
 
-Strategy::Leaves Strategy::gather_across(const std::vector<Leaves>& components, const std::vector<std::string>& structures, std::int64_t axis) {
+Strategy::Leaves Strategy::gather_across(const std::vector<Leaves>& components,
+                                         const std::vector<std::string>& structures, std::int64_t axis) {
   require_equal_structures(components, structures, "gather");
   Leaves results;
   for (std::size_t i = 0; i < components[0].size(); ++i) {
     for (const auto& component : components) {
       if (!std::holds_alternative<IndexedSlices>(component[i])) continue;
-      throw Unimplemented(errors::kNotAvailable, {.what = "gather does not support IndexedSlices", .where = "gather",
+      throw Unimplemented(errors::kNotAvailable, {.what = "gather does not support IndexedSlices",
+                                                  .where = "gather",
                                                   .help = "gather the values and the indices, or to_dense()"});
     }
     if (components.size() == 1) {
       results.push_back(components[0][i]);
       continue;
     }
-    auto tensors = PerReplica<at::Tensor>::generate(components.size(), [&](std::size_t k) { return std::get<at::Tensor>(components[k][i]); });
+    auto tensors = PerReplica<at::Tensor>::generate(
+        components.size(), [&](std::size_t k) { return std::get<at::Tensor>(components[k][i]); });
     results.emplace_back(cross_device_ops_->gather(tensors, axis, {devices_[0]}, communication_)[0]);
   }
   return results;

@@ -63,7 +63,11 @@ inline constexpr bool is_mirrored_v<Mirrored<T>> = true;
 
 /// A function that builds a module, as opposed to a module class or holder.
 template <class F>
-concept ModuleFactory = !requires { typename F::ContainedType; } && !requires(F& f) { f.named_parameters(); } && std::is_invocable_v<F&>;
+concept ModuleFactory = !requires {
+  typename F::ContainedType;
+}
+&&!requires(F & f) { f.named_parameters(); }
+&&std::is_invocable_v<F&>;
 
 template <class...>
 inline constexpr bool begins_with_options_v = false;
@@ -87,8 +91,8 @@ struct RunFailure {
 /// strategy's affair, and programs do not branch on it.
 ///
 ///     ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
-///     auto losses = strategy.run([&](const torch::Tensor& mine) { return mine.square().mean(); }, batch);  // PerReplica
-///     auto loss = strategy.reduce(ls::ReduceOp::Mean, losses);
+///     auto losses = strategy.run([&](const torch::Tensor& mine) { return mine.square().mean(); }, batch);  //
+///     PerReplica auto loss = strategy.reduce(ls::ReduceOp::Mean, losses);
 ///
 /// A strategy is used from one thread at a time.
 class LOCKSTEP_EXPORT Strategy {
@@ -103,9 +107,10 @@ class LOCKSTEP_EXPORT Strategy {
   /// Enters the cross-replica context: variables created while the scope lives are distributed.
   Scope scope() { return Scope(*this); }
 
-  /// Calls `f` once per local replica, at the same time, in replica context. Distributed arguments arrive as the replica's
-  /// component, anything else as it is, by reference; they need one component for each local replica. Returns what the
-  /// replicas returned as a PerReplica (nothing for void). If replicas throw, the error of the lowest replica is thrown here once all have stopped.
+  /// Calls `f` once per local replica, at the same time, in replica context. Distributed arguments arrive as the
+  /// replica's component, anything else as it is, by reference; they need one component for each local replica. Returns
+  /// what the replicas returned as a PerReplica (nothing for void). If replicas throw, the error of the lowest replica
+  /// is thrown here once all have stopped.
   template <class F, class... Args>
     requires(!std::is_same_v<std::remove_cvref_t<F>, data::DistributedSpec>)
   auto run(F&& f, const Args&... args);
@@ -159,12 +164,14 @@ class LOCKSTEP_EXPORT Strategy {
 
   /// An optimizer for all parameters of a model, or for groups of them. Include <lockstep/nn/mirrored_optimizer.h>.
   ///
-  ///     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(0.1).momentum(0.9));
-  ///     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, 0.1);    // only a learning rate
+  ///     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model,
+  ///     torch::optim::SGDOptions(0.1).momentum(0.9)); auto optimizer =
+  ///     strategy.make_optimizer<torch::optim::SGD>(model, 0.1);    // only a learning rate
   template <class Opt, class Model, class Options>
   MirroredOptimizer<Opt> make_optimizer(const Model& model, const Options& options);
   template <class Opt, class Model>
-  MirroredOptimizer<Opt> make_optimizer(const Model& model, std::initializer_list<ParameterGroup<typename OptimizerOptionsOf<Opt>::type>> groups);
+  MirroredOptimizer<Opt> make_optimizer(
+      const Model& model, std::initializer_list<ParameterGroup<typename OptimizerOptionsOf<Opt>::type>> groups);
   template <class Opt, class Options, class Model>
   MirroredOptimizer<Opt> make_optimizer(const Model& model, const std::vector<ParameterGroup<Options>>& groups);
 
@@ -184,8 +191,8 @@ class LOCKSTEP_EXPORT Strategy {
   template <class F>
   auto distribute_from_function(F&& make, const InputOptions& options);
 
-  /// A dataset of the rows of tensors in memory, or of npy files named in their place, which are mapped. First dimensions
-  /// must be equal; a vector of tensors is stacked.
+  /// A dataset of the rows of tensors in memory, or of npy files named in their place, which are mapped. First
+  /// dimensions must be equal; a vector of tensors is stacked.
   ///
   ///     auto digits = strategy.make_numpy_dataset(std::pair{"images.npy", "labels.npy"});
   template <class T>
@@ -241,12 +248,15 @@ class LOCKSTEP_EXPORT Strategy {
 
   /// `components` holds the leaves of each replica's value, `structures` its shape for comparison. The result is the
   /// reduction for each of the destinations.
-  std::vector<Leaves> reduce_across(ReduceOp op, const std::vector<Leaves>& components, const std::vector<std::string>& structures,
-                                    const Devices& destinations, const CommunicationOptions& options);
-  Leaves reduce_components(ReduceOp op, const std::vector<Leaves>& components, const std::vector<std::string>& structures, const Axis& axis);
+  std::vector<Leaves> reduce_across(ReduceOp op, const std::vector<Leaves>& components,
+                                    const std::vector<std::string>& structures, const Devices& destinations,
+                                    const CommunicationOptions& options);
+  Leaves reduce_components(ReduceOp op, const std::vector<Leaves>& components,
+                           const std::vector<std::string>& structures, const Axis& axis);
   /// A value that all replicas share: `mirrored`, or plain.
   Leaves reduce_shared(ReduceOp op, const Leaves& value, bool mirrored);
-  Leaves gather_across(const std::vector<Leaves>& components, const std::vector<std::string>& structures, std::int64_t axis);
+  Leaves gather_across(const std::vector<Leaves>& components, const std::vector<std::string>& structures,
+                       std::int64_t axis);
 
   int num_replicas_in_sync_;
   Devices devices_;
@@ -291,7 +301,8 @@ auto Strategy::run(F&& f, const Args&... args) {
       const int k = replica.local_index();
       results[static_cast<std::size_t>(k)].emplace(f(select_component(args, k)...));
     });
-    return PerReplica<Result>::generate(results.size(), [&](std::size_t k) -> Result { return std::move(*results[k]); });
+    return PerReplica<Result>::generate(results.size(),
+                                        [&](std::size_t k) -> Result { return std::move(*results[k]); });
   }
 }
 
@@ -321,7 +332,8 @@ auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis) {
   if constexpr (std::is_same_v<T, Variable>) {
     const std::vector<at::Tensor>& components = components_of(value, "reduce");
     const bool differs = value.synchronization() == Synchronization::OnRead;
-    return differs ? reduce(op, PerReplica<at::Tensor>(components), axis) : reduce(op, Mirrored<at::Tensor>(components), axis);
+    return differs ? reduce(op, PerReplica<at::Tensor>(components), axis)
+                   : reduce(op, Mirrored<at::Tensor>(components), axis);
   } else if constexpr (is_distributed_v<T>) {
     if (!detail::is_per_replica_v<T> && axis.dims().empty()) {
       return unflatten_reducible(value[0], reduce_shared(op, flatten_reducible(value[0]), /*mirrored=*/true));
@@ -334,7 +346,8 @@ auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis) {
     if constexpr (std::is_arithmetic_v<T>) {
       if (value == T{}) return value;  // nothing, N times
     }
-    if (axis.dims().empty()) return unflatten_reducible(value, reduce_shared(op, flatten_reducible(value), /*mirrored=*/false));
+    if (axis.dims().empty())
+      return unflatten_reducible(value, reduce_shared(op, flatten_reducible(value), /*mirrored=*/false));
     const detail::TakenApart parts(std::vector<T>(static_cast<std::size_t>(num_local_replicas()), value));
     return unflatten_reducible(value, reduce_components(op, parts.leaves, parts.structures, axis));
   }

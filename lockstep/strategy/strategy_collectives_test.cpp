@@ -57,15 +57,18 @@ at::Tensor random_tensor(std::int64_t length, at::ScalarType type, Layout layout
     case Layout::Transposed: return random_values({3, length}, type).t();
     case Layout::EverySecond: return random_values({2 * length}, type).slice(0, 0, 2 * length, 2);
     case Layout::Expanded: return random_values({1, 2}, type).expand({length, 2});
-    case Layout::Negated: return type == at::kByte ? random_values({length}, type) : at::_neg_view(random_values({length}, type));
+    case Layout::Negated:
+      return type == at::kByte ? random_values({length}, type) : at::_neg_view(random_values({length}, type));
   }
   return {};
 }
 
 /// Bring-your-own values: component k is what replica k gives.
 template <class F>
-PerReplica<at::Tensor> all_reduced(MirroredStrategy& strategy, ReduceOp op, const PerReplica<at::Tensor>& values, F&& prepare) {
-  return strategy.run([&](const at::Tensor& mine) { return get_replica_context().all_reduce(op, prepare(mine)); }, values);
+PerReplica<at::Tensor> all_reduced(MirroredStrategy& strategy, ReduceOp op, const PerReplica<at::Tensor>& values,
+                                   F&& prepare) {
+  return strategy.run([&](const at::Tensor& mine) { return get_replica_context().all_reduce(op, prepare(mine)); },
+                      values);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -77,14 +80,18 @@ TEST_P(AllReduceTest, GivesTheBitsOfTheTreeOnEveryReplicaAndThoseOfReduce) {
   const auto [replicas, type] = GetParam();
   const Watchdog watchdog(120s, "all_reduce");
   MirroredStrategy strategy(on_cpus(replicas));
-  for (const std::int64_t length : {0, 1, 2, 1001, 9000, 33001}) {  // large ones cross 32 KB, where replicas share the work
-    for (const auto layout : {Layout::Contiguous, Layout::Transposed, Layout::EverySecond, Layout::Expanded, Layout::Negated}) {
-      const auto values = strategy.values_from_function([&, t = type](const ValueContext&) { return random_tensor(length, t, layout); });
+  for (const std::int64_t length :
+       {0, 1, 2, 1001, 9000, 33001}) {  // large ones cross 32 KB, where replicas share the work
+    for (const auto layout :
+         {Layout::Contiguous, Layout::Transposed, Layout::EverySecond, Layout::Expanded, Layout::Negated}) {
+      const auto values = strategy.values_from_function(
+          [&, t = type](const ValueContext&) { return random_tensor(length, t, layout); });
       const auto before = values.map([](const at::Tensor& x) { return x.clone(); });
       for (const auto op : {ReduceOp::Sum, ReduceOp::Mean}) {
         const at::Tensor expected = naive_reduce(op, values.values());
         const auto results = all_reduced(strategy, op, values, [](const at::Tensor& x) { return x; });
-        const std::string where = lockstep::str("length ", length, ", layout ", static_cast<int>(layout), ", ", to_string(op));
+        const std::string where =
+            lockstep::str("length ", length, ", layout ", static_cast<int>(layout), ", ", to_string(op));
         for (std::size_t k = 0; k < results.size(); ++k) {
           ASSERT_TRUE(same_bits(results[k], expected)) << where << ", replica " << k;
           ASSERT_TRUE(same_bits(values[k], before[k])) << where << ": the input of replica " << k << " was changed";
@@ -104,8 +111,9 @@ std::string name_of(const testing::TestParamInfo<std::tuple<int, at::ScalarType>
 }
 INSTANTIATE_TEST_SUITE_P(Types, AllReduceTest,
                          testing::Combine(testing::ValuesIn(kReplicas),
-                                          testing::Values(at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kByte, at::kChar, at::kShort,
-                                                          at::kInt, at::kLong, at::kComplexFloat, at::kComplexDouble)),
+                                          testing::Values(at::kFloat, at::kDouble, at::kHalf, at::kBFloat16, at::kByte,
+                                                          at::kChar, at::kShort, at::kInt, at::kLong, at::kComplexFloat,
+                                                          at::kComplexDouble)),
                          name_of);
 
 class CollectivesTest : public testing::TestWithParam<int> {
@@ -147,13 +155,17 @@ TEST_P(CollectivesTest, NumbersAreReducedAsTensorsAre) {
     auto& replica = get_replica_context();
     EXPECT_EQ(replica.all_reduce(ReduceOp::Sum, 3), 3 * replicas);
     EXPECT_EQ(replica.all_reduce(ReduceOp::Mean, my_id() + 0.5), 0.5 * replicas);
-    EXPECT_EQ(replica.all_reduce(ReduceOp::Sum, std::pair(1.5f, std::int64_t{2})), std::pair(1.5f * static_cast<float>(replicas), std::int64_t{2} * replicas));
+    EXPECT_EQ(replica.all_reduce(ReduceOp::Sum, std::pair(1.5f, std::int64_t{2})),
+              std::pair(1.5f * static_cast<float>(replicas), std::int64_t{2} * replicas));
   });
 }
 
 TEST_P(CollectivesTest, VariablesAreReducedAsTheirComponents) {
-  const Variable v = strategy.make_variable(at::ones({2}), {.synchronization = Synchronization::OnRead, .aggregation = Aggregation::Sum});
-  strategy.run([&] { EXPECT_EQ(get_replica_context().all_reduce(ReduceOp::Sum, v.read())[0].item<float>(), static_cast<float>(replicas)); });
+  const Variable v = strategy.make_variable(
+      at::ones({2}), {.synchronization = Synchronization::OnRead, .aggregation = Aggregation::Sum});
+  strategy.run([&] {
+    EXPECT_EQ(get_replica_context().all_reduce(ReduceOp::Sum, v.read())[0].item<float>(), static_cast<float>(replicas));
+  });
 }
 
 struct Gradients {
@@ -167,18 +179,20 @@ struct Gradients {
 TEST_P(CollectivesTest, StructuresAreReducedLeafByLeaf) {
   const auto values = strategy.values_from_function([](const ValueContext& c) {
     const int k = c.replica_id_in_sync_group;
-    return Gradients{.weight = random_values({70, 200}, at::kFloat),
-                     .layers = {random_values({3}, at::kHalf), random_values({}, at::kDouble), random_values({0}, at::kInt)},
-                     .named = {{"b", random_values({9000}, at::kFloat)}, {"c", random_values({2, 2}, at::kComplexFloat)}},
-                     .pair = {random_values({40000}, at::kLong), 0.25 * k},
-                     .rows = {random_values({k, 2}, at::kFloat), at::full({k}, k, at::kLong), {100, 2}}};
+    return Gradients{
+        .weight = random_values({70, 200}, at::kFloat),
+        .layers = {random_values({3}, at::kHalf), random_values({}, at::kDouble), random_values({0}, at::kInt)},
+        .named = {{"b", random_values({9000}, at::kFloat)}, {"c", random_values({2, 2}, at::kComplexFloat)}},
+        .pair = {random_values({40000}, at::kLong), 0.25 * k},
+        .rows = {random_values({k, 2}, at::kFloat), at::full({k}, k, at::kLong), {100, 2}}};
   });
   for (const auto op : {ReduceOp::Sum, ReduceOp::Mean}) {
     const Gradients expected = strategy.reduce(op, values);
     const auto leaf = [&](const auto& pick) { return naive_reduce(op, values.map(pick).values()); };
     EXPECT_TRUE(same_bits(expected.weight, leaf([](const Gradients& g) { return g.weight; })));
     EXPECT_TRUE(same_bits(expected.named.at("c"), leaf([](const Gradients& g) { return g.named.at("c"); })));
-    for (const Gradients& result : strategy.run([&](const Gradients& mine) { return get_replica_context().all_reduce(op, mine); }, values)) {
+    for (const Gradients& result :
+         strategy.run([&](const Gradients& mine) { return get_replica_context().all_reduce(op, mine); }, values)) {
       EXPECT_TRUE(same_bits(result.weight, expected.weight));
       for (std::size_t i = 0; i < 3; ++i) EXPECT_TRUE(same_bits(result.layers[i], expected.layers[i]));
       for (const auto* key : {"b", "c"}) EXPECT_TRUE(same_bits(result.named.at(key), expected.named.at(key)));
@@ -194,16 +208,21 @@ TEST_P(CollectivesTest, ManyLeavesOfManySizesAreCutIntoShardsWithoutLosingOne) {
   std::mt19937 random(7);
   for (int round = 0; round < 20; ++round) {
     std::vector<std::int64_t> sizes(1 + random() % 40);
-    for (auto& size : sizes) size = random() % 3 == 0 ? static_cast<std::int64_t>(random() % 5) : static_cast<std::int64_t>(random() % 5000);
+    for (auto& size : sizes)
+      size = random() % 3 == 0 ? static_cast<std::int64_t>(random() % 5) : static_cast<std::int64_t>(random() % 5000);
     const auto values = strategy.values_from_function([&](const ValueContext&) {
       std::vector<at::Tensor> leaves;
       for (const auto size : sizes) leaves.push_back(random_values({size}, size % 2 == 0 ? at::kFloat : at::kHalf));
       return leaves;
     });
-    const auto results = strategy.run([](const std::vector<at::Tensor>& mine) { return get_replica_context().all_reduce(ReduceOp::Mean, mine); }, values);
+    const auto results = strategy.run(
+        [](const std::vector<at::Tensor>& mine) { return get_replica_context().all_reduce(ReduceOp::Mean, mine); },
+        values);
     for (std::size_t i = 0; i < sizes.size(); ++i) {
-      const at::Tensor expected = naive_reduce(ReduceOp::Mean, values.map([&](const auto& leaves) { return leaves[i]; }).values());
-      for (const auto& result : results) ASSERT_TRUE(same_bits(result[i], expected)) << "leaf " << i << " of " << sizes.size();
+      const at::Tensor expected =
+          naive_reduce(ReduceOp::Mean, values.map([&](const auto& leaves) { return leaves[i]; }).values());
+      for (const auto& result : results)
+        ASSERT_TRUE(same_bits(result[i], expected)) << "leaf " << i << " of " << sizes.size();
     }
   }
 }
@@ -225,7 +244,8 @@ TEST_P(CollectivesTest, SparseRowsOfAllReplicasComeOneBehindTheOther) {
   const at::Tensor values = all([](const IndexedSlices& r) { return r.values; });
   const at::Tensor indices = all([](const IndexedSlices& r) { return r.indices; });
   for (const auto op : {ReduceOp::Sum, ReduceOp::Mean}) {
-    for (const auto& result : strategy.run([&](const IndexedSlices& mine) { return get_replica_context().all_reduce(op, mine); }, rows)) {
+    for (const auto& result :
+         strategy.run([&](const IndexedSlices& mine) { return get_replica_context().all_reduce(op, mine); }, rows)) {
       EXPECT_TRUE(same_bits(result.indices, indices));
       EXPECT_TRUE(same_bits(result.values, op == ReduceOp::Sum ? values : values.div(static_cast<double>(replicas))));
       EXPECT_EQ(result.dense_shape, (std::vector<std::int64_t>{6, 3}));
@@ -243,7 +263,8 @@ TEST_P(CollectivesTest, AllGatherConcatenatesUnevenPartsAlongAnyAxis) {
       return axis == 0 ? random_values({size, 3}, at::kFloat) : random_values({size, 3}, at::kFloat).t();
     });
     const at::Tensor expected = at::cat(values.values(), axis);
-    const auto results = strategy.run([&](const at::Tensor& mine) { return get_replica_context().all_gather(mine, axis); }, values);
+    const auto results =
+        strategy.run([&](const at::Tensor& mine) { return get_replica_context().all_gather(mine, axis); }, values);
     for (const auto& result : results) EXPECT_TRUE(same_bits(result, expected));
     EXPECT_TRUE(same_bits(strategy.gather(values, axis), expected));
   }
@@ -268,7 +289,8 @@ TEST_P(CollectivesTest, AllGatherTakesStructuresAndEveryType) {
 TEST_P(CollectivesTest, TheGradientOfAllReduceIsTheAllReduceOfTheGradients) {
   for (const std::int64_t length : {2, 20000}) {
     for (const auto op : {ReduceOp::Sum, ReduceOp::Mean}) {
-      const auto weights = strategy.values_from_function([&](const ValueContext&) { return random_values({length}, at::kFloat); });
+      const auto weights =
+          strategy.values_from_function([&](const ValueContext&) { return random_values({length}, at::kFloat); });
       const at::Tensor expected = naive_reduce(op, weights.values());
       strategy.run(
           [&](const at::Tensor& weight) {
@@ -287,15 +309,19 @@ TEST_P(CollectivesTest, TheGradientOfAllGatherIsTheOwnPartOfTheSum) {
   for (const std::int64_t axis : {0, 1, -1}) {
     const auto along = static_cast<std::int64_t>(axis == 0 ? 0 : 1);
     const std::int64_t total = replicas * (replicas - 1) / 2;
-    const auto shape = [&](std::int64_t size) { return along == 0 ? std::vector<std::int64_t>{size, 3} : std::vector<std::int64_t>{3, size}; };
-    const auto weights = strategy.values_from_function([&](const ValueContext&) { return random_values(shape(total), at::kFloat); });
+    const auto shape = [&](std::int64_t size) {
+      return along == 0 ? std::vector<std::int64_t>{size, 3} : std::vector<std::int64_t>{3, size};
+    };
+    const auto weights =
+        strategy.values_from_function([&](const ValueContext&) { return random_values(shape(total), at::kFloat); });
     const at::Tensor sum = naive_reduce(ReduceOp::Sum, weights.values());
     strategy.run(
         [&](const at::Tensor& weight) {
           const std::int64_t id = my_id();
           at::Tensor x = at::ones(shape(id)).requires_grad_();
           get_replica_context().all_gather(x, axis).mul(weight).sum().backward();
-          EXPECT_TRUE(same_bits(x.grad(), sum.narrow(along, id * (id - 1) / 2, id))) << "axis " << axis << ", replica " << id;
+          EXPECT_TRUE(same_bits(x.grad(), sum.narrow(along, id * (id - 1) / 2, id)))
+              << "axis " << axis << ", replica " << id;
         },
         weights);
   }
@@ -306,8 +332,8 @@ TEST_P(CollectivesTest, GradientsGoThroughStructuresWhereTheyAreWanted) {
     at::Tensor wanted = at::ones({3}).requires_grad_();
     at::Tensor also = at::ones({2}, at::kDouble).requires_grad_();
     const IndexedSlices rows{at::ones({1, 2}), at::zeros({1}, at::kLong), {4, 2}};
-    const auto [a, rest, sparse, count] =
-        get_replica_context().all_reduce(ReduceOp::Sum, std::tuple(wanted.mul(2), std::vector{at::ones({2}), also}, rows, at::ones({2}, at::kInt)));
+    const auto [a, rest, sparse, count] = get_replica_context().all_reduce(
+        ReduceOp::Sum, std::tuple(wanted.mul(2), std::vector{at::ones({2}), also}, rows, at::ones({2}, at::kInt)));
     EXPECT_EQ(sparse.indices.size(0), replicas);
     EXPECT_EQ(count[0].item<int>(), replicas);
     a.sum().add(rest[1].sum()).backward();
@@ -353,7 +379,8 @@ TEST_P(CollectivesTest, GradientsOfGradientsGoThroughCollectives) {
 TEST_P(CollectivesTest, CollectivesMayBeMadeInsideBackward) {
   strategy.run([&] {
     at::Tensor x = at::ones({2}).requires_grad_();
-    x.register_hook([](const at::Tensor& gradient) { return get_replica_context().all_reduce(ReduceOp::Mean, gradient); });
+    x.register_hook(
+        [](const at::Tensor& gradient) { return get_replica_context().all_reduce(ReduceOp::Mean, gradient); });
     x.mul(my_id() + 1).sum().backward();
     EXPECT_FLOAT_EQ(x.grad()[0].item<float>(), 0.5f * static_cast<float>(replicas + 1));
   });
@@ -361,7 +388,8 @@ TEST_P(CollectivesTest, CollectivesMayBeMadeInsideBackward) {
 
 TEST_P(CollectivesTest, AGraphOfOneRunIsGoodForBackwardInALaterOne) {
   const auto inputs = strategy.run([] { return at::ones({2}).requires_grad_(); });
-  const auto outputs = strategy.run([](const at::Tensor& x) { return get_replica_context().all_reduce(ReduceOp::Sum, x); }, inputs);
+  const auto outputs =
+      strategy.run([](const at::Tensor& x) { return get_replica_context().all_reduce(ReduceOp::Sum, x); }, inputs);
   strategy.run([](const at::Tensor& y) { y.sum().backward(); }, outputs);
   for (const auto& x : inputs) EXPECT_TRUE(same_bits(x.grad(), at::full({2}, replicas, at::kFloat)));
 }
@@ -376,13 +404,21 @@ TEST_P(DisagreementTest, IsTheSameErrorOnEveryReplicaWhoeverIsOdd) {
   const auto odd_calls = std::to_array<std::function<void(ReplicaContext&, bool)>>({
       [](ReplicaContext& r, bool odd) { r.all_reduce(ReduceOp::Sum, at::ones({odd ? 3 : 2})); },
       [](ReplicaContext& r, bool odd) { r.all_reduce(ReduceOp::Sum, at::ones({2}, odd ? at::kInt : at::kFloat)); },
-      [](ReplicaContext& r, bool odd) { r.all_reduce(ReduceOp::Sum, at::ones({2}, odd ? at::kComplexFloat : at::kFloat)); },
+      [](ReplicaContext& r, bool odd) {
+        r.all_reduce(ReduceOp::Sum, at::ones({2}, odd ? at::kComplexFloat : at::kFloat));
+      },
       [](ReplicaContext& r, bool odd) { r.all_reduce(odd ? ReduceOp::Mean : ReduceOp::Sum, at::ones({2})); },
       [](ReplicaContext& r, bool odd) { r.all_reduce(ReduceOp::Sum, std::vector(odd ? 2 : 1, at::ones({2}))); },
       [](ReplicaContext& r, bool odd) { r.all_reduce(ReduceOp::Sum, at::ones({odd ? 40000 : 40001})); },
-      [](ReplicaContext& r, bool odd) { r.all_gather(at::ones({2, odd ? 3 : 2}), 0); },
-      [](ReplicaContext& r, bool odd) { r.all_gather(at::ones({2, 2}), odd ? 1 : 0); },
-      [](ReplicaContext& r, bool odd) { r.all_gather(at::ones({2, 2}).requires_grad_(), odd ? 1 : 0); },
+      [](ReplicaContext& r, bool odd) {
+        r.all_gather(at::ones({2, odd ? 3 : 2}), 0);
+      },
+      [](ReplicaContext& r, bool odd) {
+        r.all_gather(at::ones({2, 2}), odd ? 1 : 0);
+      },
+      [](ReplicaContext& r, bool odd) {
+        r.all_gather(at::ones({2, 2}).requires_grad_(), odd ? 1 : 0);
+      },
   });
   for (const auto& call : odd_calls) {
     for (int odd = 0; odd < replicas; ++odd) {
@@ -401,7 +437,9 @@ TEST_P(DisagreementTest, InsideBackwardArrivesAsItself) {
     const Seen seen = error_of([&] {
       strategy.run([&] {
         at::Tensor x = at::ones({2}).requires_grad_();
-        x.register_hook([&](const at::Tensor& g) { return get_replica_context().all_reduce(ReduceOp::Sum, my_id() == odd ? g.sum() : g); });
+        x.register_hook([&](const at::Tensor& g) {
+          return get_replica_context().all_reduce(ReduceOp::Sum, my_id() == odd ? g.sum() : g);
+        });
         x.sum().backward();
       });
     });
@@ -457,7 +495,8 @@ TEST_P(DisagreementTest, TheStrategysTimeoutHoldsForEveryCall) {
     });
   };
   EXPECT_EQ(late_call([](ReplicaContext& r) { r.all_reduce(ReduceOp::Sum, at::ones({})); }).number, errors::kTimeout);
-  EXPECT_EQ(late_call([](ReplicaContext& r) { r.all_reduce(ReduceOp::Sum, std::vector{at::ones({})}); }).number, errors::kTimeout);
+  EXPECT_EQ(late_call([](ReplicaContext& r) { r.all_reduce(ReduceOp::Sum, std::vector{at::ones({})}); }).number,
+            errors::kTimeout);
   EXPECT_EQ(late_call([](ReplicaContext& r) { r.all_gather(at::ones({1}), 0); }).number, errors::kTimeout);
   EXPECT_EQ(late_call([](ReplicaContext& r) { r.merge_call([](Strategy&) {}); }).number, errors::kTimeout);
 }

@@ -56,7 +56,9 @@ TEST_F(Edges, AProgramThatWrapsExceptionsStillGetsTheRootCause) {
 
 TEST_F(Edges, AMergeErrorCanBeCaughtOnEveryReplica) {
   const auto sums = strategy.run([&] {
-    EXPECT_THROW(get_replica_context().merge_call([](Strategy&) { throw InvalidArgument(errors::kStructure, {.what = "no"}); }), InvalidArgument);
+    EXPECT_THROW(
+        get_replica_context().merge_call([](Strategy&) { throw InvalidArgument(errors::kStructure, {.what = "no"}); }),
+        InvalidArgument);
     return get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})).item<float>();
   });
   EXPECT_EQ(sums[0], 2.0f);
@@ -66,7 +68,8 @@ TEST_F(Edges, AMergeErrorCanBeCaughtOnEveryReplica) {
 TEST_F(Edges, ReplicasMustUpdateTheSameVariable) {
   Variable a = strategy.make_variable(at::zeros({}));
   Variable b = strategy.make_variable(at::zeros({}));
-  EXPECT_THROW(strategy.run([&] { strategy.extended().update(my_id() == 0 ? a : b, [](at::Tensor w) { w.add_(1); }); }), FailedPrecondition);
+  EXPECT_THROW(strategy.run([&] { strategy.extended().update(my_id() == 0 ? a : b, [](at::Tensor w) { w.add_(1); }); }),
+               FailedPrecondition);
   EXPECT_EQ(a.read().item<float>(), 0.0f);
 }
 
@@ -84,7 +87,9 @@ TEST_F(Edges, StrictStrategiesRefuseUpdatesThatDifferByReplica) {
   const auto add = [](at::Tensor w, const at::Tensor& x) { w.add_(x); };
   EXPECT_THROW(strict.run([&] { strict.extended().update(v, add, at::full({}, my_id() + 1.0)); }), InvalidArgument);
   const auto add_pair = [](at::Tensor w, const std::pair<at::Tensor, int>& x) { w.add_(x.first); };
-  EXPECT_THROW(strict.extended().update(v, add_pair, std::pair{PerReplica<at::Tensor>({at::ones({}), at::zeros({})}), 1}), InvalidArgument);
+  EXPECT_THROW(
+      strict.extended().update(v, add_pair, std::pair{PerReplica<at::Tensor>({at::ones({}), at::zeros({})}), 1}),
+      InvalidArgument);
   EXPECT_EQ(v.values()[0].item<float>(), 0.0f);
   EXPECT_EQ(v.values()[1].item<float>(), 0.0f);
 }
@@ -147,7 +152,8 @@ TEST_F(Edges, AProgramsOwnAllocatorStays) {
 
 TEST_F(Edges, HugeResultsAreOrdinaryTensors) {
   constexpr std::int64_t kElements = 9 << 20;  // 36 MB
-  const auto sums = strategy.run([&] { return get_replica_context().all_reduce(ReduceOp::Sum, at::full({kElements}, my_id() + 1.0)); });
+  const auto sums = strategy.run(
+      [&] { return get_replica_context().all_reduce(ReduceOp::Sum, at::full({kElements}, my_id() + 1.0)); });
   for (const auto& sum : sums) {
     EXPECT_EQ(sum[0].item<float>(), 3.0f);
     EXPECT_EQ(sum[kElements - 1].item<float>(), 3.0f);

@@ -27,7 +27,8 @@ const FailureCase kFailures[] = {
 };
 
 class FailureTest : public testing::TestWithParam<std::tuple<int, int>> {};
-INSTANTIATE_TEST_SUITE_P(ReplicasAndKinds, FailureTest, testing::Combine(testing::Values(1, 2, 5), testing::Range(0, 4)));
+INSTANTIATE_TEST_SUITE_P(ReplicasAndKinds, FailureTest,
+                         testing::Combine(testing::Values(1, 2, 5), testing::Range(0, 4)));
 
 TEST_P(FailureTest, OfAnyReplicaStopsAllAndArrivesWithItsOwnType) {
   const auto [replicas, kind] = GetParam();

@@ -21,20 +21,25 @@ TEST_P(MisuseTest, SaysWhatIsWrongAndWhatToDo) {
   const Seen seen = error_of([&] { misuse.call(world); });
   EXPECT_EQ(to_string(seen.code), to_string(misuse.code)) << seen.text;
   EXPECT_EQ(seen.number, misuse.number) << seen.text;
-  for (const char* fragment : misuse.fragments) EXPECT_NE(seen.text.find(fragment), std::string::npos) << "no '" << fragment << "' in\n" << seen.text;
+  for (const char* fragment : misuse.fragments)
+    EXPECT_NE(seen.text.find(fragment), std::string::npos) << "no '" << fragment << "' in\n" << seen.text;
   EXPECT_FALSE(seen.parts.help.empty()) << "says nothing about what to do:\n" << seen.text;
   EXPECT_FALSE(explain(seen.number).empty());
 
   EXPECT_FALSE(has_strategy());
-  const auto sums = world.a.run([] { return get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})).item<float>(); });
+  const auto sums =
+      world.a.run([] { return get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})).item<float>(); });
   EXPECT_EQ(sums.values(), (std::vector{2.0f, 2.0f}));
-  for (const auto* variable : {&world.none, &world.sum, &world.mean, &world.first, &world.table, &world.total, &world.guarded}) {
-    for (const auto& component : variable->values()) EXPECT_EQ(component.abs().sum().item<float>(), 0) << variable->name() << " was changed";
+  for (const auto* variable :
+       {&world.none, &world.sum, &world.mean, &world.first, &world.table, &world.total, &world.guarded}) {
+    for (const auto& component : variable->values())
+      EXPECT_EQ(component.abs().sum().item<float>(), 0) << variable->name() << " was changed";
   }
 }
 
 namespace {
 
+// clang-format off
 const Misuse kContexts[] = {
     {"RunInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { w.a.run([] {}); }); }, kPrecondition, errors::kWrongContext,
      {"Method requires being in cross-replica context", "merge_call", "on replica 0"}},
@@ -142,7 +147,9 @@ const Misuse kContexts[] = {
      },
      kPrecondition, errors::kSeedInsideRun, {"manual_seed"}},
 };
+// clang-format on
 
+// clang-format off
 const Misuse kMixtures[] = {
     {"ScopeInsideAnotherScope",
      [](World& w) {
@@ -210,6 +217,7 @@ const Misuse kMixtures[] = {
      },
      kPrecondition, errors::kMixedStrategies, {"'orphan'", "outlived its strategy"}},
 };
+// clang-format on
 
 INSTANTIATE_TEST_SUITE_P(Contexts, MisuseTest, testing::ValuesIn(kContexts), misuse_name);
 INSTANTIATE_TEST_SUITE_P(Mixtures, MisuseTest, testing::ValuesIn(kMixtures), misuse_name);

@@ -78,15 +78,23 @@ const Draw kDraws[] = {
     {"dropout", [] { return at::dropout(at::ones({200}), 0.5, true); }},
     {"native_dropout", [] { return std::get<0>(at::native_dropout(at::ones({200}), 0.5, true)); }},
     {"dropout_with_gradient", [] { return at::dropout(at::ones({200}).requires_grad_(), 0.5, true).detach(); }},
-    {"feature_dropout", [] { return at::feature_dropout(at::ones({4, 50, 2}), 0.5, true); }},
+    {"feature_dropout",
+     [] {
+       return at::feature_dropout(at::ones({4, 50, 2}), 0.5, true);
+     }},
     {"alpha_dropout", [] { return at::alpha_dropout(at::ones({200}), 0.5, true); }},
     {"rrelu", [] { return at::rrelu(at::full({50}, -1.0), 0.1, 0.9, true); }},
-    {"attention_dropout", [] { const at::Tensor x = at::ones({1, 1, 16, 8}); return at::scaled_dot_product_attention(x, x, x, {}, 0.5); }},
+    {"attention_dropout",
+     [] {
+       const at::Tensor x = at::ones({1, 1, 16, 8});
+       return at::scaled_dot_product_attention(x, x, x, {}, 0.5);
+     }},
     {"large_randn", [] { return at::randn({100'000}); }},
 };
 
 class DrawTest : public testing::TestWithParam<Draw> {};
-INSTANTIATE_TEST_SUITE_P(Operators, DrawTest, testing::ValuesIn(kDraws), [](const auto& draw) { return draw.param.name; });
+INSTANTIATE_TEST_SUITE_P(Operators, DrawTest, testing::ValuesIn(kDraws),
+                         [](const auto& draw) { return draw.param.name; });
 
 TEST_P(DrawTest, ComesFromTheReplicasOwnStream) {
   const auto draw_twice = [&] { return std::pair(GetParam().draw(), GetParam().draw()); };
@@ -102,7 +110,8 @@ TEST_P(DrawTest, ComesFromTheReplicasOwnStream) {
   EXPECT_TRUE(same_bits(draws[0].first, plain.first)) << "replica 0 is not the plain program";
   EXPECT_TRUE(same_bits(draws[0].second, plain.second));
   for (std::size_t k = 0; k < 3; ++k) {
-    for (std::size_t j = 0; j < k; ++j) EXPECT_FALSE(same_bits(draws[j].first, draws[k].first)) << "replicas " << j << " and " << k;
+    for (std::size_t j = 0; j < k; ++j)
+      EXPECT_FALSE(same_bits(draws[j].first, draws[k].first)) << "replicas " << j << " and " << k;
   }
   MirroredStrategy again(seeded(3));
   const auto repeated = again.run(draw_twice);
@@ -116,7 +125,8 @@ TEST_P(DrawTest, ComesFromTheReplicasOwnStream) {
 at::Tensor draw_all(int id) {
   std::vector<at::Tensor> drawn;
   for (std::size_t i = 0; i < std::size(kDraws) - 1; ++i) {
-    drawn.push_back(kDraws[(i * static_cast<std::size_t>(2 * id + 1)) % std::size(kDraws)].draw().to(at::kDouble).flatten());
+    drawn.push_back(
+        kDraws[(i * static_cast<std::size_t>(2 * id + 1)) % std::size(kDraws)].draw().to(at::kDouble).flatten());
   }
   return at::cat(drawn);
 }
@@ -143,7 +153,8 @@ TEST(Random, SameSeedSameBitsFiftyTimesUnderLoad) {
     return at::cat(drawn);
   };
   const at::Tensor first = train();
-  for (int repetition = 1; repetition < 50; ++repetition) ASSERT_TRUE(same_bits(train(), first)) << "repetition " << repetition;
+  for (int repetition = 1; repetition < 50; ++repetition)
+    ASSERT_TRUE(same_bits(train(), first)) << "repetition " << repetition;
   over = true;
   for (auto& thread : load) thread.get();
 }
@@ -155,7 +166,8 @@ TEST(Random, StreamsGoOnFromRunToRunAndIntoNestedRuns) {
   const auto first = again.run([] { return at::rand({10}); });
   const auto rest = again.run([] {
     const at::Tensor second = at::rand({10});
-    const at::Tensor third = get_replica_context().merge_call([](Strategy& s) { return s.run([] { return at::rand({10}); }); });
+    const at::Tensor third =
+        get_replica_context().merge_call([](Strategy& s) { return s.run([] { return at::rand({10}); }); });
     return at::cat({second, third});
   });
   for (std::size_t k = 0; k < 2; ++k) EXPECT_TRUE(same_bits(at::cat({first[k], rest[k]}), whole[k]));
@@ -185,7 +197,11 @@ TEST(Random, TheCallersNumbersGoOnAsIfNothingHadRun) {
   const at::Tensor before = at::rand({10});
   MirroredStrategy strategy(seeded(3));
   strategy.run([] { at::rand({7}); });
-  EXPECT_THROW(strategy.run([] { at::rand({7}); throw 1; }), int);
+  EXPECT_THROW(strategy.run([] {
+    at::rand({7});
+    throw 1;
+  }),
+               int);
   EXPECT_TRUE(same_bits(at::cat({before, at::rand({10})}), whole));
 }
 

@@ -68,7 +68,10 @@ TEST(Threads, OneReplicaUsesThoseOfAPlainProgram) {
   at::set_num_threads(before);
   const MirroredStrategy other({.devices = cpus(2), .intra_op_threads = before + 3});
   EXPECT_EQ(MirroredStrategy({.devices = cpus(1)}).intra_op_threads(), before) << "another strategy lives";
-  const auto elsewhere = [] { return std::async(std::launch::async, [] { return MirroredStrategy({.devices = cpus(1)}).intra_op_threads(); }).get(); };
+  const auto elsewhere = [] {
+    return std::async(std::launch::async, [] { return MirroredStrategy({.devices = cpus(1)}).intra_op_threads(); })
+        .get();
+  };
   EXPECT_EQ(elsewhere(), before) << "and set its number for threads that start later";
   at::set_num_threads(before + 5);
   const MirroredStrategy wide({.devices = cpus(1)}), as_wide({.devices = cpus(1)});
@@ -79,7 +82,8 @@ TEST(Threads, OneReplicaUsesThoseOfAPlainProgram) {
 
 TEST(Threads, TheCallersNumberComesBackInWhateverOrderStrategiesEnd) {
   const int before = at::get_num_threads();
-  auto strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(2), .intra_op_threads = before + 1});
+  auto strategy =
+      std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(2), .intra_op_threads = before + 1});
   strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(2), .intra_op_threads = before + 2});
   EXPECT_EQ(strategy->run([] { return at::get_num_threads(); }).values(), std::vector(2, before + 2));
   strategy.reset();
@@ -91,7 +95,8 @@ TEST(Threads, StrategiesOnDifferentThreadsDoNotDisturbEachOther) {
   const auto train = [](int replicas) {
     MirroredStrategy strategy(on_cpus(replicas));
     for (int step = 0; step < 200; ++step) {
-      const auto ids = strategy.run([&] { return get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})).item<float>(); });
+      const auto ids =
+          strategy.run([&] { return get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})).item<float>(); });
       for (const float sum : ids) EXPECT_EQ(sum, static_cast<float>(replicas));
     }
   };
@@ -150,7 +155,8 @@ TEST_P(RunTest, OfAMergeResultDistributedPartsAreSplitAndOthersShared) {
   const at::Tensor shared = at::ones({2});
   const auto results = strategy.run([&] {
     auto [own, same, flag] = get_replica_context().merge_call([&](Strategy& s) {
-      return std::tuple(s.values_from_function([](const ValueContext& c) { return c.replica_id_in_sync_group; }), shared, true);
+      return std::tuple(s.values_from_function([](const ValueContext& c) { return c.replica_id_in_sync_group; }),
+                        shared, true);
     });
     EXPECT_TRUE(flag);
     EXPECT_TRUE(same.is_same(shared));
@@ -202,8 +208,8 @@ TEST_P(RunTest, ReplicasThatCatchAFailedMergeCallGoOnTogether) {
         caught = true;
       }
       EXPECT_TRUE(caught) << "replica " << my_id();
-      return get_replica_context().merge_call([](Strategy&, const PerReplica<int>& ids) { return at::full({}, ids[0], at::kInt); },
-                                              my_id() + 7);
+      return get_replica_context().merge_call(
+          [](Strategy&, const PerReplica<int>& ids) { return at::full({}, ids[0], at::kInt); }, my_id() + 7);
     });
     for (const auto& result : results) EXPECT_EQ(result.item<int>(), 7);
   }

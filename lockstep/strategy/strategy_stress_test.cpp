@@ -16,8 +16,8 @@
 
 #include "lockstep/strategy/test_support.h"
 
-// Thousands of random programs through the public interface. Each is a script that all replicas follow, and a fault; how
-// it ends is known beforehand, and afterwards nothing may be left: no tensor, no thread, no memory.
+// Thousands of random programs through the public interface. Each is a script that all replicas follow, and a fault;
+// how it ends is known beforehand, and afterwards nothing may be left: no tensor, no thread, no memory.
 namespace lockstep {
 namespace {
 
@@ -61,7 +61,11 @@ using Watched = std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>>;
 class Actor {
  public:
   Actor(const Script& script, Stage& stage, Watched& watched)
-      : script_(script), stage_(stage), watched_(watched), id_(my_id()), count_(get_replica_context().num_replicas_in_sync()) {}
+      : script_(script),
+        stage_(stage),
+        watched_(watched),
+        id_(my_id()),
+        count_(get_replica_context().num_replicas_in_sync()) {}
 
   at::Tensor play() {
     for (std::size_t i = 0; i <= script_.steps.size(); ++i) {
@@ -81,7 +85,8 @@ class Actor {
         if (culprit) throw Foretold();
         return true;
       case Fault::ThrowsInMerge:
-        replica().merge_call([](Strategy&, const PerReplica<at::Tensor>&) -> at::Tensor { throw Foretold(); }, watch(at::ones({3})));
+        replica().merge_call([](Strategy&, const PerReplica<at::Tensor>&) -> at::Tensor { throw Foretold(); },
+                             watch(at::ones({3})));
         return true;
       case Fault::ThrowsInNested:
         replica().merge_call([culprit = script_.culprit](Strategy& s) {
@@ -93,9 +98,7 @@ class Actor {
         return true;
       case Fault::Leaves: return !culprit;
       case Fault::Disagrees:
-      case Fault::DisagreesCaught:
-        try {
-          replica().all_reduce(ReduceOp::Sum, watch(at::ones({culprit ? 2 : 3})));
+      case Fault::DisagreesCaught: try { replica().all_reduce(ReduceOp::Sum, watch(at::ones({culprit ? 2 : 3})));
         } catch (const InvalidArgument&) {
           if (script_.fault == Fault::Disagrees) throw;
         }
@@ -114,9 +117,13 @@ class Actor {
         expect(sum[script_.length - 1], triangle);
         break;
       }
-      case Step::AllGather: expect(at::full({}, watch(replica().all_gather(mine.slice(0, 0, 1).expand({id_ + 1}), 0)).size(0)), triangle); break;
+      case Step::AllGather:
+        expect(at::full({}, watch(replica().all_gather(mine.slice(0, 0, 1).expand({id_ + 1}), 0)).size(0)), triangle);
+        break;
       case Step::Merge:
-        expect(watch(replica().merge_call([](Strategy& s, const PerReplica<at::Tensor>& x) { return s.reduce(ReduceOp::Sum, x); }, mine))[0], triangle);
+        expect(watch(replica().merge_call(
+                   [](Strategy& s, const PerReplica<at::Tensor>& x) { return s.reduce(ReduceOp::Sum, x); }, mine))[0],
+               triangle);
         break;
       case Step::NestedRun:
         expect(replica().merge_call([](Strategy& s) {
@@ -153,7 +160,8 @@ std::string outcome_of(const Script& script, Stage& stage) {
   std::vector<Watched> watched(static_cast<std::size_t>(stage.strategy.num_local_replicas()));
   std::string outcome = "well";
   try {
-    const auto ids = stage.strategy.run([&] { return Actor(script, stage, watched[static_cast<std::size_t>(my_id())]).play(); });
+    const auto ids =
+        stage.strategy.run([&] { return Actor(script, stage, watched[static_cast<std::size_t>(my_id())]).play(); });
     for (std::size_t k = 0; k < ids.size(); ++k) EXPECT_EQ(ids[k].item<float>(), static_cast<float>(k));
   } catch (const Foretold&) {
     outcome = "foretold";
@@ -173,7 +181,8 @@ std::string foretold_outcome(const Script& script, int replicas) {
     case Fault::Throws:
     case Fault::ThrowsInMerge:
     case Fault::ThrowsInNested: return "foretold";
-    case Fault::Leaves: return replicas > 1 && script.when < script.steps.size() ? lockstep::str("L", errors::kUnequalMeetings) : "well";
+    case Fault::Leaves:
+      return replicas > 1 && script.when < script.steps.size() ? lockstep::str("L", errors::kUnequalMeetings) : "well";
     case Fault::Disagrees: return replicas > 1 ? lockstep::str("L", errors::kShape) : "well";
   }
   return "";
@@ -210,7 +219,8 @@ TEST(Stress, TenThousandRandomRunsEndAsForetoldAndLeaveNothingBehind) {
                   .when = 0};
     std::ranges::generate(script.steps, [&] { return static_cast<Step>(pick(kSteps)); });
     script.when = static_cast<std::size_t>(pick(static_cast<int>(script.steps.size()) + 1));
-    SCOPED_TRACE(lockstep::str("run ", round, ", ", sizes[chosen], " replicas, fault ", static_cast<int>(script.fault), " of replica ", script.culprit));
+    SCOPED_TRACE(lockstep::str("run ", round, ", ", sizes[chosen], " replicas, fault ", static_cast<int>(script.fault),
+                               " of replica ", script.culprit));
     EXPECT_EQ(outcome_of(script, *stages[chosen]), foretold_outcome(script, sizes[chosen]));
     if (round == runs / 5) memory = process_status("VmRSS");
   }

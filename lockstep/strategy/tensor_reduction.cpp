@@ -19,7 +19,8 @@ namespace lockstep {
 namespace {
 
 [[noreturn]] void throw_dtypes(const at::Tensor& first, const at::Tensor& other, std::size_t k) {
-  throw InvalidArgument(errors::kDtype, {.what = lockstep::str("component 0 holds ", first.scalar_type(), " and component ", k, " holds ", other.scalar_type()),
+  throw InvalidArgument(errors::kDtype, {.what = lockstep::str("component 0 holds ", first.scalar_type(),
+                                                               " and component ", k, " holds ", other.scalar_type()),
                                          .help = "convert them to one type with .to(...)"});
 }
 
@@ -29,14 +30,17 @@ namespace {
 
 void require_equal_rows(const at::Tensor& first, const at::Tensor& other, std::size_t k) {
   if (other.sizes().slice(1) != first.sizes().slice(1)) {
-    throw_shape(lockstep::str("Shape mismatch: rows of component 0 have shape ", first.sizes().slice(1), ", those of component ", k, " ", other.sizes().slice(1)),
+    throw_shape(lockstep::str("Shape mismatch: rows of component 0 have shape ", first.sizes().slice(1),
+                              ", those of component ", k, " ", other.sizes().slice(1)),
                 "sparse rows that are reduced together belong to one tensor");
   }
   if (other.scalar_type() != first.scalar_type()) throw_dtypes(first, other, k);
 }
 
 [[noreturn]] void throw_undefined(const char* operation, std::string seen) {
-  throw InvalidArgument(errors::kNotReducible, {.what = "an undefined tensor has no value to reduce", .where = operation, .seen = std::move(seen),
+  throw InvalidArgument(errors::kNotReducible, {.what = "an undefined tensor has no value to reduce",
+                                                .where = operation,
+                                                .seen = std::move(seen),
                                                 .help = "a replica that has nothing to give gives zeros"});
 }
 
@@ -57,7 +61,8 @@ at::Tensor engine_sum(Dtype dtype, const std::vector<at::Tensor>& components, st
     contiguous.push_back(component.contiguous().resolve_neg());
     inputs.push_back(static_cast<const char*>(contiguous.back().const_data_ptr()));
   }
-  at::Tensor out = at::empty(components[0].sizes(), components[0].options().memory_format(at::MemoryFormat::Contiguous).requires_grad(false));
+  at::Tensor out = at::empty(components[0].sizes(),
+                             components[0].options().memory_format(at::MemoryFormat::Contiguous).requires_grad(false));
   auto* target = static_cast<char*>(out.data_ptr());
   const int count = static_cast<int>(inputs.size());
   const auto width = static_cast<std::int64_t>(size_of(dtype));
@@ -94,7 +99,8 @@ at::ScalarType mean_type(at::ScalarType type) {
 
 void require_op(ReduceOp op, const char* operation) {
   if (op == ReduceOp::Sum || op == ReduceOp::Mean) return;
-  throw InvalidArgument(errors::kBadOption, {.what = lockstep::str(static_cast<int>(op), " is not a valid ReduceOp"), .where = operation,
+  throw InvalidArgument(errors::kBadOption, {.what = lockstep::str(static_cast<int>(op), " is not a valid ReduceOp"),
+                                             .where = operation,
                                              .help = "use ReduceOp::Sum or Mean"});
 }
 
@@ -104,24 +110,31 @@ void require_equal_form(const std::vector<at::Tensor>& components, const char* o
     const at::Tensor& other = components[k];
     if (!other.defined()) throw_undefined(operation, lockstep::str("component ", k));
     if (other.sizes() != first.sizes()) {
-      throw InvalidArgument(errors::kShape, {.what = lockstep::str("Shape mismatch: components must have the same size and shape to be reduced without an axis"),
-                                             .where = operation,
-                                             .seen = lockstep::str("component 0 has shape ", first.sizes(), ", component ", k, " has shape ", other.sizes()),
-                                             .help = "give an axis to reduce uneven batches: strategy.reduce(op, value, /*axis=*/0)"});
+      throw InvalidArgument(
+          errors::kShape,
+          {.what = lockstep::str(
+               "Shape mismatch: components must have the same size and shape to be reduced without an axis"),
+           .where = operation,
+           .seen =
+               lockstep::str("component 0 has shape ", first.sizes(), ", component ", k, " has shape ", other.sizes()),
+           .help = "give an axis to reduce uneven batches: strategy.reduce(op, value, /*axis=*/0)"});
     }
     if (other.device() != first.device() || other.layout() != first.layout()) {
-      throw InvalidArgument(errors::kDevice, {.what = "components lie on different devices or have different layouts",
-                                              .where = operation,
-                                              .seen = lockstep::str("component 0: ", first.device(), ", ", first.layout(), "; component ", k, ": ",
-                                                                    other.device(), ", ", other.layout()),
-                                              .help = "bring them to one with .to(...) or to_dense()"});
+      throw InvalidArgument(
+          errors::kDevice, {.what = "components lie on different devices or have different layouts",
+                            .where = operation,
+                            .seen = lockstep::str("component 0: ", first.device(), ", ", first.layout(), "; component ",
+                                                  k, ": ", other.device(), ", ", other.layout()),
+                            .help = "bring them to one with .to(...) or to_dense()"});
     }
     if (other.scalar_type() != first.scalar_type()) {
-      throw InvalidArgument(errors::kDtype, {.what = "components have different element types",
-                                             .where = operation,
-                                             .seen = lockstep::str("component 0 was expected to be a ", other.scalar_type(), " tensor but is a ",
-                                                         first.scalar_type(), " tensor, as component ", k, " shows"),
-                                             .help = "convert them to one type with .to(...)"});
+      throw InvalidArgument(
+          errors::kDtype,
+          {.what = "components have different element types",
+           .where = operation,
+           .seen = lockstep::str("component 0 was expected to be a ", other.scalar_type(), " tensor but is a ",
+                                 first.scalar_type(), " tensor, as component ", k, " shows"),
+           .help = "convert them to one type with .to(...)"});
     }
   }
 }
@@ -131,7 +144,9 @@ void require_summable(const at::Tensor& value, const char* operation) {
     throw_undefined(operation, {});
   }
   if (value.scalar_type() == at::kBool) {
-    throw InvalidArgument(errors::kDtype, {.what = "bool has no sum", .where = operation, .help = "convert to an integer or floating type first"});
+    throw InvalidArgument(
+        errors::kDtype,
+        {.what = "bool has no sum", .where = operation, .help = "convert to an integer or floating type first"});
   }
 }
 
@@ -176,20 +191,28 @@ at::Tensor concatenate(const std::vector<at::Tensor>& components, std::int64_t a
   const std::int64_t rank = first.dim();
   for (std::size_t k = 0; k < components.size(); ++k) {
     const at::Tensor& other = components[k];
-    if (!other.defined()) throw_shape(lockstep::str("component ", k, " is an undefined tensor"), "a replica that has nothing to give gives a tensor without rows");
-    if (other.dim() == 0) throw_shape("Can't concatenate scalars: every component needs at least one dimension", "use unsqueeze(0) or reshape({1})");
+    if (!other.defined())
+      throw_shape(lockstep::str("component ", k, " is an undefined tensor"),
+                  "a replica that has nothing to give gives a tensor without rows");
+    if (other.dim() == 0)
+      throw_shape("Can't concatenate scalars: every component needs at least one dimension",
+                  "use unsqueeze(0) or reshape({1})");
     if (other.dim() != rank) {
-      throw_shape(lockstep::str("Ranks of all input tensors should match: shape ", first.sizes(), " of component 0 and ", other.sizes(), " of component ", k),
+      throw_shape(lockstep::str("Ranks of all input tensors should match: shape ", first.sizes(),
+                                " of component 0 and ", other.sizes(), " of component ", k),
                   "reshape them, or use unsqueeze");
     }
     if (axis < -rank || axis >= rank) {
-      throw_shape(lockstep::str("Expected concatenating dimensions in the range [", -rank, ", ", rank, "), but got ", axis), "name a dimension that the tensors have");
+      throw_shape(
+          lockstep::str("Expected concatenating dimensions in the range [", -rank, ", ", rank, "), but got ", axis),
+          "name a dimension that the tensors have");
     }
     if (other.scalar_type() != first.scalar_type()) throw_dtypes(first, other, k);
     const std::int64_t along = axis < 0 ? axis + rank : axis;
     for (std::int64_t d = 0; d < rank; ++d) {
       if (d != along && other.size(d) != first.size(d)) {
-        throw_shape(lockstep::str("Shape mismatch: Dimension ", d, " of component ", k, " is ", other.size(d), " but that of component 0 is ", first.size(d)),
+        throw_shape(lockstep::str("Shape mismatch: Dimension ", d, " of component ", k, " is ", other.size(d),
+                                  " but that of component 0 is ", first.size(d)),
                     lockstep::str("components may differ only along axis ", axis));
       }
     }
@@ -204,10 +227,12 @@ at::Tensor sum_along(const at::Tensor& value, const Axis& axis, std::int64_t& el
   std::int64_t per_result = 1;
   for (const std::int64_t given : axis.dims()) {
     if (given < -rank || given >= rank) {
-      throw_shape(lockstep::str("Invalid reduction dimension ", given, " for a value of shape ", value.sizes()), lockstep::str("use an axis in [", -rank, ", ", rank, ")"));
+      throw_shape(lockstep::str("Invalid reduction dimension ", given, " for a value of shape ", value.sizes()),
+                  lockstep::str("use an axis in [", -rank, ", ", rank, ")"));
     }
     const std::int64_t dim = given < 0 ? given + rank : given;
-    if (!seen.insert(dim).second) throw_shape(lockstep::str("Axes contains duplicate dimension: ", given), "name each dimension once");
+    if (!seen.insert(dim).second)
+      throw_shape(lockstep::str("Axes contains duplicate dimension: ", given), "name each dimension once");
     per_result *= value.size(dim);
   }
   elements += per_result;

@@ -98,7 +98,8 @@ class Watchdog {
       : thread_([this, limit, what = std::move(what)] {
           std::unique_lock lock(mutex_);
           if (ended_.wait_for(lock, limit, [&] { return over_; })) return;
-          std::fprintf(stderr, "watchdog: %s still runs after %lld s\n", what.c_str(), static_cast<long long>(limit.count()));
+          std::fprintf(stderr, "watchdog: %s still runs after %lld s\n", what.c_str(),
+                       static_cast<long long>(limit.count()));
           std::abort();
         }) {}
   ~Watchdog() {

@@ -39,10 +39,13 @@ VariableContext variable_context(const Strategy& strategy, const char* operation
 
 std::size_t calling_component(const Variable::Impl& variable) {
   const int current = current_component();
-  return current >= 0 && static_cast<std::size_t>(current) < variable.values().size() ? static_cast<std::size_t>(current) : 0;
+  return current >= 0 && static_cast<std::size_t>(current) < variable.values().size()
+             ? static_cast<std::size_t>(current)
+             : 0;
 }
 
-void write_component(const Variable::Impl& variable, std::size_t k, const std::function<void(std::size_t, at::Tensor&)>& write) {
+void write_component(const Variable::Impl& variable, std::size_t k,
+                     const std::function<void(std::size_t, at::Tensor&)>& write) {
   const at::NoGradGuard no_grad;
   at::Tensor component = variable.values()[k];
   write(k, component);
@@ -59,26 +62,34 @@ bool lies_in(const at::Tensor& tensor, const Variable::Impl& variable) {
   return false;
 }
 
-void require_same_write(const PerReplica<std::shared_ptr<Variable::Impl>>& variables, const PerReplica<const char*>& operations) {
+void require_same_write(const PerReplica<std::shared_ptr<Variable::Impl>>& variables,
+                        const PerReplica<const char*>& operations) {
   const auto fail = [](std::string what, std::string first, std::size_t k, std::string other) {
-    throw FailedPrecondition(errors::kDifferentCollective, {.what = std::move(what),
-                                                            .seen = lockstep::str("replica 0: ", first, ", replica ", k, ": ", other),
-                                                            .help = "every replica must make the same assignments in the same order"});
+    throw FailedPrecondition(errors::kDifferentCollective,
+                             {.what = std::move(what),
+                              .seen = lockstep::str("replica 0: ", first, ", replica ", k, ": ", other),
+                              .help = "every replica must make the same assignments in the same order"});
   };
   const std::string& name = variables[0]->options().name;
   for (std::size_t k = 1; k < variables.size(); ++k) {
     const std::string& other = variables[k]->options().name;
-    if (variables[k] != variables[0]) fail("replicas assign to different variables at the same point", lockstep::str("'", name, "'"), k, lockstep::str("'", other, "'"));
+    if (variables[k] != variables[0])
+      fail("replicas assign to different variables at the same point", lockstep::str("'", name, "'"), k,
+           lockstep::str("'", other, "'"));
     if (std::string_view(operations[k]) == operations[0]) continue;
     fail(lockstep::str("replicas write to variable '", name, "' in different ways"), operations[0], k, operations[k]);
   }
 }
 
 void require_aggregation_if_strict(const Variable::Impl& variable) {
-  if (variable.options().aggregation != Aggregation::None || variable.is_sync_on_read() || !variable.strategy().strict()) return;
-  throw InvalidArgument(errors::kVariableAssign, {.what = "You must specify an aggregation method to update a mirrored variable in replica context",
-                                                  .where = lockstep::str("variable '", variable.options().name, "'"),
-                                                  .help = "give it aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or make the strategy with .strict = false"});
+  if (variable.options().aggregation != Aggregation::None || variable.is_sync_on_read() ||
+      !variable.strategy().strict())
+    return;
+  throw InvalidArgument(
+      errors::kVariableAssign,
+      {.what = "You must specify an aggregation method to update a mirrored variable in replica context",
+       .where = lockstep::str("variable '", variable.options().name, "'"),
+       .help = "give it aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or make the strategy with .strict = false"});
 }
 
 }  // namespace detail
@@ -96,7 +107,8 @@ const char* name_of(Assign kind) {
   return "assign";
 }
 
-[[noreturn]] void throw_assign(const Variable::Impl& variable, std::string what, std::string help = {}, std::string seen = {}) {
+[[noreturn]] void throw_assign(const Variable::Impl& variable, std::string what, std::string help = {},
+                               std::string seen = {}) {
   throw InvalidArgument(errors::kVariableAssign, {.what = std::move(what),
                                                   .where = lockstep::str("variable '", variable.options().name, "'"),
                                                   .seen = std::move(seen),
@@ -104,10 +116,12 @@ const char* name_of(Assign kind) {
 }
 
 [[noreturn]] void throw_no_reduction(const Variable::Impl& variable, const char* what) {
-  throw InvalidArgument(errors::kVariableMode, {.what = lockstep::str("Could not convert from `tf.VariableAggregation` ", to_string(variable.options().aggregation),
-                                                            " to a reduction, so ", what, " is not possible"),
-                                                .where = lockstep::str("variable '", variable.options().name, "'"),
-                                                .help = "give it aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or read values()"});
+  throw InvalidArgument(errors::kVariableMode,
+                        {.what = lockstep::str("Could not convert from `tf.VariableAggregation` ",
+                                               to_string(variable.options().aggregation), " to a reduction, so ", what,
+                                               " is not possible"),
+                         .where = lockstep::str("variable '", variable.options().name, "'"),
+                         .help = "give it aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or read values()"});
 }
 
 at::Tensor literal_tensor(const Variable::Impl& variable, const c10::Scalar& literal) {
@@ -118,9 +132,10 @@ at::Tensor literal_tensor(const Variable::Impl& variable, const c10::Scalar& lit
     if (!(to_integer && fraction)) return at::scalar_tensor(literal, at::TensorOptions(dtype));
   } catch (const std::exception&) {  // LibTorch's way to say that the number is out of range
   }
-  throw InvalidArgument(errors::kDtype, {.what = lockstep::str("the number ", literal, " does not fit a variable of ", dtype_name(dtype)),
-                                         .where = lockstep::str("variable '", variable.options().name, "'"),
-                                         .help = "give a number that the variable's dtype can hold, or a tensor of that dtype"});
+  throw InvalidArgument(
+      errors::kDtype, {.what = lockstep::str("the number ", literal, " does not fit a variable of ", dtype_name(dtype)),
+                       .where = lockstep::str("variable '", variable.options().name, "'"),
+                       .help = "give a number that the variable's dtype can hold, or a tensor of that dtype"});
 }
 
 /// The tensor that component k gets. PerReplica and Mirrored values give their component k.
@@ -140,27 +155,31 @@ at::Tensor value_for(const Variable::Impl& variable, const VariableValue& value,
 }
 
 void require_defined(const Variable::Impl& variable, const at::Tensor& value) {
-  if (!value.defined()) throw_assign(variable, "an undefined tensor cannot be assigned", "give a tensor of the variable's shape");
+  if (!value.defined())
+    throw_assign(variable, "an undefined tensor cannot be assigned", "give a tensor of the variable's shape");
 }
 
 void require_fitting(const Variable::Impl& variable, const at::Tensor& component, const at::Tensor& value) {
   require_defined(variable, value);
   if (value.layout() != component.layout() || value.device() != component.device()) {
-    throw InvalidArgument(errors::kDevice, {.what = "the value lies on another device or has another layout than the variable",
-                                            .where = lockstep::str("variable '", variable.options().name, "'"),
-                                            .seen = lockstep::str("variable ", component.device(), ", ", component.layout(), "; value ", value.device(), ", ",
-                                                                  value.layout()),
-                                            .help = "bring it there with .to(variable.device()) or to_dense()"});
+    throw InvalidArgument(errors::kDevice,
+                          {.what = "the value lies on another device or has another layout than the variable",
+                           .where = lockstep::str("variable '", variable.options().name, "'"),
+                           .seen = lockstep::str("variable ", component.device(), ", ", component.layout(), "; value ",
+                                                 value.device(), ", ", value.layout()),
+                           .help = "bring it there with .to(variable.device()) or to_dense()"});
   }
   if (value.sizes() != component.sizes()) {
-    throw InvalidArgument(errors::kShape, {.what = "Shape mismatch: the value does not have the variable's shape",
-                                           .where = lockstep::str("variable '", variable.options().name, "'"),
-                                           .seen = lockstep::str("variable ", component.sizes(), ", value ", value.sizes()),
-                                           .help = "expand or reshape the value"});
+    throw InvalidArgument(errors::kShape,
+                          {.what = "Shape mismatch: the value does not have the variable's shape",
+                           .where = lockstep::str("variable '", variable.options().name, "'"),
+                           .seen = lockstep::str("variable ", component.sizes(), ", value ", value.sizes()),
+                           .help = "expand or reshape the value"});
   }
   if (value.scalar_type() != component.scalar_type()) {
-    throw InvalidArgument(errors::kDtype, {.what = lockstep::str("Tensor conversion requested dtype ", dtype_name(component.scalar_type()), " for a value of ",
-                                                       dtype_name(value.scalar_type())),
+    throw InvalidArgument(errors::kDtype, {.what = lockstep::str("Tensor conversion requested dtype ",
+                                                                 dtype_name(component.scalar_type()),
+                                                                 " for a value of ", dtype_name(value.scalar_type())),
                                            .where = lockstep::str("variable '", variable.options().name, "'"),
                                            .help = "convert it with .to(variable.dtype())"});
   }
@@ -196,7 +215,9 @@ const T* held(const VariableValue& value) {
   return std::get_if<T>(&value.storage());
 }
 
-bool is_distributed_value(const VariableValue& value) { return held<PerReplica<at::Tensor>>(value) || held<Mirrored<at::Tensor>>(value); }
+bool is_distributed_value(const VariableValue& value) {
+  return held<PerReplica<at::Tensor>>(value) || held<Mirrored<at::Tensor>>(value);
+}
 
 bool is_zero(const VariableValue& value) {
   const auto* literal = held<c10::Scalar>(value);
@@ -210,16 +231,20 @@ bool is_one_object(const PerReplica<VariableValue>& values) {
     const auto* b = held<at::Tensor>(values[k]);
     const auto* x = held<c10::Scalar>(values[0]);
     const auto* y = held<c10::Scalar>(values[k]);
-    const bool same = (a && b && a->is_same(*b)) || (x && y && !x->isComplex() && !y->isComplex() && x->toDouble() == y->toDouble());
+    const bool same =
+        (a && b && a->is_same(*b)) || (x && y && !x->isComplex() && !y->isComplex() && x->toDouble() == y->toDouble());
     if (!same) return false;
   }
   return held<at::Tensor>(values[0]) || held<c10::Scalar>(values[0]);
 }
 
-ReduceOp reduce_op_of(Aggregation aggregation) { return aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean; }
+ReduceOp reduce_op_of(Aggregation aggregation) {
+  return aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean;
+}
 
 /// What every component gets when replicas assign `values` to a mirrored variable, at the merge point.
-Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variable, const PerReplica<VariableValue>& values) {
+Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variable,
+                                const PerReplica<VariableValue>& values) {
   const Aggregation aggregation = variable.options().aggregation;
   const std::size_t count = variable.values().size();
   const Devices& devices = strategy.devices();
@@ -238,13 +263,15 @@ Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variab
     any_number = any_number || held<c10::Scalar>(value);
   }
   const bool refused_number = sum && values.size() > 1 && any_number && !all_zero;
-  if (refused_number || held<Mirrored<at::Tensor>>(values[0]) || (is_one_object(values) && (values.size() > 1 || held<c10::Scalar>(values[0])))) {
+  if (refused_number || held<Mirrored<at::Tensor>>(values[0]) ||
+      (is_one_object(values) && (values.size() > 1 || held<c10::Scalar>(values[0])))) {
     if (sum && values.size() > 1 && !all_zero) {
-      throw InvalidArgument(errors::kNotReducible,
-                            {.what = lockstep::str("A non-DistributedValues value cannot be reduced with the given reduce op SUM: all ", values.size(),
-                                         " replicas gave the same object or a number"),
-                             .where = lockstep::str("variable '", variable.options().name, "'"),
-                             .help = "give each replica a tensor of its own, or use aggregation MEAN or ONLY_FIRST_REPLICA"});
+      throw InvalidArgument(
+          errors::kNotReducible,
+          {.what = lockstep::str("A non-DistributedValues value cannot be reduced with the given reduce op SUM: all ",
+                                 values.size(), " replicas gave the same object or a number"),
+           .where = lockstep::str("variable '", variable.options().name, "'"),
+           .help = "give each replica a tensor of its own, or use aggregation MEAN or ONLY_FIRST_REPLICA"});
     }
     return Mirrored<at::Tensor>::generate(count, [&](std::size_t k) { return value_for(variable, values[0], k); });
   }
@@ -262,13 +289,14 @@ void assign_in_replica(const std::shared_ptr<Variable::Impl>& variable, Assign k
   if (variable->is_sync_on_read() || options.aggregation == Aggregation::None) {
     detail::require_aggregation_if_strict(*variable);
     if (is_distributed_value(value)) {
-      throw_assign(*variable, "a distributed value cannot be assigned to one replica's component", "assign this replica's component: value.get()");
+      throw_assign(*variable, "a distributed value cannot be assigned to one replica's component",
+                   "assign this replica's component: value.get()");
     }
     return apply_to_one(*variable, kind, detail::calling_component(*variable), value);
   }
   get_replica_context().merge_call(
-      [&](Strategy& strategy, const PerReplica<VariableValue>& values, const PerReplica<std::shared_ptr<Variable::Impl>>& variables,
-          const PerReplica<const char*>& operations) {
+      [&](Strategy& strategy, const PerReplica<VariableValue>& values,
+          const PerReplica<std::shared_ptr<Variable::Impl>>& variables, const PerReplica<const char*>& operations) {
         detail::require_same_write(variables, operations);
         const auto result = aggregated(strategy, *variables[0], values);
         apply_to_all(*variables[0], kind, [&](std::size_t k) { return result[k]; });
@@ -305,7 +333,9 @@ void assign_across(const std::shared_ptr<Variable::Impl>& variable, Assign kind,
     return apply_to_all(*variable, kind, [&](std::size_t k) { return value_for(*variable, value, k); });
   }
   if (kind != Assign::Set) {
-    throw_assign(*variable, lockstep::str("SyncOnReadVariable does not support `", name_of(kind), "` in cross-replica context when aggregation is set to SUM"),
+    throw_assign(*variable,
+                 lockstep::str("SyncOnReadVariable does not support `", name_of(kind),
+                               "` in cross-replica context when aggregation is set to SUM"),
                  "use it inside run, or assign(variable.read() + value)");
   }
   const at::Tensor whole = value_for(*variable, value, 0);
@@ -339,8 +369,9 @@ at::Tensor read_across(const Variable& handle) {
     case Aggregation::Mean: break;
   }
   Strategy& strategy = variable->strategy();
-  return strategy.cross_device_ops().reduce(reduce_op_of(variable->options().aggregation), PerReplica<at::Tensor>(variable->values()),
-                                            {strategy.devices()[0]}, strategy.communication())[0];
+  return strategy.cross_device_ops().reduce(reduce_op_of(variable->options().aggregation),
+                                            PerReplica<at::Tensor>(variable->values()), {strategy.devices()[0]},
+                                            strategy.communication())[0];
 }
 
 at::Tensor synchronised_in_replica(const Variable::Impl& variable) {
@@ -352,7 +383,8 @@ at::Tensor synchronised_in_replica(const Variable::Impl& variable) {
     case Aggregation::Sum:
     case Aggregation::Mean: break;
   }
-  return replica.all_reduce(reduce_op_of(variable.options().aggregation), variable.values()[detail::calling_component(variable)]);
+  return replica.all_reduce(reduce_op_of(variable.options().aggregation),
+                            variable.values()[detail::calling_component(variable)]);
 }
 
 }  // namespace
@@ -362,9 +394,10 @@ at::Tensor Variable::read() const {
   const auto context = detail::variable_context(impl_->strategy(), "read");
   if (context == VariableContext::CrossReplica) return read_across(*this);
   if (context == VariableContext::Replica && impl_->is_sync_on_read() && detail::sync_on_read_scopes() > 0) {
-    throw Unimplemented(errors::kNotAvailable, {.what = "read is not possible inside variable_sync_on_read_context",
-                                                .where = lockstep::str("variable '", name(), "'"),
-                                                .help = "use the variable as a tensor there, which brings the components together"});
+    throw Unimplemented(errors::kNotAvailable,
+                        {.what = "read is not possible inside variable_sync_on_read_context",
+                         .where = lockstep::str("variable '", name(), "'"),
+                         .help = "use the variable as a tensor there, which brings the components together"});
   }
   return values()[detail::calling_component(*impl_)];
 }
@@ -379,15 +412,23 @@ Variable::operator at::Tensor() const {
   return synchronise ? synchronised_in_replica(*impl_) : read();
 }
 
-at::Tensor Variable::assign(const VariableValue& value, ReadBack read_back) { return assign_here(*this, Assign::Set, value, read_back); }
-at::Tensor Variable::assign_add(const VariableValue& value, ReadBack read_back) { return assign_here(*this, Assign::Add, value, read_back); }
-at::Tensor Variable::assign_sub(const VariableValue& value, ReadBack read_back) { return assign_here(*this, Assign::Sub, value, read_back); }
+at::Tensor Variable::assign(const VariableValue& value, ReadBack read_back) {
+  return assign_here(*this, Assign::Set, value, read_back);
+}
+at::Tensor Variable::assign_add(const VariableValue& value, ReadBack read_back) {
+  return assign_here(*this, Assign::Add, value, read_back);
+}
+at::Tensor Variable::assign_sub(const VariableValue& value, ReadBack read_back) {
+  return assign_here(*this, Assign::Sub, value, read_back);
+}
 
 at::Tensor Variable::handle() const {
   if (is_distributed() && in_cross_replica_context() && !in_update()) {
-    throw InvalidArgument(errors::kComponent, {.what = lockstep::str("variable '", name(), "': handle() is not available outside the replica context or a "
-                                                           "`tf.distribute.Strategy.update()`"),
-                                               .help = "call it inside run, or use values()"});
+    throw InvalidArgument(errors::kComponent,
+                          {.what = lockstep::str("variable '", name(),
+                                                 "': handle() is not available outside the replica context or a "
+                                                 "`tf.distribute.Strategy.update()`"),
+                           .help = "call it inside run, or use values()"});
   }
   return values()[detail::calling_component(*impl_)];
 }

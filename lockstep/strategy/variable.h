@@ -27,8 +27,8 @@ struct VariableIdentity;
 
 /// When the components of a variable are brought together.
 enum class Synchronization {
-  Auto = 0,  ///< OnWrite
-  None = 1,  ///< not supported; refused at creation
+  Auto = 0,     ///< OnWrite
+  None = 1,     ///< not supported; refused at creation
   OnWrite = 2,  ///< every write reaches all components: they stay equal
   OnRead = 3,   ///< replicas write their own component; reading outside replicas brings them together
 };
@@ -52,14 +52,17 @@ struct VariableOptions {
 /// What a variable can be given: a tensor, a number, or one value per component.
 class LOCKSTEP_EXPORT VariableValue {
  public:
-  VariableValue(at::Tensor tensor) : value_(std::move(tensor)) {}                    // NOLINT(google-explicit-constructor)
-  VariableValue(c10::Scalar literal) : value_(literal) {}                            // NOLINT(google-explicit-constructor)
-  VariableValue(double literal) : value_(c10::Scalar(literal)) {}                    // NOLINT(google-explicit-constructor)
+  VariableValue(at::Tensor tensor) : value_(std::move(tensor)) {}  // NOLINT(google-explicit-constructor)
+  VariableValue(c10::Scalar literal) : value_(literal) {}          // NOLINT(google-explicit-constructor)
+  VariableValue(double literal) : value_(c10::Scalar(literal)) {}  // NOLINT(google-explicit-constructor)
   template <std::integral T>
-  VariableValue(T literal) : value_(c10::Scalar(static_cast<std::int64_t>(literal))) {}  // NOLINT(google-explicit-constructor)
-  VariableValue(const Variable& variable);                                           // NOLINT(google-explicit-constructor)
-  VariableValue(PerReplica<at::Tensor> components) : value_(std::move(components)) {}  // NOLINT(google-explicit-constructor)
-  VariableValue(Mirrored<at::Tensor> components) : value_(std::move(components)) {}    // NOLINT(google-explicit-constructor)
+  VariableValue(T literal)
+      : value_(c10::Scalar(static_cast<std::int64_t>(literal))) {}  // NOLINT(google-explicit-constructor)
+  VariableValue(const Variable& variable);                          // NOLINT(google-explicit-constructor)
+  VariableValue(PerReplica<at::Tensor> components)
+      : value_(std::move(components)) {}  // NOLINT(google-explicit-constructor)
+  VariableValue(Mirrored<at::Tensor> components)
+      : value_(std::move(components)) {}  // NOLINT(google-explicit-constructor)
 
   using Storage = std::variant<at::Tensor, c10::Scalar, PerReplica<at::Tensor>, Mirrored<at::Tensor>>;
   const Storage& storage() const { return value_; }
@@ -77,9 +80,10 @@ enum class ReadBack { Yes, No };
 /// |                     | replica                          | cross-replica                            | update     |
 /// |---------------------|----------------------------------|------------------------------------------|------------|
 /// | OnWrite, read       | own component                    | component 0                              | component k |
-/// | OnWrite, assign     | NONE: own component; SUM, MEAN: all components get the sum or mean; ONLY_FIRST: replica 0's value | all components | component k |
-/// | OnRead, read        | own component                    | the sum, mean or first of the components | component k |
-/// | OnRead, assign      | own component                    | all components (SUM: value / N)          | component k |
+/// | OnWrite, assign     | NONE: own component; SUM, MEAN: all components get the sum or mean; ONLY_FIRST: replica 0's
+/// value | all components | component k | | OnRead, read        | own component                    | the sum, mean or
+/// first of the components | component k | | OnRead, assign      | own component                    | all components
+/// (SUM: value / N)          | component k |
 ///
 ///     auto scope = strategy.scope();
 ///     ls::Variable steps(torch::zeros({}), {.name = "steps", .aggregation = ls::Aggregation::OnlyFirstReplica});
@@ -87,7 +91,8 @@ enum class ReadBack { Yes, No };
 ///
 /// Outside of every scope the constructor makes a plain variable of one component. A Variable is a handle: copies name
 /// the same variable. Reading returns the component itself, as a LibTorch parameter does, not a copy; `clone()` it to
-/// keep a value. Safe to read and write from the replicas of one run; not from threads of the user's own at the same time.
+/// keep a value. Safe to read and write from the replicas of one run; not from threads of the user's own at the same
+/// time.
 class LOCKSTEP_EXPORT Variable {
  public:
   class Impl;
@@ -106,8 +111,9 @@ class LOCKSTEP_EXPORT Variable {
   at::Tensor assign_add(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
   at::Tensor assign_sub(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
 
-  /// Row-wise writes. In a replica, rows of all replicas are applied one behind the other as the aggregation says; a row
-  /// that two replicas address is written twice. min, max and update only with Aggregation::None or OnlyFirstReplica.
+  /// Row-wise writes. In a replica, rows of all replicas are applied one behind the other as the aggregation says; a
+  /// row that two replicas address is written twice. min, max and update only with Aggregation::None or
+  /// OnlyFirstReplica.
   at::Tensor scatter_add(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
   at::Tensor scatter_sub(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
   at::Tensor scatter_mul(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
@@ -121,7 +127,7 @@ class LOCKSTEP_EXPORT Variable {
   /// The calling replica's component; InvalidArgument where there is no calling replica.
   at::Tensor handle() const;
 
-  const std::string& name() const;                    ///< "w"
+  const std::string& name() const;                  ///< "w"
   std::string component_name(std::size_t k) const;  ///< "w", "w/replica_1", ...
   at::ScalarType dtype() const;
   at::IntArrayRef shape() const;
@@ -134,7 +140,8 @@ class LOCKSTEP_EXPORT Variable {
   bool is_distributed() const;  ///< false for a plain variable, made outside of every scope
   Strategy& strategy() const;
 
-  /// What a checkpoint holds: one tensor. Restoring gives every component its part of it, whatever the number of replicas.
+  /// What a checkpoint holds: one tensor. Restoring gives every component its part of it, whatever the number of
+  /// replicas.
   at::Tensor saved_value() const;
   void restore(const at::Tensor& saved);
 
@@ -150,8 +157,8 @@ class LOCKSTEP_EXPORT Variable {
 /// "MirroredVariable:{\n  0: <tf.Variable 'v:0' shape=() dtype=float32, numpy=1.0>, ...\n}"
 LOCKSTEP_EXPORT std::ostream& operator<<(std::ostream& out, const Variable& variable);
 
-/// While it lives, using an OnRead variable as a tensor inside a replica brings the components together (all replicas must
-/// do it). Open it inside the replica function, or around `run` for all of them.
+/// While it lives, using an OnRead variable as a tensor inside a replica brings the components together (all replicas
+/// must do it). Open it inside the replica function, or around `run` for all of them.
 class [[nodiscard]] LOCKSTEP_EXPORT SyncOnReadScope {
  public:
   SyncOnReadScope();

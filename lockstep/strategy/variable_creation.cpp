@@ -33,52 +33,68 @@ struct ComponentIdentity final : VariableIdentity {
   std::string name_;
 };
 
-std::string component_name_of(const std::string& name, std::size_t k) { return k == 0 ? name : lockstep::str(name, "/replica_", k); }
+std::string component_name_of(const std::string& name, std::size_t k) {
+  return k == 0 ? name : lockstep::str(name, "/replica_", k);
+}
 
 VariableOptions checked(VariableOptions options, const at::Tensor& initial_value) {
   const auto fail = [&](std::string what, std::string help) {
-    throw InvalidArgument(errors::kVariableMode, {.what = std::move(what), .where = lockstep::str("variable '", options.name, "'"), .help = std::move(help)});
+    throw InvalidArgument(
+        errors::kVariableMode,
+        {.what = std::move(what), .where = lockstep::str("variable '", options.name, "'"), .help = std::move(help)});
   };
   if (options.name.empty()) options.name = "Variable";
-  if (!initial_value.defined()) fail("a variable needs an initial value, not an undefined tensor", "pass a tensor, for instance torch::zeros({})");
+  if (!initial_value.defined())
+    fail("a variable needs an initial value, not an undefined tensor", "pass a tensor, for instance torch::zeros({})");
   switch (options.synchronization) {
     case Synchronization::Auto: options.synchronization = Synchronization::OnWrite; break;
     case Synchronization::None:
-      fail("`NONE` variable synchronization mode is not supported with tf.distribute strategy", "use Auto, OnWrite or OnRead");
+      fail("`NONE` variable synchronization mode is not supported with tf.distribute strategy",
+           "use Auto, OnWrite or OnRead");
       break;
     case Synchronization::OnWrite:
     case Synchronization::OnRead: break;
-    default: fail(lockstep::str("Invalid variable synchronization mode: ", static_cast<int>(options.synchronization)), "use Auto, OnWrite or OnRead");
+    default:
+      fail(lockstep::str("Invalid variable synchronization mode: ", static_cast<int>(options.synchronization)),
+           "use Auto, OnWrite or OnRead");
   }
   switch (options.aggregation) {
     case Aggregation::None:
     case Aggregation::Sum:
     case Aggregation::Mean:
     case Aggregation::OnlyFirstReplica: break;
-    default: fail(lockstep::str("Invalid variable aggregation mode: ", static_cast<int>(options.aggregation)), "use None, Sum, Mean or OnlyFirstReplica");
+    default:
+      fail(lockstep::str("Invalid variable aggregation mode: ", static_cast<int>(options.aggregation)),
+           "use None, Sum, Mean or OnlyFirstReplica");
   }
   if (!options.dtype) options.dtype = initial_value.scalar_type();
-  if (options.aggregation == Aggregation::Mean && !at::isFloatingType(*options.dtype) && !at::isComplexType(*options.dtype)) {
-    fail(lockstep::str("creating a variable with aggregation=MEAN and a non-floating dtype (", dtype_name(*options.dtype), ") is not possible"),
+  if (options.aggregation == Aggregation::Mean && !at::isFloatingType(*options.dtype) &&
+      !at::isComplexType(*options.dtype)) {
+    fail(lockstep::str("creating a variable with aggregation=MEAN and a non-floating dtype (",
+                       dtype_name(*options.dtype), ") is not possible"),
          "use a floating dtype, or another aggregation");
   }
   if (!options.trainable) options.trainable = options.synchronization != Synchronization::OnRead;
   return options;
 }
 
-std::shared_ptr<Variable::Impl> create_distributed(Strategy& strategy, const at::Tensor& initial_value, const VariableOptions& options) {
+std::shared_ptr<Variable::Impl> create_distributed(Strategy& strategy, const at::Tensor& initial_value,
+                                                   const VariableOptions& options) {
   const Devices devices = colocated_with ? Destinations(*colocated_with).resolve(strategy) : strategy.devices();
   return Variable::Impl::create(&strategy, initial_value, options, devices);
 }
 
 /// Inside replicas one variable is made for all of them: replica 0's. The others must ask for the same one.
-std::shared_ptr<Variable::Impl> create_in_replica(ReplicaContext& replica, const Variable::Initializer& initializer, const VariableOptions& options) {
+std::shared_ptr<Variable::Impl> create_in_replica(ReplicaContext& replica, const Variable::Initializer& initializer,
+                                                  const VariableOptions& options) {
   return replica.merge_call(
-      [](Strategy& strategy, const PerReplica<Variable::Initializer>& initializers, const PerReplica<VariableOptions>& wanted) {
+      [](Strategy& strategy, const PerReplica<Variable::Initializer>& initializers,
+         const PerReplica<VariableOptions>& wanted) {
         for (std::size_t k = 1; k < wanted.size(); ++k) {
           if (canonical_variable_name(wanted[k].name) == canonical_variable_name(wanted[0].name)) continue;
           throw FailedPrecondition(errors::kVariableName,
-                                   {.what = lockstep::str("Tried to create variable '", wanted[k].name, "' with mismatching name on device ", strategy.devices()[k]),
+                                   {.what = lockstep::str("Tried to create variable '", wanted[k].name,
+                                                          "' with mismatching name on device ", strategy.devices()[k]),
                                     .seen = lockstep::str("replica 0 creates '", wanted[0].name, "' at this point"),
                                     .help = "create the same variables in the same order on every replica"});
         }
@@ -95,8 +111,8 @@ std::shared_ptr<Variable::Impl> create_here(const Variable::Initializer& initial
 
 }  // namespace
 
-std::shared_ptr<Variable::Impl> Variable::Impl::create(Strategy* strategy, const at::Tensor& initial_value, const VariableOptions& options,
-                                                       Devices devices) {
+std::shared_ptr<Variable::Impl> Variable::Impl::create(Strategy* strategy, const at::Tensor& initial_value,
+                                                       const VariableOptions& options, Devices devices) {
   const at::NoGradGuard no_grad;
   const std::shared_ptr<Impl> impl(new Impl);
   impl->options_ = checked(options, initial_value);
@@ -114,15 +130,18 @@ std::shared_ptr<Variable::Impl> Variable::Impl::create(Strategy* strategy, const
   return impl;
 }
 
-std::vector<std::shared_ptr<const VariableIdentity>> Variable::Impl::components() const { return component_identities_; }
+std::vector<std::shared_ptr<const VariableIdentity>> Variable::Impl::components() const {
+  return component_identities_;
+}
 std::string Variable::Impl::label() const { return options_.name; }
 
 Strategy& Variable::Impl::strategy() const {
   if (!distributed_) return default_strategy();
   const auto alive = strategy_.lock();
   if (!alive) {
-    throw FailedPrecondition(errors::kMixedStrategies, {.what = lockstep::str("variable '", options_.name, "' has outlived its strategy"),
-                                                        .help = "keep the strategy as long as its variables are used"});
+    throw FailedPrecondition(errors::kMixedStrategies,
+                             {.what = lockstep::str("variable '", options_.name, "' has outlived its strategy"),
+                              .help = "keep the strategy as long as its variables are used"});
   }
   return **alive;
 }
@@ -130,7 +149,8 @@ Strategy& Variable::Impl::strategy() const {
 Variable::Variable(at::Tensor initial_value, VariableOptions options)
     : Variable(Initializer([value = std::move(initial_value)] { return value; }), std::move(options)) {}
 
-Variable::Variable(const Initializer& initializer, VariableOptions options) : impl_(create_here(initializer, options)) {}
+Variable::Variable(const Initializer& initializer, VariableOptions options)
+    : impl_(create_here(initializer, options)) {}
 
 const std::vector<at::Tensor>& Variable::values() const { return impl_->values(); }
 const std::string& Variable::name() const { return impl_->options().name; }
@@ -144,7 +164,9 @@ at::Tensor Variable::initial_value() const { return impl_->initial_value(); }
 bool Variable::is_distributed() const { return impl_->is_distributed(); }
 Strategy& Variable::strategy() const { return impl_->strategy(); }
 std::shared_ptr<const VariableIdentity> Variable::identity() const { return impl_; }
-std::shared_ptr<const VariableIdentity> Variable::component_identity(std::size_t k) const { return impl_->components().at(k); }
+std::shared_ptr<const VariableIdentity> Variable::component_identity(std::size_t k) const {
+  return impl_->components().at(k);
+}
 
 bool Variable::is_initialized() const {
   for (const auto& component : values()) {
@@ -157,7 +179,8 @@ std::string canonical_variable_name(std::string_view name) {
   if (name.empty()) return "Variable";
   std::string result;
   for (std::size_t i = 0; i < name.size();) {
-    const bool numbered = name[i] == '_' && i + 1 < name.size() && std::isdigit(static_cast<unsigned char>(name[i + 1])) &&
+    const bool numbered = name[i] == '_' && i + 1 < name.size() &&
+                          std::isdigit(static_cast<unsigned char>(name[i + 1])) &&
                           (i + 2 == name.size() || name[i + 2] == '/');
     if (numbered) {
       i += 2;
@@ -171,8 +194,8 @@ std::string canonical_variable_name(std::string_view name) {
 std::ostream& operator<<(std::ostream& out, const Variable& variable) {
   const auto component = [&](std::size_t k) {
     const at::Tensor& value = variable.values()[k];
-    return lockstep::str("<tf.Variable '", variable.component_name(k), ":0' shape=", shape_repr(value.sizes()), " dtype=", dtype_name(value.scalar_type()),
-               ", numpy=", numpy_repr(value.detach()), ">");
+    return lockstep::str("<tf.Variable '", variable.component_name(k), ":0' shape=", shape_repr(value.sizes()),
+                         " dtype=", dtype_name(value.scalar_type()), ", numpy=", numpy_repr(value.detach()), ">");
   };
   if (!variable.is_distributed()) return out << component(0);
   out << (variable.synchronization() == Synchronization::OnRead ? "SyncOnReadVariable" : "MirroredVariable") << ":{\n";
@@ -203,10 +226,12 @@ std::string_view to_string(Aggregation aggregation) {
 }
 
 Synchronization parse_synchronization(std::string_view name) {
-  for (const auto value : {Synchronization::Auto, Synchronization::None, Synchronization::OnWrite, Synchronization::OnRead}) {
+  for (const auto value :
+       {Synchronization::Auto, Synchronization::None, Synchronization::OnWrite, Synchronization::OnRead}) {
     if (to_string(value) == name) return value;
   }
-  throw InvalidArgument(errors::kVariableMode, {.what = lockstep::str("Invalid variable synchronization mode: ", name), .help = "use AUTO, ON_WRITE or ON_READ"});
+  throw InvalidArgument(errors::kVariableMode, {.what = lockstep::str("Invalid variable synchronization mode: ", name),
+                                                .help = "use AUTO, ON_WRITE or ON_READ"});
 }
 
 Aggregation parse_aggregation(std::string_view name) {
@@ -217,7 +242,9 @@ Aggregation parse_aggregation(std::string_view name) {
                                                 .help = "use NONE, SUM, MEAN or ONLY_FIRST_REPLICA"});
 }
 
-StrategyExtended::ColocateScope::ColocateScope(const Variable& variable) : variable_(variable), outer_(colocated_with) { colocated_with = &variable_; }
+StrategyExtended::ColocateScope::ColocateScope(const Variable& variable) : variable_(variable), outer_(colocated_with) {
+  colocated_with = &variable_;
+}
 StrategyExtended::ColocateScope::~ColocateScope() { colocated_with = outer_; }
 
 }  // namespace lockstep

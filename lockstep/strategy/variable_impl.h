@@ -15,7 +15,8 @@ namespace lockstep {
 class Variable::Impl final : public VariableIdentity, public std::enable_shared_from_this<Impl> {
  public:
   /// A variable with one component per device. `strategy` null: a plain variable that belongs to nobody.
-  static std::shared_ptr<Impl> create(Strategy* strategy, const at::Tensor& initial_value, const VariableOptions& options, Devices devices);
+  static std::shared_ptr<Impl> create(Strategy* strategy, const at::Tensor& initial_value,
+                                      const VariableOptions& options, Devices devices);
 
   const VariableIdentity* container() const override { return this; }
   std::shared_ptr<const VariableIdentity> container_ptr() const override { return shared_from_this(); }
@@ -55,7 +56,8 @@ std::size_t calling_component(const Variable::Impl& variable);
 
 /// Calls `write(component)` for one component or for all of them, without recording gradients.
 void write_components(const Variable::Impl& variable, const std::function<void(std::size_t, at::Tensor&)>& write);
-void write_component(const Variable::Impl& variable, std::size_t k, const std::function<void(std::size_t, at::Tensor&)>& write);
+void write_component(const Variable::Impl& variable, std::size_t k,
+                     const std::function<void(std::size_t, at::Tensor&)>& write);
 
 /// How many SyncOnReadScopes are open on this thread; `run` carries them to the replicas' threads.
 int sync_on_read_scopes();
@@ -74,7 +76,8 @@ class InheritedSyncOnReadScopes {
 bool lies_in(const at::Tensor& tensor, const Variable::Impl& variable);
 
 /// At a merge point: throws unless all replicas came to write to the same variable in the same way.
-void require_same_write(const PerReplica<std::shared_ptr<Variable::Impl>>& variables, const PerReplica<const char*>& operations);
+void require_same_write(const PerReplica<std::shared_ptr<Variable::Impl>>& variables,
+                        const PerReplica<const char*>& operations);
 
 /// In a replica: throws if the strategy is strict and the variable has no aggregation.
 void require_aggregation_if_strict(const Variable::Impl& variable);

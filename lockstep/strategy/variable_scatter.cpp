@@ -29,22 +29,29 @@ const char* name_of(Scatter kind) {
 }
 
 /// Rows of all replicas can be added one behind the other, but a minimum or a new value of a sum has no meaning.
-bool combines_with_sum(Scatter kind) { return kind == Scatter::Add || kind == Scatter::Sub || kind == Scatter::Mul || kind == Scatter::Div; }
+bool combines_with_sum(Scatter kind) {
+  return kind == Scatter::Add || kind == Scatter::Sub || kind == Scatter::Mul || kind == Scatter::Div;
+}
 
 void require_rows_in(const Variable::Impl& variable, Scatter kind, const IndexedSlices& rows) {
   check_indexed_slices(rows, lockstep::str(name_of(kind), " of variable '", variable.options().name, "'"));
   const at::Tensor& component = variable.values()[0];
   const auto fail = [&](int number, std::string what) {
-    throw InvalidArgument(number, {.what = std::move(what),
-                                   .where = lockstep::str(name_of(kind), " of variable '", variable.options().name, "'"),
-                                   .help = "give IndexedSlices whose rows have the shape and dtype of the variable's, and indices of rows that it has"});
+    throw InvalidArgument(
+        number,
+        {.what = std::move(what),
+         .where = lockstep::str(name_of(kind), " of variable '", variable.options().name, "'"),
+         .help =
+             "give IndexedSlices whose rows have the shape and dtype of the variable's, and indices of rows that it has"});
   };
   if (component.dim() == 0) fail(errors::kShape, "a scalar variable has no rows");
   if (rows.values.scalar_type() != component.scalar_type()) {
-    fail(errors::kDtype, lockstep::str("the rows hold ", rows.values.scalar_type(), ", the variable ", component.scalar_type()));
+    fail(errors::kDtype,
+         lockstep::str("the rows hold ", rows.values.scalar_type(), ", the variable ", component.scalar_type()));
   }
   if (rows.values.sizes().slice(1) != component.sizes().slice(1)) {
-    fail(errors::kShape, lockstep::str("Shape mismatch: rows of shape ", rows.values.sizes().slice(1), " in a variable of shape ", component.sizes()));
+    fail(errors::kShape, lockstep::str("Shape mismatch: rows of shape ", rows.values.sizes().slice(1),
+                                       " in a variable of shape ", component.sizes()));
   }
   const at::Tensor indices = rows.indices.to(at::kLong).contiguous();
   const auto* index = indices.const_data_ptr<std::int64_t>();
@@ -74,7 +81,9 @@ void apply(Scatter kind, at::Tensor& component, const IndexedSlices& rows) {
     const at::Tensor value = rows.values.select(0, i);
     switch (kind) {
       case Scatter::Mul: row.mul_(value); break;
-      case Scatter::Div: at::isIntegralType(row.scalar_type(), false) ? row.div_(value, "trunc") : row.div_(value); break;
+      case Scatter::Div:
+        at::isIntegralType(row.scalar_type(), false) ? row.div_(value, "trunc") : row.div_(value);
+        break;
       case Scatter::Min: row.copy_(row.minimum(value)); break;
       case Scatter::Max: row.copy_(row.maximum(value)); break;
       case Scatter::Update: row.copy_(value); break;
@@ -104,14 +113,17 @@ void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter
         if (aggregation == Aggregation::OnlyFirstReplica) return write_all(*variable, all[0]);
         for (const auto& each : all) require_rows_in(*variable, kind, each);
         bool one_object = all.size() > 1;
-        for (const auto& other : all) one_object &= other.values.is_same(all[0].values) && other.indices.is_same(all[0].indices);
+        for (const auto& other : all)
+          one_object &= other.values.is_same(all[0].values) && other.indices.is_same(all[0].indices);
         if (one_object && aggregation == Aggregation::Mean) return write_all(*variable, all[0]);
         if (one_object) {
-          throw InvalidArgument(errors::kNotReducible,
-                                {.what = lockstep::str("A non-DistributedValues value cannot be reduced with the given reduce op SUM: all ", all.size(),
-                                             " replicas gave the same rows"),
-                                 .where = lockstep::str(name_of(kind), " of variable '", variable->options().name, "'"),
-                                 .help = "give each replica rows of its own, or use aggregation MEAN or ONLY_FIRST_REPLICA"});
+          throw InvalidArgument(
+              errors::kNotReducible,
+              {.what =
+                   lockstep::str("A non-DistributedValues value cannot be reduced with the given reduce op SUM: all ",
+                                 all.size(), " replicas gave the same rows"),
+               .where = lockstep::str(name_of(kind), " of variable '", variable->options().name, "'"),
+               .help = "give each replica rows of its own, or use aggregation MEAN or ONLY_FIRST_REPLICA"});
         }
         const ReduceOp op = aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean;
         write_all(*variable, concatenate_slices(op, all.values()));
@@ -122,22 +134,28 @@ void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter
 at::Tensor scatter_here(const Variable& handle, Scatter kind, const IndexedSlices& rows, ReadBack read_back) {
   const auto& variable = handle.impl();
   if (variable->is_sync_on_read()) {
-    throw Unimplemented(errors::kVariableAssign, {.what = lockstep::str("SyncOnReadVariable doesn't support `", name_of(kind), "`"),
-                                                  .where = lockstep::str("variable '", variable->options().name, "'"),
-                                                  .help = "write to the calling replica's component: handle()"});
+    throw Unimplemented(errors::kVariableAssign,
+                        {.what = lockstep::str("SyncOnReadVariable doesn't support `", name_of(kind), "`"),
+                         .where = lockstep::str("variable '", variable->options().name, "'"),
+                         .help = "write to the calling replica's component: handle()"});
   }
   const Aggregation aggregation = variable->options().aggregation;
   if (!combines_with_sum(kind) && (aggregation == Aggregation::Sum || aggregation == Aggregation::Mean)) {
-    throw Unimplemented(errors::kVariableAssign, {.what = lockstep::str(name_of(kind), " is only supported for mirrored variable with aggregation NONE or ONLY_FIRST_REPLICA, not ",
-                                                              to_string(aggregation)),
-                                                  .where = lockstep::str("variable '", variable->options().name, "'"),
-                                                  .help = "use scatter_add or scatter_sub, or make the variable with another aggregation"});
+    throw Unimplemented(
+        errors::kVariableAssign,
+        {.what =
+             lockstep::str(name_of(kind),
+                           " is only supported for mirrored variable with aggregation NONE or ONLY_FIRST_REPLICA, not ",
+                           to_string(aggregation)),
+         .where = lockstep::str("variable '", variable->options().name, "'"),
+         .help = "use scatter_add or scatter_sub, or make the variable with another aggregation"});
   }
   switch (detail::variable_context(variable->strategy(), name_of(kind))) {
     case VariableContext::Replica: scatter_in_replica(variable, kind, rows); break;
     case VariableContext::Update:
       require_rows_in(*variable, kind, rows);
-      detail::write_component(*variable, detail::calling_component(*variable), [&](std::size_t, at::Tensor& component) { apply(kind, component, rows); });
+      detail::write_component(*variable, detail::calling_component(*variable),
+                              [&](std::size_t, at::Tensor& component) { apply(kind, component, rows); });
       break;
     case VariableContext::CrossReplica: {
       require_rows_in(*variable, kind, rows);
@@ -151,12 +169,26 @@ at::Tensor scatter_here(const Variable& handle, Scatter kind, const IndexedSlice
 
 }  // namespace
 
-at::Tensor Variable::scatter_add(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Add, rows, read_back); }
-at::Tensor Variable::scatter_sub(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Sub, rows, read_back); }
-at::Tensor Variable::scatter_mul(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Mul, rows, read_back); }
-at::Tensor Variable::scatter_div(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Div, rows, read_back); }
-at::Tensor Variable::scatter_min(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Min, rows, read_back); }
-at::Tensor Variable::scatter_max(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Max, rows, read_back); }
-at::Tensor Variable::scatter_update(const IndexedSlices& rows, ReadBack read_back) { return scatter_here(*this, Scatter::Update, rows, read_back); }
+at::Tensor Variable::scatter_add(const IndexedSlices& rows, ReadBack read_back) {
+  return scatter_here(*this, Scatter::Add, rows, read_back);
+}
+at::Tensor Variable::scatter_sub(const IndexedSlices& rows, ReadBack read_back) {
+  return scatter_here(*this, Scatter::Sub, rows, read_back);
+}
+at::Tensor Variable::scatter_mul(const IndexedSlices& rows, ReadBack read_back) {
+  return scatter_here(*this, Scatter::Mul, rows, read_back);
+}
+at::Tensor Variable::scatter_div(const IndexedSlices& rows, ReadBack read_back) {
+  return scatter_here(*this, Scatter::Div, rows, read_back);
+}
+at::Tensor Variable::scatter_min(const IndexedSlices& rows, ReadBack read_back) {
+  return scatter_here(*this, Scatter::Min, rows, read_back);
+}
+at::Tensor Variable::scatter_max(const IndexedSlices& rows, ReadBack read_back) {
+  return scatter_here(*this, Scatter::Max, rows, read_back);
+}
+at::Tensor Variable::scatter_update(const IndexedSlices& rows, ReadBack read_back) {
+  return scatter_here(*this, Scatter::Update, rows, read_back);
+}
 
 }  // namespace lockstep

@@ -39,8 +39,10 @@ class VariableTest : public testing::Test {
  protected:
   MirroredStrategy strategy{on_cpus(2)};
 
-  Variable make(Aggregation aggregation, Synchronization when = Synchronization::OnWrite, at::ScalarType type = at::kFloat) {
-    return strategy.make_variable(at::zeros({}, type), {.name = "v", .synchronization = when, .aggregation = aggregation});
+  Variable make(Aggregation aggregation, Synchronization when = Synchronization::OnWrite,
+                at::ScalarType type = at::kFloat) {
+    return strategy.make_variable(at::zeros({}, type),
+                                  {.name = "v", .synchronization = when, .aggregation = aggregation});
   }
   /// Makes the components different, which no rule of assignment does to a mirrored variable with aggregation.
   static void set(const Variable& variable, const Numbers& values) {
@@ -58,7 +60,8 @@ TEST_F(VariableTest, PrintsOneLinePerComponent) {
             "  0: <tf.Variable 'v:0' shape=() dtype=float32, numpy=1.0>,\n"
             "  1: <tf.Variable 'v/replica_1:0' shape=() dtype=float32, numpy=1.0>\n"
             "}");
-  EXPECT_EQ(printed(strategy.make_variable(at::zeros({2}, at::kLong), {.name = "hits", .synchronization = Synchronization::OnRead})),
+  EXPECT_EQ(printed(strategy.make_variable(at::zeros({2}, at::kLong),
+                                           {.name = "hits", .synchronization = Synchronization::OnRead})),
             "SyncOnReadVariable:{\n"
             "  0: <tf.Variable 'hits:0' shape=(2,) dtype=int64, numpy=array([0, 0])>,\n"
             "  1: <tf.Variable 'hits/replica_1:0' shape=(2,) dtype=int64, numpy=array([0, 0])>\n"
@@ -67,7 +70,8 @@ TEST_F(VariableTest, PrintsOneLinePerComponent) {
             "MirroredVariable:{\n"
             "  0: <tf.Variable 'Variable:0' shape=() dtype=float32, numpy=1.0>\n"
             "}");
-  EXPECT_EQ(printed(Variable(at::ones({}), {.name = "alone"})), "<tf.Variable 'alone:0' shape=() dtype=float32, numpy=1.0>");
+  EXPECT_EQ(printed(Variable(at::ones({}), {.name = "alone"})),
+            "<tf.Variable 'alone:0' shape=() dtype=float32, numpy=1.0>");
 }
 
 TEST_F(VariableTest, NamesAreThoseOfTensorFlow) {
@@ -93,7 +97,8 @@ TEST_F(VariableTest, PropertiesAreResolvedAtCreation) {
 }
 
 TEST_F(VariableTest, ModesHaveNamesThatCanBeRead) {
-  for (const auto mode : {Synchronization::Auto, Synchronization::None, Synchronization::OnWrite, Synchronization::OnRead}) {
+  for (const auto mode :
+       {Synchronization::Auto, Synchronization::None, Synchronization::OnWrite, Synchronization::OnRead}) {
     EXPECT_EQ(parse_synchronization(to_string(mode)), mode);
   }
   for (const auto mode : {Aggregation::None, Aggregation::Sum, Aggregation::Mean, Aggregation::OnlyFirstReplica}) {
@@ -109,10 +114,14 @@ TEST_F(VariableTest, TrainableFloatsWantGradients) {
     bool trainable;
     bool wants;
   };
-  for (const Row& row : {Row{Synchronization::Auto, at::kFloat, {}, true, true}, Row{Synchronization::Auto, at::kFloat, false, false, false},
-                         Row{Synchronization::Auto, at::kLong, {}, true, false}, Row{Synchronization::OnRead, at::kFloat, {}, false, false},
-                         Row{Synchronization::OnRead, at::kFloat, true, true, true}, Row{Synchronization::OnWrite, at::kBFloat16, {}, true, true}}) {
-    const Variable v = strategy.make_variable(at::zeros({2}, row.type), {.synchronization = row.when, .trainable = row.asked});
+  for (const Row& row : {Row{Synchronization::Auto, at::kFloat, {}, true, true},
+                         Row{Synchronization::Auto, at::kFloat, false, false, false},
+                         Row{Synchronization::Auto, at::kLong, {}, true, false},
+                         Row{Synchronization::OnRead, at::kFloat, {}, false, false},
+                         Row{Synchronization::OnRead, at::kFloat, true, true, true},
+                         Row{Synchronization::OnWrite, at::kBFloat16, {}, true, true}}) {
+    const Variable v =
+        strategy.make_variable(at::zeros({2}, row.type), {.synchronization = row.when, .trainable = row.asked});
     EXPECT_EQ(v.trainable(), row.trainable);
     for (const auto& component : v.values()) EXPECT_EQ(component.requires_grad(), row.wants);
   }
@@ -186,7 +195,8 @@ TEST_F(VariableTest, ReplicasCreateOneVariableTogether) {
 TEST_F(VariableTest, ReplicasFindTheKthVariableOfAName) {
   const auto created = strategy.run([] {
     std::vector<Variable> made;
-    for (int k = 0; k < 3; ++k) made.emplace_back(at::full({}, k), VariableOptions{.name = my_id() == 0 ? "w_1" : "w_2"});
+    for (int k = 0; k < 3; ++k)
+      made.emplace_back(at::full({}, k), VariableOptions{.name = my_id() == 0 ? "w_1" : "w_2"});
     made.emplace_back(at::full({}, 3), VariableOptions{.name = my_id() == 0 ? "dense/kernel" : "dense_1/kernel"});
     made.emplace_back(at::full({}, 4));
     return made;
@@ -205,7 +215,9 @@ TEST_F(VariableTest, EveryRunCreatesAnew) {
 
 TEST_F(VariableTest, AnInitializerThatThrowsFailsTheRunAndNothingElse) {
   const LoggedLines quiet;
-  EXPECT_THROW(strategy.run([] { const Variable v(Variable::Initializer([]() -> at::Tensor { throw std::overflow_error("no"); })); }),
+  EXPECT_THROW(strategy.run([] {
+    const Variable v(Variable::Initializer([]() -> at::Tensor { throw std::overflow_error("no"); }));
+  }),
                std::overflow_error);
   EXPECT_EQ(strategy.run([] { return Variable(at::ones({})); })[0].values().size(), 2u);
 }
@@ -224,9 +236,11 @@ TEST_F(VariableTest, AValueThatLiesInTheVariableIsReadBeforeItIsWritten) {
   }
   Variable matrix = strategy.make_variable(at::arange(4, at::kFloat).reshape({2, 2}));
   matrix.assign(matrix.read().detach().t());
-  for (const auto& component : matrix.values()) EXPECT_TRUE(same_bits(component, at::tensor({0.f, 2.f, 1.f, 3.f}).reshape({2, 2})));
+  for (const auto& component : matrix.values())
+    EXPECT_TRUE(same_bits(component, at::tensor({0.f, 2.f, 1.f, 3.f}).reshape({2, 2})));
   matrix.scatter_add({matrix.read().detach(), at::tensor({1, 0}), {}});
-  for (const auto& component : matrix.values()) EXPECT_TRUE(same_bits(component, at::tensor({1.f, 5.f, 1.f, 5.f}).reshape({2, 2})));
+  for (const auto& component : matrix.values())
+    EXPECT_TRUE(same_bits(component, at::tensor({1.f, 5.f, 1.f, 5.f}).reshape({2, 2})));
 }
 
 TEST_F(VariableTest, AComponentThatAllReplicasAssignIsReadBeforeItIsWritten) {
@@ -241,7 +255,8 @@ TEST_F(VariableTest, AWrongValueLeavesEveryComponentAsItWas) {
   Variable v = make(Aggregation::Sum);
   const auto second_is_wrong = PerReplica<at::Tensor>({at::ones({}), at::ones({2})});
   EXPECT_EQ(error_of([&] { v.assign(second_is_wrong); }).number, errors::kShape);
-  EXPECT_EQ(error_of([&] { strategy.run([&](const at::Tensor& mine) { v.assign(mine); }, second_is_wrong); }).number, errors::kShape);
+  EXPECT_EQ(error_of([&] { strategy.run([&](const at::Tensor& mine) { v.assign(mine); }, second_is_wrong); }).number,
+            errors::kShape);
   Variable table = strategy.make_variable(at::zeros({2, 1}), {.aggregation = Aggregation::Sum});
   EXPECT_EQ(error_of([&] { table.scatter_add({at::ones({2, 1}), at::tensor({0, 7}), {}}); }).number, errors::kShape);
   EXPECT_EQ(numbers(v), (Numbers{0, 0}));
@@ -307,7 +322,8 @@ TEST(StrictVariables, MayDoWhatKeepsThemEqual) {
   MirroredStrategy strict({.devices = cpus(2), .strict = true});
   Variable none = strict.make_variable(at::zeros({}));
   Variable sum = strict.make_variable(at::zeros({}), {.aggregation = Aggregation::Sum});
-  Variable own = strict.make_variable(at::zeros({}), {.synchronization = Synchronization::OnRead, .aggregation = Aggregation::Sum});
+  Variable own = strict.make_variable(at::zeros({}),
+                                      {.synchronization = Synchronization::OnRead, .aggregation = Aggregation::Sum});
   none.assign(1);
   none.assign(Mirrored<at::Tensor>({at::ones({}), at::ones({})}));
   strict.extended().update(none, [](at::Tensor v) { v.add_(1); });
@@ -358,7 +374,8 @@ TEST_F(VariableTest, CheckpointsHoldOneValueForAnyNumberOfReplicas) {
     EXPECT_FALSE(saved.is_alias_of(v.values()[0]));
     for (const int replicas : {1, 2, 3}) {
       MirroredStrategy other(on_cpus(replicas));
-      Variable restored = other.make_variable(at::zeros({}, row.type), {.synchronization = row.when, .aggregation = row.aggregation});
+      Variable restored =
+          other.make_variable(at::zeros({}, row.type), {.synchronization = row.when, .aggregation = row.aggregation});
       restored.restore(saved);
       EXPECT_DOUBLE_EQ(restored.saved_value().item<double>(), row.saved) << "over " << replicas;
       if (replicas == 3) {

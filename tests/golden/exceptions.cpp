@@ -120,7 +120,8 @@ bool holds_integers(const json& value) {
 
 /// The data marks Q32 for signed integers only; the rule is one for all.
 bool is_integer_mean_of_one_replica(const Case& given) {
-  if (!is_reduction(given) || expects_error(given) || given.replicas() != 1 || op_of(given) != ReduceOp::Mean) return false;
+  if (!is_reduction(given) || expects_error(given) || given.replicas() != 1 || op_of(given) != ReduceOp::Mean)
+    return false;
   if (given.area() == "batch_reduce") return holds_integers(given["values"]);
   return (given.area() == "all_reduce" || given["value"].contains("per_replica")) && holds_integers(given["value"]);
 }

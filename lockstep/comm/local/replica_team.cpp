@@ -35,12 +35,15 @@ ReplicaTeam::ReplicaTeam(Options options) : options_(std::move(options)), event_
   levels_.push_back(std::make_unique<Slot[]>(static_cast<std::size_t>(options_.size)));
   threads_.reserve(static_cast<std::size_t>(options_.size - 1));
   try {
-    for (int replica = 1; replica < options_.size; ++replica) threads_.emplace_back([this, replica] { thread_main(replica); });
+    for (int replica = 1; replica < options_.size; ++replica)
+      threads_.emplace_back([this, replica] { thread_main(replica); });
   } catch (const std::exception& e) {
     send_home();
-    throw ResourceExhausted(errors::kBadOption, {.what = str("only ", threads_.size() + 1, " of ", options_.size, " replicas could be started"),
-                                                 .seen = e.what(),
-                                                 .help = "use fewer devices, or raise the limits on threads and memory"});
+    throw ResourceExhausted(
+        errors::kNoThreads,
+        {.what = str("only ", threads_.size() + 1, " of ", options_.size, " replicas could be started"),
+         .seen = e.what(),
+         .help = "use fewer devices, or raise the limits on threads and memory"});
   }
 }
 
@@ -56,7 +59,8 @@ void ReplicaTeam::send_home() {
 void ReplicaTeam::thread_main(int replica) {
   if (options_.on_thread_start) options_.on_thread_start(replica);
   while (true) {
-    wait(replica, [&] { return has_new_job(replica); }, Deadline::never());
+    wait(
+        replica, [&] { return has_new_job(replica); }, Deadline::never());
     if (job_body_ == nullptr) return;
     serve_next_job(replica);
   }
@@ -83,7 +87,8 @@ bool ReplicaTeam::shares_core(int replica) const {
 }
 
 bool ReplicaTeam::wait(int replica, FunctionRef<bool()> ready, const Deadline& deadline) {
-  return event_.wait(ready, [&] { return shares_core(replica); }, deadline);
+  return event_.wait(
+      ready, [&] { return shares_core(replica); }, deadline);
 }
 
 void ReplicaTeam::serve_next_job(int replica) {
@@ -172,8 +177,9 @@ std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
     }
     return -1;
   };
-  wait_naming_missing(0, [&] { return missing() < 0; },
-                      [&] { return str("replica ", missing(), " to end its function; a replica cannot be interrupted in user code"); });
+  wait_naming_missing(
+      0, [&] { return missing() < 0; },
+      [&] { return str("replica ", missing(), " to end its function; a replica cannot be interrupted in user code"); });
 
   std::optional<ReplicaFailure> first;
   bool first_is_cause = false;
@@ -190,7 +196,8 @@ std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
     slot.error = nullptr;
   }
   if (any_failed && !first) {
-    first = ReplicaFailure{0, std::make_exception_ptr(Internal(errors::kInternal, {.what = "a run failed without a cause"}))};
+    first = ReplicaFailure{
+        0, std::make_exception_ptr(Internal(errors::kInternal, {.what = "a run failed without a cause"}))};
   }
   return first;
 }
@@ -243,7 +250,8 @@ void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
     return missing < 0;
   };
   const auto describe = [&] {
-    return str("replica ", missing, " to reach ", frame_->slots[replica_].meeting_name, " #", number_of(meeting), " (replica ", replica_, " is there)");
+    return str("replica ", missing, " to reach ", frame_->slots[replica_].meeting_name, " #", number_of(meeting),
+               " (replica ", replica_, " is there)");
   };
   if (!deadline.is_never() && !team_->wait(replica_, decided, deadline)) {
     // The others may be about to read what this replica shows, so it stays; all of them leave with the error together.
@@ -267,18 +275,21 @@ void Seat::throw_unequal(int stopped) const {
       errors::kUnequalMeetings,
       {.what = "replicas made a different number of merge_call and collective calls",
        .where = str(frame_->slots[replica_].meeting_name, ", on replica ", replica_),
-       .seen = str("replica ", stopped, " has ended after ", counted(number_of(other.meetings), "meeting"), " while replica ", replica_, " waits in ",
-                   frame_->slots[replica_].meeting_name),
-       .help = "every replica must make the same merge_call, all_reduce, all_gather and aggregated assign calls, and call minimize (or "
-               "reduce_gradients and step) alike, also where its batch is empty: a loss of zero rows is fine. Do not put them under a "
+       .seen = str("replica ", stopped, " has ended after ", counted(number_of(other.meetings), "meeting"),
+                   " while replica ", replica_, " waits in ", frame_->slots[replica_].meeting_name),
+       .help = "every replica must make the same merge_call, all_reduce, all_gather and aggregated assign calls, and "
+               "call minimize (or "
+               "reduce_gradients and step) alike, also where its batch is empty: a loss of zero rows is fine. Do not "
+               "put them under a "
                "condition that differs between replicas"});
 }
 
 void Seat::throw_if_late(std::uint32_t meeting) const {
   if (frame_->late_meeting.load(std::memory_order_seq_cst) != std::uint64_t{meeting} + 1) return;
-  throw DeadlineExceeded(errors::kTimeout, {.what = str(frame_->slots[replica_].meeting_name, " outlasted its timeout"),
-                                            .where = str("on replica ", replica_),
-                                            .help = "raise timeout_seconds in CommunicationOptions, or look at why one replica is late"});
+  throw DeadlineExceeded(errors::kTimeout,
+                         {.what = str(frame_->slots[replica_].meeting_name, " outlasted its timeout"),
+                          .where = str("on replica ", replica_),
+                          .help = "raise timeout_seconds in CommunicationOptions, or look at why one replica is late"});
 }
 
 // All replicas compare the same names, so all come to the same verdict.
@@ -375,8 +386,11 @@ void Seat::await_leader(std::uint32_t meeting, const Deadline& deadline) {
     }
     return news != News::None;
   };
-  const auto describe = [&] { return str("replica 0 to finish ", frame_->slots[replica_].meeting_name, " #", number_of(meeting)); };
-  if (!deadline.is_never() && !team_->wait(replica_, has_news, deadline) && !progress_of(frame_->slots[0]).has_reached(meeting)) {
+  const auto describe = [&] {
+    return str("replica 0 to finish ", frame_->slots[replica_].meeting_name, " #", number_of(meeting));
+  };
+  if (!deadline.is_never() && !team_->wait(replica_, has_news, deadline) &&
+      !progress_of(frame_->slots[0]).has_reached(meeting)) {
     frame_->late_meeting.store(std::uint64_t{meeting} + 1, std::memory_order_seq_cst);
     log(Severity::Error, str("deadline exceeded while waiting for ", describe()));
   }

@@ -57,7 +57,8 @@ struct Progress {
             static_cast<ReplicaState>(word & 3)};
   }
   std::uint64_t pack() const {
-    return (std::uint64_t{run} << 32) | (std::uint64_t{meetings & kMeetingMask} << 2) | static_cast<std::uint64_t>(state);
+    return (std::uint64_t{run} << 32) | (std::uint64_t{meetings & kMeetingMask} << 2) |
+           static_cast<std::uint64_t>(state);
   }
   /// Meetings are counted modulo 2^30, and replicas are never more than two apart.
   bool has_reached(std::uint32_t meeting) const { return ((meetings - meeting) & kMeetingMask) < kMeetingMask / 2; }
@@ -78,8 +79,8 @@ struct alignas(128) Slot {
 struct Frame {
   Slot* slots = nullptr;
   std::uint32_t run = 0;
-  std::atomic<std::uint64_t> late_meeting{0};    ///< 1 + the meeting that outlasted its deadline; 0 = none
-  std::exception_ptr lead_error;                 ///< what `act` of the current `lead` threw
+  std::atomic<std::uint64_t> late_meeting{0};  ///< 1 + the meeting that outlasted its deadline; 0 = none
+  std::exception_ptr lead_error;               ///< what `act` of the current `lead` threw
 };
 
 }  // namespace detail
@@ -90,14 +91,16 @@ class Seat {
   int replica() const { return replica_; }
   int size() const;
 
-  /// Arrives with `payload`, waits until everybody has arrived, calls `work`, waits until everybody has worked. Inside `work`,
-  /// `payload_of(k)` gives everybody's payload. An exception thrown by `work` surfaces after the second wait, so that
-  /// payloads stay valid for the others.
-  void exchange(const char* name, const void* payload, FunctionRef<void()> work, const Deadline& deadline = Deadline::never());
+  /// Arrives with `payload`, waits until everybody has arrived, calls `work`, waits until everybody has worked. Inside
+  /// `work`, `payload_of(k)` gives everybody's payload. An exception thrown by `work` surfaces after the second wait,
+  /// so that payloads stay valid for the others.
+  void exchange(const char* name, const void* payload, FunctionRef<void()> work,
+                const Deadline& deadline = Deadline::never());
 
   /// Everybody arrives with `payload`; replica 0 then calls `act` while the others wait, and may write into their
   /// payloads. Only replica 0's `act` is used. What it throws is thrown on every replica.
-  void lead(const char* name, const void* payload, FunctionRef<void()> act, const Deadline& deadline = Deadline::never());
+  void lead(const char* name, const void* payload, FunctionRef<void()> act,
+            const Deadline& deadline = Deadline::never());
 
   const void* payload_of(int replica) const { return frame_->slots[replica].payload; }
   /// The name of the meeting that `replica` came for; valid where `payload_of` is.
@@ -124,9 +127,10 @@ class ReplicaTeam {
  public:
   struct Options {
     int size = 1;
-    std::function<void(int replica)> on_thread_start;            ///< runs once on every thread the team starts
+    std::function<void(int replica)> on_thread_start;               ///< runs once on every thread the team starts
     std::chrono::nanoseconds spin = std::chrono::microseconds(50);  ///< before a waiting thread sleeps
-    std::chrono::milliseconds name_after = std::chrono::seconds(10);  ///< a replica waited for longer is named in the log
+    std::chrono::milliseconds name_after =
+        std::chrono::seconds(10);  ///< a replica waited for longer is named in the log
   };
 
   explicit ReplicaTeam(Options options);

@@ -171,7 +171,8 @@ TEST_P(SeveralReplicasTest, AReplicaThatEndsWhileOthersWaitIsReported) {
         leading ? seat.lead("second", nullptr, [] {}) : seat.exchange("second", nullptr, [] {});
       });
       EXPECT_NE(message_of(failure).find("different number of merge_call"), std::string::npos) << message_of(failure);
-      EXPECT_NE(message_of(failure).find("replica " + std::to_string(early) + " has ended"), std::string::npos) << message_of(failure);
+      EXPECT_NE(message_of(failure).find("replica " + std::to_string(early) + " has ended"), std::string::npos)
+          << message_of(failure);
     }
   }
 }
@@ -244,7 +245,8 @@ TEST_P(SeveralReplicasTest, AMissedDeadlineIsAnErrorForAll) {
   set_log_severity(Severity::Silent);
   const auto failure = team.run([&](Seat& seat) {
     if (seat.replica() == 1) std::this_thread::sleep_for(60ms);
-    seat.exchange("slow", nullptr, [] {}, Deadline::after(10ms));
+    seat.exchange(
+        "slow", nullptr, [] {}, Deadline::after(10ms));
   });
   set_log_severity(Severity::Info);
   EXPECT_NE(message_of(failure).find("outlasted its timeout"), std::string::npos) << message_of(failure);
@@ -255,7 +257,8 @@ TEST_P(SeveralReplicasTest, ALateLeaderIsAnErrorForAll) {
   set_log_severity(Severity::Silent);
   const auto failure = team.run([&](Seat& seat) {
     if (seat.replica() == 0) std::this_thread::sleep_for(60ms);
-    seat.lead("slow", nullptr, [] {}, Deadline::after(10ms));
+    seat.lead(
+        "slow", nullptr, [] {}, Deadline::after(10ms));
   });
   set_log_severity(Severity::Info);
   EXPECT_NE(message_of(failure).find("outlasted its timeout"), std::string::npos) << message_of(failure);
@@ -329,7 +332,8 @@ TEST(ReplicaTeam, TenThousandRandomRunsEndAsForetold) {
   const int runs = long_run != nullptr ? 100'000 : 10'000;
   std::vector<std::unique_ptr<ReplicaTeam>> teams;
   for (const int size : {1, 2, 3, 4, 8}) {
-    teams.push_back(std::make_unique<ReplicaTeam>(ReplicaTeam::Options{.size = size, .spin = std::chrono::microseconds(size > 2 ? 1 : 50)}));
+    teams.push_back(std::make_unique<ReplicaTeam>(
+        ReplicaTeam::Options{.size = size, .spin = std::chrono::microseconds(size > 2 ? 1 : 50)}));
   }
   for (int round = 0; round < runs; ++round) {
     ReplicaTeam& team = *teams[static_cast<std::size_t>(pick(static_cast<int>(teams.size())))];

@@ -32,7 +32,7 @@ std::optional<BatchTally> chosen(const BatchTally& tally, std::int64_t first, st
   if (!tally.in_order && !one_size) return std::nullopt;
   BatchTally result;
   if (tally.runs.empty()) return result;  // however often it is repeated
-  std::int64_t next = first;  // counted from the start of the run
+  std::int64_t next = first;              // counted from the start of the run
   for (std::int64_t time = 0; time < tally.times; ++time) {
     for (const BatchRun& run : tally.runs) {
       if (count == 0) return result;

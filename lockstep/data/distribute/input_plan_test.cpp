@@ -192,8 +192,9 @@ TEST(Plans, DoNotCountRowsThatThereMayNotBe) {
   // Nothing, very often; and one batch of which the next is further away than can be counted.
   const StagePtr twelve = batched(make_range(0, 12), 4);
   const StagePtr often = std::make_shared<RepeatStage>(std::make_shared<TakeStage>(twelve, 0), 1'000'000'000'000);
-  EXPECT_EQ(plan_input(std::make_shared<SkipStage>(often, 1), AutoShardPolicy::Off, Assignment::ByReplica, {1, 1, 0}).steps(),
-            Cardinality(0));
+  EXPECT_EQ(
+      plan_input(std::make_shared<SkipStage>(often, 1), AutoShardPolicy::Off, Assignment::ByReplica, {1, 1, 0}).steps(),
+      Cardinality(0));
   const StagePtr far = std::make_shared<ShardStage>(twelve, std::numeric_limits<std::int64_t>::max(), 0);
   EXPECT_EQ(plan_input(far, AutoShardPolicy::Off, Assignment::ByReplica, {1, 1, 0}).steps(), Cardinality(1));
   const StagePtr promised = std::make_shared<AssertCardinalityStage>(none, Cardinality(6));

@@ -51,13 +51,14 @@ bool TFRecordReader::fits(std::uint64_t length, std::size_t before) const {
 
 TFRecordReader::Frame TFRecordReader::damage(Frame::State state, std::uint64_t length, const std::string& what,
                                              const std::string& seen) {
-  DataLoss error(errors::kRecord, {.what = str(path(), " holds a damaged record: ", what),
-                                   .where = record_place(record_start_.record, record_start_.offset, path()),
-                                   .seen = seen,
-                                   .help = record_start_.offset == 0 && options_.compression == Compression::None
-                                               ? "is the file compressed? then set `compression`; if not, make it again, or "
-                                                 "leave damaged records out with OnDamage::Skip"
-                                               : "make the file again, or leave damaged records out with OnDamage::Skip"});
+  DataLoss error(errors::kRecord,
+                 {.what = str(path(), " holds a damaged record: ", what),
+                  .where = record_place(record_start_.record, record_start_.offset, path()),
+                  .seen = seen,
+                  .help = record_start_.offset == 0 && options_.compression == Compression::None
+                              ? "is the file compressed? then set `compression`; if not, make it again, or "
+                                "leave damaged records out with OnDamage::Skip"
+                              : "make the file again, or leave damaged records out with OnDamage::Skip"});
   if (options_.on_damage == OnDamage::Fail) throw DataLoss(error);
   ++damaged_;
   last_damage_ = error.what();
