@@ -29,10 +29,10 @@ LOCKSTEP_EXPORT std::string_view to_string(Code code);  ///< "INVALID_ARGUMENT",
 
 /// The parts of a message. `what` is one line that a person understands without the rest; empty parts are not printed.
 struct ErrorText {
-  std::string what;   ///< what went wrong
-  std::string where;  ///< which replica, step, operation
-  std::string seen;   ///< the evidence: values, shapes, times
-  std::string help;   ///< what to do about it
+  std::string what = {};   ///< what went wrong
+  std::string where = {};  ///< which replica, step, operation
+  std::string seen = {};   ///< the evidence: values, shapes, times
+  std::string help = {};   ///< what to do about it
 };
 
 /// Base of every exception that Lockstep throws. `what()` prints as one block:

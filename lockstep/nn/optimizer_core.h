@@ -61,6 +61,7 @@ class LOCKSTEP_EXPORT OptimizerCore {
   bool minimize(const at::Tensor& loss, GradScaler* scaler = nullptr);
   void backward(const at::Tensor& loss, const GradScaler* scaler = nullptr);
   void reduce_gradients(ReduceOp op);
+  torch::OrderedDict<std::string, at::Tensor> gradients();
   double clip_global_norm(double max_norm);
   void clip_value(double limit);
   void scale_gradients(double factor);

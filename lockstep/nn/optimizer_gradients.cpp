@@ -1,4 +1,5 @@
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 
 #include <algorithm>
 #include <cmath>
@@ -10,8 +11,37 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_local.h"
 
-// What may happen to reduced gradients before the update: clipping, scaling, and looking for infinities.
+// What may happen to reduced gradients before the update: being shown, clipping, scaling, and looking for infinities.
 namespace lockstep {
+
+torch::OrderedDict<std::string, at::Tensor> OptimizerCore::gradients() {
+  Local& local = local_here("gradients");
+  if (!local.is_reduced)
+    throw_use("there are no reduced gradients to show", "call reduce_gradients() first", "gradients");
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> copies(module_->parameters().size());
+  meet("gradients", {this, "gradients", 0, &local}, [&] {
+    for (const Local* owner : shown_by_all(local)) {
+      const auto& shard = shards_[static_cast<std::size_t>(owner->replica)];
+      for (std::size_t s = 0; s < shard.size(); ++s) {
+        const at::Tensor& reduced = owner->reduced[s];
+        if (!reduced.defined()) continue;
+        const auto p = static_cast<std::size_t>(shard[s].parameter);
+        if (whole_[p]) {
+          copies[p] = reduced.clone();
+          continue;
+        }
+        if (!copies[p].defined()) copies[p] = at::empty_like(reduced);
+        slice_of(copies[p], shard[s]).copy_(slice_of(reduced, shard[s]));
+      }
+    }
+  });
+  torch::OrderedDict<std::string, at::Tensor> named;
+  for (std::size_t p = 0; p < copies.size(); ++p) {
+    if (copies[p].defined()) named.insert(module_->parameters()[p].name, std::move(copies[p]));
+  }
+  return named;
+}
 
 double OptimizerCore::clip_global_norm(double max_norm) {
   Local& local = local_here("clip_global_norm");
