@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 #include <string>
 #include <vector>
 
+#include "lockstep/nn/kernel_reference.h"
+
 namespace lockstep::nn {
 namespace {
+
+using namespace testing_support;
 
 struct Case {
   std::int64_t images, in_channels, in_height, in_width, out_channels, kernel_height, kernel_width, stride, padding;
@@ -44,14 +47,6 @@ ConvolutionShape shape_of(const Case& c) {
   s.input_strides = strides(s.in_channels, s.in_height, s.in_width);
   s.output_gradient_strides = strides(s.out_channels, s.out_height, s.out_width);
   return s;
-}
-
-std::vector<float> random_floats(std::int64_t count, unsigned seed) {
-  std::mt19937 engine(seed);
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (float& value : values) value = uniform(engine);
-  return values;
 }
 
 /// The definition, in double.
@@ -91,8 +86,8 @@ class ConvolutionGradientTest : public testing::TestWithParam<Case> {};
 
 TEST_P(ConvolutionGradientTest, EqualsTheDefinition) {
   const ConvolutionShape s = shape_of(GetParam());
-  const auto input = random_floats(s.images * s.input_strides[0], 1);
-  const auto gradient = random_floats(s.images * s.output_gradient_strides[0], 2);
+  const auto input = random_values(s.images * s.input_strides[0], 1);
+  const auto gradient = random_values(s.images * s.output_gradient_strides[0], 2);
   const auto expected = reference(s, input, gradient);
   std::vector<float> result(expected.size(), NAN);
   convolution_weight_gradient(s, input.data(), gradient.data(), 0, s.images, result.data());

@@ -3,12 +3,15 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 #include <tuple>
 #include <vector>
 
+#include "lockstep/nn/kernel_reference.h"
+
 namespace lockstep::nn {
 namespace {
+
+using namespace testing_support;
 
 /// Rows, inner, columns, and which of the operands are stored by columns.
 class MatrixProductTest
@@ -16,28 +19,18 @@ class MatrixProductTest
 
 TEST_P(MatrixProductTest, EqualsTheDefinition) {
   const auto [rows, inner, columns, a_by_columns, b_by_columns] = GetParam();
-  std::mt19937 engine(3);
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  const auto random = [&](std::int64_t count) {
-    std::vector<float> values(static_cast<std::size_t>(count));
-    for (float& value : values) value = uniform(engine);
-    return values;
-  };
-  const auto a_values = random(rows * inner), b_values = random(inner * columns);
-  const MatrixView a = a_by_columns ? MatrixView{a_values.data(), 1, rows} : MatrixView{a_values.data(), inner, 1};
-  const MatrixView b = b_by_columns ? MatrixView{b_values.data(), 1, inner} : MatrixView{b_values.data(), columns, 1};
+  const auto a_values = random_values(rows * inner, 3), b_values = random_values(inner * columns, 4);
+  const MatrixView a = view_of(a_values, rows, inner, a_by_columns),
+                   b = view_of(b_values, inner, columns, b_by_columns);
   const std::int64_t stride = columns + 3;  // what lies between the rows of c is not touched
   std::vector<float> c(static_cast<std::size_t>(rows * stride), NAN),
       more(static_cast<std::size_t>(rows * stride), 2.0F);
   matrix_product(rows, inner, columns, a, b, c.data(), stride, /*accumulate=*/false);
   matrix_product(rows, inner, columns, a, b, more.data(), stride, /*accumulate=*/true);
-  const double tolerance = 1e-6 * (4 + 4 * std::sqrt(static_cast<double>(inner)));
+  const double tolerance = tolerance_of(inner);
   for (std::int64_t i = 0; i < rows; ++i) {
     for (std::int64_t j = 0; j < columns; ++j) {
-      double sum = 0;
-      for (std::int64_t k = 0; k < inner; ++k)
-        sum += static_cast<double>(a.data[i * a.row_stride + k * a.column_stride]) *
-               b.data[k * b.row_stride + j * b.column_stride];
+      const double sum = product_at(a, b, inner, i, j);
       ASSERT_NEAR(c[static_cast<std::size_t>(i * stride + j)], sum, tolerance) << i << ", " << j;
       ASSERT_NEAR(more[static_cast<std::size_t>(i * stride + j)], sum + 2, tolerance) << i << ", " << j;
     }

@@ -3,27 +3,22 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <random>
 #include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
 
+#include "lockstep/nn/kernel_reference.h"
+
 namespace lockstep::nn {
 namespace {
+
+using namespace testing_support;
 
 std::vector<const ProductTile*> tiles_here() {
   std::vector<const ProductTile*> tiles = {&portable_tile()};
   if (avx512_tile() != nullptr) tiles.push_back(avx512_tile());
   return tiles;
-}
-
-std::vector<float> random_values(std::int64_t count, unsigned seed) {
-  std::mt19937 engine(seed);
-  std::uniform_real_distribution<float> uniform(-1, 1);
-  std::vector<float> values(static_cast<std::size_t>(count));
-  for (float& value : values) value = uniform(engine);
-  return values;
 }
 
 /// The product on `threads` threads; what lies between the rows of the result is checked here.
@@ -61,18 +56,15 @@ TEST_P(SharedProductTest, EqualsTheDefinitionWithTheSameBitsOnAnyTeam) {
   const ProductSizes sizes{.rows = rows, .inner = inner, .columns = columns};
   const auto a_values = random_values(rows * inner, 3), b_values = random_values(inner * columns, 4),
              row = random_values(columns, 5);
-  const MatrixView a = a_by_columns ? MatrixView{a_values.data(), 1, rows} : MatrixView{a_values.data(), inner, 1};
-  const MatrixView b = b_by_columns ? MatrixView{b_values.data(), 1, inner} : MatrixView{b_values.data(), columns, 1};
-  const double tolerance = 1e-6 * (4 + 4 * std::sqrt(static_cast<double>(inner)));
+  const MatrixView a = view_of(a_values, rows, inner, a_by_columns),
+                   b = view_of(b_values, inner, columns, b_by_columns);
+  const double tolerance = tolerance_of(inner);
   for (const ProductTile* tile : tiles_here()) {
     SCOPED_TRACE("tile of " + std::to_string(tile->columns) + " columns");
     const auto alone = product(*tile, sizes, a, b, nullptr, 1), with_row = product(*tile, sizes, a, b, row.data(), 1);
     for (std::int64_t i = 0; i < rows; ++i) {
       for (std::int64_t j = 0; j < columns; ++j) {
-        double sum = 0;
-        for (std::int64_t k = 0; k < inner; ++k)
-          sum += static_cast<double>(a.data[i * a.row_stride + k * a.column_stride]) *
-                 b.data[k * b.row_stride + j * b.column_stride];
+        const double sum = product_at(a, b, inner, i, j);
         const auto at = static_cast<std::size_t>(i * columns + j);
         ASSERT_NEAR(alone[at], sum, tolerance) << i << ", " << j;
         ASSERT_NEAR(with_row[at], sum + row[static_cast<std::size_t>(j)], tolerance) << i << ", " << j;
