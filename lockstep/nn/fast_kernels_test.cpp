@@ -190,6 +190,55 @@ TEST(ReplicaConvolution, FloatIsSafeOnSeveralThreads) {
   }
 }
 
+/// The gradient of a transposed convolution's input is such a convolution: these gave wrong gradients and crashed.
+TEST(ReplicaConvolution, TransposedIsSafeOnSeveralThreads) {
+  using torch::nn::ConvTranspose2dOptions;
+  for (const auto& options :
+       {ConvTranspose2dOptions(24, 24, 4).stride(2).padding(1), ConvTranspose2dOptions(24, 24, 3).padding(1),
+        ConvTranspose2dOptions(10, 64, 4).stride(2).padding(1).bias(false), ConvTranspose2dOptions(32, 20, 4).stride(2),
+        ConvTranspose2dOptions(10, 12, 3).stride(2).output_padding(1).dilation(2),
+        ConvTranspose2dOptions(10, 12, 3).stride(1).output_padding(1).dilation(3),
+        ConvTranspose2dOptions(24, 12, 3).groups(2)}) {
+    for (const bool channels_last : {false, true}) {
+      SCOPED_TRACE(testing::Message() << options.in_channels() << " to " << options.out_channels() << ", channels-last "
+                                      << channels_last);
+      MirroredStrategy strategy({.devices = cpus(2), .seed = 2});
+      auto model = strategy.make<torch::nn::ConvTranspose2d>({.channels_last = channels_last}, options);
+      strategy.run([&] {
+        auto x = at::randn({8, options.in_channels(), 9, 8});
+        if (channels_last) x = x.contiguous(at::MemoryFormat::ChannelsLast);
+        x.requires_grad_();
+        torch::nn::ConvTranspose2d exact(options);
+        exact->to(at::kDouble);
+        {
+          const at::NoGradGuard no_grad;
+          exact->weight.copy_(model->weight);
+          if (options.bias()) exact->bias.copy_(model->bias);
+        }
+        const auto exact_x = x.detach().to(at::kDouble).requires_grad_();
+        const auto penalised = [](const at::Tensor& y, const at::Tensor& of, std::vector<at::Tensor> wanted) {
+          // Gradients, and gradients of gradients.
+          const auto slope = torch::autograd::grad({y.square().sum()}, {of}, {}, true, /*create_graph=*/true)[0];
+          wanted.push_back(of);
+          auto all = torch::autograd::grad({y.square().sum() + slope.square().sum()}, wanted);
+          all.push_back(slope.detach());
+          return all;
+        };
+        const auto weights_of = [](torch::nn::ConvTranspose2dImpl& layer) { return layer.parameters(); };
+        const auto expected = penalised(exact->forward(exact_x), exact_x, weights_of(*exact));
+        for (int round = 0; round < 8; ++round) {
+          const auto seen = penalised(model->forward(x), x, weights_of(*model));
+          ASSERT_EQ(seen.size(), expected.size());
+          for (std::size_t i = 0; i < seen.size(); ++i) {
+            const auto off = (seen[i].to(at::kDouble) - expected[i]).abs().max() / expected[i].abs().max();
+            ASSERT_LT(off.item<double>(), 1e-4) << "gradient " << i << ", round " << round;
+          }
+        }
+      });
+    }
+  }
+}
+
 TEST(ReplicaConvolution, OneDimensionIsSafeOnSeveralThreads) {
   MirroredStrategy strategy({.devices = cpus(2), .seed = 2});
   auto model = strategy.make<torch::nn::Conv1d>(torch::nn::Conv1dOptions(32, 20, 5).stride(2).padding(3));

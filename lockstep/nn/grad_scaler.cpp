@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -48,7 +49,8 @@ double GradScaler::scale() const { return const_cast<GradScaler*>(this)->here().
 void GradScaler::update(bool was_finite) {
   State& state = here();
   if (!was_finite) {
-    state = {.scale = std::max(state.scale * options_.backoff, std::numeric_limits<double>::min())};
+    // Gradients are divided by it: that number must fit into a float, too.
+    state = {.scale = std::max(state.scale * options_.backoff, double{std::numeric_limits<float>::min()})};
   } else if (++state.good_steps >= options_.growth_interval) {
     const double grown = state.scale * options_.growth;
     state = {.scale = std::isfinite(grown) ? grown : state.scale};

@@ -102,6 +102,40 @@ double train(Strategy& strategy, Model& model, Optimizer& optimizer, const Batch
   return loss;
 }
 
+/// LibTorch keeps one list of cast weights for all threads; who leaves an autocast empties it for everybody.
+TEST_P(MixedPrecision, AutocastGivesTheSameBitsWhereWeightsAreUsedManyTimes) {
+  const auto train = [&] {
+    MirroredStrategy strategy({.devices = cpus(GetParam()), .seed = 6});
+    auto model = strategy.make<torch::nn::Linear>(24, 24);
+    auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, 0.01);
+    for (int step = 0; step < 4; ++step) {
+      strategy.run([&] {
+        for (int twice = 0; twice < 2; ++twice) {
+          at::Tensor state = torch::randn({5, 24});
+          {
+            const Autocast autocast(at::kBFloat16);
+            for (int time = 0; time < 12; ++time) state = model->forward(state).tanh();
+          }
+          optimizer.minimize(state.to(at::kFloat).square().sum());
+        }
+      });
+    }
+    return copies_of(model.parameters());
+  };
+  const auto first = train();
+  for (int repeat = 0; repeat < 10; ++repeat) ASSERT_EQ(first_difference(train(), first), "") << "repeat " << repeat;
+}
+
+TEST_P(MixedPrecision, TheScaleNeverSinksSoFarThatGradientsOverflowWithoutIt) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  GradScaler scaler(strategy);
+  strategy.run([&] {
+    for (int k = 0; k < 400; ++k) scaler.update(/*was_finite=*/false);
+  });
+  EXPECT_GT(scaler.scale(), 0.0);
+  EXPECT_TRUE(std::isfinite(static_cast<float>(1.0 / scaler.scale())));
+}
+
 TEST_P(MixedPrecision, AutocastTrainsFloatWeights) {
   torch::manual_seed(3);
   MirroredStrategy strategy({.devices = cpus(GetParam())});

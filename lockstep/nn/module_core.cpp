@@ -25,25 +25,39 @@ namespace {
                         {.what = std::move(what), .where = "make", .seen = std::move(seen), .help = std::move(help)});
 }
 
-void require_same_parameters(const torch::OrderedDict<std::string, at::Tensor>& first,
-                             const torch::OrderedDict<std::string, at::Tensor>& other, std::size_t k) {
+/// `kind`: "parameter" or "buffer".
+void require_same_tensors(const char* kind, const torch::OrderedDict<std::string, at::Tensor>& first,
+                          const torch::OrderedDict<std::string, at::Tensor>& other, std::size_t k) {
   if (first.size() != other.size()) {
     throw_build("the factory built modules of different structure", "build the same module every time it is called",
-                lockstep::str("replica 0 has ", first.size(), " parameters, replica ", k, " has ", other.size()));
+                lockstep::str("replica 0 has ", counted(static_cast<std::int64_t>(first.size()), kind), ", replica ", k,
+                              " has ", other.size()));
   }
   for (const auto& item : first) {
     const at::Tensor* theirs = other.find(item.key());
-    if (theirs == nullptr || theirs->sizes() != item.value().sizes() ||
-        theirs->scalar_type() != item.value().scalar_type()) {
+    if (theirs == nullptr || theirs->defined() != item.value().defined() ||
+        (theirs->defined() &&
+         (theirs->sizes() != item.value().sizes() || theirs->scalar_type() != item.value().scalar_type()))) {
       throw_build("the factory built modules of different structure", "build the same module every time it is called",
-                  lockstep::str("parameter '", item.key(), "' of replica 0 has no equal in replica ", k));
+                  lockstep::str(kind, " '", item.key(), "' of replica 0 has no equal in replica ", k));
     }
-    if (theirs->is_same(item.value())) {
+    if (theirs->defined() && theirs->is_same(item.value())) {
       throw_build("the factory returned the same module for several replicas",
                   "build all of it inside the factory: strategy.make([] { return torch::nn::Sequential(...); })",
-                  lockstep::str("parameter '", item.key(), "' of replica ", k, " is that of replica 0"));
+                  lockstep::str(kind, " '", item.key(), "' of replica ", k, " is that of replica 0"));
     }
   }
+}
+
+using Parts = torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>;
+
+std::size_t count_registered(const torch::nn::Module& module, const Parts& parts) {
+  const auto of = [](const torch::nn::Module& one) {
+    return one.children().size() + one.named_parameters(/*recurse=*/false).size();
+  };
+  std::size_t count = of(module);
+  for (const auto& part : parts) count += of(*part.value());
+  return count;
 }
 
 }  // namespace
@@ -80,8 +94,10 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   collect_parameters();
   require_shareable();
   share_memory();
+  copy_buffers();
   guard_gradients();
   for (const auto& module : replicas_) parts_.push_back(module->named_modules("", /*include_self=*/false));
+  registered_ = count_registered(*replicas_[0], parts_[0]);
 }
 
 /// Some layers write to their weights in the forward pass: replicas would do it to the same memory at the same time.
@@ -100,24 +116,38 @@ void ModuleCore::require_shareable() const {
   }
 }
 
-void ModuleCore::require_alike(std::size_t k) const {
+bool ModuleCore::may_have_changed(std::size_t k) const {
+  return count_registered(*replicas_[k], parts_[k]) != registered_;
+}
+
+std::uint64_t ModuleCore::modes_of(std::size_t k) const {
+  std::uint64_t mark = 1;
+  const auto add = [&](bool flag) { mark = (mark * 2 + (flag ? 1 : 0)) * 0x9E3779B97F4A7C15U + (mark >> 32); };
+  for (const auto& parameter : parameters_) add(parameter.leaves[k].requires_grad());
+  for (const auto& part : parts_[k]) add(part.value()->is_training());
+  return mark;
+}
+
+void ModuleCore::require_alike() const {
   const auto fail = [&](std::string what, const char* help) {
     throw FailedPrecondition(errors::kWrongModule, {.what = std::move(what), .help = help});
   };
-  for (const auto& parameter : parameters_) {
-    const bool here = parameter.leaves[k].requires_grad();
-    if (here == parameter.leaves[0].requires_grad()) continue;
-    fail(
-        lockstep::str("parameter '", parameter.name, "' is frozen on replica ", here ? 0 : k, " and not on replica ",
-                      here ? k : 0),
-        "freeze on every replica: strategy.run([&] { for (auto& p : model->part->parameters()) p.requires_grad_(false); })");
-  }
-  for (std::size_t i = 0; i < parts_[k].size(); ++i) {
-    const bool here = parts_[k][i].value()->is_training();
-    if (here == parts_[0][i].value()->is_training()) continue;
-    fail(lockstep::str("'", parts_[k][i].key(), "' is in training mode on replica ", here ? k : 0,
-                       " and not on replica ", here ? 0 : k),
-         "call train or eval of a part on every replica: strategy.run([&] { model->part->eval(); })");
+  for (std::size_t k = 1; k < replicas_.size(); ++k) {
+    for (const auto& parameter : parameters_) {
+      const bool here = parameter.leaves[k].requires_grad();
+      if (here == parameter.leaves[0].requires_grad()) continue;
+      fail(lockstep::str("parameter '", parameter.name, "' is frozen on replica ", here ? 0 : k, " and not on replica ",
+                         here ? k : 0),
+           "freeze on every replica: strategy.run([&] { for (auto& p : model->part->parameters()) "
+           "p.requires_grad_(false); })");
+    }
+    for (std::size_t i = 0; i < parts_[k].size(); ++i) {
+      const bool here = parts_[k][i].value()->is_training();
+      if (here == parts_[0][i].value()->is_training()) continue;
+      fail(lockstep::str("'", parts_[k][i].key(), "' is in training mode on replica ", here ? k : 0,
+                         " and not on replica ", here ? 0 : k),
+           "call train or eval of a part on every replica: strategy.run([&] { model->part->eval(); })");
+    }
   }
 }
 
@@ -133,7 +163,7 @@ void ModuleCore::collect_parameters() {
   std::vector<torch::OrderedDict<std::string, at::Tensor>> named;
   for (const auto& module : replicas_) named.push_back(module->named_parameters());
   const auto& first = named[0];
-  for (std::size_t k = 1; k < replicas_.size(); ++k) require_same_parameters(first, named[k], k);
+  for (std::size_t k = 1; k < replicas_.size(); ++k) require_same_tensors("parameter", first, named[k], k);
   parameters_.clear();
   std::unordered_map<const void*, std::size_t> seen;
   for (const auto& item : first) {
@@ -163,6 +193,19 @@ void ModuleCore::share_memory() {
         leaf.set_data(leaf.device() == source.device() ? source.data() : source.data().to(leaf.device()));
       }
       addresses_.push_back(leaf.const_data_ptr());
+    }
+  }
+}
+
+/// A factory may give every module another one, if only because it counts its calls.
+void ModuleCore::copy_buffers() {
+  const at::NoGradGuard no_grad;
+  const auto first = replicas_[0]->named_buffers();
+  for (std::size_t k = 1; k < replicas_.size(); ++k) {
+    const auto mine = replicas_[k]->named_buffers();
+    require_same_tensors("buffer", first, mine, k);
+    for (const auto& item : mine) {
+      if (item.value().defined()) at::Tensor(item.value()).copy_(first[item.key()]);
     }
   }
 }

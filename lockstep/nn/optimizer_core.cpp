@@ -92,6 +92,7 @@ void OptimizerCore::build_shards() {
     local->reduced.resize(local->segments.size());
     local->fused.assign(local->segments.size(), false);
     local->touched.assign(parameters.size(), false);
+    local->kinds.assign(parameters.size(), GradientKind::None);
     locals_.push_back(std::move(local));
   }
 }
@@ -145,6 +146,11 @@ void OptimizerCore::backward(const at::Tensor& loss, const GradScaler* scaler) {
                           {.what = "the loss does not depend on any parameter that requires a gradient",
                            .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
   }
+  if (local.has_gradients && local.loss_scale.has_value() != (scaler != nullptr)) {
+    throw_use("gradients of a scaled loss and of one that is not scaled cannot be added up",
+              "give the scaler to every backward and minimize of a step, or to none", "backward");
+  }
+  local.has_gradients = true;
   if (scaler == nullptr) return loss.backward();
   if (!local.loss_scale) local.loss_scale = scaler->scale();
   loss.mul(*local.loss_scale).backward();
@@ -169,17 +175,21 @@ bool OptimizerCore::can_fuse(const Local& local, std::size_t s, const GradientRe
          !reduction.parts(shards_[static_cast<std::size_t>(local.replica)][s]).empty();
 }
 
+void OptimizerCore::look_at_gradients(Local& local, const GradientReduction& reduction) {
+  local.newly_sparse.clear();
+  for (std::size_t p = 0; p < local.kinds.size(); ++p) {
+    if (group_of_[p] >= 0) local.kinds[p] = reduction.kind_of(p, module_->parameters()[p].name);
+    local.touched[p] = local.kinds[p] != GradientKind::None;
+    if (local.kinds[p] != GradientKind::Sparse) continue;
+    require_takes_sparse(p, *local.inner);
+    if (!whole_[p]) local.newly_sparse.push_back(static_cast<int>(p));
+  }
+}
+
 void OptimizerCore::reduce_own(Local& local, const GradientReduction& reduction, bool fuse) {
   const at::NoGradGuard no_grad;
-  local.newly_sparse.clear();
   local.bad_parameter = local.bad_replica = -1;
-  std::vector<GradientKind> kinds(local.touched.size(), GradientKind::None);
-  for (std::size_t p = 0; p < kinds.size(); ++p) {
-    if (group_of_[p] >= 0) kinds[p] = reduction.kind_of(p, module_->parameters()[p].name);
-    local.touched[p] = kinds[p] != GradientKind::None;
-    if (kinds[p] == GradientKind::Sparse && !whole_[p]) local.newly_sparse.push_back(static_cast<int>(p));
-  }
-  if (!local.newly_sparse.empty()) return;  // every replica sees the same and comes back after the shards have changed
+  const auto& kinds = local.kinds;
   const auto& shard = shards_[static_cast<std::size_t>(local.replica)];
   for (std::size_t s = 0; s < shard.size(); ++s) {
     const auto p = static_cast<std::size_t>(shard[s].parameter);
@@ -222,33 +232,43 @@ void OptimizerCore::copy_options(Local& local) {
 }
 
 void OptimizerCore::update_own(Local& local, const GradientReduction* fused_from) {
-  try {
-    const at::NoGradGuard no_grad;
-    copy_options(local);
-    if (local.owns_sparse) unfold_sparse_states(local);
-    for (std::size_t s = 0; s < local.segments.size(); ++s) {
-      if (local.reduced[s].defined()) local.segments[s].mutable_grad() = gradient_of(local, s);
-    }
-    {
-      std::optional<OneIntraOpThread> one_thread;
-      if (local.has_16_bit_segments && locals_.size() > 1) one_thread.emplace();
-      local.inner->step();
-    }
-    const auto& shard = shards_[static_cast<std::size_t>(local.replica)];
-    for (std::size_t s = 0; fused_from != nullptr && s < shard.size(); ++s) {
-      if (!local.fused[s]) continue;
-      const auto group = static_cast<std::size_t>(group_of_[static_cast<std::size_t>(shard[s].parameter)]);
-      fused_update_({*local.inner, group, local.segments[s], fused_from->parts(shard[s]), fused_from->divisor()});
-    }
-    for (std::size_t s = 0; s < local.segments.size(); ++s) {
-      if (local.reduced[s].defined()) local.segments[s].mutable_grad().reset();
-      local.reduced[s].reset();
-    }
-  } catch (const std::exception& e) {
+  const at::NoGradGuard no_grad;
+  copy_options(local);
+  if (local.owns_sparse) unfold_sparse_states(local);
+  for (std::size_t s = 0; s < local.segments.size(); ++s) {
+    if (local.reduced[s].defined()) local.segments[s].mutable_grad() = gradient_of(local, s);
+  }
+  {
+    std::optional<OneIntraOpThread> one_thread;
+    if (local.has_16_bit_segments && locals_.size() > 1) one_thread.emplace();
+    local.inner->step();
+  }
+  const auto& shard = shards_[static_cast<std::size_t>(local.replica)];
+  for (std::size_t s = 0; fused_from != nullptr && s < shard.size(); ++s) {
+    if (!local.fused[s]) continue;
+    const auto group = static_cast<std::size_t>(group_of_[static_cast<std::size_t>(shard[s].parameter)]);
+    fused_update_({*local.inner, group, local.segments[s], fused_from->parts(shard[s]), fused_from->divisor()});
+  }
+  for (std::size_t s = 0; s < local.segments.size(); ++s) {
+    if (local.reduced[s].defined()) local.segments[s].mutable_grad().reset();
+    local.reduced[s].reset();
+  }
+}
+
+void OptimizerCore::do_or_tear(const Local& local, FunctionRef<void()> work) {
+  const auto tear = [&](std::string_view why) {
     const std::lock_guard lock(torn_mutex_);
-    torn_ = std::string_view(e.what()).substr(0, std::string_view(e.what()).find('\n'));  // LibTorch appends its stack
+    torn_ = why.substr(0, why.find('\n'));  // LibTorch appends its stack
     torn_step_ = local.steps;
     torn_flag_.store(true, std::memory_order_release);
+  };
+  try {
+    work();
+  } catch (const std::exception& e) {
+    tear(e.what());
+    throw;
+  } catch (...) {
+    tear("something that is no std::exception was thrown");
     throw;
   }
 }
@@ -294,7 +314,7 @@ void OptimizerCore::drop_gradients(Local& local) {
     leaf.mutable_grad().reset();
     local.shown.gradients[p].reset();
   }
-  local.is_reduced = local.is_unscaled = false;
+  local.is_reduced = local.is_unscaled = local.has_gradients = false;
   local.loss_scale.reset();
   local.clipped = 0;
   local.accumulated = 0;
@@ -336,17 +356,34 @@ void require_same_call(const local::Seat& seat) {
   }
 }
 
+/// Looking at everything is slow, and what is added to a model is mostly added early.
+void OptimizerCore::require_same_module(Local& local) {
+  const auto replica = static_cast<std::size_t>(local.replica);
+  const bool look = local.steps < 100 || local.steps % 16 == 0;
+  if (!local.has_checked_module || (look && module_->may_have_changed(replica))) module_->require_unchanged();
+  local.has_checked_module = true;
+  local.shown.modes = module_->modes_of(replica);
+}
+
 void OptimizerCore::reduce_and(Local& local, ReduceOp op, const char* call, bool fuse,
                                FunctionRef<void(const GradientReduction&)> then) {
-  if (!local.has_checked_module) module_->require_unchanged();
-  local.has_checked_module = true;
+  require_same_module(local);
   show_gradients(local);
   for (int attempt = 0; attempt < 2; ++attempt) {
     meet("gradients", {this, call, local.loss_scale.value_or(0), &local.shown}, [&] {
-      module_->require_alike(static_cast<std::size_t>(local.replica));
-      const GradientReduction reduction(shown_by_all(local.shown), op);
-      reduce_own(local, reduction, fuse);
-      if (local.newly_sparse.empty()) then(reduction);
+      // First what every replica refuses alike, or none does; then what must not fail on one alone.
+      const auto shown = shown_by_all(local.shown);
+      for (const GradientView* theirs : shown) {
+        if (theirs->modes != shown[0]->modes) module_->require_alike();
+      }
+      const GradientReduction reduction(shown, op);
+      look_at_gradients(local, reduction);
+      if (!local.newly_sparse.empty()) return;  // all come back after the shards have changed
+      const auto work = [&] {
+        reduce_own(local, reduction, fuse);
+        then(reduction);
+      };
+      fuse ? do_or_tear(local, work) : work();
     });
     if (local.newly_sparse.empty()) return;
     take_over_sparse(local);
@@ -374,8 +411,7 @@ void OptimizerCore::step() {
   if (!local.is_reduced)
     throw_use("the gradients have not been reduced over replicas",
               "call reduce_gradients() before step(), or use minimize(loss)", "step");
-  if (local.loss_scale && !local.is_unscaled)
-    throw_use("the gradients are still those of the scaled loss", "call unscale(scaler) before step()", "step");
+  require_unscaled(local, "step");
   if (not_finite_ != NotFinite::Ignore && !local.loss_scale && !check_finite(local)) {
     ++local.skipped;
     drop_gradients(local);
@@ -385,7 +421,7 @@ void OptimizerCore::step() {
 }
 
 void OptimizerCore::apply_gradients(Local& local) {
-  meet("step", {this, "step", local.clipped}, [&] { update_own(local); });
+  meet("step", {this, "step", local.clipped}, [&] { do_or_tear(local, [&] { update_own(local); }); });
   finish_step(local);
 }
 

@@ -118,13 +118,20 @@ class LOCKSTEP_EXPORT OptimizerCore {
   /// Drops what a run that failed has left behind.
   void forget_failed_run(Local& local);
   void build_shards();
+  void require_same_module(Local& local);
   void show_gradients(Local& local);
   /// Reduces the own segments once everybody shows gradients, then calls `then` before the replicas part.
   /// With `fuse`, segments with a fused update are left to it.
   void reduce_gradients(ReduceOp op, const char* call);
   void reduce_and(Local& local, ReduceOp op, const char* call, bool fuse,
                   FunctionRef<void(const GradientReduction&)> then);
+  /// How each gradient looks; throws, the same on every replica, what cannot be reduced or updated.
+  void look_at_gradients(Local& local, const GradientReduction& reduction);
   void reduce_own(Local& local, const GradientReduction& reduction, bool fuse);
+  /// Does what must not stop half-way on one replica while others go on: if it throws, the weights are torn.
+  void do_or_tear(const Local& local, FunctionRef<void()> work);
+  /// Throws if `optimizer`'s class cannot take a sparse gradient of this parameter.
+  void require_takes_sparse(std::size_t parameter, const torch::optim::Optimizer& optimizer) const;
   bool can_fuse(const Local& local, std::size_t s, const GradientReduction& reduction) const;
   void take_over_sparse(Local& local);
   /// LibTorch cannot add a dense gradient to what it remembers of sparse ones.
@@ -134,6 +141,8 @@ class LOCKSTEP_EXPORT OptimizerCore {
   void apply_gradients(Local& local);
   /// Throws where `operation`, which needs real numbers, would meet complex ones.
   void require_real_gradients(const Local& local, const char* operation) const;
+  /// Throws where `operation` would meet gradients of a scaled loss.
+  void require_unscaled(const Local& local, const char* operation) const;
   double global_norm(Local& local, double max_norm);
   void copy_options(Local& local);
   void update_own(Local& local, const GradientReduction* fused_from = nullptr);

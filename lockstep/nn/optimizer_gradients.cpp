@@ -49,6 +49,7 @@ double OptimizerCore::clip_global_norm(double max_norm) {
     throw InvalidArgument(errors::kBadOption, {.what = str("the largest norm must be positive, not ", max_norm)});
   if (!local.is_reduced)
     throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_global_norm");
+  require_unscaled(local, "clip_global_norm");
   require_real_gradients(local, "clip_global_norm");
   const double norm = global_norm(local, max_norm);
   local.clipped = 5 * local.clipped + max_norm;
@@ -82,6 +83,7 @@ void OptimizerCore::clip_value(double limit) {
     throw InvalidArgument(errors::kBadOption, {.what = str("the largest value must be positive, not ", limit)});
   if (!local.is_reduced)
     throw_use("clipping comes after the reduction over replicas", "call reduce_gradients() first", "clip_value");
+  require_unscaled(local, "clip_value");
   require_real_gradients(local, "clip_value");
   const at::NoGradGuard no_grad;
   for (std::size_t s = 0; s < local.reduced.size(); ++s) {
@@ -110,6 +112,12 @@ void OptimizerCore::require_real_gradients(const Local& local, const char* opera
                           {.what = str(operation, " is for real gradients; that of '", parameter.name, "' is complex"),
                            .help = "train the real and the imaginary part as parameters of their own"});
   }
+}
+
+void OptimizerCore::require_unscaled(const Local& local, const char* operation) const {
+  if (local.loss_scale && !local.is_unscaled)
+    throw_use("the gradients are still those of the scaled loss", str("call unscale(scaler) before ", operation),
+              operation);
 }
 
 bool OptimizerCore::unscale(GradScaler& scaler) {

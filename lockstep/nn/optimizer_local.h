@@ -26,6 +26,7 @@ struct OptimizerCore::Local {
   std::vector<bool> fused;  ///< per own segment: summed by its update
   std::vector<const void*> addresses;  ///< per parameter: where its memory was when the optimizer was made
   std::vector<bool> touched;           ///< per parameter: it has a gradient somewhere
+  std::vector<GradientKind> kinds;     ///< per parameter
   std::vector<int> newly_sparse;
   bool owns_sparse = false;  ///< a parameter whose gradients are, or once were, sparse
   int bad_parameter = -1;    ///< the first own parameter with a sum that is not finite, and whose fault it is
@@ -33,8 +34,9 @@ struct OptimizerCore::Local {
   bool bad_by_exclusion = false;  ///< the others' gradients were finite; its own are gone, the sum lies there
   bool is_reduced = false;
   bool has_checked_module = false;
-  bool is_unscaled = false;  ///< the reduced gradients have been divided by a loss scale
-  double clipped = 0;        ///< a mark of what the reduced gradients have been clipped to, in which order; 0: nothing
+  bool has_gradients = false;  ///< backward was called since they were dropped
+  bool is_unscaled = false;    ///< the reduced gradients have been divided by a loss scale
+  double clipped = 0;  ///< a mark of what the reduced gradients have been clipped to, in which order; 0: nothing
   int accumulated = 0;
   std::optional<double>
       loss_scale;  ///< of the gradients: another optimizer may change the scaler's before they are reduced

@@ -1,11 +1,47 @@
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <typeinfo>
 #include <vector>
 
+#include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_local.h"
 #include "lockstep/nn/optimizer_state.h"
 
 // Parameters whose gradients are sparse: LibTorch's classes update them as a whole.
 namespace lockstep {
+namespace {
+
+/// LibTorch finds out in the middle of an update. Classes that are not its own may do better.
+const char* why_not_sparse(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options) {
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(torch::optim::Adam)) return "Adam";
+  if (type == typeid(torch::optim::AdamW)) return "AdamW";
+  if (type == typeid(torch::optim::RMSprop)) return "RMSprop";
+  if (type == typeid(torch::optim::SGD) && static_cast<const torch::optim::SGDOptions&>(options).weight_decay() != 0)
+    return "SGD with weight_decay";
+  if (type == typeid(torch::optim::Adagrad) &&
+      static_cast<const torch::optim::AdagradOptions&>(options).weight_decay() != 0)
+    return "Adagrad with weight_decay";
+  return nullptr;
+}
+
+}  // namespace
+
+void OptimizerCore::require_takes_sparse(std::size_t parameter, const torch::optim::Optimizer& optimizer) const {
+  const char* const who = why_not_sparse(optimizer, options_of(static_cast<int>(parameter)));
+  if (who == nullptr) return;
+  throw InvalidArgument(
+      errors::kOptimizer,
+      {.what = str(who, " cannot take the sparse gradient of '", module_->parameters()[parameter].name, "'"),
+       .seen = "the weights have not been changed",
+       .help = "give such parameters to SGD or Adagrad without weight_decay, or build the layer "
+               "with sparse(false)"});
+}
 
 void OptimizerCore::deal_out_whole(int parameter) {
   const auto index = static_cast<std::size_t>(parameter);
@@ -47,6 +83,7 @@ void OptimizerCore::deal_out_whole(int parameter) {
 }
 
 void OptimizerCore::unfold_sparse_states(Local& local) {
+  if (!state_access_.known) return;  // such a class has to see to it itself
   const auto& shard = shards_[static_cast<std::size_t>(local.replica)];
   for (std::size_t s = 0; s < shard.size(); ++s) {
     const bool is_dense = local.fused[s] || (local.reduced[s].defined() && !local.reduced[s].is_sparse());

@@ -27,6 +27,11 @@ void require_rate(double value, const char* name) {
 
 }  // namespace
 
+double ConstantSchedule::rate(std::int64_t) const {
+  require_rate(base, "base");
+  return base;
+}
+
 double StepSchedule::rate(std::int64_t step) const {
   require_rate(base, "base");
   require_rate(factor, "factor");

@@ -13,10 +13,10 @@
 namespace lockstep {
 
 /// The same rate for ever.
-struct ConstantSchedule {
+struct LOCKSTEP_EXPORT ConstantSchedule {
   double base = 0.1;
 
-  double rate(std::int64_t /*step*/) const { return base; }
+  double rate(std::int64_t step) const;
 };
 
 /// Multiplied by `factor` every `every` steps.

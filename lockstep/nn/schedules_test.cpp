@@ -11,7 +11,10 @@
 namespace lockstep {
 namespace {
 
-TEST(Schedules, ConstantStays) { EXPECT_EQ(ConstantSchedule{.base = 0.3}.rate(1'000'000), 0.3); }
+TEST(Schedules, ConstantStays) {
+  EXPECT_EQ(ConstantSchedule{.base = 0.3}.rate(1'000'000), 0.3);
+  EXPECT_THROW(ConstantSchedule{.base = -1}.rate(0), InvalidArgument);
+}
 
 TEST(Schedules, StepFallsAtEachMultiple) {
   const StepSchedule schedule{.base = 1.0, .every = 10, .factor = 0.5};

@@ -371,6 +371,25 @@ TEST_P(SpecialParameters, OneReplicaUpdatesRepeatedSparseRowsAsLibTorchDoes) {
   }
 }
 
+TEST_P(SpecialParameters, BuffersBeginAsThoseOfReplicaZero) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  int calls = 0;
+  const auto build = [&](bool odd) {
+    return [&calls, odd] {
+      auto module = std::make_shared<torch::nn::Module>("Counted");
+      module->register_buffer("number", torch::full({odd && calls > 0 ? 3 : 2}, static_cast<double>(calls)));
+      ++calls;
+      return module;
+    };
+  };
+  auto model = strategy.make(build(false));
+  for (std::size_t k = 0; k < model.size(); ++k) EXPECT_EQ(model.replica(k)->buffers()[0].sum().item<double>(), 0.0);
+  calls = 0;
+  if (GetParam() > 1) {
+    EXPECT_THROW(strategy.make(build(true)), InvalidArgument);
+  }
+}
+
 TEST_P(SpecialParameters, ConstantBuffersStayWhatTheyAre) {
   MirroredStrategy strategy({.devices = cpus(GetParam())});
   const auto build = [] {

@@ -56,11 +56,24 @@ void set_threads(int threads) {
   if (at::get_num_threads() != threads) at::set_num_threads(threads);
 }
 
-/// Autocast remembers the weights it has cast, per thread. After the run they may change, so it must not remember them.
-struct ForgetCasts {
-  ~ForgetCasts() {
+/// Autocast remembers the weights it has cast. After the run they may change, so it must not remember them then. What
+/// it remembers is one for all threads, and who leaves an autocast forgets everything, also what others still use:
+/// whether a weight is cast once or twice in a pass, and so the rounding of its gradient, would depend on timing.
+/// Several replicas therefore cast a weight whenever it is used.
+class CastsInRun {
+ public:
+  explicit CastsInRun(bool several) : outer_(at::autocast::is_autocast_cache_enabled()) {
+    if (several) at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~CastsInRun() {
+    at::autocast::set_autocast_cache_enabled(outer_);
     if (at::autocast::is_autocast_enabled(at::kCPU)) at::autocast::clear_cache();
   }
+  CastsInRun(const CastsInRun&) = delete;
+  CastsInRun& operator=(const CastsInRun&) = delete;
+
+ private:
+  bool outer_;
 };
 
 /// LibTorch's number of threads for operations called by this thread, until the end of the block.
@@ -217,7 +230,7 @@ void MirroredStrategy::run_replicas(FunctionRef<void(ReplicaContext&)> body) {
     const SingleThreadedBackward own_thread;
     const GeneratorScope own_numbers(&engine_->generators[static_cast<std::size_t>(k)]);
     const OwnKernelsScope kernels(engine_->own_kernels);
-    const ForgetCasts at_the_end;
+    const CastsInRun casts(seat.size() > 1);
     enter_replica(k, &seat, body);
   });
   if (failure) raise_failure(failure->replica, failure->error);

@@ -5,7 +5,9 @@
 #include <torch/library.h>
 
 #if defined(__aarch64__)
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/slow_conv_dilated2d.h>
 #include <ATen/ops/thnn_conv2d.h>
@@ -39,6 +41,7 @@ struct Convolution {
     padding = per_dimension(argument(4));
     dilation = per_dimension(argument(5));
     transposed = argument(6).toBool();
+    output_padding = per_dimension(argument(7));
     groups = argument(8).toInt();
   }
 
@@ -50,7 +53,7 @@ struct Convolution {
   }
 
   at::Tensor input, weight, bias;
-  std::vector<std::int64_t> stride, padding, dilation;
+  std::vector<std::int64_t> stride, padding, dilation, output_padding;
   bool transposed = false;
   std::int64_t groups = 1;
 };
@@ -76,15 +79,17 @@ bool is_valid(const Convolution& call) {
 
 /// Those that LibTorch gives to the Arm Compute Library, in which threads share the working memory of some matrix
 /// kernels: results are wrong and the heap is corrupted, depending on shapes (seen with 2.9.1, from plain threads too).
-/// The kernel that is chosen for multiples of 16 output channels without SVE has no such memory. Others than these were
-/// tried and are safe.
+/// The kernel that is chosen for multiples of 16 output channels without SVE has no such memory. A transposed
+/// convolution is safe itself, but its input's gradient is a convolution with as many output channels as the input has.
+/// Others than these were tried and are safe.
 bool is_unsafe(const Convolution& call) {
   const auto is_plain = [](const at::Tensor& tensor) {  // forward-mode derivatives and other layouts are LibTorch's
     return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor._fw_grad(/*level=*/0).defined();
   };
   return is_plain(call.input) && is_plain(call.weight) && call.input.scalar_type() == at::kFloat &&
-         (call.input.dim() == 3 || call.input.dim() == 4) && !call.transposed && call.groups == 1 &&
-         call.input.numel() > 0 && (has_sve() || call.weight.size(0) % 16 != 0) && is_valid(call);
+         (call.input.dim() == 3 || call.input.dim() == 4) && call.groups == 1 && call.input.numel() > 0 &&
+         (has_sve() || call.weight.size(0) % 16 != 0) &&
+         (call.transposed ? at::GradMode::is_enabled() && call.input.requires_grad() : is_valid(call));
 }
 
 /// The same convolution by LibTorch's other way: patches of images as the rows of a matrix product.
@@ -130,8 +135,53 @@ struct SafeConvolution : torch::autograd::Function<SafeConvolution> {
   }
 };
 
+/// LibTorch's transposed convolution, with the input's gradient as a convolution that comes by here.
+struct SafeTransposedConvolution : torch::autograd::Function<SafeTransposedConvolution> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input,
+                            const at::Tensor& weight, const std::optional<at::Tensor>& bias, at::IntArrayRef stride,
+                            at::IntArrayRef padding, at::IntArrayRef dilation, at::IntArrayRef output_padding) {
+    context->save_for_backward({input, weight});
+    context->saved_data["bias"] = bias.has_value();
+    context->saved_data["stride"] = stride.vec();
+    context->saved_data["padding"] = padding.vec();
+    context->saved_data["dilation"] = dilation.vec();
+    context->saved_data["output_padding"] = output_padding.vec();
+    const c10::impl::ExcludeDispatchKeyGuard libtorchs_own(kReplicaDispatchKey);
+    return at::convolution(input, weight, bias, stride, padding, dilation, /*transposed=*/true, output_padding,
+                           /*groups=*/1);
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& slopes) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor &input = saved[0], &weight = saved[1];
+    const auto stride = context->saved_data["stride"].toIntVector();
+    const auto padding = context->saved_data["padding"].toIntVector();
+    const auto dilation = context->saved_data["dilation"].toIntVector();
+    const auto output_padding = context->saved_data["output_padding"].toIntVector();
+    const bool with_bias = context->saved_data["bias"].toBool();
+    at::Tensor of_input;
+    if (context->needs_input_grad(0)) {
+      of_input = at::convolution(slopes[0], weight, {}, stride, padding, dilation, /*transposed=*/false,
+                                 std::vector<std::int64_t>(stride.size(), 0), /*groups=*/1);
+      // What output_padding has added may reach further than the input.
+      for (std::int64_t d = 2; d < input.dim(); ++d) of_input = of_input.narrow(d, 0, input.size(d));
+    }
+    const std::vector<std::int64_t> bias_sizes = {weight.size(1)};
+    auto [none, of_weight, of_bias] = at::convolution_backward(
+        slopes[0], input, weight, with_bias ? at::OptionalIntArrayRef(bias_sizes) : at::OptionalIntArrayRef(), stride,
+        padding, dilation, /*transposed=*/true, output_padding, /*groups=*/1,
+        {false, context->needs_input_grad(1), with_bias && context->needs_input_grad(2)});
+    return {of_input, of_weight, of_bias, {}, {}, {}, {}};
+  }
+};
+
 at::Tensor safe_convolution(const Convolution& call) {
   const auto bias = call.bias.defined() ? std::optional(call.bias) : std::nullopt;
+  if (call.transposed) {
+    return SafeTransposedConvolution::apply(call.input, call.weight, bias, call.stride, call.padding, call.dilation,
+                                            call.output_padding);
+  }
   if (call.input.dim() == 4)
     return SafeConvolution::apply(call.input, call.weight, bias, call.stride, call.padding, call.dilation);
   return SafeConvolution::apply(
