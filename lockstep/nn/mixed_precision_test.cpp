@@ -1,5 +1,7 @@
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/lstm.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/utils.h>
 
@@ -212,6 +214,40 @@ TEST_P(MixedPrecision, ConvolutionsIn16BitsTrainOnAllReplicasAtATime) {
 }
 
 /// Gradients of about 2^-30 flow back through half precision, whose smallest number is 2^-24.
+/// Two threads at a time got other results from LibTorch's LSTM in bfloat16 on Arm than one.
+TEST_P(MixedPrecision, RecurrentLayersGiveTheSameBitsOnAllReplicasAtATime) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  const auto hidden = 24;
+  std::vector<at::Tensor> values = {torch::randn({7, 16, 20})};
+  for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{96, 20}, {96, hidden}, {96}, {96}})
+    values.push_back(torch::randn(sizes).mul(0.2));
+  const auto compute = [&](at::ScalarType type, bool by_autocast) {
+    std::optional<Autocast> autocast;
+    if (by_autocast) autocast.emplace(type);
+    std::vector<at::Tensor> leaves;
+    for (const auto& value : values) leaves.push_back(value.to(by_autocast ? at::kFloat : type).requires_grad_());
+    const auto state = torch::zeros({1, 16, hidden}, leaves[0].scalar_type());
+    const std::vector<at::Tensor> states = {state, state}, weights(leaves.begin() + 1, leaves.end());
+    const auto output = std::get<0>(at::lstm(leaves[0], states, weights, true, 1, 0.0, true, false, false));
+    std::vector<at::Tensor> results = {output.detach()};
+    const auto slopes = torch::autograd::grad({output.to(at::kFloat).square().sum()}, leaves);
+    results.insert(results.end(), slopes.begin(), slopes.end());
+    return results;
+  };
+  const auto exact = compute(at::kDouble, false);
+  strategy.run([&] {
+    for (const bool by_autocast : {false, true}) {
+      const auto first = compute(at::kBFloat16, by_autocast);
+      for (std::size_t i = 0; i < exact.size(); ++i) {
+        const auto off = (first[i].to(at::kDouble) - exact[i]).abs().max() / exact[i].abs().max();
+        EXPECT_LT(off.item<double>(), 0.06) << i;
+      }
+      for (int round = 0; round < 8; ++round)
+        ASSERT_EQ(first_difference(compute(at::kBFloat16, by_autocast), first), "") << round;
+    }
+  });
+}
+
 TEST_P(MixedPrecision, AScalerKeepsTinyGradientsOfHalfPrecision) {
   MirroredStrategy strategy({.devices = cpus(GetParam())});
   const double replicas = GetParam();

@@ -190,30 +190,52 @@ at::Tensor safe_convolution(const Convolution& call) {
       .squeeze(2);
 }
 
+bool among_several_replicas() { return in_replica_context() && get_replica_context().num_replicas_in_sync() > 1; }
+
+bool is_brain_float(const c10::IValue& value) {
+  return value.isTensor() && value.toTensor().is_cpu() && value.toTensor().scalar_type() == at::kBFloat16;
+}
+
+/// The first `count` of the uppermost `of` values, where they are tensors of another type.
+void convert(torch::jit::Stack& stack, std::size_t count, std::size_t of, at::ScalarType type) {
+  for (std::size_t i = 0; i < count; ++i) {
+    c10::IValue& value = torch::jit::peek(stack, i, of);
+    if (value.isTensor() && value.toTensor().defined()) value = value.toTensor().to(type);
+  }
+}
+
+void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
+}
+
 /// Stands before `aten::convolution` on replica threads.
 void convolution(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const bool several = in_replica_context() && get_replica_context().num_replicas_in_sync() > 1;
-  const at::Tensor input = torch::jit::peek(*stack, 0, Convolution::kArguments).toTensor();
-  const bool brain_float = several && input.is_cpu() && input.scalar_type() == at::kBFloat16;
-  if (brain_float) {
-    for (const std::size_t i : {0U, 1U, 2U}) {
-      c10::IValue& argument = torch::jit::peek(*stack, i, Convolution::kArguments);
-      if (argument.isTensor() && argument.toTensor().defined()) argument = argument.toTensor().to(at::kFloat);
-    }
-  }
+  const bool several = among_several_replicas();
+  const bool brain_float = several && is_brain_float(torch::jit::peek(*stack, 0, Convolution::kArguments));
+  if (brain_float) convert(*stack, /*input, weight, bias*/ 3, Convolution::kArguments, at::kFloat);
   if (const Convolution call(*stack); several && is_unsafe(call)) {
     torch::jit::drop(*stack, Convolution::kArguments);
     torch::jit::push(*stack, safe_convolution(call));
   } else {
-    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
+    redispatch(op, keys, stack);
   }
-  if (brain_float) stack->back() = stack->back().toTensor().to(at::kBFloat16);
+  if (brain_float) convert(*stack, 1, 1, at::kBFloat16);
+}
+
+/// Stands before `aten::mkldnn_rnn_layer`, which is a layer of an LSTM.
+void recurrent_layer(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const std::size_t arguments = op.schema().arguments().size();
+  const bool brain_float = among_several_replicas() && is_brain_float(torch::jit::peek(*stack, 0, arguments));
+  if (brain_float) convert(*stack, /*input, four weights, both states*/ 7, arguments, at::kFloat);
+  redispatch(op, keys, stack);
+  if (brain_float) convert(*stack, /*output, both states; then comes working memory*/ 3, 4, at::kBFloat16);
 }
 
 void register_safe_convolutions() {
   // Never unregistered: a thread may still be inside the operator when the process ends.
   static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
   library.impl("convolution", torch::CppFunction::makeFromBoxedFunction<&convolution>());
+  library.impl("mkldnn_rnn_layer", torch::CppFunction::makeFromBoxedFunction<&recurrent_layer>());
 }
 #else
 void register_safe_convolutions() {}

@@ -5,8 +5,9 @@
 namespace lockstep {
 
 /// Some of LibTorch's convolutions on Arm corrupt memory when two threads use them at once: those of bfloat16, and of
-/// float32 with certain numbers of output channels (seen with 2.9.1, from Python and plain threads too). After this
-/// call several replicas do the former in float32 and round the result, gradients included, and the latter another way.
+/// float32 with certain numbers of output channels (seen with 2.9.1, from Python and plain threads too). Layers of an
+/// LSTM in bfloat16 give wrong results then. After this call several replicas do what is in bfloat16 in float32 and
+/// round the result, gradients included, and other unsafe convolutions another way.
 void use_safe_convolutions();
 
 /// Arm's scalable vectors: LibTorch has other kernels where they are.
