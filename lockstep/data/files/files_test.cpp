@@ -153,7 +153,7 @@ Texts places_of(DatasetIterator<T> it) {
       } else {
         places.push_back(std::to_string(element->template item<std::int64_t>()));
       }
-    } catch (const Error&) {
+    } catch (const std::exception&) {
       places.emplace_back("error");
     }
   }
@@ -169,9 +169,12 @@ void expect_same_places(const Dataset<T>& dataset, const Texts& expected) {
     const Texts rest(expected.begin() + static_cast<std::ptrdiff_t>(at), expected.end());
     EXPECT_EQ(places_of(dataset.skip(static_cast<std::int64_t>(at)).iterate()), rest) << "skipped " << at;
     EXPECT_EQ(places_of(dataset.resume(reader.save())), rest) << "resumed at " << at;
+    auto skipping = dataset.iterate();
+    EXPECT_EQ(skipping.skip(static_cast<std::int64_t>(at)), static_cast<std::int64_t>(at));
+    EXPECT_EQ(places_of(std::move(skipping)), rest) << "passed over " << at;
     try {
       reader.next();
-    } catch (const Error&) {
+    } catch (const std::exception&) {
     }
   }
 }
@@ -216,6 +219,69 @@ TEST(DamagedFiles, OfLinesAndRowsKeepTheirPlacesToo) {
       CsvDataset<std::tuple<at::Tensor>>(tables, {.columns = {{.type = CsvType::Int64, .index = 0}}, .header = false});
   expect_same_places(rows.map([](const std::tuple<at::Tensor>& row) { return std::get<0>(row); }),
                      {"1", "2", "3", "4", "error", "6", "7", "8"});
+}
+
+/// Of three records each: "a0", "a1", "a2", "b0", ...
+Texts four_files(const TempDir& folder) {
+  Texts files;
+  for (const std::string name : {"a", "b", "c", "d"}) {
+    files.push_back(folder.file(name));
+    TFRecordWriter writer(files.back());
+    for (int i = 0; i < 3; ++i) writer.write(name + std::to_string(i));
+  }
+  return files;
+}
+
+TEST(NamesOfFiles, ThatFailKeepTheirPlaceAsMissingFilesDo) {
+  const TempDir folder;
+  const Texts files = four_files(folder);
+  const std::string missing = folder.file("none");
+  struct Case {
+    const char* name;
+    std::vector<std::size_t> bad;
+    Texts places;
+  };
+  const std::vector<Case> table{
+      {"one in the middle", {1}, {"a0", "a1", "a2", "error", "c0", "c1", "c2", "d0", "d1", "d2"}},
+      {"two in a row", {1, 2}, {"a0", "a1", "a2", "error", "error", "d0", "d1", "d2"}},
+      {"first and last", {0, 3}, {"error", "b0", "b1", "b2", "c0", "c1", "c2", "error"}},
+      {"all", {0, 1, 2, 3}, {"error", "error", "error", "error"}},
+  };
+  for (const Case& c : table) {
+    SCOPED_TRACE(c.name);
+    Texts bad;
+    Texts with_missing = files;
+    for (const std::size_t i : c.bad) {
+      bad.push_back(files[i]);
+      with_missing[i] = missing;
+    }
+    const auto fails = [bad](const std::string& name) { return std::ranges::find(bad, name) != bad.end(); };
+    const auto map = [fails](const std::string& name) {
+      if (fails(name)) throw std::runtime_error(name);
+      return name;
+    };
+    const auto keep = [fails](const std::string& name) {
+      if (fails(name)) throw InvalidArgument(errors::kBadOption, {.what = name});
+      return true;
+    };
+    const auto names = from_tensor_slices(files);
+    expect_same_places(TFRecordDataset(with_missing), c.places);
+    expect_same_places(TFRecordDataset(names.map(map)), c.places);
+    expect_same_places(TFRecordDataset(names.filter(keep)), c.places);
+    expect_same_places(TFRecordDataset(names.map(map, {.parallel_calls = 2})), c.places);
+  }
+}
+
+TEST(NamesOfFiles, ThatFailTakeNoGoodRowOutOfABatchBehindThem) {
+  const TempDir folder;
+  const Texts files = four_files(folder);
+  const auto names = from_tensor_slices(files).map([bad = files[1]](const std::string& name) {
+    if (name == bad) throw std::runtime_error(name);
+    return name;
+  });
+  EXPECT_EQ(TFRecordDataset(names).skip(4).batch(2).to_vector(),
+            (std::vector<Strings>{{"c0", "c1"}, {"c2", "d0"}, {"d1", "d2"}}));
+  EXPECT_EQ(TFRecordDataset(names).shard(2, 1).skip(2).to_vector(), (Texts{"c1", "d0", "d2"}));
 }
 
 TEST_F(Records, OfAMissingFileAreOneError) {

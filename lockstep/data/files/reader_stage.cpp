@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/file_error.h"
+#include "lockstep/data/place.h"
 
 namespace lockstep::data {
 namespace {
@@ -35,7 +36,7 @@ class FilesIterator final : public ElementIterator {
           if (count_ - last_mark_ >= kMarkDistance) mark();
           return true;
         }
-      } catch (const Error&) {
+      } catch (...) {
         pass_over();
         throw;
       }
@@ -44,21 +45,20 @@ class FilesIterator final : public ElementIterator {
   }
 
   // What is damaged among elements that nobody wants counts as one of them and is no error, as it would have counted
-  // when it was read.
+  // when it was read. So does a name that fails.
   std::int64_t skip(std::int64_t count) override {
     const std::int64_t start = count_;
     const std::int64_t end = count > std::numeric_limits<std::int64_t>::max() - start
                                  ? std::numeric_limits<std::int64_t>::max()
                                  : start + count;
     while (count_ < end) {
-      const std::int64_t before = count_;
       try {
         if (!open_next()) break;
         reader_->skip_until(end, count_);
         if (count_ < end) reader_.reset();
-      } catch (const Error&) {
+      } catch (...) {
         if (reader_ != nullptr) pass_over();
-        if (count_ == before) throw;  // from the names, not from a file
+        require_unwanted(std::current_exception());
       }
     }
     if (reader_ != nullptr && count_ - last_mark_ >= kMarkDistance) mark();
@@ -126,11 +126,17 @@ class FilesIterator final : public ElementIterator {
 
   bool open_next() {
     if (reader_ != nullptr) return true;
-    if (!names_->next(name_)) return false;
-    ++files_;
+    try {
+      if (!names_->next(name_)) return false;
+      ++files_;
+    } catch (...) {
+      ++files_;
+      ++count_;  // nobody knows which file it was: as one that cannot be opened
+      throw;
+    }
     try {
       reader_ = open_(name_.bytes(0));
-    } catch (const Error&) {
+    } catch (...) {
       ++count_;  // the whole file is one element that failed
       throw;
     }
@@ -161,7 +167,7 @@ class FilesIterator final : public ElementIterator {
     bool goes_on = false;
     try {
       goes_on = reader_->pass_over();
-    } catch (const Error&) {
+    } catch (...) {
       // The first error is the one to tell.
     }
     if (!goes_on) reader_.reset();
