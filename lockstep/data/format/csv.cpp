@@ -183,8 +183,9 @@ void CsvReader::find_columns() {
   next_record_ = 0;
 }
 
+// Lines without any character before the first record were left out as long as nobody knew that they are records.
 void CsvReader::go_back(const RecordPosition& start) {
-  if (next_record_ > start.record) restore(start);
+  if (next_record_ > start.record || (field_count_ == 1 && line_ > start.line)) restore(start);
 }
 
 void CsvReader::wrong_field(std::size_t column, std::string_view content, const std::string& what) const {

@@ -49,9 +49,10 @@ struct CsvOptions {
 LOCKSTEP_EXPORT void require_valid(const CsvOptions& options);
 
 /// Reads a CSV file as RFC 4180 has it: fields in quotes may hold delimiters, line ends and doubled quotes; lines end
-/// with
-/// `\r\n` or `\n`. All records have the same number of fields. Lines without any character are left out, unless the
-/// file has one column only. A byte order mark at the start is left out. Blanks around a number do not matter.
+/// with `\r\n` or `\n`. All records have the same number of fields. Lines without any character are left out, unless
+/// the file has one column only: its first other record tells, whichever columns are asked for. Before a header, and in
+/// a file that has nothing else, they are always left out. A byte order mark at the start is left out. Blanks around a
+/// number do not matter.
 class LOCKSTEP_EXPORT CsvReader {
  public:
   explicit CsvReader(const std::string& path, const CsvOptions& options = {});

@@ -60,6 +60,9 @@ TEST(Csv, SplitsRecordsByRfc4180) {
       {"quoted, no last line end", "\"a\"", {{"a"}}},
       {"blank lines", "\na,b\n\n\r\n1,2\n\n", {{"a", "b"}, {"1", "2"}}},
       {"blank lines of one column", "a\n\n\"\"\n", {{"a"}, {""}, {""}}},
+      {"blank lines of one column at the start", "\n\r\na\n\nb\n", {{""}, {""}, {"a"}, {""}, {"b"}}},
+      {"blank lines of one quoted column at the start", "\n\"a\nb\"\n\n", {{""}, {"a\nb"}, {""}}},
+      {"blank lines behind a byte order mark", "\xef\xbb\xbf\n\na", {{""}, {""}, {"a"}}},
       {"blanks are kept", " a , b \n", {{" a ", " b "}}},
       {"byte order mark",
        "\xef\xbb\xbf"
