@@ -101,7 +101,9 @@ std::vector<StagePtr> ways_to_batch(const StagePtr& rows, std::int64_t size) {
           std::make_shared<FilterStage>(batch, [](const Element& b) { return b.tensor(0)[0].item().toLong() != 11; }),
           std::make_shared<CacheStage>(batch),
           mapped(batch),
-          mapped(std::make_shared<RepeatStage>(no_rest, 2))};
+          mapped(std::make_shared<RepeatStage>(no_rest, 2)),
+          std::make_shared<RepeatStage>(std::make_shared<CacheStage>(batch), 3),
+          std::make_shared<RepeatStage>(std::make_shared<CacheStage>(std::make_shared<ShuffleStage>(batch, 4)), 2)};
 }
 
 /// The steps of a dataset, and nothing for those with a row of a batch that fails.
@@ -167,6 +169,25 @@ TEST(AfterAnError, WhateverMakesTheBatches) {
         }
       }
     }
+  }
+  set_log_severity(Severity::Info);
+}
+
+TEST(AfterAnError, AShortBatchBelowACacheStandsForItsRows) {
+  set_log_severity(Severity::Error);  // the cache tells that it remembers nothing
+  const StagePtr rows = std::make_shared<MapStage>(
+      make_range(0, 7),
+      [](Element& element) {
+        if (element.tensor(0).item().toLong() == 6) throw std::runtime_error("6");
+      },
+      ElementSpec::unknown(1), MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
+  const StagePtr batches = std::make_shared<BatchStage>(rows, 3);
+  const Step failed;
+  for (const StagePtr& once : {batches, StagePtr(std::make_shared<CacheStage>(batches))}) {
+    const StagePtr dataset = std::make_shared<RepeatStage>(once, 2);
+    DistributedCursor cursor(input_of(plan_input(dataset, AutoShardPolicy::Off, Assignment::ByReplica, {1, 2, 0}), 0));
+    EXPECT_EQ(read_with_failures(cursor), (Steps{{{0, 1}, {2}}, {{3, 4}, {5}}, failed, {{2, 3}, {4}}, failed}))
+        << print_tree(*dataset);
   }
   set_log_severity(Severity::Info);
 }

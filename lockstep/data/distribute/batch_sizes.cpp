@@ -10,6 +10,7 @@
 #include "lockstep/data/distribute/describe.h"
 #include "lockstep/data/stages/batch.h"
 #include "lockstep/data/stages/batching.h"
+#include "lockstep/data/stages/cache.h"
 #include "lockstep/data/stages/padded_batch.h"
 
 namespace lockstep::data {
@@ -50,6 +51,26 @@ class BatchCountsStage final : public Stage {
   bool drop_remainder_;
 };
 
+/// The numbers of rows of batches that are put into a cache, in the order of the pass that fills it.
+class CachedCountsStage final : public PassThroughStage {
+ public:
+  CachedCountsStage(StagePtr counts, std::shared_ptr<const CacheStage> cache)
+      : PassThroughStage({std::move(counts)}), cache_(std::move(cache)) {}
+
+  std::string_view kind() const override { return "cached_counts"; }
+  StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
+    return std::make_shared<CachedCountsStage>(std::move(inputs.at(0)), cache_);
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return input()->iterate(cache_->first_pass(context));
+  }
+
+ private:
+  std::shared_ptr<const CacheStage> cache_;
+};
+
 // Stages behind which every batch is one of their input's, with as many rows.
 const std::set<std::string, std::less<>> kKeepsBatches = {"prefetch", "with_options", "parse_example"};
 // Those that choose and order batches without looking at them.
@@ -62,6 +83,12 @@ StagePtr counts_of(const Stage& stage) {
   if (const auto* batch = dynamic_cast<const PaddedBatchStage*>(&stage))
     return std::make_shared<BatchCountsStage>(batch->input(), batch->batch_size(), batch->drop_remainder());
   if (kKeepsBatches.contains(stage.kind())) return counts_of(*stage.input());
+  if (const auto* cache = dynamic_cast<const CacheStage*>(&stage)) {
+    StagePtr counts = counts_of(*cache->input());
+    if (!counts) return nullptr;
+    return std::make_shared<CachedCountsStage>(std::move(counts),
+                                               std::static_pointer_cast<const CacheStage>(cache->shared_from_this()));
+  }
   if (!kChoosesBatches.contains(stage.kind())) return nullptr;
   std::vector<StagePtr> inputs;
   for (const StagePtr& input : stage.inputs()) {
@@ -69,6 +96,12 @@ StagePtr counts_of(const Stage& stage) {
     if (!inputs.back()) return nullptr;
   }
   return stage.with_inputs(std::move(inputs));
+}
+
+bool has_cached_counts(const Stage& counts) {
+  if (counts.kind() == "batch_counts") return false;
+  return counts.kind() == "cached_counts" ||
+         std::ranges::any_of(counts.inputs(), [](const StagePtr& input) { return has_cached_counts(*input); });
 }
 
 bool only_last_short(const Stage& batches) {
@@ -91,6 +124,7 @@ BatchSizes batch_sizes_of(const Stage& batches) {
   sizes.only_last_short = only_last_short(batches);
   // A second pass beside the first one must give the same rows.
   if (!find_position_obstacle(batches)) sizes.counts = counts_of(batches);
+  sizes.counts_below_cache = sizes.counts && has_cached_counts(*sizes.counts);
   return sizes;
 }
 

@@ -17,6 +17,8 @@ struct BatchSizes {
   /// A pipeline that yields at each place the number of rows of the batch that stands there, or would stand there if
   /// it did not fail. Null where only computing the batches tells.
   StagePtr counts = nullptr;
+  /// `counts` reads what a cache is there to save: good enough for a batch that failed, which was not cached either.
+  bool counts_below_cache = false;
 };
 
 BatchSizes batch_sizes_of(const Stage& batches);
@@ -28,8 +30,8 @@ class BatchSizeReader {
       : sizes_(std::move(sizes)), context_(std::move(context)) {}
 
   const BatchSizes& sizes() const { return sizes_; }
-  /// Whether `at` can tell the size of any batch.
-  bool tells_all() const { return sizes_.all_usual || sizes_.counts; }
+  /// Whether `at` can tell the size of any batch without reading again what is cached.
+  bool tells_all() const { return sizes_.all_usual || (sizes_.counts && !sizes_.counts_below_cache); }
   /// The size of batch `place`, which is not before the one asked for last; none if there is no such batch, or nobody
   /// knows.
   std::optional<std::int64_t> at(std::int64_t place);

@@ -325,6 +325,17 @@ std::shared_ptr<const CacheStage::Origin> CacheStage::begin(const IterationConte
   return held;
 }
 
+IterationContext CacheStage::first_pass(const IterationContext& context) const {
+  const std::lock_guard lock(memory_->mutex);
+  IterationContext first = context;
+  first.epoch = 0;
+  if (memory_->origin) {
+    first.job_seed = memory_->origin->job_seed;
+    first.path = memory_->origin->path;
+  }
+  return first;
+}
+
 IteratorPtr CacheStage::make_iterator(const IterationContext& context) const {
   if (!path_.empty() && std::filesystem::exists(path_)) {
     auto reader = std::make_unique<FromFileIterator>(path_, fingerprint(*input()), input()->certain_cardinality());
@@ -337,10 +348,6 @@ IteratorPtr CacheStage::make_iterator(const IterationContext& context) const {
   }
   // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.
   const std::shared_ptr<const Origin> origin = begin(context);
-  IterationContext first_pass = context;
-  first_pass.epoch = 0;
-  first_pass.job_seed = origin->job_seed;
-  first_pass.path = origin->path;
   std::unique_ptr<CacheWriter> writer;
   if (path_.empty())
     writer = std::make_unique<MemoryWriter>(memory_, origin);
@@ -352,7 +359,7 @@ IteratorPtr CacheStage::make_iterator(const IterationContext& context) const {
       log_warning(
           str(where, ": an element failed, so this pass is not remembered; put ignore_errors before the cache"));
   };
-  return std::make_unique<FillingIterator>(input()->iterate(first_pass), input()->certain_cardinality(),
+  return std::make_unique<FillingIterator>(input()->iterate(first_pass(context)), input()->certain_cardinality(),
                                            std::move(writer), warn);
 }
 

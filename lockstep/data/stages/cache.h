@@ -29,6 +29,8 @@ class LOCKSTEP_EXPORT CacheStage final : public PassThroughStage {
   void restore_lasting(Position& position) const override;
 
   const std::string& path() const { return path_; }
+  /// Where and how what is below is read by a pass that fills the cache: it holds what the first one would have.
+  IterationContext first_pass(const IterationContext& context) const;
 
   /// What decides the random choices below a cache, and so its contents: the job's seed, and the place in the pipeline
   /// of the pass that came first. The epoch does not: it is 0.
