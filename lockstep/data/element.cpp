@@ -9,6 +9,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/element_spec.h"
+#include "lockstep/data/own_tensor.h"
+#include "lockstep/data/row_view.h"
 
 namespace lockstep::data {
 namespace {
@@ -120,7 +122,7 @@ SkeletonPtr joined(const SkeletonPtr& a, const SkeletonPtr& b) {
 Element own_copy(Element element) {
   for (Component& component : element.components) {
     if (auto* tensor = std::get_if<at::Tensor>(&component); tensor != nullptr && tensor->defined())
-      *tensor = tensor->clone();
+      *tensor = tensor->detach().clone();
   }
   return element;
 }
@@ -182,29 +184,21 @@ std::int64_t row_count(const Element& batch, const std::string& where) {
 
 Element row(const Element& batch, std::int64_t i) {
   Element result;
-  result.skeleton = batch.skeleton;
-  result.components.reserve(batch.size());
-  for (const Component& component : batch.components) {
-    if (const auto* tensor = std::get_if<at::Tensor>(&component))
-      result.components.emplace_back(tensor->select(0, i));
-    else
-      result.components.emplace_back(std::get<Strings>(component)[i]);
-  }
+  row_view(batch, i, result);
   return result;
+}
+
+Component slice(const Component& component, std::int64_t begin, std::int64_t end) {
+  if (const auto* tensor = std::get_if<at::Tensor>(&component)) return own_rows(*tensor, begin, end - begin);
+  const Strings& strings = std::get<Strings>(component);
+  return Strings(std::vector<std::string>(strings.begin() + begin, strings.begin() + end));
 }
 
 Element slice(const Element& batch, std::int64_t begin, std::int64_t end) {
   Element result;
   result.skeleton = batch.skeleton;
   result.components.reserve(batch.size());
-  for (const Component& component : batch.components) {
-    if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
-      result.components.emplace_back(tensor->narrow(0, begin, end - begin));
-    } else {
-      const Strings& strings = std::get<Strings>(component);
-      result.components.emplace_back(Strings(std::vector<std::string>(strings.begin() + begin, strings.begin() + end)));
-    }
-  }
+  for (const Component& component : batch.components) result.components.push_back(slice(component, begin, end));
   return result;
 }
 

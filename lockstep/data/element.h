@@ -69,7 +69,7 @@ struct LOCKSTEP_EXPORT Element {
   const std::string& bytes(std::size_t i) const;
 };
 
-/// The same values in memory of their own, for an element that is handed out more than once.
+/// The same values in memory of their own and outside of any graph, for an element that is handed out more than once.
 LOCKSTEP_EXPORT Element own_copy(Element element);
 /// Puts the components of `more` behind those of `element`, as `zip` and `enumerate` do.
 LOCKSTEP_EXPORT void append(Element& element, Element&& more);
@@ -84,9 +84,10 @@ LOCKSTEP_EXPORT std::string describe(const Element& element);
 LOCKSTEP_EXPORT Element stack(std::vector<Element>&& rows, const std::string& where);
 /// The number of rows of a batch: the first dimension that all components share; an error otherwise.
 LOCKSTEP_EXPORT std::int64_t row_count(const Element& batch, const std::string& where);
-/// Row i of a batch, as a view.
+/// Row i of a batch: tensors of their own over the batch's memory; see own_row.
 LOCKSTEP_EXPORT Element row(const Element& batch, std::int64_t i);
-/// Rows begin to end - 1 of a batch, as a view (strings are copied).
+/// Rows begin to end - 1 of a batch: tensors of their own over the batch's memory, see own_rows (strings are copied).
+LOCKSTEP_EXPORT Component slice(const Component& component, std::int64_t begin, std::int64_t end);
 LOCKSTEP_EXPORT Element slice(const Element& batch, std::int64_t begin, std::int64_t end);
 /// One batch of the rows of several, in order.
 LOCKSTEP_EXPORT Element concatenate_batches(std::vector<Element>&& batches, const std::string& where);

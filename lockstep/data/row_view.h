@@ -6,7 +6,7 @@
 
 namespace lockstep::data {
 
-/// Row i of a batch that nobody else sees, without the cost of an operator call: tensors of `element` share its memory.
+/// Row i of a batch that nobody else sees; see own_row. What `element` held before is dropped.
 void row_view(const Element& batch, std::int64_t i, Element& element);
 
 }  // namespace lockstep::data

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <utility>
 
+#include "lockstep/data/own_tensor.h"
+
 namespace lockstep::data {
 namespace {
 
@@ -83,7 +85,7 @@ Element RowWriter::finish() {
   Element batch = std::exchange(batch_, {});
   for (Component& component : batch.components)
     if (auto* tensor = std::get_if<at::Tensor>(&component); tensor != nullptr && tensor->size(0) != count)
-      *tensor = tensor->narrow(0, 0, count);
+      *tensor = own_rows(*tensor, 0, count);
   return batch;
 }
 

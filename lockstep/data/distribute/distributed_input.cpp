@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/row_stream.h"
+#include "lockstep/data/distribute/separate_replicas.h"
 #include "lockstep/data/stage_meter.h"
 #include "lockstep/data/stages/cache.h"
 #include "lockstep/strategy/context.h"
@@ -125,6 +126,7 @@ class StepReader {
     try {
       InputStep step = source_->next();
       ended_ = step.local_values() == 0 && step.total.value_or(0) == 0;
+      separate_replicas(step);
       move_to_devices(step, input_->devices);
       ++number_;
       if (counters_) counters_->computing_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);

@@ -157,7 +157,11 @@ class BatchedRows final : public RowStream {
     if (concerns_whole_stream(current_.error)) return sizes.usual;  // nobody will count further
     // To look ahead is less than to count from the start.
     if (sizes.only_last_short && look_ahead()) return sizes.usual;
-    return sizes_.at(read_ - 1).value_or(sizes.usual);
+    try {
+      return sizes_.at(read_ - 1).value_or(sizes.usual);
+    } catch (...) {
+      return sizes.usual;  // what lies below the file of a cache may not be readable any more
+    }
   }
 
   /// Whether there is a batch behind the current one.
@@ -328,12 +332,6 @@ std::int64_t component_rows(const Component& component, const char* where) {
   throw InvalidArgument(errors::kShape, {.what = "an element holds a scalar, which cannot be shared out among replicas",
                                          .where = where,
                                          .help = "call batch() before distribute(), or use distribute_from_function"});
-}
-
-Component component_slice(const Component& component, std::int64_t begin, std::int64_t end) {
-  if (const auto* tensor = std::get_if<at::Tensor>(&component)) return tensor->narrow(0, begin, end - begin);
-  const auto& values = std::get<Strings>(component).values();
-  return Strings(std::vector<std::string>(values.begin() + begin, values.begin() + end));
 }
 
 }  // namespace lockstep::data

@@ -51,8 +51,7 @@ bool tells_all(const ElementSpec& spec);
 /// A batch without its rows, in memory of its own; scalars become zeros.
 Element without_rows(const Element& batch);
 
-/// Rows [begin, end) of component i, where the components of a batch may have different numbers of rows.
+/// The rows of one component, where the components of a batch may have different numbers of them.
 std::int64_t component_rows(const Component& component, const char* where);
-Component component_slice(const Component& component, std::int64_t begin, std::int64_t end);
 
 }  // namespace lockstep::data

@@ -312,7 +312,7 @@ Element ceil_piece_of(const Element& batch, int pieces, int k) {
   piece.components.reserve(batch.size());
   for (const Component& component : batch.components) {
     const RowRange rows = ceil_piece(component_rows(component, "splitting a batch"), pieces, k);
-    piece.components.push_back(component_slice(component, rows.begin, rows.end));
+    piece.components.push_back(slice(component, rows.begin, rows.end));
   }
   return piece;
 }
