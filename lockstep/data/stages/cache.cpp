@@ -13,6 +13,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/element_bytes.h"
 #include "lockstep/data/format/tfrecord.h"
+#include "lockstep/data/own_tensor.h"
 #include "lockstep/data/stages/sources.h"
 
 namespace lockstep::data {
@@ -28,10 +29,19 @@ bool can_be_one_batch(const std::vector<Element>& elements) {
     if (component.kind != ComponentSpec::Kind::Tensor) return false;
   for (const Element& element : elements) {
     if (!(ElementSpec::of(element) == first)) return false;
-    for (const Component& component : element.components)
-      if (!std::get<at::Tensor>(component).is_cpu()) return false;
+    for (const Component& component : element.components) {
+      const at::Tensor& tensor = std::get<at::Tensor>(component);
+      if (!tensor.is_cpu() || tensor.layout() != at::kStrided) return false;
+    }
   }
   return !first.components->empty();
+}
+
+/// Passes that read from the cache give tensors outside of any graph, and so does the one that fills it.
+void leave_graph(Element& element) {
+  for (Component& component : element.components)
+    if (auto* tensor = std::get_if<at::Tensor>(&component); tensor != nullptr && tensor->requires_grad())
+      *tensor = own_tensor(*tensor);
 }
 
 class FromMemoryIterator final : public ElementIterator {
@@ -221,6 +231,7 @@ class FillingIterator final : public ElementIterator {
   bool next(Element& element) override {
     try {
       const bool more = input_->next(element);
+      if (more) leave_graph(element);
       if (writer_) remember(element, more);
       return more;
     } catch (...) {
