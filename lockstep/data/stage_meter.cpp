@@ -126,9 +126,10 @@ std::string hint_for(const StageReport& report, int cores) {
 std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, StageCounters* above) {
   const std::lock_guard lock(mutex_);
   const auto original = originals_.find(&stage);
-  auto& counters = by_stage_[original == originals_.end() ? &stage : original->second];
-  if (!counters) {
-    counters = std::make_shared<StageCounters>();
+  const Stage& meant = original == originals_.end() ? stage : *original->second;
+  bool fresh = false;
+  const std::shared_ptr<StageCounters> counters = find_or_add(meant.shared_from_this(), fresh);
+  if (fresh) {
     counters->kind = std::string(stage.kind());
     counters->description = stage.describe();
     counters->above = above;
@@ -137,21 +138,30 @@ std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, Stage
       counters->parallel_calls = map->options().parallel_calls;
       counters->label = map->options().name;
     }
-    in_order_.push_back(counters);
   }
   return counters;
 }
 
-std::shared_ptr<StageCounters> StageMeter::counters_of(const void* key, std::string kind, std::string description) {
+std::shared_ptr<StageCounters> StageMeter::counters_of(const std::shared_ptr<const void>& key, std::string kind,
+                                                       std::string description) {
   const std::lock_guard lock(mutex_);
-  auto& counters = by_stage_[key];
-  if (!counters) {
-    counters = std::make_shared<StageCounters>();
+  bool fresh = false;
+  const std::shared_ptr<StageCounters> counters = find_or_add(key, fresh);
+  if (fresh) {
     counters->kind = std::move(kind);
     counters->description = std::move(description);
-    in_order_.push_back(counters);
   }
   return counters;
+}
+
+std::shared_ptr<StageCounters> StageMeter::find_or_add(const std::shared_ptr<const void>& owner, bool& fresh) {
+  Measured& measured = by_stage_[owner.get()];
+  fresh = measured.owner.lock() != owner;
+  if (fresh) {
+    measured = {owner, std::make_shared<StageCounters>()};
+    in_order_.push_back(measured.counters);
+  }
+  return measured.counters;
 }
 
 std::shared_ptr<void> StageMeter::measure_as(const Stage& copy, const Stage& original) {

@@ -80,15 +80,24 @@ class LOCKSTEP_EXPORT StageMeter : public std::enable_shared_from_this<StageMete
   std::shared_ptr<StageCounters> counters_of(const Stage& stage, StageCounters* above);
   /// The same for something that is no stage and reads from one, such as a distributed iterator; `key` tells it from
   /// others.
-  std::shared_ptr<StageCounters> counters_of(const void* key, std::string kind, std::string description);
+  std::shared_ptr<StageCounters> counters_of(const std::shared_ptr<const void>& key, std::string kind,
+                                             std::string description);
   /// While the result lives, `copy` counts for `original`.
   [[nodiscard]] std::shared_ptr<void> measure_as(const Stage& copy, const Stage& original);
   /// What happened since somebody asked for the first element.
   StageReport report() const;
 
  private:
+  /// What is measured under an address. It is not kept alive: another one may be at the same address later.
+  struct Measured {
+    std::weak_ptr<const void> owner;
+    std::shared_ptr<StageCounters> counters;
+  };
+  /// The counters of `owner`, with the lock held; fresh ones are empty and must be filled in.
+  std::shared_ptr<StageCounters> find_or_add(const std::shared_ptr<const void>& owner, bool& fresh);
+
   mutable std::mutex mutex_;
-  std::map<const void*, std::shared_ptr<StageCounters>> by_stage_;
+  std::map<const void*, Measured> by_stage_;
   std::map<const Stage*, const Stage*> originals_;
   std::vector<std::shared_ptr<StageCounters>> in_order_;
 };

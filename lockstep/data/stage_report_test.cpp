@@ -18,6 +18,23 @@ TEST(StageReports, CountElementsAndRows) {
   EXPECT_GE(report.stages[0].buffer_fill, 0);
 }
 
+TEST(StageReports, DoNotTakeAPipelineForAnEarlierOneAtTheSameAddress) {
+  const auto meter = std::make_shared<StageMeter>();
+  constexpr int kPipelines = 12;
+  for (int i = 0; i < kPipelines; ++i) {
+    const auto mapped = [] { return range(10).map([](at::Tensor x) { return x; }); };
+    const auto filtered = [] { return range(10).filter([](const at::Tensor&) { return true; }); };
+    for (auto it = (i % 2 == 0 ? mapped() : filtered()).batch(2).iterate({.meter = meter}); it.next();) continue;
+  }
+  const StageReport report = meter->report();
+  ASSERT_EQ(report.stages.size(), 3u * kPipelines) << to_string(report);
+  for (std::size_t i = 0; i < report.stages.size(); ++i) {
+    const StageReportLine& line = report.stages[i];
+    EXPECT_EQ(line.kind, i % 3 == 0 ? "batch" : i % 3 == 2 ? "range" : i % 6 == 1 ? "map" : "filter") << i;
+    EXPECT_EQ(line.elements, i % 3 == 0 ? 5 : 10) << line.name;
+  }
+}
+
 TEST(StageReports, MeasuringChangesNoElements) {
   const auto build = [] { return range(30).shuffle(30); };
   const auto measured = build();

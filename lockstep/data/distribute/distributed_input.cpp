@@ -95,11 +95,11 @@ std::int64_t rows_of_replicas(const InputStep& step) {
 }
 
 /// A line for the distributed iterator itself on top of those of its pipelines' stages.
-IterationContext measured(IterationContext context, const DistributedInput& input) {
+IterationContext measured(IterationContext context, const DistributedInputPtr& input) {
   if (!context.meter) return context;
   context.counters = context.meter->counters_of(
-      &input, "distribute", str("distribute over ", counted(input.cluster.replicas_per_worker, "replica")));
-  context.counters->buffer_size = input.buffer_size;
+      input, "distribute", str("distribute over ", counted(input->cluster.replicas_per_worker, "replica")));
+  context.counters->buffer_size = input->buffer_size;
   return context;
 }
 
@@ -212,7 +212,7 @@ DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, c
 }
 
 DistributedCursor::DistributedCursor(DistributedInputPtr input, IterationContext context, std::int64_t steps)
-    : input_(std::move(input)), context_(measured(std::move(context), *input_)), steps_(steps) {
+    : input_(std::move(input)), context_(measured(std::move(context), input_)), steps_(steps) {
   const auto reader = std::make_shared<StepReader>(input_, context_, steps_);
   counters_ = context_.counters;
   context_ = unmeasured(context_);
@@ -324,7 +324,11 @@ std::optional<DistributedCursor::Values> DistributedCursor::read(bool partial_st
   }
   for (std::size_t k = 0; k < values.size(); ++k) {
     if (values[k].size() > 0) continue;
-    if (!knows_empty_batches()) throw_unknown_batches();
+    if (!knows_empty_batches()) {
+      stuck_ = input_->cluster.workers > 1;  // it would be out of step
+      if (stuck_) --steps_;
+      throw_unknown_batches();
+    }
     values[k] = empty_batch(input_->element_spec, seen_);
     if (k < input_->devices.size()) values[k] = moved_to(std::move(values[k]), input_->devices[k]);
   }
@@ -338,6 +342,8 @@ bool DistributedCursor::knows_empty_batches() {
 }
 
 void DistributedCursor::throw_unknown_batches() const {
+  // Who reads all rows tells what the workers tell that had some of them.
+  if (unseen_because_ && !input_->agreement) std::rethrow_exception(unseen_because_);
   throw FailedPrecondition(
       errors::kSignature,
       {.what = "a worker has no data, and what its empty batches should look like is not known",
@@ -361,7 +367,7 @@ StagePtr without_file_caches(const StagePtr& stage) {
 
 /// A worker that has had no row of its own may still read the pipeline that all workers read, or the files of others,
 /// if that can be read twice. Does not throw: the other workers wait for what this one finds.
-Element DistributedCursor::first_without_rows() const {
+Element DistributedCursor::first_without_rows() {
   std::vector<StagePtr> known = input_->pipelines;
   if (input_->everything) known.push_back(input_->everything);
   for (const StagePtr& pipeline : known) {
@@ -372,6 +378,7 @@ Element DistributedCursor::first_without_rows() const {
       Place place;
       for (int k = 0; k < kTries && place.read(*elements); ++k) {
         if (!place.error && place.element.size() > 0) return without_rows(place.element);
+        if (!unseen_because_) unseen_because_ = place.error;
       }
     } catch (...) {
       continue;  // it may be readable for others only

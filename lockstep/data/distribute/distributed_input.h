@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -84,14 +85,15 @@ class LOCKSTEP_EXPORT DistributedCursor {
   bool is_complete(const std::optional<InputStep>& step, bool partial_steps);
   bool knows_empty_batches();
   [[noreturn]] void throw_unknown_batches() const;
-  Element first_without_rows() const;
+  Element first_without_rows();
 
   DistributedInputPtr input_;
   IterationContext context_;
   std::int64_t steps_ = 0;
   bool ended_ = false;
-  bool stuck_ = false;  ///< some worker does not know what its empty batches should look like
-  Element seen_;        ///< some element without its rows, for dummies where the spec says too little
+  bool stuck_ = false;                 ///< some worker does not know what its empty batches should look like
+  Element seen_;                       ///< some element without its rows, for dummies where the spec says too little
+  std::exception_ptr unseen_because_;  ///< what every element that was looked at for that has thrown
   std::shared_ptr<StageCounters> counters_;
   std::unique_ptr<ReadAhead<InputStep>> source_;
 };

@@ -197,6 +197,29 @@ TEST(EmptyBatches, OfRebatchHaveNoRows) {
   EXPECT_EQ(shapes({0, 4}), (std::vector<Shape>{{0, 0}, {4, 2}, {0, 0}, {2, 2}}));
 }
 
+TEST(EmptyBatches, OfAWorkerWithoutRowsFailAsTheRowsOfOthersDo) {
+  const StagePtr failing = std::make_shared<MapStage>(
+      make_range(0, 8), [](Element&) { throw std::runtime_error("not this one"); }, ElementSpec::unknown(1),
+      MapOptions{});
+  const StagePtr batches = std::make_shared<BatchStage>(failing, 2);
+  for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
+    for (const int worker : {0, 1, 2}) {
+      const auto input = input_of(plan_input(batches, policy, Assignment::ByReplica, {3, 1, worker}), 0);
+      DistributedCursor cursor(input);
+      for (int call = 0; call < 3; ++call) {
+        try {
+          cursor.next();
+          ADD_FAILURE() << "worker " << worker << " has a step";
+        } catch (const std::runtime_error& error) {
+          EXPECT_NE(std::string(error.what()).find("not this one"), std::string::npos)
+              << "worker " << worker << ", call " << call << ": " << error.what();
+        }
+        EXPECT_EQ(cursor.save().consumed, 0) << "worker " << worker;
+      }
+    }
+  }
+}
+
 TEST(EmptyBatches, ShareNoMemory) {
   const auto scalars = std::make_shared<MapStage>(
       make_range(0, 4),
