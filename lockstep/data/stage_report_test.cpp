@@ -20,11 +20,13 @@ TEST(StageReports, CountElementsAndRows) {
 
 TEST(StageReports, DoNotTakeAPipelineForAnEarlierOneAtTheSameAddress) {
   const auto meter = std::make_shared<StageMeter>();
-  constexpr int kPipelines = 12;
+  constexpr int kPipelines = 40;
   for (int i = 0; i < kPipelines; ++i) {
-    const auto mapped = [] { return range(10).map([](at::Tensor x) { return x; }); };
-    const auto filtered = [] { return range(10).filter([](const at::Tensor&) { return true; }); };
-    for (auto it = (i % 2 == 0 ? mapped() : filtered()).batch(2).iterate({.meter = meter}); it.next();) continue;
+    const auto numbers = range(10);
+    const auto batches = i % 2 == 0 ? numbers.map([](at::Tensor x) { return x; }).batch(2)
+                                    : numbers.filter([](const at::Tensor&) { return true; }).batch(2);
+    auto it = batches.iterate({.meter = meter});
+    while (it.next()) continue;
   }
   const StageReport report = meter->report();
   ASSERT_EQ(report.stages.size(), 3u * kPipelines) << to_string(report);
