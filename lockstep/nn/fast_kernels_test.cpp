@@ -239,6 +239,28 @@ TEST(ReplicaConvolution, TransposedIsSafeOnSeveralThreads) {
   }
 }
 
+TEST(ReplicaConvolution, TransposedInOneDimensionAndIn16BitsIsSafeOnSeveralThreads) {
+  for (const auto type : {at::kFloat, at::kBFloat16}) {
+    MirroredStrategy strategy({.devices = cpus(2), .seed = 2});
+    auto model = strategy.make<torch::nn::ConvTranspose1d>(
+        torch::nn::ConvTranspose1dOptions(24, 20, 4).stride(2).output_padding(1));
+    model.to(type);
+    strategy.run([&] {
+      const auto x = at::randn({8, 24, 30}).to(type).requires_grad_();
+      const auto exact_x = x.detach().to(at::kDouble).requires_grad_();
+      const auto exact = at::conv_transpose1d(exact_x, model->weight.detach().to(at::kDouble),
+                                              model->bias.detach().to(at::kDouble), 2, 0, /*output_padding=*/1);
+      const auto expected = torch::autograd::grad({exact.square().sum()}, {exact_x})[0];
+      for (int round = 0; round < 20; ++round) {
+        const auto seen = torch::autograd::grad({model->forward(x).to(at::kFloat).square().sum()}, {x})[0];
+        ASSERT_EQ(seen.scalar_type(), type);
+        const auto off = (seen.to(at::kDouble) - expected).abs().max() / expected.abs().max();
+        ASSERT_LT(off.item<double>(), type == at::kFloat ? 1e-4 : 0.03) << "round " << round;
+      }
+    });
+  }
+}
+
 TEST(ReplicaConvolution, OneDimensionIsSafeOnSeveralThreads) {
   MirroredStrategy strategy({.devices = cpus(2), .seed = 2});
   auto model = strategy.make<torch::nn::Conv1d>(torch::nn::Conv1dOptions(32, 20, 5).stride(2).padding(3));

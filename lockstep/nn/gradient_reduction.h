@@ -16,7 +16,8 @@ namespace lockstep {
 /// One replica's gradients, shown to the others. Undefined where backward gave none.
 struct GradientView {
   std::vector<at::Tensor> gradients;
-  std::uint64_t modes = 0;  ///< a mark of what is frozen and what is in training mode (ModuleCore::modes_of)
+  bool module_is_suspect = false;  ///< this replica's module may have other parameters than before
+  std::uint64_t modes = 0;         ///< a mark of what is frozen and what is in training mode (ModuleCore::modes_of)
 };
 
 /// How a parameter's gradient looks over all replicas.

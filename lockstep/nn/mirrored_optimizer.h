@@ -94,8 +94,7 @@ class MirroredOptimizer {
   void reduce_gradients(ReduceOp op) { core_->reduce_gradients(op); }
   void reduce_gradients() { core_->reduce_gradients(core_->reduce_op()); }  ///< as set; unset: the sum
   /// What the replicas have reduced together, by parameter name, as it is now (clipped, still scaled): copies, to be
-  /// looked at. Parameters without a gradient are left out. `parameter.grad()` itself holds the sum only where this
-  /// replica is the one to update it.
+  /// looked at. Parameters without a gradient are left out.
   torch::OrderedDict<std::string, at::Tensor> gradients() { return core_->gradients(); }
   /// Shortens all reduced gradients together to at most `max_norm`; returns their norm before.
   double clip_global_norm(double max_norm) { return core_->clip_global_norm(max_norm); }

@@ -213,7 +213,6 @@ TEST_P(MixedPrecision, ConvolutionsIn16BitsTrainOnAllReplicasAtATime) {
   }
 }
 
-/// Gradients of about 2^-30 flow back through half precision, whose smallest number is 2^-24.
 /// Two threads at a time got other results from LibTorch's LSTM in bfloat16 on Arm than one.
 TEST_P(MixedPrecision, RecurrentLayersGiveTheSameBitsOnAllReplicasAtATime) {
   MirroredStrategy strategy({.devices = cpus(GetParam())});
@@ -225,7 +224,8 @@ TEST_P(MixedPrecision, RecurrentLayersGiveTheSameBitsOnAllReplicasAtATime) {
     std::optional<Autocast> autocast;
     if (by_autocast) autocast.emplace(type);
     std::vector<at::Tensor> leaves;
-    for (const auto& value : values) leaves.push_back(value.to(by_autocast ? at::kFloat : type).requires_grad_());
+    for (const auto& value : values)
+      leaves.push_back(value.clone().to(by_autocast ? at::kFloat : type).requires_grad_());
     const auto state = torch::zeros({1, 16, hidden}, leaves[0].scalar_type());
     const std::vector<at::Tensor> states = {state, state}, weights(leaves.begin() + 1, leaves.end());
     const auto output = std::get<0>(at::lstm(leaves[0], states, weights, true, 1, 0.0, true, false, false));
@@ -248,6 +248,7 @@ TEST_P(MixedPrecision, RecurrentLayersGiveTheSameBitsOnAllReplicasAtATime) {
   });
 }
 
+/// Gradients of about 2^-30 flow back through half precision, whose smallest number is 2^-24.
 TEST_P(MixedPrecision, AScalerKeepsTinyGradientsOfHalfPrecision) {
   MirroredStrategy strategy({.devices = cpus(GetParam())});
   const double replicas = GetParam();

@@ -25,9 +25,10 @@ namespace {
                         {.what = std::move(what), .where = "make", .seen = std::move(seen), .help = std::move(help)});
 }
 
+using Named = torch::OrderedDict<std::string, at::Tensor>;
+
 /// `kind`: "parameter" or "buffer".
-void require_same_tensors(const char* kind, const torch::OrderedDict<std::string, at::Tensor>& first,
-                          const torch::OrderedDict<std::string, at::Tensor>& other, std::size_t k) {
+void require_same_structure(const char* kind, const Named& first, const Named& other, std::size_t k) {
   if (first.size() != other.size()) {
     throw_build("the factory built modules of different structure", "build the same module every time it is called",
                 lockstep::str("replica 0 has ", counted(static_cast<std::int64_t>(first.size()), kind), ", replica ", k,
@@ -41,23 +42,16 @@ void require_same_tensors(const char* kind, const torch::OrderedDict<std::string
       throw_build("the factory built modules of different structure", "build the same module every time it is called",
                   lockstep::str(kind, " '", item.key(), "' of replica 0 has no equal in replica ", k));
     }
-    if (theirs->defined() && theirs->is_same(item.value())) {
-      throw_build("the factory returned the same module for several replicas",
-                  "build all of it inside the factory: strategy.make([] { return torch::nn::Sequential(...); })",
-                  lockstep::str(kind, " '", item.key(), "' of replica ", k, " is that of replica 0"));
-    }
   }
 }
 
-using Parts = torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>;
-
-std::size_t count_registered(const torch::nn::Module& module, const Parts& parts) {
-  const auto of = [](const torch::nn::Module& one) {
-    return one.children().size() + one.named_parameters(/*recurse=*/false).size();
-  };
-  std::size_t count = of(module);
-  for (const auto& part : parts) count += of(*part.value());
-  return count;
+void require_own_parameters(const Named& first, const Named& other, std::size_t k) {
+  for (const auto& item : first) {
+    if (!other[item.key()].is_same(item.value())) continue;
+    throw_build("the factory returned the same module for several replicas",
+                "build all of it inside the factory: strategy.make([] { return torch::nn::Sequential(...); })",
+                lockstep::str("parameter '", item.key(), "' of replica ", k, " is that of replica 0"));
+  }
 }
 
 }  // namespace
@@ -97,7 +91,6 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   copy_buffers();
   guard_gradients();
   for (const auto& module : replicas_) parts_.push_back(module->named_modules("", /*include_self=*/false));
-  registered_ = count_registered(*replicas_[0], parts_[0]);
 }
 
 /// Some layers write to their weights in the forward pass: replicas would do it to the same memory at the same time.
@@ -116,8 +109,13 @@ void ModuleCore::require_shareable() const {
   }
 }
 
-bool ModuleCore::may_have_changed(std::size_t k) const {
-  return count_registered(*replicas_[k], parts_[k]) != registered_;
+std::size_t ModuleCore::registered_in(std::size_t k) const {
+  const auto of = [](const torch::nn::Module& one) {
+    return one.children().size() + one.named_parameters(/*recurse=*/false).size();
+  };
+  std::size_t count = of(*replicas_[k]);
+  for (const auto& part : parts_[k]) count += of(*part.value());
+  return count;
 }
 
 std::uint64_t ModuleCore::modes_of(std::size_t k) const {
@@ -163,7 +161,10 @@ void ModuleCore::collect_parameters() {
   std::vector<torch::OrderedDict<std::string, at::Tensor>> named;
   for (const auto& module : replicas_) named.push_back(module->named_parameters());
   const auto& first = named[0];
-  for (std::size_t k = 1; k < replicas_.size(); ++k) require_same_tensors("parameter", first, named[k], k);
+  for (std::size_t k = 1; k < replicas_.size(); ++k) {
+    require_same_structure("parameter", first, named[k], k);
+    require_own_parameters(first, named[k], k);
+  }
   parameters_.clear();
   std::unordered_map<const void*, std::size_t> seen;
   for (const auto& item : first) {
@@ -203,9 +204,13 @@ void ModuleCore::copy_buffers() {
   const auto first = replicas_[0]->named_buffers();
   for (std::size_t k = 1; k < replicas_.size(); ++k) {
     const auto mine = replicas_[k]->named_buffers();
-    require_same_tensors("buffer", first, mine, k);
+    require_same_structure("buffer", first, mine, k);
     for (const auto& item : mine) {
-      if (item.value().defined()) at::Tensor(item.value()).copy_(first[item.key()]);
+      // Equal ones are left alone: a constant may be one tensor for all, or a view that nobody can write to.
+      const at::Tensor& source = first[item.key()];
+      at::Tensor buffer = item.value();
+      if (!buffer.defined() || buffer.is_same(source) || at::equal(buffer, source.to(buffer.device()))) continue;
+      buffer.copy_(source);
     }
   }
 }

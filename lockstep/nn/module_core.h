@@ -55,8 +55,9 @@ class LOCKSTEP_EXPORT ModuleCore {
   void pin() { pinned_ = true; }
   /// Throws if parameters were added, removed, replaced or moved since `make`.
   void require_unchanged() const;
-  /// Whether replica `k` may have more or fewer parameters or parts than `make` has built. Cheap; by its own thread.
-  bool may_have_changed(std::size_t k) const;
+  /// How many parameters and parts replica `k` and the parts that `make` has built have: if it is another number than
+  /// before, `require_unchanged` is worth its cost.
+  std::size_t registered_in(std::size_t k) const;
   /// A mark of which parameters of replica `k` are frozen and which of its parts are in training mode.
   std::uint64_t modes_of(std::size_t k) const;
   /// Throws, with the first difference, if replicas have other parameters frozen, or other parts in training mode, than
@@ -75,8 +76,7 @@ class LOCKSTEP_EXPORT ModuleCore {
   std::weak_ptr<Strategy*> alive_;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
   std::vector<torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>>
-      parts_;                   ///< of each replica, by name
-  std::size_t registered_ = 0;  ///< parameters and parts of a replica, counted as `may_have_changed` does
+      parts_;  ///< of each replica, by name
   std::vector<Parameter> parameters_;
   std::vector<const void*> addresses_;  ///< of the parameters' memory, replica by replica
   bool pinned_ = false;

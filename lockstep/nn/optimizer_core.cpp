@@ -356,26 +356,36 @@ void require_same_call(const local::Seat& seat) {
   }
 }
 
-/// Looking at everything is slow, and what is added to a model is mostly added early.
-void OptimizerCore::require_same_module(Local& local) {
+void OptimizerCore::show_module(Local& local) {
   const auto replica = static_cast<std::size_t>(local.replica);
-  const bool look = local.steps < 100 || local.steps % 16 == 0;
-  if (!local.has_checked_module || (look && module_->may_have_changed(replica))) module_->require_unchanged();
-  local.has_checked_module = true;
+  // Counting costs some microseconds, and what is added to a model is mostly added early.
+  const std::int64_t before = local.reductions++;
+  const bool look = before < 100 || before % 16 == 0;
+  local.shown.module_is_suspect = before == 0 || (look && module_->registered_in(replica) != local.registered);
   local.shown.modes = module_->modes_of(replica);
+}
+
+void OptimizerCore::require_same_modules(Local& local, const std::vector<const GradientView*>& shown) const {
+  for (const GradientView* theirs : shown) {
+    if (!theirs->module_is_suspect) continue;
+    module_->require_unchanged();
+    local.registered = module_->registered_in(static_cast<std::size_t>(local.replica));
+    break;
+  }
+  for (const GradientView* theirs : shown) {
+    if (theirs->modes != shown[0]->modes) module_->require_alike();
+  }
 }
 
 void OptimizerCore::reduce_and(Local& local, ReduceOp op, const char* call, bool fuse,
                                FunctionRef<void(const GradientReduction&)> then) {
-  require_same_module(local);
+  show_module(local);
   show_gradients(local);
   for (int attempt = 0; attempt < 2; ++attempt) {
     meet("gradients", {this, call, local.loss_scale.value_or(0), &local.shown}, [&] {
       // First what every replica refuses alike, or none does; then what must not fail on one alone.
       const auto shown = shown_by_all(local.shown);
-      for (const GradientView* theirs : shown) {
-        if (theirs->modes != shown[0]->modes) module_->require_alike();
-      }
+      require_same_modules(local, shown);
       const GradientReduction reduction(shown, op);
       look_at_gradients(local, reduction);
       if (!local.newly_sparse.empty()) return;  // all come back after the shards have changed

@@ -118,7 +118,10 @@ class LOCKSTEP_EXPORT OptimizerCore {
   /// Drops what a run that failed has left behind.
   void forget_failed_run(Local& local);
   void build_shards();
-  void require_same_module(Local& local);
+  void show_module(Local& local);
+  /// Throws, the same on every replica, if one has other parameters than it was made with, or other modes than the
+  /// others.
+  void require_same_modules(Local& local, const std::vector<const GradientView*>& shown) const;
   void show_gradients(Local& local);
   /// Reduces the own segments once everybody shows gradients, then calls `then` before the replicas part.
   /// With `fuse`, segments with a fused update are left to it.

@@ -16,11 +16,12 @@ namespace lockstep {
 
 torch::OrderedDict<std::string, at::Tensor> OptimizerCore::gradients() {
   Local& local = local_here("gradients");
+  require_no_failed_run(local, "gradients");
   if (!local.is_reduced)
     throw_use("there are no reduced gradients to show", "call reduce_gradients() first", "gradients");
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> copies(module_->parameters().size());
-  meet("gradients", {this, "gradients", 0, &local}, [&] {
+  meet("gradients", {this, "gradients", local.clipped, &local}, [&] {
     for (const Local* owner : shown_by_all(local)) {
       const auto& shard = shards_[static_cast<std::size_t>(owner->replica)];
       for (std::size_t s = 0; s < shard.size(); ++s) {

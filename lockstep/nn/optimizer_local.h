@@ -33,9 +33,10 @@ struct OptimizerCore::Local {
   int bad_replica = -1;
   bool bad_by_exclusion = false;  ///< the others' gradients were finite; its own are gone, the sum lies there
   bool is_reduced = false;
-  bool has_checked_module = false;
-  bool has_gradients = false;  ///< backward was called since they were dropped
-  bool is_unscaled = false;    ///< the reduced gradients have been divided by a loss scale
+  std::int64_t reductions = 0;  ///< since the optimizer was made
+  std::size_t registered = 0;   ///< ModuleCore::registered_in when the module was last found unchanged
+  bool has_gradients = false;   ///< backward was called since they were dropped
+  bool is_unscaled = false;     ///< the reduced gradients have been divided by a loss scale
   double clipped = 0;  ///< a mark of what the reduced gradients have been clipped to, in which order; 0: nothing
   int accumulated = 0;
   std::optional<double>

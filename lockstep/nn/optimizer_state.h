@@ -119,10 +119,9 @@ namespace detail {
 template <class Opt>
 constexpr StateAccess state_access_of() {
   using Traits = OptimizerStateTraits<Opt>;
-  return {.read = &Traits::read, .write = &Traits::write, .known = !requires {Traits::kIsUnknown;
+  constexpr bool is_unknown = requires { Traits::kIsUnknown; };
+  return {.read = &Traits::read, .write = &Traits::write, .known = !is_unknown};
 }
-};  // namespace detail
-}  // namespace lockstep
 
 /// Puts the segments' states together, parameter by parameter; and takes them apart again.
 LOCKSTEP_EXPORT OptimizerState read_state(OptimizerCore& core);

@@ -210,10 +210,10 @@ void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::
 
 /// Stands before `aten::convolution` on replica threads.
 void convolution(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const bool several = among_several_replicas();
-  const bool brain_float = several && is_brain_float(torch::jit::peek(*stack, 0, Convolution::kArguments));
+  if (!among_several_replicas()) return redispatch(op, keys, stack);
+  const bool brain_float = is_brain_float(torch::jit::peek(*stack, 0, Convolution::kArguments));
   if (brain_float) convert(*stack, /*input, weight, bias*/ 3, Convolution::kArguments, at::kFloat);
-  if (const Convolution call(*stack); several && is_unsafe(call)) {
+  if (const Convolution call(*stack); is_unsafe(call)) {
     torch::jit::drop(*stack, Convolution::kArguments);
     torch::jit::push(*stack, safe_convolution(call));
   } else {
@@ -224,8 +224,10 @@ void convolution(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
 
 /// Stands before `aten::mkldnn_rnn_layer`, which is a layer of an LSTM.
 void recurrent_layer(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  // An autocast that is still to come would only cast back, and comes by here again.
+  if (!among_several_replicas() || keys.has(c10::DispatchKey::AutocastCPU)) return redispatch(op, keys, stack);
   const std::size_t arguments = op.schema().arguments().size();
-  const bool brain_float = among_several_replicas() && is_brain_float(torch::jit::peek(*stack, 0, arguments));
+  const bool brain_float = is_brain_float(torch::jit::peek(*stack, 0, arguments));
   if (brain_float) convert(*stack, /*input, four weights, both states*/ 7, arguments, at::kFloat);
   redispatch(op, keys, stack);
   if (brain_float) convert(*stack, /*output, both states; then comes working memory*/ 3, 4, at::kBFloat16);
