@@ -207,7 +207,7 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
                 .communication = options.communication,
                 .strict = options.strict}),
       engine_(std::make_unique<Engine>(options, num_local_replicas(), replica_context(0).device().is_cpu())) {
-  use_safe_convolutions();
+  use_safe_kernels();
   if (options.keep_memory.value_or(replica_context(0).device().is_cpu())) {
     keep_freed_memory();
     keep_huge_blocks();

@@ -233,14 +233,14 @@ void recurrent_layer(const c10::OperatorHandle& op, c10::DispatchKeySet keys, to
   if (brain_float) convert(*stack, /*output, both states; then comes working memory*/ 3, 4, at::kBFloat16);
 }
 
-void register_safe_convolutions() {
+void register_safe_kernels() {
   // Never unregistered: a thread may still be inside the operator when the process ends.
   static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
   library.impl("convolution", torch::CppFunction::makeFromBoxedFunction<&convolution>());
   library.impl("mkldnn_rnn_layer", torch::CppFunction::makeFromBoxedFunction<&recurrent_layer>());
 }
 #else
-void register_safe_convolutions() {}
+void register_safe_kernels() {}
 #endif
 
 }  // namespace
@@ -254,8 +254,8 @@ bool has_sve() {
 #endif
 }
 
-void use_safe_convolutions() {
-  static const bool registered = (register_safe_convolutions(), true);
+void use_safe_kernels() {
+  static const bool registered = (register_safe_kernels(), true);
   (void)registered;
 }
 

@@ -8,7 +8,7 @@ namespace lockstep {
 /// float32 with certain numbers of output channels (seen with 2.9.1, from Python and plain threads too). Layers of an
 /// LSTM in bfloat16 give wrong results then. After this call several replicas do what is in bfloat16 in float32 and
 /// round the result, gradients included, and other unsafe convolutions another way.
-void use_safe_convolutions();
+void use_safe_kernels();
 
 /// Arm's scalable vectors: LibTorch has other kernels where they are.
 bool has_sve();
