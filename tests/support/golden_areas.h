@@ -1,0 +1,87 @@
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+// Which program runs the cases of each area of the golden data. A program runs the areas it owns, counts those of other
+// programs as belonging elsewhere, and fails for an area that is not in this table.
+namespace lockstep::golden {
+
+enum class Program {
+  None,         ///< the area is not in the table: a failure of every program that meets it
+  Semantics,    ///< golden_test
+  Input,        ///< golden_input_test
+  DeviceNames,  ///< the test of base/device_name.h
+  Later,        ///< what Lockstep does not have yet: several machines, and the iterators of TensorFlow 1
+};
+
+inline std::string_view to_string(Program program) {
+  switch (program) {
+    case Program::None: return "no program";
+    case Program::Semantics: return "golden_test";
+    case Program::Input: return "golden_input_test";
+    case Program::DeviceNames: return "the test of base/device_name.h";
+    case Program::Later: return "a program to come";
+  }
+  return "no program";
+}
+
+struct AreaOwner {
+  std::string_view area;
+  Program program;
+};
+
+inline constexpr AreaOwner kAreaOwners[] = {
+    {"all_gather", Program::Semantics},
+    {"all_reduce", Program::Semantics},
+    {"assign", Program::Semantics},
+    {"batch_reduce", Program::Semantics},
+    {"broadcast", Program::Semantics},
+    {"compute_batch_size", Program::Input},
+    {"context", Program::Semantics},
+    {"create", Program::Semantics},
+    {"device_string", Program::DeviceNames},
+    {"distribute_dataset", Program::Input},
+    {"from_function", Program::Input},
+    {"gather", Program::Semantics},
+    {"input_context", Program::Semantics},  // see owner_of
+    {"iterator", Program::Input},
+    {"legacy_rebatch", Program::Input},
+    {"merge_call", Program::Semantics},
+    {"multi_worker", Program::Later},
+    {"numpy", Program::Input},
+    {"pack", Program::Semantics},
+    {"rebatch", Program::Input},
+    {"rebatch_sizes", Program::Input},
+    {"reduce", Program::Semantics},
+    {"reduce_axis", Program::Semantics},
+    {"regroup", Program::Semantics},
+    {"resolver", Program::Later},
+    {"scatter", Program::Semantics},
+    {"shard", Program::Input},
+    {"sync_on_read", Program::Semantics},
+    {"tf_config", Program::Later},
+    {"update", Program::Semantics},
+    {"v1_iterator", Program::Later},
+    {"values_from_function", Program::Semantics},
+};
+
+/// The program that runs this case.
+inline Program owner_of(const nlohmann::json& data) {
+  const std::string area = data.at("area");
+  // Both files have this area, in two forms: that of input.json says what is asked.
+  if (area == "input_context" && data.contains("what")) return Program::Input;
+  for (const AreaOwner& each : kAreaOwners) {
+    if (each.area == area) return each.program;
+  }
+  return Program::None;
+}
+
+/// What the test of a case says whose area no program owns.
+inline std::string unowned_area(const nlohmann::json& data) {
+  return "no golden program owns the area " + data.at("area").dump() +
+         ": enter it in tests/support/golden_areas.h, and let a program run it";
+}
+
+}  // namespace lockstep::golden
