@@ -67,6 +67,17 @@ const std::vector<at::Tensor>& Strategy::components_of(const Variable& variable,
   return variable.values();
 }
 
+at::Tensor Strategy::reduce_variable(ReduceOp op, const Variable& variable, const Axis& axis) {
+  const std::vector<at::Tensor>& components = components_of(variable, "reduce");
+  const bool differs = variable.synchronization() == Synchronization::OnRead;
+  return differs ? reduce(op, PerReplica<at::Tensor>(components), axis)
+                 : reduce(op, Mirrored<at::Tensor>(components), axis);
+}
+
+at::Tensor Strategy::gather_variable(const Variable& variable, std::int64_t axis) {
+  return gather(PerReplica<at::Tensor>(components_of(variable, "gather")), axis);
+}
+
 void detail::throw_component_count(std::size_t argument, const char* kind, std::size_t components, int replicas) {
   const bool too_few = components < static_cast<std::size_t>(replicas);
   throw InvalidArgument(

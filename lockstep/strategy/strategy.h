@@ -245,6 +245,8 @@ class LOCKSTEP_EXPORT Strategy {
   void run_in_scope(FunctionRef<void(ReplicaContext&)> body);
   /// Throws for a variable of another strategy.
   const std::vector<at::Tensor>& components_of(const Variable& variable, const char* operation) const;
+  at::Tensor reduce_variable(ReduceOp op, const Variable& variable, const Axis& axis);
+  at::Tensor gather_variable(const Variable& variable, std::int64_t axis);
 
   /// `components` holds the leaves of each replica's value, `structures` its shape for comparison. The result is the
   /// reduction for each of the destinations.
@@ -330,10 +332,7 @@ template <class T>
 auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis) {
   detail::require_cross_replica(*this, "reduce");
   if constexpr (std::is_same_v<T, Variable>) {
-    const std::vector<at::Tensor>& components = components_of(value, "reduce");
-    const bool differs = value.synchronization() == Synchronization::OnRead;
-    return differs ? reduce(op, PerReplica<at::Tensor>(components), axis)
-                   : reduce(op, Mirrored<at::Tensor>(components), axis);
+    return reduce_variable(op, value, axis);
   } else if constexpr (is_distributed_v<T>) {
     if (!detail::is_per_replica_v<T> && axis.dims().empty()) {
       return unflatten_reducible(value[0], reduce_shared(op, flatten_reducible(value[0]), /*mirrored=*/true));
@@ -357,7 +356,7 @@ template <class T>
 auto Strategy::gather(const T& value, std::int64_t axis) {
   detail::require_cross_replica(*this, "gather");
   if constexpr (std::is_same_v<T, Variable>) {
-    return gather(PerReplica<at::Tensor>(components_of(value, "gather")), axis);
+    return gather_variable(value, axis);
   } else if constexpr (is_distributed_v<T>) {
     const detail::TakenApart parts(value);
     return unflatten_reducible(value[0], gather_across(parts.leaves, parts.structures, axis));
