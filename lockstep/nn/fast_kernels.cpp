@@ -7,12 +7,16 @@
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
-#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
+#include <torch/csrc/autograd/saved_variable.h>
 #include <torch/library.h>
 
 #include <algorithm>
 #include <array>
-#include <vector>
+#include <memory>
+#include <mutex>
+#include <string>
 
 #include "lockstep/nn/convolution_gradient.h"
 #include "lockstep/nn/matrix_product.h"
@@ -33,24 +37,29 @@ constexpr bool kArm = false;
 
 /// The arguments of `aten::convolution_backward`.
 struct Call {
+  static constexpr std::size_t kArguments = 11;
+
   explicit Call(const torch::jit::Stack& stack) {
-    const auto argument = [&](std::size_t i) -> const c10::IValue& { return stack[stack.size() - kCount + i]; };
+    const auto argument = [&](std::size_t i) -> const c10::IValue& { return torch::jit::peek(stack, i, kArguments); };
     output_gradient = argument(0).toTensor();
     input = argument(1).toTensor();
     weight = argument(2).toTensor();
-    stride = argument(4).toIntVector();
-    padding = argument(5).toIntVector();
-    dilation = argument(6).toIntVector();
+    const c10::List<std::int64_t> strides = argument(4).toIntList(), paddings = argument(5).toIntList(),
+                                  dilations = argument(6).toIntList();
     transposed = argument(7).toBool();
     groups = argument(9).toInt();
-    const auto mask = argument(10).toBoolList();
+    const c10::List<bool> mask = argument(10).toBoolList();
     for (std::size_t i = 0; i < wanted.size(); ++i) wanted[i] = mask.get(i);
+    for (const std::int64_t dilation : dilations) dilated = dilated || dilation != 1;
+    two_dimensional = strides.size() == 2 && paddings.size() == 2;
+    if (!two_dimensional) return;
+    stride = {strides.get(0), strides.get(1)};
+    padding = {paddings.get(0), paddings.get(1)};
   }
 
-  static constexpr std::size_t kCount = 11;
   at::Tensor output_gradient, input, weight;
-  std::vector<std::int64_t> stride, padding, dilation;
-  bool transposed = false;
+  std::array<std::int64_t, 2> stride = {1, 1}, padding = {0, 0};
+  bool two_dimensional = false, dilated = false, transposed = false;
   std::int64_t groups = 1;
   std::array<bool, 3> wanted = {};  ///< gradients of input, weight, bias
 };
@@ -69,8 +78,7 @@ bool is_covered(const Call& call) {
   if (at::GradMode::is_enabled() &&
       (call.output_gradient.requires_grad() || call.input.requires_grad() || call.weight.requires_grad()))
     return false;
-  if (call.transposed || call.groups != 1 || call.stride.size() != 2 || call.padding.size() != 2) return false;
-  if (std::any_of(call.dilation.begin(), call.dilation.end(), [](std::int64_t d) { return d != 1; })) return false;
+  if (call.transposed || call.groups != 1 || call.dilated || !call.two_dimensional) return false;
   return call.output_gradient.numel() > 0 && call.input.numel() > 0 && call.wanted[1] &&
          call.weight.numel() <= kLargestWeight;
 }
@@ -147,13 +155,14 @@ void convolution_backward(const c10::OperatorHandle& op, c10::DispatchKeySet key
   if (own_input) of_input = input_gradient(call);
   if (call.wanted[2]) of_bias = call.output_gradient.sum({0, 2, 3});
   if (call.wanted[0] && !own_input) {
-    c10::List<bool> only_input({true, false, false});
+    c10::List<bool> only_input;
+    for (const bool wanted : {true, false, false}) only_input.push_back(wanted);
     stack->back() = only_input;
     redispatch(op, keys, stack);
-    of_input = (*stack)[stack->size() - 3].toTensor();
-    stack->erase(stack->end() - 3, stack->end());
+    of_input = torch::jit::peek(*stack, 0, 3).toTensor();
+    torch::jit::drop(*stack, 3);
   } else {
-    stack->erase(stack->end() - static_cast<std::ptrdiff_t>(Call::kCount), stack->end());
+    torch::jit::drop(*stack, Call::kArguments);
   }
   torch::jit::push(*stack, of_input, of_weight, of_bias);
 }
@@ -225,27 +234,44 @@ at::Tensor own_product(Product by, const at::Tensor& left, const at::Tensor& rig
   return result;
 }
 
-/// `bias + input weight`, whose backward pass comes back to `mm`.
-struct AffineMap : torch::autograd::Function<AffineMap> {
-  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& bias, const at::Tensor& input,
-                            const at::Tensor& weight) {
-    // As LibTorch does: what no gradient needs may change, and is not kept.
-    context->save_for_backward(
-        {weight.requires_grad() ? input : at::Tensor(), input.requires_grad() ? weight : at::Tensor()});
-    return own_product(product_for(input, weight), input, weight, bias);
-  }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
-                                                 const torch::autograd::variable_list& gradients) {
-    const at::Tensor& slope = gradients[0];
-    const auto saved = context->get_saved_variables();
-    at::Tensor of_bias, of_input, of_weight;
-    if (context->needs_input_grad(0)) of_bias = slope.sum(0);
-    if (context->needs_input_grad(1)) of_input = slope.mm(saved[1].t());
+/// The gradients of `bias + input weight`; they come back to `mm`. A node of its own, since the containers inside
+/// `torch::autograd::Function` make g++ 13 warn at -O3.
+struct AffineBackward : torch::autograd::Node {
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& slopes) override {
+    torch::autograd::variable_list gradients(3);
+    const at::Tensor& slope = slopes.at(0);
+    if (!slope.defined()) return gradients;
+    const std::lock_guard lock(mutex_);
+    if (task_should_compute_output(0)) gradients[0] = slope.sum(0);
+    if (task_should_compute_output(1)) gradients[1] = slope.mm(weight.unpack(shared_from_this()).t());
     // A linear layer's `weight` is the transpose of its parameter: this way the parameter's gradient lies as it does.
-    if (context->needs_input_grad(2)) of_weight = slope.t().mm(saved[0]).t();
-    return {of_bias, of_input, of_weight};
+    if (task_should_compute_output(2)) gradients[2] = slope.t().mm(input.unpack(shared_from_this())).t();
+    return gradients;
   }
+  std::string name() const override { return "AffineBackward"; }
+  void release_variables() override {
+    const std::lock_guard lock(mutex_);
+    input.reset_data();
+    weight.reset_data();
+  }
+
+  torch::autograd::SavedVariable input, weight;
 };
+
+at::Tensor affine_map(Product by, const at::Tensor& bias, const at::Tensor& input, const at::Tensor& weight) {
+  const std::shared_ptr<AffineBackward> node(new AffineBackward(), torch::autograd::deleteNode);
+  node->set_next_edges(torch::autograd::collect_next_edges(bias, input, weight));
+  // As LibTorch does: what no gradient needs may change, and is not kept.
+  if (weight.requires_grad()) node->input = torch::autograd::SavedVariable(input, /*is_output=*/false);
+  if (input.requires_grad()) node->weight = torch::autograd::SavedVariable(weight, /*is_output=*/false);
+  at::Tensor result;
+  {
+    const at::NoGradGuard no_graph;
+    result = own_product(by, input, weight, bias);
+  }
+  torch::autograd::set_history(result, node);
+  return result;
+}
 
 void mm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const at::Tensor left = torch::jit::peek(*stack, 0, 2).toTensor(), right = torch::jit::peek(*stack, 1, 2).toTensor();
@@ -267,7 +293,7 @@ void addmm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::
   if (!covered) return redispatch(op, keys, stack);
   torch::jit::drop(*stack, kArguments);
   const bool graph = needs_graph(bias) || needs_graph(left) || needs_graph(right);
-  torch::jit::push(*stack, graph ? AffineMap::apply(bias, left, right) : own_product(by, left, right, bias));
+  torch::jit::push(*stack, graph ? affine_map(by, bias, left, right) : own_product(by, left, right, bias));
 }
 
 /// Channels-last and not contiguous as well: LibTorch takes a tensor that is both for the latter.
