@@ -1,5 +1,5 @@
-// How values travel between replicas is a class that a program can write itself, for special hardware or to watch what
-// happens. This one adds from the last replica to the first and counts its calls.
+// You can write your own class to move values between replicas, for special hardware or to observe what happens. This
+// one adds from the last replica to the first and counts its calls.
 
 #include <lockstep/lockstep.h>
 #include <torch/types.h>

@@ -1,5 +1,5 @@
-// The training loop in one's own hands: batches, a step in its parts, numbers over all replicas, an examination after
-// each epoch. Three replicas, so that no batch divides evenly; nothing below cares.
+// A training loop with full control: batches, a step in parts, metrics over all replicas, evaluation after each epoch.
+// With three replicas no batch divides evenly, and no line below has to care.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -12,7 +12,7 @@
 namespace ls = lockstep;
 namespace nn = torch::nn;
 
-/// What a replica tells about its rows of a batch.
+/// What a replica reports about its rows of a batch.
 struct Report {
   double loss;  // summed over the rows
   double hits;
@@ -37,7 +37,7 @@ int main() {
     optimizer.backward(ls::average_loss(losses, global_batch));  // gradients of this replica's rows
     optimizer.reduce_gradients();                                // of the whole batch
     const double norm = optimizer.clip_global_norm(1.0);         // after the reduction: one norm for all
-    optimizer.step();                                            // and forgets the gradients
+    optimizer.step();                                            // and clears the gradients
     return Report{losses.sum().item<double>(), (guess.argmax(1) == mine.labels).sum().item<double>(), norm};
   };
 
@@ -62,8 +62,8 @@ int main() {
       hits += sum.hits;
       largest = std::max(largest, report[0].norm);
     }
-    net.eval();  // on the handle: reaches all replicas
-    // The mean over all rows of all replicas, however they are shared out.
+    net.eval();  // on the handle: acts on all replicas
+    // The mean over all rows of all replicas, however they are divided.
     accuracy = strategy.reduce(ls::ReduceOp::Mean, strategy.run(judge, share_out(unseen)), /*axis=*/0).item<double>();
     net.train();
     const auto count = static_cast<double>(known.count());

@@ -1,4 +1,5 @@
-// An input pipeline from rows in memory to batches: shuffled, augmented on two threads, resumed where it was left.
+// An input pipeline from rows in memory to batches: shuffled, augmented on two threads, and resumed from a saved
+// position.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -13,7 +14,7 @@ struct Digits {
 
 data::Dataset<Digits> make_pipeline(const Digits& all) {
   return data::from_tensor_slices(all)  // one element per row
-      .shuffle(10'000)                  // another order in every pass
+      .shuffle(10'000)                  // a new order in every pass
       .map_with_random(
           [](Digits d, data::RowRandom& random) {
             d.image = d.image / 255;
@@ -42,7 +43,7 @@ int main() {
 
   auto resumed = make_pipeline(all).resume(data::IteratorState::parse(saved));
   const bool same = torch::equal(resumed.next()->image, reader.next()->image);
-  std::cout << "resumed after 5 batches, " << (same ? "same" : "OTHER") << " rows\n";
+  std::cout << "resumed after 5 batches, " << (same ? "the same" : "DIFFERENT") << " rows\n";
 
   const auto meter = std::make_shared<data::StageMeter>();
   auto measured = batches.iterate({.meter = meter});

@@ -1,5 +1,5 @@
-// Learns to read handwritten digits, on two replicas: `demo [replicas]`. Every replica works on its own rows of each
-// batch; the gradients are added up over replicas, so that all of them go on with the same weights.
+// Trains a network to read handwritten digits on two replicas: `demo [replicas]`. Each replica works on its own rows of
+// a batch. The gradients are added up over replicas, so all of them continue with the same weights.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -29,7 +29,7 @@ struct Net : nn::Module {
 };
 using Model = ls::MirroredModule<Net>;
 
-/// What replicas count: the loss summed over rows, and how many rows were right.
+/// What each replica counts: the loss summed over its rows, and how many rows were classified correctly.
 struct Score {
   double loss = 0;
   std::int64_t hits = 0;
@@ -37,7 +37,7 @@ struct Score {
 
 struct Training {
   Model model;
-  double accuracy = 0;  ///< on digits it has not seen
+  double accuracy = 0;  ///< on the held-out digits
 };
 
 torch::Tensor loss_per_row(const torch::Tensor& guess, const torch::Tensor& labels) {
@@ -45,7 +45,7 @@ torch::Tensor loss_per_row(const torch::Tensor& guess, const torch::Tensor& labe
                                        nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone));
 }
 
-/// The share of right answers, every replica judging its part.
+/// The share of correct answers. Each replica evaluates its part.
 double examine(ls::Strategy& strategy, Model& model, const Digits& digits) {
   model.eval();
   auto count_hits = [&](const Digits& mine) {
@@ -74,7 +74,7 @@ Training train(int replicas, const Digits& known, const Digits& unseen, bool tel
     return Score{losses.sum().item<double>(), (guess.argmax(1) == mine.labels).sum().item<std::int64_t>()};
   };
 
-  // One dataset for all replicas: each gets its part of every batch, and every epoch another order.
+  // One dataset for all replicas: each gets its part of every batch. Every epoch has a new order.
   auto batches = strategy.distribute(ls::data::from_tensor_slices(known).shuffle(known.count()).batch(kBatch));
   double accuracy = 0;
   const auto count = static_cast<double>(known.count());
@@ -112,7 +112,7 @@ bool have_equal_replicas(const Model& model) {
   return true;
 }
 
-/// Some of the digits side by side, and what they were taken for.
+/// Draws some of the digits side by side, with the true and the predicted label.
 void draw(const Digits& digits, const torch::Tensor& guess, const torch::Tensor& which) {
   constexpr std::int64_t kMost = 4;
   const auto shown = which.slice(0, 0, kMost);

@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-/// Images of handwritten digits and what they show. data/README.md tells where they come from.
+/// Images of handwritten digits with their labels. data/README.md says where they come from.
 struct Digits {
   torch::Tensor images;  ///< [n, 1, 8, 8], from 0 (paper) to 1 (ink)
   torch::Tensor labels;  ///< [n], 0 to 9
@@ -19,8 +19,8 @@ struct Digits {
   Digits part(int k, int parts) const { return {images.tensor_split(parts)[k], labels.tensor_split(parts)[k]}; }
 };
 
-/// All 1,797 digits in the order of the file. NotFound if there is no such file; what is wrong in it is named by its
-/// line.
+/// All 1,797 digits in the order of the file. Throws NotFound if there is no such file, and DataLoss with the line if
+/// it is damaged.
 inline Digits load_digits(const std::string& path = DIGITS_FILE) {
   namespace data = lockstep::data;
   constexpr std::int64_t kDigits = 1797, kPixels = 64;
@@ -45,13 +45,13 @@ inline Digits load_digits(const std::string& path = DIGITS_FILE) {
       values.push_back(number);
     }
   }
-  if (lines != kDigits) damaged("it ends after line " + std::to_string(lines) + ", not 1797");
+  if (lines != kDigits) damaged("it ends after line " + std::to_string(lines) + ", expected 1797 lines");
   const auto table = torch::tensor(values).reshape({kDigits, kPixels + 1});
   return {table.slice(1, 0, kPixels).to(torch::kFloat).div(16).reshape({kDigits, 1, 8, 8}),
           table.select(1, kPixels).to(torch::kLong)};
 }
 
-/// Every fifth digit, from the first on, is kept for the examination: (known, unseen).
+/// Holds out every fifth digit, starting with the first, for evaluation: (known, unseen).
 inline std::pair<Digits, Digits> split_digits(const Digits& all) {
   const auto is_unseen = torch::arange(all.count()) % 5 == 0;
   return {all.pick(is_unseen.logical_not().nonzero().squeeze(1)), all.pick(is_unseen.nonzero().squeeze(1))};

@@ -1,6 +1,6 @@
-// One dataset for all replicas: global batches go in, every replica gets its piece. Shows how a batch is cut, what
-// happens at the end of the data and after an error, per-replica pipelines, a report of what holds it up, and how to go
-// on after an interruption.
+// One dataset for all replicas: global batches go in, and every replica gets its piece. Shows how a batch is cut, what
+// happens at the end of the data and after an error, pipelines per replica, a report of the bottleneck, and how to
+// resume after an interruption.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -30,7 +30,7 @@ std::string rows(const ls::PerReplica<torch::Tensor>& step) {
 void expect(const char* what, const std::string& got, const std::string& wanted) {
   std::printf("%-34s %s\n", what, got.c_str());
   if (got == wanted) return;
-  std::printf("  but should be %s\n", wanted.c_str());
+  std::printf("  expected %s\n", wanted.c_str());
   ++failures;
 }
 
@@ -47,16 +47,16 @@ int main() {
   int step = 0;
   for (const auto& batch : batches) expect("a step", rows(batch), expected[step++]);
 
-  // The same rows by the other rule, which cuts them as one stream.
+  // The same rows cut by the other rule, as one stream.
   auto balanced =
       strategy.distribute(ls::data::range(26).batch(10).with_options({.auto_shard_policy = ls::AutoShardPolicy::Off}));
   expect("balanced", rows(balanced.iterate().get_next()), "[0 1 2] [3 4 5] [6 7] [8 9] ");
 
-  // Shared out among workers as TensorFlow does; with one worker as here that makes no difference.
+  // Divided among workers as in TensorFlow. With one worker, as here, it makes no difference.
   auto by_worker = strategy.distribute(ls::data::range(26).batch(10), {.assignment = ls::Assignment::TensorFlow});
   expect("TensorFlow's assignment", rows(by_worker.iterate().get_next()), expected[0]);
 
-  // Whoever gets no rows gets an empty batch: sums and row-wise means over all replicas stay exact.
+  // A replica without rows gets an empty batch, so sums and row-wise means over all replicas stay exact.
   double sum = 0;
   for (const auto& batch : batches) {
     auto sums = strategy.run([](const torch::Tensor& mine) { return mine.sum(); }, batch);
@@ -64,14 +64,14 @@ int main() {
   }
   expect("sum of all rows", std::to_string(static_cast<int>(sum)), "325");
 
-  // The iterator by hand; its place is a few numbers and can go into a checkpoint.
+  // With an iterator of your own you can save its position, a few numbers, in a checkpoint.
   auto steps = batches.iterate();
   steps.get_next();
   const std::string saved = steps.save().serialize();
   auto resumed = batches.resume(ls::data::IteratorState::parse(saved));
   expect("after a restart", rows(resumed.get_next()), expected[1]);
 
-  // A function that throws costs a step: who catches the exception goes on behind it.
+  // A function that throws costs a step. Catch the exception and continue with the next one.
   auto fragile = strategy.distribute(ls::data::range(26)
                                          .map([](torch::Tensor x) {
                                            if (x.item<std::int64_t>() == 13) throw std::runtime_error("unlucky");
@@ -85,9 +85,9 @@ int main() {
   } catch (const std::runtime_error& error) {
     std::printf("the second step: %s\n", error.what());
   }
-  expect("behind the failure", rows(lucky.get_next()), expected[2]);
+  expect("after the failure", rows(lucky.get_next()), expected[2]);
 
-  // What holds the input up: a line for each stage, and a hint.
+  // Where the time goes: a line for each stage, and a hint.
   const auto meter = std::make_shared<ls::data::StageMeter>();
   for (auto measured = batches.iterate({.meter = meter}); auto batch = measured.next();) {
     strategy.run([](const torch::Tensor& mine) { return mine.sum(); }, *batch);
@@ -95,7 +95,7 @@ int main() {
   std::printf("%s", to_string(meter->report()).c_str());
   expect("rows in the report", std::to_string(meter->report().stages.front().rows), "26");
 
-  // Pipelines of one's own: batches are those of one replica, nothing is split.
+  // Your own pipelines: each batch is for one replica, and nothing is split.
   auto own = strategy.distribute_from_function(
       [](const ls::InputContext& context) { return ls::data::range(8).batch(context.get_per_replica_batch_size(8)); });
   expect("from a function", rows(own.iterate().get_next()), "[0 1] [2 3] [4 5] [6 7] ");
@@ -109,7 +109,7 @@ int main() {
       {.replication_mode = ls::ReplicationMode::PerReplica});
   expect("one pipeline for each replica", rows(each.iterate().get_next()), "[0 1] [10 11] [20 21] [30 31] ");
 
-  // What is known beforehand can be checked at every call of run.
+  // run can check its arguments against a spec.
   auto numbers = strategy.distribute(
       strategy.make_numpy_dataset(torch::arange(32).view({16, 2})).batch(8, {.drop_remainder = true}));
   for (const auto& batch : numbers) {

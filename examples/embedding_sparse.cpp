@@ -1,5 +1,5 @@
-// A large table of word vectors, of which a step touches a few rows. With sparse(true) a gradient is those rows alone;
-// the replicas' rows are brought together, and rows that several replicas use are added up.
+// A large table of word vectors, of which each step uses only a few rows. With sparse(true) a gradient holds just those
+// rows. The rows of all replicas are concatenated, and rows that several replicas use are added up.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -18,7 +18,7 @@ bool show_one_step(ls::Strategy& strategy) {
   strategy.run([&] {
     const bool first = ls::get_replica_context().replica_id_in_sync_group() == 0;
     const auto words = first ? torch::tensor({1, 3}) : torch::tensor({3, 4});
-    optimizer.minimize(table->forward(words).sum());  // the gradient of every number that is used is 1
+    optimizer.minimize(table->forward(words).sum());  // the gradient of each element used is 1
   });
   const Tensor change = (before - table->weight).select(1, 0).round();
   std::cout << "replica 0 used words 1 and 3, replica 1 words 3 and 4. Gradients by word:\n  ";
@@ -29,7 +29,7 @@ bool show_one_step(ls::Strategy& strategy) {
 
 constexpr int kWords = 20'000, kLength = 8;
 
-/// Reviews: the first 50 words praise, the next 50 blame, all others say nothing.
+/// Reviews: the first 50 words are praise, the next 50 are blame, all others are neutral.
 struct Reviews {
   Tensor words;   // [n, kLength]
   Tensor praise;  // [n], 0 or 1
@@ -54,12 +54,12 @@ struct Reader : nn::Module {
   nn::Linear judge;
 };
 
-/// Trains and returns the table and the share of right answers about new reviews.
+/// Trains and returns the table and the share of correct answers about new reviews.
 std::pair<Tensor, double> train(ls::Strategy& strategy, bool sparse, int steps) {
   torch::manual_seed(6);
   auto reader = strategy.make<Reader>(sparse);
   {
-    // Both trainings begin with the same weights.
+    // Both trainings start from the same weights.
     const torch::NoGradGuard no_grad;
     for (auto& weight : reader.parameters()) weight.normal_(0, 0.3);
   }
@@ -87,7 +87,7 @@ int main() {
   const auto [sparse_table, accuracy] = train(strategy, /*sparse=*/true, 60);
   const double difference = (dense_table - sparse_table).abs().max().item<double>();
   std::cout << "60 steps of 2 x 32 reviews, " << kWords << " words:\n"
-            << "  right about new reviews:          " << 100 * accuracy << "%\n"
+            << "  correct about new reviews:        " << 100 * accuracy << "%\n"
             << "  with dense gradients:             " << 100 * dense_accuracy << "%\n"
             << "  rows in a step's gradient:        at most " << 2 * 32 * kLength << " of " << kWords << "\n"
             << "  largest difference of the tables: " << difference << "\n";

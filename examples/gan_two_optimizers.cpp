@@ -1,5 +1,5 @@
-// Two models with an optimizer each, in one step: a painter learns to put points on a circle it has never seen, from a
-// judge that learns to tell its points from real ones.
+// Trains two models in one step, each with its own optimizer. A painter learns to put points on a circle it has never
+// seen. It learns from a judge, which learns to tell the painter's points from real ones.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -12,7 +12,7 @@ namespace ls = lockstep;
 namespace nn = torch::nn;
 using torch::Tensor;
 
-/// Points near a circle of radius 1, evenly all around.
+/// Points near a circle of radius 1, spread evenly.
 Tensor points_on_circle(std::int64_t count) {
   const auto angle = 2 * M_PI * torch::rand({count});
   return torch::stack({angle.cos(), angle.sin()}, 1) + 0.05 * torch::randn({count, 2});
@@ -24,14 +24,14 @@ nn::Sequential make_net(int inputs, int outputs) {
                         nn::Linear(64, outputs));
 }
 
-/// How much the judge's verdicts are off, per point.
+/// The loss of the judge's verdicts, per point.
 Tensor verdict_loss(const Tensor& verdicts, double truth) {
   return nn::functional::binary_cross_entropy_with_logits(
       verdicts, torch::full_like(verdicts, truth),
       nn::functional::BinaryCrossEntropyWithLogitsFuncOptions().reduction(torch::kNone));
 }
 
-/// The square from -1.5 to 1.5 with a mark where points lie.
+/// Draws the square from -1.5 to 1.5 with a mark for each point.
 void draw(const Tensor& points) {
   constexpr int kRows = 15, kColumns = 31;
   std::vector<std::string> canvas(kRows, std::string(kColumns, '.'));
@@ -57,7 +57,7 @@ int main() {
     double painter, judge;
   };
   auto step = [&] {
-    // Every replica draws from random numbers of its own: together they see 2 * kPoints different points.
+    // Every replica draws from its own random stream, so together they see 2 * kPoints different points.
     const auto real = points_on_circle(kPoints);
     const auto painted = painter->forward(torch::randn({kPoints, 2}));
 
@@ -67,7 +67,7 @@ int main() {
 
     const auto painter_loss = ls::average_loss(verdict_loss(judge->forward(painted), 1));
     of_painter.minimize(painter_loss);
-    of_judge.zero_grad();  // the way back led through the judge and left gradients there
+    of_judge.zero_grad();  // backward went through the judge and left gradients there
     return Losses{painter_loss.item<double>(), judge_loss.item<double>()};
   };
 

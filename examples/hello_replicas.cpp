@@ -1,4 +1,4 @@
-// Three replicas bring their values together in each of the ways there are.
+// Three replicas combine their values: run, reduce, all_reduce and merge_call.
 
 #include <lockstep/lockstep.h>
 #include <torch/types.h>
@@ -11,7 +11,7 @@ using torch::Tensor;
 int main() {
   ls::MirroredStrategy strategy({.devices = ls::cpus(3)});
 
-  // run: calls a function once per replica, at the same time. What the replicas return comes back as one PerReplica.
+  // run calls a function on all replicas at the same time. It returns their results as one PerReplica.
   auto square = [] {
     const int id = ls::get_replica_context().replica_id_in_sync_group();
     return torch::full({1}, id + 1).square();
@@ -19,15 +19,15 @@ int main() {
   ls::PerReplica<Tensor> squares = strategy.run(square);
   std::cout << "squares: " << squares << "\n";
 
-  // reduce: outside of the replicas, one plain value from all of theirs.
+  // reduce is called outside of replicas and makes one plain value of theirs.
   Tensor sum = strategy.reduce(ls::ReduceOp::Sum, squares);
   std::cout << "their sum: " << sum.item() << "\n";
 
-  // all_reduce: inside; every replica gets the sum and goes on with it.
+  // all_reduce is called inside a replica. Every replica gets the sum and continues with it.
   auto share = [](const Tensor& mine) { return mine / ls::get_replica_context().all_reduce(ls::ReduceOp::Sum, mine); };
   std::cout << "their shares of it: " << strategy.run(share, squares) << "\n";
 
-  // merge_call: the replicas meet, and one function sees what all of them brought.
+  // merge_call waits for all replicas and calls one function with the values of all.
   auto largest = [](ls::Strategy& s, const ls::PerReplica<Tensor>& all) { return s.gather(all, /*axis=*/0).max(); };
   auto distance = [&](const Tensor& mine) { return ls::get_replica_context().merge_call(largest, mine) - mine; };
   std::cout << "how far from the largest: " << strategy.run(distance, squares) << "\n";

@@ -1,4 +1,4 @@
-// Writes pictures as TFRecord files and reads them back in batches: interleaved, shuffled, parsed a batch at a time.
+// Writes images to TFRecord files and reads them back in batches: interleaved, shuffled, parsed a batch at a time.
 
 #include <lockstep/lockstep.h>
 
@@ -50,7 +50,7 @@ int main() {
     all_fit = all_fit && at::equal(image.mean(1), label.to(at::kFloat));
   }
   std::filesystem::remove_all(folder);
-  std::printf("%ld rows from %d files, pictures and labels %s\n", static_cast<long>(rows), kFiles,
-              all_fit ? "fit" : "do not fit");
+  std::printf("%ld rows from %d files, images and labels %s\n", static_cast<long>(rows), kFiles,
+              all_fit ? "match" : "DO NOT MATCH");
   return all_fit && rows == kFiles * kPerFile ? 0 : 1;
 }

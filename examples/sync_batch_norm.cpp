@@ -1,5 +1,5 @@
-// Batch normalisation on three replicas. An ordinary layer sees the rows of its own replica only; a synchronized one
-// sees the whole batch, and gives what one large layer would: outputs, gradients and running statistics.
+// Batch normalisation on three replicas. An ordinary layer sees only the rows of its own replica. A synchronized layer
+// sees the whole batch, and its outputs, gradients and running statistics are those of one large layer.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -10,7 +10,7 @@ namespace ls = lockstep;
 namespace nn = torch::nn;
 using torch::Tensor;
 
-/// All that a layer does with a batch.
+/// Everything a layer computes from a batch.
 struct Result {
   Tensor output, input_gradient, running_mean, running_var;
 };
@@ -56,7 +56,7 @@ int main() {
   auto plain = strategy.make<nn::BatchNorm2d>(3);
   const double off = compare("BatchNorm2d, against one layer over the whole batch:", strategy, plain);
 
-  // A model that is written with ordinary layers. In one's own: ls::nn::SyncBatchNorm2d in place of nn::BatchNorm2d.
+  // For a model written with ordinary layers. In your own code use ls::nn::SyncBatchNorm2d instead of nn::BatchNorm2d.
   auto converted = strategy.make<nn::BatchNorm2d>(3);
   const int layers = ls::nn::convert_sync_batch_norm(converted);
   const double synced = compare("\nThe same after convert_sync_batch_norm:", strategy, converted);

@@ -1,4 +1,4 @@
-// The training of train_plain.cpp on two replicas, each with half of the rows.
+// Does what train_plain.cpp does, on two replicas with half of the rows each.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>

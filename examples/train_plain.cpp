@@ -1,4 +1,4 @@
-// A small training in plain LibTorch: fits a sum of sines. train_lockstep.cpp is the same on two replicas.
+// A small training program in plain LibTorch: fits a sum of sines. train_lockstep.cpp does the same on two replicas.
 
 #include <torch/torch.h>
 

@@ -1,5 +1,5 @@
-// The settings of models and optimizers, one function each. All of them train the same network on the same digits for
-// three epochs; main prints what each one reached.
+// Options of models and optimizers, with one function for each. All of them train the same network on the same digits
+// for three epochs, and main prints the loss that each one reached.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -28,13 +28,14 @@ struct Net : nn::Module {
   nn::Linear head;
 };
 
-/// The share of a replica's rows in the mean loss of `rows` rows.
+/// A replica's share of the mean loss over `rows` rows.
 Tensor loss_of(const Tensor& guess, const Tensor& labels, std::int64_t rows) {
   const auto per_row = nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone);
   return ls::average_loss(nn::functional::cross_entropy(guess.to(torch::kFloat), labels, per_row), rows);
 }
 
-/// Three epochs of `step(part, rows of the batch)`, with `before()` ahead of each; the mean loss of the last one.
+/// Runs three epochs of `step(part, rows of the batch)`, with `before()` before each step. Returns the mean loss of the
+/// last epoch.
 double train(
     ls::Strategy& strategy, const Digits& digits, const auto& step, const std::function<void()>& before = [] {}) {
   double sum = 0;
@@ -79,7 +80,7 @@ double with_accumulation(ls::Strategy& strategy, const Digits& digits) {
   auto optimizer = strategy.make_optimizer<torch::optim::Adam>(net, AdamOptions(0.005));
   optimizer.accumulate(2);
   return train(strategy, digits, [&](const Digits& mine, std::int64_t rows) {
-    auto loss = loss_of(net(mine.images), mine.labels, 2 * rows);  // of both batches of an update
+    auto loss = loss_of(net(mine.images), mine.labels, 2 * rows);  // the rows of both batches of an update
     optimizer.minimize(loss);
     return 2 * loss.detach();
   });

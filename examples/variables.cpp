@@ -1,4 +1,4 @@
-// Metrics by variables: every replica counts for itself, and reading outside of replicas brings the counts together.
+// Metrics as variables: every replica counts for itself, and reading outside of replicas adds up the counts.
 
 #include <lockstep/lockstep.h>
 #include <torch/types.h>
@@ -23,9 +23,9 @@ int main() {
     strategy.run([&] {
       const int id = ls::get_replica_context().replica_id_in_sync_group();
       const auto scores = torch::rand({id == 0 ? 100 : 50});  // from the replica's own random numbers
-      hits.assign_add((scores > 0.25).sum());                 // own component: nobody waits
+      hits.assign_add((scores > 0.25).sum());                 // own component: no replica waits
       rows.assign_add(scores.size(0));
-      best.assign(scores.max());  // a meeting: every component becomes the mean of both
+      best.assign(scores.max());  // the replicas meet: every component becomes the mean of both
       steps.assign_add(1);        // counts once, not once per replica
     });
   }
@@ -35,6 +35,6 @@ int main() {
   std::cout << "steps " << steps.read().item() << ", rows " << rows.read().item() << ", accuracy " << accuracy.item()
             << "\n";
 
-  // Five steps, of 100 rows on replica 0 and 50 on replica 1.
+  // Five steps with 100 rows on replica 0 and 50 on replica 1.
   return rows.read().item<int>() == 750 && steps.read().item<int>() == 5 ? 0 : 1;
 }
