@@ -1,3 +1,6 @@
+#include <initializer_list>
+#include <map>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/reduce_op.h"
@@ -94,7 +97,7 @@ json results_of(const std::vector<DistributedInput>& inputs, const Case& given) 
     result["text"] = (*runs[w].error)["text"];
   }
   if (!failing.empty()) {
-    // What the others still did without the one that failed is their own affair.
+    // What the others still did without the one that failed does not count.
     for (json& worker : steps) {
       while (worker.size() > after) worker.erase(worker.size() - 1);
     }
@@ -192,6 +195,10 @@ json run_rebatch(const Case& given) {
       build_dataset(given["dataset"]),
       sizes.is_array() ? sizes.get<std::vector<std::int64_t>>() : std::vector<std::int64_t>{sizes.get<std::int64_t>()},
       given["drop_remainder"]));
+}
+
+json run_legacy_rebatch(const Case& given) {
+  return elements_of(make_ceil_split(build_dataset(given["dataset"]), given["num_replicas"]));
 }
 
 json run_compute_batch_size(const Case& given) {
@@ -356,18 +363,35 @@ json run_iterator(const Case& given) {
 }  // namespace
 
 json run_area(const Case& given) {
+  // `inputs`: what a case of the area may have; anything else is a form that this program does not know.
+  const auto run = [&](json (*runner)(const Case&), std::initializer_list<const char*> inputs) {
+    json rest = given.data;
+    for (const char* common : {"id", "area", "quirk", "verified", "expect"}) rest.erase(common);
+    golden::allow_only(rest, inputs, "a case of area " + given.area());
+    return runner(given);
+  };
   const std::string area = given.area();
-  if (area == "distribute_dataset") return run_distribute_dataset(given);
-  if (area == "from_function") return run_from_function(given);
-  if (area == "rebatch_sizes") return run_rebatch_sizes(given);
-  if (area == "rebatch") return run_rebatch(given);
-  if (area == "legacy_rebatch")
-    return elements_of(make_ceil_split(build_dataset(given["dataset"]), given["num_replicas"]));
-  if (area == "compute_batch_size") return run_compute_batch_size(given);
-  if (area == "shard") return run_shard(given);
-  if (area == "numpy") return run_numpy(given);
-  if (area == "iterator") return run_iterator(given);
-  if (area == "input_context") return run_input_context(given);
+  if (area == "compute_batch_size") return run(run_compute_batch_size, {"dataset"});
+  if (area == "distribute_dataset" || area == "from_function") {
+    return run(area == "from_function" ? run_from_function : run_distribute_dataset,
+               {"dataset", "policy", "input_options", "max_steps", "workers", "replicas_per_worker"});
+  }
+  if (area == "input_context") {
+    return run(run_input_context,
+               {"what", "num_input_pipelines", "input_pipeline_id", "num_replicas_in_sync", "global_batch_size"});
+  }
+  if (area == "iterator") {
+    return run(run_iterator, {"what", "dataset", "policy", "from_function", "calls", "epochs", "op", "axis", "order",
+                              "replicas_per_worker"});
+  }
+  if (area == "legacy_rebatch") return run(run_legacy_rebatch, {"dataset", "num_replicas"});
+  if (area == "numpy") return run(run_numpy, {"arrays", "ops", "dtype", "max_steps", "replicas_per_worker"});
+  if (area == "rebatch") return run(run_rebatch, {"dataset", "sizes", "drop_remainder"});
+  if (area == "rebatch_sizes") return run(run_rebatch_sizes, {"global_batch_size", "workers", "replicas_per_worker"});
+  if (area == "shard") {
+    return run(run_shard, {"dataset", "num_workers", "index", "kind", "policy", "rebatch", "legacy_rebatch",
+                           "num_replicas", "max_elements"});
+  }
   golden::unknown_value("area", area);
 }
 

@@ -58,14 +58,6 @@ std::string brief(const json& value) {
 
 }  // namespace
 
-bool is_input_area(const std::string& area) {
-  for (const char* mine : {"distribute_dataset", "from_function", "rebatch_sizes", "rebatch", "legacy_rebatch",
-                           "compute_batch_size", "shard", "numpy", "iterator", "input_context"}) {
-    if (area == mine) return true;
-  }
-  return false;
-}
-
 std::string difference(const json& expected, const json& got, const std::string& path) {
   const auto differs = [&](const std::string& what) {
     return str(path.empty() ? "the result" : path, ": ", what, ": expected ", brief(expected), ", got ", brief(got));
@@ -74,19 +66,19 @@ std::string difference(const json& expected, const json& got, const std::string&
     std::vector<json> wanted, found;
     flatten(expected, wanted);
     flatten(got, found);
-    if (wanted.size() != found.size()) return differs("another number of components");
+    if (wanted.size() != found.size()) return differs("the number of components differs");
     for (std::size_t i = 0; i < wanted.size(); ++i) {
       if (auto text = difference(wanted[i], found[i], str(path, " component ", i)); !text.empty()) return text;
     }
     return "";
   }
   if (expected.is_object()) {
-    if (!got.is_object()) return differs("another kind of value");
+    if (!got.is_object()) return differs("the kind of value differs");
     for (const auto& [key, value] : expected.items()) {
       if (key == "fragment") continue;
       if (!got.contains(key)) return differs("no \"" + key + "\"");
       if (key == "error") {
-        if (got[key] != kind_of(value)) return differs("another error");
+        if (got[key] != kind_of(value)) return differs("the error differs");
         continue;
       }
       if (auto text = difference(value, got[key], path + "/" + key); !text.empty()) return text;
@@ -95,21 +87,21 @@ std::string difference(const json& expected, const json& got, const std::string&
     return "";
   }
   if (expected.is_array()) {
-    if (!got.is_array()) return differs("no list");
-    if (expected.size() != got.size()) return differs("another length");
+    if (!got.is_array()) return differs("not a list");
+    if (expected.size() != got.size()) return differs("the length differs");
     for (std::size_t i = 0; i < expected.size(); ++i) {
       if (auto text = difference(expected[i], got[i], str(path, "[", i, "]")); !text.empty()) return text;
     }
     return "";
   }
   if (expected.is_number_float() || got.is_number_float()) {
-    if (!expected.is_number() || !got.is_number()) return differs("no number");
+    if (!expected.is_number() || !got.is_number()) return differs("not a number");
     const double a = expected.get<double>(), b = got.get<double>();
     const bool equal =
         a == b || std::abs(a - b) <= 1e-5 * std::max(std::abs(a), std::abs(b)) || (std::isnan(a) && std::isnan(b));
-    return equal ? "" : differs("another number");
+    return equal ? "" : differs("the number differs");
   }
-  return expected == got ? "" : differs("another value");
+  return expected == got ? "" : differs("the value differs");
 }
 
 }  // namespace lockstep::golden_input

@@ -12,9 +12,9 @@ using golden::Case;
 using golden::json;
 using golden::UnknownForm;
 
-/// What a case came to, in the form of `expect`. UnknownForm if the program does not understand it.
+/// What a case of an area that this program owns came to, in the form of `expect`. UnknownForm if the program does not
+/// understand it: another input, another value, or one that is missing.
 json run_area(const Case& given);
-bool is_input_area(const std::string& area);
 
 /// What differs between what was expected and what came; nothing if all is well. Structures are compared leaf by leaf,
 /// floats with a relative tolerance of 1e-5, of errors the kind. Keys of `got` that were not expected do not count.

@@ -125,6 +125,8 @@ json current_error() {
     throw;
   } catch (const UnknownForm&) {
     throw;
+  } catch (const json::exception& error) {
+    throw UnknownForm(str("the case does not have the form of its area: ", error.what()));
   } catch (const Error& error) {
     return {{"error", to_string(error.code())}, {"text", error.what()}};
   } catch (const c10::Error& error) {

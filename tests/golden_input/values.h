@@ -20,7 +20,8 @@ at::Tensor read_tensor(const json& value, const std::string& dtype = "");
 /// {"tuple"}, {"dict"} or one tensor, as components.
 data::Element read_element(const json& value, const std::string& dtype = "");
 
-/// The error that is in flight as {"error": "INVALID_ARGUMENT", "text": ...}; rethrows UnknownForm.
+/// The error that is in flight as {"error": "INVALID_ARGUMENT", "text": ...}; rethrows UnknownForm, and throws it for a
+/// case whose JSON lacks something.
 json current_error();
 template <class F>
 json outcome_of(F&& call) {
