@@ -1,4 +1,4 @@
-# Forwards to the scripts; the build itself is CMake (see CMakePresets.json).
+# Calls the scripts. The build itself is CMake (see CMakePresets.json).
 
 .PHONY: demo test bench fuzz format lint clean
 demo test bench format lint:

@@ -22,7 +22,7 @@ using benchmark::State;
 using Seconds = std::chrono::duration<double>;
 using Clock = std::chrono::steady_clock;
 
-// Rounds are short and many: other work on the machine then spoils some of them, and the median is one it left alone.
+// Many short rounds: other work on the machine then disturbs only some of them and not the median.
 constexpr int kRounds = 51;
 constexpr IterationCount kCalls = 500;
 
@@ -86,7 +86,7 @@ void merge_call_with_tensor(State& state, int replicas) {
   });
 }
 
-/// Two peers, timed one right after the other; which goes first changes from round to round.
+/// Times two peers in turn. The order changes every round.
 template <class Ours, class Theirs>
 void alternate(int round, const Ours& ours, const Theirs& theirs) {
   if (round % 2 == 0) {
@@ -133,7 +133,7 @@ void all_reduce_against_copy(State& state, std::int64_t bytes) {
   state.counters["ratio"] = reduce_seconds / copy_seconds;
 }
 
-/// What a strategy of one replica costs over calling the function itself.
+/// The cost of a strategy with one replica over a direct call.
 template <class Work>
 void one_replica_against_direct(State& state, const Work& work) {
   static int round = 0;

@@ -6,8 +6,8 @@
 
 namespace lockstep::bench {
 
-/// What running and meeting cost: `run`, `all_reduce`, `merge_call`, and one replica against no strategy at all.
-/// Returns what they are meant to reach.
+/// The cost of run and of meetings: `run`, `all_reduce`, `merge_call`, and one replica compared with no strategy at
+/// all. Returns the goals.
 std::vector<Goal> register_core_benchmarks();
 
 }  // namespace lockstep::bench

@@ -117,7 +117,7 @@ void Report::Finalize() {
   int reached = 0;
   for (const auto& goal : goals_) {
     const auto found = seen_.find(goal.benchmark);
-    if (found == seen_.end()) continue;  // left out by a filter
+    if (found == seen_.end()) continue;  // excluded by a filter
     if (measured++ == 0) {
       out << '\n'
           << std::left << std::setw(width) << "goal (medians)" << std::right << std::setw(12) << "at most"

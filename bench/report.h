@@ -9,7 +9,7 @@
 
 namespace lockstep::bench {
 
-/// What a benchmark is meant to reach: a median of at most `limit`.
+/// The goal of a benchmark: a median of at most `limit`.
 struct Goal {
   std::string what;
   std::string benchmark;
@@ -18,7 +18,7 @@ struct Goal {
   std::string unit = "us";
 };
 
-/// A figure seen in several rounds.
+/// A figure measured in several rounds.
 struct Spread {
   double median = 0;
   double low = 0;   ///< a quarter of the rounds are below
@@ -26,7 +26,7 @@ struct Spread {
   double least = 0;
 };
 
-/// Makes a benchmark of rounds: Google Benchmark calls it `count` times and the report shows the spread.
+/// Gives a benchmark rounds: Google Benchmark calls it `count` times and the report shows the spread.
 benchmark::internal::Benchmark* in_rounds(benchmark::internal::Benchmark* benchmark, int count);
 
 /// Prints a line per benchmark (times and counters as medians with their 25-75 % range) and then the goals.

@@ -1,4 +1,4 @@
-# Sourced by the scripts beside it: where things are, and how a step is run and reported.
+# Sourced by the other scripts: paths, and how to run and report a step.
 # shellcheck shell=sh
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -13,7 +13,7 @@ die() {
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
-# phase NAME COMMAND...: runs the command and says in one line how long it took.
+# phase NAME COMMAND...: runs the command and prints how long it took.
 phase() {
   phase_name=$1
   shift

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs lockstep_data_bench and, where TensorFlow is installed, tf.data in turns; prints a table of rows per second.
+"""Runs lockstep_data_bench and, if TensorFlow is installed, tf.data in turn. Prints a table of rows per second.
 
 usage: compare.py PROGRAM [rounds] [rows]
-The interpreter for tf.data is $TF_PYTHON, else this one. A figure is the median over rounds of the best of three
+The interpreter for tf.data is $TF_PYTHON or, by default, this one. A figure is the median over rounds of the best of three
 passes; a ratio is the median of the ratios within rounds, with its range.
 """
 import json
@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 PEER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "peers", "tf_data.py")
-# (peer, pipeline): how many times as fast Lockstep is meant to be.
+# (peer, pipeline): how many times as fast Lockstep should be.
 GOALS = {
     ("tf.data", "memory"): 5,
     ("tf.data", "mapped"): 8,
@@ -33,7 +33,7 @@ def main():
     has_tensorflow = subprocess.run([python, "-c", "import tensorflow"], stderr=subprocess.DEVNULL).returncode == 0
     commands = [[program, rows]] + ([[python, PEER, rows]] if has_tensorflow else [])
     if not has_tensorflow:
-        print("tf.data is left out: no tensorflow in", python)
+        print("skipping tf.data: no tensorflow in", python)
     seen = []
     for r in range(rounds):
         both = {}

@@ -9,12 +9,12 @@
 
 namespace lockstep::bench {
 
-/// What all pipelines read: rows of 784 floats with a label each.
+/// The input of all pipelines: rows of 784 floats with a label each.
 struct Images {
   at::Tensor image, label;
 };
 
-/// A pipeline: reads all rows once and says how many there were.
+/// A pipeline that reads all rows once and returns their number.
 struct Pipeline {
   std::string who;   ///< "lockstep", "torch::data"
   std::string name;  ///< "memory", "mapped", "records"
@@ -23,7 +23,7 @@ struct Pipeline {
 
 /// memory : shuffle(10,000) -> batch(256) -> prefetch
 /// mapped : the same with x / 255 - 0.5 of every row, on two threads
-/// records: four TFRecord files read in turn -> shuffle(10,000) -> batch(256) -> parse -> prefetch
+/// records: four TFRecord files, interleaved -> shuffle(10,000) -> batch(256) -> parse -> prefetch
 /// The record files are written below `folder`.
 std::vector<Pipeline> lockstep_pipelines(const Images& images, const std::string& folder);
 

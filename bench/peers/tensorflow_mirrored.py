@@ -2,7 +2,7 @@
 
     tensorflow_mirrored.py mlp --batch 256 --replicas 2 [--serve]
 
-Speaks the language of lockstep_bench_train: `ready`, then a JSON line for every number of steps it reads. One replica is
+Uses the protocol of lockstep_bench_train: `ready`, then a JSON line for every number of steps it reads. One replica is
 plain TensorFlow with all cores. Needs tensorflow.
 """
 import argparse

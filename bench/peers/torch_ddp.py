@@ -2,7 +2,7 @@
 
     torch_ddp.py mlp --batch 256 --processes 2 [--serve]
 
-Speaks the language of lockstep_bench_train: `ready`, then a JSON line for every number of steps it reads. One process is
+Uses the protocol of lockstep_bench_train: `ready`, then a JSON line for every number of steps it reads. One process is
 plain PyTorch with all cores. Needs torch and numpy.
 """
 import argparse
@@ -60,7 +60,7 @@ def train(rank, args, port):
             line = {"model": args.model, "processes": args.processes, "steps": count, "seconds": seconds}
             print(json.dumps(dict(line, samples_per_s=args.batch * count / seconds)), flush=True)
 
-    def told(count):  # rank 0 reads, the others are told
+    def shared(count):  # rank 0 reads the number and broadcasts it
         number = torch.tensor([count])
         if together:
             dist.broadcast(number, 0)
@@ -74,10 +74,10 @@ def train(rank, args, port):
         print("ready", flush=True)
         with os.fdopen(args.input) as lines:
             for line in lines:
-                measure(told(int(line)))
-        told(0)
+                measure(shared(int(line)))
+        shared(0)
     else:
-        while count := told(0):
+        while count := shared(0):
             measure(count)
 
 
@@ -93,7 +93,7 @@ def main():
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     args.input = os.dup(sys.stdin.fileno())
-    # Forked before any thread of LibTorch exists, so that rank 0 has the input.
+    # Fork before LibTorch starts any thread; rank 0 keeps the input.
     children = [mp.get_context("fork").Process(target=train, args=(rank, args, port)) for rank in range(1, args.processes)]
     for child in children:
         child.start()

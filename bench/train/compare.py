@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""Lockstep, plain LibTorch, PyTorch DDP and TensorFlow train the same networks, taking turns; prints one table of ratios.
+"""Trains the same networks with Lockstep, plain LibTorch, PyTorch DDP and TensorFlow in turn. Prints a table of ratios.
 
     bench/train/compare.py build/release/bench/lockstep_bench_train --batch 256
 
-All programs of a network are started once and then take turns: each round every program does a few steps, in an order that
-is reversed from round to round. A figure is the median over rounds, with the range of the middle half. A ratio is the
-median of the rounds' own ratios, so that a machine that is slow for a while is slow for both.
+All programs of a network start once and then take turns: in each round every program does a few steps, in an order that is
+reversed every round. A figure is the median over rounds, with the range of the middle half. A ratio is the median of the
+per-round ratios, so that a machine that is slow for a while is slow for both.
 
-DDP and TensorFlow are left out, and the table says so, unless --torch-python and --tensorflow-python name interpreters that
+DDP and TensorFlow are skipped, and the output says so, unless --torch-python and --tensorflow-python name interpreters that
 can import them.
 """
 import argparse
@@ -21,7 +21,7 @@ PEERS = pathlib.Path(__file__).resolve().parent.parent / "peers"
 
 
 class Contestant:
-    """A program that waits for a number of steps and says how fast it made them."""
+    """A program that reads a number of steps and reports how fast it did them."""
 
     def __init__(self, name, command):
         self.name = name
@@ -37,7 +37,7 @@ class Contestant:
         while True:
             line = self.process.stdout.readline()
             if not line:
-                raise SystemExit(f"error: {self.name} stopped in the middle")
+                raise SystemExit(f"error: {self.name} stopped before it reported a figure")
             if line.startswith("{"):
                 return json.loads(line)
 
@@ -123,9 +123,9 @@ def main():
     parser.add_argument("--models", default="mlp,cnn,wide", type=lambda text: text.split(","))
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--seconds", type=float, default=2.0, help="about how long one program's turn takes")
+    parser.add_argument("--seconds", type=float, default=2.0, help="approximate length of one program's turn")
     parser.add_argument("--replicas", type=numbers, default=[1, 2])
-    parser.add_argument("--processes", type=numbers, default=[2], help="of DDP")
+    parser.add_argument("--processes", type=numbers, default=[2], help="processes of DDP")
     parser.add_argument("--tensorflow-replicas", type=numbers, default=[2])
     parser.add_argument("--torch-python", default="")
     parser.add_argument("--tensorflow-python", default="")
@@ -133,7 +133,7 @@ def main():
     args = parser.parse_args()
     for peer, python in (("DDP", args.torch_python), ("TensorFlow", args.tensorflow_python)):
         if not python:
-            print(f"left out: {peer} (no interpreter given)")
+            print(f"skipping {peer}: no interpreter given")
     figures = {model: compare(model, args) for model in args.models}
     if args.json:
         pathlib.Path(args.json).write_text(json.dumps(figures, indent=1))

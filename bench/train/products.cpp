@@ -1,5 +1,5 @@
-// The matrix products of a training step, by LibTorch's kernels and by Lockstep's own (MirroredOptions::fast_kernels),
-// taking turns:
+// Times the matrix products of a training step with LibTorch's kernels and with Lockstep's own
+// (MirroredOptions::fast_kernels), in turn:
 //
 //     lockstep_bench_products [replicas] [rows of the global batch] [size of a layer] [rounds]
 

@@ -1,10 +1,10 @@
-// Trains one of three networks by a plain LibTorch loop or by Lockstep, and says how long the steps took.
+// Trains one of three networks with a plain LibTorch loop or with Lockstep, and prints how long the steps took.
 //
 //   lockstep_bench_train mlp --batch 256 --plain
 //   lockstep_bench_train cnn --batch 256 --replicas 2 --channels-last
 //
-// One JSON line per measurement. With --serve it reads numbers of steps from its input and measures each when it comes,
-// so that a driver can let several programs take turns (bench/train/compare.py).
+// Prints one JSON line per measurement. With --serve it reads numbers of steps from its input and measures each as it
+// arrives, so that several programs can take turns (bench/train/compare.py).
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
