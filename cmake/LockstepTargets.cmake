@@ -3,10 +3,15 @@
 #   lockstep_plain_sources(a.cpp ...)       objects that know no torch: it is not even on their include path
 #   lockstep_torch_sources(b.cpp ...)       objects that see torch
 #   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...])
-#   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...])
+#   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind])
 #
 # A test links the objects and not the library, so that it reaches hidden symbols of a shared build too. The plain tests
 # (ctest label `plain`) also run under ThreadSanitizer; everything runs under AddressSanitizer.
+#
+# Compiling is what a build costs, and most of that is reading LibTorch's headers: objects and tests share precompiled headers
+# (LOCKSTEP_PCH), and tests are compiled without optimisation, because the library they exercise has it.
+
+include(LockstepPrecompiled)
 
 # Flags of Lockstep's own code. They stay private to its targets: a program that uses the library gets none of them.
 function(lockstep_own_flags target)
@@ -22,8 +27,8 @@ function(lockstep_own_flags target)
     -Wno-missing-field-initializers
     # A compiler that fuses a*b+c in one place and not in another breaks the promise of equal bits.
     -ffp-contract=off)
-  if(LOCKSTEP_WERROR AND NOT LOCKSTEP_SANITIZE)
-    # Not with sanitizers: what they insert makes g++ 12 see uninitialised values that are none.
+  if(LOCKSTEP_WERROR AND NOT (LOCKSTEP_SANITIZE AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU"))
+    # Not with g++'s sanitizers: what they insert makes g++ 12 see uninitialised values that are none.
     target_compile_options(${target} PRIVATE -Werror)
   endif()
   if(LOCKSTEP_FUZZ)
@@ -81,6 +86,7 @@ function(lockstep_torch_sources)
     lockstep_own_flags(lockstep_torch)
     lockstep_own_includes(lockstep_torch)
     target_link_libraries(lockstep_torch PUBLIC LibTorch::LibTorch Threads::Threads)
+    lockstep_precompile(lockstep_torch library)
     target_sources(lockstep PRIVATE $<TARGET_OBJECTS:lockstep_torch>)
   endif()
   lockstep_absolute(sources ${ARGN})
@@ -100,9 +106,16 @@ ProcessorCount(cores)
 math(EXPR LOCKSTEP_TEST_PROCESSORS "1 + (${cores} - 1) / 2")  # 0 cores: unknown
 
 function(lockstep_add_test name label)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT" "LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT;HEADERS" "LIBRARIES")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   lockstep_own_flags(${name})
+  target_compile_options(${name} PRIVATE -O0)
+  if(label STREQUAL "torch")
+    if(NOT arg_HEADERS)
+      set(arg_HEADERS test)
+    endif()
+    lockstep_precompile(${name} ${arg_HEADERS})
+  endif()
   target_compile_definitions(${name} PRIVATE LOCKSTEP_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data")
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} nlohmann_json::nlohmann_json GTest::gtest_main)
   add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)

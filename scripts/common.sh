@@ -13,6 +13,17 @@ die() {
 
 have() { command -v "$1" >/dev/null 2>&1; }
 
+# find_clang: the newest clang 16 or later that has its sanitizers, or $LOCKSTEP_CLANG; nothing if there is none. Sanitizer builds and
+# fuzzing use it: it compiles them faster than g++, and both compilers get to see the code.
+find_clang() {
+  for candidate in ${LOCKSTEP_CLANG:-clang++-21 clang++-20 clang++-19 clang++-18 clang++-17 clang++-16 clang++}; do
+    printf '#if __clang_major__ < 16\n#error\n#endif\nint main() {}\n' |
+      "$candidate" -fsanitize=address,undefined -x c++ -o /dev/null - >/dev/null 2>&1 || continue
+    command -v "$candidate"
+    return
+  done
+}
+
 # phase NAME COMMAND...: runs the command and prints how long it took.
 phase() {
   phase_name=$1

@@ -1,0 +1,50 @@
+# Precompiled headers. Reading LibTorch's headers is most of what a file costs to compile, so they are read once for all of:
+#
+#   library   the torch side of the library (lockstep_torch): tensors and the standard library
+#   test      tests of strategies, values and data: the same and GoogleTest
+#   module    tests of models and optimizers: torch::nn and torch::optim too
+#   example   the examples, which include all of torch as users do
+#
+# They hold headers of others only, never our own: a change in one of ours rebuilds what includes it and nothing else.
+# Files still name every header they use; LOCKSTEP_PCH=OFF compiles them without this help.
+
+option(LOCKSTEP_PCH "Precompile LibTorch's headers (faster to build, 200 to 700 MB of disk each)" ${PROJECT_IS_TOP_LEVEL})
+
+set(LOCKSTEP_PCH_library
+  <ATen/core/Tensor.h>
+  <algorithm> <functional> <map> <memory> <optional> <span> <sstream> <string> <string_view> <unordered_map> <variant> <vector>)
+set(LOCKSTEP_PCH_test ${LOCKSTEP_PCH_library} <ATen/ops/arange.h> <ATen/ops/full.h> <gtest/gtest.h>)
+set(LOCKSTEP_PCH_module ${LOCKSTEP_PCH_test}
+  <torch/nn/module.h> <torch/nn/modules/linear.h> <torch/nn/pimpl.h> <torch/optim/adam.h> <torch/optim/sgd.h>
+  <torch/csrc/autograd/generated/variable_factories.h>)
+set(LOCKSTEP_PCH_example <torch/torch.h>)
+
+# lockstep_precompile(target kind): `target` must have its flags already, the same as every other target of this kind.
+function(lockstep_precompile target kind)
+  if(NOT LOCKSTEP_PCH)
+    return()
+  endif()
+  set(carrier lockstep_${kind}_headers)
+  if(NOT TARGET ${carrier})
+    set(source ${PROJECT_BINARY_DIR}/${carrier}.cpp)
+    file(CONFIGURE OUTPUT ${source} CONTENT "// Carries a precompiled header.\n")
+    add_library(${carrier} OBJECT ${source})
+    foreach(property COMPILE_OPTIONS COMPILE_FEATURES CXX_EXTENSIONS CXX_VISIBILITY_PRESET VISIBILITY_INLINES_HIDDEN)
+      get_target_property(value ${target} ${property})
+      set_target_properties(${carrier} PROPERTIES ${property} "${value}")
+    endforeach()
+    get_target_property(type ${target} TYPE)
+    if(type STREQUAL "EXECUTABLE")
+      # CMake compiles an executable's own files with -fPIE, those of libraries with -fPIC: a precompiled header is one or the other.
+      target_compile_options(${carrier} PRIVATE -fPIE)
+    else()
+      set_target_properties(${carrier} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    endif()
+    target_link_libraries(${carrier} PRIVATE LibTorch::LibTorch Threads::Threads)
+    if(NOT kind MATCHES "library|example")
+      target_link_libraries(${carrier} PRIVATE GTest::gtest)
+    endif()
+    target_precompile_headers(${carrier} PRIVATE ${LOCKSTEP_PCH_${kind}})
+  endif()
+  target_precompile_headers(${target} REUSE_FROM ${carrier})
+endfunction()
