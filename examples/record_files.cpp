@@ -32,7 +32,7 @@ auto read_files(const std::string& pattern) {
   const FeatureSpec spec{{"image", FixedLenFeature{FeatureType::Float, {784}}},
                          {"label", FixedLenFeature{FeatureType::Int64, {}}}};
   auto records = list_files(pattern)
-                     .interleave([](const std::string& file) { return TFRecordDataset(file); }, {.parallel_calls = 2})
+                     .interleave([](const std::string& file) { return tfrecord_dataset(file); }, {.parallel_calls = 2})
                      .shuffle(10'000)
                      .batch(256);
   return parse_example<Digits>(records, spec, {"image", "label"}).prefetch();

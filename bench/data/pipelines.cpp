@@ -56,7 +56,7 @@ std::vector<Pipeline> lockstep_pipelines(const Images& images, const std::string
   const data::FeatureSpec spec{{"image", data::FixedLenFeature{data::FeatureType::Float, {784}}},
                                {"label", data::FixedLenFeature{data::FeatureType::Int64, {}}}};
   const auto records = data::from_tensor_slices(write_records(images, folder))
-                           .interleave([](const std::string& file) { return data::TFRecordDataset(file); },
+                           .interleave([](const std::string& file) { return data::tfrecord_dataset(file); },
                                        {.cycle_length = kFiles, .parallel_calls = 2})
                            .shuffle(10'000)
                            .batch(256);

@@ -194,7 +194,7 @@ constexpr std::array kExplanations{
     Explanation{
         errors::kSharding,
         "Workers share a dataset by its files (each reads its own) or by its rows (each reads everything and keeps its "
-        "part). By files needs a reader fed by file names: TFRecordDataset, TextLineDataset, or a flat_map or "
+        "part). By files needs a reader fed by file names: tfrecord_dataset, text_line_dataset, or a flat_map or "
         "interleave whose function opens files. The message names the stage where the search ended. Choose another "
         "AutoShardPolicy in the dataset's options, or make each worker's pipeline with distribute_from_function."},
     Explanation{

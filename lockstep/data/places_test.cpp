@@ -272,7 +272,7 @@ TEST(Places, APositionBelongsToItsFilesWeightsAndNumbers) {
   const std::string a = temporary("a.rec"), b = temporary("b.rec"), kept = temporary("kept");
   write_records(a, 0, 5);
   write_records(b, 100, 5);
-  const auto records = [](const std::vector<std::string>& files) { return TFRecordDataset(files).batch(2); };
+  const auto records = [](const std::vector<std::string>& files) { return tfrecord_dataset(files).batch(2); };
   auto it = records({a}).iterate({});
   it.next();
   const IteratorState state = it.save();
@@ -281,8 +281,8 @@ TEST(Places, APositionBelongsToItsFilesWeightsAndNumbers) {
   const std::string error = error_of([&] { records({b}).resume(state); });
   EXPECT_TRUE(contains(error, a) && contains(error, b)) << error;
 
-  EXPECT_EQ(TFRecordDataset(a).cache(kept).to_vector().size(), 5u);
-  EXPECT_THROW(TFRecordDataset(b).cache(kept).to_vector(), FailedPrecondition);
+  EXPECT_EQ(tfrecord_dataset(a).cache(kept).to_vector().size(), 5u);
+  EXPECT_THROW(tfrecord_dataset(b).cache(kept).to_vector(), FailedPrecondition);
 
   // Long lists are told apart, too, without being written out.
   std::vector<std::string> many, others;

@@ -109,7 +109,7 @@ void Stage::restore_lasting(Position&) const {}
 const StagePtr& require_stage(const StagePtr& stage) {
   if (stage) return stage;
   throw FailedPrecondition(errors::kStructure, {.what = "an empty Dataset was used: one that was made without a source",
-                                                .help = "make it with range, from_tensor_slices, TFRecordDataset or "
+                                                .help = "make it with range, from_tensor_slices, tfrecord_dataset or "
                                                         "another source; range(0) has no elements"});
 }
 

@@ -52,13 +52,13 @@ TEST(FunctionLook, ReadsNoMoreThanItsElement) {
     EXPECT_TRUE(describe_pipeline(dataset.stage(), true).root.function_reads_files) << what;
     EXPECT_EQ(source->asked() - before, elements) << what;
   };
-  const auto reader = [](const std::string& file) { return TFRecordDataset(file); };
+  const auto reader = [](const std::string& file) { return tfrecord_dataset(file); };
   expect_look(names.flat_map(reader), 1, "plain");
   expect_look(names.shuffle(500).flat_map(reader), 1, "shuffle");
   expect_look(names.shuffle(500).prefetch(100).repeat().interleave(reader), 1, "prefetch and repeat");
-  const auto of_pair = [](const std::string& file, const at::Tensor&) { return TFRecordDataset(file); };
+  const auto of_pair = [](const std::string& file, const at::Tensor&) { return tfrecord_dataset(file); };
   expect_look(zip(names.shuffle(500), range(1000)).flat_map(of_pair), 1, "zip");
-  const auto of_batch = [](const Strings& files) { return TFRecordDataset(files.values()); };
+  const auto of_batch = [](const Strings& files) { return tfrecord_dataset(files.values()); };
   expect_look(names.shuffle(500).batch(2).prefetch(2).flat_map(of_batch), 2, "batch");
 }
 

@@ -23,7 +23,7 @@ TEST(CsvDataset, GivesTheColumnsAskedFor) {
                                        {.type = CsvType::Float32, .name = "height", .default_value = "-1"},
                                        {.type = CsvType::Int64, .name = "id"}}};
   using Person = std::tuple<std::string, float, at::Tensor>;
-  const auto people = CsvDataset<Person>(path, options);
+  const auto people = csv_dataset<Person>(path, options);
   const auto rows = people.to_vector();
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(std::get<0>(rows[1]), "B,b");
@@ -34,16 +34,16 @@ TEST(CsvDataset, GivesTheColumnsAskedFor) {
   EXPECT_TRUE(at::equal(std::get<1>(batch), at::tensor({1.5F, -1.0F})));
   EXPECT_EQ(to_string(people.element_spec()), "(bytes[], float32[], int64[])");
 
-  const auto numbers = CsvDataset(path, {.columns = {{.type = CsvType::Int32, .name = "id"}}});
+  const auto numbers = csv_dataset(path, {.columns = {{.type = CsvType::Int32, .name = "id"}}});
   EXPECT_EQ(numbers.to_vector()[1][0].scalar_type(), at::kInt);
-  EXPECT_THROW(CsvDataset<Person>(path, {.columns = {{CsvType::Int32}}}), InvalidArgument);
-  EXPECT_THROW(CsvDataset(path, {}), InvalidArgument);
+  EXPECT_THROW(csv_dataset<Person>(path, {.columns = {{CsvType::Int32}}}), InvalidArgument);
+  EXPECT_THROW(csv_dataset(path, {}), InvalidArgument);
 }
 
 TEST(CsvDataset, GoesOnBehindARecordWithAnotherNumberOfFields) {
   const TempDir folder;
   const auto errors = std::make_shared<ErrorCounter>();
-  const auto rows = CsvDataset<std::tuple<std::int64_t, std::int64_t>>(
+  const auto rows = csv_dataset<std::tuple<std::int64_t, std::int64_t>>(
       folder.file("a", "a,b\n1,2\n3\n4,5\n6,7,8\n9,10\n"), {.columns = {{CsvType::Int64}, {CsvType::Int64}}});
   std::vector<std::int64_t> firsts;
   for (const auto& [first, second] : rows.ignore_errors({.counter = errors}).to_vector()) firsts.push_back(first);
@@ -58,7 +58,7 @@ TEST(CsvDataset, NumbersThatDoNotFitTheTypeOfTheDatasetAreErrors) {
   const auto read = [&](auto number, CsvType type, int column) {
     using Number = decltype(number);
     return std::get<0>(
-        *CsvDataset<std::tuple<Number>>(path, {.columns = {{.type = type, .index = column}}, .header = false})
+        *csv_dataset<std::tuple<Number>>(path, {.columns = {{.type = type, .index = column}}, .header = false})
              .iterate()
              .next());
   };
@@ -72,7 +72,7 @@ TEST(CsvDataset, NumbersThatDoNotFitTheTypeOfTheDatasetAreErrors) {
 TEST(CsvDataset, GoesOnBehindAFieldThatDoesNotFit) {
   const TempDir folder;
   const auto numbers =
-      CsvDataset<std::tuple<std::int64_t>>(folder.file("a", "n\n1\nx\n3\n"), {.columns = {{CsvType::Int64}}});
+      csv_dataset<std::tuple<std::int64_t>>(folder.file("a", "n\n1\nx\n3\n"), {.columns = {{CsvType::Int64}}});
   auto it = numbers.iterate();
   EXPECT_EQ(std::get<0>(*it.next()), 1);
   expect_error([&] { it.next(); }, Code::InvalidArgument, errors::kCsv, {"record 1 (line 3)"});
@@ -84,7 +84,7 @@ TEST(CsvDataset, GoesOnBehindAStrayQuote) {
   const TempDir folder;
   const auto errors = std::make_shared<ErrorCounter>();
   const Texts files{folder.file("a", "a,b\n1,2\nx\"y,3\n4,5\n\"6\"7,8\n9,10\n"), folder.file("b", "a,b\n11,12\n")};
-  const auto rows = CsvDataset<std::tuple<std::string, std::int64_t>>(
+  const auto rows = csv_dataset<std::tuple<std::string, std::int64_t>>(
       files, {.columns = {{CsvType::String, "a"}, {CsvType::Int64, "b"}}});
   const auto firsts = [](DatasetIterator<std::tuple<std::string, std::int64_t>> it) {
     Texts texts;
@@ -108,30 +108,30 @@ TEST(CsvDataset, GoesOnBehindAStrayQuote) {
 TEST(CsvDataset, RefusesColumnsThatItsTypeCannotHold) {
   using Numbers = std::tuple<at::Tensor, float>;
   const CsvOptions text_second{.columns = {{CsvType::Int64, "id"}, {CsvType::String, "name"}}};
-  expect_error([&] { CsvDataset<Numbers>("people.csv", text_second); }, Code::InvalidArgument, errors::kCsv,
+  expect_error([&] { csv_dataset<Numbers>("people.csv", text_second); }, Code::InvalidArgument, errors::kCsv,
                {"column 1 'name' is read as string, but component 1 of the dataset's type is a tensor or a number",
-                "CsvDataset of 1 file: people.csv"});
+                "csv_dataset of 1 file: people.csv"});
   expect_error(
       [&] {
-        CsvDataset({"a.csv", "b.csv"}, text_second);
+        csv_dataset({"a.csv", "b.csv"}, text_second);
       },
       Code::InvalidArgument, errors::kCsv, {"column 1 'name'", "2 files: a.csv, ..."});
   using Words = std::pair<std::string, std::string>;
-  expect_error([&] { CsvDataset<Words>("a.csv", text_second); }, Code::InvalidArgument, errors::kCsv,
+  expect_error([&] { csv_dataset<Words>("a.csv", text_second); }, Code::InvalidArgument, errors::kCsv,
                {"column 0 'id' is read as int64, but component 0 of the dataset's type is a byte string"});
   using Batches = std::pair<at::Tensor, Strings>;
-  expect_error([&] { CsvDataset<Batches>("a.csv", text_second); }, Code::InvalidArgument, errors::kCsv,
+  expect_error([&] { csv_dataset<Batches>("a.csv", text_second); }, Code::InvalidArgument, errors::kCsv,
                {"column 1 'name'", "a batch of byte strings"});
-  EXPECT_NO_THROW((CsvDataset<std::pair<double, std::string>>("a.csv", text_second)));
+  EXPECT_NO_THROW((csv_dataset<std::pair<double, std::string>>("a.csv", text_second)));
 }
 
 TEST(CsvDataset, RefusesOptionsWhenItIsBuilt) {
   expect_error(
       [] {
-        CsvDataset("nowhere.csv", {.columns = {{CsvType::Int64, "age", -1, "old"}}});
+        csv_dataset("nowhere.csv", {.columns = {{CsvType::Int64, "age", -1, "old"}}});
       },
       Code::InvalidArgument, errors::kCsv, {"default of column 0 'age' is no int64", "'old'"});
-  expect_error([] { CsvDataset("nowhere.csv", {.columns = {{CsvType::Int64}}, .delimiter = '"'}); },
+  expect_error([] { csv_dataset("nowhere.csv", {.columns = {{CsvType::Int64}}, .delimiter = '"'}); },
                Code::InvalidArgument, errors::kBadOption, {"cannot separate fields"});
 }
 
@@ -150,20 +150,20 @@ TEST(CsvDataset, DiffersByItsOptionsInAState) {
   others[6].quotes = false;
   others[7].na_value = "NA";
   others[8].max_record_bytes = 100;
-  const auto dataset = CsvDataset(path, base);
+  const auto dataset = csv_dataset(path, base);
   auto it = dataset.iterate();
   it.next();
   const IteratorState state = it.save();
   std::set<std::string> prints{fingerprint(*dataset.stage())};
   for (const CsvOptions& other : others) {
-    const auto differs = CsvDataset(path, other);
+    const auto differs = csv_dataset(path, other);
     prints.insert(fingerprint(*differs.stage()));
     expect_error([&] { differs.resume(state); }, Code::InvalidArgument, errors::kPosition, {"another pipeline"});
   }
   EXPECT_EQ(prints.size(), others.size() + 1);
   CsvOptions same = base;
   same.buffer_bytes = 64;
-  EXPECT_EQ(CsvDataset(path, same).resume(state).next()->at(0).item<std::int64_t>(), 3);
+  EXPECT_EQ(csv_dataset(path, same).resume(state).next()->at(0).item<std::int64_t>(), 3);
   EXPECT_EQ(dataset.stage()->describe(), "csv(1 file: " + path + "; a int64, b int64)");
 }
 

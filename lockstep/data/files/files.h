@@ -41,7 +41,7 @@ struct ListFilesOptions {
 
 /// The names of the files that match a pattern, looked up now. NotFound if there are none.
 ///
-///     list_files("train-*.tfrecord").interleave([](std::string file) { return TFRecordDataset(file); })
+///     list_files("train-*.tfrecord").interleave([](std::string file) { return tfrecord_dataset(file); })
 inline Dataset<std::string> list_files(const std::vector<std::string>& patterns, const ListFilesOptions& options = {}) {
   const Dataset<std::string> files(make_list_files_stage(patterns));
   if (!options.shuffle) return files;
@@ -57,28 +57,28 @@ inline Dataset<std::string> list_files(const std::string& pattern, const ListFil
 
 /// The records of TFRecord files, as bytes.
 ///
-///     auto records = TFRecordDataset(matching_files({"train-*.tfrecord.gz"}), {.compression = Compression::Gzip});
-inline Dataset<std::string> TFRecordDataset(const FileNames& files, const TFRecordOptions& options = {}) {
+///     auto records = tfrecord_dataset(matching_files({"train-*.tfrecord.gz"}), {.compression = Compression::Gzip});
+inline Dataset<std::string> tfrecord_dataset(const FileNames& files, const TFRecordOptions& options = {}) {
   return Dataset<std::string>(make_tfrecord_stage(files.stage(), options));
 }
 
 /// The lines of text files.
-inline Dataset<std::string> TextLineDataset(const FileNames& files, const TextLineOptions& options = {}) {
+inline Dataset<std::string> text_line_dataset(const FileNames& files, const TextLineOptions& options = {}) {
   return Dataset<std::string>(make_text_line_stage(files.stage(), options));
 }
 
 /// Records of `record_bytes` each.
-inline Dataset<std::string> FixedLengthRecordDataset(const FileNames& files, const FixedLengthOptions& options) {
+inline Dataset<std::string> fixed_length_record_dataset(const FileNames& files, const FixedLengthOptions& options) {
   return Dataset<std::string>(make_fixed_length_stage(files.stage(), options));
 }
 
 /// The records of CSV files. `T` has a field for each of `options.columns`: a tensor (scalars), a number or a string;
 /// or it is a vector of tensors.
 ///
-///     CsvDataset<std::tuple<float, std::int64_t, std::string>>("people.csv",
+///     csv_dataset<std::tuple<float, std::int64_t, std::string>>("people.csv",
 ///         {.columns = {{CsvType::Float32, "height"}, {CsvType::Int64, "age"}, {CsvType::String, "name"}}});
 template <class T = std::vector<at::Tensor>>
-Dataset<T> CsvDataset(const FileNames& files, const CsvOptions& options) {
+Dataset<T> csv_dataset(const FileNames& files, const CsvOptions& options) {
   SkeletonPtr skeleton;
   std::vector<ComponentSpec> wanted;
   constexpr auto leaves = detail::static_leaf_count<T>();

@@ -54,28 +54,28 @@ class Records : public ::testing::Test {
 };
 
 TEST_F(Records, ComeFromAllFilesInOrder) {
-  EXPECT_EQ(TFRecordDataset(files_).to_vector(), texts_);
-  EXPECT_EQ(TFRecordDataset(from_tensor_slices(files_)).to_vector(), texts_);
-  EXPECT_EQ(TFRecordDataset(matching_files({folder_.file("part-*")})).to_vector(), texts_);
-  EXPECT_EQ(TFRecordDataset(files_[0]).to_vector(), Texts(texts_.begin(), texts_.begin() + 5));
-  EXPECT_EQ(TFRecordDataset(files_).element_spec(), (ElementSpec{{{ComponentSpec::bytes()}}}));
-  EXPECT_TRUE(TFRecordDataset(files_).cardinality().is_unknown());
+  EXPECT_EQ(tfrecord_dataset(files_).to_vector(), texts_);
+  EXPECT_EQ(tfrecord_dataset(from_tensor_slices(files_)).to_vector(), texts_);
+  EXPECT_EQ(tfrecord_dataset(matching_files({folder_.file("part-*")})).to_vector(), texts_);
+  EXPECT_EQ(tfrecord_dataset(files_[0]).to_vector(), Texts(texts_.begin(), texts_.begin() + 5));
+  EXPECT_EQ(tfrecord_dataset(files_).element_spec(), (ElementSpec{{{ComponentSpec::bytes()}}}));
+  EXPECT_TRUE(tfrecord_dataset(files_).cardinality().is_unknown());
   const auto line = [](const Dataset<std::string>& dataset) { return dataset.stage()->describe(); };
-  EXPECT_EQ(line(TFRecordDataset(files_, {.compression = Compression::Gzip})),
+  EXPECT_EQ(line(tfrecord_dataset(files_, {.compression = Compression::Gzip})),
             "tfrecord(3 files: " + files_[0] + ", ...; GZIP)");
-  EXPECT_EQ(line(TFRecordDataset(files_[1])), "tfrecord(1 file: " + files_[1] + ")");
-  EXPECT_EQ(line(TFRecordDataset(list_files(folder_.file("part-*")))), "tfrecord(3 files)");
-  EXPECT_EQ(line(TFRecordDataset(from_tensor_slices(files_).filter([](const std::string&) { return true; }))),
+  EXPECT_EQ(line(tfrecord_dataset(files_[1])), "tfrecord(1 file: " + files_[1] + ")");
+  EXPECT_EQ(line(tfrecord_dataset(list_files(folder_.file("part-*")))), "tfrecord(3 files)");
+  EXPECT_EQ(line(tfrecord_dataset(from_tensor_slices(files_).filter([](const std::string&) { return true; }))),
             "tfrecord");
-  EXPECT_EQ(line(TFRecordDataset(folder_.file(std::string(200, 'x')))).size(),
+  EXPECT_EQ(line(tfrecord_dataset(folder_.file(std::string(200, 'x')))).size(),
             std::string("tfrecord(1 file: ...)").size() + 80);
-  const auto batches = TFRecordDataset(files_).batch(8).to_vector();
+  const auto batches = tfrecord_dataset(files_).batch(8).to_vector();
   ASSERT_EQ(batches.size(), 2u);
   EXPECT_EQ(batches[1], Strings(Texts(texts_.begin() + 8, texts_.end())));
 }
 
 TEST_F(Records, GoOnFromEverySavedPosition) {
-  const auto dataset = TFRecordDataset(files_);
+  const auto dataset = tfrecord_dataset(files_);
   for (std::size_t at = 0; at <= texts_.size(); ++at) {
     for (const bool by_skip : {false, true}) {
       auto it = dataset.iterate();
@@ -109,7 +109,7 @@ TEST_F(Records, OfManyBatchesResumeWithoutReadingFilesThatAreDone) {
     TFRecordWriter writer(many);
     for (int i = 0; i < 10000; ++i) writer.write(std::to_string(i));
   }
-  const auto batches = TFRecordDataset({files_[0], many}).batch(10);
+  const auto batches = tfrecord_dataset({files_[0], many}).batch(10);
   auto it = batches.iterate();
   for (int i = 0; i < 900; ++i) ASSERT_TRUE(it.next());
   const IteratorState state = it.save();
@@ -122,12 +122,12 @@ TEST_F(Records, AfterADamagedOneGoOnBehindIt) {
   std::string bytes = file_content(files_[0]);
   bytes[14] ^= 1;
   folder_.file("part-0", bytes);
-  const auto dataset = TFRecordDataset(files_);
+  const auto dataset = tfrecord_dataset(files_);
   auto it = dataset.iterate();
   expect_error([&] { it.next(); }, Code::DataLoss, errors::kRecord, {"record 0 at byte 0 of " + files_[0]});
   EXPECT_EQ(*it.next(), texts_[1]);
   EXPECT_EQ(read_through(dataset), std::pair(Texts(texts_.begin() + 1, texts_.end()), 1));
-  const auto lenient = TFRecordDataset(files_, {.on_damage = OnDamage::Skip});
+  const auto lenient = tfrecord_dataset(files_, {.on_damage = OnDamage::Skip});
   EXPECT_EQ(lenient.to_vector(), Texts(texts_.begin() + 1, texts_.end()));
 }
 
@@ -137,7 +137,7 @@ TEST_F(Records, AfterALostFrameGoOnWithTheNextFile) {
   folder_.file("part-0", bytes);
   Texts expected(texts_.begin() + 5, texts_.end());
   expected.insert(expected.begin(), texts_[0]);
-  EXPECT_EQ(read_through(TFRecordDataset(files_)), std::pair(expected, 1));
+  EXPECT_EQ(read_through(tfrecord_dataset(files_)), std::pair(expected, 1));
 }
 
 /// What stands at each place, "error" where it fails.
@@ -188,7 +188,7 @@ TEST(DamagedFiles, KeepTheirPlacesWhenTheyAreSkippedOrResumed) {
       TFRecordWriter writer(files.back(), compression);
       for (int i = 0; i < 5; ++i) writer.write(std::to_string(first + i) + std::string(20, '.'));
     }
-    const auto dataset = TFRecordDataset(files, {.compression = compression}).map([](const std::string& record) {
+    const auto dataset = tfrecord_dataset(files, {.compression = compression}).map([](const std::string& record) {
       return record.substr(0, record.find('.'));
     });
     if (compression == Compression::None) {
@@ -212,11 +212,11 @@ TEST(DamagedFiles, OfLinesAndRowsKeepTheirPlacesToo) {
   const TempDir folder;
   const Texts texts{folder.file("a", "1\n2\n"), folder.file("b", "3\n4\nlonger than allowed\n5\n"),
                     folder.file("c", "6\n7\n")};
-  expect_same_places(TextLineDataset(texts, {.max_line_bytes = 5}), {"1", "2", "3", "4", "error", "6", "7"});
+  expect_same_places(text_line_dataset(texts, {.max_line_bytes = 5}), {"1", "2", "3", "4", "error", "6", "7"});
   const Texts tables{folder.file("d", "1,1\n2,2\n"), folder.file("e", "3,3\n4,4\n5,5,5\n6,6\n"),
                      folder.file("f", "7,7\n8,8\n")};
   const auto rows =
-      CsvDataset<std::tuple<at::Tensor>>(tables, {.columns = {{.type = CsvType::Int64, .index = 0}}, .header = false});
+      csv_dataset<std::tuple<at::Tensor>>(tables, {.columns = {{.type = CsvType::Int64, .index = 0}}, .header = false});
   expect_same_places(rows.map([](const std::tuple<at::Tensor>& row) { return std::get<0>(row); }),
                      {"1", "2", "3", "4", "error", "6", "7", "8"});
 }
@@ -265,10 +265,10 @@ TEST(NamesOfFiles, ThatFailKeepTheirPlaceAsMissingFilesDo) {
       return true;
     };
     const auto names = from_tensor_slices(files);
-    expect_same_places(TFRecordDataset(with_missing), c.places);
-    expect_same_places(TFRecordDataset(names.map(map)), c.places);
-    expect_same_places(TFRecordDataset(names.filter(keep)), c.places);
-    expect_same_places(TFRecordDataset(names.map(map, {.parallel_calls = 2})), c.places);
+    expect_same_places(tfrecord_dataset(with_missing), c.places);
+    expect_same_places(tfrecord_dataset(names.map(map)), c.places);
+    expect_same_places(tfrecord_dataset(names.filter(keep)), c.places);
+    expect_same_places(tfrecord_dataset(names.map(map, {.parallel_calls = 2})), c.places);
   }
 }
 
@@ -279,22 +279,22 @@ TEST(NamesOfFiles, ThatFailTakeNoGoodRowOutOfABatchBehindThem) {
     if (name == bad) throw std::runtime_error(name);
     return name;
   });
-  EXPECT_EQ(TFRecordDataset(names).skip(4).batch(2).to_vector(),
+  EXPECT_EQ(tfrecord_dataset(names).skip(4).batch(2).to_vector(),
             (std::vector<Strings>{{"c0", "c1"}, {"c2", "d0"}, {"d1", "d2"}}));
-  EXPECT_EQ(TFRecordDataset(names).shard(2, 1).skip(2).to_vector(), (Texts{"c1", "d0", "d2"}));
+  EXPECT_EQ(tfrecord_dataset(names).shard(2, 1).skip(2).to_vector(), (Texts{"c1", "d0", "d2"}));
 }
 
 TEST_F(Records, OfAMissingFileAreOneError) {
   const Texts files{files_[0], folder_.file("none"), files_[2]};
-  EXPECT_EQ(read_through(TFRecordDataset(files)), std::pair(texts_, 1));
-  auto it = TFRecordDataset(files).iterate();
+  EXPECT_EQ(read_through(tfrecord_dataset(files)), std::pair(texts_, 1));
+  auto it = tfrecord_dataset(files).iterate();
   EXPECT_EQ(it.skip(6), 6) << "the missing file counts as one";
   EXPECT_EQ(*it.next(), texts_[5]);
 }
 
 TEST_F(Records, AreTheSameFromListedFiles) {
   const std::string pattern = folder_.file("part-*");
-  EXPECT_EQ(TFRecordDataset(list_files(pattern, {.shuffle = false})).to_vector(), texts_);
+  EXPECT_EQ(tfrecord_dataset(list_files(pattern, {.shuffle = false})).to_vector(), texts_);
   EXPECT_EQ(list_files(pattern, {.shuffle = false}).stage()->kind(), "list_files");
   const std::string first = folder_.file("*0"), last = folder_.file("*2");
   EXPECT_EQ(list_files({first, last}, {.shuffle = false}).to_vector(), (Texts{files_[0], files_[2]}));
@@ -311,7 +311,7 @@ TEST_F(Records, AreTheSameFromListedFiles) {
 TEST_F(Records, ResumeWithinWholePipelines) {
   const auto pipeline = [&](int parallel_calls) {
     return list_files(folder_.file("part-*"), {.seed = 3})
-        .interleave([](const std::string& file) { return TFRecordDataset(file); },
+        .interleave([](const std::string& file) { return tfrecord_dataset(file); },
                     {.cycle_length = 2, .parallel_calls = parallel_calls})
         .shuffle(4, {.seed = 1})
         .repeat(2)
@@ -346,12 +346,12 @@ TEST_F(Records, ThatAreDamagedCanBeLeftOutByAStage) {
   std::string bytes = file_content(files_[0]);
   bytes[14] ^= 1;
   folder_.file("part-0", bytes);
-  EXPECT_EQ(TFRecordDataset(files_).ignore_errors().to_vector(), Texts(texts_.begin() + 1, texts_.end()));
+  EXPECT_EQ(tfrecord_dataset(files_).ignore_errors().to_vector(), Texts(texts_.begin() + 1, texts_.end()));
 }
 
 TEST(TextLineDataset, ReadsLinesOfAllFiles) {
   const TempDir folder;
-  const auto dataset = TextLineDataset({folder.file("a", "1\n2\r\n"), folder.file("b", "3")});
+  const auto dataset = text_line_dataset({folder.file("a", "1\n2\r\n"), folder.file("b", "3")});
   EXPECT_EQ(dataset.to_vector(), (Texts{"1", "2", "3"}));
   EXPECT_EQ(dataset.stage()->kind(), "text_line");
   auto it = dataset.iterate();
@@ -361,7 +361,7 @@ TEST(TextLineDataset, ReadsLinesOfAllFiles) {
 
 TEST(TextLineDataset, HasNoCarriageReturns) {
   const TempDir folder;
-  const auto lines = TextLineDataset(folder.file("a", "one\r\ntwo\n\r\n\nfi\rve\r\r\nlast\r"));
+  const auto lines = text_line_dataset(folder.file("a", "one\r\ntwo\n\r\n\nfi\rve\r\r\nlast\r"));
   EXPECT_EQ(lines.to_vector(), (Texts{"one", "two", "", "", "five", "last"}));
   auto it = lines.iterate();
   it.skip(4);
@@ -369,7 +369,7 @@ TEST(TextLineDataset, HasNoCarriageReturns) {
 }
 
 TEST(FixedLengthRecordDataset, RefusesOptionsWhenItIsBuilt) {
-  expect_error([] { FixedLengthRecordDataset("nowhere", {}); }, Code::InvalidArgument, errors::kBadOption,
+  expect_error([] { fixed_length_record_dataset("nowhere", {}); }, Code::InvalidArgument, errors::kBadOption,
                {"at least 1 byte", "record_bytes = 0"});
 }
 
@@ -379,18 +379,19 @@ TEST(ReaderDatasets, DifferByTheirOptionsInAState) {
   const std::string file = folder.file("a", "abcdefghijkl");
   const auto print = [](const Dataset<std::string>& dataset) { return fingerprint(*dataset.stage()); };
   const auto fixed = [&](std::uint64_t header, std::uint64_t footer) {
-    return print(FixedLengthRecordDataset(file, {.record_bytes = 2, .header_bytes = header, .footer_bytes = footer}));
+    return print(
+        fixed_length_record_dataset(file, {.record_bytes = 2, .header_bytes = header, .footer_bytes = footer}));
   };
   EXPECT_EQ(std::set<std::string>({fixed(0, 0), fixed(2, 0), fixed(0, 2), fixed(2, 2)}).size(), 4u);
-  EXPECT_NE(print(TextLineDataset(file)), print(TextLineDataset(file, {.max_line_bytes = 5})));
-  EXPECT_EQ(print(TextLineDataset(file)), print(TextLineDataset(file, {.buffer_bytes = 5})));
-  EXPECT_NE(print(TFRecordDataset(file)), print(TFRecordDataset(file, {.max_record_bytes = 5})));
+  EXPECT_NE(print(text_line_dataset(file)), print(text_line_dataset(file, {.max_line_bytes = 5})));
+  EXPECT_EQ(print(text_line_dataset(file)), print(text_line_dataset(file, {.buffer_bytes = 5})));
+  EXPECT_NE(print(tfrecord_dataset(file)), print(tfrecord_dataset(file, {.max_record_bytes = 5})));
 }
 
 TEST(FixedLengthRecordDataset, ReadsRecordsOfAllFiles) {
   const TempDir folder;
-  const auto dataset = FixedLengthRecordDataset({folder.file("a", "Habcd"), folder.file("b", "Hef")},
-                                                {.record_bytes = 2, .header_bytes = 1});
+  const auto dataset = fixed_length_record_dataset({folder.file("a", "Habcd"), folder.file("b", "Hef")},
+                                                   {.record_bytes = 2, .header_bytes = 1});
   EXPECT_EQ(dataset.to_vector(), (Texts{"ab", "cd", "ef"}));
   EXPECT_EQ(dataset.stage()->describe(),
             "fixed_length_record(2 files: " + folder.file("a") + ", ...; 2 bytes, header 1)");

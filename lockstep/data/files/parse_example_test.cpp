@@ -37,7 +37,7 @@ class Examples : public ::testing::Test {
     writer.close();
   }
 
-  Dataset<std::string> records() const { return TFRecordDataset(path_); }
+  Dataset<std::string> records() const { return tfrecord_dataset(path_); }
 
   TempDir folder_;
   std::string path_;
@@ -92,7 +92,7 @@ TEST_F(Examples, ReuseTheMemoryOfBatchesThatAreGone) {
     TFRecordWriter writer(path);
     for (int i = 0; i < 30000; ++i) writer.write(write_example({{"image", std::vector<float>{1, 2}}}));
   }
-  auto it = parse_example<at::Tensor>(TFRecordDataset(path).batch(10000), spec).iterate();
+  auto it = parse_example<at::Tensor>(tfrecord_dataset(path).batch(10000), spec).iterate();
   const void* first = it.next()->const_data_ptr();
   EXPECT_EQ(it.next()->const_data_ptr(), first);
 }
@@ -131,7 +131,7 @@ TEST_F(Examples, TellFileAndRecordWhereTheyAreKnown) {
       }
       writer.close();
     }
-    const auto records = TFRecordDataset(files, {.compression = compression});
+    const auto records = tfrecord_dataset(files, {.compression = compression});
     const std::string place = str("record 3 at byte ", start, " of ", files[1]);
     const auto expect_place = [&](const auto& digits, const std::string& wanted) {
       expect_error([&] { digits.to_vector(); }, Code::DataLoss, errors::kExample,

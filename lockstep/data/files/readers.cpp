@@ -198,7 +198,7 @@ void require_fitting_columns(const Stage& names, const CsvOptions& options, cons
                                        is_batch                                       ? "a batch of byte strings"
                                        : wanted[i].kind == ComponentSpec::Kind::Bytes ? "a byte string"
                                                                                       : "a tensor or a number"),
-                           .where = str("CsvDataset", files.empty() ? "" : " of " + files),
+                           .where = str("csv_dataset", files.empty() ? "" : " of " + files),
                            .seen = str(to_string(has), " for ", to_string(wanted[i])),
                            .help = "give the column a number's type, or make the component a std::string"});
   }
@@ -265,7 +265,7 @@ StagePtr make_csv_stage(StagePtr names, const CsvOptions& options, SkeletonPtr s
                         const std::vector<ComponentSpec>& wanted) {
   if (options.columns.empty()) {
     throw InvalidArgument(errors::kBadOption, {.what = "a CSV dataset needs to know its columns and their types",
-                                               .where = "CsvDataset",
+                                               .where = "csv_dataset",
                                                .help = "name them in CsvOptions::columns"});
   }
   require_valid(options);
