@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <vector>
 
-#include "lockstep/nn/fast_kernels.h"
 
 namespace {
 
@@ -82,7 +81,6 @@ int main(int count, char** words) {
     return 2;
   }
   ls::set_log_severity(ls::Severity::Warning);
-  ls::nn::link_fast_kernels();  // as `make` does
   Contestant libtorch("LibTorch", false, replicas, rows, size), own("Lockstep", true, replicas, rows, size);
   std::printf("%d products of %d x %d weights and %d rows, %d replicas of %d threads, %d rounds that took turns\n",
               3 * kLayers, size, size, rows, replicas, own.threads(), rounds);

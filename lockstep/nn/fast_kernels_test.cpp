@@ -11,9 +11,9 @@
 
 #include "lockstep/nn/autocast.h"
 #include "lockstep/nn/mirrored_module.h"
-#include "lockstep/nn/product_tile.h"
+#include "lockstep/strategy/kernels/product_tile.h"
 #include "lockstep/strategy/mirrored_strategy.h"
-#include "lockstep/strategy/replica_kernels.h"
+#include "lockstep/strategy/kernels/replica_kernels.h"
 
 namespace lockstep {
 namespace {
@@ -376,7 +376,7 @@ TEST(ReplicaLinear, OwnProductsAreUsedWhereTheyWereMeasuredFaster) {
 #else
   const bool arm = false;
 #endif
-  const bool avx512 = nn::avx512_tile() != nullptr;
+  const bool avx512 = kernels::avx512_tile() != nullptr;
   const auto is_own = [](int replicas, std::optional<bool> fast, int threads, std::int64_t size = 100) {
     MirroredStrategy strategy({.devices = cpus(replicas), .intra_op_threads = threads, .fast_kernels = fast});
     auto model = strategy.make<torch::nn::Linear>(size, size);

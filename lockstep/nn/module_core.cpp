@@ -12,7 +12,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/nn/fast_kernels.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/tensor_reduction.h"
@@ -59,7 +58,6 @@ void require_own_parameters(const Named& first, const Named& other, std::size_t 
 ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options)
     : options_(options), strategy_(&strategy), alive_(strategy.alive()) {
   detail::require_cross_replica(strategy, "make");
-  nn::link_fast_kernels();
   const std::uint64_t seed = strategy.next_make_seed();
   for (int k = 0; k < strategy.num_local_replicas(); ++k) {
     // The same numbers for every replica and every topology; the caller's stream is left alone.

@@ -1,10 +1,8 @@
 #include "lockstep/nn/sync_batch_norm.h"
 
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
-#include <torch/library.h>
 
 #include <memory>
 #include <mutex>
@@ -13,7 +11,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/strategy/replica_random.h"
+#include "lockstep/strategy/kernels/dispatch.h"
 
 namespace lockstep::nn {
 namespace {
@@ -70,10 +68,7 @@ void batch_norm_of_replicas(const c10::OperatorHandle& op, c10::DispatchKeySet k
   const bool together = argument(5).toBool() && has_strategy() && in_replica_context() &&
                         get_replica_context().num_replicas_in_sync() > 1 &&
                         (converted().is_training(argument(1)) || converted().is_training(argument(3)));
-  if (!together) {
-    op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
-    return;
-  }
+  if (!together) return kernels::pass_on(op, keys, stack);
   at::Tensor result = detail::sync_batch_norm(
       {argument(0).toTensor(), tensor_or_none(argument(1)), tensor_or_none(argument(2)), tensor_or_none(argument(3)),
        tensor_or_none(argument(4)), argument(6).toDouble(), argument(7).toDouble()});
@@ -83,10 +78,7 @@ void batch_norm_of_replicas(const c10::OperatorHandle& op, c10::DispatchKeySet k
 
 void register_kernel() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
-    library.impl("batch_norm", torch::CppFunction::makeFromBoxedFunction<&batch_norm_of_replicas>());
-  });
+  std::call_once(once, [] { kernels::put_before_libtorch<&batch_norm_of_replicas>("batch_norm"); });
 }
 
 template <class Layer>

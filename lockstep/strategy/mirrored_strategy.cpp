@@ -18,7 +18,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/strategy/huge_blocks.h"
-#include "lockstep/strategy/replica_kernels.h"
+#include "lockstep/strategy/kernels/replica_kernels.h"
 #include "lockstep/strategy/replica_random.h"
 
 namespace lockstep {
@@ -207,7 +207,6 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
                 .communication = options.communication,
                 .strict = options.strict}),
       engine_(std::make_unique<Engine>(options, num_local_replicas(), replica_context(0).device().is_cpu())) {
-  use_safe_kernels();
   if (options.keep_memory.value_or(replica_context(0).device().is_cpu())) {
     keep_freed_memory();
     keep_huge_blocks();

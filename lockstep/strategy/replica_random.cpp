@@ -1,11 +1,11 @@
 #include "lockstep/strategy/replica_random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
 
 #include <mutex>
 #include <string>
+
+#include "lockstep/strategy/kernels/dispatch.h"
 
 namespace lockstep {
 namespace {
@@ -26,15 +26,15 @@ void fill_in_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
       if (given.isNone()) given = *replica_generator;
     }
   }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
+  kernels::pass_on(op, keys, stack);
 }
 
 /// Which operators there are is read from the loaded LibTorch, not from a list of ours.
 void register_kernels() {
-  // Never unregistered: a thread may still be inside such an operator when the process ends.
-  static auto& all_others = *new torch::Library(torch::Library::IMPL, "_", kReplicaDispatchKey, __FILE__, __LINE__);
+  // Never unregistered: a thread may still be inside an operator when the process ends.
+  static auto& all_others =
+      *new torch::Library(torch::Library::IMPL, "_", kernels::kReplicaDispatchKey, __FILE__, __LINE__);
   all_others.fallback(torch::CppFunction::makeFallthrough());
-  static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.rfind("aten::", 0) != 0) continue;
     const auto op = c10::Dispatcher::singleton().findSchema(name);
@@ -42,7 +42,7 @@ void register_kernels() {
     for (const auto& argument : op->schema().arguments()) {
       if (!is_optional_generator(argument)) continue;
       const std::string overload = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-      library.impl(overload.c_str(), torch::CppFunction::makeFromBoxedFunction<&fill_in_generator>());
+      kernels::put_before_libtorch<&fill_in_generator>(overload.c_str());
       break;
     }
   }
@@ -69,7 +69,7 @@ GeneratorScope::GeneratorScope(at::Generator* generator) : outer_(replica_genera
   static const bool registered = (register_kernels(), true);
   (void)registered;
   replica_generator = generator;
-  if (generator != nullptr) active_.emplace(kReplicaDispatchKey);
+  if (generator != nullptr) active_.emplace(kernels::kReplicaDispatchKey);
 }
 
 GeneratorScope::~GeneratorScope() { replica_generator = outer_; }

@@ -9,10 +9,6 @@
 
 namespace lockstep {
 
-/// Kernels registered under this key are called on replica threads only, before LibTorch's own; operators without one
-/// fall through.
-inline constexpr auto kReplicaDispatchKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
-
 /// Random numbers that belong to a replica. LibTorch's CPU threads share one generator, and operations such as dropout
 /// take none, so with replicas on threads the numbers would depend on timing. While a scope lives, every random
 /// operation of this thread that was given no generator uses `generator` instead of the shared one.

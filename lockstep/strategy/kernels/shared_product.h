@@ -3,10 +3,10 @@
 #include <cstdint>
 
 #include "lockstep/base/function_ref.h"
-#include "lockstep/nn/matrix_product.h"
-#include "lockstep/nn/product_tile.h"
+#include "lockstep/strategy/kernels/matrix_product.h"
+#include "lockstep/strategy/kernels/product_tile.h"
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 
 /// Threads that work together. `run` calls its argument once for every member 0 .. size - 1, on any threads, also one
 /// after the other, and returns when all have returned.
@@ -31,4 +31,4 @@ std::int64_t shared_product_scratch(const ProductTile& tile, const ProductSizes&
 void shared_product(const ProductTile& tile, const ProductSizes& sizes, MatrixView a, MatrixView b, const float* row,
                     float* c, std::int64_t c_stride, float* scratch, const Team& team);
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

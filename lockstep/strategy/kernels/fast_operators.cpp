@@ -1,8 +1,5 @@
-#include "lockstep/nn/fast_kernels.h"
-
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
@@ -10,7 +7,6 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/saved_variable.h>
-#include <torch/library.h>
 
 #include <algorithm>
 #include <array>
@@ -18,15 +14,16 @@
 #include <mutex>
 #include <string>
 
-#include "lockstep/nn/convolution_gradient.h"
-#include "lockstep/nn/matrix_product.h"
-#include "lockstep/nn/max_pool_gradient.h"
-#include "lockstep/nn/shared_product.h"
 #include "lockstep/strategy/intra_op.h"
-#include "lockstep/strategy/replica_kernels.h"
-#include "lockstep/strategy/replica_random.h"
+#include "lockstep/strategy/kernels/convolution_gradient.h"
+#include "lockstep/strategy/kernels/matrix_product.h"
+#include "lockstep/strategy/kernels/max_pool_gradient.h"
+#include "lockstep/strategy/kernels/operators.h"
+#include "lockstep/strategy/kernels/replica_kernels.h"
+#include "lockstep/strategy/kernels/shared_product.h"
 
-namespace lockstep::nn {
+// Operators for which Lockstep has faster arithmetic than LibTorch; the table is in replica_kernels.h.
+namespace lockstep::kernels {
 namespace {
 
 #if defined(__aarch64__)
@@ -138,16 +135,13 @@ at::Tensor input_gradient(const Call& call) {
       /*dilation=*/{1, 1}, /*transposed=*/false, /*output_padding=*/{0, 0}, /*groups=*/1);
 }
 
-/// Passes the call on to LibTorch.
-void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
-}
+}  // namespace
 
 void convolution_backward(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const OwnKernels kernels = own_kernels_here();
-  if (kernels != OwnKernels::All && !(kernels == OwnKernels::Faster && kArm)) return redispatch(op, keys, stack);
+  if (kernels != OwnKernels::All && !(kernels == OwnKernels::Faster && kArm)) return pass_on(op, keys, stack);
   const Call call(*stack);
-  if (!is_covered(call)) return redispatch(op, keys, stack);
+  if (!is_covered(call)) return pass_on(op, keys, stack);
 
   at::Tensor of_input, of_bias;
   const at::Tensor of_weight = weight_gradient(call);
@@ -158,7 +152,7 @@ void convolution_backward(const c10::OperatorHandle& op, c10::DispatchKeySet key
     c10::List<bool> only_input;
     for (const bool wanted : {true, false, false}) only_input.push_back(wanted);
     stack->back() = only_input;
-    redispatch(op, keys, stack);
+    pass_on(op, keys, stack);
     of_input = torch::jit::peek(*stack, 0, 3).toTensor();
     torch::jit::drop(*stack, 3);
   } else {
@@ -166,6 +160,8 @@ void convolution_backward(const c10::OperatorHandle& op, c10::DispatchKeySet key
   }
   torch::jit::push(*stack, of_input, of_weight, of_bias);
 }
+
+namespace {
 
 bool is_matrix(const at::Tensor& tensor) {
   return tensor.dim() == 2 && tensor.is_cpu() && tensor.layout() == at::kStrided &&
@@ -273,10 +269,12 @@ at::Tensor affine_map(Product by, const at::Tensor& bias, const at::Tensor& inpu
   return result;
 }
 
+}  // namespace
+
 void mm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const at::Tensor left = torch::jit::peek(*stack, 0, 2).toTensor(), right = torch::jit::peek(*stack, 1, 2).toTensor();
   const Product by = product_for(left, right);
-  if (by == Product::LibTorch || needs_graph(left) || needs_graph(right)) return redispatch(op, keys, stack);
+  if (by == Product::LibTorch || needs_graph(left) || needs_graph(right)) return pass_on(op, keys, stack);
   torch::jit::drop(*stack, 2);
   torch::jit::push(*stack, own_product(by, left, right));
 }
@@ -290,18 +288,23 @@ void addmm(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::
                        bias.dim() == 1 && bias.size(0) == right.size(1) && bias.scalar_type() == at::kFloat &&
                        bias.is_cpu() && !bias.is_neg() && !bias._is_zerotensor() &&
                        !bias._fw_grad(/*level=*/0).defined();
-  if (!covered) return redispatch(op, keys, stack);
+  if (!covered) return pass_on(op, keys, stack);
   torch::jit::drop(*stack, kArguments);
   const bool graph = needs_graph(bias) || needs_graph(left) || needs_graph(right);
   torch::jit::push(*stack, graph ? affine_map(by, bias, left, right) : own_product(by, left, right, bias));
 }
+
+namespace {
 
 /// Channels-last and not contiguous as well: LibTorch takes a tensor that is both for the latter.
 bool is_channels_last(const at::Tensor& tensor) {
   return is_plain(tensor) && tensor.is_contiguous(at::MemoryFormat::ChannelsLast) && !tensor.is_contiguous();
 }
 
-void max_pool_backward(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+}  // namespace
+
+void max_pool2d_with_indices_backward(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                                      torch::jit::Stack* stack) {
   constexpr std::size_t kArguments =
       8;  // output gradient, input, kernel_size, stride, padding, dilation, ceil_mode, indices
   const at::Tensor slopes = torch::jit::peek(*stack, 0, kArguments).toTensor(),
@@ -310,7 +313,7 @@ void max_pool_backward(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   const bool covered = own_kernels_here() != OwnKernels::None && is_channels_last(input) && is_plain(slopes) &&
                        winners.scalar_type() == at::kLong && slopes.sizes() == winners.sizes() &&
                        slopes.size(0) == input.size(0) && slopes.size(1) == input.size(1) && !needs_graph(slopes);
-  if (!covered) return redispatch(op, keys, stack);
+  if (!covered) return pass_on(op, keys, stack);
 
   const at::Tensor from = slopes.contiguous(at::MemoryFormat::ChannelsLast),
                    to = winners.contiguous(at::MemoryFormat::ChannelsLast);
@@ -326,22 +329,4 @@ void max_pool_backward(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   torch::jit::push(*stack, result);
 }
 
-}  // namespace
-
-void link_fast_kernels() {}
-
-namespace {
-
-/// When the program is loaded and not at the first `make`: bits must not depend on what was called before.
-const bool registered = [] {
-  // Never unregistered: a thread may still be inside the operators when the process ends.
-  static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
-  library.impl("convolution_backward", torch::CppFunction::makeFromBoxedFunction<&convolution_backward>());
-  library.impl("max_pool2d_with_indices_backward", torch::CppFunction::makeFromBoxedFunction<&max_pool_backward>());
-  library.impl("mm", torch::CppFunction::makeFromBoxedFunction<&mm>());
-  library.impl("addmm", torch::CppFunction::makeFromBoxedFunction<&addmm>());
-  return true;
-}();
-
-}  // namespace
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

@@ -1,4 +1,4 @@
-#include "lockstep/nn/shared_product.h"
+#include "lockstep/strategy/kernels/shared_product.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <tuple>
 #include <vector>
 
-#include "lockstep/nn/kernel_reference.h"
+#include "tests/support/kernel_reference.h"
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 namespace {
 
 using namespace testing_support;
@@ -108,4 +108,4 @@ TEST(SharedProduct, ScratchMemoryIsBounded) {
 }
 
 }  // namespace
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

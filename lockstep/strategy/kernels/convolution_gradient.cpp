@@ -1,11 +1,11 @@
-#include "lockstep/nn/convolution_gradient.h"
+#include "lockstep/strategy/kernels/convolution_gradient.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "lockstep/nn/vector_tile.h"
+#include "lockstep/strategy/kernels/vector_tile.h"
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 namespace {
 
 constexpr std::int64_t kFewNeighbours = 24;       // a kernel row with fewer inputs is unfolded with the other rows
@@ -181,4 +181,4 @@ void convolution_weight_gradient(const ConvolutionShape& s, const float* input, 
   }
 }
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

@@ -1,4 +1,4 @@
-#include "lockstep/nn/matrix_product.h"
+#include "lockstep/strategy/kernels/matrix_product.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 #include <tuple>
 #include <vector>
 
-#include "lockstep/nn/kernel_reference.h"
+#include "tests/support/kernel_reference.h"
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 namespace {
 
 using namespace testing_support;
@@ -49,4 +49,4 @@ INSTANTIATE_TEST_SUITE_P(SeveralBlocks, MatrixProductTest,
                                           testing::Values(577, 600), testing::Bool(), testing::Bool()));
 
 }  // namespace
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

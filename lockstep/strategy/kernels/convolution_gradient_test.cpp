@@ -1,4 +1,4 @@
-#include "lockstep/nn/convolution_gradient.h"
+#include "lockstep/strategy/kernels/convolution_gradient.h"
 
 #include <gtest/gtest.h>
 
@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/nn/kernel_reference.h"
+#include "tests/support/kernel_reference.h"
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 namespace {
 
 using namespace testing_support;
@@ -130,4 +130,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, ConvolutionGradientTest, testing::ValuesIn(case
                          [](const testing::TestParamInfo<Case>& test) { return name(test.param); });
 
 }  // namespace
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

@@ -1,8 +1,8 @@
-#include "lockstep/nn/max_pool_gradient.h"
+#include "lockstep/strategy/kernels/max_pool_gradient.h"
 
 #include <algorithm>
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 
 void max_pool_input_gradient(const PooledImages& shape, const float* pooled_gradient, const std::int64_t* winners,
                              std::int64_t first, std::int64_t last, float* input_gradient) {
@@ -21,4 +21,4 @@ void max_pool_input_gradient(const PooledImages& shape, const float* pooled_grad
   }
 }
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

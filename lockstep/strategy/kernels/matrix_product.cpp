@@ -1,12 +1,12 @@
-#include "lockstep/nn/matrix_product.h"
+#include "lockstep/strategy/kernels/matrix_product.h"
 
 #include <algorithm>
 #include <vector>
 
-#include "lockstep/nn/product_tile.h"
-#include "lockstep/nn/vector_tile.h"
+#include "lockstep/strategy/kernels/product_tile.h"
+#include "lockstep/strategy/kernels/vector_tile.h"
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 namespace {
 
 // A block of the right operand stays in the second-level cache, a tile's share of it in the first.
@@ -139,4 +139,4 @@ const ProductTile& portable_tile() {
   return kTile;
 }
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

@@ -1,33 +1,30 @@
-#include "lockstep/strategy/replica_kernels.h"
+#include "lockstep/strategy/kernels/operators.h"
+
+// Some of LibTorch's convolutions on Arm corrupt memory when two threads use them at once: those of bfloat16, and of
+// float32 with certain numbers of output channels (seen with 2.9.1, from Python and plain threads too). Layers of an LSTM
+// in bfloat16 give wrong results then. Several replicas compute what is in bfloat16 in float32 and round the result,
+// gradients included, and compute other unsafe convolutions another way.
+#if defined(__aarch64__)
 
 #include <ATen/core/Tensor.h>
-#include <ATen/core/dispatch/Dispatcher.h>
-#include <torch/library.h>
-
-#if defined(__aarch64__)
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/convolution_backward.h>
 #include <ATen/ops/slow_conv_dilated2d.h>
 #include <ATen/ops/thnn_conv2d.h>
-#include <sys/auxv.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <optional>
 #include <vector>
-#endif
 
+#include "lockstep/strategy/kernels/replica_kernels.h"
 #include "lockstep/strategy/replica_context.h"
-#include "lockstep/strategy/replica_random.h"
 
-namespace lockstep {
+namespace lockstep::kernels {
 namespace {
 
-thread_local auto own_kernels = OwnKernels::None;
-
-#if defined(__aarch64__)
 /// The arguments of `aten::convolution`.
 struct Convolution {
   static constexpr std::size_t kArguments = 9;
@@ -81,7 +78,7 @@ bool is_valid(const Convolution& call) {
 /// kernels: results are wrong and the heap is corrupted, depending on shapes (seen with 2.9.1, from plain threads too).
 /// The kernel that is chosen for multiples of 16 output channels without SVE has no such memory. A transposed
 /// convolution is safe itself, but its input's gradient is a convolution with as many output channels as the input has.
-/// Others than these were tried and are safe.
+/// All other convolutions were tried and are safe.
 bool is_unsafe(const Convolution& call) {
   const auto is_plain = [](const at::Tensor& tensor) {  // forward-mode derivatives and other layouts are LibTorch's
     return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor._fw_grad(/*level=*/0).defined();
@@ -204,69 +201,32 @@ void convert(torch::jit::Stack& stack, std::size_t count, std::size_t of, at::Sc
   }
 }
 
-void redispatch(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
-}
+}  // namespace
 
-/// Stands before `aten::convolution` on replica threads.
 void convolution(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (!among_several_replicas()) return redispatch(op, keys, stack);
+  if (!among_several_replicas()) return pass_on(op, keys, stack);
   const bool brain_float = is_brain_float(torch::jit::peek(*stack, 0, Convolution::kArguments));
   if (brain_float) convert(*stack, /*input, weight, bias*/ 3, Convolution::kArguments, at::kFloat);
   if (const Convolution call(*stack); is_unsafe(call)) {
     torch::jit::drop(*stack, Convolution::kArguments);
     torch::jit::push(*stack, safe_convolution(call));
   } else {
-    redispatch(op, keys, stack);
+    pass_on(op, keys, stack);
   }
   if (brain_float) convert(*stack, 1, 1, at::kBFloat16);
 }
 
-/// Stands before `aten::mkldnn_rnn_layer`, which is a layer of an LSTM.
-void recurrent_layer(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+/// A layer of an LSTM.
+void mkldnn_rnn_layer(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   // An autocast that is still to come would only cast back, and comes by here again.
-  if (!among_several_replicas() || keys.has(c10::DispatchKey::AutocastCPU)) return redispatch(op, keys, stack);
+  if (!among_several_replicas() || keys.has(c10::DispatchKey::AutocastCPU)) return pass_on(op, keys, stack);
   const std::size_t arguments = op.schema().arguments().size();
   const bool brain_float = is_brain_float(torch::jit::peek(*stack, 0, arguments));
   if (brain_float) convert(*stack, /*input, four weights, both states*/ 7, arguments, at::kFloat);
-  redispatch(op, keys, stack);
+  pass_on(op, keys, stack);
   if (brain_float) convert(*stack, /*output, both states; then comes working memory*/ 3, 4, at::kBFloat16);
 }
 
-void register_safe_kernels() {
-  // Never unregistered: a thread may still be inside the operator when the process ends.
-  static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);
-  library.impl("convolution", torch::CppFunction::makeFromBoxedFunction<&convolution>());
-  library.impl("mkldnn_rnn_layer", torch::CppFunction::makeFromBoxedFunction<&recurrent_layer>());
-}
-#else
-void register_safe_kernels() {}
+}  // namespace lockstep::kernels
+
 #endif
-
-}  // namespace
-
-bool has_sve() {
-#if defined(__aarch64__)
-  static const bool here = (getauxval(AT_HWCAP) & HWCAP_SVE) != 0;
-  return here;
-#else
-  return false;
-#endif
-}
-
-void use_safe_kernels() {
-  static const bool registered = (register_safe_kernels(), true);
-  (void)registered;
-}
-
-OwnKernels own_kernels_here() { return own_kernels; }
-
-OwnKernelsScope::OwnKernelsScope(OwnKernels which) : outer_(own_kernels) { own_kernels = which; }
-OwnKernelsScope::~OwnKernelsScope() { own_kernels = outer_; }
-
-OwnKernels plan_own_kernels(std::optional<bool> asked, int num_replicas_in_sync, bool on_cpu) {
-  if (asked) return *asked ? OwnKernels::All : OwnKernels::None;
-  return on_cpu && num_replicas_in_sync > 1 ? OwnKernels::Faster : OwnKernels::SameBits;
-}
-
-}  // namespace lockstep

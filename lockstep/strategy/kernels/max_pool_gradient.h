@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 
 /// Images whose pixels hold all channels side by side (channels-last).
 struct PooledImages {
@@ -17,4 +17,4 @@ struct PooledImages {
 void max_pool_input_gradient(const PooledImages& shape, const float* pooled_gradient, const std::int64_t* winners,
                              std::int64_t first, std::int64_t last, float* input_gradient);
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

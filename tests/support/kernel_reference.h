@@ -5,10 +5,10 @@
 #include <random>
 #include <vector>
 
-#include "lockstep/nn/matrix_product.h"
+#include "lockstep/strategy/kernels/matrix_product.h"
 
 // What the tests of the kernels share.
-namespace lockstep::nn::testing_support {
+namespace lockstep::kernels::testing_support {
 
 inline std::vector<float> random_values(std::int64_t count, unsigned seed) {
   std::mt19937 engine(seed);
@@ -35,4 +35,4 @@ inline double product_at(MatrixView a, MatrixView b, std::int64_t inner, std::in
 /// How far a sum of that many products of floats between -1 and 1 may be off.
 inline double tolerance_of(std::int64_t inner) { return 1e-6 * (4 + 4 * std::sqrt(static_cast<double>(inner))); }
 
-}  // namespace lockstep::nn::testing_support
+}  // namespace lockstep::kernels::testing_support

@@ -3,7 +3,7 @@
 #include <array>
 #include <cstdint>
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 
 /// A 2-D convolution without dilation and groups, as its weight gradient sees it. Strides count elements, in the order
 /// image, channel, row, column: any memory format will do.
@@ -20,8 +20,8 @@ struct ConvolutionShape {
 
 /// The gradient of a convolution's weights over images [first, last):
 ///
-///     result[o][c][i][j] = sum over images and positions (y, x) of gradient[o][y][x] * input[c][y * stride + i -
-///     padding][...]
+///     result[o][c][i][j] = sum over images and positions (y, x) of
+///                          gradient[o][y][x] * input[c][y * stride + i - padding][x * stride + j - padding]
 ///
 /// `result` is dense in the order [out_channels][in_channels][kernel_height][kernel_width] and is overwritten. The bits
 /// depend on the shape and the range alone.
@@ -32,4 +32,4 @@ struct ConvolutionShape {
 void convolution_weight_gradient(const ConvolutionShape& shape, const float* input, const float* output_gradient,
                                  std::int64_t first, std::int64_t last, float* result);
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

@@ -11,7 +11,7 @@
 #include <arm_neon.h>
 #endif
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 
 inline constexpr std::int64_t kLanes = 4;     ///< floats in a vector register
 inline constexpr std::int64_t kTileRows = 8;  ///< 8 x 3 sums and 5 operands fit into 32 registers
@@ -85,4 +85,4 @@ void accumulate_tile(const TileSteps& steps, const float* left, const float* rig
   });
 }
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

@@ -1,4 +1,4 @@
-#include "lockstep/nn/product_tile_avx512.h"
+#include "lockstep/strategy/kernels/product_tile_avx512.h"
 
 #if defined(__AVX512F__)
 
@@ -9,7 +9,7 @@
 // This file alone is compiled for processors with AVX-512, and they may not be there: nothing in it may be called, nor
 // an inline function of it be shared with other files, before somebody looked.
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 namespace {
 
 constexpr std::int64_t kLanes = 16;
@@ -106,6 +106,6 @@ const ProductTile kAvx512Tile = {.rows = kRows,
                                  .pack_columns = &pack<kColumns>,
                                  .multiply = &multiply};
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels
 
 #endif

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 
 /// A matrix somewhere in memory: element (i, j) lies at data[i * row_stride + j * column_stride].
 struct MatrixView {
@@ -18,4 +18,4 @@ struct MatrixView {
 void matrix_product(std::int64_t rows, std::int64_t inner, std::int64_t columns, MatrixView a, MatrixView b, float* c,
                     std::int64_t c_stride, bool accumulate);
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

@@ -1,12 +1,12 @@
-#include "lockstep/nn/shared_product.h"
+#include "lockstep/strategy/kernels/shared_product.h"
 
 #include <algorithm>
 #include <array>
 #include <atomic>
 
-#include "lockstep/nn/product_tile_avx512.h"
+#include "lockstep/strategy/kernels/product_tile_avx512.h"
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 namespace {
 
 // What is packed at a time.
@@ -175,4 +175,4 @@ void shared_product(const ProductTile& tile, const ProductSizes& sizes, MatrixVi
   }
 }
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels

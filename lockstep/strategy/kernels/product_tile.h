@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-namespace lockstep::nn {
+namespace lockstep::kernels {
 
 /// What one kind of processor multiplies at a time: `rows` x `columns` sums that stay in registers.
 ///
@@ -27,4 +27,4 @@ const ProductTile& portable_tile();
 /// Null where the processor or the operating system has no AVX-512.
 const ProductTile* avx512_tile();
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::kernels
