@@ -8,9 +8,17 @@ install(TARGETS lockstep EXPORT LockstepTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Lockstep_Runtime NAMELINK_COMPONENT Lockstep_Development
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Lockstep_Development)
 
-install(DIRECTORY ${PROJECT_SOURCE_DIR}/lockstep ${PROJECT_BINARY_DIR}/include/lockstep
-  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT Lockstep_Development
-  FILES_MATCHING PATTERN "*.h")
+install(CODE "
+  include(\"${CMAKE_CURRENT_LIST_DIR}/LockstepPublicHeaders.cmake\")
+  lockstep_public_headers(headers \"${PROJECT_SOURCE_DIR}\")
+  foreach(header IN LISTS headers)
+    cmake_path(GET header PARENT_PATH folder)
+    file(INSTALL \"${PROJECT_SOURCE_DIR}/\${header}\"
+      DESTINATION \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_INCLUDEDIR}/\${folder}\")
+  endforeach()"
+  COMPONENT Lockstep_Development)
+install(FILES ${PROJECT_BINARY_DIR}/include/lockstep/version.h
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/lockstep COMPONENT Lockstep_Development)
 
 install(EXPORT LockstepTargets NAMESPACE Lockstep::
   DESTINATION ${LOCKSTEP_INSTALL_CMAKEDIR} COMPONENT Lockstep_Development)
