@@ -46,12 +46,12 @@ int parse_number(std::string_view digits, std::string_view attribute, std::strin
   const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
   const bool complete = !digits.empty() && end == digits.data() + digits.size();
   if (complete && status == std::errc::result_out_of_range) {
-    refuse(str("The ", attribute, " number '", digits, "' of a device name is out of range"), name);
+    refuse(str("the ", attribute, " number '", digits, "' of a device name is out of range"), name);
   }
   if (!complete || status != std::errc()) {
-    refuse(str("The ", attribute, " number '", digits, "' of a device name is not a whole number"), name);
+    refuse(str("the ", attribute, " number '", digits, "' of a device name is not a whole number"), name);
   }
-  if (value < 0) refuse(str("The ", attribute, " number '", digits, "' of a device name is negative"), name);
+  if (value < 0) refuse(str("the ", attribute, " number of a device name must be >= 0, got '", digits, "'"), name);
   return value;
 }
 
@@ -62,7 +62,7 @@ std::optional<int> parse_index(std::string_view text, std::string_view name) {
 }
 
 void set_type(DeviceName& device, std::string type, std::string_view name) {
-  if (!device.type.empty()) refuse("Multiple device types are not allowed in one device name", name);
+  if (!device.type.empty()) refuse("a device name can have only one device type", name);
   device.type = std::move(type);
 }
 
@@ -72,7 +72,7 @@ void read_attribute(DeviceName& device, std::string_view attribute, std::string_
   const std::string type = upper(key);
 
   if (parts.size() == 2 && key == "job") {
-    if (parts[1].empty()) refuse("The job of a device name is empty", name);
+    if (parts[1].empty()) refuse("the job of a device name is empty", name);
     device.job = std::string(parts[1]);
   } else if (parts.size() == 2 && key == "replica") {
     device.replica = parse_number(parts[1], key, name);
@@ -82,13 +82,13 @@ void read_attribute(DeviceName& device, std::string_view attribute, std::string_
     set_type(device, type, name);
     if (parts.size() == 2) device.index = parse_index(parts[1], name);
   } else if (parts.size() == 3 && key == "device") {
-    if (parts[1].empty()) refuse("The device type of a device name is empty", name);
+    if (parts[1].empty()) refuse("the device type of a device name is empty", name);
     // Other types keep their spelling: whether it is acceptable is for canonicalize to say.
     const std::string named = upper(parts[1]);
     set_type(device, named == "CPU" || named == "GPU" ? named : std::string(parts[1]), name);
     device.index = parse_index(parts[2], name);
   } else {
-    refuse(str("Unknown attribute '", key, "' in a device name"), name);
+    refuse(str("unknown attribute '", key, "' in a device name"), name);
   }
 }
 
@@ -105,7 +105,7 @@ DeviceName canonical(const DeviceName& device, const DeviceName& defaults) {
   const DeviceName first_cpu{.job = std::string(kLocalJob), .replica = 0, .task = 0, .type = "CPU", .index = 0};
   DeviceName result = merged(merged(first_cpu, defaults), device);
   if (result.type != upper(result.type)) {
-    refuse(str("Device type '", result.type, "' must be all-caps"), to_string(device),
+    refuse(str("device type '", result.type, "' must be in capital letters"), to_string(device),
            str("write '", upper(result.type), "'"));
   }
   return result;
@@ -113,7 +113,8 @@ DeviceName canonical(const DeviceName& device, const DeviceName& defaults) {
 
 std::vector<std::string> numbered(std::string_view prefix, int count) {
   if (count < 0) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("The number of devices must be >= 0, not ", count)});
+    throw InvalidArgument(errors::kBadOption, {.what = str("the number of devices must be >= 0, got ", count),
+                                               .help = "call cpus(n) or gpus(n) with n >= 0"});
   }
   std::vector<std::string> names;
   names.reserve(static_cast<std::size_t>(count));
@@ -134,22 +135,23 @@ void check_one_worker(const std::vector<DeviceName>& devices, const std::string&
   const bool all_local = local == std::ssize(devices);
   if (local > 0 && !all_local) {
     throw InvalidArgument(
-        errors::kDevice, {.what = "Got a mixed list of device strings: some are local, some belong to another job",
-                          .seen = seen,
-                          .help = "name devices of this machine only; many machines need MultiWorkerMirroredStrategy"});
+        errors::kDevice,
+        {.what = "devices must all be local or all belong to one job, got a mixed list",
+         .seen = seen,
+         .help = "name devices of this machine only; for several machines use MultiWorkerMirroredStrategy"});
   }
   std::set<std::tuple<std::optional<std::string>, std::optional<int>, std::optional<int>>> workers;
   for (const auto& device : devices) workers.emplace(device.job, device.replica, device.task);
   if (workers.size() > 1) {
-    throw FailedPrecondition(errors::kDevice,
-                             {.what = "In-graph multi-worker training with `MirroredStrategy` is not supported: its "
-                                      "devices name more than one worker",
-                              .seen = seen,
-                              .help = "many machines need MultiWorkerMirroredStrategy; devices of one worker must all "
-                                      "be written with the same job, replica and task, or all without"});
+    throw FailedPrecondition(
+        errors::kDevice,
+        {.what = "the devices of a MirroredStrategy must belong to one worker",
+         .seen = seen,
+         .help = "for several machines use MultiWorkerMirroredStrategy; write all devices of one worker "
+                 "with the same job, replica and task, or all without"});
   }
   if (!all_local && !devices.front().task) {
-    throw InvalidArgument(errors::kDevice, {.what = "Remote device string must have task specified",
+    throw InvalidArgument(errors::kDevice, {.what = "the name of a remote device must have a task",
                                             .seen = seen,
                                             .help = "write for example \"/job:worker/task:0/device:CPU:0\""});
   }
@@ -211,7 +213,7 @@ std::vector<std::string> gpus(int n) { return numbered("gpu:", n); }
 
 std::vector<DeviceName> plan_mirrored_devices(const std::vector<std::string>& devices) {
   if (devices.empty()) {
-    throw InvalidArgument(errors::kDevice, {.what = "Must specify at least one device",
+    throw InvalidArgument(errors::kDevice, {.what = "devices must have at least one entry, got none",
                                             .help = "name devices, for example lockstep::cpus(2) or {\"gpu:0\"}"});
   }
   std::vector<DeviceName> given;
@@ -224,12 +226,11 @@ std::vector<DeviceName> plan_mirrored_devices(const std::vector<std::string>& de
   for (const auto& device : given) {
     auto full = canonical(device, {});
     if (std::ranges::find(plan, full) != plan.end()) {
-      throw InvalidArgument(
-          errors::kDevice,
-          {.what = str("No duplicates allowed in `devices`: ", to_string(full), " is named more than once"),
-           .seen = listed(devices),
-           .help = "give each replica a device of its own; \"cpu:0\", \"cpu:1\", ... "
-                   "are logical devices that share the cores"});
+      throw InvalidArgument(errors::kDevice,
+                            {.what = str("devices must be different, got ", to_string(full), " more than once"),
+                             .seen = listed(devices),
+                             .help = "give each replica its own device; \"cpu:0\", \"cpu:1\", ... "
+                                     "are logical devices that share the cores"});
     }
     plan.push_back(std::move(full));
   }

@@ -9,7 +9,7 @@
 namespace lockstep {
 namespace {
 
-constexpr const char* kImplementations = "use \"auto\", \"ring\" or \"nccl\"";
+constexpr const char* kImplementations = "use Implementation::Auto, Ring or Nccl (\"auto\", \"ring\" or \"nccl\")";
 
 }  // namespace
 
@@ -26,25 +26,28 @@ Implementation parse_implementation(std::string_view name) {
   for (const auto implementation : {Implementation::Auto, Implementation::Ring, Implementation::Nccl}) {
     if (equals_ignoring_case(name, to_string(implementation))) return implementation;
   }
-  throw InvalidArgument(
-      errors::kBadOption,
-      {.what = str("implementation must be instance of Implementation, not '", name, "'"), .help = kImplementations});
+  throw InvalidArgument(errors::kBadOption, {.what = str("implementation must be auto, ring or nccl, got '", name, "'"),
+                                             .help = kImplementations});
 }
 
 CommunicationOptions validated(const CommunicationOptions& options) {
   if (options.bytes_per_pack < 0) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("bytes_per_pack must be >=0, not ", options.bytes_per_pack),
-                                               .help = "0 packs everything into one message"});
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = str("bytes_per_pack must be >= 0, got ", options.bytes_per_pack),
+         .help = "set bytes_per_pack to a size in bytes, or to 0 to pack everything into one message"});
   }
   if (const auto timeout = options.timeout_seconds; timeout && !(std::isfinite(*timeout) && *timeout >= 0)) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("timeout_seconds must be a number >=0, not ", *timeout),
-                                               .help = "0 or no value waits for ever"});
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("timeout_seconds must be a finite number >= 0, got ", *timeout),
+                           .help = "set timeout_seconds to a number of seconds; 0 or no value waits forever"});
   }
   const auto implementation = static_cast<int>(options.implementation);
   if (implementation < 0 || implementation > static_cast<int>(Implementation::Nccl)) {
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("implementation must be instance of Implementation, not ", implementation),
-                           .help = kImplementations});
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = str("implementation must be a value of the enum Implementation, got ", implementation),
+         .help = kImplementations});
   }
   return options;
 }

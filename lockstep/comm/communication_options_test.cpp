@@ -27,7 +27,7 @@ TEST(CommunicationOptions, AreValidByDefault) {
 }
 
 TEST(CommunicationOptions, RefuseANegativePackSize) {
-  EXPECT_NE(message_of({.bytes_per_pack = -1}).find("must be >=0"), std::string::npos);
+  EXPECT_NE(message_of({.bytes_per_pack = -1}).find("must be >= 0"), std::string::npos);
 }
 
 TEST(CommunicationOptions, RefuseATimeoutThatIsNoTime) {
@@ -39,7 +39,8 @@ TEST(CommunicationOptions, RefuseATimeoutThatIsNoTime) {
 
 TEST(CommunicationOptions, RefuseAnUnknownImplementation) {
   for (const int value : {-1, 3}) {
-    EXPECT_NE(message_of({.implementation = Implementation{value}}).find("must be instance of"), std::string::npos);
+    EXPECT_NE(message_of({.implementation = Implementation{value}}).find("must be a value of the enum"),
+              std::string::npos);
   }
 }
 

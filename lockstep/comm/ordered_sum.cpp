@@ -203,12 +203,12 @@ void sum_arrays(const void* const* inputs, int count, void* const* outputs, int 
 
 void check_divisor(Dtype dtype, std::int64_t divisor) {
   if (divisor < 1) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("A mean over ", divisor, " values does not exist")});
+    throw InvalidArgument(errors::kBadOption, {.what = str("a mean must be over >= 1 values, got ", divisor),
+                                               .help = "pass at least one value"});
   }
   if (divisor != 1 && !is_floating(dtype)) {
-    throw InvalidArgument(errors::kDtype,
-                          {.what = str("The mean of ", to_string(dtype), " values is not a whole number"),
-                           .help = "convert to a floating type before the reduction"});
+    throw InvalidArgument(errors::kDtype, {.what = str("the mean of ", to_string(dtype), " values is not an integer"),
+                                           .help = "convert with .to(torch::kDouble) before the reduction"});
   }
 }
 
@@ -216,12 +216,13 @@ void check_divisor(Dtype dtype, std::int64_t divisor) {
 
 void check_ordered_sum(Dtype dtype, int count, int output_count, std::int64_t divisor) {
   if (dtype == Dtype::Bool) {
-    throw InvalidArgument(
-        errors::kDtype, {.what = "bool values have no sum", .help = "convert to an integer type before the reduction"});
+    throw InvalidArgument(errors::kDtype, {.what = "bool tensors have no sum",
+                                           .help = "convert with .to(torch::kLong) before the reduction"});
   }
   if (count < 1 || output_count < 1) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("A sum needs at least one input and one output, not ", count,
-                                                           " and ", output_count)});
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("a sum must have >= 1 inputs and outputs, got ", count, " and ", output_count),
+                           .help = "pass one value per replica"});
   }
   check_divisor(dtype, divisor);
 }

@@ -17,8 +17,8 @@ ReduceOp parse_reduce_op(std::string_view name) {
   for (const auto op : {ReduceOp::Sum, ReduceOp::Mean}) {
     if (equals_ignoring_case(name, to_string(op))) return op;
   }
-  throw InvalidArgument(errors::kBadOption,
-                        {.what = str("'", name, "' is not a valid ReduceOp"), .help = "use \"sum\" or \"mean\""});
+  throw InvalidArgument(errors::kBadOption, {.what = str("'", name, "' is not a valid ReduceOp"),
+                                             .help = "use ReduceOp::Sum or ReduceOp::Mean (\"sum\" or \"mean\")"});
 }
 
 }  // namespace lockstep

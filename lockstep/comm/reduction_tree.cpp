@@ -32,7 +32,9 @@ std::vector<TreeStep> plan_reduction_tree(int count) {
 
 std::vector<Subtree> aligned_subtrees(int lo, int hi, int count) {
   if (lo < 0 || hi < lo || count < hi) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("Replicas ", lo, "..", hi, " are not a range of ", count)});
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("replicas must be a range of 0..", count, ", got ", lo, "..", hi),
+                           .help = "pass 0 <= lo <= hi <= count"});
   }
   std::vector<Subtree> subtrees;
   append_subtrees({.lo = 0, .hi = count}, lo, hi, subtrees);

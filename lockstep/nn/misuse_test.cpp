@@ -374,8 +374,8 @@ TEST_P(Misuse, OfAnEmptyBatchThatSkipsMinimize) {
   train(false);  // a loss of zero rows is a loss
   EXPECT_EQ(optimizer.steps(), 1);
   if (GetParam() == 1) return;
-  expect_error<FailedPrecondition>(errors::kUnequalMeetings, "call minimize", [&] { train(true); });
-  expect_error<FailedPrecondition>(errors::kUnequalMeetings, "where its batch is empty", [&] { train(true); });
+  expect_error<FailedPrecondition>(errors::kUnequalMeetings, "and minimize", [&] { train(true); });
+  expect_error<FailedPrecondition>(errors::kUnequalMeetings, "even if its batch is empty", [&] { train(true); });
   train(false);
   EXPECT_EQ(optimizer.steps(), 2);
 }

@@ -106,7 +106,7 @@ const Misuse kContexts[] = {
        const at::Tensor& one = value;
        (void)one;
      },
-     kArgument, errors::kComponent, {"not inside a replica context"}},
+     kArgument, errors::kComponent, {"as one value outside of a replica"}},
     {"PerReplicaOfTooFewComponents", [](World& w) { w.a.run([](const at::Tensor&) {}, PerReplica<at::Tensor>({at::ones({})})); }, kArgument,
      errors::kComponent, {"PerReplica of 1 component", "2 local replicas", "tuple index out of range"}},
     {"PerReplicaOfTooManyComponents",

@@ -6,19 +6,17 @@
 namespace lockstep::detail {
 
 void throw_component_out_of_range(const char* kind, std::size_t index, std::size_t size) {
-  throw InvalidArgument(errors::kComponent,
-                        {.what = str("component ", index, " of a ", kind, " with ", counted(size, "component"),
-                                     ": tuple index out of range"),
-                         .help = "a distributed value has one component per local replica; build it with as many "
-                                 "components as the strategy has local replicas"});
+  throw InvalidArgument(
+      errors::kComponent,
+      {.what = str("component ", index, " of a ", kind, " with ", counted(size, "component"), " does not exist"),
+       .help = "use an index below size(); a distributed value has one component per local replica"});
 }
 
 void throw_not_inside_replica(std::size_t size) {
   throw InvalidArgument(
       errors::kComponent,
-      {.what = str("a PerReplica of ", counted(size, "component"), " is used as one value, but this thread is ",
-                   "not inside a replica context"),
-       .help = "use it inside the function given to run, or choose: strategy.reduce(...) for one value, "
+      {.what = str("a PerReplica of ", counted(size, "component"), " is used as one value outside of a replica"),
+       .help = "use it inside the function given to run, or call strategy.reduce(...) for one value, "
                "strategy.local_results(...) or operator[] for single components"});
 }
 

@@ -94,7 +94,7 @@ const std::vector<Nest>& Nest::items() const {
 const Nest& Nest::operator[](std::size_t index) const {
   if (index >= size())
     throw InvalidArgument(errors::kStructure, {.what = str("there is no item ", index, " in ", structure_string(*this)),
-                                               .help = "look at size() or structure_string() first"});
+                                               .help = "check size() or structure_string() first"});
   return items()[index];
 }
 
@@ -103,13 +103,13 @@ const Nest& Nest::operator[](const std::string& key) const {
   const auto found = std::find(container.keys.begin(), container.keys.end(), key);
   if (found == container.keys.end())
     throw InvalidArgument(errors::kStructure, {.what = str("there is no item '", key, "' in ", structure_string(*this)),
-                                               .help = "look at structure_string() for the keys that exist"});
+                                               .help = "call structure_string() for the keys that exist"});
   return container.items[static_cast<std::size_t>(found - container.keys.begin())];
 }
 
 void Nest::throw_other_kind(const std::string& wanted) const {
-  throw InvalidArgument(errors::kStructure, {.what = str("a ", wanted, " was asked of ", structure_string(*this)),
-                                             .help = "ask with is<T>() before as<T>()"});
+  throw InvalidArgument(errors::kStructure, {.what = str(structure_string(*this), " is not a ", wanted),
+                                             .help = "check with is<T>() before you call as<T>()"});
 }
 
 std::ostream& operator<<(std::ostream& out, const Nest& nest) {

@@ -18,17 +18,17 @@ std::string place(const Path& path) {
 at::Scalar only_element(const at::Tensor& tensor, const Path& path) {
   if (!tensor.defined() || tensor.numel() != 1)
     throw InvalidArgument(errors::kShape,
-                          {.what = "a plain number was reduced to a tensor of another shape",
+                          {.what = "the reduction of a number must have one element",
                            .where = place(path),
                            .seen = tensor.defined() ? str("shape ", shape_repr(tensor.sizes())) : "no tensor",
-                           .help = "numbers have no axis to reduce over; use a tensor"});
+                           .help = "a number has no axis; call reduce without an axis, or pass a tensor"});
   return tensor.item();
 }
 
 [[noreturn]] void throw_does_not_fit(const std::string& value, const IntegerRange& range, const Path& path,
                                      const char* help) {
-  throw InvalidArgument(errors::kDtype, {.what = str("the result ", value, " does not fit into the type ", range.type,
-                                                     " of the number that was reduced"),
+  throw InvalidArgument(errors::kDtype, {.what = str("the result ", value, " does not fit into ", range.type,
+                                                     ", the type of the reduced number"),
                                          .where = place(path),
                                          .help = help});
 }
@@ -45,15 +45,15 @@ int64_t integer_of_tensor(const at::Tensor& tensor, const IntegerRange& range, c
   if (element.isFloatingPoint()) {
     const double value = element.toDouble();
     if (value != std::floor(value))
-      throw_does_not_fit(str(value), range, path, "the mean of integers need not be an integer: use double");
+      throw_does_not_fit(str(value), range, path, "the mean of integers may not be an integer: pass a double");
     constexpr double kTwoTo63 = 9223372036854775808.0;
-    if (value < -kTwoTo63 || value >= kTwoTo63) throw_does_not_fit(str(value), range, path, "use double");
+    if (value < -kTwoTo63 || value >= kTwoTo63) throw_does_not_fit(str(value), range, path, "pass a double");
     integer = static_cast<int64_t>(value);
   } else {
     integer = element.toLong();
   }
   if (integer < range.min || (integer > 0 && static_cast<uint64_t>(integer) > range.max))
-    throw_does_not_fit(str(integer), range, path, "use int64_t, which holds larger numbers");
+    throw_does_not_fit(str(integer), range, path, "pass an int64_t, which holds larger numbers");
   return integer;
 }
 
@@ -63,26 +63,28 @@ void throw_not_reducible(const std::string& type, const Path& path) {
   throw InvalidArgument(errors::kNotReducible,
                         {.what = str("a value of type ", type, " cannot be reduced"),
                          .where = place(path),
-                         .help = "reduce tensors, IndexedSlices, numbers and structures of them; take other parts out "
-                                 "with map, or look at them with local_results"});
+                         .help = "reduce tensors, IndexedSlices, numbers and structures of them; remove other parts "
+                                 "with map, or read them with local_results"});
 }
 
 void throw_integer_too_large(uint64_t value, const Path& path) {
-  throw InvalidArgument(errors::kDtype, {.what = str("the unsigned number ", value, " is too large to be reduced"),
+  throw InvalidArgument(errors::kDtype, {.what = str("the unsigned number ", value, " is too large to reduce"),
                                          .where = place(path),
-                                         .help = "integers are reduced as int64; use double"});
+                                         .help = "integers are reduced as int64; pass a double"});
 }
 
 void throw_leaf_kind_changed(const Path& path) {
-  throw Internal(
-      errors::kInternal,
-      {.what = "a reduction gave sparse rows for a dense leaf, or dense values for sparse rows", .where = place(path)});
+  throw Internal(errors::kInternal,
+                 {.what = "a reduction returned sparse rows for a dense leaf, or dense values for sparse rows",
+                  .where = place(path),
+                  .help = "return the kind of value that reduce was called with"});
 }
 
 void check_leaf_count(std::size_t expected, std::size_t given) {
   if (expected != given)
     throw Internal(errors::kInternal,
-                   {.what = str("a structure of ", expected, " leaves", " cannot take ", given, " reduced values")});
+                   {.what = str("a structure of ", expected, " leaves got ", given, " reduced values"),
+                    .help = "return one reduced value for every leaf"});
 }
 
 }  // namespace lockstep::detail

@@ -23,22 +23,22 @@ const char* name_of(Nest::Kind kind) {
   throw InvalidArgument(
       errors::kStructure,
       {.what = what,
-       .where = str(place.empty() ? "" : place + " of ", "what the replicas returned, replicas 0 and ", replica),
+       .where = str(place.empty() ? "" : place + " of ", "the results of replicas 0 and ", replica),
        .seen =
            str("replica 0: ", structure_string(*row[0]), "; replica ", replica, ": ", structure_string(*row[replica])),
-       .help = "every replica must return the same structure: the same kinds of containers, lengths and keys"});
+       .help = "return the same structure from every replica: the same kinds of containers, lengths and keys"});
 }
 
 void check_container(const Row& row, std::size_t replica, const Path& path) {
   const auto& first = row[0]->as<Nest::Container>();
   const Nest& nest = *row[replica];
   const auto differs = [&](const std::string& what) { throw_different(what, row, replica, path); };
-  if (!nest.is_container()) differs(str("Values to regroup had different types: not all are ", name_of(first.kind)));
+  if (!nest.is_container()) differs(str("replicas returned different structures: not all are ", name_of(first.kind)));
   const auto& other = nest.as<Nest::Container>();
   if (other.kind != first.kind && !(is_tuple(other.kind) && is_tuple(first.kind)))
-    differs(str("Values to regroup had different types: ", name_of(first.kind), " and ", name_of(other.kind)));
-  if (first.kind == Nest::Kind::Dict && other.keys != first.keys) differs("Values to regroup had different keys");
-  if (other.items.size() != first.items.size()) differs("Values to regroup had different lengths");
+    differs(str("replicas returned different structures: ", name_of(first.kind), " and ", name_of(other.kind)));
+  if (first.kind == Nest::Kind::Dict && other.keys != first.keys) differs("replicas returned maps with different keys");
+  if (other.items.size() != first.items.size()) differs("replicas returned structures of different lengths");
 }
 
 /// The distributed variable that a leaf is a component of, if it is one.
@@ -61,7 +61,7 @@ Nest regroup_leaves(const Row& row, bool always_wrap, const Path& path) {
   if (const auto variable = containing_variable(first)) {
     for (std::size_t k = 1; k < row.size(); ++k)
       if (containing_variable(*row[k]) != variable)
-        throw_different("Values to regroup were components of different variables", row, k, path);
+        throw_different("replicas returned components of different variables", row, k, path);
     return *variable;
   }
   if (same && !always_wrap) return first;
@@ -89,8 +89,8 @@ Nest regroup_row(const Row& row, bool always_wrap, const Path& path) {
 
 Nest regroup(const std::vector<Nest>& per_replica, bool always_wrap) {
   if (per_replica.empty())
-    throw InvalidArgument(errors::kStructure, {.what = "there is nothing to regroup: no replica gave a value",
-                                               .help = "give one value per local replica"});
+    throw InvalidArgument(errors::kStructure, {.what = "there is nothing to regroup: no replica returned a value",
+                                               .help = "pass one value per local replica"});
   Row row;
   row.reserve(per_replica.size());
   for (const Nest& nest : per_replica) row.push_back(&nest);

@@ -146,7 +146,7 @@ TEST(Regroup, ErrorsNameThePlaceAndTheReplicas) {
   const Nest one = Nest::dict({{"a", Nest::list({Nest::tuple({1})})}});
   const Nest two = Nest::dict({{"a", Nest::list({Nest::tuple({1, 2})})}});
   const std::string message = message_of({one, one, two});
-  for (const char* part : {"Values to regroup had different lengths", "['a'][0] of", "replicas 0 and 2",
+  for (const char* part : {"replicas returned structures of different lengths", "['a'][0] of", "replicas 0 and 2",
                            "replica 0: (int,); replica 2: (int, int)"})
     EXPECT_NE(message.find(part), std::string::npos) << part << " is not in " << message;
 }

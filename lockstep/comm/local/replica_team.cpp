@@ -29,7 +29,8 @@ Progress progress_of(const Slot& slot) { return Progress::unpack(slot.progress.l
 
 ReplicaTeam::ReplicaTeam(Options options) : options_(std::move(options)), event_(options_.spin) {
   if (options_.size < 1) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("a team needs at least one replica, not ", options_.size)});
+    throw InvalidArgument(errors::kBadOption, {.what = str("the number of replicas must be >= 1, got ", options_.size),
+                                               .help = "name at least one device"});
   }
   workers_ = std::make_unique<Worker[]>(static_cast<std::size_t>(options_.size));
   levels_.push_back(std::make_unique<Slot[]>(static_cast<std::size_t>(options_.size)));
@@ -41,9 +42,9 @@ ReplicaTeam::ReplicaTeam(Options options) : options_(std::move(options)), event_
     send_home();
     throw ResourceExhausted(
         errors::kNoThreads,
-        {.what = str("only ", threads_.size() + 1, " of ", options_.size, " replicas could be started"),
+        {.what = str("only ", threads_.size() + 1, " of ", options_.size, " replica threads could be started"),
          .seen = e.what(),
-         .help = "use fewer devices, or raise the limits on threads and memory"});
+         .help = "use fewer devices, or raise the limits on threads (ulimit -u) and memory (ulimit -v)"});
   }
 }
 
@@ -132,9 +133,9 @@ class ReplicaTeam::RunGuard {
     const auto me = std::this_thread::get_id();
     if (!team_.caller_.compare_exchange_strong(nobody, me) && nobody != me) {
       throw FailedPrecondition(errors::kConcurrentRun,
-                               {.what = "a second run was started on a strategy that is already running",
+                               {.what = "run was called on a strategy that is already running",
                                 .seen = "the strategy is inside run on another thread",
-                                .help = "run one strategy from one thread at a time, or make a strategy per thread"});
+                                .help = "call run from one thread at a time, or make a strategy per thread"});
     }
     ++team_.depth_;
   }
@@ -196,8 +197,9 @@ std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
     slot.error = nullptr;
   }
   if (any_failed && !first) {
-    first = ReplicaFailure{
-        0, std::make_exception_ptr(Internal(errors::kInternal, {.what = "a run failed without a cause"}))};
+    first = ReplicaFailure{0, std::make_exception_ptr(Internal(
+                                  errors::kInternal, {.what = "a run failed without a cause",
+                                                      .help = "this is a bug in Lockstep: please report it"}))};
   }
   return first;
 }
@@ -275,21 +277,20 @@ void Seat::throw_unequal(int stopped) const {
       errors::kUnequalMeetings,
       {.what = "replicas made a different number of merge_call and collective calls",
        .where = str(frame_->slots[replica_].meeting_name, ", on replica ", replica_),
-       .seen = str("replica ", stopped, " has ended after ", counted(number_of(other.meetings), "meeting"),
+       .seen = str("replica ", stopped, " returned after ", counted(number_of(other.meetings), "meeting"),
                    " while replica ", replica_, " waits in ", frame_->slots[replica_].meeting_name),
-       .help = "every replica must make the same merge_call, all_reduce, all_gather and aggregated assign calls, and "
-               "call minimize (or "
-               "reduce_gradients and step) alike, also where its batch is empty: a loss of zero rows is fine. Do not "
-               "put them under a "
-               "condition that differs between replicas"});
+       .help =
+           "make the same merge_call, all_reduce, all_gather, aggregated assign and minimize (or reduce_gradients "
+           "and step) calls on every replica, even if its batch is empty: the loss of zero rows is a valid loss; do "
+           "not put them under a condition that differs between replicas"});
 }
 
 void Seat::throw_if_late(std::uint32_t meeting) const {
   if (frame_->late_meeting.load(std::memory_order_seq_cst) != std::uint64_t{meeting} + 1) return;
   throw DeadlineExceeded(errors::kTimeout,
-                         {.what = str(frame_->slots[replica_].meeting_name, " outlasted its timeout"),
+                         {.what = str(frame_->slots[replica_].meeting_name, " did not finish within its timeout"),
                           .where = str("on replica ", replica_),
-                          .help = "raise timeout_seconds in CommunicationOptions, or look at why one replica is late"});
+                          .help = "raise timeout_seconds in CommunicationOptions, or find out why a replica is late"});
 }
 
 // All replicas compare the same names, so all come to the same verdict.
@@ -300,7 +301,7 @@ void Seat::check_names() const {
     throw FailedPrecondition(errors::kDifferentCollective,
                              {.what = "replicas met in different operations",
                               .seen = str("replica 0 called ", first, " while replica ", k, " called ", meeting_of(k)),
-                              .help = "every replica must make the same calls in the same order"});
+                              .help = "make the same calls in the same order on every replica"});
   }
 }
 

@@ -171,7 +171,7 @@ TEST_P(SeveralReplicasTest, AReplicaThatEndsWhileOthersWaitIsReported) {
         leading ? seat.lead("second", nullptr, [] {}) : seat.exchange("second", nullptr, [] {});
       });
       EXPECT_NE(message_of(failure).find("different number of merge_call"), std::string::npos) << message_of(failure);
-      EXPECT_NE(message_of(failure).find("replica " + std::to_string(early) + " has ended"), std::string::npos)
+      EXPECT_NE(message_of(failure).find("replica " + std::to_string(early) + " returned"), std::string::npos)
           << message_of(failure);
     }
   }
@@ -249,7 +249,7 @@ TEST_P(SeveralReplicasTest, AMissedDeadlineIsAnErrorForAll) {
         "slow", nullptr, [] {}, Deadline::after(10ms));
   });
   set_log_severity(Severity::Info);
-  EXPECT_NE(message_of(failure).find("outlasted its timeout"), std::string::npos) << message_of(failure);
+  EXPECT_NE(message_of(failure).find("did not finish within its timeout"), std::string::npos) << message_of(failure);
   EXPECT_FALSE(team.run([](Seat&) {}));
 }
 
@@ -261,7 +261,7 @@ TEST_P(SeveralReplicasTest, ALateLeaderIsAnErrorForAll) {
         "slow", nullptr, [] {}, Deadline::after(10ms));
   });
   set_log_severity(Severity::Info);
-  EXPECT_NE(message_of(failure).find("outlasted its timeout"), std::string::npos) << message_of(failure);
+  EXPECT_NE(message_of(failure).find("did not finish within its timeout"), std::string::npos) << message_of(failure);
 }
 
 TEST_P(SeveralReplicasTest, MeetingsAreCountedAsTheProgramCountsThem) {
@@ -269,7 +269,7 @@ TEST_P(SeveralReplicasTest, MeetingsAreCountedAsTheProgramCountsThem) {
     seat.exchange("first", nullptr, [] {});
     if (seat.replica() != 0) seat.exchange("second", nullptr, [] {});
   });
-  EXPECT_NE(message_of(failure).find("has ended after 1 meeting "), std::string::npos) << message_of(failure);
+  EXPECT_NE(message_of(failure).find("returned after 1 meeting "), std::string::npos) << message_of(failure);
 }
 
 TEST(ReplicaTeam, NamesTheReplicaThatIsWaitedFor) {
