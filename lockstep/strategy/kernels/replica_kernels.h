@@ -2,10 +2,10 @@
 
 #include <optional>
 
-// Kernels that stand before LibTorch's on replica threads. They are registered when the program is loaded, so that bits do
-// not depend on what was called before, and act inside `run` only.
+// Kernels that replace LibTorch's on replica threads. They are registered when the program is loaded, so that bits do not
+// depend on earlier calls, and they act only inside `run`.
 //
-// | operator (aten::)                | on when                                     | what it gains              | bits    |
+// | operator (aten::)                | on when                                     | gain                       | bits    |
 // |----------------------------------|---------------------------------------------|----------------------------|---------|
 // | convolution                      | Arm, several replicas; bfloat16, or float32 | correct results: LibTorch  | changed |
 // |                                  | with unsafe numbers of output channels      | 2.9 corrupts memory here   |         |
@@ -29,12 +29,12 @@
 //   dispatch.h                how a kernel is registered and passes a call on
 namespace lockstep {
 
-/// Which kernels stand before LibTorch's; see MirroredOptions::fast_kernels.
+/// Which kernels replace LibTorch's; see MirroredOptions::fast_kernels.
 enum class OwnKernels {
-  None,      ///< those that make results correct, and no others
+  None,      ///< only those that make results correct
   SameBits,  ///< also those whose results are LibTorch's to the last bit
   Faster,    ///< also those that round differently, where they were measured faster
-  All,       ///< all that there are
+  All,       ///< all of them
 };
 
 /// What this thread's replica uses.
@@ -52,11 +52,11 @@ class OwnKernelsScope {
   OwnKernels outer_;
 };
 
-/// As asked. Unasked, the faster ones with several CPU replicas; one replica's results stay those of a plain LibTorch
-/// program.
+/// What `asked` says. By default Faster with several CPU replicas, otherwise SameBits: the results of one replica stay
+/// those of a plain LibTorch program.
 OwnKernels plan_own_kernels(std::optional<bool> asked, int num_replicas_in_sync, bool on_cpu);
 
-/// Arm's scalable vectors: LibTorch has other kernels where they are.
+/// Whether the CPU has Arm's scalable vectors, for which LibTorch has different kernels.
 bool has_sve();
 
 }  // namespace lockstep
