@@ -27,7 +27,7 @@ enum class Code {
 
 LOCKSTEP_EXPORT std::string_view to_string(Code code);  ///< "INVALID_ARGUMENT", ...
 
-/// The parts of a message. `what` is one line that a person understands without the rest; empty parts are not printed.
+/// The parts of a message. `what` is one line that makes sense without the rest. Empty parts are not printed.
 struct ErrorText {
   std::string what = {};   ///< what went wrong
   std::string where = {};  ///< which replica, step, operation
@@ -37,11 +37,11 @@ struct ErrorText {
 
 /// Base of every exception that Lockstep throws. `what()` prints as one block:
 ///
-///     error[L201]: Method requires being in cross-replica context, use ...
+///     error[L201]: reduce must be called outside of the function given to run
 ///       where: reduce, on replica 1
 ///       help:  call strategy.reduce outside of the function given to run
 ///
-/// The number names the kind of mistake and never changes; `explain(number)` tells more about it.
+/// The number identifies the kind of error and never changes; `explain(number)` describes it in detail.
 class LOCKSTEP_EXPORT Error : public std::exception {
  public:
   Error(Code code, int number, ErrorText text);

@@ -21,16 +21,18 @@
 /// Replica 0 is the thread that calls `run`; the others are threads that live as long as the team. Inside a run every
 /// replica holds a `Seat`. Replicas meet by calling the same kind of meeting on their seats, in the same order:
 ///
-///   * `exchange`: everybody shows a payload to everybody (collectives),
+///   * `exchange`: every replica shows a payload to all others (collectives),
 ///   * `lead`:     replica 0 acts for all while the others wait (merge points); it may start another run meanwhile.
 ///
-/// A meeting ends in one of two ways for all: every replica arrived, or some replica stopped before it. Nobody waits
-/// for a replica that has ended. Nothing here knows tensors.
+/// A meeting ends in the same way for all: either every replica arrives, or one stops before it. When a replica throws,
+/// the others are unwound at their next meeting (`ReplicaUnwound`), and `run` returns the root cause of the lowest
+/// replica. When a replica returns early, the others get FailedPrecondition at the meeting that it missed. After either,
+/// the team can run again. Nothing here knows tensors.
 namespace lockstep::local {
 
 class ReplicaTeam;
 
-/// Thrown into a replica that waits for one that failed. It carries no news: the failure itself is the root cause.
+/// Thrown into a replica that waits for one that failed. It is never the root cause.
 class ReplicaUnwound final : public std::exception {
  public:
   const char* what() const noexcept override { return "stopped because another replica failed"; }
@@ -72,14 +74,14 @@ struct alignas(128) Slot {
   const void* payload = nullptr;
   const char* meeting_name = "";  ///< of the last arrival; a literal
   std::exception_ptr error;
-  bool unwound = false;  ///< it was stopped because of another replica, so its error is no root cause
+  bool unwound = false;  ///< stopped because of another replica, so its error is not the root cause
 };
 
 /// One run: its replicas' slots. Runs nest, one level per merge function that runs again.
 struct Frame {
   Slot* slots = nullptr;
   std::uint32_t run = 0;
-  std::atomic<std::uint64_t> late_meeting{0};  ///< 1 + the meeting that outlasted its deadline; 0 = none
+  std::atomic<std::uint64_t> late_meeting{0};  ///< 1 + the meeting that missed its deadline; 0 = none
   std::exception_ptr lead_error;               ///< what `act` of the current `lead` threw
 };
 
@@ -91,14 +93,14 @@ class Seat {
   int replica() const { return replica_; }
   int size() const;
 
-  /// Arrives with `payload`, waits until everybody has arrived, calls `work`, waits until everybody has worked. Inside
-  /// `work`, `payload_of(k)` gives everybody's payload. An exception thrown by `work` surfaces after the second wait,
-  /// so that payloads stay valid for the others.
+  /// Arrives with `payload`, waits until all have arrived, calls `work`, waits until all have worked. Inside `work`,
+  /// `payload_of(k)` is replica k's payload. An exception thrown by `work` surfaces after the second wait, so that
+  /// payloads stay valid for the others.
   void exchange(const char* name, const void* payload, FunctionRef<void()> work,
                 const Deadline& deadline = Deadline::never());
 
-  /// Everybody arrives with `payload`; replica 0 then calls `act` while the others wait, and may write into their
-  /// payloads. Only replica 0's `act` is used. What it throws is thrown on every replica.
+  /// All arrive with `payload`; replica 0 then calls `act` while the others wait, and may write into their payloads.
+  /// Only replica 0's `act` is called. What it throws is thrown on every replica.
   void lead(const char* name, const void* payload, FunctionRef<void()> act,
             const Deadline& deadline = Deadline::never());
 
@@ -140,9 +142,9 @@ class ReplicaTeam {
 
   int size() const { return options_.size; }
 
-  /// Calls `body` once per replica and returns when all have stopped: nothing when all finished, else the root cause
-  /// with the lowest replica id. May be called again from inside `lead`. A second thread is refused with
-  /// FailedPrecondition while a run is going on.
+  /// Calls `body` once per replica and returns when all have stopped: nothing if all finished, otherwise the root cause
+  /// with the lowest replica id. May be called again from inside `lead`. A second thread gets FailedPrecondition during
+  /// a run.
   std::optional<ReplicaFailure> run(FunctionRef<void(Seat&)> body);
 
  private:
