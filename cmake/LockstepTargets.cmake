@@ -3,13 +3,14 @@
 #   lockstep_plain_sources(a.cpp ...)       objects that know no torch: it is not even on their include path
 #   lockstep_torch_sources(b.cpp ...)       objects that see torch
 #   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...])
-#   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind])
+#   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files])
 #
 # A test links the objects and not the library, so that it reaches hidden symbols of a shared build too. The plain tests
 # (ctest label `plain`) also run under ThreadSanitizer; everything runs under AddressSanitizer.
 #
 # Compiling is what a build costs, and most of that is reading LibTorch's headers: objects and tests share precompiled headers
-# (LOCKSTEP_PCH), and tests are compiled without optimisation, because the library they exercise has it.
+# (LOCKSTEP_PCH) and are compiled a few files at a time (LOCKSTEP_UNITY), and tests are compiled without optimisation, because
+# the library they exercise has it.
 
 include(LockstepPrecompiled)
 
@@ -45,6 +46,11 @@ function(lockstep_own_includes target)
     $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>
     $<BUILD_INTERFACE:${PROJECT_BINARY_DIR}/include>
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+endfunction()
+
+# Small batches: a change in one file must be rebuilt in seconds, too. The sanitizer builds compile every file alone.
+function(lockstep_batch target files)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE ${files})
 endfunction()
 
 add_library(lockstep_plain OBJECT)
@@ -87,6 +93,7 @@ function(lockstep_torch_sources)
     lockstep_own_includes(lockstep_torch)
     target_link_libraries(lockstep_torch PUBLIC LibTorch::LibTorch Threads::Threads)
     lockstep_precompile(lockstep_torch library)
+    lockstep_batch(lockstep_torch 3)
     target_sources(lockstep PRIVATE $<TARGET_OBJECTS:lockstep_torch>)
   endif()
   lockstep_absolute(sources ${ARGN})
@@ -106,7 +113,7 @@ ProcessorCount(cores)
 math(EXPR LOCKSTEP_TEST_PROCESSORS "1 + (${cores} - 1) / 2")  # 0 cores: unknown
 
 function(lockstep_add_test name label)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT;HEADERS" "LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT;HEADERS;BATCH" "LIBRARIES")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   lockstep_own_flags(${name})
   target_compile_options(${name} PRIVATE -O0)
@@ -115,6 +122,10 @@ function(lockstep_add_test name label)
       set(arg_HEADERS test)
     endif()
     lockstep_precompile(${name} ${arg_HEADERS})
+    if(NOT arg_BATCH)
+      set(arg_BATCH 2)
+    endif()
+    lockstep_batch(${name} ${arg_BATCH})
   endif()
   target_compile_definitions(${name} PRIVATE LOCKSTEP_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data")
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} nlohmann_json::nlohmann_json GTest::gtest_main)
