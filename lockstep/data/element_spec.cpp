@@ -25,8 +25,7 @@ const char* dtype_name(at::ScalarType dtype) {
 }
 
 bool can_be_one(const ComponentSpec& a, const ComponentSpec& b) {
-  using Kind = ComponentSpec::Kind;
-  if (a.kind == Kind::Unknown || b.kind == Kind::Unknown) return true;
+  if (a.kind == ComponentSpec::Kind::Unknown || b.kind == ComponentSpec::Kind::Unknown) return true;
   if (a.kind != b.kind || (a.dtype && b.dtype && a.dtype != b.dtype)) return false;
   return !a.shape.has_rank() || !b.shape.has_rank() || a.shape.rank() == b.shape.rank();
 }

@@ -241,8 +241,8 @@ TEST(Position, APositionAfterAnErrorLiesBehindIt) {
 // A cache is filled in one program and empty in another: a position means the same in both.
 TEST(Position, PositionsBehindACacheDoNotDependOnWhatItHolds) {
   const auto add_one = [](const at::Tensor& x) { return x + 1; };
-  using Build = std::function<Dataset<at::Tensor>(const Dataset<at::Tensor>&)>;
-  const std::vector<std::pair<std::string, Build>> above = {
+  using Above = std::function<Dataset<at::Tensor>(const Dataset<at::Tensor>&)>;
+  const std::vector<std::pair<std::string, Above>> above = {
       {"nothing", [](const auto& d) { return d; }},
       {"batch", [](const auto& d) { return d.batch(2); }},
       {"shuffle", [](const auto& d) { return d.shuffle(4).batch(2); }},

@@ -14,13 +14,13 @@ namespace {
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
 
-struct Case {
+struct UpdateCase {
   const char* name;
   SGDOptions options;
   ReduceOp op = ReduceOp::Sum;
 };
 
-std::vector<Case> cases() {
+std::vector<UpdateCase> update_cases() {
   return {
       {"Plain", SGDOptions(0.1)},
       {"Decay", SGDOptions(0.07).weight_decay(0.3)},
@@ -38,7 +38,7 @@ struct Outcome {
 };
 
 /// Some steps of `minimize`, which fuses, or of its parts, which sum first and call LibTorch's optimizer then.
-Outcome train(const Case& c, int replicas, bool in_parts) {
+Outcome train(const UpdateCase& c, int replicas, bool in_parts) {
   MirroredStrategy strategy({.devices = cpus(replicas), .seed = 5});
   auto model = strategy.make([] {  // sizes that are no multiple of a vector, a block or a shard
     return torch::nn::Sequential(torch::nn::Linear(37, 131), torch::nn::Tanh(), torch::nn::Linear(131, 3));
@@ -71,7 +71,7 @@ Outcome train(const Case& c, int replicas, bool in_parts) {
   return outcome;
 }
 
-class FusedUpdate : public testing::TestWithParam<std::tuple<Case, int>> {};
+class FusedUpdate : public testing::TestWithParam<std::tuple<UpdateCase, int>> {};
 
 TEST_P(FusedUpdate, HasTheBitsOfASumAndLibTorchsOptimizer) {
   ASSERT_TRUE(nn::has_fused_sgd()) << "this CPU has no fused multiply-add";
@@ -88,7 +88,7 @@ TEST_P(FusedUpdate, HasTheBitsOfASumAndLibTorchsOptimizer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(OptionsAndReplicas, FusedUpdate,
-                         testing::Combine(testing::ValuesIn(cases()), testing::Values(1, 2, 3, 4)),
+                         testing::Combine(testing::ValuesIn(update_cases()), testing::Values(1, 2, 3, 4)),
                          [](const auto& test) {
                            return std::string(std::get<0>(test.param).name) + "Over" +
                                   std::to_string(std::get<1>(test.param));

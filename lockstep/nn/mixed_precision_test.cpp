@@ -51,7 +51,7 @@ TEST_P(MixedPrecision, AutocastReachesReplicasFromOutsideAndInside) {
     expect_all(strategy.run(type_of_output), dtype, "from outside, after one inside");
   }
   expect_all(strategy.run(type_of_output), at::kFloat, "after one from outside");
-  EXPECT_THROW(Autocast(at::kDouble), InvalidArgument);
+  EXPECT_THROW(Autocast{at::kDouble}, InvalidArgument);
   EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
 }
 

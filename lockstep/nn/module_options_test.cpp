@@ -14,8 +14,8 @@ namespace {
 using namespace testing_support;
 
 /// Remembers in which order the images came.
-struct ConvNet : torch::nn::Module {
-  explicit ConvNet(int channels = 6)
+struct WatchfulConvNet : torch::nn::Module {
+  explicit WatchfulConvNet(int channels = 6)
       : first(torch::nn::Conv2dOptions(3, channels, 3).padding(1)),
         second(torch::nn::Conv2dOptions(channels, 4, 3).padding(1)),
         last(4, 2) {
@@ -44,10 +44,10 @@ INSTANTIATE_TEST_SUITE_P(Replicas, ChannelsLast, testing::Values(1, 2, 3));
 
 TEST_P(ChannelsLast, ConvertsWeightsAndInputsOfEveryReplica) {
   MirroredStrategy strategy({.devices = cpus(GetParam())});
-  auto model = strategy.make<ConvNet>({.channels_last = true}, 5);
+  auto model = strategy.make<WatchfulConvNet>({.channels_last = true}, 5);
   const ModuleOptions named{.channels_last = true};
-  auto from_factory = strategy.make([] { return std::make_shared<ConvNet>(5); }, named);
-  auto from_named = strategy.make<ConvNet>(named, 5);
+  auto from_factory = strategy.make([] { return std::make_shared<WatchfulConvNet>(5); }, named);
+  auto from_named = strategy.make<WatchfulConvNet>(named, 5);
   for (auto* each : {&model, &from_factory, &from_named}) {
     for (std::size_t k = 0; k < each->size(); ++k) {
       EXPECT_EQ(each->replica(k)->first->weight.size(0), 5);
@@ -66,7 +66,7 @@ TEST_P(ChannelsLast, ConvertsWeightsAndInputsOfEveryReplica) {
   for (int k = 0; k < GetParam(); ++k)
     EXPECT_EQ(formats[static_cast<std::size_t>(k)], (std::vector<bool>{true, true, true})) << "replica " << k;
 
-  auto plain = strategy.make<ConvNet>(5);
+  auto plain = strategy.make<WatchfulConvNet>(5);
   EXPECT_FALSE(plain->first->weight.is_contiguous(at::MemoryFormat::ChannelsLast));
   strategy.run([&] { plain(images); });
   EXPECT_FALSE(plain->came_channels_last);
@@ -75,8 +75,8 @@ TEST_P(ChannelsLast, ConvertsWeightsAndInputsOfEveryReplica) {
 TEST_P(ChannelsLast, TrainsAsTheOrdinaryFormatDoes) {
   torch::manual_seed(7);
   MirroredStrategy strategy({.devices = cpus(GetParam())});
-  auto last = strategy.make<ConvNet>({.channels_last = true});
-  auto plain = strategy.make<ConvNet>();
+  auto last = strategy.make<WatchfulConvNet>({.channels_last = true});
+  auto plain = strategy.make<WatchfulConvNet>();
   last.to(at::kDouble);
   plain.to(at::kDouble);
   EXPECT_TRUE(last->first->weight.is_contiguous(at::MemoryFormat::ChannelsLast)) << "lost by the conversion";

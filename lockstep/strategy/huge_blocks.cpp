@@ -12,18 +12,19 @@
 #include <vector>
 
 namespace lockstep {
+
+struct MappedMemory {
+  char* begin;
+  std::size_t bytes;
+};
+
 namespace {
 
 constexpr std::size_t kHugePage = 2 << 20;
 /// Arrays at the same place of their pages compete for the same lines of the cache. Sums read one of each replica.
 constexpr std::size_t kColors = 16, kColorBytes = 256;
 
-struct Mapping {
-  char* begin;
-  std::size_t bytes;
-};
-
-Mapping map_memory(std::size_t bytes) {
+MappedMemory map_memory(std::size_t bytes) {
   const std::size_t spare = bytes + kHugePage;
   void* const found = mmap(nullptr, spare, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (found == MAP_FAILED) return {nullptr, 0};
@@ -88,7 +89,7 @@ struct alignas(64) HugeBlocks::Block {
   std::uint64_t mark;  ///< depends on the address: tells a block from whatever stands in front of other memory
   Share* owner;
   std::size_t bytes;
-  Mapping mapping;
+  MappedMemory mapping;
 
   void* data() { return this + 1; }
   static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
@@ -147,7 +148,7 @@ HugeBlocks::Block* HugeBlocks::Share::take_kept(std::size_t bytes) {
 HugeBlocks::Block* HugeBlocks::make(Share& share, std::size_t bytes) {
   share.make_room(bytes);
   const std::size_t color = share.number % kColors * kColorBytes;
-  const Mapping mapping = map_memory(color + sizeof(Block) + bytes);
+  const MappedMemory mapping = map_memory(color + sizeof(Block) + bytes);
   if (mapping.begin == nullptr) return nullptr;
   auto* const block = new (mapping.begin + color) Block{0, &share, bytes, mapping};
   block->mark = Block::mark_of(block);

@@ -178,7 +178,7 @@ TEST(Structure, EmptyStructuresHaveNoLeaves) {
 
 TEST(Structure, LeavesOfAMutableStructureCanBeChanged) {
   std::tuple nested{std::vector<bool>{true, false}, std::array{1, 2}, TestPoint{3, 4.0}, std::map<int, int>{{1, 5}}};
-  for_each_leaf(nested, [](auto& leaf) { leaf = static_cast<std::decay_t<decltype(leaf)>>(!leaf); });
+  for_each_leaf(nested, [](auto& leaf) { leaf = static_cast<std::decay_t<decltype(leaf)>>(leaf == 0); });
   EXPECT_EQ(std::get<0>(nested), (std::vector<bool>{false, true}));
   EXPECT_EQ(std::get<1>(nested), (std::array{0, 0}));
   EXPECT_EQ(std::get<2>(nested).y, 0.0);

@@ -78,7 +78,7 @@ TEST(DistributedReport, ChangesNoElement) {
   EXPECT_EQ(meter->report().stages.front().elements, std::ssize(steps) - 1);
 }
 
-struct Case {
+struct ReportCase {
   const char* name;
   StagePtr dataset;
   AutoShardPolicy policy;
@@ -90,7 +90,7 @@ TEST(DistributedReport, OfOneOfSeveralWorkersIsAboutItsOwnPipeline) {
   const auto filtered = [] {
     return std::make_shared<FilterStage>(make_range(0, 42), [](const Element&) { return true; });
   };
-  const Case kCases[] = {
+  const ReportCase kCases[] = {
       // The rows of others are passed over below the batch.
       {"known rows", batched(mapped(make_range(0, 42)), 8), AutoShardPolicy::Data, Assignment::ByReplica,
        "distribute #1\n  map #1\n    range #1\n"},
@@ -103,7 +103,7 @@ TEST(DistributedReport, OfOneOfSeveralWorkersIsAboutItsOwnPipeline) {
       {"TensorFlow", batched(mapped(make_range(0, 42)), 8), AutoShardPolicy::Data, Assignment::TensorFlow,
        "distribute #1\n  shard #1\n    ceil_split #1\n      batch #1\n        map #1\n          range #1\n"},
   };
-  for (const Case& c : kCases) {
+  for (const ReportCase& c : kCases) {
     const auto input = input_of(plan_input(c.dataset, c.policy, c.assignment, {3, 1, 1}), 1);
     const auto meter = std::make_shared<StageMeter>();
     std::int64_t rows = 0;

@@ -213,7 +213,7 @@ void VarLenValues::clear() {
 ExampleParser::ExampleParser(const FeatureSpec& spec) {
   columns_.reserve(spec.size());
   for (const auto& [name, feature] : spec) {
-    columns_.push_back(std::visit([&name = name](const auto& kind) { return make_column(name, kind); }, feature));
+    columns_.push_back(std::visit([&column = name](const auto& kind) { return make_column(column, kind); }, feature));
   }
   for (Column& column : columns_) {
     if (!column.default_values || column.type != FeatureType::Bytes) continue;

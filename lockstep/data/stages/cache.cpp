@@ -80,7 +80,7 @@ class FromFileIterator final : public ElementIterator {
     numbers >> origin_.job_seed >> origin_.path;
   }
 
-  const CacheStage::Origin& origin() const { return origin_; }
+  const CacheStage::Origin& filled_from() const { return origin_; }
 
   bool next(Element& element) override {
     if (!advance()) return false;
@@ -350,7 +350,7 @@ IterationContext CacheStage::first_pass(const IterationContext& context) const {
 IteratorPtr CacheStage::make_iterator(const IterationContext& context) const {
   if (!path_.empty() && std::filesystem::exists(path_)) {
     auto reader = std::make_unique<FromFileIterator>(path_, fingerprint(*input()), input()->certain_cardinality());
-    settle(reader->origin(), true);  // a file may be another program's
+    settle(reader->filled_from(), true);  // a file may be another program's
     return reader;
   }
   if (const auto filled = contents()) {
