@@ -97,9 +97,7 @@ template <class Element, class Function>
   constexpr std::size_t kLane = Element::kLane;
   const std::size_t whole = n - n % kLane;
   // An array that is written is none of those read or exactly one of them: no lane depends on another.
-#ifdef __clang__
-#pragma clang loop vectorize(assume_safety)
-#else
+#ifndef __clang__  // which vectorises the lanes, not this loop
 #pragma GCC ivdep
 #endif
   for (std::size_t i = 0; i < whole; i += kLane) function(i, std::integral_constant<std::size_t, kLane>());
