@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/communication_options.h"
-#include "lockstep/comm/cross_device_plan.h"
+#include "lockstep/comm/dtype.h"
 #include "tests/support/golden.h"
 
 namespace lockstep {
@@ -58,8 +58,7 @@ json call(const golden::Case& given) {
              concat_and_split_sizes(given["sizes"].get<std::vector<std::size_t>>(), given["num_packs"].get<int>())}};
   }
   if (method == "constructor") {
-    check_num_packs(given["cross_device_ops"] == "nccl" ? Algorithm::Nccl : Algorithm::HierarchicalCopy,
-                    given["num_packs"].get<int>());
+    check_num_packs(given["num_packs"].get<int>());
     return {{"ok", true}};
   }
   if (method == "options") {
@@ -92,23 +91,10 @@ TEST(GroupBySize, EndsAPackOnlyAfterItIsLargerThanTheLimit) {
   EXPECT_THROW(group_by_size({1}, -1), InvalidArgument);
 }
 
-TEST(PlanPacks, GoesFromTheLastTensorToTheFirst) {
-  const std::vector<PackLeaf> leaves(4, {.bytes = 100, .dtype = Dtype::Float32});
-  EXPECT_EQ(plan_packs(leaves, 0), (Packs{{3, 2, 1, 0}}));
-  EXPECT_EQ(plan_packs(leaves, 200), (Packs{{3, 2, 1}, {0}}));
-}
-
-TEST(PlanPacks, KeepsDtypesApart) {
-  const std::vector<PackLeaf> leaves = {
-      {8, Dtype::Float32}, {8, Dtype::Int64}, {8, Dtype::Float32}, {8, Dtype::Float16}, {8, Dtype::Int64}};
-  EXPECT_EQ(plan_packs(leaves, 0), (Packs{{4, 1}, {3}, {2, 0}}));
-  EXPECT_EQ(plan_packs(leaves, 1), (Packs{{4}, {1}, {3}, {2}, {0}}));
-}
-
-TEST(PlanPacks, OfNothingIsNothing) {
-  EXPECT_TRUE(plan_packs({}, 0).empty());
-  EXPECT_TRUE(plan_packs({}, 10).empty());
-  EXPECT_THROW(plan_packs({}, -1), InvalidArgument);
+TEST(NumPacks, MayBeZeroButNotNegative) {
+  EXPECT_NO_THROW(check_num_packs(0));
+  EXPECT_NO_THROW(check_num_packs(3));
+  EXPECT_THROW(check_num_packs(-1), InvalidArgument);
 }
 
 TEST(ConcatAndSplit, GivesTheRestToTheLastPiece) {

@@ -30,11 +30,11 @@ void warn_once_without_nccl() {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
   log_warning(
-      "NcclAllReduce was asked for but the devices are CPUs: using the ordered sum instead, which gives the same results");
+      "NcclAllReduce needs GPUs, and the devices are CPUs: using the ordered sum instead, which gives the same results");
 }
 
 /// The leaves of several jobs as one flat tensor per replica, cut into packs; and back.
-std::vector<Mirrored<at::Tensor>> reduce_packed(PlannedCrossDeviceOps& ops, ReduceOp op,
+std::vector<Mirrored<at::Tensor>> reduce_packed(CrossDeviceOps& ops, ReduceOp op,
                                                 const std::vector<CrossDeviceOps::Job>& jobs,
                                                 const std::vector<std::size_t>& members,
                                                 const std::vector<std::size_t>& pack_sizes,
@@ -103,21 +103,25 @@ Mirrored<at::Tensor> CrossDeviceOps::gather(const PerReplica<at::Tensor>& value,
   return spread(concatenate(value.values(), axis), destinations);
 }
 
-PlannedCrossDeviceOps::PlannedCrossDeviceOps(Algorithm algorithm, int num_packs)
-    : algorithm_(algorithm), num_packs_(num_packs) {
-  check_num_packs(algorithm, num_packs);
+OrderedCrossDeviceOps::OrderedCrossDeviceOps(std::optional<int> num_packs) : num_packs_(num_packs) {
+  check_num_packs(num_packs.value_or(0));
 }
 
-Mirrored<at::Tensor> PlannedCrossDeviceOps::reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
+Mirrored<at::Tensor> OrderedCrossDeviceOps::reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                                                    const Devices& destinations, const CommunicationOptions&) {
-  if (algorithm_ == Algorithm::Nccl && value[0].is_cpu()) warn_once_without_nccl();
   return spread(ordered_reduce(op, value.values()), destinations);
 }
 
-std::vector<Mirrored<at::Tensor>> PlannedCrossDeviceOps::batch_reduce(ReduceOp op, const std::vector<Job>& jobs,
+Mirrored<at::Tensor> NcclAllReduce::reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
+                                           const Devices& destinations, const CommunicationOptions& options) {
+  if (value[0].is_cpu()) warn_once_without_nccl();
+  return OrderedCrossDeviceOps::reduce(op, value, destinations, options);
+}
+
+std::vector<Mirrored<at::Tensor>> OrderedCrossDeviceOps::batch_reduce(ReduceOp op, const std::vector<Job>& jobs,
                                                                       const CommunicationOptions& options) {
-  const bool by_count = num_packs_ > 0 && (algorithm_ == Algorithm::HierarchicalCopy || algorithm_ == Algorithm::Nccl);
-  const bool by_bytes = algorithm_ == Algorithm::Ordered && options.bytes_per_pack > 0;
+  const bool by_count = num_packs_.value_or(0) > 0;
+  const bool by_bytes = !num_packs_ && options.bytes_per_pack > 0;
   if (jobs.size() < 2 || (!by_count && !by_bytes)) return CrossDeviceOps::batch_reduce(op, jobs, options);
 
   std::vector<std::optional<Mirrored<at::Tensor>>> results(jobs.size());
@@ -141,7 +145,7 @@ std::vector<Mirrored<at::Tensor>> PlannedCrossDeviceOps::batch_reduce(ReduceOp o
       for (std::size_t m = 0; m < members.size(); ++m) results[members[m]] = std::move(sums[m]);
     };
     if (by_count) {
-      reduce_group(group, concat_and_split_sizes(sizes, num_packs_));
+      reduce_group(group, concat_and_split_sizes(sizes, *num_packs_));
     } else {
       for (const auto& pack : group_by_size(bytes, options.bytes_per_pack)) {
         std::vector<std::size_t> members;
@@ -161,7 +165,7 @@ std::vector<Mirrored<at::Tensor>> PlannedCrossDeviceOps::batch_reduce(ReduceOp o
 }
 
 ReductionToOneDevice::ReductionToOneDevice(std::string reduce_to_device, Accumulate accumulate)
-    : PlannedCrossDeviceOps(Algorithm::OneDevice, 0),
+    : OrderedCrossDeviceOps(/*num_packs=*/0),
       reduce_to_device_(reduce_to_device.empty() ? "" : to_string(require_here(canonicalize(reduce_to_device)))),
       accumulate_(std::move(accumulate)) {}
 
@@ -181,8 +185,6 @@ Mirrored<at::Tensor> ReductionToOneDevice::reduce(ReduceOp op, const PerReplica<
                 destinations);
 }
 
-std::shared_ptr<CrossDeviceOps> default_cross_device_ops() {
-  return std::make_shared<PlannedCrossDeviceOps>(Algorithm::Ordered, 0);
-}
+std::shared_ptr<CrossDeviceOps> default_cross_device_ops() { return std::make_shared<OrderedCrossDeviceOps>(); }
 
 }  // namespace lockstep

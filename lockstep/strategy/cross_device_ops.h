@@ -4,13 +4,13 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
 #include "lockstep/comm/communication_options.h"
-#include "lockstep/comm/cross_device_plan.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/strategy/devices.h"
 #include "lockstep/values/indexed_slices.h"
@@ -28,8 +28,8 @@ namespace lockstep {
 ///     ls::MirroredStrategy strategy({.devices = ls::cpus(2), .cross_device_ops = std::make_shared<Counting>()});
 ///
 /// Methods are called by one thread at a time, the one that calls the strategy. The result has one component per
-/// destination device, in their order. Only `reduce` must be written; the others have defaults that rest on it or need
-/// no arithmetic.
+/// destination device, in their order. Only `reduce` must be written; the others have defaults that call it or need no
+/// arithmetic.
 class LOCKSTEP_EXPORT CrossDeviceOps {
  public:
   /// A value and where its reduction goes.
@@ -52,20 +52,22 @@ class LOCKSTEP_EXPORT CrossDeviceOps {
   /// One copy per destination.
   virtual Mirrored<at::Tensor> broadcast(const at::Tensor& value, const Devices& destinations);
 
-  /// The components one behind the other along `axis`, in replica order.
+  /// The components, concatenated along `axis` in replica order.
   virtual Mirrored<at::Tensor> gather(const PerReplica<at::Tensor>& value, std::int64_t axis,
                                       const Devices& destinations, const CommunicationOptions& options);
 
-  /// Whether replicas may do this reduction themselves, at the same time, instead of through `reduce`. True for our own
-  /// operations, whose result is the one order of summation wherever it is computed; leave it false in yours.
+  /// Whether replicas may do this reduction themselves, at the same time, instead of through `reduce`. True for
+  /// Lockstep's own operations, which add in one order wherever they run; leave it false in yours.
   virtual bool is_one_order() const { return false; }
 };
 
-/// Our own operations: one class, a plan each. The plans say where sums are made; the order of summation, and with it
-/// every bit of the result, is the same for all of them.
-class LOCKSTEP_EXPORT PlannedCrossDeviceOps : public CrossDeviceOps {
+/// Lockstep's own operations. All of them add in the one order of summation (comm/reduction_tree.h), so they give the
+/// same bits; they differ in which tensors of a batch travel together.
+class LOCKSTEP_EXPORT OrderedCrossDeviceOps : public CrossDeviceOps {
  public:
-  PlannedCrossDeviceOps(Algorithm algorithm, int num_packs);
+  /// A batch travels in `num_packs` packs of equal length; 0: each tensor by itself. Unset: in packs of about
+  /// CommunicationOptions::bytes_per_pack.
+  explicit OrderedCrossDeviceOps(std::optional<int> num_packs = {});
 
   Mirrored<at::Tensor> reduce(ReduceOp op, const PerReplica<at::Tensor>& value, const Devices& destinations,
                               const CommunicationOptions& options) override;
@@ -73,16 +75,12 @@ class LOCKSTEP_EXPORT PlannedCrossDeviceOps : public CrossDeviceOps {
                                                  const CommunicationOptions& options) override;
   bool is_one_order() const override { return true; }
 
-  Algorithm algorithm() const { return algorithm_; }
-  int num_packs() const { return num_packs_; }
-
  private:
-  Algorithm algorithm_;
-  int num_packs_;
+  std::optional<int> num_packs_;
 };
 
 /// Copies all components to one device, adds them there and copies the sum to the destinations.
-class LOCKSTEP_EXPORT ReductionToOneDevice final : public PlannedCrossDeviceOps {
+class LOCKSTEP_EXPORT ReductionToOneDevice final : public OrderedCrossDeviceOps {
  public:
   /// Adds a list of tensors; the default is the ordered sum.
   using Accumulate = std::function<at::Tensor(const std::vector<at::Tensor>&)>;
@@ -98,17 +96,20 @@ class LOCKSTEP_EXPORT ReductionToOneDevice final : public PlannedCrossDeviceOps 
   Accumulate accumulate_;
 };
 
-/// Two groups of devices add up on a main device each; for machines whose GPUs are linked in two halves.
-class LOCKSTEP_EXPORT HierarchicalCopyAllReduce final : public PlannedCrossDeviceOps {
+/// TensorFlow's operation for machines whose GPUs are linked in two halves. CPU replicas share one memory, so there is
+/// nothing to copy: the sum is the ordered one, in `num_packs` packs.
+class LOCKSTEP_EXPORT HierarchicalCopyAllReduce final : public OrderedCrossDeviceOps {
  public:
-  explicit HierarchicalCopyAllReduce(int num_packs = 1)
-      : PlannedCrossDeviceOps(Algorithm::HierarchicalCopy, num_packs) {}
+  explicit HierarchicalCopyAllReduce(int num_packs = 1) : OrderedCrossDeviceOps(num_packs) {}
 };
 
-/// NCCL between GPUs. On CPU devices it falls back to the ordered sum, with one warning.
-class LOCKSTEP_EXPORT NcclAllReduce final : public PlannedCrossDeviceOps {
+/// NCCL between GPUs. On CPU devices it is the ordered sum in `num_packs` packs, with one warning.
+class LOCKSTEP_EXPORT NcclAllReduce final : public OrderedCrossDeviceOps {
  public:
-  explicit NcclAllReduce(int num_packs = 1) : PlannedCrossDeviceOps(Algorithm::Nccl, num_packs) {}
+  explicit NcclAllReduce(int num_packs = 1) : OrderedCrossDeviceOps(num_packs) {}
+
+  Mirrored<at::Tensor> reduce(ReduceOp op, const PerReplica<at::Tensor>& value, const Devices& destinations,
+                              const CommunicationOptions& options) override;
 };
 
 /// What a strategy uses when nothing is asked for: the ordered sum, made by the replicas' own threads where they can.
