@@ -14,11 +14,6 @@ LOCKSTEP_EXPORT std::uint32_t crc32c(std::string_view data, std::uint32_t before
 /// The form in which files keep a checksum: the checksum of bytes that hold a checksum has no pattern then.
 constexpr std::uint32_t mask_crc32c(std::uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8U; }
 
-constexpr std::uint32_t unmask_crc32c(std::uint32_t masked) {
-  const std::uint32_t rotated = masked - 0xa282ead8U;
-  return (rotated >> 17) | (rotated << 15);
-}
-
 /// The ways to compute it, for tests that compare them.
 namespace detail {
 bool has_crc32c_instruction();

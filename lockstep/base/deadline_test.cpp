@@ -43,16 +43,5 @@ TEST(Deadline, FractionsOfASecondCount) {
   EXPECT_LE(deadline.remaining(), 500ms);
 }
 
-TEST(Deadline, TheEarlierOfTwoWins) {
-  const auto now = Deadline::Clock::now();
-  const auto soon = Deadline::at(now + 1min);
-  const auto late = Deadline::at(now + 1h);
-  EXPECT_LE(earlier(soon, late).remaining(), 1min);
-  EXPECT_LE(earlier(late, soon).remaining(), 1min);
-  EXPECT_LE(earlier(Deadline::never(), soon).remaining(), 1min);
-  EXPECT_LE(earlier(soon, Deadline::never()).remaining(), 1min);
-  EXPECT_TRUE(earlier(Deadline::never(), Deadline::never()).is_never());
-}
-
 }  // namespace
 }  // namespace lockstep

@@ -237,12 +237,4 @@ void ordered_sum(Dtype dtype, const void* const* inputs, int count, void* const*
   });
 }
 
-void divide_by(Dtype dtype, void* data, std::size_t elements, std::int64_t divisor) {
-  check_divisor(dtype, divisor);
-  if (divisor == 1) return;
-  with_floating_element(dtype, [&]<class Element>(Element) {
-    divide_array<Element>(static_cast<StoredOf<Element>*>(data), elements, divisor);
-  });
-}
-
 }  // namespace lockstep

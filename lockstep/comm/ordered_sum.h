@@ -26,7 +26,4 @@ LOCKSTEP_EXPORT void check_ordered_sum(Dtype dtype, int count, int output_count,
 LOCKSTEP_EXPORT void ordered_sum(Dtype dtype, const void* const* inputs, int count, void* const* outputs,
                                  int output_count, std::size_t elements, std::int64_t divisor = 1);
 
-/// data[i] / divisor, correctly rounded to the (floating) dtype.
-LOCKSTEP_EXPORT void divide_by(Dtype dtype, void* data, std::size_t elements, std::int64_t divisor);
-
 }  // namespace lockstep

@@ -32,16 +32,4 @@ struct TreeStep {
 /// The additions that leave T(0, count) in x[0], in an order in which they can be done.
 LOCKSTEP_EXPORT std::vector<TreeStep> plan_reduction_tree(int count);
 
-/// A node of the tree: the sum over replicas lo..hi-1.
-struct Subtree {
-  int lo;
-  int hi;
-
-  bool operator==(const Subtree&) const = default;
-};
-
-/// The fewest nodes of T(0, count) that make up replicas lo..hi-1, from left to right: what a worker that holds these
-/// replicas can add up by itself. Over 8 replicas, 2..7 are {2,4} and {4,8}.
-LOCKSTEP_EXPORT std::vector<Subtree> aligned_subtrees(int lo, int hi, int count);
-
 }  // namespace lockstep

@@ -57,50 +57,5 @@ TEST(ReductionTree, IsCutAtTheLargestPowerOfTwoBelowItsLength) {
   EXPECT_EQ(tree_middle(0, 2147483647), 1 << 30);
 }
 
-TEST(AlignedSubtrees, OfWorkersAreAsFewAsTheTreeAllows) {
-  struct Row {
-    int lo, hi, count;
-    std::vector<Subtree> expected;
-  };
-  const std::vector<Row> table = {
-      {0, 4, 4, {{0, 4}}},  // one worker has the whole tree
-      {0, 2, 4, {{0, 2}}},  // 2 workers of 2
-      {2, 4, 4, {{2, 4}}},
-      {3, 6, 9, {{3, 4}, {4, 6}}},  // 3 workers of 3
-      {6, 9, 9, {{6, 8}, {8, 9}}},
-      {2, 8, 8, {{2, 4}, {4, 8}}},
-      {3, 6, 6, {{3, 4}, {4, 6}}},
-      {4, 7, 7, {{4, 7}}},  // the tail of an odd tree is a node of its own
-      {1, 7, 8, {{1, 2}, {2, 4}, {4, 6}, {6, 7}}},
-      {5, 5, 8, {}},
-      {0, 0, 0, {}},
-  };
-  for (const auto& row : table)
-    EXPECT_EQ(aligned_subtrees(row.lo, row.hi, row.count), row.expected) << row.lo << ".." << row.hi;
-}
-
-TEST(AlignedSubtrees, CoverAnyRangeOnceWithNodesOfTheTree) {
-  for (int count = 1; count <= 17; ++count) {
-    const std::string whole = tree(0, count);
-    for (int lo = 0; lo <= count; ++lo) {
-      for (int hi = lo; hi <= count; ++hi) {
-        int next = lo;
-        for (const auto& node : aligned_subtrees(lo, hi, count)) {
-          EXPECT_EQ(node.lo, next);
-          next = node.hi;
-          EXPECT_NE(whole.find(tree(node.lo, node.hi)), std::string::npos);
-        }
-        EXPECT_EQ(next, hi);
-      }
-    }
-  }
-}
-
-TEST(AlignedSubtrees, OutsideOfTheTreeAreRefused) {
-  EXPECT_THROW(aligned_subtrees(-1, 2, 4), InvalidArgument);
-  EXPECT_THROW(aligned_subtrees(3, 2, 4), InvalidArgument);
-  EXPECT_THROW(aligned_subtrees(0, 5, 4), InvalidArgument);
-}
-
 }  // namespace
 }  // namespace lockstep

@@ -14,17 +14,15 @@ namespace lockstep {
 ///     strategy.reduce(ReduceOp::Sum, images, {0, 1});
 class Axis {
  public:
-  Axis() = default;                                     ///< over replicas only
-  Axis(std::int64_t dim) : none_(false), dims_{dim} {}  // NOLINT(google-explicit-constructor)
-  Axis(int dim) : Axis(std::int64_t{dim}) {}            // NOLINT(google-explicit-constructor)
-  Axis(std::initializer_list<std::int64_t> dims) : none_(false), dims_(dims) {}
-  Axis(std::vector<std::int64_t> dims) : none_(false), dims_(std::move(dims)) {}  // NOLINT(google-explicit-constructor)
+  Axis() = default;                           ///< over replicas only
+  Axis(std::int64_t dim) : dims_{dim} {}      // NOLINT(google-explicit-constructor)
+  Axis(int dim) : Axis(std::int64_t{dim}) {}  // NOLINT(google-explicit-constructor)
+  Axis(std::initializer_list<std::int64_t> dims) : dims_(dims) {}
+  Axis(std::vector<std::int64_t> dims) : dims_(std::move(dims)) {}  // NOLINT(google-explicit-constructor)
 
-  bool is_none() const { return none_; }
   const std::vector<std::int64_t>& dims() const { return dims_; }
 
  private:
-  bool none_ = true;
   std::vector<std::int64_t> dims_;
 };
 
