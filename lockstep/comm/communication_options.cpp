@@ -1,15 +1,24 @@
 #include "lockstep/comm/communication_options.h"
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {
 
 constexpr const char* kImplementations = "use Implementation::Auto, Ring or Nccl (\"auto\", \"ring\" or \"nccl\")";
+
+void say_once_without_effect(Implementation implementation) {
+  static std::atomic<bool> said{false};
+  if (said.exchange(true)) return;
+  log_info(str("implementation has no effect: replicas of one process share their memory (asked for ",
+               to_string(implementation), ")"));
+}
 
 }  // namespace
 
@@ -49,6 +58,7 @@ CommunicationOptions validated(const CommunicationOptions& options) {
         {.what = str("implementation must be a value of the enum Implementation, got ", implementation),
          .help = kImplementations});
   }
+  if (options.implementation != Implementation::Auto) say_once_without_effect(options.implementation);
   return options;
 }
 

@@ -9,12 +9,9 @@
 
 namespace lockstep {
 
-/// Which engine moves the data between replicas.
-enum class Implementation {
-  Auto,  ///< chosen by device, size and topology
-  Ring,
-  Nccl,
-};
+/// Which engine moves the data between replicas. CPU replicas of one process share their memory, so today there is one
+/// engine, and anything but Auto has no effect but a line in the log.
+enum class Implementation { Auto, Ring, Nccl };
 
 LOCKSTEP_EXPORT std::string_view to_string(Implementation implementation);  ///< "AUTO", "RING", "NCCL"
 
@@ -25,9 +22,9 @@ LOCKSTEP_EXPORT Implementation parse_implementation(std::string_view name);
 ///
 ///     context.all_reduce(ReduceOp::Sum, gradients, {.bytes_per_pack = 50 << 20, .timeout_seconds = 120})
 struct CommunicationOptions {
-  std::int64_t bytes_per_pack = 0;        ///< tensors travel in packs of about this size; 0: all in one
-  std::optional<double> timeout_seconds;  ///< give up after this long; none or 0: wait for ever
-  Implementation implementation = Implementation::Auto;
+  std::int64_t bytes_per_pack = 0;                       ///< tensors travel in packs of about this size; 0: all in one
+  std::optional<double> timeout_seconds;                 ///< give up after this long; none or 0: wait for ever
+  Implementation implementation = Implementation::Auto;  ///< no effect yet
 
   bool operator==(const CommunicationOptions&) const = default;
 };

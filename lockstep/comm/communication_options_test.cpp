@@ -7,11 +7,15 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "tests/support/logged_lines.h"
 
 namespace lockstep {
 namespace {
 
-std::string message_of(const CommunicationOptions& options) {
+const LoggedLines log_of_the_program;
+
+/// Why the options are refused; empty if they are not.
+std::string refusal(const CommunicationOptions& options) {
   try {
     validated(options);
   } catch (const InvalidArgument& error) {
@@ -23,23 +27,28 @@ std::string message_of(const CommunicationOptions& options) {
 
 TEST(CommunicationOptions, AreValidByDefault) {
   EXPECT_EQ(validated({}), CommunicationOptions{});
-  EXPECT_EQ(message_of({.bytes_per_pack = 1, .timeout_seconds = 0, .implementation = Implementation::Nccl}), "");
+  EXPECT_EQ(refusal({.bytes_per_pack = 1, .timeout_seconds = 0, .implementation = Implementation::Nccl}), "");
+}
+
+TEST(CommunicationOptions, SayOnceThatAnImplementationHasNoEffect) {
+  for (int i = 0; i < 3; ++i) validated({.implementation = Implementation::Ring});
+  EXPECT_EQ(log_of_the_program.count("implementation has no effect"), 1);
 }
 
 TEST(CommunicationOptions, RefuseANegativePackSize) {
-  EXPECT_NE(message_of({.bytes_per_pack = -1}).find("must be >= 0"), std::string::npos);
+  EXPECT_NE(refusal({.bytes_per_pack = -1}).find("must be >= 0"), std::string::npos);
 }
 
 TEST(CommunicationOptions, RefuseATimeoutThatIsNoTime) {
   for (const double seconds :
        {-1.0, std::numeric_limits<double>::infinity(), std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_NE(message_of({.timeout_seconds = seconds}).find("timeout_seconds"), std::string::npos) << seconds;
+    EXPECT_NE(refusal({.timeout_seconds = seconds}).find("timeout_seconds"), std::string::npos) << seconds;
   }
 }
 
 TEST(CommunicationOptions, RefuseAnUnknownImplementation) {
   for (const int value : {-1, 3}) {
-    EXPECT_NE(message_of({.implementation = Implementation{value}}).find("must be a value of the enum"),
+    EXPECT_NE(refusal({.implementation = Implementation{value}}).find("must be a value of the enum"),
               std::string::npos);
   }
 }

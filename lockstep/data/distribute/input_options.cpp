@@ -1,6 +1,9 @@
 #include "lockstep/data/distribute/input_options.h"
 
+#include <atomic>
+
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep {
@@ -36,6 +39,11 @@ void check_buffer(const InputOptions& options, const char* where) {
                                              .help = "0 reads nothing ahead, 1 is the default"});
 }
 
+void say_once_without_effect() {
+  static std::atomic<bool> said{false};
+  if (!said.exchange(true)) log_info("place_dataset_on_device has no effect: the replicas' memory is the host's");
+}
+
 }  // namespace
 
 void check_for_dataset(const InputOptions& options) {
@@ -69,8 +77,9 @@ void check_for_function(const InputOptions& options, int workers) {
     throw InvalidArgument(errors::kBadOption,
                           {.what = "place_dataset_on_device and fetch_to_device cannot both be on",
                            .where = where,
-                           .help = "what is made on the device is not fetched to it: fetch_to_device = false"});
+                           .help = "what is made on the device is not fetched to it: set fetch_to_device = false"});
   }
+  if (options.place_dataset_on_device) say_once_without_effect();
 }
 
 }  // namespace data

@@ -31,8 +31,10 @@ enum class ReplicationMode { PerWorker, PerReplica };
 struct InputOptions {
   bool fetch_to_device = true;  ///< false: elements stay in host memory
   ReplicationMode replication_mode = ReplicationMode::PerWorker;
-  bool place_dataset_on_device = false;  ///< only with PerReplica and without fetch_to_device
-  int per_replica_buffer_size = 1;       ///< elements read ahead for each replica; 0: none
+  /// Needs PerReplica, and fetch_to_device = false. No effect yet but a line in the log: on CPU replicas the pipeline
+  /// runs where the replica's memory is.
+  bool place_dataset_on_device = false;
+  int per_replica_buffer_size = 1;  ///< elements read ahead for each replica; 0: none
   Assignment assignment = Assignment::ByReplica;
 };
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
+#include "tests/support/logged_lines.h"
 
 namespace lockstep::data {
 namespace {
@@ -34,6 +35,15 @@ TEST(InputOptions, PoliciesHaveTensorFlowsNamesAndNumbers) {
   EXPECT_EQ(static_cast<int>(AutoShardPolicy::Off), -1);
   EXPECT_EQ(static_cast<int>(AutoShardPolicy::Hint), 3);
   EXPECT_THROW(to_string(static_cast<AutoShardPolicy>(7)), InvalidArgument);
+}
+
+TEST(InputOptions, SayOnceThatPlacingADatasetHasNoEffect) {
+  const LoggedLines log;
+  const InputOptions placed{.fetch_to_device = false,
+                            .replication_mode = ReplicationMode::PerReplica,
+                            .place_dataset_on_device = true};
+  for (int i = 0; i < 3; ++i) check_for_function(placed, 1);
+  EXPECT_LE(log.count("place_dataset_on_device has no effect"), 1);
 }
 
 }  // namespace
