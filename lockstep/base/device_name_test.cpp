@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "tests/support/errors.h"
 #include "tests/support/golden.h"
 
 namespace lockstep {
@@ -98,37 +99,31 @@ INSTANTIATE_TEST_SUITE_P(
                       BadName{"/device:foo:0", "must be in capital letters"}));
 
 template <class E>
-std::string message_of(const std::vector<std::string>& devices) {
-  try {
-    plan_mirrored_devices(devices);
-  } catch (const E& error) {
-    return error.what();
-  }
-  return "";
+std::string refusal(const std::vector<std::string>& devices) {
+  return message_of<E>([&] { plan_mirrored_devices(devices); });
 }
 
 TEST(MirroredDevices, MustBeAtLeastOne) {
-  EXPECT_NE(message_of<InvalidArgument>({}).find("at least one entry"), std::string::npos);
+  EXPECT_NE(refusal<InvalidArgument>({}).find("at least one entry"), std::string::npos);
 }
 
 TEST(MirroredDevices, AreNamedOnceWhateverTheSpelling) {
-  EXPECT_NE(message_of<InvalidArgument>({"cpu:0", "/device:CPU:0"}).find("devices must be different"),
-            std::string::npos);
+  EXPECT_NE(refusal<InvalidArgument>({"cpu:0", "/device:CPU:0"}).find("devices must be different"), std::string::npos);
 }
 
 TEST(MirroredDevices, OfSeveralWorkersPointToTheOtherStrategy) {
-  const auto message = message_of<FailedPrecondition>({"/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0"});
+  const auto message = refusal<FailedPrecondition>({"/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0"});
   EXPECT_NE(message.find("must belong to one worker"), std::string::npos) << message;
   EXPECT_NE(message.find("MultiWorkerMirroredStrategy"), std::string::npos) << message;
 }
 
 TEST(MirroredDevices, MustNotMixLocalAndRemoteJobs) {
-  const auto message = message_of<InvalidArgument>({"cpu:0", "/job:worker/task:0/cpu:0"});
+  const auto message = refusal<InvalidArgument>({"cpu:0", "/job:worker/task:0/cpu:0"});
   EXPECT_NE(message.find("got a mixed list"), std::string::npos) << message;
 }
 
 TEST(MirroredDevices, OfAnotherJobNeedATask) {
-  EXPECT_NE(message_of<InvalidArgument>({"/job:worker/cpu:0"}).find("must have a task"), std::string::npos);
+  EXPECT_NE(refusal<InvalidArgument>({"/job:worker/cpu:0"}).find("must have a task"), std::string::npos);
   EXPECT_EQ(to_string(plan_mirrored_devices({"/job:worker/task:3/cpu:0"})[0]),
             "/job:worker/replica:0/task:3/device:CPU:0");
 }

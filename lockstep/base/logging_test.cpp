@@ -94,6 +94,9 @@ TEST_F(Logging, ReplacingTheSinkWaitsForTheOldOne) {
     auto count = std::make_unique<int>(0);
     set_log_sink([&calls = *count](Severity, std::string_view) { ++calls; });
     set_log_sink([](Severity, std::string_view) {});
+    const int calls = *count;
+    std::this_thread::yield();
+    EXPECT_EQ(*count, calls) << "the old sink is no longer called";
   }  // `count` is gone here: a sink still running would write to freed memory
   stop = true;
   writer.join();

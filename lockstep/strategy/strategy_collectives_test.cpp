@@ -16,7 +16,11 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/strategy/test_support.h"
+#include "tests/support/errors.h"
+#include "tests/support/logged_lines.h"
+#include "tests/support/replicas.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/watchdog.h"
 
 // Collectives against what they are defined to be: the tree of additions, written down naively, and concatenation.
 namespace lockstep {
@@ -135,7 +139,7 @@ TEST_P(CollectivesTest, SpecialValuesComeThroughAsTheTreeGivesThem) {
     for (const auto op : {ReduceOp::Sum, ReduceOp::Mean}) {
       const at::Tensor expected = naive_reduce(op, values.values());
       for (const auto& sum : all_reduced(strategy, op, values, [](const at::Tensor& x) { return x; })) {
-        // Which NaN comes out is the hardware's affair; that there is one is not.
+        // The hardware decides which NaN comes out, but there must be one.
         EXPECT_TRUE(sum.isnan().equal(expected.isnan()));
         EXPECT_TRUE(same_bits(sum.nan_to_num(7, 8, 9), expected.nan_to_num(7, 8, 9)));
       }
@@ -423,7 +427,7 @@ TEST_P(DisagreementTest, IsTheSameErrorOnEveryReplicaWhoeverIsOdd) {
   for (const auto& call : odd_calls) {
     for (int odd = 0; odd < replicas; ++odd) {
       const auto texts = strategy.run([&] {
-        const Seen seen = error_of([&] { call(get_replica_context(), my_id() == odd); });
+        const SeenError seen = error_of([&] { call(get_replica_context(), my_id() == odd); });
         EXPECT_EQ(get_replica_context().all_reduce(ReduceOp::Sum, 1), replicas) << "after " << seen.text;
         return seen.text;
       });
@@ -434,7 +438,7 @@ TEST_P(DisagreementTest, IsTheSameErrorOnEveryReplicaWhoeverIsOdd) {
 
 TEST_P(DisagreementTest, InsideBackwardArrivesAsItself) {
   for (int odd = 0; odd < replicas; ++odd) {
-    const Seen seen = error_of([&] {
+    const SeenError seen = error_of([&] {
       strategy.run([&] {
         at::Tensor x = at::ones({2}).requires_grad_();
         x.register_hook([&](const at::Tensor& g) {
@@ -453,7 +457,7 @@ TEST_P(DisagreementTest, InsideBackwardArrivesAsItself) {
 }
 
 TEST_P(DisagreementTest, BackwardOfSomeReplicasOnlyIsAnErrorAndNoHang) {
-  const Seen seen = error_of([&] {
+  const SeenError seen = error_of([&] {
     strategy.run([&] {
       at::Tensor x = at::ones({2}).requires_grad_();
       const at::Tensor y = get_replica_context().all_reduce(ReduceOp::Sum, x);
@@ -469,10 +473,11 @@ TEST_P(DisagreementTest, BackwardOfSomeReplicasOnlyIsAnErrorAndNoHang) {
 TEST_P(DisagreementTest, ATimeoutIsAnErrorForAllAndTheNextCallIsFine) {
   const LoggedLines quiet;
   for (int late = 0; late < replicas; ++late) {
+    const int missed = quiet.count("deadline exceeded");
     strategy.run([&] {
       auto& replica = get_replica_context();
-      const Seen seen = error_of([&] {
-        if (my_id() == late) std::this_thread::sleep_for(50ms);
+      const SeenError seen = error_of([&] {
+        if (my_id() == late) quiet.await("deadline exceeded", missed + 1);
         replica.all_reduce(ReduceOp::Sum, at::ones({}), {.timeout_seconds = 0.005});
       });
       EXPECT_EQ(seen.code, Code::DeadlineExceeded);
@@ -487,9 +492,10 @@ TEST_P(DisagreementTest, TheStrategysTimeoutHoldsForEveryCall) {
   const LoggedLines quiet;
   MirroredStrategy hasty({.devices = cpus(replicas), .communication = {.timeout_seconds = 0.005}});
   const auto late_call = [&](auto&& call) {
+    const int missed = quiet.count("deadline exceeded");
     return error_of([&] {
       hasty.run([&] {
-        if (my_id() == replicas - 1) std::this_thread::sleep_for(50ms);
+        if (my_id() == replicas - 1) quiet.await("deadline exceeded", missed + 1);
         call(get_replica_context());
       });
     });

@@ -8,7 +8,9 @@
 #include <memory>
 #include <stdexcept>
 
-#include "lockstep/strategy/run_test_support.h"
+#include "tests/support/replicas.h"
+#include "tests/support/run_test.h"
+#include "tests/support/same_bits.h"
 
 // Which context a thread is in, and what replicas inherit from the caller.
 namespace lockstep {

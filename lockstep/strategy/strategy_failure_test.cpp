@@ -1,7 +1,11 @@
 #include <functional>
 #include <stdexcept>
 
-#include "lockstep/strategy/run_test_support.h"
+#include "tests/support/errors.h"
+#include "tests/support/logged_lines.h"
+#include "tests/support/replicas.h"
+#include "tests/support/run_test.h"
+#include "tests/support/watchdog.h"
 
 // What happens when replicas fail, and what is left of a run.
 namespace lockstep {
@@ -66,7 +70,7 @@ TEST_P(FailureTest, OfAnyReplicaStopsAllAndArrivesWithItsOwnType) {
 TEST_P(FailedRunTest, AnErrorSaysOnWhichReplicaItHappened) {
   for (int culprit = 0; culprit < replicas; ++culprit) {
     const std::string who = "on replica " + std::to_string(culprit);
-    const Seen seen = error_of([&] {
+    const SeenError seen = error_of([&] {
       strategy.run([&] {
         if (my_id() == culprit) throw InvalidArgument(errors::kShape, {.what = "wrong"});
       });

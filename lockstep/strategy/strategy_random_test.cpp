@@ -32,7 +32,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/strategy/test_support.h"
+#include "tests/support/replicas.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/watchdog.h"
 
 // Random numbers: each replica has a stream of its own, which nothing but its own draws moves on.
 namespace lockstep {

@@ -6,7 +6,10 @@
 #include <map>
 #include <memory>
 
-#include "lockstep/strategy/run_test_support.h"
+#include "tests/support/errors.h"
+#include "tests/support/replicas.h"
+#include "tests/support/run_test.h"
+#include "tests/support/watchdog.h"
 
 // Who runs where, and how replicas meet.
 namespace lockstep {
@@ -121,7 +124,8 @@ TEST(Threads, ASecondRunAtTheSameTimeIsRefusedAndTheFirstGoesOn) {
   MirroredStrategy strategy(on_cpus(2));
   const auto ids = strategy.run([&] {
     if (my_id() == 0) {
-      const Seen seen = std::async(std::launch::async, [&] { return error_of([&] { strategy.run([] {}); }); }).get();
+      const SeenError seen =
+          std::async(std::launch::async, [&] { return error_of([&] { strategy.run([] {}); }); }).get();
       EXPECT_EQ(seen.code, Code::FailedPrecondition);
       EXPECT_EQ(seen.number, errors::kConcurrentRun);
     }
@@ -220,7 +224,7 @@ TEST_P(RunTest, ReplicasThatCatchAFailedCollectiveGoOnTogether) {
   for (int round = 0; round < 50; ++round) {
     const auto results = strategy.run([&] {
       auto& replica = get_replica_context();
-      const Seen seen = error_of([&] { replica.all_reduce(ReduceOp::Sum, at::ones({my_id() == 0 ? 2 : 3})); });
+      const SeenError seen = error_of([&] { replica.all_reduce(ReduceOp::Sum, at::ones({my_id() == 0 ? 2 : 3})); });
       EXPECT_EQ(seen.number, errors::kShape);
       return replica.all_reduce(ReduceOp::Sum, at::ones({})).item<float>();
     });

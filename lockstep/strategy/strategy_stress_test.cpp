@@ -14,7 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/strategy/test_support.h"
+#include "tests/support/logged_lines.h"
+#include "tests/support/replicas.h"
+#include "tests/support/watchdog.h"
 
 // Thousands of random programs through the public interface. Each is a script that all replicas follow, and a fault;
 // how it ends is known beforehand, and afterwards nothing may be left: no tensor, no thread, no memory.

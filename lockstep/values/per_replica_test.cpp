@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "tests/support/errors.h"
 
 namespace lockstep {
 
@@ -24,15 +25,11 @@ struct NoDefault {
 };
 
 template <class F>
-std::string message_of(F&& f) {
-  try {
-    f();
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.number(), errors::kComponent);
-    return error.what();
-  }
-  ADD_FAILURE() << "no InvalidArgument";
-  return "";
+std::string component_error(F&& f) {
+  const SeenError error = error_of(f);
+  EXPECT_EQ(error.code, Code::InvalidArgument);
+  EXPECT_EQ(error.number, errors::kComponent);
+  return error.text;
 }
 
 TEST(CurrentComponent, ScopesNestAndRestore) {
@@ -81,7 +78,7 @@ TEST(PerReplica, ComponentsOfATemporaryOutliveIt) {
 
 TEST(PerReplica, AMissingComponentIsAnError) {
   const PerReplica<int> value({1, 2});
-  const std::string message = message_of([&] { value[2]; });
+  const std::string message = component_error([&] { value[2]; });
   EXPECT_NE(message.find("component 2 of a PerReplica with 2 components"), std::string::npos) << message;
   EXPECT_NE(message.find("does not exist"), std::string::npos) << message;
 }
@@ -97,15 +94,15 @@ TEST(PerReplica, InsideAReplicaItIsItsOwnComponent) {
 TEST(PerReplica, OutsideOfAReplicaOnlyASingleComponentIsOneValue) {
   EXPECT_EQ(PerReplica<int>({7}).get(), 7);
   const PerReplica<int> two({1, 2});
-  const std::string message = message_of([&] { two.get(); });
+  const std::string message = component_error([&] { two.get(); });
   EXPECT_NE(message.find("as one value outside of a replica"), std::string::npos) << message;
-  message_of([] { PerReplica<int>(std::vector<int>{}).get(); });
+  component_error([] { PerReplica<int>(std::vector<int>{}).get(); });
 }
 
 TEST(PerReplica, AComponentOutOfRangeIsNotUsedSilently) {
   const PerReplica<int> two({1, 2});
   const ComponentScope third(2);
-  message_of([&] { two.get(); });
+  component_error([&] { two.get(); });
 }
 
 TEST(PerReplica, ConvertsWhereOneValueIsNeeded) {
@@ -178,7 +175,7 @@ TEST(Mirrored, IsOneValueAnywhere) {
 }
 
 TEST(Mirrored, WithoutComponentsIsNoValue) {
-  message_of([] { Mirrored<int>(std::vector<int>{}).get(); });
+  component_error([] { Mirrored<int>(std::vector<int>{}).get(); });
 }
 
 TEST(IsDistributed, SaysWhichTypesAre) {

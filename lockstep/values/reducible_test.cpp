@@ -7,8 +7,8 @@
 #include <cmath>
 #include <functional>
 
-#include "lockstep/base/error.h"
 #include "lockstep/values/per_replica.h"
+#include "tests/support/errors.h"
 
 namespace lockstep {
 namespace {
@@ -26,17 +26,6 @@ std::vector<at::ScalarType> dtypes_of(const std::vector<ReducibleLeaf>& leaves) 
 }
 
 ReducibleLeaf number(double value, at::ScalarType dtype = at::kDouble) { return at::scalar_tensor(value, dtype); }
-
-template <class F>
-Error error_of(F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    return error;
-  }
-  ADD_FAILURE() << "no error";
-  return Internal(errors::kInternal, {});
-}
 
 TEST(Reducible, NumbersBecomeTensorsWithoutDimensions) {
   const auto leaves = flatten_reducible(std::tuple{true, 1, std::uint8_t{2}, 1.5F, 2.5, int64_t{3}});
@@ -66,11 +55,11 @@ TEST(Reducible, AnIntegralMeanIsAnInteger) {
 }
 
 TEST(Reducible, AMeanThatIsNoIntegerAsksForDouble) {
-  const Error error = error_of([] { unflatten_reducible(std::pair{1.0, 3}, {number(1), number(2.5)}); });
-  EXPECT_EQ(error.code(), Code::InvalidArgument);
-  EXPECT_EQ(error.text().where, "leaf [1]");
-  EXPECT_NE(error.text().what.find("2.5"), std::string::npos);
-  EXPECT_NE(error.text().help.find("pass a double"), std::string::npos);
+  const SeenError error = error_of([] { unflatten_reducible(std::pair{1.0, 3}, {number(1), number(2.5)}); });
+  EXPECT_EQ(error.code, Code::InvalidArgument);
+  EXPECT_EQ(error.parts.where, "leaf [1]");
+  EXPECT_NE(error.parts.what.find("2.5"), std::string::npos);
+  EXPECT_NE(error.parts.help.find("pass a double"), std::string::npos);
 }
 
 struct Range {
@@ -80,7 +69,7 @@ struct Range {
 
 class OutOfItsType : public ::testing::TestWithParam<Range> {};
 
-TEST_P(OutOfItsType, IsAnError) { EXPECT_EQ(error_of(GetParam().call).code(), Code::InvalidArgument); }
+TEST_P(OutOfItsType, IsAnError) { EXPECT_EQ(error_of(GetParam().call).code, Code::InvalidArgument); }
 
 INSTANTIATE_TEST_SUITE_P(
     Table, OutOfItsType,
@@ -96,15 +85,15 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& given) { return given.param.name; });
 
 TEST(Reducible, OtherLeavesAreNamedWithPathAndType) {
-  const Error error = error_of([] { flatten_reducible(std::tuple{1, std::vector{std::string("x")}}); });
-  EXPECT_EQ(error.number(), errors::kNotReducible);
-  EXPECT_EQ(error.text().what, "a value of type str cannot be reduced");
-  EXPECT_EQ(error.text().where, "leaf [1][0]");
+  const SeenError error = error_of([] { flatten_reducible(std::tuple{1, std::vector{std::string("x")}}); });
+  EXPECT_EQ(error.number, errors::kNotReducible);
+  EXPECT_EQ(error.parts.what, "a value of type str cannot be reduced");
+  EXPECT_EQ(error.parts.where, "leaf [1][0]");
 }
 
 TEST(Reducible, ADistributedValueIsNoLeafToReduce) {
-  const Error error = error_of([] { flatten_reducible(std::vector{PerReplica<int>({1})}); });
-  EXPECT_EQ(error.number(), errors::kNotReducible);
+  const SeenError error = error_of([] { flatten_reducible(std::vector{PerReplica<int>({1})}); });
+  EXPECT_EQ(error.number, errors::kNotReducible);
 }
 
 TEST(Reducible, EmptyStructuresGiveNothingAndComeBack) {
@@ -113,9 +102,9 @@ TEST(Reducible, EmptyStructuresGiveNothingAndComeBack) {
 }
 
 TEST(Reducible, AWrongNumberOfLeavesIsABug) {
-  EXPECT_EQ(error_of([] { unflatten_reducible(1, {}); }).code(), Code::Internal);
-  EXPECT_EQ(error_of([] { unflatten_reducible(std::tuple{}, {number(1)}); }).code(), Code::Internal);
-  EXPECT_EQ(error_of([] { unflatten_reducible(1, {IndexedSlices{}}); }).code(), Code::Internal);
+  EXPECT_EQ(error_of([] { unflatten_reducible(1, {}); }).code, Code::Internal);
+  EXPECT_EQ(error_of([] { unflatten_reducible(std::tuple{}, {number(1)}); }).code, Code::Internal);
+  EXPECT_EQ(error_of([] { unflatten_reducible(1, {IndexedSlices{}}); }).code, Code::Internal);
 }
 
 }  // namespace

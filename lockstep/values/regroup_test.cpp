@@ -5,6 +5,7 @@
 #include "lockstep/values/local_results.h"
 #include "lockstep/values/nest.h"
 #include "lockstep/values/select.h"
+#include "tests/support/errors.h"
 #include "tests/support/golden.h"
 #include "tests/support/golden_nest.h"
 
@@ -131,30 +132,26 @@ TEST_P(ValuesFromFunctionGolden, WrapsEveryLeaf) {
 INSTANTIATE_TEST_SUITE_P(Golden, ValuesFromFunctionGolden, ::testing::ValuesIn(golden::cases("values_from_function")),
                          golden::name);
 
-std::string message_of(const std::vector<Nest>& per_replica) {
-  try {
-    regroup(per_replica);
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.number(), errors::kStructure);
-    return error.what();
-  }
-  ADD_FAILURE() << "no InvalidArgument";
-  return "";
+std::string regroup_error(const std::vector<Nest>& per_replica) {
+  const SeenError error = error_of([&] { regroup(per_replica); });
+  EXPECT_EQ(error.code, Code::InvalidArgument);
+  EXPECT_EQ(error.number, errors::kStructure);
+  return error.text;
 }
 
 TEST(Regroup, ErrorsNameThePlaceAndTheReplicas) {
   const Nest one = Nest::dict({{"a", Nest::list({Nest::tuple({1})})}});
   const Nest two = Nest::dict({{"a", Nest::list({Nest::tuple({1, 2})})}});
-  const std::string message = message_of({one, one, two});
+  const std::string message = regroup_error({one, one, two});
   for (const char* part : {"replicas returned structures of different lengths", "['a'][0] of", "replicas 0 and 2",
                            "replica 0: (int,); replica 2: (int, int)"})
     EXPECT_NE(message.find(part), std::string::npos) << part << " is not in " << message;
 }
 
 TEST(Regroup, DifferentKindsAreTold) {
-  EXPECT_NE(message_of({Nest::list({}), Nest::tuple({})}).find("lists and tuples"), std::string::npos);
-  EXPECT_NE(message_of({Nest::tuple({}), 1}).find("not all are tuples"), std::string::npos);
-  EXPECT_NE(message_of({Nest::dict({{"a", 1}}), Nest::dict({{"b", 1}})}).find("different keys"), std::string::npos);
+  EXPECT_NE(regroup_error({Nest::list({}), Nest::tuple({})}).find("lists and tuples"), std::string::npos);
+  EXPECT_NE(regroup_error({Nest::tuple({}), 1}).find("not all are tuples"), std::string::npos);
+  EXPECT_NE(regroup_error({Nest::dict({{"a", 1}}), Nest::dict({{"b", 1}})}).find("different keys"), std::string::npos);
 }
 
 TEST(Regroup, ALeafOnReplicaZeroMakesEverythingALeaf) {
@@ -189,9 +186,9 @@ TEST(Regroup, ANamedTupleKeepsReplicaZerosType) {
 TEST(Regroup, ComponentsOfTwoVariablesAreAnError) {
   const auto first = FakeVariable::make(2), second = FakeVariable::make(2);
   EXPECT_EQ(regroup({first->components()[0], first->components()[1]}).as<Nest::Variable>(), first);
-  EXPECT_NE(message_of({first->components()[0], second->components()[1]}).find("different variables"),
+  EXPECT_NE(regroup_error({first->components()[0], second->components()[1]}).find("different variables"),
             std::string::npos);
-  EXPECT_NE(message_of({first->components()[0], 1}).find("different variables"), std::string::npos);
+  EXPECT_NE(regroup_error({first->components()[0], 1}).find("different variables"), std::string::npos);
 }
 
 TEST(Regroup, TwoWholeVariablesStayApart) {
@@ -200,7 +197,7 @@ TEST(Regroup, TwoWholeVariablesStayApart) {
   EXPECT_EQ(regroup({Nest(first), Nest(first)}, /*always_wrap=*/true).as<Nest::Variable>(), first);
 }
 
-TEST(Regroup, NothingCannotBeRegrouped) { message_of({}); }
+TEST(Regroup, NothingCannotBeRegrouped) { regroup_error({}); }
 
 }  // namespace
 }  // namespace lockstep

@@ -54,13 +54,13 @@ TEST(SelectComponent, TooFewComponentsAreAnError) {
 }
 
 TEST(SelectComponent, TypesAreKnownBeforehand) {
-  static_assert(std::is_same_v<selected_t<PerReplica<int>>, int>);
-  static_assert(std::is_same_v<selected_t<const std::vector<Mirrored<bool>>&>, std::vector<bool>>);
-  static_assert(std::is_same_v<selected_t<std::string&>, std::string>);
-  static_assert(contains_distributed_v<std::tuple<int, std::optional<PerReplica<int>>>>);
-  static_assert(contains_distributed_v<const std::unordered_map<int, Mirrored<int>>&>);
-  static_assert(!contains_distributed_v<std::tuple<int, std::string>>);
-  static_assert(!contains_distributed_v<std::tuple<>>);
+  EXPECT_TRUE((std::is_same_v<selected_t<PerReplica<int>>, int>));
+  EXPECT_TRUE((std::is_same_v<selected_t<const std::vector<Mirrored<bool>>&>, std::vector<bool>>));
+  EXPECT_TRUE((std::is_same_v<selected_t<std::string&>, std::string>));
+  EXPECT_TRUE((contains_distributed_v<std::tuple<int, std::optional<PerReplica<int>>>>));
+  EXPECT_TRUE((contains_distributed_v<const std::unordered_map<int, Mirrored<int>>&>));
+  EXPECT_TRUE((!contains_distributed_v<std::tuple<int, std::string>>));
+  EXPECT_TRUE((!contains_distributed_v<std::tuple<>>));
 }
 
 TEST(LocalResults, OfADistributedValueAreItsComponents) {

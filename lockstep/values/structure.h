@@ -59,11 +59,15 @@ class Path {
 /// Teaches Lockstep a structure of your own. A specialisation has
 ///
 ///     template <> struct lockstep::StructureTraits<Tree> {
-///       template <class T, class F> static void visit(T& tree, const Path& path, F& f);  // f(path, leaf) for each
-///       leaf template <class F> static Tree map(F& f, const Tree& tree);                      // f(leaf) in place of
-///       leaf static std::string describe(const Tree& tree);                                   // as structure_string
+///       // f(path, leaf) for each leaf
+///       template <class T, class F> static void visit(T& tree, const Path& path, F& f);
+///       // f(leaf) in place of each leaf
+///       template <class F> static Tree map(F& f, const Tree& tree);
+///       // as structure_string
+///       static std::string describe(const Tree& tree);
 ///       static bool same_structure(const Tree& a, const Tree& b);
-///       static Tree select(const Tree& tree, int k);  // only if a Tree can hold distributed values
+///       // only if a Tree can hold distributed values
+///       static Tree select(const Tree& tree, int k);
 ///     };
 template <class T>
 struct StructureTraits;
@@ -308,8 +312,8 @@ void for_each_leaf_with_path(S&& s, F&& f) {
 /// The same structure with `f(leaf)` in place of every leaf. Leaf types may change within standard containers; an
 /// aggregate keeps its type.
 ///
-///     auto sizes = map_structure([](const Tensor& t) { return t.numel(); }, std::pair{image, label});  // pair of
-///     int64
+///     // a pair of int64
+///     auto sizes = map_structure([](const Tensor& t) { return t.numel(); }, std::pair{image, label});
 template <class F, class S>
 auto map_structure(F&& f, const S& s) {
   return detail::map_leaves(f, s);

@@ -10,7 +10,7 @@ namespace lockstep::golden {
 
 enum class Program {
   None,         ///< the area is not in the table: a failure of every program that meets it
-  Semantics,    ///< golden_test
+  Semantics,    ///< golden_semantics_test
   Input,        ///< golden_input_test
   DeviceNames,  ///< the test of base/device_name.h
   Later,        ///< what Lockstep does not have yet: several machines, and the iterators of TensorFlow 1
@@ -19,7 +19,7 @@ enum class Program {
 inline std::string_view to_string(Program program) {
   switch (program) {
     case Program::None: return "no program";
-    case Program::Semantics: return "golden_test";
+    case Program::Semantics: return "golden_semantics_test";
     case Program::Input: return "golden_input_test";
     case Program::DeviceNames: return "the test of base/device_name.h";
     case Program::Later: return "a program to come";

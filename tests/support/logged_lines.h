@@ -3,6 +3,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "lockstep/base/logging.h"
@@ -21,6 +22,11 @@ class LoggedLines {
   ~LoggedLines() { set_log_sink({}); }
   LoggedLines(const LoggedLines&) = delete;
   LoggedLines& operator=(const LoggedLines&) = delete;
+
+  /// Returns once this many lines with this fragment have been logged.
+  void await(std::string_view fragment, int lines = 1) const {
+    while (count(fragment) < lines) std::this_thread::yield();
+  }
 
   int count(std::string_view fragment) const {
     const std::lock_guard lock(mutex_);

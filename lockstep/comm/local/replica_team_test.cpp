@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/base/logging.h"
+#include "tests/support/logged_lines.h"
 
 namespace lockstep::local {
 namespace {
@@ -213,11 +213,16 @@ TEST_P(SeveralReplicasTest, ALeaderThatGoesOnWithoutAnEndedReplicaLeadsNobodyAst
 
 TEST_P(SeveralReplicasTest, WorkThatThrowsDoesSoAfterEverybodyHasWorked) {
   std::atomic<int> worked{0};
+  std::atomic<bool> failing{false};
   const auto failure = team.run([&](Seat& seat) {
     int payload = 7;
     seat.exchange("work", &payload, [&] {
-      if (seat.replica() == 0) throw std::runtime_error("replica 0 cannot");
-      std::this_thread::sleep_for(2ms);  // payloads of the failing replica must still be there
+      if (seat.replica() == 0) {
+        failing = true;
+        throw std::runtime_error("replica 0 cannot");
+      }
+      while (!failing) std::this_thread::yield();
+      for (int i = 0; i < 1000; ++i) std::this_thread::yield();  // the failing replica's payload must still be there
       worked += *static_cast<const int*>(seat.payload_of(0));
     });
   });
@@ -242,25 +247,23 @@ TEST_P(SeveralReplicasTest, ASecondThreadIsRefused) {
 }
 
 TEST_P(SeveralReplicasTest, AMissedDeadlineIsAnErrorForAll) {
-  set_log_severity(Severity::Silent);
+  const LoggedLines log;
   const auto failure = team.run([&](Seat& seat) {
-    if (seat.replica() == 1) std::this_thread::sleep_for(60ms);
+    if (seat.replica() == 1) log.await("deadline exceeded");
     seat.exchange(
         "slow", nullptr, [] {}, Deadline::after(10ms));
   });
-  set_log_severity(Severity::Info);
   EXPECT_NE(message_of(failure).find("did not finish within its timeout"), std::string::npos) << message_of(failure);
   EXPECT_FALSE(team.run([](Seat&) {}));
 }
 
 TEST_P(SeveralReplicasTest, ALateLeaderIsAnErrorForAll) {
-  set_log_severity(Severity::Silent);
+  const LoggedLines log;
   const auto failure = team.run([&](Seat& seat) {
-    if (seat.replica() == 0) std::this_thread::sleep_for(60ms);
+    if (seat.replica() == 0) log.await("deadline exceeded");
     seat.lead(
         "slow", nullptr, [] {}, Deadline::after(10ms));
   });
-  set_log_severity(Severity::Info);
   EXPECT_NE(message_of(failure).find("did not finish within its timeout"), std::string::npos) << message_of(failure);
 }
 
@@ -273,21 +276,13 @@ TEST_P(SeveralReplicasTest, MeetingsAreCountedAsTheProgramCountsThem) {
 }
 
 TEST(ReplicaTeam, NamesTheReplicaThatIsWaitedFor) {
-  std::mutex mutex;
-  std::string lines;
-  set_log_sink([&](Severity, std::string_view line) {
-    const std::lock_guard lock(mutex);
-    lines += line;
-  });
-  {
-    ReplicaTeam team({.size = 2, .name_after = 20ms});
-    ASSERT_FALSE(team.run([](Seat& seat) {
-      if (seat.replica() == 1) std::this_thread::sleep_for(100ms);
-      seat.exchange("all_reduce", nullptr, [] {});
-    }));
-  }
-  set_log_sink({});
-  EXPECT_NE(lines.find("replica 1 to reach all_reduce"), std::string::npos) << lines;
+  const LoggedLines log;
+  ReplicaTeam team({.size = 2, .name_after = 20ms});
+  ASSERT_FALSE(team.run([&](Seat& seat) {
+    if (seat.replica() == 1) log.await("replica 1 to reach all_reduce");
+    seat.exchange("all_reduce", nullptr, [] {});
+  }));
+  EXPECT_GE(log.count("replica 1 to reach all_reduce"), 1);
 }
 
 /// Keeps the calling thread, and the threads it starts meanwhile, on one core.

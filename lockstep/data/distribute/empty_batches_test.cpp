@@ -19,7 +19,7 @@
 #include "lockstep/data/stages/map.h"
 #include "lockstep/data/stages/padded_batch.h"
 #include "lockstep/data/stages/sources.h"
-#include "lockstep/strategy/test_support.h"
+#include "tests/support/logged_lines.h"
 
 namespace lockstep::data {
 namespace {

@@ -11,7 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/strategy/test_support.h"
+#include "lockstep/base/error.h"
+#include "tests/support/replicas.h"
 
 // Tables of wrong uses: what is thrown, with which number and words. Nothing may end the process, and after each
 // mistake the strategy works as before.

@@ -8,7 +8,9 @@
 #include <chrono>
 #include <thread>
 
-#include "lockstep/strategy/test_support.h"
+#include "tests/support/replicas.h"
+#include "tests/support/same_bits.h"
+#include "tests/support/watchdog.h"
 
 namespace lockstep {
 
