@@ -17,6 +17,7 @@ namespace {
 class Semantics final : public GoldenSet {
  public:
   std::string file() const override { return "semantics.json"; }
+  Program program() const override { return Program::Semantics; }
 
   void check(const Case& given) override {
     const auto exception = exception_for(given);

@@ -8,25 +8,16 @@
 #include "tests/golden/program.h"
 #include "tests/golden_input/cases.h"
 #include "tests/golden_input/values.h"
-#include "tests/support/golden_areas.h"
 
 namespace lockstep::golden_input {
 namespace {
 
-using golden::owner_of;
-using golden::Program;
-
 class Input final : public golden::GoldenSet {
  public:
   std::string file() const override { return "input.json"; }
-  /// A case that no program owns is included, so that it fails as a test.
-  bool includes(const Case& given) const override {
-    const Program owner = owner_of(given.data);
-    return owner == Program::Input || owner == Program::None;
-  }
+  golden::Program program() const override { return golden::Program::Input; }
 
   void check(const Case& given) override {
-    if (owner_of(given.data) == Program::None) throw UnknownForm(golden::unowned_area(given.data));
     const auto exception = exception_for(given);
     if (exception && exception->meaningless) return;
     json expected = exception ? exception->expect : given.expect();
@@ -39,10 +30,6 @@ class Input final : public golden::GoldenSet {
   }
 
   void count(const Case& given) override {
-    if (!includes(given)) {
-      ++elsewhere_[owner_of(given.data)][given.area()];
-      return;
-    }
     ++total_;
     ++areas_[given.area()];
     std::optional<Exception> exception;
@@ -66,17 +53,11 @@ class Input final : public golden::GoldenSet {
     out << '\n';
     for (const auto& [reason, count] : exceptions_) out << "  " << count << " exceptions: " << reason << '\n';
     out << "  " << not_quirks_ << " of them are not marked as quirks\n";
-    for (const auto& [program, areas] : elsewhere_) {
-      out << "  run by " << to_string(program) << ", not here:";
-      for (const auto& [area, count] : areas) out << ' ' << area << ' ' << count;
-      out << '\n';
-    }
   }
 
  private:
   std::size_t total_ = 0, not_quirks_ = 0;
   std::map<std::string, int> areas_, exceptions_;
-  std::map<Program, std::map<std::string, int>> elsewhere_;
 };
 
 }  // namespace
