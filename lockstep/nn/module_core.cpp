@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/outside_of_run.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
@@ -56,9 +57,9 @@ void require_own_parameters(const Named& first, const Named& other, std::size_t 
 }  // namespace
 
 ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options)
-    : options_(options), strategy_(&strategy), alive_(strategy.alive()) {
+    : options_(options), strategy_(&strategy), alive_(detail::StrategyAccess::alive(strategy)) {
   detail::require_cross_replica(strategy, "make");
-  const std::uint64_t seed = strategy.next_make_seed();
+  const std::uint64_t seed = detail::StrategyAccess::next_make_seed(strategy);
   for (int k = 0; k < strategy.num_local_replicas(); ++k) {
     // The same numbers for every replica and every topology; the caller's stream is left alone.
     at::Generator numbers = at::detail::createCPUGenerator(seed);

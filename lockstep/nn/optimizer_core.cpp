@@ -13,6 +13,7 @@
 #include "lockstep/nn/optimizer_local.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/tensor_digest.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/intra_op.h"
 #include "lockstep/strategy/replica_context.h"
 
@@ -71,7 +72,7 @@ void OptimizerCore::build_shards() {
   for (std::size_t r = 0; r < module_->size(); ++r) {
     auto local = std::make_unique<Local>();
     local->replica = static_cast<int>(r);
-    local->failed_runs = module_->strategy().failed_runs();
+    local->failed_runs = detail::StrategyAccess::failed_runs(module_->strategy());
     std::vector<std::vector<at::Tensor>> by_group(groups_.size());
     for (Segment& segment : shards_[r]) {
       segment.parameter = planned[static_cast<std::size_t>(segment.parameter)];
@@ -121,11 +122,11 @@ void OptimizerCore::require_usable(const char* operation) const {
 
 /// Some replicas may have gone backward before another one threw: their gradients belong to a step that never came.
 void OptimizerCore::forget_failed_run(Local& local) {
-  if (module_->strategy().failed_runs() != local.failed_runs) drop_gradients(local);
+  if (detail::StrategyAccess::failed_runs(module_->strategy()) != local.failed_runs) drop_gradients(local);
 }
 
 void OptimizerCore::require_no_failed_run(const Local& local, const char* operation) const {
-  if (module_->strategy().failed_runs() == local.failed_runs) return;
+  if (detail::StrategyAccess::failed_runs(module_->strategy()) == local.failed_runs) return;
   throw_use("a run has failed since the last step, and may have left gradients behind",
             "call zero_grad() before backward, in the next run", operation);
 }
@@ -318,7 +319,7 @@ void OptimizerCore::drop_gradients(Local& local) {
   local.loss_scale.reset();
   local.clipped = 0;
   local.accumulated = 0;
-  local.failed_runs = module_->strategy().failed_runs();
+  local.failed_runs = detail::StrategyAccess::failed_runs(module_->strategy());
   for (auto& gradient : local.reduced) gradient.reset();
 }
 

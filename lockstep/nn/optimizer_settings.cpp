@@ -7,6 +7,7 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_local.h"
 #include "lockstep/nn/outside_of_run.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 
 namespace lockstep {
 
@@ -34,7 +35,8 @@ void OptimizerCore::require_no_open_window(const char* operation) const {
 void OptimizerCore::zero_grad() {
   Local& local = local_here("zero_grad");
   // After a failed run it is what one is asked to do.
-  const bool in_window = local.accumulated > 0 && module_->strategy().failed_runs() == local.failed_runs;
+  const bool in_window =
+      local.accumulated > 0 && detail::StrategyAccess::failed_runs(module_->strategy()) == local.failed_runs;
   if (in_window && local.replica == 0 && !std::exchange(local.has_warned_of_window, true)) {
     log_warning(str(
         "zero_grad() has ended an accumulate window: the gradients of ", counted(local.accumulated, "call"),

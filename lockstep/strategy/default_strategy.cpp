@@ -12,7 +12,7 @@ class DefaultStrategy final : public Strategy {
   bool is_default() const override { return true; }
 
  private:
-  void run_replicas(FunctionRef<void(ReplicaContext&)> body) override { enter_replica(0, nullptr, body); }
+  void run_replicas(FunctionRef<void(int, local::Seat*)> body) override { body(0, nullptr); }
 };
 
 }  // namespace

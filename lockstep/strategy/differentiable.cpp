@@ -3,8 +3,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/replica_context.h"
-#include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
 namespace {
@@ -15,7 +15,8 @@ using torch::autograd::variable_list;
 
 /// What both directions need, kept alive by the autograd graph.
 struct Collective : torch::CustomClassHolder {
-  explicit Collective(ReplicaContext& caller) : replica(&caller), strategy(caller.strategy().alive()) {}
+  explicit Collective(ReplicaContext& caller)
+      : replica(&caller), strategy(detail::StrategyAccess::alive(caller.strategy())) {}
 
   /// The replica whose graph this is; the graph may be kept longer than its strategy.
   ReplicaContext& current_replica() const {
@@ -23,7 +24,7 @@ struct Collective : torch::CustomClassHolder {
     throw FailedPrecondition(errors::kMixedStrategies,
                              {.what = "backward goes through a collective that has outlived its strategy",
                               .where = "backward",
-                              .help = "run backward inside the function given to run, while the strategy lives"});
+                              .help = "call backward inside the function given to run, while the strategy lives"});
   }
 
   ReplicaContext* replica;

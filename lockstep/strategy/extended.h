@@ -3,8 +3,10 @@
 #include <c10/core/GradMode.h>
 
 #include <initializer_list>
-#include <mutex>
-#include <unordered_map>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
 
 #include "lockstep/strategy/strategy.h"
 
@@ -14,7 +16,8 @@ namespace lockstep {
 /// `run` and `reduce`.
 class LOCKSTEP_EXPORT StrategyExtended {
  public:
-  explicit StrategyExtended(Strategy& strategy) : strategy_(strategy) {}
+  explicit StrategyExtended(Strategy& strategy);
+  ~StrategyExtended();
 
   /// The same as `strategy.run`.
   template <class F, class... Args>
@@ -57,8 +60,8 @@ class LOCKSTEP_EXPORT StrategyExtended {
   /// arguments arrive as their component k. In replica context the replicas' arguments are merged first, and `f` is
   /// still called once per component.
   ///
-  ///     strategy.extended().update(weight, [](torch::Tensor w, const torch::Tensor& delta) { return w.add_(delta); },
-  ///     delta);
+  ///     auto add = [](torch::Tensor w, const torch::Tensor& delta) { return w.add_(delta); };
+  ///     strategy.extended().update(weight, add, delta);
   template <class F, class... Args>
   auto update(const Variable& variable, F&& f, const Args&... args);
 
@@ -79,7 +82,7 @@ class LOCKSTEP_EXPORT StrategyExtended {
   class [[nodiscard]] ColocateScope;
   ColocateScope colocate_vars_with(const Variable& variable);
 
-  /// All of it has happened when the values exist; kept so that programs that group their updates read the same.
+  /// Does nothing: the updates have happened when their values exist. For programs that group their updates.
   template <class... Values>
   void group(const Values&...) const {}
 
@@ -104,10 +107,10 @@ class LOCKSTEP_EXPORT StrategyExtended {
   template <class F>
   auto update_each(std::size_t count, F&& f);
 
+  class Containers;  ///< which variable a component belongs to
+
   Strategy& strategy_;
-  mutable std::mutex mutex_;
-  std::size_t sweep_at_ = 64;  ///< entries of variables that are gone are removed when there are this many
-  std::unordered_map<const void*, std::weak_ptr<Variable::Impl>> containers_;  ///< by component, see value_container
+  std::unique_ptr<Containers> containers_;
 };
 
 class LOCKSTEP_EXPORT StrategyExtended::ColocateScope {

@@ -57,8 +57,8 @@ void set_threads(int threads) {
 }
 
 /// Autocast remembers the weights it has cast. After the run they may change, so it must not remember them then. What
-/// it remembers is one for all threads, and who leaves an autocast forgets everything, also what others still use:
-/// whether a weight is cast once or twice in a pass, and so the rounding of its gradient, would depend on timing.
+/// it remembers is shared by all threads, and a thread that leaves autocast clears everything, also what others still
+/// use: whether a weight is cast once or twice in a pass, and so the rounding of its gradient, would depend on timing.
 /// Several replicas therefore cast a weight whenever it is used.
 class CastsInRun {
  public:
@@ -111,7 +111,7 @@ class ThreadsWithoutStrategies {
  private:
   static void look() {
     const int now = at::get_num_threads();
-    if (!set_by_strategies().contains(now)) before() = now;  // nobody but the user has set that
+    if (!set_by_strategies().contains(now)) before() = now;  // so the user has set it
   }
 
   // Never destroyed: a strategy may be.
@@ -163,8 +163,8 @@ class ThreadsOfMaker {
 int plan_threads(const MirroredOptions& options, int replicas) {
   if (options.intra_op_threads && (*options.intra_op_threads < 1 || *options.intra_op_threads > kMostThreads)) {
     throw InvalidArgument(errors::kBadOption, {.what = str("intra_op_threads must be between 1 and ", kMostThreads,
-                                                           ", not ", *options.intra_op_threads),
-                                               .help = "leave it out to divide the cores among the replicas"});
+                                                           ", got ", *options.intra_op_threads),
+                                               .help = "leave it unset to divide the cores among the replicas"});
   }
   if (options.intra_op_threads) return *options.intra_op_threads;
   // What OMP_NUM_THREADS or at::set_num_threads say holds here too: one replica has the bits of a plain program.
@@ -218,7 +218,7 @@ MirroredStrategy::~MirroredStrategy() = default;
 int MirroredStrategy::intra_op_threads() const { return engine_->threads; }
 std::uint64_t MirroredStrategy::seed() const { return engine_->seed; }
 
-void MirroredStrategy::run_replicas(FunctionRef<void(ReplicaContext&)> body) {
+void MirroredStrategy::run_replicas(FunctionRef<void(int, local::Seat*)> body) {
   const ThreadsInRun threads(engine_->threads);
   const at::ThreadLocalState callers_state;
   const SharedGenerator shared;
@@ -230,14 +230,14 @@ void MirroredStrategy::run_replicas(FunctionRef<void(ReplicaContext&)> body) {
     const GeneratorScope own_numbers(&engine_->generators[static_cast<std::size_t>(k)]);
     const OwnKernelsScope kernels(engine_->own_kernels);
     const CastsInRun casts(seat.size() > 1);
-    enter_replica(k, &seat, body);
+    body(k, &seat);
   });
   if (failure) raise_failure(failure->replica, failure->error);
   if (shared.was_seeded_since()) {
     throw FailedPrecondition(errors::kSeedInsideRun,
                              {.what = "torch::manual_seed was called inside a replica function",
-                              .help = "seed before making the strategy, or with MirroredOptions{.seed = ...}; "
-                                      "replicas draw from their own streams"});
+                              .help = "call it before making the strategy, or set MirroredOptions{.seed = ...}; "
+                                      "each replica draws from its own stream"});
   }
 }
 

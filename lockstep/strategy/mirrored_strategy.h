@@ -23,16 +23,16 @@ struct MirroredOptions {
   std::optional<int> intra_op_threads = {};
   /// Random numbers of the replicas. Unset: what `torch::manual_seed` was given before.
   std::optional<std::uint64_t> seed = {};
-  /// Refuse the two assignments that let mirrored components drift apart silently.
+  /// Refuse the two assignments that let mirrored components drift apart without an error.
   bool strict = false;
   /// Keep large blocks of memory instead of giving them back to the system after each step, which costs up to half the
   /// speed. Acts on the whole process: on malloc, and on the memory of LibTorch's CPU tensors. Unset: on with CPU
   /// replicas.
   std::optional<bool> keep_memory = {};
   /// Lockstep's own kernels on replica threads, for gradients of 2-D convolutions and for linear layers: equal to
-  /// LibTorch's up to rounding (docs/performance.md). Unset: with several CPU replicas, where they were measured
-  /// faster: both on Arm, linear layers on x86_64 with AVX-512 and many threads per replica. The gradient of
-  /// channels-last max-pooling, whose bits are LibTorch's, is on unless this says false.
+  /// LibTorch's up to rounding (the table in strategy/kernels/replica_kernels.h). Unset: on with several CPU replicas,
+  /// where they were measured faster. The gradient of channels-last max-pooling, whose bits are LibTorch's, is on
+  /// unless this is false.
   std::optional<bool> fast_kernels = {};
   /// Defaults for all collectives.
   CommunicationOptions communication = {};
@@ -50,7 +50,7 @@ class LOCKSTEP_EXPORT MirroredStrategy final : public Strategy {
   std::uint64_t seed() const override;
 
  private:
-  void run_replicas(FunctionRef<void(ReplicaContext&)> body) override;
+  void run_replicas(FunctionRef<void(int, local::Seat*)> body) override;
 
   class Engine;
   std::unique_ptr<Engine> engine_;

@@ -2,10 +2,13 @@
 
 #include <c10/util/Exception.h>
 
+#include <utility>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/tensor_reduction.h"
@@ -17,9 +20,9 @@ namespace {
 void require_equal_structures(const std::vector<std::vector<ReducibleLeaf>>& components,
                               const std::vector<std::string>& structures, const char* operation) {
   if (components.empty()) {
-    throw InvalidArgument(errors::kComponent, {.what = "a distributed value of 0 components cannot be reduced",
+    throw InvalidArgument(errors::kComponent, {.what = "a distributed value must have at least one component, got 0",
                                                .where = operation,
-                                               .help = "give what run or values_from_function returned"});
+                                               .help = "pass what run or values_from_function returned"});
   }
   for (std::size_t k = 1; k < components.size(); ++k) {
     if (structures[k] == structures[0] && components[k].size() == components[0].size()) continue;
@@ -27,9 +30,22 @@ void require_equal_structures(const std::vector<std::vector<ReducibleLeaf>>& com
                           {.what = "the replicas' values have different structures",
                            .where = operation,
                            .seen = str("replica 0: ", structures[0], ", replica ", k, ": ", structures[k]),
-                           .help = "every replica must return the same structure"});
+                           .help = "return the same structure on every replica"});
   }
 }
+
+/// A replica's seat while a run goes on. Runs nest: a merge function may start another.
+class SeatScope {
+ public:
+  SeatScope(local::Seat*& place, local::Seat* seat) : place_(place), outer_(std::exchange(place, seat)) {}
+  ~SeatScope() { place_ = outer_; }
+  SeatScope(const SeatScope&) = delete;
+  SeatScope& operator=(const SeatScope&) = delete;
+
+ private:
+  local::Seat*& place_;
+  local::Seat* outer_;
+};
 
 [[noreturn]] void throw_not_reducible(const std::string& what, const std::string& help) {
   throw InvalidArgument(errors::kNotReducible, {.what = what, .where = "reduce", .help = help});
@@ -55,7 +71,9 @@ Strategy::~Strategy() { detail::forget_strategy(*this); }
 
 std::uint64_t Strategy::seed() const { return shared_generator_seed(); }
 
-std::uint64_t Strategy::next_make_seed() { return derived_seed(seed(), "make", models_made_++); }
+std::uint64_t detail::StrategyAccess::next_make_seed(Strategy& strategy) {
+  return derived_seed(strategy.seed(), "make", strategy.models_made_++);
+}
 
 Variable Strategy::make_variable(const at::Tensor& initial_value, VariableOptions options) {
   const Scope in_scope = scope();
@@ -84,35 +102,25 @@ void detail::throw_component_count(std::size_t argument, const char* kind, std::
       errors::kComponent,
       {.what = str("argument ", argument, " of run holds a ", kind, " of ",
                    counted(static_cast<long long>(components), "component"),
-                   replicas == 1 ? ", but there is " : ", but there are ", counted(replicas, "local replica"),
-                   too_few ? ": tuple index out of range" : ""),
+                   too_few ? ", too few for " : ", too many for ", counted(replicas, "local replica")),
        .where = "run",
        .help =
-           "give a value with one component per local replica, as distribute, values_from_function and run of the same "
-           "strategy make them"});
+           "pass a value with one component per local replica: from distribute, values_from_function or run of the same "
+           "strategy"});
 }
 
-void Strategy::run_in_scope(FunctionRef<void(ReplicaContext&)> body) {
+void Strategy::run_on_replicas(FunctionRef<void(std::size_t)> call) {
   detail::require_cross_replica(*this, "run");
   const detail::ContextGuard cross(*this, nullptr, -1);
   const int scopes = detail::sync_on_read_scopes();
-  run_replicas([&](ReplicaContext& replica) {
+  run_replicas([&](int k, local::Seat* seat) {
+    ReplicaContext& replica = replica_context(k);
+    const SeatScope seated(replica.seat_, seat);
+    // The default strategy has no components for distributed values to stand for.
+    const detail::ContextGuard inside(*this, &replica, is_default() ? -1 : k);
     const detail::InheritedSyncOnReadScopes inherited(scopes);
-    body(replica);
+    call(static_cast<std::size_t>(k));
   });
-}
-
-void Strategy::enter_replica(int local_index, local::Seat* seat, FunctionRef<void(ReplicaContext&)> body) {
-  ReplicaContext& replica = *contexts_[static_cast<std::size_t>(local_index)];
-  struct SeatGuard {
-    ReplicaContext& replica;
-    local::Seat* outer;
-    ~SeatGuard() { replica.seat_ = outer; }
-  } restore{replica, replica.seat_};
-  replica.seat_ = seat;
-  // The default strategy has no components for distributed values to stand for.
-  const detail::ContextGuard inside(*this, &replica, is_default() ? -1 : local_index);
-  body(replica);
 }
 
 void Strategy::raise_failure(int replica, std::exception_ptr error) {
@@ -192,7 +200,7 @@ Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leav
       const auto* tensor = std::get_if<at::Tensor>(&components[k][i]);
       if (tensor == nullptr)
         throw_not_reducible("sparse rows cannot be reduced along an axis",
-                            "reduce without an axis, or to_dense() first");
+                            "reduce without an axis, or call to_dense() first");
       sums[k].emplace_back(sum_along(*tensor, axis, elements[i]));
     }
   }
@@ -205,23 +213,19 @@ Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leav
 
 Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool mirrored) {
   require_op(op, "reduce");
-  const bool one = num_replicas_in_sync_ == 1;
   if (op == ReduceOp::Sum && mirrored) {
-    throw_not_reducible("a Mirrored value cannot be reduced with SUM: it is one value, not one per replica",
-                        "use MEAN, or multiply by num_replicas_in_sync() if that is what you mean");
+    throw_not_reducible("a Mirrored value cannot be reduced with ReduceOp::Sum: it is one value, not one per replica",
+                        "use ReduceOp::Mean, or multiply by num_replicas_in_sync() if that is what you mean");
   }
-  if (op == ReduceOp::Sum && !one) {
+  if (op == ReduceOp::Sum && num_replicas_in_sync_ != 1) {
     throw_not_reducible(
-        str("A non-DistributedValues value cannot be reduced with the given reduce op SUM over ", num_replicas_in_sync_,
-            " replicas"),
-        "reduce what run returned (a PerReplica), or use MEAN for a value that is the same on all replicas");
+        str("a plain value cannot be reduced with ReduceOp::Sum over ", num_replicas_in_sync_, " replicas"),
+        "reduce what run returned (a PerReplica), or use ReduceOp::Mean for a value that is the same on all replicas");
   }
   Leaves result = value;
-  {
-    // A copy: what a reduction returns is the caller's own, whatever it was made from.
-    for (auto& leaf : result) {
-      if (auto* tensor = std::get_if<at::Tensor>(&leaf)) *tensor = tensor->clone();
-    }
+  // A copy: what a reduction returns is the caller's own, whatever it was made from.
+  for (auto& leaf : result) {
+    if (auto* tensor = std::get_if<at::Tensor>(&leaf)) *tensor = tensor->clone();
   }
   return result;
 }
@@ -233,9 +237,10 @@ Strategy::Leaves Strategy::gather_across(const std::vector<Leaves>& components,
   for (std::size_t i = 0; i < components[0].size(); ++i) {
     for (const auto& component : components) {
       if (!std::holds_alternative<IndexedSlices>(component[i])) continue;
-      throw Unimplemented(errors::kNotAvailable, {.what = "gather does not support IndexedSlices",
-                                                  .where = "gather",
-                                                  .help = "gather the values and the indices, or to_dense()"});
+      throw Unimplemented(errors::kNotAvailable,
+                          {.what = "gather does not support IndexedSlices",
+                           .where = "gather",
+                           .help = "gather values and indices separately, or call to_dense() first"});
     }
     if (components.size() == 1) {
       results.push_back(components[0][i]);

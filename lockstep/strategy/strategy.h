@@ -8,8 +8,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
@@ -18,62 +16,18 @@
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/strategy/axis.h"
 #include "lockstep/strategy/context.h"
+#include "lockstep/strategy/detail/forward.h"
 #include "lockstep/strategy/devices.h"
 #include "lockstep/strategy/replica_context.h"
 #include "lockstep/strategy/variable.h"
 #include "lockstep/values/local_results.h"
-#include "lockstep/values/per_replica.h"
 #include "lockstep/values/reducible.h"
-#include "lockstep/values/select.h"
 
 namespace lockstep {
 
-class CrossDeviceOps;
-class StrategyExtended;
-struct ModuleOptions;  // nn/module_core.h
-template <class Opt>
-class MirroredOptimizer;  // nn/mirrored_optimizer.h
-template <class Options>
-struct ParameterGroup;
-template <class Opt>
-struct OptimizerOptionsOf;
-struct InputOptions;  // data/distribute/input_options.h
-
-namespace data {
-template <class T>
-class Dataset;  // data/dataset.h
-template <class T>
-class DistributedDataset;  // data/distribute/distributed_dataset.h
-struct DistributedSpec;
-}  // namespace data
-
-namespace local {
-class ReplicaTeam;
-}
-
 namespace detail {
-template <class T>
-inline constexpr bool is_per_replica_v = false;
-template <class T>
-inline constexpr bool is_per_replica_v<PerReplica<T>> = true;
-template <class T>
-inline constexpr bool is_mirrored_v = false;
-template <class T>
-inline constexpr bool is_mirrored_v<Mirrored<T>> = true;
-
-/// A function that builds a module, as opposed to a module class or holder.
-template <class F>
-concept ModuleFactory = !requires {
-  typename F::ContainedType;
+struct StrategyAccess;
 }
-&&!requires(F & f) { f.named_parameters(); }
-&&std::is_invocable_v<F&>;
-
-template <class...>
-inline constexpr bool begins_with_options_v = false;
-template <class First, class... Rest>
-inline constexpr bool begins_with_options_v<First, Rest...> = std::is_same_v<std::decay_t<First>, ModuleOptions>;
-}  // namespace detail
 
 /// Which replica of how many a value is made for; see `Strategy::values_from_function`.
 struct ValueContext {
@@ -81,18 +35,19 @@ struct ValueContext {
   int num_replicas_in_sync = 1;
 };
 
-/// The last failure of a run: who and what. Kept for exceptions that cannot carry the replica themselves.
+/// The last failure of a run: which replica, and what. For exceptions that cannot carry the replica themselves.
 struct RunFailure {
   int replica;
   std::string what;
 };
 
-/// Runs a function on every replica and brings values together. Replicas are numbered 0 to N - 1; where they run is the
-/// strategy's affair, and programs do not branch on it.
+/// Runs a function on every replica and brings values together. Replicas are numbered 0 to N - 1; the strategy decides
+/// where they run, and programs do not branch on it.
 ///
 ///     ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
-///     auto losses = strategy.run([&](const torch::Tensor& mine) { return mine.square().mean(); }, batch);  //
-///     PerReplica auto loss = strategy.reduce(ls::ReduceOp::Mean, losses);
+///     auto step = [](const torch::Tensor& mine) { return mine.square().mean(); };
+///     ls::PerReplica<torch::Tensor> losses = strategy.run(step, batch);
+///     torch::Tensor loss = strategy.reduce(ls::ReduceOp::Mean, losses);
 ///
 /// A strategy is used from one thread at a time.
 class LOCKSTEP_EXPORT Strategy {
@@ -108,26 +63,27 @@ class LOCKSTEP_EXPORT Strategy {
   Scope scope() { return Scope(*this); }
 
   /// Calls `f` once per local replica, at the same time, in replica context. Distributed arguments arrive as the
-  /// replica's component, anything else as it is, by reference; they need one component for each local replica. Returns
+  /// replica's component and need one for each local replica; anything else arrives as it is, by reference. Returns
   /// what the replicas returned as a PerReplica (nothing for void). If replicas throw, the error of the lowest replica
   /// is thrown here once all have stopped.
   template <class F, class... Args>
-    requires(!std::is_same_v<std::remove_cvref_t<F>, data::DistributedSpec>)
+    requires(!detail::is_signature_v<F>)
   auto run(F&& f, const Args&... args);
 
-  /// The same after checking the arguments: their leaves must be as `signature` says, which a distributed dataset tells
-  /// of its values. Include <lockstep/data/distribute/distributed_dataset.h>.
+  /// The same after checking that the arguments' leaves are as `signature` says. Include
+  /// <lockstep/data/distribute/distributed_dataset.h>.
   ///
   ///     strategy.run(batches.element_spec(), train_step, batch);
   template <class F, class... Args>
   auto run(const data::DistributedSpec& signature, F&& f, const Args&... args);
 
-  /// The sum or mean over all replicas, as one plain value; leaf by leaf for structures. With `axis` each replica first
-  /// reduces along it, and MEAN divides by the number of elements of all replicas: exact for uneven and empty ones.
+  /// The sum or mean over all replicas, as one plain value; leaf by leaf for structures. With `axis`, each replica
+  /// first reduces along it, and Mean divides by the number of elements of all replicas: exact for uneven and empty
+  /// ones.
   template <class T>
   auto reduce(ReduceOp op, const T& value, const Axis& axis = {});
 
-  /// The components one behind the other along `axis`, in replica order.
+  /// The components, concatenated along `axis` in replica order.
   template <class T>
   auto gather(const T& value, std::int64_t axis);
 
@@ -135,7 +91,7 @@ class LOCKSTEP_EXPORT Strategy {
   template <class F>
   auto values_from_function(F&& f);
 
-  /// The components that are in this process, as a list (SPEC of structures: local_results.h).
+  /// The components that are in this process, as a list; values/local_results.h has the rules for structures.
   template <class T>
   auto local_results(const T& value) const {
     return lockstep::local_results(value, num_local_replicas());
@@ -164,9 +120,8 @@ class LOCKSTEP_EXPORT Strategy {
 
   /// An optimizer for all parameters of a model, or for groups of them. Include <lockstep/nn/mirrored_optimizer.h>.
   ///
-  ///     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model,
-  ///     torch::optim::SGDOptions(0.1).momentum(0.9)); auto optimizer =
-  ///     strategy.make_optimizer<torch::optim::SGD>(model, 0.1);    // only a learning rate
+  ///     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, 0.1);  // only a learning rate
+  ///     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1).momentum(0.9));
   template <class Opt, class Model, class Options>
   MirroredOptimizer<Opt> make_optimizer(const Model& model, const Options& options);
   template <class Opt, class Model>
@@ -191,8 +146,8 @@ class LOCKSTEP_EXPORT Strategy {
   template <class F>
   auto distribute_from_function(F&& make, const InputOptions& options);
 
-  /// A dataset of the rows of tensors in memory, or of npy files named in their place, which are mapped. First
-  /// dimensions must be equal; a vector of tensors is stacked.
+  /// A dataset of the rows of tensors in memory, or of the npy files named in their place, which are mapped into
+  /// memory. First dimensions must be equal; a vector of tensors is stacked.
   ///
   ///     auto digits = strategy.make_numpy_dataset(std::pair{"images.npy", "labels.npy"});
   template <class T>
@@ -201,17 +156,11 @@ class LOCKSTEP_EXPORT Strategy {
   /// The lower-level methods.
   StrategyExtended& extended() { return *extended_; }
 
-  /// Who failed in the last run that threw.
+  /// Which replica failed in the last run that threw.
   const std::optional<RunFailure>& last_failure() const { return last_failure_; }
-  /// How many runs have thrown. What keeps something from one run to the next sees here that a run was cut short.
-  std::uint64_t failed_runs() const { return failed_runs_; }
 
-  /// The seed of all random numbers that are the strategy's affair.
+  /// The seed of all random numbers that the strategy draws.
   virtual std::uint64_t seed() const;
-  /// The seed for building the next model: a function of the job's seed and of how many were built before.
-  std::uint64_t next_make_seed();
-  /// Expires when the strategy does.
-  std::weak_ptr<Strategy*> alive() const { return alive_; }
 
   const Devices& devices() const { return devices_; }
   ReplicaContext& replica_context(int local_index) { return *contexts_.at(static_cast<std::size_t>(local_index)); }
@@ -229,20 +178,20 @@ class LOCKSTEP_EXPORT Strategy {
   };
   explicit Strategy(Parts parts);
 
-  /// Calls `body` once per local replica, each inside its replica context.
-  virtual void run_replicas(FunctionRef<void(ReplicaContext&)> body) = 0;
+  /// Calls `body(k, seat)` once for each local replica k, on its thread; `seat` is null where there are no meetings.
+  virtual void run_replicas(FunctionRef<void(int local_index, local::Seat* seat)> body) = 0;
 
-  /// For run_replicas: enters replica context k with this seat (null where there are no meetings) and calls `body`.
-  void enter_replica(int local_index, local::Seat* seat, FunctionRef<void(ReplicaContext&)> body);
   /// Throws the failure with the replica added to its text.
   [[noreturn]] void raise_failure(int replica, std::exception_ptr error);
 
  private:
   friend class StrategyExtended;
   friend class ReplicaContext;
+  friend struct detail::StrategyAccess;
   using Leaves = std::vector<ReducibleLeaf>;
 
-  void run_in_scope(FunctionRef<void(ReplicaContext&)> body);
+  /// Calls `call(k)` for each local replica k, on its thread and in its context.
+  void run_on_replicas(FunctionRef<void(std::size_t k)> call);
   /// Throws for a variable of another strategy.
   const std::vector<at::Tensor>& components_of(const Variable& variable, const char* operation) const;
   at::Tensor reduce_variable(ReduceOp op, const Variable& variable, const Axis& axis);
@@ -273,107 +222,6 @@ class LOCKSTEP_EXPORT Strategy {
   std::shared_ptr<Strategy*> alive_;  ///< variables hold it weakly, to notice when they outlive their strategy
 };
 
-namespace detail {
-
-[[noreturn]] LOCKSTEP_EXPORT void throw_component_count(std::size_t argument, const char* kind, std::size_t components,
-                                                        int replicas);
-
-/// Throws InvalidArgument for a distributed value that has another number of components than there are replicas.
-template <class... Args>
-void require_components(int replicas, const Args&... args) {
-  [[maybe_unused]] std::size_t argument = 0;
-  [[maybe_unused]] const auto check = [&](const char* kind, std::size_t components) {
-    if (components != static_cast<std::size_t>(replicas)) throw_component_count(argument, kind, components, replicas);
-  };
-  ((for_each_distributed(args, check), ++argument), ...);
-}
-
-}  // namespace detail
-
-template <class F, class... Args>
-  requires(!std::is_same_v<std::remove_cvref_t<F>, data::DistributedSpec>)
-auto Strategy::run(F&& f, const Args&... args) {
-  detail::require_components(num_local_replicas(), args...);
-  using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
-  if constexpr (std::is_void_v<Result>) {
-    run_in_scope([&](ReplicaContext& replica) { f(select_component(args, replica.local_index())...); });
-  } else {
-    std::vector<std::optional<Result>> results(static_cast<std::size_t>(num_local_replicas()));
-    run_in_scope([&](ReplicaContext& replica) {
-      const int k = replica.local_index();
-      results[static_cast<std::size_t>(k)].emplace(f(select_component(args, k)...));
-    });
-    return PerReplica<Result>::generate(results.size(),
-                                        [&](std::size_t k) -> Result { return std::move(*results[k]); });
-  }
-}
-
-namespace detail {
-
-/// The components of a value, taken apart for the functions that know no types.
-struct TakenApart {
-  std::vector<std::vector<ReducibleLeaf>> leaves;
-  std::vector<std::string> structures;
-
-  template <class Components>
-  explicit TakenApart(const Components& components) {
-    for (const auto& component : components) add(component);
-  }
-  template <class T>
-  void add(const T& component) {
-    leaves.push_back(flatten_reducible(component));
-    structures.push_back(structure_string(component));
-  }
-};
-
-}  // namespace detail
-
-template <class T>
-auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis) {
-  detail::require_cross_replica(*this, "reduce");
-  if constexpr (std::is_same_v<T, Variable>) {
-    return reduce_variable(op, value, axis);
-  } else if constexpr (is_distributed_v<T>) {
-    if (!detail::is_per_replica_v<T> && axis.dims().empty()) {
-      return unflatten_reducible(value[0], reduce_shared(op, flatten_reducible(value[0]), /*mirrored=*/true));
-    }
-    const detail::TakenApart parts(value);
-    return unflatten_reducible(value[0], reduce_components(op, parts.leaves, parts.structures, axis));
-  } else if constexpr (contains_distributed_v<T>) {
-    return map_structure([&](const auto& leaf) { return reduce(op, leaf, axis); }, value);
-  } else {
-    if constexpr (std::is_arithmetic_v<T>) {
-      if (value == T{}) return value;  // nothing, N times
-    }
-    if (axis.dims().empty())
-      return unflatten_reducible(value, reduce_shared(op, flatten_reducible(value), /*mirrored=*/false));
-    const detail::TakenApart parts(std::vector<T>(static_cast<std::size_t>(num_local_replicas()), value));
-    return unflatten_reducible(value, reduce_components(op, parts.leaves, parts.structures, axis));
-  }
-}
-
-template <class T>
-auto Strategy::gather(const T& value, std::int64_t axis) {
-  detail::require_cross_replica(*this, "gather");
-  if constexpr (std::is_same_v<T, Variable>) {
-    return gather_variable(value, axis);
-  } else if constexpr (is_distributed_v<T>) {
-    const detail::TakenApart parts(value);
-    return unflatten_reducible(value[0], gather_across(parts.leaves, parts.structures, axis));
-  } else if constexpr (contains_distributed_v<T>) {
-    return map_structure([&](const auto& leaf) { return gather(leaf, axis); }, value);
-  } else {
-    const detail::TakenApart parts(std::vector<T>{value});
-    return unflatten_reducible(value, gather_across(parts.leaves, parts.structures, axis));
-  }
-}
-
-template <class F>
-auto Strategy::values_from_function(F&& f) {
-  using Result = std::decay_t<std::invoke_result_t<F&, const ValueContext&>>;
-  return PerReplica<Result>::generate(contexts_.size(), [&](std::size_t k) -> Result {
-    return f(ValueContext{contexts_[k]->replica_id_in_sync_group(), num_replicas_in_sync()});
-  });
-}
-
 }  // namespace lockstep
+
+#include "lockstep/strategy/detail/strategy_templates.h"

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <type_traits>
+
+#include "lockstep/values/distributed_fwd.h"
+
+// Names of upper floors that strategy.h declares methods with; each method is defined where its types are.
+namespace lockstep {
+
+class CrossDeviceOps;    // strategy/cross_device_ops.h
+class StrategyExtended;  // strategy/extended.h
+struct InputOptions;     // data/distribute/input_options.h
+struct ModuleOptions;    // nn/module_core.h
+template <class Opt>
+class MirroredOptimizer;  // nn/mirrored_optimizer.h
+template <class Options>
+struct ParameterGroup;
+template <class Opt>
+struct OptimizerOptionsOf;
+
+namespace data {
+template <class T>
+class Dataset;  // data/dataset.h
+template <class T>
+class DistributedDataset;  // data/distribute/distributed_dataset.h
+struct DistributedSpec;
+}  // namespace data
+
+namespace local {
+class Seat;  // comm/local/replica_team.h
+}
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_per_replica_v = false;
+template <class T>
+inline constexpr bool is_per_replica_v<PerReplica<T>> = true;
+template <class T>
+inline constexpr bool is_mirrored_v = false;
+template <class T>
+inline constexpr bool is_mirrored_v<Mirrored<T>> = true;
+
+template <class T>
+inline constexpr bool is_signature_v = std::is_same_v<std::remove_cvref_t<T>, data::DistributedSpec>;
+
+/// A function that builds a module, as opposed to a module class or holder.
+template <class F>
+concept ModuleFactory = !requires {
+  typename F::ContainedType;
+}
+&&!requires(F & f) { f.named_parameters(); }
+&&std::is_invocable_v<F&>;
+
+template <class...>
+inline constexpr bool begins_with_options_v = false;
+template <class First, class... Rest>
+inline constexpr bool begins_with_options_v<First, Rest...> = std::is_same_v<std::decay_t<First>, ModuleOptions>;
+
+}  // namespace detail
+}  // namespace lockstep

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::detail {
+
+/// What Lockstep's own parts need to know of a strategy, and programs do not.
+struct StrategyAccess {
+  /// Expires when the strategy does: what may outlive it holds this.
+  static std::weak_ptr<Strategy*> alive(const Strategy& strategy) { return strategy.alive_; }
+
+  /// How many runs have thrown. What keeps something from one run to the next sees here that a run was cut short.
+  static std::uint64_t failed_runs(const Strategy& strategy) { return strategy.failed_runs_; }
+
+  /// The seed for building the next model: a function of the job's seed and of how many were built before.
+  static std::uint64_t next_make_seed(Strategy& strategy);
+};
+
+}  // namespace lockstep::detail

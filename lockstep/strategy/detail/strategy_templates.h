@@ -1,0 +1,115 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/values/reducible.h"
+#include "lockstep/values/select.h"
+
+// The bodies of strategy.h's templates: values are taken apart for the functions of strategy.cpp, which know no types.
+namespace lockstep {
+
+namespace detail {
+
+[[noreturn]] LOCKSTEP_EXPORT void throw_component_count(std::size_t argument, const char* kind, std::size_t components,
+                                                        int replicas);
+
+/// Throws InvalidArgument for a distributed value whose number of components is not that of replicas.
+template <class... Args>
+void require_components(int replicas, const Args&... args) {
+  [[maybe_unused]] std::size_t argument = 0;
+  [[maybe_unused]] const auto check = [&](const char* kind, std::size_t components) {
+    if (components != static_cast<std::size_t>(replicas)) throw_component_count(argument, kind, components, replicas);
+  };
+  ((for_each_distributed(args, check), ++argument), ...);
+}
+
+/// The leaves of each replica's value, and their structures for comparison.
+struct TakenApart {
+  std::vector<std::vector<ReducibleLeaf>> leaves;
+  std::vector<std::string> structures;
+
+  template <class Components>
+  explicit TakenApart(const Components& components) {
+    for (const auto& component : components) add(component);
+  }
+  template <class T>
+  void add(const T& component) {
+    leaves.push_back(flatten_reducible(component));
+    structures.push_back(structure_string(component));
+  }
+};
+
+}  // namespace detail
+
+template <class F, class... Args>
+  requires(!detail::is_signature_v<F>)
+auto Strategy::run(F&& f, const Args&... args) {
+  detail::require_components(num_local_replicas(), args...);
+  using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
+  if constexpr (std::is_void_v<Result>) {
+    run_on_replicas([&]([[maybe_unused]] std::size_t k) { f(select_component(args, static_cast<int>(k))...); });
+  } else {
+    std::vector<std::optional<Result>> results(static_cast<std::size_t>(num_local_replicas()));
+    run_on_replicas([&](std::size_t k) { results[k].emplace(f(select_component(args, static_cast<int>(k))...)); });
+    std::vector<Result> components;
+    components.reserve(results.size());
+    for (auto& result : results) components.push_back(std::move(*result));
+    return PerReplica<Result>(std::move(components));
+  }
+}
+
+template <class T>
+auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis) {
+  detail::require_cross_replica(*this, "reduce");
+  if constexpr (std::is_same_v<T, Variable>) {
+    return reduce_variable(op, value, axis);
+  } else if constexpr (is_distributed_v<T>) {
+    if (!detail::is_per_replica_v<T> && axis.dims().empty()) {
+      return unflatten_reducible(value[0], reduce_shared(op, flatten_reducible(value[0]), /*mirrored=*/true));
+    }
+    const detail::TakenApart parts(value);
+    return unflatten_reducible(value[0], reduce_components(op, parts.leaves, parts.structures, axis));
+  } else if constexpr (contains_distributed_v<T>) {
+    return map_structure([&](const auto& leaf) { return reduce(op, leaf, axis); }, value);
+  } else {
+    if constexpr (std::is_arithmetic_v<T>) {
+      if (value == T{}) return value;  // nothing, N times
+    }
+    if (axis.dims().empty())
+      return unflatten_reducible(value, reduce_shared(op, flatten_reducible(value), /*mirrored=*/false));
+    const detail::TakenApart parts(std::vector<T>(static_cast<std::size_t>(num_local_replicas()), value));
+    return unflatten_reducible(value, reduce_components(op, parts.leaves, parts.structures, axis));
+  }
+}
+
+template <class T>
+auto Strategy::gather(const T& value, std::int64_t axis) {
+  detail::require_cross_replica(*this, "gather");
+  if constexpr (std::is_same_v<T, Variable>) {
+    return gather_variable(value, axis);
+  } else if constexpr (is_distributed_v<T>) {
+    const detail::TakenApart parts(value);
+    return unflatten_reducible(value[0], gather_across(parts.leaves, parts.structures, axis));
+  } else if constexpr (contains_distributed_v<T>) {
+    return map_structure([&](const auto& leaf) { return gather(leaf, axis); }, value);
+  } else {
+    const detail::TakenApart parts(std::vector<T>{value});
+    return unflatten_reducible(value, gather_across(parts.leaves, parts.structures, axis));
+  }
+}
+
+template <class F>
+auto Strategy::values_from_function(F&& f) {
+  using Result = std::decay_t<std::invoke_result_t<F&, const ValueContext&>>;
+  return PerReplica<Result>::generate(static_cast<std::size_t>(num_local_replicas()), [&](std::size_t k) -> Result {
+    return f(ValueContext{replica_context(static_cast<int>(k)).replica_id_in_sync_group(), num_replicas_in_sync()});
+  });
+}
+
+}  // namespace lockstep
