@@ -68,7 +68,7 @@ void require_same_write(const PerReplica<std::shared_ptr<Variable::Impl>>& varia
     throw FailedPrecondition(errors::kDifferentCollective,
                              {.what = std::move(what),
                               .seen = lockstep::str("replica 0: ", first, ", replica ", k, ": ", other),
-                              .help = "every replica must make the same assignments in the same order"});
+                              .help = "make the same assignments in the same order on every replica"});
   };
   const std::string& name = variables[0]->options().name;
   for (std::size_t k = 1; k < variables.size(); ++k) {
@@ -87,14 +87,16 @@ void require_aggregation_if_strict(const Variable::Impl& variable) {
     return;
   throw InvalidArgument(
       errors::kVariableAssign,
-      {.what = "You must specify an aggregation method to update a mirrored variable in replica context",
+      {.what = "a variable without aggregation cannot be written inside a replica of a strict strategy",
        .where = lockstep::str("variable '", variable.options().name, "'"),
-       .help = "give it aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or make the strategy with .strict = false"});
+       .help = "create it with Aggregation::Sum, Mean or OnlyFirstReplica, or make the strategy with .strict = false"});
 }
 
 }  // namespace detail
 
 namespace {
+
+using Kind = VariableValue::Kind;
 
 enum class Assign { Set, Add, Sub };
 
@@ -107,21 +109,17 @@ const char* name_of(Assign kind) {
   return "assign";
 }
 
-[[noreturn]] void throw_assign(const Variable::Impl& variable, std::string what, std::string help = {},
-                               std::string seen = {}) {
+[[noreturn]] void throw_assign(const Variable::Impl& variable, std::string what, std::string help) {
   throw InvalidArgument(errors::kVariableAssign, {.what = std::move(what),
                                                   .where = lockstep::str("variable '", variable.options().name, "'"),
-                                                  .seen = std::move(seen),
                                                   .help = std::move(help)});
 }
 
 [[noreturn]] void throw_no_reduction(const Variable::Impl& variable, const char* what) {
   throw InvalidArgument(errors::kVariableMode,
-                        {.what = lockstep::str("Could not convert from `tf.VariableAggregation` ",
-                                               to_string(variable.options().aggregation), " to a reduction, so ", what,
-                                               " is not possible"),
+                        {.what = lockstep::str(what, " needs an aggregation, and the variable has none"),
                          .where = lockstep::str("variable '", variable.options().name, "'"),
-                         .help = "give it aggregation SUM, MEAN or ONLY_FIRST_REPLICA, or read values()"});
+                         .help = "create it with Aggregation::Sum, Mean or OnlyFirstReplica, or read values()"});
 }
 
 at::Tensor literal_tensor(const Variable::Impl& variable, const c10::Scalar& literal) {
@@ -133,55 +131,51 @@ at::Tensor literal_tensor(const Variable::Impl& variable, const c10::Scalar& lit
   } catch (const std::exception&) {  // LibTorch's way to say that the number is out of range
   }
   throw InvalidArgument(
-      errors::kDtype, {.what = lockstep::str("the number ", literal, " does not fit a variable of ", dtype_name(dtype)),
-                       .where = lockstep::str("variable '", variable.options().name, "'"),
-                       .help = "give a number that the variable's dtype can hold, or a tensor of that dtype"});
+      errors::kDtype,
+      {.what = lockstep::str("the number ", literal, " does not fit into a variable of ", dtype_name(dtype)),
+       .where = lockstep::str("variable '", variable.options().name, "'"),
+       .help = "assign a number that this dtype can hold, or a tensor of this dtype"});
 }
 
 /// The tensor that component k gets. PerReplica and Mirrored values give their component k.
 at::Tensor value_for(const Variable::Impl& variable, const VariableValue& value, std::size_t k) {
-  return std::visit(
-      [&](const auto& held) -> at::Tensor {
-        using T = std::decay_t<decltype(held)>;
-        if constexpr (std::is_same_v<T, at::Tensor>) {
-          return held;
-        } else if constexpr (std::is_same_v<T, c10::Scalar>) {
-          return literal_tensor(variable, held);
-        } else {
-          return held[k];
-        }
-      },
-      value.storage());
+  if (value.kind() == Kind::Tensor) return value.tensor();
+  if (value.kind() == Kind::Number) return literal_tensor(variable, value.number());
+  if (k >= value.components().size()) {
+    detail::throw_component_out_of_range(value.kind() == Kind::Mirrored ? "Mirrored" : "PerReplica", k,
+                                         value.components().size());
+  }
+  return value.components()[k];
 }
 
 void require_defined(const Variable::Impl& variable, const at::Tensor& value) {
   if (!value.defined())
-    throw_assign(variable, "an undefined tensor cannot be assigned", "give a tensor of the variable's shape");
+    throw_assign(variable, "an undefined tensor cannot be assigned", "pass a tensor of the variable's shape");
 }
 
 void require_fitting(const Variable::Impl& variable, const at::Tensor& component, const at::Tensor& value) {
   require_defined(variable, value);
   if (value.layout() != component.layout() || value.device() != component.device()) {
     throw InvalidArgument(errors::kDevice,
-                          {.what = "the value lies on another device or has another layout than the variable",
+                          {.what = "device or layout of the value differ from the variable's",
                            .where = lockstep::str("variable '", variable.options().name, "'"),
                            .seen = lockstep::str("variable ", component.device(), ", ", component.layout(), "; value ",
                                                  value.device(), ", ", value.layout()),
-                           .help = "bring it there with .to(variable.device()) or to_dense()"});
+                           .help = "convert it with .to(variable.device()) or to_dense()"});
   }
   if (value.sizes() != component.sizes()) {
     throw InvalidArgument(errors::kShape,
-                          {.what = "Shape mismatch: the value does not have the variable's shape",
+                          {.what = "Shape mismatch: the value's shape differs from the variable's",
                            .where = lockstep::str("variable '", variable.options().name, "'"),
                            .seen = lockstep::str("variable ", component.sizes(), ", value ", value.sizes()),
                            .help = "expand or reshape the value"});
   }
   if (value.scalar_type() != component.scalar_type()) {
-    throw InvalidArgument(errors::kDtype, {.what = lockstep::str("Tensor conversion requested dtype ",
-                                                                 dtype_name(component.scalar_type()),
-                                                                 " for a value of ", dtype_name(value.scalar_type())),
-                                           .where = lockstep::str("variable '", variable.options().name, "'"),
-                                           .help = "convert it with .to(variable.dtype())"});
+    throw InvalidArgument(errors::kDtype,
+                          {.what = lockstep::str("the value must be ", dtype_name(component.scalar_type()), ", got ",
+                                                 dtype_name(value.scalar_type())),
+                           .where = lockstep::str("variable '", variable.options().name, "'"),
+                           .help = "convert it with .to(variable.dtype())"});
   }
 }
 
@@ -210,32 +204,26 @@ void apply_to_one(const Variable::Impl& variable, Assign kind, std::size_t k, co
   detail::write_component(variable, k, [&](std::size_t, at::Tensor& component) { apply(kind, component, given); });
 }
 
-template <class T>
-const T* held(const VariableValue& value) {
-  return std::get_if<T>(&value.storage());
-}
-
 bool is_distributed_value(const VariableValue& value) {
-  return held<PerReplica<at::Tensor>>(value) || held<Mirrored<at::Tensor>>(value);
+  return value.kind() == Kind::PerReplica || value.kind() == Kind::Mirrored;
 }
 
-bool is_zero(const VariableValue& value) {
-  const auto* literal = held<c10::Scalar>(value);
-  return literal && !literal->isComplex() && literal->toDouble() == 0.0;
-}
+bool is_real_number(const VariableValue& value) { return value.kind() == Kind::Number && !value.number().isComplex(); }
+
+bool is_zero(const VariableValue& value) { return is_real_number(value) && value.number().toDouble() == 0.0; }
 
 /// The very same number or tensor on every replica.
 bool is_one_object(const PerReplica<VariableValue>& values) {
+  const VariableValue& first = values[0];
   for (std::size_t k = 1; k < values.size(); ++k) {
-    const auto* a = held<at::Tensor>(values[0]);
-    const auto* b = held<at::Tensor>(values[k]);
-    const auto* x = held<c10::Scalar>(values[0]);
-    const auto* y = held<c10::Scalar>(values[k]);
-    const bool same =
-        (a && b && a->is_same(*b)) || (x && y && !x->isComplex() && !y->isComplex() && x->toDouble() == y->toDouble());
-    if (!same) return false;
+    const VariableValue& other = values[k];
+    const bool same_tensor =
+        first.kind() == Kind::Tensor && other.kind() == Kind::Tensor && first.tensor().is_same(other.tensor());
+    const bool same_number =
+        is_real_number(first) && is_real_number(other) && first.number().toDouble() == other.number().toDouble();
+    if (!same_tensor && !same_number) return false;
   }
-  return held<at::Tensor>(values[0]) || held<c10::Scalar>(values[0]);
+  return !is_distributed_value(first);
 }
 
 ReduceOp reduce_op_of(Aggregation aggregation) {
@@ -254,32 +242,32 @@ Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variab
     return strategy.cross_device_ops().broadcast(value, devices);
   }
   const bool sum = aggregation == Aggregation::Sum;
-  if (const auto* tensor = held<at::Tensor>(values[0])) require_defined(variable, *tensor);
+  if (values[0].kind() == Kind::Tensor) require_defined(variable, values[0].tensor());
   // Equal numbers or not, the answer must not depend on the data: with SUM a number that is not 0 is refused.
   bool all_zero = true;
   bool any_number = false;
   for (const auto& value : values) {
     all_zero = all_zero && is_zero(value);
-    any_number = any_number || held<c10::Scalar>(value);
+    any_number = any_number || value.kind() == Kind::Number;
   }
   const bool refused_number = sum && values.size() > 1 && any_number && !all_zero;
-  if (refused_number || held<Mirrored<at::Tensor>>(values[0]) ||
-      (is_one_object(values) && (values.size() > 1 || held<c10::Scalar>(values[0])))) {
+  if (refused_number || values[0].kind() == Kind::Mirrored ||
+      (is_one_object(values) && (values.size() > 1 || values[0].kind() == Kind::Number))) {
     if (sum && values.size() > 1 && !all_zero) {
       throw InvalidArgument(
           errors::kNotReducible,
-          {.what = lockstep::str("A non-DistributedValues value cannot be reduced with the given reduce op SUM: all ",
-                                 values.size(), " replicas gave the same object or a number"),
+          {.what = lockstep::str("Aggregation::Sum needs a tensor of each replica's own, but all ", values.size(),
+                                 " replicas gave the same object or a number"),
            .where = lockstep::str("variable '", variable.options().name, "'"),
-           .help = "give each replica a tensor of its own, or use aggregation MEAN or ONLY_FIRST_REPLICA"});
+           .help = "assign a tensor of its own on each replica, or use Aggregation::Mean or OnlyFirstReplica"});
     }
     return Mirrored<at::Tensor>::generate(count, [&](std::size_t k) { return value_for(variable, values[0], k); });
   }
   // A whole PerReplica that the replicas captured is one value, not one of each.
-  const auto* captured = held<PerReplica<at::Tensor>>(values[0]);
-  const auto components = captured ? *captured : PerReplica<at::Tensor>::generate(values.size(), [&](std::size_t k) {
-    return value_for(variable, values[k], k);
-  });
+  const bool captured = values[0].kind() == Kind::PerReplica;
+  const auto each = [&](std::size_t k) { return value_for(variable, values[k], k); };
+  const auto components =
+      captured ? PerReplica<at::Tensor>(values[0].components()) : PerReplica<at::Tensor>::generate(values.size(), each);
   for (const auto& component : components) require_fitting(variable, variable.values()[0], component);
   return strategy.cross_device_ops().reduce(reduce_op_of(aggregation), components, devices, strategy.communication());
 }
@@ -319,14 +307,14 @@ std::vector<at::Tensor> shares_of(const at::Tensor& value, std::size_t count) {
 
 void assign_across(const std::shared_ptr<Variable::Impl>& variable, Assign kind, const VariableValue& value) {
   if (!variable->is_sync_on_read()) {
-    if (held<PerReplica<at::Tensor>>(value) && variable->strategy().strict()) {
-      throw_assign(*variable, "Expected value to be mirrored: a PerReplica would make the mirrors differ",
+    if (value.kind() == Kind::PerReplica && variable->strategy().strict()) {
+      throw_assign(*variable, "the value must be Mirrored: a PerReplica would make the components differ",
                    "reduce it first, or make the strategy with .strict = false");
     }
     return apply_to_all(*variable, kind, [&](std::size_t k) { return value_for(*variable, value, k); });
   }
-  if (held<PerReplica<at::Tensor>>(value)) {
-    throw_assign(*variable, "a PerReplica cannot be assigned to a sync-on-read variable outside of replicas",
+  if (value.kind() == Kind::PerReplica) {
+    throw_assign(*variable, "a PerReplica cannot be assigned to an OnRead variable outside of replicas",
                  "assign inside run, where each replica writes its own component");
   }
   if (variable->options().aggregation != Aggregation::Sum) {
@@ -334,9 +322,9 @@ void assign_across(const std::shared_ptr<Variable::Impl>& variable, Assign kind,
   }
   if (kind != Assign::Set) {
     throw_assign(*variable,
-                 lockstep::str("SyncOnReadVariable does not support `", name_of(kind),
-                               "` in cross-replica context when aggregation is set to SUM"),
-                 "use it inside run, or assign(variable.read() + value)");
+                 lockstep::str(name_of(kind),
+                               " is not possible outside of replicas for an OnRead variable with Aggregation::Sum"),
+                 "call it inside run, or assign(variable.read() + value)");
   }
   const at::Tensor whole = value_for(*variable, value, 0);
   require_fitting(*variable, variable->values()[0], whole);
@@ -364,7 +352,7 @@ at::Tensor read_across(const Variable& handle) {
   if (!variable->is_sync_on_read() || !variable->is_distributed()) return variable->values()[0];
   switch (variable->options().aggregation) {
     case Aggregation::OnlyFirstReplica: return variable->values()[0];
-    case Aggregation::None: throw_no_reduction(*variable, "reading outside of replicas");
+    case Aggregation::None: throw_no_reduction(*variable, "reading an OnRead variable outside of replicas");
     case Aggregation::Sum:
     case Aggregation::Mean: break;
   }
@@ -378,7 +366,7 @@ at::Tensor synchronised_in_replica(const Variable::Impl& variable) {
   const at::NoGradGuard no_grad;
   auto& replica = get_replica_context();
   switch (variable.options().aggregation) {
-    case Aggregation::None: throw_no_reduction(variable, "synchronising");
+    case Aggregation::None: throw_no_reduction(variable, "bringing an OnRead variable together");
     case Aggregation::OnlyFirstReplica: return variable.values()[0];
     case Aggregation::Sum:
     case Aggregation::Mean: break;
@@ -394,10 +382,11 @@ at::Tensor Variable::read() const {
   const auto context = detail::variable_context(impl_->strategy(), "read");
   if (context == VariableContext::CrossReplica) return read_across(*this);
   if (context == VariableContext::Replica && impl_->is_sync_on_read() && detail::sync_on_read_scopes() > 0) {
-    throw Unimplemented(errors::kNotAvailable,
-                        {.what = "read is not possible inside variable_sync_on_read_context",
-                         .where = lockstep::str("variable '", name(), "'"),
-                         .help = "use the variable as a tensor there, which brings the components together"});
+    throw Unimplemented(
+        errors::kNotAvailable,
+        {.what = "read is not possible inside a SyncOnReadScope",
+         .where = lockstep::str("variable '", name(), "'"),
+         .help = "use the variable as a tensor there: at::Tensor(variable) brings the components together"});
   }
   return values()[detail::calling_component(*impl_)];
 }
@@ -424,30 +413,28 @@ at::Tensor Variable::assign_sub(const VariableValue& value, ReadBack read_back) 
 
 at::Tensor Variable::handle() const {
   if (is_distributed() && in_cross_replica_context() && !in_update()) {
-    throw InvalidArgument(errors::kComponent,
-                          {.what = lockstep::str("variable '", name(),
-                                                 "': handle() is not available outside the replica context or a "
-                                                 "`tf.distribute.Strategy.update()`"),
-                           .help = "call it inside run, or use values()"});
+    throw InvalidArgument(errors::kComponent, {.what = "handle() was called outside of replicas and update functions",
+                                               .where = lockstep::str("variable '", name(), "'"),
+                                               .help = "call it inside run, or use values()"});
   }
   return values()[detail::calling_component(*impl_)];
 }
 
 at::Device Variable::device() const { return values()[detail::calling_component(*impl_)].device(); }
 
-at::Tensor Variable::saved_value() const {
-  if (is_distributed()) detail::require_cross_replica(impl_->strategy(), "saved_value");
+at::Tensor Variable::state() const {
+  if (is_distributed()) detail::require_cross_replica(impl_->strategy(), "state");
   return read_across(*this).detach().clone();
 }
 
-void Variable::restore(const at::Tensor& saved) {
-  if (is_distributed()) detail::require_cross_replica(strategy(), "restore");
-  require_fitting(*impl_, values()[0], saved);
+void Variable::load_state(const at::Tensor& state) {
+  if (is_distributed()) detail::require_cross_replica(strategy(), "load_state");
+  require_fitting(*impl_, values()[0], state);
   if (impl_->is_sync_on_read() && aggregation() == Aggregation::Sum && is_distributed()) {
-    const auto shares = shares_of(saved, values().size());
+    const auto shares = shares_of(state, values().size());
     return apply_to_all(*impl_, Assign::Set, [&](std::size_t k) { return shares[k]; });
   }
-  apply_to_all(*impl_, Assign::Set, [&](std::size_t) { return saved; });
+  apply_to_all(*impl_, Assign::Set, [&](std::size_t) { return state; });
 }
 
 SyncOnReadScope::SyncOnReadScope() { ++detail::open_scopes; }

@@ -11,7 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <variant>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
@@ -49,26 +49,32 @@ struct VariableOptions {
   std::optional<at::ScalarType> dtype = {};  ///< unset: the initial value's
 };
 
-/// What a variable can be given: a tensor, a number, or one value per component.
+/// What a variable can be given: a tensor, a number, or one tensor per component.
 class LOCKSTEP_EXPORT VariableValue {
  public:
-  VariableValue(at::Tensor tensor) : value_(std::move(tensor)) {}  // NOLINT(google-explicit-constructor)
-  VariableValue(c10::Scalar literal) : value_(literal) {}          // NOLINT(google-explicit-constructor)
-  VariableValue(double literal) : value_(c10::Scalar(literal)) {}  // NOLINT(google-explicit-constructor)
-  template <std::integral T>
-  VariableValue(T literal)
-      : value_(c10::Scalar(static_cast<std::int64_t>(literal))) {}  // NOLINT(google-explicit-constructor)
-  VariableValue(const Variable& variable);                          // NOLINT(google-explicit-constructor)
-  VariableValue(PerReplica<at::Tensor> components)
-      : value_(std::move(components)) {}  // NOLINT(google-explicit-constructor)
-  VariableValue(Mirrored<at::Tensor> components)
-      : value_(std::move(components)) {}  // NOLINT(google-explicit-constructor)
+  enum class Kind { Tensor, Number, PerReplica, Mirrored };
 
-  using Storage = std::variant<at::Tensor, c10::Scalar, PerReplica<at::Tensor>, Mirrored<at::Tensor>>;
-  const Storage& storage() const { return value_; }
+  // NOLINTBEGIN(google-explicit-constructor)
+  VariableValue(at::Tensor tensor) : kind_(Kind::Tensor), tensor_(std::move(tensor)) {}
+  VariableValue(c10::Scalar number) : kind_(Kind::Number), number_(number) {}
+  VariableValue(double number) : kind_(Kind::Number), number_(number) {}
+  template <std::integral T>
+  VariableValue(T number) : kind_(Kind::Number), number_(static_cast<std::int64_t>(number)) {}
+  VariableValue(const Variable& variable);
+  VariableValue(PerReplica<at::Tensor> value) : kind_(Kind::PerReplica), components_(std::move(value).values()) {}
+  VariableValue(Mirrored<at::Tensor> value) : kind_(Kind::Mirrored), components_(std::move(value).values()) {}
+  // NOLINTEND(google-explicit-constructor)
+
+  Kind kind() const { return kind_; }
+  const at::Tensor& tensor() const { return tensor_; }                       ///< of Kind::Tensor
+  const c10::Scalar& number() const { return number_; }                      ///< of Kind::Number
+  const std::vector<at::Tensor>& components() const { return components_; }  ///< of the others
 
  private:
-  Storage value_;
+  Kind kind_;
+  at::Tensor tensor_;
+  c10::Scalar number_;
+  std::vector<at::Tensor> components_;
 };
 
 /// Whether a write also returns what reading gives afterwards.
@@ -77,13 +83,15 @@ enum class ReadBack { Yes, No };
 /// A tensor with one component per replica, created inside a strategy's scope. What reading and writing mean depends on
 /// the context (see context.h), its synchronization and its aggregation:
 ///
-/// |                     | replica                          | cross-replica                            | update     |
-/// |---------------------|----------------------------------|------------------------------------------|------------|
-/// | OnWrite, read       | own component                    | component 0                              | component k |
-/// | OnWrite, assign     | NONE: own component; SUM, MEAN: all components get the sum or mean; ONLY_FIRST: replica 0's
-/// value | all components | component k | | OnRead, read        | own component                    | the sum, mean or
-/// first of the components | component k | | OnRead, assign      | own component                    | all components
-/// (SUM: value / N)          | component k |
+/// |                 | in a replica          | outside of replicas                      | in an update function |
+/// |-----------------|-----------------------|------------------------------------------|-----------------------|
+/// | OnWrite, read   | own component         | component 0                              | component k           |
+/// | OnWrite, assign | by aggregation, below | all components                           | component k           |
+/// | OnRead, read    | own component         | the sum, mean or first of the components | component k           |
+/// | OnRead, assign  | own component         | all components (Sum: value / N)          | component k           |
+///
+/// Assigning an OnWrite variable in a replica: None writes the replica's own component; Sum and Mean give all
+/// components the sum or mean of the replicas' values; OnlyFirstReplica gives all components replica 0's value.
 ///
 ///     auto scope = strategy.scope();
 ///     ls::Variable steps(torch::zeros({}), {.name = "steps", .aggregation = ls::Aggregation::OnlyFirstReplica});
@@ -111,9 +119,8 @@ class LOCKSTEP_EXPORT Variable {
   at::Tensor assign_add(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
   at::Tensor assign_sub(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
 
-  /// Row-wise writes. In a replica, rows of all replicas are applied one behind the other as the aggregation says; a
-  /// row that two replicas address is written twice. min, max and update only with Aggregation::None or
-  /// OnlyFirstReplica.
+  /// Row-wise writes. In a replica, rows of all replicas are applied one after the other as the aggregation says; a row
+  /// that two replicas address is written twice. min, max and update need Aggregation::None or OnlyFirstReplica.
   at::Tensor scatter_add(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
   at::Tensor scatter_sub(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
   at::Tensor scatter_mul(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
@@ -140,10 +147,9 @@ class LOCKSTEP_EXPORT Variable {
   bool is_distributed() const;  ///< false for a plain variable, made outside of every scope
   Strategy& strategy() const;
 
-  /// What a checkpoint holds: one tensor. Restoring gives every component its part of it, whatever the number of
-  /// replicas.
-  at::Tensor saved_value() const;
-  void restore(const at::Tensor& saved);
+  /// What a checkpoint holds: one tensor. Loading gives every component its part of it, for any number of replicas.
+  at::Tensor state() const;
+  void load_state(const at::Tensor& state);
 
   bool is_same(const Variable& other) const { return impl_ == other.impl_; }
   const std::shared_ptr<Impl>& impl() const { return impl_; }
@@ -154,7 +160,7 @@ class LOCKSTEP_EXPORT Variable {
   std::shared_ptr<Impl> impl_;
 };
 
-/// "MirroredVariable:{\n  0: <tf.Variable 'v:0' shape=() dtype=float32, numpy=1.0>, ...\n}"
+/// "Variable OnWrite:{\n  0: <'v' shape=() dtype=float32 value=1.0>, ...\n}"
 LOCKSTEP_EXPORT std::ostream& operator<<(std::ostream& out, const Variable& variable);
 
 /// While it lives, using an OnRead variable as a tensor inside a replica brings the components together (all replicas
@@ -171,7 +177,7 @@ class [[nodiscard]] LOCKSTEP_EXPORT SyncOnReadScope {
 /// unique: "dense_1/kernel_2" is "dense/kernel". As in TensorFlow only one digit is dropped: "kernel_12" stays.
 LOCKSTEP_EXPORT std::string canonical_variable_name(std::string_view name);
 
-inline VariableValue::VariableValue(const Variable& variable) : value_(at::Tensor(variable)) {}
+inline VariableValue::VariableValue(const Variable& variable) : kind_(Kind::Tensor), tensor_(variable) {}
 
 // A variable is used as a tensor; these make expressions find the conversion.
 inline at::Tensor operator-(const Variable& a) { return at::Tensor(a).neg(); }

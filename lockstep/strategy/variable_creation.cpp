@@ -1,18 +1,18 @@
 #include <ATen/core/grad_mode.h>
 
 #include <cctype>
-#include <ostream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/default_strategy.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
 #include "lockstep/values/print.h"
 
-// How variables come to be: checks, names, components; and how they print.
+// How variables come to be: checks, names, components.
 namespace lockstep {
 namespace {
 
@@ -45,18 +45,18 @@ VariableOptions checked(VariableOptions options, const at::Tensor& initial_value
   };
   if (options.name.empty()) options.name = "Variable";
   if (!initial_value.defined())
-    fail("a variable needs an initial value, not an undefined tensor", "pass a tensor, for instance torch::zeros({})");
+    fail("the initial value of a variable must be a defined tensor", "pass a tensor, for instance torch::zeros({})");
   switch (options.synchronization) {
     case Synchronization::Auto: options.synchronization = Synchronization::OnWrite; break;
     case Synchronization::None:
-      fail("`NONE` variable synchronization mode is not supported with tf.distribute strategy",
-           "use Auto, OnWrite or OnRead");
+      fail("Synchronization::None is not supported", "use Synchronization::Auto, OnWrite or OnRead");
       break;
     case Synchronization::OnWrite:
     case Synchronization::OnRead: break;
     default:
-      fail(lockstep::str("Invalid variable synchronization mode: ", static_cast<int>(options.synchronization)),
-           "use Auto, OnWrite or OnRead");
+      fail(lockstep::str("synchronization must be one of its enumerators, got ",
+                         static_cast<int>(options.synchronization)),
+           "use Synchronization::Auto, OnWrite or OnRead");
   }
   switch (options.aggregation) {
     case Aggregation::None:
@@ -64,14 +64,13 @@ VariableOptions checked(VariableOptions options, const at::Tensor& initial_value
     case Aggregation::Mean:
     case Aggregation::OnlyFirstReplica: break;
     default:
-      fail(lockstep::str("Invalid variable aggregation mode: ", static_cast<int>(options.aggregation)),
-           "use None, Sum, Mean or OnlyFirstReplica");
+      fail(lockstep::str("aggregation must be one of its enumerators, got ", static_cast<int>(options.aggregation)),
+           "use Aggregation::None, Sum, Mean or OnlyFirstReplica");
   }
   if (!options.dtype) options.dtype = initial_value.scalar_type();
   if (options.aggregation == Aggregation::Mean && !at::isFloatingType(*options.dtype) &&
       !at::isComplexType(*options.dtype)) {
-    fail(lockstep::str("creating a variable with aggregation=MEAN and a non-floating dtype (",
-                       dtype_name(*options.dtype), ") is not possible"),
+    fail(lockstep::str("Aggregation::Mean needs a floating dtype, got ", dtype_name(*options.dtype)),
          "use a floating dtype, or another aggregation");
   }
   if (!options.trainable) options.trainable = options.synchronization != Synchronization::OnRead;
@@ -92,11 +91,11 @@ std::shared_ptr<Variable::Impl> create_in_replica(ReplicaContext& replica, const
          const PerReplica<VariableOptions>& wanted) {
         for (std::size_t k = 1; k < wanted.size(); ++k) {
           if (canonical_variable_name(wanted[k].name) == canonical_variable_name(wanted[0].name)) continue;
-          throw FailedPrecondition(errors::kVariableName,
-                                   {.what = lockstep::str("Tried to create variable '", wanted[k].name,
-                                                          "' with mismatching name on device ", strategy.devices()[k]),
-                                    .seen = lockstep::str("replica 0 creates '", wanted[0].name, "' at this point"),
-                                    .help = "create the same variables in the same order on every replica"});
+          throw FailedPrecondition(
+              errors::kVariableName,
+              {.what = "replicas create variables of different names at the same point",
+               .seen = lockstep::str("replica 0: '", wanted[0].name, "', replica ", k, ": '", wanted[k].name, "'"),
+               .help = "create the same variables in the same order on every replica"});
         }
         return create_distributed(strategy, initializers[0](), wanted[0]);
       },
@@ -117,7 +116,7 @@ std::shared_ptr<Variable::Impl> Variable::Impl::create(Strategy* strategy, const
   const std::shared_ptr<Impl> impl(new Impl);
   impl->options_ = checked(options, initial_value);
   impl->distributed_ = strategy != nullptr;
-  if (strategy) impl->strategy_ = strategy->alive();
+  if (strategy) impl->strategy_ = detail::StrategyAccess::alive(*strategy);
   impl->initial_value_ = initial_value.detach().to(*impl->options_.dtype).clone();
   for (std::size_t k = 0; k < devices.size(); ++k) {
     at::Tensor component = impl->initial_value_.to(torch_device(canonicalize(devices[k]))).clone();
@@ -141,7 +140,7 @@ Strategy& Variable::Impl::strategy() const {
   if (!alive) {
     throw FailedPrecondition(errors::kMixedStrategies,
                              {.what = lockstep::str("variable '", options_.name, "' has outlived its strategy"),
-                              .help = "keep the strategy as long as its variables are used"});
+                              .help = "keep the strategy alive as long as its variables are used"});
   }
   return **alive;
 }
@@ -189,57 +188,6 @@ std::string canonical_variable_name(std::string_view name) {
     }
   }
   return result;
-}
-
-std::ostream& operator<<(std::ostream& out, const Variable& variable) {
-  const auto component = [&](std::size_t k) {
-    const at::Tensor& value = variable.values()[k];
-    return lockstep::str("<tf.Variable '", variable.component_name(k), ":0' shape=", shape_repr(value.sizes()),
-                         " dtype=", dtype_name(value.scalar_type()), ", numpy=", numpy_repr(value.detach()), ">");
-  };
-  if (!variable.is_distributed()) return out << component(0);
-  out << (variable.synchronization() == Synchronization::OnRead ? "SyncOnReadVariable" : "MirroredVariable") << ":{\n";
-  for (std::size_t k = 0; k < variable.values().size(); ++k) {
-    out << "  " << k << ": " << component(k) << (k + 1 < variable.values().size() ? ",\n" : "\n");
-  }
-  return out << "}";
-}
-
-std::string_view to_string(Synchronization synchronization) {
-  switch (synchronization) {
-    case Synchronization::Auto: return "AUTO";
-    case Synchronization::None: return "NONE";
-    case Synchronization::OnWrite: return "ON_WRITE";
-    case Synchronization::OnRead: return "ON_READ";
-  }
-  return "invalid";
-}
-
-std::string_view to_string(Aggregation aggregation) {
-  switch (aggregation) {
-    case Aggregation::None: return "NONE";
-    case Aggregation::Sum: return "SUM";
-    case Aggregation::Mean: return "MEAN";
-    case Aggregation::OnlyFirstReplica: return "ONLY_FIRST_REPLICA";
-  }
-  return "invalid";
-}
-
-Synchronization parse_synchronization(std::string_view name) {
-  for (const auto value :
-       {Synchronization::Auto, Synchronization::None, Synchronization::OnWrite, Synchronization::OnRead}) {
-    if (to_string(value) == name) return value;
-  }
-  throw InvalidArgument(errors::kVariableMode, {.what = lockstep::str("Invalid variable synchronization mode: ", name),
-                                                .help = "use AUTO, ON_WRITE or ON_READ"});
-}
-
-Aggregation parse_aggregation(std::string_view name) {
-  for (const auto value : {Aggregation::None, Aggregation::Sum, Aggregation::Mean, Aggregation::OnlyFirstReplica}) {
-    if (to_string(value) == name) return value;
-  }
-  throw InvalidArgument(errors::kVariableMode, {.what = lockstep::str("Invalid variable aggregation mode: ", name),
-                                                .help = "use NONE, SUM, MEAN or ONLY_FIRST_REPLICA"});
 }
 
 StrategyExtended::ColocateScope::ColocateScope(const Variable& variable) : variable_(variable), outer_(colocated_with) {

@@ -14,7 +14,7 @@ namespace lockstep {
 /// variable_scatter.cpp (rows) and variable_creation.cpp.
 class Variable::Impl final : public VariableIdentity, public std::enable_shared_from_this<Impl> {
  public:
-  /// A variable with one component per device. `strategy` null: a plain variable that belongs to nobody.
+  /// A variable with one component per device. `strategy` null: a plain variable without a strategy.
   static std::shared_ptr<Impl> create(Strategy* strategy, const at::Tensor& initial_value,
                                       const VariableOptions& options, Devices devices);
 

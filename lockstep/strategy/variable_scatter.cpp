@@ -28,7 +28,7 @@ const char* name_of(Scatter kind) {
   return "scatter";
 }
 
-/// Rows of all replicas can be added one behind the other, but a minimum or a new value of a sum has no meaning.
+/// Rows of all replicas can be added one after the other, but a minimum or a new value of a sum has no meaning.
 bool combines_with_sum(Scatter kind) {
   return kind == Scatter::Add || kind == Scatter::Sub || kind == Scatter::Mul || kind == Scatter::Div;
 }
@@ -42,7 +42,7 @@ void require_rows_in(const Variable::Impl& variable, Scatter kind, const Indexed
         {.what = std::move(what),
          .where = lockstep::str(name_of(kind), " of variable '", variable.options().name, "'"),
          .help =
-             "give IndexedSlices whose rows have the shape and dtype of the variable's, and indices of rows that it has"});
+             "pass IndexedSlices whose rows have the shape and dtype of the variable's, and indices of rows that it has"});
   };
   if (component.dim() == 0) fail(errors::kShape, "a scalar variable has no rows");
   if (rows.values.scalar_type() != component.scalar_type()) {
@@ -119,11 +119,10 @@ void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter
         if (one_object) {
           throw InvalidArgument(
               errors::kNotReducible,
-              {.what =
-                   lockstep::str("A non-DistributedValues value cannot be reduced with the given reduce op SUM: all ",
-                                 all.size(), " replicas gave the same rows"),
+              {.what = lockstep::str("Aggregation::Sum needs rows of each replica's own, but all ", all.size(),
+                                     " replicas gave the same rows"),
                .where = lockstep::str(name_of(kind), " of variable '", variable->options().name, "'"),
-               .help = "give each replica rows of its own, or use aggregation MEAN or ONLY_FIRST_REPLICA"});
+               .help = "pass rows of its own on each replica, or use Aggregation::Mean or OnlyFirstReplica"});
         }
         const ReduceOp op = aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean;
         write_all(*variable, concatenate_slices(op, all.values()));
@@ -135,20 +134,17 @@ at::Tensor scatter_here(const Variable& handle, Scatter kind, const IndexedSlice
   const auto& variable = handle.impl();
   if (variable->is_sync_on_read()) {
     throw Unimplemented(errors::kVariableAssign,
-                        {.what = lockstep::str("SyncOnReadVariable doesn't support `", name_of(kind), "`"),
+                        {.what = lockstep::str(name_of(kind), " is not possible for an OnRead variable"),
                          .where = lockstep::str("variable '", variable->options().name, "'"),
-                         .help = "write to the calling replica's component: handle()"});
+                         .help = "inside run, change the replica's own component: variable.handle()"});
   }
   const Aggregation aggregation = variable->options().aggregation;
   if (!combines_with_sum(kind) && (aggregation == Aggregation::Sum || aggregation == Aggregation::Mean)) {
-    throw Unimplemented(
-        errors::kVariableAssign,
-        {.what =
-             lockstep::str(name_of(kind),
-                           " is only supported for mirrored variable with aggregation NONE or ONLY_FIRST_REPLICA, not ",
-                           to_string(aggregation)),
-         .where = lockstep::str("variable '", variable->options().name, "'"),
-         .help = "use scatter_add or scatter_sub, or make the variable with another aggregation"});
+    throw Unimplemented(errors::kVariableAssign,
+                        {.what = lockstep::str(name_of(kind), " needs Aggregation::None or OnlyFirstReplica, got ",
+                                               to_string(aggregation)),
+                         .where = lockstep::str("variable '", variable->options().name, "'"),
+                         .help = "use scatter_add or scatter_sub, or create the variable with another aggregation"});
   }
   switch (detail::variable_context(variable->strategy(), name_of(kind))) {
     case VariableContext::Replica: scatter_in_replica(variable, kind, rows); break;

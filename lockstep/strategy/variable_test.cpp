@@ -15,7 +15,10 @@
 #include <vector>
 
 #include "lockstep/strategy/default_strategy.h"
-#include "lockstep/strategy/test_support.h"
+#include "tests/support/errors.h"
+#include "tests/support/logged_lines.h"
+#include "tests/support/replicas.h"
+#include "tests/support/same_bits.h"
 
 // Variables: what they are made of, how they print, who may create them where, and what survives a checkpoint.
 namespace lockstep {
@@ -56,22 +59,21 @@ class VariableTest : public testing::Test {
 
 TEST_F(VariableTest, PrintsOneLinePerComponent) {
   EXPECT_EQ(printed(strategy.make_variable(at::ones({}), {.name = "v"})),
-            "MirroredVariable:{\n"
-            "  0: <tf.Variable 'v:0' shape=() dtype=float32, numpy=1.0>,\n"
-            "  1: <tf.Variable 'v/replica_1:0' shape=() dtype=float32, numpy=1.0>\n"
+            "Variable OnWrite:{\n"
+            "  0: <'v' shape=() dtype=float32 value=1.0>,\n"
+            "  1: <'v/replica_1' shape=() dtype=float32 value=1.0>\n"
             "}");
   EXPECT_EQ(printed(strategy.make_variable(at::zeros({2}, at::kLong),
                                            {.name = "hits", .synchronization = Synchronization::OnRead})),
-            "SyncOnReadVariable:{\n"
-            "  0: <tf.Variable 'hits:0' shape=(2,) dtype=int64, numpy=array([0, 0])>,\n"
-            "  1: <tf.Variable 'hits/replica_1:0' shape=(2,) dtype=int64, numpy=array([0, 0])>\n"
+            "Variable OnRead:{\n"
+            "  0: <'hits' shape=(2,) dtype=int64 value=array([0, 0])>,\n"
+            "  1: <'hits/replica_1' shape=(2,) dtype=int64 value=array([0, 0])>\n"
             "}");
   EXPECT_EQ(printed(MirroredStrategy(on_cpus(1)).make_variable(at::ones({}))),
-            "MirroredVariable:{\n"
-            "  0: <tf.Variable 'Variable:0' shape=() dtype=float32, numpy=1.0>\n"
+            "Variable OnWrite:{\n"
+            "  0: <'Variable' shape=() dtype=float32 value=1.0>\n"
             "}");
-  EXPECT_EQ(printed(Variable(at::ones({}), {.name = "alone"})),
-            "<tf.Variable 'alone:0' shape=() dtype=float32, numpy=1.0>");
+  EXPECT_EQ(printed(Variable(at::ones({}), {.name = "alone"})), "Variable <'alone' shape=() dtype=float32 value=1.0>");
 }
 
 TEST_F(VariableTest, NamesAreThoseOfTensorFlow) {
@@ -368,7 +370,7 @@ TEST_F(VariableTest, CheckpointsHoldOneValueForAnyNumberOfReplicas) {
   for (const auto& row : rows) {
     const Variable v = make(row.aggregation, row.when, row.type);
     set(v, {3, 4});
-    const at::Tensor saved = v.saved_value();
+    const at::Tensor saved = v.state();
     EXPECT_EQ(saved.item<double>(), row.saved);
     EXPECT_FALSE(saved.requires_grad());
     EXPECT_FALSE(saved.is_alias_of(v.values()[0]));
@@ -376,14 +378,14 @@ TEST_F(VariableTest, CheckpointsHoldOneValueForAnyNumberOfReplicas) {
       MirroredStrategy other(on_cpus(replicas));
       Variable restored =
           other.make_variable(at::zeros({}, row.type), {.synchronization = row.when, .aggregation = row.aggregation});
-      restored.restore(saved);
-      EXPECT_DOUBLE_EQ(restored.saved_value().item<double>(), row.saved) << "over " << replicas;
+      restored.load_state(saved);
+      EXPECT_DOUBLE_EQ(restored.state().item<double>(), row.saved) << "over " << replicas;
       if (replicas == 3) {
         EXPECT_EQ(numbers(restored), row.restored3);
       }
     }
     Variable plain(at::zeros({}, row.type));
-    plain.restore(saved);
+    plain.load_state(saved);
     EXPECT_EQ(plain.read().item<double>(), row.saved);
   }
 }
@@ -392,10 +394,10 @@ TEST_F(VariableTest, RestoringWorksInsideTheScopeAndInMergeFunctions) {
   Variable v = make(Aggregation::Sum);
   {
     const auto scope = strategy.scope();
-    v.restore(at::full({}, 2.0));
+    v.load_state(at::full({}, 2.0));
   }
   EXPECT_EQ(numbers(v), (Numbers{2, 2}));
-  strategy.run([&] { get_replica_context().merge_call([&](Strategy&) { v.restore(at::full({}, 4.0)); }); });
+  strategy.run([&] { get_replica_context().merge_call([&](Strategy&) { v.load_state(at::full({}, 4.0)); }); });
   EXPECT_EQ(numbers(v), (Numbers{4, 4}));
 }
 

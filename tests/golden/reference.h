@@ -15,7 +15,7 @@ Nest reduced(ReduceOp op, const std::vector<Nest>& components);
 /// The same after each component was summed along `axes`; a MEAN counts elements, not components.
 Nest reduced_along(ReduceOp op, const std::vector<Nest>& components, const std::vector<std::int64_t>& axes);
 
-/// The components one behind the other; a negative axis counts from the end.
+/// The components, concatenated; a negative axis counts from the end.
 Nest gathered(const std::vector<Nest>& components, std::int64_t axis);
 
 /// What `expect` of a case with steps would be. Knows assign, assign_add, assign_sub, read, plus, convert,

@@ -82,16 +82,16 @@ class Steps {
       return none();
     }
     if (method == "checkpoint_save") {
-      saved_ = variable_.saved_value().clone();
+      saved_ = variable_.state().clone();
       return {{"value", write(saved_)}};
     }
     if (method == "checkpoint_restore") {
       if (!saved_.defined()) throw UnknownForm("checkpoint_restore without checkpoint_save");
-      variable_.restore(saved_);
+      variable_.load_state(saved_);
       return none();
     }
     if (method == "restore_from_plain") {
-      variable_.restore(read_tensor(step.at("value")));
+      variable_.load_state(read_tensor(step.at("value")));
       return none();
     }
     if (method == "update") return {{"value", update_outside_replicas(step)}};
