@@ -17,7 +17,7 @@ using Half8 = std::uint16_t __attribute__((vector_size(16)));
 using Float4 = float __attribute__((vector_size(16)));
 using Bits4 = std::uint32_t __attribute__((vector_size(16)));
 
-/// Eight elements as floats; which of them are in `a` and which in `b` is the format's affair.
+/// Eight elements as floats; the format decides which of them are in `a` and which in `b`.
 struct Float8 {
   Float4 a;
   Float4 b;

@@ -68,11 +68,13 @@ std::string describe_leaf(const Contribution& from, std::size_t leaf) {
 [[noreturn]] void throw_mismatch(int number, const char* operation, int replica, const std::string& first,
                                  const std::string& other) {
   throw InvalidArgument(
-      number, {.what = lockstep::str(number == errors::kShape ? "Shape" : "Type", " mismatch in ", operation,
-                                     ": replicas gave values that do not fit together"),
-               .where = operation,
-               .seen = lockstep::str("replica 0 gave ", first, ", replica ", replica, " gave ", other),
-               .help = "all_reduce needs equal shapes and types; pad, convert, or use all_gather for uneven values"});
+      number,
+      {.what = lockstep::str(number == errors::kShape ? "Shape" : "Type", " mismatch in ", operation,
+                             ": values differ between replicas"),
+       .where = operation,
+       .seen = lockstep::str("replica 0 gave ", first, ", replica ", replica, " gave ", other),
+       .help =
+           "give all_reduce equal shapes and types on every replica; pad, convert, or use all_gather for uneven values"});
 }
 
 [[noreturn]] void throw_different(const char* what, const char* operation, int replica, const std::string& first,
@@ -81,7 +83,7 @@ std::string describe_leaf(const Contribution& from, std::size_t leaf) {
                         {.what = what,
                          .where = operation,
                          .seen = lockstep::str("replica 0: ", first, ", replica ", replica, ": ", other),
-                         .help = "every replica must make the same calls in the same order"});
+                         .help = "make the same calls in the same order on every replica"});
 }
 
 /// Every replica compares everybody with replica 0, so all of them find the same difference.
@@ -98,11 +100,11 @@ void check_agreement(const Seat& seat, const char* operation) {
                       std::to_string(other.axis));
     }
     if (other.structure != first.structure || other.is_dense.size() != first.is_dense.size()) {
-      throw InvalidArgument(errors::kStructure, {.what = "Values to regroup had different lengths or structures",
+      throw InvalidArgument(errors::kStructure, {.what = "replicas gave different structures",
                                                  .where = operation,
                                                  .seen = lockstep::str("replica 0 gave ", first.structure, ", replica ",
                                                                        k, " gave ", other.structure),
-                                                 .help = "every replica must give the same structure"});
+                                                 .help = "give the same structure on every replica"});
     }
     for (std::size_t i = 0; i < first.is_dense.size(); ++i) {
       if (first.is_dense[i] == other.is_dense[i]) continue;
@@ -282,9 +284,10 @@ Leaves all_gather(Seat& seat, const Leaves& leaves, std::int64_t axis, const std
           for (int k = 0; k < seat.size(); ++k) {
             const auto* tensor = std::get_if<at::Tensor>(contribution_of(seat, k).others[i]);
             if (tensor == nullptr) {
-              throw Unimplemented(errors::kNotAvailable, {.what = "gather does not support IndexedSlices",
-                                                          .where = "all_gather",
-                                                          .help = "gather the values and the indices, or to_dense()"});
+              throw Unimplemented(errors::kNotAvailable,
+                                  {.what = "all_gather does not support IndexedSlices",
+                                   .where = "all_gather",
+                                   .help = "gather values and indices separately, or call to_dense() first"});
             }
             parts.push_back(tensor->defined() ? tensor->detach() : *tensor);
           }

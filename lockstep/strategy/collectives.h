@@ -26,7 +26,7 @@ Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::stri
 /// The same for one tensor, without a structure to look at.
 at::Tensor all_reduce(Seat& seat, ReduceOp op, const at::Tensor& value, const Deadline& deadline);
 
-/// Each leaf of all replicas one behind the other along `axis`. `begins` receives where this replica's part of each
+/// Each leaf of all replicas, concatenated along `axis`. `begins` receives where this replica's part of each
 /// begins.
 Leaves all_gather(Seat& seat, const Leaves& leaves, std::int64_t axis, const std::string& structure,
                   std::vector<std::int64_t>& begins, const Deadline& deadline);

@@ -14,17 +14,16 @@ thread_local ContextEntry* top = nullptr;
 [[noreturn]] void throw_mixed(const char* operation) {
   throw FailedPrecondition(
       errors::kMixedStrategies,
-      {.what = "Mixing different tf.distribute.Strategy objects is not possible",
+      {.what = "two strategies cannot be mixed on one thread",
        .where = operation,
-       .seen = "another strategy's scope or replica function is active on this thread",
+       .seen = "the scope or replica function of another strategy is active on this thread",
        .help = "leave that scope first, or call this on the strategy that get_strategy() returns"});
 }
 
 [[noreturn]] void throw_needs_scope(const char* operation) {
-  throw FailedPrecondition(errors::kWrongContext,
-                           {.what = str("Need to be inside \"with strategy.scope()\" for ", operation),
-                            .where = operation,
-                            .help = "enter it: auto scope = strategy.scope();"});
+  throw FailedPrecondition(errors::kWrongContext, {.what = str(operation, " needs the scope of its strategy"),
+                                                   .where = operation,
+                                                   .help = "open it first: auto scope = strategy.scope();"});
 }
 
 }  // namespace
@@ -57,11 +56,10 @@ void require_cross_replica(const Strategy& strategy, const char* operation) {
   }
   throw FailedPrecondition(
       errors::kWrongContext,
-      {.what = str("Method requires being in cross-replica context, use get_replica_context().merge_call() to call ",
-                   operation, " from a replica"),
+      {.what = str(operation, " was called inside a replica function: it belongs to the cross-replica context"),
        .where = str(operation, ", on replica ", top->replica->replica_id_in_sync_group()),
-       .help = str("call strategy.", operation, " outside of the function given to run, or inside a merge_call; ",
-                   "inside replicas use all_reduce and all_gather")});
+       .help = str("call strategy.", operation, " outside of the function given to run, or inside ",
+                   "get_replica_context().merge_call(...); inside replicas use all_reduce and all_gather")});
 }
 
 void require_current_strategy(const Strategy& strategy, const char* operation) {
@@ -85,9 +83,8 @@ ReplicaContext& get_replica_context() {
   if (top->replica == nullptr) {
     throw FailedPrecondition(
         errors::kWrongContext,
-        {.what = "there is no replica context here: this code runs once for all replicas",
-         .where = "get_replica_context",
-         .help = "call it inside the function given to run; in_replica_context() tells where you are"});
+        {.what = "get_replica_context was called outside of replicas: this code runs once for all of them",
+         .help = "call it inside the function given to run; in_replica_context() says where you are"});
   }
   return *top->replica;
 }
@@ -96,9 +93,10 @@ Scope::Scope(Strategy& strategy) {
   if (strategy.is_default()) {
     // The default context needs no entering: it is where every thread starts.
     if (!has_strategy()) return;
-    throw FailedPrecondition(errors::kMixedStrategies, {.what = "Must not nest tf.distribute.Strategy scopes.",
-                                                        .where = "scope of the default strategy",
-                                                        .help = "leave the other strategy's scope first"});
+    throw FailedPrecondition(errors::kMixedStrategies,
+                             {.what = "the scope of one strategy cannot be opened inside that of another",
+                              .where = "scope of the default strategy",
+                              .help = "leave the other strategy's scope first"});
   }
   detail::require_cross_replica(strategy, "scope");
   context_.emplace(strategy, nullptr, -1);

@@ -12,12 +12,12 @@ class ReplicaContext;
 
 /// Every thread is in one of four contexts, and what a call means depends on it:
 ///
-/// | context       | entered by                                      | calls that belong there                       |
-/// |---------------|-------------------------------------------------|-----------------------------------------------|
-/// | default       | doing nothing                                   | plain LibTorch code; one replica with id 0    |
-/// | cross-replica | `auto scope = strategy.scope();`, merge functions | `run`, `reduce`, creating variables | |
-/// replica       | the function given to `run`                     | `all_reduce`, `all_gather`, `merge_call`      | |
-/// update        | the function given to `extended().update`       | changing one component of a variable          |
+/// | context       | entered by                                        | calls that belong there                    |
+/// |---------------|---------------------------------------------------|--------------------------------------------|
+/// | default       | nothing: every thread starts there                | plain LibTorch code; one replica with id 0 |
+/// | cross-replica | `auto scope = strategy.scope();`, merge functions | `run`, `reduce`, creating variables        |
+/// | replica       | the function given to `run`                       | `all_reduce`, `all_gather`, `merge_call`   |
+/// | update        | the function given to `extended().update`         | changing one component of a variable       |
 ///
 /// A thread that the user starts begins in the default context.
 LOCKSTEP_EXPORT bool in_replica_context();        ///< true in the default context too
@@ -56,7 +56,7 @@ class LOCKSTEP_EXPORT ContextGuard {
   ComponentScope component_;
 };
 
-/// Turns this thread's scopes of a strategy that ends into scopes of nobody.
+/// Turns this thread's scopes of a strategy that ends into scopes of the default strategy.
 LOCKSTEP_EXPORT void forget_strategy(const Strategy& strategy);
 
 /// Throws unless `operation` of `strategy` may be called here: in its cross-replica context or the default one.

@@ -42,17 +42,17 @@ Devices Destinations::resolve(const Strategy& strategy) const {
   if (components_ > 0) {
     const Devices& all = strategy.devices();
     if (static_cast<std::size_t>(components_) > all.size()) {
-      throw InvalidArgument(errors::kDestination,
-                            {.what = str("a value of ", counted(components_, "component"), " is no destination for ",
-                                         counted(static_cast<int>(all.size()), "replica")),
-                             .help = "give a value or variable of this strategy"});
+      throw InvalidArgument(errors::kDestination, {.what = str("a value of ", counted(components_, "component"),
+                                                               " cannot be the destination of ",
+                                                               counted(static_cast<int>(all.size()), "replica")),
+                                                   .help = "pass a value or variable of this strategy"});
     }
     return {all.begin(), all.begin() + components_};
   }
   if (devices_.empty()) {
     throw InvalidArgument(errors::kDestination,
-                          {.what = "destinations can not be empty",
-                           .help = "name a device, or give a tensor, value or variable that has one"});
+                          {.what = "destinations must not be empty",
+                           .help = "name a device, or pass a tensor, value or variable that has one"});
   }
   return devices_;
 }

@@ -1,6 +1,8 @@
 #include "lockstep/strategy/extended.h"
 
 #include <algorithm>
+#include <mutex>
+#include <unordered_map>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -9,6 +11,35 @@
 #include "lockstep/strategy/variable_impl.h"
 
 namespace lockstep {
+
+/// Any thread may ask and add.
+class StrategyExtended::Containers {
+ public:
+  void add(const Variable& variable) {
+    const std::lock_guard lock(mutex_);
+    if (variables_.size() >= sweep_at_) {
+      std::erase_if(variables_, [](const auto& entry) { return entry.second.expired(); });
+      sweep_at_ = std::max<std::size_t>(64, 2 * variables_.size());
+    }
+    for (const auto& component : variable.values()) variables_[component.unsafeGetTensorImpl()] = variable.impl();
+  }
+
+  /// Null if it is no component, or if its variable is gone.
+  std::shared_ptr<Variable::Impl> find(const at::Tensor& component) const {
+    const std::lock_guard lock(mutex_);
+    const auto found = variables_.find(component.unsafeGetTensorImpl());
+    return found == variables_.end() ? nullptr : found->second.lock();
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::size_t sweep_at_ = 64;  ///< entries of variables that are gone are removed when there are this many
+  std::unordered_map<const void*, std::weak_ptr<Variable::Impl>> variables_;  ///< by component
+};
+
+StrategyExtended::StrategyExtended(Strategy& strategy)
+    : strategy_(strategy), containers_(std::make_unique<Containers>()) {}
+StrategyExtended::~StrategyExtended() = default;
 
 Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const PerReplica<at::Tensor>& value,
                                                  const Destinations& destinations,
@@ -76,10 +107,9 @@ std::vector<Mirrored<IndexedSlices>> StrategyExtended::batch_reduce_to(ReduceOp 
 Mirrored<at::Tensor> StrategyExtended::broadcast_to(const at::Tensor& tensor, const Destinations& destinations) {
   detail::require_cross_replica(strategy_, "broadcast_to");
   if (!tensor.defined()) {
-    throw InvalidArgument(errors::kNotReducible,
-                          {.what = "an undefined tensor has no value to broadcast",
-                           .where = "broadcast_to",
-                           .help = "give a tensor that has been made, for instance torch::zeros({})"});
+    throw InvalidArgument(errors::kNotReducible, {.what = "an undefined tensor cannot be broadcast",
+                                                  .where = "broadcast_to",
+                                                  .help = "pass a defined tensor, for instance torch::zeros({})"});
   }
   return strategy_.cross_device_ops().broadcast(tensor, destinations.resolve(strategy_));
 }
@@ -104,7 +134,8 @@ Devices StrategyExtended::non_slot_devices(const std::vector<Variable>&) const {
 void StrategyExtended::require_devices(const Devices& devices) const {
   if (devices.empty() || devices.size() > strategy_.devices().size()) {
     throw InvalidArgument(errors::kDestination,
-                          {.what = str("update_non_slot needs one device per local replica, not ", devices.size()),
+                          {.what = str("update_non_slot needs between 1 and ", strategy_.devices().size(),
+                                       " devices, got ", devices.size()),
                            .help = "pass what non_slot_devices() returns"});
   }
   Devices seen;
@@ -114,10 +145,11 @@ void StrategyExtended::require_devices(const Devices& devices) const {
         std::find(strategy_.devices().begin(), strategy_.devices().end(), name) != strategy_.devices().end();
     const bool doubled = std::find(seen.begin(), seen.end(), name) != seen.end();
     if (!known || doubled) {
-      throw InvalidArgument(errors::kDevice,
-                            {.what = str("'", device, doubled ? "' is named twice" : "' is no device of this strategy"),
-                             .where = "update_non_slot",
-                             .help = "pass what non_slot_devices() returns"});
+      throw InvalidArgument(
+          errors::kDevice,
+          {.what = str("'", device, doubled ? "' is named twice" : "' is not a device of this strategy"),
+           .where = "update_non_slot",
+           .help = "pass what non_slot_devices() returns"});
     }
     seen.push_back(name);
   }
@@ -131,33 +163,29 @@ void StrategyExtended::require_one_variable(const PerReplica<Variable>& variable
         {.what = "replicas update different variables at the same point",
          .where = "update",
          .seen = str("replica 0: '", variables[0].name(), "', replica ", k, ": '", variables[k].name(), "'"),
-         .help = "every replica must make the same updates in the same order"});
+         .help = "make the same updates in the same order on every replica"});
   }
 }
 
 void StrategyExtended::require_own(const Variable& variable, const char* operation) const {
   if (variable.is_distributed() ? &variable.strategy() == &strategy_ : strategy_.is_default()) return;
-  throw InvalidArgument(
-      errors::kMixedStrategies,
-      {.what = str(operation, " must only be passed a variable created in this tf.distribute.Strategy.scope()"),
-       .where = operation,
-       .seen = str("variable '", variable.name(), "' belongs to another strategy or to none"),
-       .help = "create it while this strategy's scope() is open"});
+  throw InvalidArgument(errors::kMixedStrategies,
+                        {.what = str(operation, " needs a variable of this strategy"),
+                         .where = operation,
+                         .seen = str("variable '", variable.name(), "' belongs to another strategy or to none"),
+                         .help = "create it while this strategy's scope() is open"});
 }
 
 void StrategyExtended::refuse_divergence(const char* operation) const {
   if (!strategy_.strict()) return;
   throw InvalidArgument(errors::kVariableAssign,
-                        {.what = "Expected value to be mirrored: a PerReplica would make the mirrors differ",
+                        {.what = "the value must be Mirrored: a PerReplica would make the components differ",
                          .where = operation,
                          .help = "reduce it first, or make the strategy with .strict = false"});
 }
 
 std::optional<Variable> StrategyExtended::value_container(const at::Tensor& component) const {
-  const std::lock_guard lock(mutex_);
-  const auto found = containers_.find(component.unsafeGetTensorImpl());
-  if (found == containers_.end()) return std::nullopt;
-  const auto impl = found->second.lock();
+  const auto impl = containers_->find(component);
   return impl ? std::optional<Variable>(Variable(impl)) : std::nullopt;
 }
 
@@ -165,14 +193,7 @@ bool StrategyExtended::variable_created_in_scope(const Variable& variable) const
   return variable.is_distributed() && &variable.strategy() == &strategy_;
 }
 
-void StrategyExtended::remember(const Variable& variable) {
-  const std::lock_guard lock(mutex_);
-  if (containers_.size() >= sweep_at_) {
-    std::erase_if(containers_, [](const auto& entry) { return entry.second.expired(); });
-    sweep_at_ = std::max<std::size_t>(64, 2 * containers_.size());
-  }
-  for (const auto& component : variable.values()) containers_[component.unsafeGetTensorImpl()] = variable.impl();
-}
+void StrategyExtended::remember(const Variable& variable) { containers_->add(variable); }
 
 StrategyExtended::ColocateScope StrategyExtended::colocate_vars_with(const Variable& variable) {
   detail::require_current_strategy(strategy_, "colocate_vars_with");
@@ -183,8 +204,8 @@ StrategyExtended::ColocateScope StrategyExtended::colocate_vars_with(const Varia
 namespace {
 
 [[noreturn]] void throw_no_devices(const char* what) {
-  throw FailedPrecondition(errors::kWrongContext, {.what = str(what, " is not defined for the default strategy"),
-                                                   .help = "make a MirroredStrategy"});
+  throw FailedPrecondition(errors::kWrongContext, {.what = str("the default strategy has no ", what),
+                                                   .help = "make a MirroredStrategy and ask it"});
 }
 
 }  // namespace

@@ -3,7 +3,9 @@
 #include <limits>
 
 #include "lockstep/strategy/default_strategy.h"
-#include "lockstep/strategy/misuse_test_support.h"
+#include "tests/support/logged_lines.h"
+#include "tests/support/misuse.h"
+#include "tests/support/replicas.h"
 
 // Replicas that do not meet, values that cannot be reduced or gathered, options that make no sense.
 namespace lockstep {
@@ -60,12 +62,12 @@ const Misuse kMeetings[] = {
      kPrecondition, errors::kDifferentCollective, {"scatter_add", "scatter_sub", "'table'"}},
     {"DifferentNamesToCreate",
      [](World& w) { w.in_replicas([](auto&) { const Variable v(at::ones({}), {.name = my_id() == 0 ? "left" : "right"}); }); }, kPrecondition,
-     errors::kVariableName, {"Tried to create variable 'right' with mismatching name", "CPU:1", "'left'", "same order"}},
+     errors::kVariableName, {"different names", "replica 1: 'right'", "'left'", "same order"}},
     {"ATimeout",
      [](World& w) {
        const LoggedLines quiet;
-       w.in_replicas([](auto& r) {
-         if (my_id() == 1) std::this_thread::sleep_for(60ms);
+       w.in_replicas([&](auto& r) {
+         if (my_id() == 1) quiet.await("deadline exceeded");
          r.all_reduce(ReduceOp::Sum, at::ones({}), {.timeout_seconds = 0.01});
        });
      },
@@ -74,8 +76,8 @@ const Misuse kMeetings[] = {
      [](World&) {
        const LoggedLines quiet;
        MirroredStrategy hasty({.devices = cpus(2), .communication = {.timeout_seconds = 0.01}});
-       hasty.run([] {
-         if (my_id() == 1) std::this_thread::sleep_for(60ms);
+       hasty.run([&] {
+         if (my_id() == 1) quiet.await("deadline exceeded");
          get_replica_context().merge_call([](Strategy&) {});
        });
      },
@@ -87,7 +89,7 @@ const Misuse kMeetings[] = {
 const Misuse kValues[] = {
     {"UnequalLengthsToAllReduce",
      [](World& w) { w.in_replicas([](auto& r) { r.all_reduce(ReduceOp::Sum, std::vector(my_id() == 0 ? 1 : 2, at::ones({}))); }); }, kArgument,
-     errors::kStructure, {"Values to regroup had different lengths", "same structure"}},
+     errors::kStructure, {"different structures", "same structure"}},
     {"UnequalKeysToAllReduce",
      [](World& w) {
        w.in_replicas([](auto& r) { r.all_reduce(ReduceOp::Sum, std::map<std::string, at::Tensor>{{my_id() == 0 ? "a" : "b", at::ones({})}}); });
@@ -130,15 +132,15 @@ const Misuse kValues[] = {
     {"ScalarsWithGradientsToAllGather", [](World& w) { w.in_replicas([](auto& r) { r.all_gather(at::ones({}).requires_grad_(), 0); }); },
      kArgument, errors::kShape, {"scalars"}},
     {"AnAxisThatIsNotThereToAllGather", [](World& w) { w.in_replicas([](auto& r) { r.all_gather(at::ones({1}).requires_grad_(), 3); }); }, kArgument,
-     errors::kShape, {"in the range [-1, 1)", "3"}},
+     errors::kShape, {"axis must be in [-1, 1), got 3"}},
     {"AnAxisThatIsNotThereToReduce", [](World& w) { w.a.reduce(ReduceOp::Mean, pair(at::ones({2}), at::ones({2})), 1); }, kArgument, errors::kShape,
-     {"Invalid reduction dimension 1", "[-1, 1)"}},
+     {"axis must be in [-1, 1), got 1"}},
     {"AnAxisTwice", [](World& w) { w.a.reduce(ReduceOp::Sum, pair(at::ones({2, 2}), at::ones({2, 2})), {0, -2}); }, kArgument, errors::kShape,
-     {"duplicate"}},
+     {"axis -2 is named twice"}},
     {"BoolsToReduce", [](World& w) { w.a.reduce(ReduceOp::Sum, pair(at::ones({2}, at::kBool), at::ones({2}, at::kBool))); }, kArgument,
-     errors::kDtype, {"bool has no sum", "convert"}},
+     errors::kDtype, {"bool values have no sum", "convert"}},
     {"BoolsToAllReduce", [](World& w) { w.in_replicas([](auto& r) { r.all_reduce(ReduceOp::Sum, at::ones({2}, at::kBool)); }); }, kArgument,
-     errors::kDtype, {"bool has no sum", "convert"}},
+     errors::kDtype, {"bool values have no sum", "convert"}},
     {"TextToReduce", [](World& w) { w.a.reduce(ReduceOp::Sum, PerReplica<std::string>({"a", "b"})); }, kArgument, errors::kNotReducible, {"cannot be reduced"}},
     {"UndefinedFirstToReduce", [](World& w) { w.a.reduce(ReduceOp::Sum, pair({}, at::ones({}))); }, kArgument, errors::kNotReducible,
      {"undefined tensor"}},
@@ -157,11 +159,11 @@ const Misuse kValues[] = {
     {"AnEmptyPerReplica", [](World& w) { w.a.reduce(ReduceOp::Sum, PerReplica<at::Tensor>(std::vector<at::Tensor>{})); }, kArgument,
      errors::kComponent, {"0 components"}},
     {"SumOfAMirroredValue", [](World& w) { w.a.reduce(ReduceOp::Sum, Mirrored<at::Tensor>({at::ones({}), at::ones({})})); }, kArgument,
-     errors::kNotReducible, {"MEAN", "num_replicas_in_sync"}},
+     errors::kNotReducible, {"ReduceOp::Mean", "num_replicas_in_sync"}},
     {"SumOfAPlainValue", [](World& w) { w.a.reduce(ReduceOp::Sum, at::ones({})); }, kArgument, errors::kNotReducible,
-     {"A non-DistributedValues value", "cannot be reduced", "PerReplica"}},
+     {"a plain value", "cannot be reduced", "PerReplica"}},
     {"AnUnknownReduction", [](World& w) { w.a.reduce(static_cast<ReduceOp>(9), pair(at::ones({}), at::ones({}))); }, kArgument, errors::kBadOption,
-     {"ReduceOp", "9", "Sum or Mean"}},
+     {"ReduceOp", "9", "ReduceOp::Sum or ReduceOp::Mean"}},
     {"AnUnknownAllReduction", [](World& w) { w.in_replicas([](auto& r) { r.all_reduce(static_cast<ReduceOp>(9), at::ones({})); }); }, kArgument,
      errors::kBadOption, {"ReduceOp", "9"}},
     {"AnUnknownReductionToADevice", [](World& w) { w.a.extended().reduce_to(static_cast<ReduceOp>(-1), pair(at::ones({}), at::ones({})), "cpu:0"); },
@@ -187,10 +189,10 @@ const Misuse kValues[] = {
      [](World& w) { w.a.reduce(ReduceOp::Sum, PerReplica<IndexedSlices>({rows({0}, at::ones({1, 2})), rows({0}, at::ones({1, 2}))}), 0); }, kArgument,
      errors::kNotReducible, {"sparse rows", "to_dense"}},
     {"NoDestination", [](World& w) { w.a.extended().reduce_to(ReduceOp::Sum, pair(at::ones({}), at::ones({})), at::Tensor()); }, kArgument,
-     errors::kDestination, {"destinations can not be empty", "name a device"}},
+     errors::kDestination, {"destinations must not be empty", "name a device"}},
     {"AnEmptyValueAsDestination",
      [](World& w) { w.a.extended().broadcast_to(at::ones({}), PerReplica<at::Tensor>(std::vector<at::Tensor>{})); }, kArgument, errors::kDestination,
-     {"destinations can not be empty"}},
+     {"destinations must not be empty"}},
     {"TooManyDestinations", [](World& w) { w.a.extended().broadcast_to(at::ones({}), PerReplica<int>({1, 2, 3})); }, kArgument,
      errors::kDestination, {"3 components", "2 replicas"}},
     {"AnUnknownDestination", [](World& w) { w.a.extended().broadcast_to(at::ones({}), "the moon"); }, kArgument, errors::kDevice, {"the moon"}},

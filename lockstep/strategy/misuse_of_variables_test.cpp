@@ -1,6 +1,7 @@
 #include <cmath>
 
-#include "lockstep/strategy/misuse_test_support.h"
+#include "tests/support/misuse.h"
+#include "tests/support/replicas.h"
 
 // Variables that cannot be made, and assignments that are not possible.
 namespace lockstep {
@@ -9,15 +10,15 @@ namespace {
 // clang-format off
 const Misuse kVariables[] = {
     {"NoSynchronization", [](World& w) { w.a.make_variable(at::zeros({}), {.synchronization = Synchronization::None}); }, kArgument,
-     errors::kVariableMode, {"`NONE` variable synchronization mode is not supported", "OnRead"}},
+     errors::kVariableMode, {"Synchronization::None is not supported", "OnRead"}},
     {"AnUnknownSynchronization", [](World& w) { w.a.make_variable(at::zeros({}), {.synchronization = static_cast<Synchronization>(9)}); }, kArgument,
-     errors::kVariableMode, {"Invalid variable synchronization mode", "9"}},
+     errors::kVariableMode, {"synchronization must be", "9"}},
     {"AnUnknownAggregation", [](World& w) { w.a.make_variable(at::zeros({}), {.aggregation = static_cast<Aggregation>(-3)}); }, kArgument,
-     errors::kVariableMode, {"Invalid variable aggregation mode", "-3"}},
+     errors::kVariableMode, {"aggregation must be", "-3"}},
     {"AnUnknownNameOfASynchronization", [](World&) { parse_synchronization("SOMETIMES"); }, kArgument, errors::kVariableMode, {"SOMETIMES", "ON_READ"}},
     {"AnUnknownNameOfAnAggregation", [](World&) { parse_aggregation("MEDIAN"); }, kArgument, errors::kVariableMode, {"MEDIAN", "ONLY_FIRST_REPLICA"}},
     {"MeanOfIntegers", [](World& w) { w.a.make_variable(at::zeros({}, at::kInt), {.aggregation = Aggregation::Mean}); }, kArgument,
-     errors::kVariableMode, {"aggregation=MEAN and a non-floating dtype", "int32"}},
+     errors::kVariableMode, {"Aggregation::Mean needs a floating dtype", "int32"}},
     {"NoInitialValue", [](World& w) { w.a.make_variable({}, {.name = "empty"}); }, kArgument, errors::kVariableMode, {"initial value", "'empty'"}},
     {"AssignOfNothing", [](World& w) { w.sum.assign(at::Tensor()); }, kArgument, errors::kVariableAssign, {"undefined tensor", "'sum'"}},
     {"AssignOfNothingInReplicas", [](World& w) { w.in_replicas([&](auto&) { w.sum.assign(at::Tensor()); }); }, kArgument, errors::kVariableAssign,
@@ -29,10 +30,10 @@ const Misuse kVariables[] = {
     {"AssignOfAnotherShapeToATotal", [](World& w) { w.total.assign(at::ones({3})); }, kArgument, errors::kShape, {"Shape mismatch", "[2]", "[3]"}},
     {"AssignOfANumberToAShape", [](World& w) { w.sum.assign(1); }, kArgument, errors::kShape, {"Shape mismatch", "expand"}},
     {"AssignOfAnotherType", [](World& w) { w.sum.assign(at::ones({2}, at::kDouble)); }, kArgument, errors::kDtype,
-     {"Tensor conversion requested dtype", "float64", ".to("}},
+     {"the value must be float32, got float64", "float64", ".to("}},
     {"AssignOfATypeOfOneReplica",
      [](World& w) { w.in_replicas([&](auto&) { w.mean.assign(at::ones({2}, my_id() == 0 ? at::kFloat : at::kDouble)); }); }, kArgument,
-     errors::kDtype, {"Tensor conversion requested dtype"}},
+     errors::kDtype, {"the value must be float32, got float64"}},
     {"AssignOfAFractionToAnInteger", [](World& w) { w.count.assign(0.5); }, kArgument, errors::kDtype, {"0.5", "does not fit", "int64"}},
     {"AssignOfNanToAnInteger", [](World& w) { w.count.assign(std::nan("")); }, kArgument, errors::kDtype, {"does not fit", "int64"}},
     {"AssignOfAHugeNumberToAnInteger", [](World& w) { w.count.assign(1e30); }, kArgument, errors::kDtype, {"does not fit", "int64"}},
@@ -40,24 +41,24 @@ const Misuse kVariables[] = {
     {"AssignOfAComplexNumber", [](World& w) { w.a.make_variable(at::zeros({})).assign(c10::Scalar(c10::complex<double>(1, 2))); }, kArgument,
      errors::kDtype, {"does not fit", "float32"}},
     {"SumOfOneObject", [](World& w) { const at::Tensor one = at::ones({2}); w.in_replicas([&](auto&) { w.sum.assign(one); }); }, kArgument,
-     errors::kNotReducible, {"A non-DistributedValues value", "same object", "ONLY_FIRST_REPLICA"}},
+     errors::kNotReducible, {"Aggregation::Sum needs", "same object", "OnlyFirstReplica"}},
     {"PerReplicaOfTooFewComponentsToAssign", [](World& w) { w.sum.assign(PerReplica<at::Tensor>({at::ones({2})})); }, kArgument, errors::kComponent,
      {"1"}},
     {"PerReplicaToOneReplica", [](World& w) { const auto both = pair(at::ones({2}), at::ones({2})); w.in_replicas([&](auto&) { w.none.assign(both); }); },
      kArgument, errors::kVariableAssign, {"one replica's component", "get()"}},
     {"PerReplicaToATotal", [](World& w) { w.total.assign(pair(at::ones({2}), at::ones({2}))); }, kArgument, errors::kVariableAssign,
-     {"sync-on-read", "inside run"}},
+     {"OnRead", "inside run"}},
     {"AddToATotalFromOutside", [](World& w) { w.total.assign_add(at::ones({2})); }, kArgument, errors::kVariableAssign,
-     {"SyncOnReadVariable does not support `assign_add`", "inside run"}},
-    {"ReadWithoutAggregation", [](World& w) { w.silent.read(); }, kArgument, errors::kVariableMode, {"Could not convert from", "values()"}},
+     {"assign_add is not possible outside of replicas", "inside run"}},
+    {"ReadWithoutAggregation", [](World& w) { w.silent.read(); }, kArgument, errors::kVariableMode, {"needs an aggregation", "values()"}},
     {"HandleFromOutside",
      [](World& w) {
        const auto scope = w.a.scope();
        w.sum.handle();
      },
-     kArgument, errors::kComponent, {"is not available outside the replica context", "values()"}},
-    {"RestoreOfNothing", [](World& w) { w.total.restore({}); }, kArgument, errors::kVariableAssign, {"undefined tensor", "'total'"}},
-    {"RestoreOfAnotherShape", [](World& w) { w.total.restore(at::ones({3})); }, kArgument, errors::kShape, {"Shape mismatch", "'total'"}},
+     kArgument, errors::kComponent, {"outside of replicas and update functions", "values()"}},
+    {"RestoreOfNothing", [](World& w) { w.total.load_state({}); }, kArgument, errors::kVariableAssign, {"undefined tensor", "'total'"}},
+    {"RestoreOfAnotherShape", [](World& w) { w.total.load_state(at::ones({3})); }, kArgument, errors::kShape, {"Shape mismatch", "'total'"}},
     {"ARowThatIsNotThere", [](World& w) { w.table.scatter_add(rows({1, 4}, at::ones({2, 2}))); }, kArgument, errors::kShape,
      {"indices[1] = 4", "[0, 4)", "'table'"}},
     {"ANegativeRow", [](World& w) { w.in_replicas([&](auto&) { w.table.scatter_sub(rows({-1}, at::ones({1, 2}))); }); }, kArgument, errors::kShape,
@@ -73,22 +74,22 @@ const Misuse kVariables[] = {
     {"IndicesThatAreNoIntegers", [](World& w) { w.table.scatter_add({at::ones({1, 2}), at::ones({1}), {}}); }, kArgument, errors::kDtype,
      {"must be integers", "'table'"}},
     {"TheMinimumOfASum", [](World& w) { w.table.scatter_min(rows({0}, at::ones({1, 2}))); }, Code::Unimplemented, errors::kVariableAssign,
-     {"scatter_min is only supported for mirrored variable", "SUM"}},
+     {"scatter_min needs Aggregation::None or OnlyFirstReplica", "SUM"}},
     {"RowsOfATotal", [](World& w) { w.total.scatter_add({at::ones({1}), at::tensor({0}), {}}); }, Code::Unimplemented, errors::kVariableAssign,
-     {"SyncOnReadVariable doesn't support `scatter_add`"}},
+     {"scatter_add is not possible for an OnRead variable"}},
     {"TheSameRowsFromAllReplicas",
      [](World& w) { const auto same = rows({0}, at::ones({1, 2})); w.in_replicas([&](auto&) { w.table.scatter_add(same); }); }, kArgument,
-     errors::kNotReducible, {"A non-DistributedValues value", "same rows"}},
+     errors::kNotReducible, {"Aggregation::Sum needs", "same rows"}},
     {"StrictAssignWithoutAggregation", [](World& w) { w.strict.run([&] { w.guarded.assign(at::ones({2})); }); }, kArgument, errors::kVariableAssign,
-     {"You must specify an aggregation method", ".strict = false"}},
+     {"a variable without aggregation", ".strict = false"}},
     {"StrictScatterWithoutAggregation",
      [](World& w) { w.strict.run([&] { w.guarded.scatter_add({at::ones({1}), at::tensor({0}), {}}); }); }, kArgument, errors::kVariableAssign,
-     {"You must specify an aggregation method", ".strict = false"}},
+     {"a variable without aggregation", ".strict = false"}},
     {"StrictAssignOfAPerReplica", [](World& w) { w.guarded.assign(pair(at::ones({2}), at::zeros({2}))); }, kArgument, errors::kVariableAssign,
-     {"Expected value to be mirrored", ".strict = false"}},
+     {"the value must be Mirrored", ".strict = false"}},
     {"StrictUpdateWithAPerReplica",
      [](World& w) { w.strict.extended().update(w.guarded, [](at::Tensor v, const at::Tensor& d) { v.add_(d); }, pair(at::ones({2}), at::zeros({2}))); },
-     kArgument, errors::kVariableAssign, {"Expected value to be mirrored", ".strict = false"}},
+     kArgument, errors::kVariableAssign, {"the value must be Mirrored", ".strict = false"}},
 };
 // clang-format on
 

@@ -32,7 +32,7 @@ void require_same_op(const PerReplica<ReduceOp>& ops) {
                           {.what = "replicas asked for different reductions",
                            .where = "all_reduce",
                            .seen = str("replica 0: ", to_string(ops[0]), ", replica ", k, ": ", to_string(ops[k])),
-                           .help = "every replica must make the same calls in the same order"});
+                           .help = "make the same calls in the same order on every replica"});
   }
 }
 
@@ -69,26 +69,28 @@ void ReplicaContext::require_current(const char* operation) const {
   if (current == nullptr) {
     throw FailedPrecondition(
         errors::kWrongContext,
-        {.what = "Need to be inside `call_for_each_replica()`: this code runs once for all replicas",
+        {.what = str(operation, " was called outside of replicas: this code runs once for all of them"),
          .where = where,
          .help = "call it inside the function given to strategy.run"});
   }
   if (&current->strategy() == strategy_) {
-    throw FailedPrecondition(errors::kWrongContext,
-                             {.what = "Mismatching ReplicaContext.",
-                              .where = where,
-                              .seen = str("the calling thread is replica ", current->replica_id_),
-                              .help = "ask get_replica_context() inside the function instead of passing a context in"});
+    throw FailedPrecondition(
+        errors::kWrongContext,
+        {.what = "this is the ReplicaContext of another replica",
+         .where = where,
+         .seen = str("the calling thread is replica ", current->replica_id_),
+         .help = "call get_replica_context() inside the function instead of passing a context in"});
   }
   if (top == nullptr || top->strategy->is_default()) {
     throw FailedPrecondition(errors::kWrongContext,
-                             {.what = "Need to be inside `call_for_each_replica()` of this strategy",
+                             {.what = str(operation, " was called outside of its strategy's replicas"),
                               .where = where,
                               .help = "call it inside the function given to strategy.run"});
   }
-  throw FailedPrecondition(errors::kMixedStrategies, {.what = "Mismatching tf.distribute.Strategy objects",
-                                                      .where = where,
-                                                      .help = "use the context of the strategy that is running"});
+  throw FailedPrecondition(errors::kMixedStrategies,
+                           {.what = "this is the ReplicaContext of another strategy",
+                            .where = where,
+                            .help = "call get_replica_context() for the strategy that is running"});
 }
 
 void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const std::vector<const Ticket*>&)> act) {
@@ -100,10 +102,10 @@ void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const 
       if (*tickets.back()->type != *ticket.type) {
         throw InvalidArgument(
             errors::kStructure,
-            {.what = "Values to regroup had different lengths or types",
+            {.what = "replicas brought different calls or types to one merge_call",
              .where = "merge_call",
              .seen = str("replica 0 and replica ", k, " gave different functions or arguments of different types"),
-             .help = "every replica must make the same merge_call, from the same place in the program"});
+             .help = "make the same merge_call on every replica, from the same place in the program"});
       }
     }
     local::Seat* const seat = seat_;  // a run inside the merge function takes its own seat and puts this one back
@@ -117,7 +119,7 @@ void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const 
 }
 
 at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options) {
-  // The plain case, straight to the meeting: no gradient to record, nobody else's operation to ask.
+  // The plain case, straight to the meeting: no gradient to record, no operation of the user's to call.
   if (seat_ && strategy_->cross_device_ops().is_one_order() &&
       !(at::GradMode::is_enabled() && value.defined() && value.requires_grad())) {
     require_current("all_reduce");

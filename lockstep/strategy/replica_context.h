@@ -42,7 +42,7 @@ struct PartOf<void> {
 
 }  // namespace detail
 
-/// What a replica function knows of itself, and how it meets the other replicas. Ask `get_replica_context()` for it.
+/// What a replica function knows of itself, and how it meets the other replicas: `get_replica_context()` returns it.
 ///
 ///     strategy.run([] {
 ///       auto& replica = ls::get_replica_context();
@@ -83,7 +83,7 @@ class LOCKSTEP_EXPORT ReplicaContext {
                                all_reduce_leaves(op, flatten_reducible(value), structure_string(value), options));
   }
 
-  /// All replicas' values one behind the other along `axis`, in replica order; sizes may differ on that axis only.
+  /// All replicas' values, concatenated along `axis` in replica order; sizes may differ on that axis only.
   /// Differentiable: a replica's gradient is its own part of the summed gradients.
   at::Tensor all_gather(const at::Tensor& value, std::int64_t axis, const CommunicationOptions& options = {});
   template <class S>

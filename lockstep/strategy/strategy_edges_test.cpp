@@ -123,12 +123,13 @@ TEST_F(Edges, WhatAReductionReturnsIsTheCallersOwn) {
 
 TEST_F(Edges, SavingBelongsOutsideOfReplicas) {
   const Variable v = strategy.make_variable(at::ones({}));
-  EXPECT_THROW(strategy.run([&] { v.saved_value(); }), FailedPrecondition);
+  EXPECT_THROW(strategy.run([&] { v.state(); }), FailedPrecondition);
 }
 
 TEST_F(Edges, MemoryOfTensorsMayBeFreedByHand) {
   for (const std::size_t bytes : {100u, 5'000'000u}) {
     void* const memory = c10::GetCPUAllocator()->raw_allocate(bytes);
+    ASSERT_NE(memory, nullptr) << bytes;
     std::memset(memory, 1, bytes);
     c10::GetCPUAllocator()->raw_deallocate(memory);
   }

@@ -6,8 +6,11 @@
 #include <thread>
 
 #include "lockstep/strategy/default_strategy.h"
-#include "lockstep/strategy/misuse_test_support.h"
 #include "lockstep/values/nest.h"
+#include "tests/support/errors.h"
+#include "tests/support/misuse.h"
+#include "tests/support/replicas.h"
+#include "tests/support/watchdog.h"
 
 // Calls in the wrong context and mixtures of strategies; and what every wrong use must show.
 namespace lockstep {
@@ -18,7 +21,7 @@ TEST_P(MisuseTest, SaysWhatIsWrongAndWhatToDo) {
   const Misuse& misuse = GetParam();
   const Watchdog watchdog(60s, misuse.name);
   World world;
-  const Seen seen = error_of([&] { misuse.call(world); });
+  const SeenError seen = error_of([&] { misuse.call(world); });
   EXPECT_EQ(to_string(seen.code), to_string(misuse.code)) << seen.text;
   EXPECT_EQ(seen.number, misuse.number) << seen.text;
   for (const char* fragment : misuse.fragments)
@@ -42,7 +45,7 @@ namespace {
 // clang-format off
 const Misuse kContexts[] = {
     {"RunInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { w.a.run([] {}); }); }, kPrecondition, errors::kWrongContext,
-     {"Method requires being in cross-replica context", "merge_call", "on replica 0"}},
+     {"inside a replica function", "cross-replica context", "merge_call", "on replica 0"}},
     {"ReduceInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { w.a.reduce(ReduceOp::Sum, pair(at::ones({}), at::ones({}))); }); },
      kPrecondition, errors::kWrongContext, {"cross-replica context", "all_reduce"}},
     {"GatherInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { w.a.gather(pair(at::ones({1}), at::ones({1})), 0); }); },
@@ -58,33 +61,33 @@ const Misuse kContexts[] = {
     {"UpdateNonSlotInsideAReplica",
      [](World& w) { w.in_replicas([&](auto&) { w.a.extended().update_non_slot(w.a.devices(), [] { return 1; }); }); }, kPrecondition,
      errors::kWrongContext, {"cross-replica context"}},
-    {"RestoreInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { w.sum.restore(at::ones({2})); }); }, kPrecondition,
+    {"RestoreInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { w.sum.load_state(at::ones({2})); }); }, kPrecondition,
      errors::kWrongContext, {"cross-replica context"}},
     {"ReplicaContextOutsideOfReplicas",
      [](World& w) {
        const auto scope = w.a.scope();
        get_replica_context();
      },
-     kPrecondition, errors::kWrongContext, {"no replica context", "inside the function given to run"}},
+     kPrecondition, errors::kWrongContext, {"outside of replicas", "inside the function given to run"}},
     {"ReplicaContextInsideAMergeFunction", [](World& w) { w.in_replicas([](auto& r) { r.merge_call([](Strategy&) { get_replica_context(); }); }); },
-     kPrecondition, errors::kWrongContext, {"no replica context"}},
+     kPrecondition, errors::kWrongContext, {"outside of replicas"}},
     {"AStoredContextAfterTheRun",
      [](World& w) {
        ReplicaContext* stored = nullptr;
        w.in_replicas([&](auto& r) { stored = my_id() == 1 ? &r : stored; });
        stored->all_reduce(ReduceOp::Sum, at::ones({}));
      },
-     kPrecondition, errors::kWrongContext, {"Need to be inside `call_for_each_replica()`", "strategy.run"}},
+     kPrecondition, errors::kWrongContext, {"outside of its strategy's replicas", "strategy.run"}},
     {"AStoredContextInsideAScope",
      [](World& w) {
        const auto scope = w.a.scope();
        w.a.replica_context(0).merge_call([](Strategy&) {});
      },
-     kPrecondition, errors::kWrongContext, {"Need to be inside `call_for_each_replica()`"}},
+     kPrecondition, errors::kWrongContext, {"merge_call was called outside of replicas"}},
     {"TheContextOfAnotherReplica", [](World& w) { w.in_replicas([&](auto&) { w.a.replica_context(0).all_gather(at::ones({1}), 0); }); },
-     kPrecondition, errors::kWrongContext, {"Mismatching ReplicaContext.", "get_replica_context()"}},
+     kPrecondition, errors::kWrongContext, {"ReplicaContext of another replica", "get_replica_context()"}},
     {"TheContextOfAnotherStrategy", [](World& w) { w.in_replicas([&](auto&) { w.b.replica_context(0).merge_call([](Strategy&) {}); }); },
-     kPrecondition, errors::kMixedStrategies, {"Mismatching tf.distribute.Strategy objects"}},
+     kPrecondition, errors::kMixedStrategies, {"ReplicaContext of another strategy"}},
     {"AReplicasContextOnAThreadOfItsOwn",
      [](World& w) {
        w.in_replicas([](auto& r) {
@@ -99,7 +102,7 @@ const Misuse kContexts[] = {
          if (error) std::rethrow_exception(error);
        });
      },
-     kPrecondition, errors::kWrongContext, {"Need to be inside `call_for_each_replica()`"}},
+     kPrecondition, errors::kWrongContext, {"outside of its strategy's replicas"}},
     {"PerReplicaOutsideOfReplicas",
      [](World&) {
        const auto value = pair(at::ones({}), at::ones({}));
@@ -108,7 +111,7 @@ const Misuse kContexts[] = {
      },
      kArgument, errors::kComponent, {"as one value outside of a replica"}},
     {"PerReplicaOfTooFewComponents", [](World& w) { w.a.run([](const at::Tensor&) {}, PerReplica<at::Tensor>({at::ones({})})); }, kArgument,
-     errors::kComponent, {"PerReplica of 1 component", "2 local replicas", "tuple index out of range"}},
+     errors::kComponent, {"PerReplica of 1 component", "too few for 2 local replicas"}},
     {"PerReplicaOfTooManyComponents",
      [](World& w) { w.a.run([](const at::Tensor&) {}, PerReplica<at::Tensor>({at::ones({}), at::ones({}), at::ones({})})); }, kArgument,
      errors::kComponent, {"argument 0 of run holds a PerReplica of 3 components", "2 local replicas"}},
@@ -118,7 +121,7 @@ const Misuse kContexts[] = {
      },
      kArgument, errors::kComponent, {"argument 1 of run holds a PerReplica of 3 components", "2 local replicas"}},
     {"MirroredOfTooFewComponents", [](World& w) { w.a.run([](int) {}, Mirrored<int>({1})); }, kArgument, errors::kComponent,
-     {"argument 0 of run holds a Mirrored of 1 component", "2 local replicas", "tuple index out of range"}},
+     {"argument 0 of run holds a Mirrored of 1 component", "too few for 2 local replicas"}},
     {"NestOfTooManyComponents",
      [](World& w) { w.a.run([](const Nest&) {}, Nest::list({7, Nest::per_replica({1, 2, 3})})); }, kArgument, errors::kComponent,
      {"argument 0 of run holds a PerReplica of 3 components", "2 local replicas"}},
@@ -129,7 +132,7 @@ const Misuse kContexts[] = {
        const auto results = w.a.run([] { return get_replica_context().all_reduce(ReduceOp::Sum, at::ones({2}).requires_grad_()); });
        results[0].sum().backward();
      },
-     kPrecondition, errors::kWrongContext, {"Need to be inside `call_for_each_replica()`"}},
+     kPrecondition, errors::kWrongContext, {"outside of its strategy's replicas"}},
     {"BackwardAfterTheStrategyIsGone",
      [](World&) {
        auto gone = std::make_unique<MirroredStrategy>(on_cpus(2));
@@ -156,50 +159,50 @@ const Misuse kMixtures[] = {
        const auto outer = w.a.scope();
        const auto inner = w.b.scope();
      },
-     kPrecondition, errors::kMixedStrategies, {"Mixing different tf.distribute.Strategy objects", "leave that scope"}},
+     kPrecondition, errors::kMixedStrategies, {"two strategies cannot be mixed", "leave that scope"}},
     {"DefaultScopeInsideAScope",
      [](World& w) {
        const auto outer = w.a.scope();
        const auto inner = default_strategy().scope();
      },
-     kPrecondition, errors::kMixedStrategies, {"Must not nest tf.distribute.Strategy scopes."}},
+     kPrecondition, errors::kMixedStrategies, {"inside that of another"}},
     {"RunOfAnotherInsideAScope",
      [](World& w) {
        const auto outer = w.a.scope();
        w.b.run([] {});
      },
-     kPrecondition, errors::kMixedStrategies, {"Mixing different"}},
+     kPrecondition, errors::kMixedStrategies, {"two strategies cannot be mixed"}},
     {"RunOfAnotherInsideAReplica", [](World& w) { w.in_replicas([&](auto&) { w.b.run([] {}); }); }, kPrecondition, errors::kMixedStrategies,
-     {"Mixing different"}},
+     {"two strategies cannot be mixed"}},
     {"RunOfAnotherInsideAMergeFunction",
      [](World& w) { w.in_replicas([&](auto& r) { r.merge_call([&](Strategy&) { w.b.run([] {}); }); }); }, kPrecondition,
-     errors::kMixedStrategies, {"Mixing different"}},
+     errors::kMixedStrategies, {"two strategies cannot be mixed"}},
     {"ReduceInsideTheDefaultStrategysRun",
      [](World& w) { default_strategy().run([&] { w.a.reduce(ReduceOp::Sum, pair(at::ones({}), at::ones({}))); }); }, kPrecondition,
-     errors::kWrongContext, {"Need to be inside", "scope()"}},
+     errors::kWrongContext, {"needs the scope of its strategy", "scope()"}},
     {"AssignInsideAnotherScope",
      [](World& w) {
        const auto scope = w.a.scope();
        w.foreign.assign(1);
      },
-     kPrecondition, errors::kMixedStrategies, {"Mixing different"}},
+     kPrecondition, errors::kMixedStrategies, {"two strategies cannot be mixed"}},
     {"ReadInsideAnotherRun", [](World& w) { w.in_replicas([&](auto&) { w.foreign.read(); }); }, kPrecondition, errors::kMixedStrategies,
-     {"Mixing different"}},
+     {"two strategies cannot be mixed"}},
     {"UpdateOfAForeignVariable", [](World& w) { w.a.extended().update(w.foreign, [](const at::Tensor&) {}); }, kArgument, errors::kMixedStrategies,
-     {"must only be passed a variable created in this", "'foreign'"}},
+     {"needs a variable of this strategy", "'foreign'"}},
     {"UpdateOfAPlainVariable", [](World& w) { w.a.extended().update(w.plain, [](const at::Tensor&) {}); }, kArgument, errors::kMixedStrategies,
      {"'plain'"}},
     {"UpdateInsideAnotherRun", [](World& w) { w.in_replicas([&](auto&) { w.b.extended().update(w.foreign, [](const at::Tensor&) {}); }); },
-     kPrecondition, errors::kMixedStrategies, {"Mixing different"}},
+     kPrecondition, errors::kMixedStrategies, {"two strategies cannot be mixed"}},
     {"ReduceOfAForeignVariable", [](World& w) { w.a.reduce(ReduceOp::Mean, w.foreign); }, kArgument, errors::kMixedStrategies, {"'foreign'"}},
     {"ColocateOutsideOfTheScope", [](World& w) { const auto colocated = w.a.extended().colocate_vars_with(w.sum); }, kPrecondition,
-     errors::kWrongContext, {"Need to be inside", "scope()"}},
+     errors::kWrongContext, {"needs the scope of its strategy", "scope()"}},
     {"ColocateWithAForeignVariable",
      [](World& w) {
        const auto scope = w.a.scope();
        const auto colocated = w.a.extended().colocate_vars_with(w.foreign);
      },
-     kArgument, errors::kMixedStrategies, {"must only be passed a variable created in this", "'foreign'"}},
+     kArgument, errors::kMixedStrategies, {"needs a variable of this strategy", "'foreign'"}},
     {"ReadOfAVariableThatOutlivedItsStrategy",
      [](World&) {
        auto gone = std::make_unique<MirroredStrategy>(on_cpus(2));

@@ -24,7 +24,7 @@ namespace {
                                          .help = "convert them to one type with .to(...)"});
 }
 
-[[noreturn]] void throw_shape(std::string what, std::string help = {}) {
+[[noreturn]] void throw_shape(std::string what, std::string help) {
   throw InvalidArgument(errors::kShape, {.what = std::move(what), .help = std::move(help)});
 }
 
@@ -32,16 +32,16 @@ void require_equal_rows(const at::Tensor& first, const at::Tensor& other, std::s
   if (other.sizes().slice(1) != first.sizes().slice(1)) {
     throw_shape(lockstep::str("Shape mismatch: rows of component 0 have shape ", first.sizes().slice(1),
                               ", those of component ", k, " ", other.sizes().slice(1)),
-                "sparse rows that are reduced together belong to one tensor");
+                "reduce rows of one tensor together, and of another tensor in a call of their own");
   }
   if (other.scalar_type() != first.scalar_type()) throw_dtypes(first, other, k);
 }
 
 [[noreturn]] void throw_undefined(const char* operation, std::string seen) {
-  throw InvalidArgument(errors::kNotReducible, {.what = "an undefined tensor has no value to reduce",
+  throw InvalidArgument(errors::kNotReducible, {.what = "an undefined tensor cannot be reduced",
                                                 .where = operation,
                                                 .seen = std::move(seen),
-                                                .help = "a replica that has nothing to give gives zeros"});
+                                                .help = "pass zeros where a replica has nothing to add"});
 }
 
 // Any element type and any device: the same tree by LibTorch's own additions, which round each node to the type.
@@ -99,9 +99,10 @@ at::ScalarType mean_type(at::ScalarType type) {
 
 void require_op(ReduceOp op, const char* operation) {
   if (op == ReduceOp::Sum || op == ReduceOp::Mean) return;
-  throw InvalidArgument(errors::kBadOption, {.what = lockstep::str(static_cast<int>(op), " is not a valid ReduceOp"),
+  throw InvalidArgument(errors::kBadOption, {.what = lockstep::str("op must be ReduceOp::Sum or ReduceOp::Mean, got ",
+                                                                   static_cast<int>(op)),
                                              .where = operation,
-                                             .help = "use ReduceOp::Sum or Mean"});
+                                             .help = "use ReduceOp::Sum or ReduceOp::Mean"});
 }
 
 void require_equal_form(const std::vector<at::Tensor>& components, const char* operation) {
@@ -110,14 +111,12 @@ void require_equal_form(const std::vector<at::Tensor>& components, const char* o
     const at::Tensor& other = components[k];
     if (!other.defined()) throw_undefined(operation, lockstep::str("component ", k));
     if (other.sizes() != first.sizes()) {
-      throw InvalidArgument(
-          errors::kShape,
-          {.what = lockstep::str(
-               "Shape mismatch: components must have the same size and shape to be reduced without an axis"),
-           .where = operation,
-           .seen =
-               lockstep::str("component 0 has shape ", first.sizes(), ", component ", k, " has shape ", other.sizes()),
-           .help = "give an axis to reduce uneven batches: strategy.reduce(op, value, /*axis=*/0)"});
+      throw InvalidArgument(errors::kShape,
+                            {.what = "Shape mismatch: components must have equal shapes to be reduced without an axis",
+                             .where = operation,
+                             .seen = lockstep::str("component 0 has shape ", first.sizes(), ", component ", k,
+                                                   " has shape ", other.sizes()),
+                             .help = "pass an axis to reduce uneven batches: strategy.reduce(op, value, /*axis=*/0)"});
     }
     if (other.device() != first.device() || other.layout() != first.layout()) {
       throw InvalidArgument(
@@ -125,16 +124,14 @@ void require_equal_form(const std::vector<at::Tensor>& components, const char* o
                             .where = operation,
                             .seen = lockstep::str("component 0: ", first.device(), ", ", first.layout(), "; component ",
                                                   k, ": ", other.device(), ", ", other.layout()),
-                            .help = "bring them to one with .to(...) or to_dense()"});
+                            .help = "bring them to one device and layout with .to(...) or to_dense()"});
     }
     if (other.scalar_type() != first.scalar_type()) {
-      throw InvalidArgument(
-          errors::kDtype,
-          {.what = "components have different element types",
-           .where = operation,
-           .seen = lockstep::str("component 0 was expected to be a ", other.scalar_type(), " tensor but is a ",
-                                 first.scalar_type(), " tensor, as component ", k, " shows"),
-           .help = "convert them to one type with .to(...)"});
+      throw InvalidArgument(errors::kDtype, {.what = "components have different element types",
+                                             .where = operation,
+                                             .seen = lockstep::str("component 0 holds ", first.scalar_type(),
+                                                                   ", component ", k, " holds ", other.scalar_type()),
+                                             .help = "convert them to one type with .to(...)"});
     }
   }
 }
@@ -146,7 +143,7 @@ void require_summable(const at::Tensor& value, const char* operation) {
   if (value.scalar_type() == at::kBool) {
     throw InvalidArgument(
         errors::kDtype,
-        {.what = "bool has no sum", .where = operation, .help = "convert to an integer or floating type first"});
+        {.what = "bool values have no sum", .where = operation, .help = "convert them first: .to(torch::kLong)"});
   }
 }
 
@@ -193,27 +190,26 @@ at::Tensor concatenate(const std::vector<at::Tensor>& components, std::int64_t a
     const at::Tensor& other = components[k];
     if (!other.defined())
       throw_shape(lockstep::str("component ", k, " is an undefined tensor"),
-                  "a replica that has nothing to give gives a tensor without rows");
+                  "pass a tensor without rows where a replica has nothing to add");
     if (other.dim() == 0)
-      throw_shape("Can't concatenate scalars: every component needs at least one dimension",
-                  "use unsqueeze(0) or reshape({1})");
+      throw_shape("scalars cannot be concatenated: every component needs at least one dimension",
+                  "call unsqueeze(0) or reshape({1}) on them");
     if (other.dim() != rank) {
-      throw_shape(lockstep::str("Ranks of all input tensors should match: shape ", first.sizes(),
-                                " of component 0 and ", other.sizes(), " of component ", k),
-                  "reshape them, or use unsqueeze");
+      throw_shape(lockstep::str("components must have equal ranks, got shape ", first.sizes(), " of component 0 and ",
+                                other.sizes(), " of component ", k),
+                  "reshape them, or call unsqueeze");
     }
     if (axis < -rank || axis >= rank) {
-      throw_shape(
-          lockstep::str("Expected concatenating dimensions in the range [", -rank, ", ", rank, "), but got ", axis),
-          "name a dimension that the tensors have");
+      throw_shape(lockstep::str("axis must be in [", -rank, ", ", rank, "), got ", axis),
+                  lockstep::str("name a dimension of tensors of rank ", rank));
     }
     if (other.scalar_type() != first.scalar_type()) throw_dtypes(first, other, k);
     const std::int64_t along = axis < 0 ? axis + rank : axis;
     for (std::int64_t d = 0; d < rank; ++d) {
       if (d != along && other.size(d) != first.size(d)) {
-        throw_shape(lockstep::str("Shape mismatch: Dimension ", d, " of component ", k, " is ", other.size(d),
+        throw_shape(lockstep::str("Shape mismatch: dimension ", d, " of component ", k, " is ", other.size(d),
                                   " but that of component 0 is ", first.size(d)),
-                    lockstep::str("components may differ only along axis ", axis));
+                    lockstep::str("make the other dimensions equal: components may differ only along axis ", axis));
       }
     }
   }
@@ -227,12 +223,13 @@ at::Tensor sum_along(const at::Tensor& value, const Axis& axis, std::int64_t& el
   std::int64_t per_result = 1;
   for (const std::int64_t given : axis.dims()) {
     if (given < -rank || given >= rank) {
-      throw_shape(lockstep::str("Invalid reduction dimension ", given, " for a value of shape ", value.sizes()),
-                  lockstep::str("use an axis in [", -rank, ", ", rank, ")"));
+      throw_shape(lockstep::str("axis must be in [", -rank, ", ", rank, "), got ", given, " for a value of shape ",
+                                value.sizes()),
+                  "name a dimension that the value has, or leave the axis out");
     }
     const std::int64_t dim = given < 0 ? given + rank : given;
     if (!seen.insert(dim).second)
-      throw_shape(lockstep::str("Axes contains duplicate dimension: ", given), "name each dimension once");
+      throw_shape(lockstep::str("axis ", given, " is named twice"), "name each dimension once");
     per_result *= value.size(dim);
   }
   elements += per_result;

@@ -19,7 +19,7 @@ std::optional<Dtype> engine_dtype(at::ScalarType type);
 /// The type of a MEAN: floating types stay; int32 and int64 become float64, smaller integers float32.
 at::ScalarType mean_type(at::ScalarType type);
 
-/// Throws InvalidArgument for a number that was cast to a ReduceOp and is none.
+/// Throws InvalidArgument for a number that was cast to a ReduceOp and names none.
 void require_op(ReduceOp op, const char* operation);
 
 /// Throws InvalidArgument unless all are there and have the first one's shape and dtype.
@@ -37,7 +37,7 @@ at::Tensor divide_sum(const at::Tensor& sum, std::int64_t count);
 /// All rows, in order; nothing is added up. MEAN divides the values by the number of components.
 IndexedSlices concatenate_slices(ReduceOp op, const std::vector<IndexedSlices>& components);
 
-/// The components one behind the other; negative axes count from the end.
+/// The components, concatenated; negative axes count from the end.
 at::Tensor concatenate(const std::vector<at::Tensor>& components, std::int64_t axis);
 
 /// Sums along the axes, keeping the element type. `elements` is increased by the number of elements that went into each

@@ -129,9 +129,9 @@ void ReplicaTeam::run_replica(const Body& body, Frame& frame, int replica) {
 class ReplicaTeam::RunGuard {
  public:
   explicit RunGuard(ReplicaTeam& team) : team_(team) {
-    std::thread::id nobody{};
+    std::thread::id caller{};
     const auto me = std::this_thread::get_id();
-    if (!team_.caller_.compare_exchange_strong(nobody, me) && nobody != me) {
+    if (!team_.caller_.compare_exchange_strong(caller, me) && caller != me) {
       throw FailedPrecondition(errors::kConcurrentRun,
                                {.what = "run was called on a strategy that is already running",
                                 .seen = "the strategy is inside run on another thread",

@@ -18,8 +18,8 @@ inline void pass_on(const c10::OperatorHandle& op, c10::DispatchKeySet keys, tor
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kReplicaDispatchKey), stack);
 }
 
-/// Puts `kernel` before `aten::<name>` on replica threads, for as long as the process lives: a thread may still be inside
-/// the operator when it ends.
+/// Puts `kernel` before `aten::<name>` on replica threads, for as long as the process lives: a thread may still be
+/// inside the operator when it ends.
 template <BoxedKernel* kernel>
 void put_before_libtorch(const char* name) {
   static auto& library = *new torch::Library(torch::Library::IMPL, "aten", kReplicaDispatchKey, __FILE__, __LINE__);

@@ -12,7 +12,7 @@ namespace {
 thread_local auto own_kernels = OwnKernels::None;
 
 // In this file, which every strategy needs: a static library's file is left out unless something in it is used.
-[[maybe_unused]] const bool registered = [] {
+[[maybe_unused]] const bool kernels_are_registered = [] {
 #if defined(__aarch64__)
   kernels::put_before_libtorch<&kernels::convolution>("convolution");
   kernels::put_before_libtorch<&kernels::mkldnn_rnn_layer>("mkldnn_rnn_layer");
