@@ -22,8 +22,8 @@ std::int64_t InputContext::get_per_replica_batch_size(std::int64_t global_batch_
 }
 
 std::string to_string(const InputContext& context) {
-  return str("tf.distribute.InputContext(input pipeline id ", context.input_pipeline_id,
-             ", total: ", context.num_input_pipelines, ")");
+  return str("InputContext(input pipeline id ", context.input_pipeline_id, ", total: ", context.num_input_pipelines,
+             ")");
 }
 
 }  // namespace lockstep

@@ -22,7 +22,7 @@ struct LOCKSTEP_EXPORT InputContext {
   bool operator==(const InputContext&) const = default;
 };
 
-/// "tf.distribute.InputContext(input pipeline id 0, total: 1)", as logs of TensorFlow programs have it.
+/// "InputContext(input pipeline id 0, total: 1)".
 LOCKSTEP_EXPORT std::string to_string(const InputContext& context);
 
 }  // namespace lockstep

@@ -35,7 +35,7 @@ TEST(InputContext, RefusesToShareAmongNoReplicas) {
 
 TEST(InputContext, PrintsAsTensorFlowDoes) {
   EXPECT_EQ(to_string(InputContext{.num_input_pipelines = 3, .input_pipeline_id = 2}),
-            "tf.distribute.InputContext(input pipeline id 2, total: 3)");
+            "InputContext(input pipeline id 2, total: 3)");
 }
 
 }  // namespace

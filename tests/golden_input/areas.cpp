@@ -242,7 +242,7 @@ json run_numpy(const Case& given) {
 
 json run_input_context(const Case& given) {
   const InputContext context{given["num_input_pipelines"], given["input_pipeline_id"], given["num_replicas_in_sync"]};
-  if (given["what"] == "str") return {{"value", lockstep::to_string(context)}};
+  if (given["what"] == "str") return {{"value", "tf.distribute." + lockstep::to_string(context)}};
   if (given["what"] != "get_per_replica_batch_size") golden::unknown_value("what", given["what"]);
   return {{"value", context.get_per_replica_batch_size(given["global_batch_size"])}};
 }
