@@ -75,7 +75,7 @@ json run_input_context(const Case& given) {
     const auto size = read_input_context(given["input_context"]).get_per_replica_batch_size(given["global_batch_size"]);
     return {{"value", write(size)}};
   }
-  if (method == "str") return {{"str", to_string(read_input_context(given["input_context"]))}};
+  if (method == "str") return {{"str", "tf.distribute." + to_string(read_input_context(given["input_context"]))}};
   if (method == "defaults") {
     const InputContext context;
     return {{"input_context", {context.num_input_pipelines, context.input_pipeline_id, context.num_replicas_in_sync}}};
