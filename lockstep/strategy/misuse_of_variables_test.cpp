@@ -74,7 +74,7 @@ const Misuse kVariables[] = {
     {"IndicesThatAreNoIntegers", [](World& w) { w.table.scatter_add({at::ones({1, 2}), at::ones({1}), {}}); }, kArgument, errors::kDtype,
      {"must be integers", "'table'"}},
     {"TheMinimumOfASum", [](World& w) { w.table.scatter_min(rows({0}, at::ones({1, 2}))); }, Code::Unimplemented, errors::kVariableAssign,
-     {"scatter_min needs Aggregation::None or OnlyFirstReplica", "SUM"}},
+     {"scatter_min needs Aggregation::None or OnlyFirstReplica, got Aggregation::Sum"}},
     {"RowsOfATotal", [](World& w) { w.total.scatter_add({at::ones({1}), at::tensor({0}), {}}); }, Code::Unimplemented, errors::kVariableAssign,
      {"scatter_add is not possible for an OnRead variable"}},
     {"TheSameRowsFromAllReplicas",

@@ -140,11 +140,12 @@ at::Tensor scatter_here(const Variable& handle, Scatter kind, const IndexedSlice
   }
   const Aggregation aggregation = variable->options().aggregation;
   if (!combines_with_sum(kind) && (aggregation == Aggregation::Sum || aggregation == Aggregation::Mean)) {
-    throw Unimplemented(errors::kVariableAssign,
-                        {.what = lockstep::str(name_of(kind), " needs Aggregation::None or OnlyFirstReplica, got ",
-                                               to_string(aggregation)),
-                         .where = lockstep::str("variable '", variable->options().name, "'"),
-                         .help = "use scatter_add or scatter_sub, or create the variable with another aggregation"});
+    throw Unimplemented(
+        errors::kVariableAssign,
+        {.what = lockstep::str(name_of(kind), " needs Aggregation::None or OnlyFirstReplica, got Aggregation::",
+                               aggregation == Aggregation::Sum ? "Sum" : "Mean"),
+         .where = lockstep::str("variable '", variable->options().name, "'"),
+         .help = "use scatter_add or scatter_sub, or create the variable with another aggregation"});
   }
   switch (detail::variable_context(variable->strategy(), name_of(kind))) {
     case VariableContext::Replica: scatter_in_replica(variable, kind, rows); break;
