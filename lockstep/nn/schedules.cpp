@@ -11,18 +11,15 @@
 namespace lockstep {
 namespace {
 
-void require(bool holds, const char* what, const std::string& seen) {
+void require(bool holds, const std::string& what) {
   if (holds) return;
   throw InvalidArgument(
       errors::kBadOption,
-      {.what = what, .where = "learning-rate schedule", .seen = seen, .help = "correct the schedule's description"});
+      {.what = what, .where = "learning-rate schedule", .help = "correct the field where the schedule is described"});
 }
 
-bool is_rate(double value) { return std::isfinite(value) && value >= 0; }
-
 void require_rate(double value, const char* name) {
-  require(is_rate(value), str("`", name, "` must be a finite number, and not negative").c_str(),
-          str(name, " = ", value));
+  require(std::isfinite(value) && value >= 0, str("`", name, "` must be finite and >= 0, got ", value));
 }
 
 }  // namespace
@@ -35,16 +32,16 @@ double ConstantSchedule::rate(std::int64_t) const {
 double StepSchedule::rate(std::int64_t step) const {
   require_rate(base, "base");
   require_rate(factor, "factor");
-  require(every > 0, "`every` must be positive", str("every = ", every));
+  require(every > 0, str("`every` must be > 0, got ", every));
   return base * std::pow(factor, static_cast<double>(std::max<std::int64_t>(step, 0) / every));
 }
 
 double CosineSchedule::rate(std::int64_t asked) const {
   require_rate(base, "base");
   require_rate(end, "end");
-  require(warmup_steps >= 0 && total_steps > warmup_steps,
-          "`total_steps` must be larger than `warmup_steps`, and that not negative",
-          str("total_steps = ", total_steps, ", warmup_steps = ", warmup_steps));
+  require(warmup_steps >= 0, str("`warmup_steps` must be >= 0, got ", warmup_steps));
+  require(total_steps > warmup_steps,
+          str("`total_steps` must be > warmup_steps, which is ", warmup_steps, ", got ", total_steps));
   const std::int64_t step = std::max<std::int64_t>(asked, 0);
   if (step < warmup_steps) return base * static_cast<double>(step + 1) / static_cast<double>(warmup_steps);
   const double done =
@@ -52,13 +49,14 @@ double CosineSchedule::rate(std::int64_t asked) const {
   return end + (base - end) * 0.5 * (1.0 + std::cos(std::numbers::pi * done));
 }
 
-double PlateauSchedule::observe(State& state, double metric) const {
+double PlateauSchedule::observe(double metric) {
+  State& state = seen;
   require_rate(base, "base");
   require_rate(min_rate, "min_rate");
   require_rate(threshold, "threshold");
-  require(factor > 0 && factor < 1, "`factor` must lie between 0 and 1", str("factor = ", factor));
-  require(patience >= 0, "`patience` must not be negative", str("patience = ", patience));
-  require(cooldown >= 0, "`cooldown` must not be negative", str("cooldown = ", cooldown));
+  require(factor > 0 && factor < 1, str("`factor` must be > 0 and < 1, got ", factor));
+  require(patience >= 0, str("`patience` must be >= 0, got ", patience));
+  require(cooldown >= 0, str("`cooldown` must be >= 0, got ", cooldown));
   if (!(state.rate >= 0)) {
     state = {.rate = base, .best = metric};
     return state.rate;

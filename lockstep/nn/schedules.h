@@ -4,15 +4,14 @@
 
 #include "lockstep/base/export.h"
 
-// Learning rates over time. A schedule is a plain description; what changes is kept apart, so that it can be saved.
-// Steps before the first count as the first. Descriptions that make no sense are InvalidArgument when a rate is asked
-// for.
+// Learning rates over time. A schedule is a plain description, checked when a rate is asked for: InvalidArgument if it
+// makes no sense. Steps before the first count as the first.
 //
 //     const CosineSchedule schedule{.base = 0.1, .warmup_steps = 500, .total_steps = 20'000};
 //     optimizer.set_learning_rate(schedule.rate(optimizer.steps()));   // outside of run, before each step
 namespace lockstep {
 
-/// The same rate for ever.
+/// The same rate at every step.
 struct LOCKSTEP_EXPORT ConstantSchedule {
   double base = 0.1;
 
@@ -49,7 +48,7 @@ struct LOCKSTEP_EXPORT PlateauSchedule {
   double min_rate = 0.0;
   bool larger_is_better = false;
 
-  /// What has been seen so far: all there is to save and restore.
+  /// What has been seen so far: all there is to save.
   struct State {
     double rate = -1.0;  ///< negative: not begun. A rate that has shrunk to 0 stays there
     double best = 0.0;
@@ -60,7 +59,11 @@ struct LOCKSTEP_EXPORT PlateauSchedule {
   };
 
   /// Takes an observation in and returns the rate from now on, which never rises.
-  double observe(State& state, double metric) const;
+  double observe(double metric);
+  const State& state() const { return seen; }
+  void load_state(const State& state) { seen = state; }
+
+  State seen = {};  ///< leave it out of the description; use state() and load_state()
 };
 
 }  // namespace lockstep
