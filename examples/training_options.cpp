@@ -78,7 +78,7 @@ double with_clipping(ls::Strategy& strategy, const Digits& digits) {
 double with_accumulation(ls::Strategy& strategy, const Digits& digits) {
   auto net = strategy.make<Net>(16);
   auto optimizer = strategy.make_optimizer<torch::optim::Adam>(net, AdamOptions(0.005));
-  optimizer.accumulate(2);
+  optimizer.set_accumulate(2);
   return train(strategy, digits, [&](const Digits& mine, std::int64_t rows) {
     auto loss = loss_of(net(mine.images), mine.labels, 2 * rows);  // the rows of both batches of an update
     optimizer.minimize(loss);

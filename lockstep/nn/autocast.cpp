@@ -13,7 +13,7 @@ Autocast::Autocast(at::ScalarType dtype, at::DeviceType device)
       outer_enabled_(at::autocast::is_autocast_enabled(device)) {
   if (dtype != at::kBFloat16 && dtype != at::kHalf) {
     throw InvalidArgument(errors::kDtype,
-                          {.what = str("autocast computes in a 16-bit floating type, not in ", c10::toString(dtype)),
+                          {.what = str("autocast needs a 16-bit floating type, got ", c10::toString(dtype)),
                            .where = "Autocast",
                            .help = "use torch::kBFloat16 or torch::kHalf"});
   }
@@ -25,8 +25,9 @@ Autocast::Autocast(at::ScalarType dtype, at::DeviceType device)
 Autocast::~Autocast() {
   at::autocast::set_autocast_enabled(device_, outer_enabled_);
   at::autocast::set_autocast_dtype(device_, outer_dtype_);
-  // It remembers weights that it has cast; they must not outlive the weights' values.
-  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  if (at::autocast::decrement_nesting() == 0) detail::forget_cast_weights();
 }
+
+void detail::forget_cast_weights() { at::autocast::clear_cache(); }
 
 }  // namespace lockstep

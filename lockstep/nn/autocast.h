@@ -29,4 +29,11 @@ class LOCKSTEP_EXPORT Autocast {
   bool outer_enabled_;
 };
 
+namespace detail {
+
+/// Autocast keeps copies of the weights that it has cast; they are of no use once the weights change.
+void forget_cast_weights();
+
+}  // namespace detail
+
 }  // namespace lockstep

@@ -1,18 +1,19 @@
 #include <gtest/gtest.h>
+#include <torch/optim/adam.h>
 #include <torch/utils.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/sync_batch_norm.h"
-#include "lockstep/nn/test_support.h"
+#include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/small_net.h"
 
 // One replica's copy goes bad, and the comparison of digests says whose and which.
 namespace lockstep {
 namespace {
-
-using namespace testing_support;
 
 at::Tensor with_one_bit_flipped(const at::Tensor& tensor) {
   at::Tensor changed = tensor.detach().clone();
@@ -61,7 +62,7 @@ TEST_F(Drift, OfNothingIsQuietAndOrdinaryBatchNormIsNoDrift) {
 TEST_F(Drift, OfWeightsNamesReplicaAndTensor) {
   optimizer.set_digest({.every = 1});
   step();
-  expect_drift("replica 2 holds another 'first.weight' than replica 0", "after step 2", [&] {
+  expect_drift("'first.weight' of replica 2 differs from replica 0's", "after step 2", [&] {
     strategy.run([&] {
       optimizer.backward(model->forward(torch::randn({4, 9})).square().mean());
       optimizer.reduce_gradients();
@@ -79,19 +80,19 @@ TEST_F(Drift, OfBuffersIsFoundWhereTheyAreToBeEqual) {
   for (int k = 0; k < 4; ++k) step();
   model.replica(1)->norm->running_var.copy_(with_one_bit_flipped(model.replica(1)->norm->running_var));
   step();  // the fifth: not compared
-  expect_drift("replica 1 holds another buffer 'norm.running_var' than replica 0", "after step 6", [&] { step(); });
+  expect_drift("buffer 'norm.running_var' of replica 1 differs from replica 0's", "after step 6", [&] { step(); });
 }
 
 TEST_F(Drift, OfOptimizerStateNamesReplicaAndParameter) {
   optimizer.set_digest({.every = 1});
   step();
-  const auto& shard = optimizer.core()->shards()[1];
-  ASSERT_FALSE(shard.empty());
-  ASSERT_EQ(optimizer.core()->module()->parameters()[static_cast<std::size_t>(shard[0].parameter)].name, "first.weight")
-      << "not a parameter that is cut";
-  auto& state = optimizer.core()->inner(1).state().at(optimizer.core()->segments(1)[0].unsafeGetTensorImpl());
+  const detail::ReplicaPart& part = *optimizer.core()->replicas[1];
+  ASSERT_FALSE(part.owned.empty());
+  const auto parameter = static_cast<std::size_t>(part.owned[0].where.parameter);
+  ASSERT_EQ(optimizer.core()->module->parameters()[parameter].name, "first.weight") << "not a parameter that is cut";
+  auto& state = part.inner->state().at(part.owned[0].weights.unsafeGetTensorImpl());
   static_cast<torch::optim::AdamParamState&>(*state).step(7);
-  expect_drift("holds another optimizer state 'step' of 'first.weight'", "after step 2", [&] { step(); });
+  expect_drift("optimizer state 'step' of 'first.weight' of replica", "after step 2", [&] { step(); });
 }
 
 /// A class of the user's own, of whose state nothing is known.

@@ -1,11 +1,10 @@
 #include "lockstep/nn/fused_sgd.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "lockstep/comm/ordered_sum.h"
 
-namespace lockstep::nn {
+namespace lockstep::detail {
 namespace {
 
 constexpr std::size_t kBlock = 1024;  // sums of a block stay in the first-level cache
@@ -49,19 +48,19 @@ bool has_fused_sgd() {
 #endif
 }
 
-void sum_and_update_sgd(const float* const* gradients, int count, std::int64_t divisor, std::size_t elements,
-                        float* weights, float* momentum_buffer, const SgdNumbers& numbers) {
+void sum_and_update_sgd(const std::vector<const float*>& gradients, std::int64_t divisor, std::size_t begin,
+                        std::size_t end, float* weights, float* momentum_buffer, const SgdNumbers& numbers) {
   alignas(64) float sums[kBlock];
-  std::vector<const void*> inputs(static_cast<std::size_t>(count));
-  for (std::size_t first = 0; first < elements; first += kBlock) {
-    const std::size_t n = std::min(kBlock, elements - first);
-    for (int k = 0; k < count; ++k) inputs[static_cast<std::size_t>(k)] = gradients[k] + first;
+  std::vector<const void*> inputs(gradients.size());
+  for (std::size_t first = begin; first < end; first += kBlock) {
+    const std::size_t n = std::min(kBlock, end - first);
+    for (std::size_t k = 0; k < gradients.size(); ++k) inputs[k] = gradients[k] + first;
     void* output = sums;
     const float* slopes = sums;
-    if (count == 1 && divisor == 1) {
+    if (gradients.size() == 1 && divisor == 1) {
       slopes = gradients[0] + first;
     } else {
-      ordered_sum(Dtype::Float32, inputs.data(), count, &output, 1, n, divisor);
+      ordered_sum(Dtype::Float32, inputs.data(), static_cast<int>(inputs.size()), &output, 1, n, divisor);
     }
     float* w = weights + first;
     if (momentum_buffer == nullptr) {
@@ -76,4 +75,4 @@ void sum_and_update_sgd(const float* const* gradients, int count, std::int64_t d
   }
 }
 
-}  // namespace lockstep::nn
+}  // namespace lockstep::detail

@@ -1,13 +1,14 @@
 #pragma once
 
-#include <torch/optim/optimizer.h>
+#include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 #include "lockstep/base/export.h"
 
 namespace torch::optim {
-class SGD;
+class Optimizer;
 }
 
 namespace lockstep::detail {
@@ -15,9 +16,9 @@ namespace lockstep::detail {
 /// A segment of a parameter whose gradients are to be added up and applied.
 struct SegmentUpdate {
   torch::optim::Optimizer& inner;
-  std::size_t group;                    ///< of `inner`'s parameter groups
-  at::Tensor segment;                   ///< the weights: what `inner` knows its state by
-  std::vector<const float*> gradients;  ///< of all replicas, in order
+  std::size_t group;                           ///< of `inner`'s parameter groups
+  const at::Tensor& weights;                   ///< what `inner` knows its state by
+  const std::vector<const float*>& gradients;  ///< of all replicas, in order
   std::int64_t divisor;
 };
 
@@ -26,15 +27,5 @@ struct SegmentUpdate {
 using FusedUpdate = void (*)(const SegmentUpdate& update);
 
 LOCKSTEP_EXPORT FusedUpdate fused_sgd_update();  ///< null where the CPU cannot do it
-
-/// The fused update of an optimizer class; null: it has none.
-template <class Opt>
-FusedUpdate fused_update_of() {
-  if constexpr (std::is_same_v<Opt, torch::optim::SGD>) {
-    return fused_sgd_update();
-  } else {
-    return nullptr;
-  }
-}
 
 }  // namespace lockstep::detail

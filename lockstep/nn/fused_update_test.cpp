@@ -3,9 +3,11 @@
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
 
 #include "lockstep/nn/fused_sgd.h"
 #include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/optimizer_core.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 
 namespace lockstep {
@@ -60,10 +62,10 @@ Outcome train(const UpdateCase& c, int replicas, bool in_parts) {
   Outcome outcome;
   for (const auto& weight : model.parameters()) outcome.weights.push_back(weight.detach().clone());
   for (int r = 0; r < replicas; ++r) {
-    auto& inner = optimizer.core()->inner(static_cast<std::size_t>(r));
-    for (const auto& segment : optimizer.core()->segments(static_cast<std::size_t>(r))) {
-      const auto state = inner.state().find(segment.unsafeGetTensorImpl());
-      if (state == inner.state().end()) continue;
+    const detail::ReplicaPart& part = *optimizer.core()->replicas[static_cast<std::size_t>(r)];
+    for (const auto& segment : part.owned) {
+      const auto state = part.inner->state().find(segment.weights.unsafeGetTensorImpl());
+      if (state == part.inner->state().end()) continue;
       const auto& buffer = static_cast<torch::optim::SGDParamState&>(*state->second).momentum_buffer();
       if (buffer.defined()) outcome.momentum.push_back(buffer.clone());
     }
@@ -74,7 +76,7 @@ Outcome train(const UpdateCase& c, int replicas, bool in_parts) {
 class FusedUpdate : public testing::TestWithParam<std::tuple<UpdateCase, int>> {};
 
 TEST_P(FusedUpdate, HasTheBitsOfASumAndLibTorchsOptimizer) {
-  ASSERT_TRUE(nn::has_fused_sgd()) << "this CPU has no fused multiply-add";
+  ASSERT_TRUE(detail::has_fused_sgd()) << "this CPU has no fused multiply-add";
   const auto& [c, replicas] = GetParam();
   const auto fused = train(c, replicas, false);
   const auto in_parts = train(c, replicas, true);
@@ -99,7 +101,7 @@ TEST(Minimize, ForgetsWhatAFailedRunLeftBehind) {
     MirroredStrategy strategy({.devices = cpus(2), .seed = 5});
     auto model = strategy.make<torch::nn::Linear>(3, 1);
     auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
-    optimizer.accumulate(2);
+    optimizer.set_accumulate(2);
     const auto step = [&](bool fail) {
       strategy.run(
           [&](int replica) {

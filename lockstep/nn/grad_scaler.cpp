@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/outside_of_run.h"
+#include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
 namespace {
@@ -14,7 +15,9 @@ namespace {
 void require_scale(double scale) {
   if (std::isfinite(scale) && scale > 0) return;
   throw InvalidArgument(errors::kNotFinite,
-                        {.what = str("a loss scale must be positive and finite, not ", scale), .where = "GradScaler"});
+                        {.what = str("a loss scale must be finite and > 0, got ", scale),
+                         .where = "GradScaler",
+                         .help = "leave initial_scale at its default, or load what state() returned"});
 }
 
 }  // namespace
@@ -22,11 +25,15 @@ void require_scale(double scale) {
 GradScaler::GradScaler(Strategy& strategy, GradScalerOptions options)
     : strategy_(&strategy), options_(options), states_(static_cast<std::size_t>(strategy.num_local_replicas())) {
   require_scale(options_.initial_scale);
-  if (!(options_.growth >= 1) || !(options_.backoff > 0 && options_.backoff < 1) || options_.growth_interval < 1) {
-    throw InvalidArgument(
-        errors::kBadOption,
-        {.what = "a GradScaler grows by at least 1, backs off by less than 1 and waits at least one step"});
-  }
+  const auto require = [](bool holds, std::string what) {
+    if (holds) return;
+    throw InvalidArgument(errors::kBadOption, {.what = std::move(what),
+                                               .where = "GradScaler",
+                                               .help = "correct its GradScalerOptions, or leave the default"});
+  };
+  require(options_.growth >= 1, str("growth must be >= 1, got ", options_.growth));
+  require(options_.backoff > 0 && options_.backoff < 1, str("backoff must be > 0 and < 1, got ", options_.backoff));
+  require(options_.growth_interval >= 1, str("growth_interval must be >= 1, got ", options_.growth_interval));
   for (auto& own : states_) own.state.scale = options_.initial_scale;
 }
 
@@ -57,8 +64,8 @@ void GradScaler::update(bool was_finite) {
   }
 }
 
-void GradScaler::restore(const State& state) {
-  detail::require_outside_of_run("restore of a GradScaler");
+void GradScaler::load_state(const State& state) {
+  detail::require_outside_of_run("load_state of a GradScaler");
   require_scale(state.scale);
   for (auto& own : states_) own.state = state;
 }

@@ -6,9 +6,10 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
-#include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
+
+class Strategy;
 
 struct GradScalerOptions {
   double initial_scale = 65536.0;
@@ -17,9 +18,9 @@ struct GradScalerOptions {
   std::int64_t growth_interval = 2000;
 };
 
-/// Keeps small gradients of half precision from vanishing: the loss is multiplied by a large scale, the reduced
-/// gradients are divided by it, and a step whose gradients have become infinite is left out and the scale lowered. All
-/// replicas agree.
+/// Keeps small gradients of half precision from vanishing: the loss is multiplied by a large scale and the reduced
+/// gradients are divided by it. A step whose gradients have become infinite is skipped on all replicas, and the scale is
+/// lowered.
 ///
 ///     ls::GradScaler scaler(strategy);
 ///     strategy.run([&](...) { optimizer.minimize(loss, scaler); }, batch);
@@ -30,10 +31,10 @@ class LOCKSTEP_EXPORT GradScaler {
   /// The loss times the scale; for use inside `run`, where no optimizer's `minimize` or `backward` does it.
   at::Tensor scaled(const at::Tensor& loss) const;
   double scale() const;
-  /// Tells the scaler how a step went, once per replica. Called by `minimize` and `unscale`.
+  /// Reports how a step went, once per replica. `minimize` and `unscale` call it.
   void update(bool was_finite);
 
-  /// All there is to save and restore.
+  /// All there is to save.
   struct State {
     double scale = 0;
     std::int64_t good_steps = 0;
@@ -41,7 +42,7 @@ class LOCKSTEP_EXPORT GradScaler {
     bool operator==(const State&) const = default;
   };
   State state() const { return states_[0].state; }
-  void restore(const State& state);  ///< outside of run
+  void load_state(const State& state);  ///< outside of run
 
  private:
   /// One per replica: each changes its own, and all change alike.

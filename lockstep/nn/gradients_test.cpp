@@ -1,19 +1,20 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <cmath>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/mirrored_optimizer.h"
-#include "lockstep/nn/plain_loop.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/plain_loop.h"
 
 // Gradients between backward and the update: gathered, reduced, shown, clipped, looked at.
 namespace lockstep {
 namespace {
 
-using namespace testing_support;
 using torch::optim::SGDOptions;
 
 class Gradients : public testing::TestWithParam<int> {
@@ -92,7 +93,7 @@ TEST_P(Gradients, AccumulationEqualsOneLargeBatch) {
   copy_values(whole.parameters(), parts.parameters());
   auto of_parts = strategy.make_optimizer<torch::optim::SGD>(parts, SGDOptions(0.1));
   auto of_whole = strategy.make_optimizer<torch::optim::SGD>(whole, SGDOptions(0.1));
-  of_parts.accumulate(3);
+  of_parts.set_accumulate(3);
   const Batch batch = random_batch(12, at::kDouble);
   mirrored_step(strategy, whole, of_whole, batch);
   std::vector<bool> updated;

@@ -1,4 +1,9 @@
 #include <gtest/gtest.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <cmath>
@@ -8,33 +13,19 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/mirrored_optimizer.h"
-#include "lockstep/nn/test_support.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/errors.h"
+#include "tests/support/small_net.h"
 
 // What people bring along from loops of their own: how they write options, zero_grad before each step, batches without
 // rows.
 namespace lockstep {
 namespace {
 
-using namespace testing_support;
 using torch::optim::Adam;
 using torch::optim::AdamOptions;
 using torch::optim::SGD;
 using torch::optim::SGDOptions;
-
-template <class E>
-std::string message_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const E& e) {
-    return e.what();
-  } catch (const std::exception& e) {
-    return std::string("another type: ") + e.what();
-  }
-  return "no error";
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 /// The weights are ones, so that gradients are plain to see.
 struct HeadAndBody : torch::nn::Module {
@@ -106,7 +97,7 @@ TEST_P(Habits, OptionsChangedToSuchAreRefusedAtTheNextStepAndCanBeMended) {
       optimizer.step();
     });
   };
-  optimizer.options<SGDOptions>().lr(-5);
+  optimizer.options().lr(-5);
   for (const auto& call : std::initializer_list<std::function<void()>>{step, in_parts}) {
     const std::string message = message_of<InvalidArgument>(call);
     EXPECT_TRUE(contains(message, "lr = -5") && contains(message, "parameter group 0")) << message;
@@ -122,7 +113,7 @@ TEST_P(Habits, OptionsChangedToSuchAreRefusedAtTheNextStepAndCanBeMended) {
 
 TEST_P(Habits, ZeroGradInsideAWindowIsToldOnce) {
   auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
-  optimizer.accumulate(2);
+  optimizer.set_accumulate(2);
   for (int call = 0; call < 6; ++call) {
     strategy.run([&] {
       optimizer.zero_grad();
@@ -144,7 +135,7 @@ TEST_P(Habits, ZeroGradBetweenUpdatesOrAfterAFailureNeedsNoWarning) {
     optimizer.minimize(loss());
     optimizer.zero_grad();
   });
-  optimizer.accumulate(2);
+  optimizer.set_accumulate(2);
   EXPECT_THROW(strategy.run([&] {
     optimizer.minimize(loss());
     throw std::runtime_error("mine");
@@ -156,7 +147,7 @@ TEST_P(Habits, ZeroGradBetweenUpdatesOrAfterAFailureNeedsNoWarning) {
 
 TEST_P(Habits, AWindowAtTheEndOfAnEpochCanBeFlushed) {
   auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
-  optimizer.accumulate(4);
+  optimizer.set_accumulate(4);
   for (int call = 0; call < 6; ++call) strategy.run([&] { optimizer.minimize(loss()); });
   EXPECT_NEAR(bias(), 0.6, 1e-6);
   strategy.run([&] {
@@ -173,12 +164,12 @@ TEST_P(Habits, AWindowAtTheEndOfAnEpochCanBeFlushed) {
 
 TEST_P(Habits, AnOpenWindowSaysHowManyCallsAreMissing) {
   auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
-  optimizer.accumulate(5);
+  optimizer.set_accumulate(5);
   for (int call = 0; call < 2; ++call) strategy.run([&] { optimizer.minimize(loss()); });
   const auto message = [&] { return message_of<FailedPrecondition>([&] { optimizer.state(); }); };
   EXPECT_TRUE(contains(message(), "gradients of 2 calls") && contains(message(), "after 3 more calls of minimize"))
       << message();
-  optimizer.accumulate(1);
+  optimizer.set_accumulate(1);
   EXPECT_TRUE(contains(message(), "gradients of 2 calls") && contains(message(), "after 1 more call of minimize"))
       << message();
   strategy.run([&] { optimizer.minimize(loss()); });

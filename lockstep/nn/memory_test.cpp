@@ -2,6 +2,8 @@
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 
 #include <atomic>
 #include <cstdlib>
@@ -9,8 +11,9 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/mirrored_optimizer.h"
-#include "lockstep/nn/test_support.h"
+#include "lockstep/nn/optimizer_core.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/small_net.h"
 
 // What R replicas on one machine hold: one copy of weights and optimizer state, R of gradients.
 namespace lockstep {
@@ -95,7 +98,7 @@ TEST_P(Memory, HoldsWeightsAndStateOnceAndGradientsPerReplica) {
     strategy.run([&] { optimizer.step(); });
     DistinctStorages state;
     for (std::size_t k = 0; k < model.size(); ++k) {
-      for (const auto& entry : optimizer.core()->inner(k).state()) {
+      for (const auto& entry : optimizer.core()->replicas[k]->inner->state()) {
         for (const auto& [key, value] : OptimizerStateTraits<torch::optim::Adam>::read(*entry.second)) {
           if (value.dim() > 0) state.add(value);
         }

@@ -1,12 +1,15 @@
 #pragma once
 
-#include <torch/nn/pimpl.h>
-
+#include <functional>
+#include <memory>
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "lockstep/nn/module_core.h"
+#include "lockstep/nn/module_options.h"
+#include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
 
@@ -17,19 +20,19 @@ namespace lockstep {
 ///     model.eval();                                  // reaches all replicas
 ///
 /// Inside `run`, `model->` is the calling replica's module; outside it is replica 0's, which is fine for looking but
-/// reaches one replica only. Copies of the handle name the same model.
+/// reaches one replica only. `model(x)` is `model->forward(x)`. Copies of the handle name the same model.
 template <class M>
 class MirroredModule {
  public:
   using Module = M;
 
-  explicit MirroredModule(std::shared_ptr<ModuleCore> core) : core_(std::move(core)) {}
+  explicit MirroredModule(std::shared_ptr<detail::ModuleCore> core) : core_(std::move(core)) {}
 
   M* operator->() const { return static_cast<M*>(core_->current().get()); }
   M& operator*() const { return static_cast<M&>(*core_->current()); }
   template <class... Args>
   auto operator()(Args&&... args) const {
-    return (*this)->forward(in_models_format(std::forward<Args>(args))...);
+    return (*this)->forward(std::forward<Args>(args)...);
   }
 
   /// Local replica k's module.
@@ -42,28 +45,18 @@ class MirroredModule {
   void apply(const std::function<void(torch::nn::Module&)>& f) { core_->apply(f); }
 
   /// The weights, by name. They are replica 0's leaves; all replicas share their memory.
-  torch::OrderedDict<std::string, at::Tensor> named_parameters() const { return core_->replica(0)->named_parameters(); }
-  std::vector<at::Tensor> parameters() const { return core_->replica(0)->parameters(); }
-  /// Buffers such as running statistics, brought together: floating ones averaged, others as replica 0 has them.
-  std::vector<std::pair<std::string, at::Tensor>> named_buffers() const { return core_->named_buffers(); }
-  /// Writes what `named_buffers` tells into every replica.
+  torch::OrderedDict<std::string, at::Tensor> named_parameters() const { return core_->named_parameters(); }
+  std::vector<at::Tensor> parameters() const { return named_parameters().values(); }
+  /// Copies of buffers such as running statistics, those of all replicas as one: floating ones averaged, others as
+  /// replica 0 has them.
+  torch::OrderedDict<std::string, at::Tensor> named_buffers() const { return core_->named_buffers(); }
+  /// Writes the values of `named_buffers` into every replica.
   void synchronize_buffers() { core_->synchronize_buffers(); }
 
-  const std::shared_ptr<ModuleCore>& core() const { return core_; }
+  const std::shared_ptr<detail::ModuleCore>& core() const { return core_; }
 
  private:
-  /// Images become channels-last where the weights are.
-  template <class T>
-  decltype(auto) in_models_format(T&& argument) const {
-    if constexpr (std::is_same_v<std::decay_t<T>, at::Tensor>) {
-      const bool converts = core_->options().channels_last && argument.dim() == 4;
-      return converts ? argument.contiguous(at::MemoryFormat::ChannelsLast) : at::Tensor(argument);
-    } else {
-      return std::forward<T>(argument);
-    }
-  }
-
-  std::shared_ptr<ModuleCore> core_;
+  std::shared_ptr<detail::ModuleCore> core_;
 };
 
 namespace detail {
@@ -74,7 +67,7 @@ struct ModuleOf {  // std::shared_ptr<M>
   static std::shared_ptr<torch::nn::Module> pointer(Built built) { return built; }
 };
 template <class Built>
-  requires std::is_base_of_v<torch::detail::ModuleHolderIndicator, Built>
+  requires requires { typename Built::ContainedType; }
 struct ModuleOf<Built> {  // a holder made by TORCH_MODULE
   using type = typename Built::ContainedType;
   static std::shared_ptr<torch::nn::Module> pointer(Built built) { return built.ptr(); }
@@ -86,7 +79,7 @@ template <detail::ModuleFactory F>
 auto Strategy::make(F&& factory, const ModuleOptions& options) {
   using Built = std::decay_t<std::invoke_result_t<F&>>;
   using Of = detail::ModuleOf<Built>;
-  return MirroredModule<typename Of::type>(std::make_shared<ModuleCore>(
+  return MirroredModule<typename Of::type>(std::make_shared<detail::ModuleCore>(
       *this, [&] { return Of::pointer(factory()); }, options));
 }
 

@@ -3,23 +3,25 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/conv.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <cmath>
 #include <optional>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/autocast.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
-#include "lockstep/nn/test_support.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/small_net.h"
 
 // 16-bit types: autocast in and around run, scaled losses in half precision, weights in bfloat16.
 namespace lockstep {
 namespace {
 
-using namespace testing_support;
 using torch::optim::SGDOptions;
 
 class MixedPrecision : public testing::TestWithParam<int> {
@@ -318,7 +320,7 @@ TEST_P(MixedPrecision, OneScalerServesAnOptimizerThatAccumulatesAndOneThatDoesNo
     auto model = strategy.make<SmallNet>(16), other = strategy.make<SmallNet>(16);
     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.05));
     auto of_other = strategy.make_optimizer<torch::optim::SGD>(other, SGDOptions(0.05));
-    optimizer.accumulate(2);
+    optimizer.set_accumulate(2);
     GradScaler scaler(strategy, {.initial_scale = 2.0, .growth = growth, .growth_interval = 1});
     const Batch batch = random_batch(16);
     for (int step = 0; step < 6; ++step) {

@@ -2,22 +2,23 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
-#include <torch/nn/modules/embedding.h>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/replica_random.h"
+#include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
-namespace lockstep {
+namespace lockstep::detail {
 namespace {
 
 [[noreturn]] void throw_build(std::string what, std::string help, std::string seen = {}) {
@@ -25,7 +26,7 @@ namespace {
                         {.what = std::move(what), .where = "make", .seen = std::move(seen), .help = std::move(help)});
 }
 
-using Named = torch::OrderedDict<std::string, at::Tensor>;
+using Named = ModuleCore::NamedTensors;
 
 /// `kind`: "parameter" or "buffer".
 void require_same_structure(const char* kind, const Named& first, const Named& other, std::size_t k) {
@@ -57,9 +58,9 @@ void require_own_parameters(const Named& first, const Named& other, std::size_t 
 }  // namespace
 
 ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options)
-    : options_(options), strategy_(&strategy), alive_(detail::StrategyAccess::alive(strategy)) {
-  detail::require_cross_replica(strategy, "make");
-  const std::uint64_t seed = detail::StrategyAccess::next_make_seed(strategy);
+    : strategy_(&strategy), alive_(StrategyAccess::alive(strategy)) {
+  require_cross_replica(strategy, "make");
+  const std::uint64_t seed = StrategyAccess::next_make_seed(strategy);
   for (int k = 0; k < strategy.num_local_replicas(); ++k) {
     // The same numbers for every replica and every topology; the caller's stream is left alone.
     at::Generator numbers = at::detail::createCPUGenerator(seed);
@@ -157,7 +158,7 @@ Strategy& ModuleCore::strategy() const {
 }
 
 void ModuleCore::collect_parameters() {
-  std::vector<torch::OrderedDict<std::string, at::Tensor>> named;
+  std::vector<Named> named;
   for (const auto& module : replicas_) named.push_back(module->named_parameters());
   const auto& first = named[0];
   for (std::size_t k = 1; k < replicas_.size(); ++k) {
@@ -197,7 +198,7 @@ void ModuleCore::share_memory() {
   }
 }
 
-/// A factory may give every module another one, if only because it counts its calls.
+/// A factory may build modules whose buffers differ, if only because it counts its calls.
 void ModuleCore::copy_buffers() {
   const at::NoGradGuard no_grad;
   const auto first = replicas_[0]->named_buffers();
@@ -205,7 +206,7 @@ void ModuleCore::copy_buffers() {
     const auto mine = replicas_[k]->named_buffers();
     require_same_structure("buffer", first, mine, k);
     for (const auto& item : mine) {
-      // Equal ones are left alone: a constant may be one tensor for all, or a view that nobody can write to.
+      // Equal ones are left alone: a constant may be one tensor for all, or a view that cannot be written to.
       const at::Tensor& source = first[item.key()];
       at::Tensor buffer = item.value();
       if (!buffer.defined() || buffer.is_same(source) || at::equal(buffer, source.to(buffer.device()))) continue;
@@ -233,9 +234,9 @@ void ModuleCore::guard_gradients() {
 }
 
 const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
-  const detail::ContextEntry* top = detail::current_context();
+  const ContextEntry* top = current_context();
   if (top == nullptr || top->replica == nullptr) return replicas_[0];
-  if (top->strategy != strategy_) detail::require_current_strategy(strategy(), "model");
+  if (top->strategy != strategy_) require_current_strategy(strategy(), "model");
   const auto& mine = replicas_[static_cast<std::size_t>(top->replica->local_index())];
   if (mine->is_training() != replicas_[0]->is_training()) {
     throw FailedPrecondition(errors::kWrongModule,
@@ -247,14 +248,14 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
 }
 
 void ModuleCore::train(bool on) {
-  detail::require_outside_of_run("train or eval of a model");
+  require_outside_of_run("train or eval of a model");
   for (auto& module : replicas_) module->train(on);
 }
 
 void ModuleCore::to(at::ScalarType dtype) {
-  detail::require_outside_of_run("to of a model");
+  require_outside_of_run("to of a model");
   if (pinned_) {
-    throw FailedPrecondition(errors::kWrongModule, {.what = "an optimizer has taken over the parameters of this model",
+    throw FailedPrecondition(errors::kWrongModule, {.what = "the parameters of this model belong to an optimizer",
                                                     .where = "to",
                                                     .help = "convert the model before make_optimizer"});
   }
@@ -263,7 +264,7 @@ void ModuleCore::to(at::ScalarType dtype) {
 }
 
 void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
-  detail::require_outside_of_run("apply of a model");
+  require_outside_of_run("apply of a model");
   // Parameters are shared: what f does to them counts once, as replica 0 has it, random numbers included. The other
   // replicas' modules are visited for what is their own.
   at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -290,10 +291,13 @@ void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
   for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].leaves[0].data().copy_(values[p]);
 }
 
-std::vector<std::pair<std::string, at::Tensor>> ModuleCore::named_buffers() const {
-  std::vector<torch::OrderedDict<std::string, at::Tensor>> named;
+ModuleCore::NamedTensors ModuleCore::named_parameters() const { return replicas_[0]->named_parameters(); }
+ModuleCore::NamedTensors ModuleCore::buffers_of(std::size_t k) const { return replicas_[k]->named_buffers(); }
+
+ModuleCore::NamedTensors ModuleCore::named_buffers() const {
+  std::vector<Named> named;
   for (const auto& module : replicas_) named.push_back(module->named_buffers());
-  std::vector<std::pair<std::string, at::Tensor>> result;
+  Named result;
   for (const auto& item : named[0]) {
     std::vector<at::Tensor> components;
     for (const auto& buffers : named) components.push_back(buffers[item.key()]);
@@ -302,20 +306,20 @@ std::vector<std::pair<std::string, at::Tensor>> ModuleCore::named_buffers() cons
     const bool equal = average && std::all_of(components.begin(), components.end(), [&](const at::Tensor& other) {
                          return other.sizes() == components[0].sizes() && at::equal(other, components[0]);
                        });
-    result.emplace_back(item.key(), !item.value().defined() ? item.value()
-                                    : !average || equal     ? item.value().clone()
-                                                            : ordered_reduce(ReduceOp::Mean, components));
+    result.insert(item.key(), !item.value().defined() ? item.value()
+                              : !average || equal     ? item.value().clone()
+                                                      : ordered_reduce(ReduceOp::Mean, components));
   }
   return result;
 }
 
 void ModuleCore::synchronize_buffers() {
-  detail::require_outside_of_run("synchronize_buffers of a model");
+  require_outside_of_run("synchronize_buffers of a model");
   const at::NoGradGuard no_grad;
-  for (const auto& [name, value] : named_buffers()) {
+  for (const auto& item : named_buffers()) {
     for (auto& module : replicas_) {
-      at::Tensor buffer = module->named_buffers()[name];
-      if (buffer.defined() && !buffer.is_same(value)) buffer.copy_(value);
+      at::Tensor buffer = module->named_buffers()[item.key()];
+      if (buffer.defined() && !buffer.is_same(item.value())) buffer.copy_(item.value());
     }
   }
 }
@@ -337,10 +341,10 @@ void ModuleCore::require_unchanged() const {
         throw FailedPrecondition(errors::kDevice,
                                  {.what = lockstep::str("parameter '", parameter.name, "' is on ", leaf.device(),
                                                         ", but replica ", k, " is on ", expected),
-                                  .help = "leave it where make has put it"});
+                                  .help = "leave it where make put it"});
       }
       if (leaf.const_data_ptr() != addresses_[next++])
-        fail(lockstep::str("parameter '", parameter.name, "' has other memory than before"));
+        fail(lockstep::str("parameter '", parameter.name, "' has moved to other memory"));
     }
   }
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
@@ -349,7 +353,7 @@ void ModuleCore::require_unchanged() const {
     std::unordered_set<const void*> seen;
     for (const auto& item : replicas_[k]->named_parameters()) {
       if (made.count(item.value().unsafeGetTensorImpl()) == 0)
-        fail(lockstep::str("parameter '", item.key(), "' of replica ", k, " is not the one that make has made"));
+        fail(lockstep::str("parameter '", item.key(), "' of replica ", k, " is not the one that make built"));
       seen.insert(item.value().unsafeGetTensorImpl());
     }
     if (seen.size() != made.size())
@@ -357,4 +361,4 @@ void ModuleCore::require_unchanged() const {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::detail

@@ -1,31 +1,35 @@
 #pragma once
 
-#include <torch/nn/module.h>
+#include <ATen/core/Tensor.h>
+#include <torch/ordered_dict.h>
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/export.h"
-#include "lockstep/strategy/strategy.h"
+#include "lockstep/nn/module_options.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace lockstep {
+class Strategy;
+}
 
-struct ModuleOptions {
-  /// Keep weights of 2-D convolutions channels-last, which makes them faster on CPU. Inputs become so too: `model(x)`
-  /// converts images, [n, c, h, w], and for `model->forward(x)` the first convolution does, as LibTorch does when
-  /// weights are channels-last. What it gives on is channels-last as well, so that nothing is converted back and forth.
-  bool channels_last = false;
-};
+namespace lockstep::detail {
 
 /// The replicas of a module and what they share; the part of MirroredModule that knows no type of the user's.
 ///
 /// Each replica has a module of its own, with its own leaf tensors and gradients. Leaves of replicas on one device
-/// share the memory of the values: an update by anyone is everybody's.
+/// share the memory of the values: an update by one replica is an update for all.
 class LOCKSTEP_EXPORT ModuleCore {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
+  using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
 
   struct Parameter {
     std::string name;                ///< the first of its names, if it is tied
@@ -36,32 +40,37 @@ class LOCKSTEP_EXPORT ModuleCore {
 
   Strategy& strategy() const;
   std::size_t size() const { return replicas_.size(); }
-  const ModuleOptions& options() const { return options_; }
   const std::shared_ptr<torch::nn::Module>& replica(std::size_t k) const { return replicas_[k]; }
   /// The calling replica's module, or replica 0's outside of replicas.
   const std::shared_ptr<torch::nn::Module>& current() const;
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  NamedTensors named_parameters() const;  ///< replica 0's leaves
 
   void train(bool on);
   void to(at::ScalarType dtype);
   void apply(const std::function<void(torch::nn::Module&)>& f);
-  /// Buffers brought together: floating ones averaged, others as replica 0 has them.
-  std::vector<std::pair<std::string, at::Tensor>> named_buffers() const;
-  /// Gives all replicas what `named_buffers` tells.
+  NamedTensors buffers_of(std::size_t k) const;
+  /// Buffers of all replicas as one: floating ones averaged, others as replica 0 has them.
+  NamedTensors named_buffers() const;
+  /// Gives all replicas the values of `named_buffers`.
   void synchronize_buffers();
 
-  /// Called by an optimizer that has taken the parameters over: their memory must stay where it is from now on.
+  /// Called by an optimizer that has taken over the parameters: their memory must stay where it is from now on.
   void pin() { pinned_ = true; }
+  /// Whether parameter `p` of replica `k` has other memory than before.
+  bool has_moved(std::size_t p, std::size_t k) const {
+    return parameters_[p].leaves[k].const_data_ptr() != addresses_[p * replicas_.size() + k];
+  }
   /// Throws if parameters were added, removed, replaced or moved since `make`.
   void require_unchanged() const;
-  /// How many parameters and parts replica `k` and the parts that `make` has built have: if it is another number than
-  /// before, `require_unchanged` is worth its cost.
+  /// How many parameters and parts replica `k` and the parts that `make` has built have: if the number has changed,
+  /// `require_unchanged` is worth its cost.
   std::size_t registered_in(std::size_t k) const;
   /// A mark of which parameters of replica `k` are frozen and which of its parts are in training mode.
   std::uint64_t modes_of(std::size_t k) const;
   /// Throws, with the first difference, if replicas have other parameters frozen, or other parts in training mode, than
-  /// replica 0. While nobody changes that: the replicas have met.
+  /// replica 0. While no replica changes that: they have met.
   void require_alike() const;
 
  private:
@@ -71,15 +80,14 @@ class LOCKSTEP_EXPORT ModuleCore {
   void copy_buffers();
   void guard_gradients();
 
-  ModuleOptions options_;
   Strategy* strategy_;
   std::weak_ptr<Strategy*> alive_;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
   std::vector<torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>>
       parts_;  ///< of each replica, by name
   std::vector<Parameter> parameters_;
-  std::vector<const void*> addresses_;  ///< of the parameters' memory, replica by replica
+  std::vector<const void*> addresses_;  ///< of the memory of parameter p on replica k, at p * size() + k
   bool pinned_ = false;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::detail

@@ -7,29 +7,67 @@
 #include <algorithm>
 #include <set>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/step/collect.h"
+#include "lockstep/nn/step/misuse.h"
+#include "lockstep/nn/step/sparse_parameters.h"
+#include "lockstep/nn/torch_optimizers.h"
 
 namespace lockstep::detail {
 namespace {
 
+constexpr const char* kNoParameter = "";
+
 [[noreturn]] void throw_unfitting(const std::string& parameter, const std::string& what) {
-  throw InvalidArgument(errors::kOptimizer, {.what = str("the saved state of '", parameter, "' does not fit: ", what),
-                                             .where = "load_state"});
+  throw InvalidArgument(
+      errors::kOptimizer,
+      {.what = lockstep::str("the saved state of '", parameter, "' does not fit: ", what),
+       .where = "load_state",
+       .help = "load what state() of an optimizer of the same class and for the same model returned"});
 }
 
-at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
+const std::string& name_of(const OptimizerCore& core, const OwnedSegment& segment) {
+  return core.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].name;
+}
+
+/// Inside a window gradients belong to the state and are not in it.
+void require_no_open_window(const OptimizerCore& core, const char* operation) {
+  for (const auto& part : core.replicas) {
+    const int accumulated = part->progress.accumulated;
+    if (accumulated == 0) continue;
+    throw_misuse(
+        lockstep::str("gradients of ", counted(accumulated, "call"), " of minimize wait for the rest of their window"),
+        lockstep::str(
+            "call it between updates: after ",
+            counted(std::max(1, core.settings.accumulate - accumulated), "more call"),
+            " of minimize, or end the window by reduce_gradients() and step(), or by zero_grad(), inside run"),
+        operation);
+  }
+}
+
+/// The number of steps in a saved state; those made so far where it has none.
+std::int64_t saved_steps(const OptimizerCore& core, const OptimizerState& state) {
+  const auto general = state.find(kNoParameter);
+  if (general == state.end()) return core.replicas[0]->steps;
+  const auto steps = general->second.find("steps");
+  if (steps == general->second.end() || steps->second.numel() != 1)
+    throw_unfitting(kNoParameter, "it has no number of 'steps'");
+  return steps->second.item<std::int64_t>();
+}
 
 /// States of classes have different keys. What a class does not know it would drop without a word.
 void require_own_class(const OptimizerCore& core, const std::string& parameter, const ParameterState& saved) {
   if (saved.empty()) return;
-  const ParameterState understood = core.state_access().read(*core.state_access().write(saved));
+  const ParameterState understood = core.cls.read_state(*core.cls.write_state(saved));
   for (const auto& [key, value] : saved) {
-    if (understood.count(key) == 0) throw_unfitting(parameter, str("this class of optimizer knows no '", key, "'"));
+    if (understood.count(key) == 0)
+      throw_unfitting(parameter, lockstep::str("this class of optimizer knows no '", key, "'"));
   }
   for (const auto& [key, value] : understood) {
-    if (saved.count(key) == 0) throw_unfitting(parameter, str("'", key, "' is missing"));
+    if (saved.count(key) == 0) throw_unfitting(parameter, lockstep::str("'", key, "' is missing"));
   }
 }
 
@@ -42,61 +80,66 @@ bool has_sparse_part(const ParameterState& saved) {
   return std::any_of(saved.begin(), saved.end(), [](const auto& part) { return part.second.layout() != at::kStrided; });
 }
 
-constexpr const char* kNoParameter = "";
-
-/// What LibTorch's classes take for granted once a parameter has a state; null if all is there.
-const char* missing_for(const torch::optim::OptimizerOptions& options, const ParameterState& state) {
-  if (state.empty()) return nullptr;
-  const auto lacks = [&](bool needed, const char* key) { return needed && state.count(key) == 0 ? key : nullptr; };
-  if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options))
-    return lacks(adam->amsgrad(), "max_exp_avg_sq");
-  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options))
-    return lacks(adamw->amsgrad(), "max_exp_avg_sq");
-  if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropOptions*>(&options)) {
-    const char* momentum = lacks(rmsprop->momentum() > 0, "momentum_buffer");
-    return momentum ? momentum : lacks(rmsprop->centered(), "grad_avg");
+void require_fitting(const OptimizerCore& core, const OwnedSegment& segment, const OptimizerState& state) {
+  const auto p = static_cast<std::size_t>(segment.where.parameter);
+  const std::string& name = name_of(core, segment);
+  const at::Tensor& leaf = core.module->parameters()[p].leaves[0];
+  const auto saved = state.find(name);
+  if (saved == state.end()) throw_unfitting(name, "it is missing");
+  for (const auto& [key, value] : saved->second) {
+    const bool fits = !core.cls.is_elementwise || is_number(value, leaf) || value.sizes() == leaf.sizes();
+    if (!fits) throw_unfitting(name, lockstep::str(key, " has shape ", value.sizes()));
   }
-  return nullptr;
+  require_own_class(core, name, saved->second);
+  if (const char* missing = missing_state(core.options_of(p), saved->second))
+    throw_unfitting(name, lockstep::str("it has no ", missing, ", which the optimizer's options ask for"));
+}
+
+/// What of a parameter's saved state belongs to one segment.
+ParameterState cut_state(const OptimizerCore& core, const OwnedSegment& segment, const ParameterState& saved) {
+  const at::Tensor& leaf = core.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].leaves[0];
+  ParameterState part;
+  for (const auto& [key, value] : saved) {
+    if (is_number(value, leaf)) {
+      part[key] = value;
+      continue;
+    }
+    if (value.sizes() != leaf.sizes()) {  // what a class of its own kind keeps for a whole parameter
+      part[key] = value.clone();
+      continue;
+    }
+    const auto dtype = core.cls.is_elementwise ? leaf.scalar_type() : value.scalar_type();
+    if (value.layout() != at::kStrided) {
+      part[key] = value.to(segment.weights.device(), dtype, /*non_blocking=*/false, /*copy=*/true);
+      continue;
+    }
+    const at::Tensor ordered = at::empty_like(leaf.data(), at::TensorOptions(dtype)).copy_(value);
+    const at::Tensor& weights = segment.weights;
+    part[key] = weights.sizes() == ordered.sizes() ? ordered
+                                                   : slice_of(ordered, segment.where).clone().reshape(weights.sizes());
+  }
+  return part;
 }
 
 }  // namespace
 
-at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, at::kLong); }
-
-std::int64_t number_of(const ParameterState& state, const char* key) {
-  const auto found = state.find(key);
-  if (found == state.end())
-    throw InvalidArgument(errors::kOptimizer,
-                          {.what = str("the saved state has no '", key, "'"), .where = "load_state"});
-  if (found->second.numel() != 1)
-    throw InvalidArgument(errors::kOptimizer,
-                          {.what = str("'", key, "' of the saved state is not a number"), .where = "load_state"});
-  return found->second.item<std::int64_t>();
-}
-
-at::Tensor tensor_of(const ParameterState& state, const char* key) {
-  const auto found = state.find(key);
-  return found == state.end() ? at::Tensor() : found->second;
-}
-
-ParameterState gather_state(OptimizerCore& core, int parameter) {
+ParameterState gather_state(const OptimizerCore& core, int parameter) {
   const at::NoGradGuard no_grad;
   ParameterState whole;
-  const at::Tensor& leaf = core.module()->parameters()[static_cast<std::size_t>(parameter)].leaves[0];
-  for (std::size_t r = 0; r < core.shards().size(); ++r) {
-    const auto& states = core.inner(r).state();
-    for (std::size_t s = 0; s < core.shards()[r].size(); ++s) {
-      const Segment& segment = core.shards()[r][s];
-      if (segment.parameter != parameter) continue;
-      const auto found = states.find(core.segments(r)[s].unsafeGetTensorImpl());
+  const at::Tensor& leaf = core.module->parameters()[static_cast<std::size_t>(parameter)].leaves[0];
+  for (const auto& replica : core.replicas) {
+    const auto& states = replica->inner->state();
+    for (const OwnedSegment& segment : replica->owned) {
+      if (segment.where.parameter != parameter) continue;
+      const auto found = states.find(segment.weights.unsafeGetTensorImpl());
       if (found == states.end()) continue;
-      for (const auto& [key, part] : core.state_access().read(*found->second)) {
+      for (const auto& [key, part] : core.cls.read_state(*found->second)) {
         if (part.layout() != at::kStrided) {  // momentum of sparse gradients: kept by rows, for a whole parameter
           whole[key] = part.coalesce().clone();
           continue;
         }
-        const bool by_element = core.is_elementwise() || part.sizes() == leaf.sizes();
-        if (!by_element || part.numel() != segment.end - segment.begin || part.dim() == 0) {
+        const bool by_element = core.cls.is_elementwise || part.sizes() == leaf.sizes();
+        if (!by_element || part.numel() != segment.where.end - segment.where.begin || part.dim() == 0) {
           whole[key] = part.clone();
           continue;
         }
@@ -106,97 +149,59 @@ ParameterState gather_state(OptimizerCore& core, int parameter) {
           target.copy_(part);
           continue;
         }
-        flat(target).slice(0, segment.begin, segment.end).copy_(part.reshape({-1}));
+        slice_of(target, segment.where).copy_(part.reshape({-1}));
       }
     }
   }
   return whole;
 }
 
-OptimizerState read_state(OptimizerCore& core) {
-  detail::require_outside_of_run("state");
-  core.require_usable("state");
-  core.require_no_open_window("state");
+OptimizerState read_state(const OptimizerCore& core) {
+  require_outside_of_run("state");
+  core.poison.require_clean("state");
+  require_no_open_window(core, "state");
   OptimizerState result;
-  result[kNoParameter]["steps"] = number_tensor(core.steps());
-  const auto& parameters = core.module()->parameters();
-  for (const auto& shard : core.shards()) {
-    for (const Segment& segment : shard) {
-      const std::string& name = parameters[static_cast<std::size_t>(segment.parameter)].name;
-      if (result.count(name) == 0) result[name] = gather_state(core, segment.parameter);
+  result[kNoParameter]["steps"] = at::scalar_tensor(core.replicas[0]->steps, at::kLong);
+  for (const auto& replica : core.replicas) {
+    for (const OwnedSegment& segment : replica->owned) {
+      const std::string& name = name_of(core, segment);
+      if (result.count(name) == 0) result[name] = gather_state(core, segment.where.parameter);
     }
   }
   return result;
 }
 
 void write_state(OptimizerCore& core, const OptimizerState& state) {
-  detail::require_outside_of_run("load_state");
-  core.require_usable("load_state");
+  require_outside_of_run("load_state");
+  core.poison.require_clean("load_state");
   const at::NoGradGuard no_grad;
-  const auto& parameters = core.module()->parameters();
-  const auto general = state.find(kNoParameter);
-  const std::int64_t steps = general == state.end() ? core.steps() : number_of(general->second, "steps");
+  const std::int64_t steps = saved_steps(core, state);
   std::set<std::string> own{kNoParameter};
-  for (const auto& shard : core.shards()) {
-    for (const Segment& segment : shard) own.insert(parameters[static_cast<std::size_t>(segment.parameter)].name);
+  for (const auto& replica : core.replicas) {
+    for (const OwnedSegment& segment : replica->owned) own.insert(name_of(core, segment));
   }
   for (const auto& [name, value] : state) {
     if (own.count(name) == 0) throw_unfitting(name, "the optimizer has no such parameter");
   }
-  for (const auto& shard : core.shards()) {  // all of it fits, or nothing is changed
-    for (const Segment& segment : shard) {
-      const auto& parameter = parameters[static_cast<std::size_t>(segment.parameter)];
-      const auto saved = state.find(parameter.name);
-      if (saved == state.end()) throw_unfitting(parameter.name, "it is missing");
-      for (const auto& [key, value] : saved->second) {
-        const bool fits = !core.is_elementwise() || is_number(value, parameter.leaves[0]) ||
-                          value.sizes() == parameter.leaves[0].sizes();
-        if (!fits) throw_unfitting(parameter.name, lockstep::str(key, " has shape ", value.sizes()));
-      }
-      require_own_class(core, parameter.name, saved->second);
-      if (const char* missing = missing_for(core.options_of(segment.parameter), saved->second)) {
-        throw_unfitting(parameter.name,
-                        lockstep::str("it has no ", missing, ", which the optimizer's options ask for"));
-      }
-    }
+  for (const auto& replica : core.replicas) {  // all of it fits, or nothing is changed
+    for (const OwnedSegment& segment : replica->owned) require_fitting(core, segment, state);
   }
+  const auto& parameters = core.module->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const auto saved = state.find(parameters[p].name);
-    if (saved != state.end() && has_sparse_part(saved->second)) core.deal_out_whole(static_cast<int>(p));
+    if (saved != state.end() && has_sparse_part(saved->second)) deal_out_whole(core, static_cast<int>(p));
   }
-  for (std::size_t r = 0; r < core.shards().size(); ++r) {
-    auto& states = core.inner(r).state();
-    for (std::size_t s = 0; s < core.shards()[r].size(); ++s) {
-      const Segment& segment = core.shards()[r][s];
-      const auto& parameter = parameters[static_cast<std::size_t>(segment.parameter)];
-      const at::Tensor& target = core.segments(r)[s];
-      states.erase(target.unsafeGetTensorImpl());
-      const auto saved = state.find(parameter.name);
-      if (saved->second.empty()) continue;
-      ParameterState part;
-      for (const auto& [key, value] : saved->second) {
-        if (is_number(value, parameter.leaves[0])) {
-          part[key] = value;
-          continue;
-        }
-        if (value.sizes() != parameter.leaves[0].sizes()) {  // what a class of its own kind keeps for a whole parameter
-          part[key] = value.clone();
-          continue;
-        }
-        const auto dtype = core.is_elementwise() ? parameter.leaves[0].scalar_type() : value.scalar_type();
-        if (value.layout() != at::kStrided) {
-          part[key] = value.to(target.device(), dtype, /*non_blocking=*/false, /*copy=*/true);
-          continue;
-        }
-        at::Tensor ordered = at::empty_like(parameter.leaves[0].data(), at::TensorOptions(dtype)).copy_(value);
-        part[key] = target.sizes() == ordered.sizes()
-                        ? ordered
-                        : flat(ordered).slice(0, segment.begin, segment.end).clone().reshape(target.sizes());
-      }
-      states[target.unsafeGetTensorImpl()] = core.state_access().write(part);
+  for (const auto& replica : core.replicas) {
+    auto& states = replica->inner->state();
+    for (const OwnedSegment& segment : replica->owned) {
+      states.erase(segment.weights.unsafeGetTensorImpl());
+      const ParameterState& saved = state.at(name_of(core, segment));
+      if (saved.empty()) continue;
+      states[segment.weights.unsafeGetTensorImpl()] = core.cls.write_state(cut_state(core, segment, saved));
     }
+    drop_gradients(core, *replica);
+    replica->steps = steps;
   }
-  core.start_anew_at(steps);
 }
 
 }  // namespace lockstep::detail

@@ -1,4 +1,9 @@
 #include <gtest/gtest.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <atomic>
@@ -7,14 +12,12 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
-#include "lockstep/nn/test_support.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/small_net.h"
 
 // One seed, one result: over repeats, under load, and against the plain loop with the same seed.
 namespace lockstep {
 namespace {
-
-using namespace testing_support;
 
 /// Threads that take the cores away from the replicas at odd moments, as long as this object lives.
 class Load {
@@ -99,8 +102,7 @@ TEST_P(Reproducible, InitialWeightsOfSeveralModelsDoNotDependOnReplicasOrOtherDr
   const auto expected = weights(1, false);
   EXPECT_EQ(first_difference(weights(GetParam(), false), expected), "");
   EXPECT_EQ(first_difference(weights(GetParam(), true), expected), "");
-  EXPECT_FALSE(have_same_bits(expected.end()[-2], expected.end()[-4]))
-      << "two models of one kind have the same weights";
+  EXPECT_FALSE(same_bits(expected.end()[-2], expected.end()[-4])) << "two models of one kind have the same weights";
 }
 
 /// One replica draws what a plain program draws after manual_seed, so that its training is the plain one, dropout

@@ -1,16 +1,20 @@
 #include <gtest/gtest.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/mirrored_optimizer.h"
-#include "lockstep/nn/test_support.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/small_net.h"
 
 // Where parameters are cut into shards must not show in any bit: not in updates, not in norms.
 namespace lockstep {
 namespace {
 
-using namespace testing_support;
 using torch::optim::AdagradOptions;
 using torch::optim::AdamOptions;
 using torch::optim::AdamWOptions;

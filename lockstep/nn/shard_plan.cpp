@@ -10,7 +10,9 @@ namespace lockstep {
 ShardPlan plan_shards(const std::vector<ShardedParameter>& parameters, int replicas, std::int64_t block) {
   if (replicas < 1 || block < 1) {
     throw InvalidArgument(errors::kBadOption,
-                          {.what = str("cannot cut parameters for ", replicas, " replicas in blocks of ", block)});
+                          {.what = str("replicas and block must be >= 1, got ", replicas, " and ", block),
+                           .where = "plan_shards",
+                           .help = "leave block at its default"});
   }
   const auto blocks_of = [&](const ShardedParameter& parameter) { return (parameter.elements + block - 1) / block; };
   std::int64_t all_blocks = 0;

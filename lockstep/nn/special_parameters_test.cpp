@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <cmath>
@@ -14,8 +17,8 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
-#include "lockstep/nn/test_support.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/small_net.h"
 
 // Parameters that are tied, frozen, sparse or used by some replicas only; and the ways to weigh losses and gradients.
 namespace lockstep {
@@ -68,7 +71,6 @@ struct OptimizerStateTraits<WholeSgd> : OptimizerStateTraits<torch::optim::SGD> 
 
 namespace {
 
-using namespace testing_support;
 using torch::optim::AdagradOptions;
 using torch::optim::SGDOptions;
 

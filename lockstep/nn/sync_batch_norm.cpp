@@ -59,8 +59,8 @@ ConvertedLayers& converted() {
 
 at::Tensor tensor_or_none(const c10::IValue& value) { return value.isTensor() ? value.toTensor() : at::Tensor(); }
 
-/// Stands before `aten::batch_norm` on replica threads: a user's own layer calls it, and its type cannot be exchanged
-/// in C++.
+/// Stands before `aten::batch_norm` on replica threads: a user's layer calls that, and C++ cannot change the layer's
+/// type.
 void batch_norm_of_replicas(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   constexpr std::size_t kArguments =
       9;  // input, weight, bias, running_mean, running_var, training, momentum, eps, cudnn
@@ -117,7 +117,8 @@ at::Tensor sync_batch_norm(const BatchNormInput& layer) {
   if (total <= 1.0) {
     throw InvalidArgument(errors::kShape, {.what = "Expected more than 1 value per channel when training",
                                            .where = "sync_batch_norm",
-                                           .seen = lockstep::str(total, " values per channel over all replicas")});
+                                           .seen = lockstep::str(total, " values per channel over all replicas"),
+                                           .help = "give the replicas more rows together, or call model.eval()"});
   }
   const at::Tensor mean = sums.narrow(0, 0, channels).div(total);
   const at::Tensor centered = x.sub(per_channel(mean, x));
@@ -137,7 +138,7 @@ at::Tensor sync_batch_norm(const BatchNormInput& layer) {
 
 }  // namespace detail
 
-int convert_sync_batch_norm(ModuleCore& model) {
+int convert_sync_batch_norm(lockstep::detail::ModuleCore& model) {
   register_kernel();
   int layers = 0;
   for (std::size_t k = 0; k < model.size(); ++k) {

@@ -54,7 +54,7 @@ TORCH_MODULE(SyncBatchNorm3d);
 
 /// Makes the ordinary batch-norm layers of a model (BatchNorm1d, 2d, 3d) see the batches of all replicas from now on.
 /// Returns how many layers were converted in each replica.
-LOCKSTEP_EXPORT int convert_sync_batch_norm(ModuleCore& model);
+LOCKSTEP_EXPORT int convert_sync_batch_norm(lockstep::detail::ModuleCore& model);
 template <class M>
 int convert_sync_batch_norm(MirroredModule<M>& model) {
   return convert_sync_batch_norm(*model.core());

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "lockstep/base/text.h"
-#include "lockstep/nn/module_core.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/shard_plan.h"
@@ -27,7 +26,7 @@ std::uint64_t digest_of(const at::Tensor& tensor) {
 namespace detail {
 namespace {
 
-bool has_memory_of_its_own(const ModuleCore::Parameter& parameter, std::size_t replica) {
+bool has_own_memory(const ModuleCore::Parameter& parameter, std::size_t replica) {
   const auto differs = [&](const at::Tensor& leaf) {
     return leaf.const_data_ptr() != parameter.leaves[0].const_data_ptr();
   };
@@ -37,37 +36,38 @@ bool has_memory_of_its_own(const ModuleCore::Parameter& parameter, std::size_t r
 
 }  // namespace
 
-std::vector<TensorDigest> digests_of_replica(OptimizerCore& core, std::size_t replica, bool buffers) {
+std::vector<TensorDigest> digests_of_replica(const OptimizerCore& core, std::size_t replica, bool buffers) {
   std::vector<TensorDigest> digests;
-  const ModuleCore& module = *core.module();
+  const ModuleCore& module = *core.module;
   for (const auto& parameter : module.parameters()) {
-    if (has_memory_of_its_own(parameter, replica))
+    if (has_own_memory(parameter, replica))
       digests.push_back({lockstep::str("'", parameter.name, "'"), digest_of(parameter.leaves[replica])});
   }
   if (buffers) {
-    for (const auto& buffer : module.replica(replica)->named_buffers()) {
+    for (const auto& buffer : module.buffers_of(replica)) {
       if (buffer.value().defined())
         digests.push_back({lockstep::str("buffer '", buffer.key(), "'"), digest_of(buffer.value())});
     }
   }
-  if (!core.state_access().known) return digests;
-  const auto& states = core.inner(replica).state();
-  for (std::size_t s = 0; s < core.shards()[replica].size(); ++s) {
-    const auto found = states.find(core.segments(replica)[s].unsafeGetTensorImpl());
+  if (!core.cls.knows_state) return digests;
+  const ReplicaPart& part = *core.replicas[replica];
+  const auto& states = part.inner->state();
+  for (const OwnedSegment& segment : part.owned) {
+    const auto found = states.find(segment.weights.unsafeGetTensorImpl());
     if (found == states.end()) continue;
-    const auto& parameter = module.parameters()[static_cast<std::size_t>(core.shards()[replica][s].parameter)];
-    for (const auto& [key, value] : core.state_access().read(*found->second)) {
+    const std::string& name = module.parameters()[static_cast<std::size_t>(segment.where.parameter)].name;
+    for (const auto& [key, value] : core.cls.read_state(*found->second)) {
       if (value.defined() && value.dim() == 0)
-        digests.push_back({lockstep::str("optimizer state '", key, "' of '", parameter.name, "'"), digest_of(value)});
+        digests.push_back({lockstep::str("optimizer state '", key, "' of '", name, "'"), digest_of(value)});
     }
   }
   return digests;
 }
 
-std::vector<TensorDigest> digests_of_training(OptimizerCore& core) {
+std::vector<TensorDigest> digests_of_training(const OptimizerCore& core) {
   std::vector<TensorDigest> digests;
-  const OptimizerState state = core.state_access().known ? read_state(core) : OptimizerState();
-  for (const auto& parameter : core.module()->parameters()) {
+  const OptimizerState state = core.cls.knows_state ? read_state(core) : OptimizerState();
+  for (const auto& parameter : core.module->parameters()) {
     digests.push_back({parameter.name, digest_of(parameter.leaves[0])});
     const auto remembered = state.find(parameter.name);
     if (remembered == state.end()) continue;

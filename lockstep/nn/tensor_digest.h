@@ -6,22 +6,21 @@
 
 namespace lockstep {
 
-class ModuleCore;
-class OptimizerCore;
-
 /// Of the elements, in the order of their indices: the memory format does not count. On any device.
 LOCKSTEP_EXPORT std::uint64_t digest_of(const at::Tensor& tensor);
 
 namespace detail {
 
-/// What a replica holds that should be equal on all: weights that it has a copy of its own of (replicas on one device
-/// share theirs: nothing to compare), the model's buffers if wanted, and the numbers that it and other owners of a
-/// parameter's parts keep about it.
-std::vector<TensorDigest> digests_of_replica(OptimizerCore& core, std::size_t replica, bool buffers);
+struct OptimizerCore;
+
+/// What a replica holds that should be equal on all: its own copies of weights (replicas on one device share theirs, so
+/// there is nothing to compare), the model's buffers if wanted, and the numbers that it and other owners of a
+/// parameter's segments keep about it.
+std::vector<TensorDigest> digests_of_replica(const OptimizerCore& core, std::size_t replica, bool buffers);
 
 /// Of the weights by name, and of what the optimizer remembers about them as "name/exp_avg" (for classes whose
 /// state is known).
-LOCKSTEP_EXPORT std::vector<TensorDigest> digests_of_training(OptimizerCore& core);
+std::vector<TensorDigest> digests_of_training(const OptimizerCore& core);
 
 }  // namespace detail
 }  // namespace lockstep

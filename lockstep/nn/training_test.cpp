@@ -7,21 +7,29 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <cmath>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
-#include "lockstep/nn/plain_loop.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/shard_plan.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/plain_loop.h"
 
 // Mirrored training against the loop one would write with LibTorch alone.
 namespace lockstep {
 namespace {
 
-using namespace testing_support;
 using torch::optim::AdagradOptions;
 using torch::optim::AdamOptions;
 using torch::optim::AdamWOptions;
@@ -136,7 +144,7 @@ TEST_P(Training, ReplicasShareTheMemoryOfWeightsAndOptimizerState) {
   }
   std::int64_t owned = 0;
   for (std::size_t k = 0; k < model.size(); ++k) {
-    for (const auto& segment : optimizer.core()->segments(k)) owned += segment.numel();
+    for (const auto& segment : optimizer.core()->replicas[k]->owned) owned += segment.weights.numel();
   }
   EXPECT_EQ(owned, elements);  // so that state of one element exists once
 }
@@ -192,7 +200,7 @@ TEST_P(Training, MisuseGivesTypedErrors) {
   EXPECT_THROW(strategy.run([&] { optimizer.step(); }), FailedPrecondition);                   // not reduced
   EXPECT_THROW(model.to(at::kDouble), FailedPrecondition);                                     // taken over
   EXPECT_THROW(strategy.run([&] { strategy.make<Net>(8); }), FailedPrecondition);
-  EXPECT_THROW(optimizer.accumulate(0), InvalidArgument);
+  EXPECT_THROW(optimizer.set_accumulate(0), InvalidArgument);
   const auto shared = std::make_shared<Net>(8);
   if (GetParam() > 1) {
     EXPECT_THROW(strategy.make([&] { return shared; }), InvalidArgument);
@@ -220,7 +228,7 @@ TEST(TrainingGroups, GroupsHaveOptionsOfTheirOwnAndLearningRatesChange) {
               model.named_parameters()["first.weight"].equal(before[0]));
   EXPECT_EQ(optimizer.learning_rate(0), 0.5);
   optimizer.set_learning_rate(0.25);
-  EXPECT_EQ(optimizer.options<SGDOptions>(1).lr(), 0.25);
+  EXPECT_EQ(optimizer.options(1).lr(), 0.25);
   EXPECT_THROW((strategy.make_optimizer<torch::optim::SGD>(
                    model, std::vector<ParameterGroup<SGDOptions>>{{{"nothing."}, SGDOptions(0.5)}})),
                InvalidArgument);
@@ -267,9 +275,8 @@ TEST_P(Training, GroupsInBracesAndALearningRateAlone) {
   step(simple);
   EXPECT_TRUE(model->second->bias.allclose(torch::full({4}, -0.02)));
   EXPECT_EQ(strategy.make_optimizer<SGD>(model, 1).learning_rate(), 1.0);
-  EXPECT_EQ(strategy.make_optimizer<torch::optim::Adam>(model, 0.5f).template options<AdamOptions>().lr(), 0.5);
-  EXPECT_EQ(strategy.make_optimizer<OtherSgd>(model, 0.25).template options<SGDOptions>().lr(), 0.25)
-      << "a class of one's own";
+  EXPECT_EQ(strategy.make_optimizer<torch::optim::Adam>(model, 0.5f).options().lr(), 0.5);
+  EXPECT_EQ(strategy.make_optimizer<OtherSgd>(model, 0.25).options().lr(), 0.25) << "a class of one's own";
 }
 
 }  // namespace

@@ -1,5 +1,10 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
 #include <functional>
@@ -7,15 +12,14 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/mirrored_optimizer.h"
-#include "lockstep/nn/test_support.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/small_net.h"
 
 // What is refused is refused on every replica before anything has been changed: after the mistake is mended, training
 // goes on as if it had not been made.
 namespace lockstep {
 namespace {
 
-using namespace testing_support;
 using torch::optim::Adam;
 using torch::optim::AdamOptions;
 using torch::optim::SGD;
@@ -114,12 +118,12 @@ TEST_P(UntouchedWeights, WhereScaledAndUnscaledLossesMeet) {
   GradScaler scaler(strategy);
   const auto good = [&] { strategy.run([&] { optimizer.minimize(model->loss(), scaler); }); };
   const std::pair<const char*, std::function<void()>> cases[] = {
-      {"cannot be added up",
+      {"cannot be added",
        [&] {
          optimizer.backward(model->loss(), scaler);
          optimizer.minimize(model->loss());
        }},
-      {"cannot be added up",
+      {"cannot be added",
        [&] {
          optimizer.backward(model->loss());
          optimizer.minimize(model->loss(), scaler);
@@ -147,10 +151,10 @@ TEST_P(UntouchedWeights, WhereScaledAndUnscaledLossesMeet) {
     expect_refused(
         optimizer, errors::kOptimizer, part, [&, &call = wrong] { strategy.run([&] { call(); }); }, [] {}, good);
   }
-  optimizer.accumulate(2);
+  optimizer.set_accumulate(2);
   strategy.run([&] { optimizer.minimize(model->loss(), scaler); });
   expect_refused(
-      optimizer, errors::kOptimizer, "cannot be added up",
+      optimizer, errors::kOptimizer, "cannot be added",
       [&] { strategy.run([&] { optimizer.minimize(model->loss()); }); }, [] {},
       [&] {
         good();
@@ -185,7 +189,7 @@ TEST_P(UntouchedWeights, WhereTheModelHasGrownAfterSomeSteps) {
         EXPECT_NE(std::string(e.what()).find(name), std::string::npos) << e.what();
       }
       EXPECT_EQ(optimizer.steps(), 3);
-      EXPECT_TRUE(have_same_bits(weight.detach(), before));
+      EXPECT_TRUE(same_bits(weight.detach(), before));
     }
   }
   // A part without parameters changes nothing for the optimizer.

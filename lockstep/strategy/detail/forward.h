@@ -10,7 +10,7 @@ namespace lockstep {
 class CrossDeviceOps;    // strategy/cross_device_ops.h
 class StrategyExtended;  // strategy/extended.h
 struct InputOptions;     // data/distribute/input_options.h
-struct ModuleOptions;    // nn/module_core.h
+struct ModuleOptions;    // nn/module_options.h
 template <class Opt>
 class MirroredOptimizer;  // nn/mirrored_optimizer.h
 template <class Options>

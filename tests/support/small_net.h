@@ -8,14 +8,13 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
-#include <cstring>
-#include <string>
 #include <vector>
 
 #include "lockstep/strategy/strategy.h"
+#include "tests/support/same_bits.h"
 
-// What the tests of this floor share: a small model, batches for it, and comparisons by bits.
-namespace lockstep::testing_support {
+// A small model and batches for it.
+namespace lockstep {
 
 /// Two layers with batch norm and dropout between them, and a parameter that no gradient reaches.
 struct SmallNet : torch::nn::Module {
@@ -67,21 +66,4 @@ inline void copy_values(const std::vector<at::Tensor>& from, const std::vector<a
   for (std::size_t i = 0; i < from.size(); ++i) at::Tensor(to[i]).copy_(from[i]);
 }
 
-/// Bit by bit: -0 is not 0, and NaN is NaN.
-inline bool have_same_bits(const at::Tensor& a, const at::Tensor& b) {
-  if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
-  const at::Tensor first = a.contiguous();
-  const at::Tensor second = b.contiguous();
-  return first.nbytes() == 0 || std::memcmp(first.const_data_ptr(), second.const_data_ptr(), first.nbytes()) == 0;
-}
-
-/// The first tensor whose bits differ; empty if there is none.
-inline std::string first_difference(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  if (a.size() != b.size()) return "number of tensors";
-  for (std::size_t i = 0; i < a.size(); ++i) {
-    if (!have_same_bits(a[i], b[i])) return "tensor #" + std::to_string(i);
-  }
-  return {};
-}
-
-}  // namespace lockstep::testing_support
+}  // namespace lockstep

@@ -5,10 +5,10 @@
 #include <vector>
 
 #include "lockstep/nn/loss.h"
-#include "lockstep/nn/test_support.h"
+#include "tests/support/small_net.h"
 
-// What the tests that compare with a plain LibTorch loop share.
-namespace lockstep::testing_support {
+// Mirrored training beside a plain LibTorch loop.
+namespace lockstep {
 
 /// Two layers with dropout between them, and a parameter that no gradient reaches.
 struct Net : torch::nn::Module {
@@ -60,4 +60,4 @@ inline double largest_relative_difference(const std::vector<at::Tensor>& a, cons
   return worst;
 }
 
-}  // namespace lockstep::testing_support
+}  // namespace lockstep

@@ -1,0 +1,285 @@
+#include "lockstep/nn/mirrored_optimizer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/optimizer_state.h"
+#include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/step/check_and_clip.h"
+#include "lockstep/nn/step/collect.h"
+#include "lockstep/nn/step/meeting.h"
+#include "lockstep/nn/step/misuse.h"
+#include "lockstep/nn/step/publish.h"
+#include "lockstep/nn/step/update.h"
+#include "lockstep/nn/tensor_digest.h"
+
+// The phases of a step, one after the other: collect, reduce, check and clip, update, publish. Each is a file in step/.
+namespace lockstep {
+
+using detail::OptimizerCore;
+using detail::part_here;
+using detail::ReplicaPart;
+using detail::throw_misuse;
+
+namespace {
+
+/// Collect and reduce: one meeting.
+void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call) {
+  detail::require_no_failed_run(core, mine, "reduce_gradients");
+  if (mine.progress.is_reduced())
+    throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next reduction",
+                 "reduce_gradients");
+  const bool find_not_finite = core.settings.not_finite != NotFinite::Ignore;
+  detail::meet_with_gradients(core, mine, call,
+                              [&] { core.reducer->reduce(mine, {.op = op, .find_not_finite = find_not_finite}); });
+  mine.progress.stage = detail::GradientStage::Reduced;
+}
+
+/// Update and publish: one meeting.
+void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
+  detail::meet("step", {&core, "step", mine.progress.clip_mark},
+               [&] { core.poison.update_or_poison(mine.steps, [&] { update_owned(core, mine); }); });
+  publish_step(core, mine);
+}
+
+/// All phases in one meeting, where nothing has to be decided between sum and update: each segment is updated right
+/// after it was summed, or in the same pass over memory.
+void take_whole_step(OptimizerCore& core, ReplicaPart& mine) {
+  const detail::ReduceRequest request{.op = core.settings.reduce_op, .may_leave_to_update = core.cls.fused != nullptr};
+  detail::meet_with_gradients(core, mine, "minimize", [&] {
+    core.poison.update_or_poison(mine.steps, [&] {
+      core.reducer->reduce(mine, request);
+      update_owned(core, mine);
+    });
+  });
+  publish_step(core, mine);
+}
+
+/// Inside run the calling replica's own: another's may be a step ahead.
+const ReplicaPart& counting_part(const OptimizerCore& core) {
+  const detail::ContextEntry* top = detail::current_context();
+  const bool here = top != nullptr && top->replica != nullptr && top->strategy == &core.module->strategy();
+  return *core.replicas[here ? static_cast<std::size_t>(top->replica->local_index()) : 0];
+}
+
+}  // namespace
+
+bool MirroredOptimizerBase::minimize(const at::Tensor& loss) { return minimize(loss, nullptr); }
+bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler& scaler) { return minimize(loss, &scaler); }
+
+bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler) {
+  OptimizerCore& core = *core_;
+  ReplicaPart& mine = part_here(core, "minimize");
+  require_valid_options(core);
+  const detail::OptimizerSettings& settings = core.settings;
+  // After a failed run backward begins a new window.
+  const int calls = has_failed_run(core, mine) ? 1 : mine.progress.accumulated + 1;
+  if (calls >= settings.accumulate) core.reducer->start(mine);
+  go_backward(core, mine, loss, scaler);
+  mine.progress.accumulated = calls < settings.accumulate ? calls : 0;
+  if (calls < settings.accumulate) return false;
+  if (!settings.checks_before_update() && scaler == nullptr) {
+    take_whole_step(core, mine);
+    return true;
+  }
+  collect_and_reduce(core, mine, settings.reduce_op, scaler ? "minimize with a GradScaler" : "minimize");
+  if (scaler) {
+    if (!detail::unscale(core, mine, *scaler)) return false;
+  } else if (settings.not_finite != NotFinite::Ignore && !may_update(core, mine)) {
+    return false;
+  }
+  if (settings.clip_global_norm) detail::clip_global_norm(core, mine, *settings.clip_global_norm);
+  if (settings.clip_value) detail::clip_value(core, mine, *settings.clip_value);
+  update_and_publish(core, mine);
+  return true;
+}
+
+void MirroredOptimizerBase::backward(const at::Tensor& loss) {
+  go_backward(*core_, part_here(*core_, "backward"), loss, nullptr);
+}
+void MirroredOptimizerBase::backward(const at::Tensor& loss, const GradScaler& scaler) {
+  go_backward(*core_, part_here(*core_, "backward"), loss, &scaler);
+}
+
+void MirroredOptimizerBase::reduce_gradients() { reduce_gradients(core_->settings.reduce_op); }
+void MirroredOptimizerBase::reduce_gradients(ReduceOp op) {
+  const char* call = op == ReduceOp::Sum ? "reduce_gradients(Sum)" : "reduce_gradients(Mean)";
+  collect_and_reduce(*core_, part_here(*core_, "reduce_gradients"), op, call);
+}
+
+bool MirroredOptimizerBase::gradients_are_finite() {
+  ReplicaPart& mine = part_here(*core_, "gradients_are_finite");
+  detail::require_reduced(mine, "gradients_are_finite");
+  return are_all_finite(*core_, mine);
+}
+
+bool MirroredOptimizerBase::unscale(GradScaler& scaler) {
+  return detail::unscale(*core_, part_here(*core_, "unscale"), scaler);
+}
+double MirroredOptimizerBase::clip_global_norm(double max_norm) {
+  return detail::clip_global_norm(*core_, part_here(*core_, "clip_global_norm"), max_norm);
+}
+void MirroredOptimizerBase::clip_value(double limit) {
+  detail::clip_value(*core_, part_here(*core_, "clip_value"), limit);
+}
+
+void MirroredOptimizerBase::step() {
+  OptimizerCore& core = *core_;
+  ReplicaPart& mine = part_here(core, "step");
+  detail::require_no_failed_run(core, mine, "step");
+  require_valid_options(core);
+  if (!mine.progress.is_reduced())
+    throw_misuse("the gradients have not been reduced over replicas",
+                 "call reduce_gradients() before step(), or use minimize(loss)", "step");
+  detail::require_unscaled(mine, "step");
+  const bool checks = core.settings.not_finite != NotFinite::Ignore && !mine.progress.loss_scale;
+  if (checks && !may_update(core, mine)) return;
+  update_and_publish(core, mine);
+}
+
+void MirroredOptimizerBase::zero_grad() {
+  ReplicaPart& mine = part_here(*core_, "zero_grad");
+  // After a failed run it is what one is asked to do.
+  const bool ends_window = mine.progress.accumulated > 0 && !has_failed_run(*core_, mine);
+  if (ends_window && mine.index == 0 && !std::exchange(mine.has_warned_of_window, true)) {
+    log_warning(str("zero_grad() has ended an accumulation window: the gradients of ",
+                    counted(mine.progress.accumulated, "call"), " of minimize out of ", core_->settings.accumulate,
+                    " are dropped without an update. minimize forgets gradients by itself after each update; leave "
+                    "zero_grad() out"));
+  }
+  drop_gradients(*core_, mine);
+}
+
+torch::OrderedDict<std::string, at::Tensor> MirroredOptimizerBase::gradients() {
+  ReplicaPart& mine = part_here(*core_, "gradients");
+  detail::require_no_failed_run(*core_, mine, "gradients");
+  detail::require_reduced(mine, "gradients");
+  const at::NoGradGuard no_grad;
+  const auto& parameters = core_->module->parameters();
+  std::vector<at::Tensor> copies(parameters.size());
+  detail::meet("gradients", {core_.get(), "gradients", mine.progress.clip_mark}, [&] {
+    for (const auto& owner : core_->replicas) {
+      for (const detail::OwnedSegment& segment : owner->owned) {
+        if (!segment.sum.defined()) continue;
+        at::Tensor& copy = copies[static_cast<std::size_t>(segment.where.parameter)];
+        if (segment.is_whole) {
+          copy = segment.sum.clone();
+          continue;
+        }
+        if (!copy.defined()) copy = at::empty_like(segment.sum);
+        detail::slice_of(copy, segment.where).copy_(segment.gradient());
+      }
+    }
+  });
+  torch::OrderedDict<std::string, at::Tensor> named;
+  for (std::size_t p = 0; p < copies.size(); ++p) {
+    if (copies[p].defined()) named.insert(parameters[p].name, std::move(copies[p]));
+  }
+  return named;
+}
+
+void MirroredOptimizerBase::set_reduce_op(ReduceOp op) {
+  detail::require_outside_of_run("set_reduce_op");
+  core_->settings.reduce_op = op;
+}
+void MirroredOptimizerBase::set_clip_global_norm(std::optional<double> max_norm) {
+  detail::require_outside_of_run("set_clip_global_norm");
+  if (max_norm) detail::require_positive(*max_norm, "max_norm");
+  core_->settings.clip_global_norm = max_norm;
+}
+void MirroredOptimizerBase::set_clip_value(std::optional<double> limit) {
+  detail::require_outside_of_run("set_clip_value");
+  if (limit) detail::require_positive(*limit, "limit");
+  core_->settings.clip_value = limit;
+}
+void MirroredOptimizerBase::set_not_finite(NotFinite policy) {
+  detail::require_outside_of_run("set_not_finite");
+  core_->settings.not_finite = policy;
+}
+void MirroredOptimizerBase::set_accumulate(int calls) {
+  detail::require_outside_of_run("set_accumulate");
+  if (calls < 1)
+    throw InvalidArgument(errors::kBadOption, {.what = str("calls must be >= 1, got ", calls),
+                                               .where = "set_accumulate",
+                                               .help = "set_accumulate(1) updates at every call of minimize"});
+  core_->settings.accumulate = calls;
+}
+void MirroredOptimizerBase::set_digest(const DigestOptions& options) {
+  detail::require_outside_of_run("set_digest");
+  if (options.every < 0)
+    throw InvalidArgument(errors::kBadOption, {.what = str("every must be >= 0, got ", options.every),
+                                               .where = "set_digest",
+                                               .help = "set_digest({.every = 0}) never compares"});
+  core_->settings.digest = options;
+}
+void MirroredOptimizerBase::set_learning_rate(double rate) {
+  detail::require_outside_of_run("set_learning_rate");
+  if (!(std::isfinite(rate) && rate >= 0)) {
+    throw InvalidArgument(errors::kBadOption, {.what = str("a learning rate must be finite and >= 0, got ", rate),
+                                               .where = "set_learning_rate",
+                                               .help = "check the schedule that it comes from"});
+  }
+  for (auto& group : core_->groups) group.options->set_lr(rate);
+}
+
+torch::optim::OptimizerOptions& MirroredOptimizerBase::any_options(std::size_t group) const {
+  if (group >= core_->groups.size()) {
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("there is no parameter group ", group),
+                           .seen = counted(static_cast<int>(core_->groups.size()), "group"),
+                           .help = "groups are numbered from 0 in the order given to make_optimizer"});
+  }
+  return *core_->groups[group].options;
+}
+
+torch::optim::OptimizerOptions& MirroredOptimizerBase::options_outside_of_run(std::size_t group) const {
+  detail::require_outside_of_run("options");
+  return any_options(group);
+}
+
+void MirroredOptimizerBase::throw_other_options() {
+  throw InvalidArgument(errors::kOptimizer, {.what = "the optimizer's options are of another class",
+                                             .where = "options",
+                                             .help = "leave the class out: optimizer.options()"});
+}
+
+double MirroredOptimizerBase::learning_rate(std::size_t group) const { return any_options(group).get_lr(); }
+std::size_t MirroredOptimizerBase::group_count() const { return core_->groups.size(); }
+std::int64_t MirroredOptimizerBase::steps() const { return counting_part(*core_).steps; }
+std::int64_t MirroredOptimizerBase::skipped_steps() const { return counting_part(*core_).skipped; }
+
+OptimizerState MirroredOptimizerBase::state() const { return detail::read_state(*core_); }
+void MirroredOptimizerBase::load_state(const OptimizerState& state) { detail::write_state(*core_, state); }
+std::vector<TensorDigest> MirroredOptimizerBase::digests() const { return detail::digests_of_training(*core_); }
+
+std::shared_ptr<OptimizerCore> detail::make_optimizer_core(Strategy& strategy, const std::shared_ptr<ModuleCore>& model,
+                                                           std::vector<GroupRecipe> groups, const OptimizerClass& cls) {
+  require_cross_replica(strategy, "make_optimizer");
+  if (!cls.takes_gradients_once) {
+    throw Unimplemented(
+        errors::kOptimizer,
+        {.what = "LBFGS cannot be mirrored: it evaluates the loss again and again inside one step",
+         .help = "use SGD, Adam, AdamW, RMSprop, Adagrad or another optimizer whose step takes the gradients once"});
+  }
+  if (&model->strategy() != &strategy) {
+    throw InvalidArgument(errors::kMixedStrategies, {.what = "the model belongs to another strategy",
+                                                     .where = "make_optimizer",
+                                                     .help = "make model and optimizer with the same strategy"});
+  }
+  if (groups.empty()) {
+    throw InvalidArgument(errors::kOptimizer, {.what = "an optimizer needs at least one parameter group",
+                                               .where = "make_optimizer",
+                                               .help = "give options for all parameters: {{{\"\"}, SGDOptions(0.1)}}"});
+  }
+  return std::make_shared<OptimizerCore>(model, assign_groups(*model, std::move(groups)), cls);
+}
+
+}  // namespace lockstep

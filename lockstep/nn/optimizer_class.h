@@ -1,0 +1,63 @@
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/nn/fused_update.h"
+#include "lockstep/nn/optimizer_traits.h"
+
+namespace torch::optim {
+class LBFGS;
+}
+
+namespace lockstep::detail {
+
+/// All that the rest of the library knows of a user's optimizer class.
+struct OptimizerClass {
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+  std::unique_ptr<torch::optim::Optimizer> (*make)(const Groups& groups,
+                                                   const torch::optim::OptimizerOptions& defaults);
+  ParameterState (*read_state)(const torch::optim::OptimizerParamState& state);
+  std::unique_ptr<torch::optim::OptimizerParamState> (*write_state)(const ParameterState& values);
+  bool knows_state;             ///< otherwise both throw
+  bool is_elementwise;          ///< is_elementwise_v
+  bool takes_gradients_once;    ///< per step; otherwise it cannot be mirrored
+  FusedUpdate fused = nullptr;  ///< sums and updates in one pass
+};
+
+/// Options of a parameter group, and the beginnings of its parameters' names.
+struct GroupRecipe {
+  std::vector<std::string> prefixes;
+  std::unique_ptr<torch::optim::OptimizerOptions> options;
+};
+
+template <class Opt, class Options>
+LOCKSTEP_EXPORT OptimizerClass optimizer_class_of() {
+  using Traits = OptimizerStateTraits<Opt>;
+  constexpr bool is_unknown = requires { Traits::kIsUnknown; };
+  return {.make = [](const OptimizerClass::Groups& groups,
+                     const torch::optim::OptimizerOptions& defaults) -> std::unique_ptr<torch::optim::Optimizer> {
+            return std::make_unique<Opt>(groups, static_cast<const Options&>(defaults));
+          },
+          .read_state = &Traits::read,
+          .write_state = &Traits::write,
+          .knows_state = !is_unknown,
+          .is_elementwise = is_elementwise_v<Opt>,
+          .takes_gradients_once = !std::is_same_v<Opt, torch::optim::LBFGS>,
+          .fused = std::is_same_v<Opt, torch::optim::SGD> ? fused_sgd_update() : nullptr};
+}
+
+// Compiled once, in torch_optimizers.cpp.
+extern template OptimizerClass optimizer_class_of<torch::optim::SGD, torch::optim::SGDOptions>();
+extern template OptimizerClass optimizer_class_of<torch::optim::Adam, torch::optim::AdamOptions>();
+extern template OptimizerClass optimizer_class_of<torch::optim::AdamW, torch::optim::AdamWOptions>();
+extern template OptimizerClass optimizer_class_of<torch::optim::RMSprop, torch::optim::RMSpropOptions>();
+extern template OptimizerClass optimizer_class_of<torch::optim::Adagrad, torch::optim::AdagradOptions>();
+
+}  // namespace lockstep::detail

@@ -1,0 +1,119 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <type_traits>
+
+#include "lockstep/base/export.h"
+
+// What Lockstep wants to know of an optimizer class. LibTorch's own classes are known; specialise these templates for
+// a class of your own.
+
+namespace torch::optim {
+class Adagrad;
+struct AdagradOptions;
+class Adam;
+struct AdamOptions;
+class AdamW;
+struct AdamWOptions;
+class RMSprop;
+struct RMSpropOptions;
+class SGD;
+struct SGDOptions;
+class OptimizerParamState;
+}  // namespace torch::optim
+
+namespace lockstep {
+
+/// Whether an optimizer's update of an element looks at that element only. Parameters of such optimizers are cut into
+/// shards; any other class gets whole parameters, dealt to the replicas in turn.
+template <class Opt>
+inline constexpr bool is_elementwise_v = false;
+template <>
+inline constexpr bool is_elementwise_v<torch::optim::SGD> = true;
+template <>
+inline constexpr bool is_elementwise_v<torch::optim::Adam> = true;
+template <>
+inline constexpr bool is_elementwise_v<torch::optim::AdamW> = true;
+template <>
+inline constexpr bool is_elementwise_v<torch::optim::RMSprop> = true;
+template <>
+inline constexpr bool is_elementwise_v<torch::optim::Adagrad> = true;
+
+/// The class of an optimizer's options: what `optimizer.options()` returns and what a learning rate alone is made into.
+/// Known for LibTorch's classes and for classes derived from them.
+template <class Opt>
+struct OptimizerOptionsOf {};
+template <class Opt>
+  requires std::is_base_of_v<torch::optim::SGD, Opt>
+struct OptimizerOptionsOf<Opt> : std::type_identity<torch::optim::SGDOptions> {
+};
+template <class Opt>
+  requires std::is_base_of_v<torch::optim::Adam, Opt>
+struct OptimizerOptionsOf<Opt> : std::type_identity<torch::optim::AdamOptions> {
+};
+template <class Opt>
+  requires std::is_base_of_v<torch::optim::AdamW, Opt>
+struct OptimizerOptionsOf<Opt> : std::type_identity<torch::optim::AdamWOptions> {
+};
+template <class Opt>
+  requires std::is_base_of_v<torch::optim::RMSprop, Opt>
+struct OptimizerOptionsOf<Opt> : std::type_identity<torch::optim::RMSpropOptions> {
+};
+template <class Opt>
+  requires std::is_base_of_v<torch::optim::Adagrad, Opt>
+struct OptimizerOptionsOf<Opt> : std::type_identity<torch::optim::AdagradOptions> {
+};
+
+/// What an optimizer remembers about a parameter: "exp_avg" -> tensor of the parameter's shape, "step" -> a number;
+/// empty before the first step.
+using ParameterState = std::map<std::string, at::Tensor>;
+/// By parameter name; what belongs to no parameter is under the empty name: "steps", the number of updates so far.
+using OptimizerState = std::map<std::string, ParameterState>;
+
+namespace detail {
+
+[[noreturn]] LOCKSTEP_EXPORT void throw_unknown_state();
+
+}  // namespace detail
+
+/// How to read and write the state of one optimizer class as named tensors. Specialise it to make the state of an
+/// optimizer of your own savable.
+template <class Opt>
+struct OptimizerStateTraits {
+  static constexpr bool kIsUnknown = true;
+  static ParameterState read(const torch::optim::OptimizerParamState&) { detail::throw_unknown_state(); }
+  static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState&) {
+    detail::throw_unknown_state();
+  }
+};
+template <>
+struct LOCKSTEP_EXPORT OptimizerStateTraits<torch::optim::SGD> {
+  static ParameterState read(const torch::optim::OptimizerParamState& state);
+  static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values);
+};
+template <>
+struct LOCKSTEP_EXPORT OptimizerStateTraits<torch::optim::Adam> {
+  static ParameterState read(const torch::optim::OptimizerParamState& state);
+  static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values);
+};
+template <>
+struct LOCKSTEP_EXPORT OptimizerStateTraits<torch::optim::AdamW> {
+  static ParameterState read(const torch::optim::OptimizerParamState& state);
+  static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values);
+};
+template <>
+struct LOCKSTEP_EXPORT OptimizerStateTraits<torch::optim::RMSprop> {
+  static ParameterState read(const torch::optim::OptimizerParamState& state);
+  static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values);
+};
+template <>
+struct LOCKSTEP_EXPORT OptimizerStateTraits<torch::optim::Adagrad> {
+  static ParameterState read(const torch::optim::OptimizerParamState& state);
+  static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values);
+};
+
+}  // namespace lockstep

@@ -1,0 +1,135 @@
+#include "lockstep/nn/step/collect.h"
+
+#include <ATen/ops/empty_like.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/grad_scaler.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/meeting.h"
+#include "lockstep/nn/step/misuse.h"
+#include "lockstep/nn/step/sparse_parameters.h"
+#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::detail {
+namespace {
+
+void require_loss(const at::Tensor& loss) {
+  if (!loss.defined() || loss.numel() != 1) {
+    throw InvalidArgument(errors::kShape,
+                          {.what = "a loss must be one number",
+                           .seen = loss.defined() ? lockstep::str("shape ", loss.sizes()) : "an undefined tensor",
+                           .help = "use average_loss(per_example_losses, global_batch)"});
+  }
+  if (!loss.requires_grad()) {
+    throw InvalidArgument(errors::kOptimizer,
+                          {.what = "the loss does not depend on any parameter that requires a gradient",
+                           .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
+  }
+}
+
+void show_module(const ModuleCore& module, ReplicaPart& mine) {
+  const auto k = static_cast<std::size_t>(mine.index);
+  // Counting costs some microseconds, and what is added to a model is mostly added early.
+  const std::int64_t before = mine.module_looks++;
+  const bool look = before < 100 || before % 16 == 0;
+  mine.shown.module_is_suspect = before == 0 || (look && module.registered_in(k) != mine.registered);
+  mine.shown.modes = module.modes_of(k);
+}
+
+void show_gradients(const OptimizerCore& core, ReplicaPart& mine) {
+  const auto& parameters = core.module->parameters();
+  const auto k = static_cast<std::size_t>(mine.index);
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (core.group_of[p] < 0) continue;
+    const at::Tensor& leaf = parameters[p].leaves[k];
+    const at::Tensor& gradient = leaf.grad();
+    // A parameter that had a gradient and has none now was replaced, or just not used this time.
+    const bool is_missing = mine.kinds[p] != GradientKind::None && !gradient.defined();
+    if (is_missing || core.module->has_moved(p, k)) core.module->require_unchanged();
+    // Segments count in the memory order of the parameter, which usually is the gradient's too.
+    const bool is_ordered = !gradient.defined() || gradient.is_sparse() ||
+                            (gradient.strides() == leaf.strides() && gradient.is_non_overlapping_and_dense());
+    mine.shown.gradients[p] =
+        is_ordered ? gradient : at::empty_like(leaf, leaf.options().requires_grad(false)).copy_(gradient);
+  }
+}
+
+/// Throws if a replica has other parameters than it was made with, or other modes than the others.
+void require_same_modules(const OptimizerCore& core, ReplicaPart& mine) {
+  bool is_suspect = false;
+  bool is_alike = true;
+  for (const auto& other : core.replicas) {
+    is_suspect |= other->shown.module_is_suspect;
+    is_alike &= other->shown.modes == core.replicas[0]->shown.modes;
+  }
+  if (is_suspect) {
+    core.module->require_unchanged();
+    mine.registered = core.module->registered_in(static_cast<std::size_t>(mine.index));
+  }
+  if (!is_alike) core.module->require_alike();
+}
+
+}  // namespace
+
+void go_backward(const OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler) {
+  if (has_failed_run(core, mine)) drop_gradients(core, mine);
+  GradientProgress& progress = mine.progress;
+  if (progress.is_reduced())
+    throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next backward",
+                 "backward");
+  require_loss(loss);
+  if (progress.stage == GradientStage::Computed && progress.loss_scale.has_value() != (scaler != nullptr)) {
+    throw_misuse("gradients of a scaled loss cannot be added to those of an unscaled one",
+                 "give the scaler to every backward and minimize of a step, or to none", "backward");
+  }
+  progress.stage = GradientStage::Computed;
+  if (scaler == nullptr) return loss.backward();
+  if (!progress.loss_scale) progress.loss_scale = scaler->scale();
+  loss.mul(*progress.loss_scale).backward();
+}
+
+void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, const char* call, FunctionRef<void()> work) {
+  show_module(*core.module, mine);
+  show_gradients(core, mine);
+  bool is_new_sparse = false;
+  const StepCall brought{&core, call, mine.progress.loss_scale.value_or(0)};
+  const auto agree_and_work = [&] {
+    require_same_modules(core, mine);
+    core.reducer->survey(mine);
+    is_new_sparse = has_new_sparse(core, mine);
+    if (!is_new_sparse) work();
+  };
+  meet("gradients", brought, agree_and_work);
+  if (!is_new_sparse) return;
+  deal_out_new_sparse(core, mine);  // owners change, then all meet again
+  meet("gradients", brought, agree_and_work);
+}
+
+void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
+  const auto& parameters = core.module->parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (core.group_of[p] < 0) continue;
+    at::Tensor leaf = parameters[p].leaves[static_cast<std::size_t>(mine.index)];
+    leaf.mutable_grad().reset();
+    mine.shown.gradients[p].reset();
+  }
+  for (OwnedSegment& segment : mine.owned) {
+    segment.sum.reset();
+    segment.parts.clear();
+  }
+  mine.progress = {.failed_runs = StrategyAccess::failed_runs(core.module->strategy())};
+}
+
+bool has_failed_run(const OptimizerCore& core, const ReplicaPart& mine) {
+  return StrategyAccess::failed_runs(core.module->strategy()) != mine.progress.failed_runs;
+}
+
+void require_no_failed_run(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
+  if (!has_failed_run(core, mine)) return;
+  throw_misuse("a run has failed since the last step, and may have left gradients behind",
+               "call zero_grad() before backward, in the next run", operation);
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,48 @@
+#pragma once
+
+#include "lockstep/comm/reduce_op.h"
+
+namespace lockstep::detail {
+
+struct ReplicaPart;
+
+struct ReduceRequest {
+  ReduceOp op = ReduceOp::Sum;
+  /// Nothing is decided between sum and update, and the optimizer class has a fused update: a segment may be left to
+  /// it, by filling in `OwnedSegment::parts` instead of `sum`.
+  bool may_leave_to_update = false;
+  bool find_not_finite = false;  ///< fill in `ReplicaPart::not_finite`
+};
+
+/// How gradients are brought together. One object serves all local replicas of an optimizer; every function is called
+/// by each of them on its own thread, in this order:
+///
+///   start     before the backward pass that ends a step, when its gradients will be reduced right after it
+///   survey    all local replicas have gone backward and shown their gradients (`ReplicaPart::shown`), and none goes on
+///             before all have finished; again after owners have changed
+///   reduce    after it, for the segments that the replica owns
+///
+/// All sums have the one order of comm/ordered_sum.h, so that the choice of a reducer never changes a result. The phases
+/// around it do not know which one runs:
+///
+///   * SharedMemoryReducer: replicas of one process, on CPU.
+///   * Between workers, `start` arms hooks that the reducer has put on the parameters' gradient accumulators. A bucket
+///     goes out as soon as its gradients are there, while backward still runs; `reduce` waits for the sums. Without
+///     `start` (several calls of `backward`) all buckets go out in `reduce`.
+///   * On a device, `reduce` only enqueues work, or leaves it to a fused update on that device by filling in `parts`.
+///     What it cannot know without waiting for the device, such as a sum that is not finite, stays there as a flag that
+///     the fused update is predicated on, and is raised by the next call.
+class GradientReducer {
+ public:
+  virtual ~GradientReducer() = default;
+
+  /// A replica may throw between `start` and `survey`, or call `start` twice: what has begun then counts for nothing.
+  virtual void start(ReplicaPart&) {}
+  /// Fills in `mine.kinds`: how each parameter's gradient looks over all replicas. Throws, the same on every replica,
+  /// what cannot be reduced; until then nothing has been changed.
+  virtual void survey(ReplicaPart& mine) = 0;
+  /// Fills in `sum` or `parts` of `mine.owned`, and clears both where `kinds` says that there is no gradient.
+  virtual void reduce(ReplicaPart& mine, const ReduceRequest& request) = 0;
+};
+
+}  // namespace lockstep::detail

@@ -1,0 +1,47 @@
+#include "lockstep/nn/step/meeting.h"
+
+#include <string_view>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::detail {
+namespace {
+
+[[noreturn]] void throw_different(std::string what, std::string seen) {
+  throw FailedPrecondition(
+      errors::kDifferentCollective,
+      {.what = std::move(what),
+       .seen = std::move(seen),
+       .help = "call the same optimizers in the same order, with the same arguments, on every replica"});
+}
+
+void require_same_call(const local::Seat& seat) {
+  const auto brought_by = [&](int k) -> const StepCall& { return *static_cast<const StepCall*>(seat.payload_of(k)); };
+  const StepCall& first = brought_by(0);
+  for (int k = 1; k < seat.size(); ++k) {
+    const StepCall& other = brought_by(k);
+    if (std::string_view(other.call) != first.call)
+      throw_different("replicas take a step in different ways",
+                      str("replica 0 called ", first.call, " while replica ", k, " called ", other.call));
+    if (other.optimizer != first.optimizer)
+      throw_different("replicas met with different optimizers",
+                      str("replicas 0 and ", k, " called ", first.call, " of different optimizers"));
+    if (other.argument != first.argument)
+      throw_different(str("replicas gave different arguments to ", first.call),
+                      str("replica 0 gave ", first.argument, ", replica ", k, " gave ", other.argument));
+  }
+}
+
+}  // namespace
+
+void meet(const char* name, const StepCall& mine, FunctionRef<void()> work) {
+  local::Seat* seat = get_replica_context().seat();
+  if (seat == nullptr) return work();
+  seat->exchange(name, &mine, [&] {
+    require_same_call(*seat);
+    work();
+  });
+}
+
+}  // namespace lockstep::detail

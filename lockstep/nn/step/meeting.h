@@ -1,0 +1,32 @@
+#pragma once
+
+#include "lockstep/base/function_ref.h"
+#include "lockstep/comm/local/replica_team.h"
+#include "lockstep/strategy/replica_context.h"
+
+namespace lockstep::detail {
+
+struct OptimizerCore;
+
+/// What a replica brings to a meeting about an optimizer. All but the payload must be the same on every replica.
+struct StepCall {
+  const OptimizerCore* optimizer = nullptr;
+  const char* call = "";  ///< what the user called
+  double argument = 0;    ///< and with what
+  const void* payload = nullptr;
+};
+
+/// All replicas have arrived before `work` begins, and all have finished it before any goes on. Throws, the same on
+/// every replica and before `work`, if they have come for different calls. One replica alone just does the work.
+void meet(const char* name, const StepCall& mine, FunctionRef<void()> work);
+
+/// Inside the work of a meeting: calls `see` with every replica's payload, in order.
+template <class T, class See>
+void for_each_payload(const T& mine, See&& see) {
+  const local::Seat* seat = get_replica_context().seat();
+  if (seat == nullptr) return see(mine);
+  for (int k = 0; k < seat->size(); ++k)
+    see(*static_cast<const T*>(static_cast<const StepCall*>(seat->payload_of(k))->payload));
+}
+
+}  // namespace lockstep::detail

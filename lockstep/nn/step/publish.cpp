@@ -1,0 +1,71 @@
+#include "lockstep/nn/step/publish.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/autocast.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/collect.h"
+#include "lockstep/nn/step/meeting.h"
+#include "lockstep/nn/tensor_digest.h"
+
+namespace lockstep::detail {
+namespace {
+
+void warn_of_unreached(const OptimizerCore& core, ReplicaPart& mine) {
+  if (mine.index != 0 || std::exchange(mine.has_warned_of_unreached, true)) return;
+  const auto first = static_cast<std::size_t>(
+      std::find_if(core.group_of.begin(), core.group_of.end(), [](int group) { return group >= 0; }) -
+      core.group_of.begin());
+  log_warning(str("the loss reaches none of the optimizer's parameters ('", core.module->parameters()[first].name,
+                  "' is the first): step ", mine.steps,
+                  " has updated nothing. Compute the loss with the model that the optimizer was made for, and freeze "
+                  "only what is not to be trained"));
+}
+
+/// Every replica compares the same and comes to the same answer.
+void compare_digests(const OptimizerCore& core, ReplicaPart& mine) {
+  const std::vector<TensorDigest> digests =
+      digests_of_replica(core, static_cast<std::size_t>(mine.index), core.settings.digest.buffers);
+  std::optional<DigestDifference> difference;
+  meet("digest", {&core, "step", 0, &digests}, [&] {
+    std::vector<const std::vector<TensorDigest>*> all;
+    for_each_payload(digests, [&](const std::vector<TensorDigest>& theirs) { all.push_back(&theirs); });
+    difference = find_difference(all);
+  });
+  if (!difference) return;
+  throw DataLoss(errors::kDrift,
+                 {.what = str(difference->name, " of replica ", difference->replica, " differs from replica ",
+                              difference->agreed_with, "'s"),
+                  .where = str("after step ", mine.steps),
+                  .seen = "their digests differ",
+                  .help = "restore a checkpoint; look for code that writes to one replica's module only, or for bad "
+                          "memory"});
+}
+
+}  // namespace
+
+void publish_step(OptimizerCore& core, ReplicaPart& mine) {
+  const auto& parameters = core.module->parameters();
+  bool is_reached = false;
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (mine.kinds[p] == GradientKind::None) continue;
+    is_reached = true;
+    // Leaves share memory but not version counters. Without this a backward through values from before the update
+    // would give wrong gradients instead of the error that LibTorch raises.
+    parameters[p].leaves[static_cast<std::size_t>(mine.index)].unsafeGetTensorImpl()->bump_version();
+  }
+  // Weights that autocast has cast before the update are of no use after it.
+  forget_cast_weights();
+  ++mine.steps;
+  drop_gradients(core, mine);
+  if (!is_reached) warn_of_unreached(core, mine);
+  const std::int64_t every = core.settings.digest.every;
+  if (every > 0 && mine.steps % every == 0) compare_digests(core, mine);
+}
+
+}  // namespace lockstep::detail

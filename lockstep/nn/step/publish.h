@@ -1,0 +1,12 @@
+#pragma once
+
+// Phase 5 of a step, publish: every replica takes the new weights for its own.
+namespace lockstep::detail {
+
+struct OptimizerCore;
+struct ReplicaPart;
+
+/// Marks the leaves as changed, counts the step, forgets the gradients, and compares digests where it is time to.
+void publish_step(OptimizerCore& core, ReplicaPart& mine);
+
+}  // namespace lockstep::detail

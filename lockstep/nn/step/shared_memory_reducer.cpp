@@ -1,0 +1,163 @@
+#include "lockstep/nn/step/shared_memory_reducer.h"
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <c10/util/SmallVector.h>
+
+#include <algorithm>
+#include <array>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/ordered_sum.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/strategy/intra_op.h"
+#include "lockstep/strategy/tensor_reduction.h"
+
+namespace lockstep::detail {
+namespace {
+
+// Stands for the gradient of a replica that has none.
+alignas(64) constexpr std::array<char, kShardBlock * 8> kZeros{};
+
+bool is_finite(const at::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); }
+
+std::int64_t divisor_of(ReduceOp op, std::size_t replicas) {
+  return op == ReduceOp::Mean ? static_cast<std::int64_t>(replicas) : 1;
+}
+
+}  // namespace
+
+void SharedMemoryReducer::survey(ReplicaPart& mine) {
+  for (std::size_t p = 0; p < mine.kinds.size(); ++p) {
+    if (group_of_[p] < 0) continue;
+    auto kind = GradientKind::None;
+    for (std::size_t k = 0; k < replicas_.size(); ++k) {
+      const at::Tensor& gradient = replicas_[k]->shown.gradients[p];
+      if (!gradient.defined()) continue;
+      const auto this_kind = gradient.is_sparse() ? GradientKind::Sparse : GradientKind::Dense;
+      if (kind != GradientKind::None && kind != this_kind) {
+        throw InvalidArgument(
+            errors::kOptimizer,
+            {.what = lockstep::str("'", module_.parameters()[p].name,
+                                   "' has a sparse gradient on one replica and a dense one on another"),
+             .seen = lockstep::str("on replica ", k, " it is ", this_kind == GradientKind::Sparse ? "sparse" : "dense"),
+             .help = "use the parameter in the same way on every replica"});
+      }
+      kind = this_kind;
+    }
+    mine.kinds[p] = kind;
+  }
+}
+
+void SharedMemoryReducer::reduce(ReplicaPart& mine, const ReduceRequest& request) {
+  const at::NoGradGuard no_grad;
+  mine.not_finite = {};
+  mine.divisor = divisor_of(request.op, replicas_.size());
+  for (OwnedSegment& segment : mine.owned) {
+    const auto p = static_cast<std::size_t>(segment.where.parameter);
+    segment.sum.reset();
+    segment.parts.clear();
+    if (mine.kinds[p] == GradientKind::None) continue;
+    at::Tensor& own = mine.shown.gradients[p];
+    if (mine.kinds[p] == GradientKind::Sparse) {
+      mine.owns_sparse = true;
+      // Alone: LibTorch's own way, with rows that come twice as they are.
+      segment.sum = replicas_.size() == 1 ? own : sum_sparse(p, request.op);
+    } else {
+      if (request.may_leave_to_update && leave_to_update(segment)) continue;
+      // Autograd may give two parameters one memory: then the sum has to go elsewhere.
+      const bool in_place = own.defined() && own.storage().use_count() == 1;
+      segment.sum = in_place ? own : at::empty_like(module_.parameters()[p].leaves[0].data());
+      sum_dense(segment.where, segment.sum, request.op);
+    }
+    if (request.find_not_finite && mine.not_finite.parameter < 0)
+      mine.not_finite = find_not_finite(segment, mine.index);
+  }
+}
+
+bool SharedMemoryReducer::leave_to_update(OwnedSegment& segment) const {
+  if (!segment.weights.is_contiguous() || !segment.weights.is_cpu() || segment.weights.scalar_type() != at::kFloat)
+    return false;
+  for (std::size_t k = 0; k < replicas_.size(); ++k) {
+    const at::Tensor& gradient = replicas_[k]->shown.gradients[static_cast<std::size_t>(segment.where.parameter)];
+    if (!gradient.defined() || !gradient.is_cpu() || gradient.scalar_type() != at::kFloat) {
+      segment.parts.clear();
+      return false;
+    }
+    segment.parts.push_back(gradient.const_data_ptr<float>() + segment.where.begin);
+  }
+  return true;
+}
+
+void SharedMemoryReducer::sum_dense(const Segment& segment, at::Tensor& target, ReduceOp op) const {
+  const auto dtype = engine_dtype(target.scalar_type());
+  const auto parameter = static_cast<std::size_t>(segment.parameter);
+  const at::Tensor range = slice_of(target, segment);
+  if (!dtype || !target.is_cpu()) {
+    std::vector<at::Tensor> parts;
+    for (std::size_t k = 0; k < replicas_.size(); ++k) {
+      const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
+      parts.push_back(gradient.defined() ? slice_of(gradient, segment)
+                                         : range.new_zeros({segment.end - segment.begin}));
+    }
+    range.copy_(ordered_reduce(op, parts));
+    return;
+  }
+  const auto width = static_cast<std::int64_t>(size_of(*dtype));
+  const std::int64_t divisor = divisor_of(op, replicas_.size());
+  c10::SmallVector<const char*, 16> starts;  // null: no gradient there
+  for (std::size_t k = 0; k < replicas_.size(); ++k) {
+    const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
+    starts.push_back(gradient.defined() ? static_cast<const char*>(gradient.const_data_ptr()) : nullptr);
+  }
+  const bool is_complete = std::find(starts.begin(), starts.end(), nullptr) == starts.end();
+  auto* const output_start = static_cast<char*>(target.data_ptr());
+  for_ranges(range, kElementwiseGrain, [&](std::int64_t first, std::int64_t last) {
+    c10::SmallVector<const void*, 16> inputs;
+    const std::int64_t stop = segment.begin + last;
+    const std::int64_t stride = is_complete ? last - first : kShardBlock;  // no more zeros than there are
+    for (std::int64_t begin = segment.begin + first; begin < stop; begin += stride) {
+      inputs.clear();
+      for (const char* start : starts) inputs.push_back(start != nullptr ? start + begin * width : kZeros.data());
+      void* output = output_start + begin * width;
+      ordered_sum(*dtype, inputs.data(), static_cast<int>(inputs.size()), &output, 1,
+                  static_cast<std::size_t>(std::min(begin + stride, stop) - begin), divisor);
+    }
+  });
+}
+
+at::Tensor SharedMemoryReducer::sum_sparse(std::size_t parameter, ReduceOp op) const {
+  std::vector<at::Tensor> indices;
+  std::vector<at::Tensor> values;
+  at::Tensor like;
+  for (std::size_t k = 0; k < replicas_.size(); ++k) {
+    const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
+    if (!gradient.defined()) continue;
+    like = gradient;
+    indices.push_back(gradient._indices());
+    values.push_back(gradient._values());
+  }
+  at::Tensor all_values = at::cat(values);
+  if (op == ReduceOp::Mean) all_values = divide_sum(all_values, divisor_of(op, replicas_.size()));
+  return at::sparse_coo_tensor(at::cat(indices, 1), all_values, like.sizes(), like.options()).coalesce();
+}
+
+NotFiniteSum SharedMemoryReducer::find_not_finite(const OwnedSegment& segment, int owner) const {
+  if (is_finite(segment.values())) return {};
+  NotFiniteSum found{.parameter = segment.where.parameter, .replica = owner, .by_exclusion = replicas_.size() > 1};
+  for (std::size_t k = 0; k < replicas_.size(); ++k) {
+    const at::Tensor& gradient = replicas_[k]->shown.gradients[static_cast<std::size_t>(segment.where.parameter)];
+    if (!gradient.defined()) continue;
+    // A dense sum was written over the owner's gradient; a sparse one has memory of its own.
+    const bool is_overwritten = !gradient.is_sparse() && static_cast<int>(k) == owner;
+    if (is_overwritten || is_finite(gradient.is_sparse() ? gradient._values() : slice_of(gradient, segment.where)))
+      continue;
+    return {.parameter = segment.where.parameter, .replica = static_cast<int>(k), .by_exclusion = false};
+  }
+  return found;
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lockstep/nn/step/gradient_reducer.h"
+#include "lockstep/nn/step/gradient_state.h"
+
+namespace lockstep::detail {
+
+class ModuleCore;
+
+/// Adds up the gradients of replicas that share memory, segment by segment, where they lie: no flat copies. The owner
+/// of a segment writes the sum over its own gradient.
+class SharedMemoryReducer final : public GradientReducer {
+ public:
+  using Replicas = std::vector<std::unique_ptr<ReplicaPart>>;
+
+  /// `group_of`: per parameter; what is in no group is left alone.
+  SharedMemoryReducer(const ModuleCore& module, const std::vector<int>& group_of, const Replicas& replicas)
+      : module_(module), group_of_(group_of), replicas_(replicas) {}
+
+  void survey(ReplicaPart& mine) override;
+  void reduce(ReplicaPart& mine, const ReduceRequest& request) override;
+
+ private:
+  bool leave_to_update(OwnedSegment& segment) const;
+  /// A replica without a gradient counts as zero.
+  void sum_dense(const Segment& segment, at::Tensor& target, ReduceOp op) const;
+  /// All rows in replica order, equal ones added up in that order.
+  at::Tensor sum_sparse(std::size_t parameter, ReduceOp op) const;
+  NotFiniteSum find_not_finite(const OwnedSegment& segment, int owner) const;
+
+  const ModuleCore& module_;
+  const std::vector<int>& group_of_;
+  const Replicas& replicas_;
+};
+
+}  // namespace lockstep::detail

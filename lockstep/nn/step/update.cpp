@@ -1,0 +1,69 @@
+#include "lockstep/nn/step/update.h"
+
+#include <ATen/core/grad_mode.h>
+
+#include <exception>
+#include <optional>
+#include <string_view>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/sparse_parameters.h"
+#include "lockstep/strategy/intra_op.h"
+
+namespace lockstep::detail {
+
+void update_owned(OptimizerCore& core, ReplicaPart& mine) {
+  const at::NoGradGuard no_grad;
+  for (std::size_t g = 0; g < core.groups.size(); ++g)
+    mine.inner->param_groups()[g].set_options(core.groups[g].options->clone());
+  if (mine.owns_sparse) unfold_sparse_states(core, mine);
+  for (OwnedSegment& segment : mine.owned) {
+    if (segment.sum.defined()) segment.weights.mutable_grad() = segment.gradient();
+  }
+  {
+    std::optional<OneIntraOpThread> one_thread;
+    if (mine.updates_on_one_thread) one_thread.emplace();
+    mine.inner->step();  // does nothing for weights without a gradient
+  }
+  for (OwnedSegment& segment : mine.owned) {
+    if (!segment.parts.empty())
+      core.cls.fused({*mine.inner, segment.group, segment.weights, segment.parts, mine.divisor});
+    if (segment.sum.defined()) segment.weights.mutable_grad().reset();
+    segment.sum.reset();
+    segment.parts.clear();
+  }
+}
+
+void Poison::update_or_poison(std::int64_t step, FunctionRef<void()> update) {
+  try {
+    update();
+  } catch (const std::exception& e) {
+    set(step, e.what());
+    throw;
+  } catch (...) {
+    set(step, "the exception is not a std::exception");
+    throw;
+  }
+}
+
+void Poison::set(std::int64_t step, const char* why) {
+  const std::string_view text = why;
+  const std::lock_guard lock(mutex_);
+  why_ = text.substr(0, text.find('\n'));  // LibTorch appends its stack
+  step_ = step;
+  is_set_.store(true, std::memory_order_release);
+}
+
+void Poison::require_clean(const char* operation) const {
+  if (!is_set_.load(std::memory_order_acquire)) return;
+  const std::lock_guard lock(mutex_);
+  throw FailedPrecondition(errors::kTornWeights,
+                           {.what = str("weights are torn at step ", step_, ": restore a checkpoint"),
+                            .where = operation,
+                            .seen = str("an update failed half-way: ", why_),
+                            .help = "make a new optimizer and set the weights again"});
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "lockstep/base/function_ref.h"
+
+// Phase 4 of a step, update: every replica applies the sums of the segments that it owns. Replicas share the memory of
+// their weights, so there is nothing to copy.
+namespace lockstep::detail {
+
+struct OptimizerCore;
+struct ReplicaPart;
+
+/// Remembers that an update has failed half-way: some replicas may have changed their weights and others not, so the
+/// weights cannot be trusted any more.
+class Poison {
+ public:
+  /// Does what must not stop half-way on one replica while others go on. If it throws, all later calls are refused.
+  void update_or_poison(std::int64_t step, FunctionRef<void()> update);
+  /// Throws if an update has failed.
+  void require_clean(const char* operation) const;
+
+ private:
+  void set(std::int64_t step, const char* why);
+
+  std::atomic<bool> is_set_{false};
+  mutable std::mutex mutex_;
+  std::string why_;
+  std::int64_t step_ = 0;
+};
+
+/// Updates `mine.owned` with the inner optimizer, or with the class's fused update where the reduction has left the
+/// sum to it. Inside a meeting, and under Poison::update_or_poison: it must not stop half-way on one replica.
+void update_owned(OptimizerCore& core, ReplicaPart& mine);
+
+}  // namespace lockstep::detail

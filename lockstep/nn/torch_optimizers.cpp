@@ -1,0 +1,236 @@
+#include "lockstep/nn/torch_optimizers.h"
+
+#include <ATen/ops/scalar_tensor.h>
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+
+#include <cmath>
+#include <typeinfo>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/optimizer_class.h"
+
+namespace lockstep {
+
+using TorchParamState = torch::optim::OptimizerParamState;
+
+namespace detail {
+namespace {
+
+constexpr const char* kSizes = "use a finite number >= 0; typical learning rates are 0.1 to 0.0001";
+
+[[noreturn]] void refuse(std::size_t group, const char* name, double value, const char* help) {
+  throw InvalidArgument(errors::kBadOption,
+                        {.what = lockstep::str("an optimizer cannot work with ", name, " = ", value),
+                         .where = lockstep::str("parameter group ", group),
+                         .help = help});
+}
+
+struct Check {
+  std::size_t group;
+
+  void size(const char* name, double value) const {
+    if (!(std::isfinite(value) && value >= 0)) refuse(group, name, value, kSizes);
+  }
+  void decay(const char* name, double value) const {
+    if (!(value >= 0 && value < 1)) refuse(group, name, value, "use a number >= 0 and < 1");
+  }
+};
+
+template <class Options>
+void check_adam(const Check& check, const Options& options) {
+  check.size("lr", options.lr());
+  check.size("eps", options.eps());
+  check.decay("the first of its betas", std::get<0>(options.betas()));
+  check.decay("the second of its betas", std::get<1>(options.betas()));
+  check.size("weight_decay", options.weight_decay());
+}
+
+at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, at::kLong); }
+
+std::int64_t number_of(const ParameterState& state, const char* key) {
+  const auto found = state.find(key);
+  if (found == state.end() || found->second.numel() != 1) {
+    throw InvalidArgument(
+        errors::kOptimizer,
+        {.what = found == state.end() ? lockstep::str("the saved state has no '", key, "'")
+                                      : lockstep::str("'", key, "' of the saved state is not a number"),
+         .where = "load_state",
+         .help = "load what state() of an optimizer of the same class returned"});
+  }
+  return found->second.item<std::int64_t>();
+}
+
+/// Undefined if absent.
+at::Tensor tensor_of(const ParameterState& state, const char* key) {
+  const auto found = state.find(key);
+  return found == state.end() ? at::Tensor() : found->second;
+}
+
+/// Adam and AdamW remember the same things.
+template <class State>
+ParameterState read_adam(const TorchParamState& any) {
+  const auto& state = static_cast<const State&>(any);
+  ParameterState result{
+      {"step", number_tensor(state.step())}, {"exp_avg", state.exp_avg()}, {"exp_avg_sq", state.exp_avg_sq()}};
+  if (state.max_exp_avg_sq().defined()) result["max_exp_avg_sq"] = state.max_exp_avg_sq();
+  return result;
+}
+
+template <class State>
+std::unique_ptr<TorchParamState> write_adam(const ParameterState& values) {
+  auto state = std::make_unique<State>();
+  state->step(number_of(values, "step"));
+  state->exp_avg(tensor_of(values, "exp_avg"));
+  state->exp_avg_sq(tensor_of(values, "exp_avg_sq"));
+  state->max_exp_avg_sq(tensor_of(values, "max_exp_avg_sq"));
+  return state;
+}
+
+}  // namespace
+
+void require_valid_options(std::size_t group, const torch::optim::OptimizerOptions& options) {
+  const Check check{group};
+  if (const auto* sgd = dynamic_cast<const torch::optim::SGDOptions*>(&options)) {
+    check.size("lr", sgd->lr());
+    check.size("momentum", sgd->momentum());
+    check.size("weight_decay", sgd->weight_decay());
+    if (!std::isfinite(sgd->dampening())) refuse(group, "dampening", sgd->dampening(), "use a finite number");
+    if (!sgd->nesterov()) return;
+    if (!(sgd->momentum() > 0))
+      refuse(group, "nesterov and momentum", sgd->momentum(), "Nesterov momentum needs a momentum > 0");
+    if (sgd->dampening() != 0)
+      refuse(group, "nesterov and dampening", sgd->dampening(), "Nesterov momentum needs a dampening of 0");
+  } else if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options)) {
+    check_adam(check, *adam);
+  } else if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options)) {
+    check_adam(check, *adamw);
+  } else if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropOptions*>(&options)) {
+    check.size("lr", rmsprop->lr());
+    check.size("alpha", rmsprop->alpha());
+    check.size("eps", rmsprop->eps());
+    check.size("momentum", rmsprop->momentum());
+    check.size("weight_decay", rmsprop->weight_decay());
+  } else if (const auto* adagrad = dynamic_cast<const torch::optim::AdagradOptions*>(&options)) {
+    check.size("lr", adagrad->lr());
+    check.size("lr_decay", adagrad->lr_decay());
+    check.size("weight_decay", adagrad->weight_decay());
+    check.size("initial_accumulator_value", adagrad->initial_accumulator_value());
+    check.size("eps", adagrad->eps());
+  }
+}
+
+const char* why_not_sparse(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options) {
+  // Exactly these types: a class derived from one of them may take them.
+  const std::type_info& type = typeid(optimizer);
+  if (type == typeid(torch::optim::Adam)) return "Adam";
+  if (type == typeid(torch::optim::AdamW)) return "AdamW";
+  if (type == typeid(torch::optim::RMSprop)) return "RMSprop";
+  if (type == typeid(torch::optim::SGD) && static_cast<const torch::optim::SGDOptions&>(options).weight_decay() != 0)
+    return "SGD with weight_decay";
+  if (type == typeid(torch::optim::Adagrad) &&
+      static_cast<const torch::optim::AdagradOptions&>(options).weight_decay() != 0)
+    return "Adagrad with weight_decay";
+  return nullptr;
+}
+
+const char* missing_state(const torch::optim::OptimizerOptions& options, const ParameterState& state) {
+  if (state.empty()) return nullptr;
+  const auto lacks = [&](bool needed, const char* key) { return needed && state.count(key) == 0 ? key : nullptr; };
+  if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options))
+    return lacks(adam->amsgrad(), "max_exp_avg_sq");
+  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options))
+    return lacks(adamw->amsgrad(), "max_exp_avg_sq");
+  if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropOptions*>(&options)) {
+    const char* momentum = lacks(rmsprop->momentum() > 0, "momentum_buffer");
+    return momentum ? momentum : lacks(rmsprop->centered(), "grad_avg");
+  }
+  return nullptr;
+}
+
+SgdNumbers sgd_numbers(const torch::optim::OptimizerOptions& any) {
+  const auto& options = static_cast<const torch::optim::SGDOptions&>(any);
+  return {.learning_rate = static_cast<float>(options.lr()),
+          .has_momentum = options.momentum() != 0,
+          .momentum = static_cast<float>(options.momentum()),
+          .one_less_dampening = static_cast<float>(1 - options.dampening()),
+          .weight_decay = static_cast<float>(options.weight_decay()),
+          .nesterov = options.nesterov()};
+}
+
+at::Tensor& sgd_momentum_buffer(torch::optim::Optimizer& sgd, const at::Tensor& weights) {
+  auto& state = sgd.state()[weights.unsafeGetTensorImpl()];
+  if (!state) state = std::make_unique<torch::optim::SGDParamState>();
+  return static_cast<torch::optim::SGDParamState&>(*state).momentum_buffer();
+}
+
+void throw_unknown_state() {
+  throw Unimplemented(errors::kOptimizer, {.what = "the state of this optimizer class is unknown to Lockstep",
+                                           .help = "specialise lockstep::OptimizerStateTraits for it"});
+}
+
+template OptimizerClass optimizer_class_of<torch::optim::SGD, torch::optim::SGDOptions>();
+template OptimizerClass optimizer_class_of<torch::optim::Adam, torch::optim::AdamOptions>();
+template OptimizerClass optimizer_class_of<torch::optim::AdamW, torch::optim::AdamWOptions>();
+template OptimizerClass optimizer_class_of<torch::optim::RMSprop, torch::optim::RMSpropOptions>();
+template OptimizerClass optimizer_class_of<torch::optim::Adagrad, torch::optim::AdagradOptions>();
+
+}  // namespace detail
+
+ParameterState OptimizerStateTraits<torch::optim::SGD>::read(const TorchParamState& any) {
+  const auto& state = static_cast<const torch::optim::SGDParamState&>(any);
+  return state.momentum_buffer().defined() ? ParameterState{{"momentum_buffer", state.momentum_buffer()}}
+                                           : ParameterState{};
+}
+std::unique_ptr<TorchParamState> OptimizerStateTraits<torch::optim::SGD>::write(const ParameterState& values) {
+  auto state = std::make_unique<torch::optim::SGDParamState>();
+  state->momentum_buffer(detail::tensor_of(values, "momentum_buffer"));
+  return state;
+}
+
+ParameterState OptimizerStateTraits<torch::optim::Adam>::read(const TorchParamState& any) {
+  return detail::read_adam<torch::optim::AdamParamState>(any);
+}
+std::unique_ptr<TorchParamState> OptimizerStateTraits<torch::optim::Adam>::write(const ParameterState& values) {
+  return detail::write_adam<torch::optim::AdamParamState>(values);
+}
+
+ParameterState OptimizerStateTraits<torch::optim::AdamW>::read(const TorchParamState& any) {
+  return detail::read_adam<torch::optim::AdamWParamState>(any);
+}
+std::unique_ptr<TorchParamState> OptimizerStateTraits<torch::optim::AdamW>::write(const ParameterState& values) {
+  return detail::write_adam<torch::optim::AdamWParamState>(values);
+}
+
+ParameterState OptimizerStateTraits<torch::optim::RMSprop>::read(const TorchParamState& any) {
+  const auto& state = static_cast<const torch::optim::RMSpropParamState&>(any);
+  ParameterState result{{"step", detail::number_tensor(state.step())}, {"square_avg", state.square_avg()}};
+  if (state.momentum_buffer().defined()) result["momentum_buffer"] = state.momentum_buffer();
+  if (state.grad_avg().defined()) result["grad_avg"] = state.grad_avg();
+  return result;
+}
+std::unique_ptr<TorchParamState> OptimizerStateTraits<torch::optim::RMSprop>::write(const ParameterState& values) {
+  auto state = std::make_unique<torch::optim::RMSpropParamState>();
+  state->step(detail::number_of(values, "step"));
+  state->square_avg(detail::tensor_of(values, "square_avg"));
+  state->momentum_buffer(detail::tensor_of(values, "momentum_buffer"));
+  state->grad_avg(detail::tensor_of(values, "grad_avg"));
+  return state;
+}
+
+ParameterState OptimizerStateTraits<torch::optim::Adagrad>::read(const TorchParamState& any) {
+  const auto& state = static_cast<const torch::optim::AdagradParamState&>(any);
+  return {{"step", detail::number_tensor(state.step())}, {"sum", state.sum()}};
+}
+std::unique_ptr<TorchParamState> OptimizerStateTraits<torch::optim::Adagrad>::write(const ParameterState& values) {
+  auto state = std::make_unique<torch::optim::AdagradParamState>();
+  state->step(detail::number_of(values, "step"));
+  state->sum(detail::tensor_of(values, "sum"));
+  return state;
+}
+
+}  // namespace lockstep

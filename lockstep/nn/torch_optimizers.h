@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+
+#include "lockstep/nn/fused_sgd.h"
+#include "lockstep/nn/optimizer_traits.h"
+
+namespace torch::optim {
+class Optimizer;
+class OptimizerOptions;
+}  // namespace torch::optim
+
+// What is particular to LibTorch's own optimizer classes. Of any other class nothing is required here.
+namespace lockstep::detail {
+
+/// Throws InvalidArgument for option values that the class cannot work with. LibTorch checks the first group only, and
+/// only when an optimizer is made; here all groups are checked, and again before each update.
+void require_valid_options(std::size_t group, const torch::optim::OptimizerOptions& options);
+
+/// Why this optimizer cannot take sparse gradients ("Adam"); null if it can. LibTorch finds out in the middle of an
+/// update.
+const char* why_not_sparse(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options);
+
+/// What the class takes for granted once a parameter has a state, and `state` lacks; null if all is there.
+const char* missing_state(const torch::optim::OptimizerOptions& options, const ParameterState& state);
+
+/// The options of SGD, as its fused update takes them.
+SgdNumbers sgd_numbers(const torch::optim::OptimizerOptions& options);
+/// The momentum buffer in the state that SGD keeps for `weights`; undefined before the first step with momentum.
+at::Tensor& sgd_momentum_buffer(torch::optim::Optimizer& sgd, const at::Tensor& weights);
+
+}  // namespace lockstep::detail
