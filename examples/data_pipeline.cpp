@@ -37,16 +37,17 @@ int main() {
   for (const Digits& batch : batches) rows += batch.image.size(0);
   std::cout << "one pass has " << rows << " rows\n";
 
-  auto reader = batches.iterate();
+  auto reader = batches.iterator();
   for (int i = 0; i < 5; ++i) reader.next();
-  const std::string saved = reader.save().serialize();  // a few numbers and the pipeline's description
+  const std::string saved = reader.state().serialize();  // a few numbers and the pipeline's description
 
-  auto resumed = make_pipeline(all).resume(data::IteratorState::parse(saved));
+  auto resumed = make_pipeline(all).iterator();
+  resumed.load_state(data::IteratorState::parse(saved));
   const bool same = torch::equal(resumed.next()->image, reader.next()->image);
   std::cout << "resumed after 5 batches, " << (same ? "the same" : "DIFFERENT") << " rows\n";
 
   const auto meter = std::make_shared<data::StageMeter>();
-  auto measured = batches.iterate({.meter = meter});
+  auto measured = batches.iterator({.meter = meter});
   while (measured.next()) {
   }
   std::cout << to_string(meter->report());

@@ -50,11 +50,11 @@ int main() {
   // The same rows cut by the other rule, as one stream.
   auto balanced =
       strategy.distribute(ls::data::range(26).batch(10).with_options({.auto_shard_policy = ls::AutoShardPolicy::Off}));
-  expect("balanced", rows(balanced.iterate().get_next()), "[0 1 2] [3 4 5] [6 7] [8 9] ");
+  expect("balanced", rows(balanced.iterator().get_next()), "[0 1 2] [3 4 5] [6 7] [8 9] ");
 
   // Divided among workers as in TensorFlow. With one worker, as here, it makes no difference.
   auto by_worker = strategy.distribute(ls::data::range(26).batch(10), {.assignment = ls::Assignment::TensorFlow});
-  expect("TensorFlow's assignment", rows(by_worker.iterate().get_next()), expected[0]);
+  expect("TensorFlow's assignment", rows(by_worker.iterator().get_next()), expected[0]);
 
   // A replica without rows gets an empty batch, so sums and row-wise means over all replicas stay exact.
   double sum = 0;
@@ -65,10 +65,11 @@ int main() {
   expect("sum of all rows", std::to_string(static_cast<int>(sum)), "325");
 
   // With an iterator of your own you can save its position, a few numbers, in a checkpoint.
-  auto steps = batches.iterate();
+  auto steps = batches.iterator();
   steps.get_next();
-  const std::string saved = steps.save().serialize();
-  auto resumed = batches.resume(ls::data::IteratorState::parse(saved));
+  const std::string saved = steps.state().serialize();
+  auto resumed = batches.iterator();
+  resumed.load_state(ls::data::IteratorState::parse(saved));
   expect("after a restart", rows(resumed.get_next()), expected[1]);
 
   // A function that throws costs a step. Catch the exception and continue with the next one.
@@ -78,7 +79,7 @@ int main() {
                                            return x;
                                          })
                                          .batch(10));
-  auto lucky = fragile.iterate();
+  auto lucky = fragile.iterator();
   lucky.get_next();
   try {
     lucky.get_next();
@@ -89,7 +90,7 @@ int main() {
 
   // Where the time goes: a line for each stage, and a hint.
   const auto meter = std::make_shared<ls::data::StageMeter>();
-  for (auto measured = batches.iterate({.meter = meter}); auto batch = measured.next();) {
+  for (auto measured = batches.iterator({.meter = meter}); auto batch = measured.next();) {
     strategy.run([](const torch::Tensor& mine) { return mine.sum(); }, *batch);
   }
   std::printf("%s", to_string(meter->report()).c_str());
@@ -98,7 +99,7 @@ int main() {
   // Your own pipelines: each batch is for one replica, and nothing is split.
   auto own = strategy.distribute_from_function(
       [](const ls::InputContext& context) { return ls::data::range(8).batch(context.get_per_replica_batch_size(8)); });
-  expect("from a function", rows(own.iterate().get_next()), "[0 1] [2 3] [4 5] [6 7] ");
+  expect("from a function", rows(own.iterator().get_next()), "[0 1] [2 3] [4 5] [6 7] ");
 
   auto each = strategy.distribute_from_function(
       [](const ls::InputContext& context) {
@@ -107,7 +108,7 @@ int main() {
             .batch(2);
       },
       {.replication_mode = ls::ReplicationMode::PerReplica});
-  expect("one pipeline for each replica", rows(each.iterate().get_next()), "[0 1] [10 11] [20 21] [30 31] ");
+  expect("one pipeline for each replica", rows(each.iterator().get_next()), "[0 1] [10 11] [20 21] [30 31] ");
 
   // run can check its arguments against a spec.
   auto numbers = strategy.distribute(

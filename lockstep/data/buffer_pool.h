@@ -10,7 +10,7 @@
 
 namespace lockstep::data {
 
-/// Memory for batches that is used again once nobody holds the batch any more. Fresh memory costs a page fault per
+/// Memory for batches that is used again once the batch is gone. Fresh memory costs a page fault per
 /// 4 KB, which is more than copying the rows. Used by one thread at a time.
 class LOCKSTEP_EXPORT BufferPool {
  public:

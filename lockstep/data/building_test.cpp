@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/pipeline_test_support.h"
+#include "tests/support/datasets.h"
 
 namespace lockstep::data {
 namespace {
@@ -49,7 +49,7 @@ TEST(Padding, FitsTheComponents) {
       {{.padding_values = {1, 2, 3}}, errors::kBadOption, {"3 padding values for elements of 2 components"}},
       {{.padded_shapes = {Shape{4}, Shape{4, 1}}},
        errors::kShape,
-       {"padded shape of component 1 has another rank", "[4, 1] for int64[2]"},
+       {"padded shape of component 1 must have the component's rank", "[4, 1] for int64[2]"},
        true},
       {{.padding_values = {0.5, 0.5}},
        errors::kBadOption,
@@ -63,7 +63,7 @@ TEST(Padding, FitsTheComponents) {
     expect_refused([&] { known_pairs().padded_batch(2, c.options); }, c.number, c.fragments);
     if (c.needs_rows) {
       const auto batches = unknown_pairs().padded_batch(2, c.options);
-      expect_refused([&] { batches.iterate().next(); }, c.number, c.fragments);
+      expect_refused([&] { batches.iterator().next(); }, c.number, c.fragments);
     } else {
       expect_refused([&] { unknown_pairs().padded_batch(2, c.options); }, c.number, c.fragments);
     }
@@ -72,10 +72,10 @@ TEST(Padding, FitsTheComponents) {
       [] {
         known_pairs().padded_batch(2, {.padded_shapes = {Shape{4}, Shape{-2}}});
       },
-      errors::kBadOption, {"-1 for the longest row"});
+      errors::kBadOption, {"-1 to pad to the longest row"});
   const auto named = range(2).map([](const at::Tensor& x) { return std::map<std::string, at::Tensor>{{"a", x}}; });
   const auto batches = named.padded_batch(2, {.padding_values = {1, 2}});
-  expect_refused([&] { batches.iterate().next(); }, errors::kBadOption,
+  expect_refused([&] { batches.iterator().next(); }, errors::kBadOption,
                  {"2 padding values for elements of 1 component"});
 }
 
@@ -151,7 +151,7 @@ TEST(DatasetsInOne, MayBeALongChain) {
 
 TEST(Sources, RefuseTensorsWithoutRowsOrValues) {
   expect_refused([] { from_tensors(at::Tensor()); }, errors::kShape,
-                 {"component 0 is a tensor that was never set", "from_tensors"});
+                 {"component 0 is an undefined tensor", "from_tensors"});
   expect_refused([] { from_tensors(Pair{at::ones({2}), at::Tensor()}); }, errors::kShape, {"component 1"});
   expect_refused(
       [] {
@@ -184,7 +184,7 @@ TEST(Numbers, ThatAreRefusedComeWithOnesThatAreNot) {
       {"repeat", [] { range(3).repeat(-2); }},
       {"too many calls", [&] { range(3).map(same, {.parallel_calls = 100'000}); }},
       {"too few calls", [&] { range(3).map(same, {.parallel_calls = -1}); }},
-      {"skip of an iterator", [] { range(3).iterate().skip(-3); }},
+      {"skip of an iterator", [] { range(3).iterator().skip(-3); }},
       {"interleave", [] { range(3).interleave([](const at::Tensor&) { return range(1); }, {.parallel_calls = -1}); }},
   };
   for (const auto& row : kTable) {

@@ -13,20 +13,11 @@
 #include <vector>
 
 #include "lockstep/data/codec.h"
-#include "lockstep/data/distribute/split_stages.h"
+#include "lockstep/data/pipeline.h"
+#include "lockstep/data/pipeline_iterator.h"
 #include "lockstep/data/row_random.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stage_meter.h"
-#include "lockstep/data/stages/batch.h"
-#include "lockstep/data/stages/cache.h"
-#include "lockstep/data/stages/combine.h"
-#include "lockstep/data/stages/filter.h"
-#include "lockstep/data/stages/map.h"
-#include "lockstep/data/stages/nested.h"
-#include "lockstep/data/stages/order.h"
-#include "lockstep/data/stages/padded_batch.h"
-#include "lockstep/data/stages/prefetch.h"
-#include "lockstep/data/stages/sources.h"
+#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 
@@ -97,8 +88,10 @@ using Result = std::remove_cvref_t<decltype(call(std::declval<F&>(), std::declva
 
 /// One pass over a dataset, element by element.
 ///
-///     auto it = dataset.iterate();
+///     auto it = dataset.iterator();
 ///     while (auto element = it.next()) use(*element);
+///
+///     const std::string saved = it.state().serialize();  // in another run: it.load_state(IteratorState::parse(saved))
 template <class T>
 class DatasetIterator {
  public:
@@ -111,8 +104,10 @@ class DatasetIterator {
   /// Leaves out up to `count` elements, without computing them where stages allow; says how many there were.
   std::int64_t skip(std::int64_t count) { return pipeline_.skip(count); }
   std::int64_t consumed() const { return pipeline_.consumed(); }
-  /// The place behind the last element taken; see Dataset::resume.
-  IteratorState save() const { return pipeline_.save(); }
+  /// The place behind the last element taken: seeds and positions, never elements.
+  IteratorState state() const { return pipeline_.state(); }
+  /// Goes on where `state` was taken, in this or another program that builds the same dataset.
+  void load_state(const IteratorState& state) { pipeline_.load_state(state); }
 
  private:
   PipelineIterator pipeline_;
@@ -154,7 +149,7 @@ class Dataset {
     MapFunction function = [f = std::move(f)](Element& element) mutable {
       encode<U>(detail::call(f, decode<T>(element)), element);
     };
-    return Dataset<U>(std::make_shared<MapStage>(stage(), std::move(function), spec_of_type<U>(), std::move(options)));
+    return Dataset<U>(make_map(stage(), std::move(function), spec_of_type<U>(), std::move(options)));
   }
 
   /// `f(element, random)`, or `f(a, b, random)` of a pair, where `random` (RowRandom) depends on seed, pass and row
@@ -166,7 +161,7 @@ class Dataset {
       RowRandom random(key);
       encode<U>(detail::call_with_random(f, decode<T>(element), random), element);
     };
-    return Dataset<U>(std::make_shared<MapStage>(stage(), std::move(function), spec_of_type<U>(), std::move(options)));
+    return Dataset<U>(make_map(stage(), std::move(function), spec_of_type<U>(), std::move(options)));
   }
 
   /// A map that carries a state: `f(state, element)` returns the new state and the result as a pair.
@@ -182,38 +177,39 @@ class Dataset {
       encode<U>(std::move(result), element);
       element = own_copy(std::move(element));  // result and state may be the same tensor
     };
-    return Dataset<U>(std::make_shared<ScanStage>(stage(), std::move(state), std::move(function), spec_of_type<U>(),
-                                                  std::move(spec)));
+    return Dataset<U>(make_scan(stage(), std::move(state), std::move(function), spec_of_type<U>(), std::move(spec)));
   }
 
   /// (0, first), (1, second), ...
   Dataset<std::pair<at::Tensor, T>> enumerate(std::int64_t start = 0) const {
-    return Dataset<std::pair<at::Tensor, T>>(std::make_shared<EnumerateStage>(stage(), start));
+    return Dataset<std::pair<at::Tensor, T>>(make_enumerate(stage(), start));
   }
 
   // ---- choosing and ordering
 
   /// Random order by way of a buffer: each element is a random one of the next `buffer_size`.
   Dataset shuffle(std::int64_t buffer_size, ShuffleOptions options = {}) const {
-    return with<ShuffleStage>(buffer_size, options);
+    return Dataset(make_shuffle(stage(), buffer_size, options));
   }
-  Dataset repeat(std::int64_t count = -1) const { return with<RepeatStage>(count); }
-  Dataset take(std::int64_t count) const { return with<TakeStage>(count); }
-  Dataset skip(std::int64_t count) const { return with<SkipStage>(count); }
+  Dataset repeat(std::int64_t count = -1) const { return Dataset(make_repeat(stage(), count)); }
+  Dataset take(std::int64_t count) const { return Dataset(make_take(stage(), count)); }
+  Dataset skip(std::int64_t count) const { return Dataset(make_skip(stage(), count)); }
   /// Elements index, index + shards, ...
-  Dataset shard(std::int64_t shards, std::int64_t index) const { return with<ShardStage>(shards, index); }
+  Dataset shard(std::int64_t shards, std::int64_t index) const { return Dataset(make_shard(stage(), shards, index)); }
   template <class F>
   Dataset filter(F predicate) const {
-    return with<FilterStage>(erased_predicate(std::move(predicate)));
+    return Dataset(make_filter(stage(), erased_predicate(std::move(predicate))));
   }
   template <class F>
   Dataset take_while(F predicate) const {
-    return with<TakeWhileStage>(erased_predicate(std::move(predicate)));
+    return Dataset(make_take_while(stage(), erased_predicate(std::move(predicate))));
   }
   /// Leaves out elements that are equal to an earlier one.
-  Dataset unique() const { return with<UniqueStage>(); }
+  Dataset unique() const { return Dataset(make_distinct(stage())); }
   /// Leaves out elements whose computation throws, and counts them.
-  Dataset ignore_errors(IgnoreErrorsOptions options = {}) const { return with<IgnoreErrorsStage>(std::move(options)); }
+  Dataset ignore_errors(IgnoreErrorsOptions options = {}) const {
+    return Dataset(make_ignore_errors(stage(), std::move(options)));
+  }
 
   // ---- datasets of datasets
 
@@ -221,44 +217,43 @@ class Dataset {
   template <class F>
   auto flat_map(F f, SpecFunction spec = nullptr) const {
     using U = typename detail::Result<F, T>::value_type;
-    return Dataset<U>(std::make_shared<InterleaveStage>(stage(), erased_expansion(std::move(f)), spec_of_type<U>(),
-                                                        std::nullopt, std::move(spec)));
+    return Dataset<U>(
+        make_interleave(stage(), erased_expansion(std::move(f)), spec_of_type<U>(), std::nullopt, std::move(spec)));
   }
   /// As flat_map, with several datasets read in turn.
   template <class F>
   auto interleave(F f, InterleaveOptions options = {}) const {
     using U = typename detail::Result<F, T>::value_type;
-    return Dataset<U>(std::make_shared<InterleaveStage>(stage(), erased_expansion(std::move(f)), spec_of_type<U>(),
-                                                        std::move(options)));
+    return Dataset<U>(make_interleave(stage(), erased_expansion(std::move(f)), spec_of_type<U>(), std::move(options)));
   }
   /// Datasets of `size` elements each; use flat_map to make batches of them.
   Dataset<Dataset<T>> window(std::int64_t size, WindowOptions options = {}) const {
-    return Dataset<Dataset<T>>(std::make_shared<WindowStage>(stage(), size, options));
+    return Dataset<Dataset<T>>(make_window(stage(), size, options));
   }
 
   // ---- batches
 
   auto batch(std::int64_t size, BatchOptions options = {}) const {
     check_batches();
-    return Dataset<Batch<T>>(std::make_shared<BatchStage>(stage(), size, options));
+    return Dataset<Batch<T>>(make_batch(stage(), size, options));
   }
   /// Batches of rows of different shapes, filled up with zeros or `padding_values`.
   auto padded_batch(std::int64_t size, PaddedBatchOptions options = {}) const {
     check_batches();
-    return Dataset<Batch<T>>(std::make_shared<PaddedBatchStage>(stage(), size, std::move(options)));
+    return Dataset<Batch<T>>(make_padded_batch(stage(), size, std::move(options)));
   }
   /// The rows of batches.
   auto unbatch() const {
     static_assert(detail::has_rows_v<T>,
                   "rows of this struct are not the struct again: Strings become byte strings; "
                   "map it to a std::tuple first");
-    return Dataset<Row<T>>(std::make_shared<UnbatchStage>(stage()));
+    return Dataset<Row<T>>(make_unbatch(stage()));
   }
   /// The rows of batches cut anew by a cycle of sizes, across the borders of batches. A size of 0 makes an empty batch
   /// of what rows look like; where nothing tells that (no spec, no row), it is an error.
   Dataset rebatch(std::vector<std::int64_t> sizes, bool drop_remainder = false) const {
     require_rows(element_spec(), "rebatch");
-    return Dataset(make_balanced_stream(stage(), std::move(sizes), drop_remainder));
+    return Dataset(make_rebatch(stage(), std::move(sizes), drop_remainder));
   }
   Dataset rebatch(std::int64_t size, bool drop_remainder = false) const {
     return rebatch(std::vector<std::int64_t>{size}, drop_remainder);
@@ -266,18 +261,18 @@ class Dataset {
 
   // ---- several datasets
 
-  Dataset concatenate(const Dataset& other) const { return with<ConcatenateStage>(other.stage()); }
+  Dataset concatenate(const Dataset& other) const { return Dataset(make_concatenate(stage(), other.stage())); }
 
   // ---- running
 
   /// Remembers the elements of the first complete pass: in memory, or in a file.
-  Dataset cache(std::string path = "") const { return with<CacheStage>(std::move(path)); }
+  Dataset cache(std::string path = "") const { return Dataset(make_cache(stage(), std::move(path))); }
   /// Reads up to `buffer_size` elements ahead on a thread; -1 chooses.
-  Dataset prefetch(std::int64_t buffer_size = -1) const { return with<PrefetchStage>(buffer_size); }
+  Dataset prefetch(std::int64_t buffer_size = -1) const { return Dataset(make_prefetch(stage(), buffer_size)); }
   /// Declares how many elements there are, and checks it at the end.
-  Dataset assert_cardinality(Cardinality expected) const { return with<AssertCardinalityStage>(expected); }
+  Dataset assert_cardinality(Cardinality expected) const { return Dataset(make_assert_cardinality(stage(), expected)); }
   /// What `distribute` should know.
-  Dataset with_options(DatasetOptions options) const { return with<OptionsStage>(options); }
+  Dataset with_options(DatasetOptions options) const { return Dataset(make_with_options(stage(), options)); }
 
   /// `f(*this)`, for functions that put several stages on a dataset.
   template <class F>
@@ -290,20 +285,11 @@ class Dataset {
   /// Starts the next pass over this dataset: shuffles that reshuffle give another order each time. Passes are counted
   /// by stages, so datasets made of this one go on counting.
   ///
-  ///     dataset.iterate()                             // as a loop does
-  ///     dataset.iterate({.meter = meter})             // the same elements, measured
-  ///     dataset.iterate({.job_seed = 1, .epoch = 0})  // always the same elements
-  DatasetIterator<T> iterate(PassOptions options = {}) const {
-    IterationContext context{.job_seed = options.job_seed ? *options.job_seed : default_job_seed(),
-                             .epoch = options.epoch ? *options.epoch : begin_pass(*stage()),
-                             .meter = std::move(options.meter)};
-    return DatasetIterator<T>(PipelineIterator(stage(), std::move(context)));
-  }
-  /// Goes on where `state` was saved, in this or another program that builds the same dataset.
-  DatasetIterator<T> resume(const IteratorState& state) const {
-    DatasetIterator<T> iterator(PipelineIterator::restore(stage(), state));
-    go_on_after_pass(*stage(), state.epoch);
-    return iterator;
+  ///     dataset.iterator()                             // as a loop does
+  ///     dataset.iterator({.meter = meter})             // the same elements, measured
+  ///     dataset.iterator({.job_seed = 1, .epoch = 0})  // always the same elements
+  DatasetIterator<T> iterator(const PassOptions& options = {}) const {
+    return DatasetIterator<T>(PipelineIterator(stage(), options));
   }
 
   struct End {};
@@ -330,21 +316,17 @@ class Dataset {
     DatasetIterator<T> iterator_;
     std::optional<T> current_;
   };
-  Cursor begin() const { return Cursor(iterate()); }
+  Cursor begin() const { return Cursor(iterator()); }
   End end() const { return {}; }
 
   /// All elements of one pass; for tests and small data.
   std::vector<T> to_vector() const {
     std::vector<T> all;
-    for (auto it = iterate(); auto element = it.next();) all.push_back(std::move(*element));
+    for (auto it = iterator(); auto element = it.next();) all.push_back(std::move(*element));
     return all;
   }
 
  private:
-  template <class S, class... Arguments>
-  Dataset with(Arguments&&... arguments) const {
-    return Dataset(std::make_shared<S>(stage(), std::forward<Arguments>(arguments)...));
-  }
   template <class F>
   static Predicate erased_predicate(F f) {
     return [f = std::move(f)](const Element& element) mutable {
@@ -379,7 +361,7 @@ template <class T>
 Dataset<T> from_tensors(T value) {
   Element element;
   encode<T>(std::move(value), element);
-  return Dataset<T>(std::make_shared<FromTensorsStage>(std::move(element)));
+  return Dataset<T>(make_from_tensors(std::move(element)));
 }
 
 /// One element per row: every tensor of the structure is cut along its first dimension.
@@ -419,7 +401,7 @@ auto from_generator(Make make, GeneratorOptions options = {}) {
       return value.has_value();
     };
   };
-  return Dataset<T>(std::make_shared<GeneratorStage>(std::move(start), spec_of_type<T>(), std::move(options)));
+  return Dataset<T>(make_generator(std::move(start), spec_of_type<T>(), std::move(options)));
 }
 
 // ---- several datasets
@@ -427,12 +409,12 @@ auto from_generator(Make make, GeneratorOptions options = {}) {
 /// Elements of two datasets as pairs, as long as both have one.
 template <class A, class B>
 Dataset<std::pair<A, B>> zip(const Dataset<A>& a, const Dataset<B>& b) {
-  return Dataset<std::pair<A, B>>(std::make_shared<ZipStage>(std::vector<StagePtr>{a.stage(), b.stage()}));
+  return Dataset<std::pair<A, B>>(make_zip(std::vector<StagePtr>{a.stage(), b.stage()}));
 }
 template <class A, class B, class C, class... More>
 auto zip(const Dataset<A>& a, const Dataset<B>& b, const Dataset<C>& c, const Dataset<More>&... more) {
   return Dataset<std::tuple<A, B, C, More...>>(
-      std::make_shared<ZipStage>(std::vector<StagePtr>{a.stage(), b.stage(), c.stage(), more.stage()...}));
+      make_zip(std::vector<StagePtr>{a.stage(), b.stage(), c.stage(), more.stage()...}));
 }
 
 /// Each element from one of the datasets, chosen at random with the given weights.
@@ -440,7 +422,7 @@ template <class T>
 Dataset<T> sample_from_datasets(const std::vector<Dataset<T>>& datasets, SampleOptions options = {}) {
   std::vector<StagePtr> stages;
   for (const Dataset<T>& dataset : datasets) stages.push_back(dataset.stage());
-  return Dataset<T>(std::make_shared<SampleStage>(std::move(stages), std::move(options)));
+  return Dataset<T>(make_sample(std::move(stages), std::move(options)));
 }
 template <class T>
 Dataset<T> sample_from_datasets(std::initializer_list<Dataset<T>> datasets, SampleOptions options = {}) {

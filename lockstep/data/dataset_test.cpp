@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/pipeline_test_support.h"
+#include "tests/support/datasets.h"
 
 namespace lockstep::data {
 namespace {
@@ -94,7 +94,7 @@ TEST(Dataset, AnEmptyDatasetIsRefusedWhereverItIsUsed) {
   using Numbers = Dataset<at::Tensor>;
   const Numbers empty;
   const std::vector<std::function<void()>> uses = {
-      [&] { empty.iterate(); },
+      [&] { empty.iterator(); },
       [&] { empty.to_vector(); },
       [&] { empty.to_string(); },
       [&] { empty.cardinality(); },
@@ -113,7 +113,7 @@ TEST(Dataset, AnEmptyDatasetIsRefusedWhereverItIsUsed) {
       ADD_FAILURE() << "use " << i;
     } catch (const FailedPrecondition& error) {
       EXPECT_EQ(error.number(), errors::kStructure);
-      EXPECT_NE(std::string(error.what()).find("an empty Dataset"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find("this Dataset is empty"), std::string::npos) << error.what();
     }
   }
 }

@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/pipeline_test_support.h"
 #include "lockstep/data/worker_threads.h"
+#include "tests/support/datasets.h"
 
 namespace lockstep::data {
 namespace {
@@ -66,7 +66,7 @@ TEST(Errors, ErrorsComeInOrderAndNameTheStage) {
     return x;
   };
   for (const int calls : {0, 4}) {
-    auto it = range(10).map(picky, {.parallel_calls = calls, .name = "picky"}).prefetch(2).iterate();
+    auto it = range(10).map(picky, {.parallel_calls = calls, .name = "picky"}).prefetch(2).iterator();
     for (std::int64_t i = 0; i < 5; ++i) EXPECT_EQ(it.next()->item<std::int64_t>(), i);
     const std::string error = error_of([&] { it.next(); });
     EXPECT_TRUE(contains(error, "five") && contains(error, "in map(picky")) << error;
@@ -101,7 +101,7 @@ TEST(Errors, RandomNumbersBehindAnErrorDoNotDependOnThreads) {
             .map(failing_at(7))
             .map_with_random([](const at::Tensor& x, RowRandom& random) { return x * 1000 + random.below(1000); },
                              {.parallel_calls = calls, .seed = 5})
-            .iterate({.job_seed = 0, .epoch = 0}));
+            .iterator({.job_seed = 0, .epoch = 0}));
   };
   for (const int calls : {1, 2, 4}) EXPECT_EQ(numbers(calls), numbers(0));
 }

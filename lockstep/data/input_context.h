@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-/// What a function that makes an input pipeline is told about the pipeline's place among all of them.
+/// The place of an input pipeline among all of them, for the function that makes it.
 ///
 ///     auto batch = context.get_per_replica_batch_size(64);
 ///     return data::digits().shard(context.num_input_pipelines, context.input_pipeline_id).batch(batch);

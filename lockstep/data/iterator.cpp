@@ -17,7 +17,9 @@ namespace {
 constexpr const char* kStateHeader = "lockstep-iterator-state 3";
 
 [[noreturn]] void throw_bad_state(const std::string& seen) {
-  throw DataLoss(errors::kPosition, {.what = "this is not the saved state of a dataset's iterator", .seen = seen});
+  throw DataLoss(errors::kPosition, {.what = "the text is not the state of a dataset's iterator",
+                                     .seen = seen,
+                                     .help = "give IteratorState::parse what serialize() returned, unchanged"});
 }
 
 std::uint64_t fingerprint(const std::string& text) {
@@ -43,6 +45,13 @@ IterationContext IterationContext::pass(std::uint64_t index) const {
 std::uint64_t IterationContext::stage_seed() const { return mix(job_seed, path); }
 
 std::uint64_t IterationContext::pass_key() const { return mix(stage_seed(), epoch); }
+
+IterationContext IterationContext::unmeasured() const {
+  IterationContext result = *this;
+  result.meter = nullptr;
+  result.counters = nullptr;
+  return result;
+}
 
 std::uint64_t default_job_seed() { return at::detail::getDefaultCPUGenerator().current_seed(); }
 
@@ -70,7 +79,7 @@ std::int64_t ElementIterator::skip(std::int64_t count) {
     try {
       if (!next(unwanted)) break;
     } catch (...) {
-      require_unwanted(std::current_exception());
+      rethrow_if_fatal(std::current_exception());
     }
   }
   return skipped;
@@ -87,7 +96,7 @@ bool concerns_whole_stream(const std::exception_ptr& error) {
   }
 }
 
-void require_unwanted(const std::exception_ptr& error) {
+void rethrow_if_fatal(const std::exception_ptr& error) {
   if (concerns_whole_stream(error)) std::rethrow_exception(error);
 }
 

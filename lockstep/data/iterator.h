@@ -12,6 +12,7 @@
 
 namespace lockstep::data {
 
+class DeferredIterator;
 class MetObstacle;
 class StageMeter;
 struct StageCounters;
@@ -32,7 +33,7 @@ struct LOCKSTEP_EXPORT IterationContext {
   /// Of the stage that is being started; `Stage::iterate` sets it.
   std::shared_ptr<StageCounters> counters = nullptr;
   /// Within a dataset that the function of a `flat_map` or `interleave` made: what keeps positions from being exact is
-  /// noted there, since nobody sees it beforehand.
+  /// noted there, since it cannot be seen beforehand.
   std::shared_ptr<MetObstacle> met_obstacle = nullptr;
   /// A pass that was begun before and is resumed: what was counted then is not counted again.
   bool is_resumed = false;
@@ -46,6 +47,8 @@ struct LOCKSTEP_EXPORT IterationContext {
   std::uint64_t stage_seed() const;
   /// The same for all iterators that give the elements of this pass.
   std::uint64_t pass_key() const;
+  /// For what is read besides: the same elements, not measured.
+  IterationContext unmeasured() const;
 };
 
 /// What a pass over a dataset is asked for from outside. What is left out is as in a plain loop: the job's seed, and
@@ -84,7 +87,7 @@ class LOCKSTEP_EXPORT PlaceIterator {
   virtual ~PlaceIterator();
 
   /// Passes over up to `count` places and says how many there were; what fails there is no error. One-to-one stages
-  /// pass this on to their input, so that rows nobody wants are not computed; sources that can seek jump.
+  /// pass this on to their input, so that rows that are left out are not computed; sources that can seek jump.
   virtual std::int64_t skip(std::int64_t count) = 0;
 
   /// Describes the place behind the first `consumed` ones of this iteration, which may lie before what was read when a
@@ -108,6 +111,9 @@ class LOCKSTEP_EXPORT ElementIterator : public PlaceIterator {
   /// 57 of a.tfrecord". Empty where that is not known, as behind a shuffle. May be called at the same times as
   /// `locate`.
   virtual std::string origin(std::int64_t number, std::int64_t row) const;
+
+  /// This iterator if elements can be decided now and computed later, else null.
+  virtual DeferredIterator* deferred() { return nullptr; }
 };
 
 using IteratorPtr = std::unique_ptr<ElementIterator>;

@@ -27,6 +27,7 @@ class OneToOneIterator : public ElementIterator {
 /// An iterator whose next element can be decided now and computed later, by several threads at once.
 class DeferredIterator : public ElementIterator {
  public:
+  DeferredIterator* deferred() final { return this; }
   /// Writes which rows make up the next element; false at the end.
   virtual bool decide(std::vector<std::int64_t>& rows) = 0;
   /// Computes the element of these rows, in memory of `pool`.

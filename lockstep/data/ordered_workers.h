@@ -84,7 +84,7 @@ class OrderedWorkers final : public Workers<Piece> {
   static constexpr std::uint32_t kWorking = 1;  // a worker has filled it and computes
   static constexpr std::uint32_t kReady = 2;    // the owner may take it
   static constexpr std::uint32_t kEnd = 3;      // the input ended here
-  static constexpr std::uint32_t kStopped = 4;  // nobody needs it any more
+  static constexpr std::uint32_t kStopped = 4;  // not needed any more
 
   struct alignas(64) Slot {
     std::atomic<std::uint32_t> state{kEmpty};
@@ -124,7 +124,7 @@ class OrderedWorkers final : public Workers<Piece> {
     functions_.on_thread_start();
     while (Slot* slot = fill_next()) {
       functions_.work(slot->piece);
-      // A stop in the meantime has marked the slot, and nobody looks at it again: what is written here is the same.
+      // A stop in the meantime has marked the slot, and it is not looked at again: what is written here is the same.
       slot->state.store(kReady, std::memory_order_release);
       slot->state.notify_all();
     }
@@ -163,7 +163,7 @@ class OrderedWorkers final : public Workers<Piece> {
   WorkerThreads<Thread> threads_;  // last: they use all of the above
 };
 
-/// Pieces come out as they are finished, so that a slow one holds up nobody.
+/// Pieces come out as they are finished, so that a slow one does not hold up others.
 template <class Piece, class Thread = std::thread>
 class UnorderedWorkers final : public Workers<Piece> {
  public:

@@ -7,7 +7,7 @@
 
 #include <string>
 
-#include "lockstep/data/pipeline_test_support.h"
+#include "tests/support/datasets.h"
 
 namespace lockstep::data {
 namespace {

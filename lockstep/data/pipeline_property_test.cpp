@@ -5,7 +5,7 @@
 #include <functional>
 #include <random>
 
-#include "lockstep/data/pipeline_test_support.h"
+#include "tests/support/datasets.h"
 
 namespace lockstep::data {
 namespace {
@@ -48,7 +48,7 @@ class RandomPipeline {
     ASSERT_EQ(places_of(start(plain)), expected);
     if (plain.cardinality().is_known()) {
       // A batch that fails is one place of what unbatch makes of it.
-      if (!failing_ || plain.stage()->has_certain_cardinality()) {
+      if (!failing_ || plain.stage()->trust() == Trust::Certain) {
         EXPECT_EQ(plain.cardinality().value(), static_cast<std::int64_t>(expected.size()));
       }
     }
@@ -83,7 +83,7 @@ class RandomPipeline {
 
  private:
   static DatasetIterator<at::Tensor> start(const Dataset<at::Tensor>& dataset) {
-    return dataset.iterate({.job_seed = 3, .epoch = 1});
+    return dataset.iterator({.job_seed = 3, .epoch = 1});
   }
 
   std::int64_t pick(std::int64_t low, std::int64_t high) {

@@ -7,11 +7,11 @@
 
 namespace lockstep::data {
 
-/// Whether an error says that the stream as a whole must not be used, as when a worker has no
-/// share of it, and not only that one element failed. It is told even where the element would be left out.
+/// Whether an error says that the stream as a whole must not be used, as when a worker has no share of it, and not only
+/// that one element failed. It is reported even where the element would be left out.
 LOCKSTEP_EXPORT bool concerns_whole_stream(const std::exception_ptr& error);
-/// For errors of elements that are left out: throws those that have to be told all the same. There may be none.
-LOCKSTEP_EXPORT void require_unwanted(const std::exception_ptr& error);
+/// For errors of elements that are left out: throws those that concern the whole stream. There may be no error.
+LOCKSTEP_EXPORT void rethrow_if_fatal(const std::exception_ptr& error);
 
 /// What stands at a place of a stream: an element, or the error that took its place.
 struct Place {

@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/element_bytes.h"
 #include "lockstep/data/files/files.h"
-#include "lockstep/data/pipeline_test_support.h"
+#include "tests/support/datasets.h"
 
 // A stream is a sequence of places: whoever counts them, by reading, by skipping, by knowing their number or by a saved
 // position, must come to the same.
@@ -27,7 +27,7 @@ auto failing_at(std::vector<std::int64_t> bad) {
   };
 }
 
-Places read_all(const Dataset<at::Tensor>& dataset) { return places_of(dataset.iterate({.job_seed = 4, .epoch = 0})); }
+Places read_all(const Dataset<at::Tensor>& dataset) { return places_of(dataset.iterator({.job_seed = 4, .epoch = 0})); }
 
 Places rest_of(const Places& all, std::size_t from) {
   return {all.begin() + static_cast<std::ptrdiff_t>(std::min(from, all.size())), all.end()};
@@ -38,7 +38,7 @@ void expect_one_way_to_count(const Build& build, const std::string& name) {
   SCOPED_TRACE(name);
   const Places all = read_all(build());
   for (std::size_t count = 0; count <= all.size() + 1; ++count) {
-    auto it = build().iterate({.job_seed = 4, .epoch = 0});
+    auto it = build().iterator({.job_seed = 4, .epoch = 0});
     ASSERT_EQ(it.skip(static_cast<std::int64_t>(count)), static_cast<std::int64_t>(std::min(count, all.size())));
     ASSERT_EQ(places_of(std::move(it)), rest_of(all, count)) << "after skipping " << count;
     ASSERT_EQ(read_all(build().skip(static_cast<std::int64_t>(count))), rest_of(all, count)) << "skip(" << count << ")";
@@ -55,12 +55,12 @@ TEST(Places, EmptyPiecesLookAlikeAfterEveryResume) {
     expect_one_way_to_count(build, std::to_string(rows) + " rows");
     const std::size_t places = read_all(build()).size();
     for (std::size_t count = 0; count < places; ++count) {
-      auto resumed = build().iterate({.job_seed = 4, .epoch = 0});
+      auto resumed = build().iterator({.job_seed = 4, .epoch = 0});
       for (std::size_t k = 0; k < count; ++k)
-        resumed = build().resume(([&] {
-          resumed.next();
-          return resumed.save();
-        })());
+        resumed = resume(build(), ([&] {
+                           resumed.next();
+                           return resumed.state();
+                         })());
       for (auto piece = resumed.next(); piece; piece = resumed.next()) {
         ASSERT_EQ(piece->scalar_type(), at::kInt) << rows << " rows, resumed " << count << " times";
       }
@@ -176,7 +176,7 @@ class DamagedRows final : public RowSource {
 TEST(Places, ARowThatCannotBeReadFailsAlone) {
   const auto source = [] {
     return Dataset<at::Tensor>(
-        std::make_shared<RowsStage>("damaged", "", std::make_shared<DamagedRows>(300, 50), ElementSpec::unknown()));
+        make_rows({.kind = "damaged"}, std::make_shared<DamagedRows>(300, 50), ElementSpec::unknown()));
   };
   const auto add_one = [](const at::Tensor& x) { return x + 1; };
   const auto plain = read_all(source().map(add_one));
@@ -206,14 +206,14 @@ TEST(Places, DatasetsMadeByFunctionsAreAskedForTheirPositionsToo) {
          return cached;
        }()}};
   for (const auto& [name, dataset] : refused) {
-    auto it = dataset.iterate({});
+    auto it = dataset.iterator({});
     it.next();
-    const std::string error = error_of([&] { it.save(); });
+    const std::string error = error_of([&] { it.state(); });
     EXPECT_TRUE(contains(error, "hasty") && contains(error, "do not keep the order")) << name << ": " << error;
   }
-  auto exact = range(3).flat_map([](const at::Tensor&) { return range(5); }).iterate({});
+  auto exact = range(3).flat_map([](const at::Tensor&) { return range(5); }).iterator({});
   exact.next();
-  EXPECT_EQ(error_of([&] { exact.save(); }), "");
+  EXPECT_EQ(error_of([&] { exact.state(); }), "");
 }
 
 TEST(Places, OneCacheReadTwiceInAPassHasOneOrder) {
@@ -249,13 +249,13 @@ TEST(Places, OneCacheReadTwiceInAPassHasOneOrder) {
 
 TEST(Places, ACacheThatWasOnlyLookedAtTakesOverAPosition) {
   const auto cached = [] { return range(9).shuffle(9).map([](at::Tensor x) { return x; }).cache(); };
-  auto it = cached().shuffle(3).iterate({.job_seed = 1, .epoch = 0});
+  auto it = cached().shuffle(3).iterator({.job_seed = 1, .epoch = 0});
   it.next();
-  const IteratorState state = it.save();
+  const IteratorState state = it.state();
   const Places rest = places_of(std::move(it));
   const auto looked_at = cached();
-  looked_at.iterate({.job_seed = 7, .epoch = 0}).next();
-  EXPECT_EQ(places_of(looked_at.shuffle(3).resume(state)), rest);
+  looked_at.iterator({.job_seed = 7, .epoch = 0}).next();
+  EXPECT_EQ(places_of(resume(looked_at.shuffle(3), state)), rest);
 }
 
 std::string temporary(const std::string& name) {
@@ -273,12 +273,12 @@ TEST(Places, APositionBelongsToItsFilesWeightsAndNumbers) {
   write_records(a, 0, 5);
   write_records(b, 100, 5);
   const auto records = [](const std::vector<std::string>& files) { return tfrecord_dataset(files).batch(2); };
-  auto it = records({a}).iterate({});
+  auto it = records({a}).iterator({});
   it.next();
-  const IteratorState state = it.save();
-  EXPECT_EQ(records({a}).resume(state).next(), (Strings{"record 2", "record 3"}));
-  EXPECT_THROW(records({b}).resume(state), InvalidArgument);
-  const std::string error = error_of([&] { records({b}).resume(state); });
+  const IteratorState state = it.state();
+  EXPECT_EQ(resume(records({a}), state).next(), (Strings{"record 2", "record 3"}));
+  EXPECT_THROW(resume(records({b}), state), InvalidArgument);
+  const std::string error = error_of([&] { resume(records({b}), state); });
   EXPECT_TRUE(contains(error, a) && contains(error, b)) << error;
 
   EXPECT_EQ(tfrecord_dataset(a).cache(kept).to_vector().size(), 5u);
@@ -290,19 +290,19 @@ TEST(Places, APositionBelongsToItsFilesWeightsAndNumbers) {
   others = many;
   std::swap(others[200], others[201]);
   const auto first_of = [](const std::vector<std::string>& names) { return from_tensor_slices(names).take(9); };
-  auto names = first_of(many).iterate({});
+  auto names = first_of(many).iterator({});
   names.next();
-  EXPECT_LT(names.save().serialize().size(), 1000u);
-  EXPECT_EQ(first_of(many).resume(names.save()).next(), "file 1");
-  EXPECT_THROW(first_of(others).resume(names.save()), InvalidArgument);
+  EXPECT_LT(names.state().serialize().size(), 1000u);
+  EXPECT_EQ(resume(first_of(many), names.state()).next(), "file 1");
+  EXPECT_THROW(resume(first_of(others), names.state()), InvalidArgument);
 
   const auto sample = [](double weight) {
     return sample_from_datasets<at::Tensor>({range(9), range(9)}, {.weights = {1, weight}});
   };
-  auto sampled = sample(0.123456789).iterate({});
+  auto sampled = sample(0.123456789).iterator({});
   sampled.next();
-  EXPECT_EQ(error_of([&] { sample(0.123456789).resume(sampled.save()); }), "");
-  EXPECT_THROW(sample(0.1234567891).resume(sampled.save()), InvalidArgument);
+  EXPECT_EQ(error_of([&] { resume(sample(0.123456789), sampled.state()); }), "");
+  EXPECT_THROW(resume(sample(0.1234567891), sampled.state()), InvalidArgument);
   for (const std::string& path : {a, b, kept}) std::filesystem::remove(path);
 }
 
@@ -326,12 +326,12 @@ TEST(Places, APositionDoesNotDependOnHowManyThreadsAndBuffersThereAre) {
   };
   const Places all = read_all(build({0, -1}));
   for (const Running& saved : {Running{0, -1}, Running{1, 0}, Running{2, 4}}) {
-    auto it = build(saved).iterate({.job_seed = 4, .epoch = 0});
+    auto it = build(saved).iterator({.job_seed = 4, .epoch = 0});
     it.next();
     it.next();
-    const IteratorState state = it.save();
+    const IteratorState state = it.state();
     for (const Running& resumed : {Running{0, -1}, Running{3, 1}, Running{2, 2}})
-      EXPECT_EQ(places_of(build(resumed).resume(state)), rest_of(all, 2));
+      EXPECT_EQ(places_of(resume(build(resumed), state)), rest_of(all, 2));
   }
 }
 
@@ -349,9 +349,9 @@ TEST(Places, ErrorsThatAreReplayedAreNotCountedAgain) {
     const auto build = [&] { return put_above(range(20).map(bad).ignore_errors({.counter = counter})); };
     for (int stop_after = 0; stop_after < 5; ++stop_after) {
       const std::int64_t before = counter->count();
-      auto it = build().iterate({});
+      auto it = build().iterator({});
       for (int i = 0; i < stop_after; ++i) it.next();
-      auto resumed = build().resume(it.save());
+      auto resumed = resume(build(), it.state());
       while (resumed.next()) {
       }
       EXPECT_EQ(counter->count(), before + 3) << name << ", resumed after " << stop_after;
@@ -368,9 +368,9 @@ TEST(Places, ANewCounterHasTheErrorsOfTheWholeResumedPass) {
       return range(20).map(failing_at({1, 2, 15})).ignore_errors({.counter = counter}).batch(2);
     };
     const auto first = std::make_shared<ErrorCounter>(), second = std::make_shared<ErrorCounter>();
-    auto it = build(first).iterate({});
+    auto it = build(first).iterator({});
     for (int i = 0; i < stop_after; ++i) it.next();
-    auto resumed = build(second).resume(it.save());  // as another program would
+    auto resumed = resume(build(second), it.state());  // as another program would
     EXPECT_EQ(second->count(), first->count()) << "resumed after " << stop_after;
     while (resumed.next()) {
     }
@@ -391,9 +391,9 @@ TEST(Places, StagesThatShareACounterHavePlacesOfTheirOwn) {
   for (int stop_after = 0; stop_after < 13; ++stop_after) {
     for (const auto& dataset : {once, build()}) {
       const std::int64_t before = counter->count();
-      auto it = once.iterate();
+      auto it = once.iterator();
       for (int i = 0; i < stop_after; ++i) it.next();
-      auto resumed = dataset.resume(it.save());
+      auto resumed = resume(dataset, it.state());
       while (resumed.next()) {
       }
       EXPECT_EQ(counter->count(), before + 8) << "resumed after " << stop_after;
@@ -445,14 +445,14 @@ TEST(Places, ManyThousandDatasetsBehindEachOther) {
   for (std::int64_t i = 1; i < kCount; ++i) all = all.concatenate(range(i, i + 1));
   EXPECT_EQ(all.cardinality(), Cardinality(kCount));
   EXPECT_TRUE(all.element_spec().is_known());
-  auto it = all.iterate();
+  auto it = all.iterator();
   EXPECT_EQ(it.skip(kCount - 2), kCount - 2);
   EXPECT_EQ(it.next()->item<std::int64_t>(), kCount - 2);
-  const IteratorState state = it.save();
+  const IteratorState state = it.state();
   EXPECT_EQ(places_of(std::move(it)), (Places{{{kCount - 1}}}));
-  EXPECT_EQ(places_of(all.resume(state)), (Places{{{kCount - 1}}}));
+  EXPECT_EQ(places_of(resume(all, state)), (Places{{{kCount - 1}}}));
   std::int64_t expected = 0;
-  for (auto again = all.iterate(); auto x = again.next(); ++expected) ASSERT_EQ(x->item<std::int64_t>(), expected);
+  for (auto again = all.iterator(); auto x = again.next(); ++expected) ASSERT_EQ(x->item<std::int64_t>(), expected);
   EXPECT_EQ(expected, kCount);
 }
 
@@ -468,11 +468,11 @@ TEST(Places, ChainsOfConcatenateAreWhatTheyWere) {
             "   └─ shuffle(4)\n      └─ range(20, 24)\n");
   expect_one_way_to_count([&] { return left; }, "left");
   expect_one_way_to_count([&] { return right.repeat(2); }, "right");
-  auto it = left.iterate({.job_seed = 4, .epoch = 0});
+  auto it = left.iterator({.job_seed = 4, .epoch = 0});
   it.next();
   const auto ahead = letters(0).concatenate(letters(10)).prefetch(2).concatenate(letters(20).prefetch(1));
-  EXPECT_EQ(places_of(ahead.resume(it.save())), rest_of(read_all(left), 1)) << "prefetch changes nothing";
-  EXPECT_THROW(right.resume(it.save()), InvalidArgument) << "their shuffles differ";
+  EXPECT_EQ(places_of(resume(ahead, it.state())), rest_of(read_all(left), 1)) << "prefetch changes nothing";
+  EXPECT_THROW(resume(right, it.state()), InvalidArgument) << "their shuffles differ";
 }
 
 TEST(Places, AskingHowManyElementsThereAreCostsNothing) {
@@ -487,7 +487,7 @@ TEST(Places, AskingHowManyElementsThereAreCostsNothing) {
 
 TEST(Places, AMeterBeginsWithTheFirstElement) {
   const auto meter = std::make_shared<StageMeter>();
-  auto it = opaque_range(3).iterate({.meter = meter});
+  auto it = opaque_range(3).iterator({.meter = meter});
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
   EXPECT_EQ(meter->report().seconds, 0);
   while (it.next()) {

@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/pipeline_test_support.h"
+#include "tests/support/datasets.h"
 
 namespace lockstep::data {
 namespace {
@@ -97,7 +97,7 @@ TEST(Position, StagesThatCannotPromiseItRefuseByName) {
   };
   const auto refusal = [](const auto& dataset) -> std::string {
     try {
-      dataset.iterate({}).save();
+      dataset.iterator({}).state();
     } catch (const FailedPrecondition& error) {
       return error.what();
     }
@@ -109,10 +109,10 @@ TEST(Position, StagesThatCannotPromiseItRefuseByName) {
 }
 
 TEST(Position, StatesOfOtherPipelinesAndDamagedOnesAreRefused) {
-  auto it = range(9).batch(2).iterate({});
+  auto it = range(9).batch(2).iterator({});
   it.next();
-  const IteratorState state = it.save();
-  EXPECT_THROW(range(9).batch(3).resume(state), InvalidArgument);
+  const IteratorState state = it.state();
+  EXPECT_THROW(resume(range(9).batch(3), state), InvalidArgument);
   std::string text = state.serialize();
   EXPECT_EQ(IteratorState::parse(text), state);
   for (std::size_t i = 0; i < text.size(); ++i) {
@@ -130,15 +130,15 @@ TEST(Position, GoingOnComputesOnlyWhatIsNeeded) {
     return x;
   };
   const auto build = [&] { return range(1000).map(counted).shuffle(10).batch(10); };
-  auto it = build().iterate({});
+  auto it = build().iterator({});
   it.skip(50);
-  const IteratorState state = it.save();
+  const IteratorState state = it.state();
   calls = 0;
-  auto resumed = build().resume(state);
+  auto resumed = resume(build(), state);
   EXPECT_LE(calls, 10) << "only what is in the shuffle's buffer";
   const auto late = [&] { return range(1000).shuffle(10).map(counted).batch(10); };
   calls = 0;
-  auto other = late().iterate({});
+  auto other = late().iterator({});
   other.skip(90);
   EXPECT_EQ(calls, 0);
 }
@@ -229,12 +229,12 @@ TEST(Position, FailedElementsKeepTheirPlaces) {
 
 TEST(Position, APositionAfterAnErrorLiesBehindIt) {
   const auto build = [] { return range(6).map(picky(6, 2)); };
-  auto it = build().iterate({.job_seed = 0, .epoch = 0});
+  auto it = build().iterator({.job_seed = 0, .epoch = 0});
   it.next();
   it.next();
   EXPECT_THROW(it.next(), std::runtime_error);
   EXPECT_EQ(it.consumed(), 3);
-  EXPECT_EQ(build().resume(it.save()).next()->item<std::int64_t>(), 3);
+  EXPECT_EQ(resume(build(), it.state()).next()->item<std::int64_t>(), 3);
   EXPECT_EQ(it.next()->item<std::int64_t>(), 3);
 }
 
@@ -253,26 +253,28 @@ TEST(Position, PositionsBehindACacheDoNotDependOnWhatItHolds) {
       {"parallel batch", [=](const auto& d) { return d.shuffle(5).map(add_one, {.parallel_calls = 2}).batch(3); }},
       {"plain map", [=](const auto& d) { return d.take(7).map(add_one).batch(3); }},
   };
-  const auto fill = [](const Dataset<at::Tensor>& dataset) { places_of(dataset.iterate({.job_seed = 5, .epoch = 0})); };
+  const auto fill = [](const Dataset<at::Tensor>& dataset) {
+    places_of(dataset.iterator({.job_seed = 5, .epoch = 0}));
+  };
   const std::string file = testing::TempDir() + "/lockstep_position_cache_" + std::to_string(::getpid());
   for (const std::string& path : {std::string(), file}) {
     for (const auto& [name, build] : above) {
       const auto cached = [&] { return range(9).shuffle(9).map(add_one).cache(path); };
       std::filesystem::remove(file);
-      const auto all = places_of(build(cached()).iterate({.job_seed = 5, .epoch = 2}));
+      const auto all = places_of(build(cached()).iterator({.job_seed = 5, .epoch = 2}));
       for (const bool filled_when_saved : {false, true}) {
         for (std::size_t position = 0; position <= all.size(); ++position) {
           std::filesystem::remove(file);
           const auto source = cached();
           if (filled_when_saved) fill(build(source));
-          auto it = build(source).iterate({.job_seed = 5, .epoch = 2});
+          auto it = build(source).iterator({.job_seed = 5, .epoch = 2});
           for (std::size_t i = 0; i < position; ++i) it.next();
-          const IteratorState state = it.save();
+          const IteratorState state = it.state();
           for (const bool filled_when_resumed : {false, true}) {
             std::filesystem::remove(file);
             const auto fresh = cached();
             if (filled_when_resumed) fill(build(fresh));
-            ASSERT_EQ(places_of(build(fresh).resume(state)),
+            ASSERT_EQ(places_of(resume(build(fresh), state)),
                       Places(all.begin() + static_cast<std::ptrdiff_t>(position), all.end()))
                 << name << (path.empty() ? "" : " in a file") << ", saved at " << position << " with a cache that was "
                 << (filled_when_saved ? "full" : "empty") << ", resumed with one that was "
@@ -288,33 +290,33 @@ TEST(Position, PositionsBehindACacheDoNotDependOnWhatItHolds) {
 TEST(Position, ACacheGoesOnWithTheSeedThatFilledIt) {
   const auto cached = [] { return range(20).shuffle(20).map([](at::Tensor x) { return x; }).cache(); };
   const auto source = cached();
-  const auto first = places_of(source.iterate({.job_seed = 1, .epoch = 0}));
-  auto later = source.iterate({.job_seed = 2, .epoch = 1});
+  const auto first = places_of(source.iterator({.job_seed = 1, .epoch = 0}));
+  auto later = source.iterator({.job_seed = 2, .epoch = 1});
   for (int i = 0; i < 5; ++i) later.next();
-  EXPECT_EQ(places_of(cached().resume(later.save())), Places(first.begin() + 5, first.end()));
+  EXPECT_EQ(places_of(resume(cached(), later.state())), Places(first.begin() + 5, first.end()));
   const auto other = cached();
-  places_of(other.iterate({.job_seed = 2, .epoch = 0}));
-  EXPECT_THROW(other.resume(later.save()), FailedPrecondition) << "it holds other rows";
+  places_of(other.iterator({.job_seed = 2, .epoch = 0}));
+  EXPECT_THROW(resume(other, later.state()), FailedPrecondition) << "it holds other rows";
 
   // What fills a cache may also be another pipeline than the one whose position is saved.
   const auto looked_at = cached();
-  places_of(looked_at.iterate({.job_seed = 1, .epoch = 0}));
-  auto shuffled = looked_at.shuffle(4, {.seed = 1}).batch(3).iterate({.job_seed = 2, .epoch = 1});
+  places_of(looked_at.iterator({.job_seed = 1, .epoch = 0}));
+  auto shuffled = looked_at.shuffle(4, {.seed = 1}).batch(3).iterator({.job_seed = 2, .epoch = 1});
   shuffled.next();
-  const IteratorState state = shuffled.save();
-  EXPECT_EQ(places_of(cached().shuffle(4, {.seed = 1}).batch(3).resume(state)), places_of(std::move(shuffled)));
+  const IteratorState state = shuffled.state();
+  EXPECT_EQ(places_of(resume(cached().shuffle(4, {.seed = 1}).batch(3), state)), places_of(std::move(shuffled)));
 }
 
 TEST(Position, AnEndlessRepeatKeepsItsPositionsSmallAndExact) {
   const auto build = [] {
     return range(3).filter([](const at::Tensor& x) { return x.item<std::int64_t>() > 0; }).repeat();
   };
-  auto it = build().iterate({.job_seed = 0, .epoch = 0});
+  auto it = build().iterator({.job_seed = 0, .epoch = 0});
   EXPECT_EQ(it.skip(100'001), 100'001);
-  EXPECT_EQ(build().resume(it.save()).next()->item<std::int64_t>(), 2);
-  auto ahead = build().prefetch(50).iterate({.job_seed = 0, .epoch = 0});
+  EXPECT_EQ(resume(build(), it.state()).next()->item<std::int64_t>(), 2);
+  auto ahead = build().prefetch(50).iterator({.job_seed = 0, .epoch = 0});
   for (int i = 0; i < 5001; ++i) ahead.next();
-  EXPECT_EQ(build().prefetch(50).resume(ahead.save()).next()->item<std::int64_t>(), 2);
+  EXPECT_EQ(resume(build().prefetch(50), ahead.state()).next()->item<std::int64_t>(), 2);
 }
 
 }  // namespace

@@ -18,8 +18,9 @@ double RowRandom::normal() {
 
 std::int64_t RowRandom::below(std::int64_t bound) {
   if (bound < 1)
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("RowRandom::below needs a bound of at least 1, not ", bound)});
+    throw InvalidArgument(errors::kBadOption, {.what = str("the bound must be >= 1, got ", bound),
+                                               .where = "RowRandom::below",
+                                               .help = "below(n) gives numbers from 0 to n - 1"});
   return static_cast<std::int64_t>(stream_.below(static_cast<std::uint64_t>(bound)));
 }
 

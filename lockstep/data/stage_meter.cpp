@@ -7,62 +7,11 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/stage.h"
-#include "lockstep/data/stages/map.h"
 
 namespace lockstep::data {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-/// Rows of an element: the first dimension of a batch, 1 for an element that has none.
-std::int64_t rows_in(const Element& element, bool batches) {
-  if (!batches || element.components.empty()) return 1;
-  const Component& first = element.components.front();
-  if (const auto* tensor = std::get_if<at::Tensor>(&first)) return tensor->dim() > 0 ? tensor->size(0) : 1;
-  if (const auto* strings = std::get_if<Strings>(&first)) return strings->size();
-  return 1;
-}
-
-bool makes_batches(const Stage& stage) {
-  const std::string_view kind = stage.kind();
-  if (kind == "batch" || kind == "parallel_batch" || kind == "padded_batch" || kind == "rebatch") return true;
-  if (kind == "unbatch" || stage.inputs().size() != 1) return false;
-  return makes_batches(*stage.input());
-}
-
-std::int64_t nanoseconds_of(Clock::time_point time) {
-  return std::chrono::nanoseconds(time.time_since_epoch()).count();
-}
-
-class MeteredIterator final : public ElementIterator {
- public:
-  MeteredIterator(IteratorPtr measured, std::shared_ptr<StageCounters> counters, bool batches)
-      : measured_(std::move(measured)), counters_(std::move(counters)), batches_(batches) {}
-
-  bool next(Element& element) override {
-    const auto start = Clock::now();
-    if (counters_->first_asked_ns.load(std::memory_order_relaxed) == 0) {
-      std::int64_t not_yet = 0;
-      counters_->first_asked_ns.compare_exchange_strong(not_yet, nanoseconds_of(start));
-    }
-    const bool more = measured_->next(element);
-    counters_->asked_ns.fetch_add(std::chrono::nanoseconds(Clock::now() - start).count(), std::memory_order_relaxed);
-    if (more) {
-      counters_->elements.fetch_add(1, std::memory_order_relaxed);
-      counters_->rows.fetch_add(rows_in(element, batches_), std::memory_order_relaxed);
-    }
-    return more;
-  }
-  std::int64_t skip(std::int64_t count) override { return measured_->skip(count); }
-  void locate(std::int64_t consumed, Position& position) const override { measured_->locate(consumed, position); }
-  void restore(Position& position) override { measured_->restore(position); }
-  std::string origin(std::int64_t number, std::int64_t row) const override { return measured_->origin(number, row); }
-
- private:
-  IteratorPtr measured_;
-  std::shared_ptr<StageCounters> counters_;
-  bool batches_;
-};
 
 double seconds(const std::atomic<std::int64_t>& nanoseconds) {
   return static_cast<double>(nanoseconds.load(std::memory_order_relaxed)) * 1e-9;
@@ -134,10 +83,7 @@ std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, Stage
     counters->description = stage.describe();
     counters->above = above;
     counters->depth = above ? above->depth + 1 : 0;
-    if (const auto* map = dynamic_cast<const MapStage*>(&stage)) {
-      counters->parallel_calls = map->options().parallel_calls;
-      counters->label = map->options().name;
-    }
+    stage.describe_to(*counters);
   }
   return counters;
 }
@@ -186,7 +132,7 @@ StageReport StageMeter::report() const {
     const std::string& label = in_order_[i]->label;
     names[i] = str(kind, " #", ++numbers[kind], label.empty() ? "" : " (" + label + ")");
   }
-  const std::int64_t now = nanoseconds_of(Clock::now());
+  const std::int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
   std::int64_t start = now;
   for (const auto& stage : in_order_)
     if (const std::int64_t first = stage->first_asked_ns.load(); first > 0) start = std::min(start, first);
@@ -240,14 +186,6 @@ std::string to_string(const StageReport& report) {
     text += "\n";
   }
   return text + report.hint + "\n";
-}
-
-IteratorPtr Stage::iterate(const IterationContext& context) const {
-  // What remembers rows is only a means of whoever reads them.
-  if (!context.meter || kind() == "row_memory") return make_iterator(context);
-  IterationContext metered = context;
-  metered.counters = context.meter->counters_of(*this, context.counters.get());
-  return std::make_unique<MeteredIterator>(make_iterator(metered), metered.counters, makes_batches(*this));
 }
 
 }  // namespace lockstep::data

@@ -1,13 +1,13 @@
 #include <gtest/gtest.h>
 
-#include "lockstep/data/pipeline_test_support.h"
+#include "tests/support/datasets.h"
 
 namespace lockstep::data {
 namespace {
 
 TEST(StageReports, CountElementsAndRows) {
   const auto meter = std::make_shared<StageMeter>();
-  auto it = range(200).map([](at::Tensor x) { return x; }).batch(10).prefetch(2).iterate({.meter = meter});
+  auto it = range(200).map([](at::Tensor x) { return x; }).batch(10).prefetch(2).iterator({.meter = meter});
   while (it.next()) {
   }
   const StageReport report = meter->report();
@@ -25,7 +25,7 @@ TEST(StageReports, DoNotTakeAPipelineForAnEarlierOneAtTheSameAddress) {
     const auto numbers = range(10);
     const auto batches = i % 2 == 0 ? numbers.map([](at::Tensor x) { return x; }).batch(2)
                                     : numbers.filter([](const at::Tensor&) { return true; }).batch(2);
-    auto it = batches.iterate({.meter = meter});
+    auto it = batches.iterator({.meter = meter});
     while (it.next()) continue;
   }
   const StageReport report = meter->report();
@@ -43,7 +43,7 @@ TEST(StageReports, MeasuringChangesNoElements) {
   measured.to_vector();
   const auto plain = build();
   plain.to_vector();
-  EXPECT_EQ(rows_of(measured.iterate({.meter = std::make_shared<StageMeter>()})), rows_of(plain.iterate()));
+  EXPECT_EQ(rows_of(measured.iterator({.meter = std::make_shared<StageMeter>()})), rows_of(plain.iterator()));
 }
 
 TEST(StageReports, NameMapsAsTheUserDoes) {
@@ -53,7 +53,7 @@ TEST(StageReports, NameMapsAsTheUserDoes) {
                            .map(same, {.name = "read"})
                            .map(same, {.parallel_calls = 2, .name = "decode"})
                            .map_with_random([](at::Tensor x, RowRandom&) { return x; });
-  for (auto it = dataset.iterate({.meter = meter}); it.next();) continue;
+  for (auto it = dataset.iterator({.meter = meter}); it.next();) continue;
   const StageReport report = meter->report();
   ASSERT_EQ(report.stages.size(), 4u);
   EXPECT_EQ(report.stages[2].name, "map #1 (read)");
@@ -166,7 +166,7 @@ TEST(Hints, NameWhatHoldsUpTheConsumer) {
 TEST(Hints, AreInTheReport) {
   const auto meter = std::make_shared<StageMeter>();
   EXPECT_EQ(meter->report().hint, "nothing was read");
-  for (auto it = range(20).batch(4).iterate({.meter = meter}); it.next();) continue;
+  for (auto it = range(20).batch(4).iterator({.meter = meter}); it.next();) continue;
   EXPECT_FALSE(meter->report().hint.empty());
   EXPECT_NE(meter->report().hint, "nothing was read");
 }

@@ -154,7 +154,8 @@ auto from_torch_dataset(Source source) {
   })
                                             : spec_of_type<T>();
   std::string text = std::to_string(rows->size()) + (rows->size() == 1 ? " row" : " rows");
-  return Dataset<T>(std::make_shared<RowsStage>("torch_dataset", std::move(text), std::move(rows), spec));
+  return Dataset<T>(
+      make_rows({.kind = "torch_dataset", .detail = std::move(text), .runs_functions = true}, std::move(rows), spec));
 }
 
 }  // namespace lockstep::data

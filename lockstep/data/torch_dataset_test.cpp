@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/data.h>
 
-#include "lockstep/data/pipeline_test_support.h"
+#include "tests/support/datasets.h"
 
 namespace lockstep::data {
 namespace {

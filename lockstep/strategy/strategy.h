@@ -75,7 +75,7 @@ class LOCKSTEP_EXPORT Strategy {
   ///
   ///     strategy.run(batches.element_spec(), train_step, batch);
   template <class F, class... Args>
-  auto run(const data::DistributedSpec& signature, F&& f, const Args&... args);
+  auto run(const DistributedSpec& signature, F&& f, const Args&... args);
 
   /// The sum or mean over all replicas, as one plain value; leaf by leaf for structures. With `axis`, each replica
   /// first reduces along it, and Mean divides by the number of elements of all replicas: exact for uneven and empty
@@ -135,9 +135,9 @@ class LOCKSTEP_EXPORT Strategy {
   ///
   ///     for (const auto& batch : strategy.distribute(digits.batch(64))) strategy.run(train_step, batch);
   template <class T>
-  data::DistributedDataset<T> distribute(const data::Dataset<T>& dataset);
+  DistributedDataset<T> distribute(const data::Dataset<T>& dataset);
   template <class T>
-  data::DistributedDataset<T> distribute(const data::Dataset<T>& dataset, const InputOptions& options);
+  DistributedDataset<T> distribute(const data::Dataset<T>& dataset, const InputOptions& options);
 
   /// A dataset of per-replica batches: `make(InputContext)` gives this worker's pipeline, whose elements go to the
   /// replicas in turn; nothing is split or shared out.

@@ -4,12 +4,12 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/reduce_op.h"
-#include "lockstep/data/distribute/describe.h"
+#include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
-#include "lockstep/data/distribute/split_stages.h"
-#include "lockstep/data/stages/filter.h"
-#include "lockstep/data/stages/order.h"
-#include "lockstep/data/stages/sources.h"
+#include "lockstep/data/distribute/distributed_input.h"
+#include "lockstep/data/distribute/worker_shards.h"
+#include "lockstep/data/pipeline_iterator.h"
+#include "lockstep/data/stages/stages.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/golden_input/cluster.h"
 #include "tests/golden_input/dataset_builder.h"
@@ -55,7 +55,7 @@ InputOptions options_in(const json& given) {
 }
 
 StagePtr with_policy(StagePtr dataset, AutoShardPolicy policy) {
-  return std::make_shared<OptionsStage>(std::move(dataset), DatasetOptions{.auto_shard_policy = policy});
+  return make_with_options(std::move(dataset), DatasetOptions{.auto_shard_policy = policy});
 }
 
 json write_spec(const DistributedSpec& spec) {
@@ -67,7 +67,7 @@ json elements_of(const StagePtr& stage, std::optional<std::int64_t> max_elements
   json elements = json::array();
   json result;
   try {
-    PipelineIterator iterator(stage, {});
+    PipelineIterator iterator(stage, IterationContext{});
     Element element;
     while ((!max_elements || std::ssize(elements) < *max_elements) && iterator.next(element))
       elements.push_back(write(element));
@@ -191,7 +191,7 @@ json run_rebatch_sizes(const Case& given) {
 
 json run_rebatch(const Case& given) {
   const json& sizes = given["sizes"];
-  return elements_of(make_balanced_stream(
+  return elements_of(make_rebatch(
       build_dataset(given["dataset"]),
       sizes.is_array() ? sizes.get<std::vector<std::int64_t>>() : std::vector<std::int64_t>{sizes.get<std::int64_t>()},
       given["drop_remainder"]));
@@ -203,7 +203,7 @@ json run_legacy_rebatch(const Case& given) {
 
 json run_compute_batch_size(const Case& given) {
   const StagePtr dataset = build_dataset(given["dataset"]);
-  return {{"batch_size", global_batch_size_of(*dataset, describe_pipeline(dataset, false).root)},
+  return {{"batch_size", global_batch_size_of(*dataset)},
           {"static_shapes", write_shapes(dataset->element_spec())},
           {"cardinality", write(dataset->cardinality())}};
 }
@@ -213,20 +213,19 @@ json run_shard(const Case& given) {
   const int workers = given["num_workers"], index = given["index"];
   std::optional<std::int64_t> max_elements;
   if (given.has("max_elements")) max_elements = given["max_elements"].get<std::int64_t>();
-  if (given["kind"] == "shard") return elements_of(std::make_shared<ShardStage>(dataset, workers, index), max_elements);
+  if (given["kind"] == "shard") return elements_of(make_shard(dataset, workers, index), max_elements);
   if (given["kind"] != "auto_shard") golden::unknown_value("kind", given["kind"]);
   // What distributing puts behind the dataset: it is split before it is sharded.
   const auto split = [&](const StagePtr& input, bool by_rows) {
     if (given.has("legacy_rebatch")) return make_ceil_split(input, given["legacy_rebatch"]);
     if (!given.has("rebatch")) return input;
     return by_rows ? make_ceil_split(input, given["num_replicas"])
-                   : make_balanced_stream(input, given["rebatch"].get<std::vector<std::int64_t>>());
+                   : make_rebatch(input, given["rebatch"].get<std::vector<std::int64_t>>());
   };
   const AutoShardPolicy policy = policy_in(given.data);
-  const PipelineDescription description = describe_pipeline(dataset, true);
-  const ShardPlan plan = plan_shards(description.root, policy, {workers, 1, index}, TooFew::FailsWhereSeen);
+  const ShardPlan plan = plan_shards(dataset, policy, {workers, 1, index}, TooFew::FailsWhereSeen);
   const bool by_rows = plan.by == ShardBy::Rows;
-  StagePtr stream = split(rebuild_pipeline(plan.pipeline, description, TooFew::FailsWhereSeen), by_rows);
+  StagePtr stream = split(plan.pipeline, by_rows);
   if (by_rows) stream = make_required_shard(stream, workers, index, TooFew::FailsWhereSeen);
   return elements_of(stream, max_elements);
 }

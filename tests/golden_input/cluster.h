@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/data/distribute/distributed_cursor.h"
 #include "lockstep/data/distribute/distributed_input.h"
 #include "tests/golden_input/cases.h"
 

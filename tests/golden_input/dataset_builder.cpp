@@ -1,17 +1,7 @@
 #include "tests/golden_input/dataset_builder.h"
 
 #include "lockstep/base/text.h"
-#include "lockstep/data/distribute/split_stages.h"
-#include "lockstep/data/stages/batch.h"
-#include "lockstep/data/stages/cache.h"
-#include "lockstep/data/stages/combine.h"
-#include "lockstep/data/stages/filter.h"
-#include "lockstep/data/stages/map.h"
-#include "lockstep/data/stages/nested.h"
-#include "lockstep/data/stages/order.h"
-#include "lockstep/data/stages/padded_batch.h"
-#include "lockstep/data/stages/prefetch.h"
-#include "lockstep/data/stages/sources.h"
+#include "lockstep/data/stages/stages.h"
 #include "tests/golden_input/files.h"
 #include "tests/golden_input/functions.h"
 #include "tests/golden_input/values.h"
@@ -43,18 +33,17 @@ bool drops_remainder(const json& op) {
 
 StagePtr make_map(StagePtr input, const NamedFunction& function, int parallel_calls = 0) {
   const ElementSpec spec = function.spec(input->element_spec());
-  return std::make_shared<data::MapStage>(std::move(input), function.apply,
-                                          ElementSpec::unknown(spec.components->size()),
-                                          data::MapOptions{.parallel_calls = parallel_calls, .spec = function.spec});
+  return make_map(std::move(input), function.apply, ElementSpec::unknown(spec.components->size()),
+                  data::MapOptions{.parallel_calls = parallel_calls, .spec = function.spec});
 }
 
 StagePtr make_flat_map(StagePtr input, data::Expansion expansion, ElementSpec spec) {
-  return std::make_shared<data::InterleaveStage>(std::move(input), std::move(expansion), spec, std::nullopt,
-                                                 [spec](const ElementSpec&) { return spec; });
+  return make_interleave(std::move(input), std::move(expansion), spec, std::nullopt,
+                         [spec](const ElementSpec&) { return spec; });
 }
 
 StagePtr make_generator(const json& rows, ElementSpec spec) {
-  return std::make_shared<data::GeneratorStage>(
+  return make_generator(
       [rows]() -> data::Generator {
         return [rows, i = std::size_t{0}](Element& element) mutable {
           if (i == rows.size()) return false;
@@ -69,51 +58,44 @@ StagePtr apply_op(StagePtr input, const json& op, const InputContext& context) {
   using namespace data;
   const std::string name = op.at(0);
   const auto argument = [&](std::size_t i) { return number(op.at(i), context); };
-  if (name == "batch")
-    return std::make_shared<BatchStage>(input, argument(1), BatchOptions{.drop_remainder = drops_remainder(op)});
+  if (name == "batch") return make_batch(input, argument(1), BatchOptions{.drop_remainder = drops_remainder(op)});
   if (name == "parallel_batch") {
-    return std::make_shared<BatchStage>(input, argument(1),
-                                        BatchOptions{.drop_remainder = drops_remainder(op), .parallel_calls = 2});
+    return make_batch(input, argument(1), BatchOptions{.drop_remainder = drops_remainder(op), .parallel_calls = 2});
   }
   if (name == "padded_batch")
-    return std::make_shared<PaddedBatchStage>(input, argument(1),
-                                              PaddedBatchOptions{.drop_remainder = drops_remainder(op)});
+    return make_padded_batch(input, argument(1), PaddedBatchOptions{.drop_remainder = drops_remainder(op)});
   if (name == "map_and_batch") {
-    return std::make_shared<BatchStage>(make_map(input, map_function(op.at(1))), argument(2),
-                                        BatchOptions{.drop_remainder = drops_remainder(op)});
+    return make_batch(make_map(input, map_function(op.at(1))), argument(2),
+                      BatchOptions{.drop_remainder = drops_remainder(op)});
   }
   if (name == "map") return make_map(input, map_function(op.at(1)));
   if (name == "parallel_map") return make_map(input, map_function(op.at(1)), 2);
   if (name == "map_add") return make_map(input, add_constant(argument(1)));
   if (name == "map_mul") return make_map(input, multiply_by(argument(1)));
-  if (name == "filter")
-    return std::make_shared<FilterStage>(input, predicate(op.at(1), op.size() > 2 ? argument(2) : 0));
-  if (name == "take_while_lt") return std::make_shared<TakeWhileStage>(input, predicate("lt", argument(1)));
-  if (name == "take") return std::make_shared<TakeStage>(input, argument(1));
-  if (name == "skip") return std::make_shared<SkipStage>(input, argument(1));
-  if (name == "repeat") return std::make_shared<RepeatStage>(input, argument(1));
-  if (name == "shuffle") return std::make_shared<ShuffleStage>(input, argument(1));
-  if (name == "prefetch") return std::make_shared<PrefetchStage>(input, argument(1));
-  if (name == "cache") return std::make_shared<CacheStage>(input);
-  if (name == "shard") return std::make_shared<ShardStage>(input, argument(1), argument(2));
-  if (name == "shard_hint") return std::make_shared<ShardStage>(input, kShardHint, kShardHint);
-  if (name == "unbatch") return std::make_shared<UnbatchStage>(input);
+  if (name == "filter") return make_filter(input, predicate(op.at(1), op.size() > 2 ? argument(2) : 0));
+  if (name == "take_while_lt") return make_take_while(input, predicate("lt", argument(1)));
+  if (name == "take") return make_take(input, argument(1));
+  if (name == "skip") return make_skip(input, argument(1));
+  if (name == "repeat") return make_repeat(input, argument(1));
+  if (name == "shuffle") return make_shuffle(input, argument(1));
+  if (name == "prefetch") return make_prefetch(input, argument(1));
+  if (name == "cache") return make_cache(input);
+  if (name == "shard") return make_shard(input, argument(1), argument(2));
+  if (name == "shard_hint") return make_shard(input, kShardHint, kShardHint);
+  if (name == "unbatch") return make_unbatch(input);
   if (name == "rebatch") {
     const json& sizes = op.at(1);
-    return make_balanced_stream(
-        input, sizes.is_array() ? sizes.get<std::vector<std::int64_t>>() : std::vector<std::int64_t>{sizes},
-        drops_remainder(op));
+    return make_rebatch(input,
+                        sizes.is_array() ? sizes.get<std::vector<std::int64_t>>() : std::vector<std::int64_t>{sizes},
+                        drops_remainder(op));
   }
   if (name == "legacy_rebatch") return make_ceil_split(input, static_cast<int>(argument(1)));
   if (name == "window") {
     const std::int64_t size = argument(1);
     const ElementSpec spec = input->element_spec().batched(PartialShape::kUnknown);
     return make_flat_map(
-        std::make_shared<WindowStage>(input, size, WindowOptions{}),
-        [size](Element&& window) {
-          return std::make_shared<BatchStage>(std::get<StagePtr>(window.components.at(0)), size);
-        },
-        spec);
+        make_window(input, size, WindowOptions{}),
+        [size](Element&& window) { return make_batch(std::get<StagePtr>(window.components.at(0)), size); }, spec);
   }
   if (name == "flat_map_range") {
     return make_flat_map(
@@ -123,20 +105,16 @@ StagePtr apply_op(StagePtr input, const json& op, const InputContext& context) {
     const std::int64_t times = argument(3);
     const ElementSpec spec = input->element_spec();
     const auto same = [spec](const ElementSpec&) { return spec; };
-    return std::make_shared<InterleaveStage>(
-        input,
-        [times](Element&& element) {
-          return std::make_shared<RepeatStage>(std::make_shared<FromTensorsStage>(std::move(element)), times);
-        },
-        spec,
+    return make_interleave(
+        input, [times](Element&& element) { return make_repeat(make_from_tensors(std::move(element)), times); }, spec,
         InterleaveOptions{.cycle_length = static_cast<int>(argument(1)), .block_length = argument(2), .spec = same},
         same);
   }
-  if (name == "enumerate") return std::make_shared<EnumerateStage>(input, 0);
-  if (name == "assert_cardinality") return std::make_shared<AssertCardinalityStage>(input, argument(1));
-  if (name == "unique") return std::make_shared<UniqueStage>(input);
+  if (name == "enumerate") return make_enumerate(input, 0);
+  if (name == "assert_cardinality") return make_assert_cardinality(input, argument(1));
+  if (name == "unique") return make_distinct(input);
   if (name == "scan_sum") {
-    return std::make_shared<ScanStage>(
+    return make_scan(
         input, Element::of(read_tensor(0)),
         [](Element& state, Element& element) {
           state = Element::of(state.tensor(0).add(element.tensor(0)));
@@ -159,16 +137,16 @@ StagePtr build_source(const json& source, const InputContext& context) {
   }
   if (source.contains("slices")) return data::make_slices(read_element(source["slices"]));
   if (source.contains("slices_tuple")) return data::make_slices(read_element({{"tuple", source["slices_tuple"]}}));
-  if (source.contains("tensor")) return std::make_shared<data::FromTensorsStage>(read_element(source["tensor"]));
+  if (source.contains("tensor")) return make_from_tensors(read_element(source["tensor"]));
   if (source.contains("generator")) return make_generator(source["generator"], int64_spec({}));
   if (source.contains("generator_batches")) return make_generator(source["generator_batches"], int64_spec({-1}));
   std::vector<StagePtr> inputs;
   for (const json& input : source.contains("zip") ? source["zip"] : source.at("concatenate")) {
     inputs.push_back(build_dataset(input, context));
   }
-  if (source.contains("zip")) return std::make_shared<data::ZipStage>(std::move(inputs));
+  if (source.contains("zip")) return make_zip(std::move(inputs));
   StagePtr joined = inputs.at(0);
-  for (std::size_t i = 1; i < inputs.size(); ++i) joined = std::make_shared<data::ConcatenateStage>(joined, inputs[i]);
+  for (std::size_t i = 1; i < inputs.size(); ++i) joined = make_concatenate(joined, inputs[i]);
   return joined;
 }
 

@@ -9,8 +9,8 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/files/files.h"
-#include "lockstep/data/stages/nested.h"
-#include "lockstep/data/stages/order.h"
+#include "lockstep/data/pipeline_iterator.h"
+#include "lockstep/data/stages/stages.h"
 #include "tests/golden_input/functions.h"
 
 namespace lockstep::golden_input {
@@ -83,7 +83,7 @@ StagePtr names_stage(std::vector<std::string> names) { return from_tensor_slices
 /// A source that nothing can be shared out of, as a reader that was handed plain names in a graph.
 StagePtr make_opaque_reader(const std::vector<std::string>& names, const std::string& reader) {
   const StagePtr records = make_reader(names_stage(names), reader);
-  return std::make_shared<GeneratorStage>(
+  return make_generator(
       [records]() -> Generator {
         return [iterator = std::make_shared<PipelineIterator>(records, IterationContext{})](Element& element) {
           return iterator->next(element);
@@ -102,13 +102,13 @@ StagePtr build_files(const json& source) {
   const auto same = [record](const ElementSpec&) { return record; };
   const Expansion open = [reader](Element&& name) { return make_reader(names_stage({name.bytes(0)}), reader); };
   const auto flat_map = [&](StagePtr input) {
-    return std::make_shared<InterleaveStage>(std::move(input), open, record, std::nullopt, same);
+    return make_interleave(std::move(input), open, record, std::nullopt, same);
   };
   if (form == "flat_map") return flat_map(names_stage(names));
   if (form == "reader_of_dataset" || form == "reader_of_list") return make_reader(names_stage(names), reader);
   if (form == "raw_constant") return make_opaque_reader(names, reader);
   if (form == "interleave") {
-    return std::make_shared<InterleaveStage>(
+    return make_interleave(
         names_stage(names), open, record,
         InterleaveOptions{
             .cycle_length = source.at("cycle_length"), .block_length = source.at("block_length"), .spec = same},
@@ -118,7 +118,7 @@ StagePtr build_files(const json& source) {
     StagePtr found = names.empty()
                          ? names_stage(names)
                          : make_list_files_stage({(std::filesystem::path(names[0]).parent_path() / "*").string()});
-    if (form == "list_files_shuffle1") found = std::make_shared<ShuffleStage>(std::move(found), 1);
+    if (form == "list_files_shuffle1") found = make_shuffle(std::move(found), 1);
     return flat_map(std::move(found));
   }
   golden::unknown_value("form", form);

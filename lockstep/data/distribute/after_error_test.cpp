@@ -8,17 +8,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/distribute/distribute_test_support.h"
-#include "lockstep/data/distribute/split_stages.h"
-#include "lockstep/data/stages/batch.h"
-#include "lockstep/data/stages/cache.h"
-#include "lockstep/data/stages/combine.h"
-#include "lockstep/data/stages/filter.h"
-#include "lockstep/data/stages/map.h"
-#include "lockstep/data/stages/order.h"
-#include "lockstep/data/stages/padded_batch.h"
-#include "lockstep/data/stages/prefetch.h"
-#include "lockstep/data/stages/sources.h"
+#include "lockstep/data/stages/stages.h"
+#include "tests/support/distributed_steps.h"
 
 namespace lockstep::data {
 namespace {
@@ -28,8 +19,8 @@ constexpr std::int64_t kRows = 50;
 /// Numbers, but computing some of them throws.
 StagePtr numbers_failing_at(const Rows& bad, MapOptions options = {}) {
   options.spec = [](const ElementSpec& spec) { return spec; };
-  return std::make_shared<MapStage>(
-      std::make_shared<ShuffleStage>(make_range(0, kRows), 20),
+  return make_map(
+      make_shuffle(make_range(0, kRows), 20),
       [bad](Element& element) {
         const std::int64_t row = element.tensor(0).item().toLong();
         if (std::ranges::count(bad, row) > 0) throw std::runtime_error(std::to_string(row));
@@ -51,7 +42,7 @@ TEST(AfterAnError, ADistributedIteratorGoesOnBehindTheStepThatFailed) {
         for (const int buffer : {0, 1, 3}) {
           for (const MapOptions& options : {MapOptions{}, MapOptions{.parallel_calls = 2}}) {
             const auto input = [&](const Rows& bad) {
-              const StagePtr dataset = std::make_shared<BatchStage>(numbers_failing_at(bad, options), 8);
+              const StagePtr dataset = make_batch(numbers_failing_at(bad, options), 8);
               return input_of(plan_input(dataset, policy, assignment, {1, replicas, 0}), buffer);
             };
             DistributedCursor whole(input({}));
@@ -64,7 +55,7 @@ TEST(AfterAnError, ADistributedIteratorGoesOnBehindTheStepThatFailed) {
               DistributedCursor cursor(input(bad));
               ASSERT_EQ(read_with_failures(cursor), expected)
                   << lockstep::to_string(policy) << ' ' << replicas << " replicas, buffer " << buffer;
-              ASSERT_EQ(cursor.save().consumed, std::ssize(good));
+              ASSERT_EQ(cursor.state().consumed, std::ssize(good));
             }
           }
         }
@@ -76,34 +67,34 @@ TEST(AfterAnError, ADistributedIteratorGoesOnBehindTheStepThatFailed) {
 /// What people write behind `batch`, or in its place.
 std::vector<StagePtr> ways_to_batch(const StagePtr& rows, std::int64_t size) {
   const auto same_spec = [](const ElementSpec& spec) { return spec; };
-  const StagePtr batch = std::make_shared<BatchStage>(rows, size);
-  const StagePtr no_rest = std::make_shared<BatchStage>(rows, size, BatchOptions{.drop_remainder = true});
-  const StagePtr padded = std::make_shared<PaddedBatchStage>(rows, size, PaddedBatchOptions{});
+  const StagePtr batch = make_batch(rows, size);
+  const StagePtr no_rest = make_batch(rows, size, BatchOptions{.drop_remainder = true});
+  const StagePtr padded = make_padded_batch(rows, size, PaddedBatchOptions{});
   const auto mapped = [&](const StagePtr& input) {
-    return std::make_shared<MapStage>(
+    return make_map(
         input, [](Element&) {}, ElementSpec::unknown(1), MapOptions{.spec = same_spec});
   };
   return {batch,
           no_rest,
           padded,
-          std::make_shared<PrefetchStage>(batch, 2),
-          std::make_shared<RepeatStage>(batch, 3),
-          std::make_shared<RepeatStage>(no_rest, 2),
-          std::make_shared<RepeatStage>(padded, 2),
-          std::make_shared<PrefetchStage>(std::make_shared<RepeatStage>(batch, 2), 1),
-          std::make_shared<TakeStage>(batch, 5),
-          std::make_shared<TakeStage>(std::make_shared<RepeatStage>(batch, 3), 15),
-          std::make_shared<SkipStage>(std::make_shared<RepeatStage>(batch, 2), 3),
-          std::make_shared<ShuffleStage>(batch, 4),
-          std::make_shared<RepeatStage>(std::make_shared<ShuffleStage>(batch, 4), 2),
-          std::make_shared<ShardStage>(std::make_shared<RepeatStage>(batch, 3), 2, 1),
-          std::make_shared<ConcatenateStage>(batch, padded),
-          std::make_shared<FilterStage>(batch, [](const Element& b) { return b.tensor(0)[0].item().toLong() != 11; }),
-          std::make_shared<CacheStage>(batch),
+          make_prefetch(batch, 2),
+          make_repeat(batch, 3),
+          make_repeat(no_rest, 2),
+          make_repeat(padded, 2),
+          make_prefetch(make_repeat(batch, 2), 1),
+          make_take(batch, 5),
+          make_take(make_repeat(batch, 3), 15),
+          make_skip(make_repeat(batch, 2), 3),
+          make_shuffle(batch, 4),
+          make_repeat(make_shuffle(batch, 4), 2),
+          make_shard(make_repeat(batch, 3), 2, 1),
+          make_concatenate(batch, padded),
+          make_filter(batch, [](const Element& b) { return b.tensor(0)[0].item().toLong() != 11; }),
+          make_cache(batch),
           mapped(batch),
-          mapped(std::make_shared<RepeatStage>(no_rest, 2)),
-          std::make_shared<RepeatStage>(std::make_shared<CacheStage>(batch), 3),
-          std::make_shared<RepeatStage>(std::make_shared<CacheStage>(std::make_shared<ShuffleStage>(batch, 4)), 2)};
+          mapped(make_repeat(no_rest, 2)),
+          make_repeat(make_cache(batch), 3),
+          make_repeat(make_cache(make_shuffle(batch, 4)), 2)};
 }
 
 /// The steps of a dataset, and nothing for those with a row of a batch that fails.
@@ -148,7 +139,7 @@ TEST(AfterAnError, WhateverMakesTheBatches) {
             return plan_input(dataset, policy, Assignment::ByReplica, {1, replicas, 0});
           };
           const auto text = [&] {
-            return str(print_tree(*plan_of({}).pipeline), to_string(plan_of({})), lockstep::to_string(policy));
+            return str(print_tree(*plan_of({}).pipeline()), to_string(plan_of({})), lockstep::to_string(policy));
           };
           const Steps expected =
               steps_without(batches_of(ways_to_batch(numbers_failing_at({}), 8).at(way)), bad, plan_of({}));
@@ -156,7 +147,8 @@ TEST(AfterAnError, WhateverMakesTheBatches) {
           ASSERT_EQ(read_with_failures(cursor), expected) << text();
           DistributedCursor again(input_of(plan_of(bad), 1));
           for (std::size_t taken = 0; taken <= expected.size(); ++taken) {
-            DistributedCursor resumed(input_of(plan_of(bad), 0), IteratorState::parse(again.save().serialize()));
+            DistributedCursor resumed =
+                resume_cursor(input_of(plan_of(bad), 0), IteratorState::parse(again.state().serialize()));
             ASSERT_EQ(read_with_failures(resumed),
                       Steps(expected.begin() + static_cast<std::ptrdiff_t>(taken), expected.end()))
                 << "after step " << taken << '\n'
@@ -175,16 +167,16 @@ TEST(AfterAnError, WhateverMakesTheBatches) {
 
 TEST(AfterAnError, AShortBatchBelowACacheStandsForItsRows) {
   set_log_severity(Severity::Error);  // the cache tells that it remembers nothing
-  const StagePtr rows = std::make_shared<MapStage>(
+  const StagePtr rows = make_map(
       make_range(0, 7),
       [](Element& element) {
         if (element.tensor(0).item().toLong() == 6) throw std::runtime_error("6");
       },
       ElementSpec::unknown(1), MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
-  const StagePtr batches = std::make_shared<BatchStage>(rows, 3);
+  const StagePtr batches = make_batch(rows, 3);
   const Step failed;
-  for (const StagePtr& once : {batches, StagePtr(std::make_shared<CacheStage>(batches))}) {
-    const StagePtr dataset = std::make_shared<RepeatStage>(once, 2);
+  for (const StagePtr& once : {batches, StagePtr(make_cache(batches))}) {
+    const StagePtr dataset = make_repeat(once, 2);
     DistributedCursor cursor(input_of(plan_input(dataset, AutoShardPolicy::Off, Assignment::ByReplica, {1, 2, 0}), 0));
     EXPECT_EQ(read_with_failures(cursor), (Steps{{{0, 1}, {2}}, {{3, 4}, {5}}, failed, {{2, 3}, {4}}, failed}))
         << print_tree(*dataset);
@@ -195,7 +187,7 @@ TEST(AfterAnError, AShortBatchBelowACacheStandsForItsRows) {
 TEST(Resuming, ComputesNothingThatLiesBehind) {
   const auto computed = std::make_shared<std::atomic<int>>(0);
   const auto dataset = [&](std::size_t way) {
-    const StagePtr rows = std::make_shared<MapStage>(
+    const StagePtr rows = make_map(
         make_range(0, 2000), [computed](Element&) { ++*computed; }, ElementSpec::unknown(1),
         MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
     return ways_to_batch(rows, 8).at(way);
@@ -211,9 +203,9 @@ TEST(Resuming, ComputesNothingThatLiesBehind) {
       DistributedCursor whole(input());
       const int steps = way == 8 ? 3 : way == 9 ? 13 : 230;
       for (int i = 0; i < steps; ++i) ASSERT_TRUE(whole.next()) << tree;
-      const IteratorState state = whole.save();
+      const IteratorState state = whole.state();
       *computed = 0;
-      DistributedCursor resumed(input(), state);
+      DistributedCursor resumed = resume_cursor(input(), state);
       ASSERT_EQ(step_of(*resumed.next()), step_of(*whole.next())) << tree;
       // A shuffle of batches fills its buffer; a prefetch reads ahead.
       EXPECT_LE(*computed, 8 * 10) << tree << lockstep::to_string(policy);
@@ -226,7 +218,7 @@ TEST(AfterAnError, PositionsStayExact) {
     for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
       const Rows bad = {3, 17, 18, 40};
       const auto input = [&] {
-        const StagePtr dataset = std::make_shared<BatchStage>(numbers_failing_at(bad), 8);
+        const StagePtr dataset = make_batch(numbers_failing_at(bad), 8);
         return input_of(plan_input(dataset, policy, Assignment::ByReplica, {1, 3, 0}), buffer);
       };
       DistributedCursor whole(input());
@@ -240,8 +232,8 @@ TEST(AfterAnError, PositionsStayExact) {
           failed = true;
         }
         ASSERT_EQ(failed, all[calls].empty());
-        ASSERT_EQ(cursor.save().consumed, static_cast<std::int64_t>(calls) + 1) << "a step that failed counts";
-        DistributedCursor resumed(input(), IteratorState::parse(cursor.save().serialize()));
+        ASSERT_EQ(cursor.state().consumed, static_cast<std::int64_t>(calls) + 1) << "a step that failed counts";
+        DistributedCursor resumed = resume_cursor(input(), IteratorState::parse(cursor.state().serialize()));
         ASSERT_EQ(read_with_failures(resumed), Steps(all.begin() + static_cast<std::ptrdiff_t>(calls) + 1, all.end()))
             << "after call " << calls;
       }
@@ -250,7 +242,7 @@ TEST(AfterAnError, PositionsStayExact) {
 }
 
 StagePtr generator_failing_at(std::int64_t bad, bool replayable) {
-  return std::make_shared<GeneratorStage>(
+  return make_generator(
       [bad]() -> Generator {
         return [bad, next = std::int64_t{0}](Element& element) mutable {
           if (next == bad) throw std::runtime_error("the generator is broken");
@@ -264,19 +256,19 @@ StagePtr generator_failing_at(std::int64_t bad, bool replayable) {
 TEST(AfterAnError, WhatCannotBePassedOverIsThrownAgain) {
   const auto expect_again = [](const StagePtr& rows, const ClusterShape& cluster, const std::string& text) {
     for (const int buffer : {0, 1, 3}) {
-      const StagePtr dataset = std::make_shared<BatchStage>(rows, 8);
+      const StagePtr dataset = make_batch(rows, 8);
       DistributedCursor cursor(
           input_of(plan_input(dataset, AutoShardPolicy::Data, Assignment::ByReplica, cluster), buffer));
       const Steps seen = read_with_failures(cursor, 9);
       ASSERT_EQ(seen.size(), 9u) << text << " does not end";
       for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_EQ(seen[i].empty(), i >= 2) << text << ", call " << i;
       if (cluster.workers > 1) {
-        EXPECT_EQ(cursor.save().consumed, 2) << "a worker does not pass over steps";
+        EXPECT_EQ(cursor.state().consumed, 2) << "a worker does not pass over steps";
       }
     }
   };
   expect_again(generator_failing_at(20, false), {1, 2, 0}, "a generator that always fails there");
-  const StagePtr mapped = std::make_shared<MapStage>(
+  const StagePtr mapped = make_map(
       make_range(0, kRows),
       [](Element& element) {
         if (element.tensor(0).item().toLong() == 20) throw std::runtime_error("the map is broken");
@@ -287,11 +279,11 @@ TEST(AfterAnError, WhatCannotBePassedOverIsThrownAgain) {
 
 TEST(AfterAnError, NothingIsReadASecondTime) {
   std::atomic<int> failures = 0;
-  const StagePtr rows = std::make_shared<FilterStage>(make_range(0, kRows), [&](const Element& element) {
+  const StagePtr rows = make_filter(make_range(0, kRows), [&](const Element& element) {
     if (element.tensor(0).item().toLong() == 20) throw std::runtime_error(std::to_string(++failures));
     return true;
   });
-  const StagePtr dataset = std::make_shared<BatchStage>(rows, 8);
+  const StagePtr dataset = make_batch(rows, 8);
   DistributedCursor cursor(input_of(plan_input(dataset, AutoShardPolicy::Data, Assignment::ByReplica, {1, 2, 0}), 1));
   const Steps seen = read_with_failures(cursor);
   ASSERT_EQ(seen.size(), 7u);
@@ -299,12 +291,12 @@ TEST(AfterAnError, NothingIsReadASecondTime) {
   EXPECT_EQ(seen[1], (Step{{8, 9, 10, 11}, {12, 13, 14, 15}}));
   EXPECT_TRUE(seen[2].empty());
   EXPECT_EQ(seen[3], (Step{{24, 25, 26, 27}, {28, 29, 30, 31}}));
-  EXPECT_EQ(cursor.save().consumed, 7);
+  EXPECT_EQ(cursor.state().consumed, 7);
 }
 
 TEST(AfterAnError, AWorkersShareStaysTheSameIfItsFirstElementFails) {
   const auto share = [](std::int64_t rows, int worker, std::int64_t bad, std::int64_t skipped) {
-    const StagePtr numbers = std::make_shared<MapStage>(
+    const StagePtr numbers = make_map(
         make_range(0, rows),
         [bad](Element& element) {
           if (element.tensor(0).item().toLong() == bad) throw std::runtime_error("bad row");
@@ -332,8 +324,8 @@ TEST(AfterAnError, AWorkersShareStaysTheSameIfItsFirstElementFails) {
 }
 
 TEST(AfterAnError, PipelinesOfEachReplicaStayTogether) {
-  const std::vector<StagePtr> pipelines = {std::make_shared<BatchStage>(numbers_failing_at({}), 4),
-                                           std::make_shared<BatchStage>(numbers_failing_at({25}), 4)};
+  const std::vector<StagePtr> pipelines = {make_batch(numbers_failing_at({}), 4),
+                                           make_batch(numbers_failing_at({25}), 4)};
   for (const int buffer : {0, 2}) {
     DistributedInput input = distributed_pipelines(pipelines, {1, 2, 0}, true);
     input.buffer_size = buffer;
@@ -354,14 +346,14 @@ TEST(AfterAnError, PipelinesOfEachReplicaStayTogether) {
 
 TEST(DistributedPipelines, ArePositionsOfOneNumberOfReplicas) {
   const auto input = [](int replicas) {
-    const StagePtr batches = std::make_shared<BatchStage>(make_range(0, kRows), 2);
+    const StagePtr batches = make_batch(make_range(0, kRows), 2);
     return std::make_shared<const DistributedInput>(distributed_pipelines({batches}, {1, replicas, 0}, false));
   };
   DistributedCursor cursor(input(2));
   for (int i = 0; i < 3; ++i) ASSERT_TRUE(cursor.next());
-  DistributedCursor same(input(2), cursor.save());
+  DistributedCursor same = resume_cursor(input(2), cursor.state());
   EXPECT_EQ(step_of(*same.next()), (Step{{12, 13}, {14, 15}}));
-  EXPECT_THROW(DistributedCursor(input(4), cursor.save()), InvalidArgument);
+  EXPECT_THROW(resume_cursor(input(4), cursor.state()), InvalidArgument);
 }
 
 }  // namespace

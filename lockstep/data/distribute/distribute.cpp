@@ -2,8 +2,8 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/reduce_op.h"
-#include "lockstep/data/distribute/describe.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
+#include "lockstep/data/distribute/distributed_input.h"
 
 namespace lockstep::data {
 namespace {

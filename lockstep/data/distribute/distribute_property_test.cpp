@@ -9,8 +9,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/distribute/describe.h"
-#include "lockstep/data/distribute/random_pipelines.h"
+#include "lockstep/data/distribute/worker_shards.h"
+#include "tests/support/random_pipelines.h"
 
 namespace lockstep::data {
 namespace {
@@ -25,14 +25,14 @@ Steps reference_steps(const std::vector<Rows>& batches, const InputPlan& plan) {
 TEST(DistributeProperty, ByReplicaGivesReplicaKTheSameRowsWhateverTheWorkers) {
   const RowFiles files({7, 0, 12, 3, 20});
   PipelineMaker maker(1, {.files = &files, .hints = true});
-  int balanced = 0, pushed_down = 0, counted = 0, told = 0;
+  int balanced = 0, pushed_down = 0, counted = 0;
   std::set<AutoShardPolicy> policies;
   for (int round = 0; round < 200; ++round) {
     const RandomPipeline pipeline = maker.make();
     const int replicas = 1 + maker.below(6);
     policies.insert(pipeline.policy);
     const InputPlan whole = plan_input(pipeline.dataset, pipeline.policy, Assignment::ByReplica, {1, replicas, 0});
-    const Steps expected = reference_steps(batches_of(whole.pipeline), whole);
+    const Steps expected = reference_steps(batches_of(whole.pipeline()), whole);
     if (whole.steps().is_known()) {
       ++counted;
       EXPECT_EQ(whole.steps(), Cardinality(std::ssize(expected))) << to_string(whole) << pipeline.text;
@@ -47,15 +47,10 @@ TEST(DistributeProperty, ByReplicaGivesReplicaKTheSameRowsWhateverTheWorkers) {
         EXPECT_EQ(plan.steps(), whole.steps());
         DistributedCursor cursor(input_of(plan, maker.below(3)));
         ASSERT_EQ(read_all(cursor), of_worker(expected, cluster)) << to_string(plan) << pipeline.text;
-        const std::string promised = rows_in_plan(plan);
-        if (promised == "rows unknown until read") continue;
-        ++told;
-        EXPECT_EQ(promised, rows_in_words(of_worker(expected, cluster))) << to_string(plan) << pipeline.text;
       }
     }
   }
   EXPECT_GT(balanced, 20);
-  EXPECT_GT(told, 50);
   EXPECT_GT(counted, 30);
   EXPECT_EQ(policies.size(), 5u);
   EXPECT_GT(pushed_down, 20);
@@ -88,9 +83,9 @@ TEST(DistributeProperty, EveryPositionCanBeResumedOnAnyNumberOfWorkers) {
       const ClusterShape& from = shapes[taken % shapes.size()];
       DistributedCursor before(input(from));
       for (std::size_t i = 0; i < taken; ++i) ASSERT_TRUE(before.next());
-      const IteratorState state = IteratorState::parse(before.save().serialize());
+      const IteratorState state = IteratorState::parse(before.state().serialize());
       for (const ClusterShape& to : shapes) {
-        DistributedCursor after(input(to), state);
+        DistributedCursor after = resume_cursor(input(to), state);
         ASSERT_EQ(read_all(after), of_worker(all, to, taken)) << "after step " << taken << "\n" << pipeline.text;
       }
     }
@@ -114,8 +109,8 @@ TEST(DistributeProperty, PositionsAreExactWhereStepsFail) {
     failed += static_cast<int>(std::ranges::count(all, Step{}));
     DistributedCursor cursor(input());
     for (std::size_t taken = 0; taken <= all.size(); ++taken) {
-      ASSERT_EQ(cursor.save().consumed, static_cast<std::int64_t>(taken));
-      DistributedCursor resumed(input(), IteratorState::parse(cursor.save().serialize()));
+      ASSERT_EQ(cursor.state().consumed, static_cast<std::int64_t>(taken));
+      DistributedCursor resumed = resume_cursor(input(), IteratorState::parse(cursor.state().serialize()));
       ASSERT_EQ(read_with_failures(resumed), Steps(all.begin() + static_cast<std::ptrdiff_t>(taken), all.end()))
           << "after step " << taken << '\n'
           << pipeline.text;
@@ -193,49 +188,24 @@ TEST(DistributeProperty, TensorFlowsAssignmentLosesAndRepeatsNoRow) {
   }
 }
 
-TEST(DistributeProperty, PlansTellTheRowsOfEachWorker) {
-  for (const auto rule : {SplitRule::CeilSplit, SplitRule::BalancedStream}) {
-    for (const bool drop : {false, true}) {
-      for (std::int64_t rows = 0; rows < 40; rows += 7) {
-        const StagePtr dataset = std::make_shared<OptionsStage>(
-            std::make_shared<BatchStage>(make_range(0, rows), 10, BatchOptions{.drop_remainder = drop}),
-            DatasetOptions{rule == SplitRule::CeilSplit ? AutoShardPolicy::Data : AutoShardPolicy::Off});
-        for (int worker = 0; worker < 3; ++worker) {
-          const ClusterShape cluster{3, 2, worker};
-          const InputPlan plan = plan_input(dataset, policy_of(*dataset), Assignment::ByReplica, cluster);
-          ASSERT_EQ(plan.split.rule, rule);
-          DistributedCursor cursor(input_of(plan, 0));
-          std::int64_t count = 0;
-          for (const Step& step : read_all(cursor)) {
-            for (const Rows& mine : step) count += std::ssize(mine);
-          }
-          EXPECT_NE(to_string(plan).find(str("worker ", worker, " of 3: pieces ", 2 * worker, ",", 2 * worker + 1,
-                                             " of every step's 6 (ByReplica), ", count, count == 1 ? " row" : " rows")),
-                    std::string::npos)
-              << to_string(plan);
-        }
-      }
-    }
-  }
-}
-
 TEST(OwnRows, OnlyRowsOfOwnReplicasAreComputed) {
   for (const bool drop : {false, true}) {
     for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
       std::int64_t all = 0;
       for (int worker = 0; worker < 4; ++worker) {
         const auto computed = std::make_shared<std::atomic<std::int64_t>>(0);
-        const StagePtr rows = std::make_shared<MapStage>(
-            std::make_shared<ShuffleStage>(make_range(0, 70), 20), [computed](Element&) { ++*computed; },
-            ElementSpec::unknown(1), MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
-        const StagePtr dataset = std::make_shared<BatchStage>(rows, 16, BatchOptions{.drop_remainder = drop});
+        const StagePtr rows = make_map(
+            make_shuffle(make_range(0, 70), 20), [computed](Element&) { ++*computed; }, ElementSpec::unknown(1),
+            MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
+        const StagePtr dataset = make_batch(rows, 16, BatchOptions{.drop_remainder = drop});
         const ClusterShape cluster{4, 1, worker};
         const InputPlan plan = plan_input(dataset, policy, Assignment::ByReplica, cluster);
         DistributedCursor cursor(input_of(plan, 0));
-        read_all(cursor);
-        EXPECT_EQ(Cardinality(*computed),
-                  rows_of_worker(*tally_batches(*dataset, {}), plan.split, cluster, Assignment::ByReplica))
-            << worker;
+        std::int64_t own = 0;
+        for (const Step& step : read_all(cursor)) {
+          for (const Rows& mine : step) own += std::ssize(mine);
+        }
+        EXPECT_EQ(*computed, own) << worker;
         all += *computed;
       }
       EXPECT_EQ(all, drop ? 64 : 70);
@@ -248,10 +218,10 @@ TEST(OwnRows, ACacheIsFilledInTheFirstPass) {
     for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
       for (const std::int64_t rows : {64, 70}) {
         const auto computed = std::make_shared<std::atomic<std::int64_t>>(0);
-        const StagePtr cached = std::make_shared<CacheStage>(std::make_shared<MapStage>(
+        const StagePtr cached = make_cache(make_map(
             make_range(0, rows), [computed](Element&) { ++*computed; }, ElementSpec::unknown(1),
             MapOptions{.spec = [](const ElementSpec& spec) { return spec; }}));
-        const StagePtr dataset = std::make_shared<BatchStage>(cached, 16, BatchOptions{.drop_remainder = drop});
+        const StagePtr dataset = make_batch(cached, 16, BatchOptions{.drop_remainder = drop});
         const auto input = input_of(plan_input(dataset, policy, Assignment::ByReplica, {2, 1, 1}), 0);
         DistributedCursor first(input);
         const Steps steps = read_all(first);

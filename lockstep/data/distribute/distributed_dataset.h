@@ -11,49 +11,52 @@
 
 #include "lockstep/data/codec.h"
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/distribute/distributed_input.h"
+#include "lockstep/data/distribute/distributed_cursor.h"
 #include "lockstep/data/distribute/input_options.h"
 #include "lockstep/data/files/npy_tensor.h"
 #include "lockstep/data/input_context.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/per_replica.h"
 
-namespace lockstep::data {
+namespace lockstep {
 
 /// One pass over a distributed dataset: a PerReplica for each step.
 ///
-///     auto steps = batches.iterate();
+///     auto steps = batches.iterator();
 ///     while (auto batch = steps.next()) strategy.run(train_step, *batch);
 template <class T>
 class DistributedIterator {
  public:
-  explicit DistributedIterator(DistributedCursor cursor) : cursor_(std::move(cursor)) {}
+  explicit DistributedIterator(data::DistributedCursor cursor) : cursor_(std::move(cursor)) {}
 
   /// The next step; nothing at the end.
   std::optional<PerReplica<T>> next() { return typed(cursor_.next()); }
   /// The next step; OutOfRange at the end.
   PerReplica<T> get_next() {
     auto step = next();
-    if (!step) throw_no_more_data();
+    if (!step) data::throw_no_more_data();
     return std::move(*step);
   }
   /// As `next`, but a step in which only some replicas have data counts even where all shapes are known beforehand;
   /// replicas without data get an empty batch.
   std::optional<PerReplica<T>> get_next_as_optional() { return typed(cursor_.next_as_optional()); }
 
-  DistributedSpec element_spec() const { return cursor_.input().spec(); }
+  DistributedSpec element_spec() const { return cursor_.spec(); }
   /// As `element_spec`, of what `get_next_as_optional` gives.
-  DistributedSpec optional_spec() const { return cursor_.input().optional_spec(); }
-  /// The place behind the last step taken: seeds and counts, never rows; see DistributedDataset::resume.
-  IteratorState save() const { return cursor_.save(); }
+  DistributedSpec optional_spec() const { return cursor_.optional_spec(); }
+  /// The place behind the last step taken: seeds and counts, never rows.
+  data::IteratorState state() const { return cursor_.state(); }
+  /// Goes on behind the last step that was taken before `state` was read, in this or another program that distributes
+  /// the same dataset over the same number of replicas; with Assignment::ByReplica on any number of workers.
+  void load_state(const data::IteratorState& state) { cursor_.load_state(state); }
 
  private:
-  static std::optional<PerReplica<T>> typed(std::optional<DistributedCursor::Values> values) {
+  static std::optional<PerReplica<T>> typed(std::optional<data::DistributedCursor::Values> values) {
     if (!values) return std::nullopt;
-    return PerReplica<T>::generate(values->size(), [&](std::size_t k) -> T { return decode<T>((*values)[k]); });
+    return PerReplica<T>::generate(values->size(), [&](std::size_t k) -> T { return data::decode<T>((*values)[k]); });
   }
 
-  DistributedCursor cursor_;
+  data::DistributedCursor cursor_;
 };
 
 /// A dataset whose global batches are cut into one batch per replica, read ahead on a thread of its own. Made by
@@ -67,27 +70,22 @@ class DistributedDataset {
  public:
   using value_type = PerReplica<T>;
 
-  explicit DistributedDataset(DistributedInputPtr input) : input_(std::move(input)) {}
+  explicit DistributedDataset(data::DistributedInputPtr input) : input_(std::move(input)) {}
 
   /// Starts the next pass. With `{.meter = meter}` the report has a line for the iterator (steps, how long `next` was
   /// waited for, how full its buffer was) above those of this worker's stages.
-  DistributedIterator<T> iterate(const PassOptions& options = {}) const {
-    return DistributedIterator<T>(DistributedCursor(input_, options));
-  }
-  /// Goes on behind the last step that was taken before `state` was saved, in this or another program that distributes
-  /// the same dataset over the same number of replicas; with Assignment::ByReplica on any number of workers.
-  DistributedIterator<T> resume(const IteratorState& state) const {
-    return DistributedIterator<T>(DistributedCursor(input_, state));
+  DistributedIterator<T> iterator(const data::PassOptions& options = {}) const {
+    return DistributedIterator<T>(data::DistributedCursor(input_, options));
   }
 
   /// What is known beforehand about the values; `strategy.run` takes it as a signature.
-  DistributedSpec element_spec() const { return input_->spec(); }
+  DistributedSpec element_spec() const { return data::spec_of(*input_); }
   /// How many steps a pass has. (TensorFlow tells the number of batches before they are cut.)
-  Cardinality cardinality() const { return input_->steps; }
+  data::Cardinality cardinality() const { return data::steps_of(*input_); }
   /// Whether a last step in which only some replicas have data is completed with empty batches.
-  bool handles_partial_steps() const { return input_->partial_steps; }
-  /// Who reads what, and why: a line per worker. Looks at files to say how many rows they have, where that is quick.
-  std::string plan() const { return input_->plan(); }
+  bool handles_partial_steps() const { return data::handles_partial_steps(*input_); }
+  /// Who reads what, and why: a line per worker. Says what is known without reading.
+  std::string plan() const { return data::plan_of(*input_); }
 
   struct End {};
   class Cursor {
@@ -113,12 +111,16 @@ class DistributedDataset {
     DistributedIterator<T> iterator_;
     std::optional<value_type> current_;
   };
-  Cursor begin() const { return Cursor(iterate()); }
+  Cursor begin() const { return Cursor(iterator()); }
   End end() const { return {}; }
 
  private:
-  DistributedInputPtr input_;
+  data::DistributedInputPtr input_;
 };
+
+}  // namespace lockstep
+
+namespace lockstep::data {
 
 /// The untyped parts of Strategy::distribute and distribute_from_function.
 LOCKSTEP_EXPORT DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset,
@@ -133,12 +135,12 @@ LOCKSTEP_EXPORT DistributedInputPtr distribute_made(Strategy& strategy, const st
 namespace lockstep {
 
 template <class T>
-data::DistributedDataset<T> Strategy::distribute(const data::Dataset<T>& dataset, const InputOptions& options) {
-  return data::DistributedDataset<T>(data::distribute_stage(*this, dataset.stage(), options));
+DistributedDataset<T> Strategy::distribute(const data::Dataset<T>& dataset, const InputOptions& options) {
+  return DistributedDataset<T>(data::distribute_stage(*this, dataset.stage(), options));
 }
 
 template <class T>
-data::DistributedDataset<T> Strategy::distribute(const data::Dataset<T>& dataset) {
+DistributedDataset<T> Strategy::distribute(const data::Dataset<T>& dataset) {
   return distribute(dataset, InputOptions{});
 }
 
@@ -150,7 +152,7 @@ auto Strategy::distribute_from_function(F&& make, const InputOptions& options) {
   for (const InputContext& context : data::contexts_for_function(*this, options)) {
     pipelines.push_back(make(context).stage());
   }
-  return data::DistributedDataset<typename Made::value_type>(data::distribute_made(*this, pipelines, options));
+  return DistributedDataset<typename Made::value_type>(data::distribute_made(*this, pipelines, options));
 }
 
 template <class F>
@@ -190,7 +192,7 @@ std::vector<std::string> leaf_names(const Args&... arguments) {
 }  // namespace data::detail
 
 template <class F, class... Args>
-auto Strategy::run(const data::DistributedSpec& signature, F&& f, const Args&... args) {
+auto Strategy::run(const DistributedSpec& signature, F&& f, const Args&... args) {
   data::check_signature_width(signature, num_local_replicas());
   detail::require_components(num_local_replicas(), args...);
   for (int k = 0; k < num_local_replicas(); ++k) {

@@ -10,15 +10,6 @@
 // What is known beforehand about the batches of one replica.
 namespace lockstep::data {
 
-/// The shapes after cutting a stream by `sizes`: the first dimension is known if all sizes are equal and a known
-/// dimension of the input is a multiple of them (or remainders are dropped).
-LOCKSTEP_EXPORT std::vector<StaticShape> rebatched_shapes(const std::vector<StaticShape>& shapes,
-                                                          const std::vector<std::int64_t>& sizes,
-                                                          bool drop_remainder = false);
-
-/// The shapes after the ceil split: the first dimension is known if it is divisible by the number of pieces.
-LOCKSTEP_EXPORT std::vector<StaticShape> ceil_split_shapes(const std::vector<StaticShape>& shapes, int pieces);
-
 /// The shapes of the elements that a replica gets from a distributed dataset. They do not depend on how the workers
 /// share: with a known global batch size they are those of the balanced stream. `partial_steps` of several workers
 /// leave the first dimension open, as any batch may be empty.

@@ -11,14 +11,9 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "lockstep/data/distribute/distribute_test_support.h"
-#include "lockstep/data/distribute/split_stages.h"
 #include "lockstep/data/files/reader_stage.h"
-#include "lockstep/data/stages/batch.h"
-#include "lockstep/data/stages/combine.h"
-#include "lockstep/data/stages/map.h"
-#include "lockstep/data/stages/padded_batch.h"
-#include "lockstep/data/stages/sources.h"
+#include "lockstep/data/stages/stages.h"
+#include "tests/support/distributed_steps.h"
 #include "tests/support/logged_lines.h"
 
 namespace lockstep::data {
@@ -87,13 +82,13 @@ std::vector<Outcome> run_workers(int workers, const std::function<DistributedInp
 
 /// Pairs of which only data tells what they look like.
 StagePtr without_spec(const StagePtr& input) {
-  return std::make_shared<BatchStage>(std::make_shared<MapStage>(
-                                          input,
-                                          [](Element& element) {
-                                            element = Element({at::zeros({}, at::kLong), at::zeros({2}, at::kDouble)});
-                                          },
-                                          ElementSpec::unknown(2), MapOptions{}),
-                                      2);
+  return make_batch(make_map(
+                        input,
+                        [](Element& element) {
+                          element = Element({at::zeros({}, at::kLong), at::zeros({2}, at::kDouble)});
+                        },
+                        ElementSpec::unknown(2), MapOptions{}),
+                    2);
 }
 
 TEST(WorkersWithoutData, LookAtTheFilesOfOthersToSeeWhatEmptyBatchesLookLike) {
@@ -151,7 +146,7 @@ TEST(WorkersWithoutData, EndWhereNobodyHasAny) {
 
 /// Rows of 1, 2 or 3 numbers, and that number, padded; specs say so, but not how long.
 StagePtr padded_rows(std::int64_t rows, std::int64_t size, bool drop_remainder) {
-  const StagePtr numbers = std::make_shared<MapStage>(
+  const StagePtr numbers = make_map(
       make_range(0, rows),
       [](Element& element) {
         const std::int64_t length = element.tensor(0).item().toLong() % 3 + 1;
@@ -160,7 +155,7 @@ StagePtr padded_rows(std::int64_t rows, std::int64_t size, bool drop_remainder) 
       ElementSpec{{{ComponentSpec::tensor(at::kDouble, PartialShape{PartialShape::kUnknown}),
                     ComponentSpec::tensor(at::kLong, PartialShape({}))}}},
       MapOptions{});
-  return std::make_shared<PaddedBatchStage>(numbers, size, PaddedBatchOptions{.drop_remainder = drop_remainder});
+  return make_padded_batch(numbers, size, PaddedBatchOptions{.drop_remainder = drop_remainder});
 }
 
 using Shape = std::vector<std::int64_t>;
@@ -185,11 +180,10 @@ TEST(EmptyBatches, HaveNoRowsAlsoWhereTheirNumberIsKnownAndAnotherDimensionIsNot
 
 TEST(EmptyBatches, OfRebatchHaveNoRows) {
   const auto shapes = [](std::vector<std::int64_t> sizes) {
-    const StagePtr pairs =
-        std::make_shared<BatchStage>(std::make_shared<PaddedBatchStage>(make_range(0, 15), 2, PaddedBatchOptions{}), 3,
-                                     BatchOptions{.drop_remainder = true});
+    const StagePtr pairs = make_batch(make_padded_batch(make_range(0, 15), 2, PaddedBatchOptions{}), 3,
+                                      BatchOptions{.drop_remainder = true});
     std::vector<Shape> seen;
-    PipelineIterator iterator(make_balanced_stream(pairs, std::move(sizes), false), kContext);
+    PipelineIterator iterator(make_rebatch(pairs, std::move(sizes), false), kContext);
     for (Element element; iterator.next(element);) seen.push_back(element.tensor(0).sizes().vec());
     return seen;
   };
@@ -198,10 +192,10 @@ TEST(EmptyBatches, OfRebatchHaveNoRows) {
 }
 
 TEST(EmptyBatches, OfAWorkerWithoutRowsFailAsTheRowsOfOthersDo) {
-  const StagePtr failing = std::make_shared<MapStage>(
+  const StagePtr failing = make_map(
       make_range(0, 8), [](Element&) { throw std::runtime_error("not this one"); }, ElementSpec::unknown(1),
       MapOptions{});
-  const StagePtr batches = std::make_shared<BatchStage>(failing, 2);
+  const StagePtr batches = make_batch(failing, 2);
   for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
     for (const int worker : {0, 1, 2}) {
       const auto input = input_of(plan_input(batches, policy, Assignment::ByReplica, {3, 1, worker}), 0);
@@ -214,14 +208,14 @@ TEST(EmptyBatches, OfAWorkerWithoutRowsFailAsTheRowsOfOthersDo) {
           EXPECT_NE(std::string(error.what()).find("not this one"), std::string::npos)
               << "worker " << worker << ", call " << call << ": " << error.what();
         }
-        EXPECT_EQ(cursor.save().consumed, 0) << "worker " << worker;
+        EXPECT_EQ(cursor.state().consumed, 0) << "worker " << worker;
       }
     }
   }
 }
 
 TEST(EmptyBatches, ShareNoMemory) {
-  const auto scalars = std::make_shared<MapStage>(
+  const auto scalars = make_map(
       make_range(0, 4),
       [](Element& element) {
         element = Element({at::full({2}, 1.0), at::full({}, 5.0)});
@@ -239,10 +233,8 @@ TEST(EmptyBatches, ShareNoMemory) {
 }
 
 TEST(UnequalRows, AreToldOnceByBothAssignments) {
-  const auto batched = [](std::int64_t rows, std::int64_t size) {
-    return std::make_shared<BatchStage>(make_range(0, rows), size);
-  };
-  const StagePtr zipped = std::make_shared<ZipStage>(std::vector<StagePtr>{batched(20, 4), batched(10, 2)});
+  const auto batched = [](std::int64_t rows, std::int64_t size) { return make_batch(make_range(0, rows), size); };
+  const StagePtr zipped = make_zip(std::vector<StagePtr>{batched(20, 4), batched(10, 2)});
   for (const Assignment assignment : {Assignment::ByReplica, Assignment::TensorFlow}) {
     for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
       const InputPlan plan = plan_input(zipped, policy, assignment, {2, 1, 0});

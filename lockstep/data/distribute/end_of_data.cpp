@@ -14,13 +14,6 @@ bool handles_partial_steps(const DatasetFacts& facts, int workers) {
   return workers > 1 || !std::ranges::all_of(facts.shapes, is_known);
 }
 
-StaticShape dummy_shape(const StaticShape& shape) {
-  StaticShape dummy = shape;
-  std::ranges::replace(dummy, kUnknownDim, 0);
-  if (!dummy.empty()) dummy.front() = 0;
-  return dummy;
-}
-
 StepOutcome decide_step(bool partial_steps, int local_values, int local_replicas, std::int64_t total_values) {
   const bool exists = partial_steps ? total_values > 0 : local_values == local_replicas;
   return exists ? StepOutcome::Complete : StepOutcome::End;

@@ -4,14 +4,10 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
+#include "lockstep/data/static_shape.h"
 
 // What happens when the replicas run out of data, not all in the same step.
 namespace lockstep::data {
-
-/// The shape of one component as far as it is known beforehand; -1 for a dimension that is not.
-using StaticShape = std::vector<std::int64_t>;
-
-inline constexpr std::int64_t kUnknownDim = -1;
 
 /// What is known about a dataset before it is distributed.
 struct DatasetFacts {
@@ -22,10 +18,6 @@ struct DatasetFacts {
 /// Whether a step in which only some replicas have data is completed with empty batches ("partial batch handling").
 /// It is unless the dataset never ends, or all shapes are known in full and there is only one worker.
 LOCKSTEP_EXPORT bool handles_partial_steps(const DatasetFacts& facts, int workers);
-
-/// The shape of the empty batch that a replica without data gets: the first dimension is 0, whatever is known of it,
-/// and so are unknown ones; a scalar stays a scalar (a zero).
-LOCKSTEP_EXPORT StaticShape dummy_shape(const StaticShape& shape);
 
 /// What to do with a step in which `local_values` of `local_replicas` replicas got an element.
 enum class StepOutcome {

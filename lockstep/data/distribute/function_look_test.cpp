@@ -4,18 +4,17 @@
 #include <atomic>
 #include <string>
 
-#include "lockstep/data/distribute/describe.h"
+#include "lockstep/data/distribute/function_look.h"
 #include "lockstep/data/files/files.h"
 
 namespace lockstep::data {
 namespace {
 
-/// 1000 names, of which it is known how many were asked for. Has the kind of a source that runs nothing of the user's.
+/// 1000 names, of which it is known how many were asked for.
 class CountedNames final : public Stage {
  public:
-  CountedNames() : Stage({}) {}
-
-  std::string_view kind() const override { return "text_line"; }
+  std::string_view kind() const override { return "counted_names"; }
+  StageTraits traits() const override { return {.source = StageTraits::Source::List, .runs_functions = false}; }
   StagePtr with_inputs(std::vector<StagePtr>) const override { return shared_from_this(); }
   Cardinality cardinality() const override { return 1000; }
   ElementSpec element_spec() const override { return {{{ComponentSpec::bytes()}}}; }
@@ -49,7 +48,7 @@ TEST(FunctionLook, ReadsNoMoreThanItsElement) {
   const Dataset<std::string> names(source);
   const auto expect_look = [&](const auto& dataset, std::int64_t elements, const char* what) {
     const std::int64_t before = source->asked();
-    EXPECT_TRUE(describe_pipeline(dataset.stage(), true).root.function_reads_files) << what;
+    EXPECT_TRUE(FunctionLook().at(*dataset.stage()).reads_files) << what;
     EXPECT_EQ(source->asked() - before, elements) << what;
   };
   const auto reader = [](const std::string& file) { return tfrecord_dataset(file); };

@@ -8,18 +8,6 @@
 
 namespace lockstep {
 
-std::string_view to_string(AutoShardPolicy policy) {
-  switch (policy) {
-    case AutoShardPolicy::Off: return "OFF";
-    case AutoShardPolicy::Auto: return "AUTO";
-    case AutoShardPolicy::File: return "FILE";
-    case AutoShardPolicy::Data: return "DATA";
-    case AutoShardPolicy::Hint: return "HINT";
-  }
-  throw InvalidArgument(errors::kBadOption, {.what = str("there is no auto-shard policy ", static_cast<int>(policy)),
-                                             .help = "Off, Auto, File, Data or Hint"});
-}
-
 std::string_view to_string(Assignment assignment) {
   return assignment == Assignment::ByReplica ? "ByReplica" : "TensorFlow";
 }
@@ -33,10 +21,10 @@ namespace {
 
 void check_buffer(const InputOptions& options, const char* where) {
   if (options.per_replica_buffer_size >= 0) return;
-  throw InvalidArgument(errors::kBadOption, {.what = str("per_replica_buffer_size must not be negative, not ",
-                                                         options.per_replica_buffer_size),
-                                             .where = where,
-                                             .help = "0 reads nothing ahead, 1 is the default"});
+  throw InvalidArgument(errors::kBadOption,
+                        {.what = str("per_replica_buffer_size must be >= 0, got ", options.per_replica_buffer_size),
+                         .where = where,
+                         .help = "give 0 to read nothing ahead, or leave it out for 1"});
 }
 
 void say_once_without_effect() {

@@ -4,17 +4,9 @@
 #include <string_view>
 
 #include "lockstep/base/export.h"
+#include "lockstep/data/auto_shard_policy.h"
 
 namespace lockstep {
-
-/// How the workers of a cluster share the rows of one dataset among themselves.
-enum class AutoShardPolicy {
-  Off = -1,  ///< every worker reads everything
-  Auto = 0,  ///< File where the source allows it, else Data
-  File = 1,  ///< each worker reads its own files
-  Data = 2,  ///< each worker reads everything and keeps its own part
-  Hint = 3,  ///< `shard(kShardHint, kShardHint)` in the pipeline is filled in with the worker's numbers
-};
 
 /// Which replica gets which rows of a global batch; with one worker both say the same.
 enum class Assignment {
@@ -38,10 +30,6 @@ struct InputOptions {
   Assignment assignment = Assignment::ByReplica;
 };
 
-/// SHARD_HINT of TensorFlow: the number of shards and the index that AutoShardPolicy::Hint fills in.
-inline constexpr int kShardHint = -1;
-
-LOCKSTEP_EXPORT std::string_view to_string(AutoShardPolicy policy);  ///< "AUTO", "FILE", "DATA", "HINT", "OFF"
 LOCKSTEP_EXPORT std::string_view to_string(Assignment assignment);
 LOCKSTEP_EXPORT std::string_view to_string(ReplicationMode mode);  ///< "PER_WORKER", "PER_REPLICA"
 

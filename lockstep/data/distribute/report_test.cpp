@@ -3,24 +3,20 @@
 
 #include <string>
 
-#include "lockstep/data/distribute/distribute_test_support.h"
 #include "lockstep/data/stage_meter.h"
-#include "lockstep/data/stages/batch.h"
-#include "lockstep/data/stages/filter.h"
-#include "lockstep/data/stages/map.h"
-#include "lockstep/data/stages/order.h"
-#include "lockstep/data/stages/sources.h"
+#include "lockstep/data/stages/stages.h"
+#include "tests/support/distributed_steps.h"
 
 namespace lockstep::data {
 namespace {
 
 StagePtr mapped(const StagePtr& input) {
-  return std::make_shared<MapStage>(
+  return make_map(
       input, [](Element&) {}, ElementSpec::unknown(1),
       MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
 }
 
-StagePtr batched(const StagePtr& rows, std::int64_t size) { return std::make_shared<BatchStage>(rows, size); }
+StagePtr batched(const StagePtr& rows, std::int64_t size) { return make_batch(rows, size); }
 
 std::string names_in(const StageReport& report) {
   std::string text;
@@ -63,7 +59,7 @@ TEST(DistributedReport, HasALineForTheIteratorAboveThoseOfItsStages) {
 }
 
 TEST(DistributedReport, ChangesNoElement) {
-  const StagePtr dataset = batched(std::make_shared<ShuffleStage>(make_range(0, 42), 10), 8);
+  const StagePtr dataset = batched(make_shuffle(make_range(0, 42), 10), 8);
   const auto input = input_of(plan_input(dataset, AutoShardPolicy::Off, Assignment::ByReplica, {1, 3, 0}), 1);
   const PassOptions fifth{.epoch = 5};
   DistributedCursor plain(input, fifth);
@@ -73,7 +69,7 @@ TEST(DistributedReport, ChangesNoElement) {
   DistributedCursor taken(input, fifth);
   taken.next();
   const auto meter = std::make_shared<StageMeter>();
-  DistributedCursor resumed(input, taken.save(), meter);
+  DistributedCursor resumed = resume_cursor(input, taken.state(), meter);
   EXPECT_EQ(read_all(resumed), Steps(steps.begin() + 1, steps.end()));
   EXPECT_EQ(meter->report().stages.front().elements, std::ssize(steps) - 1);
 }
@@ -87,9 +83,7 @@ struct ReportCase {
 };
 
 TEST(DistributedReport, OfOneOfSeveralWorkersIsAboutItsOwnPipeline) {
-  const auto filtered = [] {
-    return std::make_shared<FilterStage>(make_range(0, 42), [](const Element&) { return true; });
-  };
+  const auto filtered = [] { return make_filter(make_range(0, 42), [](const Element&) { return true; }); };
   const ReportCase kCases[] = {
       // The rows of others are passed over below the batch.
       {"known rows", batched(mapped(make_range(0, 42)), 8), AutoShardPolicy::Data, Assignment::ByReplica,
@@ -98,8 +92,8 @@ TEST(DistributedReport, OfOneOfSeveralWorkersIsAboutItsOwnPipeline) {
       {"unknown rows", batched(mapped(filtered()), 8), AutoShardPolicy::Data, Assignment::ByReplica,
        "distribute #1\n  map #1\n    filter #1\n      range #1\n"},
       // Numbers of rows are looked up without being measured.
-      {"batches again", std::make_shared<RepeatStage>(batched(filtered(), 8), 2), AutoShardPolicy::Off,
-       Assignment::ByReplica, "distribute #1\n  repeat #1\n    batch #1\n      filter #1\n        range #1\n"},
+      {"batches again", make_repeat(batched(filtered(), 8), 2), AutoShardPolicy::Off, Assignment::ByReplica,
+       "distribute #1\n  repeat #1\n    batch #1\n      filter #1\n        range #1\n"},
       {"TensorFlow", batched(mapped(make_range(0, 42)), 8), AutoShardPolicy::Data, Assignment::TensorFlow,
        "distribute #1\n  shard #1\n    ceil_split #1\n      batch #1\n        map #1\n          range #1\n"},
   };

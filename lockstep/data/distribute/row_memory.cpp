@@ -110,15 +110,13 @@ class RecallingIterator final : public ElementIterator {
 enum class Use { Remember, Recall };
 
 /// Passes elements on and remembers them, or gives what another such stage has remembered.
-class MemoryStage final : public PassThroughStage {
+class MemoryStage final : public StageOf<MemoryStage, PassThroughStage> {
  public:
   MemoryStage(StagePtr input, std::shared_ptr<PlaceMemory> memory, Use use)
-      : PassThroughStage({std::move(input)}), memory_(std::move(memory)), use_(use) {}
+      : StageOf(std::move(input)), memory_(std::move(memory)), use_(use) {}
 
   std::string_view kind() const override { return "row_memory"; }
-  StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
-    return std::make_shared<MemoryStage>(std::move(inputs.at(0)), memory_, use_);
-  }
+  StageTraits traits() const override { return {.is_measured = false}; }  // it is only a means of its reader
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override {
@@ -132,16 +130,12 @@ class MemoryStage final : public PassThroughStage {
   Use use_;
 };
 
-/// Stages that give an element for each of their input's, on the reader's thread, and pass it over for nothing.
-bool passes_rows_over(const Stage& stage) {
-  return stage.kind() == "map" || stage.kind() == "parse_example" || stage.kind() == "with_options";
-}
-
 /// `rows` with a memory below the last stages that pass rows over for nothing.
 StagePtr with_memory(const StagePtr& rows, const std::shared_ptr<PlaceMemory>& memory, Use use) {
   std::vector<StagePtr> above;
   StagePtr below = rows;
-  for (; passes_rows_over(*below); below = below->input()) above.push_back(below);
+  const auto passes_over = [](const StageTraits& traits) { return traits.is_one_to_one() && traits.passes_over; };
+  for (; passes_over(below->traits()); below = below->input()) above.push_back(below);
   StagePtr whole = std::make_shared<MemoryStage>(below, memory, use);
   for (auto stage = above.rbegin(); stage != above.rend(); ++stage) whole = (*stage)->with_inputs({whole});
   return whole;
@@ -155,7 +149,7 @@ RowMemory::RowMemory(const StagePtr& rows, const IterationContext& context)
       recalling_(with_memory(rows, memory_, Use::Recall)),
       context_(context) {
   if (!context_.meter) return;
-  for (const Stage *copy = remembering_.get(), *original = rows.get(); copy->kind() != "row_memory";
+  for (const Stage *copy = remembering_.get(), *original = rows.get(); copy->traits().is_measured;
        copy = copy->input().get(), original = original->input().get())
     measured_as_.push_back(context_.meter->measure_as(*copy, *original));
 }
@@ -165,7 +159,7 @@ std::unique_ptr<RowStream> RowMemory::read() { return rows_of_elements(*remember
 void RowMemory::keep(std::int64_t begin, std::int64_t end) { memory_->keep(begin, end); }
 
 std::unique_ptr<RowStream> RowMemory::read_again(const RowStream& first) const {
-  IteratorPtr elements = recalling_->iterate(unmeasured(context_));
+  IteratorPtr elements = recalling_->iterate(context_.unmeasured());
   elements->skip(memory_->begin());
   return rows_left_in(std::move(elements), recalling_->element_spec(), first.seen());
 }

@@ -4,8 +4,8 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/data/distribute/row_stream.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/data/stages/row_stream.h"
 
 namespace lockstep::data {
 

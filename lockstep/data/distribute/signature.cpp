@@ -3,7 +3,14 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
-namespace lockstep::data {
+namespace lockstep {
+
+std::string to_string(const DistributedSpec& spec) {
+  const std::string element = to_string(spec.element);
+  return spec.per_replica == 0 ? element : str("PerReplica x ", spec.per_replica, " of ", element);
+}
+
+namespace data {
 namespace {
 
 std::string joined_with_commas(const std::vector<std::string>& parts) {
@@ -74,11 +81,6 @@ class SignatureCheck {
 
 }  // namespace
 
-std::string to_string(const DistributedSpec& spec) {
-  const std::string element = to_string(spec.element);
-  return spec.per_replica == 0 ? element : str("PerReplica x ", spec.per_replica, " of ", element);
-}
-
 void check_signature_width(const DistributedSpec& signature, int replicas) {
   if (signature.per_replica == 0 || signature.per_replica == replicas) return;
   throw InvalidArgument(errors::kSignature,
@@ -104,4 +106,5 @@ void check_signature(const DistributedSpec& signature, const std::vector<Element
   for (std::size_t i = 0; i < leaves.size(); ++i) check.leaf(i, leaves[i], (*signature.element.components)[i]);
 }
 
-}  // namespace lockstep::data
+}  // namespace data
+}  // namespace lockstep

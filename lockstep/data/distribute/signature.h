@@ -9,17 +9,19 @@
 #include "lockstep/data/element_spec.h"
 
 // What the values of a distributed dataset look like, and whether the arguments of `run` look so, too.
-namespace lockstep::data {
+namespace lockstep {
 
 /// What is known beforehand about the values of a distributed dataset. `strategy.run` takes it as a signature.
 struct LOCKSTEP_EXPORT DistributedSpec {
-  int per_replica = 0;  ///< components of each value; 0: one replica in one process, whose values are plain
-  ElementSpec element;  ///< of one component
+  int per_replica = 0;        ///< components of each value; 0: one replica in one process, whose values are plain
+  data::ElementSpec element;  ///< of one component
 
   bool operator==(const DistributedSpec& other) const = default;
 };
-LOCKSTEP_EXPORT std::string to_string(
-    const DistributedSpec& spec);  ///< "PerReplica x 2 of (float32[?, 784], int64[?])"
+/// "PerReplica x 2 of (float32[?, 784], int64[?])"
+LOCKSTEP_EXPORT std::string to_string(const DistributedSpec& spec);
+
+namespace data {
 
 /// Throws InvalidArgument if the signature is of another number of replicas.
 LOCKSTEP_EXPORT void check_signature_width(const DistributedSpec& signature, int replicas);
@@ -29,4 +31,5 @@ LOCKSTEP_EXPORT void check_signature_width(const DistributedSpec& signature, int
 LOCKSTEP_EXPORT void check_signature(const DistributedSpec& signature, const std::vector<Element>& arguments,
                                      int replica, FunctionRef<std::vector<std::string>()> names);
 
-}  // namespace lockstep::data
+}  // namespace data
+}  // namespace lockstep

@@ -25,6 +25,15 @@ LOCKSTEP_EXPORT void check(const ClusterShape& shape);
 
 inline constexpr std::int64_t kUnknownBatchSize = -1;
 
+/// How the workers share a dataset among themselves; worker_shards.h says which way follows from a policy.
+enum class ShardBy {
+  Nothing,  ///< every worker reads everything
+  Files,    ///< each worker reads the files (or other elements before a reader) that are its own
+  Rows,     ///< each worker reads everything and keeps its own pieces: split first, then shard(workers, worker)
+  Hint      ///< shards in the pipeline were filled in
+};
+LOCKSTEP_EXPORT std::string_view to_string(ShardBy by);  ///< "OFF", "FILE", "DATA", "HINT"
+
 /// The two rules by which batches are cut.
 enum class SplitRule {
   None,           ///< one replica in all: batches as they are
@@ -33,8 +42,15 @@ enum class SplitRule {
 };
 LOCKSTEP_EXPORT std::string_view to_string(SplitRule rule);
 
-/// Which rule is used. `shards_by_data`: the policy is DATA, or AUTO that found no files to share out.
-LOCKSTEP_EXPORT SplitRule choose_split(std::int64_t global_batch_size, bool shards_by_data, int replicas);
+/// Which rule cuts the batches. As in TensorFlow it follows from how workers share the data, and one worker goes by it
+/// as if there were others:
+///
+///     shared by            rule
+///     Rows                 CeilSplit: workers that all cut every batch must find the same borders in it
+///     Files, Hint, Nothing BalancedStream: every worker cuts a stream of its own
+///
+/// Where the batch size is not known beforehand there is no cycle of sizes: CeilSplit.
+LOCKSTEP_EXPORT SplitRule choose_split(ShardBy by, std::int64_t global_batch_size, int replicas);
 
 /// The cycle of N sizes by which `shape.worker` cuts the stream: the sizes of all replicas, those of its own first.
 /// Over all workers the sizes of one step sum to the global batch size.
@@ -55,34 +71,6 @@ struct RowRange {
 LOCKSTEP_EXPORT RowRange ceil_piece(std::int64_t rows, int pieces, int k);
 /// All of them.
 LOCKSTEP_EXPORT std::vector<RowRange> ceil_split(std::int64_t rows, int pieces);
-
-/// Where a balanced stream stands: how the next piece is cut. It ends with a short piece, or when a piece that is not
-/// empty is due and no row is left; empty pieces due before that are still dealt.
-class LOCKSTEP_EXPORT BalancedCutter {
- public:
-  BalancedCutter(std::vector<std::int64_t> sizes, bool drop_remainder = false);
-
-  /// The rows that the next piece should have.
-  std::int64_t wanted() const { return sizes_[next_]; }
-  /// Given that only `available` rows could be had of those wanted: whether there is a piece.
-  bool accepts(std::int64_t available) const;
-  void advance() { next_ = (next_ + 1) % sizes_.size(); }
-
-  std::int64_t cycle_length() const { return static_cast<std::int64_t>(sizes_.size()); }
-  std::int64_t cycle_rows() const;  ///< rows of a whole cycle
-
-  std::size_t position() const { return next_; }
-  void seek(std::size_t position) { next_ = position % sizes_.size(); }
-
- private:
-  std::vector<std::int64_t> sizes_;
-  bool drop_remainder_;
-  std::size_t next_ = 0;
-};
-
-/// The sizes of all pieces that a cutter makes of `rows` rows; for tables and plans.
-LOCKSTEP_EXPORT std::vector<std::int64_t> pieces_of_stream(std::int64_t rows, const std::vector<std::int64_t>& sizes,
-                                                           bool drop_remainder = false);
 
 /// Which worker and which of its replicas get piece `k` of a step's N pieces when one stream feeds all replicas.
 struct ReplicaPlace {

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/stages/balanced_cutter.h"
 
 namespace lockstep::data {
 namespace {
@@ -97,11 +98,11 @@ TEST(Split, AStreamIsCutAcrossBatchesAndEndsWithAShortPiece) {
 }
 
 TEST(Split, RuleDependsOnBatchSizePolicyAndReplicas) {
-  EXPECT_EQ(choose_split(10, false, 4), SplitRule::BalancedStream);
-  EXPECT_EQ(choose_split(10, true, 4), SplitRule::CeilSplit);
-  EXPECT_EQ(choose_split(kUnknownBatchSize, false, 4), SplitRule::CeilSplit);
-  EXPECT_EQ(choose_split(kUnknownBatchSize, true, 4), SplitRule::CeilSplit);
-  EXPECT_EQ(choose_split(10, true, 1), SplitRule::None);
+  EXPECT_EQ(choose_split(ShardBy::Files, 10, 4), SplitRule::BalancedStream);
+  EXPECT_EQ(choose_split(ShardBy::Rows, 10, 4), SplitRule::CeilSplit);
+  EXPECT_EQ(choose_split(ShardBy::Files, kUnknownBatchSize, 4), SplitRule::CeilSplit);
+  EXPECT_EQ(choose_split(ShardBy::Rows, kUnknownBatchSize, 4), SplitRule::CeilSplit);
+  EXPECT_EQ(choose_split(ShardBy::Rows, 10, 1), SplitRule::None);
 }
 
 TEST(Assignment, ByReplicaGivesPieceKToReplicaKWhateverTheWorkers) {

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <numeric>
 
+#include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/row_memory.h"
-#include "lockstep/data/distribute/row_stream.h"
-#include "lockstep/data/distribute/split_stages.h"
+#include "lockstep/data/empty_batch.h"
+#include "lockstep/data/pipeline.h"
+#include "lockstep/data/stages/balanced_cutter.h"
+#include "lockstep/data/stages/row_stream.h"
 
 namespace lockstep::data {
 namespace {
@@ -52,7 +55,7 @@ class DealtSteps final : public StepSource {
     // If the data should have ended here but not elsewhere, somebody has to know what an empty batch looks like.
     const bool looks = !tells_all(stream_->element_spec());
     for (Place place; looks && left > 0 && seen_.size() == 0 && place.read(*elements_); --left) {
-      require_unwanted(place.error);
+      rethrow_if_fatal(place.error);
       if (!place.error) seen_ = without_rows(place.element);
     }
     elements_->skip(left);
@@ -109,21 +112,13 @@ class OwnPieces : public StepSource {
         first_(split.cluster.worker * split.cluster.replicas_per_worker),
         own_(static_cast<std::size_t>(split.cluster.replicas_per_worker)) {}
 
-  InputStep next() final { return ended_ ? nothing(own_) : read_step(); }
-
  protected:
-  virtual InputStep read_step() = 0;
-
   InputStep end() {
     ended_ = true;
     return nothing(own_);
   }
   /// The stage that makes the batches, below those that only pass them on.
-  const Stage& batch_stage() const {
-    const Stage* stage = pipeline_.get();
-    while (stage->kind() != "batch") stage = stage->input().get();
-    return *stage;
-  }
+  const Stage& batch_stage() const { return below_plain_stages(*pipeline_); }
   /// The rows that become batches if that is a plain `batch`, else the rows of the batches.
   std::unique_ptr<RowStream> rows() const {
     if (reads_rows()) return rows_of_elements(*batch_stage().input(), context_);
@@ -141,42 +136,62 @@ class OwnPieces : public StepSource {
   bool ended_ = false;
 };
 
-/// Whole batches, each cut by itself; with one replica in all they are not cut.
+/// Whole batches, each cut by itself. With one replica in all they are not cut. A balanced stream of one worker comes
+/// here if every step is one batch of it.
 class CutBatches final : public OwnPieces {
  public:
   CutBatches(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
-      : OwnPieces(pipeline, split, context), batches_(pipeline->iterate(context)) {}
+      : OwnPieces(pipeline, split, context), batches_(pipeline->iterate(context)) {
+    if (split.rule == SplitRule::BalancedStream) sizes_ = balanced_sizes(split.global_batch_size, {1, replicas_, 0});
+  }
 
   void seek(std::int64_t steps) override { batches_->skip(steps); }
 
- protected:
-  InputStep read_step() override {
+  InputStep next() override {
     Element batch;
-    if (!batches_->next(batch)) return end();
+    if (ended_ || !batches_->next(batch)) return end();
     InputStep step{{}, replicas_};
-    if (split_.rule == SplitRule::None) {
-      step.elements.emplace_back(std::move(batch));
-      return step;
-    }
-    tell_unequal_rows(batch, *split_.told_unequal);
-    for (std::size_t k = 0; k < own_; ++k) {
-      step.elements.emplace_back(ceil_piece_of(batch, replicas_, first_ + static_cast<int>(k)));
+    switch (split_.rule) {
+      case SplitRule::None: step.elements.emplace_back(std::move(batch)); break;
+      case SplitRule::CeilSplit:
+        warn_of_unequal_rows(batch, *split_.warned);
+        for (std::size_t k = 0; k < own_; ++k)
+          step.elements.emplace_back(ceil_piece_of(batch, replicas_, first_ + static_cast<int>(k)));
+        break;
+      case SplitRule::BalancedStream: cut_by_sizes(batch, step); break;
     }
     return step;
   }
 
  private:
+  void cut_by_sizes(const Element& batch, InputStep& step) const {
+    const std::int64_t rows = row_count(batch, "splitting a batch");
+    step.elements.resize(own_);
+    step.total = pieces_in_step(rows, sizes_);
+    std::int64_t begin = 0;
+    for (std::size_t k = 0; k < own_; ++k) {
+      const std::int64_t end = std::min(begin + sizes_[k], rows);
+      Element piece = slice(batch, begin, end);
+      if (static_cast<std::int64_t>(k) < *step.total)
+        step.elements[k] = std::move(piece);
+      else
+        step.like_others = std::move(piece);  // it has no rows
+      begin = end;
+    }
+  }
+
   IteratorPtr batches_;
+  std::vector<std::int64_t> sizes_;  ///< of a balanced stream
 };
 
-/// The ceil split of a plain `batch` by reading the own rows only. A short last batch that nobody knew of is cut at
+/// The ceil split of a plain `batch` by reading the own rows only. A short last batch that was not foreseen is cut at
 /// other rows than a full one: then the batch's rows up to the last own one are remembered.
 class CeilRows final : public OwnPieces {
  public:
   CeilRows(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
       : OwnPieces(pipeline, split, context), size_(*split.batch) {
     const StagePtr& all_rows = batch_stage().input();
-    const Cardinality all = all_rows->certain_cardinality();
+    const Cardinality all = all_rows->cardinality_if(Trust::Certain);
     if (all.is_known())
       known_ = all.value();
     else if (all.is_unknown() && !split.drop_remainder)
@@ -190,8 +205,8 @@ class CeilRows final : public OwnPieces {
     rows_->seek(steps * size_);
   }
 
- protected:
-  InputStep read_step() override {
+  InputStep next() override {
+    if (ended_) return end();
     std::int64_t expected = size_;
     if (known_) {
       expected = std::clamp<std::int64_t>(*known_ - step_ * size_, 0, size_);
@@ -260,7 +275,7 @@ class BalancedRows final : public OwnPieces {
         before_(std::accumulate(sizes_.begin(), sizes_.begin() + first_, std::int64_t{0})),
         rows_(rows()) {
     if (!reads_rows() || !split_.drop_remainder) return;
-    const Cardinality all = batch_stage().input()->certain_cardinality();
+    const Cardinality all = batch_stage().input()->cardinality_if(Trust::Certain);
     if (all.is_known()) full_batches_ = all.value() / split_.global_batch_size;
   }
 
@@ -269,8 +284,8 @@ class BalancedRows final : public OwnPieces {
     step_ = steps;
   }
 
- protected:
-  InputStep read_step() override {
+  InputStep next() override {
+    if (ended_) return end();
     if (full_batches_ && step_ >= *full_batches_) {
       rows_->skip(split_.global_batch_size);  // the rest: a cache below wants to see all
       return end();
@@ -331,7 +346,10 @@ std::unique_ptr<StepSource> one_stream_each(const std::vector<StagePtr>& streams
 std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSplit& split,
                                        const IterationContext& context) {
   check(split.cluster);
-  if (split.rule == SplitRule::BalancedStream) return std::make_unique<BalancedRows>(pipeline, split, context);
+  // One worker takes whole batches if they are the steps; else rows are cut across the borders of batches.
+  const bool steps_are_batches = split.batch && split.cluster.workers == 1;
+  if (split.rule == SplitRule::BalancedStream && !steps_are_batches)
+    return std::make_unique<BalancedRows>(pipeline, split, context);
   // Functions that do not keep their order would give the rows of a short last batch in another one.
   if (split.rule == SplitRule::CeilSplit && split.batch && split.cluster.workers > 1 &&
       !find_position_obstacle(*pipeline)) {

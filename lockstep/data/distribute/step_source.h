@@ -52,8 +52,8 @@ struct GlobalSplit {
   std::optional<std::int64_t> batch = std::nullopt;
   bool drop_remainder = false;
 
-  /// Whether it was told that components of a batch have different numbers of rows; of all passes.
-  std::shared_ptr<std::atomic<bool>> told_unequal = std::make_shared<std::atomic<bool>>(false);
+  /// Whether there was a warning that components of a batch have different numbers of rows; of all passes.
+  std::shared_ptr<std::atomic<bool>> warned = std::make_shared<std::atomic<bool>>(false);
 };
 
 /// The pieces that are the worker's own of the steps that ONE worker with all replicas would see: piece k of a step is

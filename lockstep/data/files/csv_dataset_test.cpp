@@ -10,6 +10,7 @@
 #include "lockstep/data/files/files.h"
 #include "lockstep/data/format/csv.h"
 #include "lockstep/data/format/test_support.h"
+#include "tests/support/resume.h"
 
 namespace lockstep::data {
 namespace {
@@ -48,7 +49,7 @@ TEST(CsvDataset, GoesOnBehindARecordWithAnotherNumberOfFields) {
   std::vector<std::int64_t> firsts;
   for (const auto& [first, second] : rows.ignore_errors({.counter = errors}).to_vector()) firsts.push_back(first);
   EXPECT_EQ(firsts, (std::vector<std::int64_t>{1, 4, 9}));
-  auto skipped = rows.skip(2).iterate();
+  auto skipped = rows.skip(2).iterator();
   EXPECT_EQ(std::get<0>(*skipped.next()), 4) << "a record that fails keeps its place";
 }
 
@@ -59,7 +60,7 @@ TEST(CsvDataset, NumbersThatDoNotFitTheTypeOfTheDatasetAreErrors) {
     using Number = decltype(number);
     return std::get<0>(
         *csv_dataset<std::tuple<Number>>(path, {.columns = {{.type = type, .index = column}}, .header = false})
-             .iterate()
+             .iterator()
              .next());
   };
   EXPECT_EQ(read(std::int64_t{}, CsvType::Int64, 0), 9999999999);
@@ -73,7 +74,7 @@ TEST(CsvDataset, GoesOnBehindAFieldThatDoesNotFit) {
   const TempDir folder;
   const auto numbers =
       csv_dataset<std::tuple<std::int64_t>>(folder.file("a", "n\n1\nx\n3\n"), {.columns = {{CsvType::Int64}}});
-  auto it = numbers.iterate();
+  auto it = numbers.iterator();
   EXPECT_EQ(std::get<0>(*it.next()), 1);
   expect_error([&] { it.next(); }, Code::InvalidArgument, errors::kCsv, {"record 1 (line 3)"});
   EXPECT_EQ(std::get<0>(*it.next()), 3);
@@ -91,18 +92,18 @@ TEST(CsvDataset, GoesOnBehindAStrayQuote) {
     while (auto row = it.next()) texts.push_back(std::get<0>(*row));
     return texts;
   };
-  EXPECT_EQ(firsts(rows.ignore_errors({.counter = errors}).iterate()), (Texts{"1", "4", "9", "11"}));
+  EXPECT_EQ(firsts(rows.ignore_errors({.counter = errors}).iterator()), (Texts{"1", "4", "9", "11"}));
   EXPECT_EQ(errors->count(), 2);
   // Each keeps its place, whoever goes past it.
-  EXPECT_EQ(firsts(rows.skip(2).ignore_errors().iterate()), (Texts{"4", "9", "11"}));
-  EXPECT_EQ(firsts(rows.shard(2, 0).iterate()), (Texts{"1", "4", "9"}));
-  auto it = rows.iterate();
+  EXPECT_EQ(firsts(rows.skip(2).ignore_errors().iterator()), (Texts{"4", "9", "11"}));
+  EXPECT_EQ(firsts(rows.shard(2, 0).iterator()), (Texts{"1", "4", "9"}));
+  auto it = rows.iterator();
   it.skip(4);
-  EXPECT_EQ(firsts(rows.resume(it.save())), (Texts{"9", "11"}));
-  auto reader = rows.iterate();
+  EXPECT_EQ(firsts(resume(rows, it.state())), (Texts{"9", "11"}));
+  auto reader = rows.iterator();
   reader.skip(1);
   expect_error([&] { reader.next(); }, Code::DataLoss, errors::kCsv, {"record 1 (line 3) at byte 9 of " + files[0]});
-  EXPECT_EQ(std::get<0>(*rows.resume(reader.save()).next()), "4");
+  EXPECT_EQ(std::get<0>(*resume(rows, reader.state()).next()), "4");
 }
 
 TEST(CsvDataset, RefusesColumnsThatItsTypeCannotHold) {
@@ -151,19 +152,19 @@ TEST(CsvDataset, DiffersByItsOptionsInAState) {
   others[7].na_value = "NA";
   others[8].max_record_bytes = 100;
   const auto dataset = csv_dataset(path, base);
-  auto it = dataset.iterate();
+  auto it = dataset.iterator();
   it.next();
-  const IteratorState state = it.save();
+  const IteratorState state = it.state();
   std::set<std::string> prints{fingerprint(*dataset.stage())};
   for (const CsvOptions& other : others) {
     const auto differs = csv_dataset(path, other);
     prints.insert(fingerprint(*differs.stage()));
-    expect_error([&] { differs.resume(state); }, Code::InvalidArgument, errors::kPosition, {"another pipeline"});
+    expect_error([&] { resume(differs, state); }, Code::InvalidArgument, errors::kPosition, {"another dataset"});
   }
   EXPECT_EQ(prints.size(), others.size() + 1);
   CsvOptions same = base;
   same.buffer_bytes = 64;
-  EXPECT_EQ(csv_dataset(path, same).resume(state).next()->at(0).item<std::int64_t>(), 3);
+  EXPECT_EQ(resume(csv_dataset(path, same), state).next()->at(0).item<std::int64_t>(), 3);
   EXPECT_EQ(dataset.stage()->describe(), "csv(1 file: " + path + "; a int64, b int64)");
 }
 

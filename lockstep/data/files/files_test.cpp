@@ -11,6 +11,7 @@
 
 #include "lockstep/data/format/npy.h"
 #include "lockstep/data/format/test_support.h"
+#include "tests/support/resume.h"
 
 namespace lockstep::data {
 namespace {
@@ -37,7 +38,7 @@ class Records : public ::testing::Test {
   static std::pair<Texts, int> read_through(const Dataset<std::string>& dataset) {
     Texts texts;
     int failed = 0;
-    for (auto it = dataset.iterate();;) {
+    for (auto it = dataset.iterator();;) {
       try {
         auto text = it.next();
         if (!text) return {texts, failed};
@@ -78,29 +79,29 @@ TEST_F(Records, GoOnFromEverySavedPosition) {
   const auto dataset = tfrecord_dataset(files_);
   for (std::size_t at = 0; at <= texts_.size(); ++at) {
     for (const bool by_skip : {false, true}) {
-      auto it = dataset.iterate();
+      auto it = dataset.iterator();
       if (by_skip) {
         EXPECT_EQ(it.skip(static_cast<std::int64_t>(at)), static_cast<std::int64_t>(at));
       } else {
         for (std::size_t i = 0; i < at; ++i) ASSERT_TRUE(it.next());
       }
-      auto resumed = dataset.resume(IteratorState::parse(it.save().serialize()));
+      auto resumed = resume(dataset, IteratorState::parse(it.state().serialize()));
       for (std::size_t i = at; i < texts_.size(); ++i) {
         const auto text = resumed.next();
         ASSERT_TRUE(text);
         EXPECT_EQ(*text, texts_[i]) << "from " << at;
-        EXPECT_EQ(resumed.save(), [&] {
-          auto plain = dataset.iterate({.job_seed = default_job_seed(), .epoch = it.save().epoch});
+        EXPECT_EQ(resumed.state(), [&] {
+          auto plain = dataset.iterator({.job_seed = default_job_seed(), .epoch = it.state().epoch});
           plain.skip(static_cast<std::int64_t>(i + 1));
-          auto state = plain.save();
-          state.position = resumed.save().position;  // how a place is found may differ, the place may not
+          auto state = plain.state();
+          state.position = resumed.state().position;  // how a place is found may differ, the place may not
           return state;
         }());
       }
       EXPECT_FALSE(resumed.next());
     }
   }
-  EXPECT_EQ(dataset.iterate().skip(1000), static_cast<std::int64_t>(texts_.size()));
+  EXPECT_EQ(dataset.iterator().skip(1000), static_cast<std::int64_t>(texts_.size()));
 }
 
 TEST_F(Records, OfManyBatchesResumeWithoutReadingFilesThatAreDone) {
@@ -110,11 +111,11 @@ TEST_F(Records, OfManyBatchesResumeWithoutReadingFilesThatAreDone) {
     for (int i = 0; i < 10000; ++i) writer.write(std::to_string(i));
   }
   const auto batches = tfrecord_dataset({files_[0], many}).batch(10);
-  auto it = batches.iterate();
+  auto it = batches.iterator();
   for (int i = 0; i < 900; ++i) ASSERT_TRUE(it.next());
-  const IteratorState state = it.save();
+  const IteratorState state = it.state();
   std::filesystem::resize_file(files_[0], 3);  // a damaged file that nobody may look at any more
-  auto resumed = batches.resume(state);
+  auto resumed = resume(batches, state);
   EXPECT_EQ(resumed.next()->values().front(), std::to_string(9000 - 5));
 }
 
@@ -123,7 +124,7 @@ TEST_F(Records, AfterADamagedOneGoOnBehindIt) {
   bytes[14] ^= 1;
   folder_.file("part-0", bytes);
   const auto dataset = tfrecord_dataset(files_);
-  auto it = dataset.iterate();
+  auto it = dataset.iterator();
   expect_error([&] { it.next(); }, Code::DataLoss, errors::kRecord, {"record 0 at byte 0 of " + files_[0]});
   EXPECT_EQ(*it.next(), texts_[1]);
   EXPECT_EQ(read_through(dataset), std::pair(Texts(texts_.begin() + 1, texts_.end()), 1));
@@ -163,13 +164,13 @@ Texts places_of(DatasetIterator<T> it) {
 /// Read, skipped over and resumed, the places of a dataset must be the same.
 template <class T>
 void expect_same_places(const Dataset<T>& dataset, const Texts& expected) {
-  ASSERT_EQ(places_of(dataset.iterate()), expected);
-  auto reader = dataset.iterate();
+  ASSERT_EQ(places_of(dataset.iterator()), expected);
+  auto reader = dataset.iterator();
   for (std::size_t at = 0; at <= expected.size(); ++at) {
     const Texts rest(expected.begin() + static_cast<std::ptrdiff_t>(at), expected.end());
-    EXPECT_EQ(places_of(dataset.skip(static_cast<std::int64_t>(at)).iterate()), rest) << "skipped " << at;
-    EXPECT_EQ(places_of(dataset.resume(reader.save())), rest) << "resumed at " << at;
-    auto skipping = dataset.iterate();
+    EXPECT_EQ(places_of(dataset.skip(static_cast<std::int64_t>(at)).iterator()), rest) << "skipped " << at;
+    EXPECT_EQ(places_of(resume(dataset, reader.state())), rest) << "resumed at " << at;
+    auto skipping = dataset.iterator();
     EXPECT_EQ(skipping.skip(static_cast<std::int64_t>(at)), static_cast<std::int64_t>(at));
     EXPECT_EQ(places_of(std::move(skipping)), rest) << "passed over " << at;
     try {
@@ -202,7 +203,7 @@ TEST(DamagedFiles, KeepTheirPlacesWhenTheyAreSkippedOrResumed) {
     } else {
       std::filesystem::resize_file(files[1], file_content(files[1]).size() - 12);
     }
-    const Texts places = places_of(dataset.iterate());
+    const Texts places = places_of(dataset.iterator());
     ASSERT_EQ(std::ranges::count(places, "error"), 1);
     expect_same_places(dataset, places);
   }
@@ -287,7 +288,7 @@ TEST(NamesOfFiles, ThatFailTakeNoGoodRowOutOfABatchBehindThem) {
 TEST_F(Records, OfAMissingFileAreOneError) {
   const Texts files{files_[0], folder_.file("none"), files_[2]};
   EXPECT_EQ(read_through(tfrecord_dataset(files)), std::pair(texts_, 1));
-  auto it = tfrecord_dataset(files).iterate();
+  auto it = tfrecord_dataset(files).iterator();
   EXPECT_EQ(it.skip(6), 6) << "the missing file counts as one";
   EXPECT_EQ(*it.next(), texts_[5]);
 }
@@ -322,16 +323,16 @@ TEST_F(Records, ResumeWithinWholePipelines) {
     const auto dataset = pipeline(parallel_calls);
     std::vector<Strings> whole;
     std::vector<IteratorState> states;
-    auto it = dataset.iterate();
+    auto it = dataset.iterator();
     for (;;) {
-      states.push_back(it.save());
+      states.push_back(it.state());
       auto batch = it.next();
       if (!batch) break;
       whole.push_back(std::move(*batch));
     }
     ASSERT_EQ(whole.size(), 5u);
     for (std::size_t at = 0; at < states.size(); ++at) {
-      auto resumed = dataset.resume(states[at]);
+      auto resumed = resume(dataset, states[at]);
       for (std::size_t i = at; i < whole.size(); ++i) {
         const auto batch = resumed.next();
         ASSERT_TRUE(batch) << at;
@@ -354,18 +355,18 @@ TEST(TextLineDataset, ReadsLinesOfAllFiles) {
   const auto dataset = text_line_dataset({folder.file("a", "1\n2\r\n"), folder.file("b", "3")});
   EXPECT_EQ(dataset.to_vector(), (Texts{"1", "2", "3"}));
   EXPECT_EQ(dataset.stage()->kind(), "text_line");
-  auto it = dataset.iterate();
+  auto it = dataset.iterator();
   it.skip(2);
-  EXPECT_EQ(*dataset.resume(it.save()).next(), "3");
+  EXPECT_EQ(*resume(dataset, it.state()).next(), "3");
 }
 
 TEST(TextLineDataset, HasNoCarriageReturns) {
   const TempDir folder;
   const auto lines = text_line_dataset(folder.file("a", "one\r\ntwo\n\r\n\nfi\rve\r\r\nlast\r"));
   EXPECT_EQ(lines.to_vector(), (Texts{"one", "two", "", "", "five", "last"}));
-  auto it = lines.iterate();
+  auto it = lines.iterator();
   it.skip(4);
-  EXPECT_EQ(*lines.resume(it.save()).next(), "five");
+  EXPECT_EQ(*resume(lines, it.state()).next(), "five");
 }
 
 TEST(FixedLengthRecordDataset, RefusesOptionsWhenItIsBuilt) {

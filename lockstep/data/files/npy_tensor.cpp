@@ -11,7 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/npy.h"
-#include "lockstep/data/stages/sources.h"
+#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
@@ -74,8 +74,8 @@ StagePtr make_npy_stage(const std::string& path) {
   }
   const StagePtr slices = make_slices(Element::of(tensor));
   const ElementSpec spec = slices->element_spec();
-  return std::make_shared<RowsStage>("from_npy", str(path, ": ", tensor.size(0), " rows of ", to_string(spec)),
-                                     slices->row_source(), spec);
+  return make_rows({.kind = "from_npy", .detail = str(path, ": ", tensor.size(0), " rows of ", to_string(spec))},
+                   slices->row_source(), spec);
 }
 
 }  // namespace lockstep::data

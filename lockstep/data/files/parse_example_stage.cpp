@@ -204,7 +204,7 @@ class ParseIterator final : public CountingIterator {
 
 ParseExampleStage::ParseExampleStage(StagePtr input, const FeatureSpec& spec, std::vector<std::string> names,
                                      ParseTarget target)
-    : Stage({std::move(input)}), parser_(std::make_shared<ExampleParser>(spec)), target_(target) {
+    : StageOf({std::move(input)}), parser_(std::make_shared<ExampleParser>(spec)), target_(target) {
   const auto columns = parser_->columns();
   if (names.empty()) {
     if (!target.by_name && columns.size() > 1)
@@ -246,17 +246,6 @@ ParseExampleStage::ParseExampleStage(StagePtr input, const FeatureSpec& spec, st
     skeleton.marks.insert(skeleton.marks.begin(), static_cast<std::int64_t>(components));
     skeleton_ = std::make_shared<const Skeleton>(std::move(skeleton));
   }
-}
-
-ParseExampleStage::ParseExampleStage(StagePtr input, const ParseExampleStage& other)
-    : Stage({std::move(input)}),
-      parser_(other.parser_),
-      order_(other.order_),
-      target_(other.target_),
-      skeleton_(other.skeleton_) {}
-
-StagePtr ParseExampleStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<ParseExampleStage>(std::move(inputs.front()), *this);
 }
 
 std::string ParseExampleStage::describe() const {

@@ -18,15 +18,19 @@ struct ParseTarget {
 };
 
 /// Features of serialized Examples as tensors. A batch of records becomes one tensor per feature in one go.
-class LOCKSTEP_EXPORT ParseExampleStage final : public Stage {
+class LOCKSTEP_EXPORT ParseExampleStage final : public StageOf<ParseExampleStage> {
  public:
   /// `names`: the features in the order of the result's components; empty: all, sorted.
   ParseExampleStage(StagePtr input, const FeatureSpec& spec, std::vector<std::string> names, ParseTarget target);
-  ParseExampleStage(StagePtr input, const ParseExampleStage& other);
 
   std::string_view kind() const override { return "parse_example"; }
   std::string describe() const override;
-  StagePtr with_inputs(std::vector<StagePtr> inputs) const override;
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Inputs,
+            .elements = StageTraits::Elements::Rewritten,
+            .passes_over = true,
+            .runs_functions = false};
+  }
   Cardinality cardinality() const override { return input()->cardinality(); }
   ElementSpec element_spec() const override;
 

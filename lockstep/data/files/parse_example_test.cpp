@@ -8,6 +8,7 @@
 #include "lockstep/data/files/files.h"
 #include "lockstep/data/format/example.h"
 #include "lockstep/data/format/test_support.h"
+#include "tests/support/resume.h"
 
 namespace lockstep::data {
 namespace {
@@ -92,16 +93,16 @@ TEST_F(Examples, ReuseTheMemoryOfBatchesThatAreGone) {
     TFRecordWriter writer(path);
     for (int i = 0; i < 30000; ++i) writer.write(write_example({{"image", std::vector<float>{1, 2}}}));
   }
-  auto it = parse_example<at::Tensor>(tfrecord_dataset(path).batch(10000), spec).iterate();
+  auto it = parse_example<at::Tensor>(tfrecord_dataset(path).batch(10000), spec).iterator();
   const void* first = it.next()->const_data_ptr();
   EXPECT_EQ(it.next()->const_data_ptr(), first);
 }
 
 TEST_F(Examples, ResumeAndSkipAsTheirRecords) {
   const auto labels = parse_example<std::pair<at::Tensor, at::Tensor>>(records().batch(2), spec_, {"label", "image"});
-  auto it = labels.iterate();
+  auto it = labels.iterator();
   EXPECT_EQ(it.skip(1), 1);
-  auto resumed = labels.resume(it.save());
+  auto resumed = resume(labels, it.state());
   EXPECT_EQ(integers(resumed.next()->first), (std::vector<std::int64_t>{2, 3}));
 }
 
@@ -109,9 +110,9 @@ TEST_F(Examples, TellWhatDoesNotFit) {
   spec_.emplace("missing", FixedLenFeature{FeatureType::Float, {}});
   const auto digits = parse_example(records().batch(2), spec_);
   expect_error(
-      [&] { digits.iterate().next(); }, Code::InvalidArgument, errors::kFeature,
+      [&] { digits.iterator().next(); }, Code::InvalidArgument, errors::kFeature,
       {"feature 'missing' is required", "record 0 at byte 0 of " + path_, "parse_example(image, label, missing)"});
-  expect_error([&] { digits.iterate({.meter = std::make_shared<StageMeter>()}).next(); }, Code::InvalidArgument,
+  expect_error([&] { digits.iterator({.meter = std::make_shared<StageMeter>()}).next(); }, Code::InvalidArgument,
                errors::kFeature, {"record 0 at byte 0 of " + path_});
 }
 
@@ -146,11 +147,11 @@ TEST_F(Examples, TellFileAndRecordWhereTheyAreKnown) {
     expect_place(parse_example<Digits>(records.shuffle(1).batch(3), spec_, names), "row 2 of batch 2");
 
     const auto digits = parse_example<Digits>(records.batch(3), spec_, names);
-    auto reader = digits.iterate();
+    auto reader = digits.iterator();
     for (int i = 0; i < 2; ++i) ASSERT_TRUE(reader.next());
-    auto resumed = digits.resume(reader.save());
+    auto resumed = resume(digits, reader.state());
     expect_error([&] { resumed.next(); }, Code::DataLoss, errors::kExample, {place});
-    auto skipping = parse_example<Digits>(records.shuffle(1), spec_, names).iterate();
+    auto skipping = parse_example<Digits>(records.shuffle(1), spec_, names).iterator();
     skipping.skip(8);
     expect_error([&] { skipping.next(); }, Code::DataLoss, errors::kExample, {"element 8"});
   }

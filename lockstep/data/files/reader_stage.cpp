@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <filesystem>
 #include <limits>
 #include <mutex>
 #include <utility>
@@ -58,7 +57,7 @@ class FilesIterator final : public ElementIterator {
         if (count_ < end) reader_.reset();
       } catch (...) {
         if (reader_ != nullptr) pass_over();
-        require_unwanted(std::current_exception());
+        rethrow_if_fatal(std::current_exception());
       }
     }
     if (reader_ != nullptr && count_ - last_mark_ >= kMarkDistance) mark();
@@ -209,26 +208,6 @@ std::string FileReaderStage::describe() const {
   const std::string files = describe_files(*input());
   if (files.empty() && format_.detail.empty()) return format_.kind;
   return str(format_.kind, "(", files, files.empty() || format_.detail.empty() ? "" : "; ", format_.detail, ")");
-}
-
-std::optional<std::int64_t> FileReaderStage::count_records(const std::string& path, std::uintmax_t& bytes) const {
-  std::error_code error;
-  // What comes through a pipe can be read only once.
-  if (!std::filesystem::is_regular_file(path, error)) return std::nullopt;
-  const std::uintmax_t size = std::filesystem::file_size(path, error);
-  if (error) return std::nullopt;
-  try {
-    const std::unique_ptr<FileReader> reader = format_.open(path);
-    if (!reader->jumps()) {
-      if (size > bytes) return std::nullopt;
-      bytes -= size;
-    }
-    std::int64_t records = 0;
-    reader->skip_until(kEndless, records);
-    return records;
-  } catch (const Error&) {
-    return std::nullopt;  // whoever reads it will see the error
-  }
 }
 
 IteratorPtr FileReaderStage::make_iterator(const IterationContext& context) const {

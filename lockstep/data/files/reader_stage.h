@@ -28,8 +28,6 @@ class LOCKSTEP_EXPORT FileReader {
   /// After an error: goes behind the record that caused it. False if that cannot be found, and with it the rest of the
   /// file.
   virtual bool pass_over() = 0;
-  /// Whether `skip_until` jumps: then the end is as near as any record.
-  virtual bool jumps() const { return false; }
 };
 
 using OpenFile = std::function<std::unique_ptr<FileReader>(const std::string& path)>;
@@ -45,22 +43,18 @@ struct ReaderFormat {
 
 /// The records of files, one file after the other. The input has the files' names. Knows its place as file and byte, so
 /// that going back to a saved position reads no file but one.
-class LOCKSTEP_EXPORT FileReaderStage final : public Stage {
+class LOCKSTEP_EXPORT FileReaderStage final : public StageOf<FileReaderStage> {
  public:
-  FileReaderStage(ReaderFormat format, StagePtr names) : Stage({std::move(names)}), format_(std::move(format)) {}
+  FileReaderStage(ReaderFormat format, StagePtr names) : StageOf({std::move(names)}), format_(std::move(format)) {}
 
   std::string_view kind() const override { return format_.kind; }
   std::string describe() const override;  ///< "tfrecord(3 files: a.tfrecord, ...; GZIP)"
   std::string identity() const override { return format_.kind + "(" + format_.identity + ")"; }
-  StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
-    return std::make_shared<FileReaderStage>(format_, std::move(inputs.front()));
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Files, .passes_over = true, .runs_functions = false};
   }
   Cardinality cardinality() const override { return Cardinality::unknown(); }
   ElementSpec element_spec() const override { return format_.spec; }
-
-  /// How many records a file has. Reads no more than `bytes` for that, which it takes off; none if that is too little,
-  /// or the file cannot be read to its end.
-  std::optional<std::int64_t> count_records(const std::string& path, std::uintmax_t& bytes) const;
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override;

@@ -8,7 +8,7 @@
 #include "lockstep/data/files/reader_stage.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/list_files.h"
-#include "lockstep/data/stages/sources.h"
+#include "lockstep/data/stages/stages.h"
 
 // The file formats as sources of a pipeline.
 namespace lockstep::data {
@@ -86,7 +86,6 @@ class FixedLengthFile final : public BytesFile<FixedLengthReader, &FixedLengthRe
     if (!seeks_) return BytesFile::skip_until(end, number);
     number += static_cast<std::int64_t>(reader_.skip(static_cast<std::uint64_t>(end - number)));
   }
-  bool jumps() const override { return seeks_; }
 
  private:
   bool seeks_;  // then no record on the way can fail
@@ -211,8 +210,8 @@ StagePtr make_list_files_stage(const std::vector<std::string>& patterns) {
   const StagePtr slices = make_slices(Element({Component(files)}));
   std::string detail;
   for (const std::string& pattern : patterns) detail += (detail.empty() ? "" : ", ") + pattern;
-  return std::make_shared<RowsStage>("list_files", std::move(detail), slices->row_source(), slices->element_spec(),
-                                     summary(files));
+  return make_rows({.kind = "list_files", .detail = std::move(detail), .contents = summary(files), .is_list = true},
+                   slices->row_source(), slices->element_spec());
 }
 
 StagePtr make_tfrecord_stage(StagePtr names, const TFRecordOptions& options) {

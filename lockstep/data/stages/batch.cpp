@@ -1,13 +1,11 @@
-#include "lockstep/data/stages/batch.h"
-
 #include <algorithm>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/row_writer.h"
 #include "lockstep/data/stages/batching.h"
-#include "lockstep/data/stages/mapped_batch.h"
+#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
@@ -15,8 +13,8 @@ namespace {
 /// Any rows: taken one by one and stacked.
 class StackingIterator final : public BatchingIterator<ElementIterator> {
  public:
-  StackingIterator(IteratorPtr input, std::int64_t size, bool drop_remainder, std::string where)
-      : BatchingIterator(std::move(input), size, drop_remainder), where_(std::move(where)) {}
+  StackingIterator(IteratorPtr input, const BatchShape& shape, std::string where)
+      : BatchingIterator(std::move(input), shape), where_(std::move(where)) {}
 
   bool next(Element& element) override {
     RowWriter writer(pool_, size_, where_);
@@ -37,8 +35,8 @@ class StackingIterator final : public BatchingIterator<ElementIterator> {
 /// Rows of a source in an order that is known as numbers: one gather a batch.
 class GatheringIterator final : public BatchingIterator<IndexIterator, DeferredIterator> {
  public:
-  GatheringIterator(RowSourcePtr rows, std::unique_ptr<IndexIterator> indices, std::int64_t size, bool drop_remainder)
-      : BatchingIterator(std::move(indices), size, drop_remainder), rows_(std::move(rows)) {}
+  GatheringIterator(RowSourcePtr rows, IndexIteratorPtr indices, const BatchShape& shape)
+      : BatchingIterator(std::move(indices), shape), rows_(std::move(rows)) {}
 
   bool next(Element& element) override {
     if (!decide(chosen_)) return false;
@@ -71,46 +69,40 @@ class GatheringIterator final : public BatchingIterator<IndexIterator, DeferredI
   BufferPool pool_;
 };
 
+class BatchStage final : public StageOf<BatchStage, BatchingStage> {
+ public:
+  BatchStage(StagePtr input, std::int64_t size, const BatchOptions& options)
+      : StageOf(std::move(input), BatchShape{size, options.drop_remainder}, "batch"),
+        is_parallel_(options.parallel_calls > 0) {}
+
+  std::string_view kind() const override { return is_parallel_ ? "parallel_batch" : "batch"; }
+  std::string describe() const override { return str(kind(), options_text()); }
+  std::string identity() const override { return str("batch", options_text()); }
+  StageTraits traits() const override {
+    // TensorFlow does not see the size of a parallel batch; nor do we.
+    return batch_traits(is_parallel_ ? StageTraits::Elements::New : StageTraits::Elements::Stacked);
+  }
+  ElementSpec element_spec() const override {
+    // An endless input never leaves a remainder either, but TensorFlow does not look there; nor do we.
+    return input()->element_spec().batched(known_rows());
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    if (auto rows = input()->row_source())
+      return std::make_unique<GatheringIterator>(std::move(rows), input()->make_index_iterator(context), shape_);
+    if (auto batches = input()->make_batch_iterator(context, shape_, describe())) return batches;
+    return std::make_unique<StackingIterator>(input()->iterate(context), shape_, describe());
+  }
+
+ private:
+  bool is_parallel_;
+};
+
 }  // namespace
 
-BatchStage::BatchStage(StagePtr input, std::int64_t batch_size, BatchOptions options)
-    : Stage({std::move(input)}), batch_size_(batch_size), options_(options) {
-  if (batch_size_ < 1 || batch_size_ > kLargestBatch)
-    throw InvalidArgument(errors::kBadOption, {.what = str("a batch size must be a number from 1 to ", kLargestBatch,
-                                                           ", not ", batch_size_),
-                                               .where = "batch"});
-}
-
-std::string BatchStage::describe() const {
-  return str(kind(), "(", batch_size_, options_.drop_remainder ? ", drop_remainder)" : ")");
-}
-
-std::string BatchStage::identity() const {
-  return str("batch(", batch_size_, options_.drop_remainder ? ", drop_remainder)" : ")");
-}
-
-StagePtr BatchStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<BatchStage>(std::move(inputs.front()), batch_size_, options_);
-}
-
-Cardinality BatchStage::cardinality() const {
-  return batched(input()->cardinality(), batch_size_, options_.drop_remainder);
-}
-
-ElementSpec BatchStage::element_spec() const {
-  // An endless input never leaves a remainder either, but TensorFlow does not look there; nor do we.
-  return input()->element_spec().batched(options_.drop_remainder ? batch_size_ : PartialShape::kUnknown);
-}
-
-IteratorPtr BatchStage::make_iterator(const IterationContext& context) const {
-  if (auto rows = input()->row_source())
-    return std::make_unique<GatheringIterator>(std::move(rows), input()->make_index_iterator(context), batch_size_,
-                                               options_.drop_remainder);
-  const auto map = std::dynamic_pointer_cast<const MapStage>(input());
-  if (map && map->options().parallel_calls > 0 && map->options().ordered && !context.meter)
-    return make_mapped_batch_iterator(map, context, batch_size_, options_.drop_remainder, describe());
-  return std::make_unique<StackingIterator>(input()->iterate(context), batch_size_, options_.drop_remainder,
-                                            describe());
+StagePtr make_batch(StagePtr input, std::int64_t size, BatchOptions options) {
+  return std::make_shared<BatchStage>(std::move(input), size, options);
 }
 
 }  // namespace lockstep::data

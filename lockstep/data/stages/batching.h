@@ -4,18 +4,35 @@
 #include <memory>
 
 #include "lockstep/data/place.h"
+#include "lockstep/data/stage.h"
 
 namespace lockstep::data {
 
-constexpr std::int64_t kLargestBatch = std::int64_t{1} << 40;
+/// What all stages that make batches of their input's elements share.
+class BatchingStage : public Stage {
+ public:
+  BatchingStage(StagePtr input, const BatchShape& shape, const char* where);
+
+  Cardinality cardinality() const override;
+  Cardinality total_rows() const override;
+
+ protected:
+  StageTraits batch_traits(StageTraits::Elements elements) const;
+  /// "(256, drop_remainder)"
+  std::string options_text() const;
+  /// Of the first dimension of a batch.
+  std::int64_t known_rows() const { return shape_.drop_remainder ? shape_.size : PartialShape::kUnknown; }
+
+  BatchShape shape_;
+};
 
 /// What all ways to make batches share: batch k is made of the places k * size and up of the input, whatever stands
 /// there.
 template <class Input, class Base = ElementIterator>
 class BatchingIterator : public Base {
  public:
-  BatchingIterator(std::unique_ptr<Input> input, std::int64_t size, bool drop_remainder)
-      : input_(std::move(input)), size_(size), drop_remainder_(drop_remainder) {}
+  BatchingIterator(std::unique_ptr<Input> input, const BatchShape& shape)
+      : input_(std::move(input)), size_(shape.size), drop_remainder_(shape.drop_remainder) {}
 
   std::int64_t skip(std::int64_t count) override {
     const std::int64_t rows = input_->skip(skipped_input(count, size_));

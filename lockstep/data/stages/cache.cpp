@@ -1,11 +1,11 @@
-#include "lockstep/data/stages/cache.h"
-
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
+#include <functional>
+#include <mutex>
 #include <sstream>
 
 #include "lockstep/base/error.h"
@@ -14,7 +14,8 @@
 #include "lockstep/data/element_bytes.h"
 #include "lockstep/data/format/tfrecord.h"
 #include "lockstep/data/own_tensor.h"
-#include "lockstep/data/stages/sources.h"
+#include "lockstep/data/pipeline.h"
+#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
@@ -44,9 +45,36 @@ void leave_graph(Element& element) {
       *tensor = own_tensor(*tensor);
 }
 
+/// What decides the random choices below a cache, and so its contents: the job's seed, and the place in the pipeline
+/// of the pass that came first. The epoch does not: it is 0.
+struct Origin {
+  std::uint64_t job_seed = 0;
+  std::uint64_t path = 0;
+  bool operator==(const Origin&) const = default;
+};
+
+/// What a pass has remembered. Does not change any more once it is there.
+struct Contents {
+  std::vector<Element> elements;
+  StagePtr rows;  ///< in place of `elements` where they fit into one batch: then they can be gathered
+};
+
+/// Shared by all iterations of a cache.
+struct Memory {
+  std::mutex mutex;
+  /// Decided by the first pass that starts and not by the one that is complete first: a pipeline may read the same
+  /// cache at several places, and all of them see the same elements in every pass.
+  std::optional<Origin> origin;
+  /// There are contents of this origin, or a position was loaded that needs it.
+  bool is_binding = false;
+  std::weak_ptr<const Origin> under_way;     ///< held by passes that fill the cache
+  std::shared_ptr<const Contents> contents;  ///< null until it is complete
+  bool warned = false;
+};
+
 class FromMemoryIterator final : public ElementIterator {
  public:
-  explicit FromMemoryIterator(std::shared_ptr<const CacheStage::Contents> contents) : contents_(std::move(contents)) {}
+  explicit FromMemoryIterator(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
 
   bool next(Element& element) override {
     if (at_ == contents_->elements.size()) return false;
@@ -60,13 +88,13 @@ class FromMemoryIterator final : public ElementIterator {
   }
 
  private:
-  std::shared_ptr<const CacheStage::Contents> contents_;
+  std::shared_ptr<const Contents> contents_;
   std::size_t at_ = 0;
 };
 
 /// The file: what made it, the seed and place, the elements, and a mark that it is complete. A damaged element is one
-/// place that fails. If the rest of the file cannot be found behind it all that are missing fail, or one where nobody
-/// knows how many there should be.
+/// place that fails. If the rest of the file cannot be found behind it all that are missing fail, or one where
+/// it is not known how many there should be.
 class FromFileIterator final : public ElementIterator {
  public:
   FromFileIterator(const std::string& path, const std::string& pipeline, Cardinality size)
@@ -80,7 +108,7 @@ class FromFileIterator final : public ElementIterator {
     numbers >> origin_.job_seed >> origin_.path;
   }
 
-  const CacheStage::Origin& filled_from() const { return origin_; }
+  const Origin& filled_from() const { return origin_; }
 
   bool next(Element& element) override {
     if (!advance()) return false;
@@ -93,7 +121,7 @@ class FromFileIterator final : public ElementIterator {
       try {
         if (!advance()) break;
       } catch (const Error&) {
-        // Nobody wanted it.
+        // An element that is left out.
       }
     }
     return skipped;
@@ -130,12 +158,13 @@ class FromFileIterator final : public ElementIterator {
   }
 
   DataLoss cut_off() const {
-    return {errors::kCacheFile, {.what = "the cache file is cut off", .where = reader_.path()}};
+    return {errors::kCacheFile,
+            {.what = "the cache file is cut off", .where = reader_.path(), .help = "remove the file to make it anew"}};
   }
 
   TFRecordReader reader_;
   Cardinality size_;
-  CacheStage::Origin origin_;
+  Origin origin_;
   std::int64_t count_ = 0;  // places passed
   std::exception_ptr lost_;
   bool ended_ = false;
@@ -144,7 +173,7 @@ class FromFileIterator final : public ElementIterator {
 /// Where a pass puts what it reads. Destroyed before `finish`, it forgets everything.
 class CacheWriter {
  public:
-  CacheWriter(std::shared_ptr<CacheStage::Memory> memory, std::shared_ptr<const CacheStage::Origin> origin)
+  CacheWriter(std::shared_ptr<Memory> memory, std::shared_ptr<const Origin> origin)
       : memory_(std::move(memory)), origin_(std::move(origin)) {}
   virtual ~CacheWriter() = default;
   virtual void add(const Element& element) = 0;
@@ -157,14 +186,14 @@ class CacheWriter {
     memory_->is_binding = true;
   }
 
-  std::shared_ptr<CacheStage::Memory> memory_;
-  std::shared_ptr<const CacheStage::Origin> origin_;
+  std::shared_ptr<Memory> memory_;
+  std::shared_ptr<const Origin> origin_;
 };
 
 class MemoryWriter final : public CacheWriter {
  public:
-  MemoryWriter(std::shared_ptr<CacheStage::Memory> memory, std::shared_ptr<const CacheStage::Origin> origin)
-      : CacheWriter(std::move(memory), std::move(origin)), contents_(std::make_shared<CacheStage::Contents>()) {}
+  MemoryWriter(std::shared_ptr<Memory> memory, std::shared_ptr<const Origin> origin)
+      : CacheWriter(std::move(memory), std::move(origin)), contents_(std::make_shared<Contents>()) {}
 
   /// A copy that shares no memory: what is done to an element must not change the cache.
   void add(const Element& element) override { contents_->elements.push_back(own_copy(element)); }
@@ -179,13 +208,13 @@ class MemoryWriter final : public CacheWriter {
   }
 
  private:
-  std::shared_ptr<CacheStage::Contents> contents_;
+  std::shared_ptr<Contents> contents_;
 };
 
 class FileWriter final : public CacheWriter {
  public:
-  FileWriter(std::shared_ptr<CacheStage::Memory> memory, std::shared_ptr<const CacheStage::Origin> origin,
-             std::string path, const std::string& pipeline)
+  FileWriter(std::shared_ptr<Memory> memory, std::shared_ptr<const Origin> origin, std::string path,
+             const std::string& pipeline)
       : CacheWriter(std::move(memory), std::move(origin)),
         path_(std::move(path)),
         temporary_(temporary_name(path_)),
@@ -205,7 +234,7 @@ class FileWriter final : public CacheWriter {
     writer_->write(kFileEnd);
     writer_->close();
     writer_ = nullptr;
-    // Complete or not there at all: nobody ever sees half of it under its name.
+    // Complete or not there at all: under its name there is never half of it.
     std::filesystem::rename(temporary_, path_);
     const std::lock_guard lock(memory_->mutex);
     bind_origin();
@@ -241,7 +270,7 @@ class FillingIterator final : public ElementIterator {
     }
   }
 
-  // Elements that nobody wants now are computed all the same, for the passes to come.
+  // Elements that are left out now are computed all the same, for the passes to come.
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
     while (skipped < count && writer_) {
@@ -270,108 +299,131 @@ class FillingIterator final : public ElementIterator {
   std::int64_t count_ = 0;
 };
 
+class CacheStage final : public StageOf<CacheStage, PassThroughStage> {
+ public:
+  /// An empty path: in memory.
+  CacheStage(StagePtr input, std::string path)
+      : StageOf(std::move(input)), path_(std::move(path)), memory_(std::make_shared<Memory>()) {}
+  CacheStage(const CacheStage& other) : StageOf(other), path_(other.path_), memory_(std::make_shared<Memory>()) {}
+
+  std::string_view kind() const override { return "cache"; }
+  std::string describe() const override { return path_.empty() ? "cache" : str("cache(", path_, ")"); }
+  std::string identity() const override { return "cache"; }  // wherever it is kept
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Inputs,
+            .elements = StageTraits::Elements::Same,
+            .cache = path_.empty() ? StageTraits::Cache::Memory : StageTraits::Cache::File};
+  }
+  Cardinality total_rows() const override { return input()->total_rows(); }
+  StagePtr for_worker(std::vector<StagePtr> inputs, int workers, int worker) const override {
+    return make_cache(std::move(inputs.at(0)), path_.empty() ? "" : str(path_, ".", worker, "-of-", workers));
+  }
+  RowSourcePtr row_source() const override {
+    const auto filled = contents();
+    return filled && filled->rows ? filled->rows->row_source() : nullptr;
+  }
+  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
+    const auto filled = contents();
+    return filled && filled->rows ? filled->rows->make_index_iterator(context) : nullptr;
+  }
+
+  void save_lasting(Position& position) const override {
+    const std::lock_guard lock(memory_->mutex);
+    const Origin origin = memory_->origin.value_or(Origin{});
+    position.push(memory_->origin ? 1 : 0);
+    position.push(static_cast<std::int64_t>(origin.job_seed));
+    position.push(static_cast<std::int64_t>(origin.path));
+  }
+
+  void restore_lasting(Position& position) const override {
+    const bool decided = position.pop() != 0;
+    const auto job_seed = static_cast<std::uint64_t>(position.pop());
+    const auto path = static_cast<std::uint64_t>(position.pop());
+    if (decided) settle({job_seed, path}, false);
+  }
+
+  /// Whichever pass fills the cache, it holds what the first one would have.
+  IterationContext first_pass(const IterationContext& context) const override {
+    const std::lock_guard lock(memory_->mutex);
+    IterationContext first = context;
+    first.epoch = 0;
+    if (memory_->origin) {
+      first.job_seed = memory_->origin->job_seed;
+      first.path = memory_->origin->path;
+    }
+    return first;
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    if (!path_.empty() && std::filesystem::exists(path_)) {
+      auto reader =
+          std::make_unique<FromFileIterator>(path_, fingerprint(*input()), input()->cardinality_if(Trust::Certain));
+      settle(reader->filled_from(), true);  // a file may be another program's
+      return reader;
+    }
+    if (const auto filled = contents()) {
+      if (!filled->rows) return std::make_unique<FromMemoryIterator>(filled);
+      return make_row_iterator(filled->rows->row_source(), filled->rows->make_index_iterator(context));
+    }
+    // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.
+    const std::shared_ptr<const Origin> origin = begin(context);
+    std::unique_ptr<CacheWriter> writer;
+    if (path_.empty())
+      writer = std::make_unique<MemoryWriter>(memory_, origin);
+    else
+      writer = std::make_unique<FileWriter>(memory_, origin, path_, fingerprint(*input()));
+    const auto warn = [memory = memory_, where = describe()] {
+      const std::lock_guard lock(memory->mutex);
+      if (!std::exchange(memory->warned, true))
+        log_warning(
+            str(where, ": an element failed, so this pass is not remembered; put ignore_errors before the cache"));
+    };
+    return std::make_unique<FillingIterator>(input()->iterate(first_pass(context)),
+                                             input()->cardinality_if(Trust::Certain), std::move(writer), warn);
+  }
+
+ private:
+  std::shared_ptr<const Contents> contents() const {
+    const std::lock_guard lock(memory_->mutex);
+    return memory_->contents;
+  }
+
+  /// Makes `origin` the one that counts. FailedPrecondition if there is another one already that must not change.
+  void settle(const Origin& origin, bool while_under_way) const {
+    const std::lock_guard lock(memory_->mutex);
+    const bool may_change = !memory_->is_binding && (while_under_way || memory_->under_way.expired());
+    if (!memory_->origin || may_change) memory_->origin = origin;
+    if (*memory_->origin == origin) {
+      memory_->is_binding = true;
+      return;
+    }
+    throw FailedPrecondition(errors::kPosition,
+                             {.what = "the cache holds what another seed, or another place in a pipeline, gave",
+                              .where = describe(),
+                              .help = path_.empty() ? "resume in a new dataset, before anything reads it"
+                                                    : "remove the file to make it anew"});
+  }
+
+  /// For a pass that computes elements: takes part in what is under way, or begins it.
+  std::shared_ptr<const Origin> begin(const IterationContext& context) const {
+    const std::lock_guard lock(memory_->mutex);
+    if (!memory_->origin) memory_->origin = Origin{context.job_seed, context.path};
+    std::shared_ptr<const Origin> held = memory_->under_way.lock();
+    if (held && *held == *memory_->origin) return held;
+    held = std::make_shared<const Origin>(*memory_->origin);
+    memory_->under_way = held;
+    return held;
+  }
+
+  std::string path_;
+  std::shared_ptr<Memory> memory_;
+};
+
 }  // namespace
 
-CacheStage::CacheStage(StagePtr input, std::string path)
-    : PassThroughStage({std::move(input)}), path_(std::move(path)), memory_(std::make_shared<Memory>()) {}
-
-std::string CacheStage::describe() const { return path_.empty() ? "cache" : str("cache(", path_, ")"); }
-
-StagePtr CacheStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<CacheStage>(std::move(inputs.front()), path_);
-}
-
-std::shared_ptr<const CacheStage::Contents> CacheStage::contents() const {
-  const std::lock_guard lock(memory_->mutex);
-  return memory_->contents;
-}
-
-RowSourcePtr CacheStage::row_source() const {
-  const auto filled = contents();
-  return filled && filled->rows ? filled->rows->row_source() : nullptr;
-}
-
-std::unique_ptr<IndexIterator> CacheStage::make_index_iterator(const IterationContext& context) const {
-  const auto filled = contents();
-  return filled && filled->rows ? filled->rows->make_index_iterator(context) : nullptr;
-}
-
-void CacheStage::save_lasting(Position& position) const {
-  const std::lock_guard lock(memory_->mutex);
-  const Origin origin = memory_->origin.value_or(Origin{});
-  position.push(memory_->origin ? 1 : 0);
-  position.push(static_cast<std::int64_t>(origin.job_seed));
-  position.push(static_cast<std::int64_t>(origin.path));
-}
-
-void CacheStage::restore_lasting(Position& position) const {
-  const bool decided = position.pop() != 0;
-  const auto job_seed = static_cast<std::uint64_t>(position.pop());
-  const auto path = static_cast<std::uint64_t>(position.pop());
-  if (decided) settle({job_seed, path}, false);
-}
-
-void CacheStage::settle(const Origin& origin, bool while_under_way) const {
-  const std::lock_guard lock(memory_->mutex);
-  const bool may_change = !memory_->is_binding && (while_under_way || memory_->under_way.expired());
-  if (!memory_->origin || may_change) memory_->origin = origin;
-  if (*memory_->origin == origin) {
-    memory_->is_binding = true;
-    return;
-  }
-  throw FailedPrecondition(errors::kPosition,
-                           {.what = "the cache holds what another seed, or another place in a pipeline, gave",
-                            .where = describe(),
-                            .help = path_.empty() ? "resume in a new dataset, before anything reads it"
-                                                  : "remove the file to make it anew"});
-}
-
-std::shared_ptr<const CacheStage::Origin> CacheStage::begin(const IterationContext& context) const {
-  const std::lock_guard lock(memory_->mutex);
-  if (!memory_->origin) memory_->origin = Origin{context.job_seed, context.path};
-  std::shared_ptr<const Origin> held = memory_->under_way.lock();
-  if (held && *held == *memory_->origin) return held;
-  held = std::make_shared<const Origin>(*memory_->origin);
-  memory_->under_way = held;
-  return held;
-}
-
-IterationContext CacheStage::first_pass(const IterationContext& context) const {
-  const std::lock_guard lock(memory_->mutex);
-  IterationContext first = context;
-  first.epoch = 0;
-  if (memory_->origin) {
-    first.job_seed = memory_->origin->job_seed;
-    first.path = memory_->origin->path;
-  }
-  return first;
-}
-
-IteratorPtr CacheStage::make_iterator(const IterationContext& context) const {
-  if (!path_.empty() && std::filesystem::exists(path_)) {
-    auto reader = std::make_unique<FromFileIterator>(path_, fingerprint(*input()), input()->certain_cardinality());
-    settle(reader->filled_from(), true);  // a file may be another program's
-    return reader;
-  }
-  if (const auto filled = contents()) {
-    if (!filled->rows) return std::make_unique<FromMemoryIterator>(filled);
-    return make_row_iterator(filled->rows->row_source(), filled->rows->make_index_iterator(context));
-  }
-  // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.
-  const std::shared_ptr<const Origin> origin = begin(context);
-  std::unique_ptr<CacheWriter> writer;
-  if (path_.empty())
-    writer = std::make_unique<MemoryWriter>(memory_, origin);
-  else
-    writer = std::make_unique<FileWriter>(memory_, origin, path_, fingerprint(*input()));
-  const auto warn = [memory = memory_, where = describe()] {
-    const std::lock_guard lock(memory->mutex);
-    if (!std::exchange(memory->warned, true))
-      log_warning(
-          str(where, ": an element failed, so this pass is not remembered; put ignore_errors before the cache"));
-  };
-  return std::make_unique<FillingIterator>(input()->iterate(first_pass(context)), input()->certain_cardinality(),
-                                           std::move(writer), warn);
+StagePtr make_cache(StagePtr input, std::string path) {
+  return std::make_shared<CacheStage>(std::move(input), std::move(path));
 }
 
 }  // namespace lockstep::data

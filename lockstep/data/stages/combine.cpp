@@ -1,16 +1,12 @@
-#include "lockstep/data/stages/combine.h"
-
-#include <ATen/ops/scalar_tensor.h>
-#include <c10/core/GradMode.h>
-
 #include <algorithm>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/one_to_one.h"
 #include "lockstep/data/place.h"
-#include "lockstep/data/user_call.h"
+#include "lockstep/data/stages/common_spec.h"
+#include "lockstep/data/stages/stages.h"
 
+// Stages that put datasets side by side or behind each other.
 namespace lockstep::data {
 namespace {
 
@@ -23,7 +19,7 @@ class ZipIterator final : public ElementIterator {
     std::exception_ptr error;  // the first one; what belongs together stays together
     for (std::size_t i = 0; i < inputs_.size(); ++i) {
       if (error ? inputs_[i]->skip(1) == 0 : !part.read(*inputs_[i])) {
-        require_unwanted(error);
+        rethrow_if_fatal(error);
         return false;
       }
       if (!error) error = part.error;
@@ -72,7 +68,7 @@ class ConcatenateIterator final : public ElementIterator {
       try {
         if (!open()) break;
       } catch (...) {
-        require_unwanted(std::current_exception());
+        rethrow_if_fatal(std::current_exception());
         ++skipped;
         continue;
       }
@@ -97,59 +93,84 @@ class ConcatenateIterator final : public ElementIterator {
   IteratorPtr current_;  // null between parts
 };
 
-class EnumerateIterator final : public CountingIterator {
+class ZipStage final : public Stage {
  public:
-  EnumerateIterator(IteratorPtr input, std::int64_t start) : CountingIterator(std::move(input)), start_(start) {}
+  explicit ZipStage(std::vector<StagePtr> all) : Stage(std::move(all)) {
+    if (inputs().empty())
+      throw InvalidArgument(errors::kBadOption, {.what = "zip needs at least one dataset, got none",
+                                                 .help = "call zip with the datasets to put side by side"});
+    for (const StagePtr& each : inputs()) cardinality_ = zipped(cardinality_, each->cardinality());
+  }
 
-  bool next(Element& element) override {
-    if (!next_input(element)) return false;
-    Element numbered = Element::of(at::scalar_tensor(start_ + count_ - 1, at::kLong));
-    append(numbered, std::move(element));
-    element = std::move(numbered);
-    return true;
+  std::string_view kind() const override { return "zip"; }
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Inputs,
+            .elements = StageTraits::Elements::Zipped,
+            .passes_over = true,
+            .runs_functions = false};
+  }
+  StagePtr with_inputs(std::vector<StagePtr> inputs) const override { return make_zip(std::move(inputs)); }
+  Cardinality cardinality() const override { return cardinality_; }
+  ElementSpec element_spec() const override {
+    ElementSpec spec = input()->element_spec();
+    for (std::size_t i = 1; i < inputs().size(); ++i) spec = spec.joined_with(inputs()[i]->element_spec());
+    return spec;
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    std::vector<IteratorPtr> iterators;
+    for (std::size_t i = 0; i < inputs().size(); ++i) iterators.push_back(inputs()[i]->iterate(context.below(i)));
+    return std::make_unique<ZipIterator>(std::move(iterators));
   }
 
  private:
-  std::int64_t start_;
+  // Found once: a stage with several inputs may be the input of another one several times, and so on.
+  Cardinality cardinality_ = Cardinality::infinite();
 };
 
-class ScanIterator final : public ElementIterator {
+/// Programs build long chains of these in loops, so nothing here goes down a chain by recursion.
+class ConcatenateStage final : public Stage {
  public:
-  ScanIterator(IteratorPtr input, Element state, ScanFunction function)
-      : input_(std::move(input)), state_(own_copy(std::move(state))), function_(std::move(function)) {}
+  ConcatenateStage(StagePtr first, StagePtr second)
+      : Stage({std::move(first), std::move(second)}),
+        cardinality_(concatenated(inputs()[0]->cardinality(), inputs()[1]->cardinality())),
+        spec_(common_spec(inputs(), "concatenate")) {}
 
-  bool next(Element& element) override {
-    if (!input_->next(element)) return false;
-    const c10::AutoGradMode no_grad(false);
-    call_for_stage("scan", [&] { function_(state_, element); });
-    return true;
+  std::string_view kind() const override { return "concatenate"; }
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Inputs,
+            .elements = StageTraits::Elements::Concatenated,
+            .passes_over = true,
+            .runs_functions = false};
+  }
+  StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
+    return make_concatenate(std::move(inputs.at(0)), std::move(inputs.at(1)));
+  }
+  Cardinality cardinality() const override { return cardinality_; }
+  Cardinality total_rows() const override { return concatenated(inputs()[0]->total_rows(), inputs()[1]->total_rows()); }
+  ElementSpec element_spec() const override { return spec_; }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    std::vector<ConcatenateIterator::Part> parts;
+    IterationContext at = context;
+    StagePtr first = shared_from_this();
+    for (; first->traits().elements == StageTraits::Elements::Concatenated; first = first->input()) {
+      parts.push_back({first->inputs()[1], at.below(1)});
+      at = at.below(0);
+    }
+    parts.push_back({std::move(first), std::move(at)});
+    std::ranges::reverse(parts);
+    return std::make_unique<ConcatenateIterator>(std::move(parts));
   }
 
  private:
-  IteratorPtr input_;
-  Element state_;
-  ScanFunction function_;
+  Cardinality cardinality_;
+  ElementSpec spec_;
 };
 
 }  // namespace
-
-ZipStage::ZipStage(std::vector<StagePtr> inputs) : Stage(std::move(inputs)) {
-  if (this->inputs().empty()) throw InvalidArgument(errors::kBadOption, {.what = "zip needs at least one dataset"});
-  for (const StagePtr& each : this->inputs()) cardinality_ = zipped(cardinality_, each->cardinality());
-}
-StagePtr ZipStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<ZipStage>(std::move(inputs));
-}
-ElementSpec ZipStage::element_spec() const {
-  ElementSpec spec = input()->element_spec();
-  for (std::size_t i = 1; i < inputs().size(); ++i) spec = spec.joined_with(inputs()[i]->element_spec());
-  return spec;
-}
-IteratorPtr ZipStage::make_iterator(const IterationContext& context) const {
-  std::vector<IteratorPtr> iterators;
-  for (std::size_t i = 0; i < inputs().size(); ++i) iterators.push_back(inputs()[i]->iterate(context.below(i)));
-  return std::make_unique<ZipIterator>(std::move(iterators));
-}
 
 ElementSpec common_spec(const std::vector<StagePtr>& datasets, const std::string& where) {
   ElementSpec spec = datasets.front()->element_spec();
@@ -165,42 +186,10 @@ ElementSpec common_spec(const std::vector<StagePtr>& datasets, const std::string
   return spec;
 }
 
-ConcatenateStage::ConcatenateStage(StagePtr first, StagePtr second)
-    : Stage({std::move(first), std::move(second)}),
-      cardinality_(concatenated(inputs()[0]->cardinality(), inputs()[1]->cardinality())),
-      spec_(common_spec(inputs(), "concatenate")) {}
-StagePtr ConcatenateStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<ConcatenateStage>(std::move(inputs.at(0)), std::move(inputs.at(1)));
-}
-IteratorPtr ConcatenateStage::make_iterator(const IterationContext& context) const {
-  std::vector<ConcatenateIterator::Part> parts;
-  IterationContext at = context;
-  StagePtr first = shared_from_this();
-  for (; first->kind() == kind(); first = first->input()) {
-    parts.push_back({first->inputs()[1], at.below(1)});
-    at = at.below(0);
-  }
-  parts.push_back({std::move(first), std::move(at)});
-  std::ranges::reverse(parts);
-  return std::make_unique<ConcatenateIterator>(std::move(parts));
-}
+StagePtr make_zip(std::vector<StagePtr> inputs) { return std::make_shared<ZipStage>(std::move(inputs)); }
 
-StagePtr EnumerateStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<EnumerateStage>(std::move(inputs.front()), start_);
-}
-ElementSpec EnumerateStage::element_spec() const {
-  const ElementSpec number{{{ComponentSpec::tensor(at::kLong, PartialShape({}))}}};
-  return number.joined_with(input()->element_spec());
-}
-IteratorPtr EnumerateStage::make_iterator(const IterationContext& context) const {
-  return std::make_unique<EnumerateIterator>(input()->iterate(context), start_);
-}
-
-StagePtr ScanStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<ScanStage>(std::move(inputs.front()), initial_, function_, result_, spec_);
-}
-IteratorPtr ScanStage::make_iterator(const IterationContext& context) const {
-  return std::make_unique<ScanIterator>(input()->iterate(context), initial_, function_);
+StagePtr make_concatenate(StagePtr first, StagePtr second) {
+  return std::make_shared<ConcatenateStage>(std::move(first), std::move(second));
 }
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-#include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/map_stage.h"
 
 #include <c10/core/GradMode.h>
 
@@ -6,6 +6,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/random_key.h"
+#include "lockstep/data/stage_meter.h"
 #include "lockstep/data/user_call.h"
 
 namespace lockstep::data {
@@ -30,47 +31,41 @@ class MapIterator final : public CountingIterator {
 
 }  // namespace
 
-MapStage::MapStage(StagePtr input, MapFunction function, ElementSpec result, MapOptions options)
-    : Stage({std::move(input)}),
+MapStage::MapStage(StagePtr input, MapFunction function, KeyedMapFunction keyed, ElementSpec result, MapOptions options)
+    : StageOf({std::move(input)}),
       function_(std::move(function)),
+      keyed_(std::move(keyed)),
       result_(std::move(result)),
       options_(std::move(options)) {
-  check_and_describe();
-}
-
-MapStage::MapStage(StagePtr input, KeyedMapFunction function, ElementSpec result, MapOptions options)
-    : Stage({std::move(input)}), keyed_(std::move(function)), result_(std::move(result)), options_(std::move(options)) {
-  check_and_describe();
-}
-
-void MapStage::check_and_describe() {
   if (options_.parallel_calls < 0 || options_.parallel_calls > 1024)
     throw InvalidArgument(
         errors::kBadOption,
-        {.what = str("parallel_calls must lie between 0 and 1024, not ", options_.parallel_calls),
+        {.what = str("parallel_calls must be from 0 to 1024, got ", options_.parallel_calls),
          .where = "map",
          .help = "give 0 to compute on the caller's thread, or about as many calls as there are cores"});
-  const auto line = [&](bool with_calls) {
-    std::string parts = options_.name;
-    const auto add = [&](const std::string& part) { parts += (parts.empty() ? "" : ", ") + part; };
-    if (with_calls && options_.parallel_calls > 0) add(counted(options_.parallel_calls, "parallel call"));
-    if (options_.parallel_calls > 0 && !options_.ordered) add("unordered");
-    if (options_.seed) add(str("seed ", *options_.seed));
-    return str(keyed_ ? "map_with_random" : "map", parts.empty() ? "" : str("(", parts, ")"));
-  };
-  description_ = line(true);
-  identity_ = line(false);
+  description_ = text(true);
+  identity_ = text(false);
 }
 
-StagePtr MapStage::with_inputs(std::vector<StagePtr> inputs) const {
-  if (keyed_) return std::make_shared<MapStage>(std::move(inputs.front()), keyed_, result_, options_);
-  return std::make_shared<MapStage>(std::move(inputs.front()), function_, result_, options_);
+std::string MapStage::text(bool with_calls) const {
+  std::string parts = options_.name;
+  const auto add = [&](const std::string& part) { parts += (parts.empty() ? "" : ", ") + part; };
+  if (with_calls && is_parallel()) add(counted(options_.parallel_calls, "parallel call"));
+  if (is_parallel() && !options_.ordered) add("unordered");
+  if (options_.seed) add(str("seed ", *options_.seed));
+  return str(keyed_ ? "map_with_random" : "map", parts.empty() ? "" : str("(", parts, ")"));
+}
+
+StageTraits MapStage::traits() const {
+  return {.source = StageTraits::Source::Inputs,
+          .elements = StageTraits::Elements::Mapped,
+          .passes_over = !is_parallel()};  // threads that have started compute all
 }
 
 ElementSpec MapStage::element_spec() const { return options_.spec ? options_.spec(input()->element_spec()) : result_; }
 
 std::optional<std::string> MapStage::position_obstacle() const {
-  if (options_.parallel_calls > 0 && !options_.ordered) return "parallel calls that do not keep the order";
+  if (is_parallel() && !options_.ordered) return "parallel calls that do not keep the order";
   return std::nullopt;
 }
 
@@ -92,10 +87,29 @@ IterationContext MapStage::context_below(const IterationContext& context) const 
 }
 
 IteratorPtr MapStage::make_iterator(const IterationContext& context) const {
-  auto self = std::static_pointer_cast<const MapStage>(shared_from_this());
-  if (options_.parallel_calls > 0)
-    return make_parallel_map_iterator(std::move(self), context, pass_key(context), context_below(context));
-  return std::make_unique<MapIterator>(std::move(self), input()->iterate(context_below(context)), pass_key(context));
+  if (is_parallel()) return make_parallel_map_iterator(self(), context);
+  return std::make_unique<MapIterator>(self(), input()->iterate(context_below(context)), pass_key(context));
+}
+
+IteratorPtr MapStage::make_batch_iterator(const IterationContext& context, const BatchShape& shape,
+                                          const std::string& where) const {
+  if (!is_parallel() || !options_.ordered || context.meter) return nullptr;
+  return make_mapped_batch_iterator(self(), context, shape, where);
+}
+
+void MapStage::describe_to(StageCounters& counters) const {
+  counters.parallel_calls = options_.parallel_calls;
+  counters.label = options_.name;
+}
+
+StagePtr make_map(StagePtr input, MapFunction function, ElementSpec result, MapOptions options) {
+  return std::make_shared<MapStage>(std::move(input), std::move(function), nullptr, std::move(result),
+                                    std::move(options));
+}
+
+StagePtr make_map(StagePtr input, KeyedMapFunction function, ElementSpec result, MapOptions options) {
+  return std::make_shared<MapStage>(std::move(input), nullptr, std::move(function), std::move(result),
+                                    std::move(options));
 }
 
 }  // namespace lockstep::data

@@ -1,10 +1,9 @@
-#include "lockstep/data/stages/mapped_batch.h"
-
 #include <algorithm>
 
 #include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/row_writer.h"
+#include "lockstep/data/stages/map_stage.h"
 #include "lockstep/data/stages/piece_source.h"
 
 namespace lockstep::data {
@@ -28,15 +27,15 @@ struct BlockPiece {
 
 class MappedBatchIterator final : public ElementIterator {
  public:
-  MappedBatchIterator(std::shared_ptr<const MapStage> map, const IterationContext& context, std::int64_t size,
-                      bool drop_remainder, std::string where)
+  MappedBatchIterator(std::shared_ptr<const MapStage> map, const IterationContext& context, const BatchShape& shape,
+                      std::string where)
       : map_(std::move(map)),
-        size_(size),
-        drop_remainder_(drop_remainder),
+        size_(shape.size),
+        drop_remainder_(shape.drop_remainder),
         where_(std::move(where)),
         pass_key_(map_->pass_key(context)),
         source_(*map_->input(), map_->context_below(context)),
-        piece_size_(size) {}
+        piece_size_(shape.size) {}
 
   // As when rows are stacked one by one: the first row that fails, or that differs from the first of its batch, is the
   // one to tell, and the batch fails as a whole, unless it is a remainder that is left out.
@@ -149,8 +148,8 @@ class MappedBatchIterator final : public ElementIterator {
 }  // namespace
 
 IteratorPtr make_mapped_batch_iterator(std::shared_ptr<const MapStage> map, const IterationContext& context,
-                                       std::int64_t size, bool drop_remainder, std::string where) {
-  return std::make_unique<MappedBatchIterator>(std::move(map), context, size, drop_remainder, std::move(where));
+                                       const BatchShape& shape, std::string where) {
+  return std::make_unique<MappedBatchIterator>(std::move(map), context, shape, std::move(where));
 }
 
 }  // namespace lockstep::data

@@ -1,5 +1,3 @@
-#include "lockstep/data/stages/padded_batch.h"
-
 #include <ATen/ops/full.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/stages/batching.h"
+#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
@@ -81,10 +80,12 @@ void require_fitting(const PaddedBatchOptions& options, const ElementSpec& spec,
     const ComponentSpec& component = (*spec.components)[i];
     if (!options.padded_shapes.empty() && options.padded_shapes[i] && component.shape.has_rank() &&
         static_cast<std::int64_t>(options.padded_shapes[i]->size()) != component.shape.rank())
-      throw InvalidArgument(errors::kShape, {.what = str("the padded shape of component ", i, " has another rank"),
-                                             .where = where,
-                                             .seen = str(to_string(PartialShape(*options.padded_shapes[i])), " for ",
-                                                         to_string(component))});
+      throw InvalidArgument(
+          errors::kShape,
+          {.what = str("the padded shape of component ", i, " must have the component's rank"),
+           .where = where,
+           .seen = str(to_string(PartialShape(*options.padded_shapes[i])), " for ", to_string(component)),
+           .help = "give one size for each dimension of a row, -1 for the longest"});
     if (component.kind != ComponentSpec::Kind::Tensor || !component.dtype || options.padding_values.empty()) continue;
     if (!fits(value_of(options, i), *component.dtype))
       throw InvalidArgument(errors::kBadOption,
@@ -97,10 +98,8 @@ void require_fitting(const PaddedBatchOptions& options, const ElementSpec& spec,
 
 class PaddedBatchIterator final : public BatchingIterator<ElementIterator> {
  public:
-  PaddedBatchIterator(IteratorPtr input, std::int64_t size, PaddedBatchOptions options, std::string where)
-      : BatchingIterator(std::move(input), size, options.drop_remainder),
-        options_(std::move(options)),
-        where_(std::move(where)) {}
+  PaddedBatchIterator(IteratorPtr input, const BatchShape& shape, PaddedBatchOptions options, std::string where)
+      : BatchingIterator(std::move(input), shape), options_(std::move(options)), where_(std::move(where)) {}
 
   bool next(Element& element) override {
     std::vector<Element> rows;
@@ -122,7 +121,8 @@ class PaddedBatchIterator final : public BatchingIterator<ElementIterator> {
       if (tensor.dim() != first.dim())
         throw InvalidArgument(errors::kShape, {.what = "rows to be padded must have the same rank",
                                                .where = where_,
-                                               .seen = str(describe(rows.front()), " and ", describe(row))});
+                                               .seen = str(describe(rows.front()), " and ", describe(row)),
+                                               .help = "reshape the rows in a map before padded_batch"});
       for (std::size_t d = 0; d < sizes.size(); ++d) sizes[d] = std::max(sizes[d], tensor.sizes()[d]);
     }
     if (!options_.padded_shapes.empty() && options_.padded_shapes[i]) fix_sizes(sizes, *options_.padded_shapes[i], i);
@@ -154,114 +154,48 @@ class PaddedBatchIterator final : public BatchingIterator<ElementIterator> {
   std::string where_;
 };
 
-class UnbatchIterator final : public ElementIterator {
+class PaddedBatchStage final : public StageOf<PaddedBatchStage, BatchingStage> {
  public:
-  explicit UnbatchIterator(IteratorPtr input) : input_(std::move(input)) {}
-
-  bool next(Element& element) override {
-    if (!load()) return false;
-    element = row(batch_, at_++);
-    return true;
+  PaddedBatchStage(StagePtr input, std::int64_t size, PaddedBatchOptions options)
+      : StageOf(std::move(input), BatchShape{size, options.drop_remainder}, "padded_batch"),
+        options_(std::move(options)) {
+    for (const auto& shape : options_.padded_shapes) {
+      if (!shape || std::ranges::all_of(*shape, [](std::int64_t dim) { return dim >= -1; })) continue;
+      throw InvalidArgument(errors::kBadOption, {.what = str("a padded shape must have sizes >= 0, or -1, got ",
+                                                             to_string(PartialShape(*shape))),
+                                                 .where = describe(),
+                                                 .help = "give -1 to pad to the longest row of the batch"});
+    }
+    require_fitting(options_, this->input()->element_spec(), describe());
   }
 
-  std::int64_t skip(std::int64_t count) override {
-    std::int64_t skipped = 0;
-    while (skipped < count) {
-      try {
-        if (!load()) break;
-      } catch (...) {  // a batch that fails has one place
-        require_unwanted(std::current_exception());
-        ++skipped;
-        continue;
-      }
-      const std::int64_t step = std::min(rows_ - at_, count - skipped);
-      at_ += step;
-      skipped += step;
+  std::string_view kind() const override { return "padded_batch"; }
+  std::string describe() const override { return str(kind(), options_text()); }
+  StageTraits traits() const override { return batch_traits(StageTraits::Elements::Padded); }
+  ElementSpec element_spec() const override {
+    ElementSpec spec = input()->element_spec();
+    if (!spec.components) return spec;
+    for (std::size_t i = 0; i < spec.components->size(); ++i) {
+      ComponentSpec& component = (*spec.components)[i];
+      if (component.kind == ComponentSpec::Kind::Tensor && !options_.padded_shapes.empty() && options_.padded_shapes[i])
+        component.shape = PartialShape(*options_.padded_shapes[i]);
     }
-    return skipped;
+    return spec.batched(known_rows());
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return std::make_unique<PaddedBatchIterator>(input()->iterate(context), shape_, options_, describe());
   }
 
  private:
-  /// Makes sure that there is a row; false at the end.
-  bool load() {
-    while (at_ == rows_) {
-      at_ = rows_ = 0;
-      if (!input_->next(batch_)) return false;
-      rows_ = row_count(batch_, "unbatch");
-    }
-    return true;
-  }
-
-  IteratorPtr input_;
-  Element batch_;
-  std::int64_t rows_ = 0;
-  std::int64_t at_ = 0;
+  PaddedBatchOptions options_;
 };
 
 }  // namespace
 
-PaddedBatchStage::PaddedBatchStage(StagePtr input, std::int64_t batch_size, PaddedBatchOptions options)
-    : Stage({std::move(input)}), batch_size_(batch_size), options_(std::move(options)) {
-  if (batch_size_ < 1 || batch_size_ > kLargestBatch)
-    throw InvalidArgument(errors::kBadOption, {.what = str("a batch size must be a number from 1 to ", kLargestBatch,
-                                                           ", not ", batch_size_),
-                                               .where = "padded_batch"});
-  for (const auto& shape : options_.padded_shapes) {
-    if (!shape || std::ranges::all_of(*shape, [](std::int64_t size) { return size >= -1; })) continue;
-    throw InvalidArgument(errors::kBadOption, {.what = "sizes to pad to are 0 or more, or -1 for the longest row",
-                                               .where = describe(),
-                                               .seen = to_string(PartialShape(*shape))});
-  }
-  require_fitting(options_, this->input()->element_spec(), describe());
-}
-
-UnbatchStage::UnbatchStage(StagePtr input) : Stage({std::move(input)}) {
-  require_rows(this->input()->element_spec(), "unbatch");
-}
-
-std::string PaddedBatchStage::describe() const {
-  return str("padded_batch(", batch_size_, options_.drop_remainder ? ", drop_remainder)" : ")");
-}
-
-StagePtr PaddedBatchStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<PaddedBatchStage>(std::move(inputs.front()), batch_size_, options_);
-}
-
-Cardinality PaddedBatchStage::cardinality() const {
-  return batched(input()->cardinality(), batch_size_, options_.drop_remainder);
-}
-
-ElementSpec PaddedBatchStage::element_spec() const {
-  ElementSpec spec = input()->element_spec();
-  if (!spec.components) return spec;
-  for (std::size_t i = 0; i < spec.components->size(); ++i) {
-    ComponentSpec& component = (*spec.components)[i];
-    if (component.kind == ComponentSpec::Kind::Tensor && !options_.padded_shapes.empty() && options_.padded_shapes[i])
-      component.shape = PartialShape(*options_.padded_shapes[i]);
-  }
-  return spec.batched(options_.drop_remainder ? batch_size_ : PartialShape::kUnknown);
-}
-
-IteratorPtr PaddedBatchStage::make_iterator(const IterationContext& context) const {
-  return std::make_unique<PaddedBatchIterator>(input()->iterate(context), batch_size_, options_, describe());
-}
-
-StagePtr UnbatchStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<UnbatchStage>(std::move(inputs.front()));
-}
-
-Cardinality UnbatchStage::cardinality() const {
-  const Cardinality batches = input()->cardinality();
-  if (batches.is_infinite() || batches == Cardinality(0)) return batches;
-  const ElementSpec spec = input()->element_spec();
-  if (!batches.is_known() || !spec.components || spec.components->empty()) return Cardinality::unknown();
-  const PartialShape& shape = spec.components->front().shape;
-  if (!shape.has_rank() || shape.rank() == 0 || shape.dim(0) == PartialShape::kUnknown) return Cardinality::unknown();
-  return multiplied(batches, shape.dim(0));
-}
-
-IteratorPtr UnbatchStage::make_iterator(const IterationContext& context) const {
-  return std::make_unique<UnbatchIterator>(input()->iterate(context));
+StagePtr make_padded_batch(StagePtr input, std::int64_t size, PaddedBatchOptions options) {
+  return std::make_shared<PaddedBatchStage>(std::move(input), size, std::move(options));
 }
 
 }  // namespace lockstep::data

@@ -2,7 +2,7 @@
 #include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/stage_meter.h"
-#include "lockstep/data/stages/map.h"
+#include "lockstep/data/stages/map_stage.h"
 #include "lockstep/data/stages/piece_source.h"
 
 namespace lockstep::data {
@@ -14,9 +14,11 @@ using Clock = std::chrono::steady_clock;
 /// input. Of rows of a source only the numbers are taken under the lock; a worker gathers its rows itself.
 class ParallelMapIterator final : public ElementIterator {
  public:
-  ParallelMapIterator(std::shared_ptr<const MapStage> stage, const IterationContext& context, std::uint64_t pass_key,
-                      const IterationContext& below)
-      : stage_(std::move(stage)), pass_key_(pass_key), counters_(context.counters), source_(*stage_->input(), below) {}
+  ParallelMapIterator(std::shared_ptr<const MapStage> stage, const IterationContext& context)
+      : stage_(std::move(stage)),
+        pass_key_(stage_->pass_key(context)),
+        counters_(context.counters),
+        source_(*stage_->input(), stage_->context_below(context)) {}
 
   bool next(Element& element) override {
     if (!piece_.has_next()) {
@@ -89,9 +91,8 @@ class ParallelMapIterator final : public ElementIterator {
 
 }  // namespace
 
-IteratorPtr make_parallel_map_iterator(std::shared_ptr<const MapStage> stage, const IterationContext& context,
-                                       std::uint64_t pass_key, const IterationContext& below) {
-  return std::make_unique<ParallelMapIterator>(std::move(stage), context, pass_key, below);
+IteratorPtr make_parallel_map_iterator(std::shared_ptr<const MapStage> stage, const IterationContext& context) {
+  return std::make_unique<ParallelMapIterator>(std::move(stage), context);
 }
 
 }  // namespace lockstep::data

@@ -7,6 +7,7 @@
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/stage_meter.h"
 #include "lockstep/data/stages/element_piece.h"
+#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
@@ -15,7 +16,7 @@ class PrefetchIterator final : public OneToOneIterator {
  public:
   PrefetchIterator(IteratorPtr input, std::size_t slots, bool chunks, std::shared_ptr<StageCounters> counters)
       : OneToOneIterator(std::move(input)),
-        deferred_(dynamic_cast<DeferredIterator*>(input_.get())),
+        deferred_(input_->deferred()),
         slots_(slots),
         chunks_(chunks),
         counters_(std::move(counters)) {}
@@ -86,28 +87,43 @@ class PrefetchIterator final : public OneToOneIterator {
   std::unique_ptr<OrderedWorkers<ElementPiece>> workers_;
 };
 
+class PrefetchStage final : public StageOf<PrefetchStage, PassThroughStage> {
+ public:
+  PrefetchStage(StagePtr input, std::int64_t buffer_size)
+      : StageOf(std::move(input)), buffer_size_(buffer_size == -1 ? 2 : buffer_size) {
+    if (buffer_size_ >= 0 && buffer_size_ <= 1'000'000) return;
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("the buffer size of prefetch must be from 0 to 1000000, got ", buffer_size),
+                           .where = "prefetch",
+                           .help = "call prefetch() for 2 elements, or prefetch(0) to read nothing ahead"});
+  }
+
+  std::string_view kind() const override { return "prefetch"; }
+  std::string describe() const override { return str("prefetch(", buffer_size_, ")"); }
+  std::string identity() const override { return ""; }
+  Cardinality total_rows() const override { return input()->total_rows(); }
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Inputs,
+            .elements = StageTraits::Elements::Same,
+            .runs_functions = false,
+            .only_buffers = true};
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    if (buffer_size_ == 0) return input()->iterate(context);
+    return std::make_unique<PrefetchIterator>(input()->iterate(context), static_cast<std::size_t>(buffer_size_), false,
+                                              context.counters);
+  }
+
+ private:
+  std::int64_t buffer_size_;
+};
+
 }  // namespace
 
-PrefetchStage::PrefetchStage(StagePtr input, std::int64_t buffer_size)
-    : PassThroughStage({std::move(input)}), buffer_size_(buffer_size == -1 ? 2 : buffer_size) {
-  if (buffer_size_ < 0 || buffer_size_ > 1'000'000)
-    throw InvalidArgument(errors::kBadOption, {.what = str("prefetch takes a number of elements, or -1 for its own "
-                                                           "choice, not ",
-                                                           buffer_size),
-                                               .where = "prefetch",
-                                               .help = "give a number from 0 (nothing is read ahead) to 1000000"});
-}
-
-std::string PrefetchStage::describe() const { return str("prefetch(", buffer_size_, ")"); }
-
-StagePtr PrefetchStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<PrefetchStage>(std::move(inputs.front()), buffer_size_);
-}
-
-IteratorPtr PrefetchStage::make_iterator(const IterationContext& context) const {
-  if (buffer_size_ == 0) return input()->iterate(context);
-  return std::make_unique<PrefetchIterator>(input()->iterate(context), static_cast<std::size_t>(buffer_size_), false,
-                                            context.counters);
+StagePtr make_prefetch(StagePtr input, std::int64_t buffer_size) {
+  return std::make_shared<PrefetchStage>(std::move(input), buffer_size);
 }
 
 IteratorPtr read_ahead_in_chunks(IteratorPtr input) {

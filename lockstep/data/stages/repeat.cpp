@@ -5,6 +5,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
@@ -14,7 +15,10 @@ template <class Stream>
 class RepeatOf : public Stream {
  public:
   RepeatOf(StagePtr input, IterationContext context, std::int64_t count)
-      : input_(std::move(input)), context_(std::move(context)), count_(count), size_(input_->certain_cardinality()) {}
+      : input_(std::move(input)),
+        context_(std::move(context)),
+        count_(count),
+        size_(input_->cardinality_if(Trust::Certain)) {}
 
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
@@ -151,21 +155,30 @@ class RepeatIterator final : public RepeatOf<ElementIterator> {
   }
 };
 
+class RepeatStage final : public StageOf<RepeatStage, CountedStage> {
+ public:
+  RepeatStage(StagePtr input, std::int64_t count) : StageOf(std::move(input), "repeat", count) {}
+
+  std::string describe() const override { return count() < 0 ? "repeat" : CountedStage::describe(); }
+  StageTraits traits() const override { return order_traits(StageTraits::Elements::Picked); }
+  Cardinality cardinality() const override { return repeated(input()->cardinality(), count()); }
+  /// Repeated for ever, nothing stays nothing.
+  Trust trust() const override { return input()->cardinality().is_unknown() ? Trust::None : input()->trust(); }
+  Cardinality total_rows() const override { return repeated(input()->total_rows(), count()); }
+  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
+    return std::make_unique<RepeatIndices>(input(), context, count());
+  }
+
+ protected:
+  IteratorPtr make_element_iterator(const IterationContext& context) const override {
+    return std::make_unique<RepeatIterator>(input(), context, count());
+  }
+};
+
 }  // namespace
 
-std::string RepeatStage::describe() const { return count() < 0 ? "repeat" : CountedStage::describe(); }
-
-StagePtr RepeatStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<RepeatStage>(std::move(inputs.front()), count());
-}
-
-std::unique_ptr<IndexIterator> RepeatStage::make_index_iterator(const IterationContext& context) const {
-  return std::make_unique<RepeatIndices>(input(), context, count());
-}
-
-IteratorPtr RepeatStage::make_iterator(const IterationContext& context) const {
-  if (auto rows = row_source()) return make_row_iterator(std::move(rows), make_index_iterator(context));
-  return std::make_unique<RepeatIterator>(input(), context, count());
+StagePtr make_repeat(StagePtr input, std::int64_t count) {
+  return std::make_shared<RepeatStage>(std::move(input), count);
 }
 
 }  // namespace lockstep::data

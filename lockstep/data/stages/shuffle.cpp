@@ -7,13 +7,14 @@
 #include "lockstep/data/place.h"
 #include "lockstep/data/shuffle_buffer.h"
 #include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
 
 class ShuffleIndices final : public IndexIterator {
  public:
-  ShuffleIndices(std::unique_ptr<IndexIterator> input, std::uint64_t key, std::int64_t capacity)
+  ShuffleIndices(IndexIteratorPtr input, std::uint64_t key, std::int64_t capacity)
       : input_(std::move(input)), buffer_(key, capacity) {}
 
   std::size_t next(std::span<std::int64_t> indices) override {
@@ -34,7 +35,7 @@ class ShuffleIndices final : public IndexIterator {
     return true;
   }
 
-  std::unique_ptr<IndexIterator> input_;
+  IndexIteratorPtr input_;
   ShuffleBuffer<std::int64_t> buffer_;
   std::array<std::int64_t, 256> ahead_;
   std::size_t at_ = 0;
@@ -109,40 +110,54 @@ class ShuffleIterator final : public ElementIterator {
   std::int64_t pulled_ = 0;
 };
 
-}  // namespace
-
-ShuffleStage::ShuffleStage(StagePtr input, std::int64_t buffer_size, ShuffleOptions options)
-    : OrderStage({std::move(input)}), buffer_size_(buffer_size), options_(options) {
-  if (buffer_size_ < 1)
+class ShuffleStage final : public StageOf<ShuffleStage, OrderStage> {
+ public:
+  ShuffleStage(StagePtr input, std::int64_t buffer_size, const ShuffleOptions& options)
+      : StageOf(std::move(input)), buffer_size_(buffer_size), options_(options) {
+    if (buffer_size_ >= 1) return;
     throw InvalidArgument(
         errors::kBadOption,
-        {.what = str("the buffer of a shuffle holds at least 1 element, not ", buffer_size_),
+        {.what = str("the buffer size of shuffle must be >= 1, got ", buffer_size_),
          .where = "shuffle",
          .help = "give the number of elements of the dataset for a perfect shuffle, or as many as memory allows"});
-}
+  }
 
-std::string ShuffleStage::describe() const {
-  return str("shuffle(", buffer_size_, options_.seed ? str(", seed ", *options_.seed) : "",
-             options_.reshuffle_each_iteration ? ")" : ", the same order in each pass)");
-}
+  std::string_view kind() const override { return "shuffle"; }
+  std::string describe() const override {
+    return str("shuffle(", buffer_size_, options_.seed ? str(", seed ", *options_.seed) : "",
+               options_.reshuffle_each_iteration ? ")" : ", the same order in each pass)");
+  }
+  StageTraits traits() const override {
+    StageTraits traits = order_traits(StageTraits::Elements::Picked);
+    traits.passes_over = input()->cardinality().is_known();  // then it chooses among the numbers of elements
+    traits.only_buffers = true;
+    return traits;
+  }
+  Cardinality total_rows() const override { return input()->total_rows(); }
+  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
+    return std::make_unique<ShuffleIndices>(input()->make_index_iterator(context.below(0)), key(context), buffer_size_);
+  }
 
-StagePtr ShuffleStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<ShuffleStage>(std::move(inputs.front()), buffer_size_, options_);
-}
+ protected:
+  IteratorPtr make_element_iterator(const IterationContext& context) const override {
+    return std::make_unique<ShuffleIterator>(input()->iterate(context.below(0)), key(context), buffer_size_,
+                                             input()->cardinality_if(Trust::Certain));
+  }
 
-std::uint64_t ShuffleStage::key(const IterationContext& context) const {
-  const std::uint64_t seed = options_.seed ? *options_.seed : context.stage_seed();
-  return options_.reshuffle_each_iteration ? mix(seed, context.epoch) : mix(seed);
-}
+ private:
+  std::uint64_t key(const IterationContext& context) const {
+    const std::uint64_t seed = options_.seed ? *options_.seed : context.stage_seed();
+    return options_.reshuffle_each_iteration ? mix(seed, context.epoch) : mix(seed);
+  }
 
-std::unique_ptr<IndexIterator> ShuffleStage::make_index_iterator(const IterationContext& context) const {
-  return std::make_unique<ShuffleIndices>(input()->make_index_iterator(context.below(0)), key(context), buffer_size_);
-}
+  std::int64_t buffer_size_;
+  ShuffleOptions options_;
+};
 
-IteratorPtr ShuffleStage::make_iterator(const IterationContext& context) const {
-  if (auto rows = row_source()) return make_row_iterator(std::move(rows), make_index_iterator(context));
-  return std::make_unique<ShuffleIterator>(input()->iterate(context.below(0)), key(context), buffer_size_,
-                                           input()->certain_cardinality());
+}  // namespace
+
+StagePtr make_shuffle(StagePtr input, std::int64_t buffer_size, ShuffleOptions options) {
+  return std::make_shared<ShuffleStage>(std::move(input), buffer_size, options);
 }
 
 }  // namespace lockstep::data

@@ -1,5 +1,3 @@
-#include "lockstep/data/stages/sources.h"
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
@@ -13,7 +11,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/random_key.h"
+#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
@@ -48,8 +48,9 @@ void gather_bytes(const void* from, std::size_t row_bytes, std::span<const std::
 
 void require_set(const at::Tensor& tensor, std::size_t component, const std::string& where) {
   if (tensor.defined()) return;
-  throw InvalidArgument(errors::kShape,
-                        {.what = str("component ", component, " is a tensor that was never set"), .where = where});
+  throw InvalidArgument(errors::kShape, {.what = str("component ", component, " is an undefined tensor"),
+                                         .where = where,
+                                         .help = "assign the tensor before you make a dataset of it"});
 }
 
 void require_set_tensors(const Element& element, const std::string& where) {
@@ -215,28 +216,97 @@ class GeneratorIterator final : public ElementIterator {
   bool done_ = false;
 };
 
+class FromTensorsStage final : public StageOf<FromTensorsStage> {
+ public:
+  explicit FromTensorsStage(Element element) : element_(std::move(element)) {
+    require_set_tensors(element_, "from_tensors");
+  }
+
+  std::string_view kind() const override { return "from_tensors"; }
+  std::string describe() const override { return str("from_tensors(", data::describe(element_), ")"); }
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Memory, .passes_over = true, .runs_functions = false};
+  }
+  Cardinality cardinality() const override { return 1; }
+  ElementSpec element_spec() const override { return ElementSpec::of(element_); }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext&) const override { return std::make_unique<OneElement>(element_); }
+
+ private:
+  Element element_;
+};
+
+class RowsStage final : public StageOf<RowsStage> {
+ public:
+  RowsStage(RowsDescription description, RowSourcePtr rows, ElementSpec spec)
+      : description_(std::move(description)), rows_(std::move(rows)), spec_(std::move(spec)) {}
+
+  std::string_view kind() const override { return description_.kind; }
+  std::string describe() const override { return str(description_.kind, "(", description_.detail, ")"); }
+  std::string identity() const override {
+    if (description_.contents.empty()) return describe();
+    return str(description_.kind, "(", description_.detail, "; ", description_.contents, ")");
+  }
+  StageTraits traits() const override {
+    return {.source = description_.is_list ? StageTraits::Source::List : StageTraits::Source::Memory,
+            .passes_over = true,
+            .runs_functions = description_.runs_functions};
+  }
+  Cardinality cardinality() const override { return rows_->size(); }
+  ElementSpec element_spec() const override { return spec_; }
+  RowSourcePtr row_source() const override { return rows_; }
+  IndexIteratorPtr make_index_iterator(const IterationContext&) const override {
+    return std::make_unique<CountingIndices>(rows_->size());
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return make_row_iterator(rows_, make_index_iterator(context));
+  }
+
+ private:
+  RowsDescription description_;
+  RowSourcePtr rows_;
+  ElementSpec spec_;
+};
+
+class GeneratorStage final : public StageOf<GeneratorStage> {
+ public:
+  GeneratorStage(std::function<Generator()> make, ElementSpec spec, GeneratorOptions options)
+      : make_(std::move(make)), spec_(std::move(spec)), options_(std::move(options)) {}
+
+  std::string_view kind() const override { return "from_generator"; }
+  StageTraits traits() const override { return {.source = StageTraits::Source::Memory}; }
+  Cardinality cardinality() const override { return options_.cardinality; }
+  Trust trust() const override { return Trust::Promised; }
+  ElementSpec element_spec() const override { return options_.spec.value_or(spec_); }
+  std::optional<std::string> position_obstacle() const override {
+    if (options_.replayable) return std::nullopt;
+    return "the generator may yield other elements next time (see GeneratorOptions::replayable)";
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext&) const override {
+    return std::make_unique<GeneratorIterator>(make_());
+  }
+
+ private:
+  std::function<Generator()> make_;
+  ElementSpec spec_;
+  GeneratorOptions options_;
+};
+
 }  // namespace
 
-FromTensorsStage::FromTensorsStage(Element element) : Stage({}), element_(std::move(element)) {
-  require_set_tensors(element_, "from_tensors");
+StagePtr make_from_tensors(Element element) { return std::make_shared<FromTensorsStage>(std::move(element)); }
+
+StagePtr make_rows(RowsDescription description, RowSourcePtr rows, ElementSpec spec) {
+  return std::make_shared<RowsStage>(std::move(description), std::move(rows), std::move(spec));
 }
 
-std::string FromTensorsStage::describe() const { return str("from_tensors(", data::describe(element_), ")"); }
-
-IteratorPtr FromTensorsStage::make_iterator(const IterationContext&) const {
-  return std::make_unique<OneElement>(element_);
-}
-
-std::unique_ptr<IndexIterator> RowsStage::make_index_iterator(const IterationContext&) const {
-  return std::make_unique<CountingIndices>(rows_->size());
-}
-
-IteratorPtr RowsStage::make_iterator(const IterationContext& context) const {
-  return make_row_iterator(rows_, make_index_iterator(context));
-}
-
-std::string RowsStage::identity() const {
-  return contents_.empty() ? describe() : str(kind_, "(", detail_, "; ", contents_, ")");
+StagePtr make_generator(std::function<Generator()> make, ElementSpec spec, GeneratorOptions options) {
+  return std::make_shared<GeneratorStage>(std::move(make), std::move(spec), std::move(options));
 }
 
 std::string summary(const Strings& strings) {
@@ -271,8 +341,9 @@ StagePtr make_slices(Element batch) {
     if (const auto* strings = std::get_if<Strings>(&component)) contents += summary(*strings);
   auto rows = std::make_shared<TensorRows>(std::move(batch));
   std::string detail = str(counted(rows->size(), "row"), ": ", to_string(spec));
-  return std::make_shared<RowsStage>("from_tensor_slices", std::move(detail), std::move(rows), std::move(spec),
-                                     std::move(contents));
+  return make_rows(
+      {.kind = "from_tensor_slices", .detail = std::move(detail), .contents = std::move(contents), .is_list = true},
+      std::move(rows), std::move(spec));
 }
 
 StagePtr make_range(std::int64_t start, std::int64_t stop, std::int64_t step) {
@@ -289,14 +360,15 @@ StagePtr make_range(std::int64_t start, std::int64_t stop, std::int64_t step) {
   const std::uint64_t exact = empty ? 0 : (distance - 1) / stride + 1;
   const auto size = static_cast<std::int64_t>(std::min(exact, unsigned_of(std::numeric_limits<std::int64_t>::max())));
   std::string detail = start == 0 && step == 1 ? str(stop) : str(start, ", ", stop, step == 1 ? "" : str(", ", step));
-  return std::make_shared<RowsStage>("range", std::move(detail), std::make_shared<RangeRows>(start, step, size),
-                                     ElementSpec{{{ComponentSpec::tensor(at::kLong, PartialShape({}))}}});
+  return make_rows({.kind = "range", .detail = std::move(detail)}, std::make_shared<RangeRows>(start, step, size),
+                   ElementSpec{{{ComponentSpec::tensor(at::kLong, PartialShape({}))}}});
 }
 
 at::Tensor stack_slices(const std::vector<at::Tensor>& slices) {
   if (slices.empty())
-    throw InvalidArgument(errors::kShape,
-                          {.what = "a vector of tensors needs at least one", .where = "from_tensor_slices"});
+    throw InvalidArgument(errors::kShape, {.what = "the vector of tensors is empty",
+                                           .where = "from_tensor_slices",
+                                           .help = "give at least one tensor; range(0) is a dataset without elements"});
   for (std::size_t i = 0; i < slices.size(); ++i) require_set(slices[i], i, "from_tensor_slices");
   for (std::size_t i = 1; i < slices.size(); ++i) {
     if (slices[i].sizes() == slices[0].sizes() && slices[i].scalar_type() == slices[0].scalar_type()) continue;
@@ -308,15 +380,6 @@ at::Tensor stack_slices(const std::vector<at::Tensor>& slices) {
                          .help = "use a std::tuple or std::array for several components"});
   }
   return at::stack(slices);
-}
-
-std::optional<std::string> GeneratorStage::position_obstacle() const {
-  if (options_.replayable) return std::nullopt;
-  return "nobody promised that the generator yields the same elements again (option replayable)";
-}
-
-IteratorPtr GeneratorStage::make_iterator(const IterationContext&) const {
-  return std::make_unique<GeneratorIterator>(make_());
 }
 
 }  // namespace lockstep::data

@@ -3,8 +3,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/distribute/shard_plan.h"
 #include "lockstep/data/stages/order.h"
+#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
@@ -156,72 +156,111 @@ class ShardIterator final : public ShardOf<ElementIterator> {
   bool next(Element& element) override { return pass_others() && input_->next(element); }
 };
 
+class TakeStage final : public StageOf<TakeStage, CountedStage> {
+ public:
+  TakeStage(StagePtr input, std::int64_t count) : StageOf(std::move(input), "take", count) {}
+
+  StageTraits traits() const override { return order_traits(StageTraits::Elements::Stretch); }
+  Cardinality cardinality() const override { return taken(input()->cardinality(), count()); }
+  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
+    return std::make_unique<TakeIndices>(input()->make_index_iterator(context), limit());
+  }
+
+ protected:
+  IteratorPtr make_element_iterator(const IterationContext& context) const override {
+    return std::make_unique<TakeIterator>(input()->iterate(context), limit());
+  }
+
+ private:
+  std::int64_t limit() const { return count() < 0 ? kEndless : count(); }
+};
+
+class SkipStage final : public StageOf<SkipStage, CountedStage> {
+ public:
+  SkipStage(StagePtr input, std::int64_t count) : StageOf(std::move(input), "skip", count) {}
+
+  StageTraits traits() const override { return order_traits(StageTraits::Elements::Stretch); }
+  Cardinality cardinality() const override { return skipped(input()->cardinality(), count()); }
+  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
+    if (count() < 0) return std::make_unique<TakeIndices>(input()->make_index_iterator(context), 0);
+    return std::make_unique<SkipIndices>(input()->make_index_iterator(context), count());
+  }
+
+ protected:
+  IteratorPtr make_element_iterator(const IterationContext& context) const override {
+    if (count() < 0) return std::make_unique<TakeIterator>(input()->iterate(context), 0);
+    return std::make_unique<SkipIterator>(input()->iterate(context), count());
+  }
+};
+
+class ShardStage final : public StageOf<ShardStage, OrderStage> {
+ public:
+  ShardStage(StagePtr input, std::int64_t shards, std::int64_t index)
+      : StageOf(std::move(input)), shards_(shards), index_(index) {
+    if (is_hint() || (shards_ >= 1 && index_ >= 0 && index_ < shards_)) return;
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = str("the index of a shard must be from 0 to the number of shards - 1, got ", index_, " of ", shards_),
+         .where = "shard",
+         .help = "call shard(shards, index), such as shard(4, 0) for the first of four"});
+  }
+
+  std::string_view kind() const override { return "shard"; }
+  std::string describe() const override {
+    return is_hint() ? "shard(by AutoShardPolicy::Hint)" : str("shard(", shards_, ", ", index_, ")");
+  }
+  StageTraits traits() const override {
+    StageTraits traits = order_traits(StageTraits::Elements::Picked);
+    traits.is_shard_hint = is_hint();
+    return traits;
+  }
+  Cardinality cardinality() const override {
+    if (!is_hint()) return sharded(input()->cardinality(), shards_, index_);
+    return input()->cardinality().is_infinite() ? Cardinality::infinite() : Cardinality::unknown();
+  }
+  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
+    require_numbers();
+    return std::make_unique<ShardIndices>(input()->make_index_iterator(context), shards_, index_);
+  }
+
+ protected:
+  IteratorPtr make_element_iterator(const IterationContext& context) const override {
+    require_numbers();
+    return std::make_unique<ShardIterator>(input()->iterate(context), shards_, index_);
+  }
+
+ private:
+  bool is_hint() const { return shards_ == kShardHint; }
+  void require_numbers() const {
+    if (!is_hint()) return;
+    throw FailedPrecondition(
+        errors::kSharding,
+        {.what = "shard(kShardHint, kShardHint) requires AutoShardPolicy::Hint",
+         .where = "shard",
+         .help = "distribute the dataset with_options({.auto_shard_policy = AutoShardPolicy::Hint})"});
+  }
+
+  std::int64_t shards_;
+  std::int64_t index_;
+};
+
 }  // namespace
 
 CountedStage::CountedStage(StagePtr input, std::string_view kind, std::int64_t count)
-    : OrderStage({std::move(input)}), kind_(kind), count_(count) {
+    : OrderStage(std::move(input)), kind_(kind), count_(count) {
   if (count_ < -1)
     throw InvalidArgument(errors::kBadOption,
-                          {.what = str(kind_, " takes a number from 0 up, or -1, not ", count_),
+                          {.what = str("the count of ", kind_, " must be >= -1, got ", count_),
                            .where = std::string(kind_),
                            .help = str("give -1 to ", kind_, kind_ == "repeat" ? " for ever" : " all")});
 }
+
 std::string CountedStage::describe() const { return str(kind_, "(", count_, ")"); }
 
-StagePtr TakeStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<TakeStage>(std::move(inputs.front()), count());
-}
-std::unique_ptr<IndexIterator> TakeStage::make_index_iterator(const IterationContext& context) const {
-  return std::make_unique<TakeIndices>(input()->make_index_iterator(context), count() < 0 ? kEndless : count());
-}
-IteratorPtr TakeStage::make_iterator(const IterationContext& context) const {
-  if (auto rows = row_source()) return make_row_iterator(std::move(rows), make_index_iterator(context));
-  return std::make_unique<TakeIterator>(input()->iterate(context), count() < 0 ? kEndless : count());
-}
-
-StagePtr SkipStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<SkipStage>(std::move(inputs.front()), count());
-}
-std::unique_ptr<IndexIterator> SkipStage::make_index_iterator(const IterationContext& context) const {
-  if (count() < 0) return std::make_unique<TakeIndices>(input()->make_index_iterator(context), 0);
-  return std::make_unique<SkipIndices>(input()->make_index_iterator(context), count());
-}
-IteratorPtr SkipStage::make_iterator(const IterationContext& context) const {
-  if (auto rows = row_source()) return make_row_iterator(std::move(rows), make_index_iterator(context));
-  if (count() < 0) return std::make_unique<TakeIterator>(input()->iterate(context), 0);
-  return std::make_unique<SkipIterator>(input()->iterate(context), count());
-}
-
-ShardStage::ShardStage(StagePtr input, std::int64_t shards, std::int64_t index)
-    : OrderStage({std::move(input)}), shards_(shards), index_(index) {
-  if (!is_hint()) check_shard(shards_, index_);
-}
-std::string ShardStage::describe() const {
-  return is_hint() ? "shard(by AutoShardPolicy::Hint)" : str("shard(", shards_, ", ", index_, ")");
-}
-StagePtr ShardStage::with_inputs(std::vector<StagePtr> inputs) const {
-  return std::make_shared<ShardStage>(std::move(inputs.front()), shards_, index_);
-}
-Cardinality ShardStage::cardinality() const {
-  if (!is_hint()) return sharded(input()->cardinality(), shards_, index_);
-  return input()->cardinality().is_infinite() ? Cardinality::infinite() : Cardinality::unknown();
-}
-void ShardStage::check_not_hint() const {
-  if (is_hint())
-    throw FailedPrecondition(
-        errors::kSharding,
-        {.what = "shard(kShardHint, kShardHint) waits for numbers that only AutoShardPolicy::Hint gives",
-         .where = "shard",
-         .help = "set auto_shard_policy = AutoShardPolicy::Hint in the dataset's options"});
-}
-std::unique_ptr<IndexIterator> ShardStage::make_index_iterator(const IterationContext& context) const {
-  check_not_hint();
-  return std::make_unique<ShardIndices>(input()->make_index_iterator(context), shards_, index_);
-}
-IteratorPtr ShardStage::make_iterator(const IterationContext& context) const {
-  check_not_hint();
-  if (auto rows = row_source()) return make_row_iterator(std::move(rows), make_index_iterator(context));
-  return std::make_unique<ShardIterator>(input()->iterate(context), shards_, index_);
+StagePtr make_take(StagePtr input, std::int64_t count) { return std::make_shared<TakeStage>(std::move(input), count); }
+StagePtr make_skip(StagePtr input, std::int64_t count) { return std::make_shared<SkipStage>(std::move(input), count); }
+StagePtr make_shard(StagePtr input, std::int64_t shards, std::int64_t index) {
+  return std::make_shared<ShardStage>(std::move(input), shards, index);
 }
 
 }  // namespace lockstep::data

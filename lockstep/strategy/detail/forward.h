@@ -18,12 +18,13 @@ struct ParameterGroup;
 template <class Opt>
 struct OptimizerOptionsOf;
 
+template <class T>
+class DistributedDataset;  // data/distribute/distributed_dataset.h
+struct DistributedSpec;    // data/distribute/signature.h
+
 namespace data {
 template <class T>
 class Dataset;  // data/dataset.h
-template <class T>
-class DistributedDataset;  // data/distribute/distributed_dataset.h
-struct DistributedSpec;
 }  // namespace data
 
 namespace local {
@@ -42,7 +43,7 @@ template <class T>
 inline constexpr bool is_mirrored_v<Mirrored<T>> = true;
 
 template <class T>
-inline constexpr bool is_signature_v = std::is_same_v<std::remove_cvref_t<T>, data::DistributedSpec>;
+inline constexpr bool is_signature_v = std::is_same_v<std::remove_cvref_t<T>, DistributedSpec>;
 
 /// A function that builds a module, as opposed to a module class or holder.
 template <class F>

@@ -1,0 +1,106 @@
+#include "lockstep/data/distribute/ceil_split.h"
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/distribute/split.h"
+#include "lockstep/data/place.h"
+#include "lockstep/data/spec_shapes.h"
+#include "lockstep/data/stages/row_stream.h"
+
+namespace lockstep::data {
+namespace {
+
+class CeilSplitIterator final : public ElementIterator {
+ public:
+  CeilSplitIterator(IteratorPtr batches, int pieces, std::shared_ptr<std::atomic<bool>> warned)
+      : batches_(std::move(batches)), pieces_(pieces), next_(pieces), warned_(std::move(warned)) {}
+
+  bool next(Element& element) override {
+    if (next_ == pieces_) {
+      if (!batch_.read(*batches_)) return false;
+      next_ = 0;
+      if (warned_ && !batch_.error) warn_of_unequal_rows(batch_.element, *warned_);
+    }
+    ++next_;
+    if (batch_.error) std::rethrow_exception(batch_.error);  // each piece of a batch that failed
+    element = ceil_piece_of(batch_.element, pieces_, next_ - 1);
+    return true;
+  }
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = std::min<std::int64_t>(count, pieces_ - next_);
+    next_ += static_cast<int>(skipped);
+    skipped += batches_->skip((count - skipped) / pieces_) * pieces_;
+    return skipped + ElementIterator::skip(count - skipped);
+  }
+
+ private:
+  IteratorPtr batches_;
+  int pieces_;
+  int next_;
+  std::shared_ptr<std::atomic<bool>> warned_;
+  Place batch_;
+};
+
+class CeilSplitStage final : public StageOf<CeilSplitStage> {
+ public:
+  CeilSplitStage(StagePtr batches, int pieces, std::shared_ptr<std::atomic<bool>> warned)
+      : StageOf({std::move(batches)}), pieces_(pieces), warned_(std::move(warned)) {
+    if (pieces_ >= 1) return;
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("the number of pieces of a batch must be >= 1, got ", pieces_),
+                           .where = "ceil_split",
+                           .help = "give the number of replicas: each gets a piece"});
+  }
+
+  std::string_view kind() const override { return "ceil_split"; }
+  std::string describe() const override { return str("ceil_split(", pieces_, ")"); }
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Inputs, .rows = StageTraits::Rows::Many, .runs_functions = false};
+  }
+  Cardinality cardinality() const override { return multiplied(input()->cardinality(), pieces_); }
+  ElementSpec element_spec() const override {
+    const ElementSpec spec = input()->element_spec();
+    return with_rows_of(spec, ceil_split_shapes(shapes_of(spec), pieces_));
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return std::make_unique<CeilSplitIterator>(input()->iterate(context), pieces_, warned_);
+  }
+
+ private:
+  int pieces_;
+  std::shared_ptr<std::atomic<bool>> warned_;
+};
+
+}  // namespace
+
+StagePtr make_ceil_split(StagePtr batches, int pieces, std::shared_ptr<std::atomic<bool>> warned) {
+  return std::make_shared<CeilSplitStage>(std::move(batches), pieces, std::move(warned));
+}
+
+void warn_of_unequal_rows(const Element& batch, std::atomic<bool>& warned) {
+  const auto rows = [](const Component& component) { return component_rows(component, "splitting a batch"); };
+  for (const Component& component : batch.components) {
+    if (rows(component) == rows(batch.components.front()) || warned.exchange(true)) continue;
+    log_warning(str("distribute: the components of a batch have ", rows(batch.components.front()), " and ",
+                    rows(component),
+                    " rows. Each is cut by itself, so rows that belong together may go to different replicas."));
+  }
+}
+
+Element ceil_piece_of(const Element& batch, int pieces, int k) {
+  Element piece;
+  piece.skeleton = batch.skeleton;
+  piece.components.reserve(batch.size());
+  for (const Component& component : batch.components) {
+    const RowRange rows = ceil_piece(component_rows(component, "splitting a batch"), pieces, k);
+    piece.components.push_back(slice(component, rows.begin, rows.end));
+  }
+  return piece;
+}
+
+}  // namespace lockstep::data

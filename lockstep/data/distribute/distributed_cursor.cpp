@@ -1,0 +1,356 @@
+#include "lockstep/data/distribute/distributed_cursor.h"
+
+#include <algorithm>
+#include <chrono>
+#include <exception>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/distribute/distributed_input.h"
+#include "lockstep/data/distribute/read_ahead.h"
+#include "lockstep/data/distribute/separate_replicas.h"
+#include "lockstep/data/empty_batch.h"
+#include "lockstep/data/pipeline.h"
+#include "lockstep/data/place.h"
+#include "lockstep/data/stage_meter.h"
+#include "lockstep/strategy/context.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr const char* kSteps = "distributed steps\n";
+
+Element moved_to(Element element, const at::Device& device) {
+  for (Component& component : element.components) {
+    if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = tensor->to(device, /*non_blocking=*/true);
+  }
+  return element;
+}
+
+void move_to_devices(InputStep& step, const std::vector<at::Device>& devices) {
+  for (std::size_t k = 0; k < devices.size() && k < step.elements.size(); ++k) {
+    if (step.elements[k] && !devices[k].is_cpu()) step.elements[k] = moved_to(std::move(*step.elements[k]), devices[k]);
+  }
+}
+
+using Clock = std::chrono::steady_clock;
+
+std::int64_t nanoseconds_since(Clock::time_point start) {
+  return std::chrono::nanoseconds(Clock::now() - start).count();
+}
+
+/// What workers add to their number of values if they cannot make empty batches; more than any number of replicas.
+constexpr std::int64_t kHelpless = std::int64_t{1} << 40;
+
+std::int64_t rows_of_replicas(const InputStep& step) {
+  std::int64_t rows = 0;
+  for (const auto& element : step.elements) {
+    if (!element || element->size() == 0) continue;
+    const Component& first = element->components.front();
+    const auto* tensor = std::get_if<at::Tensor>(&first);
+    const auto* strings = std::get_if<Strings>(&first);
+    rows += tensor && tensor->dim() > 0 ? tensor->size(0) : strings ? strings->size() : 1;
+  }
+  return rows;
+}
+
+/// A line for the distributed iterator itself on top of those of its pipelines' stages.
+IterationContext measured(IterationContext context, const DistributedInputPtr& input) {
+  if (!context.meter) return context;
+  context.counters = context.meter->counters_of(
+      input, "distribute", str("distribute over ", counted(input->cluster.replicas_per_worker, "replica")));
+  context.counters->buffer_size = input->buffer_size;
+  return context;
+}
+
+/// What StepReader throws in place of a step.
+struct StepFailed {
+  std::exception_ptr error;
+  std::int64_t position;  ///< the step that is read next
+};
+
+/// Reads the steps of one pass and brings them to the replicas' devices. The first one without elements is the last.
+/// After an error it goes on behind the step that failed; where other workers would be out of step, the error is thrown
+/// again.
+class StepReader {
+ public:
+  StepReader(DistributedInputPtr input, const IterationContext& context, std::int64_t steps)
+      : input_(std::move(input)), counters_(context.counters), number_(steps), source_(input_->make_source(context)) {
+    if (number_ > 0) source_->seek(number_);
+  }
+
+  std::optional<InputStep> next() {
+    if (ended_) return std::nullopt;
+    if (failure_) throw StepFailed{failure_, number_};
+    const auto start = counters_ ? Clock::now() : Clock::time_point();
+    try {
+      InputStep step = source_->next();
+      ended_ = step.local_values() == 0 && step.total.value_or(0) == 0;
+      separate_replicas(step);
+      move_to_devices(step, input_->devices);
+      ++number_;
+      if (counters_) counters_->computing_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
+      return step;
+    } catch (...) {
+      const std::exception_ptr error = std::current_exception();
+      if (input_->cluster.workers == 1)
+        ++number_;
+      else
+        failure_ = error;
+      throw StepFailed{error, number_};
+    }
+  }
+
+ private:
+  DistributedInputPtr input_;
+  std::shared_ptr<StageCounters> counters_;  ///< null: not measured
+  std::int64_t number_;                      ///< of the step to be read
+  std::unique_ptr<StepSource> source_;
+  std::exception_ptr failure_;  ///< of one of several workers
+  bool ended_ = false;
+};
+
+/// Who only looks must not write the file of a cache, nor read one that others have written.
+StagePtr without_file_caches(const StagePtr& stage) {
+  if (stage->traits().cache == StageTraits::Cache::File) return without_file_caches(stage->input());
+  std::vector<StagePtr> inputs;
+  for (const StagePtr& input : stage->inputs()) inputs.push_back(without_file_caches(input));
+  return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
+}
+
+/// Distributed values are taken outside of replicas.
+void require_outside_replicas(const char* operation) {
+  if (!in_replica_context() || !has_strategy()) return;
+  throw InvalidArgument(errors::kWrongContext, {.what = str(operation, " was called inside a replica"),
+                                                .help = "call it before run and give the step to run as an argument"});
+}
+
+}  // namespace
+
+class DistributedCursor::Impl {
+ public:
+  Impl(DistributedInputPtr input, const PassOptions& options);
+
+  std::optional<Values> read(bool partial_steps);
+  IteratorState state() const;
+  void load_state(const IteratorState& state);
+  const DistributedInput& input() const { return *input_; }
+
+ private:
+  /// What reads the steps ahead; started when it is first needed.
+  ReadAhead<InputStep>& reader();
+  std::optional<InputStep> read_step();
+  bool is_complete(const std::optional<InputStep>& step, bool partial_steps);
+  bool knows_empty_batches();
+  [[noreturn]] void throw_unknown_batches() const;
+  Element first_without_rows();
+
+  DistributedInputPtr input_;
+  IterationContext context_;
+  bool took_next_pass_;
+  std::int64_t steps_ = 0;
+  bool ended_ = false;
+  bool stuck_ = false;                 ///< some worker does not know what its empty batches should look like
+  Element seen_;                       ///< some element without its rows, for dummies where the spec says too little
+  std::exception_ptr unseen_because_;  ///< what every element that was looked at for that has thrown
+  std::shared_ptr<StageCounters> counters_;
+  std::unique_ptr<ReadAhead<InputStep>> source_;
+};
+
+DistributedCursor::Impl::Impl(DistributedInputPtr input, const PassOptions& options)
+    : input_(std::move(input)),
+      context_{.job_seed = options.job_seed.value_or(input_->job_seed),
+               .epoch = options.epoch ? *options.epoch : input_->passes->fetch_add(1),
+               .meter = options.meter},
+      took_next_pass_(!options.epoch) {}
+
+ReadAhead<InputStep>& DistributedCursor::Impl::reader() {
+  if (source_) return *source_;
+  const IterationContext context = measured(context_, input_);
+  counters_ = context.counters;
+  context_ = context_.unmeasured();
+  const auto steps = std::make_shared<StepReader>(input_, context, steps_);
+  source_ = std::make_unique<ReadAhead<InputStep>>([steps] { return steps->next(); },
+                                                   static_cast<std::size_t>(input_->buffer_size));
+  return *source_;
+}
+
+IteratorState DistributedCursor::Impl::state() const {
+  if (const auto obstacle = input_->position_obstacle()) throw_position_obstacle(*obstacle);
+  Position kept;
+  for (const StagePtr& pipeline : input_->pipelines) save_all_lasting(*pipeline, kept);
+  return {kSteps + input_->fingerprint, context_.job_seed, context_.epoch, context_.path, steps_, kept.numbers()};
+}
+
+void DistributedCursor::Impl::load_state(const IteratorState& state) {
+  if (state.pipeline != kSteps + input_->fingerprint) {
+    throw InvalidArgument(
+        errors::kPosition,
+        {.what = "the state belongs to another distributed dataset",
+         .where = "load_state",
+         .seen = str("saved from\n", state.pipeline, "loaded into\n", input_->fingerprint),
+         .help = "build the same dataset for the same number of replicas; Assignment::ByReplica allows "
+                 "another number of workers"});
+  }
+  if (steps_ == 0 && std::exchange(took_next_pass_, false)) {
+    std::uint64_t next = context_.epoch + 1;
+    input_->passes->compare_exchange_strong(next, context_.epoch);  // nothing was read: the pass is free again
+  }
+  source_ = nullptr;
+  ended_ = stuck_ = false;
+  Position kept = Position::of(state.position);
+  for (const StagePtr& pipeline : input_->pipelines) restore_all_lasting(*pipeline, kept);
+  context_.job_seed = state.job_seed;
+  context_.epoch = state.epoch;
+  context_.path = state.path;
+  context_.is_resumed = true;
+  steps_ = state.consumed;
+  detail::go_on_after(*input_->passes, state.epoch);
+}
+
+std::optional<InputStep> DistributedCursor::Impl::read_step() {
+  ReadAhead<InputStep>& source = reader();
+  const auto start = counters_ ? Clock::now() : Clock::time_point();
+  if (counters_) {
+    if (input_->buffer_size > 0) counters_->buffer(source.ready(), static_cast<std::size_t>(input_->buffer_size));
+    std::int64_t not_yet = 0;
+    counters_->first_asked_ns.compare_exchange_strong(not_yet,
+                                                      std::chrono::nanoseconds(start.time_since_epoch()).count());
+  }
+  std::optional<InputStep> step;
+  try {
+    step = source.next();
+  } catch (const StepFailed& failed) {
+    steps_ = failed.position;
+    std::rethrow_exception(failed.error);
+  }
+  if (counters_) {
+    counters_->asked_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
+    if (step && step->local_values() > 0) {
+      counters_->elements.fetch_add(1, std::memory_order_relaxed);
+      counters_->rows.fetch_add(rows_of_replicas(*step), std::memory_order_relaxed);
+    }
+  }
+  return step;
+}
+
+/// Whether there is a step, as all workers agree.
+bool DistributedCursor::Impl::is_complete(const std::optional<InputStep>& step, bool partial_steps) {
+  const ClusterShape& cluster = input_->cluster;
+  if (step && step->total) {
+    const auto all = static_cast<int>(*step->total);
+    return decide_step(partial_steps, all, cluster.replicas(), *step->total) == StepOutcome::Complete;
+  }
+  const int local = step ? step->local_values() : 0;
+  std::int64_t total = local;
+  if (partial_steps && input_->agreement) {
+    const bool told = step && step->like_others.size() > 0;
+    const bool helpless = local == 0 && cluster.workers > 1 && !told && !knows_empty_batches();
+    total = input_->agreement->total(local + (helpless ? kHelpless : 0));
+    // If no worker has data it does not matter.
+    stuck_ = total >= kHelpless && total % kHelpless > 0;
+    total %= kHelpless;
+  }
+  return decide_step(partial_steps, local, cluster.replicas_per_worker, total) == StepOutcome::Complete;
+}
+
+std::optional<DistributedCursor::Values> DistributedCursor::Impl::read(bool partial_steps) {
+  require_outside_replicas("get_next");
+  if (stuck_) throw_unknown_batches();
+  if (ended_) return std::nullopt;
+  std::optional<InputStep> step = read_step();
+  const bool complete = is_complete(step, partial_steps);
+  if (stuck_) throw_unknown_batches();
+  if (!complete) {
+    ended_ = true;
+    return std::nullopt;
+  }
+  ++steps_;
+  Values values(static_cast<std::size_t>(input_->cluster.replicas_per_worker));
+  for (std::size_t k = 0; step && k < values.size(); ++k) {
+    if (step->elements[k]) values[k] = std::move(*step->elements[k]);
+  }
+  if (seen_.size() == 0 && !tells_all(input_->element_spec)) {
+    const auto with_data = std::ranges::find_if(values, [](const Element& value) { return value.size() > 0; });
+    if (with_data != values.end()) seen_ = without_rows(*with_data);
+    if (with_data == values.end() && step) seen_ = std::move(step->like_others);
+  }
+  for (std::size_t k = 0; k < values.size(); ++k) {
+    if (values[k].size() > 0) continue;
+    if (!knows_empty_batches()) {
+      stuck_ = input_->cluster.workers > 1;  // it would be out of step
+      if (stuck_) --steps_;
+      throw_unknown_batches();
+    }
+    values[k] = empty_batch(input_->element_spec, seen_);
+    if (k < input_->devices.size()) values[k] = moved_to(std::move(values[k]), input_->devices[k]);
+  }
+  return values;
+}
+
+bool DistributedCursor::Impl::knows_empty_batches() {
+  if (tells_all(input_->element_spec)) return true;
+  if (seen_.size() == 0) seen_ = first_without_rows();
+  return seen_.size() > 0;
+}
+
+void DistributedCursor::Impl::throw_unknown_batches() const {
+  // Who reads all rows tells what the workers tell that had some of them.
+  if (unseen_because_ && !input_->agreement) std::rethrow_exception(unseen_because_);
+  throw FailedPrecondition(
+      errors::kSignature,
+      {.what = "a worker has no data, and what its empty batches should look like is not known",
+       .where = str("step ", steps_, ", worker ", input_->cluster.worker, " of ", input_->cluster.workers),
+       .seen = str("elements of ", to_string(input_->element_spec)),
+       .help = "give `spec` to the map, flat_map or generator that makes the elements, or every worker some data"});
+}
+
+/// A worker that has had no row of its own may still read the pipeline that all workers read, or the files of others,
+/// if that can be read twice. Does not throw: the other workers wait for what this one finds.
+Element DistributedCursor::Impl::first_without_rows() {
+  std::vector<StagePtr> known = input_->pipelines;
+  if (input_->everything) known.push_back(input_->everything);
+  for (const StagePtr& pipeline : known) {
+    if (find_position_obstacle(*pipeline)) continue;
+    try {
+      const IteratorPtr elements = without_file_caches(pipeline)->iterate(context_);
+      constexpr int kTries = 100;  // there may be no end of failing rows
+      Place place;
+      for (int k = 0; k < kTries && place.read(*elements); ++k) {
+        if (!place.error && place.element.size() > 0) return without_rows(place.element);
+        if (!unseen_because_) unseen_because_ = place.error;
+      }
+    } catch (...) {
+      continue;  // it may be readable for others only
+    }
+  }
+  return {};
+}
+
+DistributedCursor::DistributedCursor(DistributedInputPtr input, const PassOptions& options)
+    : impl_(std::make_unique<Impl>(std::move(input), options)) {}
+DistributedCursor::DistributedCursor(DistributedCursor&&) noexcept = default;
+DistributedCursor& DistributedCursor::operator=(DistributedCursor&&) noexcept = default;
+DistributedCursor::~DistributedCursor() = default;
+
+std::optional<DistributedCursor::Values> DistributedCursor::next() { return impl_->read(impl_->input().partial_steps); }
+std::optional<DistributedCursor::Values> DistributedCursor::next_as_optional() {
+  return impl_->read(!impl_->input().cardinality.is_infinite());
+}
+IteratorState DistributedCursor::state() const { return impl_->state(); }
+void DistributedCursor::load_state(const IteratorState& state) { impl_->load_state(state); }
+DistributedSpec DistributedCursor::spec() const { return impl_->input().spec(); }
+DistributedSpec DistributedCursor::optional_spec() const { return impl_->input().optional_spec(); }
+
+DistributedSpec spec_of(const DistributedInput& input) { return input.spec(); }
+Cardinality steps_of(const DistributedInput& input) { return input.steps; }
+bool handles_partial_steps(const DistributedInput& input) { return input.partial_steps; }
+const std::string& plan_of(const DistributedInput& input) { return input.plan; }
+
+void throw_no_more_data() {
+  throw OutOfRange(errors::kNoMoreData, {.what = "the distributed dataset has no more steps",
+                                         .where = "get_next",
+                                         .help = "loop over the dataset, or use get_next_as_optional"});
+}
+
+}  // namespace lockstep::data

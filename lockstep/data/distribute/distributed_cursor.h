@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/data/cardinality.h"
+#include "lockstep/data/distribute/signature.h"
+#include "lockstep/data/element.h"
+#include "lockstep/data/iterator.h"
+
+namespace lockstep::data {
+
+struct DistributedInput;
+using DistributedInputPtr = std::shared_ptr<const DistributedInput>;
+
+/// One pass over a distributed dataset, with the user's types erased. Nothing is started before it is first asked.
+class LOCKSTEP_EXPORT DistributedCursor {
+ public:
+  /// The pass that `options` name, else the next one.
+  explicit DistributedCursor(DistributedInputPtr input, const PassOptions& options = {});
+  DistributedCursor(DistributedCursor&&) noexcept;
+  DistributedCursor& operator=(DistributedCursor&&) noexcept;
+  ~DistributedCursor();
+
+  using Values = std::vector<Element>;  ///< one per local replica
+
+  /// The values of the next step; nothing at the end. Where partial steps are not handled, a step in which only some
+  /// replicas have data is none. After an error the next call goes on behind the step that failed; with several
+  /// workers, who would be out of step, it throws the same error again. If a worker has no data and cannot tell what
+  /// its empty batches should look like, all workers throw in that step.
+  std::optional<Values> next();
+  /// The same with partial steps always handled, unless the dataset is endless.
+  std::optional<Values> next_as_optional();
+
+  /// Steps taken so far; prefetched ones do not count. FailedPrecondition names a stage that cannot promise it.
+  IteratorState state() const;
+  /// Goes on behind the steps of a saved state; InvalidArgument if it is of another dataset.
+  void load_state(const IteratorState& state);
+
+  DistributedSpec spec() const;
+  DistributedSpec optional_spec() const;  ///< of what `next_as_optional` gives
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// What a DistributedDataset says about itself.
+LOCKSTEP_EXPORT DistributedSpec spec_of(const DistributedInput& input);
+LOCKSTEP_EXPORT Cardinality steps_of(const DistributedInput& input);
+LOCKSTEP_EXPORT bool handles_partial_steps(const DistributedInput& input);
+LOCKSTEP_EXPORT const std::string& plan_of(const DistributedInput& input);
+
+/// Throws OutOfRange: there is no next step.
+[[noreturn]] LOCKSTEP_EXPORT void throw_no_more_data();
+
+}  // namespace lockstep::data

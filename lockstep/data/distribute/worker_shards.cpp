@@ -1,0 +1,260 @@
+#include "lockstep/data/distribute/worker_shards.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::data {
+namespace {
+
+using Source = StageTraits::Source;
+
+constexpr const char* kWhere = "distribute, auto-shard policy ";
+
+bool is_shuffle(const StageTraits& traits) {
+  return traits.elements == StageTraits::Elements::Picked && traits.only_buffers;
+}
+
+std::optional<std::int64_t> known_count(const Stage& stage) {
+  const Cardinality count = stage.cardinality();
+  return count.is_known() ? std::optional(count.value()) : std::nullopt;
+}
+
+/// Puts shard(workers, worker) into a pipeline so that every worker gets files of its own.
+class FileSharder {
+ public:
+  FileSharder(const ClusterShape& cluster, TooFew too_few, FunctionLook& look)
+      : cluster_(cluster), too_few_(too_few), look_(look) {}
+
+  /// The pipeline of one worker; null if there are no files to share, see `why`.
+  StagePtr apply(const StagePtr& stage) {
+    const StageTraits traits = stage->traits();
+    if (traits.asserts_count) {
+      removed.emplace_back(stage->kind());
+      return apply(stage->input());
+    }
+    switch (traits.source) {
+      case Source::Unknown: return fail(str(stage->kind(), " cannot be looked through for files"));
+      case Source::Memory:
+      case Source::List: return fail(str(stage->kind(), " has no files"));
+      case Source::Files: return with_shard_below(*stage, true);
+      case Source::Function: return apply_to_function(stage);
+      case Source::Inputs: break;
+    }
+    std::vector<StagePtr> inputs;
+    for (const StagePtr& input : stage->inputs()) {
+      inputs.push_back(apply(input));
+      if (!inputs.back()) return nullptr;
+    }
+    return on(*stage, std::move(inputs));
+  }
+
+  std::string why;
+  std::vector<SharedOut> shared;
+  std::vector<std::string> removed;
+
+ private:
+  StagePtr fail(std::string reason) {
+    why = std::move(reason);
+    return nullptr;
+  }
+
+  StagePtr on(const Stage& stage, std::vector<StagePtr> inputs) const {
+    return stage.for_worker(std::move(inputs), cluster_.workers, cluster_.worker);
+  }
+
+  StagePtr apply_to_function(const StagePtr& function) {
+    if (StagePtr shared_inside = share_inner_function(*function, *function)) return shared_inside;
+    const FunctionLook::Seen& seen = look_.at(*function);
+    if (seen.reads_files) return with_shard_below(*function, true);
+    if (StagePtr input = apply(function->input())) return on(*function, {std::move(input)});
+    if (seen.obstacle.empty()) return nullptr;
+    return fail(str("whether the function of ", function->kind(), " reads files cannot be seen without running ",
+                    seen.obstacle));
+  }
+
+  /// For `outer < (stages of one input) < function < list`: shares out what the inner function or reader gives, and not
+  /// the list. Null if `consumer`, the outer function or a stage below it, is no such pipeline.
+  StagePtr share_inner_function(const Stage& consumer, const Stage& outer) {
+    const StagePtr& below = consumer.input();
+    const StageTraits traits = below->traits();
+    const bool makes_elements = traits.source == Source::Function || traits.source == Source::Files;
+    if (makes_elements && below->input()->traits().source == Source::List)
+      return with_shard_below(consumer, &consumer == &outer && look_.at(outer).reads_files);
+    if (traits.source != Source::Inputs || traits.asserts_count || below->inputs().size() != 1) return nullptr;
+    StagePtr inner = share_inner_function(*below, outer);
+    return inner ? on(consumer, {std::move(inner)}) : nullptr;
+  }
+
+  /// A shuffle in front of the shard would give the workers different files only by chance; behind it each shuffles its
+  /// own.
+  StagePtr with_shard_below(const Stage& stage, bool files) {
+    std::vector<StagePtr> shuffles;
+    StagePtr input = without_shuffles(stage.input(), shuffles);
+    shared.push_back({files, known_count(*input)});
+    input = make_required_shard(std::move(input), cluster_.workers, cluster_.worker, too_few_);
+    for (auto shuffle = shuffles.rbegin(); shuffle != shuffles.rend(); ++shuffle)
+      input = (*shuffle)->with_inputs({std::move(input)});
+    return on(stage, {std::move(input)});
+  }
+
+  static StagePtr without_shuffles(const StagePtr& stage, std::vector<StagePtr>& shuffles) {
+    if (is_shuffle(stage->traits())) {
+      shuffles.push_back(stage);
+      return without_shuffles(stage->input(), shuffles);
+    }
+    std::vector<StagePtr> inputs;
+    for (const StagePtr& input : stage->inputs()) inputs.push_back(without_shuffles(input, shuffles));
+    return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
+  }
+
+  const ClusterShape& cluster_;
+  TooFew too_few_;
+  FunctionLook& look_;
+};
+
+bool has_shard_hint(const Stage& stage) {
+  return stage.traits().is_shard_hint ||
+         std::ranges::any_of(stage.inputs(), [](const StagePtr& input) { return has_shard_hint(*input); });
+}
+
+/// Makes shards of hints.
+class HintFiller {
+ public:
+  HintFiller(const ClusterShape& cluster, TooFew too_few) : cluster_(cluster), too_few_(too_few) {}
+
+  /// `names_files`: the stage above, shuffles aside, reads the files that this one names.
+  StagePtr apply(const StagePtr& stage, bool names_files = false) {
+    const StageTraits traits = stage->traits();
+    if (traits.is_shard_hint) {
+      shared.push_back({names_files, known_count(*stage->input())});
+      const std::size_t outer = shared.size();
+      StagePtr input = apply(stage->input());
+      shared.resize(outer);  // a shard within a shard shares out nothing of its own
+      return make_required_shard(std::move(input), cluster_.workers, cluster_.worker, too_few_);
+    }
+    std::vector<StagePtr> inputs;
+    for (const StagePtr& input : stage->inputs())
+      inputs.push_back(apply(input, is_shuffle(traits) ? names_files : traits.source == Source::Files));
+    if (inputs == stage->inputs()) return stage;
+    if (cluster_.workers == 1) return stage->with_inputs(std::move(inputs));
+    return stage->for_worker(std::move(inputs), cluster_.workers, cluster_.worker);
+  }
+
+  std::vector<SharedOut> shared;
+
+ private:
+  const ClusterShape& cluster_;
+  TooFew too_few_;
+};
+
+/// Takes out the assertions that the walk towards the files meets.
+StagePtr without_assertions(const StagePtr& stage, FunctionLook& look, std::vector<std::string>& removed) {
+  const StageTraits traits = stage->traits();
+  if (traits.asserts_count) {
+    removed.emplace_back(stage->kind());
+    return without_assertions(stage->input(), look, removed);
+  }
+  const bool goes_on =
+      traits.source == Source::Inputs || (traits.source == Source::Function && !look.at(*stage).reads_files);
+  if (!goes_on) return stage;
+  std::vector<StagePtr> inputs;
+  for (const StagePtr& input : stage->inputs()) inputs.push_back(without_assertions(input, look, removed));
+  return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
+}
+
+void check_enough(const ShardPlan& plan, int workers) {
+  for (const SharedOut& shared : plan.shared) {
+    if (!shared.count || *shared.count == 0 || *shared.count >= workers) continue;
+    const char* what = shared.files ? "file" : "element";
+    throw InvalidArgument(
+        errors::kTooFewElements,
+        {.what = str("there are not enough ", what, "s for ", counted(workers, "worker")),
+         .where = str(kWhere, to_string(plan.by)),
+         .seen = str(counted(*shared.count, what), " to share out among ", workers, " workers"),
+         .help = str("switch sharding off with AutoShardPolicy::Off, share out rows with AutoShardPolicy::Data",
+                     shared.files ? ", or split the data into more files" : "")});
+  }
+}
+
+void refuse_hints(const Stage& pipeline, AutoShardPolicy policy) {
+  if (policy == AutoShardPolicy::Hint || !has_shard_hint(pipeline)) return;
+  throw FailedPrecondition(
+      errors::kSharding,
+      {.what = "shard(kShardHint, kShardHint) requires AutoShardPolicy::Hint",
+       .where = str(kWhere, lockstep::to_string(policy)),
+       .help = "choose AutoShardPolicy::Hint in the dataset's with_options, or give numbers to shard"});
+}
+
+[[noreturn]] void throw_no_files(const std::string& why) {
+  throw NotFound(
+      errors::kSharding,
+      {.what = "the dataset cannot be shared out by file",
+       .where = str(kWhere, "FILE"),
+       .seen = why,
+       .help = "share out rows with AutoShardPolicy::Data, read the files through a dataset of their names, or make "
+               "each worker's pipeline yourself with distribute_from_function"});
+}
+
+}  // namespace
+
+ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster, TooFew too_few,
+                      FunctionLook& look) {
+  check(cluster);
+  refuse_hints(*pipeline, policy);
+  ShardPlan plan{.pipeline = pipeline};
+  const auto finish = [&](ShardBy by, std::vector<SharedOut> shared) {
+    plan.by = by;
+    plan.shared = std::move(shared);
+    if (too_few == TooFew::FailsOnEveryWorker) check_enough(plan, cluster.workers);
+    return plan;
+  };
+  switch (policy) {
+    case AutoShardPolicy::Off: return plan;
+    case AutoShardPolicy::Data: return finish(ShardBy::Rows, {});
+    case AutoShardPolicy::Hint: {
+      if (!has_shard_hint(*pipeline)) return plan;  // there is nothing to fill in, so everybody reads everything
+      HintFiller filler(cluster, too_few);
+      plan.pipeline = filler.apply(pipeline);
+      return finish(ShardBy::Hint, std::move(filler.shared));
+    }
+    case AutoShardPolicy::File:
+      if (cluster.workers == 1) return finish(ShardBy::Files, {});
+      break;
+    case AutoShardPolicy::Auto: break;
+    default: lockstep::to_string(policy);  // throws
+  }
+  FileSharder sharder(cluster, too_few, look);
+  StagePtr shared = sharder.apply(pipeline);
+  if (shared && cluster.workers > 1) {
+    plan.pipeline = std::move(shared);
+    plan.removed = std::move(sharder.removed);
+    return finish(ShardBy::Files, std::move(sharder.shared));
+  }
+  if (!shared && policy == AutoShardPolicy::File) throw_no_files(sharder.why);
+  // With one worker there is nothing to share out, and without files everybody reads everything.
+  plan.pipeline = without_assertions(pipeline, look, plan.removed);
+  plan.unshardable = shared ? "" : sharder.why;
+  return finish(shared ? ShardBy::Files : ShardBy::Rows, {});
+}
+
+ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster, TooFew too_few) {
+  FunctionLook look;
+  return plan_shards(pipeline, policy, cluster, too_few, look);
+}
+
+AutoShardPolicy policy_of(const Stage& pipeline) {
+  // The options nearest to the end hold; of several inputs with options, those of the last.
+  std::vector<const Stage*> waiting{&pipeline};
+  while (!waiting.empty()) {
+    const Stage* stage = waiting.back();
+    waiting.pop_back();
+    if (const auto policy = stage->traits().policy) return *policy;
+    for (const StagePtr& input : stage->inputs()) waiting.push_back(input.get());
+  }
+  return AutoShardPolicy::Auto;
+}
+
+}  // namespace lockstep::data

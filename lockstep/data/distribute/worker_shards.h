@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/auto_shard_policy.h"
+#include "lockstep/data/distribute/function_look.h"
+#include "lockstep/data/distribute/required_shard.h"
+#include "lockstep/data/distribute/split.h"
+#include "lockstep/data/stage.h"
+
+// How the workers share the elements of a pipeline, by TensorFlow's rules: a pure function of the stages' traits.
+namespace lockstep::data {
+
+/// What one shard of a plan gives each worker a part of.
+struct SharedOut {
+  bool files = false;                                ///< names of files; else other elements of the pipeline
+  std::optional<std::int64_t> count = std::nullopt;  ///< if known beforehand
+};
+
+struct ShardPlan {
+  ShardBy by = ShardBy::Nothing;
+  StagePtr pipeline;                      ///< with the shards of ShardBy::Files and Hint in it
+  std::vector<SharedOut> shared = {};     ///< what those shards share out, in the order of the pipeline's inputs
+  std::string unshardable = {};           ///< why there are no files to share out, where AUTO looked for them
+  std::vector<std::string> removed = {};  ///< stages that were left out because sharing out makes them wrong
+};
+
+/// Throws NotFound for FILE where there are no files, InvalidArgument where a shard is known to have fewer files or
+/// elements than there are workers, FailedPrecondition for a shard hint under another policy than HINT. The same on
+/// every worker: none of them waits for one that has failed. HINT without such a shard shares out nothing.
+///
+///     map < flat_map(reads files) < list_files             AUTO, worker 0 of 3
+///     map < flat_map < shard(3, 0) < list_files            becomes this: ShardBy::Files
+///
+/// `look` remembers what was seen in functions, so that further plans of the pipeline do not call them again.
+LOCKSTEP_EXPORT ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster,
+                                      TooFew too_few, FunctionLook& look);
+LOCKSTEP_EXPORT ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster,
+                                      TooFew too_few = TooFew::FailsOnEveryWorker);
+
+/// The policy that the dataset's options name; Auto if they name none.
+LOCKSTEP_EXPORT AutoShardPolicy policy_of(const Stage& pipeline);
+
+}  // namespace lockstep::data

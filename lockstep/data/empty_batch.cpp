@@ -1,0 +1,57 @@
+#include "lockstep/data/empty_batch.h"
+
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+
+#include "lockstep/data/static_shape.h"
+
+namespace lockstep::data {
+namespace {
+
+Component empty_component(const ComponentSpec& spec) {
+  const StaticShape shape = dummy_shape(spec.shape.dims());
+  if (spec.kind == ComponentSpec::Kind::Bytes) {
+    if (shape.empty()) return std::string();
+    return Strings();
+  }
+  return at::zeros(shape, at::TensorOptions().dtype(spec.dtype.value_or(at::kFloat)));
+}
+
+}  // namespace
+
+Element empty_batch(const ElementSpec& spec, const Element& seen) {
+  if (!tells_all(spec)) return own_copy(seen);
+  Element empty;
+  empty.skeleton = spec.skeleton;
+  for (const ComponentSpec& component : *spec.components) empty.components.push_back(empty_component(component));
+  return empty;
+}
+
+Element without_rows(const Element& element) {
+  Element empty;
+  empty.skeleton = element.skeleton;
+  for (const Component& component : element.components) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&component); tensor && !tensor->defined()) {
+      empty.components.emplace_back(at::Tensor());
+    } else if (tensor) {
+      std::vector<std::int64_t> sizes = tensor->sizes().vec();
+      if (!sizes.empty()) sizes.front() = 0;
+      empty.components.emplace_back(at::zeros(sizes, tensor->options()));
+    } else if (std::holds_alternative<Strings>(component)) {
+      empty.components.emplace_back(Strings());
+    } else {
+      empty.components.emplace_back(std::string());
+    }
+  }
+  return empty;
+}
+
+bool tells_all(const ElementSpec& spec) {
+  return spec.components && std::ranges::none_of(*spec.components, [](const ComponentSpec& component) {
+           return component.kind == ComponentSpec::Kind::Unknown || !component.shape.has_rank() ||
+                  (component.kind == ComponentSpec::Kind::Tensor && !component.dtype);
+         });
+}
+
+}  // namespace lockstep::data

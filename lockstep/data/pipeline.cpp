@@ -1,0 +1,164 @@
+#include "lockstep/data/pipeline.h"
+
+#include <algorithm>
+#include <functional>
+#include <mutex>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::data {
+namespace {
+
+/// Calls `visit` for a stage and all below it, each before its inputs. Not by recursion: programs build chains of many
+/// thousand stages.
+template <class Visit>
+void for_each_stage(const Stage& root, Visit visit) {
+  std::vector<const Stage*> waiting{&root};
+  while (!waiting.empty()) {
+    const Stage& stage = *waiting.back();
+    waiting.pop_back();
+    visit(stage);
+    for (auto input = stage.inputs().rbegin(); input != stage.inputs().rend(); ++input) waiting.push_back(input->get());
+  }
+}
+
+bool is_concatenation(const Stage& stage) { return stage.traits().elements == StageTraits::Elements::Concatenated; }
+
+/// Prints trees, with the line of a stage as `line_of` gives it; stages without a line are left out.
+class TreePrinter {
+ public:
+  explicit TreePrinter(std::function<std::string(const Stage&)> line_of) : line_of_(std::move(line_of)) {}
+
+  std::string print(const Stage& stage) {
+    print(shown(stage), "", "");
+    return std::move(text_);
+  }
+
+ private:
+  void print(const Stage& stage, const std::string& before, const std::string& indent) {
+    text_ += str(before, line_of_(stage), '\n');
+    const std::vector<const Stage*> inputs = shown_inputs(stage);
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const bool last = i + 1 == inputs.size();
+      print(*inputs[i], indent + (last ? "└─ " : "├─ "), indent + (last ? "   " : "│  "));
+    }
+  }
+
+  /// The stage itself, or the first one below it that has a line.
+  const Stage& shown(const Stage& stage) const {
+    const Stage* at = &stage;
+    while (line_of_(*at).empty()) at = at->input().get();
+    return *at;
+  }
+
+  std::vector<const Stage*> shown_inputs(const Stage& stage) const {
+    std::vector<const Stage*> inputs;
+    const Stage* first = &stage;
+    for (; is_concatenation(*first); first = &shown(*first->input())) inputs.push_back(&shown(*first->inputs().back()));
+    if (first != &stage) {
+      inputs.push_back(first);
+      std::ranges::reverse(inputs);
+      return inputs;
+    }
+    for (const StagePtr& input : stage.inputs()) inputs.push_back(&shown(*input));
+    return inputs;
+  }
+
+  std::function<std::string(const Stage&)> line_of_;
+  std::string text_;
+};
+
+}  // namespace
+
+std::int64_t count_stages(const Stage& stage, std::string_view kind) {
+  std::int64_t count = 0;
+  for_each_stage(stage, [&](const Stage& each) { count += each.kind() == kind ? 1 : 0; });
+  return count;
+}
+
+std::int64_t depth_of(const Stage& stage) {
+  std::int64_t deepest = 0;
+  std::vector<std::pair<const Stage*, std::int64_t>> waiting{{&stage, 1}};
+  while (!waiting.empty()) {
+    const auto [at, depth] = waiting.back();
+    waiting.pop_back();
+    deepest = std::max(deepest, depth);
+    for (const StagePtr& input : at->inputs()) waiting.emplace_back(input.get(), depth + 1);
+  }
+  return deepest;
+}
+
+std::string print_tree(const Stage& stage) {
+  return TreePrinter([](const Stage& each) { return each.describe(); }).print(stage);
+}
+
+std::string fingerprint(const Stage& stage) {
+  return TreePrinter([](const Stage& each) { return each.identity(); }).print(stage);
+}
+
+void save_all_lasting(const Stage& stage, Position& position) {
+  for_each_stage(stage, [&](const Stage& each) { each.save_lasting(position); });
+}
+
+void restore_all_lasting(const Stage& stage, Position& position) {
+  for_each_stage(stage, [&](const Stage& each) { each.restore_lasting(position); });
+}
+
+std::optional<std::string> find_position_obstacle(const Stage& stage) {
+  std::optional<std::string> found;
+  for_each_stage(stage, [&](const Stage& each) {
+    if (found) return;
+    if (auto obstacle = each.position_obstacle()) found = str(each.describe(), ": ", *obstacle);
+  });
+  return found;
+}
+
+void throw_position_obstacle(const std::string& obstacle) {
+  throw FailedPrecondition(errors::kPosition,
+                           {.what = "the position in this dataset cannot be saved exactly",
+                            .where = obstacle,
+                            .help = "use an ordered, repeatable stage instead: MapOptions::ordered = true, "
+                                    "GeneratorOptions::replayable = true"});
+}
+
+/// Passes are counted under one lock for all pipelines: starting one is rare, and stages are shared between them.
+class PassCounter {
+ public:
+  /// The pass behind all that any stage below has seen.
+  static std::uint64_t next(const Stage& stage) {
+    std::uint64_t pass = 0;
+    for_each_stage(stage, [&](const Stage& each) { pass = std::max(pass, each.passes_); });
+    return pass;
+  }
+  static void raise_to(const Stage& stage, std::uint64_t pass) {
+    for_each_stage(stage, [&](const Stage& each) { each.passes_ = std::max(each.passes_, pass); });
+  }
+  /// From `pass` to the one before.
+  static void lower(const Stage& stage, std::uint64_t pass) {
+    for_each_stage(stage, [&](const Stage& each) { each.passes_ -= each.passes_ == pass ? 1 : 0; });
+  }
+  static std::mutex& mutex() {
+    static std::mutex one;
+    return one;
+  }
+};
+
+std::uint64_t begin_pass(const Stage& stage) {
+  const std::lock_guard lock(PassCounter::mutex());
+  const std::uint64_t pass = PassCounter::next(stage);
+  PassCounter::raise_to(stage, pass + 1);
+  return pass;
+}
+
+void take_back_pass(const Stage& stage, std::uint64_t epoch) {
+  const std::lock_guard lock(PassCounter::mutex());
+  PassCounter::lower(stage, epoch + 1);
+}
+
+void go_on_after_pass(const Stage& stage, std::uint64_t epoch) {
+  const std::lock_guard lock(PassCounter::mutex());
+  PassCounter::raise_to(stage, epoch + 1);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/base/export.h"
+#include "lockstep/data/iterator.h"
+
+namespace lockstep::data {
+
+/// One pass over a pipeline that counts and knows how to save its place: what a DatasetIterator is without its type.
+/// Nothing is started before it is first asked.
+class LOCKSTEP_EXPORT PipelineIterator {
+ public:
+  /// The pass that `options` name, else the next one.
+  explicit PipelineIterator(StagePtr stage, const PassOptions& options = {});
+  PipelineIterator(StagePtr stage, IterationContext context);
+
+  bool next(Element& element);
+  std::int64_t skip(std::int64_t count);
+  /// Places passed: elements taken or skipped, and those that failed.
+  std::int64_t consumed() const { return consumed_; }
+
+  /// The place behind the last element taken, or behind the one that `next` failed at. FailedPrecondition names the
+  /// stage that cannot promise it.
+  IteratorState state() const;
+  /// Goes on exactly there. InvalidArgument if the state is of another pipeline.
+  void load_state(const IteratorState& state);
+
+ private:
+  ElementIterator& started() const;
+
+  StagePtr stage_;
+  IterationContext context_;
+  bool took_next_pass_ = false;
+  mutable IteratorPtr iterator_;  // null until it is needed
+  std::int64_t consumed_ = 0;
+};
+
+}  // namespace lockstep::data

@@ -1,0 +1,143 @@
+#include "lockstep/data/stages/batch_sizes.h"
+
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <string>
+
+#include "lockstep/data/pipeline.h"
+#include "lockstep/data/stages/batching.h"
+
+namespace lockstep::data {
+namespace {
+
+class CountedBatches final : public BatchingIterator<ElementIterator> {
+ public:
+  using BatchingIterator::BatchingIterator;
+
+  bool next(Element& element) override {
+    const std::int64_t rows = input_->skip(size_);
+    if (!is_batch(rows)) return false;
+    element = Element::of(at::scalar_tensor(rows, at::kLong));
+    return true;
+  }
+};
+
+/// The numbers of rows of batches in place of the batches: the rows are passed over.
+class BatchCountsStage final : public StageOf<BatchCountsStage> {
+ public:
+  static constexpr std::string_view kKind = "batch_counts";
+
+  BatchCountsStage(StagePtr rows, const BatchShape& shape) : StageOf({std::move(rows)}), shape_(shape) {}
+
+  std::string_view kind() const override { return kKind; }
+  Cardinality cardinality() const override {
+    return batched(input()->cardinality(), shape_.size, shape_.drop_remainder);
+  }
+  ElementSpec element_spec() const override { return ElementSpec::unknown(1); }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return std::make_unique<CountedBatches>(input()->iterate(context), shape_);
+  }
+
+ private:
+  BatchShape shape_;
+};
+
+/// The numbers of rows of batches that are put into a cache, in the order of the pass that fills it.
+class CachedCountsStage final : public StageOf<CachedCountsStage, PassThroughStage> {
+ public:
+  CachedCountsStage(StagePtr counts, StagePtr cache) : StageOf(std::move(counts)), cache_(std::move(cache)) {}
+
+  std::string_view kind() const override { return "cached_counts"; }
+  StageTraits traits() const override { return cache_->traits(); }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return input()->iterate(cache_->first_pass(context));
+  }
+
+ private:
+  StagePtr cache_;
+};
+
+StagePtr counts_of(const Stage& stage) {
+  using Elements = StageTraits::Elements;
+  const StageTraits traits = stage.traits();
+  if (traits.batch_size > 0)
+    return std::make_shared<BatchCountsStage>(stage.input(), BatchShape{traits.batch_size, traits.drop_remainder});
+  if (traits.elements == Elements::New || traits.elements == Elements::Mapped ||
+      traits.elements == Elements::Filtered || traits.elements == Elements::Zipped)
+    return nullptr;
+  std::vector<StagePtr> inputs;
+  for (const StagePtr& input : stage.inputs()) {
+    inputs.push_back(counts_of(*input));
+    if (!inputs.back()) return nullptr;
+  }
+  if (traits.cache != StageTraits::Cache::None)
+    return std::make_shared<CachedCountsStage>(std::move(inputs.front()), stage.shared_from_this());
+  if (traits.is_one_to_one()) return inputs.front();
+  return stage.with_inputs(std::move(inputs));
+}
+
+bool has_cached_counts(const Stage& counts) {
+  if (counts.kind() == BatchCountsStage::kKind) return false;
+  return counts.traits().cache != StageTraits::Cache::None ||
+         std::ranges::any_of(counts.inputs(), [](const StagePtr& input) { return has_cached_counts(*input); });
+}
+
+bool only_last_short(const Stage& batches) {
+  using Elements = StageTraits::Elements;
+  const Stage* stage = &batches;
+  StageTraits traits = stage->traits();
+  while (traits.elements == Elements::Rewritten || traits.elements == Elements::Stretch || stage->identity().empty()) {
+    stage = stage->input().get();
+    traits = stage->traits();
+  }
+  return traits.batch_size > 0;
+}
+
+}  // namespace
+
+std::int64_t find_batch_size(const Stage& stage) {
+  const StageTraits traits = stage.traits();
+  if (traits.makes_batches()) return traits.batch_size;
+  if (traits.elements == StageTraits::Elements::New || traits.elements == StageTraits::Elements::Mapped) return -1;
+  const std::int64_t first = find_batch_size(*stage.input());
+  const auto same = [&](const StagePtr& input) { return find_batch_size(*input) == first; };
+  return std::ranges::all_of(stage.inputs(), same) ? first : -1;
+}
+
+BatchSizes batch_sizes_of(const Stage& batches) {
+  BatchSizes sizes;
+  if (const auto rows = rows_by_spec(batches.element_spec()); rows && *rows > 0) {
+    sizes.usual = *rows;
+    sizes.all_usual = sizes.only_last_short = true;
+    return sizes;
+  }
+  sizes.usual = std::max<std::int64_t>(find_batch_size(batches), 1);
+  sizes.only_last_short = only_last_short(batches);
+  // A second pass beside the first one must give the same rows.
+  if (!find_position_obstacle(batches)) sizes.counts = counts_of(batches);
+  sizes.counts_below_cache = sizes.counts && has_cached_counts(*sizes.counts);
+  return sizes;
+}
+
+std::optional<std::int64_t> BatchSizeReader::at(std::int64_t place) {
+  if (sizes_.all_usual) return sizes_.usual;
+  if (!sizes_.counts) return std::nullopt;
+  if (!counts_) counts_ = sizes_.counts->iterate(context_);
+  if (place >= next_) {
+    next_ += counts_->skip(place - next_);
+    Element count;
+    last_.reset();
+    if (next_ == place && counts_->next(count)) {
+      last_ = count.tensor(0).item().toLong();
+      ++next_;
+    }
+  }
+  return last_;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,118 @@
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/place.h"
+#include "lockstep/data/stages/stages.h"
+
+// Stages that say something about the elements below and leave them as they are.
+namespace lockstep::data {
+namespace {
+
+/// Each element too many is an error in its place; so is the end if it comes too early, once.
+class AssertCardinalityIterator final : public ElementIterator {
+ public:
+  AssertCardinalityIterator(IteratorPtr input, Cardinality expected) : input_(std::move(input)), expected_(expected) {}
+
+  bool next(Element& element) override {
+    if (ended_) return false;
+    ++count_;  // also if it fails
+    if (!input_->next(element)) {
+      --count_;
+      ended_ = true;
+      if (is_too_few()) fail("fewer", "");
+      return false;
+    }
+    if (expected_.is_known() && count_ > expected_.value()) fail("more", "at least ");
+    return true;
+  }
+
+  std::int64_t skip(std::int64_t count) override {
+    if (ended_) return 0;
+    const std::int64_t skipped = input_->skip(count);
+    count_ += skipped;
+    if (skipped == count) return skipped;
+    ended_ = true;
+    return skipped + (is_too_few() ? 1 : 0);
+  }
+
+ private:
+  bool is_too_few() const { return expected_.is_infinite() || (expected_.is_known() && count_ < expected_.value()); }
+
+  [[noreturn]] void fail(const char* how_many, const char* at_least) const {
+    throw FailedPrecondition(errors::kCardinality,
+                             {.what = str("the dataset has ", how_many, " elements than assert_cardinality promised"),
+                              .where = "assert_cardinality",
+                              .seen = str("promised ", to_string(expected_), ", found ", at_least, count_),
+                              .help = "call assert_cardinality with the number of elements that there are"});
+  }
+
+  IteratorPtr input_;
+  Cardinality expected_;
+  std::int64_t count_ = 0;
+  bool ended_ = false;
+};
+
+class AssertCardinalityStage final : public StageOf<AssertCardinalityStage, PassThroughStage> {
+ public:
+  AssertCardinalityStage(StagePtr input, Cardinality expected) : StageOf(std::move(input)), expected_(expected) {}
+
+  std::string_view kind() const override { return "assert_cardinality"; }
+  std::string describe() const override { return str("assert_cardinality(", to_string(expected_), ")"); }
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Inputs,
+            .elements = StageTraits::Elements::Same,
+            .runs_functions = false,
+            .asserts_count = true};
+  }
+  Cardinality cardinality() const override { return expected_; }
+  Trust trust() const override { return Trust::Promised; }
+  Cardinality total_rows() const override { return input()->total_rows(); }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return std::make_unique<AssertCardinalityIterator>(input()->iterate(context), expected_);
+  }
+
+ private:
+  Cardinality expected_;
+};
+
+class OptionsStage final : public StageOf<OptionsStage, PassThroughStage> {
+ public:
+  OptionsStage(StagePtr input, const DatasetOptions& options) : StageOf(std::move(input)), options_(options) {}
+
+  std::string_view kind() const override { return "with_options"; }
+  std::string describe() const override {
+    return str("with_options(auto-shard ", lockstep::to_string(options_.auto_shard_policy), ")");
+  }
+  std::string identity() const override { return ""; }
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Inputs,
+            .elements = StageTraits::Elements::Same,
+            .passes_over = true,
+            .runs_functions = false,
+            .policy = options_.auto_shard_policy};
+  }
+  Cardinality total_rows() const override { return input()->total_rows(); }
+  RowSourcePtr row_source() const override { return input()->row_source(); }
+  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
+    return input()->make_index_iterator(context);
+  }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override { return input()->iterate(context); }
+
+ private:
+  DatasetOptions options_;
+};
+
+}  // namespace
+
+StagePtr make_assert_cardinality(StagePtr input, Cardinality expected) {
+  return std::make_shared<AssertCardinalityStage>(std::move(input), expected);
+}
+
+StagePtr make_with_options(StagePtr input, DatasetOptions options) {
+  return std::make_shared<OptionsStage>(std::move(input), options);
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,286 @@
+#include "lockstep/data/stages/row_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/buffer_pool.h"
+#include "lockstep/data/empty_batch.h"
+#include "lockstep/data/stages/batch_sizes.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr const char* kSplitting = "splitting a batch";
+
+PartialShape row_shape(const at::Tensor& batch) { return PartialShape(batch.sizes().slice(1).vec()); }
+
+/// The rows of several pieces as one batch; rows of different shape do not fit into one.
+Element joined_rows(std::vector<Element>&& pieces) {
+  for (const Element& piece : pieces) {
+    for (std::size_t i = 0; i < piece.size(); ++i) {
+      const auto* first = std::get_if<at::Tensor>(&pieces.front().components[i]);
+      const auto* tensor = std::get_if<at::Tensor>(&piece.components[i]);
+      if (!first || !tensor || first->sizes().slice(1) == tensor->sizes().slice(1)) continue;
+      throw FailedPrecondition(
+          errors::kShape,
+          {.what = "rows of different shape would have to share a batch",
+           .where = kSplitting,
+           .seen = lockstep::str("component ", i, ": rows of ", to_string(row_shape(*first)), " and of ",
+                                 to_string(row_shape(*tensor))),
+           .help = "pad all batches to one width, or share out whole batches with AutoShardPolicy::Data"});
+    }
+  }
+  return concatenate_batches(std::move(pieces), kSplitting);
+}
+
+class BatchedRows final : public RowStream {
+ public:
+  BatchedRows(const Stage& batches, const IterationContext& context)
+      : spec_(batches.element_spec()),
+        sizes_(batch_sizes_of(batches), context.unmeasured()),
+        batches_(batches.iterate(context)) {}
+
+  std::int64_t take(std::int64_t count, Place& batch) override {
+    batch.error = nullptr;
+    // A stream that cannot even begin says so in its first piece, also if that has no rows: other workers may fail
+    // there.
+    if (count == 0 && read_ == 0 && fill()) batch.error = current_.error;
+    std::vector<Element> pieces;
+    std::int64_t taken = 0;
+    while (taken < count && fill()) {
+      const std::int64_t part = std::min(count - taken, rows_ - offset_);
+      if (!batch.error) batch.error = current_.error;
+      if (!batch.error) pieces.push_back(slice(current_.element, offset_, offset_ + part));
+      offset_ += part;
+      taken += part;
+    }
+    if (batch.error) return taken;
+    try {
+      batch.element = one_of(std::move(pieces));
+    } catch (...) {
+      batch.error = std::current_exception();
+    }
+    return taken;
+  }
+
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = std::min(count, rows_ - offset_);
+    offset_ += skipped;
+    if (is_worth_counting(count - skipped)) skipped += skip_batches(count - skipped);
+    while (skipped < count && fill()) {
+      rethrow_if_fatal(current_.error);
+      const std::int64_t part = std::min(count - skipped, rows_ - offset_);
+      offset_ += part;
+      skipped += part;
+    }
+    return skipped;
+  }
+
+  void look() override {
+    if (!tells_all(spec_) && seen_.size() == 0) fill();
+  }
+
+  void seek(std::int64_t count) override {
+    const BatchSizes& sizes = sizes_.sizes();
+    if (sizes.only_last_short) {
+      read_ += batches_->skip(count / sizes.usual);
+      count %= sizes.usual;
+    }
+    skip(count);
+  }
+
+ private:
+  /// Less than that is as quickly computed as counted.
+  bool is_worth_counting(std::int64_t rows) const {
+    return !ahead_ && sizes_.tells_all() && rows >= 3 * sizes_.sizes().usual;
+  }
+
+  /// Leaves out the next batches that have no more than `count` rows together, and says how many rows those are.
+  std::int64_t skip_batches(std::int64_t count) {
+    std::int64_t rows = 0;
+    std::int64_t batches = 0;
+    if (sizes_.sizes().all_usual) {
+      batches = batches_->skip(count / sizes_.sizes().usual);
+      rows = batches * sizes_.sizes().usual;
+    } else {
+      while (const auto next = sizes_.at(read_ + batches)) {
+        if (rows + *next > count) break;
+        rows += *next;
+        ++batches;
+      }
+      batches_->skip(batches);
+    }
+    read_ += batches;
+    return rows;
+  }
+
+  /// Makes sure that the current batch has rows left; false at the end.
+  bool fill() {
+    while (offset_ == rows_) {
+      if (ended_) return false;
+      if (ahead_)
+        current_ = *std::exchange(ahead_, std::nullopt);
+      else if (!current_.read(*batches_))
+        ended_ = true;
+      if (ended_) return false;
+      ++read_;
+      offset_ = 0;
+      rows_ = rows_of_current();
+    }
+    return true;
+  }
+
+  std::int64_t rows_of_current() {
+    if (!current_.error) {
+      try {
+        const std::int64_t rows = row_count(current_.element, kSplitting);
+        if (!tells_all(spec_)) seen_ = without_rows(current_.element);
+        return rows;
+      } catch (...) {
+        current_.error = std::current_exception();
+      }
+    }
+    const BatchSizes& sizes = sizes_.sizes();
+    if (concerns_whole_stream(current_.error)) return sizes.usual;  // the rest is not counted
+    // To look ahead is less than to count from the start.
+    if (sizes.only_last_short && look_ahead()) return sizes.usual;
+    try {
+      return sizes_.at(read_ - 1).value_or(sizes.usual);
+    } catch (...) {
+      return sizes.usual;  // what lies below the file of a cache may not be readable any more
+    }
+  }
+
+  /// Whether there is a batch behind the current one.
+  bool look_ahead() {
+    Place next;
+    if (next.read(*batches_)) ahead_ = std::move(next);
+    return ahead_.has_value();
+  }
+
+  Element one_of(std::vector<Element>&& pieces) {
+    if (pieces.size() == 1) return std::move(pieces.front());
+    if (!pieces.empty()) return joined_rows(std::move(pieces));
+    // What is not known beforehand about rows is taken from the data where there is no other way.
+    if (!tells_all(spec_)) fill();
+    return empty_batch(spec_, seen_);
+  }
+
+  ElementSpec spec_;
+  BatchSizeReader sizes_;
+  IteratorPtr batches_;
+  Place current_;
+  std::optional<Place> ahead_;  ///< the batch behind a current one that failed
+  Element seen_;                ///< a batch without rows, if the spec does not tell what they look like
+  std::int64_t read_ = 0;       ///< batches that were read or left out
+  std::int64_t rows_ = 0;
+  std::int64_t offset_ = 0;
+  bool ended_ = false;
+};
+
+class StackedRows final : public RowStream {
+ public:
+  StackedRows(IteratorPtr elements, const ElementSpec& row_spec, Element seen)
+      : spec_(row_spec.batched(PartialShape::kUnknown)), elements_(std::move(elements)), last_(std::move(seen)) {}
+
+  std::int64_t take(std::int64_t count, Place& batch) override {
+    batch.error = nullptr;
+    std::vector<Element> rows;
+    std::int64_t taken = 0;
+    for (Place row; taken < count && !batch.error && row.read(*elements_); ++taken) {
+      batch.error = row.error;
+      rows.push_back(std::move(row.element));
+    }
+    if (batch.error) return taken + elements_->skip(count - taken);
+    try {
+      if (taken == 0) {
+        batch.element = empty_batch(spec_, last_);
+      } else {
+        batch.element = stack(std::move(rows), kSplitting);
+        if (!tells_all(spec_)) last_ = without_rows(batch.element);
+      }
+    } catch (...) {
+      batch.error = std::current_exception();
+    }
+    return taken;
+  }
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    // Somebody has to look at a row if its spec says too little for an empty batch.
+    for (Place row; skipped < count && last_.size() == 0 && !tells_all(spec_) && row.read(*elements_); ++skipped) {
+      rethrow_if_fatal(row.error);
+      if (!row.error) last_ = without_rows(stack(one_element(std::move(row.element)), kSplitting));
+    }
+    return skipped + elements_->skip(count - skipped);
+  }
+  Element seen() const override { return last_; }
+
+ private:
+  static std::vector<Element> one_element(Element&& row) {
+    std::vector<Element> rows;
+    rows.push_back(std::move(row));
+    return rows;
+  }
+
+  ElementSpec spec_;
+  IteratorPtr elements_;
+  Element last_;  ///< the last batch without its rows, if the spec does not tell what they look like
+};
+
+class GatheredRows final : public RowStream {
+ public:
+  GatheredRows(RowSourcePtr rows, std::unique_ptr<IndexIterator> order)
+      : rows_(std::move(rows)), order_(std::move(order)) {}
+
+  std::int64_t take(std::int64_t count, Place& batch) override {
+    indices_.resize(static_cast<std::size_t>(count));
+    indices_.resize(count > 0 ? order_->next(indices_) : 0);
+    batch = Place();
+    try {
+      rows_->gather(indices_, pool_, batch.element);
+    } catch (...) {
+      batch.error = std::current_exception();
+    }
+    return std::ssize(indices_);
+  }
+  std::int64_t skip(std::int64_t count) override { return order_->skip(count); }
+
+ private:
+  RowSourcePtr rows_;
+  std::unique_ptr<IndexIterator> order_;
+  std::vector<std::int64_t> indices_;
+  BufferPool pool_;
+};
+
+}  // namespace
+
+RowStream::~RowStream() = default;
+
+std::unique_ptr<RowStream> rows_of_batches(const Stage& batches, const IterationContext& context) {
+  return std::make_unique<BatchedRows>(batches, context);
+}
+
+std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const IterationContext& context) {
+  if (RowSourcePtr rows = elements.row_source()) {
+    if (auto order = elements.make_index_iterator(context)) {
+      return std::make_unique<GatheredRows>(std::move(rows), std::move(order));
+    }
+  }
+  return rows_left_in(elements.iterate(context), elements.element_spec(), {});
+}
+
+std::unique_ptr<RowStream> rows_left_in(IteratorPtr elements, const ElementSpec& row_spec, Element seen) {
+  return std::make_unique<StackedRows>(std::move(elements), row_spec, std::move(seen));
+}
+
+std::int64_t component_rows(const Component& component, const char* where) {
+  if (const auto* tensor = std::get_if<at::Tensor>(&component); tensor && tensor->dim() > 0) return tensor->size(0);
+  if (const auto* strings = std::get_if<Strings>(&component)) return strings->size();
+  throw InvalidArgument(errors::kShape, {.what = "an element holds a scalar, which cannot be shared out among replicas",
+                                         .where = where,
+                                         .help = "call batch() before distribute(), or use distribute_from_function"});
+}
+
+}  // namespace lockstep::data

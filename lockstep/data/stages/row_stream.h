@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "lockstep/data/place.h"
+#include "lockstep/data/stage.h"
+
+// The rows of a dataset one after the other, whatever batches they come in.
+namespace lockstep::data {
+
+/// Hands out rows in pieces of any size. Rows that fail keep their places: a piece with one of them is its error, and
+/// the next piece begins where it always would. Used by one thread at a time.
+class RowStream {
+ public:
+  virtual ~RowStream();
+
+  /// The next `count` rows as one batch, or the error of the first that fails; says how many there were, fewer only at
+  /// the end. With 0 rows `batch` is an empty batch, without components if it is not known what rows look like.
+  virtual std::int64_t take(std::int64_t count, Place& batch) = 0;
+  /// Leaves out up to `count` rows, if possible without computing them; says how many there were. What fails there is
+  /// no error, unless it concerns the whole stream.
+  virtual std::int64_t skip(std::int64_t count) = 0;
+  /// Looks at the next row, if it takes that to know what rows look like.
+  virtual void look() {}
+  /// Goes on behind row `count` of a new stream.
+  virtual void seek(std::int64_t count) { skip(count); }
+  /// A batch without rows that looks like those seen so far, where specs do not tell; may have no components.
+  virtual Element seen() const { return {}; }
+};
+
+/// The rows of a dataset of batches. A batch that fails stands for the rows it would have; where only computing it
+/// would tell how many, for as many as batches usually have.
+std::unique_ptr<RowStream> rows_of_batches(const Stage& batches, const IterationContext& context);
+
+/// The elements of a dataset as rows: gathered in one call where it is an order of rows of a source, else stacked.
+std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const IterationContext& context);
+
+/// The elements that are left in an iterator as rows, stacked. `seen`: what another stream of the same rows has seen.
+std::unique_ptr<RowStream> rows_left_in(IteratorPtr elements, const ElementSpec& row_spec, Element seen);
+
+/// The rows of one component, where the components of a batch may have different numbers of them.
+std::int64_t component_rows(const Component& component, const char* where);
+
+}  // namespace lockstep::data

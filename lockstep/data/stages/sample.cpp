@@ -1,0 +1,140 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <numeric>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/random_key.h"
+#include "lockstep/data/stages/common_spec.h"
+#include "lockstep/data/stages/stages.h"
+
+namespace lockstep::data {
+namespace {
+
+/// The shortest text from which the same number is read again.
+std::string exact_text(double number) {
+  std::array<char, 32> text{};
+  const auto written = std::to_chars(text.data(), text.data() + text.size(), number);
+  return {text.data(), written.ptr};
+}
+
+/// The same shares, so that their sum is a number.
+std::vector<double> with_finite_sum(std::vector<double> weights) {
+  if (std::isfinite(std::accumulate(weights.begin(), weights.end(), 0.0))) return weights;
+  const double largest = *std::ranges::max_element(weights);
+  for (double& weight : weights) weight /= largest;
+  return weights;
+}
+
+class SampleIterator final : public ElementIterator {
+ public:
+  SampleIterator(std::vector<IteratorPtr> inputs, std::vector<double> weights, std::uint64_t key, bool stop_on_empty)
+      : inputs_(std::move(inputs)),
+        weights_(with_finite_sum(std::move(weights))),
+        random_(key),
+        stop_on_empty_(stop_on_empty) {}
+
+  bool next(Element& element) override {
+    return step([&](ElementIterator& chosen) { return chosen.next(element); });
+  }
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    while (skipped < count && step([&](ElementIterator& chosen) { return chosen.skip(1) == 1; })) ++skipped;
+    return skipped;
+  }
+
+ private:
+  template <class Take>
+  bool step(Take take) {
+    while (!ended_) {
+      double all = 0;
+      for (const double weight : weights_) all += weight;
+      if (all <= 0) break;
+      double at = random_.uniform() * all;
+      std::size_t chosen = weights_.size();
+      for (std::size_t i = 0; i < weights_.size(); ++i) {
+        if (weights_[i] <= 0) continue;
+        chosen = i;  // the last one with a weight if rounding leaves something over
+        if (at < weights_[i]) break;
+        at -= weights_[i];
+      }
+      if (take(*inputs_[chosen])) return true;
+      if (stop_on_empty_) break;
+      weights_[chosen] = 0;
+    }
+    ended_ = true;
+    return false;
+  }
+
+  std::vector<IteratorPtr> inputs_;
+  std::vector<double> weights_;
+  RandomStream random_;
+  bool stop_on_empty_;
+  bool ended_ = false;
+};
+
+void check_weights(const std::vector<double>& weights, std::size_t datasets) {
+  const char* help = "call sample_from_datasets(datasets, {.weights = {0.7, 0.3}}), or leave the weights out";
+  for (const double weight : weights) {
+    if (weight >= 0 && !std::isinf(weight)) continue;
+    throw InvalidArgument(errors::kBadOption, {.what = str("a weight must be a finite number >= 0, got ", weight),
+                                               .where = "sample_from_datasets",
+                                               .help = help});
+  }
+  const bool positive = std::ranges::any_of(weights, [](double weight) { return weight > 0; });
+  if (datasets > 0 && weights.size() == datasets && positive) return;
+  throw InvalidArgument(errors::kBadOption,
+                        {.what = "sample_from_datasets needs datasets and one weight for each, one of them positive",
+                         .seen = str(counted(static_cast<long long>(datasets), "dataset"), ", ",
+                                     counted(static_cast<long long>(weights.size()), "weight")),
+                         .help = help});
+}
+
+class SampleStage final : public Stage {
+ public:
+  SampleStage(std::vector<StagePtr> all, SampleOptions options) : Stage(std::move(all)), options_(std::move(options)) {
+    if (options_.weights.empty()) options_.weights.assign(inputs().size(), 1.0);
+    check_weights(options_.weights, inputs().size());
+    spec_ = common_spec(inputs(), "sample_from_datasets");
+    if (options_.stop_on_empty_dataset) return;
+    cardinality_ = 0;
+    for (std::size_t i = 0; i < inputs().size(); ++i)
+      if (options_.weights[i] > 0) cardinality_ = concatenated(cardinality_, inputs()[i]->cardinality());
+  }
+
+  std::string_view kind() const override { return "sample_from_datasets"; }
+  std::string describe() const override {
+    std::string text = "sample_from_datasets(weights ";
+    for (std::size_t i = 0; i < options_.weights.size(); ++i)
+      text += (i > 0 ? ", " : "") + exact_text(options_.weights[i]);
+    if (options_.seed) text += str(", seed ", *options_.seed);
+    return text + (options_.stop_on_empty_dataset ? ", stops with the first)" : ")");
+  }
+  StagePtr with_inputs(std::vector<StagePtr> inputs) const override { return make_sample(std::move(inputs), options_); }
+  Cardinality cardinality() const override { return cardinality_; }
+  ElementSpec element_spec() const override { return spec_; }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    std::vector<IteratorPtr> iterators;
+    for (std::size_t i = 0; i < inputs().size(); ++i) iterators.push_back(inputs()[i]->iterate(context.below(i)));
+    const std::uint64_t seed = options_.seed ? *options_.seed : context.stage_seed();
+    return std::make_unique<SampleIterator>(std::move(iterators), options_.weights, mix(seed, context.epoch),
+                                            options_.stop_on_empty_dataset);
+  }
+
+ private:
+  SampleOptions options_;
+  Cardinality cardinality_ = Cardinality::unknown();
+  ElementSpec spec_;
+};
+
+}  // namespace
+
+StagePtr make_sample(std::vector<StagePtr> inputs, SampleOptions options) {
+  return std::make_shared<SampleStage>(std::move(inputs), std::move(options));
+}
+
+}  // namespace lockstep::data

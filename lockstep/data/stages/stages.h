@@ -1,0 +1,125 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/data/stage.h"
+#include "lockstep/data/stage_options.h"
+
+// Every stage by the call that makes it: what Dataset<T> puts on top of a pipeline once types are erased.
+namespace lockstep::data {
+
+// ---- sources
+
+/// One element, once.
+LOCKSTEP_EXPORT StagePtr make_from_tensors(Element element);
+/// The rows of a batch: every component is cut along its first dimension.
+LOCKSTEP_EXPORT StagePtr make_slices(Element batch);
+/// start, start + step, ... as int64 scalars, up to but without stop.
+LOCKSTEP_EXPORT StagePtr make_range(std::int64_t start, std::int64_t stop, std::int64_t step = 1);
+
+/// The rows of any source that can be read in any order.
+struct RowsDescription {
+  std::string kind;           ///< "from_npy"
+  std::string detail;         ///< what `describe` shows of it
+  std::string contents = {};  ///< what tells these rows from others that are described alike, for `identity`
+  bool is_list = false;       ///< the elements may be names of files
+  bool runs_functions = false;
+};
+LOCKSTEP_EXPORT StagePtr make_rows(RowsDescription description, RowSourcePtr rows, ElementSpec spec);
+/// Short lists in full, long ones by their ends and a check sum: "a.rec, b.rec".
+LOCKSTEP_EXPORT std::string summary(const Strings& strings);
+/// One tensor of equal ones: (n, ...). An error that names the first that differs.
+LOCKSTEP_EXPORT at::Tensor stack_slices(const std::vector<at::Tensor>& slices);
+
+/// Writes the next element; false at the end.
+using Generator = std::function<bool(Element&)>;
+LOCKSTEP_EXPORT StagePtr make_generator(std::function<Generator()> make, ElementSpec spec, GeneratorOptions options);
+
+// ---- computing: one element for one
+
+/// Changes an element in place.
+using MapFunction = std::function<void(Element&)>;
+/// The same, with a key for random numbers: one for each (seed, pass, row), whichever thread computes it.
+using KeyedMapFunction = std::function<void(Element&, std::uint64_t key)>;
+/// `result`: what the type of the results tells about them.
+LOCKSTEP_EXPORT StagePtr make_map(StagePtr input, MapFunction function, ElementSpec result, MapOptions options);
+LOCKSTEP_EXPORT StagePtr make_map(StagePtr input, KeyedMapFunction function, ElementSpec result, MapOptions options);
+
+/// Changes state and element in place.
+using ScanFunction = std::function<void(Element& state, Element& element)>;
+/// A map that carries a state from element to element.
+LOCKSTEP_EXPORT StagePtr make_scan(StagePtr input, Element initial, ScanFunction function, ElementSpec result,
+                                   SpecFunction spec = nullptr);
+/// Each element with its number in front.
+LOCKSTEP_EXPORT StagePtr make_enumerate(StagePtr input, std::int64_t start);
+
+// ---- choosing and ordering
+
+/// Keeps a buffer of elements and gives out a random one of them at a time: as tf.data, uniform over the whole data
+/// exactly if the buffer holds all of it.
+LOCKSTEP_EXPORT StagePtr make_shuffle(StagePtr input, std::int64_t buffer_size, ShuffleOptions options = {});
+/// The whole input several times; -1 for ever.
+LOCKSTEP_EXPORT StagePtr make_repeat(StagePtr input, std::int64_t count);
+/// The first `count` elements; -1 for all.
+LOCKSTEP_EXPORT StagePtr make_take(StagePtr input, std::int64_t count);
+/// All but the first `count` elements; -1 for none.
+LOCKSTEP_EXPORT StagePtr make_skip(StagePtr input, std::int64_t count);
+/// Elements index, index + shards, ... `make_shard(input, kShardHint, kShardHint)` leaves both to AutoShardPolicy::Hint.
+LOCKSTEP_EXPORT StagePtr make_shard(StagePtr input, std::int64_t shards, std::int64_t index);
+
+/// Says something about an element without changing it.
+using Predicate = std::function<bool(const Element&)>;
+/// The elements for which a function is true.
+LOCKSTEP_EXPORT StagePtr make_filter(StagePtr input, Predicate predicate);
+/// The elements before the first for which a function is false.
+LOCKSTEP_EXPORT StagePtr make_take_while(StagePtr input, Predicate predicate);
+/// The first of all equal elements: tensors of one shape, type and contents, or equal byte strings.
+LOCKSTEP_EXPORT StagePtr make_distinct(StagePtr input);
+/// Leaves out elements whose computation throws.
+LOCKSTEP_EXPORT StagePtr make_ignore_errors(StagePtr input, IgnoreErrorsOptions options);
+
+// ---- batches
+
+LOCKSTEP_EXPORT StagePtr make_batch(StagePtr input, std::int64_t size, BatchOptions options = {});
+/// Batches of rows whose shapes differ: shorter ones are filled up.
+LOCKSTEP_EXPORT StagePtr make_padded_batch(StagePtr input, std::int64_t size, PaddedBatchOptions options);
+/// The rows of batches, one by one.
+LOCKSTEP_EXPORT StagePtr make_unbatch(StagePtr input);
+/// The rows of `batches` cut anew by an endless cycle of sizes, across the borders of batches.
+LOCKSTEP_EXPORT StagePtr make_rebatch(StagePtr batches, std::vector<std::int64_t> sizes, bool drop_remainder = false);
+
+// ---- several datasets, and datasets of datasets
+
+/// Elements of several datasets side by side, as long as all have one.
+LOCKSTEP_EXPORT StagePtr make_zip(std::vector<StagePtr> inputs);
+LOCKSTEP_EXPORT StagePtr make_concatenate(StagePtr first, StagePtr second);
+/// Each element from one of several datasets, chosen at random.
+LOCKSTEP_EXPORT StagePtr make_sample(std::vector<StagePtr> inputs, SampleOptions options);
+
+/// Makes a dataset of an element.
+using Expansion = std::function<StagePtr(Element&&)>;
+/// The elements of the datasets that a function makes of elements: several datasets in turn, or without options one
+/// dataset after the other (`flat_map`).
+LOCKSTEP_EXPORT StagePtr make_interleave(StagePtr input, Expansion expansion, ElementSpec result,
+                                         std::optional<InterleaveOptions> options, SpecFunction spec = nullptr);
+/// Datasets of `size` elements each.
+LOCKSTEP_EXPORT StagePtr make_window(StagePtr input, std::int64_t size, WindowOptions options);
+
+// ---- running
+
+/// Remembers the elements of the first complete pass, in memory or in a file, so that later ones do not compute them.
+/// The pass that fills it reads every element, also those that a stage above leaves out: what is remembered must be
+/// complete. A pass that is left early, or in which an element fails, remembers nothing.
+LOCKSTEP_EXPORT StagePtr make_cache(StagePtr input, std::string path = "");
+/// Reads up to `buffer_size` elements ahead on a thread of its own; 0 reads none, -1 two.
+LOCKSTEP_EXPORT StagePtr make_prefetch(StagePtr input, std::int64_t buffer_size);
+/// Declares the number of elements, and checks it at the end.
+LOCKSTEP_EXPORT StagePtr make_assert_cardinality(StagePtr input, Cardinality expected);
+LOCKSTEP_EXPORT StagePtr make_with_options(StagePtr input, DatasetOptions options);
+
+}  // namespace lockstep::data
