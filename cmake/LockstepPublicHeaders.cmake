@@ -3,6 +3,12 @@
 
 set(LOCKSTEP_ENTRY_HEADERS
   lockstep/lockstep.h
+  lockstep/data/format/csv.h
+  lockstep/data/format/example_parser.h
+  lockstep/data/format/fixed_length.h
+  lockstep/data/format/npy.h
+  lockstep/data/format/text_lines.h
+  lockstep/data/format/tfrecord.h
   lockstep/data/torch_dataset.h
   lockstep/strategy/default_strategy.h
   lockstep/values/nest.h

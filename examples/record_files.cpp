@@ -1,5 +1,6 @@
 // Writes images to TFRecord files and reads them back in batches: interleaved, shuffled, parsed a batch at a time.
 
+#include <lockstep/data/format/tfrecord.h>
 #include <lockstep/lockstep.h>
 
 #include <ATen/ATen.h>

@@ -28,18 +28,18 @@ at::Tensor scalar_tensor(double value, at::ScalarType dtype) { return at::scalar
 void throw_wrong_leaf(const char* wanted, const Component& component, std::size_t index) {
   throw InvalidArgument(errors::kStructure, {.what = str("component ", index, " of the element is not ", wanted),
                                              .seen = described(component),
-                                             .help = "the type of the dataset must fit what its stages produce"});
+                                             .help = "name a type that fits what the dataset's stages produce"});
 }
 
 void throw_wrong_structure(const std::string& wanted, std::size_t components) {
   throw InvalidArgument(errors::kStructure, {.what = str("the element does not make up ", wanted),
                                              .seen = counted(static_cast<long long>(components), "component"),
-                                             .help = "the type of the dataset must fit what its stages produce"});
+                                             .help = "name a type that fits what the dataset's stages produce"});
 }
 
 void throw_unknown_rows() {
   throw FailedPrecondition(errors::kStructure,
-                           {.what = "an empty batch is due, but nothing tells what its rows look like",
+                           {.what = "an empty batch is due, but its rows are unknown",
                             .seen = "an element without components",
                             .help = "declare the spec of the map or generator, or leave out sizes of 0"});
 }

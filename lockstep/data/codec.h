@@ -46,7 +46,7 @@ LOCKSTEP_EXPORT double read_float(const Component& component, std::size_t index)
 [[noreturn]] LOCKSTEP_EXPORT void throw_wrong_leaf(const char* wanted, const Component& component, std::size_t index);
 [[noreturn]] LOCKSTEP_EXPORT void throw_wrong_structure(const std::string& wanted, std::size_t components);
 
-/// Of an element without components, which only an empty batch is whose rows nobody knows.
+/// For an element without components: an empty batch of rows that are unknown.
 [[noreturn]] LOCKSTEP_EXPORT void throw_unknown_rows();
 
 template <class Number>
@@ -63,7 +63,33 @@ constexpr at::ScalarType number_dtype() {
     return at::kLong;
 }
 
-/// Writes the leaves of a structure behind each other, and the lengths and keys it needs to be built again.
+/// Calls `visitor.leaf(x)` for every leaf of a structure, from left to right. Before the parts of a vector it calls
+/// `visitor.size(vector)`; maps are left to `visitor.map(map)`.
+template <class S, class Visitor>
+void visit(S& value, Visitor& visitor) {
+  constexpr StructureKind kind = kind_v<S>;
+  const auto visit_all = [&](auto&... parts) { (visit(parts, visitor), ...); };
+  if constexpr (is_leaf_v<S>) {
+    visitor.leaf(value);
+  } else if constexpr (kind == StructureKind::Tuple) {
+    std::apply(visit_all, value);
+  } else if constexpr (kind == StructureKind::Aggregate) {
+    lockstep::detail::with_fields(value, visit_all);
+  } else if constexpr (kind == StructureKind::Array || kind == StructureKind::Vector) {
+    if constexpr (kind == StructureKind::Vector) visitor.size(value);
+    for (auto& part : value) visit(part, visitor);
+  } else if constexpr (kind == StructureKind::Map || kind == StructureKind::UnorderedMap) {
+    visitor.map(value);
+  } else {
+    static_assert(is_leaf_v<S>,
+                  "elements of a dataset are made of tensors, byte strings, numbers and structures of them");
+  }
+}
+
+template <class Map>
+inline constexpr bool has_text_keys_v = std::is_convertible_v<typename Map::key_type, std::string>;
+
+/// Moves the leaves of a structure into an element, with the lengths and keys that are needed to build it again.
 class Encoder {
  public:
   explicit Encoder(Element& element) : element_(element) { element_.components.clear(); }
@@ -72,49 +98,35 @@ class Encoder {
   }
 
   template <class S>
-  void write(S&& value) {
-    using Type = std::remove_cvref_t<S>;
-    constexpr StructureKind kind = kind_v<Type>;
-    if constexpr (is_leaf_v<Type>) {
-      write_leaf(std::forward<S>(value));
-    } else if constexpr (kind == StructureKind::Tuple) {
-      std::apply([&](auto&... parts) { (write(std::move(parts)), ...); }, value);
-    } else if constexpr (kind == StructureKind::Aggregate) {
-      lockstep::detail::with_fields(value, [&](auto&... parts) { (write(std::move(parts)), ...); });
-    } else if constexpr (kind == StructureKind::Array) {
-      for (auto& part : value) write(std::move(part));
-    } else if constexpr (kind == StructureKind::Vector) {
-      skeleton_.marks.emplace_back(static_cast<std::int64_t>(value.size()));
-      for (auto& part : value) write(std::move(part));
-    } else if constexpr (kind == StructureKind::Map || kind == StructureKind::UnorderedMap) {
-      skeleton_.marks.emplace_back(static_cast<std::int64_t>(value.size()));
-      lockstep::detail::for_each_entry(value, [&](const auto& key, const auto&) {
-        if constexpr (std::is_convertible_v<decltype(key), std::string>)
-          skeleton_.marks.emplace_back(std::string(key));
-        else
-          skeleton_.marks.emplace_back(static_cast<std::int64_t>(key));
-      });
-      lockstep::detail::for_each_entry(value, [&](const auto&, auto& part) { write(std::move(part)); });
-    } else {
-      static_assert(is_leaf_v<Type>,
-                    "elements of a dataset are made of tensors, byte strings, numbers and structures of them");
-    }
+  void leaf(S& value) {
+    if constexpr (is_dataset_v<S>)
+      element_.components.emplace_back(value.stage());
+    else if constexpr (std::is_floating_point_v<S>)
+      element_.components.emplace_back(scalar_tensor(static_cast<double>(value), number_dtype<S>()));
+    else if constexpr (std::is_arithmetic_v<S>)
+      element_.components.emplace_back(scalar_tensor(static_cast<std::int64_t>(value), number_dtype<S>()));
+    else
+      element_.components.emplace_back(std::move(value));
+  }
+
+  template <class Container>
+  void size(const Container& value) {
+    skeleton_.marks.emplace_back(static_cast<std::int64_t>(value.size()));
+  }
+
+  template <class Map>
+  void map(Map& value) {
+    size(value);
+    lockstep::detail::for_each_entry(value, [&](const auto& key, const auto&) {
+      if constexpr (has_text_keys_v<Map>)
+        skeleton_.marks.emplace_back(std::string(key));
+      else
+        skeleton_.marks.emplace_back(static_cast<std::int64_t>(key));
+    });
+    lockstep::detail::for_each_entry(value, [&](const auto&, auto& part) { visit(part, *this); });
   }
 
  private:
-  template <class S>
-  void write_leaf(S&& value) {
-    using Type = std::remove_cvref_t<S>;
-    if constexpr (is_dataset_v<Type>)
-      element_.components.emplace_back(value.stage());
-    else if constexpr (std::is_floating_point_v<Type>)
-      element_.components.emplace_back(scalar_tensor(static_cast<double>(value), number_dtype<Type>()));
-    else if constexpr (std::is_arithmetic_v<Type>)
-      element_.components.emplace_back(scalar_tensor(static_cast<std::int64_t>(value), number_dtype<Type>()));
-    else
-      element_.components.emplace_back(std::forward<S>(value));
-  }
-
   Element& element_;
   Skeleton skeleton_;
 };
@@ -125,34 +137,46 @@ class Decoder {
   explicit Decoder(Element& element) : element_(element) {}
 
   template <class S>
-  void read(S& value) {
-    constexpr StructureKind kind = kind_v<S>;
-    if constexpr (is_leaf_v<S>) {
-      read_leaf(value);
-    } else if constexpr (kind == StructureKind::Tuple) {
-      std::apply([&](auto&... parts) { (read(parts), ...); }, value);
-    } else if constexpr (kind == StructureKind::Aggregate) {
-      lockstep::detail::with_fields(value, [&](auto&... parts) { (read(parts), ...); });
-    } else if constexpr (kind == StructureKind::Array) {
-      for (auto& part : value) read(part);
-    } else if constexpr (kind == StructureKind::Vector) {
-      value.resize(static_cast<std::size_t>(std::get<std::int64_t>(next_mark())));
-      for (auto& part : value) read(part);
-    } else if constexpr (kind == StructureKind::Map || kind == StructureKind::UnorderedMap) {
-      const auto count = std::get<std::int64_t>(next_mark());
-      std::vector<typename S::key_type> keys;
-      for (std::int64_t i = 0; i < count; ++i) {
-        if constexpr (std::is_convertible_v<typename S::key_type, std::string>)
-          keys.emplace_back(std::get<std::string>(next_mark()));
-        else
-          keys.emplace_back(static_cast<typename S::key_type>(std::get<std::int64_t>(next_mark())));
-      }
-      value.clear();
-      for (const auto& key : keys) read(value[key]);
+  void leaf(S& value) {
+    if (element_.size() == 0) throw_unknown_rows();
+    if (component_ >= element_.size()) throw_wrong_structure("a larger structure", element_.size());
+    const std::size_t index = component_++;
+    Component& component = element_.components[index];
+    if constexpr (is_dataset_v<S>) {
+      auto* stage = std::get_if<StagePtr>(&component);
+      if (stage == nullptr) throw_wrong_leaf("a dataset", component, index);
+      value = S(std::move(*stage));
+    } else if constexpr (std::is_floating_point_v<S>) {
+      value = static_cast<S>(read_float(component, index));
+    } else if constexpr (std::is_arithmetic_v<S>) {
+      const std::int64_t number = read_integer(component, index);
+      value = static_cast<S>(number);
+      if (!std::is_same_v<S, bool> && !std::is_same_v<S, std::uint64_t> && static_cast<std::int64_t>(value) != number)
+        throw_wrong_leaf(("a number that fits " + type_name<S>()).c_str(), component, index);
     } else {
-      static_assert(is_leaf_v<S>,
-                    "elements of a dataset are made of tensors, byte strings, numbers and structures of them");
+      auto* leaf = std::get_if<S>(&component);
+      if (leaf == nullptr) throw_wrong_leaf(type_name<S>().c_str(), component, index);
+      value = std::move(*leaf);
     }
+  }
+
+  template <class Vector>
+  void size(Vector& value) {
+    value.resize(static_cast<std::size_t>(std::get<std::int64_t>(next_mark())));
+  }
+
+  template <class Map>
+  void map(Map& value) {
+    using Key = typename Map::key_type;
+    std::vector<Key> keys;
+    for (auto count = std::get<std::int64_t>(next_mark()); count > 0; --count) {
+      if constexpr (has_text_keys_v<Map>)
+        keys.emplace_back(std::get<std::string>(next_mark()));
+      else
+        keys.emplace_back(static_cast<Key>(std::get<std::int64_t>(next_mark())));
+    }
+    value.clear();
+    for (const Key& key : keys) visit(value[key], *this);
   }
 
   /// Throws if components are left over.
@@ -168,31 +192,6 @@ class Decoder {
     return element_.skeleton->marks[mark_++];
   }
 
-  template <class S>
-  void read_leaf(S& value) {
-    if (element_.size() == 0) throw_unknown_rows();
-    if (component_ >= element_.size()) throw_wrong_structure("a larger structure", element_.size());
-    const std::size_t index = component_++;
-    Component& component = element_.components[index];
-    if constexpr (is_dataset_v<S>) {
-      auto* stage = std::get_if<StagePtr>(&component);
-      if (stage == nullptr) throw_wrong_leaf("a dataset", component, index);
-      value = S(std::move(*stage));
-    } else if constexpr (std::is_floating_point_v<S>) {
-      value = static_cast<S>(read_float(component, index));
-    } else if constexpr (std::is_arithmetic_v<S>) {
-      const std::int64_t number = read_integer(component, index);
-      value = static_cast<S>(number);
-      if (!std::is_same_v<S, bool> && !std::is_same_v<S, std::uint64_t> && static_cast<std::int64_t>(value) != number) {
-        throw_wrong_leaf(("a number that fits " + type_name<S>()).c_str(), component, index);
-      }
-    } else {
-      auto* leaf = std::get_if<S>(&component);
-      if (leaf == nullptr) throw_wrong_leaf(type_name<S>().c_str(), component, index);
-      value = std::move(*leaf);
-    }
-  }
-
   Element& element_;
   std::size_t component_ = 0;
   std::size_t mark_ = 0;
@@ -204,143 +203,110 @@ struct AsTuple {
     return {parts...};
   }
 };
-/// The fields of a plain struct, as a tuple.
-template <class T>
-using FieldsOf = decltype(lockstep::detail::with_fields(std::declval<T&>(), AsTuple()));
 
-/// How many leaves a type has; nothing for types whose values differ in it.
+/// What a type is made of, as a tuple type: tuples, pairs and arrays are one, a plain struct has its fields.
 template <class T>
-constexpr std::optional<std::size_t> static_leaf_count() {
+auto parts_of() {
   constexpr StructureKind kind = kind_v<T>;
-  if constexpr (is_leaf_v<T>) {
-    return 1;
-  } else if constexpr (kind == StructureKind::Tuple) {
-    return []<std::size_t... I>(std::index_sequence<I...>)->std::optional<std::size_t> {
-      std::size_t sum = 0;
-      bool known = true;
-      const auto add = [&](std::optional<std::size_t> count) { count ? (void)(sum += *count) : (void)(known = false); };
-      (add(static_leaf_count<std::tuple_element_t<I, T>>()), ...);
-      return known ? std::optional(sum) : std::nullopt;
-    }
-    (std::make_index_sequence<std::tuple_size_v<T>>{});
-  } else if constexpr (kind == StructureKind::Aggregate) {
-    return static_leaf_count<FieldsOf<T>>();
-  } else if constexpr (kind == StructureKind::Array) {
-    const auto each = static_leaf_count<typename T::value_type>();
-    return each ? std::optional(*each * std::tuple_size_v<T>) : std::nullopt;
-  } else {
-    return std::nullopt;
+  if constexpr (kind == StructureKind::Aggregate)
+    return std::type_identity<decltype(lockstep::detail::with_fields(std::declval<T&>(), AsTuple()))>();
+  else if constexpr (kind == StructureKind::Tuple || kind == StructureKind::Array)
+    return std::type_identity<T>();
+  else
+    return std::type_identity<void>();
+}
+template <class T>
+using Parts = typename decltype(parts_of<T>())::type;
+
+/// Whether `f(std::type_identity<Part>())` is true for all parts; stops at the first for which it is not.
+template <class T, class F>
+constexpr bool all_parts(F f) {
+  return [&]<std::size_t... I>(std::index_sequence<I...>) {
+    return (f(std::type_identity<std::tuple_element_t<I, Parts<T>>>()) && ...);
   }
+  (std::make_index_sequence<std::tuple_size_v<Parts<T>>>{});
 }
 
-/// The type of a batch of T: numbers and tensors become tensors, byte strings become Strings.
-template <class T, class = void>
-struct BatchOf {
-  using type = T;
-};
+/// Whether the type says how many leaves a value has; vectors and maps do not.
 template <class T>
-struct BatchOf<T, std::enable_if_t<std::is_arithmetic_v<T>>> {
-  using type = at::Tensor;
-};
-template <>
-struct BatchOf<std::string> {
-  using type = Strings;
-};
-template <class... T>
-struct BatchOf<std::tuple<T...>> {
-  using type = std::tuple<typename BatchOf<T>::type...>;
-};
-template <class A, class B>
-struct BatchOf<std::pair<A, B>> {
-  using type = std::pair<typename BatchOf<A>::type, typename BatchOf<B>::type>;
-};
-template <class T, std::size_t N>
-struct BatchOf<std::array<T, N>> {
-  using type = std::array<typename BatchOf<T>::type, N>;
-};
-template <class T>
-struct BatchOf<std::vector<T>> {
-  using type = std::vector<typename BatchOf<T>::type>;
-};
-template <class K, class V>
-struct BatchOf<std::map<K, V>> {
-  using type = std::map<K, typename BatchOf<V>::type>;
-};
-template <class K, class V>
-struct BatchOf<std::unordered_map<K, V>> {
-  using type = std::unordered_map<K, typename BatchOf<V>::type>;
-};
-
-/// The type of one row of a batch of type T.
-template <class T>
-struct RowOf {
-  using type = T;
-};
-template <>
-struct RowOf<Strings> {
-  using type = std::string;
-};
-template <class... T>
-struct RowOf<std::tuple<T...>> {
-  using type = std::tuple<typename RowOf<T>::type...>;
-};
-template <class A, class B>
-struct RowOf<std::pair<A, B>> {
-  using type = std::pair<typename RowOf<A>::type, typename RowOf<B>::type>;
-};
-template <class T, std::size_t N>
-struct RowOf<std::array<T, N>> {
-  using type = std::array<typename RowOf<T>::type, N>;
-};
-template <class T>
-struct RowOf<std::vector<T>> {
-  using type = std::vector<typename RowOf<T>::type>;
-};
-template <class K, class V>
-struct RowOf<std::map<K, V>> {
-  using type = std::map<K, typename RowOf<V>::type>;
-};
-template <class K, class V>
-struct RowOf<std::unordered_map<K, V>> {
-  using type = std::unordered_map<K, typename RowOf<V>::type>;
-};
-
-/// Whether batching (`Of` = BatchOf) or taking rows (RowOf) finds a type for every part of T. A plain struct stays what
-/// it is, so its fields must, too: a `std::string` would have to become Strings.
-template <class T, template <class...> class Of>
-constexpr bool has_type_for_all();
-
-template <class T, template <class...> class Of, std::size_t... I>
-constexpr bool parts_have_types(std::index_sequence<I...>) {
-  return (has_type_for_all<std::tuple_element_t<I, T>, Of>() && ...);
+constexpr bool has_fixed_leaves() {
+  if constexpr (is_leaf_v<T>)
+    return true;
+  else if constexpr (std::is_void_v<Parts<T>>)
+    return false;
+  else
+    return all_parts<T>([]<class Part>(std::type_identity<Part>) { return has_fixed_leaves<Part>(); });
 }
+template <class T>
+inline constexpr bool has_fixed_leaves_v = has_fixed_leaves<T>();
 
-template <class T, template <class...> class Of>
-constexpr bool has_type_for_all() {
+/// The type of a structure after `Leaf<L>::type` took the place of every leaf L. A plain struct stays what it is.
+template <template <class> class Leaf, class T>
+struct MapLeaves : Leaf<T> {};
+template <template <class> class Leaf, class... T>
+struct MapLeaves<Leaf, std::tuple<T...>> {
+  using type = std::tuple<typename MapLeaves<Leaf, T>::type...>;
+};
+template <template <class> class Leaf, class A, class B>
+struct MapLeaves<Leaf, std::pair<A, B>> {
+  using type = std::pair<typename MapLeaves<Leaf, A>::type, typename MapLeaves<Leaf, B>::type>;
+};
+template <template <class> class Leaf, class T, std::size_t N>
+struct MapLeaves<Leaf, std::array<T, N>> {
+  using type = std::array<typename MapLeaves<Leaf, T>::type, N>;
+};
+template <template <class> class Leaf, class T>
+struct MapLeaves<Leaf, std::vector<T>> {
+  using type = std::vector<typename MapLeaves<Leaf, T>::type>;
+};
+template <template <class> class Leaf, class K, class V>
+struct MapLeaves<Leaf, std::map<K, V>> {
+  using type = std::map<K, typename MapLeaves<Leaf, V>::type>;
+};
+template <template <class> class Leaf, class K, class V>
+struct MapLeaves<Leaf, std::unordered_map<K, V>> {
+  using type = std::unordered_map<K, typename MapLeaves<Leaf, V>::type>;
+};
+
+/// A batch of leaves: numbers and tensors become tensors, byte strings become Strings.
+template <class T>
+struct BatchLeaf : std::conditional<std::is_arithmetic_v<T>, at::Tensor, T> {};
+template <>
+struct BatchLeaf<std::string> : std::type_identity<Strings> {};
+
+/// One row of a batch.
+template <class T>
+struct RowLeaf : std::type_identity<T> {};
+template <>
+struct RowLeaf<Strings> : std::type_identity<std::string> {};
+
+/// Whether MapLeaves finds a type for every part of T. A plain struct stays what it is, so its fields must, too: a
+/// `std::string` would have to become Strings.
+template <class T, template <class> class Leaf>
+constexpr bool can_map_leaves() {
   constexpr StructureKind kind = kind_v<T>;
   if constexpr (is_leaf_v<T>) {
     return true;
-  } else if constexpr (kind == StructureKind::Aggregate) {
-    return std::is_same_v<typename Of<FieldsOf<T>>::type, FieldsOf<T>> && has_type_for_all<FieldsOf<T>, Of>();
-  } else if constexpr (kind == StructureKind::Tuple) {
-    return parts_have_types<T, Of>(std::make_index_sequence<std::tuple_size_v<T>>{});
-  } else if constexpr (kind == StructureKind::Array || kind == StructureKind::Vector) {
-    return has_type_for_all<typename T::value_type, Of>();
+  } else if constexpr (!std::is_void_v<Parts<T>>) {
+    if (kind == StructureKind::Aggregate && !std::is_same_v<typename MapLeaves<Leaf, Parts<T>>::type, Parts<T>>)
+      return false;
+    return all_parts<T>([]<class Part>(std::type_identity<Part>) { return can_map_leaves<Part, Leaf>(); });
+  } else if constexpr (kind == StructureKind::Vector) {
+    return can_map_leaves<typename T::value_type, Leaf>();
   } else if constexpr (kind == StructureKind::Map || kind == StructureKind::UnorderedMap) {
-    return has_type_for_all<typename T::mapped_type, Of>();
+    return can_map_leaves<typename T::mapped_type, Leaf>();
   } else {
     return true;  // refused elsewhere
   }
 }
 template <class T>
-inline constexpr bool can_be_batched_v = has_type_for_all<T, BatchOf>();
+inline constexpr bool can_be_batched_v = can_map_leaves<T, BatchLeaf>();
 template <class T>
-inline constexpr bool has_rows_v = has_type_for_all<T, RowOf>();
+inline constexpr bool has_rows_v = can_map_leaves<T, RowLeaf>();
 
-/// Puts what the type T says about its leaves behind `specs`; false if it does not even say how many there are.
+/// Adds what the type T says about its leaves to `specs`.
 template <class T>
-bool append_spec_of_type(std::vector<ComponentSpec>& specs) {
-  constexpr StructureKind kind = kind_v<T>;
+void append_specs(std::vector<ComponentSpec>& specs) {
   if constexpr (std::is_same_v<T, at::Tensor>) {
     specs.push_back({ComponentSpec::Kind::Tensor});
   } else if constexpr (std::is_same_v<T, std::string>) {
@@ -351,20 +317,12 @@ bool append_spec_of_type(std::vector<ComponentSpec>& specs) {
     specs.push_back(ComponentSpec::tensor(number_dtype<T>(), PartialShape({})));
   } else if constexpr (is_dataset_v<T>) {
     specs.push_back(ComponentSpec::dataset());
-  } else if constexpr (kind == StructureKind::Aggregate) {
-    return append_spec_of_type<FieldsOf<T>>(specs);
-  } else if constexpr (kind == StructureKind::Tuple) {
-    return [&]<std::size_t... I>(std::index_sequence<I...>) {
-      return (append_spec_of_type<std::tuple_element_t<I, T>>(specs) && ...);
-    }
-    (std::make_index_sequence<std::tuple_size_v<T>>{});
-  } else if constexpr (kind == StructureKind::Array) {
-    for (std::size_t i = 0; i < std::tuple_size_v<T>; ++i)
-      if (!append_spec_of_type<typename T::value_type>(specs)) return false;
   } else {
-    return false;
+    all_parts<T>([&]<class Part>(std::type_identity<Part>) {
+      append_specs<Part>(specs);
+      return true;
+    });
   }
-  return true;
 }
 
 }  // namespace detail
@@ -372,7 +330,8 @@ bool append_spec_of_type(std::vector<ComponentSpec>& specs) {
 /// Puts the leaves of `value` into `element`.
 template <class T>
 void encode(T value, Element& element) {
-  detail::Encoder(element).write(std::move(value));
+  detail::Encoder encoder(element);
+  detail::visit(value, encoder);
 }
 
 /// The structure that the components of `element` make up; they are moved from.
@@ -381,7 +340,7 @@ T decode(Element& element) {
   static_assert(std::is_default_constructible_v<T>, "elements of a dataset need a default constructor");
   T value{};
   detail::Decoder decoder(element);
-  decoder.read(value);
+  detail::visit(value, decoder);
   decoder.finish(value);
   return value;
 }
@@ -390,8 +349,13 @@ T decode(Element& element) {
 /// vectors and maps, whose lengths the type does not say.
 template <class T>
 ElementSpec spec_of_type() {
-  std::vector<ComponentSpec> specs;
-  return detail::append_spec_of_type<T>(specs) ? ElementSpec{std::move(specs)} : ElementSpec::unknown();
+  if constexpr (detail::has_fixed_leaves_v<T>) {
+    std::vector<ComponentSpec> specs;
+    detail::append_specs<T>(specs);
+    return {std::move(specs)};
+  } else {
+    return ElementSpec::unknown();
+  }
 }
 
 }  // namespace lockstep::data

@@ -24,9 +24,9 @@ namespace lockstep::data {
 /// What a batch of T is: `Dataset<T>::batch` gives a `Dataset<Batch<T>>`. Structures of tensors stay what they are;
 /// byte strings become Strings, numbers tensors.
 template <class T>
-using Batch = typename detail::BatchOf<T>::type;
+using Batch = typename detail::MapLeaves<detail::BatchLeaf, T>::type;
 template <class T>
-using Row = typename detail::RowOf<T>::type;
+using Row = typename detail::MapLeaves<detail::RowLeaf, T>::type;
 
 namespace detail {
 

@@ -1,10 +1,8 @@
 #include "lockstep/data/element.h"
 
 #include <ATen/ops/cat.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/stack.h>
 
-#include <cstring>
+#include <optional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -16,73 +14,9 @@ namespace lockstep::data {
 namespace {
 
 [[noreturn]] void throw_not(const char* wanted, std::size_t i, const Element& element) {
-  throw InvalidArgument(errors::kStructure,
-                        {.what = str("component ", i, " of the element is not a ", wanted), .seen = describe(element)});
-}
-
-/// Whether its bytes are its values, in whatever order.
-bool is_plain(const at::Tensor& tensor) {
-  return tensor.defined() && tensor.layout() == at::kStrided && tensor.is_cpu() && !tensor.requires_grad() &&
-         !tensor.is_conj() && !tensor.is_neg();
-}
-
-[[noreturn]] void throw_rows_differ(std::size_t component, std::size_t row, const Component& first,
-                                    const Component& other, const std::string& where) {
-  throw InvalidArgument(errors::kShape,
-                        {.what = str("rows of one batch must have the same shape and type"),
-                         .where = where,
-                         .seen = str("component ", component, ": row 0 is ", to_string(ComponentSpec::of(first)),
-                                     ", row ", row, " is ", to_string(ComponentSpec::of(other))),
-                         .help = "make the shapes equal in a map before it, or use padded_batch"});
-}
-
-at::Tensor stack_tensors(const std::vector<Element>& rows, std::size_t i, const std::string& where) {
-  const at::Tensor& first = std::get<at::Tensor>(rows.front().components[i]);
-  bool plain = is_plain(first);
-  for (std::size_t r = 1; r < rows.size(); ++r) {
-    const auto* other = std::get_if<at::Tensor>(&rows[r].components[i]);
-    if (other == nullptr || other->scalar_type() != first.scalar_type() || other->sizes() != first.sizes())
-      throw_rows_differ(i, r, rows.front().components[i], rows[r].components[i], where);
-    plain = plain && is_plain(*other);
-  }
-  if (!plain) {
-    std::vector<at::Tensor> tensors;
-    tensors.reserve(rows.size());
-    for (const Element& each : rows) tensors.push_back(std::get<at::Tensor>(each.components[i]));
-    return at::stack(tensors);
-  }
-  std::vector<std::int64_t> shape = first.sizes().vec();
-  shape.insert(shape.begin(), static_cast<std::int64_t>(rows.size()));
-  at::Tensor result = at::empty(shape, first.options());
-  const std::size_t bytes = first.nbytes();
-  auto* to = static_cast<char*>(result.mutable_data_ptr());
-  for (const Element& each : rows) {
-    const at::Tensor& tensor = std::get<at::Tensor>(each.components[i]);
-    if (bytes > 0) std::memcpy(to, (tensor.is_contiguous() ? tensor : tensor.contiguous()).const_data_ptr(), bytes);
-    to += bytes;
-  }
-  return result;
-}
-
-Strings stack_strings(std::vector<Element>& rows, std::size_t i, const std::string& where) {
-  std::vector<std::string> values;
-  values.reserve(rows.size());
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    auto* bytes = std::get_if<std::string>(&rows[r].components[i]);
-    if (bytes == nullptr) throw_rows_differ(i, r, std::string(), rows[r].components[i], where);
-    values.push_back(std::move(*bytes));
-  }
-  return values;
-}
-
-void check_component_counts(const std::vector<Element>& elements, const std::string& where) {
-  for (std::size_t r = 1; r < elements.size(); ++r) {
-    if (elements[r].size() == elements.front().size()) continue;
-    throw InvalidArgument(errors::kStructure, {.what = "rows of one batch must have the same structure",
-                                               .where = where,
-                                               .seen = str("row 0 is ", describe(elements.front()), ", row ", r, " is ",
-                                                           describe(elements[r]))});
-  }
+  throw InvalidArgument(errors::kStructure, {.what = str("component ", i, " of the element is not a ", wanted),
+                                             .seen = describe(element),
+                                             .help = "look at the dataset's element_spec(), and ask for what it has"});
 }
 
 }  // namespace
@@ -134,51 +68,28 @@ void append(Element& element, Element&& more) {
 
 std::string describe(const Element& element) { return to_string(ElementSpec::of(element)); }
 
-Element stack(std::vector<Element>&& rows, const std::string& where) {
-  if (rows.empty()) throw InvalidArgument(errors::kShape, {.what = "a batch needs at least one row", .where = where});
-  check_component_counts(rows, where);
-  Element batch;
-  batch.skeleton = rows.front().skeleton;
-  for (std::size_t i = 0; i < rows.front().size(); ++i) {
-    const Component& first = rows.front().components[i];
-    if (std::holds_alternative<at::Tensor>(first)) {
-      batch.components.emplace_back(stack_tensors(rows, i, where));
-    } else if (std::holds_alternative<std::string>(first)) {
-      batch.components.emplace_back(stack_strings(rows, i, where));
-    } else {
-      throw Unimplemented(errors::kStructure,
-                          {.what = "batches of string batches or of datasets cannot be batched once more",
-                           .where = where,
-                           .seen = describe(rows.front()),
-                           .help = "unbatch or flat_map them first"});
-    }
-  }
-  return batch;
-}
-
 std::int64_t row_count(const Element& batch, const std::string& where) {
+  const auto refuse = [&](const char* what, const char* help) {
+    throw InvalidArgument(errors::kShape, {.what = what, .where = where, .seen = describe(batch), .help = help});
+  };
   std::optional<std::int64_t> count;
   for (const Component& component : batch.components) {
     std::int64_t rows = -1;
     if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
-      if (!tensor->defined())
-        throw InvalidArgument(errors::kShape, {.what = "an undefined tensor has no rows", .where = where});
+      if (!tensor->defined()) refuse("an undefined tensor has no rows", "set every tensor of the element");
       if (tensor->dim() > 0) rows = tensor->size(0);
     } else if (const auto* strings = std::get_if<Strings>(&component)) {
       rows = strings->size();
     }
-    if (rows < 0)
-      throw InvalidArgument(errors::kShape, {.what = "every component needs a first dimension to take rows from",
-                                             .where = where,
-                                             .seen = describe(batch)});
+    if (rows < 0) refuse("every component needs a first dimension to take rows from", "call batch() before");
     if (count && *count != rows)
-      throw InvalidArgument(errors::kShape, {.what = "all components must have the same batch size in each component",
-                                             .where = where,
-                                             .seen = describe(batch)});
+      refuse("all components must have the same batch size", "make their first dimensions equal in a map");
     count = rows;
   }
   if (!count)
-    throw InvalidArgument(errors::kStructure, {.what = "an element without components has no rows", .where = where});
+    throw InvalidArgument(errors::kStructure, {.what = "an element without components has no rows",
+                                               .where = where,
+                                               .help = "give elements at least one tensor or byte string"});
   return *count;
 }
 
@@ -203,11 +114,17 @@ Element slice(const Element& batch, std::int64_t begin, std::int64_t end) {
 }
 
 Element concatenate_batches(std::vector<Element>&& batches, const std::string& where) {
-  if (batches.empty()) throw InvalidArgument(errors::kShape, {.what = "nothing to put together", .where = where});
+  const auto require_like_first = [&](const Element& batch, bool is_like) {
+    if (!is_like)
+      throw FailedPrecondition(errors::kShape, {.what = "rows of different shape or type cannot be put into one batch",
+                                                .where = where,
+                                                .seen = str(describe(batches.front()), " and ", describe(batch)),
+                                                .help = "make them alike in a map before, or use padded_batch"});
+  };
   if (batches.size() == 1) return std::move(batches.front());
-  check_component_counts(batches, where);
   Element result;
   result.skeleton = batches.front().skeleton;
+  for (const Element& batch : batches) require_like_first(batch, batch.size() == batches.front().size());
   for (std::size_t i = 0; i < batches.front().size(); ++i) {
     if (std::holds_alternative<Strings>(batches.front().components[i])) {
       std::vector<std::string> all;
@@ -216,14 +133,12 @@ Element concatenate_batches(std::vector<Element>&& batches, const std::string& w
       result.components.emplace_back(Strings(std::move(all)));
       continue;
     }
+    const at::Tensor& first = batches.front().tensor(i);
     std::vector<at::Tensor> parts;
     for (const Element& batch : batches) {
       const at::Tensor& part = batch.tensor(i);
-      const at::Tensor& first = batches.front().tensor(i);
-      if (part.scalar_type() != first.scalar_type() || part.sizes().slice(1) != first.sizes().slice(1))
-        throw FailedPrecondition(errors::kShape, {.what = "rows of different shape cannot be put into one batch",
-                                                  .where = where,
-                                                  .seen = str(describe(batches.front()), " and ", describe(batch))});
+      require_like_first(batch,
+                         part.scalar_type() == first.scalar_type() && part.sizes().slice(1) == first.sizes().slice(1));
       parts.push_back(part);
     }
     result.components.emplace_back(at::cat(parts));

@@ -71,7 +71,7 @@ struct LOCKSTEP_EXPORT Element {
 
 /// The same values in memory of their own and outside of any graph, for an element that is handed out more than once.
 LOCKSTEP_EXPORT Element own_copy(Element element);
-/// Puts the components of `more` behind those of `element`, as `zip` and `enumerate` do.
+/// Adds the components of `more` to those of `element`, as `zip` and `enumerate` do.
 LOCKSTEP_EXPORT void append(Element& element, Element&& more);
 /// The marks of `a` followed by those of `b`; null if there are none.
 LOCKSTEP_EXPORT SkeletonPtr joined(const SkeletonPtr& a, const SkeletonPtr& b);
@@ -79,8 +79,8 @@ LOCKSTEP_EXPORT SkeletonPtr joined(const SkeletonPtr& a, const SkeletonPtr& b);
 /// "(float[784], int64[])", for messages.
 LOCKSTEP_EXPORT std::string describe(const Element& element);
 
-/// Rows of one batch: stacks rows into an element whose components have one more dimension. Shapes, dtypes and numbers
-/// of components must agree; `where` names the stage in the error.
+/// Rows of one batch: stacks rows into an element whose components have one more dimension; see RowWriter. Shapes, dtypes
+/// and structures must agree; `where` names the stage in the error.
 LOCKSTEP_EXPORT Element stack(std::vector<Element>&& rows, const std::string& where);
 /// The number of rows of a batch: the first dimension that all components share; an error otherwise.
 LOCKSTEP_EXPORT std::int64_t row_count(const Element& batch, const std::string& where);

@@ -45,8 +45,10 @@ class Parser {
   bool done() const { return bytes_.empty(); }
 
   [[noreturn]] void fail(const char* seen) const {
-    throw DataLoss(errors::kCacheFile,
-                   {.what = "these bytes are no element of a dataset", .where = where_, .seen = seen});
+    throw DataLoss(errors::kCacheFile, {.what = "the bytes are not an element of a dataset",
+                                        .where = where_,
+                                        .seen = seen,
+                                        .help = "delete the file; the next pass writes it again"});
   }
 
  private:
@@ -74,7 +76,7 @@ at::Tensor parse_tensor(Parser& parser) {
   const std::string_view contents = parser.text();
   const auto type = static_cast<at::ScalarType>(dtype);
   if (contents.size() != static_cast<std::size_t>(elements) * c10::elementSize(type))
-    parser.fail("a tensor has another number of bytes than its shape");
+    parser.fail("a tensor does not have as many bytes as its shape");
   at::Tensor tensor = at::empty(shape, at::TensorOptions(type));
   if (!contents.empty()) std::memcpy(tensor.mutable_data_ptr(), contents.data(), contents.size());
   return tensor;
@@ -100,9 +102,9 @@ std::string to_bytes(const Element& element) {
   for (const Component& component : element.components) {
     if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
       if (!tensor->defined())
-        throw InvalidArgument(errors::kStructure, {.what = "a tensor without contents cannot be written to a file",
+        throw InvalidArgument(errors::kStructure, {.what = "an undefined tensor cannot be written to a file",
                                                    .seen = describe(element),
-                                                   .help = "leave such elements out with a filter before it"});
+                                                   .help = "leave such elements out with a filter before"});
       const at::Tensor plain = tensor->cpu().resolve_conj().resolve_neg().contiguous();
       put(out, static_cast<std::int64_t>(Kind::Tensor));
       put(out, static_cast<std::int64_t>(plain.scalar_type()));
@@ -118,7 +120,8 @@ std::string to_bytes(const Element& element) {
       for (const std::string& each : *strings) put(out, each);
     } else {
       throw InvalidArgument(errors::kStructure, {.what = "datasets within elements cannot be written to a file",
-                                                 .seen = describe(element)});
+                                                 .seen = describe(element),
+                                                 .help = "flatten them with flat_map before"});
     }
   }
   return out;

@@ -151,7 +151,7 @@ std::optional<std::string> find_difference(const ElementSpec& a, const ElementSp
     if (!can_be_one(of_a, of_b)) return str("component ", i, " is ", to_string(of_a), " and ", to_string(of_b));
   }
   if (a.skeleton && b.skeleton && *a.skeleton != *b.skeleton)
-    return "maps of other keys, or vectors of other lengths, with the same components";
+    return "maps have other keys, or vectors other lengths";
   return std::nullopt;
 }
 
@@ -168,9 +168,10 @@ void require_rows(const ElementSpec& spec, const std::string& where) {
                                              .help = "call batch() before"});
     if (component.shape.dim(0) == PartialShape::kUnknown) continue;
     if (rows && *rows != component.shape.dim(0))
-      throw InvalidArgument(
-          errors::kShape,
-          {.what = "all components must have the same number of rows", .where = where, .seen = to_string(spec)});
+      throw InvalidArgument(errors::kShape, {.what = "all components must have the same number of rows",
+                                             .where = where,
+                                             .seen = to_string(spec),
+                                             .help = "make their first dimensions equal in a map"});
     rows = component.shape.dim(0);
   }
 }

@@ -92,8 +92,8 @@ struct LOCKSTEP_EXPORT ElementSpec {
   bool operator==(const ElementSpec& other) const;
 };
 
-/// How elements of the two kinds differ in a way that one dataset cannot have: another number of components, other
-/// keys, another type or rank ("component 0 is int64[] and float32[]"). None if they do not, as far as is known.
+/// How the two differ in a way that one dataset cannot have: in the number of components, keys, types or ranks
+/// ("component 0 is int64[] and float32[]"). None if they do not, as far as is known.
 LOCKSTEP_EXPORT std::optional<std::string> find_difference(const ElementSpec& a, const ElementSpec& b);
 /// InvalidArgument if it is known that rows cannot be taken from such elements: a component is a scalar, or components
 /// have different numbers of rows. `where` names the stage.

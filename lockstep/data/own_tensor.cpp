@@ -10,7 +10,7 @@
 namespace lockstep::data {
 namespace {
 
-/// Whether rows are blocks of memory one behind the other, without gap or overlap.
+/// Whether rows are adjacent blocks of memory, without gap or overlap.
 bool has_blocks_of_rows(const at::Tensor& batch) {
   return batch.dim() > 0 && batch.numel() > 0 && batch.is_non_overlapping_and_dense() &&
          (batch.size(0) == 1 || batch.stride(0) == batch.numel() / batch.size(0));

@@ -7,8 +7,7 @@
 #include "lockstep/base/export.h"
 
 // Parts of a batch as tensors of their own. What `narrow` and `select` give are views in the eyes of autograd: they
-// share one version counter and one base, so that who writes into one part disturbs those who differentiate through
-// another.
+// share one version counter and one base, so that writing into one part disturbs differentiation through another.
 namespace lockstep::data {
 
 /// The same values over the same memory with a version counter of its own, detached from any graph.

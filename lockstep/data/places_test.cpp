@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/data/element_bytes.h"
 #include "lockstep/data/files/files.h"
+#include "lockstep/data/format/tfrecord.h"
 #include "tests/support/datasets.h"
 
 // A stream is a sequence of places: whoever counts them, by reading, by skipping, by knowing their number or by a saved

@@ -9,13 +9,14 @@ RowForm::RowForm(const Element& row, const std::string& where) : spec_(ElementSp
     const Component& component = row.components[i];
     if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
       if (!tensor->defined())
-        throw InvalidArgument(errors::kShape, {.what = str("component ", i, " of a row is a tensor that was never set"),
+        throw InvalidArgument(errors::kShape, {.what = str("component ", i, " of a row is an undefined tensor"),
                                                .where = where,
-                                               .seen = data::describe(row)});
+                                               .seen = data::describe(row),
+                                               .help = "set every tensor of a row before it is batched"});
       memory_[i] = {tensor->device(), tensor->layout()};
     } else if (!std::holds_alternative<std::string>(component)) {
       throw Unimplemented(errors::kStructure,
-                          {.what = "batches of string batches or of datasets cannot be batched once more",
+                          {.what = "batches of string batches or of datasets cannot be batched again",
                            .where = where,
                            .seen = data::describe(row),
                            .help = "unbatch or flat_map them first"});
@@ -47,7 +48,7 @@ InvalidArgument RowForm::misfit(const RowForm& other, std::int64_t number, const
                          {.what = "rows of one batch must have the same shape and type",
                           .where = where,
                           .seen = str("row 0 is ", describe(), ", row ", number, " is ", other.describe()),
-                          .help = "make the shapes equal in a map before it, or use padded_batch"});
+                          .help = "make the shapes equal in a map before, or use padded_batch"});
 }
 
 std::string RowForm::describe() const {

@@ -1,7 +1,10 @@
 #include "lockstep/data/row_writer.h"
 
+#include <ATen/ops/stack.h>
+
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 #include <utility>
 
 #include "lockstep/data/own_tensor.h"
@@ -16,10 +19,44 @@ bool is_plain(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.requires_grad();
 }
 
-/// Whether the bytes in memory are the values one after the other.
+/// Whether the bytes in memory are the values in order.
 bool is_readable(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }
 
+/// Rows of one form, whatever their memory looks like.
+Element stack_any(std::vector<Element> rows) {
+  Element batch;
+  batch.skeleton = rows.front().skeleton;
+  for (std::size_t i = 0; i < rows.front().size(); ++i) {
+    std::vector<at::Tensor> tensors;
+    std::vector<std::string> strings;
+    for (Element& row : rows) {
+      if (auto* tensor = std::get_if<at::Tensor>(&row.components[i])) {
+        tensors.push_back(std::move(*tensor));
+      } else {
+        strings.push_back(std::move(std::get<std::string>(row.components[i])));
+      }
+    }
+    if (strings.empty()) {
+      batch.components.emplace_back(at::stack(tensors));
+    } else {
+      batch.components.emplace_back(Strings(std::move(strings)));
+    }
+  }
+  return batch;
+}
+
 }  // namespace
+
+Element stack(std::vector<Element>&& rows, const std::string& where) {
+  if (rows.empty())
+    throw InvalidArgument(errors::kShape, {.what = "a batch must have at least one row, got none",
+                                           .where = where,
+                                           .help = "give rows, or an element_spec that says what they look like"});
+  BufferPool pool;
+  RowWriter writer(pool, std::ssize(rows), where);
+  for (Element& row : rows) writer.add(row);
+  return writer.finish();
+}
 
 void RowWriter::start(const Element& first) {
   form_.emplace(first, where_);
@@ -81,7 +118,7 @@ bool RowWriter::try_add(Element& row) {
 Element RowWriter::finish() {
   const std::int64_t count = std::exchange(count_, 0);
   form_.reset();
-  if (std::exchange(loose_, false)) return stack(std::exchange(rows_, {}), where_);
+  if (std::exchange(loose_, false)) return stack_any(std::exchange(rows_, {}));
   Element batch = std::exchange(batch_, {});
   for (Component& component : batch.components)
     if (auto* tensor = std::get_if<at::Tensor>(&component); tensor != nullptr && tensor->size(0) != count)

@@ -54,7 +54,7 @@ class TorchRows final : public RowSource {
   explicit TorchRows(Source source) : source_(std::move(source)) {
     const auto size = source_.size();
     if (!size)
-      throw InvalidArgument(errors::kBadOption, {.what = "a torch dataset without a size cannot be read by index",
+      throw InvalidArgument(errors::kBadOption, {.what = "a torch dataset must have a size to be read by index",
                                                  .where = "from_torch_dataset",
                                                  .help = "wrap it with from_generator"});
     size_ = static_cast<std::int64_t>(*size);
@@ -105,11 +105,10 @@ class TorchRows final : public RowSource {
       return element_of(source_.get_batch(rows));
     }();
     if (row_count(batch, "from_torch_dataset") != std::ssize(rows))
-      throw InvalidArgument(errors::kShape,
-                            {.what = "the dataset gives batches of another number of rows than asked for",
-                             .where = "from_torch_dataset",
-                             .seen = describe(batch),
-                             .help = "transforms must keep the rows apart"});
+      throw InvalidArgument(errors::kShape, {.what = "the dataset must give batches of as many rows as asked for",
+                                             .where = "from_torch_dataset",
+                                             .seen = describe(batch),
+                                             .help = "use only transforms that keep the number of rows"});
     return batch;
   }
 

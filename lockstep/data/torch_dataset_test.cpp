@@ -97,7 +97,7 @@ TEST(TorchDatasets, MustKeepTheirRowsApart) {
       });
   const auto dataset = from_torch_dataset(Squares().map(sums));
   const std::string error = error_of([&] { dataset.batch(3).to_vector(); });
-  EXPECT_TRUE(contains(error, "another number of rows than asked for")) << error;
+  EXPECT_TRUE(contains(error, "as many rows as asked for")) << error;
 }
 
 }  // namespace

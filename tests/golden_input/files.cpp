@@ -9,6 +9,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/files/files.h"
+#include "lockstep/data/format/tfrecord.h"
 #include "lockstep/data/pipeline_iterator.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/golden_input/functions.h"

@@ -28,7 +28,7 @@ json write_component(const data::Component& component) {
   if (const auto* tensor = std::get_if<at::Tensor>(&component)) return write_tensor(*tensor);
   if (const auto* text = std::get_if<std::string>(&component)) return *text;
   if (const auto* strings = std::get_if<data::Strings>(&component)) return strings->values();
-  throw UnknownForm("a dataset is no value");
+  throw UnknownForm("a dataset is not a value");
 }
 
 void read_into(const json& value, std::vector<double>& flat, std::vector<std::int64_t>& shape, std::size_t depth) {

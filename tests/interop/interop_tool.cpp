@@ -147,7 +147,7 @@ std::string with_length(std::string_view text) { return str(text.size(), ':', te
 
 std::string lines_of(const std::string& path) {
   std::string all;
-  for (TextLineReader reader(path); reader.next();) all += with_length(reader.line());
+  for (TextLineReader reader(path); reader.next();) all += with_length(reader.record());
   return all;
 }
 

@@ -16,7 +16,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/worker_shards.h"
-#include "lockstep/data/files/reader_stage.h"
+#include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/support/distributed_steps.h"
 
@@ -50,7 +50,7 @@ class RowFiles {
   /// The numbers in files whose names `names` has.
   static StagePtr reader(StagePtr names) {
     return make_csv_stage(std::move(names),
-                          CsvOptions{.columns = {{CsvType::Int64}}, .header = false, .buffer_bytes = 256}, nullptr);
+                          CsvOptions{.columns = {{CsvType::Int64}}, .header = false, .buffer_bytes = 256}, ElementSpec::unknown(1));
   }
 
  private:

@@ -11,7 +11,7 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "lockstep/data/files/reader_stage.h"
+#include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/support/distributed_steps.h"
 #include "tests/support/logged_lines.h"

@@ -14,7 +14,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/worker_shards.h"
-#include "lockstep/data/files/reader_stage.h"
+#include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/tfrecord.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/support/distributed_steps.h"

@@ -1,4 +1,5 @@
-#include <ATen/ATen.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <memory>
@@ -9,8 +10,9 @@
 
 #include "lockstep/data/files/files.h"
 #include "lockstep/data/format/csv.h"
-#include "lockstep/data/format/test_support.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/resume.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::data {
 namespace {
@@ -18,7 +20,7 @@ namespace {
 using Texts = std::vector<std::string>;
 
 TEST(CsvDataset, GivesTheColumnsAskedFor) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const std::string path = folder.file("a.csv", "id,height,name\n1,1.5,Ann\n2,,\"B,b\"\n");
   const CsvOptions options{.columns = {{.type = CsvType::String, .name = "name"},
                                        {.type = CsvType::Float32, .name = "height", .default_value = "-1"},
@@ -42,7 +44,7 @@ TEST(CsvDataset, GivesTheColumnsAskedFor) {
 }
 
 TEST(CsvDataset, GoesOnBehindARecordWithAnotherNumberOfFields) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const auto errors = std::make_shared<ErrorCounter>();
   const auto rows = csv_dataset<std::tuple<std::int64_t, std::int64_t>>(
       folder.file("a", "a,b\n1,2\n3\n4,5\n6,7,8\n9,10\n"), {.columns = {{CsvType::Int64}, {CsvType::Int64}}});
@@ -54,7 +56,7 @@ TEST(CsvDataset, GoesOnBehindARecordWithAnotherNumberOfFields) {
 }
 
 TEST(CsvDataset, NumbersThatDoNotFitTheTypeOfTheDatasetAreErrors) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const std::string path = folder.file("a", "9999999999,1.5,2\n");
   const auto read = [&](auto number, CsvType type, int column) {
     using Number = decltype(number);
@@ -71,7 +73,7 @@ TEST(CsvDataset, NumbersThatDoNotFitTheTypeOfTheDatasetAreErrors) {
 }
 
 TEST(CsvDataset, GoesOnBehindAFieldThatDoesNotFit) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const auto numbers =
       csv_dataset<std::tuple<std::int64_t>>(folder.file("a", "n\n1\nx\n3\n"), {.columns = {{CsvType::Int64}}});
   auto it = numbers.iterator();
@@ -82,7 +84,7 @@ TEST(CsvDataset, GoesOnBehindAFieldThatDoesNotFit) {
 }
 
 TEST(CsvDataset, GoesOnBehindAStrayQuote) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const auto errors = std::make_shared<ErrorCounter>();
   const Texts files{folder.file("a", "a,b\n1,2\nx\"y,3\n4,5\n\"6\"7,8\n9,10\n"), folder.file("b", "a,b\n11,12\n")};
   const auto rows = csv_dataset<std::tuple<std::string, std::int64_t>>(
@@ -131,14 +133,14 @@ TEST(CsvDataset, RefusesOptionsWhenItIsBuilt) {
       [] {
         csv_dataset("nowhere.csv", {.columns = {{CsvType::Int64, "age", -1, "old"}}});
       },
-      Code::InvalidArgument, errors::kCsv, {"default of column 0 'age' is no int64", "'old'"});
+      Code::InvalidArgument, errors::kCsv, {"default of column 0 'age' must be of type int64", "'old'"});
   expect_error([] { csv_dataset("nowhere.csv", {.columns = {{CsvType::Int64}}, .delimiter = '"'}); },
-               Code::InvalidArgument, errors::kBadOption, {"cannot separate fields"});
+               Code::InvalidArgument, errors::kBadOption, {"neither a line end nor a quote"});
 }
 
 // A position counts records: options that make other records of the same file make another pipeline.
 TEST(CsvDataset, DiffersByItsOptionsInAState) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const std::string path = folder.file("a", "a,b\n1,2\n3,4\n");
   const CsvOptions base{.columns = {{CsvType::Int64, "a"}, {CsvType::Int64, "b"}}};
   std::vector<CsvOptions> others(9, base);

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -11,12 +10,12 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/files/npy_tensor.h"
-#include "lockstep/data/files/parse_example_stage.h"
-#include "lockstep/data/files/reader_stage.h"
 #include "lockstep/data/format/list_files.h"
 
 /// Datasets that read files. Names are those of tf.data; every reader takes one file, several, or a dataset of names.
+/// To write files, include lockstep/data/format/tfrecord.h.
 namespace lockstep::data {
 
 /// The files that a dataset reads, in order.
@@ -39,7 +38,7 @@ struct ListFilesOptions {
   std::optional<std::uint64_t> seed = std::nullopt;  ///< of the shuffle; without: as any other shuffle
 };
 
-/// The names of the files that match a pattern, looked up now. NotFound if there are none.
+/// The names of the files that match one of the patterns, looked up now. NotFound if a pattern matches nothing.
 ///
 ///     list_files("train-*.tfrecord").interleave([](std::string file) { return tfrecord_dataset(file); })
 inline Dataset<std::string> list_files(const std::vector<std::string>& patterns, const ListFilesOptions& options = {}) {
@@ -57,7 +56,7 @@ inline Dataset<std::string> list_files(const std::string& pattern, const ListFil
 
 /// The records of TFRecord files, as bytes.
 ///
-///     auto records = tfrecord_dataset(matching_files({"train-*.tfrecord.gz"}), {.compression = Compression::Gzip});
+///     tfrecord_dataset(matching_files({"train-*.tfrecord.gz"}), {.compression = Compression::Gzip})
 inline Dataset<std::string> tfrecord_dataset(const FileNames& files, const TFRecordOptions& options = {}) {
   return Dataset<std::string>(make_tfrecord_stage(files.stage(), options));
 }
@@ -75,46 +74,20 @@ inline Dataset<std::string> fixed_length_record_dataset(const FileNames& files, 
 /// The records of CSV files. `T` has a field for each of `options.columns`: a tensor (scalars), a number or a string;
 /// or it is a vector of tensors.
 ///
-///     csv_dataset<std::tuple<float, std::int64_t, std::string>>("people.csv",
+///     csv_dataset<std::tuple<float, std::int64_t, std::string>>(
+///         "people.csv",
 ///         {.columns = {{CsvType::Float32, "height"}, {CsvType::Int64, "age"}, {CsvType::String, "name"}}});
 template <class T = std::vector<at::Tensor>>
 Dataset<T> csv_dataset(const FileNames& files, const CsvOptions& options) {
-  SkeletonPtr skeleton;
-  std::vector<ComponentSpec> wanted;
-  constexpr auto leaves = detail::static_leaf_count<T>();
-  if constexpr (leaves.has_value()) {
-    if (*leaves != options.columns.size()) detail::throw_wrong_structure(type_name<T>(), options.columns.size());
-    detail::append_spec_of_type<T>(wanted);
-  } else {
-    static_assert(std::is_same_v<T, std::vector<at::Tensor>>,
-                  "a record of a CSV file is a structure of fixed size or a "
-                  "vector of tensors");
-    skeleton = std::make_shared<const Skeleton>(Skeleton{{static_cast<std::int64_t>(options.columns.size())}});
-    wanted.assign(options.columns.size(), {ComponentSpec::Kind::Tensor});
-  }
-  return Dataset<T>(make_csv_stage(files.stage(), options, std::move(skeleton), wanted));
+  static_assert(detail::has_fixed_leaves_v<T> || std::is_same_v<T, std::vector<at::Tensor>>,
+                "a record of a CSV file is a structure of fixed size or a vector of tensors");
+  return Dataset<T>(make_csv_stage(files.stage(), options, spec_of_type<T>()));
 }
 
 /// The rows of an npy file, mapped into memory.
 inline Dataset<at::Tensor> from_npy(const std::string& path) { return Dataset<at::Tensor>(make_npy_stage(path)); }
 
-namespace detail {
-template <class T>
-Dataset<T> parse_example(StagePtr records, bool batched, const FeatureSpec& spec, std::vector<std::string> names) {
-  ParseTarget target{.batched = batched};
-  constexpr auto leaves = static_leaf_count<T>();
-  if constexpr (leaves.has_value()) {
-    target.leaves = *leaves;
-  } else {
-    static_assert(std::is_same_v<T, std::map<std::string, at::Tensor>>,
-                  "parsed Examples are a structure of fixed size or a map of tensors");
-    target.by_name = true;
-  }
-  return Dataset<T>(std::make_shared<ParseExampleStage>(std::move(records), spec, std::move(names), target));
-}
-}  // namespace detail
-
-/// The features of tf.train.Examples. By default a map of tensors; with a type of one's own, `names` says which feature
+/// The features of tf.train.Examples. By default a map of tensors; with a type of your own, `names` says which feature
 /// is which field. A fixed feature is one field. A variable one is two: its values (padded with zeros in a batch) and
 /// their number; in a map the second has the key "name.lengths".
 ///
@@ -123,16 +96,16 @@ Dataset<T> parse_example(StagePtr records, bool batched, const FeatureSpec& spec
 ///                            {"label", FixedLenFeature{FeatureType::Int64, {}}}};
 ///     auto digits = parse_example<Digits>(records.batch(256), spec, {"image", "label"});
 ///
-/// Batches of records are parsed in one go: faster than record by record.
-template <class T = std::map<std::string, at::Tensor>>
-Dataset<T> parse_example(const Dataset<std::string>& records, const FeatureSpec& spec,
+/// `records` has records or batches of them; parsing batches is faster.
+template <class T = std::map<std::string, at::Tensor>, class Records>
+Dataset<T> parse_example(const Dataset<Records>& records, const FeatureSpec& spec,
                          std::vector<std::string> names = {}) {
-  return detail::parse_example<T>(records.stage(), false, spec, std::move(names));
-}
-template <class T = std::map<std::string, at::Tensor>>
-Dataset<T> parse_example(const Dataset<Strings>& records, const FeatureSpec& spec,
-                         std::vector<std::string> names = {}) {
-  return detail::parse_example<T>(records.stage(), true, spec, std::move(names));
+  static_assert(std::is_same_v<Records, std::string> || std::is_same_v<Records, Strings>,
+                "parse_example takes records (std::string) or batches of them (Strings)");
+  static_assert(detail::has_fixed_leaves_v<T> || std::is_same_v<T, std::map<std::string, at::Tensor>>,
+                "parsed Examples are a structure of fixed size or a map of tensors");
+  return Dataset<T>(make_parse_example_stage(records.stage(), std::is_same_v<Records, Strings>, spec, std::move(names),
+                                             spec_of_type<T>()));
 }
 
 }  // namespace lockstep::data

@@ -1,6 +1,10 @@
 #include "lockstep/data/files/files.h"
+#include "lockstep/data/format/tfrecord.h"
 
-#include <ATen/ATen.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -10,8 +14,9 @@
 #include <vector>
 
 #include "lockstep/data/format/npy.h"
-#include "lockstep/data/format/test_support.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/resume.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::data {
 namespace {
@@ -24,7 +29,7 @@ class Records : public ::testing::Test {
   Records() {
     int number = 0;
     for (const int count : {5, 0, 7}) {
-      files_.push_back(folder_.file("part-" + std::to_string(files_.size())));
+      files_.push_back(folder_ / ("part-" + std::to_string(files_.size())));
       TFRecordWriter writer(files_.back());
       for (int i = 0; i < count; ++i) {
         texts_.push_back("record " + std::to_string(number++));
@@ -49,7 +54,7 @@ class Records : public ::testing::Test {
     }
   }
 
-  TempDir folder_;
+  TemporaryFolder folder_;
   Texts files_;
   Texts texts_;
 };
@@ -57,7 +62,7 @@ class Records : public ::testing::Test {
 TEST_F(Records, ComeFromAllFilesInOrder) {
   EXPECT_EQ(tfrecord_dataset(files_).to_vector(), texts_);
   EXPECT_EQ(tfrecord_dataset(from_tensor_slices(files_)).to_vector(), texts_);
-  EXPECT_EQ(tfrecord_dataset(matching_files({folder_.file("part-*")})).to_vector(), texts_);
+  EXPECT_EQ(tfrecord_dataset(matching_files({folder_ / "part-*"})).to_vector(), texts_);
   EXPECT_EQ(tfrecord_dataset(files_[0]).to_vector(), Texts(texts_.begin(), texts_.begin() + 5));
   EXPECT_EQ(tfrecord_dataset(files_).element_spec(), (ElementSpec{{{ComponentSpec::bytes()}}}));
   EXPECT_TRUE(tfrecord_dataset(files_).cardinality().is_unknown());
@@ -65,10 +70,10 @@ TEST_F(Records, ComeFromAllFilesInOrder) {
   EXPECT_EQ(line(tfrecord_dataset(files_, {.compression = Compression::Gzip})),
             "tfrecord(3 files: " + files_[0] + ", ...; GZIP)");
   EXPECT_EQ(line(tfrecord_dataset(files_[1])), "tfrecord(1 file: " + files_[1] + ")");
-  EXPECT_EQ(line(tfrecord_dataset(list_files(folder_.file("part-*")))), "tfrecord(3 files)");
+  EXPECT_EQ(line(tfrecord_dataset(list_files(folder_ / "part-*"))), "tfrecord(3 files)");
   EXPECT_EQ(line(tfrecord_dataset(from_tensor_slices(files_).filter([](const std::string&) { return true; }))),
             "tfrecord");
-  EXPECT_EQ(line(tfrecord_dataset(folder_.file(std::string(200, 'x')))).size(),
+  EXPECT_EQ(line(tfrecord_dataset(folder_ / (std::string(200, 'x')))).size(),
             std::string("tfrecord(1 file: ...)").size() + 80);
   const auto batches = tfrecord_dataset(files_).batch(8).to_vector();
   ASSERT_EQ(batches.size(), 2u);
@@ -105,7 +110,7 @@ TEST_F(Records, GoOnFromEverySavedPosition) {
 }
 
 TEST_F(Records, OfManyBatchesResumeWithoutReadingFilesThatAreDone) {
-  const std::string many = folder_.file("many");
+  const std::string many = folder_ / "many";
   {
     TFRecordWriter writer(many);
     for (int i = 0; i < 10000; ++i) writer.write(std::to_string(i));
@@ -182,10 +187,10 @@ void expect_same_places(const Dataset<T>& dataset, const Texts& expected) {
 
 TEST(DamagedFiles, KeepTheirPlacesWhenTheyAreSkippedOrResumed) {
   for (const Compression compression : {Compression::None, Compression::Gzip}) {
-    const TempDir folder;
+    const TemporaryFolder folder;
     Texts files;
     for (const int first : {0, 100, 200}) {
-      files.push_back(folder.file(std::to_string(first)));
+      files.push_back(folder / (std::to_string(first)));
       TFRecordWriter writer(files.back(), compression);
       for (int i = 0; i < 5; ++i) writer.write(std::to_string(first + i) + std::string(20, '.'));
     }
@@ -210,7 +215,7 @@ TEST(DamagedFiles, KeepTheirPlacesWhenTheyAreSkippedOrResumed) {
 }
 
 TEST(DamagedFiles, OfLinesAndRowsKeepTheirPlacesToo) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const Texts texts{folder.file("a", "1\n2\n"), folder.file("b", "3\n4\nlonger than allowed\n5\n"),
                     folder.file("c", "6\n7\n")};
   expect_same_places(text_line_dataset(texts, {.max_line_bytes = 5}), {"1", "2", "3", "4", "error", "6", "7"});
@@ -223,10 +228,10 @@ TEST(DamagedFiles, OfLinesAndRowsKeepTheirPlacesToo) {
 }
 
 /// Of three records each: "a0", "a1", "a2", "b0", ...
-Texts four_files(const TempDir& folder) {
+Texts four_files(const TemporaryFolder& folder) {
   Texts files;
   for (const std::string name : {"a", "b", "c", "d"}) {
-    files.push_back(folder.file(name));
+    files.push_back(folder / name);
     TFRecordWriter writer(files.back());
     for (int i = 0; i < 3; ++i) writer.write(name + std::to_string(i));
   }
@@ -234,9 +239,9 @@ Texts four_files(const TempDir& folder) {
 }
 
 TEST(NamesOfFiles, ThatFailKeepTheirPlaceAsMissingFilesDo) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const Texts files = four_files(folder);
-  const std::string missing = folder.file("none");
+  const std::string missing = folder / "none";
   struct Case {
     const char* name;
     std::vector<std::size_t> bad;
@@ -274,7 +279,7 @@ TEST(NamesOfFiles, ThatFailKeepTheirPlaceAsMissingFilesDo) {
 }
 
 TEST(NamesOfFiles, ThatFailTakeNoGoodRowOutOfABatchBehindThem) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const Texts files = four_files(folder);
   const auto names = from_tensor_slices(files).map([bad = files[1]](const std::string& name) {
     if (name == bad) throw std::runtime_error(name);
@@ -286,7 +291,7 @@ TEST(NamesOfFiles, ThatFailTakeNoGoodRowOutOfABatchBehindThem) {
 }
 
 TEST_F(Records, OfAMissingFileAreOneError) {
-  const Texts files{files_[0], folder_.file("none"), files_[2]};
+  const Texts files{files_[0], folder_ / "none", files_[2]};
   EXPECT_EQ(read_through(tfrecord_dataset(files)), std::pair(texts_, 1));
   auto it = tfrecord_dataset(files).iterator();
   EXPECT_EQ(it.skip(6), 6) << "the missing file counts as one";
@@ -294,10 +299,10 @@ TEST_F(Records, OfAMissingFileAreOneError) {
 }
 
 TEST_F(Records, AreTheSameFromListedFiles) {
-  const std::string pattern = folder_.file("part-*");
+  const std::string pattern = folder_ / "part-*";
   EXPECT_EQ(tfrecord_dataset(list_files(pattern, {.shuffle = false})).to_vector(), texts_);
   EXPECT_EQ(list_files(pattern, {.shuffle = false}).stage()->kind(), "list_files");
-  const std::string first = folder_.file("*0"), last = folder_.file("*2");
+  const std::string first = folder_ / "*0", last = folder_ / "*2";
   EXPECT_EQ(list_files({first, last}, {.shuffle = false}).to_vector(), (Texts{files_[0], files_[2]}));
   EXPECT_EQ(list_files({first.c_str(), last.c_str()}).cardinality(), Cardinality(2));
   EXPECT_EQ(list_files(pattern).cardinality(), Cardinality(3));
@@ -306,12 +311,12 @@ TEST_F(Records, AreTheSameFromListedFiles) {
   auto shuffled = seeded().to_vector();
   std::ranges::sort(shuffled);
   EXPECT_EQ(shuffled, files_);
-  EXPECT_THROW(list_files(folder_.file("none-*")), NotFound);
+  EXPECT_THROW(list_files(folder_ / "none-*"), NotFound);
 }
 
 TEST_F(Records, ResumeWithinWholePipelines) {
   const auto pipeline = [&](int parallel_calls) {
-    return list_files(folder_.file("part-*"), {.seed = 3})
+    return list_files(folder_ / "part-*", {.seed = 3})
         .interleave([](const std::string& file) { return tfrecord_dataset(file); },
                     {.cycle_length = 2, .parallel_calls = parallel_calls})
         .shuffle(4, {.seed = 1})
@@ -351,7 +356,7 @@ TEST_F(Records, ThatAreDamagedCanBeLeftOutByAStage) {
 }
 
 TEST(TextLineDataset, ReadsLinesOfAllFiles) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const auto dataset = text_line_dataset({folder.file("a", "1\n2\r\n"), folder.file("b", "3")});
   EXPECT_EQ(dataset.to_vector(), (Texts{"1", "2", "3"}));
   EXPECT_EQ(dataset.stage()->kind(), "text_line");
@@ -361,7 +366,7 @@ TEST(TextLineDataset, ReadsLinesOfAllFiles) {
 }
 
 TEST(TextLineDataset, HasNoCarriageReturns) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const auto lines = text_line_dataset(folder.file("a", "one\r\ntwo\n\r\n\nfi\rve\r\r\nlast\r"));
   EXPECT_EQ(lines.to_vector(), (Texts{"one", "two", "", "", "five", "last"}));
   auto it = lines.iterator();
@@ -371,12 +376,12 @@ TEST(TextLineDataset, HasNoCarriageReturns) {
 
 TEST(FixedLengthRecordDataset, RefusesOptionsWhenItIsBuilt) {
   expect_error([] { fixed_length_record_dataset("nowhere", {}); }, Code::InvalidArgument, errors::kBadOption,
-               {"at least 1 byte", "record_bytes = 0"});
+               {"record_bytes must be >= 1, got 0", "record_bytes = 0"});
 }
 
 // A position counts records: options that make other records of the same files make another pipeline.
 TEST(ReaderDatasets, DifferByTheirOptionsInAState) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const std::string file = folder.file("a", "abcdefghijkl");
   const auto print = [](const Dataset<std::string>& dataset) { return fingerprint(*dataset.stage()); };
   const auto fixed = [&](std::uint64_t header, std::uint64_t footer) {
@@ -390,19 +395,18 @@ TEST(ReaderDatasets, DifferByTheirOptionsInAState) {
 }
 
 TEST(FixedLengthRecordDataset, ReadsRecordsOfAllFiles) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const auto dataset = fixed_length_record_dataset({folder.file("a", "Habcd"), folder.file("b", "Hef")},
                                                    {.record_bytes = 2, .header_bytes = 1});
   EXPECT_EQ(dataset.to_vector(), (Texts{"ab", "cd", "ef"}));
-  EXPECT_EQ(dataset.stage()->describe(),
-            "fixed_length_record(2 files: " + folder.file("a") + ", ...; 2 bytes, header 1)");
+  EXPECT_EQ(dataset.stage()->describe(), "fixed_length_record(2 files: " + folder / "a" + ", ...; 2 bytes, header 1)");
 }
 
 TEST(FromNpy, GathersRowsOfTheMappedFile) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const at::Tensor all = at::arange(60).view({10, 2, 3});
-  write_npy(folder.file("a.npy"), all);
-  const auto rows = from_npy(folder.file("a.npy"));
+  write_npy(folder / "a.npy", all);
+  const auto rows = from_npy(folder / "a.npy");
   EXPECT_EQ(rows.cardinality(), Cardinality(10));
   EXPECT_EQ(to_string(rows.element_spec()), "int64[2, 3]");
   EXPECT_NE(rows.stage()->row_source(), nullptr);
@@ -412,35 +416,35 @@ TEST(FromNpy, GathersRowsOfTheMappedFile) {
   EXPECT_TRUE(at::equal(batches[1], all.slice(0, 4, 8)));
   EXPECT_TRUE(at::equal(rows.to_vector()[9], all[9]));
   expect_error([&] { from_npy(folder.file("b.npy", "x")); }, Code::DataLoss, errors::kNpy, {"b.npy"});
-  write_npy(folder.file("s.npy"), at::scalar_tensor(1));
-  expect_error([&] { from_npy(folder.file("s.npy")); }, Code::InvalidArgument, errors::kShape, {"single number"});
+  write_npy(folder / "s.npy", at::scalar_tensor(1));
+  expect_error([&] { from_npy(folder / "s.npy"); }, Code::InvalidArgument, errors::kShape, {"single number"});
 }
 
 TEST(NpyTensor, ComesBackInEveryTypeAndOrder) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   for (const at::ScalarType dtype : {at::kBool, at::kChar, at::kShort, at::kInt, at::kLong, at::kByte, at::kHalf,
                                      at::kFloat, at::kDouble, at::kComplexFloat}) {
     const at::Tensor tensor = at::arange(6).view({2, 3}).to(dtype);
-    write_npy(folder.file("t"), tensor.t());
-    const at::Tensor back = npy_tensor(folder.file("t"));
+    write_npy(folder / "t", tensor.t());
+    const at::Tensor back = npy_tensor(folder / "t");
     EXPECT_EQ(back.scalar_type(), dtype);
     EXPECT_TRUE(at::equal(back, tensor.t())) << dtype;
   }
   const at::Tensor column_major = at::arange(6).view({2, 3}).to(at::kInt);
   const at::Tensor transposed = column_major.t().contiguous();
-  write_npy(folder.file("f"), NpyType::Int32, {2, 3},
+  write_npy(folder / "f", NpyType::Int32, {2, 3},
             {static_cast<const char*>(transposed.const_data_ptr()), transposed.nbytes()}, true);
-  EXPECT_TRUE(at::equal(npy_tensor(folder.file("f")), column_major));
-  EXPECT_TRUE(at::equal(from_npy(folder.file("f")).batch(2).to_vector()[0], column_major));
-  EXPECT_THROW(write_npy(folder.file("b"), at::zeros({1}, at::kBFloat16)), Unimplemented);
+  EXPECT_TRUE(at::equal(npy_tensor(folder / "f"), column_major));
+  EXPECT_TRUE(at::equal(from_npy(folder / "f").batch(2).to_vector()[0], column_major));
+  EXPECT_THROW(write_npy(folder / "b", at::zeros({1}, at::kBFloat16)), Unimplemented);
 }
 
 TEST(NpyTensor, CanBeWrittenToWithoutTouchingTheFile) {
-  const TempDir folder;
-  write_npy(folder.file("t"), at::zeros({4}));
-  const at::Tensor mapped = npy_tensor(folder.file("t"));
+  const TemporaryFolder folder;
+  write_npy(folder / "t", at::zeros({4}));
+  const at::Tensor mapped = npy_tensor(folder / "t");
   mapped.fill_(1);
-  EXPECT_TRUE(at::equal(npy_tensor(folder.file("t")), at::zeros({4})));
+  EXPECT_TRUE(at::equal(npy_tensor(folder / "t"), at::zeros({4})));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/npy.h"
 #include "lockstep/data/stages/stages.h"
 
@@ -56,9 +57,9 @@ void write_npy(const std::string& path, const at::Tensor& tensor) {
   const auto* found = std::ranges::find(kDtypes, tensor.scalar_type(), [](const auto& pair) { return pair.second; });
   if (found == kDtypes.end()) {
     throw Unimplemented(errors::kNpy,
-                        {.what = str("npy files have no element type ", c10::toString(tensor.scalar_type())),
+                        {.what = str("npy files cannot hold elements of type ", c10::toString(tensor.scalar_type())),
                          .where = str("write_npy of ", path),
-                         .help = "convert the tensor first, for example to float"});
+                         .help = "convert it first: tensor.to(at::kFloat)"});
   }
   const at::Tensor plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
   write_npy(path, found->first, plain.sizes().vec(),
@@ -68,7 +69,7 @@ void write_npy(const std::string& path, const at::Tensor& tensor) {
 StagePtr make_npy_stage(const std::string& path) {
   const at::Tensor tensor = npy_tensor(path);
   if (tensor.dim() == 0) {
-    throw InvalidArgument(errors::kShape, {.what = str(path, " holds a single number, which has no rows"),
+    throw InvalidArgument(errors::kShape, {.what = str(path, " must hold an array with rows, got a single number"),
                                            .where = "from_npy",
                                            .help = "use from_tensors(npy_tensor(path))"});
   }

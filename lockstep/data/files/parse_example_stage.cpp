@@ -1,13 +1,15 @@
-#include "lockstep/data/files/parse_example_stage.h"
-
 #include <ATen/ops/empty.h>
 
 #include <algorithm>
-#include <cstring>
+#include <iterator>
+#include <span>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/buffer_pool.h"
+#include "lockstep/data/files/file_stages.h"
+#include "lockstep/data/format/example_parser.h"
 #include "lockstep/data/one_to_one.h"
 
 namespace lockstep::data {
@@ -16,8 +18,6 @@ namespace {
 using Column = ExampleParser::Column;
 
 at::ScalarType dtype_of(FeatureType type) { return type == FeatureType::Int64 ? at::kLong : at::kFloat; }
-
-std::size_t component_count(const Column& column) { return column.variable ? 2 : 1; }
 
 /// Rows of different lengths as one tensor, with zeros behind the shorter ones.
 template <class T>
@@ -37,78 +37,78 @@ at::Tensor padded(const std::vector<T>& values, const std::vector<std::int64_t>&
 }
 
 template <class T>
-at::Tensor tensor_of(const std::vector<T>& values, at::ScalarType dtype) {
-  at::Tensor result = at::empty({static_cast<std::int64_t>(values.size())}, at::TensorOptions(dtype));
+at::Tensor tensor_of(const std::vector<T>& values, at::IntArrayRef shape, at::ScalarType dtype) {
+  at::Tensor result = at::empty(shape, at::TensorOptions(dtype));
   std::copy(values.begin(), values.end(), result.mutable_data_ptr<T>());
   return result;
 }
 
-/// Parses records into fresh components; keeps its lists between calls.
-class Parsing {
+Strings strings_of(const std::vector<std::string_view>& views) {
+  return Strings(std::vector<std::string>(views.begin(), views.end()));
+}
+
+/// What is parsed, and what it becomes. Shared by a stage and its iterators.
+struct ParsePlan {
+  ExampleParser parser;
+  bool batched = false;            // the input has batches of records
+  std::vector<std::size_t> order;  // columns of the parser, as the result has them
+  SkeletonPtr skeleton;            // of a map
+
+  ParsePlan(const FeatureSpec& spec, bool takes_batches) : parser(spec), batched(takes_batches) {}
+};
+
+class ParseIterator final : public CountingIterator {
  public:
-  Parsing(std::shared_ptr<const ExampleParser> parser, const std::vector<std::size_t>& order)
-      : parser_(std::move(parser)),
-        order_(order),
-        slots_(parser_->columns().size()),
+  ParseIterator(IteratorPtr input, std::shared_ptr<const ParsePlan> plan, std::string where)
+      : CountingIterator(std::move(input)),
+        plan_(std::move(plan)),
+        where_(std::move(where)),
+        slots_(plan_->parser.columns().size()),
         tensors_(slots_.size()),
         texts_(slots_.size()),
         variable_(slots_.size()) {}
 
-  void parse_batch(const Strings& records, const ExampleParser::RowName& name_row, std::vector<Component>& out) {
-    views_.assign(records.begin(), records.end());
-    const auto rows = static_cast<std::int64_t>(views_.size());
-    prepare(rows, true);
-    parser_->parse_batch(views_, slots_, name_row);
-    for (const std::size_t i : order_) {
-      const Column& column = parser_->columns()[i];
-      if (!column.variable) {
-        if (column.type == FeatureType::Bytes) {
-          out.emplace_back(Strings(std::vector<std::string>(texts_[i].begin(), texts_[i].end())));
-        } else {
-          out.emplace_back(std::move(tensors_[i]));
-        }
-        continue;
-      }
-      const VarLenValues& values = variable_[i];
-      out.emplace_back(column.type == FeatureType::Int64 ? padded(values.ints, values.lengths, at::kLong, pool_)
-                                                         : padded(values.floats, values.lengths, at::kFloat, pool_));
-      out.emplace_back(tensor_of(values.lengths, at::kLong));
+  bool next(Element& element) override {
+    if (!next_input(records_)) return false;
+    const std::int64_t number = count_ - 1;
+    try {
+      take_records();
+      prepare();
+      plan_->parser.parse_batch(views_, slots_,
+                                [&](std::size_t row) { return place(number, static_cast<std::int64_t>(row)); });
+      element.skeleton = plan_->skeleton;
+      element.components.clear();
+      for (const std::size_t i : plan_->order) append_column(i, element.components);
+    } catch (Error& error) {
+      error.add_where(where_);
+      throw;
     }
-  }
-
-  void parse_one(const std::string& record, std::vector<Component>& out) {
-    prepare(1, false);
-    parser_->parse(record, slots_);
-    for (const std::size_t i : order_) {
-      const Column& column = parser_->columns()[i];
-      if (!column.variable) {
-        if (column.type != FeatureType::Bytes) {
-          out.emplace_back(std::move(tensors_[i]));
-        } else if (column.shape.empty()) {
-          out.emplace_back(std::string(texts_[i].front()));
-        } else {
-          out.emplace_back(Strings(std::vector<std::string>(texts_[i].begin(), texts_[i].end())));
-        }
-        continue;
-      }
-      const VarLenValues& values = variable_[i];
-      switch (column.type) {
-        case FeatureType::Bytes:
-          out.emplace_back(Strings(std::vector<std::string>(values.bytes.begin(), values.bytes.end())));
-          break;
-        case FeatureType::Float: out.emplace_back(tensor_of(values.floats, at::kFloat)); break;
-        case FeatureType::Int64: out.emplace_back(tensor_of(values.ints, at::kLong)); break;
-      }
-      at::Tensor length = at::empty({}, at::TensorOptions(at::kLong));
-      *length.mutable_data_ptr<std::int64_t>() = values.lengths.front();
-      out.emplace_back(std::move(length));
-    }
+    return true;
   }
 
  private:
-  void prepare(std::int64_t rows, bool batched) {
+  void take_records() {
+    const Component* records = records_.size() == 1 ? &records_.components.front() : nullptr;
+    const auto* batch = records ? std::get_if<Strings>(records) : nullptr;
+    const auto* single = records ? std::get_if<std::string>(records) : nullptr;
+    if (plan_->batched ? batch == nullptr : single == nullptr) {
+      throw InvalidArgument(errors::kStructure,
+                            {.what = str("parse_example takes ", plan_->batched ? "batches of records" : "records",
+                                         " as byte strings, got ", describe(records_)),
+                             .help = "parse before other components are added: parse_example(tfrecord_dataset(...))"});
+    }
+    if (batch) {
+      views_.assign(batch->begin(), batch->end());
+    } else {
+      views_.assign(1, *single);
+    }
+  }
+
+  /// Makes room for the values of all columns.
+  void prepare() {
+    const auto rows = static_cast<std::int64_t>(views_.size());
     for (std::size_t i = 0; i < slots_.size(); ++i) {
-      const Column& column = parser_->columns()[i];
+      const Column& column = plan_->parser.columns()[i];
       FeatureSlot& slot = slots_[i];
       if (column.variable) {
         variable_[i].clear();
@@ -118,7 +118,7 @@ class Parsing {
         slot.bytes = texts_[i].data();
       } else {
         shape_ = column.shape;
-        if (batched) shape_.insert(shape_.begin(), rows);
+        if (plan_->batched) shape_.insert(shape_.begin(), rows);
         tensors_[i] = pool_.take(shape_, dtype_of(column.type));
         if (column.type == FeatureType::Int64) {
           slot.ints = tensors_[i].mutable_data_ptr<std::int64_t>();
@@ -129,155 +129,167 @@ class Parsing {
     }
   }
 
-  std::shared_ptr<const ExampleParser> parser_;
-  const std::vector<std::size_t>& order_;
-  BufferPool pool_;
-  std::vector<FeatureSlot> slots_;
-  std::vector<at::Tensor> tensors_;
-  std::vector<std::vector<std::string_view>> texts_;
-  std::vector<VarLenValues> variable_;
-  std::vector<std::string_view> views_;
-  std::vector<std::int64_t> shape_;
-};
-
-class ParseIterator final : public CountingIterator {
- public:
-  ParseIterator(IteratorPtr input, std::shared_ptr<const ExampleParser> parser, std::vector<std::size_t> order,
-                bool batched, SkeletonPtr skeleton, std::string where)
-      : CountingIterator(std::move(input)),
-        order_(std::move(order)),
-        parsing_(std::move(parser), order_),
-        batched_(batched),
-        skeleton_(std::move(skeleton)),
-        where_(std::move(where)) {}
-
-  bool next(Element& element) override {
-    if (!next_input(records_)) return false;
-    const std::int64_t number = count_ - 1;
-    element.components.clear();
-    element.skeleton = skeleton_;
-    try {
-      if (batched_) {
-        const auto* records = records_.size() == 1 ? std::get_if<Strings>(&records_.components.front()) : nullptr;
-        if (records == nullptr) wrong_input("batches of records");
-        parsing_.parse_batch(
-            *records, [&](std::size_t row) { return place(number, static_cast<std::int64_t>(row)); },
-            element.components);
-      } else {
-        if (records_.size() != 1) wrong_input("records");
-        parsing_.parse_one(records_.bytes(0), element.components);
-      }
-    } catch (Error& error) {
-      if (!batched_) error.add_where(place(number, 0));
-      error.add_where(where_);
-      throw;
+  /// Adds what was parsed of a column to `out`.
+  void append_column(std::size_t i, std::vector<Component>& out) {
+    const Column& column = plan_->parser.columns()[i];
+    const bool is_bytes = column.type == FeatureType::Bytes;
+    if (column.variable) {
+      append_variable(column.type, variable_[i], out);
+    } else if (!is_bytes) {
+      out.emplace_back(std::move(tensors_[i]));
+    } else if (plan_->batched || !column.shape.empty()) {
+      out.emplace_back(strings_of(texts_[i]));
+    } else {
+      out.emplace_back(std::string(texts_[i].front()));
     }
-    return true;
   }
 
- private:
+  void append_variable(FeatureType type, const VarLenValues& values, std::vector<Component>& out) {
+    const auto numbers = [&](const auto& all) {
+      const at::ScalarType dtype = dtype_of(type);
+      return plan_->batched ? padded(all, values.lengths, dtype, pool_) : tensor_of(all, {std::ssize(all)}, dtype);
+    };
+    switch (type) {
+      case FeatureType::Bytes: out.emplace_back(strings_of(values.bytes)); break;
+      case FeatureType::Float: out.emplace_back(numbers(values.floats)); break;
+      case FeatureType::Int64: out.emplace_back(numbers(values.ints)); break;
+    }
+    shape_.assign(plan_->batched ? 1 : 0, std::ssize(values.lengths));
+    out.emplace_back(tensor_of(values.lengths, shape_, at::kLong));
+  }
+
   /// Of a record: its file, or if that is not known its number.
   std::string place(std::int64_t number, std::int64_t row) const {
     std::string origin = input_->origin(number, row);
     if (!origin.empty()) return origin;
-    return batched_ ? str("row ", row, " of batch ", number) : str("element ", number);
+    return plan_->batched ? str("row ", row, " of batch ", number) : str("element ", number);
   }
 
-  [[noreturn]] void wrong_input(const char* wanted) const {
-    throw InvalidArgument(errors::kStructure, {.what = str("parse_example takes ", wanted, " as byte strings"),
-                                               .seen = describe(records_)});
-  }
-
-  std::vector<std::size_t> order_;
-  Parsing parsing_;
-  bool batched_;
-  SkeletonPtr skeleton_;
+  std::shared_ptr<const ParsePlan> plan_;
   std::string where_;
+  BufferPool pool_;
   Element records_;
+
+  // Of the records at hand; the memory is used again for the next ones.
+  std::vector<std::string_view> views_;
+  std::vector<FeatureSlot> slots_;  // one for each column of the parser, as those below
+  std::vector<at::Tensor> tensors_;
+  std::vector<std::vector<std::string_view>> texts_;
+  std::vector<VarLenValues> variable_;
+  std::vector<std::int64_t> shape_;
 };
 
-[[noreturn]] void wrong_target(const std::string& what, const std::string& help) {
-  throw InvalidArgument(errors::kFeature, {.what = what, .where = "parse_example", .help = help});
-}
+class ParseExampleStage final : public StageOf<ParseExampleStage> {
+ public:
+  ParseExampleStage(StagePtr input, std::shared_ptr<const ParsePlan> plan)
+      : StageOf({std::move(input)}), plan_(std::move(plan)) {}
 
-}  // namespace
+  std::string_view kind() const override { return "parse_example"; }
+  std::string describe() const override {
+    std::string names;
+    for (const std::size_t i : plan_->order) names += (names.empty() ? "" : ", ") + plan_->parser.columns()[i].name;
+    return str(kind(), '(', names, ')');
+  }
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Inputs,
+            .elements = StageTraits::Elements::Rewritten,
+            .passes_over = true,
+            .runs_functions = false};
+  }
+  Cardinality cardinality() const override { return input()->cardinality(); }
+  ElementSpec element_spec() const override;
 
-ParseExampleStage::ParseExampleStage(StagePtr input, const FeatureSpec& spec, std::vector<std::string> names,
-                                     ParseTarget target)
-    : StageOf({std::move(input)}), parser_(std::make_shared<ExampleParser>(spec)), target_(target) {
-  const auto columns = parser_->columns();
-  if (names.empty()) {
-    if (!target.by_name && columns.size() > 1)
-      wrong_target("the order of the features is not known", "name them in the order of the result's fields");
-    for (const Column& column : columns) names.push_back(column.name);
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return std::make_unique<ParseIterator>(input()->iterate(context), plan_, describe());
   }
-  std::size_t components = 0;
-  Skeleton skeleton;
-  for (const std::string& name : names) {
-    const auto found = std::ranges::find(columns, name, &Column::name);
-    if (found == columns.end())
-      wrong_target(str("no feature '", name, "' is described"), "describe it, or leave it out");
-    if (std::ranges::count(names, name) > 1) wrong_target(str("feature '", name, "' is named twice"), "name it once");
-    order_.push_back(static_cast<std::size_t>(found - columns.begin()));
-    components += component_count(*found);
-    skeleton.marks.emplace_back(name);
-    if (found->variable) skeleton.marks.emplace_back(name + ".lengths");
-    const bool many_strings = found->type == FeatureType::Bytes && (found->variable || !found->shape.empty());
-    if (target.batched && many_strings)
-      wrong_target(str("feature '", name, "' has several byte strings per record, of which a batch cannot be made"),
-                   "parse the records before they are batched");
-    if (target.by_name && found->type == FeatureType::Bytes)
-      wrong_target(str("feature '", name, "' is bytes, which do not fit into a map of tensors"),
-                   "name a result type with a std::string in its place, and the order of the features");
-  }
-  if (order_.size() != columns.size())
-    wrong_target("a feature is described but not asked for", "leave it out of the description");
-  if (target.leaves && *target.leaves != components)
-    wrong_target(str("the result has ", counted(static_cast<long long>(*target.leaves), "field"),
-                     ", the features need ", components),
-                 "a fixed feature needs one field, a variable one needs two: its values and their number");
-  if (target.by_name) {
-    for (const std::string& name : names) {
-      if (std::ranges::count(skeleton.marks, decltype(skeleton.marks)::value_type(name)) > 1)
-        wrong_target(str("the map would have two fields with the name '", name,
-                         "': the feature, and how many values a variable one has"),
-                     "name a result type of your own, and the order of the features");
-    }
-    skeleton.marks.insert(skeleton.marks.begin(), static_cast<std::int64_t>(components));
-    skeleton_ = std::make_shared<const Skeleton>(std::move(skeleton));
-  }
-}
 
-std::string ParseExampleStage::describe() const {
-  std::string names;
-  for (const std::size_t i : order_) names += (names.empty() ? "" : ", ") + parser_->columns()[i].name;
-  return str(kind(), '(', names, ')');
-}
+ private:
+  std::shared_ptr<const ParsePlan> plan_;
+};
 
 ElementSpec ParseExampleStage::element_spec() const {
   std::int64_t rows = PartialShape::kUnknown;
   if (const auto above = input()->element_spec(); above.components && above.components->size() == 1) {
     const PartialShape& shape = above.components->front().shape;
-    if (target_.batched && shape.has_rank() && shape.rank() == 1) rows = shape.dim(0);
+    if (plan_->batched && shape.has_rank() && shape.rank() == 1) rows = shape.dim(0);
   }
-  const auto shaped = [&](std::vector<std::int64_t> shape) {
-    if (target_.batched) shape.insert(shape.begin(), rows);
-    return PartialShape(std::move(shape));
-  };
+  const auto shaped = [&](const PartialShape& shape) { return plan_->batched ? shape.with_front(rows) : shape; };
   std::vector<ComponentSpec> components;
-  for (const std::size_t i : order_) {
-    const Column& column = parser_->columns()[i];
-    const auto shape = shaped(column.variable ? std::vector<std::int64_t>{PartialShape::kUnknown} : column.shape);
+  for (const std::size_t i : plan_->order) {
+    const Column& column = plan_->parser.columns()[i];
+    const auto shape = shaped(column.variable ? PartialShape({PartialShape::kUnknown}) : PartialShape(column.shape));
     components.push_back(column.type == FeatureType::Bytes ? ComponentSpec::bytes(shape)
                                                            : ComponentSpec::tensor(dtype_of(column.type), shape));
-    if (column.variable) components.push_back(ComponentSpec::tensor(at::kLong, shaped({})));
+    if (column.variable) components.push_back(ComponentSpec::tensor(at::kLong, shaped(PartialShape({}))));
   }
-  return {std::move(components), skeleton_};
+  return {std::move(components), plan_->skeleton};
 }
 
-IteratorPtr ParseExampleStage::make_iterator(const IterationContext& context) const {
-  return std::make_unique<ParseIterator>(input()->iterate(context), parser_, order_, target_.batched, skeleton_,
-                                         describe());
+[[noreturn]] void refuse(const std::string& what, const std::string& help) {
+  throw InvalidArgument(errors::kFeature, {.what = what, .where = "parse_example", .help = help});
+}
+
+/// Whether the feature can be a part of the result.
+void require_possible(const Column& column, bool batched, bool by_name) {
+  if (column.type != FeatureType::Bytes) return;
+  if (batched && (column.variable || !column.shape.empty()))
+    refuse(str("feature '", column.name, "' has several byte strings per record, which cannot be batched"),
+           "parse the records before they are batched");
+  if (by_name)
+    refuse(str("feature '", column.name, "' is bytes, which do not fit into a map of tensors"),
+           "name a result type with a std::string in its place, and the order of the features");
+}
+
+/// The keys of a map of these columns, each of which must be there once.
+Skeleton map_keys(std::span<const Column> columns, const std::vector<std::size_t>& order) {
+  std::vector<std::string> keys;
+  for (const std::size_t i : order) {
+    keys.push_back(columns[i].name);
+    if (columns[i].variable) keys.push_back(columns[i].name + ".lengths");
+  }
+  Skeleton skeleton;
+  skeleton.marks.emplace_back(static_cast<std::int64_t>(keys.size()));
+  for (const std::string& key : keys) {
+    if (std::ranges::count(keys, key) > 1)
+      refuse(str("the map would have two fields with the name '", key,
+                 "': a feature, and the number of values of a variable one"),
+             "name a result type of your own, and the order of the features");
+    skeleton.marks.emplace_back(key);
+  }
+  return skeleton;
+}
+
+}  // namespace
+
+StagePtr make_parse_example_stage(StagePtr records, bool batched, const FeatureSpec& spec,
+                                  std::vector<std::string> names, const ElementSpec& result) {
+  auto plan = std::make_shared<ParsePlan>(spec, batched);
+  const auto columns = plan->parser.columns();
+  const bool by_name = !result.is_known();
+  if (names.empty()) {
+    if (!by_name && columns.size() > 1)
+      refuse("the order of the features is unknown", "name them in the order of the result's fields");
+    for (const Column& column : columns) names.push_back(column.name);
+  }
+  std::size_t components = 0;
+  for (const std::string& name : names) {
+    const auto found = std::ranges::find(columns, name, &Column::name);
+    if (found == columns.end())
+      refuse(str("feature '", name, "' is not in the FeatureSpec"), "add it there, or leave the name out");
+    if (std::ranges::count(names, name) > 1) refuse(str("feature '", name, "' is named twice"), "name it once");
+    require_possible(*found, batched, by_name);
+    plan->order.push_back(static_cast<std::size_t>(found - columns.begin()));
+    components += found->variable ? 2 : 1;
+  }
+  if (plan->order.size() != columns.size())
+    refuse("a feature of the FeatureSpec is not named", "name it, or leave it out of the FeatureSpec");
+  if (result.is_known() && result.components->size() != components)
+    refuse(str("the result has ", counted(static_cast<long long>(result.components->size()), "field"),
+               ", the features need ", components),
+           "a fixed feature needs one field, a variable one needs two: its values and their number");
+  if (by_name) plan->skeleton = std::make_shared<const Skeleton>(map_keys(columns, plan->order));
+  return std::make_shared<ParseExampleStage>(std::move(records), std::move(plan));
 }
 
 }  // namespace lockstep::data

@@ -1,4 +1,5 @@
-#include <ATen/ATen.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <functional>
@@ -7,8 +8,10 @@
 
 #include "lockstep/data/files/files.h"
 #include "lockstep/data/format/example.h"
-#include "lockstep/data/format/test_support.h"
+#include "lockstep/data/format/tfrecord.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/resume.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::data {
 namespace {
@@ -27,7 +30,7 @@ struct Digits {
 class Examples : public ::testing::Test {
  protected:
   Examples() {
-    path_ = folder_.file("examples");
+    path_ = folder_ / "examples";
     TFRecordWriter writer(path_);
     for (std::int64_t i = 0; i < 5; ++i) {
       writer.write(write_example({{"image", std::vector<float>{static_cast<float>(i), 0.5F}},
@@ -40,7 +43,7 @@ class Examples : public ::testing::Test {
 
   Dataset<std::string> records() const { return tfrecord_dataset(path_); }
 
-  TempDir folder_;
+  TemporaryFolder folder_;
   std::string path_;
   FeatureSpec spec_{{"image", FixedLenFeature{FeatureType::Float, {2, 1}}},
                     {"label", FixedLenFeature{FeatureType::Int64, {}}}};
@@ -88,7 +91,7 @@ TEST_F(Examples, KeepByteStrings) {
 
 TEST_F(Examples, ReuseTheMemoryOfBatchesThatAreGone) {
   const FeatureSpec spec{{"image", FixedLenFeature{FeatureType::Float, {2}}}};
-  const std::string path = folder_.file("many");
+  const std::string path = folder_ / "many";
   {
     TFRecordWriter writer(path);
     for (int i = 0; i < 30000; ++i) writer.write(write_example({{"image", std::vector<float>{1, 2}}}));
@@ -119,7 +122,7 @@ TEST_F(Examples, TellWhatDoesNotFit) {
 TEST_F(Examples, TellFileAndRecordWhereTheyAreKnown) {
   // Two files of five records, of which the fourth of the second is broken.
   for (const Compression compression : {Compression::None, Compression::Gzip}) {
-    const std::vector<std::string> files{folder_.file("first"), folder_.file("second")};
+    const std::vector<std::string> files{folder_ / "first", folder_ / "second"};
     std::uint64_t start = 0;  // of the broken record
     for (const std::string& file : files) {
       TFRecordWriter writer(file, compression);
@@ -136,7 +139,7 @@ TEST_F(Examples, TellFileAndRecordWhereTheyAreKnown) {
     const std::string place = str("record 3 at byte ", start, " of ", files[1]);
     const auto expect_place = [&](const auto& digits, const std::string& wanted) {
       expect_error([&] { digits.to_vector(); }, Code::DataLoss, errors::kExample,
-                   {"is no tf.train.Example", wanted, "parse_example(image, label)"}, digits.to_string());
+                   {"is not a tf.train.Example", wanted, "parse_example(image, label)"}, digits.to_string());
     };
     const std::vector<std::string> names{"image", "label"};
     expect_place(parse_example<Digits>(records, spec_, names), place);
@@ -162,9 +165,13 @@ TEST_F(Examples, RefuseResultsThatCannotHoldThem) {
     expect_error(make, Code::InvalidArgument, errors::kFeature, {fragment, "parse_example"});
   };
   refused([&] { parse_example<Digits>(records(), spec_); }, "order of the features");
-  refused([&] { parse_example<Digits>(records(), spec_, {"image", "other"}); }, "no feature 'other'");
+  refused(
+      [&] {
+        parse_example<Digits>(records(), spec_, {"image", "other"});
+      },
+      "feature 'other' is not in the FeatureSpec");
   refused([&] { parse_example<Digits>(records(), spec_, {"image", "image"}); }, "named twice");
-  refused([&] { parse_example<at::Tensor>(records(), spec_, {"image"}); }, "not asked for");
+  refused([&] { parse_example<at::Tensor>(records(), spec_, {"image"}); }, "is not named");
   const FeatureSpec lengths{{"v", VarLenFeature{FeatureType::Int64}},
                             {"v.lengths", FixedLenFeature{FeatureType::Int64, {}}}};
   refused([&] { parse_example(records(), lengths); }, "two fields with the name 'v.lengths'");

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/place.h"
@@ -22,15 +23,45 @@ struct Mark {
   RecordPosition place;
 };
 
+/// Goes past records up to number `end` or the end of the file. Counts each in `number`, also those before one that
+/// fails.
+void skip_until(RecordReader& reader, std::int64_t end, std::int64_t& number) {
+  if (reader.jumps()) {
+    number += static_cast<std::int64_t>(reader.skip(static_cast<std::uint64_t>(end - number)));
+    return;
+  }
+  while (number < end && reader.skip(1) == 1) ++number;
+}
+
+/// Puts bytes into an element of one component, reusing the memory of the string that is there.
+void set_bytes(Element& element, std::string_view bytes) {
+  element.skeleton = nullptr;
+  if (element.components.size() == 1) {
+    if (auto* text = std::get_if<std::string>(&element.components.front())) {
+      text->assign(bytes);
+      return;
+    }
+  }
+  element.components.clear();
+  element.components.emplace_back(std::string(bytes));
+}
+
 class FilesIterator final : public ElementIterator {
  public:
-  FilesIterator(IteratorPtr names, OpenFile open) : names_(std::move(names)), open_(std::move(open)) {}
+  FilesIterator(IteratorPtr names, const ReaderFormat& format)
+      : names_(std::move(names)), open_(format.open), to_element_(format.to_element) {}
+  ~FilesIterator() override { close(); }
 
   bool next(Element& element) override {
-    for (;;) {
-      if (!open_next()) return false;
+    while (open_next()) {
+      has_read_ = true;
       try {
-        if (reader_->next(element)) {
+        if (reader_->next()) {
+          if (to_element_) {
+            to_element_(*reader_, element);
+          } else {
+            set_bytes(element, reader_->record());
+          }
           ++count_;
           if (count_ - last_mark_ >= kMarkDistance) mark();
           return true;
@@ -39,12 +70,13 @@ class FilesIterator final : public ElementIterator {
         pass_over();
         throw;
       }
-      reader_.reset();
+      close();
     }
+    return false;
   }
 
-  // What is damaged among elements that nobody wants counts as one of them and is no error, as it would have counted
-  // when it was read. So does a name that fails.
+  // What is damaged among skipped elements counts as one of them and is not an error, as it would have counted when it
+  // was read. So does a name that fails.
   std::int64_t skip(std::int64_t count) override {
     const std::int64_t start = count_;
     const std::int64_t end = count > std::numeric_limits<std::int64_t>::max() - start
@@ -53,8 +85,8 @@ class FilesIterator final : public ElementIterator {
     while (count_ < end) {
       try {
         if (!open_next()) break;
-        reader_->skip_until(end, count_);
-        if (count_ < end) reader_.reset();
+        skip_until(*reader_, end, count_);
+        if (count_ < end) close();
       } catch (...) {
         if (reader_ != nullptr) pass_over();
         rethrow_if_fatal(std::current_exception());
@@ -95,7 +127,7 @@ class FilesIterator final : public ElementIterator {
     const Mark mark = last_mark_before(number);
     if (mark.name.empty()) return {};
     try {
-      const std::unique_ptr<FileReader> reader = open_(mark.name);
+      const std::unique_ptr<RecordReader> reader = open_(mark.name);
       if (mark.place.offset > 0) reader->restore(mark.place);
       std::int64_t reached = mark.count;
       while (!skip_all(*reader, number, reached)) continue;
@@ -112,9 +144,9 @@ class FilesIterator final : public ElementIterator {
   static constexpr std::size_t kMarks = 1024;
 
   /// Goes past records as `skip_until`; false behind one that failed.
-  static bool skip_all(FileReader& reader, std::int64_t end, std::int64_t& number) {
+  static bool skip_all(RecordReader& reader, std::int64_t end, std::int64_t& number) {
     try {
-      reader.skip_until(end, number);
+      skip_until(reader, end, number);
       return true;
     } catch (const Error&) {
       ++number;
@@ -130,7 +162,7 @@ class FilesIterator final : public ElementIterator {
       ++files_;
     } catch (...) {
       ++files_;
-      ++count_;  // nobody knows which file it was: as one that cannot be opened
+      ++count_;  // the file is unknown: it counts as one that cannot be opened
       throw;
     }
     try {
@@ -167,15 +199,25 @@ class FilesIterator final : public ElementIterator {
     try {
       goes_on = reader_->pass_over();
     } catch (...) {
-      // The first error is the one to tell.
+      // The first error is the one that counts.
     }
-    if (!goes_on) reader_.reset();
+    if (!goes_on) close();
+  }
+
+  /// Leaves the file. What was left out of it is logged, unless it was only opened to find a place.
+  void close() {
+    if (reader_ == nullptr) return;
+    if (const std::string losses = reader_->losses(); has_read_ && !losses.empty()) log_warning(losses);
+    reader_.reset();
+    has_read_ = false;
   }
 
   IteratorPtr names_;
   OpenFile open_;
+  std::function<void(const RecordReader&, Element&)> to_element_;
   Element name_;
-  std::unique_ptr<FileReader> reader_;
+  std::unique_ptr<RecordReader> reader_;
+  bool has_read_ = false;   // from the file that is open
   std::int64_t files_ = 0;  // names taken
   std::int64_t count_ = 0;  // elements given or failed
   std::int64_t last_mark_ = 0;
@@ -184,9 +226,37 @@ class FilesIterator final : public ElementIterator {
   std::deque<Mark> marks_;
 };
 
+class FileReaderStage final : public StageOf<FileReaderStage> {
+ public:
+  FileReaderStage(ReaderFormat format, StagePtr names) : StageOf({std::move(names)}), format_(std::move(format)) {}
+
+  std::string_view kind() const override { return format_.kind; }
+  std::string describe() const override {  // "tfrecord(3 files: a.tfrecord, ...; GZIP)"
+    const std::string files = describe_files(*input());
+    if (files.empty() && format_.detail.empty()) return format_.kind;
+    return str(format_.kind, "(", files, files.empty() || format_.detail.empty() ? "" : "; ", format_.detail, ")");
+  }
+  std::string identity() const override { return format_.kind + "(" + format_.identity + ")"; }
+  StageTraits traits() const override {
+    return {.source = StageTraits::Source::Files, .passes_over = true, .runs_functions = false};
+  }
+  Cardinality cardinality() const override { return Cardinality::unknown(); }
+  ElementSpec element_spec() const override { return format_.spec; }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override {
+    return std::make_unique<FilesIterator>(input()->iterate(context), format_);
+  }
+
+ private:
+  ReaderFormat format_;
+};
+
 }  // namespace
 
-FileReader::~FileReader() = default;
+StagePtr make_file_reader(ReaderFormat format, StagePtr names) {
+  return std::make_shared<FileReaderStage>(std::move(format), std::move(names));
+}
 
 std::string describe_files(const Stage& names) {
   constexpr std::size_t kLongest = 80;
@@ -202,16 +272,6 @@ std::string describe_files(const Stage& names) {
   const bool is_long = name->size() > kLongest;
   text += str(": ", is_long ? "..." : "", is_long ? name->substr(name->size() - kLongest) : *name);
   return text + (rows->size() > 1 ? ", ..." : "");
-}
-
-std::string FileReaderStage::describe() const {
-  const std::string files = describe_files(*input());
-  if (files.empty() && format_.detail.empty()) return format_.kind;
-  return str(format_.kind, "(", files, files.empty() || format_.detail.empty() ? "" : "; ", format_.detail, ")");
-}
-
-IteratorPtr FileReaderStage::make_iterator(const IterationContext& context) const {
-  return std::make_unique<FilesIterator>(input()->iterate(context), format_.open);
 }
 
 }  // namespace lockstep::data

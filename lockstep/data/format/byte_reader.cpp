@@ -17,20 +17,19 @@
 namespace lockstep::data {
 namespace {
 
-int open_for_reading(const std::string& path) {
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) throw_file_error("open", path, errno);
-  ::posix_fadvise(file, 0, 0, POSIX_FADV_SEQUENTIAL);  // only a hint
+FileDescriptor open_for_reading(const std::string& path) {
+  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.is_open()) throw_file_error("open", path, errno);
+  ::posix_fadvise(file.number(), 0, 0, POSIX_FADV_SEQUENTIAL);  // only a hint
   return file;
 }
 
 }  // namespace
 
-ByteReader::ByteReader(std::string path, Compression compression, std::size_t buffer_bytes, int file,
+ByteReader::ByteReader(std::string path, Compression compression, std::size_t buffer_bytes, FileDescriptor file,
                        std::string_view memory)
     : path_(std::move(path)),
-      compression_(compression),
-      file_(file),
+      file_(std::move(file)),
       memory_(memory),
       inflater_(compression == Compression::None ? nullptr : std::make_unique<Inflater>(compression, path_)),
       buffer_(std::make_unique_for_overwrite<char[]>(std::max<std::size_t>(buffer_bytes, 1))),
@@ -41,35 +40,21 @@ ByteReader::ByteReader(const std::string& path, Compression compression, std::si
 
 ByteReader ByteReader::over_memory(std::string name, std::string_view bytes, Compression compression,
                                    std::size_t buffer_bytes) {
-  return ByteReader(std::move(name), compression, buffer_bytes, -1, bytes);
+  return ByteReader(std::move(name), compression, buffer_bytes, FileDescriptor(), bytes);
 }
 
-ByteReader::ByteReader(ByteReader&& other) noexcept
-    : path_(std::move(other.path_)),
-      compression_(other.compression_),
-      file_(std::exchange(other.file_, -1)),
-      memory_(other.memory_),
-      memory_position_(other.memory_position_),
-      inflater_(std::move(other.inflater_)),
-      buffer_(std::move(other.buffer_)),
-      capacity_(other.capacity_),
-      begin_(std::exchange(other.begin_, 0)),
-      end_(std::exchange(other.end_, 0)),
-      buffer_offset_(other.buffer_offset_) {}
-
-ByteReader::~ByteReader() {
-  if (file_ >= 0) ::close(file_);
-}
+ByteReader::ByteReader(ByteReader&&) noexcept = default;
+ByteReader::~ByteReader() = default;
 
 std::size_t ByteReader::read_raw(char* out, std::size_t size) {
-  if (file_ < 0) {
+  if (!file_.is_open()) {
     const std::size_t count = std::min(size, memory_.size() - memory_position_);
     memory_.copy(out, count, memory_position_);
     memory_position_ += count;
     return count;
   }
   for (;;) {
-    const ssize_t count = ::read(file_, out, size);
+    const ssize_t count = ::read(file_.number(), out, size);
     if (count >= 0) return static_cast<std::size_t>(count);
     if (errno != EINTR) throw_file_error("read", path_, errno);
   }
@@ -103,16 +88,16 @@ void ByteReader::fill(std::size_t wanted) {
 }
 
 std::optional<std::uint64_t> ByteReader::raw_size() const {
-  if (file_ < 0) return memory_.size();
+  if (!file_.is_open()) return memory_.size();
   struct stat status {};
-  if (::fstat(file_, &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  if (::fstat(file_.number(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   return static_cast<std::uint64_t>(status.st_size);
 }
 
 void ByteReader::raw_seek(std::uint64_t offset) {
-  if (file_ < 0) {
+  if (!file_.is_open()) {
     memory_position_ = static_cast<std::size_t>(offset);
-  } else if (::lseek(file_, static_cast<off_t>(offset), SEEK_SET) < 0) {
+  } else if (::lseek(file_.number(), static_cast<off_t>(offset), SEEK_SET) < 0) {
     throw_file_error("seek in", path_, errno);
   }
 }
@@ -160,9 +145,10 @@ void ByteReader::seek(std::uint64_t target) {
   }
   const std::uint64_t distance = target - offset();
   if (skip(distance) < distance) {
-    throw OutOfRange(errors::kRecord, {.what = str("byte ", target, " is past the end of ", path_),
-                                       .seen = str("the file ends at byte ", offset()),
-                                       .help = "was the file changed since the position was saved?"});
+    throw OutOfRange(errors::kRecord,
+                     {.what = str("byte ", target, " is past the end of ", path_),
+                      .seen = str("the file ends at byte ", offset()),
+                      .help = "read the file from its start: it was changed since the position was saved"});
   }
 }
 

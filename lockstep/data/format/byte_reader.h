@@ -8,7 +8,8 @@
 #include <string_view>
 
 #include "lockstep/base/export.h"
-#include "lockstep/data/format/compression.h"
+#include "lockstep/data/format/file_descriptor.h"
+#include "lockstep/data/format/reader_options.h"
 
 namespace lockstep::data {
 
@@ -20,15 +21,13 @@ class Inflater;
 /// Not for several threads at once.
 class LOCKSTEP_EXPORT ByteReader {
  public:
-  static constexpr std::size_t kDefaultBuffer = std::size_t{256} << 10;
-
   /// NotFound or FailedPrecondition if the file cannot be opened.
   explicit ByteReader(const std::string& path, Compression compression = Compression::None,
-                      std::size_t buffer_bytes = kDefaultBuffer);
+                      std::size_t buffer_bytes = kReadBuffer);
 
   /// Reads bytes in memory, which must outlive the reader; `name` stands for the file in messages.
   static ByteReader over_memory(std::string name, std::string_view bytes, Compression compression = Compression::None,
-                                std::size_t buffer_bytes = kDefaultBuffer);
+                                std::size_t buffer_bytes = kReadBuffer);
 
   ByteReader(ByteReader&& other) noexcept;
   ByteReader& operator=(ByteReader&&) = delete;
@@ -58,7 +57,8 @@ class LOCKSTEP_EXPORT ByteReader {
   const std::string& path() const { return path_; }
 
  private:
-  ByteReader(std::string path, Compression compression, std::size_t buffer_bytes, int file, std::string_view memory);
+  ByteReader(std::string path, Compression compression, std::size_t buffer_bytes, FileDescriptor file,
+             std::string_view memory);
 
   void fill(std::size_t wanted);
   void grow();
@@ -68,8 +68,7 @@ class LOCKSTEP_EXPORT ByteReader {
   void raw_seek(std::uint64_t offset);
 
   std::string path_;
-  Compression compression_;
-  int file_ = -1;
+  FileDescriptor file_;  // not open: the bytes are in memory
   std::string_view memory_;
   std::size_t memory_position_ = 0;
   std::unique_ptr<Inflater> inflater_;

@@ -17,9 +17,9 @@ namespace {
 
 constexpr std::size_t kBuffer = std::size_t{256} << 10;
 
-int open_for_writing(const std::string& path) {
-  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0) throw_file_error("create", path, errno);
+FileDescriptor open_for_writing(const std::string& path) {
+  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.is_open()) throw_file_error("create", path, errno);
   return file;
 }
 
@@ -27,18 +27,12 @@ int open_for_writing(const std::string& path) {
 
 ByteWriter::ByteWriter(std::string path, Compression compression, int level)
     : path_(std::move(path)),
-      file_(-1),
-      deflater_(compression == Compression::None ? nullptr : std::make_unique<Deflater>(compression, level)) {
-  file_ = open_for_writing(path_);
+      deflater_(compression == Compression::None ? nullptr : std::make_unique<Deflater>(compression, level)),
+      file_(open_for_writing(path_)) {
   buffer_.reserve(kBuffer);
 }
 
-ByteWriter::ByteWriter(ByteWriter&& other) noexcept
-    : path_(std::move(other.path_)),
-      file_(std::exchange(other.file_, -1)),
-      deflater_(std::move(other.deflater_)),
-      buffer_(std::move(other.buffer_)),
-      appended_(other.appended_) {}
+ByteWriter::ByteWriter(ByteWriter&&) noexcept = default;
 
 ByteWriter::~ByteWriter() {
   try {
@@ -49,8 +43,8 @@ ByteWriter::~ByteWriter() {
 }
 
 void ByteWriter::append(std::string_view bytes) {
-  if (file_ < 0) {
-    throw FailedPrecondition(errors::kFile, {.what = str(path_, " was closed: nothing more can be written to it"),
+  if (!file_.is_open()) {
+    throw FailedPrecondition(errors::kFile, {.what = str(path_, " is closed: nothing more can be written to it"),
                                              .help = "close the writer after the last record, or make a new one"});
   }
   if (deflater_ == nullptr) {
@@ -58,7 +52,6 @@ void ByteWriter::append(std::string_view bytes) {
   } else {
     deflater_->write(bytes, [this](std::string_view out) { emit(out); });
   }
-  appended_ += bytes.size();
 }
 
 void ByteWriter::emit(std::string_view bytes) {
@@ -69,7 +62,7 @@ void ByteWriter::emit(std::string_view bytes) {
 void ByteWriter::write_out() {
   std::string_view left = buffer_;
   while (!left.empty()) {
-    const ssize_t count = ::write(file_, left.data(), left.size());
+    const ssize_t count = ::write(file_.number(), left.data(), left.size());
     if (count >= 0) {
       left.remove_prefix(static_cast<std::size_t>(count));
     } else if (errno != EINTR) {
@@ -82,27 +75,21 @@ void ByteWriter::write_out() {
 }
 
 void ByteWriter::flush() {
-  if (file_ < 0) return;
+  if (!file_.is_open()) return;
   if (deflater_ != nullptr) deflater_->flush([this](std::string_view out) { emit(out); });
   write_out();
 }
 
 void ByteWriter::close() {
-  if (file_ < 0) return;
-  // However it ends, the file is closed once.
-  const int file = file_;
-  struct Closer {
-    ByteWriter& writer;
-    ~Closer() { writer.file_ = -1; }
-  } closer{*this};
+  if (!file_.is_open()) return;
   try {
     if (deflater_ != nullptr) deflater_->finish([this](std::string_view out) { emit(out); });
     write_out();
   } catch (...) {
-    ::close(file);
+    file_.close();  // however it ends, the file is closed once
     throw;
   }
-  if (::close(file) != 0) throw_file_error("close", path_, errno);
+  if (const int error = file_.close(); error != 0) throw_file_error("close", path_, error);
 }
 
 }  // namespace lockstep::data

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/export.h"
 #include "lockstep/data/format/compression.h"
+#include "lockstep/data/format/file_descriptor.h"
 
 namespace lockstep::data {
 
@@ -20,7 +21,7 @@ class LOCKSTEP_EXPORT ByteWriter {
 
   ByteWriter(ByteWriter&& other) noexcept;
   ByteWriter& operator=(ByteWriter&&) = delete;
-  /// Closes; an error that nobody can be told any more is logged.
+  /// Closes; an error is logged, since a destructor cannot throw.
   ~ByteWriter();
 
   void append(std::string_view bytes);
@@ -31,7 +32,6 @@ class LOCKSTEP_EXPORT ByteWriter {
   /// Writes what is left and closes the file. Nothing can be appended afterwards; a second call does nothing.
   void close();
 
-  std::uint64_t bytes_appended() const { return appended_; }
   const std::string& path() const { return path_; }
 
  private:
@@ -39,10 +39,9 @@ class LOCKSTEP_EXPORT ByteWriter {
   void write_out();
 
   std::string path_;
-  int file_;
   std::unique_ptr<Deflater> deflater_;
+  FileDescriptor file_;
   std::string buffer_;
-  std::uint64_t appended_ = 0;
 };
 
 }  // namespace lockstep::data

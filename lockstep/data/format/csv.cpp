@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/csv_convert.h"
 #include "lockstep/data/format/file_error.h"
@@ -11,10 +10,9 @@
 namespace lockstep::data {
 namespace {
 
-/// "2 'age'": the column as it was asked for.
-std::string label(const CsvColumn& column, std::size_t place) {
-  return str(column.index >= 0 ? column.index : static_cast<int>(place),
-             column.name.empty() ? "" : " " + quoted(column.name));
+/// "2 'age'", or "2" for a column without a name.
+std::string label(int index, const std::string& name) {
+  return name.empty() ? str(index) : str(index, ' ', quoted(name));
 }
 
 }  // namespace
@@ -32,29 +30,32 @@ std::string_view to_string(CsvType type) {
 
 void require_valid(const CsvOptions& options) {
   if (std::string_view("\r\n\"").find(options.delimiter) != std::string_view::npos)
-    throw InvalidArgument(errors::kBadOption, {.what = "a line end or a quote cannot separate fields of a CSV file"});
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("delimiter must be neither a line end nor a quote, got ",
+                                       quoted(std::string_view(&options.delimiter, 1))),
+                           .help = "set CsvOptions::delimiter to the character between fields, such as ',' or '\\t'"});
   for (std::size_t i = 0; i < options.columns.size(); ++i) {
     const CsvColumn& column = options.columns[i];
     if (!column.default_value || csv_value(*column.default_value, column.type)) continue;
-    throw InvalidArgument(errors::kCsv,
-                          {.what = str("the default of column ", label(column, i), " is no ", to_string(column.type)),
-                           .seen = quoted(*column.default_value)});
+    throw InvalidArgument(
+        errors::kCsv,
+        {.what =
+             str("the default of column ", label(column.index >= 0 ? column.index : static_cast<int>(i), column.name),
+                 " must be of type ", to_string(column.type), ", got ", quoted(*column.default_value)),
+         .help = "set its default_value to a value of this type, or read the column as string"});
   }
 }
 
-CsvReader::CsvReader(const std::string& path, const CsvOptions& options)
-    : CsvReader(ByteReader(path, options.compression, options.buffer_bytes), options) {}
-
 CsvReader::CsvReader(ByteReader reader, CsvOptions options)
-    : reader_(std::move(reader)),
+    : RecordReader(std::move(reader)),
       options_(std::move(options)),
       dialect_{.delimiter = options_.delimiter, .quotes = options_.quotes},
       columns_(options_.columns) {
   require_valid(options_);
-  find_columns();
+  with_place([this] { find_columns(); });
 }
 
-std::string CsvReader::place(std::size_t offset) const {
+std::string CsvReader::place_at(std::size_t offset) const {
   return str("record ", next_record_, " (line ", line_ + 1, ") at byte ", reader_.offset() + offset, " of ", path());
 }
 
@@ -87,38 +88,34 @@ bool CsvReader::find_record() {
   return true;
 }
 
-bool CsvReader::scan() try {
-  if (!find_record()) return false;
-  if (scanned_.state == CsvScan::State::Unfinished || scanned_.size > options_.max_record_bytes) {
-    throw DataLoss(errors::kCsv, {.what = str(path(), " has a record that is too long"),
-                                  .where = place(0),
-                                  .seen = str("more than max_record_bytes = ", options_.max_record_bytes),
-                                  .help = "is a quote not closed? otherwise raise max_record_bytes"});
-  }
-  if (scanned_.state == CsvScan::State::Broken || scanned_.state == CsvScan::State::Endless) {
-    throw DataLoss(errors::kCsv, {.what = str(path(), " is no CSV file by RFC 4180: ", scanned_.error),
-                                  .where = str("column ", fields_.size(), ", ", place(scanned_.error_at)),
-                                  .seen = quoted(text_.substr(scanned_.error_at)),
-                                  .help = "enclose such fields in quotes and double the quotes inside, or set quotes = "
-                                          "false if they mean nothing"});
-  }
-  if (scanned_.state == CsvScan::State::BlankLine) fields_.assign(1, CsvField{});
-  if (field_count_ == 0) field_count_ = fields_.size();
-  return true;
-} catch (DataLoss& error) {
-  if (error.number() == errors::kCompression) error.add_where(place(0));
-  throw;
+void CsvReader::broken(const std::string& what, const std::string& where, const std::string& seen,
+                       const std::string& help) const {
+  throw DataLoss(errors::kCsv, {.what = str(path(), what), .where = where, .seen = seen, .help = help});
 }
 
-// Not a part of `scan`: whoever passes such a record over knows where the next one begins.
+bool CsvReader::scan() {
+  using State = CsvScan::State;
+  if (!find_record()) return false;
+  if (scanned_.state == State::Unfinished || scanned_.size > options_.max_record_bytes) {
+    broken(" has a record that is too long", place(), str("more than max_record_bytes = ", options_.max_record_bytes),
+           "look for a quote that is not closed, or raise max_record_bytes");
+  }
+  if (scanned_.state == State::Broken || scanned_.state == State::Endless) {
+    broken(str(" is not a CSV file by RFC 4180: ", scanned_.error),
+           str("column ", fields_.size(), ", ", place_at(scanned_.error_at)), quoted(text_.substr(scanned_.error_at)),
+           "enclose such fields in quotes and double the quotes inside, or set quotes = false if quotes mean nothing");
+  }
+  if (scanned_.state == State::BlankLine) fields_.assign(1, CsvField{});
+  if (field_count_ == 0) field_count_ = fields_.size();
+  return true;
+}
+
+// Not a part of `scan`: when such a record is passed over, the next one begins right behind it.
 void CsvReader::require_all_fields() const {
   if (fields_.size() == field_count_) return;
-  throw DataLoss(errors::kCsv,
-                 {.what = str(path(), " has a record with another number of fields"),
-                  .where = place(0),
-                  .seen = str(counted(static_cast<long long>(fields_.size()), "field"), ", the first record has ",
-                              field_count_, ": ", quoted(text_.substr(0, scanned_.size))),
-                  .help = "look for a missing delimiter or missing quotes"});
+  broken(str(" has a record with ", counted(static_cast<long long>(fields_.size()), "field"), ", the first record has ",
+             field_count_),
+         place(), quoted(text_.substr(0, scanned_.size)), "look for a missing delimiter or missing quotes");
 }
 
 void CsvReader::finish() {
@@ -127,8 +124,8 @@ void CsvReader::finish() {
   ++next_record_;
 }
 
-/// Goes to the first record that is whole, to count its fields; those before it will be told when they are read. False
-/// if there is none.
+/// Goes to the first record that is whole, to count its fields; errors of those before it are thrown when they are read.
+/// False if there is none.
 bool CsvReader::find_whole_record() {
   for (;;) {
     try {
@@ -139,42 +136,46 @@ bool CsvReader::find_whole_record() {
   }
 }
 
+/// Finds the index of a column: by its name in the header, else as it was given, else its number among the columns.
+void CsvReader::find_index(CsvColumn& column, std::size_t number, const std::vector<std::string>& names) const {
+  const auto no_column = [&](const std::string& which, const std::string& seen) {
+    throw InvalidArgument(errors::kCsv,
+                          {.what = str(path(), " has no column ", which),
+                           .where = place(),
+                           .seen = seen,
+                           .help = "check CsvOptions::columns against the file, and header and delimiter"});
+  };
+  if (!column.name.empty() && options_.header) {
+    const auto found = std::ranges::find(names, column.name);
+    if (found == names.end()) {
+      std::string all;
+      for (const std::string& name : names) all += str(all.empty() ? "" : ", ", quoted(name));
+      no_column(quoted(column.name), str("the header has ", all));
+    }
+    column.index = static_cast<int>(found - names.begin());
+  } else if (column.index < 0) {
+    column.index = static_cast<int>(number);
+  }
+  if (static_cast<std::size_t>(column.index) >= field_count_)
+    no_column(str(column.index), str("its records have ", counted(static_cast<long long>(field_count_), "field")));
+  if (options_.header) column.name = names[static_cast<std::size_t>(column.index)];
+}
+
 // Looks at the first record: for names if it is the header, else for the number of fields only.
 void CsvReader::find_columns() {
   const RecordPosition start = position();
   if (!(options_.header ? scan() : find_whole_record())) {
     if (!options_.header) return go_back(start);
-    throw DataLoss(errors::kCsv, {.what = str(path(), " has no header"),
-                                  .where = place(0),
-                                  .seen = "no record at all",
-                                  .help = "set header = false if the file has none"});
+    broken(" has no header", place(), "no record at all", "set header = false if the file has none");
   }
   std::vector<std::string> names;
   if (options_.header) {
     for (const CsvField& field : fields_) names.emplace_back(csv_content(text_, field, scratch_));
   }
-  const auto wrong_column = [&](const std::string& what, const std::string& seen) {
-    throw InvalidArgument(errors::kCsv, {.what = str(path(), what), .where = place(0), .seen = seen});
-  };
   if (columns_.empty()) columns_.resize(field_count_);
   for (std::size_t i = 0; i < columns_.size(); ++i) {
     CsvColumn& column = columns_[i];
-    if (!column.name.empty() && options_.header) {
-      const auto found = std::ranges::find(names, column.name);
-      if (found == names.end()) {
-        std::string all;
-        for (const std::string& name : names) all += str(all.empty() ? "" : ", ", quoted(name));
-        wrong_column(str(" has no column ", quoted(column.name)), str("the header has ", all));
-      }
-      column.index = static_cast<int>(found - names.begin());
-    } else if (column.index < 0) {
-      column.index = static_cast<int>(i);
-    }
-    if (static_cast<std::size_t>(column.index) >= field_count_) {
-      wrong_column(str(" has no column ", column.index),
-                   str("its records have ", counted(static_cast<long long>(field_count_), "field")));
-    }
-    if (options_.header) column.name = names[static_cast<std::size_t>(column.index)];
+    find_index(column, i, names);
     defaults_.emplace_back();
     if (column.default_value) defaults_.back() = csv_value(*column.default_value, column.type).value();
   }
@@ -183,21 +184,19 @@ void CsvReader::find_columns() {
   next_record_ = 0;
 }
 
-// Lines without any character before the first record were left out as long as nobody knew that they are records.
+// Blank lines before the first record were left out while it was unknown that they are records.
 void CsvReader::go_back(const RecordPosition& start) {
   if (next_record_ > start.record || (field_count_ == 1 && line_ > start.line)) restore(start);
 }
 
 void CsvReader::wrong_field(std::size_t column, std::string_view content, const std::string& what) const {
   const CsvColumn& wanted = columns_[column];
-  const auto& field = fields_[static_cast<std::size_t>(wanted.index)];
-  throw InvalidArgument(
-      errors::kCsv, {.what = str(path(), " has a field that ", what),
-                     .where = str("column ", wanted.index, wanted.name.empty() ? "" : " " + quoted(wanted.name), ", ",
-                                  place(field.start)),
-                     .seen = quoted(content),
-                     .help = str("mend the field, give column ", wanted.index,
-                                 " a default for missing values, or read it as string")});
+  const std::size_t start = fields_[static_cast<std::size_t>(wanted.index)].start;
+  throw InvalidArgument(errors::kCsv, {.what = str(path(), " has a field that ", what),
+                                       .where = str("column ", label(wanted.index, wanted.name), ", ", place_at(start)),
+                                       .seen = quoted(content),
+                                       .help = str("correct the field, give column ", wanted.index,
+                                                   " a default for missing values, or read it as string")});
 }
 
 CsvValue CsvReader::convert(std::size_t column) {
@@ -210,10 +209,10 @@ CsvValue CsvReader::convert(std::size_t column) {
     wrong_field(column, content, "is missing and has no default");
   }
   if (const auto value = csv_value(content, wanted.type)) return *value;
-  wrong_field(column, content, str("is no ", to_string(wanted.type)));
+  wrong_field(column, content, str("is not of type ", to_string(wanted.type)));
 }
 
-bool CsvReader::next() {
+bool CsvReader::read_record() {
   values_.clear();
   if (!scan()) return false;
   require_all_fields();
@@ -229,7 +228,7 @@ bool CsvReader::next() {
   return true;
 }
 
-std::uint64_t CsvReader::skip(std::uint64_t count) {
+std::uint64_t CsvReader::skip_records(std::uint64_t count) {
   values_.clear();
   std::uint64_t skipped = 0;
   for (; skipped < count && scan(); ++skipped) finish();
@@ -258,13 +257,6 @@ bool CsvReader::pass_over() {
     break;
   }
   return true;
-}
-
-void CsvReader::restore(const RecordPosition& position) {
-  values_.clear();
-  reader_.seek(position.offset);
-  next_record_ = position.record;
-  line_ = position.line;
 }
 
 }  // namespace lockstep::data

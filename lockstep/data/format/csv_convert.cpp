@@ -47,7 +47,8 @@ std::optional<CsvValue> number(std::string_view text) {
   const std::errc error = parse(text, value);
   if (error == std::errc{}) return value;
   if constexpr (std::is_floating_point_v<T>) {
-    // Too small is 0, as in TensorFlow. Too large would be infinity there; who means that can write it.
+    // Too small is 0, as in TensorFlow. Too large is infinity there and an error here: infinity can be
+    // written as such.
     if (error == std::errc::result_out_of_range && is_tiny(text))
       return std::copysign(T{0}, text[0] == '-' ? T{-1} : T{1});
   }

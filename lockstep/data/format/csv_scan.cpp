@@ -73,9 +73,9 @@ class Scanner {
       if (c == dialect_.delimiter || c == '\n') break;
       if (c == '\r') {
         if (line_end_at(at_)) break;
-        return broken(at_, "a carriage return inside of a field without quotes");
+        return broken(at_, "a carriage return inside a field without quotes");
       }
-      if (c == '"' && dialect_.quotes) return broken(at_, "a quote inside of a field without quotes");
+      if (c == '"' && dialect_.quotes) return broken(at_, "a quote inside a field without quotes");
     }
     if (unfinished_ || (at_ == text_.size() && !is_last_)) return stop(State::Unfinished);
     fields_.push_back({.start = start, .size = at_ - start});

@@ -28,7 +28,7 @@ struct CsvScan {
     BlankLine,   ///< a line without any character
     Unfinished,  ///< the text ends before the record does
     Broken,      ///< `error` at `error_at`, within a line that ends the record
-    Endless,     ///< the same, where a quote does not close: nobody knows where the next record begins
+    Endless,     ///< the same, where a quote does not close: the start of the next record is unknown
   } state = State::Unfinished;
   std::size_t size = 0;     ///< of the record with its line end
   std::uint64_t lines = 0;  ///< line ends in it

@@ -9,7 +9,8 @@
 
 #include "lockstep/data/format/byte_writer.h"
 #include "lockstep/data/format/csv_convert.h"
-#include "lockstep/data/format/test_support.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::data {
 namespace {
@@ -164,7 +165,7 @@ TEST(Csv, FillsInDefaults) {
 }
 
 TEST(Csv, SkipsAndComesBackToAPosition) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   std::string text = "a,b\n";
   Rows rows;
   for (int i = 0; i < 50; ++i) {
@@ -172,18 +173,18 @@ TEST(Csv, SkipsAndComesBackToAPosition) {
     rows.push_back({std::to_string(i), "x\n\"" + std::string(static_cast<std::size_t>(i), 'y')});
   }
   for (const Compression compression : {Compression::None, Compression::Gzip}) {
-    ByteWriter writer(folder.file("f"), compression);
+    ByteWriter writer(folder / "f", compression);
     writer.append(text);
     writer.close();
     for (const std::uint64_t start : {0, 1, 25, 49, 50}) {
-      CsvReader reader(folder.file("f"), {.compression = compression, .buffer_bytes = 64});
+      CsvReader reader(folder / "f", {.compression = compression, .buffer_bytes = 64});
       EXPECT_EQ(reader.skip(start), start);
       const RecordPosition position = reader.position();
       EXPECT_EQ(position.record, start);
       EXPECT_EQ(position.line, 1 + 2 * start);
       const Rows rest(rows.begin() + static_cast<std::ptrdiff_t>(start), rows.end());
       EXPECT_EQ(read_all(reader), rest);
-      CsvReader other(folder.file("f"), {.compression = compression});
+      CsvReader other(folder / "f", {.compression = compression});
       other.restore(position);
       EXPECT_EQ(read_all(other), rest);
       EXPECT_EQ(other.skip(1), 0u);
@@ -202,7 +203,7 @@ TEST(Csv, TellsBrokenRecordsWithFileRecordLineColumnAndByte) {
       {"quote inside",
        "a,b\n1,2\n3,x\"y\n",
        Code::DataLoss,
-       {"a quote inside of a field", "column 1, record 1 (line 3) at byte 11 of m"}},
+       {"a quote inside a field", "column 1, record 1 (line 3) at byte 11 of m"}},
       {"open quote",
        "a,b\n1,2\n\"3,4\n",
        Code::DataLoss,
@@ -216,12 +217,12 @@ TEST(Csv, TellsBrokenRecordsWithFileRecordLineColumnAndByte) {
        "a,b\n1,2\n3\n",
        Code::DataLoss,
        {"1 field, the first record has 2", "record 1 (line 3) at byte 8 of m"}},
-      {"too many fields", "a,b\n1,2\n3,4,5\n", Code::DataLoss, {"3 fields, the first record has 2: '3,4,5\\n'"}},
+      {"too many fields", "a,b\n1,2\n3,4,5\n", Code::DataLoss, {"3 fields, the first record has 2", "'3,4,5\\n'"}},
       {"no number",
        "a,b\n1,2\n3,four\n",
        Code::InvalidArgument,
-       {"is no int32", "column 1 'b', record 1 (line 3) at byte 10 of m", "'four'"}},
-      {"too large", "a,b\n1,2\n3,3000000000\n", Code::InvalidArgument, {"is no int32", "'3000000000'"}},
+       {"is not of type int32", "column 1 'b', record 1 (line 3) at byte 10 of m", "'four'"}},
+      {"too large", "a,b\n1,2\n3,3000000000\n", Code::InvalidArgument, {"is not of type int32", "'3000000000'"}},
       {"missing",
        "a,b\n1,2\n,4\n",
        Code::InvalidArgument,
@@ -238,7 +239,7 @@ TEST(Csv, TellsBrokenRecordsWithFileRecordLineColumnAndByte) {
   auto reader = over("a,b\n1,2\n3,1e400\n", {.columns = {{CsvType::Float32}, {CsvType::Float64}}});
   ASSERT_TRUE(reader.next());
   expect_error([&] { reader.next(); }, Code::InvalidArgument, errors::kCsv,
-               {"is no float64", "column 1 'b', record 1 (line 3) at byte 10 of m", "'1e400'"});
+               {"is not of type float64", "column 1 'b', record 1 (line 3) at byte 10 of m", "'1e400'"});
 }
 
 // What TensorFlow's CsvDataset does with a quote in a field without quotes: the record is an error, the next line goes
@@ -307,14 +308,14 @@ TEST(Csv, TellsColumnsThatAreNotThere) {
   expect_error([] { over("a,b\n", {.columns = {{.index = 2}}}); }, Code::InvalidArgument, errors::kCsv,
                {"no column 2", "2 fields"});
   expect_error([] { over("a\n", {.columns = {{.type = CsvType::Int32, .default_value = "x"}}}); },
-               Code::InvalidArgument, errors::kCsv, {"default of column 0 is no int32", "'x'"});
+               Code::InvalidArgument, errors::kCsv, {"default of column 0 must be of type int32", "'x'"});
   expect_error([] { over(""); }, Code::DataLoss, errors::kCsv, {"no header"});
   expect_error([] { over("a", {.delimiter = '\n'}); }, Code::InvalidArgument, errors::kBadOption, {"line end"});
   expect_error(
       [] {
         require_valid(CsvOptions{.columns = {{}, {CsvType::Int64, "age", -1, "old"}}});
       },
-      Code::InvalidArgument, errors::kCsv, {"default of column 1 'age' is no int64", "'old'"});
+      Code::InvalidArgument, errors::kCsv, {"default of column 1 'age' must be of type int64", "'old'"});
 }
 
 TEST(Csv, BoundsTheSizeOfARecord) {
@@ -327,12 +328,12 @@ TEST(Csv, BoundsTheSizeOfARecord) {
 }
 
 TEST(Csv, NamesTheRecordWhereCompressionBreaks) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   {
-    ByteWriter writer(folder.file("f"), Compression::Gzip, 0);
+    ByteWriter writer(folder / "f", Compression::Gzip, 0);
     for (int i = 0; i < 1000; ++i) writer.append("12,34\n");
   }
-  const std::string bytes = file_content(folder.file("f"));
+  const std::string bytes = file_content(folder / "f");
   auto reader = over(std::string_view(bytes).substr(0, 3000),
                      {.header = false, .compression = Compression::Gzip, .buffer_bytes = 32});
   expect_error(

@@ -11,9 +11,9 @@
 #include "lockstep/data/format/byte_writer.h"
 #include "lockstep/data/format/csv.h"
 #include "lockstep/data/format/fixed_length.h"
-#include "lockstep/data/format/test_support.h"
 #include "lockstep/data/format/text_lines.h"
 #include "lockstep/data/format/tfrecord.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::data {
 namespace {
@@ -62,12 +62,12 @@ ByteReader over(std::string_view bytes, Compression compression) {
 }
 
 std::vector<Format> formats() {
-  const TempDir folder;
-  TFRecordWriter writer(folder.file("r"));
+  const TemporaryFolder folder;
+  TFRecordWriter writer(folder / "r");
   for (const char* record : {"hello", "", "a third record"}) writer.write(record);
   writer.close();
   return {
-      {"TFRecord", file_content(folder.file("r")), true,
+      {"TFRecord", file_content(folder / "r"), true,
        [](std::string_view bytes, Compression compression, bool skips) {
          return all_of(TFRecordReader(over(bytes, compression), {.compression = compression}), skips,
                        [](auto& r) { return r.record(); });
@@ -75,7 +75,7 @@ std::vector<Format> formats() {
       {"lines", "one\ntwo two\n\nthree\n", false,
        [](std::string_view bytes, Compression compression, bool skips) {
          return all_of(TextLineReader(over(bytes, compression), {.compression = compression}), skips,
-                       [](auto& r) { return r.line(); });
+                       [](auto& r) { return r.record(); });
        }},
       {"fixed", "HHaaabbbcccF", false,
        [](std::string_view bytes, Compression compression, bool skips) {
@@ -115,13 +115,13 @@ bool reads(const Format& format, std::string_view bytes, Compression compression
 }
 
 TEST(Damage, IsToldWithItsPlaceByEveryReaderInEveryCompression) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   for (const Format& format : formats()) {
     for (const Compression compression : {Compression::None, Compression::Zlib, Compression::Gzip}) {
-      ByteWriter file(folder.file("f"), compression);
+      ByteWriter file(folder / "f", compression);
       file.append(format.bytes);
       file.close();
-      const std::string whole = file_content(folder.file("f"));
+      const std::string whole = file_content(folder / "f");
       const Records expected = format.read(whole, compression, false);
       ASSERT_GE(expected.size(), 3u);
       const std::string name = str(to_string(compression), " file ");

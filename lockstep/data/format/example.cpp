@@ -1,6 +1,5 @@
 #include "lockstep/data/format/example.h"
 
-#include <cstring>
 #include <utility>
 
 #include "lockstep/data/format/feature_wire.h"
@@ -48,7 +47,7 @@ FeatureList read_feature(std::string_view feature, std::string_view record) {
       reader.skip(tag);
       continue;
     }
-    if (tag.type != Type::Bytes) reader.fail("a feature's list is no message");
+    if (tag.type != Type::Bytes) reader.fail("a feature's list is not a message");
     if (result.type) reader.fail("a feature has two lists");
     result = {static_cast<FeatureType>(tag.field - 1), reader.bytes()};
   }
@@ -67,27 +66,9 @@ Example read_example(std::string_view record) {
       return;
     }
     FeatureValues values;
-    switch (*list.type) {
-      case FeatureType::Bytes: {
-        auto& bytes = values.emplace<std::vector<std::string>>();
-        wire::for_each_bytes(list.list, record, [&](std::string_view value) { bytes.emplace_back(value); });
-        break;
-      }
-      case FeatureType::Float: {
-        auto& floats = values.emplace<std::vector<float>>();
-        wire::for_each_float_run(list.list, record, [&](std::string_view run) {
-          const std::size_t before = floats.size();
-          floats.resize(before + run.size() / sizeof(float));
-          if (!run.empty()) std::memcpy(floats.data() + before, run.data(), run.size());
-        });
-        break;
-      }
-      case FeatureType::Int64: {
-        auto& ints = values.emplace<std::vector<std::int64_t>>();
-        wire::for_each_int64(list.list, record, [&](std::int64_t value) { ints.push_back(value); });
-        break;
-      }
-    }
+    if (*list.type == FeatureType::Float) values.emplace<std::vector<float>>();
+    if (*list.type == FeatureType::Int64) values.emplace<std::vector<std::int64_t>>();
+    std::visit([&](auto& all) { wire::append_values(list.list, record, all); }, values);
     example.insert_or_assign(std::move(name), std::move(values));
   });
   return example;
@@ -95,83 +76,43 @@ Example read_example(std::string_view record) {
 
 namespace {
 
-using wire::append_tag;
-using wire::append_varint;
-using wire::varint_size;
-
-std::size_t message_size(std::size_t content) { return 1 + varint_size(content) + content; }
-
-void append_header(std::string& out, std::uint32_t field, std::size_t content) {
-  append_tag(out, field, wire::Type::Bytes);
-  append_varint(out, content);
-}
-
-std::size_t packed_size(const std::vector<float>& values) { return values.size() * sizeof(float); }
-
-std::size_t packed_size(const std::vector<std::int64_t>& values) {
-  std::size_t size = 0;
-  for (const std::int64_t value : values) size += varint_size(static_cast<std::uint64_t>(value));
-  return size;
-}
-
-void append_packed(std::string& out, const std::vector<float>& values) {
-  out.append(reinterpret_cast<const char*>(values.data()), packed_size(values));
-}
-
-void append_packed(std::string& out, const std::vector<std::int64_t>& values) {
-  for (const std::int64_t value : values) append_varint(out, static_cast<std::uint64_t>(value));
-}
-
-template <class T>
-std::size_t list_size(const std::vector<T>& values) {
-  return values.empty() ? 0 : message_size(packed_size(values));
-}
-
-std::size_t list_size(const std::vector<std::string>& values) {
-  std::size_t size = 0;
-  for (const std::string& value : values) size += message_size(value.size());
-  return size;
-}
-
-template <class T>
-void append_list(std::string& out, const std::vector<T>& values) {
-  if (values.empty()) return;
-  append_header(out, 1, packed_size(values));
-  append_packed(out, values);
+void append_message(std::string& out, std::uint32_t field, std::string_view content) {
+  wire::append_tag(out, field, wire::Type::Bytes);
+  wire::append_varint(out, content.size());
+  out += content;
 }
 
 void append_list(std::string& out, const std::vector<std::string>& values) {
-  for (const std::string& value : values) {
-    append_header(out, 1, value.size());
-    out += value;
-  }
+  for (const std::string& value : values) append_message(out, 1, value);
 }
 
-std::size_t list_size(const FeatureValues& values) {
-  return std::visit([](const auto& list) { return list_size(list); }, values);
+void append_list(std::string& out, const std::vector<float>& values) {
+  if (values.empty()) return;
+  append_message(out, 1, {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)});
 }
 
-std::size_t entry_size(const std::string& name, std::size_t list) {
-  return message_size(name.size()) + message_size(message_size(list));
+void append_list(std::string& out, const std::vector<std::int64_t>& values) {
+  if (values.empty()) return;
+  std::string packed;
+  for (const std::int64_t value : values) wire::append_varint(packed, static_cast<std::uint64_t>(value));
+  append_message(out, 1, packed);
 }
 
 }  // namespace
 
+// A message is preceded by its size, so the inner ones are written first.
 void write_example(const Example& example, std::string& out) {
-  out.clear();
-  std::size_t features = 0;
-  for (const auto& [name, values] : example) features += message_size(entry_size(name, list_size(values)));
-  out.reserve(message_size(features));
-  append_header(out, 1, features);
+  std::string list, feature, entry, features;
   for (const auto& [name, values] : example) {
-    const std::size_t list = list_size(values);
-    append_header(out, 1, entry_size(name, list));
-    append_header(out, 1, name.size());
-    out += name;
-    append_header(out, 2, message_size(list));
-    append_header(out, static_cast<std::uint32_t>(values.index() + 1), list);
-    std::visit([&out](const auto& all) { append_list(out, all); }, values);
+    for (std::string* each : {&list, &feature, &entry}) each->clear();
+    std::visit([&](const auto& all) { append_list(list, all); }, values);
+    append_message(feature, static_cast<std::uint32_t>(values.index() + 1), list);
+    append_message(entry, 1, name);
+    append_message(entry, 2, feature);
+    append_message(features, 1, entry);
   }
+  out.clear();
+  append_message(out, 1, features);
 }
 
 std::string write_example(const Example& example) {

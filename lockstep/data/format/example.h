@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -21,6 +22,25 @@ using FeatureValues = std::variant<std::vector<std::string>, std::vector<float>,
 /// An Example as a value: for writing, and for looking at records whose features are not known.
 using Example = std::map<std::string, FeatureValues>;
 
+/// A feature that has the same shape in every record. Without a default, a record that lacks it is an error; a default
+/// has one value (for all elements) or as many as the shape.
+struct FixedLenFeature {
+  FeatureType type = FeatureType::Float;
+  std::vector<std::int64_t> shape;
+  std::optional<FeatureValues> default_value;
+};
+
+/// A feature with any number of values per record, none if it is missing.
+struct VarLenFeature {
+  FeatureType type = FeatureType::Float;
+};
+
+/// What to take out of Examples; other features are passed over.
+///
+///     FeatureSpec spec{{"image", FixedLenFeature{FeatureType::Float, {784}}},
+///                      {"label", FixedLenFeature{FeatureType::Int64, {}}}};
+using FeatureSpec = std::map<std::string, std::variant<FixedLenFeature, VarLenFeature>>;
+
 /// The bytes of a tf.train.Example, with the features in the order of their names: equal values give equal bytes.
 ///
 ///     writer.write(write_example({{"label", std::vector<std::int64_t>{3}}, {"image", pixels}}));
@@ -29,7 +49,7 @@ LOCKSTEP_EXPORT std::string write_example(const Example& example);
 /// As above, into a string whose memory is used again.
 LOCKSTEP_EXPORT void write_example(const Example& example, std::string& out);
 
-/// All features of a record; one that holds no list at all is left out. DataLoss if the bytes are no Example.
+/// All features of a record; one that holds no list at all is left out. DataLoss if the bytes are not an Example.
 LOCKSTEP_EXPORT Example read_example(std::string_view record);
 
 }  // namespace lockstep::data

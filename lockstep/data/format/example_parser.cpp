@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -21,15 +22,15 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
 }
 
 [[noreturn]] void bad_spec(const std::string& name, const std::string& what) {
-  throw InvalidArgument(errors::kFeature,
-                        {.what = str("the description of feature '", name, "' makes no sense: ", what)});
+  throw InvalidArgument(errors::kFeature, {.what = str("feature '", name, "' cannot be described like this: ", what),
+                                           .help = "correct its FixedLenFeature"});
 }
 
 std::int64_t element_count(const std::string& name, const std::vector<std::int64_t>& shape) {
   constexpr std::int64_t kMost = std::int64_t{1} << 40;
   std::int64_t count = 1;
   for (const std::int64_t extent : shape) {
-    if (extent < 0) bad_spec(name, str("shape ", shape_text(shape), " has an open or negative extent"));
+    if (extent < 0) bad_spec(name, str("extents of its shape must be >= 0, got ", shape_text(shape)));
     if (extent > 0 && count > kMost / extent) bad_spec(name, str("shape ", shape_text(shape), " is too large"));
     count *= extent;
   }
@@ -47,7 +48,7 @@ FeatureValues filled_default(const std::string& name, const FixedLenFeature& fea
         if (list.size() == 1) list.resize(static_cast<std::size_t>(elements), decltype(list[0])(list[0]));
         if (list.size() != static_cast<std::size_t>(elements)) {
           bad_spec(name,
-                   str("shape ", shape_text(feature.shape), " needs ", elements, " default values, not ", list.size()));
+                   str("shape ", shape_text(feature.shape), " needs ", elements, " default values, got ", list.size()));
         }
       },
       values);
@@ -55,25 +56,14 @@ FeatureValues filled_default(const std::string& name, const FixedLenFeature& fea
 }
 
 Column make_column(const std::string& name, const FixedLenFeature& feature) {
-  Column column{.name = name,
-                .type = feature.type,
-                .variable = false,
-                .shape = feature.shape,
-                .elements = element_count(name, feature.shape),
-                .default_values = {},
-                .default_bytes = {}};
+  Column column{.name = name, .type = feature.type, .shape = feature.shape};
+  column.elements = element_count(name, feature.shape);
   if (feature.default_value) column.default_values = filled_default(name, feature, column.elements);
   return column;
 }
 
 Column make_column(const std::string& name, const VarLenFeature& feature) {
-  return {.name = name,
-          .type = feature.type,
-          .variable = true,
-          .shape = {},
-          .elements = 0,
-          .default_values = {},
-          .default_bytes = {}};
+  return {.name = name, .type = feature.type, .variable = true};
 }
 
 [[noreturn]] void does_not_fit(const Column& column, const std::string& what, const std::string& seen) {
@@ -85,7 +75,7 @@ Column make_column(const std::string& name, const VarLenFeature& feature) {
 }
 
 [[noreturn]] void wrong_count(const Column& column, std::int64_t seen) {
-  does_not_fit(column, "has another number of values than its shape",
+  does_not_fit(column, "does not have as many values as its shape",
                str("shape ", shape_text(column.shape), " needs ", column.elements, ", the record has ",
                    seen > column.elements ? "more" : str(seen)));
 }
@@ -109,74 +99,42 @@ void use_default(const Column& column, const FeatureSlot& slot, std::int64_t off
   }
 }
 
-// Each returns how many values the record has; never writes more than the column's elements.
-std::int64_t read_fixed_floats(std::string_view list, std::string_view record, const Column& column, float* out) {
+/// Never writes more values than the column has elements.
+template <class T>
+void read_fixed(std::string_view list, std::string_view record, const Column& column, T* out) {
   std::int64_t count = 0;
-  wire::for_each_float_run(list, record, [&](std::string_view run) {
-    const auto more = static_cast<std::int64_t>(run.size() / sizeof(float));
-    if (more > column.elements - count) wrong_count(column, column.elements + 1);
-    if (more > 0) std::memcpy(out + count, run.data(), run.size());
-    count += more;
-  });
-  return count;
-}
-
-std::int64_t read_fixed_ints(std::string_view list, std::string_view record, const Column& column, std::int64_t* out) {
-  std::int64_t count = 0;
-  wire::for_each_int64(list, record, [&](std::int64_t value) {
-    if (count == column.elements) wrong_count(column, count + 1);
-    out[count++] = value;
-  });
-  return count;
-}
-
-std::int64_t read_fixed_bytes(std::string_view list, std::string_view record, const Column& column,
-                              std::string_view* out) {
-  std::int64_t count = 0;
-  wire::for_each_bytes(list, record, [&](std::string_view value) {
-    if (count == column.elements) wrong_count(column, count + 1);
-    out[count++] = value;
-  });
-  return count;
-}
-
-void read_fixed(std::string_view list, std::string_view record, const Column& column, const FeatureSlot& slot,
-                std::int64_t offset) {
-  std::int64_t count = 0;
-  switch (column.type) {
-    case FeatureType::Bytes: count = read_fixed_bytes(list, record, column, slot.bytes + offset); break;
-    case FeatureType::Float: count = read_fixed_floats(list, record, column, slot.floats + offset); break;
-    case FeatureType::Int64: count = read_fixed_ints(list, record, column, slot.ints + offset); break;
+  if constexpr (std::is_same_v<T, float>) {
+    wire::for_each_value<float>(list, record, [&](std::string_view run) {
+      const auto more = static_cast<std::int64_t>(run.size() / sizeof(float));
+      if (more > column.elements - count) wrong_count(column, column.elements + 1);
+      if (more > 0) std::memcpy(out + count, run.data(), run.size());
+      count += more;
+    });
+  } else {
+    wire::for_each_value<T>(list, record, [&](const T& value) {
+      if (count == column.elements) wrong_count(column, count + 1);
+      out[count++] = value;
+    });
   }
   if (count != column.elements) wrong_count(column, count);
 }
 
-std::int64_t read_variable(std::string_view list, std::string_view record, FeatureType type, VarLenValues& out) {
-  std::int64_t count = 0;
-  switch (type) {
-    case FeatureType::Bytes:
-      wire::for_each_bytes(list, record, [&](std::string_view value) {
-        out.bytes.push_back(value);
-        ++count;
-      });
-      break;
-    case FeatureType::Float:
-      wire::for_each_float_run(list, record, [&](std::string_view run) {
-        const std::size_t before = out.floats.size();
-        const std::size_t more = run.size() / sizeof(float);
-        out.floats.resize(before + more);
-        if (more > 0) std::memcpy(out.floats.data() + before, run.data(), run.size());
-        count += static_cast<std::int64_t>(more);
-      });
-      break;
-    case FeatureType::Int64:
-      wire::for_each_int64(list, record, [&](std::int64_t value) {
-        out.ints.push_back(value);
-        ++count;
-      });
-      break;
+void read_fixed(std::string_view list, std::string_view record, const Column& column, const FeatureSlot& slot,
+                std::int64_t offset) {
+  switch (column.type) {
+    case FeatureType::Bytes: return read_fixed(list, record, column, slot.bytes + offset);
+    case FeatureType::Float: return read_fixed(list, record, column, slot.floats + offset);
+    case FeatureType::Int64: return read_fixed(list, record, column, slot.ints + offset);
   }
-  return count;
+}
+
+std::int64_t read_variable(std::string_view list, std::string_view record, FeatureType type, VarLenValues& out) {
+  switch (type) {
+    case FeatureType::Bytes: return wire::append_values(list, record, out.bytes);
+    case FeatureType::Float: return wire::append_values(list, record, out.floats);
+    case FeatureType::Int64: return wire::append_values(list, record, out.ints);
+  }
+  return 0;
 }
 
 // Records that come out of a shuffle lie anywhere in memory: the next one is fetched while this one is parsed.
@@ -196,8 +154,9 @@ void check_slots(std::span<const Column> columns, std::span<const FeatureSlot> s
   }
   if (!fits) {
     throw InvalidArgument(errors::kFeature,
-                          {.what = "a parser of Examples needs a slot of the right kind for each feature",
-                           .seen = str(columns.size(), " features, ", slots.size(), " slots")});
+                          {.what = "every feature needs a slot of its kind",
+                           .seen = str(columns.size(), " features, ", slots.size(), " slots"),
+                           .help = "give one FeatureSlot per column of the parser, in the order of columns()"});
   }
 }
 
@@ -212,8 +171,8 @@ void VarLenValues::clear() {
 
 ExampleParser::ExampleParser(const FeatureSpec& spec) {
   columns_.reserve(spec.size());
-  for (const auto& [name, feature] : spec) {
-    columns_.push_back(std::visit([&column = name](const auto& kind) { return make_column(column, kind); }, feature));
+  for (const auto& entry : spec) {
+    columns_.push_back(std::visit([&](const auto& kind) { return make_column(entry.first, kind); }, entry.second));
   }
   for (Column& column : columns_) {
     if (!column.default_values || column.type != FeatureType::Bytes) continue;
@@ -223,7 +182,7 @@ ExampleParser::ExampleParser(const FeatureSpec& spec) {
   }
 }
 
-// Records usually have their features in the same order, so the column behind the last one is looked at first.
+// Records usually have their features in the same order, so the column after the last one is tried first.
 std::size_t ExampleParser::find_column(std::string_view name, std::size_t guess) const {
   if (guess < columns_.size() && columns_[guess].name == name) return guess;
   const auto found = std::ranges::lower_bound(columns_, name, {}, &Column::name);
@@ -248,7 +207,7 @@ void ExampleParser::parse_row(std::string_view record, std::span<const FeatureSl
     try {
       list = wire::read_feature(features[i], record);
       if (list.type && *list.type != column.type) {
-        does_not_fit(column, "has another type than asked for",
+        does_not_fit(column, "is not of the type asked for",
                      str("asked for ", to_string(column.type), ", the record has ", to_string(*list.type)));
       }
       if (column.variable) {

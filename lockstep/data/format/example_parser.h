@@ -3,12 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "lockstep/base/export.h"
@@ -16,26 +14,7 @@
 
 namespace lockstep::data {
 
-/// A feature that has the same shape in every record. Without a default, a record that lacks it is an error; a default
-/// has one value (for all elements) or as many as the shape.
-struct FixedLenFeature {
-  FeatureType type = FeatureType::Float;
-  std::vector<std::int64_t> shape;
-  std::optional<FeatureValues> default_value;
-};
-
-/// A feature with any number of values per record, none if it is missing.
-struct VarLenFeature {
-  FeatureType type = FeatureType::Float;
-};
-
-/// What to take out of the records; other features are passed over.
-///
-///     FeatureSpec spec{{"image", FixedLenFeature{FeatureType::Float, {784}}},
-///                      {"label", FixedLenFeature{FeatureType::Int64, {}}}};
-using FeatureSpec = std::map<std::string, std::variant<FixedLenFeature, VarLenFeature>>;
-
-/// Where the values of a VarLenFeature go: behind what is there already. `lengths` gets the number of values of each
+/// Where the values of a VarLenFeature go: they are added at the end. `lengths` gets the number of values of each
 /// record.
 struct VarLenValues {
   std::vector<std::string_view> bytes;
@@ -46,7 +25,7 @@ struct VarLenValues {
   void clear();
 };
 
-/// Where the values of one feature go; only the pointer for its type is looked at. `bytes` get views into the record
+/// Where the values of one feature go; only the pointer for its type is used. `bytes` get views into the record
 /// (or into the parser, for a default).
 struct FeatureSlot {
   std::string_view* bytes = nullptr;
@@ -60,16 +39,16 @@ struct FeatureSlot {
 class LOCKSTEP_EXPORT ExampleParser {
  public:
   struct Column {
-    std::string name;
-    FeatureType type;
-    bool variable;
-    std::vector<std::int64_t> shape;              ///< empty if variable
-    std::int64_t elements;                        ///< per record; 0 if variable
-    std::optional<FeatureValues> default_values;  ///< as many as elements
-    std::vector<std::string_view> default_bytes;  ///< views of them
+    std::string name = {};
+    FeatureType type = FeatureType::Float;
+    bool variable = false;
+    std::vector<std::int64_t> shape = {};              ///< empty if variable
+    std::int64_t elements = 0;                         ///< per record; 0 if variable
+    std::optional<FeatureValues> default_values = {};  ///< as many as elements
+    std::vector<std::string_view> default_bytes = {};  ///< views of them
   };
 
-  /// InvalidArgument if a shape or default makes no sense.
+  /// InvalidArgument if a shape or default is not possible.
   explicit ExampleParser(const FeatureSpec& spec);
   ExampleParser(const ExampleParser&) = delete;  // columns hold views into themselves
   ExampleParser& operator=(const ExampleParser&) = delete;
@@ -77,7 +56,7 @@ class LOCKSTEP_EXPORT ExampleParser {
   /// In the order of their names; slots are in the same order.
   std::span<const Column> columns() const { return columns_; }
 
-  /// DataLoss if the record is no Example, InvalidArgument if its features or the slots do not fit. After an error the
+  /// DataLoss if the record is not an Example, InvalidArgument if its features or the slots do not fit. After an error the
   /// slots' contents are not defined.
   void parse(std::string_view record, std::span<const FeatureSlot> slots) const;
 

@@ -9,8 +9,9 @@
 #include <vector>
 
 #include "lockstep/data/format/example_parser.h"
-#include "lockstep/data/format/test_support.h"
 #include "lockstep/data/format/wire.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/hex.h"
 
 namespace lockstep::data {
 namespace {
@@ -125,27 +126,26 @@ std::vector<Broken> broken_examples() {
   std::string deep;
   for (int i = 0; i < 200; ++i) deep += '\x33';
   return {
-      {"text", "this is no example", "a record is no tf.train.Example"},
+      {"text", "this is no example", "the record is not a tf.train.Example"},
       {"length past the end", from_hex("0a05"), "a length goes past the end"},
       {"length 2^64 - 1", from_hex("0affffffffffffffffff01"), "a length goes past the end"},
       {"endless number", from_hex("0affffffffffffffffffff01"), "more than 64 bits"},
       {"number of 65 bits", from_hex("0affffffffffffffffff02"), "more than 64 bits"},
       {"cut number", from_hex("0aff"), "a number goes past the end"},
-      {"tag 0", from_hex("0000"), "a field's tag is none"},
-      {"type 6", from_hex("0e"), "a field's tag is none"},
-      {"tag above 32 bits", from_hex("8a8080808002"), "a field's tag is none"},
+      {"tag 0", from_hex("0000"), "a field's tag is not valid"},
+      {"type 6", from_hex("0e"), "a field's tag is not valid"},
+      {"tag above 32 bits", from_hex("8a8080808002"), "a field's tag is not valid"},
       {"group end", from_hex("34"), "a group ends that did not start"},
       {"other group end", from_hex("333c"), "a group ends that did not start"},
       {"open group", from_hex("33"), "a number goes past the end"},
       {"deep groups", deep, "nested too deeply"},
-      {"features as number", from_hex("0801"), "its features are no message"},
-      {"feature as number", from_hex("0a020801"), "a feature is no message"},
+      {"features as number", from_hex("0801"), "its features are not a message"},
+      {"feature as number", from_hex("0a020801"), "a feature is not a message"},
       {"name as number", from_hex("0a040a020801"), "no name or no message"},
       {"two names", example_of({Message().nested(1, "a").nested(1, "b").bytes}), "two names or two messages"},
-      {"list as number", example_of({entry("f", from_hex("1001"))}), "list is no message"},
+      {"list as number", example_of({entry("f", from_hex("1001"))}), "list is not a message"},
       {"two lists", example_of({entry("f", list_feature(2, "") + list_feature(3, ""))}), "two lists"},
-      {"half a float", example_of({entry("f", list_feature(2, Message().nested(1, "abc").bytes))}),
-       "inside of a number"},
+      {"half a float", example_of({entry("f", list_feature(2, Message().nested(1, "abc").bytes))}), "inside a number"},
       {"cut float", example_of({entry("f", list_feature(2, from_hex("0d0000")))}), "a number goes past the end"},
       {"float as varint", example_of({entry("f", list_feature(2, from_hex("0801")))}),
        "float list holds something else"},
@@ -254,8 +254,8 @@ TEST(ExampleParser, TellsFeaturesThatDoNotFit) {
   const std::vector<Case> table{
       {{}, {"feature 'x' is required but missing", "type float"}},
       {{{"y", Floats{1, 2}}}, {"feature 'x' is required but missing"}},
-      {{{"x", Ints{1, 2}}}, {"another type", "asked for float, the record has int64"}},
-      {{{"x", Floats{1}}}, {"another number of values", "shape [2] needs 2, the record has 1"}},
+      {{{"x", Ints{1, 2}}}, {"not of the type", "asked for float, the record has int64"}},
+      {{{"x", Floats{1}}}, {"as many values as its shape", "shape [2] needs 2, the record has 1"}},
       {{{"x", Floats{1, 2, 3}}}, {"needs 2, the record has more"}},
       {{{"x", Floats{}}}, {"the record has 0"}},
   };
@@ -278,7 +278,7 @@ TEST(ExampleParser, TellsBrokenBytesOfWantedFeatures) {
   VarLenValues values;
   const std::string half = example_of({entry("f", list_feature(2, Message().nested(1, "abc").bytes))});
   expect_error([&] { parser.parse(half, std::vector<FeatureSlot>{{.variable = &values}}); }, Code::DataLoss,
-               errors::kExample, {"inside of a number", "of the record, feature 'f'"});
+               errors::kExample, {"inside a number", "of the record, feature 'f'"});
 }
 
 TEST(ExampleParser, RefusesSlotsThatDoNotFit) {
@@ -287,7 +287,7 @@ TEST(ExampleParser, RefusesSlotsThatDoNotFit) {
   for (const std::vector<FeatureSlot>& slots :
        {std::vector<FeatureSlot>{}, std::vector<FeatureSlot>{{}}, std::vector<FeatureSlot>{{.ints = &number}}}) {
     expect_error([&] { parser.parse("", slots); }, Code::InvalidArgument, errors::kFeature,
-                 {"a slot of the right kind"});
+                 {"needs a slot of its kind"});
   }
   EXPECT_NO_THROW(parser.parse_batch({}, std::vector<FeatureSlot>{{}})) << "no records need no room";
 }
@@ -303,7 +303,7 @@ TEST(ExampleParser, RefusesDescriptionsThatMakeNoSense) {
   refuse({FeatureType::Float, {-1}}, "[-1]");
   refuse({FeatureType::Float, {1 << 30, 1 << 30, 1 << 30}}, "too large");
   refuse({FeatureType::Float, {2}, Ints{1}}, "its default is int64");
-  refuse({FeatureType::Float, {3}, Floats{1, 2}}, "needs 3 default values, not 2");
+  refuse({FeatureType::Float, {3}, Floats{1, 2}}, "needs 3 default values, got 2");
 }
 
 }  // namespace

@@ -1,7 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <cstring>
 #include <optional>
 #include <string_view>
+#include <type_traits>
+#include <vector>
 
 #include "lockstep/data/format/example.h"
 #include "lockstep/data/format/wire.h"
@@ -23,56 +27,16 @@ struct FeatureList {
 FeatureEntry read_entry(std::string_view entry, std::string_view record);
 FeatureList read_feature(std::string_view feature, std::string_view record);
 
-/// The values of a list are its field 1, packed or not. Each goes to `use(value)`; floats go to `use(bytes)` in runs,
-/// as they lie in the record.
+/// Calls `use(reader, type)` wherever a message has a field 1, which holds all that matters in an Example's messages.
 template <class Use>
-void for_each_bytes(std::string_view list, std::string_view record, Use&& use) {
-  Reader reader(list, record);
+void for_each_field_1(std::string_view message, std::string_view record, Use&& use) {
+  Reader reader(message, record);
   while (!reader.done()) {
     const Tag tag = reader.tag();
-    if (tag.field != 1) {
-      reader.skip(tag);
-    } else if (tag.type == Type::Bytes) {
-      use(reader.bytes());
+    if (tag.field == 1) {
+      use(reader, tag.type);
     } else {
-      reader.fail("a bytes list holds something else");
-    }
-  }
-}
-
-template <class Use>
-void for_each_float_run(std::string_view list, std::string_view record, Use&& use) {
-  Reader reader(list, record);
-  while (!reader.done()) {
-    const Tag tag = reader.tag();
-    if (tag.field != 1) {
       reader.skip(tag);
-    } else if (tag.type == Type::Bytes) {
-      const std::string_view packed = reader.bytes();
-      if (packed.size() % sizeof(float) != 0) reader.fail("packed floats end inside of a number");
-      use(packed);
-    } else if (tag.type == Type::Fixed32) {
-      use(reader.raw(sizeof(float)));
-    } else {
-      reader.fail("a float list holds something else");
-    }
-  }
-}
-
-template <class Use>
-void for_each_int64(std::string_view list, std::string_view record, Use&& use) {
-  Reader reader(list, record);
-  while (!reader.done()) {
-    const Tag tag = reader.tag();
-    if (tag.field != 1) {
-      reader.skip(tag);
-    } else if (tag.type == Type::Bytes) {
-      Reader packed(reader.bytes(), record);
-      while (!packed.done()) use(static_cast<std::int64_t>(packed.varint()));
-    } else if (tag.type == Type::Varint) {
-      use(static_cast<std::int64_t>(reader.varint()));
-    } else {
-      reader.fail("an int64 list holds something else");
     }
   }
 }
@@ -80,25 +44,52 @@ void for_each_int64(std::string_view list, std::string_view record, Use&& use) {
 /// Calls `use(FeatureEntry)` for every entry of the record's features, in the order of the record.
 template <class Use>
 void for_each_feature(std::string_view record, Use&& use) {
-  Reader example(record, record);
-  while (!example.done()) {
-    const Tag outer = example.tag();
-    if (outer.field != 1) {
-      example.skip(outer);
-      continue;
-    }
-    if (outer.type != Type::Bytes) example.fail("its features are no message");
-    Reader features(example.bytes(), record);
-    while (!features.done()) {
-      const Tag inner = features.tag();
-      if (inner.field != 1) {
-        features.skip(inner);
-        continue;
-      }
-      if (inner.type != Type::Bytes) features.fail("a feature is no message");
+  for_each_field_1(record, record, [&](Reader& example, Type outer) {
+    if (outer != Type::Bytes) example.fail("its features are not a message");
+    for_each_field_1(example.bytes(), record, [&](Reader& features, Type inner) {
+      if (inner != Type::Bytes) features.fail("a feature is not a message");
       use(read_entry(features.bytes(), record));
+    });
+  });
+}
+
+/// Calls `use(value)` for the values of a list, packed or not. Floats come in runs, `use(bytes)`, as they lie in the
+/// record: copying a run at a time is many times faster.
+template <class T, class Use>
+void for_each_value(std::string_view list, std::string_view record, Use&& use) {
+  for_each_field_1(list, record, [&](Reader& reader, Type type) {
+    if constexpr (std::is_same_v<T, float>) {
+      if (type == Type::Fixed32) return use(reader.raw(sizeof(float)));
+      if (type != Type::Bytes) reader.fail("a float list holds something else");
+      const std::string_view packed = reader.bytes();
+      if (packed.size() % sizeof(float) != 0) reader.fail("packed floats end inside a number");
+      use(packed);
+    } else if constexpr (std::is_same_v<T, std::int64_t>) {
+      if (type == Type::Varint) return use(static_cast<std::int64_t>(reader.varint()));
+      if (type != Type::Bytes) reader.fail("an int64 list holds something else");
+      Reader packed(reader.bytes(), record);
+      while (!packed.done()) use(static_cast<std::int64_t>(packed.varint()));
+    } else {
+      if (type != Type::Bytes) reader.fail("a bytes list holds something else");
+      use(reader.bytes());
     }
+  });
+}
+
+/// Adds the values of a list to the end of `values` and returns how many there were.
+template <class T>
+std::int64_t append_values(std::string_view list, std::string_view record, std::vector<T>& values) {
+  const std::size_t before = values.size();
+  if constexpr (std::is_same_v<T, float>) {
+    for_each_value<float>(list, record, [&](std::string_view run) {
+      const std::size_t end = values.size();
+      values.resize(end + run.size() / sizeof(float));
+      if (!run.empty()) std::memcpy(values.data() + end, run.data(), run.size());
+    });
+  } else {
+    for_each_value<T>(list, record, [&](const auto& value) { values.emplace_back(value); });
   }
+  return static_cast<std::int64_t>(values.size() - before);
 }
 
 }  // namespace lockstep::data::wire

@@ -10,21 +10,24 @@
 namespace lockstep::data {
 
 void throw_file_error(const std::string& action, const std::string& path, int error_number) {
-  ErrorText text{.what = str("cannot ", action, ' ', path),
-                 .where = {},
-                 .seen = std::system_category().message(error_number),
-                 .help = {}};
+  ErrorText text{.what = str("cannot ", action, ' ', path), .seen = std::system_category().message(error_number)};
   switch (error_number) {
     case ENOENT:
     case ENOTDIR:
-      text.help = "look at the name; a relative one is taken from the working directory";
+      text.help = "check the name; a relative one starts at the working directory";
       throw NotFound(errors::kFile, std::move(text));
     case ENOSPC:
     case EDQUOT:
+      text.help = "free some space on the disk, or write to another one";
+      throw ResourceExhausted(errors::kFile, std::move(text));
     case EMFILE:
     case ENFILE:
-    case ENOMEM: throw ResourceExhausted(errors::kFile, std::move(text));
-    default: throw FailedPrecondition(errors::kFile, std::move(text));
+    case ENOMEM:
+      text.help = "read fewer files at a time, or raise the limits that `ulimit -a` shows";
+      throw ResourceExhausted(errors::kFile, std::move(text));
+    default:
+      text.help = "check that it is a file of the kind that is expected, and its permissions";
+      throw FailedPrecondition(errors::kFile, std::move(text));
   }
 }
 

@@ -11,10 +11,10 @@ namespace lockstep::data {
 /// FailedPrecondition by `error_number`; `action` is "open", "read", ...
 [[noreturn]] void throw_file_error(const std::string& action, const std::string& path, int error_number);
 
-/// "record 3 at byte 4,096 of a.tfrecord" without the comma: how all readers name a place. Both count from 0.
+/// "record 3 at byte 4096 of a.tfrecord": how all readers name a place. Both count from 0.
 std::string record_place(std::uint64_t record, std::uint64_t offset, const std::string& path);
 
-/// The first bytes, as hexadecimal digits: what stood where something else was expected.
+/// The first bytes as hexadecimal digits.
 std::string hex_bytes(std::string_view bytes, std::size_t at_most = 16);
 
 /// The text in quotes, cut after some characters, with unprintable ones written as \xHH.

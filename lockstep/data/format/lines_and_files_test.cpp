@@ -7,8 +7,9 @@
 #include "lockstep/data/format/byte_writer.h"
 #include "lockstep/data/format/fixed_length.h"
 #include "lockstep/data/format/list_files.h"
-#include "lockstep/data/format/test_support.h"
 #include "lockstep/data/format/text_lines.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::data {
 namespace {
@@ -17,7 +18,7 @@ using Strings = std::vector<std::string>;
 
 Strings lines_of(TextLineReader& reader) {
   Strings lines;
-  while (reader.next()) lines.emplace_back(reader.line());
+  while (reader.next()) lines.emplace_back(reader.record());
   return lines;
 }
 
@@ -27,11 +28,11 @@ Strings records_of(FixedLengthReader& reader) {
   return records;
 }
 
-std::string written(const TempDir& folder, std::string_view bytes, Compression compression) {
-  ByteWriter writer(folder.file("w"), compression);
+std::string written(const TemporaryFolder& folder, std::string_view bytes, Compression compression) {
+  ByteWriter writer(folder / "w", compression);
   writer.append(bytes);
   writer.close();
-  return folder.file("w");
+  return folder / "w";
 }
 
 // As TensorFlow 2.20 reads them.
@@ -68,7 +69,7 @@ TEST(TextLines, AreThoseOfTensorFlow) {
 }
 
 TEST(TextLines, SkipAndComeBackToAPosition) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   Strings lines;
   std::string text;
   for (int i = 0; i < 100; ++i) text += lines.emplace_back(std::string(static_cast<std::size_t>(i), 'a')) + "\n";
@@ -92,13 +93,13 @@ TEST(TextLines, TellLinesThatAreTooLongAndBrokenCompression) {
   TextLineReader reader(ByteReader::over_memory("m", text, Compression::None, 10), options);
   ASSERT_TRUE(reader.next());
   expect_error([&] { reader.next(); }, Code::DataLoss, errors::kRecord,
-               {"too long", "max_line_bytes = 999", "record 1 at byte 6 of m"});
+               {"more than 999 bytes", "max_line_bytes = 999", "record 1 at byte 6 of m"});
   TextLineReader broken(ByteReader::over_memory("z", "no zlib", Compression::Zlib), {.compression = Compression::Zlib});
   expect_error([&] { broken.next(); }, Code::DataLoss, errors::kCompression, {"record 0 at byte 0 of z"});
 }
 
 TEST(FixedLength, LeavesHeaderAndFooterOut) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   for (const Compression compression : {Compression::None, Compression::Gzip}) {
     const std::string path = written(folder, "HHaaabbbcccF", compression);
     for (const std::size_t buffer : {1, 4, 4096}) {
@@ -135,7 +136,7 @@ TEST(FixedLength, TellsFilesThatHoldNoWholeNumberOfRecords) {
       {"no footer", "HHF", 2, 2, "record 0 at byte 2"},
       {"half a footer", "aaabbbF", 0, 2, "record 1 at byte 3"},
   };
-  const TempDir folder;
+  const TemporaryFolder folder;
   for (const Case& c : table) {
     for (const Compression compression : {Compression::None, Compression::Gzip}) {
       const std::string path = written(folder, c.bytes, compression);
@@ -149,7 +150,7 @@ TEST(FixedLength, TellsFilesThatHoldNoWholeNumberOfRecords) {
           Code::DataLoss, errors::kRecord, {c.place, path}, c.name);
     }
   }
-  expect_error([&] { FixedLengthReader reader(folder.file("w"), {}); }, Code::InvalidArgument, errors::kBadOption,
+  expect_error([&] { FixedLengthReader reader(folder / "w", {}); }, Code::InvalidArgument, errors::kBadOption,
                {"record_bytes = 0"});
 }
 
@@ -159,26 +160,24 @@ TEST(FixedLength, ReadsAnEmptyFileAsNoRecords) {
 }
 
 TEST(MatchingFiles, AreSortedAndEachOnce) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   for (const char* name : {"b-1", "a-10", "a-2", "a-1", "other"}) folder.file(name, "x");
-  std::filesystem::create_directory(folder.file("a-folder"));
-  EXPECT_EQ(matching_files({folder.file("a-*")}),
-            (Strings{folder.file("a-1"), folder.file("a-10"), folder.file("a-2")}));
-  EXPECT_EQ(matching_files({folder.file("b-?"), folder.file("[ab]-1")}),
-            (Strings{folder.file("a-1"), folder.file("b-1")}));
-  EXPECT_EQ(matching_files({folder.file("other")}), (Strings{folder.file("other")}));
+  std::filesystem::create_directory(folder / "a-folder");
+  EXPECT_EQ(matching_files({folder / "a-*"}), (Strings{folder / "a-1", folder / "a-10", folder / "a-2"}));
+  EXPECT_EQ(matching_files({folder / "b-?", folder / "[ab]-1"}), (Strings{folder / "a-1", folder / "b-1"}));
+  EXPECT_EQ(matching_files({folder / "other"}), (Strings{folder / "other"}));
 }
 
 TEST(MatchingFiles, TellsPatternsThatMatchNothing) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   folder.file("a", "x");
-  std::filesystem::create_directory(folder.file("folder"));
+  std::filesystem::create_directory(folder / "folder");
   expect_error(
       [&] {
-        matching_files({folder.file("a"), folder.file("b*")});
+        matching_files({folder / "a", folder / "b*"});
       },
       Code::NotFound, errors::kNoFiles, {"no file matches", "b*"});
-  expect_error([&] { matching_files({folder.file("folder")}); }, Code::NotFound, errors::kNoFiles, {"no file matches"});
+  expect_error([&] { matching_files({folder / "folder"}); }, Code::NotFound, errors::kNoFiles, {"no file matches"});
   expect_error([] { matching_files({}); }, Code::NotFound, errors::kNoFiles, {"no pattern"});
 }
 

@@ -30,17 +30,20 @@ void add_matches(const std::string& pattern, std::vector<std::string>& files) {
     if (!name.ends_with('/')) files.push_back(std::move(name));
   }
   if (files.size() == before) {
-    throw NotFound(errors::kNoFiles,
-                   {.what = str("no file matches ", quoted(pattern, 200)),
-                    .help = "look at the folder and the pattern; a relative one starts at the working "
-                            "directory, and `*` does not match a slash"});
+    throw NotFound(
+        errors::kNoFiles,
+        {.what = str("no file matches ", quoted(pattern, 200)),
+         .help = "check the folder and the pattern; a relative one starts at the working directory, and `*` does "
+                 "not match a slash"});
   }
 }
 
 }  // namespace
 
 std::vector<std::string> matching_files(const std::vector<std::string>& patterns) {
-  if (patterns.empty()) throw NotFound(errors::kNoFiles, {.what = "no pattern was given", .help = "name some files"});
+  if (patterns.empty())
+    throw NotFound(errors::kNoFiles,
+                   {.what = "no pattern was given", .help = "give at least one pattern, such as \"train-*.tfrecord\""});
   std::vector<std::string> files;
   for (const std::string& pattern : patterns) add_matches(pattern, files);
   std::ranges::sort(files);

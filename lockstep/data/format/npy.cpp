@@ -39,6 +39,14 @@ constexpr std::array kTypes{
 
 const TypeName& entry_of(NpyType type) { return *std::ranges::find(kTypes, type, &TypeName::type); }
 
+[[noreturn]] void damaged(const std::string& path, const std::string& what, std::uint64_t offset,
+                          const std::string& seen = {}) {
+  throw DataLoss(errors::kNpy, {.what = str(path, " is a damaged npy file: ", what),
+                                .where = str("byte ", offset, " of ", path),
+                                .seen = seen,
+                                .help = "save the array again with numpy.save"});
+}
+
 /// Reads the dictionary of a header: a small, fixed part of Python's literals. Nothing is ever evaluated.
 class HeaderParser {
  public:
@@ -46,30 +54,28 @@ class HeaderParser {
       : text_(text), offset_(offset), path_(path) {}
 
   void parse(NpyHeader& header) {
-    expect('{');
-    bool has_descr = false;
-    bool has_order = false;
-    bool has_shape = false;
-    while (!accept('}')) {
-      const std::string_view key = quoted_text();
-      expect(':');
-      bool* has = key == "descr"           ? &has_descr
-                  : key == "fortran_order" ? &has_order
-                  : key == "shape"         ? &has_shape
-                                           : nullptr;
-      if (has == nullptr) fail(str("unknown key ", quoted(key)));
-      if (std::exchange(*has, true)) fail(str("key ", quoted(key), " comes twice"));
-      if (has == &has_descr) {
+    const auto value_of = [&](std::string_view key) {
+      if (key == "descr") {
         header.type = type();
-      } else if (has == &has_order) {
+      } else if (key == "fortran_order") {
         header.fortran_order = boolean();
-      } else {
+      } else if (key == "shape") {
         header.shape = tuple();
+      } else {
+        fail(str("unknown key ", quoted(key)));
       }
+    };
+    std::vector<std::string_view> keys;
+    expect('{');
+    while (!accept('}')) {
+      keys.push_back(quoted_text());
+      if (std::ranges::count(keys, keys.back()) > 1) fail(str("key ", quoted(keys.back()), " comes twice"));
+      expect(':');
+      value_of(keys.back());
       if (accept('}')) break;
       expect(',');
     }
-    if (!has_descr || !has_order || !has_shape) fail("it lacks descr, fortran_order or shape");
+    if (keys.size() < 3) fail("it lacks descr, fortran_order or shape");
     skip_blanks();
     if (at_ < text_.size() && text_[at_] == '\n') ++at_;
     if (at_ != text_.size()) fail("more text follows the dictionary");
@@ -77,10 +83,7 @@ class HeaderParser {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw DataLoss(errors::kNpy, {.what = str(path_, " has a damaged npy header: ", what),
-                                  .where = str("byte ", offset_ + at_, " of ", path_),
-                                  .seen = quoted(text_.substr(std::min(at_, text_.size()))),
-                                  .help = "save the array anew with numpy.save"});
+    damaged(path_, "its header: " + what, offset_ + at_, quoted(text_.substr(std::min(at_, text_.size()))));
   }
 
   void skip_blanks() {
@@ -104,18 +107,17 @@ class HeaderParser {
     const std::size_t close = text_.find(text_[at_], at_ + 1);
     if (close == std::string_view::npos) fail("quotes that do not close");
     const std::string_view content = text_.substr(at_ + 1, close - at_ - 1);
-    if (content.find('\\') != std::string_view::npos) fail("a backslash inside of quotes");
+    if (content.find('\\') != std::string_view::npos) fail("a backslash inside quotes");
     at_ = close + 1;
     return content;
   }
 
   bool boolean() {
     skip_blanks();
-    for (const auto& [word, value] : {std::pair<std::string_view, bool>{"True", true}, {"False", false}}) {
-      if (text_.substr(at_).starts_with(word)) {
-        at_ += word.size();
-        return value;
-      }
+    for (const std::string_view word : {"True", "False"}) {
+      if (!text_.substr(at_).starts_with(word)) continue;
+      at_ += word.size();
+      return word == "True";
     }
     fail("True or False expected");
   }
@@ -129,7 +131,7 @@ class HeaderParser {
       extents.push_back(number());
       const bool comma = accept(',');
       if (accept(')')) {
-        if (!comma && extents.size() == 1) fail("a number in parentheses is no tuple");
+        if (!comma && extents.size() == 1) fail("a number in parentheses is not a tuple");
         return extents;
       }
       if (!comma) fail("',' or ')' expected");
@@ -162,7 +164,7 @@ class HeaderParser {
       if (name == known.name || one_byte) return known.type;
     }
     at_ = start;
-    if (name.size() < 2) fail("no element type");
+    if (name.size() < 2) fail("not an element type");
     switch (name[1]) {
       case 'O': unsupported("Python objects", "they could run any code when read; save plain numbers");
       case 'S':
@@ -181,7 +183,7 @@ class HeaderParser {
   }
 
   [[noreturn]] void unsupported(const std::string& what, const std::string& help) const {
-    throw Unimplemented(errors::kNpy, {.what = str(path_, " holds ", what, ", which are not read"),
+    throw Unimplemented(errors::kNpy, {.what = str(path_, " holds ", what, ", which Lockstep does not read"),
                                        .where = str("byte ", offset_ + at_, " of ", path_),
                                        .seen = quoted(text_.substr(at_)),
                                        .help = help});
@@ -218,14 +220,6 @@ std::string shape_text(const std::vector<std::int64_t>& shape) {
   return text + ")";
 }
 
-[[noreturn]] void damaged(const std::string& path, const std::string& what, std::uint64_t offset,
-                          const std::string& seen) {
-  throw DataLoss(errors::kNpy, {.what = str(path, " is a damaged npy file: ", what),
-                                .where = str("byte ", offset, " of ", path),
-                                .seen = seen,
-                                .help = "save the array anew with numpy.save"});
-}
-
 std::size_t little_endian(std::string_view bytes) {
   std::size_t value = 0;
   for (std::size_t i = bytes.size(); i > 0; --i) value = (value << 8) | static_cast<unsigned char>(bytes[i - 1]);
@@ -241,7 +235,7 @@ NpyHeader parse_npy_header(std::string_view bytes, const std::string& path) {
   if (!bytes.starts_with(kMagic))
     damaged(path, "it does not start with \\x93NUMPY", 0, hex_bytes(bytes, kMagic.size()));
   const std::string_view version = bytes.substr(kMagic.size()).substr(0, 2);
-  if (version.size() < 2) damaged(path, "it ends inside of its header", bytes.size(), "");
+  if (version.size() < 2) damaged(path, "it ends inside its header", bytes.size());
   const int major = static_cast<unsigned char>(version[0]);
   if (major < 1 || major > 3 || version[1] != 0) {
     damaged(path, "versions 1.0, 2.0 and 3.0 exist", kMagic.size(),
@@ -249,7 +243,7 @@ NpyHeader parse_npy_header(std::string_view bytes, const std::string& path) {
   }
   const std::size_t length_at = kMagic.size() + 2;
   const std::size_t text_at = length_at + (major == 1 ? 2 : 4);
-  if (bytes.size() < text_at) damaged(path, "it ends inside of its header", bytes.size(), "");
+  if (bytes.size() < text_at) damaged(path, "it ends inside its header", bytes.size());
   const std::size_t length = little_endian(bytes.substr(length_at, text_at - length_at));
   if (length > kLongestHeader || length > bytes.size() - text_at) {
     damaged(path, "its header claims to be longer than it can be", length_at,
@@ -259,7 +253,7 @@ NpyHeader parse_npy_header(std::string_view bytes, const std::string& path) {
   HeaderParser(bytes.substr(text_at, length), text_at, path).parse(header);
   header.data_offset = text_at + length;
   if (header.data_offset % kOldAlignment != 0) {
-    damaged(path, "its data does not start at a multiple of 16 bytes", header.data_offset, "");
+    damaged(path, "its data does not start at a multiple of 16 bytes", header.data_offset);
   }
   const auto sizes = sizes_of(header.shape, header.type);
   if (!sizes) damaged(path, "its shape is larger than any file", text_at, str("shape ", shape_text(header.shape)));
@@ -281,20 +275,12 @@ NpyFile::NpyFile(std::string path) : file_(std::move(path)), header_(parse_npy_h
 std::string npy_header(NpyType type, const std::vector<std::int64_t>& shape, bool fortran_order) {
   std::string text = str("{'descr': '", to_string(type), "', 'fortran_order': ", fortran_order ? "True" : "False",
                          ", 'shape': ", shape_text(shape), ", }");
-  const auto padded = [&](std::size_t before) {
-    const std::size_t whole = (before + text.size() + 1 + kAlignment - 1) / kAlignment * kAlignment;
-    return whole - before;
-  };
-  std::size_t length_bytes = 2;
-  std::size_t length = padded(kMagic.size() + 2 + length_bytes);
-  if (length > 0xffff) {
-    length_bytes = 4;
-    length = padded(kMagic.size() + 2 + length_bytes);
-  }
+  // 64 dimensions at most, so the length always fits the 2 bytes of version 1.
+  const std::size_t before = kMagic.size() + 4;
+  const std::size_t length = (before + text.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - before;
   std::string header(kMagic);
-  header += length_bytes == 2 ? '\1' : '\2';
-  header += '\0';
-  for (std::size_t i = 0; i < length_bytes; ++i) header += static_cast<char>((length >> (8 * i)) & 0xff);
+  for (const std::size_t byte : {std::size_t{1}, std::size_t{0}, length & 0xff, length >> 8})
+    header += static_cast<char>(byte);
   text.resize(length - 1, ' ');
   return header + text + '\n';
 }
@@ -302,12 +288,13 @@ std::string npy_header(NpyType type, const std::vector<std::int64_t>& shape, boo
 void write_npy(const std::string& path, NpyType type, const std::vector<std::int64_t>& shape, std::string_view data,
                bool fortran_order) {
   const auto sizes = sizes_of(shape, type);
-  if (!sizes || sizes->second != data.size()) {
+  if (!sizes || sizes->second != data.size() || shape.size() > kMostDimensions) {
     throw InvalidArgument(errors::kShape,
-                          {.what = str("an array of shape ", shape_text(shape), " has another number of bytes"),
+                          {.what = str("an array of shape ", shape_text(shape), " and type ", to_string(type),
+                                       " does not have ", data.size(), " bytes"),
                            .where = str("write_npy of ", path),
-                           .seen = str(data.size(), " bytes, ", to_string(type), " needs ",
-                                       sizes ? str(sizes->second) : std::string("more than can be"))});
+                           .seen = sizes ? str("it needs ", sizes->second) : std::string("no file can hold so many"),
+                           .help = "give the bytes of all elements, and a shape of at most 64 dimensions"});
   }
   ByteWriter writer(path);
   writer.append(npy_header(type, shape, fortran_order));

@@ -59,8 +59,7 @@ class LOCKSTEP_EXPORT NpyFile {
   NpyHeader header_;
 };
 
-/// The header of a version 1 file (version 2 if the shape is very long), padded so that data starts at a multiple
-/// of 64.
+/// The header of a version 1 file, padded so that data starts at a multiple of 64. At most 64 dimensions.
 LOCKSTEP_EXPORT std::string npy_header(NpyType type, const std::vector<std::int64_t>& shape,
                                        bool fortran_order = false);
 

@@ -5,7 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/data/format/test_support.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/hex.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::data {
 namespace {
@@ -86,7 +88,7 @@ const Golden kGolden[] = {
 };
 
 TEST(Npy, ReadsFilesOfNumpy) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   for (const Golden& golden : kGolden) {
     const NpyFile file(folder.file("a.npy", from_hex(golden.hex)));
     EXPECT_EQ(file.header().type, golden.type);
@@ -97,23 +99,23 @@ TEST(Npy, ReadsFilesOfNumpy) {
 }
 
 TEST(Npy, WritesTheBytesOfNumpy) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   for (const Golden& golden : kGolden) {
     if (golden.type == NpyType::Bool || golden.type == NpyType::UInt8) continue;  // versions 2 and 3, by request
-    write_npy(folder.file("w.npy"), golden.type, golden.shape, from_hex(golden.data), golden.fortran);
-    EXPECT_EQ(to_hex(file_content(folder.file("w.npy"))), golden.hex);
+    write_npy(folder / "w.npy", golden.type, golden.shape, from_hex(golden.data), golden.fortran);
+    EXPECT_EQ(to_hex(file_content(folder / "w.npy")), golden.hex);
   }
 }
 
 TEST(Npy, GivesBackEveryTypeAndShape) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   for (int type = 0; type <= static_cast<int>(NpyType::Complex128); ++type) {
     for (const Shape& shape : {Shape{}, Shape{3}, Shape{0}, Shape{2, 3, 4}, Shape(32, 1)}) {
       std::size_t bytes = item_size(static_cast<NpyType>(type));
       for (const auto extent : shape) bytes *= static_cast<std::size_t>(extent);
       const std::string data(bytes, 'x');
-      write_npy(folder.file("f"), static_cast<NpyType>(type), shape, data);
-      const NpyFile file(folder.file("f"));
+      write_npy(folder / "f", static_cast<NpyType>(type), shape, data);
+      const NpyFile file(folder / "f");
       EXPECT_EQ(file.header().type, static_cast<NpyType>(type));
       EXPECT_EQ(file.header().shape, shape);
       EXPECT_EQ(file.data(), data);
@@ -165,8 +167,8 @@ TEST(Npy, TellsDamagedFilesWithTheirPlace) {
       {"empty", "", "does not start with"},
       {"text", "a,b,c\n1,2,3\n", "does not start with"},
       {"cut magic", good.substr(0, 5), "does not start with"},
-      {"cut version", good.substr(0, 7), "ends inside of its header"},
-      {"cut length", good.substr(0, 9), "ends inside of its header"},
+      {"cut version", good.substr(0, 7), "ends inside its header"},
+      {"cut length", good.substr(0, 9), "ends inside its header"},
       {"cut header", good.substr(0, 100), "longer than it can be"},
       {"version 4", version, "version 4.0"},
       {"version 1.1", minor, "version 1.1"},
@@ -187,7 +189,7 @@ TEST(Npy, TellsDamagedFilesWithTheirPlace) {
       {"order as number", npy("{'fortran_order': 0}"), "True or False"},
       {"shape as number", npy(dict("'<f4'", "3")), "'(' expected"},
       {"shape as list", npy(dict("'<f4'", "[3]")), "'(' expected"},
-      {"number in parentheses", npy(dict("'<f4'", "(3)")), "no tuple"},
+      {"number in parentheses", npy(dict("'<f4'", "(3)")), "not a tuple"},
       {"negative", npy(dict("'<f4'", "(-3,)")), "a number expected"},
       {"fraction", npy(dict("'<f4'", "(3.0,)")), "',' or ')' expected"},
       {"expression", npy(dict("'<f4'", "(2**70,)")), "',' or ')' expected"},
@@ -208,14 +210,14 @@ TEST(Npy, TellsDamagedFilesWithTheirPlace) {
                         ")")),
        "64 dimensions"},
       {"unknown type", npy(dict("'<f3'", "(1,)")), "unknown element type"},
-      {"empty type", npy(dict("''", "(1,)")), "no element type"},
+      {"empty type", npy(dict("''", "(1,)")), "not an element type"},
       {"no order", npy(dict("'f4'", "(1,)")), "unknown element type"},
       {"unaligned", unaligned, "multiple of 16"},
       {"one byte short", good.substr(0, good.size() - 1), "fewer bytes than its shape needs"},
       {"one byte more", good + "x", "bytes follow its data"},
       {"huge shape", npy(dict("'<f4'", "(1000000000000,)"), 4), "fewer bytes than its shape needs"},
   };
-  const TempDir folder;
+  const TemporaryFolder folder;
   for (const Case& c : table) {
     const std::string path = folder.file("c.npy", c.bytes);
     expect_error([&] { NpyFile file(path); }, Code::DataLoss, errors::kNpy, {c.fragment, "byte ", " of " + path},
@@ -240,7 +242,7 @@ TEST(Npy, RefusesElementsThatAreNoLittleEndianNumbers) {
 }
 
 TEST(Npy, TakesNoPrefixForAWholeFile) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const std::string good = npy(dict("'<f4'", "(2, 3)"), 24);
   for (std::size_t size = 0; size < good.size(); ++size) {
     EXPECT_THROW(NpyFile(folder.file("c.npy", good.substr(0, size))), DataLoss) << size;
@@ -248,20 +250,20 @@ TEST(Npy, TakesNoPrefixForAWholeFile) {
 }
 
 TEST(Npy, WriterRefusesDataThatDoesNotFit) {
-  const TempDir folder;
-  expect_error([&] { write_npy(folder.file("f"), NpyType::Int32, {3}, "1234"); }, Code::InvalidArgument, errors::kShape,
+  const TemporaryFolder folder;
+  expect_error([&] { write_npy(folder / "f", NpyType::Int32, {3}, "1234"); }, Code::InvalidArgument, errors::kShape,
                {"shape (3,)", "4 bytes", "needs 12"});
 }
 
 TEST(MappedFile, ShowsTheBytesAndTellsWhatCannotBeMapped) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   EXPECT_EQ(MappedFile(folder.file("f", "content")).bytes(), "content");
   EXPECT_EQ(MappedFile(folder.file("e", "")).bytes(), "");
-  MappedFile first(folder.file("f"));
+  MappedFile first(folder / "f");
   const MappedFile second(std::move(first));
   EXPECT_EQ(second.bytes(), "content");
-  expect_error([&] { MappedFile file(folder.file("none")); }, Code::NotFound, errors::kFile, {"cannot open"});
-  expect_error([&] { MappedFile file(folder.file("")); }, Code::FailedPrecondition, errors::kFile, {"directory"});
+  expect_error([&] { MappedFile file(folder / "none"); }, Code::NotFound, errors::kFile, {"cannot open"});
+  expect_error([&] { MappedFile file(folder / ""); }, Code::FailedPrecondition, errors::kFile, {"directory"});
 }
 
 }  // namespace

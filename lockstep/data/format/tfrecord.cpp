@@ -1,12 +1,9 @@
 #include "lockstep/data/format/tfrecord.h"
 
-#include <array>
 #include <bit>
 #include <cstring>
-#include <utility>
 
 #include "lockstep/base/crc32c.h"
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/file_error.h"
 
@@ -30,17 +27,6 @@ bool header_is_right(const char* header) { return mask_crc32c(crc32c({header, 8}
 
 }  // namespace
 
-TFRecordReader::TFRecordReader(const std::string& path, const TFRecordOptions& options)
-    : TFRecordReader(ByteReader(path, options.compression, options.buffer_bytes), options) {}
-
-TFRecordReader::TFRecordReader(ByteReader reader, const TFRecordOptions& options)
-    : reader_(std::move(reader)), options_(options) {}
-
-void TFRecordReader::restore(const RecordPosition& position) {
-  reader_.seek(position.offset);
-  next_record_ = position.record;
-}
-
 // Whether a record of this length may follow a header that starts `before` bytes ahead of the current position. Never
 // allocates: that is left to bytes that are really there.
 bool TFRecordReader::fits(std::uint64_t length, std::size_t before) const {
@@ -51,14 +37,13 @@ bool TFRecordReader::fits(std::uint64_t length, std::size_t before) const {
 
 TFRecordReader::Frame TFRecordReader::damage(Frame::State state, std::uint64_t length, const std::string& what,
                                              const std::string& seen) {
+  const bool may_be_compressed = record_start_.offset == 0 && options_.compression == Compression::None;
   DataLoss error(errors::kRecord,
                  {.what = str(path(), " holds a damaged record: ", what),
-                  .where = record_place(record_start_.record, record_start_.offset, path()),
+                  .where = place(),
                   .seen = seen,
-                  .help = record_start_.offset == 0 && options_.compression == Compression::None
-                              ? "is the file compressed? then set `compression`; if not, make it again, or "
-                                "leave damaged records out with OnDamage::Skip"
-                              : "make the file again, or leave damaged records out with OnDamage::Skip"});
+                  .help = str(may_be_compressed ? "set `compression` if the file is compressed; otherwise " : "",
+                              "write the file again, or leave damaged records out with OnDamage::Skip")});
   if (options_.on_damage == OnDamage::Fail) throw DataLoss(error);
   ++damaged_;
   last_damage_ = error.what();
@@ -70,7 +55,7 @@ TFRecordReader::Frame TFRecordReader::find_frame(bool check_payload) {
   std::string_view bytes = reader_.peek(kHeader);
   if (bytes.size() < kHeader) {
     if (bytes.empty()) return {State::End};
-    return damage(State::Lost, 0, "the file ends inside of a record's header",
+    return damage(State::Lost, 0, "the file ends inside a record's header",
                   str(counted(static_cast<long long>(bytes.size()), "byte"), " of 12: ", hex_bytes(bytes)));
   }
   if (!header_is_right(bytes.data())) {
@@ -90,7 +75,7 @@ TFRecordReader::Frame TFRecordReader::find_frame(bool check_payload) {
     if (!check_payload) return {State::Good, length};
     bytes = reader_.peek(static_cast<std::size_t>(kHeader + length + kFooter));
     if (bytes.size() < kHeader + length + kFooter) {
-      return damage(State::Lost, length, "the file ends inside of it",
+      return damage(State::Lost, length, "the file ends inside it",
                     str("length ", length, ", but ", bytes.size() - kHeader, " bytes are left"));
     }
   }
@@ -125,68 +110,55 @@ void TFRecordReader::find_next_header() {
   }
 }
 
-bool TFRecordReader::advance(bool check_payload) try {
+bool TFRecordReader::advance(bool check_payload) {
   using State = Frame::State;
   for (;;) {
     record_start_ = position();
     const Frame frame = find_frame(check_payload);
     if (frame.state == State::End) return false;
     const std::uint64_t whole = kHeader + frame.length + kFooter;
+    ++next_record_;
     switch (frame.state) {
       case State::Good:
-        ++next_record_;
         if (check_payload) {
           record_ = reader_.peek(static_cast<std::size_t>(whole)).substr(kHeader, frame.length);
           reader_.consume(static_cast<std::size_t>(whole));
         } else if (const std::uint64_t skipped = reader_.skip(whole); skipped < whole) {
-          damage(State::Lost, frame.length, "the file ends inside of it",
+          damage(State::Lost, frame.length, "the file ends inside it",
                  str("length ", frame.length, ", but ", skipped - kHeader, " bytes were left"));
           return false;
         }
         return true;
-      case State::BadPayload:
-        ++next_record_;
-        reader_.consume(static_cast<std::size_t>(whole));
-        break;
-      default:
-        ++next_record_;
-        find_next_header();
-        break;
+      case State::BadPayload: reader_.consume(static_cast<std::size_t>(whole)); break;
+      default: find_next_header(); break;
     }
   }
-} catch (DataLoss& error) {
-  if (error.number() == errors::kCompression)
-    error.add_where(record_place(record_start_.record, record_start_.offset, path()));
-  throw;
 }
 
-bool TFRecordReader::next() {
-  record_ = {};
-  return advance(true);
-}
-
-std::uint64_t TFRecordReader::skip(std::uint64_t count) {
-  record_ = {};
+std::uint64_t TFRecordReader::skip_records(std::uint64_t count) {
   std::uint64_t skipped = 0;
   while (skipped < count && advance(options_.on_damage == OnDamage::Skip)) ++skipped;
+  record_ = {};
   return skipped;
 }
 
-TFRecordWriter::TFRecordWriter(std::string path, Compression compression, int level)
-    : out_(std::move(path), compression, level) {}
+std::string TFRecordReader::place() const { return record_place(record_start_.record, record_start_.offset, path()); }
+
+std::string TFRecordReader::losses() const {
+  if (damaged_ == 0) return {};
+  return str(path(), ": left out ", counted(static_cast<long long>(damaged_), "damaged record"), "; the last:\n",
+             last_damage_);
+}
 
 void TFRecordWriter::write(std::string_view record) {
-  std::array<char, kHeader> header{};
+  const auto bytes_of = [](const auto& number) {
+    return std::string_view(reinterpret_cast<const char*>(&number), sizeof number);
+  };
   const std::uint64_t length = record.size();
-  std::memcpy(header.data(), &length, sizeof length);
-  const std::uint32_t length_crc = mask_crc32c(crc32c({header.data(), sizeof length}));
-  std::memcpy(header.data() + sizeof length, &length_crc, sizeof length_crc);
-  const std::uint32_t crc = mask_crc32c(crc32c(record));
-  std::array<char, kFooter> footer{};
-  std::memcpy(footer.data(), &crc, sizeof crc);
-  out_.append({header.data(), header.size()});
+  out_.append(bytes_of(length));
+  out_.append(bytes_of(mask_crc32c(crc32c(bytes_of(length)))));
   out_.append(record);
-  out_.append({footer.data(), footer.size()});
+  out_.append(bytes_of(mask_crc32c(crc32c(record))));
   ++records_;
 }
 

@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "lockstep/base/crc32c.h"
-#include "lockstep/data/format/test_support.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/hex.h"
+#include "tests/support/temporary_folder.h"
 
 namespace lockstep::data {
 namespace {
@@ -23,11 +25,11 @@ constexpr std::string_view kGzipFile =
     "1f8b080000000000000363658080579b58ec32527372f277cbcb4842c518349967b0df78d5b40800b3afd7f825000000";
 
 std::string framed(std::string_view record) {
-  const TempDir folder;
-  TFRecordWriter writer(folder.file("f"));
+  const TemporaryFolder folder;
+  TFRecordWriter writer(folder / "f");
   writer.write(record);
   writer.close();
-  return file_content(folder.file("f"));
+  return file_content(folder / "f");
 }
 
 // A header that claims any length, with a right checksum.
@@ -75,17 +77,17 @@ TEST(TFRecordReader, ReadsFilesOfTensorFlow) {
 }
 
 TEST(TFRecordReader, GivesBackWhatTheWriterGotThroughAnyBuffer) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   Strings records = many_records(300);
   records.push_back(std::string(100000, 'x'));
   records.emplace_back("last");
   for (const Compression compression : {Compression::None, Compression::Zlib, Compression::Gzip}) {
-    TFRecordWriter writer(folder.file("f"), compression);
+    TFRecordWriter writer(folder / "f", compression);
     for (const auto& record : records) writer.write(record);
     EXPECT_EQ(writer.records(), records.size());
     writer.close();
     for (const std::size_t buffer : {1, 13, 1000, 1 << 20}) {
-      TFRecordReader reader(folder.file("f"), {.compression = compression, .buffer_bytes = buffer});
+      TFRecordReader reader(folder / "f", {.compression = compression, .buffer_bytes = buffer});
       EXPECT_EQ(read_all(reader), records);
     }
   }
@@ -103,15 +105,15 @@ TEST(TFRecordReader, SaysWhereEachRecordStands) {
 }
 
 TEST(TFRecordReader, SkipsRecordsAndComesBackToAPosition) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   const Strings records = many_records(100);
   for (const Compression compression : {Compression::None, Compression::Gzip}) {
-    TFRecordWriter writer(folder.file("f"), compression);
+    TFRecordWriter writer(folder / "f", compression);
     for (const auto& record : records) writer.write(record);
     writer.close();
     const TFRecordOptions options{.compression = compression, .buffer_bytes = 500};
     for (const std::uint64_t start : {0, 1, 2, 50, 99, 100}) {
-      TFRecordReader reader(folder.file("f"), options);
+      TFRecordReader reader(folder / "f", options);
       EXPECT_EQ(reader.skip(start), start);
       const RecordPosition position = reader.position();
       EXPECT_EQ(position.record, start);
@@ -119,12 +121,12 @@ TEST(TFRecordReader, SkipsRecordsAndComesBackToAPosition) {
       EXPECT_EQ(read_all(reader), rest);
       reader.restore(position);
       EXPECT_EQ(read_all(reader), rest);
-      TFRecordReader other(folder.file("f"), options);
+      TFRecordReader other(folder / "f", options);
       other.restore(position);
       EXPECT_EQ(read_all(other), rest);
       EXPECT_EQ(other.skip(5), 0u);
     }
-    TFRecordReader reader(folder.file("f"), options);
+    TFRecordReader reader(folder / "f", options);
     EXPECT_EQ(reader.skip(1000), 100u);
   }
 }
@@ -155,7 +157,7 @@ TEST(TFRecordReader, TellsDamageWithFileRecordAndOffset) {
       {"length's sum", flipped(8), {"checksum of its length", "header 0500000000000000fab2043e"}},
       {"payload", flipped(14), {"checksum of its bytes", "5 bytes"}},
       {"payload's sum", flipped(20), {"checksum of its bytes"}},
-      {"cut in header", good + good.substr(0, 1), {"ends inside of a record's header", "1 byte of 12: 05"}},
+      {"cut in header", good + good.substr(0, 1), {"ends inside a record's header", "1 byte of 12: 05"}},
       {"cut after header", good + good.substr(0, 12), {"longer than it can be", "length 5", "has 12 bytes"}},
       {"cut in payload", good + good.substr(0, 14), {"longer than it can be", "has 14 bytes"}},
       {"cut in payload's sum", good + good.substr(0, 20), {"longer than it can be", "has 20 bytes"}},
@@ -179,26 +181,26 @@ TEST(TFRecordReader, TellsDamageWithFileRecordAndOffset) {
 }
 
 TEST(TFRecordReader, BoundsLengthsInCompressedFilesByTheMaximum) {
-  const TempDir folder;
-  ByteWriter writer(folder.file("f"), Compression::Gzip);
+  const TemporaryFolder folder;
+  ByteWriter writer(folder / "f", Compression::Gzip);
   writer.append(from_hex(kHello) + header_of(1000) + std::string(500, 'x'));
   writer.close();
-  TFRecordReader reader(folder.file("f"), {.compression = Compression::Gzip, .max_record_bytes = 999});
+  TFRecordReader reader(folder / "f", {.compression = Compression::Gzip, .max_record_bytes = 999});
   ASSERT_TRUE(reader.next());
   expect_error([&] { reader.next(); }, Code::DataLoss, errors::kRecord,
                {"length 1000", "max_record_bytes = 999", "record 1 at byte 21"});
-  TFRecordReader wider(folder.file("f"), {.compression = Compression::Gzip, .max_record_bytes = 1000});
+  TFRecordReader wider(folder / "f", {.compression = Compression::Gzip, .max_record_bytes = 1000});
   ASSERT_TRUE(wider.next());
-  expect_error([&] { wider.next(); }, Code::DataLoss, errors::kRecord, {"ends inside of it", "500 bytes are left"});
+  expect_error([&] { wider.next(); }, Code::DataLoss, errors::kRecord, {"ends inside it", "500 bytes are left"});
   wider.restore({1, 21});
-  expect_error([&] { wider.skip(1); }, Code::DataLoss, errors::kRecord, {"ends inside of it"});
+  expect_error([&] { wider.skip(1); }, Code::DataLoss, errors::kRecord, {"ends inside it"});
 }
 
 TEST(TFRecordReader, NamesTheRecordWhereCompressionBreaks) {
   const std::string gzip = from_hex(kGzipFile);
   auto reader = over(std::string_view(gzip).substr(0, gzip.size() - 20), {.compression = Compression::Gzip});
   expect_error([&] { read_all(reader); }, Code::DataLoss, errors::kCompression,
-               {"m is not whole GZIP", "of m, record "});
+               {"m holds damaged GZIP", "of m, record "});
 }
 
 TEST(TFRecordReader, LeavesDamagedPayloadsOutIfAsked) {
@@ -237,7 +239,7 @@ TEST(TFRecordReader, LeavesOutATornTail) {
 }
 
 TEST(TFRecordReader, ReadsAnEmptyFileAsNoRecords) {
-  const TempDir folder;
+  const TemporaryFolder folder;
   TFRecordReader reader(folder.file("f", ""));
   EXPECT_FALSE(reader.next());
   EXPECT_EQ(reader.skip(3), 0u);

@@ -11,9 +11,9 @@ namespace lockstep::data::wire {
 static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie in the message");
 
 void Reader::fail(const std::string& what) const {
-  throw DataLoss(errors::kExample, {.what = str("a record is no tf.train.Example: ", what),
+  throw DataLoss(errors::kExample, {.what = str("the record is not a tf.train.Example: ", what),
                                     .where = str("byte ", at_ - record_, " of the record"),
-                                    .help = "does the file hold serialized Examples?"});
+                                    .help = "check that the file holds serialized Examples"});
 }
 
 std::uint64_t Reader::long_varint() {
@@ -39,7 +39,7 @@ void Reader::skip(Tag tag) {
   }
 }
 
-// Without recursion: the depth of groups is up to whoever wrote the file.
+// Without recursion: the file decides how deep groups are.
 void Reader::skip_group(std::uint32_t field) {
   constexpr std::size_t kDeepest = 100;
   std::vector<std::uint32_t> open{field};
@@ -56,8 +56,6 @@ void Reader::skip_group(std::uint32_t field) {
     }
   }
 }
-
-std::size_t varint_size(std::uint64_t value) { return (static_cast<std::size_t>(std::bit_width(value | 1)) + 6) / 7; }
 
 void append_varint(std::string& out, std::uint64_t value) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>((value & 0x7f) | 0x80);

@@ -30,7 +30,7 @@ class Reader {
     const std::uint64_t raw = varint();
     const auto field = static_cast<std::uint32_t>(raw >> 3);
     const auto type = static_cast<std::uint32_t>(raw & 7);
-    if (raw > 0xffffffffU || field == 0 || type > 5) fail("a field's tag is none");
+    if (raw > 0xffffffffU || field == 0 || type > 5) fail("a field's tag is not valid");
     return {field, static_cast<Type>(type)};
   }
 
@@ -69,7 +69,6 @@ class Reader {
   const char* record_;
 };
 
-std::size_t varint_size(std::uint64_t value);
 void append_varint(std::string& out, std::uint64_t value);
 void append_tag(std::string& out, std::uint32_t field, Type type);
 

@@ -38,8 +38,9 @@ Compression compression_named(std::string_view name) {
   if (name.empty() || name == "NONE") return Compression::None;
   if (name == "ZLIB") return Compression::Zlib;
   if (name == "GZIP") return Compression::Gzip;
-  throw InvalidArgument(errors::kBadOption, {.what = str("no compression is named '", name, "'"),
-                                             .help = "use \"\", \"NONE\", \"ZLIB\" or \"GZIP\""});
+  throw InvalidArgument(errors::kBadOption,
+                        {.what = str("compression must be \"\", \"NONE\", \"ZLIB\" or \"GZIP\", got \"", name, "\""),
+                         .help = "name the compression that the file has"});
 }
 
 Inflater::Inflater(Compression compression, std::string path)
@@ -60,9 +61,10 @@ void Inflater::restart() {
 }
 
 void Inflater::damaged(const std::string& what) const {
-  throw DataLoss(errors::kCompression, {.what = str(path_, " is not whole ", to_string(compression_), " data: ", what),
-                                        .where = str("compressed byte ", fetched_ - stream_->avail_in, " of ", path_),
-                                        .help = "name the compression that the file has, or make the file again"});
+  throw DataLoss(errors::kCompression,
+                 {.what = str(path_, " holds damaged ", to_string(compression_), " data: ", what),
+                  .where = str("compressed byte ", fetched_ - stream_->avail_in, " of ", path_),
+                  .help = "set `compression` to the one that the file has, or write the file again"});
 }
 
 bool Inflater::refill(Source source) {
@@ -113,8 +115,8 @@ Deflater::Deflater(Compression compression, int level)
       deflateInit2(stream_.get(), level, Z_DEFLATED, window_bits(compression), kMemoryLevel, Z_DEFAULT_STRATEGY);
   if (result == Z_MEM_ERROR) throw std::bad_alloc();
   if (result != Z_OK) {
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("no compression level ", level), .help = "use 0 (none) to 9, or -1"});
+    throw InvalidArgument(errors::kBadOption, {.what = str("compression level must be -1 to 9, got ", level),
+                                               .help = "give 0 (none) to 9 (smallest), or -1 for zlib's default"});
   }
 }
 

@@ -1,0 +1,79 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/data/format/compression.h"
+
+// What the readers of the file formats can be asked for.
+namespace lockstep::data {
+
+/// How many bytes a reader asks the system for at a time.
+inline constexpr std::size_t kReadBuffer = std::size_t{256} << 10;
+
+/// What a reader does with a damaged record.
+enum class OnDamage {
+  Fail,  ///< DataLoss with file, record and offset
+  /// Leaves the record out and counts it. If its length is still right, reading goes on right behind it; otherwise at
+  /// the next place whose 12 bytes are a length that fits into the file and its checksum. Damaged compression always
+  /// fails: nothing behind it can be read.
+  Skip,
+};
+
+struct TFRecordOptions {
+  Compression compression = Compression::None;
+  OnDamage on_damage = OnDamage::Fail;
+  /// A longer record counts as damaged. The records of an uncompressed file cannot be longer than the file either.
+  std::uint64_t max_record_bytes = std::uint64_t{1} << 30;
+  std::size_t buffer_bytes = kReadBuffer;
+};
+
+struct TextLineOptions {
+  Compression compression = Compression::None;
+  std::uint64_t max_line_bytes = std::uint64_t{256} << 20;  ///< a longer line is an error
+  std::size_t buffer_bytes = kReadBuffer;
+};
+
+struct FixedLengthOptions {
+  std::uint64_t record_bytes = 0;  ///< required
+  std::uint64_t header_bytes = 0;  ///< left out at the start
+  std::uint64_t footer_bytes = 0;  ///< left out at the end
+  Compression compression = Compression::None;
+  std::size_t buffer_bytes = kReadBuffer;
+};
+
+enum class CsvType { Int32, Int64, Float32, Float64, String };
+
+LOCKSTEP_EXPORT std::string_view to_string(CsvType type);  ///< "int32", ..., "string"
+
+/// A column to be read. It is found by its name in the header, else by its index, else by its place in the list.
+struct CsvColumn {
+  CsvType type = CsvType::String;
+  std::string name;
+  int index = -1;
+  /// Stands for a field that is empty or equal to `na_value`. Without it such a field is an error, except for strings,
+  /// which may be empty.
+  std::optional<std::string> default_value;
+};
+
+struct CsvOptions {
+  std::vector<CsvColumn> columns;  ///< what to read, in this order; none: all columns of the first record, as strings
+  bool header = true;              ///< the first record has the columns' names
+  char delimiter = ',';
+  bool quotes = true;  ///< `"` encloses fields
+  std::string na_value;
+  Compression compression = Compression::None;
+  std::uint64_t max_record_bytes = std::uint64_t{64} << 20;  ///< a longer one is an error: a quote may not be closed
+  std::size_t buffer_bytes = kReadBuffer;
+};
+
+/// InvalidArgument if no file can be read with these.
+LOCKSTEP_EXPORT void require_valid(const FixedLengthOptions& options);
+LOCKSTEP_EXPORT void require_valid(const CsvOptions& options);
+
+}  // namespace lockstep::data
