@@ -117,6 +117,6 @@ int main() {
     strategy.run(
         numbers.element_spec(), [](const torch::Tensor& mine) { return mine.sum(); }, batch);
   }
-  expect("element_spec", ls::data::to_string(numbers.element_spec()), "PerReplica x 4 of int64[2, 2]");
+  expect("element_spec", ls::to_string(numbers.element_spec()), "PerReplica x 4 of int64[2, 2]");
   return failures == 0 ? 0 : 1;
 }

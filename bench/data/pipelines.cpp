@@ -7,6 +7,7 @@
 #include "lockstep/data/files/files.h"
 #include "lockstep/data/format/example.h"
 #include "lockstep/data/format/tfrecord.h"
+#include "lockstep/values/const_data.h"
 
 namespace lockstep::bench {
 namespace {
@@ -26,8 +27,8 @@ std::function<std::int64_t()> reader_of(Dataset dataset) {
 
 std::vector<std::string> write_records(const Images& images, const std::string& folder) {
   std::vector<std::string> files;
-  const auto* pixels = images.image.const_data_ptr<float>();
-  const auto* labels = images.label.const_data_ptr<std::int64_t>();
+  const auto* pixels = const_data<float>(images.image);
+  const auto* labels = const_data<std::int64_t>(images.label);
   for (int f = 0; f < kFiles; ++f) {
     files.push_back(str(folder, "/part-", f, ".tfrecord"));
     data::TFRecordWriter writer(files.back());

@@ -48,7 +48,7 @@ std::string advice_for(const StageReport& report, const StageReportLine& slowest
     if (wanted > calls) return str(": try ", wanted, " parallel calls");
     return str(": it uses all that ", counted(cores, "core"), " can give, make the function faster");
   }
-  if (!reads_ahead(report.stages.front())) return ": " + reading_ahead(report.stages.front());
+  if (!reads_ahead(report.stages.front())) return str(": ", reading_ahead(report.stages.front()));
   if (slowest.kind == "flat_map") return ": try interleave with parallel calls";
   return "";
 }

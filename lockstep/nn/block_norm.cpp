@@ -8,6 +8,7 @@
 
 #include "lockstep/nn/shard_plan.h"
 #include "lockstep/strategy/intra_op.h"
+#include "lockstep/values/const_data.h"
 
 namespace lockstep {
 namespace {
@@ -42,7 +43,7 @@ double tree_sum(const double* values, std::size_t count) {
 
 void sum_squares_in_blocks(const at::Tensor& values, double* sums, std::size_t blocks) {
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "sum_squares_in_blocks", [&] {
-    const auto* data = values.const_data_ptr<scalar_t>();
+    const auto* data = const_data<scalar_t>(values);
     const std::int64_t elements = values.numel();
     const auto count = static_cast<std::int64_t>(blocks);
     for_ranges(at::empty({count}, at::kByte), /*grain=*/8, [&](std::int64_t first, std::int64_t last) {

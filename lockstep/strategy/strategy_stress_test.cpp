@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "tests/support/logged_lines.h"
 #include "tests/support/replicas.h"
 #include "tests/support/watchdog.h"

@@ -6,6 +6,7 @@
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable.h"
 #include "lockstep/strategy/variable_impl.h"
+#include "lockstep/values/const_data.h"
 
 // Writes that touch some rows of a variable.
 namespace lockstep {
@@ -54,7 +55,7 @@ void require_rows_in(const Variable::Impl& variable, Scatter kind, const Indexed
                                        " in a variable of shape ", component.sizes()));
   }
   const at::Tensor indices = rows.indices.to(at::kLong).contiguous();
-  const auto* index = indices.const_data_ptr<std::int64_t>();
+  const auto* index = const_data<std::int64_t>(indices);
   for (std::int64_t i = 0; i < indices.numel(); ++i) {
     if (index[i] < 0 || index[i] >= component.size(0)) {
       fail(errors::kShape, lockstep::str("indices[", i, "] = ", index[i], " is not in [0, ", component.size(0), ")"));
@@ -75,7 +76,7 @@ void apply(Scatter kind, at::Tensor& component, const IndexedSlices& rows) {
     component.index_add_(0, indices, rows.values, kind == Scatter::Add ? 1 : -1);
     return;
   }
-  const auto* index = indices.const_data_ptr<std::int64_t>();
+  const auto* index = const_data<std::int64_t>(indices);
   for (std::int64_t i = 0; i < indices.numel(); ++i) {
     at::Tensor row = component.select(0, index[i]);
     const at::Tensor value = rows.values.select(0, i);

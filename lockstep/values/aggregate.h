@@ -20,14 +20,16 @@ template <class Aggregate>
 struct AnyField {
   template <class Field>
     requires(!std::is_same_v<Field, Aggregate>)
-  operator Field() const noexcept;
+  operator Field() const noexcept {
+    __builtin_unreachable();  // a body only because clang warns of types with internal linkage without one
+  }
 };
 
 template <class Aggregate>
 struct AnyBase {
   template <class Base>
     requires(std::is_base_of_v<Base, Aggregate> && !std::is_same_v<Base, Aggregate>)
-  operator Base() const noexcept;
+  operator Base() const noexcept { __builtin_unreachable(); }
 };
 
 struct NoField {};

@@ -11,25 +11,26 @@
 namespace lockstep {
 namespace {
 
-Nest sample() {
+Nest sample_nest() {
   return Nest::tuple({at::ones({}), Nest::dict({{"b", Nest::list({3, "x"})}, {"a", Nest()}}),
                       Nest::named_tuple("Point", {{"y", 0.5}, {"x", true}})});
 }
 
 TEST(Nest, PrintsAsPythonWould) {
-  EXPECT_EQ(str(sample()), "(Tensor(1.0, shape=(), dtype=float32), {'a': None, 'b': [3, 'x']}, Point(y=0.5, x=True))");
+  EXPECT_EQ(str(sample_nest()),
+            "(Tensor(1.0, shape=(), dtype=float32), {'a': None, 'b': [3, 'x']}, Point(y=0.5, x=True))");
   EXPECT_EQ(str(Nest::list(std::vector<Nest>(7, 1))), "[1, 1, 1, 1, 1, 1, 1]");
   EXPECT_EQ(str(Nest::object("foo")), "<foo>");
 }
 
 TEST(Nest, DescribesItsStructure) {
-  EXPECT_EQ(structure_string(sample()), "(tensor, {a: none, b: [int, str]}, Point(y=float, x=bool))");
+  EXPECT_EQ(structure_string(sample_nest()), "(tensor, {a: none, b: [int, str]}, Point(y=float, x=bool))");
   EXPECT_EQ(structure_string(Nest::list(std::vector<Nest>(7, 1))), "[int x 7]");
   EXPECT_EQ(structure_string(Nest::per_replica({1, "a"})), "PerReplica(int, str)");
 }
 
 TEST(Nest, ItemsAreReachedByIndexAndKey) {
-  const Nest nest = sample();
+  const Nest nest = sample_nest();
   EXPECT_EQ(nest[1]["b"][0].as<int64_t>(), 3);
   EXPECT_TRUE(nest[2]["x"].as<bool>());
   EXPECT_THROW(nest[3], InvalidArgument);
@@ -39,7 +40,7 @@ TEST(Nest, ItemsAreReachedByIndexAndKey) {
 }
 
 TEST(Nest, CopiesAreIndependent) {
-  const Nest original = sample();
+  const Nest original = sample_nest();
   Nest copy = original;
   for_each_leaf(copy, [](auto& leaf) {
     if constexpr (std::is_same_v<std::decay_t<decltype(leaf)>, int64_t>) leaf = 4;
@@ -51,12 +52,12 @@ TEST(Nest, CopiesAreIndependent) {
 
 TEST(Nest, LeavesHavePaths) {
   std::vector<std::string> paths;
-  for_each_leaf_with_path(sample(), [&](const std::string& path, const auto&) { paths.push_back(path); });
+  for_each_leaf_with_path(sample_nest(), [&](const std::string& path, const auto&) { paths.push_back(path); });
   EXPECT_EQ(paths, (std::vector<std::string>{"[0]", "[1]['a']", "[1]['b'][0]", "[1]['b'][1]", "[2]['y']", "[2]['x']"}));
 }
 
 TEST(Nest, MapReplacesLeaves) {
-  const Nest mapped = map_structure([](const auto&) { return 1; }, sample());
+  const Nest mapped = map_structure([](const auto&) { return 1; }, sample_nest());
   EXPECT_EQ(str(mapped), "(1, {'a': 1, 'b': [1, 1]}, Point(y=1, x=1))");
 }
 

@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "lockstep/base/text.h"
+#include "lockstep/values/const_data.h"
 #include "lockstep/values/print.h"
 #include "tests/golden/outcome.h"
 
@@ -40,11 +41,10 @@ json write_tensor(const at::Tensor& tensor) {
   json data = json::array();
   if (tensor.is_floating_point()) {
     const auto elements = tensor.detach().to(at::kDouble).contiguous();
-    for (std::int64_t i = 0; i < elements.numel(); ++i)
-      data.push_back(write_double(elements.const_data_ptr<double>()[i]));
+    for (std::int64_t i = 0; i < elements.numel(); ++i) data.push_back(write_double(const_data<double>(elements)[i]));
   } else {
     const auto elements = tensor.to(at::kLong).contiguous();
-    for (std::int64_t i = 0; i < elements.numel(); ++i) data.push_back(elements.const_data_ptr<std::int64_t>()[i]);
+    for (std::int64_t i = 0; i < elements.numel(); ++i) data.push_back(const_data<std::int64_t>(elements)[i]);
   }
   return {{"dtype", dtype_name(tensor.scalar_type())}, {"shape", tensor.sizes().vec()}, {"data", data}};
 }
@@ -82,12 +82,11 @@ bool same_number(double a, double b) {
 bool same_elements(const at::Tensor& a, const at::Tensor& b) {
   if (!a.is_floating_point()) {
     const auto x = a.to(at::kLong).contiguous(), y = b.to(at::kLong).contiguous();
-    return std::equal(x.const_data_ptr<std::int64_t>(), x.const_data_ptr<std::int64_t>() + x.numel(),
-                      y.const_data_ptr<std::int64_t>());
+    return std::equal(const_data<std::int64_t>(x), const_data<std::int64_t>(x) + x.numel(),
+                      const_data<std::int64_t>(y));
   }
   const auto x = a.to(at::kDouble).contiguous(), y = b.to(at::kDouble).contiguous();
-  return std::equal(x.const_data_ptr<double>(), x.const_data_ptr<double>() + x.numel(), y.const_data_ptr<double>(),
-                    same_number);
+  return std::equal(const_data<double>(x), const_data<double>(x) + x.numel(), const_data<double>(y), same_number);
 }
 
 bool same_tensor(const json& expected, const json& got) {
@@ -97,7 +96,7 @@ bool same_tensor(const json& expected, const json& got) {
 
 /// Whether a distributed value stands for one plain value: it has one component, or a PerReplica's are all equal.
 bool stands_for(const json& expected, const json& got) {
-  const json& components = got.begin().value();
+  const json components = got.begin().value();
   if (components.empty() || (got.contains("mirrored") && components.size() > 1)) return false;
   return std::all_of(components.begin(), components.end(),
                      [&](const json& component) { return !difference(expected, component); });
@@ -172,7 +171,7 @@ Nest Reader::nest(const json& value) {
   }
   if (value.size() != 1) unknown_value("value", value);
   const std::string form = value.begin().key();
-  const json& content = value.begin().value();
+  const json content = value.begin().value();
   if (form == "slices") return read_slices(value);
   if (form == "literal") return read_literal(content);
   if (form == "none") return Nest();

@@ -72,9 +72,9 @@ std::vector<std::string> read_merges(const json& names) {
   return names;
 }
 
-class Program {
+class MergeProgram {
  public:
-  explicit Program(const Case& given)
+  explicit MergeProgram(const Case& given)
       : strategy_(strategy_for(given)),
         merges_(read_merges(given["merges"])),
         raise_in_(given.data.value("raise_in_replica", -1)) {
@@ -152,7 +152,7 @@ json events_per_replica(const json& events, int replicas) {
 json run_merge_call(const Case& given) {
   given.allow_inputs(
       {"args", "merges", "merges_of_others", "merge_count", "after_multiply", "raise_in_replica", "record_events"});
-  Program program(given);
+  MergeProgram program(given);
   json result = outcome_of([&] { return write(program.run()); });
   if (given.data.value("record_events", false)) result["events"] = program.events();
   return result;

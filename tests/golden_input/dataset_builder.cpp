@@ -1,6 +1,7 @@
 #include "tests/golden_input/dataset_builder.h"
 
 #include "lockstep/base/text.h"
+#include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/golden_input/files.h"
 #include "tests/golden_input/functions.h"

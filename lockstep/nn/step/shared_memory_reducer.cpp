@@ -15,6 +15,7 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/strategy/intra_op.h"
 #include "lockstep/strategy/tensor_reduction.h"
+#include "lockstep/values/const_data.h"
 
 namespace lockstep::detail {
 namespace {
@@ -87,7 +88,7 @@ bool SharedMemoryReducer::leave_to_update(OwnedSegment& segment) const {
       segment.parts.clear();
       return false;
     }
-    segment.parts.push_back(gradient.const_data_ptr<float>() + segment.where.begin);
+    segment.parts.push_back(const_data<float>(gradient) + segment.where.begin);
   }
   return true;
 }

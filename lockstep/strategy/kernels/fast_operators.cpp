@@ -21,6 +21,7 @@
 #include "lockstep/strategy/kernels/operators.h"
 #include "lockstep/strategy/kernels/replica_kernels.h"
 #include "lockstep/strategy/kernels/shared_product.h"
+#include "lockstep/values/const_data.h"
 
 // Operators for which Lockstep has faster arithmetic than LibTorch; the table is in replica_kernels.h.
 namespace lockstep::kernels {
@@ -102,8 +103,8 @@ at::Tensor weight_gradient(const Call& call) {
                                .padding_width = call.padding[1],
                                .input_strides = strides_of(call.input),
                                .output_gradient_strides = strides_of(call.output_gradient)};
-  const float* input = call.input.const_data_ptr<float>();
-  const float* output_gradient = call.output_gradient.const_data_ptr<float>();
+  const float* input = const_data<float>(call.input);
+  const float* output_gradient = const_data<float>(call.output_gradient);
   const std::int64_t ranges = std::clamp<std::int64_t>(at::get_num_threads(), 1, shape.images);
   at::Tensor sums =
       at::empty({ranges, call.weight.size(0), call.weight.size(1), call.weight.size(2), call.weight.size(3)},
@@ -200,9 +201,7 @@ Product product_for(const at::Tensor& left, const at::Tensor& right) {
 
 bool needs_graph(const at::Tensor& tensor) { return at::GradMode::is_enabled() && tensor.requires_grad(); }
 
-MatrixView view_of(const at::Tensor& matrix) {
-  return {matrix.const_data_ptr<float>(), matrix.stride(0), matrix.stride(1)};
-}
+MatrixView view_of(const at::Tensor& matrix) { return {const_data<float>(matrix), matrix.stride(0), matrix.stride(1)}; }
 
 /// left right, plus `row` in every row if there is one.
 at::Tensor own_product(Product by, const at::Tensor& left, const at::Tensor& right, const at::Tensor& row = {}) {
@@ -224,7 +223,7 @@ at::Tensor own_product(Product by, const at::Tensor& left, const at::Tensor& rig
     });
   };
   const at::Tensor start = row.defined() ? row.contiguous() : row;
-  shared_product(tile, sizes, view_of(left), view_of(right), row.defined() ? start.const_data_ptr<float>() : nullptr, c,
+  shared_product(tile, sizes, view_of(left), view_of(right), row.defined() ? const_data<float>(start) : nullptr, c,
                  result.stride(0), scratch.mutable_data_ptr<float>(),
                  {.size = static_cast<int>(members.numel()), .run = on_threads});
   return result;
@@ -323,7 +322,7 @@ void max_pool2d_with_indices_backward(const c10::OperatorHandle& op, c10::Dispat
                            .pooled_pixels = slopes.size(2) * slopes.size(3)};
   float* const data = result.mutable_data_ptr<float>();
   for_ranges(at::empty({input.size(0)}, at::kByte), /*grain=*/1, [&](std::int64_t first, std::int64_t last) {
-    max_pool_input_gradient(shape, from.const_data_ptr<float>(), to.const_data_ptr<std::int64_t>(), first, last, data);
+    max_pool_input_gradient(shape, const_data<float>(from), const_data<std::int64_t>(to), first, last, data);
   });
   torch::jit::drop(*stack, kArguments);
   torch::jit::push(*stack, result);
