@@ -15,21 +15,21 @@ namespace {
 const ElementSpec kBytes{{{ComponentSpec::bytes()}}};
 const ClusterShape kThree{3, 1, 1};
 
-StagePtr range(std::int64_t count = 10) { return make_range(0, count); }
+StagePtr numbers(std::int64_t count = 10) { return make_range(0, count); }
 
-StagePtr names(int count = 10) {
+StagePtr file_names(int count = 10) {
   std::vector<std::string> files;
   for (int i = 0; i < count; ++i) files.push_back(str("file ", i));
   return make_slices(Element({Strings(std::move(files))}));
 }
 
-StagePtr reader(int files) { return make_tfrecord_stage(names(files), {}); }
+StagePtr reader(int files) { return make_tfrecord_stage(file_names(files), {}); }
 
 StagePtr generator() {
   return make_generator([]() -> Generator { return [](Element&) { return false; }; }, kBytes, {});
 }
 
-/// `kinds` from the source on: over(range(), {"map", "batch"}). Functions read files only if that is said.
+/// `kinds` from the source on: over(numbers(), {"map", "batch"}). Functions read files only if that is said.
 StagePtr over(StagePtr stage, std::initializer_list<std::string_view> kinds) {
   const auto always = [](const Element&) { return true; };
   for (const std::string_view kind : kinds) {
@@ -40,10 +40,10 @@ StagePtr over(StagePtr stage, std::initializer_list<std::string_view> kinds) {
           stage, [](Element&&) { return reader(1); }, kBytes, std::nullopt);
     } else if (kind == "flat_map") {
       stage = make_interleave(
-          stage, [](Element&&) { return range(); }, kBytes, std::nullopt);
+          stage, [](Element&&) { return numbers(); }, kBytes, std::nullopt);
     } else if (kind == "interleave") {
       stage = make_interleave(
-          stage, [](Element&&) { return range(); }, kBytes, InterleaveOptions{});
+          stage, [](Element&&) { return numbers(); }, kBytes, InterleaveOptions{});
     } else if (kind == "map") {
       stage = make_map(stage, [](Element&) {}, stage->element_spec(), {});
     } else if (kind == "scan") {
@@ -98,26 +98,26 @@ std::string chain(const Stage& stage) {
   return text + ")";
 }
 
-StagePtr zip(const StagePtr& a, const StagePtr& b) { return make_zip({a, b}); }
+StagePtr side_by_side(const StagePtr& a, const StagePtr& b) { return make_zip({a, b}); }
 
 TEST(BatchSize, IsFoundThroughStagesThatKeepBatches) {
-  const StagePtr batches = make_batch(range(), 4);
+  const StagePtr batches = make_batch(numbers(), 4);
   EXPECT_EQ(find_batch_size(*batches), 4);
-  EXPECT_EQ(find_batch_size(*make_padded_batch(range(), 4, {})), 4);
-  EXPECT_EQ(find_batch_size(*make_batch(range(), 4, {.parallel_calls = 2})), -1);
+  EXPECT_EQ(find_batch_size(*make_padded_batch(numbers(), 4, {})), 4);
+  EXPECT_EQ(find_batch_size(*make_batch(numbers(), 4, {.parallel_calls = 2})), -1);
   EXPECT_EQ(find_batch_size(*over(batches, {"filter", "repeat", "take", "skip", "shuffle", "shard", "cache", "prefetch",
                                             "with_options", "assert_cardinality"})),
             4);
   for (const char* opaque : {"map", "flat_map", "interleave", "unbatch", "window", "rebatch", "scan", "enumerate"}) {
     EXPECT_EQ(find_batch_size(*over(batches, {opaque})), -1) << opaque;
   }
-  EXPECT_EQ(find_batch_size(*range()), -1);
-  EXPECT_EQ(find_batch_size(*zip(batches, batches)), 4);
-  EXPECT_EQ(find_batch_size(*zip(batches, make_batch(range(), 5))), -1);
+  EXPECT_EQ(find_batch_size(*numbers()), -1);
+  EXPECT_EQ(find_batch_size(*side_by_side(batches, batches)), 4);
+  EXPECT_EQ(find_batch_size(*side_by_side(batches, make_batch(numbers(), 5))), -1);
   EXPECT_EQ(find_batch_size(*make_concatenate(batches, over(batches, {"map"}))), -1);
 }
 
-struct Row {
+struct PlanCase {
   StagePtr pipeline;
   AutoShardPolicy policy;
   ShardBy by;
@@ -126,35 +126,35 @@ struct Row {
 
 TEST(ShardPlan, PutsTheShardInFrontOfTheReader) {
   using enum AutoShardPolicy;
-  const Row kTable[] = {
-      {over(names(), {"reading_flat_map", "map"}), Auto, ShardBy::Files,
+  const PlanCase kTable[] = {
+      {over(file_names(), {"reading_flat_map", "map"}), Auto, ShardBy::Files,
        "map < flat_map < shard(3, 1) < from_tensor_slices"},
-      {over(names(), {"tfrecord", "batch"}), File, ShardBy::Files,
+      {over(file_names(), {"tfrecord", "batch"}), File, ShardBy::Files,
        "batch < tfrecord < shard(3, 1) < from_tensor_slices"},
       {over(reader(4), {"map"}), Auto, ShardBy::Files, "map < tfrecord < shard(3, 1) < from_tensor_slices"},
-      {range(), Auto, ShardBy::Rows, "range"},
+      {numbers(), Auto, ShardBy::Rows, "range"},
       {over(reader(4), {"map"}), Data, ShardBy::Rows, "map < tfrecord < from_tensor_slices"},
       {over(reader(4), {"map"}), Off, ShardBy::Nothing, "map < tfrecord < from_tensor_slices"},
       {over(reader(4), {"scan"}), Auto, ShardBy::Rows, "scan < tfrecord < from_tensor_slices"},
       // shuffles move behind the shard
-      {over(names(), {"shuffle", "repeat", "reading_flat_map"}), Auto, ShardBy::Files,
+      {over(file_names(), {"shuffle", "repeat", "reading_flat_map"}), Auto, ShardBy::Files,
        "flat_map < shuffle < shard(3, 1) < repeat < from_tensor_slices"},
       // a function over a function of a list: its elements are shared out
-      {over(names(), {"reading_flat_map", "map", "interleave"}), Auto, ShardBy::Files,
+      {over(file_names(), {"reading_flat_map", "map", "interleave"}), Auto, ShardBy::Files,
        "interleave < map < shard(3, 1) < flat_map < from_tensor_slices"},
       {over(reader(4), {"window", "flat_map"}), Auto, ShardBy::Files,
        "flat_map < window < shard(3, 1) < tfrecord < from_tensor_slices"},
-      {over(range(), {"flat_map", "interleave"}), Auto, ShardBy::Rows, "interleave < flat_map < range"},
+      {over(numbers(), {"flat_map", "interleave"}), Auto, ShardBy::Rows, "interleave < flat_map < range"},
       // assertions go where AUTO or FILE look, and stay under DATA
       {over(reader(4), {"assert_cardinality"}), Auto, ShardBy::Files, "tfrecord < shard(3, 1) < from_tensor_slices"},
-      {over(range(), {"assert_cardinality"}), Auto, ShardBy::Rows, "range"},
-      {over(range(), {"assert_cardinality"}), Data, ShardBy::Rows, "assert_cardinality < range"},
+      {over(numbers(), {"assert_cardinality"}), Auto, ShardBy::Rows, "range"},
+      {over(numbers(), {"assert_cardinality"}), Data, ShardBy::Rows, "assert_cardinality < range"},
       // every input has files, or none is touched
-      {zip(reader(4), reader(5)), Auto, ShardBy::Files,
+      {side_by_side(reader(4), reader(5)), Auto, ShardBy::Files,
        "zip < (tfrecord < shard(3, 1) < from_tensor_slices, tfrecord < shard(3, 1) < from_tensor_slices)"},
-      {zip(reader(4), range()), Auto, ShardBy::Rows, "zip < (tfrecord < from_tensor_slices, range)"},
+      {side_by_side(reader(4), numbers()), Auto, ShardBy::Rows, "zip < (tfrecord < from_tensor_slices, range)"},
   };
-  for (const Row& row : kTable) {
+  for (const PlanCase& row : kTable) {
     const ShardPlan plan = plan_shards(row.pipeline, row.policy, kThree);
     EXPECT_EQ(plan.by, row.by) << row.text;
     EXPECT_EQ(chain(*plan.pipeline), row.text);
@@ -162,10 +162,10 @@ TEST(ShardPlan, PutsTheShardInFrontOfTheReader) {
 }
 
 TEST(ShardPlan, OfOneWorkerChangesNothingButAssertions) {
-  const auto shuffled = over(names(), {"shuffle", "repeat", "reading_flat_map"});
+  const auto shuffled = over(file_names(), {"shuffle", "repeat", "reading_flat_map"});
   EXPECT_EQ(plan_shards(shuffled, AutoShardPolicy::Auto, {1, 4, 0}).pipeline, shuffled);
-  EXPECT_EQ(plan_shards(range(), AutoShardPolicy::File, {1, 4, 0}).by, ShardBy::Files);
-  const auto plan = plan_shards(over(range(), {"assert_cardinality"}), AutoShardPolicy::Auto, {1, 1, 0});
+  EXPECT_EQ(plan_shards(numbers(), AutoShardPolicy::File, {1, 4, 0}).by, ShardBy::Files);
+  const auto plan = plan_shards(over(numbers(), {"assert_cardinality"}), AutoShardPolicy::Auto, {1, 1, 0});
   EXPECT_EQ(chain(*plan.pipeline), "range");
   EXPECT_EQ(plan.removed, (std::vector<std::string>{"assert_cardinality"}));
 }
@@ -174,12 +174,12 @@ TEST(ShardPlan, SaysWhyThereAreNoFilesToShareOut) {
   EXPECT_TRUE(
       contains(plan_shards(over(generator(), {"map"}), AutoShardPolicy::Auto, kThree).unshardable, "from_generator"));
   EXPECT_EQ(plan_shards(reader(3), AutoShardPolicy::Auto, kThree).unshardable, "");
-  EXPECT_THROW(plan_shards(range(), AutoShardPolicy::File, kThree), NotFound);
+  EXPECT_THROW(plan_shards(numbers(), AutoShardPolicy::File, kThree), NotFound);
   EXPECT_THROW(plan_shards(over(reader(3), {"scan"}), AutoShardPolicy::File, kThree), NotFound);
 }
 
 TEST(ShardPlan, FillsInHintsOnlyWhenAsked) {
-  const auto hinted = over(range(), {"shard_hint", "batch"});
+  const auto hinted = over(numbers(), {"shard_hint", "batch"});
   const auto plan = plan_shards(hinted, AutoShardPolicy::Hint, kThree);
   EXPECT_EQ(chain(*plan.pipeline), "batch < shard(3, 1) < range");
   for (const auto policy : {AutoShardPolicy::Auto, AutoShardPolicy::Data, AutoShardPolicy::Off}) {
@@ -188,7 +188,7 @@ TEST(ShardPlan, FillsInHintsOnlyWhenAsked) {
 }
 
 TEST(ShardPlan, HintsWithoutAShardShareOutNothing) {
-  const auto plain = over(range(), {"shard", "batch"});  // a shard that has its numbers
+  const auto plain = over(numbers(), {"shard", "batch"});  // a shard that has its numbers
   const auto plan = plan_shards(plain, AutoShardPolicy::Hint, kThree);
   EXPECT_EQ(plan.by, ShardBy::Nothing);
   EXPECT_EQ(plan.pipeline, plain);
@@ -198,24 +198,24 @@ TEST(ShardPlan, KnowsWhetherFilesOrOtherElementsAreSharedOut) {
   const auto shared = [](const StagePtr& pipeline, AutoShardPolicy policy = AutoShardPolicy::Auto) {
     return plan_shards(pipeline, policy, kThree).shared;
   };
-  const auto by_reader = shared(over(names(7), {"shuffle", "tfrecord", "map"}));
+  const auto by_reader = shared(over(file_names(7), {"shuffle", "tfrecord", "map"}));
   ASSERT_EQ(by_reader.size(), 1u);
   EXPECT_TRUE(by_reader[0].files);
   EXPECT_EQ(by_reader[0].count, 7);
-  EXPECT_TRUE(shared(over(names(), {"reading_flat_map"}))[0].files);
+  EXPECT_TRUE(shared(over(file_names(), {"reading_flat_map"}))[0].files);
   // The records of an inner function, not files.
-  EXPECT_FALSE(shared(over(names(), {"reading_flat_map", "map", "interleave"}))[0].files);
+  EXPECT_FALSE(shared(over(file_names(), {"reading_flat_map", "map", "interleave"}))[0].files);
   EXPECT_FALSE(shared(over(reader(4), {"window", "flat_map"}))[0].files);
-  EXPECT_EQ(shared(zip(reader(4), reader(5)))[1].count, 5);
-  EXPECT_TRUE(shared(range()).empty());
-  EXPECT_FALSE(shared(over(range(30), {"shard_hint", "batch"}), AutoShardPolicy::Hint)[0].files);
-  EXPECT_TRUE(shared(over(names(30), {"shard_hint", "tfrecord"}), AutoShardPolicy::Hint)[0].files);
+  EXPECT_EQ(shared(side_by_side(reader(4), reader(5)))[1].count, 5);
+  EXPECT_TRUE(shared(numbers()).empty());
+  EXPECT_FALSE(shared(over(numbers(30), {"shard_hint", "batch"}), AutoShardPolicy::Hint)[0].files);
+  EXPECT_TRUE(shared(over(file_names(30), {"shard_hint", "tfrecord"}), AutoShardPolicy::Hint)[0].files);
 }
 
 TEST(ShardPlan, FewerFilesThanWorkersIsAnErrorOnEveryWorker) {
   for (int worker = 0; worker < 3; ++worker) {
     const ClusterShape shape{3, 1, worker};
-    for (const auto& too_few : {reader(2), over(names(2), {"reading_flat_map"})}) {
+    for (const auto& too_few : {reader(2), over(file_names(2), {"reading_flat_map"})}) {
       for (const auto policy : {AutoShardPolicy::Auto, AutoShardPolicy::File}) {
         const std::string error = message_of<InvalidArgument>([&] { plan_shards(too_few, policy, shape); });
         EXPECT_TRUE(contains(error, "not enough files for 3 workers")) << error;
@@ -226,20 +226,21 @@ TEST(ShardPlan, FewerFilesThanWorkersIsAnErrorOnEveryWorker) {
       EXPECT_NO_THROW(plan_shards(too_few, AutoShardPolicy::Off, shape));
     }
     EXPECT_NO_THROW(plan_shards(reader(3), AutoShardPolicy::Auto, shape));
-    EXPECT_NO_THROW(plan_shards(over(names(0), {"tfrecord"}), AutoShardPolicy::Auto, shape)) << "nothing to share out";
-    const auto hinted = over(range(2), {"shard_hint", "batch"});
+    EXPECT_NO_THROW(plan_shards(over(file_names(0), {"tfrecord"}), AutoShardPolicy::Auto, shape))
+        << "nothing to share out";
+    const auto hinted = over(numbers(2), {"shard_hint", "batch"});
     const std::string error = message_of<InvalidArgument>([&] { plan_shards(hinted, AutoShardPolicy::Hint, shape); });
     EXPECT_TRUE(contains(error, "not enough elements for 3 workers")) << error;
   }
 }
 
 TEST(Shard, NumbersMustMakeSense) {
-  EXPECT_NO_THROW(make_shard(range(), 3, 2));
-  EXPECT_THROW(make_shard(range(), 2, 2), InvalidArgument);
-  EXPECT_THROW(make_shard(range(), 2, -1), InvalidArgument);
-  EXPECT_THROW(make_shard(range(), 0, 0), InvalidArgument);
-  EXPECT_THROW(make_shard(range(), -2, 0), InvalidArgument);
-  EXPECT_THROW(make_shard(range(), kShardHint, 0)->iterate({}), FailedPrecondition);
+  EXPECT_NO_THROW(make_shard(numbers(), 3, 2));
+  EXPECT_THROW(make_shard(numbers(), 2, 2), InvalidArgument);
+  EXPECT_THROW(make_shard(numbers(), 2, -1), InvalidArgument);
+  EXPECT_THROW(make_shard(numbers(), 0, 0), InvalidArgument);
+  EXPECT_THROW(make_shard(numbers(), -2, 0), InvalidArgument);
+  EXPECT_THROW(make_shard(numbers(), kShardHint, 0)->iterate({}), FailedPrecondition);
 }
 
 }  // namespace
