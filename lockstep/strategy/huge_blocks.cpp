@@ -11,6 +11,8 @@
 #include <new>
 #include <vector>
 
+#include "lockstep/base/sanitizers.h"
+
 namespace lockstep {
 
 struct MappedMemory {
@@ -200,7 +202,7 @@ std::size_t HugeBlocks::kept_bytes() const {
 }
 
 void keep_huge_blocks() {
-#if !defined(__SANITIZE_ADDRESS__)  // it would not see tensors that are used after they are freed
+#if !defined(LOCKSTEP_ADDRESS_SANITIZER)  // it would not see tensors that are used after they are freed
   // Never deleted: tensors may be freed after main has returned.
   static auto& blocks = *new HugeBlocks(*c10::GetDefaultCPUAllocator());
   if (c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator()) c10::SetCPUAllocator(&blocks);

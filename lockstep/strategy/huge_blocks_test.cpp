@@ -1,3 +1,4 @@
+#include "lockstep/base/sanitizers.h"
 #include "lockstep/strategy/huge_blocks.h"
 
 #include <c10/core/CPUAllocator.h>
@@ -102,7 +103,7 @@ TEST_F(HugeBlocksTest, WhatIsKeptCanBeGivenBack) {
   EXPECT_NE(blocks.allocate(4000).get(), in_use.get());
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // which ends the process instead
+#if !defined(LOCKSTEP_ADDRESS_SANITIZER)  // which ends the process instead
 TEST_F(HugeBlocksTest, WhatTheSystemRefusesIsAskedOfThePlainAllocator) {
   blocks.allocate(4000);
   EXPECT_ANY_THROW(blocks.allocate(std::size_t{1} << 60));

@@ -157,7 +157,7 @@ const Misuse kValues[] = {
     {"UndefinedToGather", [](World& w) { w.a.gather(pair({}, at::ones({1})), 0); }, kArgument, errors::kShape, {"undefined tensor"}},
     {"UndefinedToBroadcast", [](World& w) { w.a.extended().broadcast_to(at::Tensor(), "cpu:0"); }, kArgument, errors::kNotReducible, {"undefined tensor"}},
     {"AnEmptyPerReplica", [](World& w) { w.a.reduce(ReduceOp::Sum, PerReplica<at::Tensor>(std::vector<at::Tensor>{})); }, kArgument,
-     errors::kComponent, {"0 components"}},
+     errors::kComponent, {"at least one component, got 0"}},
     {"SumOfAMirroredValue", [](World& w) { w.a.reduce(ReduceOp::Sum, Mirrored<at::Tensor>({at::ones({}), at::ones({})})); }, kArgument,
      errors::kNotReducible, {"ReduceOp::Mean", "num_replicas_in_sync"}},
     {"SumOfAPlainValue", [](World& w) { w.a.reduce(ReduceOp::Sum, at::ones({})); }, kArgument, errors::kNotReducible,

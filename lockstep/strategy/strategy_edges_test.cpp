@@ -14,6 +14,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
+#include "lockstep/base/sanitizers.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 
 // Corners where values, variables and contexts meet.
@@ -135,7 +136,7 @@ TEST_F(Edges, MemoryOfTensorsMayBeFreedByHand) {
   }
 }
 
-#if !defined(__SANITIZE_ADDRESS__)  // which ends the process instead
+#if !defined(LOCKSTEP_ADDRESS_SANITIZER)  // which ends the process instead
 TEST_F(Edges, MemoryThatIsNotThereIsLibTorchsError) { EXPECT_THROW(at::empty({std::int64_t{1} << 45}), c10::Error); }
 #endif
 

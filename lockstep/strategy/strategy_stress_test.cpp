@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/sanitizers.h"
 #include "tests/support/logged_lines.h"
 #include "tests/support/replicas.h"
 #include "tests/support/watchdog.h"
@@ -228,7 +229,7 @@ TEST(Stress, TenThousandRandomRunsEndAsForetoldAndLeaveNothingBehind) {
     if (round == runs / 5) memory = process_status("VmRSS");
   }
   EXPECT_LE(process_status("Threads"), threads) << "threads were left behind";
-#if !defined(__SANITIZE_ADDRESS__)  // which keeps freed memory for a while, on purpose
+#if !defined(LOCKSTEP_ADDRESS_SANITIZER)  // which keeps freed memory for a while, on purpose
   EXPECT_LT(process_status("VmRSS"), memory + 16 * 1024) << "memory was left behind";
 #endif
 }
