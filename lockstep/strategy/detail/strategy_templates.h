@@ -74,7 +74,9 @@ auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis) {
       return unflatten_reducible(value[0], reduce_shared(op, flatten_reducible(value[0]), /*mirrored=*/true));
     }
     const detail::TakenApart parts(value);
-    return unflatten_reducible(value[0], reduce_components(op, parts.leaves, parts.structures, axis));
+    // Before value[0], which an empty value does not have: compilers differ in which argument comes first.
+    auto reduced = reduce_components(op, parts.leaves, parts.structures, axis);
+    return unflatten_reducible(value[0], std::move(reduced));
   } else if constexpr (contains_distributed_v<T>) {
     return map_structure([&](const auto& leaf) { return reduce(op, leaf, axis); }, value);
   } else {
@@ -95,7 +97,8 @@ auto Strategy::gather(const T& value, std::int64_t axis) {
     return gather_variable(value, axis);
   } else if constexpr (is_distributed_v<T>) {
     const detail::TakenApart parts(value);
-    return unflatten_reducible(value[0], gather_across(parts.leaves, parts.structures, axis));
+    auto gathered = gather_across(parts.leaves, parts.structures, axis);
+    return unflatten_reducible(value[0], std::move(gathered));
   } else if constexpr (contains_distributed_v<T>) {
     return map_structure([&](const auto& leaf) { return gather(leaf, axis); }, value);
   } else {
