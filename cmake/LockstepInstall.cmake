@@ -9,6 +9,7 @@ install(TARGETS lockstep EXPORT LockstepTargets
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Lockstep_Development)
 
 install(CODE "
+  cmake_policy(VERSION 3.25)
   include(\"${CMAKE_CURRENT_LIST_DIR}/LockstepPublicHeaders.cmake\")
   lockstep_public_headers(headers \"${PROJECT_SOURCE_DIR}\")
   foreach(header IN LISTS headers)

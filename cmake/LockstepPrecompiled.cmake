@@ -1,15 +1,18 @@
 # Precompiled headers. Reading LibTorch's headers is most of what a file costs to compile, so they are read once for all of:
 #
-#   library   the torch side of the library (lockstep_torch): tensors and the standard library
-#   test      tests of strategies, values and data: the same and GoogleTest
-#   module    tests of models and optimizers: torch::nn and torch::optim too
-#   example   the examples, which include all of torch as users do
+#   plain_test  tests that know no torch: GoogleTest and the standard library
+#   library     the torch side of the library (lockstep_torch): tensors and the standard library
+#   test        tests of strategies, values and data: the same and GoogleTest
+#   module      tests of models and optimizers: torch::nn and torch::optim too
+#   example     the examples, which include all of torch as users do
 #
 # They hold headers of others only, never our own: a change in one of ours rebuilds what includes it and nothing else.
 # Files still name every header they use; LOCKSTEP_PCH=OFF compiles them without this help.
 
 option(LOCKSTEP_PCH "Precompile LibTorch's headers (faster to build, 200 to 700 MB of disk each)" ${PROJECT_IS_TOP_LEVEL})
 
+set(LOCKSTEP_PCH_plain_test
+  <algorithm> <functional> <map> <memory> <optional> <span> <sstream> <string> <string_view> <vector> <gtest/gtest.h>)
 set(LOCKSTEP_PCH_library
   <ATen/core/Tensor.h>
   <algorithm> <functional> <map> <memory> <optional> <span> <sstream> <string> <string_view> <unordered_map> <variant> <vector>)
@@ -40,7 +43,10 @@ function(lockstep_precompile target kind)
     else()
       set_target_properties(${carrier} PROPERTIES POSITION_INDEPENDENT_CODE ON)
     endif()
-    target_link_libraries(${carrier} PRIVATE LibTorch::LibTorch Threads::Threads)
+    target_link_libraries(${carrier} PRIVATE Threads::Threads)
+    if(NOT kind STREQUAL "plain_test")
+      target_link_libraries(${carrier} PRIVATE LibTorch::LibTorch)
+    endif()
     if(NOT kind MATCHES "library|example")
       target_link_libraries(${carrier} PRIVATE GTest::gtest)
     endif()

@@ -237,6 +237,19 @@ TEST_P(MixedPrecision, RecurrentLayersGiveTheSameBitsOnAllReplicasAtATime) {
     return results;
   };
   const auto exact = compute(at::kDouble, false);
+  // One replica computes as LibTorch does, which has no such LSTM for some CPUs (Arm without bfloat16 instructions).
+  const auto works_in_libtorch = [&] {
+    try {
+      compute(at::kBFloat16, false);
+      return true;
+    } catch (const std::exception&) {
+      return false;
+    }
+  };
+  if (GetParam() == 1 && !works_in_libtorch()) {
+    EXPECT_ANY_THROW(strategy.run([&] { compute(at::kBFloat16, false); }));
+    return;
+  }
   strategy.run([&] {
     for (const bool by_autocast : {false, true}) {
       const auto first = compute(at::kBFloat16, by_autocast);

@@ -1,5 +1,9 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <unistd.h>
 
@@ -20,14 +24,14 @@ namespace {
 
 using Rows = std::vector<std::int64_t>;
 
-Rows rows(const torch::Tensor& tensor) {
-  const auto flat = tensor.to(torch::kLong).contiguous().view({-1});
+Rows rows(const at::Tensor& tensor) {
+  const auto flat = tensor.to(at::kLong).contiguous().view({-1});
   return Rows(flat.data_ptr<std::int64_t>(), flat.data_ptr<std::int64_t>() + flat.numel());
 }
 
-std::vector<Rows> rows(const PerReplica<torch::Tensor>& value) {
+std::vector<Rows> rows(const PerReplica<at::Tensor>& value) {
   std::vector<Rows> all;
-  for (const torch::Tensor& component : value) all.push_back(rows(component));
+  for (const at::Tensor& component : value) all.push_back(rows(component));
   return all;
 }
 
@@ -58,13 +62,12 @@ TEST(Distribute, GivesEachReplicaAPieceOfEveryBatch) {
 
 TEST(Distribute, YieldsStructuresPerReplica) {
   auto& strategy = strategy_of(2);
-  const auto images = torch::arange(12).view({6, 2});
-  const auto labels = torch::arange(6) * 10;
+  const auto images = at::arange(12).view({6, 2});
+  const auto labels = at::arange(6) * 10;
   const auto batches = strategy.distribute(from_tensor_slices(std::pair{images, labels}).batch(4));
   std::int64_t sum = 0;
   for (const auto& batch : batches) {
-    auto sums =
-        strategy.run([](const std::pair<torch::Tensor, torch::Tensor>& mine) { return mine.second.sum(); }, batch);
+    auto sums = strategy.run([](const std::pair<at::Tensor, at::Tensor>& mine) { return mine.second.sum(); }, batch);
     sum += strategy.reduce(ReduceOp::Sum, sums).item<std::int64_t>();
   }
   EXPECT_EQ(sum, 150);
@@ -81,7 +84,7 @@ TEST(Distribute, ReadsAheadAndCanBeDroppedInTheMiddle) {
 }
 
 TEST(Distribute, WithParallelStagesCanBeDroppedInTheMiddle) {
-  const auto slow = [](torch::Tensor x) {
+  const auto slow = [](at::Tensor x) {
     std::this_thread::sleep_for(std::chrono::microseconds(200));
     return x;
   };
@@ -147,7 +150,7 @@ TEST(DistributeFromFunction, MakesAPipelineForEachReplicaWhenAsked) {
   const auto batches = strategy_of(3).distribute_from_function(
       [&](const InputContext& context) {
         seen.push_back(context);
-        return range(4).map([k = context.input_pipeline_id](torch::Tensor x) { return x + 100 * k; }).batch(3);
+        return range(4).map([k = context.input_pipeline_id](at::Tensor x) { return x + 100 * k; }).batch(3);
       },
       {.replication_mode = ReplicationMode::PerReplica});
   EXPECT_EQ(seen, (std::vector<InputContext>{{3, 0, 3}, {3, 1, 3}, {3, 2, 3}}));
@@ -156,7 +159,7 @@ TEST(DistributeFromFunction, MakesAPipelineForEachReplicaWhenAsked) {
 }
 
 TEST(ElementSpec, OfADistributedDatasetIsThatOfOneReplica) {
-  const auto x = torch::zeros({8, 3});
+  const auto x = at::zeros({8, 3});
   const auto batches = strategy_of(2).distribute(from_tensor_slices(x).batch(4, {.drop_remainder = true}));
   EXPECT_EQ(batches.element_spec().per_replica, 2);
   EXPECT_EQ(batches.element_spec().element.components->at(0).shape, (PartialShape{2, 3}));
@@ -167,12 +170,12 @@ TEST(ElementSpec, OfADistributedDatasetIsThatOfOneReplica) {
 TEST(Signature, OfRunNamesTheLeafThatDiffers) {
   auto& strategy = strategy_of(2);
   const auto batches = strategy.distribute(
-      from_tensor_slices(std::pair{torch::zeros({8, 3}), torch::zeros({8})}).batch(4, {.drop_remainder = true}));
+      from_tensor_slices(std::pair{at::zeros({8, 3}), at::zeros({8})}).batch(4, {.drop_remainder = true}));
   const auto spec = batches.element_spec();
-  using Pair = std::pair<torch::Tensor, torch::Tensor>;
+  using Pair = std::pair<at::Tensor, at::Tensor>;
   const auto size = [](const Pair& mine) { return mine.first.size(0); };
   for (const auto& batch : batches) EXPECT_EQ(strategy.run(spec, size, batch)[1], 2);
-  const auto wrong = [&](torch::Tensor a, torch::Tensor b) {
+  const auto wrong = [&](at::Tensor a, at::Tensor b) {
     try {
       strategy.run(spec, size, PerReplica<Pair>({Pair{a, b}, Pair{a, b}}));
     } catch (const InvalidArgument& error) {
@@ -180,24 +183,23 @@ TEST(Signature, OfRunNamesTheLeafThatDiffers) {
     }
     return std::string("nothing");
   };
-  EXPECT_NE(wrong(torch::zeros({2, 4}), torch::zeros({2})).find("argument 0[0] has another shape"), std::string::npos);
-  EXPECT_NE(wrong(torch::zeros({2, 3}), torch::zeros({2}, torch::kLong)).find("argument 0[1] is of another type"),
+  EXPECT_NE(wrong(at::zeros({2, 4}), at::zeros({2})).find("argument 0[0] has another shape"), std::string::npos);
+  EXPECT_NE(wrong(at::zeros({2, 3}), at::zeros({2}, at::kLong)).find("argument 0[1] is of another type"),
             std::string::npos);
-  EXPECT_EQ(wrong(torch::zeros({2, 3}), torch::zeros({2})), "nothing");
+  EXPECT_EQ(wrong(at::zeros({2, 3}), at::zeros({2})), "nothing");
 }
 
 TEST(Signature, OfMapsOfTensorsIsKnownToo) {
   auto& strategy = strategy_of(2);
-  using Named = std::map<std::string, torch::Tensor>;
-  const auto batches =
-      strategy.distribute(from_tensor_slices(Named{{"x", torch::zeros({8, 3})}, {"y", torch::arange(8)}})
-                              .batch(4, {.drop_remainder = true}));
+  using Named = std::map<std::string, at::Tensor>;
+  const auto batches = strategy.distribute(
+      from_tensor_slices(Named{{"x", at::zeros({8, 3})}, {"y", at::arange(8)}}).batch(4, {.drop_remainder = true}));
   const auto spec = batches.element_spec();
   ASSERT_TRUE(spec.element.is_known());
   EXPECT_EQ(to_string(spec), "PerReplica x 2 of (float32[2, 3], int64[2])");
   const auto size = [](const Named& mine) { return mine.at("y").size(0); };
   for (const auto& batch : batches) EXPECT_EQ(strategy.run(spec, size, batch)[0], 2);
-  const Named wrong{{"x", torch::zeros({2, 3})}, {"y", torch::zeros({2})}};
+  const Named wrong{{"x", at::zeros({2, 3})}, {"y", at::zeros({2})}};
   try {
     strategy.run(spec, size, PerReplica<Named>({wrong, wrong}));
     FAIL() << "a float is no int64";
@@ -206,7 +208,7 @@ TEST(Signature, OfMapsOfTensorsIsKnownToo) {
     EXPECT_EQ(error.text().seen, "got float32[2], wanted int64[2]");
     EXPECT_NE(error.text().help.find("element_spec()"), std::string::npos) << error.what();
   }
-  const Named renamed{{"x", torch::zeros({2, 3})}, {"z", torch::arange(2)}};
+  const Named renamed{{"x", at::zeros({2, 3})}, {"z", at::arange(2)}};
   try {
     strategy.run(
         spec, [](const Named&) {}, PerReplica<Named>({renamed, renamed}));
@@ -220,15 +222,15 @@ TEST(Signature, OfMapsOfTensorsIsKnownToo) {
 
 TEST(Signature, AcceptsEmptyBatchesOfAFunctionWhichCountAsNoRows) {
   auto& strategy = strategy_of(2);
-  using Ragged = std::pair<torch::Tensor, torch::Tensor>;
+  using Ragged = std::pair<at::Tensor, at::Tensor>;
   const MapOptions known{.spec = [](const ElementSpec&) {
     return ElementSpec{{{ComponentSpec::tensor(at::kFloat, PartialShape{PartialShape::kUnknown}),
                          ComponentSpec::tensor(at::kFloat, PartialShape({}))}}};
   }};
   const auto data = range(6)
                         .map(
-                            [](const torch::Tensor& x) {
-                              return Ragged{torch::full({x.item<std::int64_t>() % 3 + 1}, 1.0F), x.to(torch::kFloat)};
+                            [](const at::Tensor& x) {
+                              return Ragged{at::full({x.item<std::int64_t>() % 3 + 1}, 1.0F), x.to(at::kFloat)};
                             },
                             known)
                         .padded_batch(2, {.drop_remainder = true});
@@ -248,7 +250,7 @@ TEST(Signature, SaysWhichArgumentsAreTooMany) {
   for (const auto& batch : batches) {
     try {
       strategy.run(
-          batches.element_spec(), [](const torch::Tensor&, double) {}, batch, 2.0);
+          batches.element_spec(), [](const at::Tensor&, double) {}, batch, 2.0);
       FAIL() << "one argument too many";
     } catch (const InvalidArgument& error) {
       EXPECT_EQ(error.number(), errors::kSignature);
@@ -256,10 +258,10 @@ TEST(Signature, SaysWhichArgumentsAreTooMany) {
       EXPECT_EQ(error.text().seen, "got argument 0 int64[2], argument 1 float64[]; wanted int64[?]");
       EXPECT_NE(error.text().help.find("capture"), std::string::npos) << error.what();
     }
-    const auto three = PerReplica<torch::Tensor>({batch[0], batch[1], batch[1]});
+    const auto three = PerReplica<at::Tensor>({batch[0], batch[1], batch[1]});
     try {
       strategy.run(
-          batches.element_spec(), [](const torch::Tensor&) {}, three);
+          batches.element_spec(), [](const at::Tensor&) {}, three);
       FAIL() << "one component too many";
     } catch (const InvalidArgument& error) {
       EXPECT_EQ(error.number(), errors::kComponent) << error.what();
@@ -269,7 +271,7 @@ TEST(Signature, SaysWhichArgumentsAreTooMany) {
 
 TEST(Distribute, TakesAMeter) {
   const auto meter = std::make_shared<StageMeter>();
-  const auto batches = strategy_of(2).distribute(range(40).map([](torch::Tensor x) { return x; }).batch(8));
+  const auto batches = strategy_of(2).distribute(range(40).map([](at::Tensor x) { return x; }).batch(8));
   for (auto steps = batches.iterator({.meter = meter}); steps.next();) {
   }
   const StageReport report = meter->report();
@@ -296,10 +298,10 @@ TEST(Position, OfADistributedIteratorCanBeResumedAtEveryStep) {
 
 TEST(NumpyDataset, ChecksFirstDimensionsAndStacksVectors) {
   auto& strategy = strategy_of(2);
-  const auto dataset = strategy.make_numpy_dataset(std::pair{torch::arange(6), torch::arange(12).view({6, 2})});
+  const auto dataset = strategy.make_numpy_dataset(std::pair{at::arange(6), at::arange(12).view({6, 2})});
   EXPECT_EQ(dataset.cardinality(), Cardinality(6));
-  EXPECT_THROW(strategy.make_numpy_dataset(std::pair{torch::arange(6), torch::arange(5)}), InvalidArgument);
-  const auto stacked = strategy.make_numpy_dataset(std::vector{torch::arange(2), torch::arange(2), torch::arange(2)});
+  EXPECT_THROW(strategy.make_numpy_dataset(std::pair{at::arange(6), at::arange(5)}), InvalidArgument);
+  const auto stacked = strategy.make_numpy_dataset(std::vector{at::arange(2), at::arange(2), at::arange(2)});
   EXPECT_EQ(stacked.cardinality(), Cardinality(3));
 }
 
@@ -307,31 +309,31 @@ TEST(NumpyDataset, ReadsNpyFiles) {
   const auto folder = std::filesystem::temp_directory_path() / str("lockstep_numpy_", ::getpid());
   std::filesystem::create_directories(folder);
   const std::string path = (folder / "x.npy").string();
-  write_npy(path, torch::arange(6).view({3, 2}));
+  write_npy(path, at::arange(6).view({3, 2}));
   auto& strategy = strategy_of(2);
   EXPECT_EQ(rows(strategy.make_numpy_dataset(path).to_vector().at(2)), (Rows{4, 5}));
-  const auto pairs = strategy.make_numpy_dataset(std::pair{path, torch::arange(3)});
+  const auto pairs = strategy.make_numpy_dataset(std::pair{path, at::arange(3)});
   EXPECT_EQ(rows(pairs.to_vector().at(1).first), (Rows{2, 3}));
-  EXPECT_THROW(strategy.make_numpy_dataset(std::pair{path, torch::arange(4)}), InvalidArgument);
+  EXPECT_THROW(strategy.make_numpy_dataset(std::pair{path, at::arange(4)}), InvalidArgument);
   EXPECT_THROW(strategy.make_numpy_dataset((folder / "none.npy").string()), Error);
   std::filesystem::remove_all(folder);
 }
 
 TEST(NumpyDataset, IsDistributedLikeAnyOther) {
   auto& strategy = strategy_of(2);
-  const auto batches = strategy.distribute(strategy.make_numpy_dataset(torch::arange(7)).batch(4));
+  const auto batches = strategy.distribute(strategy.make_numpy_dataset(at::arange(7)).batch(4));
   EXPECT_EQ(steps_of(batches), (std::vector<std::vector<Rows>>{{{0, 1}, {2, 3}}, {{4, 5}, {6}}}));
 }
 
 TEST(Distribute, AnEmptyDatasetIsRefused) {
-  using Numbers = Dataset<torch::Tensor>;
+  using Numbers = Dataset<at::Tensor>;
   auto& strategy = strategy_of(2);
   EXPECT_THROW(strategy.distribute(Numbers()), FailedPrecondition);
   EXPECT_THROW(strategy.distribute_from_function([](const InputContext&) { return Numbers(); }), FailedPrecondition);
 }
 
 TEST(Distribute, LooksIntoFunctionsThatThrowAnything) {
-  const auto odd = range(2).flat_map([](const torch::Tensor&) -> Dataset<torch::Tensor> { throw 42; });
+  const auto odd = range(2).flat_map([](const at::Tensor&) -> Dataset<at::Tensor> { throw 42; });
   const auto batches = strategy_of(2).distribute(odd.batch(2));
   EXPECT_THROW(steps_of(batches), int);
 }

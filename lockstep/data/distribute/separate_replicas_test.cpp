@@ -1,7 +1,14 @@
 #include "lockstep/data/distribute/separate_replicas.h"
 
+#include <ATen/TensorOperators.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/_conj.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include <functional>
 #include <string>
@@ -17,7 +24,7 @@
 namespace lockstep::data {
 namespace {
 
-using torch::Tensor;
+using at::Tensor;
 
 MirroredStrategy& two_replicas() {
   static MirroredStrategy strategy({.devices = cpus(2), .seed = 7});
@@ -36,12 +43,12 @@ Dataset<Tensor> with_policy(const Dataset<Tensor>& dataset, AutoShardPolicy poli
 /// All ways on which batches come to replicas.
 std::vector<Source> sources() {
   std::vector<Source> all;
-  const auto rows = from_tensor_slices(torch::rand({14, 3, 2, 2}));
-  const auto expanded = range(6).map([](Tensor x) { return x.to(torch::kFloat).view({1, 1}).expand({4, 3}); });
-  const auto transposed = range(6).map([](Tensor) { return torch::rand({3, 4}).t(); });
-  const auto in_graph = range(6).map([](Tensor) { return torch::rand({4, 3}).requires_grad_() * 2; });
+  const auto rows = from_tensor_slices(at::rand({14, 3, 2, 2}));
+  const auto expanded = range(6).map([](Tensor x) { return x.to(at::kFloat).view({1, 1}).expand({4, 3}); });
+  const auto transposed = range(6).map([](Tensor) { return at::rand({3, 4}).t(); });
+  const auto in_graph = range(6).map([](Tensor) { return at::rand({4, 3}).requires_grad_() * 2; });
   const auto channels_last = range(6).map([](Tensor) {
-    return torch::rand({4, 3, 2, 2}).contiguous(torch::MemoryFormat::ChannelsLast);
+    return at::rand({4, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast);
   });
   for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
     const std::string name = policy == AutoShardPolicy::Data ? "ceil split" : "balanced stream";
@@ -57,8 +64,8 @@ std::vector<Source> sources() {
     add("batches of a graph", in_graph);
     add("another memory format", channels_last);
   }
-  const Tensor one = torch::rand({4, 3});
-  const Tensor graph = torch::rand({4, 3}).requires_grad_();
+  const Tensor one = at::rand({4, 3});
+  const Tensor graph = at::rand({4, 3}).requires_grad_();
   const auto add = [&](const char* name, ReplicationMode mode, const std::function<Dataset<Tensor>()>& make) {
     all.push_back({name, [=] {
                      return two_replicas().distribute_from_function([=](const InputContext&) { return make(); },
@@ -69,7 +76,7 @@ std::vector<Source> sources() {
     add("one tensor for all", mode, [=] { return range(6).map([=](Tensor) { return one; }); });
     add("parts of one tensor", mode, [=] { return range(6).map([=](Tensor) { return one.narrow(0, 1, 2); }); });
     add("a parameter", mode, [=] { return range(6).map([=](Tensor) { return graph; }); });
-    add("rows of a batch", mode, [=] { return from_tensors(torch::rand({6, 3})).unbatch(); });
+    add("rows of a batch", mode, [=] { return from_tensors(at::rand({6, 3})).unbatch(); });
   }
   return all;
 }
@@ -89,10 +96,10 @@ TEST(SeparateReplicas, HaveTensorsOfTheirOwn) {
       const Tensor before = first.clone();
       second.add_(1);
       EXPECT_EQ(first._version(), 0) << "one counter for both";
-      EXPECT_TRUE(torch::equal(first, before)) << "memory is shared";
+      EXPECT_TRUE(at::equal(first, before)) << "memory is shared";
       second.resize_({64}).fill_(-1);
       first.resize_({64});
-      EXPECT_TRUE(torch::equal(first.slice(0, 0, before.numel()).view(-1), before.contiguous().view(-1)) ||
+      EXPECT_TRUE(at::equal(first.slice(0, 0, before.numel()).view(-1), before.contiguous().view(-1)) ||
                   !before.is_contiguous());
       if (steps == 3) break;
     }
@@ -102,10 +109,10 @@ TEST(SeparateReplicas, HaveTensorsOfTheirOwn) {
 
 TEST(SeparateReplicas, WriteInPlaceAndDifferentiateAtTheSameTime) {
   auto& strategy = two_replicas();
-  const Tensor images = torch::rand({64, 8}) * 255;
+  const Tensor images = at::rand({64, 8}) * 255;
   for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
     const auto batches = strategy.distribute(with_policy(from_tensor_slices(images).batch(8), policy));
-    const Tensor weights = torch::rand({8});
+    const Tensor weights = at::rand({8});
     std::int64_t begin = 0;
     for (int pass = 0; pass < 4; ++pass, begin = 0) {
       for (const auto& batch : batches) {
@@ -120,7 +127,7 @@ TEST(SeparateReplicas, WriteInPlaceAndDifferentiateAtTheSameTime) {
             batch);
         for (std::size_t k = 0; k < 2; ++k, begin += 4) {
           const Tensor expected = (images.slice(0, begin, begin + 4) / 255).square().sum(0) * weights * 2;
-          EXPECT_TRUE(torch::allclose(gradients[k], expected)) << "rows from " << begin;
+          EXPECT_TRUE(at::allclose(gradients[k], expected)) << "rows from " << begin;
         }
       }
     }
@@ -128,24 +135,24 @@ TEST(SeparateReplicas, WriteInPlaceAndDifferentiateAtTheSameTime) {
 }
 
 TEST(OwnTensors, ShareMemoryWhereTheyLieInOnePiece) {
-  const Tensor batch = torch::arange(24).view({6, 2, 2});
+  const Tensor batch = at::arange(24).view({6, 2, 2});
   const Tensor part = own_rows(batch, 2, 3);
   EXPECT_EQ(part.const_data_ptr(), batch[2].const_data_ptr());
-  EXPECT_TRUE(torch::equal(part, batch.slice(0, 2, 5)));
+  EXPECT_TRUE(at::equal(part, batch.slice(0, 2, 5)));
   EXPECT_EQ(part.storage().nbytes(), part.nbytes());
-  EXPECT_EQ(own_row(batch, 5).sizes(), (torch::IntArrayRef{2, 2}));
-  EXPECT_TRUE(torch::equal(own_row(batch, 5), batch[5]));
-  EXPECT_EQ(own_rows(batch, 6, 0).sizes(), (torch::IntArrayRef{0, 2, 2}));
+  EXPECT_EQ(own_row(batch, 5).sizes(), (at::IntArrayRef{2, 2}));
+  EXPECT_TRUE(at::equal(own_row(batch, 5), batch[5]));
+  EXPECT_EQ(own_rows(batch, 6, 0).sizes(), (at::IntArrayRef{0, 2, 2}));
 
-  const Tensor last = torch::rand({4, 3, 2, 2}).contiguous(torch::MemoryFormat::ChannelsLast);
+  const Tensor last = at::rand({4, 3, 2, 2}).contiguous(at::MemoryFormat::ChannelsLast);
   EXPECT_EQ(own_rows(last, 1, 2).strides(), last.strides());
-  EXPECT_TRUE(torch::equal(own_rows(last, 1, 2), last.slice(0, 1, 3)));
+  EXPECT_TRUE(at::equal(own_rows(last, 1, 2), last.slice(0, 1, 3)));
 }
 
 TEST(OwnTensors, KeepTheMemoryOfTheirBatch) {
   Tensor part;
   {
-    const Tensor batch = torch::arange(100'000).view({1000, 100});
+    const Tensor batch = at::arange(100'000).view({1000, 100});
     part = own_row(own_rows(batch, 500, 10), 3);
   }
   EXPECT_EQ(part[7].item<std::int64_t>(), 50'307);
@@ -154,12 +161,12 @@ TEST(OwnTensors, KeepTheMemoryOfTheirBatch) {
 }
 
 TEST(OwnTensors, AreCopiedWhereRowsShareMemory) {
-  const Tensor one = torch::zeros({1, 2});
-  for (const Tensor& batch : {one.expand({4, 2}), torch::rand({2, 4}).t(), torch::rand({4, 5}).slice(1, 0, 2),
-                              at::_conj(torch::rand({4, 2}, torch::kComplexFloat))}) {
+  const Tensor one = at::zeros({1, 2});
+  for (const Tensor& batch : {one.expand({4, 2}), at::rand({2, 4}).t(), at::rand({4, 5}).slice(1, 0, 2),
+                              at::_conj(at::rand({4, 2}, at::kComplexFloat))}) {
     Tensor part = own_rows(batch, 1, 2);
-    EXPECT_TRUE(torch::equal(part, batch.slice(0, 1, 3)));
-    EXPECT_TRUE(torch::equal(own_row(batch, 3), batch[3]));
+    EXPECT_TRUE(at::equal(part, batch.slice(0, 1, 3)));
+    EXPECT_TRUE(at::equal(own_row(batch, 3), batch[3]));
     EXPECT_FALSE(part.is_view());
   }
   own_rows(one.expand({4, 2}), 0, 1).add_(1);
