@@ -2,7 +2,7 @@
 #
 #   lockstep_plain_sources(a.cpp ...)       objects that know no torch: it is not even on their include path
 #   lockstep_torch_sources(b.cpp ...)       objects that see torch
-#   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...])
+#   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [OPTIMIZED])
 #   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files])
 #
 # A test links the objects and not the library, so that it reaches hidden symbols of a shared build too. The plain tests
@@ -10,7 +10,7 @@
 #
 # Compiling is what a build costs, and most of that is reading LibTorch's headers: objects and tests share precompiled headers
 # (LOCKSTEP_PCH) and are compiled a few files at a time (LOCKSTEP_UNITY), and tests are compiled without optimisation, because
-# the library they exercise has it.
+# the library they exercise has it (OPTIMIZED: those that compute much themselves).
 
 include(LockstepPrecompiled)
 
@@ -113,10 +113,12 @@ ProcessorCount(cores)
 math(EXPR LOCKSTEP_TEST_PROCESSORS "1 + (${cores} - 1) / 2")  # 0 cores: unknown
 
 function(lockstep_add_test name label)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "" "TIMEOUT;HEADERS;BATCH" "LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "OPTIMIZED" "TIMEOUT;HEADERS;BATCH" "LIBRARIES")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   lockstep_own_flags(${name})
-  target_compile_options(${name} PRIVATE -O0)
+  if(NOT arg_OPTIMIZED)
+    target_compile_options(${name} PRIVATE -O0)
+  endif()
   if(label STREQUAL "torch")
     if(NOT arg_HEADERS)
       set(arg_HEADERS test)
@@ -126,7 +128,7 @@ function(lockstep_add_test name label)
       set(arg_BATCH 3)
     endif()
     lockstep_batch(${name} ${arg_BATCH})
-  else()
+  elseif(NOT arg_OPTIMIZED)
     lockstep_precompile(${name} plain_test)
   endif()
   target_compile_definitions(${name} PRIVATE LOCKSTEP_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data")
