@@ -114,6 +114,10 @@ Element slice(const Element& batch, std::int64_t begin, std::int64_t end) {
 }
 
 Element concatenate_batches(std::vector<Element>&& batches, const std::string& where) {
+  if (batches.empty())
+    throw InvalidArgument(errors::kShape, {.what = "there must be at least one batch to concatenate, got 0",
+                                           .where = where,
+                                           .help = "leave this call out where there are no batches"});
   const auto require_like_first = [&](const Element& batch, bool is_like) {
     if (!is_like)
       throw FailedPrecondition(errors::kShape, {.what = "rows of different shape or type cannot be put into one batch",
@@ -124,7 +128,13 @@ Element concatenate_batches(std::vector<Element>&& batches, const std::string& w
   if (batches.size() == 1) return std::move(batches.front());
   Element result;
   result.skeleton = batches.front().skeleton;
-  for (const Element& batch : batches) require_like_first(batch, batch.size() == batches.front().size());
+  for (const Element& batch : batches) {
+    if (batch.size() != batches.front().size())
+      throw InvalidArgument(errors::kStructure, {.what = "rows of one batch must have the same structure",
+                                                 .where = where,
+                                                 .seen = str(describe(batches.front()), " and ", describe(batch)),
+                                                 .help = "give all elements the same structure in a map before"});
+  }
   for (std::size_t i = 0; i < batches.front().size(); ++i) {
     if (std::holds_alternative<Strings>(batches.front().components[i])) {
       std::vector<std::string> all;

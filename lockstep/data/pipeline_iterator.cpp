@@ -18,6 +18,7 @@ PipelineIterator::PipelineIterator(StagePtr stage, IterationContext context)
     : stage_(std::move(stage)), context_(std::move(context)) {}
 
 ElementIterator& PipelineIterator::started() const {
+  if (unplaced_) std::rethrow_exception(unplaced_);
   if (!iterator_) iterator_ = stage_->iterate(context_);
   return *iterator_;
 }
@@ -65,13 +66,19 @@ void PipelineIterator::load_state(const IteratorState& state) {
   }
   if (consumed_ == 0 && std::exchange(took_next_pass_, false)) take_back_pass(*stage_, context_.epoch);
   iterator_ = nullptr;  // lets go of what it has begun, such as filling a cache
-  Position position = Position::of(state.position);
-  restore_all_lasting(*stage_, position);
-  context_.job_seed = state.job_seed;
-  context_.epoch = state.epoch;
-  context_.path = state.path;
-  context_.is_resumed = true;
-  started().restore(position);
+  unplaced_ = nullptr;
+  try {
+    Position position = Position::of(state.position);
+    restore_all_lasting(*stage_, position);
+    context_.job_seed = state.job_seed;
+    context_.epoch = state.epoch;
+    context_.path = state.path;
+    context_.is_resumed = true;
+    started().restore(position);
+  } catch (...) {
+    unplaced_ = std::current_exception();
+    throw;
+  }
   consumed_ = state.consumed;
   go_on_after_pass(*stage_, state.epoch);
 }

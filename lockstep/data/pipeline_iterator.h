@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <exception>
 #include <memory>
 
 #include "lockstep/base/export.h"
@@ -24,7 +25,8 @@ class LOCKSTEP_EXPORT PipelineIterator {
   /// The place behind the last element taken, or behind the one that `next` failed at. FailedPrecondition names the
   /// stage that cannot promise it.
   IteratorState state() const;
-  /// Goes on exactly there. InvalidArgument if the state is of another pipeline.
+  /// Goes on exactly there. InvalidArgument, and nothing is changed, if the state is of another pipeline. After any other
+  /// error the iterator has no place: every call throws that error again until a state is loaded.
   void load_state(const IteratorState& state);
 
  private:
@@ -34,6 +36,7 @@ class LOCKSTEP_EXPORT PipelineIterator {
   IterationContext context_;
   bool took_next_pass_ = false;
   mutable IteratorPtr iterator_;  // null until it is needed
+  std::exception_ptr unplaced_;   // why the last load_state failed
   std::int64_t consumed_ = 0;
 };
 

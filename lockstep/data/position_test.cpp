@@ -319,5 +319,23 @@ TEST(Position, AnEndlessRepeatKeepsItsPositionsSmallAndExact) {
   EXPECT_EQ(resume(build().prefetch(50), ahead.state()).next()->item<std::int64_t>(), 2);
 }
 
+// An iterator that was half moved would go on anywhere.
+TEST(Position, AStateThatCannotBeLoadedLeavesAnErrorInsteadOfAPlace) {
+  const auto cached = [] { return range(9).shuffle(9).cache(); };
+  auto other = cached().iterator({.job_seed = 1, .epoch = 0});
+  other.next();
+  const auto filled = cached();
+  places_of(filled.iterator({.job_seed = 2, .epoch = 0}));
+  auto it = filled.iterator({.job_seed = 2, .epoch = 0});
+  it.next();
+  it.next();
+  const IteratorState mine = it.state();
+  EXPECT_THROW(it.load_state(other.state()), FailedPrecondition);
+  EXPECT_THROW(it.next(), FailedPrecondition);
+  EXPECT_THROW(it.state(), FailedPrecondition);
+  it.load_state(mine);
+  EXPECT_TRUE(it.next()->equal(*resume(filled, mine).next()));
+}
+
 }  // namespace
 }  // namespace lockstep::data

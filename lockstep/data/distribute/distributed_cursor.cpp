@@ -132,7 +132,7 @@ class DistributedCursor::Impl {
   Impl(DistributedInputPtr input, const PassOptions& options);
 
   std::optional<Values> read(bool partial_steps);
-  IteratorState state() const;
+  IteratorState state();
   void load_state(const IteratorState& state);
   const DistributedInput& input() const { return *input_; }
 
@@ -168,15 +168,15 @@ ReadAhead<InputStep>& DistributedCursor::Impl::reader() {
   if (source_) return *source_;
   const IterationContext context = measured(context_, input_);
   counters_ = context.counters;
-  context_ = context_.unmeasured();
   const auto steps = std::make_shared<StepReader>(input_, context, steps_);
   source_ = std::make_unique<ReadAhead<InputStep>>([steps] { return steps->next(); },
                                                    static_cast<std::size_t>(input_->buffer_size));
   return *source_;
 }
 
-IteratorState DistributedCursor::Impl::state() const {
+IteratorState DistributedCursor::Impl::state() {
   if (const auto obstacle = input_->position_obstacle()) throw_position_obstacle(*obstacle);
+  reader();  // starting decides what a cache holds, which is part of the state
   Position kept;
   for (const StagePtr& pipeline : input_->pipelines) save_all_lasting(*pipeline, kept);
   return {kSteps + input_->fingerprint, context_.job_seed, context_.epoch, context_.path, steps_, kept.numbers()};
@@ -198,6 +198,7 @@ void DistributedCursor::Impl::load_state(const IteratorState& state) {
   }
   source_ = nullptr;
   ended_ = stuck_ = false;
+  unseen_because_ = nullptr;
   Position kept = Position::of(state.position);
   for (const StagePtr& pipeline : input_->pipelines) restore_all_lasting(*pipeline, kept);
   context_.job_seed = state.job_seed;
@@ -313,7 +314,7 @@ Element DistributedCursor::Impl::first_without_rows() {
   for (const StagePtr& pipeline : known) {
     if (find_position_obstacle(*pipeline)) continue;
     try {
-      const IteratorPtr elements = without_file_caches(pipeline)->iterate(context_);
+      const IteratorPtr elements = without_file_caches(pipeline)->iterate(context_.unmeasured());
       constexpr int kTries = 100;  // there may be no end of failing rows
       Place place;
       for (int k = 0; k < kTries && place.read(*elements); ++k) {

@@ -42,6 +42,7 @@ class LOCKSTEP_EXPORT CsvReader final : public RecordReader {
   std::uint64_t skip_records(std::uint64_t count) override;  ///< converts no fields
   std::string place() const override { return place_at(0); }
 
+  void forget_record() override { values_.clear(); }
   bool find_record();
   bool find_whole_record();
   void go_back(const RecordPosition& start);

@@ -8,6 +8,7 @@ RecordReader::~RecordReader() = default;
 
 void RecordReader::restore(const RecordPosition& position) {
   record_ = {};
+  forget_record();
   reader_.seek(position.offset);
   next_record_ = position.record;
   line_ = position.line;

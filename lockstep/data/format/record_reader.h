@@ -68,6 +68,8 @@ class LOCKSTEP_EXPORT RecordReader {
   explicit RecordReader(ByteReader reader) : reader_(std::move(reader)) {}
 
   virtual bool read_record() = 0;
+  /// Drops what was made of the record at hand, whose bytes are about to go.
+  virtual void forget_record() {}
   virtual std::uint64_t skip_records(std::uint64_t count);
 
   /// "record 3 at byte 57 of a.tfrecord": the record at hand, for errors.

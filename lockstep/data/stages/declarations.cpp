@@ -58,10 +58,7 @@ class AssertCardinalityStage final : public StageOf<AssertCardinalityStage, Pass
   std::string_view kind() const override { return "assert_cardinality"; }
   std::string describe() const override { return str("assert_cardinality(", to_string(expected_), ")"); }
   StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs,
-            .elements = StageTraits::Elements::Same,
-            .runs_functions = false,
-            .asserts_count = true};
+    return {.source = StageTraits::Source::Inputs, .elements = StageTraits::Elements::Same, .asserts_count = true};
   }
   Cardinality cardinality() const override { return expected_; }
   Trust trust() const override { return Trust::Promised; }
