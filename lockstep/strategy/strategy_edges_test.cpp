@@ -16,12 +16,11 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/sanitizers.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/replicas.h"
 
 // Corners where values, variables and contexts meet.
 namespace lockstep {
 namespace {
-
-int my_id() { return get_replica_context().replica_id_in_sync_group(); }
 
 class Edges : public testing::Test {
  protected:
