@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <vector>
 
-
 namespace {
 
 namespace ls = lockstep;

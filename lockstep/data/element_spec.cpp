@@ -150,8 +150,7 @@ std::optional<std::string> find_difference(const ElementSpec& a, const ElementSp
     const ComponentSpec &of_a = (*a.components)[i], &of_b = (*b.components)[i];
     if (!can_be_one(of_a, of_b)) return str("component ", i, " is ", to_string(of_a), " and ", to_string(of_b));
   }
-  if (a.skeleton && b.skeleton && *a.skeleton != *b.skeleton)
-    return "maps have other keys, or vectors other lengths";
+  if (a.skeleton && b.skeleton && *a.skeleton != *b.skeleton) return "maps have other keys, or vectors other lengths";
   return std::nullopt;
 }
 

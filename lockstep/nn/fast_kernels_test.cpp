@@ -12,8 +12,8 @@
 #include "lockstep/nn/autocast.h"
 #include "lockstep/nn/mirrored_module.h"
 #include "lockstep/strategy/kernels/product_tile.h"
-#include "lockstep/strategy/mirrored_strategy.h"
 #include "lockstep/strategy/kernels/replica_kernels.h"
+#include "lockstep/strategy/mirrored_strategy.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,5 @@
-#include "lockstep/base/sanitizers.h"
 #include "lockstep/strategy/huge_blocks.h"
+#include "lockstep/base/sanitizers.h"
 
 #include <c10/core/CPUAllocator.h>
 #include <gtest/gtest.h>

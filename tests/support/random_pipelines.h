@@ -50,7 +50,8 @@ class RowFiles {
   /// The numbers in files whose names `names` has.
   static StagePtr reader(StagePtr names) {
     return make_csv_stage(std::move(names),
-                          CsvOptions{.columns = {{CsvType::Int64}}, .header = false, .buffer_bytes = 256}, ElementSpec::unknown(1));
+                          CsvOptions{.columns = {{CsvType::Int64}}, .header = false, .buffer_bytes = 256},
+                          ElementSpec::unknown(1));
   }
 
  private:

@@ -39,9 +39,8 @@ TEST(InputOptions, PoliciesHaveTensorFlowsNamesAndNumbers) {
 
 TEST(InputOptions, SayOnceThatPlacingADatasetHasNoEffect) {
   const LoggedLines log;
-  const InputOptions placed{.fetch_to_device = false,
-                            .replication_mode = ReplicationMode::PerReplica,
-                            .place_dataset_on_device = true};
+  const InputOptions placed{
+      .fetch_to_device = false, .replication_mode = ReplicationMode::PerReplica, .place_dataset_on_device = true};
   for (int i = 0; i < 3; ++i) check_for_function(placed, 1);
   EXPECT_LE(log.count("place_dataset_on_device has no effect"), 1);
 }
