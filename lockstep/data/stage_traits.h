@@ -57,11 +57,6 @@ struct StageTraits {
   bool is_one_to_one() const {
     return elements == Elements::Mapped || elements == Elements::Rewritten || elements == Elements::Same;
   }
-  /// Whether every element is one of an input's.
-  bool gives_inputs_elements() const {
-    return elements == Elements::Same || elements == Elements::Stretch || elements == Elements::Picked ||
-           elements == Elements::Filtered || elements == Elements::Concatenated;
-  }
 };
 
 }  // namespace lockstep::data
