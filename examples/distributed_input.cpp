@@ -1,6 +1,6 @@
 // One dataset for all replicas: global batches go in, and every replica gets its piece. Shows how a batch is cut, what
-// happens at the end of the data and after an error, pipelines per replica, a report of the bottleneck, and how to
-// resume after an interruption.
+// happens at the end of the data and after an error, pipelines per replica, batches from a DataLoader, a report of the
+// bottleneck, and how to resume after an interruption.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -109,6 +109,19 @@ int main() {
       },
       {.replication_mode = ls::ReplicationMode::PerReplica});
   expect("one pipeline for each replica", rows(each.iterator().get_next()), "[0 1] [10 11] [20 21] [30 31] ");
+
+  // Batches from a DataLoader that the program already has.
+  auto loader = torch::data::make_data_loader<torch::data::samplers::SequentialSampler>(
+      torch::data::datasets::TensorDataset(torch::arange(26))
+          .map(torch::data::transforms::Stack<torch::data::TensorExample>()),
+      10);
+  std::int64_t seen = 0;
+  for (auto& batch : *loader) {
+    auto parts = strategy.split(batch);  // a PerReplica of torch::data::TensorExample
+    strategy.run([](const torch::data::TensorExample& mine) { return mine.data.sum(); }, parts);
+    seen += ls::global_rows(parts);  // the rows of all parts together
+  }
+  expect("rows of a DataLoader", std::to_string(seen), "26");
 
   // run can check its arguments against a spec.
   auto numbers = strategy.distribute(

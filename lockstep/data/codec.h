@@ -38,6 +38,22 @@ template <class T>
 inline constexpr bool is_leaf_v = std::is_same_v<T, at::Tensor> || std::is_same_v<T, std::string> ||
                                   std::is_same_v<T, Strings> || std::is_arithmetic_v<T> || is_dataset_v<T>;
 
+/// What `torch::data` gives for a row or a batch: `data`, and mostly a `target`. Such classes have constructors and
+/// therefore no fields that structures could find.
+template <class T>
+concept TorchExampleLike = !is_leaf_v<T> && kind_v<T> == StructureKind::Leaf && requires {
+  requires std::is_member_object_pointer_v<decltype(&T::data)>;
+};
+
+/// Calls `f(data, target)` or `f(data)`.
+template <class Example, class F>
+decltype(auto) with_example(Example& example, F&& f) {
+  if constexpr (requires { example.target; })
+    return f(example.data, example.target);
+  else
+    return f(example.data);
+}
+
 // Numbers travel as scalar tensors; these live in a source file to keep factory functions out of this header.
 LOCKSTEP_EXPORT at::Tensor scalar_tensor(std::int64_t value, at::ScalarType dtype);
 LOCKSTEP_EXPORT at::Tensor scalar_tensor(double value, at::ScalarType dtype);
@@ -80,6 +96,8 @@ void visit(S& value, Visitor& visitor) {
     for (auto& part : value) visit(part, visitor);
   } else if constexpr (kind == StructureKind::Map || kind == StructureKind::UnorderedMap) {
     visitor.map(value);
+  } else if constexpr (TorchExampleLike<S>) {
+    with_example(value, visit_all);
   } else {
     static_assert(is_leaf_v<S>,
                   "elements of a dataset are made of tensors, byte strings, numbers and structures of them");
@@ -212,6 +230,8 @@ auto parts_of() {
     return std::type_identity<decltype(lockstep::detail::with_fields(std::declval<T&>(), AsTuple()))>();
   else if constexpr (kind == StructureKind::Tuple || kind == StructureKind::Array)
     return std::type_identity<T>();
+  else if constexpr (TorchExampleLike<T>)
+    return std::type_identity<decltype(with_example(std::declval<T&>(), AsTuple()))>();
   else
     return std::type_identity<void>();
 }

@@ -81,7 +81,9 @@ std::int64_t row_count(const Element& batch, const std::string& where) {
     } else if (const auto* strings = std::get_if<Strings>(&component)) {
       rows = strings->size();
     }
-    if (rows < 0) refuse("every component needs a first dimension to take rows from", "call batch() before");
+    if (rows < 0)
+      refuse("every component needs a first dimension to take rows from",
+             "call batch() before, or give tensors with a first dimension");
     if (count && *count != rows)
       refuse("all components must have the same batch size", "make their first dimensions equal in a map");
     count = rows;

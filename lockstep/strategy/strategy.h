@@ -146,6 +146,14 @@ class LOCKSTEP_EXPORT Strategy {
   template <class F>
   auto distribute_from_function(F&& make, const InputOptions& options);
 
+  /// A batch that you have, such as one from a `torch::data` DataLoader, cut along its first dimension into one part
+  /// per local replica: ceil(rows / replicas) rows each, the last ones short or empty. Parts are views of the batch where
+  /// its rows are contiguous, detached from any graph. Include <lockstep/data/distribute/distributed_dataset.h>.
+  ///
+  ///     for (auto& batch : *loader) strategy.run(train_step, strategy.split(batch));
+  template <class T>
+  PerReplica<T> split(const T& batch);
+
   /// A dataset of the rows of tensors in memory, or of the npy files named in their place, which are mapped into
   /// memory. First dimensions must be equal; a vector of tensors is stacked.
   ///

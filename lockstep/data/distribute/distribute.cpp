@@ -2,6 +2,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/reduce_op.h"
+#include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/data/distribute/distributed_input.h"
 
@@ -76,6 +77,15 @@ DistributedInputPtr distribute_made(Strategy& strategy, const std::vector<StageP
                                     const InputOptions& options) {
   const bool one_for_each = options.replication_mode == ReplicationMode::PerReplica;
   return finish(strategy, distributed_pipelines(pipelines, cluster_of(strategy), one_for_each), options);
+}
+
+std::vector<Element> split_batch(Strategy& strategy, const Element& batch) {
+  lockstep::detail::require_cross_replica(strategy, "split");
+  row_count(batch, "split");  // throws where rows could not be told apart, or would lose their partners
+  std::vector<Element> parts;
+  for (int k = 0; k < strategy.num_local_replicas(); ++k)
+    parts.push_back(ceil_piece_of(batch, strategy.num_local_replicas(), k));
+  return parts;
 }
 
 }  // namespace lockstep::data

@@ -12,6 +12,7 @@
 #include "lockstep/data/codec.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distribute/distributed_cursor.h"
+#include "lockstep/data/distribute/global_rows.h"
 #include "lockstep/data/distribute/input_options.h"
 #include "lockstep/data/files/npy_tensor.h"
 #include "lockstep/data/input_context.h"
@@ -129,6 +130,8 @@ LOCKSTEP_EXPORT DistributedInputPtr distribute_stage(Strategy& strategy, const S
 LOCKSTEP_EXPORT std::vector<InputContext> contexts_for_function(Strategy& strategy, const InputOptions& options);
 LOCKSTEP_EXPORT DistributedInputPtr distribute_made(Strategy& strategy, const std::vector<StagePtr>& pipelines,
                                                     const InputOptions& options);
+/// The untyped part of Strategy::split.
+LOCKSTEP_EXPORT std::vector<Element> split_batch(Strategy& strategy, const Element& batch);
 
 }  // namespace lockstep::data
 
@@ -158,6 +161,14 @@ auto Strategy::distribute_from_function(F&& make, const InputOptions& options) {
 template <class F>
 auto Strategy::distribute_from_function(F&& make) {
   return distribute_from_function(std::forward<F>(make), InputOptions{});
+}
+
+template <class T>
+PerReplica<T> Strategy::split(const T& batch) {
+  data::Element leaves;
+  data::encode<T>(batch, leaves);
+  std::vector<data::Element> parts = data::split_batch(*this, leaves);
+  return PerReplica<T>::generate(parts.size(), [&](std::size_t k) -> T { return data::decode<T>(parts[k]); });
 }
 
 template <class T>
