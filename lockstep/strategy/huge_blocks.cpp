@@ -156,14 +156,16 @@ HugeBlocks::Block* HugeBlocks::make(Share& share, std::size_t bytes) {
   block->mark = Block::mark_of(block);
   const std::lock_guard lock(share.mutex);
   share.used_bytes += bytes;
+  share.most_used_bytes = std::max(share.most_used_bytes, share.used_bytes);
   return block;
 }
 
 void HugeBlocks::Share::make_room(std::size_t bytes) {
   std::vector<std::unique_ptr<Block, Block::Release>> released;  // after the lock: giving memory back takes long
   const std::lock_guard lock(mutex);
-  most_used_bytes = std::max(most_used_bytes, used_bytes + bytes);
-  while (!kept.empty() && used_bytes + bytes + kept_bytes > 2 * most_used_bytes) {
+  // Not noted yet: the system may refuse, and what was never in use must not raise the bound.
+  const std::size_t most_then = std::max(most_used_bytes, used_bytes + bytes);
+  while (!kept.empty() && used_bytes + bytes + kept_bytes > 2 * most_then) {
     const auto largest = std::prev(kept.end());
     kept_bytes -= largest->first;
     released.emplace_back(largest->second);

@@ -110,6 +110,16 @@ TEST_F(HugeBlocksTest, WhatTheSystemRefusesIsAskedOfThePlainAllocator) {
   EXPECT_EQ(plain.requests, 1);
   EXPECT_EQ(blocks.kept_bytes(), 0u);
 }
+
+TEST_F(HugeBlocksTest, WhatTheSystemRefusesDoesNotRaiseTheBound) {
+  EXPECT_ANY_THROW(blocks.allocate(std::size_t{1} << 60));
+  // One at a time, each too large for the block of the one before: without a bound all of them would be kept.
+  std::size_t bytes = 1000;
+  for (int i = 0; i < 20; ++i, bytes = bytes * 3 / 2) {
+    const auto data = blocks.allocate(bytes);
+    EXPECT_LE(bytes + blocks.kept_bytes(), 2 * bytes);
+  }
+}
 #endif
 
 TEST_F(HugeBlocksTest, AThreadFindsWhatOneThatEndedHasLeft) {
