@@ -17,7 +17,7 @@ void keep_freed_memory() {
     mallopt(M_MMAP_MAX, 0);
     mallopt(M_TRIM_THRESHOLD, INT_MAX);
     mallopt(M_TOP_PAD, 64 << 20);
-    log_info("freed memory is kept for the next step (keep_memory = false leaves malloc as it is)");
+    log(Severity::Debug, "freed memory is kept for the next step (keep_memory = false leaves malloc as it is)");
 #endif
   });
 }

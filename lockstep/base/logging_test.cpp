@@ -1,5 +1,6 @@
 #include "lockstep/base/logging.h"
 
+#include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -8,6 +9,9 @@
 #include <string>
 #include <thread>
 #include <vector>
+
+#include "lockstep/base/keep_memory.h"
+#include "tests/support/logged_lines.h"
 
 namespace lockstep {
 namespace {
@@ -54,6 +58,28 @@ TEST_F(Logging, DropsLinesBelowTheSeverity) {
   log(Severity::Error, "and this");
   log(Severity::Silent, "and this");
   EXPECT_TRUE(lines_.empty());
+}
+
+TEST_F(Logging, KeepingMemoryIsNoNewsForUsers) {
+  collect();
+  set_log_severity(Severity::Debug);
+  keep_freed_memory();
+  for (const auto& [severity, line] : lines_) EXPECT_EQ(severity, Severity::Debug) << line;
+}
+
+TEST(LoggedLinesTest, WaitingForALineThatNeverComesFailsTheTest) {
+  const LoggedLines log;
+  EXPECT_NONFATAL_FAILURE(log.await("never", 1, std::chrono::seconds(0)), "'never' was logged 0 times");
+}
+
+TEST(LoggedLinesTest, LinesAreCollectedInASilentProgramToo) {
+  const LogSeverityScope silent(Severity::Silent);
+  {
+    const LoggedLines log;
+    log_info("hello");
+    EXPECT_EQ(log.count("hello"), 1);
+  }
+  EXPECT_FALSE(is_logged(Severity::Error));
 }
 
 TEST_F(Logging, SurvivesASinkThatThrows) {

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <chrono>
 #include <mutex>
 #include <string>
 #include <string_view>
@@ -10,10 +13,29 @@
 
 namespace lockstep {
 
-/// Collects what is logged while it lives.
+/// Sets which lines are logged while it lives, whatever LOCKSTEP_LOG says.
+class LogSeverityScope {
+ public:
+  explicit LogSeverityScope(Severity severity) : before_(current()) { set_log_severity(severity); }
+  ~LogSeverityScope() { set_log_severity(before_); }
+  LogSeverityScope(const LogSeverityScope&) = delete;
+  LogSeverityScope& operator=(const LogSeverityScope&) = delete;
+
+ private:
+  static Severity current() {
+    for (const Severity severity : {Severity::Debug, Severity::Info, Severity::Warning, Severity::Error}) {
+      if (is_logged(severity)) return severity;
+    }
+    return Severity::Silent;
+  }
+
+  Severity before_;
+};
+
+/// Collects what is logged while it lives, from `severity` upwards.
 class LoggedLines {
  public:
-  LoggedLines() {
+  explicit LoggedLines(Severity severity = Severity::Info) : severity_(severity) {
     set_log_sink([this](Severity, std::string_view line) {
       const std::lock_guard lock(mutex_);
       lines_.emplace_back(line);
@@ -23,9 +45,16 @@ class LoggedLines {
   LoggedLines(const LoggedLines&) = delete;
   LoggedLines& operator=(const LoggedLines&) = delete;
 
-  /// Returns once this many lines with this fragment have been logged.
-  void await(std::string_view fragment, int lines = 1) const {
-    while (count(fragment) < lines) std::this_thread::yield();
+  /// Returns once this many lines with this fragment have been logged. Fails the test if they do not come in time.
+  void await(std::string_view fragment, int lines = 1, std::chrono::seconds limit = std::chrono::seconds(60)) const {
+    for (const auto end = std::chrono::steady_clock::now() + limit; count(fragment) < lines;) {
+      if (std::chrono::steady_clock::now() > end) {
+        ADD_FAILURE() << "'" << fragment << "' was logged " << count(fragment) << " times in " << limit.count()
+                      << " s instead of " << lines;
+        return;
+      }
+      std::this_thread::yield();
+    }
   }
 
   int count(std::string_view fragment) const {
@@ -35,18 +64,24 @@ class LoggedLines {
     return found;
   }
 
+  std::vector<std::string> lines() const {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
+
  private:
   mutable std::mutex mutex_;
   std::vector<std::string> lines_;
+  LogSeverityScope severity_;
 };
 
 /// Logs nothing while it lives.
 class LogSilence {
  public:
-  LogSilence() { set_log_severity(Severity::Silent); }
-  ~LogSilence() { set_log_severity(Severity::Info); }
-  LogSilence(const LogSilence&) = delete;
-  LogSilence& operator=(const LogSilence&) = delete;
+  LogSilence() : severity_(Severity::Silent) {}
+
+ private:
+  LogSeverityScope severity_;
 };
 
 }  // namespace lockstep
