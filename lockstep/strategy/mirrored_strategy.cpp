@@ -8,9 +8,7 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <mutex>
-#include <set>
-#include <thread>
+#include <chrono>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
@@ -20,6 +18,7 @@
 #include "lockstep/strategy/huge_blocks.h"
 #include "lockstep/strategy/kernels/replica_kernels.h"
 #include "lockstep/strategy/replica_random.h"
+#include "lockstep/strategy/thread_counts.h"
 
 namespace lockstep {
 namespace {
@@ -51,10 +50,6 @@ class SingleThreadedBackward {
  private:
   bool outer_;
 };
-
-void set_threads(int threads) {
-  if (at::get_num_threads() != threads) at::set_num_threads(threads);
-}
 
 /// Autocast remembers the weights it has cast. After the run they may change, so it must not remember them then. What
 /// it remembers is shared by all threads, and a thread that leaves autocast clears everything, also what others still
@@ -88,78 +83,6 @@ class ThreadsInRun {
   int before_;
 };
 
-/// LibTorch's number of threads as it would be if there were no strategies. Those set their own, on the threads that
-/// make them and with that for all threads that start later.
-class ThreadsWithoutStrategies {
- public:
-  /// What the calling thread would use.
-  static int count() {
-    const std::lock_guard lock(mutex());
-    look();
-    return before();
-  }
-  static void add(int threads) {
-    const std::lock_guard lock(mutex());
-    look();
-    set_by_strategies().insert(threads);
-  }
-  static void remove(int threads) {
-    const std::lock_guard lock(mutex());
-    set_by_strategies().erase(set_by_strategies().find(threads));
-  }
-
- private:
-  static void look() {
-    const int now = at::get_num_threads();
-    if (!set_by_strategies().contains(now)) before() = now;  // so the user has set it
-  }
-
-  // Never destroyed: a strategy may be.
-  static std::mutex& mutex() {
-    static auto& mutex = *new std::mutex;
-    return mutex;
-  }
-  static std::multiset<int>& set_by_strategies() {
-    static auto& numbers = *new std::multiset<int>;
-    return numbers;
-  }
-  static int& before() {
-    static int count = 1;
-    return count;
-  }
-};
-
-/// Changing the number of threads is slow, so the thread that makes a strategy keeps that strategy's number between its
-/// runs. Strategies may end in any order: the last one of a thread restores what was there before the first.
-class ThreadsOfMaker {
- public:
-  explicit ThreadsOfMaker(int threads) : threads_(threads), maker_(this_thread()) {
-    ThreadsWithoutStrategies::add(threads_);
-    if (maker_->strategies++ == 0) maker_->before = at::get_num_threads();
-    set_threads(threads);
-  }
-  ~ThreadsOfMaker() {
-    if (maker_ == this_thread() && --maker_->strategies == 0) set_threads(maker_->before);
-    ThreadsWithoutStrategies::remove(threads_);
-  }
-  ThreadsOfMaker(const ThreadsOfMaker&) = delete;
-  ThreadsOfMaker& operator=(const ThreadsOfMaker&) = delete;
-
- private:
-  struct Maker {
-    int strategies = 0;
-    int before = 0;
-  };
-  static const std::shared_ptr<Maker>& this_thread() {
-    thread_local const auto maker = std::make_shared<Maker>();
-    return maker;
-  }
-
-  int threads_;
-  /// Only looked into on its own thread. Shared, so that no later thread has one at the same address.
-  std::shared_ptr<Maker> maker_;
-};
-
 int plan_threads(const MirroredOptions& options, int replicas) {
   if (options.intra_op_threads && (*options.intra_op_threads < 1 || *options.intra_op_threads > kMostThreads)) {
     throw InvalidArgument(errors::kBadOption, {.what = str("intra_op_threads must be between 1 and ", kMostThreads,
@@ -168,7 +91,7 @@ int plan_threads(const MirroredOptions& options, int replicas) {
   }
   if (options.intra_op_threads) return *options.intra_op_threads;
   // What OMP_NUM_THREADS or at::set_num_threads say holds here too: one replica has the bits of a plain program.
-  const int threads = ThreadsWithoutStrategies::count();
+  const int threads = threads_without_strategies();
   return replicas == 1 ? threads : std::max(1, within_quota(threads) / replicas);
 }
 

@@ -5,6 +5,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "tests/support/errors.h"
 #include "tests/support/replicas.h"
@@ -91,6 +92,111 @@ TEST(Threads, TheCallersNumberComesBackInWhateverOrderStrategiesEnd) {
   EXPECT_EQ(strategy->run([] { return at::get_num_threads(); }).values(), std::vector(2, before + 2));
   strategy.reset();
   EXPECT_EQ(at::get_num_threads(), before);
+}
+
+/// LibTorch's number of threads for the calling thread and for those that start, for one test.
+class ThreadsTest : public testing::Test {
+ protected:
+  static constexpr int kWanted = 5, kOther = 3;
+
+  ThreadsTest() { at::set_num_threads(kWanted); }
+  ~ThreadsTest() override { at::set_num_threads(before_); }
+
+  static std::unique_ptr<MirroredStrategy> make(std::optional<int> threads = kOther) {
+    return std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(2), .intra_op_threads = threads});
+  }
+  /// What a strategy gets that is not told.
+  static int planned() { return MirroredStrategy({.devices = cpus(1)}).intra_op_threads(); }
+  template <class F>
+  static auto elsewhere(F&& f) {
+    return std::async(std::launch::async, f).get();
+  }
+
+ private:
+  const Watchdog watchdog_{60s, "threads"};
+  const int before_ = at::get_num_threads();
+};
+
+TEST_F(ThreadsTest, OfEqualStrategiesAreEqualWhoeverEndsThem) {
+  const int first = make({})->intra_op_threads();
+  for (int round = 0; round < 4; ++round) {
+    auto strategy = make({});
+    EXPECT_EQ(strategy->intra_op_threads(), first) << "round " << round;
+    elsewhere([&] { strategy.reset(); });
+  }
+  for (int round = 0; round < 3; ++round) {
+    auto strategy = make();
+    elsewhere([&] { strategy.reset(); });
+    EXPECT_EQ(elsewhere(&at::get_num_threads), kWanted) << "a thread that starts later";
+    EXPECT_EQ(elsewhere(&planned), kWanted);
+    EXPECT_EQ(planned(), kWanted);
+    EXPECT_EQ(at::get_num_threads(), kWanted);
+  }
+}
+
+TEST_F(ThreadsTest, AreTheProgramsAgainWhenTheMakerHasEnded) {
+  std::unique_ptr<MirroredStrategy> strategy;
+  elsewhere([&] { strategy = make(); });
+  strategy.reset();
+  EXPECT_EQ(at::get_num_threads(), kWanted);
+  EXPECT_EQ(elsewhere(&at::get_num_threads), kWanted);
+  EXPECT_EQ(planned(), kWanted);
+
+  elsewhere([&] { strategy = make(); });
+  elsewhere([&] { strategy.reset(); });  // neither the maker nor anybody who was there before
+  EXPECT_EQ(elsewhere(&at::get_num_threads), kWanted);
+  EXPECT_EQ(elsewhere(&planned), kWanted);
+}
+
+TEST_F(ThreadsTest, ThatTheProgramSetsInBetweenStay) {
+  auto strategy = make();
+  elsewhere([&] { strategy.reset(); });
+  at::set_num_threads(7);
+  EXPECT_EQ(planned(), 7);
+  EXPECT_EQ(at::get_num_threads(), 7);
+
+  strategy = make();
+  at::set_num_threads(6);
+  strategy.reset();
+  EXPECT_EQ(at::get_num_threads(), 6) << "set while a strategy lived, which then ended here";
+
+  strategy = make();
+  at::set_num_threads(4);
+  elsewhere([&] { strategy.reset(); });
+  EXPECT_EQ(at::get_num_threads(), 4);
+  EXPECT_EQ(planned(), 4);
+}
+
+TEST_F(ThreadsTest, OfTwoStrategiesComeBackWhenBothHaveEnded) {
+  auto first = make(kOther), second = make(kOther + 1);
+  elsewhere([&] { second.reset(); });
+  EXPECT_EQ(planned(), kWanted) << "the first still lives";
+  elsewhere([&] { first.reset(); });
+  EXPECT_EQ(planned(), kWanted);
+  EXPECT_EQ(at::get_num_threads(), kWanted);
+
+  first = make(kOther);
+  second = elsewhere([] { return make(kOther + 1); });
+  first.reset();
+  EXPECT_EQ(at::get_num_threads(), kWanted);
+  second.reset();
+  EXPECT_EQ(at::get_num_threads(), kWanted);
+  EXPECT_EQ(elsewhere(&at::get_num_threads), kWanted);
+}
+
+TEST_F(ThreadsTest, OfAThreadThatStartedWhileAStrategyLivedAreNotTakenForTheProgramsWish) {
+  auto strategy = make();
+  std::promise<int> number;
+  std::promise<void> strategy_ended;
+  auto late = std::async(std::launch::async, [&] {
+    number.set_value(at::get_num_threads());
+    strategy_ended.get_future().wait();
+    return planned();
+  });
+  EXPECT_EQ(number.get_future().get(), kOther);
+  strategy.reset();
+  strategy_ended.set_value();
+  EXPECT_EQ(late.get(), kWanted);
 }
 
 TEST(Threads, StrategiesOnDifferentThreadsDoNotDisturbEachOther) {
