@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "tests/support/errors.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 
 namespace lockstep {
@@ -74,14 +75,7 @@ void PrintTo(const BadName& bad, std::ostream* out) { *out << "'" << bad.name <<
 class BadDeviceName : public ::testing::TestWithParam<BadName> {};
 
 TEST_P(BadDeviceName, IsRefusedWithAReason) {
-  try {
-    canonicalize(GetParam().name);
-    FAIL() << "no error";
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.number(), errors::kDevice);
-    EXPECT_NE(std::string(error.what()).find(GetParam().fragment), std::string::npos) << error.what();
-    EXPECT_FALSE(error.text().help.empty());
-  }
+  expect_error([] { canonicalize(GetParam().name); }, Code::InvalidArgument, errors::kDevice, {GetParam().fragment});
 }
 
 INSTANTIATE_TEST_SUITE_P(

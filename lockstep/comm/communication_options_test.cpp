@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "tests/support/errors.h"
 #include "tests/support/logged_lines.h"
 
 namespace lockstep {
@@ -14,20 +15,18 @@ namespace {
 
 const LoggedLines log_of_the_program;
 
-/// Why the options are refused; empty if they are not.
+/// Why the options are refused.
 std::string refusal(const CommunicationOptions& options) {
-  try {
-    validated(options);
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.number(), errors::kBadOption);
-    return error.what();
-  }
-  return "";
+  const SeenError seen = error_of([&] { validated(options); });
+  EXPECT_EQ(seen.code, Code::InvalidArgument);
+  EXPECT_EQ(seen.number, errors::kBadOption);
+  return seen.text;
 }
 
 TEST(CommunicationOptions, AreValidByDefault) {
   EXPECT_EQ(validated({}), CommunicationOptions{});
-  EXPECT_EQ(refusal({.bytes_per_pack = 1, .timeout_seconds = 0, .implementation = Implementation::Nccl}), "");
+  const CommunicationOptions given{.bytes_per_pack = 1, .timeout_seconds = 0, .implementation = Implementation::Nccl};
+  EXPECT_EQ(validated(given), given);
 }
 
 TEST(CommunicationOptions, SayOnceThatAnImplementationHasNoEffect) {

@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "tests/support/errors.h"
 #include "tests/support/sum_reference.h"
 
 namespace lockstep {
@@ -290,12 +292,10 @@ TEST(OrderedSumArguments, ThatMakeNoSenseAreRefused) {
        {Row{Dtype::Bool, 2, 1, 1, errors::kDtype}, Row{Dtype::Int32, 2, 1, 2, errors::kDtype},
         Row{Dtype::Float32, 0, 1, 1, errors::kBadOption}, Row{Dtype::Float32, 2, 0, 1, errors::kBadOption},
         Row{Dtype::Float32, 2, 1, 0, errors::kBadOption}, Row{Dtype::Float32, 2, 1, -3, errors::kBadOption}}) {
-    try {
-      check_ordered_sum(row.dtype, row.count, row.output_count, row.divisor);
-      ADD_FAILURE() << "accepted " << to_string(row.dtype) << " " << row.count << " " << row.divisor;
-    } catch (const InvalidArgument& error) {
-      EXPECT_EQ(error.number(), row.number) << error.what();
-    }
+    SCOPED_TRACE(str(to_string(row.dtype), " ", row.count, " ", row.divisor));
+    const SeenError seen = error_of([&] { check_ordered_sum(row.dtype, row.count, row.output_count, row.divisor); });
+    EXPECT_EQ(seen.code, Code::InvalidArgument);
+    EXPECT_EQ(seen.number, row.number) << seen.text;
     EXPECT_THROW(ordered_sum(row.dtype, nullptr, row.count, nullptr, row.output_count, 1, row.divisor),
                  InvalidArgument);
   }

@@ -16,6 +16,8 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/sanitizers.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/errors.h"
+#include "tests/support/logged_lines.h"
 #include "tests/support/replicas.h"
 
 // Corners where values, variables and contexts meet.
@@ -24,9 +26,7 @@ namespace {
 
 class Edges : public testing::Test {
  protected:
-  void SetUp() override { set_log_severity(Severity::Silent); }
-  void TearDown() override { set_log_severity(Severity::Info); }
-
+  const LogSilence quiet;
   MirroredStrategy strategy{{.devices = cpus(2)}};
 };
 
@@ -38,19 +38,15 @@ TEST_F(Edges, ComponentsOnDifferentDevicesAreRefused) {
 }
 
 TEST_F(Edges, AProgramThatWrapsExceptionsStillGetsTheRootCause) {
-  try {
-    strategy.run([&] {
-      try {
-        if (my_id() == 1) throw std::runtime_error("no data");
-        get_replica_context().all_reduce(ReduceOp::Sum, at::ones({1}));
-      } catch (const std::exception& e) {
-        throw std::runtime_error(std::string("step failed: ") + e.what());
-      }
-    });
-    FAIL();
-  } catch (const std::runtime_error& e) {
-    EXPECT_STREQ(e.what(), "step failed: no data");
-  }
+  const auto step = [] {
+    try {
+      if (my_id() == 1) throw std::runtime_error("no data");
+      get_replica_context().all_reduce(ReduceOp::Sum, at::ones({1}));
+    } catch (const std::exception& e) {
+      throw std::runtime_error(std::string("step failed: ") + e.what());
+    }
+  };
+  EXPECT_EQ(message_of<std::runtime_error>([&] { strategy.run(step); }), "step failed: no data");
   EXPECT_EQ(strategy.last_failure()->replica, 1);
 }
 

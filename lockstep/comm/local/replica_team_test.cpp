@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/errors.h"
 #include "tests/support/logged_lines.h"
 
 namespace lockstep::local {
@@ -234,13 +235,7 @@ TEST_P(SeveralReplicasTest, ASecondThreadIsRefused) {
   std::string refused;
   ASSERT_FALSE(team.run([&](Seat& seat) {
     if (seat.replica() != 0) return;
-    std::thread other([&] {
-      try {
-        team.run([](Seat&) {});
-      } catch (const FailedPrecondition& e) {
-        refused = e.what();
-      }
-    });
+    std::thread other([&] { refused = error_of([&] { team.run([](Seat&) {}); }).text; });
     other.join();
   }));
   EXPECT_NE(refused.find("already running"), std::string::npos);
