@@ -155,7 +155,7 @@ void MirroredStrategy::run_replicas(FunctionRef<void(int, local::Seat*)> body) {
     const CastsInRun casts(seat.size() > 1);
     body(k, &seat);
   });
-  if (failure) raise_failure(failure->replica, failure->error);
+  if (failure) raise_failure(*failure);
   if (shared.was_seeded_since()) {
     throw FailedPrecondition(errors::kSeedInsideRun,
                              {.what = "torch::manual_seed was called inside a replica function",

@@ -1,18 +1,22 @@
 #include "lockstep/strategy/strategy.h"
 
 #include <c10/util/Exception.h>
+#include <cxxabi.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/local/replica_team.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable_impl.h"
+#include "lockstep/values/type_name.h"
 
 namespace lockstep {
 namespace {
@@ -46,6 +50,50 @@ class SeatScope {
   local::Seat*& place_;
   local::Seat* outer_;
 };
+
+/// An exception in words.
+struct Said {
+  std::string type;
+  std::string what;  ///< one line of Lockstep's errors, all of others
+  std::string text;
+
+  bool operator==(const Said& other) const { return type == other.type && what == other.what; }
+};
+
+Said said_by(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    return {type_name(typeid(e)), e.text().what, e.what()};
+  } catch (const c10::Error& e) {
+    return {type_name(typeid(e)), e.what_without_backtrace(), e.what_without_backtrace()};
+  } catch (const std::exception& e) {
+    return {type_name(typeid(e)), e.what(), e.what()};
+  } catch (...) {
+    return {type_name(*abi::__cxa_current_exception_type()), "unknown exception", "unknown exception"};
+  }
+}
+
+/// Nobody gets to see these in any other way.
+void log_other_failures(const Said& thrown, const std::vector<local::ReplicaFailure>& others) {
+  constexpr std::size_t kMostLines = 3;
+  std::vector<Said> seen{thrown};
+  for (const auto& other : others) {
+    Said said = said_by(other.error);
+    if (std::find(seen.begin(), seen.end(), said) != seen.end()) continue;
+    if (seen.size() > kMostLines) return log_warning("more replicas failed in other ways");
+    log_warning(str("replica ", other.replica, " failed too, in another way: ", said.type, ": ", said.what));
+    seen.push_back(std::move(said));
+  }
+}
+
+/// Whether this code is part of a run of `strategy`: a merge function may start another.
+bool runs_on_replicas_of(const Strategy& strategy) {
+  for (const auto* entry = detail::current_context(); entry != nullptr; entry = entry->below) {
+    if (entry->replica != nullptr && entry->strategy == &strategy) return true;
+  }
+  return false;
+}
 
 [[noreturn]] void throw_not_reducible(const std::string& what, const std::string& help) {
   throw InvalidArgument(errors::kNotReducible, {.what = what, .where = "reduce", .help = help});
@@ -123,12 +171,18 @@ void Strategy::run_on_replicas(FunctionRef<void(std::size_t)> call) {
   });
 }
 
-void Strategy::raise_failure(int replica, std::exception_ptr error) {
+void Strategy::raise_failure(const local::ReplicaFailure& failure) {
   ++failed_runs_;
-  const std::string who = str("on replica ", replica);
-  last_failure_ = RunFailure{replica, "unknown exception"};
+  const Said said = said_by(failure.error);
+  last_failure_ = RunFailure{failure.replica, said.text, said.type};
+  log_other_failures(said, failure.others);
+  // What is thrown is the caller's to log or not. A merge function's run is not worth a line: its caller is this run's.
+  if (is_logged(Severity::Debug) && !runs_on_replicas_of(*this))
+    log(Severity::Debug, str("run failed on replica ", failure.replica, ": ", said.type, ": ", said.what));
+
+  const std::string who = str("on replica ", failure.replica);
   try {
-    std::rethrow_exception(error);
+    std::rethrow_exception(failure.error);
   } catch (Error& e) {
     if (e.text().where.find("replica") == std::string::npos) e.add_where(who);
     last_failure_->what = e.what();
@@ -136,13 +190,6 @@ void Strategy::raise_failure(int replica, std::exception_ptr error) {
   } catch (c10::Error& e) {
     e.add_context(who);
     last_failure_->what = e.what_without_backtrace();
-    throw;
-  } catch (const std::exception& e) {
-    last_failure_->what = e.what();
-    log(Severity::Error, str("exception ", who, ": ", e.what()));
-    throw;
-  } catch (...) {
-    log(Severity::Error, str("unknown exception ", who));
     throw;
   }
 }

@@ -39,6 +39,7 @@ struct ValueContext {
 struct RunFailure {
   int replica;
   std::string what;
+  std::string type = {};  ///< of the exception: "std::out_of_range"
 };
 
 /// Runs a function on every replica and brings values together. Replicas are numbered 0 to N - 1; the strategy decides
@@ -65,7 +66,7 @@ class LOCKSTEP_EXPORT Strategy {
   /// Calls `f` once per local replica, at the same time, in replica context. Distributed arguments arrive as the
   /// replica's component and need one for each local replica; anything else arrives as it is, by reference. Returns
   /// what the replicas returned as a PerReplica (nothing for void). If replicas throw, the error of the lowest replica
-  /// is thrown here once all have stopped.
+  /// is thrown here once all have stopped. It is not logged; errors of other replicas are, where they differ from it.
   template <class F, class... Args>
     requires(!detail::is_signature_v<F>)
   auto run(F&& f, const Args&... args);
@@ -189,8 +190,8 @@ class LOCKSTEP_EXPORT Strategy {
   /// Calls `body(k, seat)` once for each local replica k, on its thread; `seat` is null where there are no meetings.
   virtual void run_replicas(FunctionRef<void(int local_index, local::Seat* seat)> body) = 0;
 
-  /// Throws the failure with the replica added to its text.
-  [[noreturn]] void raise_failure(int replica, std::exception_ptr error);
+  /// Throws the failure with the replica added to its text. What other replicas have thrown is logged where it differs.
+  [[noreturn]] void raise_failure(const local::ReplicaFailure& failure);
 
  private:
   friend class StrategyExtended;

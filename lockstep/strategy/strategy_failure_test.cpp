@@ -1,5 +1,7 @@
 #include <functional>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include "tests/support/errors.h"
 #include "tests/support/logged_lines.h"
@@ -93,6 +95,43 @@ TEST_P(FailedRunTest, OfSeveralFailuresTheLowestReplicasIsThrown) {
     throw std::runtime_error(std::to_string(my_id()));
   };
   EXPECT_EQ(message_of<std::runtime_error>([&] { strategy.run(fail); }), "0");
+}
+
+/// Has no text of its own, as many exceptions of programs.
+struct OutOfPaper : std::exception {};
+
+TEST_P(FailedRunTest, WhatIsThrownIsNotLogged) {
+  const LoggedLines log;
+  const auto print = [] { throw OutOfPaper(); };
+  EXPECT_THROW(strategy.run(print), OutOfPaper);
+  EXPECT_THROW(strategy.run([&] { get_replica_context().merge_call([&](Strategy& s) { s.run(print); }); }), OutOfPaper);
+  EXPECT_EQ(log.lines(), std::vector<std::string>{});
+  EXPECT_EQ(strategy.last_failure()->type, "OutOfPaper");
+}
+
+TEST_P(FailedRunTest, ForDebuggingOneLineNamesTypeAndReplicaHoweverDeepTheRun) {
+  const LoggedLines log(Severity::Debug);
+  const auto print = [&] {
+    if (my_id() == replicas - 1) throw OutOfPaper();
+  };
+  EXPECT_THROW(strategy.run([&] { get_replica_context().merge_call([&](Strategy& s) { s.run(print); }); }), OutOfPaper);
+  EXPECT_EQ(log.lines(), std::vector<std::string>{"run failed on replica 0: OutOfPaper: std::exception"});
+  EXPECT_EQ(log.count("OutOfPaper"), 1);
+}
+
+TEST_P(FailedRunTest, WhatOtherReplicasThrewIsLoggedWhereItDiffers) {
+  const LoggedLines log;
+  Rendezvous everybody(replicas);
+  EXPECT_THROW(strategy.run([&] {
+    EXPECT_TRUE(everybody.arrive());
+    if (my_id() == 1) throw std::out_of_range("row 7");
+    throw OutOfPaper();
+  }),
+               OutOfPaper);
+  const auto expected =
+      replicas == 1 ? std::vector<std::string>{}
+                    : std::vector<std::string>{"replica 1 failed too, in another way: std::out_of_range: row 7"};
+  EXPECT_EQ(log.lines(), expected);
 }
 
 TEST_P(FailedRunTest, AReplicaThatSwallowsEverythingDoesNotHideTheFailureOfAnother) {

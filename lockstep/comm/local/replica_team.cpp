@@ -193,6 +193,8 @@ std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
     if (slot.error && (!first || (is_cause && !first_is_cause))) {
       first = ReplicaFailure{k, slot.error};
       first_is_cause = is_cause;
+    } else if (is_cause && slot.error != first->error) {
+      first->others.push_back({k, slot.error});
     }
     slot.error = nullptr;
   }

@@ -42,6 +42,7 @@ class ReplicaUnwound final : public std::exception {
 struct ReplicaFailure {
   int replica = 0;
   std::exception_ptr error;
+  std::vector<ReplicaFailure> others = {};  ///< replicas above that failed too, for reasons of their own
 };
 
 namespace detail {
@@ -143,7 +144,7 @@ class ReplicaTeam {
   int size() const { return options_.size; }
 
   /// Calls `body` once per replica and returns when all have stopped: nothing if all finished, otherwise the root cause
-  /// with the lowest replica id. May be called again from inside `lead`. A second thread gets FailedPrecondition during
+  /// with the lowest replica id, and the other root causes with it. May be called again from inside `lead`. A second thread gets FailedPrecondition during
   /// a run.
   std::optional<ReplicaFailure> run(FunctionRef<void(Seat&)> body);
 

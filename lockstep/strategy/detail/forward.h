@@ -29,7 +29,8 @@ class Dataset;  // data/dataset.h
 
 namespace local {
 class Seat;  // comm/local/replica_team.h
-}
+struct ReplicaFailure;
+}  // namespace local
 
 namespace detail {
 
