@@ -146,6 +146,7 @@ auto StrategyExtended::update(const Variable& variable, F&& f, const Args&... ar
   const std::vector<at::Tensor>& components = variable.values();
   using Result = std::decay_t<std::invoke_result_t<F&, at::Tensor, decltype(select_component(args, 0))...>>;
   const auto update_all = [&](const auto&... parts) {
+    detail::require_components_for_update("update", components.size(), parts...);
     return update_each(components.size(), [&](int k) -> Result {
       return f(at::Tensor(components[static_cast<std::size_t>(k)]), select_component(parts, k)...);
     });
@@ -182,6 +183,7 @@ template <class F, class... Args>
 auto StrategyExtended::update_non_slot(const Devices& colocate_with, F&& f, const Args&... args) {
   detail::require_cross_replica(strategy_, "update_non_slot");
   require_devices(colocate_with);
+  detail::require_components_for_update("update_non_slot", colocate_with.size(), args...);
   return update_each(colocate_with.size(), [&]([[maybe_unused]] int k) { return f(select_component(args, k)...); });
 }
 

@@ -87,6 +87,18 @@ const Misuse kMeetings[] = {
 
 // clang-format off
 const Misuse kValues[] = {
+    {"TooFewComponentsToUpdate",
+     [](World& w) { w.a.extended().update(w.none, [](at::Tensor v, const at::Tensor& d) { v.add_(d); }, Mirrored<at::Tensor>({at::ones({2})})); },
+     kArgument, errors::kComponent, {"argument 0 of update holds a Mirrored of 1 component, too few for 2 components"}},
+    {"TooFewComponentsToUpdateInAStructure",
+     [](World& w) {
+       const std::vector deltas{PerReplica<at::Tensor>({at::ones({2})})};
+       w.a.extended().update(w.none, [](at::Tensor v, int, const std::vector<at::Tensor>& d) { v.add_(d[0]); }, 7, deltas);
+     },
+     kArgument, errors::kComponent, {"argument 1 of update holds a PerReplica of 1 component"}},
+    {"TooFewComponentsToUpdateNonSlot",
+     [](World& w) { w.a.extended().update_non_slot(w.a.devices(), [](int) {}, PerReplica<int>({1})); }, kArgument, errors::kComponent,
+     {"argument 0 of update_non_slot holds a PerReplica of 1 component"}},
     {"UnequalLengthsToAllReduce",
      [](World& w) { w.in_replicas([](auto& r) { r.all_reduce(ReduceOp::Sum, std::vector(my_id() == 0 ? 1 : 2, at::ones({}))); }); }, kArgument,
      errors::kStructure, {"different structures", "same structure"}},

@@ -144,14 +144,16 @@ at::Tensor Strategy::gather_variable(const Variable& variable, std::int64_t axis
   return gather(PerReplica<at::Tensor>(components_of(variable, "gather")), axis);
 }
 
-void detail::throw_component_count(std::size_t argument, const char* kind, std::size_t components, int replicas) {
-  const bool too_few = components < static_cast<std::size_t>(replicas);
+void detail::throw_component_count(const char* operation, std::size_t argument, const char* kind,
+                                   std::size_t components, std::size_t wanted) {
+  const bool is_run = std::string_view(operation) == "run";
   throw InvalidArgument(
       errors::kComponent,
-      {.what = str("argument ", argument, " of run holds a ", kind, " of ",
+      {.what = str("argument ", argument, " of ", operation, " holds a ", kind, " of ",
                    counted(static_cast<long long>(components), "component"),
-                   too_few ? ", too few for " : ", too many for ", counted(replicas, "local replica")),
-       .where = "run",
+                   components < wanted ? ", too few for " : ", too many for ",
+                   counted(static_cast<long long>(wanted), is_run ? "local replica" : "component")),
+       .where = operation,
        .help =
            "pass a value with one component per local replica: from distribute, values_from_function or run of the same "
            "strategy"});

@@ -317,6 +317,23 @@ TEST_F(VariableTest, AnUpdateCallsOncePerComponentFromInsideReplicasToo) {
   EXPECT_EQ(numbers(v), (Numbers{2, 4}));
 }
 
+TEST_F(VariableTest, AnUpdateWithTooFewValuesWritesNothing) {
+  Variable v = make(Aggregation::None);
+  const auto add = [](at::Tensor component, const at::Tensor& delta) { component.add_(delta); };
+  const auto one = PerReplica<at::Tensor>({at::ones({})});
+  EXPECT_EQ(error_of([&] { strategy.extended().update(v, add, one); }).number, errors::kComponent);
+  EXPECT_EQ(numbers(v), (Numbers{0, 0}));
+  int calls = 0;
+  const auto count = [&](const at::Tensor&) { ++calls; };
+  EXPECT_EQ(error_of([&] { strategy.extended().update_non_slot(strategy.devices(), count, one); }).number,
+            errors::kComponent);
+  EXPECT_EQ(calls, 0);
+  const Devices first{strategy.devices()[0]};
+  const auto two = PerReplica<at::Tensor>({at::ones({}), at::ones({})});
+  strategy.extended().update_non_slot(first, count, two);
+  EXPECT_EQ(calls, 1) << "fewer devices than replicas";
+}
+
 // ---------------------------------------------------------------------------------------------------------------------
 // Strictness
 

@@ -16,15 +16,26 @@ namespace lockstep {
 
 namespace detail {
 
-[[noreturn]] LOCKSTEP_EXPORT void throw_component_count(std::size_t argument, const char* kind, std::size_t components,
-                                                        int replicas);
+[[noreturn]] LOCKSTEP_EXPORT void throw_component_count(const char* operation, std::size_t argument, const char* kind,
+                                                        std::size_t components, std::size_t wanted);
 
 /// Throws InvalidArgument for a distributed value whose number of components is not that of replicas.
 template <class... Args>
 void require_components(int replicas, const Args&... args) {
   [[maybe_unused]] std::size_t argument = 0;
   [[maybe_unused]] const auto check = [&](const char* kind, std::size_t components) {
-    if (components != static_cast<std::size_t>(replicas)) throw_component_count(argument, kind, components, replicas);
+    const auto wanted = static_cast<std::size_t>(replicas);
+    if (components != wanted) throw_component_count("run", argument, kind, components, wanted);
+  };
+  ((for_each_distributed(args, check), ++argument), ...);
+}
+
+/// The same for what is called once per component, of which there may be fewer than replicas.
+template <class... Args>
+void require_components_for_update(const char* operation, std::size_t wanted, const Args&... args) {
+  [[maybe_unused]] std::size_t argument = 0;
+  [[maybe_unused]] const auto check = [&](const char* kind, std::size_t components) {
+    if (components < wanted) throw_component_count(operation, argument, kind, components, wanted);
   };
   ((for_each_distributed(args, check), ++argument), ...);
 }
