@@ -44,7 +44,7 @@ StrategyExtended::~StrategyExtended() = default;
 Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const PerReplica<at::Tensor>& value,
                                                  const Destinations& destinations,
                                                  const CommunicationOptions& options) {
-  return batch_reduce_to(op, std::vector<ReducePair>{{value, destinations}}, options)[0];
+  return std::move(batch_reduce_to(op, std::vector<ReducePair>{{value, destinations}}, options)[0]);
 }
 
 Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const Mirrored<at::Tensor>& value,
@@ -79,19 +79,40 @@ Mirrored<IndexedSlices> StrategyExtended::reduce_to(ReduceOp op, const PerReplic
                                                     merge(strategy_.communication(), validated(options)));
 }
 
+StrategyExtended::ReduceValue::ReduceValue(const Variable& variable)
+    : components_(variable.values()),
+      is_mirrored_(variable.synchronization() != Synchronization::OnRead),
+      variable_(variable) {}
+
 std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op, const std::vector<ReducePair>& pairs,
                                                                     const CommunicationOptions& options) {
   detail::require_cross_replica(strategy_, "batch_reduce_to");
   require_op(op, "reduce_to");
+  std::vector<std::optional<Mirrored<at::Tensor>>> results(pairs.size());
   std::vector<CrossDeviceOps::Job> jobs;
-  for (const auto& [value, destinations] : pairs) {
-    require_summable(value[0], "reduce_to");
-    require_equal_form(value.values(), "reduce_to");
-    jobs.emplace_back(value, destinations.resolve(strategy_));
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < pairs.size(); ++i) {
+    const auto& [value, destinations] = pairs[i];
+    if (value.variable_) strategy_.components_of(*value.variable_, "batch_reduce_to");
+    if (value.is_mirrored_) {
+      results[i] = reduce_to(op, Mirrored<at::Tensor>(value.components_), destinations, options);
+      continue;
+    }
+    PerReplica<at::Tensor> components(value.components_);
+    require_summable(components[0], "reduce_to");
+    require_equal_form(components.values(), "reduce_to");
+    jobs.emplace_back(std::move(components), destinations.resolve(strategy_));
+    places.push_back(i);
   }
   const auto merged = merge(strategy_.communication(), validated(options));
-  if (jobs.size() == 1) return {strategy_.cross_device_ops().reduce(op, jobs[0].first, jobs[0].second, merged)};
-  return strategy_.cross_device_ops().batch_reduce(op, jobs, merged);
+  auto& ops = strategy_.cross_device_ops();
+  auto reduced = jobs.size() == 1 ? std::vector{ops.reduce(op, jobs[0].first, jobs[0].second, merged)}
+                                  : ops.batch_reduce(op, jobs, merged);
+  for (std::size_t j = 0; j < places.size(); ++j) results[places[j]] = std::move(reduced.at(j));
+  std::vector<Mirrored<at::Tensor>> all;
+  all.reserve(results.size());
+  for (auto& result : results) all.push_back(std::move(*result));
+  return all;
 }
 
 std::vector<Mirrored<IndexedSlices>> StrategyExtended::batch_reduce_to(ReduceOp op,

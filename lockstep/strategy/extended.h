@@ -37,8 +37,24 @@ class LOCKSTEP_EXPORT StrategyExtended {
   Mirrored<IndexedSlices> reduce_to(ReduceOp op, const PerReplica<IndexedSlices>& value,
                                     const Destinations& destinations, const CommunicationOptions& options = {});
 
+  /// What several reductions take, each as `reduce_to` does.
+  class LOCKSTEP_EXPORT ReduceValue {
+   public:
+    // NOLINTBEGIN(google-explicit-constructor)
+    ReduceValue(PerReplica<at::Tensor> value) : components_(std::move(value).values()) {}
+    ReduceValue(Mirrored<at::Tensor> value) : components_(std::move(value).values()), is_mirrored_(true) {}
+    ReduceValue(const Variable& variable);
+    // NOLINTEND(google-explicit-constructor)
+
+   private:
+    friend class StrategyExtended;
+    std::vector<at::Tensor> components_;
+    bool is_mirrored_ = false;
+    std::optional<Variable> variable_;
+  };
+
   /// Several reductions at once, packed where that helps; results in the order of the pairs.
-  using ReducePair = std::pair<PerReplica<at::Tensor>, Destinations>;
+  using ReducePair = std::pair<ReduceValue, Destinations>;
   std::vector<Mirrored<at::Tensor>> batch_reduce_to(ReduceOp op, const std::vector<ReducePair>& pairs,
                                                     const CommunicationOptions& options = {});
   std::vector<Mirrored<at::Tensor>> batch_reduce_to(ReduceOp op, std::initializer_list<ReducePair> pairs,

@@ -87,6 +87,12 @@ const Misuse kMeetings[] = {
 
 // clang-format off
 const Misuse kValues[] = {
+    {"DifferentVariablesToReduce", [](World& w) { w.a.reduce(ReduceOp::Sum, w.a.run([&] { return my_id() == 0 ? w.sum : w.total; })); }, kArgument,
+     errors::kStructure, {"different variables", "replica 0: 'sum', replica 1: 'total'", "read()"}},
+    {"AMirroredVariableToSum", [](World& w) { w.a.extended().batch_reduce_to(ReduceOp::Sum, {{w.sum, w.sum}}); }, kArgument, errors::kNotReducible,
+     {"Mirrored", "ReduceOp::Mean"}},
+    {"AForeignVariableInABatch", [](World& w) { w.a.extended().batch_reduce_to(ReduceOp::Mean, {{w.foreign, "cpu:0"}}); }, kArgument,
+     errors::kMixedStrategies, {"batch_reduce_to", "'foreign'"}},
     {"TooFewComponentsToUpdate",
      [](World& w) { w.a.extended().update(w.none, [](at::Tensor v, const at::Tensor& d) { v.add_(d); }, Mirrored<at::Tensor>({at::ones({2})})); },
      kArgument, errors::kComponent, {"argument 0 of update holds a Mirrored of 1 component, too few for 2 components"}},

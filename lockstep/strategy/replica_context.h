@@ -24,11 +24,29 @@
 
 namespace lockstep {
 
+class Variable;
+
 namespace local {
 class Seat;
 }
 
 namespace detail {
+
+template <class T>
+struct IsVariable : std::is_same<T, Variable> {};
+
+/// Whether S is a Variable or a standard container of some, at any depth.
+template <class S>
+inline constexpr bool contains_variable_v = Contains<IsVariable, S>::value;
+
+/// A leaf of a structure as a collective takes it: of a variable what it is as a tensor.
+struct ReadVariables {
+  LOCKSTEP_EXPORT at::Tensor operator()(const Variable& variable) const;
+  template <class T>
+  T operator()(const T& leaf) const {
+    return leaf;
+  }
+};
 
 /// What one replica gets of a merge function's result.
 template <class Result>
@@ -76,20 +94,27 @@ class LOCKSTEP_EXPORT ReplicaContext {
 
   /// The sum or mean over all replicas, the same bits on each, leaf by leaf for structures. Differentiable: the
   /// gradient is the all-reduce of the incoming gradients with the same operation.
+  /// A Variable counts as the tensor that it is on this replica, and the result is a tensor.
   at::Tensor all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options = {});
   template <class S>
-  S all_reduce(ReduceOp op, const S& value, const CommunicationOptions& options = {}) {
-    return unflatten_reducible(value,
-                               all_reduce_leaves(op, flatten_reducible(value), structure_string(value), options));
+  auto all_reduce(ReduceOp op, const S& value, const CommunicationOptions& options = {}) {
+    if constexpr (detail::contains_variable_v<S>)
+      return all_reduce(op, map_structure(detail::ReadVariables(), value), options);
+    else
+      return unflatten_reducible(value,
+                                 all_reduce_leaves(op, flatten_reducible(value), structure_string(value), options));
   }
 
   /// All replicas' values, concatenated along `axis` in replica order; sizes may differ on that axis only.
   /// Differentiable: a replica's gradient is its own part of the summed gradients.
   at::Tensor all_gather(const at::Tensor& value, std::int64_t axis, const CommunicationOptions& options = {});
   template <class S>
-  S all_gather(const S& value, std::int64_t axis, const CommunicationOptions& options = {}) {
-    return unflatten_reducible(value,
-                               all_gather_leaves(flatten_reducible(value), axis, structure_string(value), options));
+  auto all_gather(const S& value, std::int64_t axis, const CommunicationOptions& options = {}) {
+    if constexpr (detail::contains_variable_v<S>)
+      return all_gather(map_structure(detail::ReadVariables(), value), axis, options);
+    else
+      return unflatten_reducible(value,
+                                 all_gather_leaves(flatten_reducible(value), axis, structure_string(value), options));
   }
 
   /// The replica's place among the threads of the current run, for library code; null where there are no meetings.

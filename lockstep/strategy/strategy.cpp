@@ -159,6 +159,19 @@ void detail::throw_component_count(const char* operation, std::size_t argument, 
            "strategy"});
 }
 
+const Variable& detail::one_variable(const Variable* first, std::size_t count, const char* operation) {
+  if (count == 0) require_equal_structures({}, {}, operation);
+  for (std::size_t k = 1; k < count; ++k) {
+    if (first[k].is_same(*first)) continue;
+    throw InvalidArgument(errors::kStructure,
+                          {.what = "replicas gave different variables",
+                           .where = operation,
+                           .seen = str("replica 0: '", first->name(), "', replica ", k, ": '", first[k].name(), "'"),
+                           .help = "give the same variable on every replica, or the tensors: variable.read()"});
+  }
+  return *first;
+}
+
 void Strategy::run_on_replicas(FunctionRef<void(std::size_t)> call) {
   detail::require_cross_replica(*this, "run");
   const detail::ContextGuard cross(*this, nullptr, -1);

@@ -26,8 +26,24 @@
 namespace lockstep {
 
 namespace detail {
+
 struct StrategyAccess;
-}
+
+/// A leaf of a structure as values across replicas are: of a variable all its components.
+struct ComponentsOfVariables {
+  PerReplica<at::Tensor> operator()(const Variable& variable) const {
+    return PerReplica<at::Tensor>(variable.values());
+  }
+  template <class T>
+  T operator()(const T& leaf) const {
+    return leaf;
+  }
+};
+
+/// The variable that all replicas have returned or brought to a merge point; throws if they differ.
+LOCKSTEP_EXPORT const Variable& one_variable(const Variable* first, std::size_t count, const char* operation);
+
+}  // namespace detail
 
 /// Which replica of how many a value is made for; see `Strategy::values_from_function`.
 struct ValueContext {
@@ -80,7 +96,7 @@ class LOCKSTEP_EXPORT Strategy {
 
   /// The sum or mean over all replicas, as one plain value; leaf by leaf for structures. With `axis`, each replica
   /// first reduces along it, and Mean divides by the number of elements of all replicas: exact for uneven and empty
-  /// ones.
+  /// ones. An OnRead variable is reduced over its components; of a mirrored one Mean is its value.
   template <class T>
   auto reduce(ReduceOp op, const T& value, const Axis& axis = {});
 
@@ -95,7 +111,10 @@ class LOCKSTEP_EXPORT Strategy {
   /// The components that are in this process, as a list; values/local_results.h has the rules for structures.
   template <class T>
   auto local_results(const T& value) const {
-    return lockstep::local_results(value, num_local_replicas());
+    if constexpr (detail::contains_variable_v<T>)
+      return lockstep::local_results(map_structure(detail::ComponentsOfVariables(), value), num_local_replicas());
+    else
+      return lockstep::local_results(value, num_local_replicas());
   }
 
   /// The components of a variable.

@@ -401,6 +401,8 @@ Variable::operator at::Tensor() const {
   return synchronise ? synchronised_in_replica(*impl_) : read();
 }
 
+at::Tensor detail::ReadVariables::operator()(const Variable& variable) const { return variable; }
+
 at::Tensor Variable::assign(const VariableValue& value, ReadBack read_back) {
   return assign_here(*this, Assign::Set, value, read_back);
 }

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <map>
 #include <memory>
 #include <sstream>
 #include <stdexcept>
@@ -332,6 +333,85 @@ TEST_F(VariableTest, AnUpdateWithTooFewValuesWritesNothing) {
   const auto two = PerReplica<at::Tensor>({at::ones({}), at::ones({})});
   strategy.extended().update_non_slot(first, count, two);
   EXPECT_EQ(calls, 1) << "fewer devices than replicas";
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Wherever values go
+
+float number(const at::Tensor& tensor) { return tensor.item<float>(); }
+
+TEST_F(VariableTest, CollectivesTakeVariablesForTheirTensors) {
+  const Variable own = make(Aggregation::Sum, Synchronization::OnRead);
+  const Variable mirrored = make(Aggregation::None);
+  set(own, {1, 3});
+  set(mirrored, {5, 5});
+  strategy.run([&] {
+    auto& replica = get_replica_context();
+    EXPECT_EQ(number(replica.all_reduce(ReduceOp::Sum, own)), 4);
+    EXPECT_EQ(number(replica.all_reduce(ReduceOp::Mean, mirrored)), 5);
+    EXPECT_EQ(replica.all_gather(own.read().reshape({1}), 0).sizes(), (at::IntArrayRef{2}));
+    const auto [sum, rest] =
+        replica.all_reduce(ReduceOp::Sum, std::pair(own, std::map<std::string, Variable>{{"m", mirrored}}));
+    EXPECT_EQ(number(sum), 4);
+    EXPECT_EQ(number(rest.at("m")), 10);
+  });
+  const Variable row = strategy.make_variable(at::ones({1, 2}));
+  strategy.run([&] {
+    EXPECT_EQ(get_replica_context().all_gather(row, 0).sizes(), (at::IntArrayRef{2, 2}));
+    EXPECT_EQ(get_replica_context().all_gather(std::vector{row, row}, 1)[1].sizes(), (at::IntArrayRef{1, 4}));
+  });
+}
+
+TEST_F(VariableTest, GradientsReachVariablesThroughCollectives) {
+  const Variable v = strategy.make_variable(at::ones({2}));
+  strategy.run([&] { get_replica_context().all_reduce(ReduceOp::Sum, v).sum().backward(); });
+  for (const auto& component : v.values()) EXPECT_EQ(number(component.grad()[0]), 2);
+}
+
+TEST_F(VariableTest, ReductionsTakeVariablesAloneAndInStructures) {
+  const Variable own = make(Aggregation::Sum, Synchronization::OnRead);
+  const Variable mirrored = make(Aggregation::None);
+  set(own, {1, 3});
+  set(mirrored, {5, 5});
+  EXPECT_EQ(number(strategy.reduce(ReduceOp::Sum, own)), 4);
+  EXPECT_EQ(number(strategy.reduce(ReduceOp::Mean, std::vector{own, mirrored})[1]), 5);
+  EXPECT_EQ(number(strategy.reduce(ReduceOp::Sum, strategy.run([&] { return own; }))), 4);
+  EXPECT_EQ(strategy.local_results(std::pair(own, 7)).at(1).second, 7);
+  EXPECT_EQ(number(strategy.local_results(std::pair(own, 7)).at(1).first), 3);
+
+  auto& extended = strategy.extended();
+  EXPECT_EQ(number(extended.reduce_to(ReduceOp::Sum, own, own)[1]), 4);
+  const auto reduced = extended.batch_reduce_to(ReduceOp::Mean, {{own, own}, {mirrored, "cpu:0"}, {own, "cpu:0"}});
+  EXPECT_EQ(number(reduced.at(0)[1]), 2);
+  EXPECT_EQ(number(reduced.at(1)[0]), 5);
+  EXPECT_EQ(reduced.at(2).size(), 1u);
+  EXPECT_EQ(number(extended.broadcast_to(mirrored, own)[1]), 5);
+
+  const Variable row = strategy.make_variable(at::ones({1, 2}));
+  EXPECT_EQ(strategy.gather(row, 0).sizes(), (at::IntArrayRef{2, 2}));
+  EXPECT_EQ(strategy.gather(std::vector{row}, 0)[0].sizes(), (at::IntArrayRef{2, 2}));
+  strategy.run([&] {
+    const auto merged = get_replica_context().merge_call(
+        [](Strategy& s, const PerReplica<Variable>& all) { return s.reduce(ReduceOp::Sum, all); }, own);
+    EXPECT_EQ(number(merged), 4);
+    EXPECT_EQ(get_replica_context()
+                  .merge_call([](Strategy& s, const PerReplica<Variable>& all) { return s.gather(all, 0); }, row)
+                  .size(0),
+              2);
+  });
+}
+
+TEST_F(VariableTest, RunHandsVariablesOverAsTheyAre) {
+  Variable v = make(Aggregation::Sum);
+  strategy.run(
+      [](Variable mine, const std::vector<Variable>& more) {
+        mine.assign(at::ones({}));
+        Variable(more[0]).assign_add(at::ones({}));
+      },
+      v, std::vector{v});
+  EXPECT_EQ(numbers(v), (Numbers{4, 4}));
+  const auto doubled = strategy.run([](const at::Tensor& mine) { return mine.mul(2); }, v);
+  EXPECT_EQ(number(doubled[1]), 8);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------

@@ -13,29 +13,34 @@ concept SelectsItself = requires(const T& t) {
   StructureTraits<T>::select(t, 0);
 };
 
+/// Whether T, or what a standard container T holds at any depth, is what `Is` says.
+template <template <class> class Is, class T>
+struct Contains : Is<T> {};
+template <template <class> class Is, class... T>
+struct Contains<Is, std::tuple<T...>> : std::disjunction<Contains<Is, T>...> {};
+template <template <class> class Is, class A, class B>
+struct Contains<Is, std::pair<A, B>> : std::disjunction<Contains<Is, A>, Contains<Is, B>> {};
+template <template <class> class Is, class T, std::size_t N>
+struct Contains<Is, std::array<T, N>> : Contains<Is, T> {};
+template <template <class> class Is, class T, class A>
+struct Contains<Is, std::vector<T, A>> : Contains<Is, T> {};
+template <template <class> class Is, class K, class V, class C, class A>
+struct Contains<Is, std::map<K, V, C, A>> : Contains<Is, V> {};
+template <template <class> class Is, class K, class V, class H, class E, class A>
+struct Contains<Is, std::unordered_map<K, V, H, E, A>> : Contains<Is, V> {};
+template <template <class> class Is, class T>
+struct Contains<Is, std::optional<T>> : Contains<Is, T> {};
+
 template <class T>
-struct ContainsDistributed : std::bool_constant<is_distributed_v<T> || SelectsItself<T>> {};
-template <class... T>
-struct ContainsDistributed<std::tuple<T...>> : std::disjunction<ContainsDistributed<T>...> {};
-template <class A, class B>
-struct ContainsDistributed<std::pair<A, B>> : std::disjunction<ContainsDistributed<A>, ContainsDistributed<B>> {};
-template <class T, std::size_t N>
-struct ContainsDistributed<std::array<T, N>> : ContainsDistributed<T> {};
-template <class T, class A>
-struct ContainsDistributed<std::vector<T, A>> : ContainsDistributed<T> {};
-template <class K, class V, class C, class A>
-struct ContainsDistributed<std::map<K, V, C, A>> : ContainsDistributed<V> {};
-template <class K, class V, class H, class E, class A>
-struct ContainsDistributed<std::unordered_map<K, V, H, E, A>> : ContainsDistributed<V> {};
-template <class T>
-struct ContainsDistributed<std::optional<T>> : ContainsDistributed<T> {};
+struct IsOrHoldsDistributed : std::bool_constant<is_distributed_v<T> || SelectsItself<T>> {};
 
 }  // namespace detail
 
 /// Whether `select_component` changes an A: it is a distributed value, a standard container of some at any depth, or a
 /// structure type that says it can hold them. Fields of aggregates are not searched: their types are fixed.
 template <class A>
-inline constexpr bool contains_distributed_v = detail::ContainsDistributed<std::remove_cvref_t<A>>::value;
+inline constexpr bool contains_distributed_v =
+    detail::Contains<detail::IsOrHoldsDistributed, std::remove_cvref_t<A>>::value;
 
 /// Component k of `a`: `const T&` of a PerReplica<T> or Mirrored<T>; a container rebuilt with components in place of
 /// the distributed values it holds; anything else is `a` itself, by reference. InvalidArgument if there is no component

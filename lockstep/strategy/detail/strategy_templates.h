@@ -40,6 +40,11 @@ void require_components_for_update(const char* operation, std::size_t wanted, co
   ((for_each_distributed(args, check), ++argument), ...);
 }
 
+/// What replicas return, or bring to a merge point, as a variable.
+template <class T>
+inline constexpr bool is_distributed_variable_v =
+    std::is_same_v<T, PerReplica<Variable>> || std::is_same_v<T, Mirrored<Variable>>;
+
 /// The leaves of each replica's value, and their structures for comparison.
 struct TakenApart {
   std::vector<std::vector<ReducibleLeaf>> leaves;
@@ -80,6 +85,8 @@ auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis) {
   detail::require_cross_replica(*this, "reduce");
   if constexpr (std::is_same_v<T, Variable>) {
     return reduce_variable(op, value, axis);
+  } else if constexpr (detail::is_distributed_variable_v<T>) {
+    return reduce_variable(op, detail::one_variable(value.values().data(), value.size(), "reduce"), axis);
   } else if constexpr (is_distributed_v<T>) {
     if (!detail::is_per_replica_v<T> && axis.dims().empty()) {
       return unflatten_reducible(value[0], reduce_shared(op, flatten_reducible(value[0]), /*mirrored=*/true));
@@ -88,7 +95,7 @@ auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis) {
     // Before value[0], which an empty value does not have: compilers differ in which argument comes first.
     auto reduced = reduce_components(op, parts.leaves, parts.structures, axis);
     return unflatten_reducible(value[0], std::move(reduced));
-  } else if constexpr (contains_distributed_v<T>) {
+  } else if constexpr (contains_distributed_v<T> || detail::contains_variable_v<T>) {
     return map_structure([&](const auto& leaf) { return reduce(op, leaf, axis); }, value);
   } else {
     if constexpr (std::is_arithmetic_v<T>) {
@@ -106,11 +113,13 @@ auto Strategy::gather(const T& value, std::int64_t axis) {
   detail::require_cross_replica(*this, "gather");
   if constexpr (std::is_same_v<T, Variable>) {
     return gather_variable(value, axis);
+  } else if constexpr (detail::is_distributed_variable_v<T>) {
+    return gather_variable(detail::one_variable(value.values().data(), value.size(), "gather"), axis);
   } else if constexpr (is_distributed_v<T>) {
     const detail::TakenApart parts(value);
     auto gathered = gather_across(parts.leaves, parts.structures, axis);
     return unflatten_reducible(value[0], std::move(gathered));
-  } else if constexpr (contains_distributed_v<T>) {
+  } else if constexpr (contains_distributed_v<T> || detail::contains_variable_v<T>) {
     return map_structure([&](const auto& leaf) { return gather(leaf, axis); }, value);
   } else {
     const detail::TakenApart parts(std::vector<T>{value});
