@@ -1,3 +1,5 @@
+#include <ATen/TensorIndexing.h>
+
 #include <cmath>
 
 #include "tests/support/misuse.h"
@@ -80,6 +82,23 @@ const Misuse kVariables[] = {
     {"TheSameRowsFromAllReplicas",
      [](World& w) { const auto same = rows({0}, at::ones({1, 2})); w.in_replicas([&](auto&) { w.table.scatter_add(same); }); }, kArgument,
      errors::kNotReducible, {"Aggregation::Sum needs", "same rows"}},
+    {"APartThatIsNotThere", [](World& w) { w.sum[7] = 1; }, kArgument, errors::kShape, {"an index does not fit into shape [2]", "out of bounds"}},
+    {"APartThatIsNotThereToRead", [](World& w) { w.sum[0][0].read(); }, kArgument, errors::kShape, {"does not fit into shape []"}},
+    {"APartOfAnotherShape", [](World& w) { w.table[0] = at::ones({3}); }, kArgument, errors::kShape, {"Shape mismatch", "[2]", "[3]", "'table'"}},
+    {"APartOfAnotherType", [](World& w) { w.table[0] = at::ones({2}, at::kDouble); }, kArgument, errors::kDtype, {"float64", "'table'"}},
+    {"ANumberForAPartThatDoesNotFit", [](World& w) { w.a.make_variable(at::zeros({2}, at::kLong))[0] = 0.5; }, kArgument, errors::kDtype, {"0.5"}},
+    {"APartOfAPartChosenByATensor", [](World& w) { w.table[at::tensor({0, 1})][0] = at::ones({2}); }, kArgument, errors::kVariableAssign,
+     {"chosen by a tensor", "index({mask, 0})"}},
+    {"DifferentPartsToAssign", [](World& w) { w.in_replicas([&](auto&) { w.sum[my_id()] = at::ones({}); }); }, kPrecondition,
+     errors::kDifferentCollective, {"different slices", "'sum'"}},
+    {"APartHereTheWholeThere",
+     [](World& w) { w.in_replicas([&](auto&) { my_id() == 0 ? w.sum.assign(at::ones({2})) : w.sum[0].assign(at::ones({})); }); }, kPrecondition,
+     errors::kDifferentCollective, {"assign to a slice"}},
+    {"AddToAPartOfATotalFromOutside", [](World& w) { w.total[0] += 1; }, kArgument, errors::kVariableAssign, {"outside of replicas", "'total'"}},
+    {"CloneInsideAnUpdate", [](World& w) { w.a.extended().update(w.none, [&](const at::Tensor&) { w.none.clone(); }); }, kPrecondition,
+     errors::kWrongContext, {"clone", "update"}},
+    {"ClonesOfDifferentVariables", [](World& w) { w.in_replicas([&](auto&) { (my_id() == 0 ? w.sum : w.mean).clone(); }); }, kArgument,
+     errors::kStructure, {"different variables", "'mean'"}},
     {"StrictAssignWithoutAggregation", [](World& w) { w.strict.run([&] { w.guarded.assign(at::ones({2})); }); }, kArgument, errors::kVariableAssign,
      {"a variable without aggregation", ".strict = false"}},
     {"StrictScatterWithoutAggregation",

@@ -92,22 +92,22 @@ void require_aggregation_if_strict(const Variable::Impl& variable) {
        .help = "create it with Aggregation::Sum, Mean or OnlyFirstReplica, or make the strategy with .strict = false"});
 }
 
+const char* Write::name() const {
+  switch (kind) {
+    case Assign::Set: return place ? "assign to a slice" : "assign";
+    case Assign::Add: return place ? "assign_add to a slice" : "assign_add";
+    case Assign::Sub: return place ? "assign_sub to a slice" : "assign_sub";
+  }
+  return "assign";
+}
+
 }  // namespace detail
 
 namespace {
 
+using detail::Assign;
+using detail::Write;
 using Kind = VariableValue::Kind;
-
-enum class Assign { Set, Add, Sub };
-
-const char* name_of(Assign kind) {
-  switch (kind) {
-    case Assign::Set: return "assign";
-    case Assign::Add: return "assign_add";
-    case Assign::Sub: return "assign_sub";
-  }
-  return "assign";
-}
 
 [[noreturn]] void throw_assign(const Variable::Impl& variable, std::string what, std::string help) {
   throw InvalidArgument(errors::kVariableAssign, {.what = std::move(what),
@@ -137,10 +137,19 @@ at::Tensor literal_tensor(const Variable::Impl& variable, const c10::Scalar& lit
        .help = "assign a number that this dtype can hold, or a tensor of this dtype"});
 }
 
+/// What a value must look like.
+at::Tensor target_of(const Variable::Impl& variable, const Write& write, std::size_t k = 0) {
+  const at::Tensor& component = variable.values()[k];
+  return write.place ? detail::part_of(component.detach(), write.place.get()) : component;
+}
+
 /// The tensor that component k gets. PerReplica and Mirrored values give their component k.
-at::Tensor value_for(const Variable::Impl& variable, const VariableValue& value, std::size_t k) {
+at::Tensor value_for(const Variable::Impl& variable, const Write& write, const VariableValue& value, std::size_t k) {
   if (value.kind() == Kind::Tensor) return value.tensor();
-  if (value.kind() == Kind::Number) return literal_tensor(variable, value.number());
+  if (value.kind() == Kind::Number) {
+    const at::Tensor number = literal_tensor(variable, value.number());
+    return write.place ? number.expand(target_of(variable, write).sizes()) : number;
+  }
   if (k >= value.components().size()) {
     detail::throw_component_out_of_range(value.kind() == Kind::Mirrored ? "Mirrored" : "PerReplica", k,
                                          value.components().size());
@@ -179,29 +188,27 @@ void require_fitting(const Variable::Impl& variable, const at::Tensor& component
   }
 }
 
-void apply(Assign kind, at::Tensor& component, const at::Tensor& value) {
-  switch (kind) {
-    case Assign::Set: component.copy_(value); break;
-    case Assign::Add: component.add_(value); break;
-    case Assign::Sub: component.sub_(value); break;
-  }
-}
-
 /// All values are checked before the first component changes, so that a wrong one leaves the variable as it was.
-void apply_to_all(const Variable::Impl& variable, Assign kind, const std::function<at::Tensor(std::size_t)>& value) {
+void apply_to_all(const Variable::Impl& variable, const Write& write,
+                  const std::function<at::Tensor(std::size_t)>& value) {
   std::vector<at::Tensor> values;
   for (std::size_t k = 0; k < variable.values().size(); ++k) {
     values.push_back(value(k));
-    require_fitting(variable, variable.values()[k], values.back());
+    require_fitting(variable, target_of(variable, write, k), values.back());
     if (detail::lies_in(values.back(), variable)) values.back() = values.back().clone();
   }
-  detail::write_components(variable, [&](std::size_t k, at::Tensor& component) { apply(kind, component, values[k]); });
+  detail::write_components(variable, [&](std::size_t k, at::Tensor& component) {
+    detail::write_part(write.kind, component, write.place.get(), values[k]);
+  });
 }
 
-void apply_to_one(const Variable::Impl& variable, Assign kind, std::size_t k, const VariableValue& value) {
-  const at::Tensor given = value_for(variable, value, k);
-  require_fitting(variable, variable.values()[k], given);
-  detail::write_component(variable, k, [&](std::size_t, at::Tensor& component) { apply(kind, component, given); });
+void apply_to_one(const Variable::Impl& variable, const Write& write, std::size_t k, const VariableValue& value) {
+  at::Tensor given = value_for(variable, write, value, k);
+  require_fitting(variable, target_of(variable, write, k), given);
+  if (write.place && detail::lies_in(given, variable)) given = given.clone();  // two parts may overlap
+  detail::write_component(variable, k, [&](std::size_t, at::Tensor& component) {
+    detail::write_part(write.kind, component, write.place.get(), given);
+  });
 }
 
 bool is_distributed_value(const VariableValue& value) {
@@ -231,14 +238,14 @@ ReduceOp reduce_op_of(Aggregation aggregation) {
 }
 
 /// What every component gets when replicas assign `values` to a mirrored variable, at the merge point.
-Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variable,
+Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variable, const Write& write,
                                 const PerReplica<VariableValue>& values) {
   const Aggregation aggregation = variable.options().aggregation;
   const std::size_t count = variable.values().size();
   const Devices& devices = strategy.devices();
   if (aggregation == Aggregation::OnlyFirstReplica) {
-    const at::Tensor value = value_for(variable, values[0], 0);
-    require_fitting(variable, variable.values()[0], value);
+    const at::Tensor value = value_for(variable, write, values[0], 0);
+    require_fitting(variable, target_of(variable, write), value);
     return strategy.cross_device_ops().broadcast(value, devices);
   }
   const bool sum = aggregation == Aggregation::Sum;
@@ -261,18 +268,32 @@ Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variab
            .where = lockstep::str("variable '", variable.options().name, "'"),
            .help = "assign a tensor of its own on each replica, or use Aggregation::Mean or OnlyFirstReplica"});
     }
-    return Mirrored<at::Tensor>::generate(count, [&](std::size_t k) { return value_for(variable, values[0], k); });
+    return Mirrored<at::Tensor>::generate(count,
+                                          [&](std::size_t k) { return value_for(variable, write, values[0], k); });
   }
   // A whole PerReplica that the replicas captured is one value, not one of each.
   const bool captured = values[0].kind() == Kind::PerReplica;
-  const auto each = [&](std::size_t k) { return value_for(variable, values[k], k); };
+  const auto each = [&](std::size_t k) { return value_for(variable, write, values[k], k); };
   const auto components =
       captured ? PerReplica<at::Tensor>(values[0].components()) : PerReplica<at::Tensor>::generate(values.size(), each);
-  for (const auto& component : components) require_fitting(variable, variable.values()[0], component);
+  for (const auto& component : components) require_fitting(variable, target_of(variable, write), component);
   return strategy.cross_device_ops().reduce(reduce_op_of(aggregation), components, devices, strategy.communication());
 }
 
-void assign_in_replica(const std::shared_ptr<Variable::Impl>& variable, Assign kind, const VariableValue& value) {
+void require_same_place(const Variable::Impl& variable,
+                        const PerReplica<std::shared_ptr<const VariablePlace>>& places) {
+  for (std::size_t k = 1; k < places.size(); ++k) {
+    if (detail::is_same_place(places[0].get(), places[k].get())) continue;
+    throw FailedPrecondition(errors::kDifferentCollective,
+                             {.what = "replicas assign to different slices at the same point",
+                              .where = lockstep::str("variable '", variable.options().name, "'"),
+                              .seen = lockstep::str("replica 0 and replica ", k, " gave different indices"),
+                              .help = "assign to the same slice on every replica, or to the whole variable"});
+  }
+}
+
+void assign_in_replica(const std::shared_ptr<Variable::Impl>& variable, const Write& write,
+                       const VariableValue& value) {
   const auto& options = variable->options();
   if (variable->is_sync_on_read() || options.aggregation == Aggregation::None) {
     detail::require_aggregation_if_strict(*variable);
@@ -280,16 +301,18 @@ void assign_in_replica(const std::shared_ptr<Variable::Impl>& variable, Assign k
       throw_assign(*variable, "a distributed value cannot be assigned to one replica's component",
                    "assign this replica's component: value.get()");
     }
-    return apply_to_one(*variable, kind, detail::calling_component(*variable), value);
+    return apply_to_one(*variable, write, detail::calling_component(*variable), value);
   }
   get_replica_context().merge_call(
       [&](Strategy& strategy, const PerReplica<VariableValue>& values,
-          const PerReplica<std::shared_ptr<Variable::Impl>>& variables, const PerReplica<const char*>& operations) {
+          const PerReplica<std::shared_ptr<Variable::Impl>>& variables, const PerReplica<const char*>& operations,
+          const PerReplica<std::shared_ptr<const VariablePlace>>& places) {
         detail::require_same_write(variables, operations);
-        const auto result = aggregated(strategy, *variables[0], values);
-        apply_to_all(*variables[0], kind, [&](std::size_t k) { return result[k]; });
+        require_same_place(*variables[0], places);
+        const auto result = aggregated(strategy, *variables[0], write, values);
+        apply_to_all(*variables[0], write, [&](std::size_t k) { return result[k]; });
       },
-      value, variable, name_of(kind));
+      value, variable, write.name(), write.place);
 }
 
 /// A SUM variable that is read as a sum is written as a sum: each component gets its share. What does not divide among
@@ -305,46 +328,31 @@ std::vector<at::Tensor> shares_of(const at::Tensor& value, std::size_t count) {
   return shares;
 }
 
-void assign_across(const std::shared_ptr<Variable::Impl>& variable, Assign kind, const VariableValue& value) {
+void assign_across(const std::shared_ptr<Variable::Impl>& variable, const Write& write, const VariableValue& value) {
   if (!variable->is_sync_on_read()) {
     if (value.kind() == Kind::PerReplica && variable->strategy().strict()) {
       throw_assign(*variable, "the value must be Mirrored: a PerReplica would make the components differ",
                    "reduce it first, or make the strategy with .strict = false");
     }
-    return apply_to_all(*variable, kind, [&](std::size_t k) { return value_for(*variable, value, k); });
+    return apply_to_all(*variable, write, [&](std::size_t k) { return value_for(*variable, write, value, k); });
   }
   if (value.kind() == Kind::PerReplica) {
     throw_assign(*variable, "a PerReplica cannot be assigned to an OnRead variable outside of replicas",
                  "assign inside run, where each replica writes its own component");
   }
   if (variable->options().aggregation != Aggregation::Sum) {
-    return apply_to_all(*variable, kind, [&](std::size_t k) { return value_for(*variable, value, k); });
+    return apply_to_all(*variable, write, [&](std::size_t k) { return value_for(*variable, write, value, k); });
   }
-  if (kind != Assign::Set) {
+  if (write.kind != Assign::Set) {
     throw_assign(*variable,
-                 lockstep::str(name_of(kind),
+                 lockstep::str(write.name(),
                                " is not possible outside of replicas for an OnRead variable with Aggregation::Sum"),
                  "call it inside run, or assign(variable.read() + value)");
   }
-  const at::Tensor whole = value_for(*variable, value, 0);
-  require_fitting(*variable, variable->values()[0], whole);
+  const at::Tensor whole = value_for(*variable, write, value, 0);
+  require_fitting(*variable, target_of(*variable, write), whole);
   const auto shares = shares_of(whole, variable->values().size());
-  apply_to_all(*variable, kind, [&](std::size_t k) { return shares[k]; });
-}
-
-at::Tensor assign_here(const Variable& handle, Assign kind, const VariableValue& value, ReadBack read_back) {
-  const auto& variable = handle.impl();
-  switch (detail::variable_context(variable->strategy(), name_of(kind))) {
-    case VariableContext::Replica:
-      assign_in_replica(variable, kind, value);
-      return read_back == ReadBack::Yes ? variable->values()[detail::calling_component(*variable)] : at::Tensor();
-    case VariableContext::Update:
-      apply_to_one(*variable, kind, detail::calling_component(*variable), value);
-      return read_back == ReadBack::Yes ? variable->values()[detail::calling_component(*variable)] : at::Tensor();
-    case VariableContext::CrossReplica: break;
-  }
-  assign_across(variable, kind, value);
-  return read_back == ReadBack::Yes ? handle.read() : at::Tensor();
+  apply_to_all(*variable, write, [&](std::size_t k) { return shares[k]; });
 }
 
 at::Tensor read_across(const Variable& handle) {
@@ -375,7 +383,28 @@ at::Tensor synchronised_in_replica(const Variable::Impl& variable) {
                             variable.values()[detail::calling_component(variable)]);
 }
 
+at::Tensor assign_here(const Variable& handle, const Write& write, const VariableValue& value, ReadBack read_back) {
+  const VariableContext context = detail::write_here(handle.impl(), write, value);
+  return read_back == ReadBack::Yes ? detail::read_back_of(handle, context) : at::Tensor();
+}
+
 }  // namespace
+
+VariableContext detail::write_here(const std::shared_ptr<Variable::Impl>& variable, const Write& write,
+                                   const VariableValue& value) {
+  const VariableContext context = variable_context(variable->strategy(), write.name());
+  switch (context) {
+    case VariableContext::Replica: assign_in_replica(variable, write, value); break;
+    case VariableContext::Update: apply_to_one(*variable, write, calling_component(*variable), value); break;
+    case VariableContext::CrossReplica: assign_across(variable, write, value); break;
+  }
+  return context;
+}
+
+at::Tensor detail::read_back_of(const Variable& variable, VariableContext context) {
+  if (context == VariableContext::CrossReplica) return variable.read();
+  return variable.values()[calling_component(*variable.impl())];
+}
 
 at::Tensor Variable::read() const {
   if (!is_distributed()) return values()[0];
@@ -404,13 +433,13 @@ Variable::operator at::Tensor() const {
 at::Tensor detail::ReadVariables::operator()(const Variable& variable) const { return variable; }
 
 at::Tensor Variable::assign(const VariableValue& value, ReadBack read_back) {
-  return assign_here(*this, Assign::Set, value, read_back);
+  return assign_here(*this, {Assign::Set}, value, read_back);
 }
 at::Tensor Variable::assign_add(const VariableValue& value, ReadBack read_back) {
-  return assign_here(*this, Assign::Add, value, read_back);
+  return assign_here(*this, {Assign::Add}, value, read_back);
 }
 at::Tensor Variable::assign_sub(const VariableValue& value, ReadBack read_back) {
-  return assign_here(*this, Assign::Sub, value, read_back);
+  return assign_here(*this, {Assign::Sub}, value, read_back);
 }
 
 at::Tensor Variable::handle() const {
@@ -434,9 +463,9 @@ void Variable::load_state(const at::Tensor& state) {
   require_fitting(*impl_, values()[0], state);
   if (impl_->is_sync_on_read() && aggregation() == Aggregation::Sum && is_distributed()) {
     const auto shares = shares_of(state, values().size());
-    return apply_to_all(*impl_, Assign::Set, [&](std::size_t k) { return shares[k]; });
+    return apply_to_all(*impl_, {Assign::Set}, [&](std::size_t k) { return shares[k]; });
   }
-  apply_to_all(*impl_, Assign::Set, [&](std::size_t) { return state; });
+  apply_to_all(*impl_, {Assign::Set}, [&](std::size_t) { return state; });
 }
 
 SyncOnReadScope::SyncOnReadScope() { ++detail::open_scopes; }

@@ -6,11 +6,13 @@
 #include <concepts>
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -18,12 +20,18 @@
 #include "lockstep/values/indexed_slices.h"
 #include "lockstep/values/per_replica.h"
 
+namespace at::indexing {
+struct TensorIndex;  // <ATen/TensorIndexing.h>, part of <torch/torch.h>
+}
+
 namespace lockstep {
 
 class Strategy;
 class StrategyExtended;
 class Variable;
+class VariableSlice;
 struct VariableIdentity;
+struct VariablePlace;  // variable_slice.cpp
 
 /// When the components of a variable are brought together.
 enum class Synchronization {
@@ -61,6 +69,7 @@ class LOCKSTEP_EXPORT VariableValue {
   template <std::integral T>
   VariableValue(T number) : kind_(Kind::Number), number_(static_cast<std::int64_t>(number)) {}
   VariableValue(const Variable& variable);
+  VariableValue(const VariableSlice& slice);
   VariableValue(PerReplica<at::Tensor> value) : kind_(Kind::PerReplica), components_(std::move(value).values()) {}
   VariableValue(Mirrored<at::Tensor> value) : kind_(Kind::Mirrored), components_(std::move(value).values()) {}
   // NOLINTEND(google-explicit-constructor)
@@ -98,9 +107,9 @@ enum class ReadBack { Yes, No };
 ///     strategy.run([&] { steps.assign_add(1); });   // 1, not N
 ///
 /// Outside of every scope the constructor makes a plain variable of one component. A Variable is a handle: copies name
-/// the same variable. Reading returns the component itself, as a LibTorch parameter does, not a copy; `clone()` it to
-/// keep a value. Safe to read and write from the replicas of one run; not from threads of the user's own at the same
-/// time.
+/// the same variable. Reading returns the component itself, as a LibTorch parameter does, not a copy; call
+/// `read().clone()` to keep a value. Safe to read and write from the replicas of one run; not from threads of the
+/// user's own at the same time.
 class LOCKSTEP_EXPORT Variable {
  public:
   class Impl;
@@ -128,6 +137,22 @@ class LOCKSTEP_EXPORT Variable {
   at::Tensor scatter_min(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
   at::Tensor scatter_max(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
   at::Tensor scatter_update(const IndexedSlices& rows, ReadBack read_back = ReadBack::Yes);
+
+  /// A part of the variable, chosen as of a tensor. It reads as a tensor and is written by the rules of `assign`.
+  ///
+  ///     v[0] = torch::zeros({3});                       // row 0, of all components or as the aggregation says
+  ///     v[Slice(1, 3)].assign_add(delta);
+  ///     v.index({"...", 0}) = 1;
+  ///     torch::Tensor row = v[0];
+  VariableSlice operator[](std::int64_t index) const;
+  VariableSlice operator[](const at::indexing::TensorIndex& index) const;
+  VariableSlice index(std::initializer_list<at::indexing::TensorIndex> indices) const;
+  at::Tensor index_put_(std::initializer_list<at::indexing::TensorIndex> indices, const VariableValue& value,
+                        ReadBack read_back = ReadBack::Yes);
+
+  /// A new variable of the same kind with the values that the components have now. Inside replicas all of them make one
+  /// together.
+  Variable clone(std::string name = {}) const;  ///< empty: the same name
 
   /// The components in replica order; writing to one of them directly bypasses every rule above.
   const std::vector<at::Tensor>& values() const;
@@ -160,6 +185,36 @@ class LOCKSTEP_EXPORT Variable {
   std::shared_ptr<Impl> impl_;
 };
 
+/// A part of a variable; made by `variable[...]` and `variable.index({...})`. Parts of parts can be taken, `v[0][1]`,
+/// unless the first was chosen by a tensor. A number fills the part; a tensor must have its shape.
+class LOCKSTEP_EXPORT VariableSlice {
+ public:
+  VariableSlice(Variable variable, std::shared_ptr<const VariablePlace> place)
+      : variable_(std::move(variable)), place_(std::move(place)) {}
+  VariableSlice(const VariableSlice&) = default;
+
+  at::Tensor read() const;
+  operator at::Tensor() const;  // NOLINT(google-explicit-constructor): as of a variable
+
+  at::Tensor assign(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
+  at::Tensor assign_add(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
+  at::Tensor assign_sub(const VariableValue& value, ReadBack read_back = ReadBack::Yes);
+  // NOLINTBEGIN(bugprone-unhandled-self-assignment,cppcoreguidelines-c-copy-assignment-signature)
+  VariableSlice& operator=(const VariableSlice& value) { return *this = VariableValue(value); }
+  VariableSlice& operator=(const VariableValue& value);
+  VariableSlice& operator+=(const VariableValue& value);
+  VariableSlice& operator-=(const VariableValue& value);
+  // NOLINTEND(bugprone-unhandled-self-assignment,cppcoreguidelines-c-copy-assignment-signature)
+
+  VariableSlice operator[](std::int64_t index) const;
+  VariableSlice operator[](const at::indexing::TensorIndex& index) const;
+  VariableSlice index(std::initializer_list<at::indexing::TensorIndex> indices) const;
+
+ private:
+  Variable variable_;
+  std::shared_ptr<const VariablePlace> place_;
+};
+
 /// "Variable OnWrite:{\n  0: <'v' shape=() dtype=float32 value=1.0>, ...\n}"
 LOCKSTEP_EXPORT std::ostream& operator<<(std::ostream& out, const Variable& variable);
 
@@ -178,27 +233,65 @@ class [[nodiscard]] LOCKSTEP_EXPORT SyncOnReadScope {
 LOCKSTEP_EXPORT std::string canonical_variable_name(std::string_view name);
 
 inline VariableValue::VariableValue(const Variable& variable) : kind_(Kind::Tensor), tensor_(variable) {}
+inline VariableValue::VariableValue(const VariableSlice& slice) : kind_(Kind::Tensor), tensor_(slice) {}
 
-// A variable is used as a tensor; these make expressions find the conversion.
-inline at::Tensor operator-(const Variable& a) { return at::Tensor(a).neg(); }
-inline at::Tensor operator+(const Variable& a, const Variable& b) { return at::Tensor(a).add(at::Tensor(b)); }
-inline at::Tensor operator-(const Variable& a, const Variable& b) { return at::Tensor(a).sub(at::Tensor(b)); }
-inline at::Tensor operator*(const Variable& a, const Variable& b) { return at::Tensor(a).mul(at::Tensor(b)); }
-inline at::Tensor operator/(const Variable& a, const Variable& b) { return at::Tensor(a).div(at::Tensor(b)); }
-inline at::Tensor operator+(const Variable& a, const at::Tensor& b) { return at::Tensor(a).add(b); }
-inline at::Tensor operator-(const Variable& a, const at::Tensor& b) { return at::Tensor(a).sub(b); }
-inline at::Tensor operator*(const Variable& a, const at::Tensor& b) { return at::Tensor(a).mul(b); }
-inline at::Tensor operator/(const Variable& a, const at::Tensor& b) { return at::Tensor(a).div(b); }
-inline at::Tensor operator+(const at::Tensor& a, const Variable& b) { return a.add(at::Tensor(b)); }
-inline at::Tensor operator-(const at::Tensor& a, const Variable& b) { return a.sub(at::Tensor(b)); }
-inline at::Tensor operator*(const at::Tensor& a, const Variable& b) { return a.mul(at::Tensor(b)); }
-inline at::Tensor operator/(const at::Tensor& a, const Variable& b) { return a.div(at::Tensor(b)); }
-inline at::Tensor operator+(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).add(b); }
-inline at::Tensor operator-(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).sub(b); }
-inline at::Tensor operator*(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).mul(b); }
-inline at::Tensor operator/(const Variable& a, const c10::Scalar& b) { return at::Tensor(a).div(b); }
-inline at::Tensor operator+(const c10::Scalar& a, const Variable& b) { return at::Tensor(b).add(a); }
-inline at::Tensor operator-(const c10::Scalar& a, const Variable& b) { return at::Tensor(b).neg().add(a); }
-inline at::Tensor operator*(const c10::Scalar& a, const Variable& b) { return at::Tensor(b).mul(a); }
+namespace detail {
+
+enum class BinaryOp { Add, Sub, Mul, Div, Mod, And, Or, Xor, Eq, Ne, Lt, Le, Gt, Ge };
+
+LOCKSTEP_EXPORT at::Tensor combine(BinaryOp op, const at::Tensor& a, const at::Tensor& b);
+/// A number that does not decide the type of a result, as in LibTorch's own operators.
+LOCKSTEP_EXPORT at::Tensor number_operand(const c10::Scalar& number);
+
+template <class T>
+concept TensorOperand = std::is_convertible_v<const T&, at::Tensor>;
+template <class T>
+concept Operand = TensorOperand<T> || std::is_convertible_v<const T&, c10::Scalar>;
+template <class T>
+concept UsedAsTensor = std::same_as<T, Variable> || std::same_as<T, VariableSlice>;
+template <class A, class B>
+concept VariableOperands = Operand<A> && Operand<B> &&(UsedAsTensor<A> || UsedAsTensor<B>);
+
+template <class T>
+at::Tensor operand(const T& value) {
+  if constexpr (TensorOperand<T>)
+    return value;
+  else
+    return number_operand(value);
+}
+
+}  // namespace detail
+
+// A variable, or a part of it, is used as a tensor on both sides of these: with tensors, numbers and variables. They are
+// templates because they must fit better than LibTorch's, for which a variable has to be converted.
+#define LOCKSTEP_VARIABLE_OPERATOR(symbol, name)                                               \
+  template <class A, class B>                                                                  \
+  requires detail::VariableOperands<A, B> at::Tensor operator symbol(const A& a, const B& b) { \
+    return detail::combine(detail::BinaryOp::name, detail::operand(a), detail::operand(b));    \
+  }
+LOCKSTEP_VARIABLE_OPERATOR(+, Add)
+LOCKSTEP_VARIABLE_OPERATOR(-, Sub)
+LOCKSTEP_VARIABLE_OPERATOR(*, Mul)
+LOCKSTEP_VARIABLE_OPERATOR(/, Div)
+LOCKSTEP_VARIABLE_OPERATOR(%, Mod)
+LOCKSTEP_VARIABLE_OPERATOR(&, And)
+LOCKSTEP_VARIABLE_OPERATOR(|, Or)
+LOCKSTEP_VARIABLE_OPERATOR(^, Xor)
+LOCKSTEP_VARIABLE_OPERATOR(==, Eq)
+LOCKSTEP_VARIABLE_OPERATOR(!=, Ne)
+LOCKSTEP_VARIABLE_OPERATOR(<, Lt)
+LOCKSTEP_VARIABLE_OPERATOR(<=, Le)
+LOCKSTEP_VARIABLE_OPERATOR(>, Gt)
+LOCKSTEP_VARIABLE_OPERATOR(>=, Ge)
+#undef LOCKSTEP_VARIABLE_OPERATOR
+
+template <detail::UsedAsTensor V>
+at::Tensor operator-(const V& value) {
+  return at::Tensor(value).neg();
+}
+template <detail::UsedAsTensor V>
+at::Tensor operator~(const V& value) {
+  return at::Tensor(value).bitwise_not();
+}
 
 }  // namespace lockstep

@@ -122,11 +122,51 @@ std::shared_ptr<Variable::Impl> Variable::Impl::create(Strategy* strategy, const
     at::Tensor component = impl->initial_value_.to(torch_device(canonicalize(devices[k]))).clone();
     component.requires_grad_(*impl->options_.trainable && at::isFloatingType(*impl->options_.dtype));
     impl->values_.push_back(std::move(component));
-    impl->component_identities_.push_back(
-        std::make_shared<ComponentIdentity>(impl, static_cast<int>(k), component_name_of(impl->options_.name, k)));
+    impl->add_component_identity();
   }
   if (strategy) strategy->extended().remember(Variable(impl));
   return impl;
+}
+
+std::shared_ptr<Variable::Impl> Variable::Impl::copy(const Impl& original, const std::string& name) {
+  const at::NoGradGuard no_grad;
+  const std::shared_ptr<Impl> impl(new Impl);
+  impl->options_ = original.options_;
+  if (!name.empty()) impl->options_.name = name;
+  impl->distributed_ = original.distributed_;
+  impl->strategy_ = original.strategy_;
+  impl->initial_value_ = original.initial_value_;
+  for (const at::Tensor& component : original.values_) {
+    impl->values_.push_back(component.detach().clone().requires_grad_(component.requires_grad()));
+    impl->add_component_identity();
+  }
+  if (impl->distributed_) impl->strategy().extended().remember(Variable(impl));
+  return impl;
+}
+
+void Variable::Impl::add_component_identity() {
+  const std::size_t k = component_identities_.size();
+  component_identities_.push_back(std::make_shared<ComponentIdentity>(shared_from_this(), static_cast<int>(k),
+                                                                      component_name_of(options_.name, k)));
+}
+
+Variable Variable::clone(std::string name) const {
+  if (!is_distributed()) return Variable(Impl::copy(*impl_, name));
+  switch (detail::variable_context(strategy(), "clone")) {
+    case detail::VariableContext::CrossReplica: break;
+    case detail::VariableContext::Update:
+      throw FailedPrecondition(errors::kWrongContext,
+                               {.what = "clone was called inside an update function, which runs once per component",
+                                .where = lockstep::str("variable '", this->name(), "'"),
+                                .help = "clone the variable outside of the function given to update"});
+    case detail::VariableContext::Replica:
+      return get_replica_context().merge_call(
+          [&](Strategy&, const PerReplica<Variable>& all) {
+            return Variable(Impl::copy(*detail::one_variable(&all[0], all.size(), "clone").impl(), name));
+          },
+          *this);
+  }
+  return Variable(Impl::copy(*impl_, name));
 }
 
 std::vector<std::shared_ptr<const VariableIdentity>> Variable::Impl::components() const {

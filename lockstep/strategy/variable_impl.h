@@ -17,6 +17,8 @@ class Variable::Impl final : public VariableIdentity, public std::enable_shared_
   /// A variable with one component per device. `strategy` null: a plain variable without a strategy.
   static std::shared_ptr<Impl> create(Strategy* strategy, const at::Tensor& initial_value,
                                       const VariableOptions& options, Devices devices);
+  /// A variable like `original`, with its own components of the same values.
+  static std::shared_ptr<Impl> copy(const Impl& original, const std::string& name);
 
   const VariableIdentity* container() const override { return this; }
   std::shared_ptr<const VariableIdentity> container_ptr() const override { return shared_from_this(); }
@@ -34,6 +36,7 @@ class Variable::Impl final : public VariableIdentity, public std::enable_shared_
 
  private:
   Impl() = default;
+  void add_component_identity();
 
   VariableOptions options_;
   bool distributed_ = false;
@@ -47,6 +50,29 @@ namespace detail {
 
 /// Where a variable is used, as far as its rules tell contexts apart.
 enum class VariableContext { Replica, CrossReplica, Update };
+
+enum class Assign { Set, Add, Sub };
+
+/// How values are written, and where: null: to the whole.
+struct Write {
+  Assign kind;
+  std::shared_ptr<const VariablePlace> place = nullptr;
+
+  const char* name() const;  ///< "assign_add"
+};
+
+/// Writes in the context that this thread is in, to one component or all of them, as the variable's rules say. Returns
+/// which context that was.
+VariableContext write_here(const std::shared_ptr<Variable::Impl>& variable, const Write& write,
+                           const VariableValue& value);
+/// What a write returns.
+at::Tensor read_back_of(const Variable& variable, VariableContext context);
+
+/// The part of a tensor that `place` says: a view where that is possible. Throws InvalidArgument for what is not there.
+at::Tensor part_of(const at::Tensor& whole, const VariablePlace* place);
+/// Changes that part to, or by, `value`, which has its shape.
+void write_part(Assign kind, at::Tensor& whole, const VariablePlace* place, const at::Tensor& value);
+bool is_same_place(const VariablePlace* a, const VariablePlace* b);
 
 /// The context of this thread for a variable of `strategy`; the default context counts as cross-replica there.
 VariableContext variable_context(const Strategy& strategy, const char* operation);
