@@ -56,7 +56,8 @@ endfunction()
 add_library(lockstep_plain OBJECT)
 lockstep_own_flags(lockstep_plain)
 lockstep_own_includes(lockstep_plain)
-target_link_libraries(lockstep_plain PUBLIC Threads::Threads ZLIB::ZLIB)
+# Headers alone, which no public header includes: programs need not have it.
+target_link_libraries(lockstep_plain PUBLIC Threads::Threads ZLIB::ZLIB PRIVATE nlohmann_json::nlohmann_json)
 
 if(LOCKSTEP_WITH_TORCH)
   add_library(lockstep $<TARGET_OBJECTS:lockstep_plain>)

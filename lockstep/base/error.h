@@ -97,8 +97,8 @@ LOCKSTEP_ERROR_TYPE(Internal);
 #undef LOCKSTEP_ERROR_TYPE
 
 /// Kinds of mistakes, by number. The hundreds group them: 1xx peers and waiting, 2xx contexts and calls, 3xx
-/// structures, shapes and devices, 4xx variables, 5xx models and optimizers, 6xx data (files from 601, pipelines from
-/// 621, distribution from 651), 9xx bugs of our own.
+/// structures, shapes and devices, 4xx variables, 5xx models and optimizers (saved ones from 520), 6xx data (files from
+/// 601, pipelines from 621, distribution from 651), 9xx bugs of our own.
 namespace errors {
 inline constexpr int kTimeout = 101;              ///< a replica did not reach a meeting in time
 inline constexpr int kUnequalMeetings = 102;      ///< replicas made different numbers of merge calls or collectives
@@ -125,6 +125,7 @@ inline constexpr int kOptimizer = 502;            ///< an optimizer cannot do th
 inline constexpr int kTornWeights = 503;          ///< an update failed half-way
 inline constexpr int kNotFinite = 504;            ///< NaN or infinity in a gradient or loss
 inline constexpr int kDrift = 505;                ///< replicas hold different weights, buffers or optimizer state
+inline constexpr int kSavedModel = 520;           ///< a saved file does not fit the model or the optimizer
 inline constexpr int kFile = 601;                 ///< a file cannot be opened, read or written
 inline constexpr int kNoFiles = 602;              ///< no file has a name like this
 inline constexpr int kCompression = 603;          ///< compressed bytes are damaged
@@ -133,6 +134,7 @@ inline constexpr int kExample = 605;              ///< bytes are no tf.train.Exa
 inline constexpr int kFeature = 606;              ///< an Example does not have the features asked for
 inline constexpr int kNpy = 607;                  ///< an npy file is damaged, or of a kind that is not read
 inline constexpr int kCsv = 608;                  ///< a CSV record or field does not fit
+inline constexpr int kSafetensors = 609;          ///< a safetensors file is damaged, or of a kind that is not read
 inline constexpr int kPosition = 621;             ///< a position in a dataset cannot be saved or restored
 inline constexpr int kCardinality = 622;          ///< a dataset has another number of elements than was promised
 inline constexpr int kCacheFile = 623;            ///< the file of a cache does not fit, or is being written

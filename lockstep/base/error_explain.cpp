@@ -139,6 +139,12 @@ constexpr std::array kExplanations{
         "comparison without a difference. Buffers of ordinary batch-norm layers differ between replicas: compare them "
         "only with SyncBatchNorm."},
     Explanation{
+        errors::kSavedModel,
+        "A file that is being loaded lacks tensors of the model, has others, or has them in another shape or type; or it "
+        "has no state for the optimizer, or that of another class. The message lists all differences, and nothing was "
+        "changed. Build the model and the optimizer as they were when the file was saved, or pass {.strict = false} to "
+        "load what fits."},
+    Explanation{
         errors::kFile,
         "The operating system could not open, read or write a file. The message has the file's name and the system's "
         "reason. Check the name, the permissions and the free space. A relative name starts at the working directory "
@@ -176,6 +182,11 @@ constexpr std::array kExplanations{
         "A record of a CSV file has a different number of fields than the first one, malformed quotes, an empty field "
         "without a default, or a field that is not a value of its column's type. The message has the line, the column "
         "and the text found there."},
+    Explanation{
+        errors::kSafetensors,
+        "A safetensors file is damaged (it is cut off, its header does not describe exactly the bytes that follow, or a "
+        "checksum does not fit), or tensors cannot be written as one: their element type, layout or names are not those "
+        "of the format. Use another copy of the file, or convert the tensors that the message names."},
     Explanation{
         errors::kPosition,
         "A position in a dataset is saved as counts and seeds, and restored by replaying the stages. This needs "

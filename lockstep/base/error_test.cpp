@@ -81,8 +81,8 @@ TEST(Explain, HasAParagraphForEachNumber) {
       kTimeout, kUnequalMeetings, kDifferentCollective, kWrongContext, kMixedStrategies, kConcurrentRun,
       kBadOption, kNotAvailable, kSeedInsideRun, kNoThreads, kStructure, kShape, kDtype, kDevice,
       kDestination, kNotReducible, kComponent, kVariableMode, kVariableAssign, kVariableName, kWrongModule,
-      kOptimizer, kTornWeights, kNotFinite, kDrift, kFile, kNoFiles, kCompression, kRecord, kExample,
-      kFeature, kNpy, kCsv, kPosition, kCardinality, kCacheFile, kSharding, kTooFewElements, kNoMoreData,
+      kOptimizer, kTornWeights, kNotFinite, kDrift, kSavedModel, kFile, kNoFiles, kCompression, kRecord, kExample,
+      kFeature, kNpy, kCsv, kSafetensors, kPosition, kCardinality, kCacheFile, kSharding, kTooFewElements, kNoMoreData,
       kSignature, kInternal};
   // clang-format on
   for (const int number : numbers) {

@@ -1,6 +1,6 @@
-"""Files of Lockstep read by TensorFlow, numpy and Python's csv, and the other way round.
+"""Files of Lockstep read by TensorFlow, numpy, safetensors and Python's csv, and the other way round.
 
-usage: interop.py tensorflow|numpy|csv TOOL      TOOL: interop_tool; both sides know the contents by the same formulas
+usage: interop.py tensorflow|numpy|csv|safetensors TOOL      TOOL: interop_tool; both sides know the contents by the same formulas
 exit status 77: the module is not installed, nothing was checked
 """
 import csv
@@ -164,6 +164,30 @@ def check_numpy(folder):
     print(f"numpy {np.__version__}: {len(kinds)} element types agree, both ways, versions 1 to 3")
 
 
+def check_safetensors(folder):
+    np = require("numpy")
+    safetensors = require("safetensors")
+    from safetensors.numpy import load_file, save_file
+
+    kinds = ["b1", "u1", "i1", "i2", "u2", "f2", "i4", "u4", "f4", "f8", "i8", "u8"]
+    metadata = {'key "1"': "l\u00e4nge\n", "steps": "12"}
+    path = os.path.join(folder, "tensors.safetensors")
+    arrays = {kind: (np.arange(6) % 2 if kind == "b1" else np.arange(6)).astype(kind).reshape(2, 3) for kind in kinds}
+    arrays["empty"] = np.zeros((0, 3), "f4")
+
+    tool("write-safetensors", folder)
+    read = load_file(path)
+    expect(set(read) == set(arrays), "safetensors reads all names")
+    for name, array in arrays.items():
+        expect(read[name].dtype == array.dtype and np.array_equal(read[name], array), f"safetensors reads {name}")
+    with safetensors.safe_open(path, "np") as file:
+        expect(file.metadata() == metadata, "safetensors reads the metadata")
+
+    save_file(arrays, path, metadata)
+    tool("check-safetensors", folder)
+    print(f"safetensors {safetensors.__version__}: {len(arrays)} tensors and metadata agree, both ways")
+
+
 def check_csv(folder):
     with open(os.path.join(folder, "rows.csv"), "w", newline="", encoding="utf-8") as out:
         writer = csv.writer(out)
@@ -175,4 +199,10 @@ def check_csv(folder):
 
 
 with tempfile.TemporaryDirectory() as workplace:
-    {"tensorflow": check_tensorflow, "numpy": check_numpy, "csv": check_csv}[sys.argv[1]](workplace)
+    checks = {
+        "tensorflow": check_tensorflow,
+        "numpy": check_numpy,
+        "csv": check_csv,
+        "safetensors": check_safetensors,
+    }
+    checks[sys.argv[1]](workplace)

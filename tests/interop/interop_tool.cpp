@@ -1,7 +1,8 @@
 // Writes files for other programs to read, and checks files that they wrote; interop.py is the other side. Both know
 // the contents by the same formulas.
 //
-//   interop_tool write-tensorflow|check-tensorflow|read-text|write-numpy|check-numpy|check-csv FOLDER
+//   interop_tool write-tensorflow|check-tensorflow|read-text|write-numpy|check-numpy|check-csv|write-safetensors|
+//                check-safetensors FOLDER
 
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +19,7 @@
 #include "lockstep/data/format/csv.h"
 #include "lockstep/data/format/example.h"
 #include "lockstep/data/format/npy.h"
+#include "lockstep/data/format/safetensors.h"
 #include "lockstep/data/format/text_lines.h"
 #include "lockstep/data/format/tfrecord.h"
 
@@ -130,6 +132,47 @@ void check_numpy(const std::string& folder) {
   expect(fortran.header().fortran_order && fortran.data() == array_data(NpyType::Float64), "fortran order");
 }
 
+/// The element types that numpy has too, by its names.
+const std::vector<std::pair<SafetensorsType, NpyType>> kSharedTypes{
+    {SafetensorsType::Bool, NpyType::Bool},       {SafetensorsType::UInt8, NpyType::UInt8},
+    {SafetensorsType::Int8, NpyType::Int8},       {SafetensorsType::Int16, NpyType::Int16},
+    {SafetensorsType::UInt16, NpyType::UInt16},   {SafetensorsType::Float16, NpyType::Float16},
+    {SafetensorsType::Int32, NpyType::Int32},     {SafetensorsType::UInt32, NpyType::UInt32},
+    {SafetensorsType::Float32, NpyType::Float32}, {SafetensorsType::Float64, NpyType::Float64},
+    {SafetensorsType::Int64, NpyType::Int64},     {SafetensorsType::UInt64, NpyType::UInt64}};
+const SafetensorsMetadata kMetadata{{"key \"1\"", "l\xc3\xa4nge\n"}, {"steps", "12"}};
+
+void write_safetensors_file(const std::string& folder) {
+  std::vector<std::string> kept;
+  kept.reserve(kSharedTypes.size());
+  std::vector<SafetensorsTensor> tensors{{"empty", SafetensorsType::Float32, {0, 3}, ""}};
+  for (const auto& [type, as] : kSharedTypes) {
+    kept.push_back(array_data(as));
+    tensors.push_back({std::string(to_string(as).substr(1)), type, {2, 3}, kept.back()});
+  }
+  write_safetensors(folder + "/tensors.safetensors", tensors, kMetadata);
+}
+
+void check_safetensors_file(const std::string& folder) {
+  const SafetensorsFile file(folder + "/tensors.safetensors");
+  expect(file.metadata() == kMetadata, "metadata");
+  expect(file.tensors().size() == kSharedTypes.size() + 1, "the number of tensors");
+  for (const SafetensorsEntry& tensor : file.tensors()) {
+    if (tensor.name == "empty") {
+      expect(tensor.shape == std::vector<std::int64_t>{0, 3}, "the empty tensor");
+      continue;
+    }
+    bool is_known = false;
+    for (const auto& [type, as] : kSharedTypes) {
+      if (to_string(as).substr(1) != tensor.name) continue;
+      is_known = true;
+      expect(tensor.type == type && tensor.shape == std::vector<std::int64_t>{2, 3}, tensor.name);
+      expect(file.bytes_of(tensor) == array_data(as), tensor.name + " has the same data");
+    }
+    expect(is_known, tensor.name + " is known");
+  }
+}
+
 void check_csv(const std::string& folder) {
   CsvReader reader(folder + "/rows.csv");
   for (int i = 0; i < kRecords; ++i) {
@@ -184,8 +227,14 @@ void read_text(const std::string& folder) {
 
 int main(int count, char** arguments) {
   const std::vector<std::pair<std::string_view, void (*)(const std::string&)>> commands{
-      {"write-tensorflow", &write_tensorflow}, {"check-tensorflow", &check_tensorflow}, {"read-text", &read_text},
-      {"write-numpy", &write_numpy},           {"check-numpy", &check_numpy},           {"check-csv", &check_csv}};
+      {"write-tensorflow", &write_tensorflow},
+      {"check-tensorflow", &check_tensorflow},
+      {"read-text", &read_text},
+      {"write-numpy", &write_numpy},
+      {"check-numpy", &check_numpy},
+      {"check-csv", &check_csv},
+      {"write-safetensors", &write_safetensors_file},
+      {"check-safetensors", &check_safetensors_file}};
   for (const auto& [name, command] : commands) {
     if (count != 3 || name != arguments[1]) continue;
     try {
@@ -196,7 +245,7 @@ int main(int count, char** arguments) {
     }
     return failures == 0 ? 0 : 1;
   }
-  std::printf("usage: %s write-tensorflow|check-tensorflow|read-text|write-numpy|check-numpy|check-csv FOLDER\n",
-              arguments[0]);
+  std::printf("usage: %s COMMAND FOLDER, with COMMAND one of\n", arguments[0]);
+  for (const auto& [name, command] : commands) std::printf("  %s\n", std::string(name).c_str());
   return 2;
 }

@@ -1,0 +1,134 @@
+#include "lockstep/data/format/atomic_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/format/file_error.h"
+
+namespace lockstep::data {
+namespace {
+
+constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
+constexpr int kMostTries = 1000;
+
+/// A link keeps being a link: what it leads to is replaced.
+std::string behind_links(const std::string& path) {
+  std::error_code failed;
+  if (!std::filesystem::is_symlink(path, failed)) return path;
+  const auto real = std::filesystem::canonical(path, failed);
+  return failed ? path : real.string();
+}
+
+std::string folder_of(const std::string& path) {
+  const std::string folder = std::filesystem::path(path).parent_path().string();
+  return folder.empty() ? "." : folder;
+}
+
+/// The permissions of the file that will be replaced; nothing if there is none.
+std::optional<mode_t> permissions_of(const std::string& path) {
+  struct stat status {};
+  if (::stat(path.c_str(), &status) != 0) return std::nullopt;
+  if (S_ISREG(status.st_mode)) return status.st_mode & 0777;
+  throw FailedPrecondition(errors::kFile,
+                           {.what = str("cannot write to ", path, ": it is ",
+                                        S_ISDIR(status.st_mode) ? "a folder" : "a device or a pipe", ", not a file"),
+                            .help = "give the name of a file, such as model.safetensors"});
+}
+
+/// "; 8000 bytes needed, 512 free"
+std::string space_text(const std::string& folder, std::uint64_t needed) {
+  struct statvfs space {};
+  if (::statvfs(folder.c_str(), &space) != 0) return str("; ", needed, " bytes needed");
+  return str("; ", needed, " bytes needed, ", static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize, " free");
+}
+
+}  // namespace
+
+AtomicFile::AtomicFile(const std::string& path, std::uint64_t size)
+    : path_(behind_links(path)), folder_(folder_of(path_)), size_(size), file_(create()) {}
+
+FileDescriptor AtomicFile::create() {
+  if (path_.empty()) {
+    throw InvalidArgument(errors::kFile, {.what = "the name of the file is empty",
+                                          .help = "give the name of a file, such as model.safetensors"});
+  }
+  const auto permissions = permissions_of(path_);
+  static std::atomic<unsigned> number{0};
+  // A name may be taken: by a process that was killed, or on another machine that shares the folder.
+  for (int tries = 0; tries < kMostTries; ++tries) {
+    const std::string name = str(path_, '.', ::getpid(), '-', number.fetch_add(1), ".tmp");
+    FileDescriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!file.is_open()) {
+      if (errno == EEXIST) continue;
+      fail("create", errno);
+    }
+    if (permissions) ::fchmod(file.number(), *permissions);
+    temporary_ = name;
+    return file;
+  }
+  fail("create", EEXIST);
+}
+
+AtomicFile::~AtomicFile() {
+  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+}
+
+void AtomicFile::append(std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t count = ::write(file_.number(), bytes.data(), std::min(bytes.size(), kMostAtOnce));
+    if (count >= 0) {
+      bytes.remove_prefix(static_cast<std::size_t>(count));
+    } else if (errno != EINTR) {
+      fail("write to", errno);
+    }
+  }
+}
+
+void AtomicFile::commit() {
+  if (::fsync(file_.number()) != 0) fail("write to", errno);
+  if (const int error = file_.close(); error != 0) fail("write to", error);
+  if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace", errno);
+  temporary_.clear();
+  // The new name is on the disk when its folder is.
+  const FileDescriptor folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder.is_open() && ::fsync(folder.number()) != 0 && errno == EIO) fail("store the name of", EIO);
+}
+
+void AtomicFile::fail(const char* action, int error_number) const {
+  ErrorText text{.what = str("cannot ", action, ' ', path_), .seen = std::system_category().message(error_number)};
+  switch (error_number) {
+    case ENOENT:
+    case ENOTDIR:
+      text.what += str(": there is no folder ", folder_);
+      text.help = "create the folder first: std::filesystem::create_directories";
+      throw NotFound(errors::kFile, std::move(text));
+    case EACCES:
+    case EPERM:
+    case EROFS:
+      text.what += str(": files cannot be created in the folder ", folder_);
+      text.help = "write to a folder that this user may write to; saving makes a new file and renames it";
+      throw FailedPrecondition(errors::kFile, std::move(text));
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG:
+      text.seen += space_text(folder_, size_);
+      text.help =
+          "free some space, raise `ulimit -f`, or write to another disk; a file that was there before is untouched";
+      throw ResourceExhausted(errors::kFile, std::move(text));
+    default: throw_file_error(action, path_, error_number);
+  }
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/export.h"
+#include "lockstep/data/format/file_descriptor.h"
+
+namespace lockstep::data {
+
+/// Replaces a file as a whole: bytes go to a new file in the same folder, which takes the name of the old one when all of
+/// them are on the disk. Whenever the process or the machine stops, the name leads to the old file or to the new one.
+///
+///     AtomicFile file(path, bytes.size());
+///     file.append(bytes);
+///     file.commit();                      // without it the new file is removed and the old one stays
+///
+/// Processes that write to one path at the same time do not mix: the last to commit wins. A process that is killed
+/// leaves its unfinished `<path>.<process>-<number>.tmp` behind.
+class LOCKSTEP_EXPORT AtomicFile {
+ public:
+  /// `size`: how many bytes there will be, for messages. Follows a symbolic link. FailedPrecondition if `path` is
+  /// something else than a file.
+  AtomicFile(const std::string& path, std::uint64_t size);
+  ~AtomicFile();
+  AtomicFile(const AtomicFile&) = delete;
+  AtomicFile& operator=(const AtomicFile&) = delete;
+
+  void append(std::string_view bytes);
+  void commit();
+
+ private:
+  FileDescriptor create();
+  [[noreturn]] void fail(const char* action, int error_number) const;
+
+  std::string path_;
+  std::string folder_;
+  std::string temporary_;  ///< empty once it has its real name
+  std::uint64_t size_;
+  FileDescriptor file_;
+};
+
+}  // namespace lockstep::data

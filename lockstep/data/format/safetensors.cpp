@@ -1,0 +1,95 @@
+#include "lockstep/data/format/safetensors.h"
+
+#include <algorithm>
+#include <array>
+#include <limits>
+#include <utility>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/data/format/atomic_file.h"
+#include "lockstep/data/format/safetensors_sizes.h"
+
+namespace lockstep::data {
+namespace {
+
+struct TypeName {
+  SafetensorsType type;
+  std::string_view name;
+  std::size_t size;
+};
+
+constexpr std::array kTypes{
+    TypeName{SafetensorsType::Bool, "BOOL", 1},
+    TypeName{SafetensorsType::UInt8, "U8", 1},
+    TypeName{SafetensorsType::Int8, "I8", 1},
+    TypeName{SafetensorsType::Float8E5M2, "F8_E5M2", 1},
+    TypeName{SafetensorsType::Float8E4M3, "F8_E4M3", 1},
+    TypeName{SafetensorsType::Int16, "I16", 2},
+    TypeName{SafetensorsType::UInt16, "U16", 2},
+    TypeName{SafetensorsType::Float16, "F16", 2},
+    TypeName{SafetensorsType::BFloat16, "BF16", 2},
+    TypeName{SafetensorsType::Int32, "I32", 4},
+    TypeName{SafetensorsType::UInt32, "U32", 4},
+    TypeName{SafetensorsType::Float32, "F32", 4},
+    TypeName{SafetensorsType::Float64, "F64", 8},
+    TypeName{SafetensorsType::Int64, "I64", 8},
+    TypeName{SafetensorsType::UInt64, "U64", 8},
+};
+
+const TypeName& entry_of(SafetensorsType type) { return *std::ranges::find(kTypes, type, &TypeName::type); }
+
+}  // namespace
+
+std::string_view to_string(SafetensorsType type) { return entry_of(type).name; }
+std::size_t item_size(SafetensorsType type) { return entry_of(type).size; }
+
+std::optional<SafetensorsType> safetensors_type_named(std::string_view name) {
+  const auto found = std::ranges::find(kTypes, name, &TypeName::name);
+  if (found == kTypes.end()) return std::nullopt;
+  return found->type;
+}
+
+std::optional<std::uint64_t> safetensors_bytes(SafetensorsType type, const std::vector<std::int64_t>& shape) {
+  std::uint64_t bytes = item_size(type);
+  bool empty = false;
+  for (const std::int64_t extent : shape) {
+    if (extent < 0) return std::nullopt;
+    if (extent == 0) {
+      empty = true;
+    } else if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(extent), &bytes)) {
+      return std::nullopt;
+    }
+  }
+  if (bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
+  return empty ? 0 : bytes;
+}
+
+std::string describe(std::string_view type, const std::vector<std::int64_t>& shape) {
+  std::string text = str(type, " [");
+  for (std::size_t i = 0; i < shape.size(); ++i) text += str(i == 0 ? "" : ", ", shape[i]);
+  return text + "]";
+}
+
+SafetensorsFile::SafetensorsFile(std::string path)
+    : file_(std::move(path)), header_(parse_safetensors(file_.bytes(), file_.path())) {}
+
+void sort_for_safetensors(std::vector<SafetensorsTensor>& tensors) {
+  std::ranges::sort(tensors, [](const SafetensorsTensor& a, const SafetensorsTensor& b) {
+    return a.type != b.type ? a.type > b.type : a.name < b.name;
+  });
+}
+
+void write_safetensors(const std::string& path, std::vector<SafetensorsTensor> tensors,
+                       const SafetensorsMetadata& metadata) {
+  sort_for_safetensors(tensors);
+  const std::string header = safetensors_header(tensors, metadata);
+  std::uint64_t size = header.size();
+  for (const SafetensorsTensor& tensor : tensors) size += tensor.bytes.size();
+  AtomicFile file(path, size);
+  file.append(header);
+  for (const SafetensorsTensor& tensor : tensors) file.append(tensor.bytes);
+  file.commit();
+}
+
+}  // namespace lockstep::data
