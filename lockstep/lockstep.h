@@ -15,6 +15,7 @@
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_module.h"
 #include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/save/save.h"
 #include "lockstep/nn/schedules.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/strategy/context.h"

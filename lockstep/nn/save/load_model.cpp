@@ -1,0 +1,229 @@
+#include <ATen/MemoryOverlap.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/scalar_tensor.h>
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/optimizer_state.h"
+#include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/save/load_plan.h"
+#include "lockstep/nn/save/optimizer_entries.h"
+#include "lockstep/nn/save/same_model.h"
+#include "lockstep/nn/save/save.h"
+#include "lockstep/nn/save/saved_metadata.h"
+#include "lockstep/nn/save/tensor_file.h"
+
+// Loading has two halves: all that can fail, which changes nothing, and copying, which cannot fail.
+namespace lockstep {
+namespace {
+
+using data::SafetensorsEntry;
+using data::SafetensorsFile;
+using detail::LoadPlan;
+
+/// The weights and buffers of a model: under which names a file may have them, and where they are on all replicas.
+struct ModelTensors {
+  explicit ModelTensors(const detail::ModuleCore& model) {
+    std::unordered_map<const void*, std::size_t> index_of;
+    for (const auto& parameter : model.parameters()) {
+      index_of.emplace(parameter.leaves[0].unsafeGetTensorImpl(), components.size());
+      components.push_back(parameter.leaves);
+    }
+    for (const auto& item : model.named_parameters())
+      add_name(item.key(), index_of.at(item.value().unsafeGetTensorImpl()));
+    std::vector<detail::ModuleCore::NamedTensors> buffers;
+    for (std::size_t k = 0; k < model.size(); ++k) buffers.push_back(model.buffers_of(k));
+    for (const auto& item : buffers[0]) {
+      if (!item.value().defined()) continue;
+      components.emplace_back();
+      for (const auto& named : buffers) components.back().push_back(named[item.key()]);
+      add_name(item.key(), components.size() - 1);
+    }
+  }
+
+  std::vector<detail::LoadTarget> targets;
+  std::vector<std::vector<at::Tensor>> components;  ///< per LoadTarget::tensor, of every replica
+
+ private:
+  void add_name(const std::string& name, std::size_t tensor) {
+    const at::Tensor& first = components[tensor][0];
+    targets.push_back({name, detail::file_type_name(first.scalar_type()), first.sizes().vec(), tensor});
+  }
+};
+
+[[noreturn]] void refuse(const std::string& path, const std::string& what, std::string seen, std::string help) {
+  throw InvalidArgument(
+      errors::kSavedModel,
+      {.what = what, .where = str("load of ", path), .seen = std::move(seen), .help = std::move(help)});
+}
+
+/// The entries of a file by name.
+class NamedEntries {
+ public:
+  explicit NamedEntries(const SafetensorsFile& file) {
+    for (const SafetensorsEntry& entry : file.tensors()) by_name_.emplace(entry.name, &entry);
+  }
+  const SafetensorsEntry& operator[](const std::string& name) const { return *by_name_.at(name); }
+
+ private:
+  std::unordered_map<std::string, const SafetensorsEntry*> by_name_;
+};
+
+std::int64_t saved_steps(const SafetensorsFile& file) {
+  const auto found = file.metadata().find(detail::kStepsKey);
+  if (found == file.metadata().end()) {
+    refuse(file.path(), str(file.path(), " has no state of an optimizer"), "",
+           "load the model alone, ls::load(path, model), or save with ls::save(path, model, optimizer)");
+  }
+  const std::string& text = found->second;
+  std::int64_t steps = -1;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), steps);
+  if (failed != std::errc{} || end != text.data() + text.size() || steps < 0) {
+    throw DataLoss(errors::kSafetensors, {.what = str("the number of steps in ", file.path(), " is no number >= 0"),
+                                          .where = str("metadata '", detail::kStepsKey, "'"),
+                                          .help = "use another copy of the file, or save it again with ls::save"});
+  }
+  return steps;
+}
+
+/// Parameters that the optimizer updates, with their indices.
+std::map<std::string, int> own_parameters(const detail::OptimizerCore& optimizer) {
+  std::map<std::string, int> own;
+  for (const auto& replica : optimizer.replicas) {
+    for (const auto& segment : replica->owned) {
+      const int p = segment.where.parameter;
+      own.emplace(optimizer.module->parameters()[static_cast<std::size_t>(p)].name, p);
+    }
+  }
+  return own;
+}
+
+/// What `load_state` will get. Adds to the plan's differences. State follows its weight: where that is not loaded, the
+/// optimizer keeps what it has.
+OptimizerState state_for(const detail::OptimizerCore& optimizer, const SafetensorsFile& file, LoadPlan& plan) {
+  const std::int64_t steps = saved_steps(file);
+  const auto own = own_parameters(optimizer);
+  const auto saved_class = file.metadata().find(detail::kOptimizerKey);
+  if (saved_class != file.metadata().end() && saved_class->second != detail::class_of(optimizer)) {
+    plan.different.push_back(
+        str("the optimizer (", saved_class->second, " in the file, ", detail::class_of(optimizer), " in the program)"));
+  }
+  std::set<std::size_t> loaded;
+  for (const LoadPlan::Copy& copy : plan.copies) loaded.insert(copy.to);
+  detail::TensorMap entries;
+  for (const SafetensorsEntry& entry : file.tensors()) {
+    if (!detail::is_optimizer_entry(entry.name)) continue;
+    const auto parameter = own.find(std::string(detail::parameter_of_entry(entry.name)));
+    if (parameter == own.end()) {
+      plan.unexpected.push_back(entry.name);
+    } else if (loaded.contains(static_cast<std::size_t>(parameter->second))) {
+      entries[entry.name] = detail::copy_of(file, entry);
+    }
+  }
+  std::ranges::sort(plan.unexpected);
+  OptimizerState state = detail::optimizer_state_of(entries);
+  for (const auto& [name, p] : own) {
+    ParameterState& part = state[name];  // empty where the file has none: no step has reached the parameter
+    if (!loaded.contains(static_cast<std::size_t>(p))) part = detail::gather_state(optimizer, p);
+  }
+  state[""]["steps"] = at::scalar_tensor(steps, at::kLong);
+  return state;
+}
+
+void require_equal_twins(const SafetensorsFile& file, const NamedEntries& entries, const LoadPlan& plan) {
+  for (const auto& [first, second] : plan.twins) {
+    if (file.bytes_of(entries[first]) == file.bytes_of(entries[second])) continue;
+    refuse(file.path(), str("'", first, "' and '", second, "' are one tensor in the model and differ in the file"), "",
+           "leave one of the two names out of the file, or make them equal");
+  }
+}
+
+bool has_shared_elements(const at::Tensor& tensor) { return at::has_internal_overlap(tensor) == at::MemOverlap::Yes; }
+
+/// An expanded tensor, say, has one memory for many elements.
+void require_writable(const std::string& path, const std::string& name, const std::vector<at::Tensor>& components,
+                      const at::Tensor& value) {
+  for (const at::Tensor& component : components) {
+    if (!has_shared_elements(component) || at::equal(component, value.to(component.device()))) continue;
+    refuse(path, str("'", name, "' of the model cannot be written to: several of its elements share memory"), "",
+           "give the module a buffer with memory of its own: register_buffer(name, tensor.clone())");
+  }
+}
+
+/// Gives a value to all replicas. Those that share memory get it once, and all notice the change.
+void write(const std::vector<at::Tensor>& components, const at::Tensor& value) {
+  std::set<const void*> written;
+  for (at::Tensor component : components) {
+    if (has_shared_elements(component)) continue;  // equal: require_writable
+    if (written.insert(component.const_data_ptr()).second || component.numel() == 0) {
+      component.copy_(value);
+    } else if (!component.is_inference()) {
+      component.unsafeGetTensorImpl()->bump_version();
+    }
+  }
+}
+
+}  // namespace
+
+void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCore* optimizer,
+                        const LoadOptions& options) {
+  require_outside_of_run("load");
+  model.require_unchanged();
+  if (optimizer != nullptr) {
+    require_same_model(model, *optimizer, "load");
+    optimizer->poison.require_clean("load");
+  }
+  const at::NoGradGuard no_grad;
+  const SafetensorsFile file = open_tensors(path);
+  std::vector<SafetensorsEntry> entries;
+  std::ranges::copy_if(file.tensors(), std::back_inserter(entries),
+                       [](const SafetensorsEntry& entry) { return !is_optimizer_entry(entry.name); });
+  const ModelTensors tensors(model);
+  LoadPlan plan = plan_load(entries, tensors.targets);
+  std::optional<OptimizerState> state;
+  if (optimizer != nullptr) state = state_for(*optimizer, file, plan);
+  if (!plan.fits() && options.strict) {
+    refuse(path, str(path, " does not fit: ", count_differences(plan)), list_differences(plan),
+           "build model and optimizer as they were saved, or pass {.strict = false} to load what fits");
+  }
+  const NamedEntries named(file);
+  require_equal_twins(file, named, plan);
+  std::vector<at::Tensor> values;
+  for (const LoadPlan::Copy& copy : plan.copies) {
+    values.push_back(view_of(file, named[copy.from]));
+    require_writable(path, copy.from, tensors.components[copy.to], values.back());
+  }
+  if (state) {
+    try {
+      write_state(*optimizer, *state);  // all of it, or nothing
+    } catch (Error& error) {
+      error.add_where(str("load of ", path));
+      throw;
+    }
+  }
+  for (std::size_t i = 0; i < values.size(); ++i) write(tensors.components[plan.copies[i].to], values[i]);
+  if (!plan.fits()) log_warning(str("load of ", path, " has left out what does not fit: ", list_differences(plan)));
+}
+
+std::map<std::string, at::Tensor> load_tensors(const std::string& path) {
+  const SafetensorsFile file = detail::open_tensors(path);
+  std::map<std::string, at::Tensor> tensors;
+  for (const SafetensorsEntry& entry : file.tensors()) tensors.emplace(entry.name, detail::copy_of(file, entry));
+  return tensors;
+}
+
+std::map<std::string, std::string> load_metadata(const std::string& path) { return SafetensorsFile(path).metadata(); }
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+
+#include "lockstep/base/export.h"
+#include "lockstep/nn/mirrored_module.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+
+// Models and optimizers in safetensors files, which Python reads too (docs/saving.md).
+//
+//     ls::save("run.safetensors", model, optimizer);
+//     ls::load("run.safetensors", model, optimizer);     // any number of replicas
+//
+// A file is replaced as a whole: after a failure or a kill it is the old one or the new one. All but `load_tensors` and
+// `load_metadata` belong outside of run.
+namespace lockstep {
+
+struct LoadOptions {
+  /// Whether file and model must have the same tensors, in the same shapes and types. Otherwise what fits is loaded, and
+  /// a warning names the rest.
+  bool strict = true;
+};
+
+namespace detail {
+
+struct OptimizerCore;
+
+LOCKSTEP_EXPORT void save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer);
+LOCKSTEP_EXPORT void load_model(const std::string& path, ModuleCore& model, OptimizerCore* optimizer,
+                                const LoadOptions& options);
+
+}  // namespace detail
+
+/// Saves the weights, and the buffers as `model.named_buffers()` returns them.
+template <class M>
+void save(const std::string& path, const MirroredModule<M>& model) {
+  detail::save_model(path, *model.core(), nullptr);
+}
+/// Saves all that `load` needs to go on: also what the optimizer remembers, and its number of steps.
+template <class M>
+void save(const std::string& path, const MirroredModule<M>& model, const MirroredOptimizerBase& optimizer) {
+  detail::save_model(path, *model.core(), optimizer.core().get());
+}
+
+/// Writes the tensors of a file into the weights and the buffers of all replicas. If anything does not fit, an error
+/// lists all of it and nothing is changed. State of an optimizer in the file is passed over.
+template <class M>
+void load(const std::string& path, const MirroredModule<M>& model, const LoadOptions& options = {}) {
+  detail::load_model(path, *model.core(), nullptr, options);
+}
+/// The same with the optimizer's state and number of steps, for the same class of optimizer.
+template <class M>
+void load(const std::string& path, const MirroredModule<M>& model, const MirroredOptimizerBase& optimizer,
+          const LoadOptions& options = {}) {
+  detail::load_model(path, *model.core(), optimizer.core().get(), options);
+}
+
+/// Saves tensors under names of your own, such as averaged weights.
+LOCKSTEP_EXPORT void save(const std::string& path, const std::map<std::string, at::Tensor>& tensors);
+/// All tensors of a safetensors file, as copies on the CPU.
+LOCKSTEP_EXPORT std::map<std::string, at::Tensor> load_tensors(const std::string& path);
+/// What else a file says: `lockstep.steps`, `lockstep.seed`, `lockstep.version` and the like, all as text.
+LOCKSTEP_EXPORT std::map<std::string, std::string> load_metadata(const std::string& path);
+
+}  // namespace lockstep

@@ -1,0 +1,77 @@
+#include <c10/util/Type.h>
+
+#include <string>
+#include <typeinfo>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/optimizer_state.h"
+#include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/save/optimizer_entries.h"
+#include "lockstep/nn/save/same_model.h"
+#include "lockstep/nn/save/save.h"
+#include "lockstep/nn/save/saved_metadata.h"
+#include "lockstep/nn/save/tensor_file.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/version.h"
+
+namespace lockstep {
+namespace {
+
+[[noreturn]] void refuse_name(const std::string& name, const char* why) {
+  throw InvalidArgument(errors::kWrongModule, {.what = str("'", name, "' cannot be saved: ", why),
+                                               .where = "save",
+                                               .help = "register the parameter or buffer under another name"});
+}
+
+void add_model(const detail::ModuleCore& model, detail::TensorMap& tensors) {
+  const auto add = [&](const std::string& name, const at::Tensor& value) {
+    if (detail::is_optimizer_entry(name)) refuse_name(name, "names with 'optimizer/' in front are an optimizer's");
+    if (!tensors.emplace(name, value).second) refuse_name(name, "a parameter and a buffer have this name");
+  };
+  for (const auto& parameter : model.parameters()) add(parameter.name, parameter.leaves[0]);
+  for (const auto& buffer : model.named_buffers()) {
+    if (buffer.value().defined()) add(buffer.key(), buffer.value());
+  }
+}
+
+}  // namespace
+
+std::string detail::class_of(const OptimizerCore& optimizer) {
+  const torch::optim::Optimizer& inner = *optimizer.replicas[0]->inner;
+  return c10::demangle(typeid(inner).name());
+}
+
+void detail::require_same_model(const ModuleCore& model, const OptimizerCore& optimizer, const char* operation) {
+  if (optimizer.module.get() == &model) return;
+  throw InvalidArgument(errors::kSavedModel,
+                        {.what = "the optimizer was made for another model",
+                         .where = operation,
+                         .help = "give the model that make_optimizer got, and a file to each pair"});
+}
+
+void detail::save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer) {
+  require_outside_of_run("save");
+  model.require_unchanged();
+  data::SafetensorsMetadata metadata{{kPythonFormatKey, kPythonFormat},
+                                     {kVersionKey, LOCKSTEP_VERSION},
+                                     {kSeedKey, std::to_string(model.strategy().seed())}};
+  TensorMap tensors;
+  add_model(model, tensors);
+  if (optimizer != nullptr) {
+    require_same_model(model, *optimizer, "save");
+    add_optimizer_entries(read_state(*optimizer), tensors);
+    metadata[kStepsKey] = std::to_string(optimizer->replicas[0]->steps);
+    metadata[kOptimizerKey] = class_of(*optimizer);
+  }
+  write_tensors(path, tensors, std::move(metadata));
+}
+
+void save(const std::string& path, const std::map<std::string, at::Tensor>& tensors) {
+  detail::require_outside_of_run("save");
+  detail::write_tensors(path, tensors,
+                        {{detail::kPythonFormatKey, detail::kPythonFormat}, {detail::kVersionKey, LOCKSTEP_VERSION}});
+}
+
+}  // namespace lockstep
