@@ -4,6 +4,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/communication_options.h"
+#include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
 namespace {
@@ -36,8 +38,15 @@ void require_same_call(const local::Seat& seat) {
 }  // namespace
 
 void meet(const char* name, const StepCall& mine, FunctionRef<void()> work) {
-  local::Seat* seat = get_replica_context().seat();
+  const ReplicaContext& replica = get_replica_context();
+  local::Seat* seat = replica.seat();
   if (seat == nullptr) return work();
+  // Whether a replica was late is known for sure only when all have left the meeting. `work` must not have changed
+  // anything by then, so with a deadline there is a meeting before it that does nothing else.
+  const Deadline deadline = deadline_of(replica.strategy().communication());
+  if (!deadline.is_never())
+    seat->exchange(
+        name, &mine, [] {}, deadline);
   seat->exchange(name, &mine, [&] {
     require_same_call(*seat);
     work();

@@ -17,7 +17,8 @@ struct StepCall {
 };
 
 /// All replicas have arrived before `work` begins, and all have finished it before any goes on. Throws, the same on
-/// every replica and before `work`, if they have come for different calls. One replica alone just does the work.
+/// every replica and before `work`, if they have come for different calls, or if one is later than the strategy's
+/// timeout_seconds allow. One replica alone just does the work.
 void meet(const char* name, const StepCall& mine, FunctionRef<void()> work);
 
 /// Inside the work of a meeting: calls `see` with every replica's payload, in order.
