@@ -76,10 +76,6 @@ bool is_number(const at::Tensor& value, const at::Tensor& parameter) {
   return value.dim() == 0 && (parameter.dim() != 0 || (parameter.is_floating_point() && !value.is_floating_point()));
 }
 
-bool has_sparse_part(const ParameterState& saved) {
-  return std::any_of(saved.begin(), saved.end(), [](const auto& part) { return part.second.layout() != at::kStrided; });
-}
-
 void require_fitting(const OptimizerCore& core, const OwnedSegment& segment, const OptimizerState& state) {
   const auto p = static_cast<std::size_t>(segment.where.parameter);
   const std::string& name = name_of(core, segment);

@@ -138,6 +138,11 @@ const char* why_not_sparse(const torch::optim::Optimizer& optimizer, const torch
   return nullptr;
 }
 
+bool adds_state_to_gradient(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options) {
+  return typeid(optimizer) == typeid(torch::optim::SGD) &&
+         static_cast<const torch::optim::SGDOptions&>(options).nesterov();
+}
+
 const char* missing_state(const torch::optim::OptimizerOptions& options, const ParameterState& state) {
   if (state.empty()) return nullptr;
   const auto lacks = [&](bool needed, const char* key) { return needed && state.count(key) == 0 ? key : nullptr; };

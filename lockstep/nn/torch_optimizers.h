@@ -21,6 +21,10 @@ void require_valid_options(std::size_t group, const torch::optim::OptimizerOptio
 /// update.
 const char* why_not_sparse(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options);
 
+/// Whether the class adds what it remembers of a parameter to the gradient itself, so that a sparse gradient needs a
+/// sparse state: SGD with Nesterov momentum.
+bool adds_state_to_gradient(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options);
+
 /// What the class takes for granted once a parameter has a state, and `state` lacks; null if all is there.
 const char* missing_state(const torch::optim::OptimizerOptions& options, const ParameterState& state);
 

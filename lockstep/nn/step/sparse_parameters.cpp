@@ -1,5 +1,7 @@
 #include "lockstep/nn/step/sparse_parameters.h"
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/local/replica_team.h"
@@ -9,6 +11,10 @@
 #include "lockstep/strategy/replica_context.h"
 
 namespace lockstep::detail {
+
+bool has_sparse_part(const ParameterState& state) {
+  return std::any_of(state.begin(), state.end(), [](const auto& part) { return part.second.layout() != at::kStrided; });
+}
 
 bool has_new_sparse(const OptimizerCore& core, const ReplicaPart& mine) {
   bool is_new = false;
@@ -63,25 +69,27 @@ void deal_out_whole(OptimizerCore& core, int parameter) {
       .where = {parameter, 0, leaf.numel()}, .group = group, .is_whole = true, .weights = leaf.data()};
   taker.owned.push_back(whole);
   taker.owns_sparse = true;
+  taker.updates_on_one_thread |= whole.weights.element_size() == 2 && core.replicas.size() > 1;
   taker.inner->param_groups()[group].params().push_back(whole.weights);
   if (!state.empty()) taker.inner->state()[whole.weights.unsafeGetTensorImpl()] = core.cls.write_state(state);
 }
 
-void unfold_sparse_states(const OptimizerCore& core, ReplicaPart& mine) {
+void reconcile_layouts(const OptimizerCore& core, ReplicaPart& mine) {
   if (!core.cls.knows_state) return;  // such a class has to handle it itself
   auto& states = mine.inner->state();
-  for (const OwnedSegment& segment : mine.owned) {
-    if (!segment.has_gradient() || (segment.sum.defined() && segment.sum.is_sparse())) continue;
+  for (OwnedSegment& segment : mine.owned) {
+    if (!segment.has_gradient()) continue;
     const auto found = states.find(segment.weights.unsafeGetTensorImpl());
     if (found == states.end()) continue;
     ParameterState state = core.cls.read_state(*found->second);
-    bool has_sparse = false;
-    for (auto& [key, value] : state) {
-      if (value.layout() == at::kStrided) continue;
-      value = value.to_dense();
-      has_sparse = true;
+    if (segment.sum.defined() && segment.sum.is_sparse()) {
+      const auto& options = core.options_of(static_cast<std::size_t>(segment.where.parameter));
+      if (adds_state_to_gradient(*mine.inner, options) && !has_sparse_part(state)) segment.sum = segment.sum.to_dense();
+      continue;
     }
-    if (has_sparse) found->second = core.cls.write_state(state);
+    if (!has_sparse_part(state)) continue;
+    for (auto& [key, value] : state) value = value.layout() == at::kStrided ? value : value.to_dense();
+    found->second = core.cls.write_state(state);
   }
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "lockstep/nn/optimizer_traits.h"
+
 // Parameters whose gradients are sparse: LibTorch's classes update them as a whole, so that one replica owns each of
 // them from the first sparse gradient on.
 namespace lockstep::detail {
@@ -17,7 +19,11 @@ void deal_out_new_sparse(OptimizerCore& core, const ReplicaPart& mine);
 /// is at work.
 void deal_out_whole(OptimizerCore& core, int parameter);
 
-/// Makes dense what is remembered of sparse gradients where the next one is dense: LibTorch cannot add the two.
-void unfold_sparse_states(const OptimizerCore& core, ReplicaPart& mine);
+/// Whether anything that is remembered of a parameter is kept by rows, as momentum of sparse gradients is.
+bool has_sparse_part(const ParameterState& state);
+
+/// Makes dense what is remembered of sparse gradients where the next one is dense, and a sparse gradient where the
+/// optimizer would add dense momentum to it: LibTorch cannot add the two, and finds out in the middle of the update.
+void reconcile_layouts(const OptimizerCore& core, ReplicaPart& mine);
 
 }  // namespace lockstep::detail

@@ -18,7 +18,7 @@ void update_owned(OptimizerCore& core, ReplicaPart& mine) {
   const at::NoGradGuard no_grad;
   for (std::size_t g = 0; g < core.groups.size(); ++g)
     mine.inner->param_groups()[g].set_options(core.groups[g].options->clone());
-  if (mine.owns_sparse) unfold_sparse_states(core, mine);
+  if (mine.owns_sparse) reconcile_layouts(core, mine);
   for (OwnedSegment& segment : mine.owned) {
     if (segment.sum.defined()) segment.weights.mutable_grad() = segment.gradient();
   }
