@@ -1,43 +1,142 @@
 #include "lockstep/nn/loss.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/communication_options.h"
+#include "lockstep/comm/local/replica_team.h"
+#include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
 namespace {
 
-int replicas_here(const char* operation) {
-  if (has_strategy() && in_cross_replica_context()) {
-    throw FailedPrecondition(errors::kWrongContext,
-                             {.what = str(operation, " belongs inside the function given to strategy.run"),
-                              .help = "call it where the loss of one replica is computed, inside run"});
+void require_inside_of_run(const char* operation) {
+  if (!has_strategy() || !in_cross_replica_context()) return;
+  throw FailedPrecondition(errors::kWrongContext,
+                           {.what = lockstep::str(operation, " belongs inside the function given to strategy.run"),
+                            .help = "call it where the loss of one replica is computed, inside run"});
+}
+
+void require_per_example(const at::Tensor& losses) {
+  if (!losses.defined() || losses.scalar_type() == at::kBool || losses.is_complex()) {
+    throw InvalidArgument(errors::kDtype,
+                          {.what = "per-example losses must be a tensor of real numbers",
+                           .where = "average_loss",
+                           .seen = losses.defined() ? lockstep::str(losses.scalar_type()) : "an undefined tensor",
+                           .help = "compute them with reduction None: one number for each example"});
   }
-  return get_strategy().num_replicas_in_sync();
+  if (losses.dim() > 0) return;
+  throw InvalidArgument(
+      errors::kShape,
+      {.what = "average_loss needs one loss for each example, got a single number",
+       .help =
+           "compute the losses with reduction None, such as cross_entropy(guess, labels, "
+           "CrossEntropyFuncOptions().reduction(torch::kNone)): a loss that is a mean already would be divided twice"});
+}
+
+/// Each loss times its weight. LibTorch would make a square of losses [n] and weights [n, 1].
+at::Tensor weighted(const at::Tensor& losses, at::Tensor weight) {
+  if (!weight.defined()) return losses;
+  if (weight.numel() == 1) weight = weight.reshape({});
+  if (weight.dim() == losses.dim() + 1 && weight.size(-1) == 1) weight = weight.squeeze(-1);
+  while (weight.dim() > 0 && weight.dim() < losses.dim()) weight = weight.unsqueeze(-1);
+  bool fits = weight.dim() <= losses.dim() && !weight.is_complex();
+  for (std::int64_t d = 0; fits && d < weight.dim(); ++d)
+    fits = weight.size(d) == losses.size(d) || (d > 0 && weight.size(d) == 1);
+  if (!fits) {
+    throw InvalidArgument(errors::kShape, {.what = "sample_weight must be one number, or one for each example",
+                                           .where = "average_loss",
+                                           .seen = lockstep::str("weights of shape ", weight.sizes(),
+                                                                 " for losses of shape ", losses.sizes()),
+                                           .help = "give a tensor of the losses' first dimensions"});
+  }
+  const at::Tensor factors = losses.is_floating_point() ? weight.to(losses.scalar_type()) : weight;
+  return losses.mul(factors);
+}
+
+/// TensorFlow's way with integers: their quotient is a float64.
+at::Tensor divided(const at::Tensor& losses, std::int64_t count) {
+  const bool is_integral = !losses.is_floating_point();
+  const at::Tensor sum = is_integral ? losses.to(at::kDouble).sum() : losses.sum();
+  return sum.div(static_cast<double>(std::max<std::int64_t>(count, 1)));  // nothing here: a share of 0
+}
+
+std::int64_t checked_size(std::int64_t global_batch) {
+  if (global_batch > 0) return global_batch;
+  throw InvalidArgument(errors::kBadOption, {.what = lockstep::str("global_batch must be >= 1, got ", global_batch),
+                                             .where = "average_loss",
+                                             .help = "give the number of examples of all replicas, or leave it out"});
+}
+
+/// In a meeting: what all replicas give together.
+std::int64_t sum_over_replicas(std::int64_t here, const char* meeting) {
+  const detail::ContextEntry* top = detail::current_context();
+  local::Seat* seat = top != nullptr && top->replica != nullptr ? top->replica->seat() : nullptr;
+  if (seat == nullptr) return here;
+  std::int64_t total = 0;
+  seat->exchange(
+      meeting, &here,
+      [&] {
+        for (int r = 0; r < seat->size(); ++r) total += *static_cast<const std::int64_t*>(seat->payload_of(r));
+      },
+      deadline_of(top->strategy->communication()));
+  return total;
+}
+
+/// The losses of all replicas, without a meeting where the batch given to run tells their number.
+std::int64_t count_losses(const at::Tensor& losses) {
+  const std::int64_t here = losses.size(0);
+  const detail::ContextEntry* top = detail::current_context();
+  if (top == nullptr || top->notes == nullptr) return here;
+  top->notes->has_counted_losses = true;
+  // All replicas must come to the same decision. They see the same batch, so none of them meets where each has one loss
+  // for each of its rows. A replica without rows cannot tell that case from others: if there is one, all meet.
+  const auto rows = top->notes->rows;
+  const auto k = static_cast<std::size_t>(top->replica->local_index());
+  if (!rows.empty() && rows[k] == here && std::find(rows.begin(), rows.end(), 0) == rows.end())
+    return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  return sum_over_replicas(
+      here, "average_loss, whose losses are not one per row of the batch (give it ls::global_rows(losses))");
 }
 
 }  // namespace
 
+at::Tensor average_loss(const at::Tensor& per_example, const AverageLossOptions& options) {
+  require_inside_of_run("average_loss");
+  require_per_example(per_example);
+  const at::Tensor losses = weighted(per_example, options.sample_weight);
+  if (options.global_batch) return divided(losses, checked_size(*options.global_batch));
+  return divided(losses, count_losses(per_example));
+}
+
 at::Tensor average_loss(const at::Tensor& per_example, std::optional<std::int64_t> global_batch) {
-  const int replicas = replicas_here("average_loss");
-  if (!per_example.defined() || !at::isFloatingType(per_example.scalar_type())) {
-    throw InvalidArgument(errors::kDtype, {.what = "per-example losses must be a floating tensor",
-                                           .where = "average_loss",
-                                           .help = "compute them with reduction None: one number for each example"});
+  return average_loss(per_example, AverageLossOptions{.global_batch = global_batch});
+}
+
+at::Tensor compute_average_loss(const at::Tensor& per_example, const AverageLossOptions& options) {
+  require_inside_of_run("compute_average_loss");
+  require_per_example(per_example);
+  const std::int64_t count = options.global_batch ? checked_size(*options.global_batch)
+                                                  : per_example.size(0) * get_strategy().num_replicas_in_sync();
+  return divided(weighted(per_example, options.sample_weight), count);
+}
+
+std::int64_t global_rows(const at::Tensor& mine) {
+  require_inside_of_run("global_rows of a tensor");
+  if (!mine.defined() || mine.dim() == 0) {
+    throw InvalidArgument(errors::kShape, {.what = "global_rows needs a tensor with rows",
+                                           .seen = mine.defined() ? "a single number" : "an undefined tensor",
+                                           .help = "give a batch, or the losses of its examples"});
   }
-  const std::int64_t batch = global_batch.value_or(per_example.dim() == 0 ? replicas : per_example.size(0) * replicas);
-  if (batch <= 0 && global_batch) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("global_batch must be >= 1, got ", batch),
-                                               .where = "average_loss",
-                                               .help = "give the number of examples of all replicas, or leave it out"});
-  }
-  return per_example.sum().div(static_cast<double>(std::max<std::int64_t>(batch, 1)));  // nothing here: a share of 0
+  return sum_over_replicas(mine.size(0), "global_rows");
 }
 
 at::Tensor scale_regularization_loss(const at::Tensor& loss) {
-  return loss.sum().div(static_cast<double>(replicas_here("scale_regularization_loss")));
+  require_inside_of_run("scale_regularization_loss");
+  return loss.sum().div(static_cast<double>(get_strategy().num_replicas_in_sync()));
 }
 
 }  // namespace lockstep

@@ -323,7 +323,7 @@ TEST_P(SpecialParameters, LossesAndGradientsAreWeighedAsAsked) {
     EXPECT_THROW(average_loss(torch::ones({2})), FailedPrecondition) << "between replicas there is no share of a loss";
   }
   EXPECT_THROW(strategy.run([] { average_loss(torch::ones({2}), 0); }), InvalidArgument);
-  EXPECT_THROW(strategy.run([] { average_loss(torch::ones({2}, at::kLong)); }), InvalidArgument);
+  EXPECT_THROW(strategy.run([] { average_loss(torch::ones({2}, at::kBool)); }), InvalidArgument);
 }
 
 /// Autograd gives both the same memory for their gradients.

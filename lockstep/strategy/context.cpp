@@ -31,7 +31,8 @@ thread_local ContextEntry* top = nullptr;
 ContextEntry* current_context() { return top; }
 
 ContextGuard::ContextGuard(Strategy& strategy, ReplicaContext* replica, int component)
-    : entry_{&strategy, replica, top}, component_(component, /*updated=*/replica == nullptr && component >= 0) {
+    : entry_{&strategy, replica, top, nullptr},
+      component_(component, /*updated=*/replica == nullptr && component >= 0) {
   top = &entry_;
 }
 

@@ -32,12 +32,15 @@ LOCKSTEP_EXPORT ReplicaContext& get_replica_context();
 
 namespace detail {
 
+struct RunNotes;  // strategy/detail/run_notes.h
+
 /// One entry of the calling thread's stack of contexts. Entries live in guards on the call stack, so that entering a
 /// context allocates nothing.
 struct ContextEntry {
   Strategy* strategy;
   ReplicaContext* replica;  ///< null: cross-replica
   ContextEntry* below;
+  RunNotes* notes = nullptr;  ///< of the run, in replica context
 };
 
 LOCKSTEP_EXPORT ContextEntry* current_context();  ///< null: default context

@@ -11,6 +11,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/replica_random.h"
@@ -172,7 +173,7 @@ const Variable& detail::one_variable(const Variable* first, std::size_t count, c
   return *first;
 }
 
-void Strategy::run_on_replicas(FunctionRef<void(std::size_t)> call) {
+void Strategy::run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<void(std::size_t)> call) {
   detail::require_cross_replica(*this, "run");
   const detail::ContextGuard cross(*this, nullptr, -1);
   const int scopes = detail::sync_on_read_scopes();
@@ -182,7 +183,10 @@ void Strategy::run_on_replicas(FunctionRef<void(std::size_t)> call) {
     // The default strategy has no components for distributed values to stand for.
     const detail::ContextGuard inside(*this, &replica, is_default() ? -1 : k);
     const detail::InheritedSyncOnReadScopes inherited(scopes);
+    detail::RunNotes notes{.rows = rows};
+    detail::current_context()->notes = &notes;
     call(static_cast<std::size_t>(k));
+    for (const detail::EndOfRun* watcher : notes.watchers) watcher->end_of_run(static_cast<std::size_t>(k));
   });
 }
 

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -218,8 +219,8 @@ class LOCKSTEP_EXPORT Strategy {
   friend struct detail::StrategyAccess;
   using Leaves = std::vector<ReducibleLeaf>;
 
-  /// Calls `call(k)` for each local replica k, on its thread and in its context.
-  void run_on_replicas(FunctionRef<void(std::size_t k)> call);
+  /// Calls `call(k)` for each local replica k, on its thread and in its context. `rows`: see RunNotes.
+  void run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<void(std::size_t k)> call);
   /// Throws for a variable of another strategy.
   const std::vector<at::Tensor>& components_of(const Variable& variable, const char* operation) const;
   at::Tensor reduce_variable(ReduceOp op, const Variable& variable, const Axis& axis);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
+#include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/reducible.h"
 #include "lockstep/values/select.h"
@@ -45,6 +46,36 @@ template <class T>
 inline constexpr bool is_distributed_variable_v =
     std::is_same_v<T, PerReplica<Variable>> || std::is_same_v<T, Mirrored<Variable>>;
 
+/// The first dimension of the first tensor in `value` that has one; -1 if there is none.
+template <class T>
+std::int64_t rows_in(const T& value) {
+  std::int64_t rows = -1;
+  auto look = [&](const Path&, [[maybe_unused]] const auto& leaf) {
+    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(leaf)>, at::Tensor>) {
+      if (rows < 0 && leaf.defined() && leaf.dim() > 0) rows = leaf.size(0);
+    }
+  };
+  visit_leaves(value, Path(), look);
+  return rows;
+}
+
+/// The rows of each replica in the first argument that is a PerReplica with rows; empty if none is.
+template <class... Args>
+StepRows rows_of_step([[maybe_unused]] const Args&... args) {
+  StepRows rows;
+  [[maybe_unused]] const auto look = [&]<class T>(const T& arg) {
+    if constexpr (is_per_replica_v<T>) {
+      if (!rows.empty()) return;
+      for (const auto& component : arg) rows.push_back(rows_in(component));
+      for (const std::int64_t count : rows) {
+        if (count < 0) return rows.clear();
+      }
+    }
+  };
+  (look(args), ...);
+  return rows;
+}
+
 /// The leaves of each replica's value, and their structures for comparison.
 struct TakenApart {
   std::vector<std::vector<ReducibleLeaf>> leaves;
@@ -68,11 +99,13 @@ template <class F, class... Args>
 auto Strategy::run(F&& f, const Args&... args) {
   detail::require_components(num_local_replicas(), args...);
   using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
+  const detail::StepRows rows = detail::rows_of_step(args...);
   if constexpr (std::is_void_v<Result>) {
-    run_on_replicas([&]([[maybe_unused]] std::size_t k) { f(select_component(args, static_cast<int>(k))...); });
+    run_on_replicas(rows, [&]([[maybe_unused]] std::size_t k) { f(select_component(args, static_cast<int>(k))...); });
   } else {
     std::vector<std::optional<Result>> results(static_cast<std::size_t>(num_local_replicas()));
-    run_on_replicas([&](std::size_t k) { results[k].emplace(f(select_component(args, static_cast<int>(k))...)); });
+    run_on_replicas(rows,
+                    [&](std::size_t k) { results[k].emplace(f(select_component(args, static_cast<int>(k))...)); });
     std::vector<Result> components;
     components.reserve(results.size());
     for (auto& result : results) components.push_back(std::move(*result));
