@@ -420,7 +420,7 @@ TEST(ReplicaLinear, AWeightThatChangedBeforeBackwardIsNoticed) {
   auto model = strategy.make<torch::nn::Linear>(200, 96);
   strategy.run([&] {
     const auto y = model->forward(at::randn({128, 200}).requires_grad_()).sum();
-    model->weight.unsafeGetTensorImpl()->bump_version();
+    model.update([](torch::nn::LinearImpl& net) { net.weight.mul_(2); });
     EXPECT_THROW(y.backward(), c10::Error);
   });
 }

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <tuple>
@@ -43,6 +44,14 @@ class MirroredModule {
   void eval() { core_->train(false); }
   void to(at::ScalarType dtype) { core_->to(dtype); }
   void apply(const std::function<void(torch::nn::Module&)>& f) { core_->apply(f); }
+  /// Changes the weights once for all replicas: clipping, averages, loading by hand. Between runs, or inside run by
+  /// every replica, as a meeting in which replica 0's `change` is called. Without gradients.
+  ///
+  ///     model.update([](Net& net) { for (auto& p : net.parameters()) p.clamp_(-0.01, 0.01); });
+  template <std::invocable<M&> F>
+  void update(F&& change) {
+    core_->update([&](torch::nn::Module& module) { change(static_cast<M&>(module)); });
+  }
 
   /// The weights, by name. They are replica 0's leaves; all replicas share their memory.
   torch::OrderedDict<std::string, at::Tensor> named_parameters() const { return core_->named_parameters(); }

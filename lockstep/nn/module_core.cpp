@@ -6,12 +6,16 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/communication_options.h"
+#include "lockstep/comm/local/replica_team.h"
+#include "lockstep/nn/autocast.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/replica_random.h"
@@ -20,6 +24,21 @@
 
 namespace lockstep::detail {
 namespace {
+
+std::uint32_t version_of(const at::Tensor& leaf) {
+  const auto& counter = leaf.unsafeGetTensorImpl()->version_counter();
+  return counter.enabled() ? counter.current_version() : 0;  // there is none for what was made in inference mode
+}
+
+/// The bits of an element in the middle.
+std::uint64_t sample_of(const at::Tensor& leaf) {
+  std::uint64_t bits = 0;
+  if (!leaf.is_cpu() || leaf.numel() == 0 || !leaf.is_non_overlapping_and_dense()) return bits;
+  const std::size_t width = leaf.element_size();
+  const auto* const start = static_cast<const char*>(leaf.const_data_ptr());
+  std::memcpy(&bits, start + static_cast<std::size_t>(leaf.numel() / 2) * width, std::min(width, sizeof bits));
+  return bits;
+}
 
 [[noreturn]] void throw_build(std::string what, std::string help, std::string seen = {}) {
   throw InvalidArgument(errors::kStructure,
@@ -90,6 +109,8 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   share_memory();
   copy_buffers();
   guard_gradients();
+  versions_.resize(parameters_.size() * replicas_.size());
+  samples_.resize(parameters_.size());
   for (const auto& module : replicas_) parts_.push_back(module->named_modules("", /*include_self=*/false));
 }
 
@@ -220,8 +241,11 @@ void ModuleCore::guard_gradients() {
   if (replicas_.size() == 1) return;
   for (auto& parameter : parameters_) {
     for (std::size_t k = 0; k < parameter.leaves.size(); ++k) {
-      if (!parameter.leaves[k].requires_grad()) continue;
-      parameter.leaves[k].register_hook([k, name = parameter.name](const at::Tensor&) {
+      at::Tensor& leaf = parameter.leaves[k];
+      if (!at::isFloatingType(leaf.scalar_type()) && !at::isComplexType(leaf.scalar_type())) continue;
+      const bool is_frozen = !leaf.requires_grad();
+      if (is_frozen) leaf.requires_grad_(true);  // it may be unfrozen later, and only now can it be given a hook
+      leaf.register_hook([k, name = parameter.name](const at::Tensor&) {
         const int current = current_component();
         if (current < 0 || static_cast<std::size_t>(current) == k) return;
         throw FailedPrecondition(
@@ -229,15 +253,87 @@ void ModuleCore::guard_gradients() {
             {.what = lockstep::str("a gradient of replica ", k, "'s '", name, "' was computed on replica ", current),
              .help = "take `model->` inside run: it is the calling replica's module"});
       });
+      if (is_frozen) leaf.requires_grad_(false);
     }
+  }
+}
+
+void ModuleCore::remember_weights(std::size_t k) const {
+  if (replicas_.size() == 1) return;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const at::Tensor& leaf = parameters_[p].leaves[k];
+    versions_[p * replicas_.size() + k] = version_of(leaf);
+    if (k == 0) samples_[p] = sample_of(leaf);
+  }
+}
+
+bool ModuleCore::is_watched_in(const RunNotes& notes) const {
+  const auto& all = notes.watchers;
+  return std::find(all.begin(), all.end(), static_cast<const EndOfRun*>(this)) != all.end();
+}
+
+void ModuleCore::watch(RunNotes& notes, std::size_t k) const {
+  if (is_watched_in(notes)) return;
+  remember_weights(k);
+  notes.watchers.push_back(this);
+}
+
+void ModuleCore::require_untouched(std::size_t k) const {
+  const ContextEntry* top = current_context();
+  if (top == nullptr || top->notes == nullptr || !is_watched_in(*top->notes)) return;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) {
+    const at::Tensor& leaf = parameters_[p].leaves[k];
+    const bool is_same = versions_[p * replicas_.size() + k] == version_of(leaf) &&
+                         (k > 0 || samples_[p] == sample_of(leaf) || has_moved(p, k));
+    if (is_same) continue;
+    throw FailedPrecondition(
+        errors::kWrongModule,
+        {.what = lockstep::str("parameter '", parameters_[p].name, "' was changed inside run"),
+         .where = lockstep::str("on replica ", k),
+         .seen = lockstep::str(replicas_.size(),
+                               " replicas share their weights: a change that each of them makes is "
+                               "made ",
+                               replicas_.size(), " times"),
+         .help = "train with strategy.make_optimizer<...>(model, options) and minimize(loss); change weights yourself "
+                 "with model.update(f), which does it once"});
+  }
+}
+
+void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
+  const ContextEntry* top = current_context();
+  const bool is_inside = top != nullptr && top->replica != nullptr;
+  if (is_inside && top->strategy != strategy_) require_current_strategy(strategy(), "update of a model");
+  const auto act = [&] {
+    const at::NoGradGuard no_grad;
+    change(*replicas_[0]);
+  };
+  local::Seat* seat = is_inside ? top->replica->seat() : nullptr;
+  if (is_inside) require_untouched(static_cast<std::size_t>(top->replica->local_index()));
+  seat != nullptr ? seat->lead("update of a model", nullptr, act, deadline_of(strategy_->communication())) : act();
+  forget_cast_weights();
+  for (std::size_t k = 0; k < replicas_.size(); ++k) {
+    if (is_inside && static_cast<int>(k) != top->replica->local_index()) continue;
+    for (const auto& parameter : parameters_) parameter.leaves[k].unsafeGetTensorImpl()->bump_version();
+    remember_weights(k);
   }
 }
 
 const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   const ContextEntry* top = current_context();
-  if (top == nullptr || top->replica == nullptr) return replicas_[0];
+  if (top == nullptr) return replicas_[0];
+  if (top->replica == nullptr) {
+    // A merge function acts once for all replicas: what it changes is changed once.
+    for (const ContextEntry* run = top->below; run != nullptr; run = run->below) {
+      if (run->notes == nullptr) continue;
+      auto& watchers = run->notes->watchers;
+      watchers.erase(std::remove(watchers.begin(), watchers.end(), static_cast<const EndOfRun*>(this)), watchers.end());
+    }
+    return replicas_[0];
+  }
   if (top->strategy != strategy_) require_current_strategy(strategy(), "model");
-  const auto& mine = replicas_[static_cast<std::size_t>(top->replica->local_index())];
+  const auto k = static_cast<std::size_t>(top->replica->local_index());
+  if (replicas_.size() > 1 && top->notes != nullptr) watch(*top->notes, k);
+  const auto& mine = replicas_[k];
   if (mine->is_training() != replicas_[0]->is_training()) {
     throw FailedPrecondition(errors::kWrongModule,
                              {.what = "replicas disagree on whether the model is training",
@@ -291,7 +387,11 @@ void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
   for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].leaves[0].data().copy_(values[p]);
 }
 
-ModuleCore::NamedTensors ModuleCore::named_parameters() const { return replicas_[0]->named_parameters(); }
+ModuleCore::NamedTensors ModuleCore::named_parameters() const {
+  current();  // inside run it is watched from here on
+  return replicas_[0]->named_parameters();
+}
+ModuleCore::NamedTensors ModuleCore::parameters_of(std::size_t k) const { return replicas_[k]->named_parameters(); }
 ModuleCore::NamedTensors ModuleCore::buffers_of(std::size_t k) const { return replicas_[k]->named_buffers(); }
 
 ModuleCore::NamedTensors ModuleCore::named_buffers() const {

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
+#include "lockstep/base/function_ref.h"
 #include "lockstep/nn/module_options.h"
+#include "lockstep/strategy/detail/run_notes.h"
 
 namespace torch::nn {
 class Module;
@@ -26,7 +28,7 @@ namespace lockstep::detail {
 ///
 /// Each replica has a module of its own, with its own leaf tensors and gradients. Leaves of replicas on one device
 /// share the memory of the values: an update by one replica is an update for all.
-class LOCKSTEP_EXPORT ModuleCore {
+class LOCKSTEP_EXPORT ModuleCore final : private EndOfRun {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
   using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
@@ -50,6 +52,10 @@ class LOCKSTEP_EXPORT ModuleCore {
   void train(bool on);
   void to(at::ScalarType dtype);
   void apply(const std::function<void(torch::nn::Module&)>& f);
+  /// Calls `change` once, with replica 0's module, and tells every replica that its weights have changed. Outside of
+  /// run, or inside by every replica.
+  void update(FunctionRef<void(torch::nn::Module&)> change);
+  NamedTensors parameters_of(std::size_t k) const;  ///< under all their names, tied ones too
   NamedTensors buffers_of(std::size_t k) const;
   /// Buffers of all replicas as one: floating ones averaged, others as replica 0 has them.
   NamedTensors named_buffers() const;
@@ -67,6 +73,13 @@ class LOCKSTEP_EXPORT ModuleCore {
   /// How many parameters and parts replica `k` and the parts that `make` has built have: if the number has changed,
   /// `require_unchanged` is worth its cost.
   std::size_t registered_in(std::size_t k) const;
+  /// Replicas share their weights, so whoever changes them inside run does it once per replica. Throws if replica `k`
+  /// has: if its leaves have new versions since its function first asked for the module, or (on replica 0, for those
+  /// who write through `data()`) other values at a sample of places.
+  void require_untouched(std::size_t k) const;
+  /// Lockstep itself has changed the weights: from here on replica `k` is compared with what they are now.
+  void remember_weights(std::size_t k) const;
+
   /// A mark of which parameters of replica `k` are frozen and which of its parts are in training mode.
   std::uint64_t modes_of(std::size_t k) const;
   /// Throws, with the first difference, if replicas have other parameters frozen, or other parts in training mode, than
@@ -79,6 +92,9 @@ class LOCKSTEP_EXPORT ModuleCore {
   void share_memory();
   void copy_buffers();
   void guard_gradients();
+  void end_of_run(std::size_t k) const override { require_untouched(k); }
+  bool is_watched_in(const RunNotes& notes) const;
+  void watch(RunNotes& notes, std::size_t k) const;
 
   Strategy* strategy_;
   std::weak_ptr<Strategy*> alive_;
@@ -87,6 +103,9 @@ class LOCKSTEP_EXPORT ModuleCore {
       parts_;  ///< of each replica, by name
   std::vector<Parameter> parameters_;
   std::vector<const void*> addresses_;  ///< of the memory of parameter p on replica k, at p * size() + k
+  /// At p * size() + k: the version of replica k's leaf. Each replica touches its own, inside run.
+  mutable std::vector<std::uint32_t> versions_;
+  mutable std::vector<std::uint64_t> samples_;  ///< one element of each parameter, as bits; replica 0's
   bool pinned_ = false;
 };
 

@@ -51,14 +51,16 @@ void compare_digests(const OptimizerCore& core, ReplicaPart& mine) {
 
 void publish_step(OptimizerCore& core, ReplicaPart& mine) {
   const auto& parameters = core.module->parameters();
+  const auto k = static_cast<std::size_t>(mine.index);
   bool is_reached = false;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     if (mine.kinds[p] == GradientKind::None) continue;
     is_reached = true;
     // Leaves share memory but not version counters. Without this a backward through values from before the update
     // would give wrong gradients instead of the error that LibTorch raises.
-    parameters[p].leaves[static_cast<std::size_t>(mine.index)].unsafeGetTensorImpl()->bump_version();
+    parameters[p].leaves[k].unsafeGetTensorImpl()->bump_version();
   }
+  core.module->remember_weights(k);
   // Weights that autocast has cast before the update are of no use after it.
   forget_cast_weights();
   ++mine.steps;
