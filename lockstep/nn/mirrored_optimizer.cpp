@@ -15,6 +15,7 @@
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/step/check_and_clip.h"
 #include "lockstep/nn/step/collect.h"
+#include "lockstep/nn/step/given_gradients.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/nn/step/publish.h"
@@ -45,6 +46,7 @@ void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, con
 
 /// Update and publish: one meeting.
 void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
+  core.module->require_untouched(static_cast<std::size_t>(mine.index));
   detail::meet("step", {&core, "step", mine.progress.clip_mark},
                [&] { core.poison.update_or_poison(mine.steps, [&] { update_owned(core, mine); }); });
   publish_step(core, mine);
@@ -52,15 +54,34 @@ void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
 
 /// All phases in one meeting, where nothing has to be decided between sum and update: each segment is updated right
 /// after it was summed, or in the same pass over memory.
-void take_whole_step(OptimizerCore& core, ReplicaPart& mine) {
-  const detail::ReduceRequest request{.op = core.settings.reduce_op, .may_leave_to_update = core.cls.fused != nullptr};
-  detail::meet_with_gradients(core, mine, "minimize", [&] {
+void take_whole_step(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call) {
+  const detail::ReduceRequest request{.op = op, .may_leave_to_update = core.cls.fused != nullptr};
+  detail::meet_with_gradients(core, mine, call, [&] {
     core.poison.update_or_poison(mine.steps, [&] {
       core.reducer->reduce(mine, request);
       update_owned(core, mine);
     });
   });
   publish_step(core, mine);
+}
+
+/// The phases after the gradients of this replica are there. Returns whether the weights were updated.
+bool reduce_and_update(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, GradScaler* scaler, const char* call) {
+  const detail::OptimizerSettings& settings = core.settings;
+  if (!settings.checks_before_update() && scaler == nullptr) {
+    take_whole_step(core, mine, op, call);
+    return true;
+  }
+  collect_and_reduce(core, mine, op, call);
+  if (scaler) {
+    if (!detail::unscale(core, mine, *scaler)) return false;
+  } else if (settings.not_finite != NotFinite::Ignore && !may_update(core, mine)) {
+    return false;
+  }
+  if (settings.clip_global_norm) detail::clip_global_norm(core, mine, *settings.clip_global_norm);
+  if (settings.clip_value) detail::clip_value(core, mine, *settings.clip_value);
+  update_and_publish(core, mine);
+  return true;
 }
 
 /// Inside run the calling replica's own: another's may be a step ahead.
@@ -86,20 +107,22 @@ bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler)
   go_backward(core, mine, loss, scaler);
   mine.progress.accumulated = calls < settings.accumulate ? calls : 0;
   if (calls < settings.accumulate) return false;
-  if (!settings.checks_before_update() && scaler == nullptr) {
-    take_whole_step(core, mine);
-    return true;
-  }
-  collect_and_reduce(core, mine, settings.reduce_op, scaler ? "minimize with a GradScaler" : "minimize");
-  if (scaler) {
-    if (!detail::unscale(core, mine, *scaler)) return false;
-  } else if (settings.not_finite != NotFinite::Ignore && !may_update(core, mine)) {
-    return false;
-  }
-  if (settings.clip_global_norm) detail::clip_global_norm(core, mine, *settings.clip_global_norm);
-  if (settings.clip_value) detail::clip_value(core, mine, *settings.clip_value);
-  update_and_publish(core, mine);
-  return true;
+  const char* const call = scaler ? "minimize with a GradScaler" : "minimize";
+  return reduce_and_update(core, mine, settings.reduce_op, scaler, call);
+}
+
+bool MirroredOptimizerBase::apply_gradients(const std::vector<at::Tensor>& gradients, GradientsOf whose) {
+  return apply_gradients(detail::with_names(*core_, gradients), whose);
+}
+bool MirroredOptimizerBase::apply_gradients(const torch::OrderedDict<std::string, at::Tensor>& gradients,
+                                            GradientsOf whose) {
+  OptimizerCore& core = *core_;
+  ReplicaPart& mine = part_here(core, "apply_gradients");
+  require_valid_options(core);
+  detail::take_gradients(core, mine, gradients, whose);
+  const bool is_sum = whose == GradientsOf::AllReplicas;
+  return reduce_and_update(core, mine, is_sum ? ReduceOp::Sum : core.settings.reduce_op, nullptr,
+                           is_sum ? "apply_gradients(AllReplicas)" : "apply_gradients(ThisReplica)");
 }
 
 void MirroredOptimizerBase::backward(const at::Tensor& loss) {
@@ -112,7 +135,9 @@ void MirroredOptimizerBase::backward(const at::Tensor& loss, const GradScaler& s
 void MirroredOptimizerBase::reduce_gradients() { reduce_gradients(core_->settings.reduce_op); }
 void MirroredOptimizerBase::reduce_gradients(ReduceOp op) {
   const char* call = op == ReduceOp::Sum ? "reduce_gradients(Sum)" : "reduce_gradients(Mean)";
-  collect_and_reduce(*core_, part_here(*core_, "reduce_gradients"), op, call);
+  ReplicaPart& mine = part_here(*core_, "reduce_gradients");
+  collect_and_reduce(*core_, mine, op, call);
+  detail::sample_gradients(*core_, mine);
 }
 
 bool MirroredOptimizerBase::gradients_are_finite() {
@@ -140,6 +165,7 @@ void MirroredOptimizerBase::step() {
     throw_misuse("the gradients have not been reduced over replicas",
                  "call reduce_gradients() before step(), or use minimize(loss)", "step");
   detail::require_unscaled(mine, "step");
+  detail::require_own_gradients(core, mine, "step");
   const bool checks = core.settings.not_finite != NotFinite::Ignore && !mine.progress.loss_scale;
   if (checks && !may_update(core, mine)) return;
   update_and_publish(core, mine);

@@ -41,6 +41,12 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
   /// The same for half precision: scales the loss, and skips the step where that made gradients infinite.
   bool minimize(const at::Tensor& loss, GradScaler& scaler);
 
+  /// The same with gradients at hand, such as those of torch::autograd::grad: one for each of `model->parameters()`, in
+  /// their order, or by name. Undefined: none. Clips and checks as `minimize` does; updates at once.
+  bool apply_gradients(const std::vector<at::Tensor>& gradients, GradientsOf whose = GradientsOf::ThisReplica);
+  bool apply_gradients(const torch::OrderedDict<std::string, at::Tensor>& gradients,
+                       GradientsOf whose = GradientsOf::ThisReplica);
+
   // For finer control, the parts of minimize.
   void backward(const at::Tensor& loss);
   void backward(const at::Tensor& loss, const GradScaler& scaler);  ///< of the scaled loss
@@ -60,7 +66,7 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
   /// Drops the gradients. `minimize` needs no zero_grad: an open window begins anew, with a warning the first time.
   void zero_grad();
 
-  // Settings, outside of run. Those of clipping are for `minimize`.
+  // Settings, outside of run. Those of clipping are for `minimize` and `apply_gradients`.
   void set_reduce_op(ReduceOp op);
   void set_clip_global_norm(std::optional<double> max_norm);
   void set_clip_value(std::optional<double> limit);

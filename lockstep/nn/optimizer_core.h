@@ -2,6 +2,7 @@
 
 #include <torch/optim/optimizer.h>
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -32,6 +33,7 @@ struct ReplicaPart {
   ShownGradients shown;
   std::vector<GradientKind> kinds;  ///< per parameter; the same on every replica
   NotFiniteSum not_finite;
+  std::vector<GradientSample> samples;  ///< per parameter; empty unless the user has called reduce_gradients
 
   std::int64_t steps = 0;
   std::int64_t skipped = 0;
@@ -39,6 +41,7 @@ struct ReplicaPart {
   std::size_t registered = 0;            ///< ModuleCore::registered_in when the module was last found unchanged
   bool has_warned_of_window = false;     ///< that zero_grad has ended
   bool has_warned_of_unreached = false;  ///< parameters
+  bool has_warned_of_leftovers = false;  ///< or need not, because another replica has
 };
 
 struct OptimizerGroup {
@@ -59,6 +62,7 @@ struct OptimizerCore {
   std::vector<std::unique_ptr<ReplicaPart>> replicas;
   std::unique_ptr<GradientReducer> reducer;
   Poison poison;
+  std::atomic<bool> has_warned_of_leftovers{false};
 
   // Clipping by norm: one sum of squares per block of every parameter, written by the block's owner.
   std::vector<double> block_sums;

@@ -14,6 +14,12 @@ enum class NotFinite {
   SkipStep,  ///< leave the weights as they are and go on
 };
 
+/// Whose gradients `apply_gradients` is given.
+enum class GradientsOf {
+  ThisReplica,  ///< of the calling replica's rows; they are brought together
+  AllReplicas,  ///< brought together already, the same on every replica
+};
+
 /// Comparing what replicas hold, to notice memory that went bad or code that changed one replica alone.
 struct DigestOptions {
   /// Steps between comparisons; 0: never. A comparison costs one pass over what is compared.

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -28,11 +29,46 @@ void require_real_gradients(const OptimizerCore& core, const ReplicaPart& mine, 
   }
 }
 
+const at::Tensor& gradient_of(const OptimizerCore& core, const ReplicaPart& mine, std::size_t p) {
+  return core.module->parameters()[p].leaves[static_cast<std::size_t>(mine.index)].grad();
+}
+
+std::uint64_t bits_at(const at::Tensor& gradient, std::int64_t place) {
+  std::uint64_t bits = 0;
+  const std::size_t width = gradient.element_size();
+  std::memcpy(&bits, static_cast<const char*>(gradient.const_data_ptr()) + static_cast<std::size_t>(place) * width,
+              std::min(width, sizeof bits));
+  return bits;
+}
+
+bool can_be_sampled(const at::Tensor& gradient) {
+  return gradient.defined() && gradient.layout() == at::kStrided && gradient.is_cpu() && gradient.numel() > 0 &&
+         gradient.is_non_overlapping_and_dense();
+}
+
+/// An element that is not zero, if one is found soon: a factor changes no zeros.
+GradientSample sample_of(const at::Tensor& gradient) {
+  constexpr std::int64_t kTries = 16;
+  if (!can_be_sampled(gradient)) return {};
+  GradientSample sample;
+  for (std::int64_t i = 0; i < kTries && sample.bits == 0; ++i) {
+    sample.place = gradient.numel() * i / kTries;
+    sample.bits = bits_at(gradient, sample.place);
+  }
+  return sample;
+}
+
 void require_clippable(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
   if (!mine.progress.is_reduced())
     throw_misuse("clipping comes after the reduction over replicas", "call reduce_gradients() first", operation);
   require_unscaled(mine, operation);
   require_real_gradients(core, mine, operation);
+  require_own_gradients(core, mine, operation);
+}
+
+/// After Lockstep itself has changed them.
+void sample_again(const OptimizerCore& core, ReplicaPart& mine) {
+  if (!mine.samples.empty()) sample_gradients(core, mine);
 }
 
 void scale_gradients(ReplicaPart& mine, double factor) {
@@ -85,6 +121,28 @@ void require_unscaled(const ReplicaPart& mine, const char* operation) {
                  operation);
 }
 
+void sample_gradients(const OptimizerCore& core, ReplicaPart& mine) {
+  mine.samples.resize(core.module->parameters().size());
+  for (std::size_t p = 0; p < mine.samples.size(); ++p) mine.samples[p] = sample_of(gradient_of(core, mine, p));
+}
+
+void require_own_gradients(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
+  for (std::size_t p = 0; p < mine.samples.size(); ++p) {
+    const GradientSample& sample = mine.samples[p];
+    if (sample.place < 0) continue;
+    const at::Tensor& gradient = gradient_of(core, mine, p);
+    if (can_be_sampled(gradient) && sample.place < gradient.numel() && bits_at(gradient, sample.place) == sample.bits)
+      continue;
+    throw_misuse(
+        str("the gradient of '", core.module->parameters()[p].name, "' was changed between reduce_gradients and ",
+            operation),
+        "call optimizer.clip_global_norm(max_norm) or optimizer.clip_value(limit), which know the gradients of "
+        "all replicas; clip_grad_norm_ of LibTorch sees only this replica's. To change gradients in another "
+        "way, give them to optimizer.apply_gradients",
+        operation);
+  }
+}
+
 bool are_all_finite(const OptimizerCore& core, ReplicaPart& mine) {
   const bool is_finite = std::all_of(mine.owned.begin(), mine.owned.end(), [](const OwnedSegment& segment) {
     return !segment.sum.defined() || segment.values().isfinite().all().item<bool>();
@@ -133,7 +191,9 @@ bool unscale(const OptimizerCore& core, ReplicaPart& mine, GradScaler& scaler) {
     skip_step(core, mine);
     return false;
   }
+  require_own_gradients(core, mine, "unscale");
   scale_gradients(mine, 1.0 / *progress.loss_scale);
+  sample_again(core, mine);
   progress.stage = GradientStage::Unscaled;
   return true;
 }
@@ -145,6 +205,7 @@ double clip_global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm)
   mine.progress.clip_mark = 5 * mine.progress.clip_mark + max_norm;
   const double factor = max_norm / (norm + 1e-6);
   if (factor < 1.0) scale_gradients(mine, factor);
+  sample_again(core, mine);
   return norm;
 }
 
@@ -158,6 +219,7 @@ void clip_value(const OptimizerCore& core, ReplicaPart& mine, double limit) {
     segment.values().clamp_(-limit, limit);
   }
   mine.progress.clip_mark = 3 * mine.progress.clip_mark + limit;
+  sample_again(core, mine);
 }
 
 }  // namespace lockstep::detail

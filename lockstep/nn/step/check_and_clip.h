@@ -25,6 +25,12 @@ double clip_global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm)
 /// Clamps each element to [-limit, limit].
 void clip_value(const OptimizerCore& core, ReplicaPart& mine, double limit);
 
+/// Between reduce_gradients and step the sums lie in the gradients of the replicas' leaves, where LibTorch's own
+/// functions can get at them. `sample_gradients` remembers one element of each; `require_own_gradients` throws if one
+/// has changed.
+void sample_gradients(const OptimizerCore& core, ReplicaPart& mine);
+void require_own_gradients(const OptimizerCore& core, const ReplicaPart& mine, const char* operation);
+
 /// Throws InvalidArgument unless the number is positive. `name`: how the user knows it.
 void require_positive(double value, const char* name);
 /// Throws unless gradients are reduced, and where `operation` would meet those of a scaled loss.

@@ -2,13 +2,17 @@
 
 #include <ATen/ops/empty_like.h>
 
+#include <utility>
+
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/nn/step/sparse_parameters.h"
+#include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -27,6 +31,11 @@ void require_loss(const at::Tensor& loss) {
                           {.what = "the loss does not depend on any parameter that requires a gradient",
                            .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
   }
+}
+
+bool holds_numbers(const at::Tensor& gradient) {
+  const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
+  return values.any().item<bool>();  // zero_grad of LibTorch may leave zeros
 }
 
 void show_module(const ModuleCore& module, ReplicaPart& mine) {
@@ -71,15 +80,44 @@ void require_same_modules(const OptimizerCore& core, ReplicaPart& mine) {
   if (!is_alike) core.module->require_alike();
 }
 
+/// Gradients that are there before the first backward of a step come from elsewhere, and would be taken for its own.
+void warn_of_leftovers(OptimizerCore& core, ReplicaPart& mine) {
+  if (mine.has_warned_of_leftovers) return;
+  const auto& parameters = core.module->parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const at::Tensor& gradient = parameters[p].leaves[static_cast<std::size_t>(mine.index)].grad();
+    if (core.group_of[p] < 0 || !gradient.defined() || !holds_numbers(gradient)) continue;
+    mine.has_warned_of_leftovers = true;
+    if (core.has_warned_of_leftovers.exchange(true)) return;
+    return log_warning(lockstep::str(
+        "parameter '", parameters[p].name, "' has a gradient on replica ", mine.index,
+        " before the step's backward: of a backward outside of run, or of the loss of another model. It joins this "
+        "step. Call optimizer.zero_grad() inside run before minimize, and optimizer.backward(loss) instead of "
+        "loss.backward() to add up gradients"));
+  }
+}
+
+/// Each call of a window would be divided by its own rows, and the sum would not be the mean over the window.
+void require_given_size(const OptimizerCore& core) {
+  RunNotes* const notes = current_context()->notes;
+  if (notes == nullptr || !std::exchange(notes->has_counted_losses, false) || core.settings.accumulate <= 1) return;
+  throw_misuse(lockstep::str("average_loss cannot count the examples of a window of set_accumulate(",
+                             core.settings.accumulate, ")"),
+               "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
+               "minimize");
+}
+
 }  // namespace
 
-void go_backward(const OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler) {
+void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler) {
   if (has_failed_run(core, mine)) drop_gradients(core, mine);
   GradientProgress& progress = mine.progress;
   if (progress.is_reduced())
     throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next backward",
                  "backward");
   require_loss(loss);
+  require_given_size(core);
+  if (progress.stage == GradientStage::None) warn_of_leftovers(core, mine);
   if (progress.stage == GradientStage::Computed && progress.loss_scale.has_value() != (scaler != nullptr)) {
     throw_misuse("gradients of a scaled loss cannot be added to those of an unscaled one",
                  "give the scaler to every backward and minimize of a step, or to none", "backward");
@@ -91,10 +129,11 @@ void go_backward(const OptimizerCore& core, ReplicaPart& mine, const at::Tensor&
 }
 
 void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, const char* call, FunctionRef<void()> work) {
+  core.module->require_untouched(static_cast<std::size_t>(mine.index));
   show_module(*core.module, mine);
   show_gradients(core, mine);
   bool is_new_sparse = false;
-  const StepCall brought{&core, call, mine.progress.loss_scale.value_or(0)};
+  const StepCall brought{&core, call, mine.progress.loss_scale.value_or(mine.progress.given_mark)};
   const auto agree_and_work = [&] {
     require_same_modules(core, mine);
     core.reducer->survey(mine);
@@ -119,6 +158,7 @@ void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
     segment.sum.reset();
     segment.parts.clear();
   }
+  mine.samples.clear();
   mine.progress = {.failed_runs = StrategyAccess::failed_runs(core.module->strategy())};
 }
 

@@ -15,7 +15,7 @@ struct OptimizerCore;
 struct ReplicaPart;
 
 /// Adds the gradients of `loss` to those that are there; with a scaler, of the scaled loss.
-void go_backward(const OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler);
+void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler);
 
 /// Shows this replica's gradients and calls `work` once all replicas have shown theirs and agree: the same call, the
 /// same modules, gradients of one kind. None goes on before all have finished `work`. Throws, the same on every replica

@@ -25,6 +25,7 @@ struct GradientProgress {
   int accumulated = 0;               ///< calls of minimize in the open window; 0: no window is open
   std::optional<double> loss_scale;  ///< fixed at the first backward: another optimizer may change the scaler's
   double clip_mark = 0;              ///< what the sums have been clipped to, in which order, as one number
+  double given_mark = 0;             ///< of gradients that apply_gradients was given as those of all replicas
   std::uint64_t failed_runs = 0;     ///< of the strategy, when this replica last dropped its gradients
 
   bool is_reduced() const { return stage >= GradientStage::Reduced; }
@@ -39,6 +40,12 @@ struct ShownGradients {
   std::vector<at::Tensor> gradients;  ///< per parameter, in the parameter's memory order
   bool module_is_suspect = false;     ///< this replica's module may have other parameters than before
   std::uint64_t modes = 0;            ///< a mark of what is frozen and what is in training mode (ModuleCore::modes_of)
+};
+
+/// One element of a gradient as it was after the reduction, to notice who writes to it without Lockstep's knowledge.
+struct GradientSample {
+  std::int64_t place = -1;  ///< in memory; -1: none was taken
+  std::uint64_t bits = 0;
 };
 
 /// Reduce: a sum that is not finite.

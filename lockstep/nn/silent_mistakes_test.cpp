@@ -1,0 +1,443 @@
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/utils/clip_grad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include <chrono>
+#include <thread>
+
+#include "lockstep/nn/loss.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/errors.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/logged_lines.h"
+#include "tests/support/replicas.h"
+#include "tests/support/small_net.h"
+
+// Mistakes that once gave a wrong result without a word. Each is refused, warned about, or made right.
+namespace lockstep {
+namespace {
+
+using torch::optim::SGD;
+using torch::optim::SGDOptions;
+
+/// y = w x, with one weight.
+struct OneWeight : torch::nn::Module {
+  OneWeight() { w = register_parameter("w", torch::ones({1})); }
+  at::Tensor forward(const at::Tensor& x) { return w * x; }
+  at::Tensor w;
+};
+
+double weight_of(const MirroredModule<OneWeight>& model) { return model->w.item<double>(); }
+
+class SilentMistakes : public testing::TestWithParam<int> {
+ protected:
+  SilentMistakes() : strategy(on_cpus(GetParam())), model(strategy.make<OneWeight>()) {
+    set_log_severity(Severity::Info);
+  }
+  int replicas() const { return GetParam(); }
+
+  MirroredStrategy strategy;
+  MirroredModule<OneWeight> model;
+  MirroredOptimizer<SGD> optimizer = strategy.make_optimizer<SGD>(model, 1.0);
+};
+INSTANTIATE_TEST_SUITE_P(Replicas, SilentMistakes, testing::Values(2, 3));
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Timeouts
+
+TEST(LateReplicas, AreNoticedByEveryMeetingOfTheOptimizerBeforeAnythingChanges) {
+  MirroredStrategy strategy({.devices = cpus(2), .communication = {.timeout_seconds = 0.1}});
+  auto model = strategy.make<OneWeight>();
+  auto optimizer = strategy.make_optimizer<SGD>(model, 1.0);
+  const auto be_late = [] {
+    if (my_id() == 1) std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  };
+  const std::pair<const char*, std::function<void()>> calls[] = {
+      {"minimize",
+       [&] {
+         const auto loss = model->forward(torch::ones({1})).sum();
+         be_late();
+         optimizer.minimize(loss);
+       }},
+      {"reduce_gradients",
+       [&] {
+         optimizer.backward(model->forward(torch::ones({1})).sum());
+         be_late();
+         optimizer.reduce_gradients();
+         optimizer.step();
+       }},
+      {"step",
+       [&] {
+         optimizer.backward(model->forward(torch::ones({1})).sum());
+         optimizer.reduce_gradients();
+         be_late();
+         optimizer.step();
+       }},
+      {"clip_global_norm", [&] {
+         optimizer.backward(model->forward(torch::ones({1})).sum());
+         optimizer.reduce_gradients();
+         be_late();
+         optimizer.clip_global_norm(0.1);
+         optimizer.step();
+       }}};
+  for (const auto& [name, call] : calls) {
+    std::array<bool, 2> timed_out{};
+    expect_error(
+        [&] {
+          strategy.run([&] {
+            try {
+              call();
+            } catch (const DeadlineExceeded&) {
+              timed_out[static_cast<std::size_t>(my_id())] = true;
+              throw;
+            }
+          });
+        },
+        Code::DeadlineExceeded, errors::kTimeout, {"timeout"}, name);
+    EXPECT_TRUE(timed_out[0] && timed_out[1]) << name << ": the verdict is the same on every replica";
+    EXPECT_EQ(weight_of(model), 1.0) << name;
+    EXPECT_EQ(optimizer.steps(), 0) << name;
+  }
+  strategy.run([&] { optimizer.minimize(model->forward(torch::ones({1})).sum()); });
+  EXPECT_EQ(weight_of(model), -1.0) << "all in time";
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Sparse gradients, frozen parameters
+
+TEST_P(SilentMistakes, NesterovTakesSparseGradientsWithDenseMomentum) {
+  const auto train = [&](bool sparse_at_last) {
+    MirroredStrategy of(on_cpus(replicas()));
+    auto table = of.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true)); });
+    copy_values({torch::ones({4, 2})}, table.parameters());
+    auto sgd = of.make_optimizer<SGD>(table, SGDOptions(0.1).momentum(0.9).nesterov(true));
+    const auto step = [&](bool sparse) {
+      of.run([&] {
+        const auto row = at::tensor({1});
+        sgd.minimize((sparse ? table->forward(row) : table->weight.index_select(0, row)).sum());
+      });
+    };
+    step(false);  // a dense gradient leaves dense momentum behind
+    step(sparse_at_last);
+    step(sparse_at_last);
+    return table->weight.detach().clone();
+  };
+  EXPECT_TRUE(at::allclose(train(true), train(false)));
+}
+
+TEST_P(SilentMistakes, ParametersFrozenWhenMadeAreGuardedOnceTheyAreNot) {
+  auto frozen = strategy.make([] {
+    auto net = std::make_shared<OneWeight>();
+    net->w.requires_grad_(false);
+    return net;
+  });
+  strategy.run([&] { frozen->w.requires_grad_(true); });
+  expect_error([&] { strategy.run([&] { frozen.replica(0)->forward(torch::ones({1})).sum().backward(); }); },
+               Code::FailedPrecondition, errors::kWrongModule, {"replica 0's 'w' was computed on replica"});
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// average_loss
+
+TEST_P(SilentMistakes, AverageLossRefusesANumber) {
+  expect_error([&] { strategy.run([&] { average_loss(torch::tensor(3.0)); }); }, Code::InvalidArgument, errors::kShape,
+               {"one loss for each example", "reduction None"});
+  expect_error([&] { strategy.run([&] { compute_average_loss(torch::tensor(3.0)); }); }, Code::InvalidArgument,
+               errors::kShape, {"one loss for each example"});
+}
+
+TEST_P(SilentMistakes, AverageLossTakesIntegersAndWeights) {
+  strategy.run([&] {
+    const double r = replicas();
+    EXPECT_DOUBLE_EQ(average_loss(at::tensor({1, 2, 4}, at::kInt)).item<double>(), 7 / (3 * r));
+    const auto losses = at::tensor({1.0, 2.0, 4.0});
+    const auto by_row = at::tensor({1.0, 0.0, 0.5});
+    for (const auto& weight : {by_row, by_row.unsqueeze(1)})
+      EXPECT_DOUBLE_EQ(average_loss(losses, {.sample_weight = weight}).item<double>(), 3 / (3 * r));
+    EXPECT_DOUBLE_EQ(average_loss(losses, {.sample_weight = at::tensor(2.0)}).item<double>(), 14 / (3 * r));
+    EXPECT_DOUBLE_EQ(average_loss(losses, {.global_batch = 7, .sample_weight = by_row}).item<double>(), 3.0 / 7);
+    const auto by_place = losses.unsqueeze(1).expand({3, 2});
+    EXPECT_DOUBLE_EQ(average_loss(by_place, {.sample_weight = by_row}).item<double>(), 6 / (3 * r));
+    EXPECT_EQ(error_of([&] { average_loss(losses, {.sample_weight = at::ones({2})}); }).number, errors::kShape);
+  });
+}
+
+/// Replica k gets k + 1 rows of its number.
+PerReplica<at::Tensor> uneven(Strategy& strategy, int first = 1) {
+  return strategy.values_from_function([&](const ValueContext& its) {
+    const int k = its.replica_id_in_sync_group;
+    return at::full({k + first}, k + 1.0);
+  });
+}
+
+TEST_P(SilentMistakes, AverageLossCountsTheRowsOfAllReplicas) {
+  for (const int first : {1, 0}) {  // also with a replica that has none
+    const auto rows = uneven(strategy, first);
+    float sum = 0;
+    float count = 0;
+    for (const auto& part : rows) {
+      sum += part.sum().item<float>();
+      count += static_cast<float>(part.size(0));
+    }
+    const auto total = [&](auto loss_of) {
+      return strategy.reduce(ReduceOp::Sum, strategy.run(loss_of, rows)).template item<float>();
+    };
+    EXPECT_FLOAT_EQ(total([](const at::Tensor& x) { return average_loss(x); }), sum / count);
+    EXPECT_FLOAT_EQ(total([](const at::Tensor& x) {
+                      return average_loss(at::cat({x, x, x}));
+                    }),
+                    sum / count)
+        << "losses that are not one per row";
+    EXPECT_FLOAT_EQ(total([](const at::Tensor& x) { return average_loss(x.clone(), global_rows(x)); }), sum / count);
+    const auto without_argument = strategy.run([&] { return average_loss(rows[static_cast<std::size_t>(my_id())]); });
+    EXPECT_FLOAT_EQ(strategy.reduce(ReduceOp::Sum, without_argument).item<float>(), sum / count);
+  }
+  const auto rows = uneven(strategy);
+  strategy.run(
+      [&](const at::Tensor& x) {
+        EXPECT_FLOAT_EQ(compute_average_loss(x).item<float>(),
+                        static_cast<float>(my_id() + 1) / static_cast<float>(replicas()))
+            << "TensorFlow's rule";
+      },
+      rows);
+}
+
+TEST_P(SilentMistakes, AverageLossMeetsNobodyWhereTheBatchTellsTheRows) {
+  const auto rows = uneven(strategy);
+  strategy.run(
+      [&](const at::Tensor& x) {
+        if (my_id() == 0) average_loss(x);  // a meeting would never end well
+      },
+      rows);
+}
+
+TEST_P(SilentMistakes, LossesOfSomeRowsOnlyNeedASize) {
+  const auto rows = uneven(strategy);
+  const auto pick = [](const at::Tensor& x) { return my_id() == 0 ? x : x.slice(0, 1); };
+  const auto error = error_of([&] {
+    strategy.run([&](const at::Tensor& x) { optimizer.minimize(average_loss(model->forward(pick(x)))); }, rows);
+  });
+  EXPECT_EQ(error.number, errors::kDifferentCollective) << error.text;
+  EXPECT_TRUE(contains(error.text, "global_rows")) << error.text;
+  strategy.run(
+      [&](const at::Tensor& x) {
+        const auto losses = model->forward(pick(x));
+        optimizer.minimize(average_loss(losses, global_rows(losses)));
+      },
+      rows);
+}
+
+TEST_P(SilentMistakes, AWindowNeedsTheSizeOfTheWindow) {
+  optimizer.set_accumulate(2);
+  expect_error([&] { strategy.run([&] { optimizer.minimize(average_loss(model->forward(torch::ones({2})))); }); },
+               Code::FailedPrecondition, errors::kOptimizer, {"set_accumulate(2)", "average_loss(losses, size)"});
+  for (int i = 0; i < 2; ++i) {
+    strategy.run([&] { average_loss(torch::ones({2})); });  // of no concern to the optimizer
+    strategy.run([&] { optimizer.minimize(average_loss(model->forward(torch::ones({2})), 4 * replicas())); });
+  }
+  EXPECT_NEAR(weight_of(model), 0.0, 1e-6);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Gradients of somebody else
+
+TEST_P(SilentMistakes, GradientsLeftOverAreWarnedAboutOnce) {
+  const auto step = [&] { strategy.run([&] { optimizer.minimize(model->forward(torch::ones({1})).sum()); }); };
+  {
+    LoggedLines lines;
+    step();
+    EXPECT_EQ(lines.count("'w' has a gradient"), 0);
+    model->forward(torch::ones({1})).sum().backward();  // outside of run: replica 0's
+    step();
+    EXPECT_EQ(lines.count("'w' has a gradient on replica 0"), 1);
+    EXPECT_EQ(lines.count("zero_grad()"), 1);
+    model->forward(torch::ones({1})).sum().backward();
+    step();
+    EXPECT_EQ(lines.count("'w' has a gradient"), 1) << "once";
+  }
+  LoggedLines lines;
+  auto other = strategy.make_optimizer<SGD>(model, 1.0);
+  strategy.run([&] {
+    other.backward(model->forward(torch::ones({1})).sum());  // several calls of its own
+    other.backward(model->forward(torch::ones({1})).sum());
+    other.reduce_gradients();
+    other.step();
+    model->zero_grad(/*set_to_none=*/false);
+    other.minimize(model->forward(torch::ones({1})).sum());  // zeros are no gradient
+  });
+  EXPECT_EQ(lines.count("has a gradient"), 0);
+}
+
+TEST_P(SilentMistakes, ClippingByLibTorchBetweenReductionAndStepIsRefused) {
+  const auto model_of_two = strategy.make([] { return torch::nn::Linear(3, 2); });
+  auto sgd = strategy.make_optimizer<SGD>(model_of_two, 0.1);
+  const auto before = copies_of(model_of_two.parameters());
+  const auto reduce = [&] {
+    sgd.backward(model_of_two->forward(torch::ones({2, 3})).square().sum());
+    sgd.reduce_gradients();
+  };
+  expect_error(
+      [&] {
+        strategy.run([&] {
+          reduce();
+          torch::nn::utils::clip_grad_norm_(model_of_two->parameters(), 0.01);
+          sgd.step();
+        });
+      },
+      Code::FailedPrecondition, errors::kOptimizer, {"changed between reduce_gradients and step", "clip_global_norm"});
+  EXPECT_EQ(first_difference(before, copies_of(model_of_two.parameters())), "");
+  strategy.run([&] {
+    sgd.zero_grad();
+    reduce();
+    sgd.clip_global_norm(0.01);
+    sgd.clip_value(0.005);
+    sgd.step();
+  });
+  EXPECT_EQ(sgd.steps(), 1);
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Weights that are changed inside run
+
+TEST_P(SilentMistakes, WeightsChangedInsideRunAreRefused) {
+  const std::pair<const char*, std::function<void()>> changes[] = {
+      {"in place",
+       [&] {
+         const torch::NoGradGuard no_grad;
+         model->w.mul_(0.5);
+       }},
+      {"through parameters()",
+       [&] {
+         const torch::NoGradGuard no_grad;
+         for (auto& p : model->parameters()) p.add_(1);
+       }},
+      {"before a step", [&] {
+         {
+           const torch::NoGradGuard no_grad;
+           model->w.mul_(0.5);
+         }
+         optimizer.minimize(model->forward(torch::ones({1})).sum());
+       }}};
+  for (const auto& [name, change] : changes) {
+    expect_error([&, &f = change] { strategy.run(f); }, Code::FailedPrecondition, errors::kWrongModule,
+                 {"'w' was changed inside run", "model.update"}, name);
+  }
+  const torch::NoGradGuard no_grad;
+  model->w.fill_(1);  // outside of run it is changed once, and that is fine
+  strategy.run([&] { model->forward(torch::ones({1})); });
+}
+
+template <class Optimizer>
+void expect_foreign_optimizer_is_refused(Strategy& strategy, MirroredModule<OneWeight>& model) {
+  Optimizer plain(model.parameters(), 0.5);
+  expect_error(
+      [&] {
+        strategy.run([&] {
+          plain.zero_grad();
+          model->forward(torch::ones({1})).sum().backward();
+          if (my_id() == 0) plain.step();  // one at a time, for the sake of the test
+        });
+      },
+      Code::FailedPrecondition, errors::kWrongModule, {"'w' was changed inside run", "make_optimizer"});
+}
+
+TEST_P(SilentMistakes, AnOptimizerOfLibTorchInsideRunIsRefused) {
+  expect_foreign_optimizer_is_refused<SGD>(strategy, model);  // writes through data()
+  expect_foreign_optimizer_is_refused<torch::optim::Adam>(strategy, model);
+}
+
+TEST_P(SilentMistakes, UpdateChangesWeightsOnce) {
+  const auto halve = [](OneWeight& net) { net.w.mul_(0.5); };
+  model.update(halve);
+  EXPECT_EQ(weight_of(model), 0.5);
+  strategy.run([&] {
+    model->forward(torch::ones({1}));
+    model.update(halve);
+    EXPECT_EQ(model->w.item<double>(), 0.25);
+    optimizer.minimize(model->forward(torch::ones({1})).sum() / replicas());
+    model.update([](OneWeight& net) { net.w.data().clamp_(-0.5, 0.5); });
+  });
+  EXPECT_EQ(weight_of(model), -0.5);
+  strategy.run([&] {
+    get_replica_context().merge_call([&](Strategy&) {
+      const torch::NoGradGuard no_grad;
+      model->w.add_(1);  // a merge function acts once
+    });
+    model->forward(torch::ones({1}));
+  });
+  EXPECT_EQ(weight_of(model), 0.5);
+}
+
+TEST_P(SilentMistakes, OldGraphsAreNoticedAfterUpdate) {
+  EXPECT_ANY_THROW(strategy.run([&] {
+    const auto loss = model->forward(model->w).sum();
+    model.update([](OneWeight& net) { net.w.data().mul_(2); });
+    loss.backward();
+  }));
+}
+
+// ---------------------------------------------------------------------------------------------------------------------
+// Gradients at hand
+
+TEST_P(SilentMistakes, ApplyGradientsDoesWhatMinimizeDoes) {
+  const auto batch = random_batch(12);
+  const auto train = [&](auto step) {
+    MirroredStrategy of({.devices = cpus(replicas()), .seed = 3});
+    auto net = of.make<SmallNet>();
+    auto sgd = of.make_optimizer<SGD>(net, SGDOptions(0.1).momentum(0.9));
+    for (int i = 0; i < 3; ++i) {
+      of.run(
+          [&](const Batch& mine) { step(sgd, net, average_loss(loss_per_row(net->forward(mine.rows), mine.labels))); },
+          share_out(of, batch));
+    }
+    EXPECT_EQ(sgd.steps(), 3);
+    return copies_of(net.parameters());
+  };
+  const auto gradients = [](auto& net, const at::Tensor& loss) {
+    return torch::autograd::grad({loss}, net->parameters(), {}, {}, false, /*allow_unused=*/true);
+  };
+  const auto minimized = train([](auto& sgd, auto&, const at::Tensor& loss) { sgd.minimize(loss); });
+  const auto applied = train(
+      [&](auto& sgd, auto& net, const at::Tensor& loss) { EXPECT_TRUE(sgd.apply_gradients(gradients(net, loss))); });
+  EXPECT_EQ(first_difference(minimized, applied), "");
+  const auto applied_reduced = train([&](auto& sgd, auto&, const at::Tensor& loss) {
+    sgd.backward(loss);
+    sgd.reduce_gradients();
+    const auto reduced = sgd.gradients();
+    sgd.zero_grad();
+    sgd.apply_gradients(reduced, GradientsOf::AllReplicas);
+  });
+  EXPECT_EQ(first_difference(minimized, applied_reduced), "");
+}
+
+TEST_P(SilentMistakes, ApplyGradientsChecksWhatItIsGiven) {
+  const auto apply = [&](auto gradients, GradientsOf whose = GradientsOf::ThisReplica) {
+    return [this, gradients, whose] { strategy.run([&] { optimizer.apply_gradients(gradients(), whose); }); };
+  };
+  using Gradients = std::vector<at::Tensor>;
+  expect_error(apply([] { return Gradients{}; }), Code::InvalidArgument, errors::kOptimizer,
+               {"1 parameter, got 0 gradients"});
+  expect_error(apply([] { return Gradients{torch::ones({2})}; }), Code::InvalidArgument, errors::kOptimizer,
+               {"'w' does not fit", "[2]"});
+  expect_error(apply([] { return Gradients{torch::ones({1}, at::kDouble)}; }), Code::InvalidArgument,
+               errors::kOptimizer, {"'w' does not fit"});
+  expect_error(apply([] {
+                 return torch::OrderedDict<std::string, at::Tensor>({{"v", torch::ones({1})}});
+               }),
+               Code::InvalidArgument, errors::kOptimizer, {"no parameter 'v'"});
+  expect_error(apply([] { return Gradients{torch::full({1}, my_id(), at::kFloat)}; }, GradientsOf::AllReplicas),
+               Code::FailedPrecondition, errors::kDifferentCollective, {"different arguments"});
+  EXPECT_EQ(weight_of(model), 1.0);
+  apply([] { return Gradients{torch::ones({1})}; }, GradientsOf::AllReplicas)();
+  EXPECT_EQ(weight_of(model), 0.0) << "counted once";
+  apply([] { return Gradients{torch::ones({1})}; })();
+  EXPECT_EQ(weight_of(model), -replicas()) << "summed over replicas";
+}
+
+}  // namespace
+}  // namespace lockstep
