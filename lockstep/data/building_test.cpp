@@ -163,9 +163,14 @@ TEST(Sources, RefuseTensorsWithoutRowsOrValues) {
         from_tensor_slices(std::vector<at::Tensor>{at::ones({2}), at::Tensor()});
       },
       errors::kShape, {"component 1"});
-  expect_refused([] { from_tensor_slices(at::eye(3).to_sparse()); }, errors::kShape,
-                 {"component 0 is no dense tensor", "float32[3, 3] of layout Sparse", "to_dense()"});
-  expect_refused([] { from_tensor_slices(at::eye(3).to_sparse_csr()); }, errors::kShape, {"no dense tensor"});
+  expect_refused(
+      [] {
+        from_tensor_slices(at::eye(4).to_sparse_bsr({2, 2}));
+      },
+      errors::kShape,
+      {"component 0 has a layout from which rows cannot be taken", "float32[4, 4] of layout SparseBsr", "to_dense()"});
+  expect_refused([] { from_tensor_slices(at::eye(3).to_sparse()).padded_batch(2); }, errors::kShape,
+                 {"padded_batch takes dense tensors, component 0 is sparse", "sparse float32[3]", "to_dense()"});
   EXPECT_TRUE(from_tensors(at::eye(3).to_sparse()).to_vector().at(0).is_sparse());
   EXPECT_EQ(from_tensor_slices(at::ones({1, 2})).to_string(), "from_tensor_slices(1 row: float32[2])\n");
 }

@@ -66,6 +66,17 @@ void append(Element& element, Element&& more) {
   for (Component& component : more.components) element.components.push_back(std::move(component));
 }
 
+at::Tensor values_in_order(const at::Tensor& tensor, const Element& element, const char* where) {
+  if (tensor.defined() && tensor.layout() == at::kStrided)
+    return tensor.cpu().resolve_conj().resolve_neg().contiguous();
+  throw InvalidArgument(
+      errors::kStructure,
+      {.what = str(tensor.defined() ? "a sparse tensor has no values in order" : "a tensor is undefined"),
+       .where = where,
+       .seen = describe(element),
+       .help = tensor.defined() ? "call to_dense() in a map before" : "leave such elements out with a filter before"});
+}
+
 std::string describe(const Element& element) { return to_string(ElementSpec::of(element)); }
 
 std::int64_t row_count(const Element& batch, const std::string& where) {

@@ -76,6 +76,10 @@ LOCKSTEP_EXPORT void append(Element& element, Element&& more);
 /// The marks of `a` followed by those of `b`; null if there are none.
 LOCKSTEP_EXPORT SkeletonPtr joined(const SkeletonPtr& a, const SkeletonPtr& b);
 
+/// A tensor of an element as one block of values in order, in the memory of the CPU. InvalidArgument for tensors that
+/// have none: undefined and sparse ones; `where` names the stage.
+LOCKSTEP_EXPORT at::Tensor values_in_order(const at::Tensor& tensor, const Element& element, const char* where);
+
 /// "(float[784], int64[])", for messages.
 LOCKSTEP_EXPORT std::string describe(const Element& element);
 

@@ -101,11 +101,7 @@ std::string to_bytes(const Element& element) {
   put(out, static_cast<std::int64_t>(element.size()));
   for (const Component& component : element.components) {
     if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
-      if (!tensor->defined())
-        throw InvalidArgument(errors::kStructure, {.what = "an undefined tensor cannot be written to a file",
-                                                   .seen = describe(element),
-                                                   .help = "leave such elements out with a filter before"});
-      const at::Tensor plain = tensor->cpu().resolve_conj().resolve_neg().contiguous();
+      const at::Tensor plain = values_in_order(*tensor, element, "writing to a file");
       put(out, static_cast<std::int64_t>(Kind::Tensor));
       put(out, static_cast<std::int64_t>(plain.scalar_type()));
       put(out, static_cast<std::int64_t>(plain.dim()) * static_cast<std::int64_t>(sizeof(std::int64_t)));

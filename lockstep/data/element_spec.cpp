@@ -82,7 +82,7 @@ std::string to_string(const PartialShape& shape) {
 ComponentSpec ComponentSpec::of(const Component& component) {
   if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
     if (!tensor->defined()) return {Kind::Tensor};
-    return ComponentSpec::tensor(tensor->scalar_type(), tensor->sizes().vec());
+    return {Kind::Tensor, tensor->scalar_type(), tensor->sizes().vec(), tensor->layout() != at::kStrided};
   }
   if (std::holds_alternative<std::string>(component)) return bytes();
   if (const auto* strings = std::get_if<Strings>(&component)) return bytes(PartialShape({strings->size()}));
@@ -91,7 +91,8 @@ ComponentSpec ComponentSpec::of(const Component& component) {
 
 ComponentSpec ComponentSpec::merged_with(const ComponentSpec& other) const {
   if (kind != other.kind) return {};
-  return {kind, dtype == other.dtype ? dtype : std::nullopt, shape.merged_with(other.shape)};
+  return {kind, dtype == other.dtype ? dtype : std::nullopt, shape.merged_with(other.shape),
+          is_sparse && other.is_sparse};
 }
 
 ElementSpec ElementSpec::of(const Element& element) {
@@ -187,7 +188,7 @@ std::string to_string(const ComponentSpec& spec) {
     case ComponentSpec::Kind::Bytes: return str("bytes", to_string(spec.shape));
     case ComponentSpec::Kind::Tensor: break;
   }
-  return str(spec.dtype ? dtype_name(*spec.dtype) : "tensor", to_string(spec.shape));
+  return str(spec.is_sparse ? "sparse " : "", spec.dtype ? dtype_name(*spec.dtype) : "tensor", to_string(spec.shape));
 }
 
 std::string to_string(const ElementSpec& spec) {

@@ -49,6 +49,7 @@ struct LOCKSTEP_EXPORT ComponentSpec {
   Kind kind = Kind::Unknown;
   std::optional<at::ScalarType> dtype = std::nullopt;  // of tensors; none if it is not known
   PartialShape shape = {};
+  bool is_sparse = false;  // a tensor of a sparse layout
 
   static ComponentSpec tensor(at::ScalarType dtype, PartialShape shape) {
     return {Kind::Tensor, dtype, std::move(shape)};

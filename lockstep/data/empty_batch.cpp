@@ -15,7 +15,9 @@ Component empty_component(const ComponentSpec& spec) {
     if (shape.empty()) return std::string();
     return Strings();
   }
-  return at::zeros(shape, at::TensorOptions().dtype(spec.dtype.value_or(at::kFloat)));
+  return at::zeros(
+      shape,
+      at::TensorOptions().dtype(spec.dtype.value_or(at::kFloat)).layout(spec.is_sparse ? at::kSparse : at::kStrided));
 }
 
 }  // namespace

@@ -58,6 +58,55 @@ TEST(OwnMemory, SourcesAndCachesGiveTensorsWithoutAGraph) {
   EXPECT_TRUE(weights.requires_grad());
 }
 
+TEST(SparseSlices, AreTheRowsOfSparseTensors) {
+  const at::Tensor dense = at::arange(12).view({4, 3}).remainder(5).mul(at::tensor({1, 0, 1}, at::kLong));
+  const at::Tensor uncoalesced =
+      at::sparse_coo_tensor(dense.to_sparse().indices().flip(1), dense.to_sparse().values().flip(0), {4, 3});
+  for (const at::Tensor& given : {dense.to_sparse(), uncoalesced, dense.to_sparse_csr()}) {
+    const auto slices = from_tensor_slices(std::pair{given, at::arange(4)});
+    EXPECT_EQ(to_string(slices.element_spec()), "(sparse int64[3], int64[])");
+    std::int64_t i = 0;
+    for (const auto& [row, number] : slices) {
+      EXPECT_TRUE(row.is_sparse());
+      EXPECT_TRUE(row.to_dense().equal(dense[i++]));
+    }
+    EXPECT_EQ(i, 4);
+    const at::Tensor order = at::tensor({2, 3, 0, 1, 2, 3, 0, 1}, at::kLong);
+    const auto rotated = slices.skip(2).concatenate(slices.take(2)).repeat(2).batch(3).to_vector();
+    const auto gathered = slices.shard(2, 1).batch(2).to_vector();
+    const auto mapped = slices.map(
+                                  [](at::Tensor x, at::Tensor y) {
+                                    return std::pair{x, y};
+                                  },
+                                  {.parallel_calls = 2})
+                            .batch(3)
+                            .to_vector();
+    EXPECT_TRUE(rotated.at(2).first.is_sparse());
+    EXPECT_TRUE(rotated.at(1).first.to_dense().equal(dense.index_select(0, order.narrow(0, 3, 3))));
+    EXPECT_TRUE(gathered.at(0).first.is_sparse());
+    EXPECT_TRUE(gathered.at(0).first.to_dense().equal(dense.index_select(0, at::tensor({1, 3}, at::kLong))));
+    EXPECT_TRUE(mapped.at(0).first.to_dense().equal(dense.narrow(0, 0, 3)));
+    EXPECT_TRUE(slices.batch(4).unbatch().to_vector().at(3).first.to_dense().equal(dense[3]));
+  }
+}
+
+TEST(SparseSlices, AreDenseWhereOnlyTheFirstDimensionIsSparse) {
+  const at::Tensor dense = at::tensor({0, 7, 0, 9}, at::kLong);
+  const auto slices = from_tensor_slices(dense.to_sparse());
+  EXPECT_EQ(to_string(slices.element_spec()), "int64[]");
+  EXPECT_EQ(values_of(slices), (std::vector<std::int64_t>{0, 7, 0, 9}));
+  EXPECT_EQ(rows_of(slices.batch(3)), (Rows{{0, 7, 0}, {9}}));
+}
+
+TEST(SparseSlices, CannotBeComparedOrWrittenToAFile) {
+  const auto slices = from_tensor_slices(at::eye(3).to_sparse());
+  for (const auto& refused : {slices.unique(), slices.cache("/tmp/lockstep_sparse_cache")}) {
+    const std::string text = error_of([&] { refused.to_vector(); });
+    EXPECT_NE(text.find("a sparse tensor has no values in order"), std::string::npos) << text;
+    EXPECT_NE(text.find("to_dense()"), std::string::npos) << text;
+  }
+}
+
 TEST(OwnMemory, ACacheKeepsSparseTensorsAsTheyAre) {
   const auto sparse =
       range(3).map([](const at::Tensor& x) { return at::eye(2).mul(x.item<double>() + 1).to_sparse(); }).cache();

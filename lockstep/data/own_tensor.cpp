@@ -60,6 +60,7 @@ at::Tensor own_tensor(const at::Tensor& tensor) {
 }
 
 at::Tensor own_rows(const at::Tensor& batch, std::int64_t begin, std::int64_t count) {
+  if (batch.layout() == at::kSparse) return batch.detach().narrow_copy(0, begin, count);
   if (!is_plain(batch) || !has_blocks_of_rows(batch)) return without_base(batch, batch.narrow(0, begin, count));
   std::vector<std::int64_t> sizes = batch.sizes().vec();
   sizes.front() = count;

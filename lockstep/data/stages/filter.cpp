@@ -55,12 +55,7 @@ std::string contents(const Element& element) {
   for (const Component& component : element.components) {
     bytes += to_string(ComponentSpec::of(component));
     if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
-      if (!tensor->defined())
-        throw InvalidArgument(errors::kStructure, {.what = "a tensor without contents cannot be compared",
-                                                   .where = "unique",
-                                                   .seen = describe(element),
-                                                   .help = "leave such elements out with a filter before it"});
-      const at::Tensor plain = tensor->cpu().resolve_conj().resolve_neg().contiguous();
+      const at::Tensor plain = values_in_order(*tensor, element, "unique");
       bytes.append(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes());
     } else if (const auto* text = std::get_if<std::string>(&component)) {
       bytes += str(text->size(), ':', *text);

@@ -78,6 +78,12 @@ void require_fitting(const PaddedBatchOptions& options, const ElementSpec& spec,
   require_count(options.padding_values.size(), "padding value", spec.components->size(), true, where);
   for (std::size_t i = 0; i < spec.components->size(); ++i) {
     const ComponentSpec& component = (*spec.components)[i];
+    if (component.is_sparse)
+      throw InvalidArgument(errors::kShape,
+                            {.what = str("padded_batch takes dense tensors, component ", i, " is sparse"),
+                             .where = where,
+                             .seen = to_string(spec),
+                             .help = "call to_dense() in a map before, or use batch"});
     if (!options.padded_shapes.empty() && options.padded_shapes[i] && component.shape.has_rank() &&
         static_cast<std::int64_t>(options.padded_shapes[i]->size()) != component.shape.rank())
       throw InvalidArgument(

@@ -13,6 +13,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/random_key.h"
+#include "lockstep/data/sparse_rows.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
@@ -58,14 +59,13 @@ void require_set_tensors(const Element& element, const std::string& where) {
     if (const auto* tensor = std::get_if<at::Tensor>(&element.components[i])) require_set(*tensor, i, where);
 }
 
-/// Rows are copied as bytes, which only lie behind each other in dense tensors.
-void require_dense_tensors(const Element& batch, const std::string& where) {
+void require_readable_rows(const Element& batch, const std::string& where) {
   for (std::size_t i = 0; i < batch.size(); ++i) {
     const auto* tensor = std::get_if<at::Tensor>(&batch.components[i]);
-    if (tensor == nullptr || tensor->layout() == at::kStrided) continue;
+    if (tensor == nullptr || tensor->layout() == at::kStrided || SparseRows::can_read(tensor->layout())) continue;
     throw InvalidArgument(
         errors::kShape,
-        {.what = str("component ", i, " is no dense tensor: its rows cannot be taken one by one"),
+        {.what = str("component ", i, " has a layout from which rows cannot be taken one by one"),
          .where = where,
          .seen = lockstep::str(to_string(ComponentSpec::of(batch.components[i])), " of layout ", tensor->layout()),
          .help = "give tensor.to_dense(), or from_tensors for the whole"});
@@ -75,9 +75,15 @@ void require_dense_tensors(const Element& batch, const std::string& where) {
 class TensorRows final : public RowSource {
  public:
   explicit TensorRows(Element batch) : batch_(std::move(batch)), size_(row_count(batch_, "from_tensor_slices")) {
-    for (Component& component : batch_.components)
-      if (auto* tensor = std::get_if<at::Tensor>(&component))
-        *tensor = tensor->detach().resolve_conj().resolve_neg().contiguous();
+    sparse_.resize(batch_.size());
+    for (std::size_t i = 0; i < batch_.size(); ++i) {
+      auto* tensor = std::get_if<at::Tensor>(&batch_.components[i]);
+      const bool is_sparse = tensor != nullptr && SparseRows::can_read(tensor->layout());
+      if (is_sparse && (tensor->layout() != at::kSparse || tensor->sparse_dim() > 0))
+        sparse_[i].emplace(*tensor);
+      else if (tensor != nullptr)
+        *tensor = tensor->detach().to_dense().resolve_conj().resolve_neg().contiguous();
+    }
   }
 
   std::int64_t size() const override { return size_; }
@@ -85,20 +91,34 @@ class TensorRows final : public RowSource {
   void gather(std::span<const std::int64_t> indices, BufferPool& pool, Element& batch) const override {
     batch.skeleton = batch_.skeleton;
     batch.components.clear();
-    for (const Component& component : batch_.components) {
-      if (const auto* tensor = std::get_if<at::Tensor>(&component))
+    for (std::size_t i = 0; i < batch_.size(); ++i) {
+      const Component& component = batch_.components[i];
+      if (sparse_[i])
+        batch.components.emplace_back(sparse_[i]->gather(indices));
+      else if (const auto* tensor = std::get_if<at::Tensor>(&component))
         batch.components.emplace_back(gather_tensor(*tensor, indices, pool));
       else
         batch.components.emplace_back(gather_strings(std::get<Strings>(component), indices));
     }
   }
 
+  /// What rows look like.
+  ElementSpec spec() const {
+    ElementSpec rows = ElementSpec::of(batch_).unbatched();
+    for (std::size_t i = 0; i < batch_.size(); ++i)
+      if (sparse_[i] && sparse_[i]->has_dense_rows()) (*rows.components)[i].is_sparse = false;
+    return rows;
+  }
+
   Element row(std::int64_t index) const override {
     Element result;
     result.skeleton = batch_.skeleton;
     result.components.reserve(batch_.size());
-    for (const Component& component : batch_.components) {
-      if (const auto* tensor = std::get_if<at::Tensor>(&component))
+    for (std::size_t i = 0; i < batch_.size(); ++i) {
+      const Component& component = batch_.components[i];
+      if (sparse_[i])
+        result.components.emplace_back(sparse_[i]->row(index));
+      else if (const auto* tensor = std::get_if<at::Tensor>(&component))
         result.components.emplace_back(copy_row(*tensor, index));
       else
         result.components.emplace_back(std::get<Strings>(component)[index]);
@@ -139,6 +159,7 @@ class TensorRows final : public RowSource {
   }
 
   Element batch_;
+  std::vector<std::optional<SparseRows>> sparse_;  // of components that are sparse tensors
   std::int64_t size_;
 };
 
@@ -250,6 +271,7 @@ class RowsStage final : public StageOf<RowsStage> {
   }
   StageTraits traits() const override {
     return {.source = description_.is_list ? StageTraits::Source::List : StageTraits::Source::Memory,
+            .rows = StageTraits::Rows::One,
             .passes_over = true,
             .runs_functions = description_.runs_functions};
   }
@@ -333,13 +355,13 @@ std::string summary(const Strings& strings) {
 
 StagePtr make_slices(Element batch) {
   require_set_tensors(batch, "from_tensor_slices");
-  require_dense_tensors(batch, "from_tensor_slices");
-  ElementSpec spec = ElementSpec::of(batch).unbatched();
+  require_readable_rows(batch, "from_tensor_slices");
   // Of byte strings it matters what they are: most often they are names of files.
   std::string contents;
   for (const Component& component : batch.components)
     if (const auto* strings = std::get_if<Strings>(&component)) contents += summary(*strings);
   auto rows = std::make_shared<TensorRows>(std::move(batch));
+  ElementSpec spec = rows->spec();
   std::string detail = str(counted(rows->size(), "row"), ": ", to_string(spec));
   return make_rows(
       {.kind = "from_tensor_slices", .detail = std::move(detail), .contents = std::move(contents), .is_list = true},
