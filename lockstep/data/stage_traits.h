@@ -33,7 +33,7 @@ struct StageTraits {
     Concatenated,  ///< those of the first input, then those of the second
     Zipped,        ///< one of each input side by side
   };
-  /// Whether an element is a batch of rows.
+  /// Whether an element is a batch of rows, or one of a source that has rows.
   enum class Rows { AsInput, Many, One };
   /// Where the elements of a pass are kept for the next ones.
   enum class Cache { None, Memory, File };

@@ -56,6 +56,7 @@ DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset
   check_for_dataset(options);
   const InputPlan plan = plan_input(dataset, policy_of(*dataset), options.assignment, cluster_of(strategy));
   if (const auto warning = fallback_warning(plan)) log_warning(*warning);
+  if (const auto warning = unbatched_warning(plan, *dataset)) log_warning(*warning);
   for (const std::string& removed : plan.shards.removed) {
     log_warning(str("distribute: ", removed, " is left out, because the workers share the elements it counts"));
   }

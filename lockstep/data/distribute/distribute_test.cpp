@@ -17,6 +17,7 @@
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/data/distribute/worker_shards.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/logged_lines.h"
 #include "tests/support/resume.h"
 
 namespace lockstep::data {
@@ -71,6 +72,60 @@ TEST(Distribute, YieldsStructuresPerReplica) {
     sum += strategy.reduce(ReduceOp::Sum, sums).item<std::int64_t>();
   }
   EXPECT_EQ(sum, 150);
+}
+
+TEST(Distribute, WarnsOnceOfRowsThatWereNeverBatched) {
+  const auto rows_of_four = from_tensor_slices(at::zeros({6, 4}));
+  const auto same = [](at::Tensor x) { return x; };
+  const auto warnings = [](const auto& dataset, int replicas = 2) {
+    const LoggedLines log;
+    const auto batches = strategy_of(replicas).distribute(dataset);
+    for (int pass = 0; pass < 2; ++pass) steps_of(batches);
+    EXPECT_EQ(log.count("never batched"), log.count(".batch(N) before distribute"));
+    return log.count("never batched");
+  };
+  EXPECT_EQ(warnings(rows_of_four), 1);
+  EXPECT_EQ(warnings(rows_of_four.shuffle(6).map(same).cache().repeat(2).prefetch(1)), 1);
+  EXPECT_EQ(warnings(rows_of_four.batch(2).unbatch()), 1);
+  EXPECT_EQ(warnings(rows_of_four.concatenate(rows_of_four)), 1);
+  EXPECT_EQ(warnings(rows_of_four, 1), 0) << "one replica gets whole elements";
+
+  EXPECT_EQ(warnings(rows_of_four.batch(3)), 0);
+  EXPECT_EQ(warnings(rows_of_four.map(same).batch(3, {.parallel_calls = 2}).map(same).ignore_errors().repeat(2)), 0);
+  EXPECT_EQ(warnings(rows_of_four.padded_batch(3)), 0);
+  EXPECT_EQ(warnings(rows_of_four.batch(3).rebatch(2)), 0);
+  // Batches of the user's own.
+  EXPECT_EQ(warnings(from_tensors(at::zeros({6, 4}))), 0);
+  EXPECT_EQ(warnings(range(3).map([](const at::Tensor& i) { return at::full({6, 4}, i.item<double>()); })), 0);
+  EXPECT_EQ(warnings(from_tensor_slices(std::vector<std::string>{"a", "b"}).map([](const std::string&) {
+              return at::zeros({6, 4});
+            })),
+            0);
+  EXPECT_EQ(warnings(from_generator([] {
+              return [i = 0]() mutable { return i++ < 2 ? std::optional(at::zeros({6, 4})) : std::nullopt; };
+            })),
+            0);
+  EXPECT_EQ(warnings(range(2).flat_map([](const at::Tensor&) { return from_tensors(at::zeros({6, 4})); })), 0);
+}
+
+TEST(Distribute, NamesTheShapeOfRowsThatWereNeverBatched) {
+  const LoggedLines log;
+  strategy_of(2).distribute(from_tensor_slices(std::pair{at::zeros({6, 4}), at::zeros({6, 4})}));
+  EXPECT_EQ(log.count("each element, (float32[4], float32[4]), is cut along its first dimension"), 1);
+}
+
+TEST(Distribute, GivesPartsOfSparseBatches) {
+  const at::Tensor dense = at::arange(15).view({5, 3});
+  const auto batches = from_tensor_slices(dense.to_sparse()).batch(3);
+  for (const auto policy : {AutoShardPolicy::Auto, AutoShardPolicy::Off}) {
+    std::vector<std::vector<Rows>> steps;
+    for (const auto& step : strategy_of(3).distribute(batches.with_options({policy}))) {
+      EXPECT_TRUE(step[0].is_sparse() && step[2].is_sparse()) << "also without rows";
+      steps.push_back(rows(step.map([](const at::Tensor& mine) { return mine.to_dense(); })));
+    }
+    EXPECT_EQ(steps,
+              (std::vector<std::vector<Rows>>{{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}}, {{9, 10, 11}, {12, 13, 14}, {}}}));
+  }
 }
 
 TEST(Split, CutsABatchAsDistributeWould) {

@@ -110,6 +110,27 @@ const Stage* first_computing_all(const Stage& pipeline) {
   return batch.traits().elements == StageTraits::Elements::Stacked ? first_computing_rows(*batch.input()) : &batch;
 }
 
+/// Whether there is a tensor of more than one number in such elements.
+bool has_features(const ElementSpec& spec) {
+  return !spec.components || std::ranges::any_of(*spec.components, [](const ComponentSpec& component) {
+    return component.kind == ComponentSpec::Kind::Tensor &&
+           !(component.shape.has_rank() && component.shape.rank() == 0);
+  });
+}
+
+/// Whether elements are single rows of a source, as far as stages tell. `mapped`: a function makes something of them; of
+/// a number or a name, that may be a batch.
+bool gives_single_rows(const Stage& stage, bool mapped = false) {
+  using Rows = StageTraits::Rows;
+  const StageTraits traits = stage.traits();
+  if (traits.rows == Rows::Many || traits.source == StageTraits::Source::Function) return false;
+  if (traits.rows == Rows::One)
+    return !mapped || traits.source == StageTraits::Source::Files || has_features(stage.element_spec());
+  mapped = mapped || traits.elements == StageTraits::Elements::Mapped;
+  return !stage.inputs().empty() &&
+         std::ranges::all_of(stage.inputs(), [&](const StagePtr& input) { return gives_single_rows(*input, mapped); });
+}
+
 void check_depth(const Stage& dataset) {
   // Plans read and change trees of stages by recursion; twice as many stages still fit into a stack of 8 MB.
   constexpr std::int64_t kDeepest = 4000;
@@ -229,6 +250,13 @@ std::string to_string(const InputPlan& plan) {
   text += reason_of(plan) + '\n';
   for (int worker = 0; worker < plan.cluster.workers; ++worker) text += worker_line(plan, worker);
   return text;
+}
+
+std::optional<std::string> unbatched_warning(const InputPlan& plan, const Stage& dataset) {
+  if (plan.split.rule == SplitRule::None || !gives_single_rows(dataset)) return std::nullopt;
+  return str("distribute: the dataset was never batched, so each element, ", to_string(dataset.element_spec()),
+             ", is cut along its first dimension: its features go to different replicas. Write .batch(N) before "
+             "distribute, where N is the number of rows of all replicas together.");
 }
 
 std::optional<std::string> fallback_warning(const InputPlan& plan) {

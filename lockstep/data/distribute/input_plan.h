@@ -52,6 +52,11 @@ LOCKSTEP_EXPORT std::string to_string(const InputPlan& plan);
 /// plain `batch`). HINT without a shard to fill in: that every worker gets every row.
 LOCKSTEP_EXPORT std::optional<std::string> fallback_warning(const InputPlan& plan);
 
+/// For rows of a source that are cut though they were never batched: along their features, which is hardly meant. None
+/// where elements may be batches of the user's own: from a generator, a function that makes datasets, or a `map` of
+/// numbers or names.
+LOCKSTEP_EXPORT std::optional<std::string> unbatched_warning(const InputPlan& plan, const Stage& dataset);
+
 /// The size of the batches of a dataset, as distributing sees it.
 LOCKSTEP_EXPORT std::int64_t global_batch_size_of(const Stage& dataset);
 

@@ -238,7 +238,10 @@ class FileReaderStage final : public StageOf<FileReaderStage> {
   }
   std::string identity() const override { return format_.kind + "(" + format_.identity + ")"; }
   StageTraits traits() const override {
-    return {.source = StageTraits::Source::Files, .passes_over = true, .runs_functions = false};
+    return {.source = StageTraits::Source::Files,
+            .rows = StageTraits::Rows::One,
+            .passes_over = true,
+            .runs_functions = false};
   }
   Cardinality cardinality() const override { return Cardinality::unknown(); }
   ElementSpec element_spec() const override { return format_.spec; }
