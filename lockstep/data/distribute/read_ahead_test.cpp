@@ -6,6 +6,7 @@
 #include <chrono>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace lockstep::data {
@@ -31,12 +32,15 @@ TEST(ReadAhead, HandsOutEverythingInOrderWhateverTheCapacity) {
 TEST(ReadAhead, MakesNoMoreThanItsCapacityBeforehand) {
   std::atomic<int> made = 0;
   {
-    ReadAhead<int> items(count_to(100, &made), 3);
+    ReadAhead<int> items(count_to(2000, &made), 3);
     EXPECT_EQ(items.next(), 0);
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (made < 4 && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-    std::this_thread::sleep_for(std::chrono::milliseconds(20));
-    EXPECT_EQ(made, 4);
+    EXPECT_EQ(made, 4) << "it reads ahead";
+    for (int taken = 1; taken < 2000; ++taken) {
+      ASSERT_EQ(items.next(), taken);
+      ASSERT_LE(made, taken + 1 + 3);
+    }
   }
   std::atomic<int> lazily = 0;
   ReadAhead<int> items(count_to(100, &lazily), 0);
@@ -69,11 +73,11 @@ TEST(ReadAhead, ThrowsWhereTheFailureWasAndGoesOnBehindIt) {
 TEST(ReadAhead, MakesNothingAfterAFailureUntilAsked) {
   std::atomic<int> calls = 0;
   ReadAhead<int> items([&]() -> std::optional<int> { throw std::runtime_error(std::to_string(++calls)); }, 3);
-  EXPECT_THROW(items.next(), std::runtime_error);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20));
-  EXPECT_EQ(calls, 1);
-  EXPECT_THROW(items.next(), std::runtime_error);
-  EXPECT_EQ(calls, 2);
+  for (int asked = 1; asked <= 500; ++asked) {
+    EXPECT_THROW(items.next(), std::runtime_error);
+    std::this_thread::yield();
+    ASSERT_EQ(calls, asked);
+  }
 }
 
 TEST(ReadAhead, CanBeDroppedAtAnyPoint) {
