@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <deque>
 #include <mutex>
-#include <type_traits>
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/stages/order.h"
@@ -10,15 +9,29 @@
 namespace lockstep::data {
 namespace {
 
-/// What repeating elements and repeating the numbers of rows share: all but reading.
 template <class Stream>
-class RepeatOf : public Stream {
+class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
  public:
+  using typename OrderOf<RepeatOf, Stream>::Item;
   RepeatOf(StagePtr input, IterationContext context, std::int64_t count)
       : input_(std::move(input)),
         context_(std::move(context)),
         count_(count),
         size_(input_->cardinality_if(Trust::Certain)) {}
+
+  std::size_t read(std::span<Item> items) {
+    std::size_t written = 0;
+    while (written < items.size() && is_wanted()) {
+      start_if_needed();
+      const std::span<Item> rest = items.subspan(written);
+      in_pass_ += std::ssize(rest);  // also if it fails
+      const std::size_t got = this->read_from(*current_, rest);
+      in_pass_ -= static_cast<std::int64_t>(rest.size() - got);
+      written += got;
+      if (got < rest.size() && !end_pass()) break;
+    }
+    return written;
+  }
 
   std::int64_t skip(std::int64_t count) override {
     std::int64_t skipped = 0;
@@ -60,16 +73,12 @@ class RepeatOf : public Stream {
     skip(position.pop());
   }
 
- protected:
+ private:
   bool is_wanted() const { return count_ < 0 || pass_ < count_; }
 
   void start_if_needed() {
     if (current_) return;
-    const IterationContext pass = context_.pass(static_cast<std::uint64_t>(pass_));
-    if constexpr (std::is_same_v<Stream, IndexIterator>)
-      current_ = input_->make_index_iterator(pass);
-    else
-      current_ = input_->iterate(pass);
+    current_ = start_input<Stream>(*input_, context_.pass(static_cast<std::uint64_t>(pass_)));
   }
 
   /// False if the input is empty, which repeating does not change.
@@ -85,10 +94,6 @@ class RepeatOf : public Stream {
     return true;
   }
 
-  std::unique_ptr<Stream> current_;  // null between passes
-  std::int64_t in_pass_ = 0;         // places of the current pass that were passed
-
- private:
   struct PassStart {
     std::int64_t pass = 0;
     std::int64_t before = 0;  // places of all passes before it
@@ -114,6 +119,8 @@ class RepeatOf : public Stream {
   IterationContext context_;
   std::int64_t count_;
   Cardinality size_;
+  std::unique_ptr<Stream> current_;  // null between passes
+  std::int64_t in_pass_ = 0;         // places of the current pass that were passed
   std::int64_t pass_ = 0;
   std::int64_t before_ = 0;
   PassStart first_;
@@ -121,43 +128,9 @@ class RepeatOf : public Stream {
   std::deque<PassStart> starts_;
 };
 
-class RepeatIndices final : public RepeatOf<IndexIterator> {
+class RepeatStage final : public OrderStageOf<RepeatStage, CountedStage> {
  public:
-  using RepeatOf::RepeatOf;
-
-  std::size_t next(std::span<std::int64_t> indices) override {
-    std::size_t written = 0;
-    while (written < indices.size() && is_wanted()) {
-      start_if_needed();
-      const auto rest = indices.subspan(written);
-      const std::size_t got = current_->next(rest);
-      written += got;
-      in_pass_ += static_cast<std::int64_t>(got);
-      if (got < rest.size() && !end_pass()) break;
-    }
-    return written;
-  }
-};
-
-class RepeatIterator final : public RepeatOf<ElementIterator> {
- public:
-  using RepeatOf::RepeatOf;
-
-  bool next(Element& element) override {
-    while (is_wanted()) {
-      start_if_needed();
-      ++in_pass_;  // also if it fails
-      if (current_->next(element)) return true;
-      --in_pass_;
-      if (!end_pass()) break;
-    }
-    return false;
-  }
-};
-
-class RepeatStage final : public StageOf<RepeatStage, CountedStage> {
- public:
-  RepeatStage(StagePtr input, std::int64_t count) : StageOf(std::move(input), "repeat", count) {}
+  RepeatStage(StagePtr input, std::int64_t count) : OrderStageOf(std::move(input), "repeat", count) {}
 
   std::string describe() const override { return count() < 0 ? "repeat" : CountedStage::describe(); }
   StageTraits traits() const override { return order_traits(StageTraits::Elements::Picked); }
@@ -165,13 +138,9 @@ class RepeatStage final : public StageOf<RepeatStage, CountedStage> {
   /// Repeated for ever, nothing stays nothing.
   Trust trust() const override { return input()->cardinality().is_unknown() ? Trust::None : input()->trust(); }
   Cardinality total_rows() const override { return repeated(input()->total_rows(), count()); }
-  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
-    return std::make_unique<RepeatIndices>(input(), context, count());
-  }
-
- protected:
-  IteratorPtr make_element_iterator(const IterationContext& context) const override {
-    return std::make_unique<RepeatIterator>(input(), context, count());
+  template <class Stream>
+  std::unique_ptr<Stream> make_order(const IterationContext& context) const {
+    return std::make_unique<RepeatOf<Stream>>(input(), context, count());
   }
 };
 

@@ -9,11 +9,10 @@
 namespace lockstep::data {
 namespace {
 
-// Each stage does its work on elements or on the numbers of rows; they differ in how they read, not in what they count.
-
 template <class Stream>
-class TakeOf : public Stream {
+class TakeOf final : public OrderOf<TakeOf<Stream>, Stream> {
  public:
+  using typename OrderOf<TakeOf, Stream>::Item;
   TakeOf(std::unique_ptr<Stream> input, std::int64_t count) : input_(std::move(input)), count_(count), left_(count) {}
 
   std::int64_t skip(std::int64_t count) override {
@@ -31,39 +30,24 @@ class TakeOf : public Stream {
     input_->restore(position);
   }
 
- protected:
+  std::size_t read(std::span<Item> items) {
+    items = items.first(static_cast<std::size_t>(std::min<std::int64_t>(left_, std::ssize(items))));
+    left_ -= std::ssize(items);  // also if it fails
+    const std::size_t got = this->read_from(*input_, items);
+    if (got < items.size()) left_ = 0;
+    return got;
+  }
+
+ private:
   std::unique_ptr<Stream> input_;
   std::int64_t count_;
   std::int64_t left_;
 };
 
-class TakeIndices final : public TakeOf<IndexIterator> {
- public:
-  using TakeOf::TakeOf;
-  std::size_t next(std::span<std::int64_t> indices) override {
-    const auto wanted =
-        static_cast<std::size_t>(std::min<std::int64_t>(left_, static_cast<std::int64_t>(indices.size())));
-    const std::size_t got = input_->next(indices.first(wanted));
-    left_ -= static_cast<std::int64_t>(got);
-    return got;
-  }
-};
-
-class TakeIterator final : public TakeOf<ElementIterator> {
- public:
-  using TakeOf::TakeOf;
-  bool next(Element& element) override {
-    if (left_ == 0) return false;
-    --left_;  // also if it fails
-    if (input_->next(element)) return true;
-    left_ = 0;
-    return false;
-  }
-};
-
 template <class Stream>
-class SkipOf : public Stream {
+class SkipOf final : public OrderOf<SkipOf<Stream>, Stream> {
  public:
+  using typename OrderOf<SkipOf, Stream>::Item;
   SkipOf(std::unique_ptr<Stream> input, std::int64_t count)
       : input_(std::move(input)), count_(std::min(count, kEndless)), first_(count_) {}
 
@@ -77,7 +61,12 @@ class SkipOf : public Stream {
     input_->restore(position);
   }
 
- protected:
+  std::size_t read(std::span<Item> items) {
+    start();
+    return this->read_from(*input_, items);
+  }
+
+ private:
   void start() {
     if (first_ > 0) input_->skip(std::exchange(first_, 0));
   }
@@ -87,27 +76,10 @@ class SkipOf : public Stream {
   std::int64_t first_;  // still to be left out
 };
 
-class SkipIndices final : public SkipOf<IndexIterator> {
- public:
-  using SkipOf::SkipOf;
-  std::size_t next(std::span<std::int64_t> indices) override {
-    start();
-    return input_->next(indices);
-  }
-};
-
-class SkipIterator final : public SkipOf<ElementIterator> {
- public:
-  using SkipOf::SkipOf;
-  bool next(Element& element) override {
-    start();
-    return input_->next(element);
-  }
-};
-
 template <class Stream>
-class ShardOf : public Stream {
+class ShardOf final : public OrderOf<ShardOf<Stream>, Stream> {
  public:
+  using typename OrderOf<ShardOf, Stream>::Item;
   ShardOf(std::unique_ptr<Stream> input, std::int64_t shards, std::int64_t index)
       : input_(std::move(input)), shards_(shards), index_(index), gap_(index) {}
 
@@ -127,7 +99,14 @@ class ShardOf : public Stream {
     input_->restore(position);
   }
 
- protected:
+  std::size_t read(std::span<Item> items) {
+    std::size_t written = 0;
+    while (written < items.size() && pass_others() && this->read_from(*input_, items.subspan(written, 1)) == 1)
+      ++written;
+    return written;
+  }
+
+ private:
   /// Goes to the next place of ours; false at the end.
   bool pass_others() {
     const std::int64_t gap = std::exchange(gap_, shards_ - 1);
@@ -140,63 +119,39 @@ class ShardOf : public Stream {
   std::int64_t gap_;  // places of others before the next of ours
 };
 
-class ShardIndices final : public ShardOf<IndexIterator> {
+class TakeStage final : public OrderStageOf<TakeStage, CountedStage> {
  public:
-  using ShardOf::ShardOf;
-  std::size_t next(std::span<std::int64_t> indices) override {
-    std::size_t written = 0;
-    while (written < indices.size() && pass_others() && input_->next(indices.subspan(written, 1)) == 1) ++written;
-    return written;
-  }
-};
-
-class ShardIterator final : public ShardOf<ElementIterator> {
- public:
-  using ShardOf::ShardOf;
-  bool next(Element& element) override { return pass_others() && input_->next(element); }
-};
-
-class TakeStage final : public StageOf<TakeStage, CountedStage> {
- public:
-  TakeStage(StagePtr input, std::int64_t count) : StageOf(std::move(input), "take", count) {}
+  TakeStage(StagePtr input, std::int64_t count) : OrderStageOf(std::move(input), "take", count) {}
 
   StageTraits traits() const override { return order_traits(StageTraits::Elements::Stretch); }
   Cardinality cardinality() const override { return taken(input()->cardinality(), count()); }
-  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
-    return std::make_unique<TakeIndices>(input()->make_index_iterator(context), limit());
-  }
-
- protected:
-  IteratorPtr make_element_iterator(const IterationContext& context) const override {
-    return std::make_unique<TakeIterator>(input()->iterate(context), limit());
+  template <class Stream>
+  std::unique_ptr<Stream> make_order(const IterationContext& context) const {
+    return std::make_unique<TakeOf<Stream>>(start_input<Stream>(*input(), context), limit());
   }
 
  private:
   std::int64_t limit() const { return count() < 0 ? kEndless : count(); }
 };
 
-class SkipStage final : public StageOf<SkipStage, CountedStage> {
+class SkipStage final : public OrderStageOf<SkipStage, CountedStage> {
  public:
-  SkipStage(StagePtr input, std::int64_t count) : StageOf(std::move(input), "skip", count) {}
+  SkipStage(StagePtr input, std::int64_t count) : OrderStageOf(std::move(input), "skip", count) {}
 
   StageTraits traits() const override { return order_traits(StageTraits::Elements::Stretch); }
   Cardinality cardinality() const override { return skipped(input()->cardinality(), count()); }
-  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
-    if (count() < 0) return std::make_unique<TakeIndices>(input()->make_index_iterator(context), 0);
-    return std::make_unique<SkipIndices>(input()->make_index_iterator(context), count());
-  }
-
- protected:
-  IteratorPtr make_element_iterator(const IterationContext& context) const override {
-    if (count() < 0) return std::make_unique<TakeIterator>(input()->iterate(context), 0);
-    return std::make_unique<SkipIterator>(input()->iterate(context), count());
+  template <class Stream>
+  std::unique_ptr<Stream> make_order(const IterationContext& context) const {
+    auto all = start_input<Stream>(*input(), context);
+    if (count() < 0) return std::make_unique<TakeOf<Stream>>(std::move(all), 0);
+    return std::make_unique<SkipOf<Stream>>(std::move(all), count());
   }
 };
 
-class ShardStage final : public StageOf<ShardStage, OrderStage> {
+class ShardStage final : public OrderStageOf<ShardStage> {
  public:
   ShardStage(StagePtr input, std::int64_t shards, std::int64_t index)
-      : StageOf(std::move(input)), shards_(shards), index_(index) {
+      : OrderStageOf(std::move(input)), shards_(shards), index_(index) {
     if (is_hint() || (shards_ >= 1 && index_ >= 0 && index_ < shards_)) return;
     throw InvalidArgument(
         errors::kBadOption,
@@ -218,15 +173,10 @@ class ShardStage final : public StageOf<ShardStage, OrderStage> {
     if (!is_hint()) return sharded(input()->cardinality(), shards_, index_);
     return input()->cardinality().is_infinite() ? Cardinality::infinite() : Cardinality::unknown();
   }
-  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
+  template <class Stream>
+  std::unique_ptr<Stream> make_order(const IterationContext& context) const {
     require_numbers();
-    return std::make_unique<ShardIndices>(input()->make_index_iterator(context), shards_, index_);
-  }
-
- protected:
-  IteratorPtr make_element_iterator(const IterationContext& context) const override {
-    require_numbers();
-    return std::make_unique<ShardIterator>(input()->iterate(context), shards_, index_);
+    return std::make_unique<ShardOf<Stream>>(start_input<Stream>(*input(), context), shards_, index_);
   }
 
  private:
