@@ -11,6 +11,7 @@
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/data/files/files.h"
+#include "lockstep/data/torch_dataset.h"
 #include "lockstep/nn/autocast.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_module.h"

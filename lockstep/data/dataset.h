@@ -351,10 +351,8 @@ class Dataset {
 // ---- sources
 
 /// 0, 1, ... stop - 1 as int64 scalars.
-inline Dataset<at::Tensor> range(std::int64_t stop) { return Dataset<at::Tensor>(make_range(0, stop, 1)); }
-inline Dataset<at::Tensor> range(std::int64_t start, std::int64_t stop, std::int64_t step = 1) {
-  return Dataset<at::Tensor>(make_range(start, stop, step));
-}
+LOCKSTEP_EXPORT Dataset<at::Tensor> range(std::int64_t stop);
+LOCKSTEP_EXPORT Dataset<at::Tensor> range(std::int64_t start, std::int64_t stop, std::int64_t step = 1);
 
 /// One element: the structure as it is. The tensors given are not copied; see from_tensor_slices.
 template <class T>
@@ -380,12 +378,8 @@ auto from_tensor_slices(T value) {
   encode<T>(std::move(value), element);
   return Dataset<Row<T>>(make_slices(std::move(element)));
 }
-inline Dataset<at::Tensor> from_tensor_slices(const std::vector<at::Tensor>& slices) {
-  return from_tensor_slices(stack_slices(slices));
-}
-inline Dataset<std::string> from_tensor_slices(std::vector<std::string> values) {
-  return from_tensor_slices(Strings(std::move(values)));
-}
+LOCKSTEP_EXPORT Dataset<at::Tensor> from_tensor_slices(const std::vector<at::Tensor>& slices);
+LOCKSTEP_EXPORT Dataset<std::string> from_tensor_slices(std::vector<std::string> values);
 
 /// Elements of a function. `make` starts anew: it returns a function that gives the next element, or nothing at the
 /// end.

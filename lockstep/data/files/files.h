@@ -19,13 +19,13 @@
 namespace lockstep::data {
 
 /// The files that a dataset reads, in order.
-class FileNames {
+class LOCKSTEP_EXPORT FileNames {
  public:
-  FileNames(const char* file) : FileNames(std::string(file)) {}                                        // NOLINT
-  FileNames(std::string file) : FileNames(std::vector<std::string>{std::move(file)}) {}                // NOLINT
-  FileNames(std::vector<std::string> files) : stage_(from_tensor_slices(std::move(files)).stage()) {}  // NOLINT
-  FileNames(std::initializer_list<std::string> files) : FileNames(std::vector<std::string>(files)) {}
-  FileNames(const Dataset<std::string>& files) : stage_(files.stage()) {}  // NOLINT
+  FileNames(const char* file);                // NOLINT: a name is a list of one
+  FileNames(std::string file);                // NOLINT
+  FileNames(std::vector<std::string> files);  // NOLINT
+  FileNames(std::initializer_list<std::string> files);
+  FileNames(const Dataset<std::string>& files);  // NOLINT
 
   const StagePtr& stage() const { return stage_; }
 
@@ -41,35 +41,23 @@ struct ListFilesOptions {
 /// The names of the files that match one of the patterns, looked up now. NotFound if a pattern matches nothing.
 ///
 ///     list_files("train-*.tfrecord").interleave([](std::string file) { return tfrecord_dataset(file); })
-inline Dataset<std::string> list_files(const std::vector<std::string>& patterns, const ListFilesOptions& options = {}) {
-  const Dataset<std::string> files(make_list_files_stage(patterns));
-  if (!options.shuffle) return files;
-  return files.shuffle(files.cardinality().value(), {.seed = options.seed});
-}
-inline Dataset<std::string> list_files(std::initializer_list<std::string> patterns,
-                                       const ListFilesOptions& options = {}) {
-  return list_files(std::vector<std::string>(patterns), options);
-}
-inline Dataset<std::string> list_files(const std::string& pattern, const ListFilesOptions& options = {}) {
-  return list_files(std::vector<std::string>{pattern}, options);
-}
+LOCKSTEP_EXPORT Dataset<std::string> list_files(const std::vector<std::string>& patterns,
+                                                const ListFilesOptions& options = {});
+LOCKSTEP_EXPORT Dataset<std::string> list_files(std::initializer_list<std::string> patterns,
+                                                const ListFilesOptions& options = {});
+LOCKSTEP_EXPORT Dataset<std::string> list_files(const std::string& pattern, const ListFilesOptions& options = {});
 
 /// The records of TFRecord files, as bytes.
 ///
 ///     tfrecord_dataset(matching_files({"train-*.tfrecord.gz"}), {.compression = Compression::Gzip})
-inline Dataset<std::string> tfrecord_dataset(const FileNames& files, const TFRecordOptions& options = {}) {
-  return Dataset<std::string>(make_tfrecord_stage(files.stage(), options));
-}
+LOCKSTEP_EXPORT Dataset<std::string> tfrecord_dataset(const FileNames& files, const TFRecordOptions& options = {});
 
 /// The lines of text files.
-inline Dataset<std::string> text_line_dataset(const FileNames& files, const TextLineOptions& options = {}) {
-  return Dataset<std::string>(make_text_line_stage(files.stage(), options));
-}
+LOCKSTEP_EXPORT Dataset<std::string> text_line_dataset(const FileNames& files, const TextLineOptions& options = {});
 
 /// Records of `record_bytes` each.
-inline Dataset<std::string> fixed_length_record_dataset(const FileNames& files, const FixedLengthOptions& options) {
-  return Dataset<std::string>(make_fixed_length_stage(files.stage(), options));
-}
+LOCKSTEP_EXPORT Dataset<std::string> fixed_length_record_dataset(const FileNames& files,
+                                                                 const FixedLengthOptions& options);
 
 /// The records of CSV files. `T` has a field for each of `options.columns`: a tensor (scalars), a number or a string;
 /// or it is a vector of tensors.
@@ -85,7 +73,7 @@ Dataset<T> csv_dataset(const FileNames& files, const CsvOptions& options) {
 }
 
 /// The rows of an npy file, mapped into memory.
-inline Dataset<at::Tensor> from_npy(const std::string& path) { return Dataset<at::Tensor>(make_npy_stage(path)); }
+LOCKSTEP_EXPORT Dataset<at::Tensor> from_npy(const std::string& path);
 
 /// The features of tf.train.Examples. By default a map of tensors; with a type of your own, `names` says which feature
 /// is which field. A fixed feature is one field. A variable one is two: its values (padded with zeros in a batch) and
