@@ -8,7 +8,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/element_spec.h"
 #include "lockstep/data/own_tensor.h"
-#include "lockstep/data/row_view.h"
 
 namespace lockstep::data {
 namespace {
@@ -79,6 +78,13 @@ at::Tensor values_in_order(const at::Tensor& tensor, const Element& element, con
 
 std::string describe(const Element& element) { return to_string(ElementSpec::of(element)); }
 
+std::int64_t rows_for_reports(const Element& element) {
+  if (element.size() == 0) return 1;
+  const auto* tensor = std::get_if<at::Tensor>(&element.components.front());
+  const auto* strings = std::get_if<Strings>(&element.components.front());
+  return tensor && tensor->dim() > 0 ? tensor->size(0) : strings ? strings->size() : 1;
+}
+
 std::int64_t row_count(const Element& batch, const std::string& where) {
   const auto refuse = [&](const char* what, const char* help) {
     throw InvalidArgument(errors::kShape, {.what = what, .where = where, .seen = describe(batch), .help = help});
@@ -108,8 +114,19 @@ std::int64_t row_count(const Element& batch, const std::string& where) {
 
 Element row(const Element& batch, std::int64_t i) {
   Element result;
-  row_view(batch, i, result);
+  row(batch, i, result);
   return result;
+}
+
+void row(const Element& batch, std::int64_t i, Element& element) {
+  element.skeleton = batch.skeleton;
+  element.components.clear();
+  for (const Component& component : batch.components) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&component))
+      element.components.emplace_back(own_row(*tensor, i));
+    else
+      element.components.emplace_back(std::get<Strings>(component)[i]);
+  }
 }
 
 Component slice(const Component& component, std::int64_t begin, std::int64_t end) {
@@ -119,11 +136,7 @@ Component slice(const Component& component, std::int64_t begin, std::int64_t end
 }
 
 Element slice(const Element& batch, std::int64_t begin, std::int64_t end) {
-  Element result;
-  result.skeleton = batch.skeleton;
-  result.components.reserve(batch.size());
-  for (const Component& component : batch.components) result.components.push_back(slice(component, begin, end));
-  return result;
+  return batch.mapped([&](const Component& component) { return slice(component, begin, end); });
 }
 
 Element concatenate_batches(std::vector<Element>&& batches, const std::string& where) {

@@ -67,6 +67,15 @@ struct LOCKSTEP_EXPORT Element {
   /// The tensor of component i; an error that names the component if it is none.
   const at::Tensor& tensor(std::size_t i) const;
   const std::string& bytes(std::size_t i) const;
+
+  /// The element with `f(component)` in place of each component.
+  template <class F>
+  Element mapped(F&& f) const {
+    Element result({}, skeleton);
+    result.components.reserve(components.size());
+    for (const Component& component : components) result.components.push_back(f(component));
+    return result;
+  }
 };
 
 /// The same values in memory of their own and outside of any graph, for an element that is handed out more than once.
@@ -86,10 +95,13 @@ LOCKSTEP_EXPORT std::string describe(const Element& element);
 /// Rows of one batch: stacks rows into an element whose components have one more dimension; see RowWriter. Shapes, dtypes
 /// and structures must agree; `where` names the stage in the error.
 LOCKSTEP_EXPORT Element stack(std::vector<Element>&& rows, const std::string& where);
+/// The rows of an element by its first component, for reports; 1 where that has no dimension.
+LOCKSTEP_EXPORT std::int64_t rows_for_reports(const Element& element);
 /// The number of rows of a batch: the first dimension that all components share; an error otherwise.
 LOCKSTEP_EXPORT std::int64_t row_count(const Element& batch, const std::string& where);
-/// Row i of a batch: tensors of their own over the batch's memory; see own_row.
+/// Row i of a batch: tensors of their own over the batch's memory; see own_row. Given an element, it is written there.
 LOCKSTEP_EXPORT Element row(const Element& batch, std::int64_t i);
+LOCKSTEP_EXPORT void row(const Element& batch, std::int64_t i, Element& element);
 /// Rows begin to end - 1 of a batch: tensors of their own over the batch's memory, see own_rows (strings are copied).
 LOCKSTEP_EXPORT Component slice(const Component& component, std::int64_t begin, std::int64_t end);
 LOCKSTEP_EXPORT Element slice(const Element& batch, std::int64_t begin, std::int64_t end);

@@ -31,22 +31,15 @@ Element empty_batch(const ElementSpec& spec, const Element& seen) {
 }
 
 Element without_rows(const Element& element) {
-  Element empty;
-  empty.skeleton = element.skeleton;
-  for (const Component& component : element.components) {
-    if (const auto* tensor = std::get_if<at::Tensor>(&component); tensor && !tensor->defined()) {
-      empty.components.emplace_back(at::Tensor());
-    } else if (tensor) {
-      std::vector<std::int64_t> sizes = tensor->sizes().vec();
-      if (!sizes.empty()) sizes.front() = 0;
-      empty.components.emplace_back(at::zeros(sizes, tensor->options()));
-    } else if (std::holds_alternative<Strings>(component)) {
-      empty.components.emplace_back(Strings());
-    } else {
-      empty.components.emplace_back(std::string());
-    }
-  }
-  return empty;
+  return element.mapped([](const Component& component) -> Component {
+    if (std::holds_alternative<Strings>(component)) return Strings();
+    const auto* tensor = std::get_if<at::Tensor>(&component);
+    if (tensor == nullptr) return std::string();
+    if (!tensor->defined()) return at::Tensor();
+    std::vector<std::int64_t> sizes = tensor->sizes().vec();
+    if (!sizes.empty()) sizes.front() = 0;
+    return at::zeros(sizes, tensor->options());
+  });
 }
 
 bool tells_all(const ElementSpec& spec) {

@@ -42,6 +42,7 @@ Stage::~Stage() {
 }
 
 Cardinality Stage::total_rows() const {
+  if (traits().elements == StageTraits::Elements::Same) return input()->total_rows();
   const auto rows = rows_by_spec(element_spec());
   return rows ? multiplied(cardinality_if(Trust::Promised), *rows) : Cardinality::unknown();
 }

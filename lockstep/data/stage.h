@@ -150,6 +150,14 @@ class LOCKSTEP_EXPORT PassThroughStage : public Stage {
   ElementSpec element_spec() const override { return input()->element_spec(); }
 };
 
+/// The stage on `change(input)` in place of each input; the stage itself if that changes none.
+template <class Change>
+StagePtr with_changed_inputs(const StagePtr& stage, Change&& change) {
+  std::vector<StagePtr> inputs;
+  for (const StagePtr& input : stage->inputs()) inputs.push_back(change(input));
+  return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
+}
+
 /// The stage as it is; FailedPrecondition if there is none.
 LOCKSTEP_EXPORT const StagePtr& require_stage(const StagePtr& stage);
 

@@ -93,14 +93,10 @@ void warn_of_unequal_rows(const Element& batch, std::atomic<bool>& warned) {
 }
 
 Element ceil_piece_of(const Element& batch, int pieces, int k) {
-  Element piece;
-  piece.skeleton = batch.skeleton;
-  piece.components.reserve(batch.size());
-  for (const Component& component : batch.components) {
+  return batch.mapped([&](const Component& component) {
     const RowRange rows = ceil_piece(component_rows(component, "splitting a batch"), pieces, k);
-    piece.components.push_back(slice(component, rows.begin, rows.end));
-  }
-  return piece;
+    return slice(component, rows.begin, rows.end);
+  });
 }
 
 }  // namespace lockstep::data

@@ -44,13 +44,8 @@ constexpr std::int64_t kHelpless = std::int64_t{1} << 40;
 
 std::int64_t rows_of_replicas(const InputStep& step) {
   std::int64_t rows = 0;
-  for (const auto& element : step.elements) {
-    if (!element || element->size() == 0) continue;
-    const Component& first = element->components.front();
-    const auto* tensor = std::get_if<at::Tensor>(&first);
-    const auto* strings = std::get_if<Strings>(&first);
-    rows += tensor && tensor->dim() > 0 ? tensor->size(0) : strings ? strings->size() : 1;
-  }
+  for (const auto& element : step.elements)
+    if (element && element->size() > 0) rows += rows_for_reports(*element);
   return rows;
 }
 
@@ -113,9 +108,7 @@ class StepReader {
 /// Who only looks must not write the file of a cache, nor read one that others have written.
 StagePtr without_file_caches(const StagePtr& stage) {
   if (stage->traits().cache == StageTraits::Cache::File) return without_file_caches(stage->input());
-  std::vector<StagePtr> inputs;
-  for (const StagePtr& input : stage->inputs()) inputs.push_back(without_file_caches(input));
-  return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
+  return with_changed_inputs(stage, without_file_caches);
 }
 
 /// Distributed values are taken outside of replicas.

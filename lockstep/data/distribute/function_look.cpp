@@ -10,9 +10,7 @@ using Elements = StageTraits::Elements;
 /// The stage without what only reorders elements or reads them ahead: a look at one element must not fill a buffer.
 StagePtr without_buffers(const StagePtr& stage) {
   if (stage->traits().only_buffers) return without_buffers(stage->input());
-  std::vector<StagePtr> inputs;
-  for (const StagePtr& input : stage->inputs()) inputs.push_back(without_buffers(input));
-  return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
+  return with_changed_inputs(stage, without_buffers);
 }
 
 }  // namespace

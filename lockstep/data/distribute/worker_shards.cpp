@@ -105,9 +105,7 @@ class FileSharder {
       shuffles.push_back(stage);
       return without_shuffles(stage->input(), shuffles);
     }
-    std::vector<StagePtr> inputs;
-    for (const StagePtr& input : stage->inputs()) inputs.push_back(without_shuffles(input, shuffles));
-    return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
+    return with_changed_inputs(stage, [&](const StagePtr& input) { return without_shuffles(input, shuffles); });
   }
 
   const ClusterShape& cluster_;
@@ -160,9 +158,7 @@ StagePtr without_assertions(const StagePtr& stage, FunctionLook& look, std::vect
   const bool goes_on =
       traits.source == Source::Inputs || (traits.source == Source::Function && !look.at(*stage).reads_files);
   if (!goes_on) return stage;
-  std::vector<StagePtr> inputs;
-  for (const StagePtr& input : stage->inputs()) inputs.push_back(without_assertions(input, look, removed));
-  return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
+  return with_changed_inputs(stage, [&](const StagePtr& input) { return without_assertions(input, look, removed); });
 }
 
 void check_enough(const ShardPlan& plan, int workers) {

@@ -15,6 +15,7 @@
 #include "lockstep/data/format/tfrecord.h"
 #include "lockstep/data/own_tensor.h"
 #include "lockstep/data/pipeline.h"
+#include "lockstep/data/stages/elements.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
@@ -70,26 +71,6 @@ struct Memory {
   std::weak_ptr<const Origin> under_way;     ///< held by passes that fill the cache
   std::shared_ptr<const Contents> contents;  ///< null until it is complete
   bool warned = false;
-};
-
-class FromMemoryIterator final : public ElementIterator {
- public:
-  explicit FromMemoryIterator(std::shared_ptr<const Contents> contents) : contents_(std::move(contents)) {}
-
-  bool next(Element& element) override {
-    if (at_ == contents_->elements.size()) return false;
-    element = own_copy(contents_->elements[at_++]);
-    return true;
-  }
-  std::int64_t skip(std::int64_t count) override {
-    const std::int64_t skipped = std::min(count, static_cast<std::int64_t>(contents_->elements.size() - at_));
-    at_ += static_cast<std::size_t>(skipped);
-    return skipped;
-  }
-
- private:
-  std::shared_ptr<const Contents> contents_;
-  std::size_t at_ = 0;
 };
 
 /// The file: what made it, the seed and place, the elements, and a mark that it is complete. A damaged element is one
@@ -314,7 +295,6 @@ class CacheStage final : public StageOf<CacheStage, PassThroughStage> {
             .elements = StageTraits::Elements::Same,
             .cache = path_.empty() ? StageTraits::Cache::Memory : StageTraits::Cache::File};
   }
-  Cardinality total_rows() const override { return input()->total_rows(); }
   StagePtr for_worker(std::vector<StagePtr> inputs, int workers, int worker) const override {
     return make_cache(std::move(inputs.at(0)), path_.empty() ? "" : str(path_, ".", worker, "-of-", workers));
   }
@@ -363,7 +343,7 @@ class CacheStage final : public StageOf<CacheStage, PassThroughStage> {
       return reader;
     }
     if (const auto filled = contents()) {
-      if (!filled->rows) return std::make_unique<FromMemoryIterator>(filled);
+      if (!filled->rows) return iterate_elements({filled, &filled->elements});
       return make_row_iterator(filled->rows->row_source(), filled->rows->make_index_iterator(context));
     }
     // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.

@@ -62,7 +62,6 @@ class AssertCardinalityStage final : public StageOf<AssertCardinalityStage, Pass
   }
   Cardinality cardinality() const override { return expected_; }
   Trust trust() const override { return Trust::Promised; }
-  Cardinality total_rows() const override { return input()->total_rows(); }
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override {
@@ -89,7 +88,6 @@ class OptionsStage final : public StageOf<OptionsStage, PassThroughStage> {
             .runs_functions = false,
             .policy = options_.auto_shard_policy};
   }
-  Cardinality total_rows() const override { return input()->total_rows(); }
   RowSourcePtr row_source() const override { return input()->row_source(); }
   IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
     return input()->make_index_iterator(context);

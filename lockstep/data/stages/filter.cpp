@@ -2,42 +2,12 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/function_iterator.h"
 #include "lockstep/data/stages/stages.h"
 #include "lockstep/data/user_call.h"
 
 namespace lockstep::data {
 namespace {
-
-class FilterIterator final : public ElementIterator {
- public:
-  FilterIterator(IteratorPtr input, Predicate predicate) : input_(std::move(input)), predicate_(std::move(predicate)) {}
-
-  bool next(Element& element) override {
-    while (input_->next(element))
-      if (call_for_stage("filter", [&] { return predicate_(element); })) return true;
-    return false;
-  }
-
- private:
-  IteratorPtr input_;
-  Predicate predicate_;
-};
-
-class TakeWhileIterator final : public ElementIterator {
- public:
-  TakeWhileIterator(IteratorPtr input, Predicate predicate)
-      : input_(std::move(input)), predicate_(std::move(predicate)) {}
-
-  bool next(Element& element) override {
-    ended_ = ended_ || !input_->next(element) || !call_for_stage("take_while", [&] { return predicate_(element); });
-    return !ended_;
-  }
-
- private:
-  IteratorPtr input_;
-  Predicate predicate_;
-  bool ended_ = false;
-};
 
 /// The contents of an element as bytes: equal exactly for equal elements.
 std::string contents(const Element& element) {
@@ -71,21 +41,6 @@ std::string contents(const Element& element) {
   return bytes;
 }
 
-class UniqueIterator final : public ElementIterator {
- public:
-  explicit UniqueIterator(IteratorPtr input) : input_(std::move(input)) {}
-
-  bool next(Element& element) override {
-    while (input_->next(element))
-      if (seen_.insert(contents(element)).second) return true;
-    return false;
-  }
-
- private:
-  IteratorPtr input_;
-  std::unordered_set<std::string> seen_;
-};
-
 /// What the stages here share: their elements are some of their input's.
 class ChoosingStage : public PassThroughStage {
  public:
@@ -111,7 +66,11 @@ class FilterStage final : public StageOf<FilterStage, ChoosingStage> {
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<FilterIterator>(input()->iterate(context), predicate_);
+    return make_function_iterator([input = input()->iterate(context), wants = predicate_](Element& element) {
+      while (input->next(element))
+        if (call_for_stage("filter", [&] { return wants(element); })) return true;
+      return false;
+    });
   }
 };
 
@@ -123,7 +82,11 @@ class TakeWhileStage final : public StageOf<TakeWhileStage, ChoosingStage> {
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<TakeWhileIterator>(input()->iterate(context), predicate_);
+    return make_function_iterator(
+        [input = input()->iterate(context), wants = predicate_, ended = false](Element& element) mutable {
+          ended = ended || !input->next(element) || !call_for_stage("take_while", [&] { return wants(element); });
+          return !ended;
+        });
   }
 };
 
@@ -135,7 +98,12 @@ class UniqueStage final : public StageOf<UniqueStage, ChoosingStage> {
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<UniqueIterator>(input()->iterate(context));
+    return make_function_iterator(
+        [input = input()->iterate(context), seen = std::unordered_set<std::string>()](Element& element) mutable {
+          while (input->next(element))
+            if (seen.insert(contents(element)).second) return true;
+          return false;
+        });
   }
 };
 

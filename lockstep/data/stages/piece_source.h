@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "lockstep/data/row_view.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/element_piece.h"
 
@@ -22,11 +21,11 @@ class GatheredPiece {
     }
   }
 
-  void give(std::int64_t i, Element& row) const {
+  void give(std::int64_t i, Element& element) const {
     if (one_by_one_)
-      row = rows_->row(piece_.indices[static_cast<std::size_t>(i)]);
+      element = rows_->row(piece_.indices[static_cast<std::size_t>(i)]);
     else
-      row_view(block_, i, row);
+      row(block_, i, element);
   }
 
  private:

@@ -101,7 +101,6 @@ class PrefetchStage final : public StageOf<PrefetchStage, PassThroughStage> {
   std::string_view kind() const override { return "prefetch"; }
   std::string describe() const override { return str("prefetch(", buffer_size_, ")"); }
   std::string identity() const override { return ""; }
-  Cardinality total_rows() const override { return input()->total_rows(); }
   StageTraits traits() const override {
     return {.source = StageTraits::Source::Inputs,
             .elements = StageTraits::Elements::Same,

@@ -1,6 +1,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/GradMode.h>
 
+#include "lockstep/data/function_iterator.h"
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/stages/stages.h"
 #include "lockstep/data/user_call.h"
@@ -23,24 +24,6 @@ class EnumerateIterator final : public CountingIterator {
 
  private:
   std::int64_t start_;
-};
-
-class ScanIterator final : public ElementIterator {
- public:
-  ScanIterator(IteratorPtr input, Element state, ScanFunction function)
-      : input_(std::move(input)), state_(own_copy(std::move(state))), function_(std::move(function)) {}
-
-  bool next(Element& element) override {
-    if (!input_->next(element)) return false;
-    const c10::AutoGradMode no_grad(false);
-    call_for_stage("scan", [&] { function_(state_, element); });
-    return true;
-  }
-
- private:
-  IteratorPtr input_;
-  Element state_;
-  ScanFunction function_;
 };
 
 class EnumerateStage final : public StageOf<EnumerateStage, PassThroughStage> {
@@ -80,7 +63,13 @@ class ScanStage final : public StageOf<ScanStage, PassThroughStage> {
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<ScanIterator>(input()->iterate(context), initial_, function_);
+    return make_function_iterator([input = input()->iterate(context), state = own_copy(initial_),
+                                   function = function_](Element& element) mutable {
+      if (!input->next(element)) return false;
+      const c10::AutoGradMode no_grad(false);
+      call_for_stage("scan", [&] { function(state, element); });
+      return true;
+    });
   }
 
  private:

@@ -12,8 +12,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/buffer_pool.h"
+#include "lockstep/data/function_iterator.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/sparse_rows.h"
+#include "lockstep/data/stages/elements.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
@@ -209,55 +211,6 @@ class CountingIndices final : public IndexIterator {
   std::int64_t next_ = 0;
 };
 
-class OneElement final : public ElementIterator {
- public:
-  explicit OneElement(Element element) : element_(std::move(element)) {}
-  bool next(Element& element) override {
-    if (done_) return false;
-    element = own_copy(element_);
-    done_ = true;
-    return true;
-  }
-
- private:
-  Element element_;
-  bool done_ = false;
-};
-
-class GeneratorIterator final : public ElementIterator {
- public:
-  explicit GeneratorIterator(Generator generator) : generator_(std::move(generator)) {}
-  bool next(Element& element) override {
-    done_ = done_ || !generator_(element);
-    return !done_;
-  }
-
- private:
-  Generator generator_;
-  bool done_ = false;
-};
-
-class FromTensorsStage final : public StageOf<FromTensorsStage> {
- public:
-  explicit FromTensorsStage(Element element) : element_(std::move(element)) {
-    require_set_tensors(element_, "from_tensors");
-  }
-
-  std::string_view kind() const override { return "from_tensors"; }
-  std::string describe() const override { return str("from_tensors(", data::describe(element_), ")"); }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Memory, .passes_over = true, .runs_functions = false};
-  }
-  Cardinality cardinality() const override { return 1; }
-  ElementSpec element_spec() const override { return ElementSpec::of(element_); }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext&) const override { return std::make_unique<OneElement>(element_); }
-
- private:
-  Element element_;
-};
-
 class RowsStage final : public StageOf<RowsStage> {
  public:
   RowsStage(RowsDescription description, RowSourcePtr rows, ElementSpec spec)
@@ -310,7 +263,10 @@ class GeneratorStage final : public StageOf<GeneratorStage> {
 
  protected:
   IteratorPtr make_iterator(const IterationContext&) const override {
-    return std::make_unique<GeneratorIterator>(make_());
+    return make_function_iterator([generate = make_(), done = false](Element& element) mutable {
+      done = done || !generate(element);
+      return !done;
+    });
   }
 
  private:
@@ -321,7 +277,11 @@ class GeneratorStage final : public StageOf<GeneratorStage> {
 
 }  // namespace
 
-StagePtr make_from_tensors(Element element) { return std::make_shared<FromTensorsStage>(std::move(element)); }
+StagePtr make_from_tensors(Element element) {
+  require_set_tensors(element, "from_tensors");
+  ElementSpec spec = ElementSpec::of(element);
+  return make_elements("from_tensors", {std::move(element)}, std::move(spec));
+}
 
 StagePtr make_rows(RowsDescription description, RowSourcePtr rows, ElementSpec spec) {
   return std::make_shared<RowsStage>(std::move(description), std::move(rows), std::move(spec));

@@ -5,47 +5,11 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/place.h"
+#include "lockstep/data/stages/elements.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
-
-class ElementsIterator final : public ElementIterator {
- public:
-  explicit ElementsIterator(std::vector<Element> elements) : elements_(std::move(elements)) {}
-  bool next(Element& element) override {
-    if (at_ == elements_.size()) return false;
-    element = own_copy(elements_[at_++]);
-    return true;
-  }
-
- private:
-  std::vector<Element> elements_;
-  std::size_t at_ = 0;
-};
-
-/// A few elements kept in memory: those of a window.
-class ElementsStage final : public StageOf<ElementsStage> {
- public:
-  ElementsStage(std::vector<Element> elements, ElementSpec spec)
-      : elements_(std::move(elements)), spec_(std::move(spec)) {}
-
-  std::string_view kind() const override { return "elements"; }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Memory, .passes_over = true, .runs_functions = false};
-  }
-  Cardinality cardinality() const override { return static_cast<std::int64_t>(elements_.size()); }
-  ElementSpec element_spec() const override { return spec_; }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext&) const override {
-    return std::make_unique<ElementsIterator>(elements_);
-  }
-
- private:
-  std::vector<Element> elements_;
-  ElementSpec spec_;
-};
 
 /// Elements from the first to the last of a window; no more than there can be.
 std::int64_t window_span(std::int64_t size, std::int64_t stride) {
@@ -84,7 +48,7 @@ class WindowIterator final : public ElementIterator {
     ahead_.erase(ahead_.begin(), ahead_.begin() + drop);
     to_skip_ = options_.shift - drop;
     if (error) std::rethrow_exception(error);
-    element = Element(std::vector<Component>{std::make_shared<const ElementsStage>(std::move(window), spec_)});
+    element = Element(std::vector<Component>{make_elements("elements", std::move(window), spec_)});
     return true;
   }
 
