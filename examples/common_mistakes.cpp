@@ -1,0 +1,113 @@
+// Makes the mistakes of docs/common_mistakes.md and prints what Lockstep says, each followed by the right way.
+
+#include <lockstep/lockstep.h>
+#include <torch/torch.h>
+
+#include <cstdio>
+#include <functional>
+
+namespace ls = lockstep;
+namespace nn = torch::nn;
+using torch::Tensor;
+
+int unnoticed = 0;
+
+/// Prints the error of a mistake.
+void mistake(const char* name, const std::function<void()>& make_it) {
+  std::printf("--- %s\n", name);
+  try {
+    make_it();
+    std::printf("nothing was thrown\n\n");
+    ++unnoticed;
+  } catch (const ls::Error& error) {
+    std::printf("%s\n\n", error.what());
+  }
+}
+
+int main() {
+  torch::manual_seed(1);
+  ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
+  auto net = strategy.make<nn::Linear>(4, 1);
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(net, 0.1);
+  const auto batch = strategy.split(torch::randn({5, 4}));
+  const auto losses_of = [&](const Tensor& rows) { return net->forward(rows).square().squeeze(1); };
+
+  mistake("average_loss of a mean", [&] {
+    strategy.run([&](const Tensor& rows) { optimizer.minimize(ls::average_loss(losses_of(rows).mean())); }, batch);
+  });
+  strategy.run(
+      [&](const Tensor& rows) {
+        optimizer.minimize(ls::average_loss(losses_of(rows)));  // one loss for each row
+      },
+      batch);
+
+  mistake("losses of some rows, on one replica fewer than rows", [&] {
+    strategy.run(
+        [&](const Tensor& rows) {
+          const bool is_first = ls::get_replica_context().replica_id_in_sync_group() == 0;
+          const auto losses = losses_of(is_first ? rows : rows.slice(0, 1));
+          optimizer.minimize(ls::average_loss(losses));
+        },
+        batch);
+  });
+  strategy.run(
+      [&](const Tensor& rows) {
+        const auto losses = losses_of(rows.index({rows.select(1, 0) > 0}));
+        optimizer.minimize(ls::average_loss(losses, ls::global_rows(losses)));
+      },
+      batch);
+
+  optimizer.set_accumulate(2);
+  mistake("a window whose size average_loss cannot know", [&] {
+    strategy.run([&](const Tensor& rows) { optimizer.minimize(ls::average_loss(losses_of(rows))); }, batch);
+  });
+  const std::int64_t rows_of_window = 2 * ls::global_rows(batch);
+  for (int call = 0; call < 2; ++call) {
+    strategy.run([&](const Tensor& rows) { optimizer.minimize(ls::average_loss(losses_of(rows), rows_of_window)); },
+                 batch);
+  }
+  optimizer.set_accumulate(1);
+
+  mistake("weights changed inside run", [&] {
+    strategy.run([&] {
+      const torch::NoGradGuard no_grad;
+      net->weight.clamp_(-0.1, 0.1);
+      net->weight.mul_(0.5);  // on two replicas: a quarter
+    });
+  });
+  net.update([](nn::LinearImpl& once) { once.weight.clamp_(-0.1, 0.1); });
+
+  mistake("an optimizer of LibTorch inside run", [&] {
+    torch::optim::SGD plain(net.parameters(), 0.1);
+    strategy.run(
+        [&](const Tensor& rows) {
+          losses_of(rows).mean().backward();
+          if (ls::get_replica_context().replica_id_in_sync_group() == 0) plain.step();
+        },
+        batch);
+  });
+  strategy.run([&] { optimizer.zero_grad(); });
+
+  mistake("clipping one replica's gradients", [&] {
+    strategy.run(
+        [&](const Tensor& rows) {
+          optimizer.backward(ls::average_loss(losses_of(rows)));
+          optimizer.reduce_gradients();
+          nn::utils::clip_grad_norm_(net->parameters(), 1e-3);
+          optimizer.step();
+        },
+        batch);
+  });
+  strategy.run([&] { optimizer.zero_grad(); });
+  optimizer.set_clip_global_norm(1e-3);  // minimize clips the gradients of all replicas
+  strategy.run([&](const Tensor& rows) { optimizer.minimize(ls::average_loss(losses_of(rows))); }, batch);
+
+  mistake("eval on one replica", [&] {
+    net->eval();
+    strategy.run([&](const Tensor& rows) { return losses_of(rows); }, batch);
+  });
+  net.eval();
+
+  mistake("a device that this build does not have", [] { ls::MirroredStrategy gpu({.devices = {"cuda:0"}}); });
+  return unnoticed == 0 ? 0 : 1;
+}
