@@ -5,6 +5,8 @@
 
 #include <cstdio>
 #include <functional>
+#include <string>
+#include <vector>
 
 namespace ls = lockstep;
 namespace nn = torch::nn;
@@ -108,6 +110,7 @@ int main() {
   });
   net.eval();
 
-  mistake("a device that this build does not have", [] { ls::MirroredStrategy gpu({.devices = {"cuda:0"}}); });
+  mistake("a device that this build does not have",
+          [] { ls::MirroredStrategy on_gpu({.devices = std::vector<std::string>{"cuda:0"}}); });
   return unnoticed == 0 ? 0 : 1;
 }

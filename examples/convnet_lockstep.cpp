@@ -59,15 +59,16 @@ int main() {
 
   for (int epoch = 1; epoch <= 5; ++epoch) {
     net.train();
-    double loss = 0;
+    auto loss = torch::zeros({});
     for (const auto& batch : *loader) {
       const auto losses = strategy.run(train_step, strategy.split(batch));
-      loss += strategy.reduce(ls::ReduceOp::Sum, losses).item<double>() * batch.data.size(0);
+      loss += strategy.reduce(ls::ReduceOp::Sum, losses) * batch.data.size(0);
     }
     net.eval();
     const auto rights = strategy.run(count_right, strategy.split(held_out));
-    const auto right = strategy.reduce(ls::ReduceOp::Sum, rights).item<double>();
-    std::printf("epoch %d: loss %.4f, held out %.1f%%\n", epoch, loss / known.count(), 100 * right / unseen.count());
+    const auto right = strategy.reduce(ls::ReduceOp::Sum, rights);
+    std::printf("epoch %d: loss %.4f, held out %.1f%%\n", epoch, (loss / known.count()).item<double>(),
+                (100.0 * right / unseen.count()).item<double>());
   }
   ls::save("digits.safetensors", net);
 }

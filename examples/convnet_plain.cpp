@@ -58,13 +58,14 @@ int main() {
 
   for (int epoch = 1; epoch <= 5; ++epoch) {
     net->train();
-    double loss = 0;
+    auto loss = torch::zeros({});
     for (const auto& batch : *loader) {
-      loss += train_step(batch).item<double>() * batch.data.size(0);
+      loss += train_step(batch) * batch.data.size(0);
     }
     net->eval();
-    const auto right = count_right(held_out).item<double>();
-    std::printf("epoch %d: loss %.4f, held out %.1f%%\n", epoch, loss / known.count(), 100 * right / unseen.count());
+    const auto right = count_right(held_out);
+    std::printf("epoch %d: loss %.4f, held out %.1f%%\n", epoch, (loss / known.count()).item<double>(),
+                (100.0 * right / unseen.count()).item<double>());
   }
   torch::save(net, "digits.pt");
 }
