@@ -29,6 +29,9 @@ std::string upper(std::string_view text) {
   return result;
 }
 
+/// LibTorch calls a GPU "cuda".
+std::string known_by_its_name(std::string type) { return type == "CUDA" ? "GPU" : type; }
+
 bool is_known_type(const std::string& type) { return std::ranges::find(kKnownTypes, type) != kKnownTypes.end(); }
 
 std::vector<std::string_view> split(std::string_view text, char separator) {
@@ -69,7 +72,7 @@ void set_type(DeviceName& device, std::string type, std::string_view name) {
 void read_attribute(DeviceName& device, std::string_view attribute, std::string_view name) {
   const auto parts = split(attribute, ':');
   const std::string_view key = parts[0];
-  const std::string type = upper(key);
+  const std::string type = known_by_its_name(upper(key));
 
   if (parts.size() == 2 && key == "job") {
     if (parts[1].empty()) refuse("the job of a device name is empty", name);
@@ -84,7 +87,7 @@ void read_attribute(DeviceName& device, std::string_view attribute, std::string_
   } else if (parts.size() == 3 && key == "device") {
     if (parts[1].empty()) refuse("the device type of a device name is empty", name);
     // Other types keep their spelling: whether it is acceptable is for canonicalize to say.
-    const std::string named = upper(parts[1]);
+    const std::string named = known_by_its_name(upper(parts[1]));
     set_type(device, named == "CPU" || named == "GPU" ? named : std::string(parts[1]), name);
     device.index = parse_index(parts[2], name);
   } else {

@@ -21,7 +21,8 @@ struct DeviceName {
   bool operator==(const DeviceName&) const = default;
 };
 
-/// Reads a name in any of the usual spellings: "cpu:0", "/gpu:1", "GPU", "/gpu:*", "/job:worker/task:1/device:GPU:0".
+/// Reads a name in any of the usual spellings: "cpu:0", "/gpu:1", "GPU", "/gpu:*", "cuda:0",
+/// "/job:worker/task:1/device:GPU:0".
 /// A name that makes no sense is InvalidArgument.
 LOCKSTEP_EXPORT DeviceName parse_device(std::string_view name);
 

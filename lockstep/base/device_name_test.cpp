@@ -65,6 +65,12 @@ TEST_P(DeviceStringGolden, MatchesTensorFlow) {
 
 INSTANTIATE_TEST_SUITE_P(, DeviceStringGolden, ::testing::ValuesIn(golden::cases("device_string")), golden::name);
 
+TEST(DeviceName, CudaIsLibTorchsNameOfAGpu) {
+  for (const char* name : {"cuda:1", "CUDA:1", "/cuda:1", "/device:CUDA:1"})
+    EXPECT_EQ(to_string(parse_device(name)), "/device:GPU:1") << name;
+  EXPECT_EQ(canonicalize("cuda"), canonicalize("gpu"));
+}
+
 struct BadName {
   const char* name;
   const char* fragment;

@@ -21,9 +21,15 @@ int visible_gpus() { return at::hasCUDA() ? static_cast<int>(at::detail::getCUDA
 
 const DeviceName& require_here(const DeviceName& name) {
   if (!torch_device(name).is_cuda() || name.index.value_or(0) < visible_gpus()) return name;
+  if (!at::hasCUDA()) {
+    throw InvalidArgument(errors::kDevice,
+                          {.what = "GPUs are not supported in this build",
+                           .seen = str("device ", to_string(name), "; this LibTorch is built without CUDA"),
+                           .help = "use ls::cpus(n): n replicas that share the cores of this machine"});
+  }
   throw InvalidArgument(errors::kDevice, {.what = str("there is no device ", to_string(name)),
                                           .seen = str(visible_gpus(), " GPUs are visible to this LibTorch"),
-                                          .help = "use ls::cpus(n), or a LibTorch with CUDA on a machine with GPUs"});
+                                          .help = "name one of these GPUs, or use ls::cpus(n)"});
 }
 
 Destinations::Destinations(const std::string& device) : devices_{to_string(require_here(canonicalize(device)))} {}

@@ -230,6 +230,7 @@ const Misuse kOptions[] = {
      errors::kDevice, {"CPU:1"}},
     {"AnUnknownDevice", [](World&) { MirroredStrategy({.devices = {{"toaster:0"}}}); }, kArgument, errors::kDevice, {"toaster", "cpu:"}},
     {"AGpuThatIsNotHere", [](World&) { MirroredStrategy({.devices = {{"gpu:63"}}}); }, kArgument, errors::kDevice, {"GPU:63", "ls::cpus("}},
+    {"AGpuByLibTorchsName", [](World&) { MirroredStrategy({.devices = {{"cuda:63"}}}); }, kArgument, errors::kDevice, {"GPU:63", "ls::cpus("}},
     {"ANegativeDevice", [](World&) { MirroredStrategy({.devices = {{"cpu:-1"}}}); }, kArgument, errors::kDevice, {"cpu:-1"}},
     {"NoThreads", [](World&) { MirroredStrategy({.devices = cpus(1), .intra_op_threads = 0}); }, kArgument, errors::kBadOption,
      {"intra_op_threads", "0"}},
