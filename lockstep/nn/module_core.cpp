@@ -332,6 +332,9 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   }
   if (top->strategy != strategy_) require_current_strategy(strategy(), "model");
   const auto k = static_cast<std::size_t>(top->replica->local_index());
+  // torch::load gives every parameter new memory: one look is enough to notice it before this replica computes with other
+  // weights than the rest.
+  if (!parameters_.empty() && has_moved(0, k)) require_unchanged();
   if (replicas_.size() > 1 && top->notes != nullptr) watch(*top->notes, k);
   const auto& mine = replicas_[k];
   if (mine->is_training() != replicas_[0]->is_training()) {
@@ -430,7 +433,8 @@ void ModuleCore::require_unchanged() const {
         errors::kWrongModule,
         {.what = "the model was changed after it was made",
          .seen = std::move(seen),
-         .help = "register parameters in the module's constructor; convert with model.to() before make_optimizer"});
+         .help = "load weights with lockstep::load(path, model); register parameters in the module's constructor; convert "
+                 "with model.to() before make_optimizer"});
   };
   std::size_t next = 0;
   for (const auto& parameter : parameters_) {
