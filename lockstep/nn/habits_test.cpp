@@ -4,14 +4,17 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
+#include <torch/serialize.h>
 #include <torch/utils.h>
 
 #include <cmath>
 #include <functional>
 #include <mutex>
+#include <sstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/errors.h"
@@ -184,6 +187,53 @@ TEST_P(Habits, ALossThatReachesNoParameterIsToldOnce) {
   ASSERT_EQ(warnings.size(), 1u);
   EXPECT_TRUE(contains(warnings[0], "reaches none") && contains(warnings[0], "'head.weight'")) << warnings[0];
   EXPECT_EQ(bias(), 1.0);
+}
+
+TEST_P(Habits, AModelPrintsAsItsModuleDoes) {
+  std::ostringstream out;
+  out << model;
+  const std::string first =
+      lockstep::str("MirroredModule of ", GetParam(), GetParam() == 1 ? " replica: " : " replicas: ");
+  EXPECT_EQ(out.str().substr(0, first.size()), first) << out.str();
+  EXPECT_TRUE(contains(out.str(), "(head): torch::nn::Linear(in_features=1")) << out.str();
+}
+
+TEST_P(Habits, ZeroGradOfAModelDropsTheCallersGradientsInsideRunAndAllOutside) {
+  const auto has_gradient = [&](std::size_t k) { return model.replica(k)->head->bias.grad().defined(); };
+  strategy.run([&] {
+    loss().backward();
+    if (get_replica_context().replica_id_in_sync_group() == 0) model.zero_grad();
+  });
+  EXPECT_FALSE(has_gradient(0));
+  for (std::size_t k = 1; k < model.size(); ++k) EXPECT_TRUE(has_gradient(k));
+  model.zero_grad();
+  for (std::size_t k = 0; k < model.size(); ++k) EXPECT_FALSE(has_gradient(k));
+}
+
+TEST_P(Habits, AModelStaysOnItsReplicasDevices) {
+  model.to(torch::kCPU);
+  model.to(torch::Device("cpu"));
+  const SeenError seen = error_of([&] { model.to(torch::kCUDA); });
+  EXPECT_EQ(seen.number, errors::kDevice);
+  EXPECT_TRUE(contains(seen.text, "a model cannot be moved to cuda: its replicas are on cpu")) << seen.text;
+  EXPECT_TRUE(contains(seen.parts.help, ".devices = ")) << seen.text;
+}
+
+TEST_P(Habits, ForwardOfTheHandleIsTheModules) {
+  const auto linear = strategy.make<torch::nn::Linear>(2, 1);
+  const at::Tensor x = torch::ones({3, 2});
+  EXPECT_TRUE(linear.forward(x).equal(linear->forward(x)));
+}
+
+TEST_P(Habits, WeightsThatTorchLoadPutIntoOneReplicaAreNotedWhereTheyAreUsed) {
+  std::stringstream file;
+  torch::save(std::make_shared<HeadAndBody>(), file);
+  auto module = model.replica(0);
+  torch::load(module, file);
+  const SeenError seen = error_of([&] { strategy.run([&] { model->head->forward(torch::ones({1, 1})); }); });
+  EXPECT_EQ(seen.number, errors::kWrongModule);
+  EXPECT_TRUE(contains(seen.text, "'head.weight' has moved to other memory")) << seen.text;
+  EXPECT_TRUE(contains(seen.parts.help, "lockstep::load(path, model)")) << seen.text;
 }
 
 }  // namespace

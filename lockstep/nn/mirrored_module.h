@@ -2,6 +2,7 @@
 
 #include <concepts>
 #include <functional>
+#include <iosfwd>
 #include <memory>
 #include <tuple>
 #include <type_traits>
@@ -12,7 +13,19 @@
 #include "lockstep/nn/module_options.h"
 #include "lockstep/strategy/strategy.h"
 
+namespace torch::serialize {
+class InputArchive;
+class OutputArchive;
+}  // namespace torch::serialize
+
 namespace lockstep {
+
+namespace detail {
+LOCKSTEP_EXPORT void print_model(std::ostream& out, const ModuleCore& model);
+LOCKSTEP_EXPORT void zero_grad_of(const ModuleCore& model, bool set_to_none);
+/// Throws, with how to choose devices, unless it is of the replicas' kind.
+LOCKSTEP_EXPORT void require_device_of(const ModuleCore& model, const at::Device& device);
+}  // namespace detail
 
 /// A model with one module per replica and one set of weights; made by `strategy.make`.
 ///
@@ -21,7 +34,8 @@ namespace lockstep {
 ///     model.eval();                                  // reaches all replicas
 ///
 /// Inside `run`, `model->` is the calling replica's module; outside it is replica 0's, which is fine for looking but
-/// reaches one replica only. `model(x)` is `model->forward(x)`. Copies of the handle name the same model.
+/// reaches one replica only. `model(x)` and `model.forward(x)` are `model->forward(x)`. Copies of the handle name the
+/// same model.
 template <class M>
 class MirroredModule {
  public:
@@ -35,6 +49,10 @@ class MirroredModule {
   auto operator()(Args&&... args) const {
     return (*this)->forward(std::forward<Args>(args)...);
   }
+  template <class... Args>
+  auto forward(Args&&... args) const {
+    return (*this)->forward(std::forward<Args>(args)...);
+  }
 
   /// Local replica k's module.
   std::shared_ptr<M> replica(std::size_t k) const { return std::static_pointer_cast<M>(core_->replica(k)); }
@@ -43,6 +61,10 @@ class MirroredModule {
   void train(bool on = true) { core_->train(on); }
   void eval() { core_->train(false); }
   void to(at::ScalarType dtype) { core_->to(dtype); }
+  /// A model stays where its replicas are: nothing happens for that kind of device, and any other is an error.
+  void to(const at::Device& device) const { detail::require_device_of(*core_, device); }
+  /// Drops the gradients: the calling replica's inside `run`, all replicas' outside. `optimizer.minimize` needs it not.
+  void zero_grad(bool set_to_none = true) { detail::zero_grad_of(*core_, set_to_none); }
   void apply(const std::function<void(torch::nn::Module&)>& f) { core_->apply(f); }
   /// Changes the weights once for all replicas: clipping, averages, loading by hand. Between runs, or inside run by
   /// every replica, as a meeting in which replica 0's `change` is called. Without gradients.
@@ -62,11 +84,52 @@ class MirroredModule {
   /// Writes the values of `named_buffers` into every replica.
   void synchronize_buffers() { core_->synchronize_buffers(); }
 
+  /// For the compiler to say it when a `torch::optim` class is given the handle.
+  template <class Parameters>
+    requires std::is_same_v<Parameters, std::vector<at::Tensor>>
+  operator Parameters() const {
+    static_assert(detail::never<M>,
+                  "a torch::optim class on its own does not train a mirrored model: write "
+                  "strategy.make_optimizer<torch::optim::SGD>(model, options)");
+    return {};
+  }
+
   const std::shared_ptr<detail::ModuleCore>& core() const { return core_; }
 
  private:
   std::shared_ptr<detail::ModuleCore> core_;
 };
+
+/// The module as LibTorch prints it, after the number of replicas.
+template <class M>
+std::ostream& operator<<(std::ostream& out, const MirroredModule<M>& model) {
+  detail::print_model(out, *model.core());
+  return out;
+}
+
+// torch::save and torch::load look for these.
+template <class M>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const MirroredModule<M>&) {
+  static_assert(detail::never<M>, "torch::save cannot save a mirrored model: write lockstep::save(path, model)");
+  return archive;
+}
+template <class M>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, const MirroredModule<M>&) {
+  static_assert(detail::never<M>, "torch::load cannot load a mirrored model: write lockstep::load(path, model)");
+  return archive;
+}
+template <class Opt>
+torch::serialize::OutputArchive& operator<<(torch::serialize::OutputArchive& archive, const MirroredOptimizer<Opt>&) {
+  static_assert(detail::never<Opt>,
+                "torch::save cannot save a mirrored optimizer: write lockstep::save(path, model, optimizer)");
+  return archive;
+}
+template <class Opt>
+torch::serialize::InputArchive& operator>>(torch::serialize::InputArchive& archive, const MirroredOptimizer<Opt>&) {
+  static_assert(detail::never<Opt>,
+                "torch::load cannot load a mirrored optimizer: write lockstep::load(path, model, optimizer)");
+  return archive;
+}
 
 namespace detail {
 
@@ -81,6 +144,21 @@ struct ModuleOf<Built> {  // a holder made by TORCH_MODULE
   using type = typename Built::ContainedType;
   static std::shared_ptr<torch::nn::Module> pointer(Built built) { return built.ptr(); }
 };
+
+template <class Net>
+struct ContainedIn {
+  using type = Net;
+};
+template <class Net>
+  requires requires { typename Net::ContainedType; }
+struct ContainedIn<Net> {
+  using type = typename Net::ContainedType;
+};
+
+/// Whether a module class, or what a holder holds, has a constructor for these arguments.
+template <class Net, class... Args>
+inline constexpr bool is_buildable_v = std::is_constructible_v<typename ContainedIn<Net>::type, Args...> ||
+                                       (sizeof...(Args) == 0 && !std::is_same_v<typename ContainedIn<Net>::type, Net>);
 
 }  // namespace detail
 
@@ -99,19 +177,31 @@ auto Strategy::make(F&& factory) {
 
 template <class Net, class... Args>
 auto Strategy::make(const ModuleOptions& options, Args&&... args) {
-  // Copies, because every replica's module is built from them.
-  auto build = [given = std::tuple<std::decay_t<Args>...>(std::forward<Args>(args)...)] {
-    return std::apply(
-        [](const auto&... each) {
-          if constexpr (std::is_base_of_v<torch::nn::Module, Net>) {
-            return std::make_shared<Net>(each...);
-          } else {
-            return Net(each...);
-          }
-        },
-        given);
-  };
-  return make(std::move(build), options);
+  constexpr bool kIsClass = std::is_base_of_v<torch::nn::Module, Net>;
+  if constexpr (!kIsClass && !requires { typename Net::ContainedType; }) {
+    static_assert(detail::never<Net>,
+                  "strategy.make<Net>(...) needs a class derived from torch::nn::Module, or a holder");
+    return detail::AfterCompileError();
+  } else if constexpr (!detail::is_buildable_v<Net, const std::decay_t<Args>&...>) {
+    static_assert(detail::never<Net, Args...>,
+                  "strategy.make<Net>(arguments...): Net has no constructor for these arguments; each replica's module "
+                  "is built from copies of them");
+    return detail::AfterCompileError();
+  } else {
+    // Copies, because every replica's module is built from them.
+    auto build = [given = std::tuple<std::decay_t<Args>...>(std::forward<Args>(args)...)] {
+      return std::apply(
+          [](const auto&... each) {
+            if constexpr (kIsClass) {
+              return std::make_shared<Net>(each...);
+            } else {
+              return Net(each...);
+            }
+          },
+          given);
+    };
+    return make(std::move(build), options);
+  }
 }
 
 template <class Net, class... Args>

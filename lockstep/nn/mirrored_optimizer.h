@@ -155,11 +155,17 @@ LOCKSTEP_EXPORT std::shared_ptr<OptimizerCore> make_optimizer_core(Strategy& str
 
 template <class Opt, class Model, class Groups>
 MirroredOptimizer<Opt> make_optimizer_with_groups(Strategy& strategy, const Model& model, const Groups& groups) {
-  using Options = std::remove_cvref_t<decltype(groups.begin()->options)>;
-  std::vector<GroupRecipe> recipes;
-  for (const auto& group : groups) recipes.push_back({group.prefixes, std::make_unique<Options>(group.options)});
-  return MirroredOptimizer<Opt>(
-      make_optimizer_core(strategy, model.core(), std::move(recipes), optimizer_class_of<Opt, Options>()));
+  if constexpr (!is_mirrored_module_v<Model>) {
+    static_assert(never<Model>,
+                  "make_optimizer needs the model that strategy.make returned, not a module of one replica");
+    return AfterCompileError();
+  } else {
+    using Options = std::remove_cvref_t<decltype(groups.begin()->options)>;
+    std::vector<GroupRecipe> recipes;
+    for (const auto& group : groups) recipes.push_back({group.prefixes, std::make_unique<Options>(group.options)});
+    return MirroredOptimizer<Opt>(
+        make_optimizer_core(strategy, model.core(), std::move(recipes), optimizer_class_of<Opt, Options>()));
+  }
 }
 
 }  // namespace detail

@@ -119,6 +119,9 @@ class LOCKSTEP_EXPORT StrategyExtended {
   void refuse_divergence(const char* operation) const;
   void remember(const Variable& variable);
 
+  template <class F, class... Args>
+  auto update_components(const Variable& variable, F& f, const Args&... args);
+
   /// Calls `f(k)` for each k in update context k and mirrors the results.
   template <class F>
   auto update_each(std::size_t count, F&& f);
@@ -158,6 +161,17 @@ auto StrategyExtended::update_each(std::size_t count, F&& f) {
 
 template <class F, class... Args>
 auto StrategyExtended::update(const Variable& variable, F&& f, const Args&... args) {
+  if constexpr (!std::is_invocable_v<F&, at::Tensor, decltype(select_component(args, 0))...>) {
+    static_assert(detail::never<F, Args...>,
+                  "update(variable, f, args...) calls f(component, args...), with the component as a torch::Tensor");
+    return detail::AfterCompileError();
+  } else {
+    return update_components(variable, f, args...);
+  }
+}
+
+template <class F, class... Args>
+auto StrategyExtended::update_components(const Variable& variable, F& f, const Args&... args) {
   require_own(variable, "update");
   const std::vector<at::Tensor>& components = variable.values();
   using Result = std::decay_t<std::invoke_result_t<F&, at::Tensor, decltype(select_component(args, 0))...>>;

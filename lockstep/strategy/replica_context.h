@@ -17,6 +17,7 @@
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/strategy/context.h"
+#include "lockstep/strategy/detail/forward.h"
 #include "lockstep/values/per_replica.h"
 #include "lockstep/values/reducible.h"
 #include "lockstep/values/select.h"
@@ -134,6 +135,8 @@ class LOCKSTEP_EXPORT ReplicaContext {
   struct Ticket {
     const std::type_info* type;
   };
+  template <class F, class... Args>
+  auto merge_replicas(F& f, Args&&... args);
   void meet_and_lead(const Ticket& ticket, FunctionRef<void(const std::vector<const Ticket*>&)> act);
 
   Strategy* strategy_;
@@ -146,6 +149,18 @@ class LOCKSTEP_EXPORT ReplicaContext {
 
 template <class F, class... Args>
 auto ReplicaContext::merge_call(F&& f, Args&&... args) {
+  if constexpr (!std::is_invocable_v<F&, Strategy&, PerReplica<std::decay_t<Args>>...>) {
+    static_assert(detail::never<F, Args...>,
+                  "merge_call(f, args...) calls f(lockstep::Strategy&, lockstep::PerReplica<T>...), with a PerReplica "
+                  "for each argument");
+    return detail::AfterCompileError();
+  } else {
+    return merge_replicas(f, std::forward<Args>(args)...);
+  }
+}
+
+template <class F, class... Args>
+auto ReplicaContext::merge_replicas(F& f, Args&&... args) {
   require_current("merge_call");
   using Result = std::invoke_result_t<F&, Strategy&, PerReplica<std::decay_t<Args>>...>;
   constexpr bool kNoResult = std::is_void_v<Result>;

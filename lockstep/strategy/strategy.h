@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "lockstep/base/export.h"
@@ -138,6 +139,14 @@ class LOCKSTEP_EXPORT Strategy {
   auto make(F&& factory, const ModuleOptions& options);
   template <detail::ModuleFactory F>
   auto make(F&& factory);
+  template <int = 0, class Module, class... Rest>
+    requires detail::BuiltModule<std::remove_cvref_t<Module>>
+  auto make(Module&&, const Rest&...) {
+    static_assert(detail::never<Module>,
+                  "strategy.make builds a module per replica and cannot take one that exists: write "
+                  "strategy.make<Net>(arguments...) or strategy.make([] { return Net(arguments...); })");
+    return detail::AfterCompileError();
+  }
 
   /// An optimizer for all parameters of a model, or for groups of them. Include <lockstep/nn/mirrored_optimizer.h>.
   ///
@@ -150,6 +159,19 @@ class LOCKSTEP_EXPORT Strategy {
       const Model& model, std::initializer_list<ParameterGroup<typename OptimizerOptionsOf<Opt>::type>> groups);
   template <class Opt, class Options, class Model>
   MirroredOptimizer<Opt> make_optimizer(const Model& model, const std::vector<ParameterGroup<Options>>& groups);
+  template <class Opt, class Model>
+  auto make_optimizer(const Model&) {
+    static_assert(detail::never<Opt>,
+                  "make_optimizer needs options or a learning rate: strategy.make_optimizer<Opt>(model, 0.1)");
+    return detail::AfterCompileError();
+  }
+  template <class Model, class... Rest>
+    requires detail::is_mirrored_module_v<Model>
+  auto make_optimizer(const Model&, const Rest&...) {
+    static_assert(detail::never<Model>,
+                  "make_optimizer needs the optimizer's class: strategy.make_optimizer<torch::optim::SGD>(model, 0.1)");
+    return detail::AfterCompileError();
+  }
 
   /// A dataset whose batches are global ones, cut into a batch per replica. Include
   /// <lockstep/data/distribute/distributed_dataset.h>.

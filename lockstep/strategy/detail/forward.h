@@ -13,6 +13,8 @@ struct InputOptions;     // data/distribute/input_options.h
 struct ModuleOptions;    // nn/module_options.h
 template <class Opt>
 class MirroredOptimizer;  // nn/mirrored_optimizer.h
+template <class M>
+class MirroredModule;  // nn/mirrored_module.h
 template <class Options>
 struct ParameterGroup;
 template <class Opt>
@@ -44,15 +46,33 @@ template <class T>
 inline constexpr bool is_mirrored_v<Mirrored<T>> = true;
 
 template <class T>
+inline constexpr bool is_mirrored_module_v = false;
+template <class M>
+inline constexpr bool is_mirrored_module_v<MirroredModule<M>> = true;
+
+/// For a static_assert that says what is wrong with a call, and what such a call returns: with it in the place of the
+/// real result the compiler finds no second error.
+template <class...>
+inline constexpr bool never = false;
+struct AfterCompileError {
+  template <class T>
+  operator T() const;
+};
+
+template <class T>
 inline constexpr bool is_signature_v = std::is_same_v<std::remove_cvref_t<T>, DistributedSpec>;
+
+/// A module, a holder of one or a pointer to one.
+template <class T>
+concept BuiltModule = requires {
+  typename T::ContainedType;
+}
+|| requires(T& module) { module.named_parameters(); }
+|| requires(T& pointer) { pointer->named_parameters(); };
 
 /// A function that builds a module, as opposed to a module class or holder.
 template <class F>
-concept ModuleFactory = !requires {
-  typename F::ContainedType;
-}
-&&!requires(F & f) { f.named_parameters(); }
-&&std::is_invocable_v<F&>;
+concept ModuleFactory = !BuiltModule<F> && std::is_invocable_v<F&>;
 
 template <class...>
 inline constexpr bool begins_with_options_v = false;

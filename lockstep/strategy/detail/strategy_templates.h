@@ -98,18 +98,26 @@ template <class F, class... Args>
   requires(!detail::is_signature_v<F>)
 auto Strategy::run(F&& f, const Args&... args) {
   detail::require_components(num_local_replicas(), args...);
-  using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
-  const detail::StepRows rows = detail::rows_of_step(args...);
-  if constexpr (std::is_void_v<Result>) {
-    run_on_replicas(rows, [&]([[maybe_unused]] std::size_t k) { f(select_component(args, static_cast<int>(k))...); });
+  if constexpr (!std::is_invocable_v<F&, decltype(select_component(args, 0))...>) {
+    static_assert(
+        detail::never<F, Args...>,
+        "strategy.run(f, args...) cannot call f with these arguments: f gets a `const T&` for each of them, for "
+        "a PerReplica<T> or Mirrored<T> the replica's own T (the note about this instantiation has the types)");
+    return detail::AfterCompileError();
   } else {
-    std::vector<std::optional<Result>> results(static_cast<std::size_t>(num_local_replicas()));
-    run_on_replicas(rows,
-                    [&](std::size_t k) { results[k].emplace(f(select_component(args, static_cast<int>(k))...)); });
-    std::vector<Result> components;
-    components.reserve(results.size());
-    for (auto& result : results) components.push_back(std::move(*result));
-    return PerReplica<Result>(std::move(components));
+    using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
+    const detail::StepRows rows = detail::rows_of_step(args...);
+    if constexpr (std::is_void_v<Result>) {
+      run_on_replicas(rows, [&]([[maybe_unused]] std::size_t k) { f(select_component(args, static_cast<int>(k))...); });
+    } else {
+      std::vector<std::optional<Result>> results(static_cast<std::size_t>(num_local_replicas()));
+      run_on_replicas(rows,
+                      [&](std::size_t k) { results[k].emplace(f(select_component(args, static_cast<int>(k))...)); });
+      std::vector<Result> components;
+      components.reserve(results.size());
+      for (auto& result : results) components.push_back(std::move(*result));
+      return PerReplica<Result>(std::move(components));
+    }
   }
 }
 
@@ -162,10 +170,15 @@ auto Strategy::gather(const T& value, std::int64_t axis) {
 
 template <class F>
 auto Strategy::values_from_function(F&& f) {
-  using Result = std::decay_t<std::invoke_result_t<F&, const ValueContext&>>;
-  return PerReplica<Result>::generate(static_cast<std::size_t>(num_local_replicas()), [&](std::size_t k) -> Result {
-    return f(ValueContext{replica_context(static_cast<int>(k)).replica_id_in_sync_group(), num_replicas_in_sync()});
-  });
+  if constexpr (!std::is_invocable_v<F&, const ValueContext&>) {
+    static_assert(detail::never<F>, "values_from_function(f) calls f(const lockstep::ValueContext&) for each replica");
+    return detail::AfterCompileError();
+  } else {
+    using Result = std::decay_t<std::invoke_result_t<F&, const ValueContext&>>;
+    return PerReplica<Result>::generate(static_cast<std::size_t>(num_local_replicas()), [&](std::size_t k) -> Result {
+      return f(ValueContext{replica_context(static_cast<int>(k)).replica_id_in_sync_group(), num_replicas_in_sync()});
+    });
+  }
 }
 
 }  // namespace lockstep

@@ -1,0 +1,54 @@
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/serialize.h>
+
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+
+// None of these lines compiles. The comment above a line is part of what the compiler prints for it.
+namespace ls = lockstep;
+
+struct Net : torch::nn::Module {
+  explicit Net(std::int64_t) {}
+  torch::Tensor forward(const torch::Tensor& x) { return x; }
+};
+
+void mistakes(ls::MirroredStrategy& strategy, ls::MirroredModule<Net> model,
+              ls::MirroredOptimizer<torch::optim::SGD> optimizer, const ls::PerReplica<torch::Tensor>& batch) {
+  // error: torch::save cannot save a mirrored model: write lockstep::save(path, model)
+  torch::save(model, "model.pt");
+  // error: torch::load cannot load a mirrored model: write lockstep::load(path, model)
+  torch::load(model, "model.pt");
+  // error: torch::save cannot save a mirrored optimizer: write lockstep::save(path, model, optimizer)
+  torch::save(optimizer, "optimizer.pt");
+  // error: torch::load cannot load a mirrored optimizer: write lockstep::load(path, model, optimizer)
+  torch::load(optimizer, "optimizer.pt");
+
+  // error: strategy.run(f, args...) cannot call f with these arguments: f gets a `const T&` for each of them
+  ls::PerReplica<torch::Tensor> losses = strategy.run([](torch::Tensor& x) { return x; }, batch);
+  // error: values_from_function(f) calls f(const lockstep::ValueContext&) for each replica
+  auto values = strategy.values_from_function([](int a, int b) { return a + b; });
+  // error: merge_call(f, args...) calls f(lockstep::Strategy&, lockstep::PerReplica<T>...)
+  auto merged = ls::get_replica_context().merge_call([](torch::Tensor x) { return x; }, losses[0]);
+  // error: update(variable, f, args...) calls f(component, args...), with the component as a torch::Tensor
+  strategy.extended().update(ls::Variable(losses[0]), [](int) {});
+
+  Net net(3);
+  torch::nn::Sequential sequential;
+  // error: strategy.make builds a module per replica and cannot take one that exists
+  auto made = strategy.make(sequential);
+  // error: strategy.make<Net>(arguments...): Net has no constructor for these arguments
+  auto built = strategy.make<Net>("three");
+  // error: needs a class derived from torch::nn::Module, or a holder
+  auto number = strategy.make<int>(3);
+
+  // error: make_optimizer needs the model that strategy.make returned, not a module of one replica
+  auto of_net = strategy.make_optimizer<torch::optim::SGD>(net, 0.1);
+  // error: make_optimizer needs options or a learning rate: strategy.make_optimizer<Opt>(model, 0.1)
+  auto without_rate = strategy.make_optimizer<torch::optim::SGD>(model);
+  // error: make_optimizer needs the optimizer's class: strategy.make_optimizer<torch::optim::SGD>(model, 0.1)
+  auto without_class = strategy.make_optimizer(model, 0.1);
+  // error: a torch::optim class on its own does not train a mirrored model
+  torch::optim::SGD plain(model, 0.1);
+}
