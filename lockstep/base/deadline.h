@@ -3,11 +3,13 @@
 #include <chrono>
 #include <optional>
 
+#include "lockstep/base/export.h"
+
 namespace lockstep {
 
 /// The moment at which a wait gives up. Passed instead of a number of seconds, so that nested waits share one end.
 /// Counts on the monotonic clock: changes of the wall clock have no effect.
-class Deadline {
+class LOCKSTEP_EXPORT Deadline {
  public:
   using Clock = std::chrono::steady_clock;
 
@@ -24,14 +26,10 @@ class Deadline {
   }
 
   bool is_never() const { return !end_; }
-  bool expired() const { return end_ && Clock::now() >= *end_; }
+  bool expired() const;
 
   /// Time left, never negative; `Clock::duration::max()` without a deadline.
-  Clock::duration remaining() const {
-    if (!end_) return Clock::duration::max();
-    const auto left = *end_ - Clock::now();
-    return left > Clock::duration::zero() ? left : Clock::duration::zero();
-  }
+  Clock::duration remaining() const;
 
  private:
   explicit Deadline(std::optional<Clock::time_point> end) : end_(end) {}

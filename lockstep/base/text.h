@@ -1,6 +1,5 @@
 #pragma once
 
-#include <algorithm>
 #include <sstream>
 #include <string>
 #include <string_view>
@@ -16,14 +15,9 @@ std::string str(const Parts&... parts) {
 }
 
 /// "1 replica", "2 replicas".
-inline std::string counted(long long count, const std::string& noun) {
-  return str(count, ' ', noun, count == 1 ? "" : "s");
-}
+std::string counted(long long count, const std::string& noun);
 
 /// For names that people type: only ASCII letters count as the same in both cases.
-inline bool equals_ignoring_case(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; };
-  return std::ranges::equal(a, b, {}, lower, lower);
-}
+bool equals_ignoring_case(std::string_view a, std::string_view b);
 
 }  // namespace lockstep

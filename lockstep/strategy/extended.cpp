@@ -79,6 +79,9 @@ Mirrored<IndexedSlices> StrategyExtended::reduce_to(ReduceOp op, const PerReplic
                                                     merge(strategy_.communication(), validated(options)));
 }
 
+StrategyExtended::ReduceValue::ReduceValue(PerReplica<at::Tensor> value) : components_(std::move(value).values()) {}
+StrategyExtended::ReduceValue::ReduceValue(Mirrored<at::Tensor> value)
+    : components_(std::move(value).values()), is_mirrored_(true) {}
 StrategyExtended::ReduceValue::ReduceValue(const Variable& variable)
     : components_(variable.values()),
       is_mirrored_(variable.synchronization() != Synchronization::OnRead),
@@ -113,6 +116,12 @@ std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op,
   all.reserve(results.size());
   for (auto& result : results) all.push_back(std::move(*result));
   return all;
+}
+
+std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op,
+                                                                    std::initializer_list<ReducePair> pairs,
+                                                                    const CommunicationOptions& options) {
+  return batch_reduce_to(op, std::vector<ReducePair>(pairs), options);
 }
 
 std::vector<Mirrored<IndexedSlices>> StrategyExtended::batch_reduce_to(ReduceOp op,

@@ -41,8 +41,8 @@ class LOCKSTEP_EXPORT StrategyExtended {
   class LOCKSTEP_EXPORT ReduceValue {
    public:
     // NOLINTBEGIN(google-explicit-constructor)
-    ReduceValue(PerReplica<at::Tensor> value) : components_(std::move(value).values()) {}
-    ReduceValue(Mirrored<at::Tensor> value) : components_(std::move(value).values()), is_mirrored_(true) {}
+    ReduceValue(PerReplica<at::Tensor> value);
+    ReduceValue(Mirrored<at::Tensor> value);
     ReduceValue(const Variable& variable);
     // NOLINTEND(google-explicit-constructor)
 
@@ -58,9 +58,7 @@ class LOCKSTEP_EXPORT StrategyExtended {
   std::vector<Mirrored<at::Tensor>> batch_reduce_to(ReduceOp op, const std::vector<ReducePair>& pairs,
                                                     const CommunicationOptions& options = {});
   std::vector<Mirrored<at::Tensor>> batch_reduce_to(ReduceOp op, std::initializer_list<ReducePair> pairs,
-                                                    const CommunicationOptions& options = {}) {
-    return batch_reduce_to(op, std::vector<ReducePair>(pairs), options);
-  }
+                                                    const CommunicationOptions& options = {});
   /// The same for sparse rows: each value as `reduce_to` reduces it.
   using SparseReducePair = std::pair<PerReplica<IndexedSlices>, Destinations>;
   std::vector<Mirrored<IndexedSlices>> batch_reduce_to(ReduceOp op, const std::vector<SparseReducePair>& pairs,

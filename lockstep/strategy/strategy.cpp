@@ -104,6 +104,7 @@ bool runs_on_replicas_of(const Strategy& strategy) {
 
 Strategy::Strategy(Parts parts)
     : num_replicas_in_sync_(static_cast<int>(parts.devices.size())),
+      num_local_replicas_(num_replicas_in_sync_),
       cross_device_ops_(parts.cross_device_ops ? std::move(parts.cross_device_ops) : default_cross_device_ops()),
       communication_(validated(parts.communication)),
       strict_(parts.strict),
@@ -117,6 +118,10 @@ Strategy::Strategy(Parts parts)
 }
 
 Strategy::~Strategy() { detail::forget_strategy(*this); }
+
+ReplicaContext& Strategy::replica_context(int local_index) {
+  return *contexts_.at(static_cast<std::size_t>(local_index));
+}
 
 std::uint64_t Strategy::seed() const { return shared_generator_seed(); }
 
@@ -158,6 +163,10 @@ void detail::throw_component_count(const char* operation, std::size_t argument, 
        .help =
            "pass a value with one component per local replica: from distribute, values_from_function or run of the same "
            "strategy"});
+}
+
+PerReplica<at::Tensor> detail::ComponentsOfVariables::operator()(const Variable& variable) const {
+  return PerReplica<at::Tensor>(variable.values());
 }
 
 const Variable& detail::one_variable(const Variable* first, std::size_t count, const char* operation) {

@@ -33,9 +33,7 @@ struct StrategyAccess;
 
 /// A leaf of a structure as values across replicas are: of a variable all its components.
 struct ComponentsOfVariables {
-  PerReplica<at::Tensor> operator()(const Variable& variable) const {
-    return PerReplica<at::Tensor>(variable.values());
-  }
+  LOCKSTEP_EXPORT PerReplica<at::Tensor> operator()(const Variable& variable) const;
   template <class T>
   T operator()(const T& leaf) const {
     return leaf;
@@ -76,7 +74,7 @@ class LOCKSTEP_EXPORT Strategy {
   Strategy& operator=(const Strategy&) = delete;
 
   int num_replicas_in_sync() const { return num_replicas_in_sync_; }
-  int num_local_replicas() const { return static_cast<int>(contexts_.size()); }
+  int num_local_replicas() const { return num_local_replicas_; }
 
   /// Enters the cross-replica context: variables created while the scope lives are distributed.
   Scope scope() { return Scope(*this); }
@@ -214,7 +212,7 @@ class LOCKSTEP_EXPORT Strategy {
   virtual std::uint64_t seed() const;
 
   const Devices& devices() const { return devices_; }
-  ReplicaContext& replica_context(int local_index) { return *contexts_.at(static_cast<std::size_t>(local_index)); }
+  ReplicaContext& replica_context(int local_index);
   CrossDeviceOps& cross_device_ops() const { return *cross_device_ops_; }
   const CommunicationOptions& communication() const { return communication_; }
   bool strict() const { return strict_; }
@@ -261,6 +259,7 @@ class LOCKSTEP_EXPORT Strategy {
                        std::int64_t axis);
 
   int num_replicas_in_sync_;
+  int num_local_replicas_;
   Devices devices_;
   std::vector<std::unique_ptr<ReplicaContext>> contexts_;
   std::shared_ptr<CrossDeviceOps> cross_device_ops_;

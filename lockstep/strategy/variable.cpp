@@ -406,6 +406,13 @@ at::Tensor detail::read_back_of(const Variable& variable, VariableContext contex
   return variable.values()[calling_component(*variable.impl())];
 }
 
+VariableValue::VariableValue(const Variable& variable) : kind_(Kind::Tensor), tensor_(variable) {}
+VariableValue::VariableValue(const VariableSlice& slice) : kind_(Kind::Tensor), tensor_(slice) {}
+VariableValue::VariableValue(PerReplica<at::Tensor> value)
+    : kind_(Kind::PerReplica), components_(std::move(value).values()) {}
+VariableValue::VariableValue(Mirrored<at::Tensor> value)
+    : kind_(Kind::Mirrored), components_(std::move(value).values()) {}
+
 at::Tensor Variable::read() const {
   if (!is_distributed()) return values()[0];
   const auto context = detail::variable_context(impl_->strategy(), "read");

@@ -70,8 +70,8 @@ class LOCKSTEP_EXPORT VariableValue {
   VariableValue(T number) : kind_(Kind::Number), number_(static_cast<std::int64_t>(number)) {}
   VariableValue(const Variable& variable);
   VariableValue(const VariableSlice& slice);
-  VariableValue(PerReplica<at::Tensor> value) : kind_(Kind::PerReplica), components_(std::move(value).values()) {}
-  VariableValue(Mirrored<at::Tensor> value) : kind_(Kind::Mirrored), components_(std::move(value).values()) {}
+  VariableValue(PerReplica<at::Tensor> value);
+  VariableValue(Mirrored<at::Tensor> value);
   // NOLINTEND(google-explicit-constructor)
 
   Kind kind() const { return kind_; }
@@ -231,9 +231,6 @@ class [[nodiscard]] LOCKSTEP_EXPORT SyncOnReadScope {
 /// The name under which replicas find each other's variables: "Variable" for none, without the numbers that make names
 /// unique: "dense_1/kernel_2" is "dense/kernel". As in TensorFlow only one digit is dropped: "kernel_12" stays.
 LOCKSTEP_EXPORT std::string canonical_variable_name(std::string_view name);
-
-inline VariableValue::VariableValue(const Variable& variable) : kind_(Kind::Tensor), tensor_(variable) {}
-inline VariableValue::VariableValue(const VariableSlice& slice) : kind_(Kind::Tensor), tensor_(slice) {}
 
 namespace detail {
 
