@@ -309,7 +309,14 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   };
   local::Seat* seat = is_inside ? top->replica->seat() : nullptr;
   if (is_inside) require_untouched(static_cast<std::size_t>(top->replica->local_index()));
-  seat != nullptr ? seat->lead("update of a model", nullptr, act, deadline_of(strategy_->communication())) : act();
+  if (seat == nullptr) {
+    act();
+  } else {
+    // Nothing may have changed where a replica is late: that is certain only after a meeting.
+    const Deadline deadline = deadline_of(strategy_->communication());
+    if (!deadline.is_never()) seat->exchange("update of a model", nullptr, [] {}, deadline);
+    seat->lead("update of a model", nullptr, act);
+  }
   forget_cast_weights();
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
     if (is_inside && static_cast<int>(k) != top->replica->local_index()) continue;
