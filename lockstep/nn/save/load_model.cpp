@@ -15,6 +15,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/autocast.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/outside_of_run.h"
@@ -214,6 +215,7 @@ void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCor
     }
   }
   for (std::size_t i = 0; i < values.size(); ++i) write(tensors.components[plan.copies[i].to], values[i]);
+  forget_cast_weights();
   if (!plan.fits()) log_warning(str("load of ", path, " has left out what does not fit: ", list_differences(plan)));
 }
 

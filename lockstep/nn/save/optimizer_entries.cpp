@@ -33,8 +33,8 @@ at::Tensor sparse_tensor(const std::string& name, const TensorMap& tensors) {
   };
   const at::Tensor& shape = part(kShape);
   if (shape.scalar_type() != at::kLong || shape.dim() != 1) damaged(name, "has a shape that is not a list of numbers");
-  const std::vector<std::int64_t> sizes(shape.const_data_ptr<std::int64_t>(),
-                                        shape.const_data_ptr<std::int64_t>() + shape.numel());
+  const auto* const extents = static_cast<const std::int64_t*>(shape.const_data_ptr());
+  const std::vector<std::int64_t> sizes(extents, extents + shape.numel());
   try {
     at::_validate_sparse_coo_tensor_args(part(kIndices), part(kValues), sizes);
     return at::sparse_coo_tensor(part(kIndices), part(kValues), sizes).coalesce();
