@@ -29,76 +29,50 @@ class FirstError {
   std::exception_ptr error_;
 };
 
-class DealtSteps final : public StepSource {
+/// Whole elements of streams: of one stream to the replicas in turn, or of a stream for each replica.
+class StreamSteps final : public StepSource {
  public:
-  DealtSteps(const StagePtr& stream, int replicas, const IterationContext& context)
-      : replicas_(static_cast<std::size_t>(replicas)), stream_(stream), elements_(stream->iterate(context)) {}
+  StreamSteps(std::vector<StagePtr> streams, int replicas, const IterationContext& context)
+      : replicas_(static_cast<std::size_t>(replicas)), streams_(std::move(streams)), ended_(streams_.size(), false) {
+    for (const StagePtr& stream : streams_) elements_.push_back(stream->iterate(context));
+  }
 
   InputStep next() override {
     InputStep step{std::vector<std::optional<Element>>(replicas_)};
     FirstError failed;
-    for (auto& slot : step.elements) {
+    for (std::size_t k = 0; k < replicas_; ++k) {
+      const std::size_t stream = is_dealt() ? 0 : k;
       Place place;
-      if (ended_ || !place.read(*elements_)) {
-        ended_ = true;
-        break;
-      }
-      failed.see(place);
-      slot = std::move(place.element);
-    }
-    failed.rethrow();
-    if (ended_) step.like_others = seen_;
-    return step;
-  }
-  void seek(std::int64_t steps) override {
-    std::int64_t left = steps * static_cast<std::int64_t>(replicas_);
-    // If the data should have ended here but not elsewhere, somebody has to know what an empty batch looks like.
-    const bool looks = !tells_all(stream_->element_spec());
-    for (Place place; looks && left > 0 && seen_.size() == 0 && place.read(*elements_); --left) {
-      rethrow_if_fatal(place.error);
-      if (!place.error) seen_ = without_rows(place.element);
-    }
-    elements_->skip(left);
-  }
-
- private:
-  std::size_t replicas_;
-  StagePtr stream_;
-  IteratorPtr elements_;
-  Element seen_;  ///< an element without its rows, after `seek`
-  bool ended_ = false;
-};
-
-class SeparateSteps final : public StepSource {
- public:
-  SeparateSteps(const std::vector<StagePtr>& streams, const IterationContext& context)
-      : streams_(streams), ended_(streams.size(), false) {
-    for (const StagePtr& stream : streams) elements_.push_back(stream->iterate(context));
-  }
-
-  InputStep next() override {
-    InputStep step{std::vector<std::optional<Element>>(elements_.size())};
-    FirstError failed;
-    for (std::size_t k = 0; k < elements_.size(); ++k) {
-      Place place;
-      if (ended_[k] || !place.read(*elements_[k])) {
-        ended_[k] = true;
+      if (ended_[stream] || !place.read(*elements_[stream])) {
+        ended_[stream] = true;
         continue;
       }
       failed.see(place);
       step.elements[k] = std::move(place.element);
     }
     failed.rethrow();
+    if (is_dealt() && ended_.front()) step.like_others = seen_;
     return step;
   }
   void seek(std::int64_t steps) override {
-    for (const IteratorPtr& elements : elements_) elements->skip(steps);
+    std::int64_t left = steps * (is_dealt() ? static_cast<std::int64_t>(replicas_) : 1);
+    // If the data should have ended here but not elsewhere, somebody has to know what an empty batch looks like.
+    const bool looks = is_dealt() && !tells_all(streams_.front()->element_spec());
+    for (Place place; looks && left > 0 && seen_.size() == 0 && place.read(*elements_.front()); --left) {
+      rethrow_if_fatal(place.error);
+      if (!place.error) seen_ = without_rows(place.element);
+    }
+    for (const IteratorPtr& elements : elements_) elements->skip(left);
   }
 
  private:
+  bool is_dealt() const { return streams_.size() == 1; }
+
+  std::size_t replicas_;
   std::vector<StagePtr> streams_;
   std::vector<IteratorPtr> elements_;
   std::vector<bool> ended_;
+  Element seen_;  ///< an element without its rows, after `seek`
 };
 
 /// What all ways of cutting one global stream share: which pieces are a worker's own.
@@ -336,11 +310,11 @@ int InputStep::local_values() const {
 StepSource::~StepSource() = default;
 
 std::unique_ptr<StepSource> deal_in_turn(const StagePtr& stream, int replicas, const IterationContext& context) {
-  return std::make_unique<DealtSteps>(stream, replicas, context);
+  return std::make_unique<StreamSteps>(std::vector{stream}, replicas, context);
 }
 
 std::unique_ptr<StepSource> one_stream_each(const std::vector<StagePtr>& streams, const IterationContext& context) {
-  return std::make_unique<SeparateSteps>(streams, context);
+  return std::make_unique<StreamSteps>(streams, static_cast<int>(streams.size()), context);
 }
 
 std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSplit& split,
