@@ -20,28 +20,27 @@ std::string described(const Component& component) {
   return number.isFloatingPoint() ? str(number.toDouble(), ", a ", spec) : str(number.toLong(), ", a ", spec);
 }
 
-}  // namespace
-
-at::Tensor scalar_tensor(std::int64_t value, at::ScalarType dtype) { return at::scalar_tensor(value, dtype); }
-at::Tensor scalar_tensor(double value, at::ScalarType dtype) { return at::scalar_tensor(value, dtype); }
-
-void throw_wrong_leaf(const char* wanted, const Component& component, std::size_t index) {
+[[noreturn]] void throw_wrong_leaf(const std::string& wanted, const Component& component, std::size_t index) {
   throw InvalidArgument(errors::kStructure, {.what = str("component ", index, " of the element is not ", wanted),
                                              .seen = described(component),
                                              .help = "name a type that fits what the dataset's stages produce"});
 }
 
+double read_float(const Component& component, std::size_t index) {
+  const auto* tensor = std::get_if<at::Tensor>(&component);
+  if (tensor == nullptr || tensor->numel() != 1) throw_wrong_leaf("a single number", component, index);
+  return tensor->item().toDouble();
+}
+
+}  // namespace
+
+at::Tensor scalar_tensor(std::int64_t value, at::ScalarType dtype) { return at::scalar_tensor(value, dtype); }
+at::Tensor scalar_tensor(double value, at::ScalarType dtype) { return at::scalar_tensor(value, dtype); }
+
 void throw_wrong_structure(const std::string& wanted, std::size_t components) {
   throw InvalidArgument(errors::kStructure, {.what = str("the element does not make up ", wanted),
                                              .seen = counted(static_cast<long long>(components), "component"),
                                              .help = "name a type that fits what the dataset's stages produce"});
-}
-
-void throw_unknown_rows() {
-  throw FailedPrecondition(errors::kStructure,
-                           {.what = "an empty batch is due, but its rows are unknown",
-                            .seen = "an element without components",
-                            .help = "declare the spec of the map or generator, or leave out sizes of 0"});
 }
 
 std::int64_t read_integer(const Component& component, std::size_t index) {
@@ -56,10 +55,69 @@ std::int64_t read_integer(const Component& component, std::size_t index) {
   return static_cast<std::int64_t>(value);
 }
 
-double read_float(const Component& component, std::size_t index) {
-  const auto* tensor = std::get_if<at::Tensor>(&component);
-  if (tensor == nullptr || tensor->numel() != 1) throw_wrong_leaf("a single number", component, index);
-  return tensor->item().toDouble();
+Encoder::Encoder(Element& element) : element_(element) { element_.components.clear(); }
+Encoder::~Encoder() {
+  element_.skeleton = skeleton_.marks.empty() ? nullptr : std::make_shared<const Skeleton>(std::move(skeleton_));
 }
+void Encoder::add(at::Tensor tensor) { element_.components.emplace_back(std::move(tensor)); }
+void Encoder::add(std::string bytes) { element_.components.emplace_back(std::move(bytes)); }
+void Encoder::add(Strings strings) { element_.components.emplace_back(std::move(strings)); }
+void Encoder::add(StagePtr dataset) { element_.components.emplace_back(std::move(dataset)); }
+void Encoder::mark(std::int64_t length) { skeleton_.marks.emplace_back(length); }
+void Encoder::mark(std::string key) { skeleton_.marks.emplace_back(std::move(key)); }
+
+Component& Decoder::next_component() {
+  if (element_.size() == 0) {
+    // An empty batch of rows that are unknown.
+    throw FailedPrecondition(errors::kStructure,
+                             {.what = "an empty batch is due, but its rows are unknown",
+                              .seen = "an element without components",
+                              .help = "declare the spec of the map or generator, or leave out sizes of 0"});
+  }
+  if (component_ >= element_.size()) throw_wrong_structure("a larger structure", element_.size());
+  return element_.components[component_++];
+}
+
+template <class S>
+void Decoder::take_as(S& leaf) {
+  Component& component = next_component();
+  auto* found = std::get_if<S>(&component);
+  if (found == nullptr)
+    throw_wrong_leaf(std::is_same_v<S, StagePtr> ? "a dataset" : type_name<S>(), component, component_ - 1);
+  leaf = std::move(*found);
+}
+
+void Decoder::take(at::Tensor& tensor) { take_as(tensor); }
+void Decoder::take(std::string& bytes) { take_as(bytes); }
+void Decoder::take(Strings& strings) { take_as(strings); }
+
+StagePtr Decoder::take_dataset() {
+  StagePtr dataset;
+  take_as(dataset);
+  return dataset;
+}
+
+double Decoder::take_float() {
+  const Component& component = next_component();
+  return read_float(component, component_ - 1);
+}
+
+std::int64_t Decoder::take_integer() {
+  const Component& component = next_component();
+  return read_integer(component, component_ - 1);
+}
+
+void Decoder::throw_too_large(const std::string& type) const {
+  throw_wrong_leaf("a number that fits " + type, element_.components[component_ - 1], component_ - 1);
+}
+
+const std::variant<std::int64_t, std::string>& Decoder::next_mark() {
+  if (!element_.skeleton || mark_ >= element_.skeleton->marks.size())
+    throw_wrong_structure("a structure with vectors or maps", element_.size());
+  return element_.skeleton->marks[mark_++];
+}
+
+std::int64_t Decoder::next_number() { return std::get<std::int64_t>(next_mark()); }
+const std::string& Decoder::next_key() { return std::get<std::string>(next_mark()); }
 
 }  // namespace lockstep::data::detail

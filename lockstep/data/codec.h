@@ -58,12 +58,7 @@ decltype(auto) with_example(Example& example, F&& f) {
 LOCKSTEP_EXPORT at::Tensor scalar_tensor(std::int64_t value, at::ScalarType dtype);
 LOCKSTEP_EXPORT at::Tensor scalar_tensor(double value, at::ScalarType dtype);
 LOCKSTEP_EXPORT std::int64_t read_integer(const Component& component, std::size_t index);
-LOCKSTEP_EXPORT double read_float(const Component& component, std::size_t index);
-[[noreturn]] LOCKSTEP_EXPORT void throw_wrong_leaf(const char* wanted, const Component& component, std::size_t index);
 [[noreturn]] LOCKSTEP_EXPORT void throw_wrong_structure(const std::string& wanted, std::size_t components);
-
-/// For an element without components: an empty batch of rows that are unknown.
-[[noreturn]] LOCKSTEP_EXPORT void throw_unknown_rows();
 
 template <class Number>
 constexpr at::ScalarType number_dtype() {
@@ -108,28 +103,28 @@ template <class Map>
 inline constexpr bool has_text_keys_v = std::is_convertible_v<typename Map::key_type, std::string>;
 
 /// Moves the leaves of a structure into an element, with the lengths and keys that are needed to build it again.
-class Encoder {
+class LOCKSTEP_EXPORT Encoder {
  public:
-  explicit Encoder(Element& element) : element_(element) { element_.components.clear(); }
-  ~Encoder() {
-    element_.skeleton = skeleton_.marks.empty() ? nullptr : std::make_shared<const Skeleton>(std::move(skeleton_));
-  }
+  explicit Encoder(Element& element);
+  Encoder(const Encoder&) = delete;
+  Encoder& operator=(const Encoder&) = delete;
+  ~Encoder();
 
   template <class S>
   void leaf(S& value) {
     if constexpr (is_dataset_v<S>)
-      element_.components.emplace_back(value.stage());
+      add(value.stage());
     else if constexpr (std::is_floating_point_v<S>)
-      element_.components.emplace_back(scalar_tensor(static_cast<double>(value), number_dtype<S>()));
+      add(scalar_tensor(static_cast<double>(value), number_dtype<S>()));
     else if constexpr (std::is_arithmetic_v<S>)
-      element_.components.emplace_back(scalar_tensor(static_cast<std::int64_t>(value), number_dtype<S>()));
+      add(scalar_tensor(static_cast<std::int64_t>(value), number_dtype<S>()));
     else
-      element_.components.emplace_back(std::move(value));
+      add(std::move(value));
   }
 
   template <class Container>
   void size(const Container& value) {
-    skeleton_.marks.emplace_back(static_cast<std::int64_t>(value.size()));
+    mark(static_cast<std::int64_t>(value.size()));
   }
 
   template <class Map>
@@ -137,61 +132,60 @@ class Encoder {
     size(value);
     lockstep::detail::for_each_entry(value, [&](const auto& key, const auto&) {
       if constexpr (has_text_keys_v<Map>)
-        skeleton_.marks.emplace_back(std::string(key));
+        mark(std::string(key));
       else
-        skeleton_.marks.emplace_back(static_cast<std::int64_t>(key));
+        mark(static_cast<std::int64_t>(key));
     });
     lockstep::detail::for_each_entry(value, [&](const auto&, auto& part) { visit(part, *this); });
   }
 
  private:
+  void add(at::Tensor tensor);
+  void add(std::string bytes);
+  void add(Strings strings);
+  void add(StagePtr dataset);
+  void mark(std::int64_t length);
+  void mark(std::string key);
+
   Element& element_;
   Skeleton skeleton_;
 };
 
 /// Builds a structure from the components of an element, which it moves from.
-class Decoder {
+class LOCKSTEP_EXPORT Decoder {
  public:
   explicit Decoder(Element& element) : element_(element) {}
 
   template <class S>
   void leaf(S& value) {
-    if (element_.size() == 0) throw_unknown_rows();
-    if (component_ >= element_.size()) throw_wrong_structure("a larger structure", element_.size());
-    const std::size_t index = component_++;
-    Component& component = element_.components[index];
     if constexpr (is_dataset_v<S>) {
-      auto* stage = std::get_if<StagePtr>(&component);
-      if (stage == nullptr) throw_wrong_leaf("a dataset", component, index);
-      value = S(std::move(*stage));
+      value = S(take_dataset());
     } else if constexpr (std::is_floating_point_v<S>) {
-      value = static_cast<S>(read_float(component, index));
+      value = static_cast<S>(take_float());
     } else if constexpr (std::is_arithmetic_v<S>) {
-      const std::int64_t number = read_integer(component, index);
+      const std::int64_t number = take_integer();
       value = static_cast<S>(number);
       if (!std::is_same_v<S, bool> && !std::is_same_v<S, std::uint64_t> && static_cast<std::int64_t>(value) != number)
-        throw_wrong_leaf(("a number that fits " + type_name<S>()).c_str(), component, index);
+        throw_too_large(type_name<S>());
     } else {
-      auto* leaf = std::get_if<S>(&component);
-      if (leaf == nullptr) throw_wrong_leaf(type_name<S>().c_str(), component, index);
-      value = std::move(*leaf);
+      take(value);
     }
   }
 
   template <class Vector>
   void size(Vector& value) {
-    value.resize(static_cast<std::size_t>(std::get<std::int64_t>(next_mark())));
+    value.resize(static_cast<std::size_t>(next_number()));
   }
 
   template <class Map>
   void map(Map& value) {
     using Key = typename Map::key_type;
     std::vector<Key> keys;
-    for (auto count = std::get<std::int64_t>(next_mark()); count > 0; --count) {
+    for (auto count = next_number(); count > 0; --count) {
       if constexpr (has_text_keys_v<Map>)
-        keys.emplace_back(std::get<std::string>(next_mark()));
+        keys.emplace_back(next_key());
       else
-        keys.emplace_back(static_cast<Key>(std::get<std::int64_t>(next_mark())));
+        keys.emplace_back(static_cast<Key>(next_number()));
     }
     value.clear();
     for (const Key& key : keys) visit(value[key], *this);
@@ -204,11 +198,19 @@ class Decoder {
   }
 
  private:
-  const std::variant<std::int64_t, std::string>& next_mark() {
-    if (!element_.skeleton || mark_ >= element_.skeleton->marks.size())
-      throw_wrong_structure("a structure with vectors or maps", element_.size());
-    return element_.skeleton->marks[mark_++];
-  }
+  void take(at::Tensor& tensor);
+  void take(std::string& bytes);
+  void take(Strings& strings);
+  StagePtr take_dataset();
+  double take_float();
+  std::int64_t take_integer();
+  template <class S>
+  void take_as(S& leaf);
+  Component& next_component();
+  [[noreturn]] void throw_too_large(const std::string& type) const;
+  std::int64_t next_number();
+  const std::string& next_key();
+  const std::variant<std::int64_t, std::string>& next_mark();
 
   Element& element_;
   std::size_t component_ = 0;

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "lockstep/data/codec.h"
-#include "lockstep/data/pipeline.h"
 #include "lockstep/data/pipeline_iterator.h"
 #include "lockstep/data/row_random.h"
 #include "lockstep/data/stage_meter.h"
@@ -132,8 +131,8 @@ class Dataset {
 
   /// FailedPrecondition if there is none, as in a `Dataset` that was made without anything.
   const StagePtr& stage() const { return require_stage(stage_); }
-  Cardinality cardinality() const { return stage()->cardinality(); }
-  ElementSpec element_spec() const { return stage()->element_spec(); }
+  Cardinality cardinality() const { return cardinality_of(*stage()); }
+  ElementSpec element_spec() const { return element_spec_of(*stage()); }
   /// The pipeline as a tree, one line for each stage.
   std::string to_string() const { return print_tree(*stage()); }
 

@@ -20,6 +20,22 @@ namespace {
 
 }  // namespace
 
+Element::Element() = default;
+Element::Element(std::vector<Component> parts, SkeletonPtr shape)
+    : components(std::move(parts)), skeleton(std::move(shape)) {}
+Element::Element(const Element&) = default;
+Element::Element(Element&&) noexcept = default;
+Element& Element::operator=(const Element&) = default;
+Element& Element::operator=(Element&&) noexcept = default;
+Element::~Element() = default;
+
+Element Element::mapped(FunctionRef<Component(const Component&)> f) const {
+  Element result({}, skeleton);
+  result.components.reserve(components.size());
+  for (const Component& component : components) result.components.push_back(f(component));
+  return result;
+}
+
 Element Element::of(at::Tensor tensor) {
   Element element;
   element.components.emplace_back(std::move(tensor));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
+#include "lockstep/base/function_ref.h"
 #include "lockstep/values/structure.h"
 
 // What flows through a pipeline, with the user's types erased: an element is a flat list of components, one for each
@@ -57,9 +58,14 @@ struct LOCKSTEP_EXPORT Element {
   std::vector<Component> components;
   SkeletonPtr skeleton;  // null where the user's type says it all
 
-  Element() = default;
-  explicit Element(std::vector<Component> parts, SkeletonPtr shape = nullptr)
-      : components(std::move(parts)), skeleton(std::move(shape)) {}
+  // All of them are compiled once: what they do to a vector of variants is a large part of this header's cost.
+  Element();
+  explicit Element(std::vector<Component> parts, SkeletonPtr shape = nullptr);
+  Element(const Element&);
+  Element(Element&&) noexcept;
+  Element& operator=(const Element&);
+  Element& operator=(Element&&) noexcept;
+  ~Element();
   static Element of(at::Tensor tensor);
   static Element of(std::string bytes);
 
@@ -69,13 +75,7 @@ struct LOCKSTEP_EXPORT Element {
   const std::string& bytes(std::size_t i) const;
 
   /// The element with `f(component)` in place of each component.
-  template <class F>
-  Element mapped(F&& f) const {
-    Element result({}, skeleton);
-    result.components.reserve(components.size());
-    for (const Component& component : components) result.components.push_back(f(component));
-    return result;
-  }
+  Element mapped(FunctionRef<Component(const Component&)> f) const;
 };
 
 /// The same values in memory of their own and outside of any graph, for an element that is handed out more than once.

@@ -2,6 +2,7 @@
 
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/data/stage_counters.h"
 
 namespace lockstep::data {
 namespace {

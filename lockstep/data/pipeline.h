@@ -10,16 +10,6 @@
 // A tree of stages as a whole.
 namespace lockstep::data {
 
-/// The pipeline as a tree, the last stage first:
-///
-///     prefetch(2)
-///     └─ batch(64)
-///        └─ shuffle(4096)
-///           └─ from_tensor_slices(60000 rows: float32[784], int64[])
-///
-/// Datasets that were concatenated stand side by side.
-LOCKSTEP_EXPORT std::string print_tree(const Stage& stage);
-
 /// What a pipeline does to its data, as a tree of the stages' identities: equal for two pipelines in which a position
 /// means the same, as far as that can be seen. Functions cannot.
 LOCKSTEP_EXPORT std::string fingerprint(const Stage& stage);

@@ -7,20 +7,29 @@
 
 namespace lockstep::data {
 
+struct PipelineIterator::Pass {
+  IterationContext context;
+  IteratorPtr iterator = nullptr;  // until it is needed
+};
+
 PipelineIterator::PipelineIterator(StagePtr stage, const PassOptions& options)
     : stage_(std::move(stage)),
-      context_{.job_seed = options.job_seed ? *options.job_seed : default_job_seed(),
-               .epoch = options.epoch ? *options.epoch : begin_pass(*stage_),
-               .meter = options.meter},
+      pass_(new Pass{{.job_seed = options.job_seed ? *options.job_seed : default_job_seed(),
+                      .epoch = options.epoch ? *options.epoch : begin_pass(*stage_),
+                      .meter = options.meter}}),
       took_next_pass_(!options.epoch) {}
 
 PipelineIterator::PipelineIterator(StagePtr stage, IterationContext context)
-    : stage_(std::move(stage)), context_(std::move(context)) {}
+    : stage_(std::move(stage)), pass_(new Pass{std::move(context)}) {}
+
+PipelineIterator::PipelineIterator(PipelineIterator&&) noexcept = default;
+PipelineIterator& PipelineIterator::operator=(PipelineIterator&&) noexcept = default;
+PipelineIterator::~PipelineIterator() = default;
 
 ElementIterator& PipelineIterator::started() const {
   if (unplaced_) std::rethrow_exception(unplaced_);
-  if (!iterator_) iterator_ = stage_->iterate(context_);
-  return *iterator_;
+  if (!pass_->iterator) pass_->iterator = stage_->iterate(pass_->context);
+  return *pass_->iterator;
 }
 
 bool PipelineIterator::next(Element& element) {
@@ -53,7 +62,8 @@ IteratorState PipelineIterator::state() const {
   const ElementIterator& iterator = started();
   save_all_lasting(*stage_, position);
   iterator.locate(consumed_, position);
-  return {fingerprint(*stage_), context_.job_seed, context_.epoch, context_.path, consumed_, position.numbers()};
+  return {fingerprint(*stage_), pass_->context.job_seed, pass_->context.epoch, pass_->context.path, consumed_,
+          position.numbers()};
 }
 
 void PipelineIterator::load_state(const IteratorState& state) {
@@ -64,16 +74,16 @@ void PipelineIterator::load_state(const IteratorState& state) {
                                               .seen = str("saved from\n", state.pipeline, "loaded into\n", pipeline),
                                               .help = "build the same dataset as in the program that called state()"});
   }
-  if (consumed_ == 0 && std::exchange(took_next_pass_, false)) take_back_pass(*stage_, context_.epoch);
-  iterator_ = nullptr;  // lets go of what it has begun, such as filling a cache
+  if (consumed_ == 0 && std::exchange(took_next_pass_, false)) take_back_pass(*stage_, pass_->context.epoch);
+  pass_->iterator = nullptr;  // lets go of what it has begun, such as filling a cache
   unplaced_ = nullptr;
   try {
     Position position = Position::of(state.position);
     restore_all_lasting(*stage_, position);
-    context_.job_seed = state.job_seed;
-    context_.epoch = state.epoch;
-    context_.path = state.path;
-    context_.is_resumed = true;
+    pass_->context.job_seed = state.job_seed;
+    pass_->context.epoch = state.epoch;
+    pass_->context.path = state.path;
+    pass_->context.is_resumed = true;
     started().restore(position);
   } catch (...) {
     unplaced_ = std::current_exception();

@@ -5,9 +5,13 @@
 #include <memory>
 
 #include "lockstep/base/export.h"
-#include "lockstep/data/iterator.h"
+#include "lockstep/data/element.h"
+#include "lockstep/data/iterator_state.h"
 
 namespace lockstep::data {
+
+class ElementIterator;
+struct IterationContext;
 
 /// One pass over a pipeline that counts and knows how to save its place: what a DatasetIterator is without its type.
 /// Nothing is started before it is first asked.
@@ -16,6 +20,9 @@ class LOCKSTEP_EXPORT PipelineIterator {
   /// The pass that `options` name, else the next one.
   explicit PipelineIterator(StagePtr stage, const PassOptions& options = {});
   PipelineIterator(StagePtr stage, IterationContext context);
+  PipelineIterator(PipelineIterator&&) noexcept;
+  PipelineIterator& operator=(PipelineIterator&&) noexcept;
+  ~PipelineIterator();
 
   bool next(Element& element);
   std::int64_t skip(std::int64_t count);
@@ -30,13 +37,13 @@ class LOCKSTEP_EXPORT PipelineIterator {
   void load_state(const IteratorState& state);
 
  private:
+  struct Pass;  // its context and iterator
   ElementIterator& started() const;
 
   StagePtr stage_;
-  IterationContext context_;
+  std::unique_ptr<Pass> pass_;
   bool took_next_pass_ = false;
-  mutable IteratorPtr iterator_;  // null until it is needed
-  std::exception_ptr unplaced_;   // why the last load_state failed
+  std::exception_ptr unplaced_;  // why the last load_state failed
   std::int64_t consumed_ = 0;
 };
 

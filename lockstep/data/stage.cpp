@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/metered_iterator.h"
+#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 
@@ -69,6 +70,9 @@ const StagePtr& require_stage(const StagePtr& stage) {
                                                 .help = "make it with range, from_tensor_slices, tfrecord_dataset or "
                                                         "another source; range(0) has no elements"});
 }
+
+Cardinality cardinality_of(const Stage& stage) { return stage.cardinality(); }
+ElementSpec element_spec_of(const Stage& stage) { return stage.element_spec(); }
 
 const Stage& below_plain_stages(const Stage& stage) {
   const Stage* at = &stage;

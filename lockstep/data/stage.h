@@ -14,23 +14,10 @@
 #include "lockstep/data/element.h"
 #include "lockstep/data/element_spec.h"
 #include "lockstep/data/iterator.h"
+#include "lockstep/data/row_source.h"
 #include "lockstep/data/stage_traits.h"
 
 namespace lockstep::data {
-
-class BufferPool;
-
-/// Rows that can be read in any order: tensors in memory, a mapped file. Immutable; read by many threads at once.
-class LOCKSTEP_EXPORT RowSource {
- public:
-  virtual ~RowSource();
-  virtual std::int64_t size() const = 0;
-  /// The rows of these indices as one batch, in memory of their own that comes from `pool`.
-  virtual void gather(std::span<const std::int64_t> indices, BufferPool& pool, Element& batch) const = 0;
-  /// One row, in memory of its own: user functions may write into it.
-  virtual Element row(std::int64_t index) const = 0;
-};
-using RowSourcePtr = std::shared_ptr<const RowSource>;
 
 /// The order in which a stage visits the rows of its source, as plain numbers.
 class LOCKSTEP_EXPORT IndexIterator : public PlaceIterator {
@@ -157,9 +144,6 @@ StagePtr with_changed_inputs(const StagePtr& stage, Change&& change) {
   for (const StagePtr& input : stage->inputs()) inputs.push_back(change(input));
   return inputs == stage->inputs() ? stage : stage->with_inputs(std::move(inputs));
 }
-
-/// The stage as it is; FailedPrecondition if there is none.
-LOCKSTEP_EXPORT const StagePtr& require_stage(const StagePtr& stage);
 
 /// The first stage below those that pass elements on as they are, such as `prefetch`; the stage itself if it does not.
 LOCKSTEP_EXPORT const Stage& below_plain_stages(const Stage& stage);

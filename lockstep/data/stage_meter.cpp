@@ -1,12 +1,16 @@
 #include "lockstep/data/stage_meter.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <map>
+#include <mutex>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/data/stage_counters.h"
 
 namespace lockstep::data {
 namespace {
@@ -72,12 +76,30 @@ std::string hint_for(const StageReport& report, int cores) {
              reads_ahead(last) ? "parallel calls or a larger prefetch may help" : reading_ahead(last));
 }
 
+struct StageMeter::Kept {
+  /// What is measured under an address. It is not kept alive: another one may be at the same address later.
+  struct Measured {
+    std::weak_ptr<const void> owner;
+    std::shared_ptr<StageCounters> counters;
+  };
+  /// The counters of `owner`, with the lock held; fresh ones are empty and must be filled in.
+  std::shared_ptr<StageCounters> find_or_add(const std::shared_ptr<const void>& owner, bool& fresh);
+
+  std::mutex mutex;
+  std::map<const void*, Measured> by_stage;
+  std::map<const Stage*, const Stage*> originals;
+  std::vector<std::shared_ptr<StageCounters>> in_order;
+};
+
+StageMeter::StageMeter() : kept_(std::make_shared<Kept>()) {}
+StageMeter::~StageMeter() = default;
+
 std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, StageCounters* above) {
-  const std::lock_guard lock(mutex_);
-  const auto original = originals_.find(&stage);
-  const Stage& meant = original == originals_.end() ? stage : *original->second;
+  const std::lock_guard lock(kept_->mutex);
+  const auto original = kept_->originals.find(&stage);
+  const Stage& meant = original == kept_->originals.end() ? stage : *original->second;
   bool fresh = false;
-  const std::shared_ptr<StageCounters> counters = find_or_add(meant.shared_from_this(), fresh);
+  const std::shared_ptr<StageCounters> counters = kept_->find_or_add(meant.shared_from_this(), fresh);
   if (fresh) {
     counters->kind = std::string(stage.kind());
     counters->description = stage.describe();
@@ -90,9 +112,9 @@ std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, Stage
 
 std::shared_ptr<StageCounters> StageMeter::counters_of(const std::shared_ptr<const void>& key, std::string kind,
                                                        std::string description) {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(kept_->mutex);
   bool fresh = false;
-  const std::shared_ptr<StageCounters> counters = find_or_add(key, fresh);
+  const std::shared_ptr<StageCounters> counters = kept_->find_or_add(key, fresh);
   if (fresh) {
     counters->kind = std::move(kind);
     counters->description = std::move(description);
@@ -100,44 +122,44 @@ std::shared_ptr<StageCounters> StageMeter::counters_of(const std::shared_ptr<con
   return counters;
 }
 
-std::shared_ptr<StageCounters> StageMeter::find_or_add(const std::shared_ptr<const void>& owner, bool& fresh) {
-  Measured& measured = by_stage_[owner.get()];
+std::shared_ptr<StageCounters> StageMeter::Kept::find_or_add(const std::shared_ptr<const void>& owner, bool& fresh) {
+  Measured& measured = by_stage[owner.get()];
   fresh = measured.owner.lock() != owner;
   if (fresh) {
     measured = {owner, std::make_shared<StageCounters>()};
-    in_order_.push_back(measured.counters);
+    in_order.push_back(measured.counters);
   }
   return measured.counters;
 }
 
 std::shared_ptr<void> StageMeter::measure_as(const Stage& copy, const Stage& original) {
-  const std::lock_guard lock(mutex_);
-  originals_[&copy] = &original;
-  return std::shared_ptr<void>(nullptr, [self = weak_from_this(), stage = &copy](void*) {
+  const std::lock_guard lock(kept_->mutex);
+  kept_->originals[&copy] = &original;
+  return std::shared_ptr<void>(nullptr, [self = std::weak_ptr(kept_), stage = &copy](void*) {
     const auto meter = self.lock();
     if (!meter) return;
-    const std::lock_guard again(meter->mutex_);
-    meter->originals_.erase(stage);
+    const std::lock_guard again(meter->mutex);
+    meter->originals.erase(stage);
   });
 }
 
 StageReport StageMeter::report() const {
-  const std::lock_guard lock(mutex_);
+  const std::lock_guard lock(kept_->mutex);
   StageReport report;
   // Stages are counted from the source, as they stand in the program; they were started from the end.
   std::map<std::string, int> numbers;
-  std::vector<std::string> names(in_order_.size());
-  for (std::size_t i = in_order_.size(); i-- > 0;) {
-    const std::string kind = in_order_[i]->kind == "parallel_map" ? "map" : in_order_[i]->kind;
-    const std::string& label = in_order_[i]->label;
+  std::vector<std::string> names(kept_->in_order.size());
+  for (std::size_t i = kept_->in_order.size(); i-- > 0;) {
+    const std::string kind = kept_->in_order[i]->kind == "parallel_map" ? "map" : kept_->in_order[i]->kind;
+    const std::string& label = kept_->in_order[i]->label;
     names[i] = str(kind, " #", ++numbers[kind], label.empty() ? "" : " (" + label + ")");
   }
   const std::int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
   std::int64_t start = now;
-  for (const auto& stage : in_order_)
+  for (const auto& stage : kept_->in_order)
     if (const std::int64_t first = stage->first_asked_ns.load(); first > 0) start = std::min(start, first);
   report.seconds = static_cast<double>(now - start) * 1e-9;
-  for (const auto& stage : in_order_) {
+  for (const auto& stage : kept_->in_order) {
     StageReportLine line;
     line.name = names[report.stages.size()];
     line.kind = stage->kind;
@@ -149,7 +171,7 @@ StageReport StageMeter::report() const {
     line.rows_per_s = report.seconds > 0 ? static_cast<double>(line.rows) / report.seconds : 0;
     line.waiting_s = seconds(stage->asked_ns);
     double inputs = 0;
-    for (const auto& other : in_order_)
+    for (const auto& other : kept_->in_order)
       if (other->above == stage.get()) inputs += seconds(other->asked_ns);
     if (stage->kind == "parallel_map")
       line.busy_s = seconds(stage->computing_ns);

@@ -1,11 +1,7 @@
 #pragma once
 
-#include <atomic>
-#include <chrono>
 #include <cstdint>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -14,31 +10,7 @@
 namespace lockstep::data {
 
 class Stage;
-
-/// What is measured of one stage. Written by the thread that runs the stage, read by anybody.
-struct LOCKSTEP_EXPORT StageCounters {
-  std::string description;  ///< "map(2 parallel calls)"
-  std::string kind;
-  std::string label;  ///< what the user calls the stage (MapOptions::name)
-  int depth = 0;
-  int parallel_calls = 0;
-  StageCounters* above = nullptr;  ///< the stage that reads from this one
-
-  std::atomic<std::int64_t> first_asked_ns{0};  ///< of the steady clock; 0: it was not asked yet
-  std::atomic<std::int64_t> elements{0};
-  std::atomic<std::int64_t> rows{0};
-  std::atomic<std::int64_t> asked_ns{0};      ///< within `next`, inputs on the same thread included
-  std::atomic<std::int64_t> computing_ns{0};  ///< of parallel calls: within the function, all threads together
-  std::atomic<std::int64_t> buffered{0};      ///< pieces that were ready, summed over requests
-  std::atomic<std::int64_t> requests{0};
-  std::atomic<std::int64_t> buffer_size{0};
-
-  void buffer(std::size_t ready, std::size_t size) {
-    buffered.fetch_add(static_cast<std::int64_t>(ready), std::memory_order_relaxed);
-    requests.fetch_add(1, std::memory_order_relaxed);
-    buffer_size.store(static_cast<std::int64_t>(size), std::memory_order_relaxed);
-  }
-};
+struct StageCounters;
 
 /// What one stage did, in numbers for people.
 struct LOCKSTEP_EXPORT StageReportLine {
@@ -74,8 +46,10 @@ LOCKSTEP_EXPORT std::string to_string(const StageReport& report);
 ///     auto meter = std::make_shared<StageMeter>();
 ///     for (auto it = dataset.iterate({.meter = meter}); auto batch = it.next();) train(*batch);
 ///     std::cout << to_string(meter->report());
-class LOCKSTEP_EXPORT StageMeter : public std::enable_shared_from_this<StageMeter> {
+class LOCKSTEP_EXPORT StageMeter {
  public:
+  StageMeter();
+  ~StageMeter();
   /// The counters of a stage; the same for all passes over it.
   std::shared_ptr<StageCounters> counters_of(const Stage& stage, StageCounters* above);
   /// The same for something that is no stage and reads from one, such as a distributed iterator; `key` tells it from
@@ -88,18 +62,8 @@ class LOCKSTEP_EXPORT StageMeter : public std::enable_shared_from_this<StageMete
   StageReport report() const;
 
  private:
-  /// What is measured under an address. It is not kept alive: another one may be at the same address later.
-  struct Measured {
-    std::weak_ptr<const void> owner;
-    std::shared_ptr<StageCounters> counters;
-  };
-  /// The counters of `owner`, with the lock held; fresh ones are empty and must be filled in.
-  std::shared_ptr<StageCounters> find_or_add(const std::shared_ptr<const void>& owner, bool& fresh);
-
-  mutable std::mutex mutex_;
-  std::map<const void*, Measured> by_stage_;
-  std::map<const Stage*, const Stage*> originals_;
-  std::vector<std::shared_ptr<StageCounters>> in_order_;
+  struct Kept;
+  std::shared_ptr<Kept> kept_;
 };
 
 }  // namespace lockstep::data

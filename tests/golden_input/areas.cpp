@@ -9,6 +9,7 @@
 #include "lockstep/data/distribute/distributed_input.h"
 #include "lockstep/data/distribute/worker_shards.h"
 #include "lockstep/data/pipeline_iterator.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/golden_input/cluster.h"

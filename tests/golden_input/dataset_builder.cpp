@@ -2,6 +2,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/ceil_split.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/golden_input/files.h"
 #include "tests/golden_input/functions.h"

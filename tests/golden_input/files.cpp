@@ -11,6 +11,7 @@
 #include "lockstep/data/files/files.h"
 #include "lockstep/data/format/tfrecord.h"
 #include "lockstep/data/pipeline_iterator.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/golden_input/functions.h"
 

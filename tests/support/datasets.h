@@ -11,6 +11,7 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/data/dataset.h"
+#include "lockstep/data/pipeline.h"
 #include "tests/support/resume.h"
 
 namespace lockstep::data {

@@ -12,6 +12,7 @@
 #include "lockstep/data/empty_batch.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/place.h"
+#include "lockstep/data/stage_counters.h"
 #include "lockstep/data/stage_meter.h"
 #include "lockstep/strategy/context.h"
 

@@ -10,7 +10,7 @@
 #include "lockstep/data/cardinality.h"
 #include "lockstep/data/distribute/signature.h"
 #include "lockstep/data/element.h"
-#include "lockstep/data/iterator.h"
+#include "lockstep/data/iterator_state.h"
 
 namespace lockstep::data {
 

@@ -12,6 +12,7 @@
 #include <stdexcept>
 
 #include "lockstep/data/files/file_stages.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/support/distributed_steps.h"
 #include "tests/support/logged_lines.h"

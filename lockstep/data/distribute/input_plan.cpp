@@ -7,6 +7,7 @@
 #include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/spec_shapes.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/balanced_cutter.h"
 #include "lockstep/data/stages/batch_sizes.h"
 #include "lockstep/data/stages/stages.h"

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stage_meter.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/support/distributed_steps.h"

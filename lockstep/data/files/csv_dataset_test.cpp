@@ -10,6 +10,7 @@
 
 #include "lockstep/data/files/files.h"
 #include "lockstep/data/format/csv.h"
+#include "lockstep/data/pipeline.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/resume.h"
 #include "tests/support/temporary_folder.h"

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
+#include "lockstep/data/element_spec.h"
 #include "lockstep/data/format/example.h"
 #include "lockstep/data/format/reader_options.h"
-#include "lockstep/data/stage.h"
 
 // Every stage over files, by the call that makes it. Readers take the names of their files from a stage.
 namespace lockstep::data {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/data/format/npy.h"
+#include "lockstep/data/pipeline.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/resume.h"
 #include "tests/support/temporary_folder.h"

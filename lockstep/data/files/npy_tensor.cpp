@@ -12,6 +12,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/npy.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

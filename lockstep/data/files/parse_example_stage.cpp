@@ -11,6 +11,7 @@
 #include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/example_parser.h"
 #include "lockstep/data/one_to_one.h"
+#include "lockstep/data/stage.h"
 
 namespace lockstep::data {
 namespace {

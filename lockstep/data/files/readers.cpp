@@ -12,6 +12,7 @@
 #include "lockstep/data/format/list_files.h"
 #include "lockstep/data/format/text_lines.h"
 #include "lockstep/data/format/tfrecord.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 
 // The file formats as sources of a pipeline.

@@ -4,6 +4,7 @@
 #include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/row_writer.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/batching.h"
 #include "lockstep/data/stages/stages.h"
 

@@ -15,6 +15,7 @@
 #include "lockstep/data/format/tfrecord.h"
 #include "lockstep/data/own_tensor.h"
 #include "lockstep/data/pipeline.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/elements.h"
 #include "lockstep/data/stages/stages.h"
 

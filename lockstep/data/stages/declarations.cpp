@@ -1,6 +1,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/place.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 
 // Stages that say something about the elements below and leave them as they are.

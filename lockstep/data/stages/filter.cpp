@@ -3,6 +3,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/function_iterator.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 #include "lockstep/data/user_call.h"
 

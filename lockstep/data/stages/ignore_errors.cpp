@@ -3,6 +3,7 @@
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/random_key.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

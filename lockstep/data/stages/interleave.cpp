@@ -7,6 +7,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/place.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/prefetch.h"
 #include "lockstep/data/stages/stages.h"
 #include "lockstep/data/user_call.h"

@@ -6,7 +6,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/random_key.h"
-#include "lockstep/data/stage_meter.h"
+#include "lockstep/data/stage_counters.h"
 #include "lockstep/data/user_call.h"
 
 namespace lockstep::data {

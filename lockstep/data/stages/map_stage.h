@@ -1,5 +1,6 @@
 #pragma once
 
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/batching.h"
 #include "lockstep/data/stages/stages.h"
 

@@ -1,7 +1,7 @@
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
-#include "lockstep/data/stage_meter.h"
+#include "lockstep/data/stage_counters.h"
 #include "lockstep/data/stages/map_stage.h"
 #include "lockstep/data/stages/piece_source.h"
 

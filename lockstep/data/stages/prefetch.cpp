@@ -5,7 +5,8 @@
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
-#include "lockstep/data/stage_meter.h"
+#include "lockstep/data/stage.h"
+#include "lockstep/data/stage_counters.h"
 #include "lockstep/data/stages/element_piece.h"
 #include "lockstep/data/stages/stages.h"
 

@@ -3,6 +3,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/spec_shapes.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/balanced_cutter.h"
 #include "lockstep/data/stages/row_stream.h"
 #include "lockstep/data/stages/stages.h"

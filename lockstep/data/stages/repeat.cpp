@@ -3,6 +3,7 @@
 #include <mutex>
 
 #include "lockstep/base/text.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/order.h"
 #include "lockstep/data/stages/stages.h"
 

@@ -7,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/random_key.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/common_spec.h"
 #include "lockstep/data/stages/stages.h"
 

@@ -6,6 +6,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/shuffle_buffer.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/order.h"
 #include "lockstep/data/stages/stages.h"
 

@@ -15,6 +15,7 @@
 #include "lockstep/data/function_iterator.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/sparse_rows.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/elements.h"
 #include "lockstep/data/stages/stages.h"
 

@@ -7,11 +7,28 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
-#include "lockstep/data/stage.h"
+#include "lockstep/data/row_source.h"
 #include "lockstep/data/stage_options.h"
 
 // Every stage by the call that makes it: what Dataset<T> puts on top of a pipeline once types are erased.
 namespace lockstep::data {
+
+// ---- what a Dataset<T> asks of its last stage
+
+/// The stage as it is; FailedPrecondition if there is none.
+LOCKSTEP_EXPORT const StagePtr& require_stage(const StagePtr& stage);
+LOCKSTEP_EXPORT Cardinality cardinality_of(const Stage& stage);
+LOCKSTEP_EXPORT ElementSpec element_spec_of(const Stage& stage);
+
+/// The pipeline as a tree, the last stage first:
+///
+///     prefetch(2)
+///     └─ batch(64)
+///        └─ shuffle(4096)
+///           └─ from_tensor_slices(60000 rows: float32[784], int64[])
+///
+/// Datasets that were concatenated stand side by side.
+LOCKSTEP_EXPORT std::string print_tree(const Stage& stage);
 
 // ---- sources
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "lockstep/data/place.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

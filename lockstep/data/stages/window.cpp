@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/place.h"
+#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/elements.h"
 #include "lockstep/data/stages/stages.h"
 
