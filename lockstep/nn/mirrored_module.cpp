@@ -13,12 +13,6 @@ void print_model(std::ostream& out, const ModuleCore& model) {
   out << "MirroredModule of " << counted(static_cast<long long>(model.size()), "replica") << ": " << *model.replica(0);
 }
 
-void zero_grad_of(const ModuleCore& model, bool set_to_none) {
-  const ContextEntry* top = current_context();
-  if (top != nullptr && top->replica != nullptr) return model.current()->zero_grad(set_to_none);
-  for (std::size_t k = 0; k < model.size(); ++k) model.replica(k)->zero_grad(set_to_none);
-}
-
 void require_device_of(const ModuleCore& model, const at::Device& device) {
   const at::Device here = model.strategy().replica_context(0).device();
   if (device.type() == here.type()) return;

@@ -22,7 +22,6 @@ namespace lockstep {
 
 namespace detail {
 LOCKSTEP_EXPORT void print_model(std::ostream& out, const ModuleCore& model);
-LOCKSTEP_EXPORT void zero_grad_of(const ModuleCore& model, bool set_to_none);
 /// Throws, with how to choose devices, unless it is of the replicas' kind.
 LOCKSTEP_EXPORT void require_device_of(const ModuleCore& model, const at::Device& device);
 }  // namespace detail
@@ -64,7 +63,7 @@ class MirroredModule {
   /// A model stays where its replicas are: nothing happens for that kind of device, and any other is an error.
   void to(const at::Device& device) const { detail::require_device_of(*core_, device); }
   /// Drops the gradients: the calling replica's inside `run`, all replicas' outside. `optimizer.minimize` needs it not.
-  void zero_grad(bool set_to_none = true) { detail::zero_grad_of(*core_, set_to_none); }
+  void zero_grad(bool set_to_none = true) { core_->zero_grad(set_to_none); }
   void apply(const std::function<void(torch::nn::Module&)>& f) { core_->apply(f); }
   /// Changes the weights once for all replicas: clipping, averages, loading by hand. Between runs, or inside run by
   /// every replica, as a meeting in which replica 0's `change` is called. Without gradients.
@@ -166,7 +165,7 @@ template <detail::ModuleFactory F>
 auto Strategy::make(F&& factory, const ModuleOptions& options) {
   using Built = std::decay_t<std::invoke_result_t<F&>>;
   using Of = detail::ModuleOf<Built>;
-  return MirroredModule<typename Of::type>(std::make_shared<detail::ModuleCore>(
+  return MirroredModule<typename Of::type>(detail::make_module_core(
       *this, [&] { return Of::pointer(factory()); }, options));
 }
 

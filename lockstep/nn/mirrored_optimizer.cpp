@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
@@ -21,6 +20,7 @@
 #include "lockstep/nn/step/publish.h"
 #include "lockstep/nn/step/update.h"
 #include "lockstep/nn/tensor_digest.h"
+#include "lockstep/strategy/detail/run_notes.h"
 
 // The phases of a step, one after the other: collect, reduce, check and clip, update, publish. Each is a file in step/.
 namespace lockstep {
@@ -46,7 +46,7 @@ void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, con
 
 /// Update and publish: one meeting.
 void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
-  core.module->require_untouched(static_cast<std::size_t>(mine.index));
+  detail::require_watched_untouched();
   detail::meet("step", {&core, "step", mine.progress.clip_mark},
                [&] { core.poison.update_or_poison(mine.steps, [&] { update_owned(core, mine); }); });
   publish_step(core, mine);
@@ -101,8 +101,7 @@ bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler)
   ReplicaPart& mine = part_here(core, "minimize");
   require_valid_options(core);
   const detail::OptimizerSettings& settings = core.settings;
-  // After a failed run backward begins a new window.
-  const int calls = has_failed_run(core, mine) ? 1 : mine.progress.accumulated + 1;
+  const int calls = detail::begins_anew(core, mine) ? 1 : mine.progress.accumulated + 1;
   if (calls >= settings.accumulate) core.reducer->start(mine);
   go_backward(core, mine, loss, scaler);
   mine.progress.accumulated = calls < settings.accumulate ? calls : 0;
@@ -122,7 +121,7 @@ bool MirroredOptimizerBase::apply_gradients(const torch::OrderedDict<std::string
   detail::take_gradients(core, mine, gradients, whose);
   const bool is_sum = whose == GradientsOf::AllReplicas;
   return reduce_and_update(core, mine, is_sum ? ReduceOp::Sum : core.settings.reduce_op, nullptr,
-                           is_sum ? "apply_gradients(AllReplicas)" : "apply_gradients(ThisReplica)");
+                           is_sum ? detail::kGivenByAll : "apply_gradients(ThisReplica)");
 }
 
 void MirroredOptimizerBase::backward(const at::Tensor& loss) {
@@ -174,13 +173,7 @@ void MirroredOptimizerBase::step() {
 void MirroredOptimizerBase::zero_grad() {
   ReplicaPart& mine = part_here(*core_, "zero_grad");
   // After a failed run it is what one is asked to do.
-  const bool ends_window = mine.progress.accumulated > 0 && !has_failed_run(*core_, mine);
-  if (ends_window && mine.index == 0 && !std::exchange(mine.has_warned_of_window, true)) {
-    log_warning(str("zero_grad() has ended an accumulation window: the gradients of ",
-                    counted(mine.progress.accumulated, "call"), " of minimize out of ", core_->settings.accumulate,
-                    " are dropped without an update. minimize forgets gradients by itself after each update; leave "
-                    "zero_grad() out"));
-  }
+  if (!has_failed_run(*core_, mine)) detail::warn_of_ended_window(*core_, mine, "zero_grad()");
   drop_gradients(*core_, mine);
 }
 

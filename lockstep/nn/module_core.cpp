@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
@@ -111,6 +112,7 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   guard_gradients();
   versions_.resize(parameters_.size() * replicas_.size());
   samples_.resize(parameters_.size());
+  zero_grads_.resize(replicas_.size());
   for (const auto& module : replicas_) parts_.push_back(module->named_modules("", /*include_self=*/false));
 }
 
@@ -258,8 +260,7 @@ void ModuleCore::guard_gradients() {
   }
 }
 
-void ModuleCore::remember_weights(std::size_t k) const {
-  if (replicas_.size() == 1) return;
+void ModuleCore::remember(std::size_t k) const {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const at::Tensor& leaf = parameters_[p].leaves[k];
     versions_[p * replicas_.size() + k] = version_of(leaf);
@@ -267,20 +268,7 @@ void ModuleCore::remember_weights(std::size_t k) const {
   }
 }
 
-bool ModuleCore::is_watched_in(const RunNotes& notes) const {
-  const auto& all = notes.watchers;
-  return std::find(all.begin(), all.end(), static_cast<const EndOfRun*>(this)) != all.end();
-}
-
-void ModuleCore::watch(RunNotes& notes, std::size_t k) const {
-  if (is_watched_in(notes)) return;
-  remember_weights(k);
-  notes.watchers.push_back(this);
-}
-
 void ModuleCore::require_untouched(std::size_t k) const {
-  const ContextEntry* top = current_context();
-  if (top == nullptr || top->notes == nullptr || !is_watched_in(*top->notes)) return;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const at::Tensor& leaf = parameters_[p].leaves[k];
     const bool is_same = versions_[p * replicas_.size() + k] == version_of(leaf) &&
@@ -303,46 +291,69 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   const ContextEntry* top = current_context();
   const bool is_inside = top != nullptr && top->replica != nullptr;
   if (is_inside && top->strategy != strategy_) require_current_strategy(strategy(), "update of a model");
+  local::Seat* seat = is_inside ? top->replica->seat() : nullptr;
   const auto act = [&] {
+    for (int k = 0; seat != nullptr && k < seat->size(); ++k) {
+      if (seat->payload_of(k) == this) continue;
+      throw FailedPrecondition(errors::kDifferentCollective,
+                               {.what = "replicas called update of different models",
+                                .seen = lockstep::str("replica 0 and replica ", k),
+                                .help = "update the same models in the same order on every replica"});
+    }
     const at::NoGradGuard no_grad;
     change(*replicas_[0]);
   };
-  local::Seat* seat = is_inside ? top->replica->seat() : nullptr;
-  if (is_inside) require_untouched(static_cast<std::size_t>(top->replica->local_index()));
-  if (seat == nullptr) {
-    act();
-  } else {
-    // Nothing may have changed where a replica is late: that is certain only after a meeting.
-    const Deadline deadline = deadline_of(strategy_->communication());
-    if (!deadline.is_never()) seat->exchange("update of a model", nullptr, [] {}, deadline);
-    seat->lead("update of a model", nullptr, act);
+  if (is_inside) require_watched_untouched();
+  std::exception_ptr error;
+  try {
+    if (seat == nullptr) {
+      act();
+    } else {
+      // Nothing may have changed where a replica is late: that is certain only after a meeting.
+      const Deadline deadline = deadline_of(strategy_->communication());
+      if (!deadline.is_never())
+        seat->exchange(
+            "update of a model", this, [] {}, deadline);
+      seat->lead("update of a model", this, act);
+    }
+  } catch (...) {
+    error = std::current_exception();  // some weights may have changed all the same
   }
   forget_cast_weights();
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
     if (is_inside && static_cast<int>(k) != top->replica->local_index()) continue;
     for (const auto& parameter : parameters_) parameter.leaves[k].unsafeGetTensorImpl()->bump_version();
-    remember_weights(k);
   }
+  if (is_inside) remember_watched();
+  if (error) std::rethrow_exception(error);
+}
+
+void ModuleCore::zero_grad(bool set_to_none) {
+  const ContextEntry* top = current_context();
+  const bool is_inside = top != nullptr && top->replica != nullptr;
+  if (is_inside) current();
+  for (std::size_t k = 0; k < replicas_.size(); ++k) {
+    if (is_inside && static_cast<int>(k) != top->replica->local_index()) continue;
+    replicas_[k]->zero_grad(set_to_none);
+    ++zero_grads_[k];
+  }
+}
+
+std::shared_ptr<ModuleCore> make_module_core(Strategy& strategy, const ModuleCore::Factory& factory,
+                                             const ModuleOptions& options) {
+  auto core = std::make_shared<ModuleCore>(strategy, factory, options);
+  if (core->size() > 1) StrategyAccess::watch(strategy, core);  // one alone may do with its weights what it likes
+  return core;
 }
 
 const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   const ContextEntry* top = current_context();
-  if (top == nullptr) return replicas_[0];
-  if (top->replica == nullptr) {
-    // A merge function acts once for all replicas: what it changes is changed once.
-    for (const ContextEntry* run = top->below; run != nullptr; run = run->below) {
-      if (run->notes == nullptr) continue;
-      auto& watchers = run->notes->watchers;
-      watchers.erase(std::remove(watchers.begin(), watchers.end(), static_cast<const EndOfRun*>(this)), watchers.end());
-    }
-    return replicas_[0];
-  }
+  if (top == nullptr || top->replica == nullptr) return replicas_[0];
   if (top->strategy != strategy_) require_current_strategy(strategy(), "model");
   const auto k = static_cast<std::size_t>(top->replica->local_index());
   // torch::load gives every parameter new memory: one look is enough to notice it before this replica computes with other
   // weights than the rest.
   if (!parameters_.empty() && has_moved(0, k)) require_unchanged();
-  if (replicas_.size() > 1 && top->notes != nullptr) watch(*top->notes, k);
   const auto& mine = replicas_[k];
   if (mine->is_training() != replicas_[0]->is_training()) {
     throw FailedPrecondition(errors::kWrongModule,
@@ -397,10 +408,7 @@ void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
   for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].leaves[0].data().copy_(values[p]);
 }
 
-ModuleCore::NamedTensors ModuleCore::named_parameters() const {
-  current();  // inside run it is watched from here on
-  return replicas_[0]->named_parameters();
-}
+ModuleCore::NamedTensors ModuleCore::named_parameters() const { return replicas_[0]->named_parameters(); }
 ModuleCore::NamedTensors ModuleCore::parameters_of(std::size_t k) const { return replicas_[k]->named_parameters(); }
 ModuleCore::NamedTensors ModuleCore::buffers_of(std::size_t k) const { return replicas_[k]->named_buffers(); }
 
@@ -440,8 +448,9 @@ void ModuleCore::require_unchanged() const {
         errors::kWrongModule,
         {.what = "the model was changed after it was made",
          .seen = std::move(seen),
-         .help = "load weights with lockstep::load(path, model); register parameters in the module's constructor; convert "
-                 "with model.to() before make_optimizer"});
+         .help =
+             "load weights with lockstep::load(path, model); register parameters in the module's constructor; convert "
+             "with model.to() before make_optimizer"});
   };
   std::size_t next = 0;
   for (const auto& parameter : parameters_) {

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/ordered_dict.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -28,7 +29,7 @@ namespace lockstep::detail {
 ///
 /// Each replica has a module of its own, with its own leaf tensors and gradients. Leaves of replicas on one device
 /// share the memory of the values: an update by one replica is an update for all.
-class LOCKSTEP_EXPORT ModuleCore final : private EndOfRun {
+class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
   using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
@@ -62,6 +63,14 @@ class LOCKSTEP_EXPORT ModuleCore final : private EndOfRun {
   /// Gives all replicas the values of `named_buffers`.
   void synchronize_buffers();
 
+  /// Drops the gradients of the calling replica, or of all outside of run. Optimizers see by the count that it was done.
+  void zero_grad(bool set_to_none);
+  std::int64_t zero_grads(std::size_t k) const { return zero_grads_[k]; }
+
+  /// An update has failed half-way, so that the weights are of no use until they are loaded again.
+  void set_torn(bool is_torn) { is_torn_.store(is_torn, std::memory_order_release); }
+  bool is_torn() const { return is_torn_.load(std::memory_order_acquire); }
+
   /// Called by an optimizer that has taken over the parameters: their memory must stay where it is from now on.
   void pin() { pinned_ = true; }
   /// Whether parameter `p` of replica `k` has other memory than before.
@@ -74,11 +83,10 @@ class LOCKSTEP_EXPORT ModuleCore final : private EndOfRun {
   /// `require_unchanged` is worth its cost.
   std::size_t registered_in(std::size_t k) const;
   /// Replicas share their weights, so whoever changes them inside run does it once per replica. Throws if replica `k`
-  /// has: if its leaves have new versions since its function first asked for the module, or (on replica 0, for those
-  /// who write through `data()`) other values at a sample of places.
-  void require_untouched(std::size_t k) const;
-  /// Lockstep itself has changed the weights: from here on replica `k` is compared with what they are now.
-  void remember_weights(std::size_t k) const;
+  /// has since they were remembered: if its leaves have new versions, or (on replica 0, for those who write through
+  /// `data()`) other values at a sample of places.
+  void require_untouched(std::size_t k) const override;
+  void remember(std::size_t k) const override;
 
   /// A mark of which parameters of replica `k` are frozen and which of its parts are in training mode.
   std::uint64_t modes_of(std::size_t k) const;
@@ -92,9 +100,6 @@ class LOCKSTEP_EXPORT ModuleCore final : private EndOfRun {
   void share_memory();
   void copy_buffers();
   void guard_gradients();
-  void end_of_run(std::size_t k) const override { require_untouched(k); }
-  bool is_watched_in(const RunNotes& notes) const;
-  void watch(RunNotes& notes, std::size_t k) const;
 
   Strategy* strategy_;
   std::weak_ptr<Strategy*> alive_;
@@ -106,7 +111,13 @@ class LOCKSTEP_EXPORT ModuleCore final : private EndOfRun {
   /// At p * size() + k: the version of replica k's leaf. Each replica touches its own, inside run.
   mutable std::vector<std::uint32_t> versions_;
   mutable std::vector<std::uint64_t> samples_;  ///< one element of each parameter, as bits; replica 0's
+  std::vector<std::int64_t> zero_grads_;        ///< per replica
+  std::atomic<bool> is_torn_{false};
   bool pinned_ = false;
 };
+
+/// Makes one that notices who changes its weights inside run.
+LOCKSTEP_EXPORT std::shared_ptr<ModuleCore> make_module_core(Strategy& strategy, const ModuleCore::Factory& factory,
+                                                             const ModuleOptions& options);
 
 }  // namespace lockstep::detail

@@ -61,7 +61,7 @@ struct OptimizerCore {
   OptimizerSettings settings;
   std::vector<std::unique_ptr<ReplicaPart>> replicas;
   std::unique_ptr<GradientReducer> reducer;
-  Poison poison;
+  Poison poison{*module};
   std::atomic<bool> has_warned_of_leftovers{false};
 
   // Clipping by norm: one sum of squares per block of every parameter, written by the block's owner.

@@ -8,6 +8,7 @@
 #include "lockstep/strategy/collectives.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/default_strategy.h"
+#include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/differentiable.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/strategy.h"
@@ -115,7 +116,10 @@ void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const 
     seat_ = seat;
   };
   if (seat_ == nullptr) return lead();
+  // What a merge function changes is changed once.
+  detail::require_watched_untouched();
   seat_->lead("merge_call", &ticket, lead, deadline_of(strategy_->communication()));
+  detail::remember_watched();
 }
 
 at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options) {

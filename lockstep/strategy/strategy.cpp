@@ -182,20 +182,41 @@ const Variable& detail::one_variable(const Variable* first, std::size_t count, c
   return *first;
 }
 
+void detail::require_watched_untouched() {
+  const ContextEntry* top = current_context();
+  if (top == nullptr || top->notes == nullptr) return;
+  for (const auto& watcher : top->notes->watchers)
+    watcher->require_untouched(static_cast<std::size_t>(top->replica->local_index()));
+}
+
+void detail::remember_watched() {
+  const ContextEntry* top = current_context();
+  if (top == nullptr || top->notes == nullptr) return;
+  for (const auto& watcher : top->notes->watchers)
+    watcher->remember(static_cast<std::size_t>(top->replica->local_index()));
+}
+
 void Strategy::run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<void(std::size_t)> call) {
   detail::require_cross_replica(*this, "run");
   const detail::ContextGuard cross(*this, nullptr, -1);
   const int scopes = detail::sync_on_read_scopes();
+  detail::RunWatchers watchers;  // which keeps them alive until the run has ended
+  std::erase_if(watchers_, [&](const auto& each) {
+    auto watcher = each.lock();
+    if (watcher) watchers.push_back(std::move(watcher));
+    return each.expired();
+  });
   run_replicas([&](int k, local::Seat* seat) {
     ReplicaContext& replica = replica_context(k);
     const SeatScope seated(replica.seat_, seat);
     // The default strategy has no components for distributed values to stand for.
     const detail::ContextGuard inside(*this, &replica, is_default() ? -1 : k);
     const detail::InheritedSyncOnReadScopes inherited(scopes);
-    detail::RunNotes notes{.rows = rows};
+    detail::RunNotes notes{.rows = rows, .watchers = watchers};
     detail::current_context()->notes = &notes;
+    detail::remember_watched();
     call(static_cast<std::size_t>(k));
-    for (const detail::EndOfRun* watcher : notes.watchers) watcher->end_of_run(static_cast<std::size_t>(k));
+    detail::require_watched_untouched();
   });
 }
 

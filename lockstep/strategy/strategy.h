@@ -30,6 +30,7 @@ namespace lockstep {
 namespace detail {
 
 struct StrategyAccess;
+class RunWatcher;  // strategy/detail/run_notes.h
 
 /// A leaf of a structure as values across replicas are: of a variable all its components.
 struct ComponentsOfVariables {
@@ -269,6 +270,7 @@ class LOCKSTEP_EXPORT Strategy {
   std::optional<RunFailure> last_failure_;
   std::uint64_t failed_runs_ = 0;
   int models_made_ = 0;
+  std::vector<std::weak_ptr<const detail::RunWatcher>> watchers_;
   std::shared_ptr<Strategy*> alive_;  ///< variables hold it weakly, to notice when they outlive their strategy
 };
 

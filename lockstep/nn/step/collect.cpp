@@ -50,19 +50,21 @@ void show_module(const ModuleCore& module, ReplicaPart& mine) {
 void show_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   const auto& parameters = core.module->parameters();
   const auto k = static_cast<std::size_t>(mine.index);
+  bool is_suspect = false;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     if (core.group_of[p] < 0) continue;
     const at::Tensor& leaf = parameters[p].leaves[k];
     const at::Tensor& gradient = leaf.grad();
     // A parameter that had a gradient and has none now was replaced, or just not used this time.
     const bool is_missing = mine.kinds[p] != GradientKind::None && !gradient.defined();
-    if (is_missing || core.module->has_moved(p, k)) core.module->require_unchanged();
+    is_suspect |= is_missing || core.module->has_moved(p, k);
     // Segments count in the memory order of the parameter, which usually is the gradient's too.
     const bool is_ordered = !gradient.defined() || gradient.is_sparse() ||
                             (gradient.strides() == leaf.strides() && gradient.is_non_overlapping_and_dense());
     mine.shown.gradients[p] =
         is_ordered ? gradient : at::empty_like(leaf, leaf.options().requires_grad(false)).copy_(gradient);
   }
+  if (is_suspect) core.module->require_unchanged();
 }
 
 /// Throws if a replica has other parameters than it was made with, or other modes than the others.
@@ -100,7 +102,9 @@ void warn_of_leftovers(OptimizerCore& core, ReplicaPart& mine) {
 /// Each call of a window would be divided by its own rows, and the sum would not be the mean over the window.
 void require_given_size(const OptimizerCore& core) {
   RunNotes* const notes = current_context()->notes;
-  if (notes == nullptr || !std::exchange(notes->has_counted_losses, false) || core.settings.accumulate <= 1) return;
+  if (notes == nullptr || notes->unsized_losses == 0) return;
+  --notes->unsized_losses;
+  if (core.settings.accumulate <= 1) return;
   throw_misuse(lockstep::str("average_loss cannot count the examples of a window of set_accumulate(",
                              core.settings.accumulate, ")"),
                "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
@@ -110,7 +114,7 @@ void require_given_size(const OptimizerCore& core) {
 }  // namespace
 
 void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler) {
-  if (has_failed_run(core, mine)) drop_gradients(core, mine);
+  if (begins_anew(core, mine)) drop_gradients(core, mine);
   GradientProgress& progress = mine.progress;
   if (progress.is_reduced())
     throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next backward",
@@ -123,13 +127,14 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
                  "give the scaler to every backward and minimize of a step, or to none", "backward");
   }
   progress.stage = GradientStage::Computed;
+  progress.zero_grads = core.module->zero_grads(static_cast<std::size_t>(mine.index));
   if (scaler == nullptr) return loss.backward();
   if (!progress.loss_scale) progress.loss_scale = scaler->scale();
   loss.mul(*progress.loss_scale).backward();
 }
 
 void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, const char* call, FunctionRef<void()> work) {
-  core.module->require_untouched(static_cast<std::size_t>(mine.index));
+  require_watched_untouched();
   show_module(*core.module, mine);
   show_gradients(core, mine);
   bool is_new_sparse = false;
@@ -160,6 +165,23 @@ void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   }
   mine.samples.clear();
   mine.progress = {.failed_runs = StrategyAccess::failed_runs(core.module->strategy())};
+}
+
+bool begins_anew(const OptimizerCore& core, ReplicaPart& mine) {
+  if (has_failed_run(core, mine)) return true;
+  const bool is_dropped = mine.progress.stage == GradientStage::Computed &&
+                          mine.progress.zero_grads != core.module->zero_grads(static_cast<std::size_t>(mine.index));
+  if (is_dropped) warn_of_ended_window(core, mine, "model.zero_grad()");
+  return is_dropped;
+}
+
+void warn_of_ended_window(const OptimizerCore& core, ReplicaPart& mine, const char* call) {
+  if (mine.progress.accumulated == 0 || mine.index != 0 || std::exchange(mine.has_warned_of_window, true)) return;
+  log_warning(lockstep::str(call, " has ended an accumulation window: the gradients of ",
+                            counted(mine.progress.accumulated, "call"), " of minimize out of ",
+                            core.settings.accumulate,
+                            " are dropped without an update. minimize forgets gradients by itself after each update; "
+                            "leave zero_grad() out"));
 }
 
 bool has_failed_run(const OptimizerCore& core, const ReplicaPart& mine) {

@@ -25,6 +25,11 @@ void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, const char* cal
 /// Forgets the gradients of this replica, and an open window with them.
 void drop_gradients(const OptimizerCore& core, ReplicaPart& mine);
 
+/// Whether the gradients of earlier calls are gone: a run has failed, or model.zero_grad() has dropped them.
+bool begins_anew(const OptimizerCore& core, ReplicaPart& mine);
+/// Once, on replica 0, where `call` drops the gradients of an open window.
+void warn_of_ended_window(const OptimizerCore& core, ReplicaPart& mine, const char* call);
+
 /// Whether a run has failed since the gradients were last dropped. Replicas that had gone backward by then hold
 /// gradients of a step that never came.
 bool has_failed_run(const OptimizerCore& core, const ReplicaPart& mine);

@@ -29,6 +29,9 @@ void require_same_call(const local::Seat& seat) {
     if (other.optimizer != first.optimizer)
       throw_different("replicas met with different optimizers",
                       str("replicas 0 and ", k, " called ", first.call, " of different optimizers"));
+    if (other.argument != first.argument && std::string_view(first.call) == kGivenByAll)
+      throw_different("replicas gave different gradients as those of all replicas",
+                      lockstep::str("in ", first.call, ", replica 0 and replica ", k));
     if (other.argument != first.argument)
       throw_different(str("replicas gave different arguments to ", first.call),
                       str("replica 0 gave ", first.argument, ", replica ", k, " gave ", other.argument));
@@ -37,14 +40,14 @@ void require_same_call(const local::Seat& seat) {
 
 }  // namespace
 
-void meet(const char* name, const StepCall& mine, FunctionRef<void()> work) {
+void meet(const char* name, const StepCall& mine, FunctionRef<void()> work, WaitFor wait) {
   const ReplicaContext& replica = get_replica_context();
   local::Seat* seat = replica.seat();
   if (seat == nullptr) return work();
   // Whether a replica was late is known for sure only when all have left the meeting. `work` must not have changed
   // anything by then, so with a deadline there is a meeting before it that does nothing else.
   const Deadline deadline = deadline_of(replica.strategy().communication());
-  if (!deadline.is_never())
+  if (wait == WaitFor::Timeout && !deadline.is_never())
     seat->exchange(
         name, &mine, [] {}, deadline);
   seat->exchange(name, &mine, [&] {

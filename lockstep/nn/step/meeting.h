@@ -16,10 +16,16 @@ struct StepCall {
   const void* payload = nullptr;
 };
 
+/// The call of `apply_gradients` whose argument is a mark of what it was given.
+inline constexpr const char* kGivenByAll = "apply_gradients(AllReplicas)";
+
+/// How long a meeting waits for a late replica: as the strategy says, or (where weights have changed already) for ever.
+enum class WaitFor { Timeout, Ever };
+
 /// All replicas have arrived before `work` begins, and all have finished it before any goes on. Throws, the same on
 /// every replica and before `work`, if they have come for different calls, or if one is later than the strategy's
 /// timeout_seconds allow. One replica alone just does the work.
-void meet(const char* name, const StepCall& mine, FunctionRef<void()> work);
+void meet(const char* name, const StepCall& mine, FunctionRef<void()> work, WaitFor wait = WaitFor::Timeout);
 
 /// Inside the work of a meeting: calls `see` with every replica's payload, in order.
 template <class T, class See>

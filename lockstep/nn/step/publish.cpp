@@ -12,6 +12,7 @@
 #include "lockstep/nn/step/collect.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/tensor_digest.h"
+#include "lockstep/strategy/detail/run_notes.h"
 
 namespace lockstep::detail {
 namespace {
@@ -32,11 +33,14 @@ void compare_digests(const OptimizerCore& core, ReplicaPart& mine) {
   const std::vector<TensorDigest> digests =
       digests_of_replica(core, static_cast<std::size_t>(mine.index), core.settings.digest.buffers);
   std::optional<DigestDifference> difference;
-  meet("digest", {&core, "step", 0, &digests}, [&] {
-    std::vector<const std::vector<TensorDigest>*> all;
-    for_each_payload(digests, [&](const std::vector<TensorDigest>& theirs) { all.push_back(&theirs); });
-    difference = find_difference(all);
-  });
+  meet(
+      "digest", {&core, "step", 0, &digests},
+      [&] {
+        std::vector<const std::vector<TensorDigest>*> all;
+        for_each_payload(digests, [&](const std::vector<TensorDigest>& theirs) { all.push_back(&theirs); });
+        difference = find_difference(all);
+      },
+      WaitFor::Ever);
   if (!difference) return;
   throw DataLoss(errors::kDrift,
                  {.what = str(difference->name, " of replica ", difference->replica, " differs from replica ",
@@ -60,7 +64,7 @@ void publish_step(OptimizerCore& core, ReplicaPart& mine) {
     // would give wrong gradients instead of the error that LibTorch raises.
     parameters[p].leaves[k].unsafeGetTensorImpl()->bump_version();
   }
-  core.module->remember_weights(k);
+  remember_watched();
   // Weights that autocast has cast before the update are of no use after it.
   forget_cast_weights();
   ++mine.steps;

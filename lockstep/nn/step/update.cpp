@@ -54,6 +54,7 @@ void Poison::set(std::int64_t step, const char* why) {
   why_ = text.substr(0, text.find('\n'));  // LibTorch appends its stack
   step_ = step;
   is_set_.store(true, std::memory_order_release);
+  module_.set_torn(true);
 }
 
 void Poison::require_clean(const char* operation) const {

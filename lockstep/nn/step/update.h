@@ -11,6 +11,7 @@
 // their weights, so there is nothing to copy.
 namespace lockstep::detail {
 
+class ModuleCore;
 struct OptimizerCore;
 struct ReplicaPart;
 
@@ -18,6 +19,7 @@ struct ReplicaPart;
 /// weights cannot be trusted any more.
 class Poison {
  public:
+  explicit Poison(ModuleCore& module) : module_(module) {}
   /// Does what must not stop half-way on one replica while others go on. If it throws, all later calls are refused.
   void update_or_poison(std::int64_t step, FunctionRef<void()> update);
   /// Throws if an update has failed.
@@ -26,6 +28,7 @@ class Poison {
  private:
   void set(std::int64_t step, const char* why);
 
+  ModuleCore& module_;
   std::atomic<bool> is_set_{false};
   mutable std::mutex mutex_;
   std::string why_;

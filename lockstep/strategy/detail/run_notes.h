@@ -3,18 +3,23 @@
 #include <c10/util/SmallVector.h>
 
 #include <cstdint>
+#include <memory>
 #include <span>
+
+#include "lockstep/base/export.h"
 
 namespace lockstep::detail {
 
-/// Looks once more at something of a replica when its function has returned.
-class EndOfRun {
+/// Something that replicas share, such as the weights of a model. It notices who changes it inside run: each replica
+/// remembers it when its function begins, and compares when it ends. Called on the replica's own thread.
+class RunWatcher {
  public:
-  virtual void end_of_run(std::size_t local_index) const = 0;
-
- protected:
-  ~EndOfRun() = default;
+  virtual ~RunWatcher() = default;
+  virtual void remember(std::size_t local_index) const = 0;
+  /// Throws if it has changed since it was remembered.
+  virtual void require_untouched(std::size_t local_index) const = 0;
 };
+using RunWatchers = c10::SmallVector<std::shared_ptr<const RunWatcher>, 4>;
 
 /// The rows that each local replica gets of the batch that was given to `run`.
 using StepRows = c10::SmallVector<std::int64_t, 16>;
@@ -22,8 +27,14 @@ using StepRows = c10::SmallVector<std::int64_t, 16>;
 /// What belongs to one replica's part of one run and to no other.
 struct RunNotes {
   std::span<const std::int64_t> rows = {};  ///< of every local replica; empty where no batch was given
-  bool has_counted_losses = false;          ///< average_loss has found the size by itself since the last backward
-  c10::SmallVector<const EndOfRun*, 4> watchers = {};  ///< called on the replica's thread if its function returns
+  std::span<const std::shared_ptr<const RunWatcher>> watchers = {};
+  std::int64_t average_losses = 0;  ///< calls of average_loss without a size
+  int unsized_losses = 0;           ///< results of these that wait for their backward
 };
+
+/// For what Lockstep itself changes inside run, or lets the user change once: check before, remember after. On every
+/// replica; nothing outside of replicas.
+LOCKSTEP_EXPORT void require_watched_untouched();
+LOCKSTEP_EXPORT void remember_watched();
 
 }  // namespace lockstep::detail

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "lockstep/strategy/strategy.h"
 
@@ -14,6 +15,11 @@ struct StrategyAccess {
 
   /// How many runs have thrown. What keeps something from one run to the next sees here that a run was cut short.
   static std::uint64_t failed_runs(const Strategy& strategy) { return strategy.failed_runs_; }
+
+  /// From the next run on, `watcher` looks at what replicas do, as long as it lives.
+  static void watch(Strategy& strategy, std::weak_ptr<const RunWatcher> watcher) {
+    strategy.watchers_.push_back(std::move(watcher));
+  }
 
   /// The seed for building the next model: a function of the job's seed and of how many were built before.
   static std::uint64_t next_make_seed(Strategy& strategy);

@@ -46,17 +46,36 @@ template <class T>
 inline constexpr bool is_distributed_variable_v =
     std::is_same_v<T, PerReplica<Variable>> || std::is_same_v<T, Mirrored<Variable>>;
 
-/// The first dimension of the first tensor in `value` that has one; -1 if there is none.
+/// The first dimension of the first tensor in `value` that has one, or of the `data` of a torch::data::Example; -1 where
+/// none is found. Of a list or a map only the first entry is looked at: this is done in every run.
 template <class T>
-std::int64_t rows_in(const T& value) {
-  std::int64_t rows = -1;
-  auto look = [&](const Path&, [[maybe_unused]] const auto& leaf) {
-    if constexpr (std::is_same_v<std::remove_cvref_t<decltype(leaf)>, at::Tensor>) {
-      if (rows < 0 && leaf.defined() && leaf.dim() > 0) rows = leaf.size(0);
-    }
+std::int64_t rows_in([[maybe_unused]] const T& value) {
+  using enum StructureKind;
+  constexpr StructureKind kind = kind_v<T>;
+  [[maybe_unused]] const auto first_of = [](const auto&... parts) {
+    std::int64_t rows = -1;
+    (void)((rows = rows_in(parts), rows >= 0) || ...);
+    return rows;
   };
-  visit_leaves(value, Path(), look);
-  return rows;
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    return value.defined() && value.dim() > 0 ? value.size(0) : -1;
+  } else if constexpr (kind == Tuple) {
+    return std::apply(first_of, value);
+  } else if constexpr (kind == Aggregate) {
+    return with_fields(value, first_of);
+  } else if constexpr (kind == Array || kind == Vector) {
+    if constexpr (std::is_arithmetic_v<typename T::value_type>) {
+      return -1;
+    } else {
+      return value.empty() ? -1 : rows_in(*value.begin());
+    }
+  } else if constexpr (kind == Map || kind == UnorderedMap) {
+    return value.empty() ? -1 : rows_in(value.begin()->second);
+  } else if constexpr (requires { requires std::is_same_v<std::remove_cvref_t<decltype(value.data)>, at::Tensor>; }) {
+    return rows_in(value.data);
+  } else {
+    return -1;
+  }
 }
 
 /// The rows of each replica in the first argument that is a PerReplica with rows; empty if none is.
