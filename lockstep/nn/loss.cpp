@@ -71,18 +71,33 @@ std::int64_t checked_size(std::int64_t global_batch) {
                                              .help = "give the number of examples of all replicas, or leave it out"});
 }
 
-/// In a meeting: what all replicas give together.
-std::int64_t sum_over_replicas(std::int64_t here, const char* meeting) {
+/// What a replica brings where all count together. `call` numbers its calls of average_loss in this run.
+struct Count {
+  std::int64_t rows = 0;
+  std::int64_t call = 0;
+};
+
+/// In a meeting: the rows of all replicas together.
+std::int64_t sum_over_replicas(const Count& here, const char* meeting) {
   const detail::ContextEntry* top = detail::current_context();
   local::Seat* seat = top != nullptr && top->replica != nullptr ? top->replica->seat() : nullptr;
-  if (seat == nullptr) return here;
+  if (seat == nullptr) return here.rows;
   std::int64_t total = 0;
-  seat->exchange(
-      meeting, &here,
-      [&] {
-        for (int r = 0; r < seat->size(); ++r) total += *static_cast<const std::int64_t*>(seat->payload_of(r));
-      },
-      deadline_of(top->strategy->communication()));
+  const auto add_up = [&] {
+    for (int r = 0; r < seat->size(); ++r) {
+      const auto& theirs = *static_cast<const Count*>(seat->payload_of(r));
+      total += theirs.rows;
+      if (theirs.call == static_cast<const Count*>(seat->payload_of(0))->call) continue;
+      throw FailedPrecondition(
+          errors::kDifferentCollective,
+          {.what = "replicas disagree on which losses to count",
+           .where = "average_loss",
+           .seen =
+               lockstep::str("on some replicas there is a loss for each row of the batch, on others not; replica ", r),
+           .help = "give the size where rows are left out: average_loss(losses, ls::global_rows(losses))"});
+    }
+  };
+  seat->exchange(meeting, &here, add_up, deadline_of(top->strategy->communication()));
   return total;
 }
 
@@ -91,15 +106,19 @@ std::int64_t count_losses(const at::Tensor& losses) {
   const std::int64_t here = losses.size(0);
   const detail::ContextEntry* top = detail::current_context();
   if (top == nullptr || top->notes == nullptr) return here;
-  top->notes->has_counted_losses = true;
+  detail::RunNotes& notes = *top->notes;
+  ++notes.average_losses;
+  if (losses.requires_grad()) ++notes.unsized_losses;
   // All replicas must come to the same decision. They see the same batch, so none of them meets where each has one loss
-  // for each of its rows. A replica without rows cannot tell that case from others: if there is one, all meet.
-  const auto rows = top->notes->rows;
+  // for each of its rows. A replica without rows cannot tell that case from others: if there is one, all meet. Where
+  // they decide differently all the same, the numbers of their calls differ, or the meetings that they come to.
+  const auto rows = notes.rows;
   const auto k = static_cast<std::size_t>(top->replica->local_index());
   if (!rows.empty() && rows[k] == here && std::find(rows.begin(), rows.end(), 0) == rows.end())
     return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   return sum_over_replicas(
-      here, "average_loss, whose losses are not one per row of the batch (give it ls::global_rows(losses))");
+      {here, notes.average_losses},
+      "average_loss, whose losses are not one per row of the batch (give it ls::global_rows(losses))");
 }
 
 }  // namespace
@@ -131,7 +150,7 @@ std::int64_t global_rows(const at::Tensor& mine) {
                                            .seen = mine.defined() ? "a single number" : "an undefined tensor",
                                            .help = "give a batch, or the losses of its examples"});
   }
-  return sum_over_replicas(mine.size(0), "global_rows");
+  return sum_over_replicas({.rows = mine.size(0)}, "global_rows");
 }
 
 at::Tensor scale_regularization_loss(const at::Tensor& loss) {
