@@ -123,7 +123,10 @@ void require_unscaled(const ReplicaPart& mine, const char* operation) {
 
 void sample_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   mine.samples.resize(core.module->parameters().size());
-  for (std::size_t p = 0; p < mine.samples.size(); ++p) mine.samples[p] = sample_of(gradient_of(core, mine, p));
+  for (std::size_t p = 0; p < mine.samples.size(); ++p) {
+    // Gradients of other parameters are the business of other optimizers.
+    mine.samples[p] = core.group_of[p] < 0 ? GradientSample{} : sample_of(gradient_of(core, mine, p));
+  }
 }
 
 void require_own_gradients(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {

@@ -1,9 +1,7 @@
 #include "lockstep/nn/step/given_gradients.h"
 
-#include <ATen/ops/abs.h>
-
 #include <algorithm>
-#include <bit>
+#include <cstring>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -35,9 +33,12 @@ void require_fitting(const std::string& name, const at::Tensor& leaf, const at::
 
 /// A number that differs, most likely, where gradients do. A double holds it exactly.
 double marked(double mark, const at::Tensor& gradient) {
-  std::uint64_t bits = gradient.defined() ? 1 : 0;
-  if (gradient.defined() && gradient.numel() > 0 && !gradient.is_sparse())
-    bits += std::bit_cast<std::uint64_t>(at::abs(gradient.flatten()[gradient.numel() / 2]).item<double>());
+  std::uint64_t bits = 0;
+  if (gradient.defined() && gradient.numel() > 0 && gradient.layout() == at::kStrided) {
+    const at::Tensor element = gradient.flatten()[gradient.numel() / 2].cpu().contiguous();
+    std::memcpy(&bits, element.const_data_ptr(), std::min<std::size_t>(element.element_size(), sizeof bits));
+  }
+  bits += gradient.defined() ? 1 : 0;
   return static_cast<double>(((static_cast<std::uint64_t>(mark) * 31 + bits) * 0x9E3779B97F4A7C15U) >> 12);
 }
 
