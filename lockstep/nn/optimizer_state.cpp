@@ -83,7 +83,8 @@ void require_fitting(const OptimizerCore& core, const OwnedSegment& segment, con
   const auto saved = state.find(name);
   if (saved == state.end()) throw_unfitting(name, "it is missing");
   for (const auto& [key, value] : saved->second) {
-    const bool fits = !core.cls.is_elementwise || is_number(value, leaf) || value.sizes() == leaf.sizes();
+    const bool is_count = key == "step" && value.numel() == 1;
+    const bool fits = !core.cls.is_elementwise || is_count || value.sizes() == leaf.sizes();
     if (!fits) throw_unfitting(name, lockstep::str(key, " has shape ", value.sizes()));
   }
   require_own_class(core, name, saved->second);

@@ -54,11 +54,11 @@ at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, a
 
 std::int64_t number_of(const ParameterState& state, const char* key) {
   const auto found = state.find(key);
-  if (found == state.end() || found->second.numel() != 1) {
+  if (found == state.end() || found->second.numel() != 1 || !at::isIntegralType(found->second.scalar_type(), false)) {
     throw InvalidArgument(
         errors::kOptimizer,
         {.what = found == state.end() ? lockstep::str("the saved state has no '", key, "'")
-                                      : lockstep::str("'", key, "' of the saved state is not a number"),
+                                      : lockstep::str("'", key, "' of the saved state is not a whole number"),
          .where = "load_state",
          .help = "load what state() of an optimizer of the same class returned"});
   }

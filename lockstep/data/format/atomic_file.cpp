@@ -25,10 +25,15 @@ constexpr int kMostTries = 1000;
 
 /// A link keeps being a link: what it leads to is replaced.
 std::string behind_links(const std::string& path) {
+  constexpr int kMostLinks = 40;  // as the system allows
+  std::filesystem::path real = path;
   std::error_code failed;
-  if (!std::filesystem::is_symlink(path, failed)) return path;
-  const auto real = std::filesystem::canonical(path, failed);
-  return failed ? path : real.string();
+  for (int i = 0; i < kMostLinks && std::filesystem::is_symlink(real, failed); ++i) {
+    const auto next = std::filesystem::read_symlink(real, failed);
+    if (failed) break;
+    real = real.parent_path() / next;  // an absolute one replaces the folder
+  }
+  return real.string();
 }
 
 std::string folder_of(const std::string& path) {

@@ -54,6 +54,11 @@ void detail::require_same_model(const ModuleCore& model, const OptimizerCore& op
 void detail::save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer) {
   require_outside_of_run("save");
   model.require_unchanged();
+  if (model.is_torn()) {
+    throw FailedPrecondition(errors::kTornWeights, {.what = "the weights are torn: an update failed half-way",
+                                                    .where = "save",
+                                                    .help = "load the last good file: ls::load(path, model)"});
+  }
   data::SafetensorsMetadata metadata{{kPythonFormatKey, kPythonFormat},
                                      {kVersionKey, LOCKSTEP_VERSION},
                                      {kSeedKey, std::to_string(model.strategy().seed())}};
