@@ -6,6 +6,8 @@
 
 #include <numeric>
 
+#include "lockstep/values/const_data.h"
+
 namespace lockstep::data {
 namespace {
 
@@ -26,7 +28,7 @@ SparseRows::SparseRows(const at::Tensor& tensor) {
   values_ = whole.values();
   offsets_.assign(static_cast<std::size_t>(sizes_.front()) + 1, 0);
   const at::Tensor rows = indices_.select(0, 0).cpu().contiguous();
-  for (const std::int64_t row : std::span(rows.const_data_ptr<std::int64_t>(), static_cast<std::size_t>(rows.numel())))
+  for (const std::int64_t row : std::span(const_data<std::int64_t>(rows), static_cast<std::size_t>(rows.numel())))
     ++offsets_[static_cast<std::size_t>(row) + 1];
   std::partial_sum(offsets_.begin(), offsets_.end(), offsets_.begin());
 }

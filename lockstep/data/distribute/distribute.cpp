@@ -1,3 +1,7 @@
+#include <memory>
+#include <mutex>
+#include <set>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
@@ -49,6 +53,15 @@ DistributedInputPtr finish(Strategy& strategy, DistributedInput input, const Inp
   return std::make_shared<const DistributedInput>(std::move(input));
 }
 
+/// Whether a dataset is distributed for the first time: loops over epochs do it again and again.
+bool is_first_time(const StagePtr& dataset) {
+  static std::mutex mutex;
+  static auto& seen = *new std::set<std::weak_ptr<const Stage>, std::owner_less<>>;
+  const std::lock_guard lock(mutex);
+  std::erase_if(seen, [](const auto& each) { return each.expired(); });
+  return seen.insert(dataset).second;
+}
+
 }  // namespace
 
 DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset, const InputOptions& options) {
@@ -56,7 +69,7 @@ DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset
   check_for_dataset(options);
   const InputPlan plan = plan_input(dataset, policy_of(*dataset), options.assignment, cluster_of(strategy));
   if (const auto warning = fallback_warning(plan)) log_warning(*warning);
-  if (const auto warning = unbatched_warning(plan, *dataset)) log_warning(*warning);
+  if (const auto warning = unbatched_warning(plan, *dataset); warning && is_first_time(dataset)) log_warning(*warning);
   for (const std::string& removed : plan.shards.removed) {
     log_warning(str("distribute: ", removed, " is left out, because the workers share the elements it counts"));
   }
