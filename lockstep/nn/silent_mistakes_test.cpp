@@ -7,8 +7,11 @@
 #include <torch/optim/sgd.h>
 
 #include <chrono>
+#include <map>
+#include <optional>
 #include <thread>
 
+#include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
@@ -232,13 +235,41 @@ TEST_P(SilentMistakes, LossesOfSomeRowsOnlyNeedASize) {
       rows);
 }
 
+TEST_P(SilentMistakes, LossesOfSomeRowsInTwoCallsAreNotMixedUp) {
+  const auto rows = strategy.split(torch::ones({4 * replicas()}));
+  const auto error = error_of([&] {
+    strategy.run(
+        [&](const at::Tensor& x) {
+          const auto some = [&](bool all) { return average_loss(model->forward(all ? x : x.slice(0, 1))); };
+          optimizer.minimize(some(my_id() == 0) + some(my_id() != 0));
+        },
+        rows);
+  });
+  EXPECT_EQ(error.number, errors::kDifferentCollective) << error.text;
+  EXPECT_EQ(weight_of(model), 1.0);
+}
+
+TEST_P(SilentMistakes, RowsAreFoundInStructures) {
+  using Named = std::map<std::string, at::Tensor>;
+  const auto all = torch::ones({2 * replicas() + 1});
+  const auto alone = [&](const auto& mine) {
+    const auto& x = std::get<0>(mine);
+    if (my_id() == 0) average_loss(x);  // a meeting would never end well
+  };
+  strategy.run(alone, strategy.split(std::pair{all, all}));
+  strategy.run([&](const Named& mine) { alone(std::tuple{mine.at("x")}); }, strategy.split(Named{{"x", all}}));
+}
+
 TEST_P(SilentMistakes, AWindowNeedsTheSizeOfTheWindow) {
   optimizer.set_accumulate(2);
   expect_error([&] { strategy.run([&] { optimizer.minimize(average_loss(model->forward(torch::ones({2})))); }); },
                Code::FailedPrecondition, errors::kOptimizer, {"set_accumulate(2)", "average_loss(losses, size)"});
   for (int i = 0; i < 2; ++i) {
     strategy.run([&] { average_loss(torch::ones({2})); });  // of no concern to the optimizer
-    strategy.run([&] { optimizer.minimize(average_loss(model->forward(torch::ones({2})), 4 * replicas())); });
+    strategy.run([&] {
+      average_loss(torch::ones({2}));
+      optimizer.minimize(average_loss(model->forward(torch::ones({2})), 4 * replicas()));
+    });
   }
   EXPECT_NEAR(weight_of(model), 0.0, 1e-6);
 }
@@ -271,6 +302,34 @@ TEST_P(SilentMistakes, GradientsLeftOverAreWarnedAboutOnce) {
     other.minimize(model->forward(torch::ones({1})).sum());  // zeros are no gradient
   });
   EXPECT_EQ(lines.count("has a gradient"), 0);
+}
+
+TEST_P(SilentMistakes, TwoOptimizersOfOneModelTakeTheirSteps) {
+  auto net = strategy.make<SmallNet>();
+  auto first = strategy.make_optimizer<SGD>(net, {{{"first."}, SGDOptions(0.1)}});
+  auto second = strategy.make_optimizer<SGD>(net, {{{"second."}, SGDOptions(0.1)}});
+  strategy.run([&] {
+    first.backward(net->forward(torch::ones({3, 9})).square().sum());
+    first.reduce_gradients();
+    second.reduce_gradients();
+    first.clip_global_norm(1e-3);
+    first.step();
+    second.step();
+  });
+  EXPECT_EQ(first.steps() + second.steps(), 2);
+}
+
+TEST_P(SilentMistakes, ZeroGradOfTheModelBeginsTheWindowAnew) {
+  LoggedLines lines;
+  optimizer.set_accumulate(2);
+  for (int i = 0; i < 4; ++i) {
+    strategy.run([&] {
+      model.zero_grad();
+      EXPECT_FALSE(optimizer.minimize(model->forward(torch::ones({1})).sum()));
+    });
+  }
+  EXPECT_EQ(weight_of(model), 1.0);
+  EXPECT_EQ(lines.count("model.zero_grad() has ended an accumulation window"), 1);
 }
 
 TEST_P(SilentMistakes, ClippingByLibTorchBetweenReductionAndStepIsRefused) {
@@ -315,6 +374,11 @@ TEST_P(SilentMistakes, WeightsChangedInsideRunAreRefused) {
        [&] {
          const torch::NoGradGuard no_grad;
          for (auto& p : model->parameters()) p.add_(1);
+       }},
+      {"through parameters taken before",
+       [&, params = model.parameters()]() mutable {
+         const torch::NoGradGuard no_grad;
+         if (my_id() == 0) params[0].mul_(0.5);  // one at a time, for the sake of the test
        }},
       {"before a step", [&] {
          {
@@ -371,6 +435,28 @@ TEST_P(SilentMistakes, UpdateChangesWeightsOnce) {
     model->forward(torch::ones({1}));
   });
   EXPECT_EQ(weight_of(model), 0.5);
+  auto other = strategy.make<OneWeight>();
+  expect_error([&] { strategy.run([&] { my_id() == 0 ? model.update(halve) : other.update(halve); }); },
+               Code::FailedPrecondition, errors::kDifferentCollective, {"different models"});
+  EXPECT_EQ(weight_of(model), 0.5);
+}
+
+TEST_P(SilentMistakes, ModelsMayShareAPartOrEndInsideRun) {
+  int built = 0;
+  auto twin = strategy.make([&] {
+    auto net = std::make_shared<torch::nn::Module>("twin");
+    net->register_module("part", model.replica(static_cast<std::size_t>(built++)));
+    return net;
+  });
+  strategy.run([&] {
+    twin->parameters();
+    optimizer.minimize(model->forward(torch::ones({1})).sum());
+  });
+  std::optional<MirroredModule<OneWeight>> passing = strategy.make<OneWeight>();
+  strategy.run([&] {
+    (*passing)->forward(torch::ones({1}));
+    get_replica_context().merge_call([&](Strategy&) { passing.reset(); });
+  });
 }
 
 TEST_P(SilentMistakes, OldGraphsAreNoticedAfterUpdate) {
@@ -431,7 +517,7 @@ TEST_P(SilentMistakes, ApplyGradientsChecksWhatItIsGiven) {
                }),
                Code::InvalidArgument, errors::kOptimizer, {"no parameter 'v'"});
   expect_error(apply([] { return Gradients{torch::full({1}, my_id(), at::kFloat)}; }, GradientsOf::AllReplicas),
-               Code::FailedPrecondition, errors::kDifferentCollective, {"different arguments"});
+               Code::FailedPrecondition, errors::kDifferentCollective, {"different gradients"});
   EXPECT_EQ(weight_of(model), 1.0);
   apply([] { return Gradients{torch::ones({1})}; }, GradientsOf::AllReplicas)();
   EXPECT_EQ(weight_of(model), 0.0) << "counted once";
