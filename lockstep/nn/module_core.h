@@ -84,7 +84,7 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
   std::size_t registered_in(std::size_t k) const;
   /// Replicas share their weights, so whoever changes them inside run does it once per replica. Throws if replica `k`
   /// has since they were remembered: if its leaves have new versions, or (on replica 0, for those who write through
-  /// `data()`) other values at a sample of places.
+  /// `data()`) another value in the middle of a parameter.
   void require_untouched(std::size_t k) const override;
   void remember(std::size_t k) const override;
 

@@ -7,7 +7,8 @@
 #include "lockstep/base/export.h"
 #include "lockstep/data/distribute/input_options.h"
 
-// How a global batch becomes one batch per replica: pure arithmetic, for any number of workers and replicas.
+// How a global batch becomes one batch per replica: pure arithmetic, for any number of workers and replicas. Batches that a
+// program has already (`strategy.split`) are always cut by the ceil split.
 namespace lockstep::data {
 
 /// Workers of a cluster, replicas of each, and which worker is meant.
