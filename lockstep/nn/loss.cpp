@@ -1,12 +1,20 @@
 #include "lockstep/nn/loss.h"
 
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/function.h>
+
 #include <algorithm>
+#include <memory>
 #include <numeric>
+#include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/local/replica_team.h"
+#include "lockstep/nn/unsized_losses.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -108,7 +116,6 @@ std::int64_t count_losses(const at::Tensor& losses) {
   if (top == nullptr || top->notes == nullptr) return here;
   detail::RunNotes& notes = *top->notes;
   ++notes.average_losses;
-  if (losses.requires_grad()) ++notes.unsized_losses;
   // All replicas must come to the same decision. They see the same batch, so none of them meets where each has one loss
   // for each of its rows. A replica without rows cannot tell that case from others: if there is one, all meet. Where
   // they decide differently all the same, the numbers of their calls differ, or the meetings that they come to.
@@ -123,12 +130,61 @@ std::int64_t count_losses(const at::Tensor& losses) {
 
 }  // namespace
 
+namespace detail {
+namespace {
+
+// How LibTorch counts the owners of a graph's nodes depends on its version.
+template <class Pointer>
+struct WeakOf;
+template <class T>
+struct WeakOf<std::shared_ptr<T>> : std::type_identity<std::weak_ptr<T>> {};
+template <class T, class Null>
+struct WeakOf<c10::intrusive_ptr<T, Null>> : std::type_identity<c10::weak_intrusive_ptr<T, Null>> {};
+
+using NodePtr = std::remove_cvref_t<decltype(std::declval<const at::Tensor&>().grad_fn())>;
+
+/// Nodes of the graph, not owned: what the user has dropped is gone.
+std::vector<WeakOf<NodePtr>::type>& unsized_losses() {
+  thread_local std::vector<WeakOf<NodePtr>::type> nodes;
+  return nodes;
+}
+
+}  // namespace
+
+void note_unsized_loss(const at::Tensor& result, bool is_first) {
+  if (is_first) unsized_losses().clear();
+  unsized_losses().emplace_back(result.grad_fn());
+}
+
+bool holds_unsized_loss(const at::Tensor& loss) {
+  constexpr std::size_t kMostNodes = 64;  // losses are put together near the end of a graph
+  std::vector<NodePtr> unsized;
+  for (const auto& each : unsized_losses()) {
+    if (auto node = each.lock()) unsized.push_back(std::move(node));
+  }
+  std::vector<torch::autograd::Node*> seen{loss.grad_fn().get()};
+  for (std::size_t i = 0; i < seen.size() && i < kMostNodes; ++i) {
+    if (seen[i] == nullptr) continue;
+    if (std::ranges::any_of(unsized, [&](const auto& node) { return node.get() == seen[i]; })) return true;
+    for (const auto& edge : seen[i]->next_edges()) {
+      if (std::ranges::find(seen, edge.function.get()) == seen.end()) seen.push_back(edge.function.get());
+    }
+  }
+  return false;
+}
+
+}  // namespace detail
+
 at::Tensor average_loss(const at::Tensor& per_example, const AverageLossOptions& options) {
   require_inside_of_run("average_loss");
   require_per_example(per_example);
   const at::Tensor losses = weighted(per_example, options.sample_weight);
   if (options.global_batch) return divided(losses, checked_size(*options.global_batch));
-  return divided(losses, count_losses(per_example));
+  const at::Tensor result = divided(losses, count_losses(per_example));
+  const detail::ContextEntry* top = detail::current_context();
+  if (top != nullptr && top->notes != nullptr && result.requires_grad())
+    detail::note_unsized_loss(result, /*is_first=*/top->notes->unsized_losses++ == 0);
+  return result;
 }
 
 at::Tensor average_loss(const at::Tensor& per_example, std::optional<std::int64_t> global_batch) {

@@ -272,6 +272,21 @@ TEST_P(SilentMistakes, AWindowNeedsTheSizeOfTheWindow) {
     });
   }
   EXPECT_NEAR(weight_of(model), 0.0, 1e-6);
+  auto other = strategy.make<OneWeight>();
+  auto of_other = strategy.make_optimizer<SGD>(other, 1.0);
+  strategy.run([&] {
+    const auto x = torch::ones({2});
+    of_other.minimize(average_loss(other->forward(x)) + average_loss(other->forward(x)));  // no window there
+    optimizer.minimize(average_loss(model->forward(x), 4 * replicas()));
+  });
+  EXPECT_EQ(error_of([&] {
+              strategy.run([&] {
+                const auto late = average_loss(model->forward(torch::ones({2})));
+                of_other.minimize(average_loss(other->forward(torch::ones({2}))));
+                optimizer.minimize(late + 0 * late);
+              });
+            }).number,
+            errors::kOptimizer);
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
@@ -329,7 +344,14 @@ TEST_P(SilentMistakes, ZeroGradOfTheModelBeginsTheWindowAnew) {
     });
   }
   EXPECT_EQ(weight_of(model), 1.0);
-  EXPECT_EQ(lines.count("model.zero_grad() has ended an accumulation window"), 1);
+  EXPECT_EQ(lines.count("zero_grad() of the model has ended an accumulation window"), 1);
+  for (int i = 0; i < 4; ++i) {
+    strategy.run([&] {
+      model->zero_grad();
+      EXPECT_FALSE(optimizer.minimize(model->forward(torch::ones({1})).sum()));
+    });
+  }
+  EXPECT_EQ(weight_of(model), 1.0);
 }
 
 TEST_P(SilentMistakes, ClippingByLibTorchBetweenReductionAndStepIsRefused) {

@@ -47,7 +47,7 @@ bool can_be_sampled(const at::Tensor& gradient) {
 }
 
 /// An element that is not zero, if one is found soon: a factor changes no zeros.
-GradientSample sample_of(const at::Tensor& gradient) {
+GradientSample gradient_sample_of(const at::Tensor& gradient) {
   constexpr std::int64_t kTries = 16;
   if (!can_be_sampled(gradient)) return {};
   GradientSample sample;
@@ -125,7 +125,7 @@ void sample_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   mine.samples.resize(core.module->parameters().size());
   for (std::size_t p = 0; p < mine.samples.size(); ++p) {
     // Gradients of other parameters are the business of other optimizers.
-    mine.samples[p] = core.group_of[p] < 0 ? GradientSample{} : sample_of(gradient_of(core, mine, p));
+    mine.samples[p] = core.group_of[p] < 0 ? GradientSample{} : gradient_sample_of(gradient_of(core, mine, p));
   }
 }
 

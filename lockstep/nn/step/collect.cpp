@@ -12,6 +12,7 @@
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/nn/step/sparse_parameters.h"
+#include "lockstep/nn/unsized_losses.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
@@ -100,15 +101,23 @@ void warn_of_leftovers(OptimizerCore& core, ReplicaPart& mine) {
 }
 
 /// Each call of a window would be divided by its own rows, and the sum would not be the mean over the window.
-void require_given_size(const OptimizerCore& core) {
-  RunNotes* const notes = current_context()->notes;
-  if (notes == nullptr || notes->unsized_losses == 0) return;
-  --notes->unsized_losses;
-  if (core.settings.accumulate <= 1) return;
+void require_given_size(const OptimizerCore& core, const at::Tensor& loss) {
+  const RunNotes* const notes = current_context()->notes;
+  if (core.settings.accumulate <= 1 || notes == nullptr || notes->unsized_losses == 0 || !holds_unsized_loss(loss))
+    return;
   throw_misuse(lockstep::str("average_loss cannot count the examples of a window of set_accumulate(",
                              core.settings.accumulate, ")"),
                "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
                "minimize");
+}
+
+bool has_gradient(const OptimizerCore& core, const ReplicaPart& mine) {
+  const auto& parameters = core.module->parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (core.group_of[p] >= 0 && parameters[p].leaves[static_cast<std::size_t>(mine.index)].grad().defined())
+      return true;
+  }
+  return false;
 }
 
 }  // namespace
@@ -120,7 +129,7 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
     throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next backward",
                  "backward");
   require_loss(loss);
-  require_given_size(core);
+  require_given_size(core, loss);
   if (progress.stage == GradientStage::None) warn_of_leftovers(core, mine);
   if (progress.stage == GradientStage::Computed && progress.loss_scale.has_value() != (scaler != nullptr)) {
     throw_misuse("gradients of a scaled loss cannot be added to those of an unscaled one",
@@ -128,9 +137,9 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
   }
   progress.stage = GradientStage::Computed;
   progress.zero_grads = core.module->zero_grads(static_cast<std::size_t>(mine.index));
-  if (scaler == nullptr) return loss.backward();
-  if (!progress.loss_scale) progress.loss_scale = scaler->scale();
-  loss.mul(*progress.loss_scale).backward();
+  if (scaler != nullptr && !progress.loss_scale) progress.loss_scale = scaler->scale();
+  (scaler == nullptr ? loss : loss.mul(*progress.loss_scale)).backward();
+  progress.had_gradient = core.settings.accumulate > 1 && has_gradient(core, mine);
 }
 
 void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, const char* call, FunctionRef<void()> work) {
@@ -169,9 +178,11 @@ void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
 
 bool begins_anew(const OptimizerCore& core, ReplicaPart& mine) {
   if (has_failed_run(core, mine)) return true;
-  const bool is_dropped = mine.progress.stage == GradientStage::Computed &&
-                          mine.progress.zero_grads != core.module->zero_grads(static_cast<std::size_t>(mine.index));
-  if (is_dropped) warn_of_ended_window(core, mine, "model.zero_grad()");
+  const GradientProgress& progress = mine.progress;
+  const bool is_dropped = progress.stage == GradientStage::Computed &&
+                          (progress.zero_grads != core.module->zero_grads(static_cast<std::size_t>(mine.index)) ||
+                           (progress.accumulated > 0 && progress.had_gradient && !has_gradient(core, mine)));
+  if (is_dropped) warn_of_ended_window(core, mine, "zero_grad() of the model");
   return is_dropped;
 }
 

@@ -56,7 +56,7 @@ NamedGradients with_names(const OptimizerCore& core, const std::vector<at::Tenso
 }
 
 void take_gradients(const OptimizerCore& core, ReplicaPart& mine, const NamedGradients& given, GradientsOf whose) {
-  if (has_failed_run(core, mine)) drop_gradients(core, mine);
+  if (begins_anew(core, mine)) drop_gradients(core, mine);
   if (mine.progress.stage != GradientStage::None)
     throw_misuse("gradients of an earlier backward wait for their step", "call step() or zero_grad() first", kCall);
   const auto& parameters = core.module->parameters();
