@@ -52,9 +52,17 @@ void check_adam(const Check& check, const Options& options) {
 
 at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, at::kLong); }
 
+/// Python's optimizers keep their numbers of steps as floats.
+bool is_whole_number(const at::Tensor& tensor) {
+  if (tensor.numel() != 1 || tensor.is_complex()) return false;
+  constexpr double kMost = 9007199254740992;  // beyond it a double skips whole numbers
+  const double value = tensor.item<double>();
+  return std::abs(value) <= kMost && value == std::floor(value);
+}
+
 std::int64_t number_of(const ParameterState& state, const char* key) {
   const auto found = state.find(key);
-  if (found == state.end() || found->second.numel() != 1 || !at::isIntegralType(found->second.scalar_type(), false)) {
+  if (found == state.end() || !is_whole_number(found->second)) {
     throw InvalidArgument(
         errors::kOptimizer,
         {.what = found == state.end() ? lockstep::str("the saved state has no '", key, "'")

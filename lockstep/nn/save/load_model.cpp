@@ -216,7 +216,7 @@ void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCor
   }
   for (std::size_t i = 0; i < values.size(); ++i) write(tensors.components[plan.copies[i].to], values[i]);
   forget_cast_weights();
-  if (plan.fits()) model.set_torn(false);
+  if (plan.missing.empty() && plan.different.empty()) model.set_torn(false);
   if (!plan.fits()) log_warning(str("load of ", path, " has left out what does not fit: ", list_differences(plan)));
 }
 
