@@ -263,7 +263,7 @@ void ModuleCore::guard_gradients() {
 void ModuleCore::remember(std::size_t k) const {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const at::Tensor& leaf = parameters_[p].leaves[k];
-    versions_[p * replicas_.size() + k] = version_of(leaf);
+    versions_[k * parameters_.size() + p] = version_of(leaf);
     if (k == 0) samples_[p] = sample_of(leaf);
   }
 }
@@ -271,7 +271,7 @@ void ModuleCore::remember(std::size_t k) const {
 void ModuleCore::require_untouched(std::size_t k) const {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const at::Tensor& leaf = parameters_[p].leaves[k];
-    const bool is_same = versions_[p * replicas_.size() + k] == version_of(leaf) &&
+    const bool is_same = versions_[k * parameters_.size() + p] == version_of(leaf) &&
                          (k > 0 || samples_[p] == sample_of(leaf) || has_moved(p, k));
     if (is_same) continue;
     throw FailedPrecondition(
@@ -326,6 +326,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   }
   if (is_inside) remember_watched();
   if (error) std::rethrow_exception(error);
+  if (!is_inside) set_torn(false);  // it is how weights are set again
 }
 
 void ModuleCore::zero_grad(bool set_to_none) {

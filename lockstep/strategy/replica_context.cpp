@@ -116,10 +116,13 @@ void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const 
     seat_ = seat;
   };
   if (seat_ == nullptr) return lead();
-  // What a merge function changes is changed once.
+  // What a merge function changes is changed once, also if it throws afterwards.
   detail::require_watched_untouched();
+  struct Remember {
+    ~Remember() { detail::remember_watched(); }
+  };
+  const Remember at_the_end{};
   seat_->lead("merge_call", &ticket, lead, deadline_of(strategy_->communication()));
-  detail::remember_watched();
 }
 
 at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options) {

@@ -4,6 +4,7 @@
 #include <cxxabi.h>
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -201,11 +202,15 @@ void Strategy::run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<v
   const detail::ContextGuard cross(*this, nullptr, -1);
   const int scopes = detail::sync_on_read_scopes();
   detail::RunWatchers watchers;  // which keeps them alive until the run has ended
-  std::erase_if(watchers_, [&](const auto& each) {
-    auto watcher = each.lock();
-    if (watcher) watchers.push_back(std::move(watcher));
-    return each.expired();
-  });
+  if (!watchers_.empty()) {
+    static std::mutex mutex;  // a second thread is refused, but only when the run begins
+    const std::lock_guard lock(mutex);
+    std::erase_if(watchers_, [&](const auto& each) {
+      auto watcher = each.lock();
+      if (watcher) watchers.push_back(std::move(watcher));
+      return each.expired();
+    });
+  }
   run_replicas([&](int k, local::Seat* seat) {
     ReplicaContext& replica = replica_context(k);
     const SeatScope seated(replica.seat_, seat);
