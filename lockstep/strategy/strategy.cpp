@@ -76,7 +76,7 @@ Said said_by(const std::exception_ptr& error) {
   }
 }
 
-/// Nobody gets to see these in any other way.
+/// The caller sees these in no other way.
 void log_other_failures(const Said& thrown, const std::vector<local::ReplicaFailure>& others) {
   constexpr std::size_t kMostLines = 3;
   std::vector<Said> seen{thrown};

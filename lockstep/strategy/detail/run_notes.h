@@ -29,7 +29,7 @@ struct RunNotes {
   std::span<const std::int64_t> rows = {};  ///< of every local replica; empty where no batch was given
   std::span<const std::shared_ptr<const RunWatcher>> watchers = {};
   std::int64_t average_losses = 0;  ///< calls of average_loss without a size
-  int unsized_losses = 0;           ///< results of these that wait for their backward
+  int unsized_losses = 0;           ///< of these, results that a backward may start from
 };
 
 /// For what Lockstep itself changes inside run, or lets the user change once: check before, remember after. On every
