@@ -103,6 +103,17 @@ namespace errors {
 inline constexpr int kTimeout = 101;              ///< a replica did not reach a meeting in time
 inline constexpr int kUnequalMeetings = 102;      ///< replicas made different numbers of merge calls or collectives
 inline constexpr int kDifferentCollective = 103;  ///< replicas met in different operations, shapes or types
+inline constexpr int kPeerLost = 104;             ///< another worker died or stopped answering
+inline constexpr int kPeerMissing = 105;          ///< not all workers came when the job started
+inline constexpr int kPortInUse = 106;            ///< a worker cannot have the address of its cluster entry
+inline constexpr int kTaskTaken = 107;            ///< two processes have the same task index
+inline constexpr int kDifferentClusters = 108;    ///< workers have different descriptions of the cluster
+inline constexpr int kDifferentPrograms = 109;    ///< workers run different programs, models or optimizers
+inline constexpr int kJobKey = 111;               ///< the job key is missing, unreadable or another one
+inline constexpr int kStranger = 112;             ///< bytes at a port that no worker of this job sent
+inline constexpr int kPeerFailed = 113;           ///< the program of another worker failed
+inline constexpr int kChiefGone = 117;            ///< the worker that coordinates the job died, left or is cut off
+inline constexpr int kOldIncarnation = 118;       ///< a worker of an earlier run of the job came back
 inline constexpr int kWrongContext = 201;         ///< the call needs another context
 inline constexpr int kMixedStrategies = 202;      ///< two strategies in one place
 inline constexpr int kConcurrentRun = 203;        ///< a second run on one strategy at the same time

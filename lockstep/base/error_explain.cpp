@@ -32,6 +32,55 @@ constexpr std::array kExplanations{
         "between them. Nothing was computed. Usual causes: two calls in different order on different replicas, or "
         "tensors whose shape depends on the replica's data. The message shows what each replica passed."},
     Explanation{
+        errors::kPeerLost,
+        "A worker of the job ended without leaving, or sent no heartbeat for longer than allowed (3 s by default). All "
+        "others stop with the same message, which names its host, its process and where it was last. Usual causes: it "
+        "was killed (by the kernel, if memory ran out), its machine stopped or the network between them is cut. Look at "
+        "the named worker's own log first."},
+    Explanation{
+        errors::kPeerMissing,
+        "A job starts when all workers of the cluster are there. Some did not come in time. The message names them and "
+        "says what a connection to them met: refused (nothing runs there yet), no answer (host down, or a firewall), or "
+        "a name that is not known. Start the missing workers, or correct their addresses."},
+    Explanation{
+        errors::kPortInUse,
+        "Every worker takes the address of its entry in the cluster, so that a mix-up is noticed. The port is taken by "
+        "another process, which the message names where it can, or the address belongs to another host. End that process, "
+        "choose another port, or correct the task index."},
+    Explanation{
+        errors::kTaskTaken,
+        "Two processes have the same task type and index, so one of them is one too many and another index is probably "
+        "missing. The message says which process holds it and for how long. Give every process its own index."},
+    Explanation{
+        errors::kDifferentClusters,
+        "All workers must describe the cluster in the same way: the same entries in the same order. The message shows the "
+        "lines that differ and between whom. Copy one description to all workers; only the task differs."},
+    Explanation{
+        errors::kDifferentPrograms,
+        "Workers compute the same bits only if they run the same program: the same version, seed and threads per replica, "
+        "the same model and the same optimizer. The message shows what differs and between whom."},
+    Explanation{
+        errors::kJobKey,
+        "Workers on several hosts show each other that they know the job key, 32 secret bytes. It is missing, cannot be "
+        "read, or differs between workers. `lockstep run` makes one for you; else set LOCKSTEP_JOB_KEY_FILE to a file of "
+        "mode 0600 with the same content on all hosts."},
+    Explanation{
+        errors::kStranger,
+        "Something that is no worker of this job sent bytes to one of its ports: a scanner, another program, or another "
+        "version of Lockstep. It was dropped and the job was not disturbed."},
+    Explanation{
+        errors::kPeerFailed,
+        "The program of another worker ended with an exception. All workers stop with its message, since they cannot go on "
+        "without it. The cause is on the named worker."},
+    Explanation{
+        errors::kChiefGone,
+        "The first worker (the chief) coordinates the job. It died, left before the others, or does not answer. Look at the "
+        "chief's log first. If it still runs, the network between it and this worker is cut."},
+    Explanation{
+        errors::kOldIncarnation,
+        "A worker that belongs to an earlier run of the job, or that the job has already given up, came back. It was refused, "
+        "because its weights are not those of the others. Restart the whole job."},
+    Explanation{
         errors::kWrongContext,
         "Some calls belong inside the function given to `run` (replica context: all_reduce, merge_call, the replica's "
         "id), others outside of it (cross-replica context: run, reduce, gather, update). This call was made in the "
