@@ -20,14 +20,10 @@ namespace {
 
 }  // namespace
 
-Element::Element() = default;
 Element::Element(std::vector<Component> parts, SkeletonPtr shape)
     : components(std::move(parts)), skeleton(std::move(shape)) {}
 Element::Element(const Element&) = default;
-Element::Element(Element&&) noexcept = default;
 Element& Element::operator=(const Element&) = default;
-Element& Element::operator=(Element&&) noexcept = default;
-Element::~Element() = default;
 
 Element Element::mapped(FunctionRef<Component(const Component&)> f) const {
   Element result({}, skeleton);

@@ -58,14 +58,15 @@ struct LOCKSTEP_EXPORT Element {
   std::vector<Component> components;
   SkeletonPtr skeleton;  // null where the user's type says it all
 
-  // All of them are compiled once: what they do to a vector of variants is a large part of this header's cost.
-  Element();
+  // Stages move elements all the time. Copies are rare and compiled once: what they do to a vector of variants is a
+  // large part of this header's cost.
+  Element() = default;
   explicit Element(std::vector<Component> parts, SkeletonPtr shape = nullptr);
   Element(const Element&);
-  Element(Element&&) noexcept;
+  Element(Element&&) noexcept = default;
   Element& operator=(const Element&);
-  Element& operator=(Element&&) noexcept;
-  ~Element();
+  Element& operator=(Element&&) noexcept = default;
+  ~Element() = default;
   static Element of(at::Tensor tensor);
   static Element of(std::string bytes);
 
