@@ -1,0 +1,162 @@
+#include "apps/lockstep/hosts.h"
+
+#include <algorithm>
+#include <charconv>
+#include <numeric>
+#include <set>
+#include <sstream>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::app {
+namespace {
+
+int parse_count(std::string_view text, std::string_view whole) {
+  int count = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
+  if (error != std::errc() || end != text.data() + text.size() || count < 1 || count > 65535)
+    throw UsageError(str("'", whole, "' must end with a number of slots >= 1, got '", text, "'"));
+  return count;
+}
+
+Host parse_host(std::string_view text) {
+  const auto bracket = text.rfind(']');
+  const auto colon = text.rfind(':');
+  const bool counted = colon != text.npos && (bracket == text.npos || colon > bracket);
+  Host host{std::string(text.substr(0, counted ? colon : text.npos))};
+  if (host.name.empty()) throw UsageError(str("'", text, "' names no host: write host:slots"));
+  // ssh would read it as an option.
+  if (host.name.front() == '-') throw UsageError(str("'", host.name, "' is no host name"));
+  if (host.name.front() != '[' && host.name.find(':') != host.name.npos)
+    throw UsageError(str("'", text, "' is ambiguous: write an IPv6 address as [", host.name, "]:slots"));
+  if (counted) host.slots = parse_count(text.substr(colon + 1), text);
+  return host;
+}
+
+void check(const std::vector<Host>& hosts) {
+  if (hosts.empty()) throw UsageError("the list of hosts is empty: write host:slots,host:slots");
+  std::set<std::string> names;
+  for (const auto& host : hosts) {
+    if (!names.insert(host.name).second)
+      throw UsageError(str("host '", host.name, "' is listed twice: add its slots up in one entry"));
+  }
+}
+
+}  // namespace
+
+std::vector<Host> parse_hosts(std::string_view list) {
+  std::vector<Host> hosts;
+  std::istringstream in{std::string(list)};
+  for (std::string entry; std::getline(in, entry, ',');) hosts.push_back(parse_host(entry));
+  check(hosts);
+  return hosts;
+}
+
+std::vector<Host> parse_hostfile(std::string_view text) {
+  std::vector<Host> hosts;
+  std::istringstream in{std::string(text)};
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string name, slots, extra;
+    if (!(words >> name)) continue;
+    Host host = parse_host(name);
+    if (words >> slots) {
+      if (!slots.starts_with("slots=") || words >> extra)
+        throw UsageError(str("hostfile line '", line, "' must be 'host', 'host:2' or 'host slots=2'"));
+      host.slots = parse_count(std::string_view(slots).substr(6), line);
+    }
+    hosts.push_back(std::move(host));
+  }
+  check(hosts);
+  return hosts;
+}
+
+std::vector<Host> slurm_hosts(const std::vector<std::string>& nodes, std::string_view tasks_per_node) {
+  std::vector<int> tasks;
+  std::istringstream in{std::string(tasks_per_node)};
+  for (std::string entry; std::getline(in, entry, ',');) {
+    const auto times = entry.find("(x");
+    const int count = parse_count(std::string_view(entry).substr(0, times), entry);
+    int repeat = 1;
+    if (times != entry.npos && entry.back() == ')')
+      repeat = parse_count(std::string_view(entry).substr(times + 2, entry.size() - times - 3), entry);
+    tasks.insert(tasks.end(), static_cast<size_t>(repeat), count);
+  }
+  if (tasks.empty()) tasks.assign(nodes.size(), 1);
+  if (tasks.size() != nodes.size())
+    throw UsageError(str("SLURM_TASKS_PER_NODE='", tasks_per_node, "' describes ", counted(std::ssize(tasks), "node"),
+                         ", but the allocation has ", nodes.size()));
+  std::vector<Host> hosts;
+  for (size_t i = 0; i < nodes.size(); ++i) hosts.push_back({nodes[i], tasks[i]});
+  check(hosts);
+  return hosts;
+}
+
+std::string to_string(const std::vector<Host>& hosts) {
+  std::string list;
+  for (const auto& host : hosts) list += str(list.empty() ? "" : ",", host.name, ":", host.slots);
+  return list;
+}
+
+int total_slots(const std::vector<Host>& hosts) { return first_worker(hosts, static_cast<int>(hosts.size())); }
+
+int first_worker(const std::vector<Host>& hosts, int host) {
+  return std::accumulate(hosts.begin(), hosts.begin() + host, 0, [](int sum, const Host& h) { return sum + h.slots; });
+}
+
+std::vector<std::string> worker_addresses(const std::vector<Host>& hosts, int first_port) {
+  std::vector<std::string> addresses;
+  for (const auto& host : hosts) {
+    if (first_port < 1 || first_port + host.slots - 1 > 65535)
+      throw UsageError(str("ports ", first_port, " to ", first_port + host.slots - 1, " for host '", host.name,
+                           "' must lie within 1..65535: choose another --port"));
+    for (int slot = 0; slot < host.slots; ++slot) addresses.push_back(str(host.name, ":", first_port + slot));
+  }
+  return addresses;
+}
+
+std::string shell_quoted(const std::string& word) {
+  const std::string_view harmless = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=./:,@%";
+  if (!word.empty() && word.find_first_not_of(harmless) == word.npos) return word;
+  std::string quoted = "'";
+  for (const char c : word) quoted += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return quoted + "'";
+}
+
+std::string shell_line(const std::vector<std::string>& words) {
+  std::string line;
+  for (const auto& word : words) line += str(line.empty() ? "" : " ", shell_quoted(word));
+  return line;
+}
+
+std::vector<std::string> host_command(const HostsJob& job, const std::string& index) {
+  std::vector<std::string> words{job.launcher,   "run", "-H",     to_string(job.hosts),
+                                 "--host-index", index, "--port", std::to_string(job.first_port)};
+  words.insert(words.end(), job.options.begin(), job.options.end());
+  words.push_back("--");
+  words.insert(words.end(), job.program.begin(), job.program.end());
+  return words;
+}
+
+std::vector<std::string> ssh_command(const HostsJob& job, int host, const std::string& folder) {
+  HostsJob there = job;
+  there.options.push_back("--key-on-stdin");
+  std::string name = job.hosts[static_cast<size_t>(host)].name;
+  if (name.front() == '[') name = name.substr(1, name.size() - 2);
+  return {"ssh",
+          "-o",
+          "BatchMode=yes",
+          "-T",
+          name,
+          str("cd ", shell_quoted(folder), " && exec ", shell_line(host_command(there, std::to_string(host))))};
+}
+
+std::vector<std::string> srun_command(const HostsJob& job) {
+  std::vector<std::string> words{"srun", str("--nodes=", job.hosts.size()), "--ntasks-per-node=1",
+                                 "--kill-on-bad-exit=1"};
+  const auto command = host_command(job, "slurm");
+  words.insert(words.end(), command.begin(), command.end());
+  return words;
+}
+
+}  // namespace lockstep::app

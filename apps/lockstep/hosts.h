@@ -1,0 +1,66 @@
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::app {
+
+/// The command line was wrong: printed as one line, exit code 2.
+struct UsageError : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+
+/// A machine and how many workers it runs.
+struct Host {
+  std::string name;
+  int slots = 1;
+
+  bool operator==(const Host&) const = default;
+};
+
+/// "a:2,b,[fd00::1]:4". A host without a number has one slot.
+std::vector<Host> parse_hosts(std::string_view list);
+
+/// One host per line, "a:2" or "a slots=2"; `#` starts a comment.
+std::vector<Host> parse_hostfile(std::string_view text);
+
+/// The nodes of a Slurm allocation with its SLURM_TASKS_PER_NODE, such as "2(x3),1".
+std::vector<Host> slurm_hosts(const std::vector<std::string>& nodes, std::string_view tasks_per_node);
+
+/// "a:2,b:1": what `parse_hosts` reads.
+std::string to_string(const std::vector<Host>& hosts);
+
+int total_slots(const std::vector<Host>& hosts);
+
+/// The address of every worker in order of its index. The slots of a host count ports up from `first_port`.
+std::vector<std::string> worker_addresses(const std::vector<Host>& hosts, int first_port);
+
+/// The index of a host's first worker.
+int first_worker(const std::vector<Host>& hosts, int host);
+
+/// Quoted for a POSIX shell where that is needed.
+std::string shell_quoted(const std::string& word);
+std::string shell_line(const std::vector<std::string>& words);
+
+/// What all hosts of a job have in common.
+struct HostsJob {
+  std::vector<Host> hosts;
+  int first_port = 2222;
+  std::string launcher = "lockstep";  ///< this program, as the hosts find it
+  std::vector<std::string> options;   ///< passed on: --log-dir, --grace, ...
+  std::vector<std::string> program;
+};
+
+/// What one host runs: `lockstep run -H ... --host-index 1 ... -- ./program args`. `index` may be "slurm".
+std::vector<std::string> host_command(const HostsJob& job, const std::string& index);
+
+/// The same through ssh: in the same folder there, with the job key on standard input, so that no process list shows it.
+/// The workers stop when that input ends, so they go when this side goes.
+std::vector<std::string> ssh_command(const HostsJob& job, int host, const std::string& folder);
+
+/// One launcher per node of the allocation. The job key travels in the environment.
+std::vector<std::string> srun_command(const HostsJob& job);
+
+}  // namespace lockstep::app

@@ -1,0 +1,80 @@
+#include "apps/lockstep/job.h"
+
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <stdexcept>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::app {
+namespace {
+
+constexpr int kLowestPort = 20000;
+
+int first_served_port() {
+  int first = 0;
+  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
+  return first > kLowestPort + 1000 ? first : 0;
+}
+
+// The port that the socket holds, or 0.
+int bind_loopback(int socket, int port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(port));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  if (bind(socket, reinterpret_cast<sockaddr*>(&address), size) != 0) return 0;
+  getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
+  return ntohs(address.sin_port);
+}
+
+}  // namespace
+
+std::string tf_config(const std::vector<std::string>& addresses, int worker) {
+  return nlohmann::json{{"cluster", {{"worker", addresses}}}, {"task", {{"type", "worker"}, {"index", worker}}}}.dump();
+}
+
+std::vector<std::string> worker_environment(const JobIdentity& job, const std::vector<std::string>& addresses,
+                                            int worker) {
+  std::vector<std::string> variables{"TF_CONFIG=" + tf_config(addresses, worker), "LOCKSTEP_RUN_ID=" + job.run_id,
+                                     str("LOCKSTEP_GENERATION=", job.generation)};
+  // An empty file name, because a file would be preferred to the key.
+  if (!job.key.empty()) variables.insert(variables.end(), {"LOCKSTEP_JOB_KEY=" + job.key, "LOCKSTEP_JOB_KEY_FILE="});
+  return variables;
+}
+
+std::string random_hex(int bytes) {
+  std::string raw(static_cast<size_t>(bytes), '\0'), hex;
+  if (getrandom(raw.data(), raw.size(), 0) != bytes) throw std::runtime_error("the system gives no random bytes");
+  for (const char c : raw) {
+    hex += "0123456789abcdef"[static_cast<unsigned char>(c) >> 4];
+    hex += "0123456789abcdef"[c & 15];
+  }
+  return hex;
+}
+
+std::vector<int> free_ports(int count) {
+  std::random_device random;
+  const int limit = first_served_port();
+  std::vector<int> sockets, ports;
+  for (int tries = 0; std::ssize(ports) < count && tries < 100 * count; ++tries) {
+    const int holder = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (holder < 0) break;
+    const bool choose = limit != 0 && tries < 50 * count;
+    const int wanted = choose ? std::uniform_int_distribution(kLowestPort, limit - 1)(random) : 0;
+    sockets.push_back(holder);
+    if (const int port = bind_loopback(holder, wanted); port != 0) ports.push_back(port);
+  }
+  for (const int socket : sockets) close(socket);
+  if (std::ssize(ports) < count) throw std::runtime_error(str("found only ", ports.size(), " free ports of ", count));
+  return ports;
+}
+
+}  // namespace lockstep::app

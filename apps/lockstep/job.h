@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::app {
+
+/// What a worker learns about its job, as environment variables.
+struct JobIdentity {
+  std::string key;  ///< LOCKSTEP_JOB_KEY: 32 random bytes in hex, which lets a worker join; empty: as it is set already
+  std::string run_id;  ///< LOCKSTEP_RUN_ID: the same for all attempts
+  int generation = 0;  ///< LOCKSTEP_GENERATION: which attempt, so that a worker of an earlier one is told apart
+};
+
+/// `{"cluster":{"worker":["host:port",...]},"task":{"index":2,"type":"worker"}}`
+std::string tf_config(const std::vector<std::string>& addresses, int worker);
+
+std::vector<std::string> worker_environment(const JobIdentity& job, const std::vector<std::string>& addresses,
+                                            int worker);
+
+std::string random_hex(int bytes);
+
+/// Free ports of 127.0.0.1. They are held while they are chosen and free again on return, so somebody else may take one
+/// before the worker does; they lie below the range from which the kernel serves connections, to make that rare.
+std::vector<int> free_ports(int count);
+
+}  // namespace lockstep::app

@@ -1,0 +1,109 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <charconv>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "apps/lockstep/hosts.h"
+#include "apps/lockstep/run.h"
+#include "lockstep/base/error.h"
+#include "lockstep/version.h"
+
+namespace {
+
+namespace app = lockstep::app;
+
+constexpr const char* kRunHelp =
+    "Starts the workers of a training job and watches them.\n\n"
+    "  lockstep run -n 4 ./train --epochs 3       four workers on this machine\n"
+    "  lockstep run -H a:2,b:2 ./train            prints the command for each host; --ssh runs them\n"
+    "  lockstep run ./train                       inside a Slurm allocation: through srun, as many workers as tasks\n\n"
+    "Each worker gets its place in the job as TF_CONFIG, and its lines are printed with its name in front. When one\n"
+    "fails, the others are stopped and the cause is printed once. Workers read nothing from standard input.";
+constexpr const char* kRunFooter =
+    "\nExit codes: that of the worker that failed (1 error, 2 usage, 3 a peer was lost, 4 data, 5 checkpoint), 1 if it\n"
+    "crashed, 3 if it was killed, 143 after SIGTERM or SIGHUP, 130 after Ctrl-C.";
+
+CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
+  auto* run = cli.add_subcommand("run", kRunHelp)->footer(kRunFooter)->prefix_command();
+  run->add_option("-n,--workers", request.workers, "Workers on this machine")->check(CLI::Range(1, 4096));
+  run->add_option("-H,--hosts", request.hosts, "Machines and workers on each: host:slots,host:slots");
+  run->add_option("--hostfile", request.hostfile, "The same as a file, one 'host:slots' or 'host slots=2' per line");
+  run->add_flag("--ssh", request.ssh, "Start the workers on the hosts through ssh, in this folder there");
+  run->add_option("--port", request.port, "First port on each host (default 2222)")->check(CLI::Range(1, 65535));
+  run->add_option("--restarts", request.restart.restarts, "Start all workers again up to K times after a failure")
+      ->check(CLI::NonNegativeNumber);
+  run->add_option("--log-dir", request.watch.log_dir, "Also write each worker's output to a file in this folder");
+  const auto add_seconds = [&](const char* name, app::Seconds& value, const char* help) {
+    run->add_option_function<double>(
+           name, [&value](double seconds) { value = app::Seconds(seconds); }, help)
+        ->check(CLI::NonNegativeNumber);
+  };
+  add_seconds("--grace", request.watch.grace, "Seconds that workers get to stop after a signal (default 30)");
+  add_seconds("--failure-grace", request.watch.failure_grace,
+              "Seconds that the others get to end by themselves after one has failed (default 5)");
+  run->add_flag("--dry-run", request.dry_run, "Only print what would be run");
+  const auto hidden = [](CLI::Option* option) { option->group(""); };
+  hidden(run->add_option("--host-index", request.host_index));
+  hidden(run->add_option("--generation", request.generation));
+  hidden(run->add_option("--run-id", request.run_id));
+  hidden(run->add_flag("--key-on-stdin", request.key_on_stdin));
+  return run;
+}
+
+int explain(const std::string& text) {
+  const auto digits = text.substr(text.find_first_not_of("Ll"));
+  int number = 0;
+  std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  const auto paragraph = lockstep::explain(number);
+  if (paragraph.empty())
+    throw app::UsageError("no error has the number '" + text + "': write it as printed, such as L104");
+  std::cout << "L" << number << ": " << paragraph << "\n";
+  return app::kOk;
+}
+
+int usage_error(const std::string& what, const std::string& command) {
+  std::cerr << "lockstep: " << what << " (see 'lockstep " << command << "--help')\n";
+  return app::kUsage;
+}
+
+int command_line(int argc, char** argv) {
+  CLI::App cli("Lockstep: synchronous data-parallel training on LibTorch.", "lockstep");
+  cli.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
+  cli.require_subcommand(1);
+  app::RunRequest request;
+  auto* run = add_run(cli, request);
+  std::string number;
+  auto* explaining = cli.add_subcommand("explain", "Tells more about an error: lockstep explain L104");
+  explaining->add_option("number", number, "As printed in error[L104]")->required();
+  try {
+    // What follows "--" is not for us; CLI11 wants the last argument first.
+    const std::vector<std::string> words(argv + 1, argv + argc);
+    const auto dashes = std::ranges::find(words, "--");
+    cli.parse(std::vector<std::string>(std::reverse_iterator(dashes), words.rend()));
+    if (*explaining) return explain(number);
+    request.program = run->remaining();
+    const bool ours = request.program.empty() && dashes != words.end();
+    request.program.insert(request.program.end(), ours ? dashes + 1 : dashes, words.end());
+    return app::run(std::move(request));
+  } catch (const CLI::ParseError& error) {
+    if (error.get_exit_code() == 0) return cli.exit(error);
+    if (cli.get_subcommands().empty()) return usage_error("name a command: run, doctor or explain", "");
+    return usage_error(error.what(), *run ? "run " : "");
+  } catch (const app::UsageError& error) {
+    return usage_error(error.what(), *run ? "run " : "");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return command_line(argc, argv);
+  } catch (const std::exception& error) {
+    std::cerr << "lockstep: " << error.what() << "\n";
+    return app::kProgramError;
+  }
+}

@@ -1,0 +1,124 @@
+#include "apps/lockstep/outcome.h"
+
+#include <signal.h>
+#include <string.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <iomanip>
+#include <sstream>
+#include <string_view>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::app {
+namespace {
+
+constexpr std::string_view kErrorMark = "error[L";
+constexpr int kPortInUse = 106;
+// Errors that tell of another worker: it died, its code failed, or the chief is gone.
+constexpr int kAboutAnother[] = {104, 113, 117};
+
+bool is_crash(int signal) {
+  return signal == SIGABRT || signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL ||
+         signal == SIGTRAP || signal == SIGSYS;
+}
+
+bool is_consequence(const Ending& ending) {
+  return ending.signal == 0 &&
+         (ending.exit_code == kPeerLost || std::ranges::count(kAboutAnother, error_number(ending.tail)) != 0);
+}
+
+int code_of(const Ending& ending) {
+  if (ending.signal == 0) return ending.exit_code;
+  return is_crash(ending.signal) ? kProgramError : kPeerLost;
+}
+
+// A worker that could not save, for instance, while the user stopped the job.
+bool failed_to_stop(const Ending& ending, int stop_signal) {
+  if (stop_signal == 0) return false;
+  if (ending.signal != 0) return is_crash(ending.signal);
+  return ending.exit_code != kStopped && ending.exit_code != 128 + stop_signal && !is_consequence(ending);
+}
+
+auto last_error(const std::vector<std::string>& tail) {
+  return std::find_if(tail.rbegin(), tail.rend(), [](const auto& line) { return line.find(kErrorMark) != line.npos; });
+}
+
+std::string advice(const Ending& ending) {
+  if (ending.out_of_memory) return "use fewer workers or a smaller batch, or raise the memory limit";
+  if (ending.signal == SIGKILL) return "somebody or a batch system killed it; the kernel reports no lack of memory";
+  if (is_crash(ending.signal)) return "the program crashed: run it under a debugger, or look at its core file";
+  if (const int number = error_number(ending.tail); number != 0) return str("lockstep explain L", number);
+  return "";
+}
+
+}  // namespace
+
+int error_number(const std::vector<std::string>& tail) {
+  const auto line = last_error(tail);
+  if (line == tail.rend()) return 0;
+  const auto digits = line->find(kErrorMark) + kErrorMark.size();
+  int number = 0;
+  std::from_chars(line->data() + digits, line->data() + line->size(), number);
+  return number;
+}
+
+std::vector<std::string> telling_lines(const std::vector<std::string>& tail) {
+  const auto line = last_error(tail);
+  return line == tail.rend() ? tail : std::vector<std::string>(line.base() - 1, tail.end());
+}
+
+const Ending* root_cause(const Attempt& attempt) {
+  const Ending* consequence = nullptr;
+  for (const auto& ending : attempt.endings) {
+    if (!ending.failed() || (ending.by_us && !failed_to_stop(ending, attempt.stop_signal))) continue;
+    if (!is_consequence(ending)) return &ending;
+    if (!consequence) consequence = &ending;
+  }
+  return consequence;
+}
+
+int exit_code(const Attempt& attempt) {
+  if (const auto* cause = root_cause(attempt)) return code_of(*cause);
+  if (std::ranges::none_of(attempt.endings, &Ending::failed)) return kOk;
+  return attempt.stop_signal == SIGINT ? kInterrupted : kStopped;
+}
+
+std::string signal_name(int signal) {
+  const char* name = sigabbrev_np(signal);
+  return name ? str("SIG", name) : str("signal ", signal);
+}
+
+std::string how_it_ended(const Ending& ending) {
+  if (ending.out_of_memory) return str("was killed by ", signal_name(ending.signal), ": the machine ran out of memory");
+  if (is_crash(ending.signal)) return str("crashed with ", signal_name(ending.signal));
+  if (ending.signal != 0) return str("was killed by ", signal_name(ending.signal));
+  return str("exited with code ", ending.exit_code);
+}
+
+std::string describe(const Ending& cause, const std::vector<std::string>& labels) {
+  std::ostringstream out;
+  out << "lockstep: " << labels[static_cast<size_t>(cause.member)] << " (pid " << cause.pid << ") "
+      << how_it_ended(cause) << ", " << std::fixed << std::setprecision(1) << cause.after.count()
+      << " s after its start\n";
+  for (const auto& line : telling_lines(cause.tail)) out << "  | " << line << "\n";
+  if (const auto help = advice(cause); !help.empty()) out << "  help: " << help << "\n";
+  return out.str();
+}
+
+Next next_step(const Attempt& attempt, const RestartPolicy& policy, int restarts_done, int port_retries_done) {
+  const auto* cause = root_cause(attempt);
+  if (!cause || attempt.stop_signal != 0) return Next::Finish;
+  if (error_number(cause->tail) == kPortInUse && port_retries_done < policy.port_retries) return Next::NewPorts;
+  const int code = code_of(*cause);
+  if (code == kUsage || code == kStopped || restarts_done >= policy.restarts) return Next::Finish;
+  return Next::Restart;
+}
+
+Seconds restart_delay(const RestartPolicy& policy, int restarts_done) {
+  return std::min(policy.longest_delay, policy.first_delay * std::exp2(restarts_done));
+}
+
+}  // namespace lockstep::app

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace lockstep::app {
+
+using Seconds = std::chrono::duration<double>;
+
+/// Exit codes of the command line.
+enum ExitCode : int { kOk = 0, kProgramError = 1, kUsage = 2, kPeerLost = 3, kInterrupted = 130, kStopped = 143 };
+
+/// How one process of an attempt ended, in the order in which they ended.
+struct Ending {
+  int member = 0;
+  int pid = 0;
+  int exit_code = 0;   ///< when `signal` is 0
+  int signal = 0;      ///< the signal that ended it
+  bool by_us = false;  ///< after the launcher had asked it to stop
+  bool out_of_memory = false;
+  Seconds after{};                ///< since its start
+  std::vector<std::string> tail;  ///< its last lines
+
+  bool failed() const { return signal != 0 || exit_code != 0; }
+};
+
+struct Attempt {
+  std::vector<Ending> endings;
+  int stop_signal = 0;  ///< the signal by which the user stopped the job
+};
+
+/// The last lines that are worth showing: from the last error block on, else all.
+std::vector<std::string> telling_lines(const std::vector<std::string>& tail);
+
+/// The number of the last error block ("error[L104]: ..."), or 0.
+int error_number(const std::vector<std::string>& tail);
+
+/// The ending that made the attempt fail, or null. A worker that only reports the loss of another is not the cause, nor
+/// is one that the launcher stopped, however early it ended.
+const Ending* root_cause(const Attempt& attempt);
+
+/// A worker's exit code is passed on. Death by a signal is 3 (a worker was lost) if it came from outside and 1 if the
+/// program crashed. A job stopped by SIGTERM or SIGHUP gives 143, by SIGINT 130, unless all workers ended well or one failed.
+int exit_code(const Attempt& attempt);
+
+/// "SIGKILL"
+std::string signal_name(int signal);
+
+/// "exited with code 1", "was killed by SIGKILL: the machine ran out of memory".
+std::string how_it_ended(const Ending& ending);
+
+/// The block that is printed once for a failed attempt. `labels` name the members ("worker 2").
+std::string describe(const Ending& cause, const std::vector<std::string>& labels);
+
+enum class Next { Finish, Restart, NewPorts };
+
+struct RestartPolicy {
+  int restarts = 0;
+  Seconds first_delay{1};
+  Seconds longest_delay{60};
+  int port_retries = 3;
+};
+
+/// What to do after an attempt. Usage errors would only repeat, and a stopped job stays stopped. A port that somebody
+/// took between choosing and binding it costs no restart.
+Next next_step(const Attempt& attempt, const RestartPolicy& policy, int restarts_done, int port_retries_done);
+
+/// 1, 2, 4, ... seconds.
+Seconds restart_delay(const RestartPolicy& policy, int restarts_done);
+
+}  // namespace lockstep::app

@@ -1,0 +1,108 @@
+#include "apps/lockstep/output.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::app {
+namespace {
+
+constexpr size_t kTailLines = 12;
+constexpr size_t kTailWidth = 400;
+
+}  // namespace
+
+std::string LineSplitter::take(std::string_view line) {
+  tail_.emplace_back(line.substr(0, kTailWidth));
+  if (tail_.size() > kTailLines) tail_.pop_front();
+  return std::string(line);
+}
+
+std::vector<std::string> LineSplitter::feed(std::string_view bytes) {
+  std::vector<std::string> lines;
+  rest_ += bytes;
+  size_t begin = 0;
+  while (true) {
+    const auto end = std::min(rest_.find('\n', begin), rest_.size());
+    if (end - begin > kLongest) {
+      lines.push_back(take(std::string_view(rest_).substr(begin, kLongest)));
+      begin += kLongest;
+    } else if (end < rest_.size()) {
+      lines.push_back(take(std::string_view(rest_).substr(begin, end - begin)));
+      begin = end + 1;
+    } else {
+      break;
+    }
+  }
+  rest_.erase(0, begin);
+  return lines;
+}
+
+std::vector<std::string> LineSplitter::finish() {
+  if (rest_.empty()) return {};
+  auto line = take(rest_);
+  rest_.clear();
+  return {std::move(line)};
+}
+
+Console::Console() {
+  const char* no_colour = getenv("NO_COLOR");
+  for (int stream = 0; stream < kStreams; ++stream)
+    colour_[stream] = isatty(STDOUT_FILENO + stream) && !(no_colour && *no_colour);
+}
+
+std::string Console::prefix(int stream, int member, const std::string& label) const {
+  if (!colour_[stream]) return str("[", label, "] ");
+  // Cyan, yellow, green, magenta, blue: red is left to errors.
+  constexpr int kColours[] = {36, 33, 32, 35, 34};
+  return str("\x1b[", kColours[member % 5], "m[", label, "]\x1b[0m ");
+}
+
+void Console::add(int stream, std::string text) {
+  if (text.empty() || (broken_ && stream == 0)) return;
+  waiting_bytes_ += text.size();
+  queue_.push_back({stream, std::move(text)});
+  write_some();
+}
+
+void Console::say(std::string_view line) { add(1, str("lockstep: ", line, "\n")); }
+
+int Console::waiting_for() const { return queue_.empty() ? -1 : STDOUT_FILENO + queue_.front().stream; }
+
+void Console::write_some() {
+  while (!queue_.empty()) {
+    auto& piece = queue_.front();
+    pollfd ready{waiting_for(), POLLOUT, 0};
+    if (poll(&ready, 1, 0) <= 0) return;
+    // A pipe that polls writable takes PIPE_BUF bytes without blocking, and not one more for certain.
+    const auto size = std::min<size_t>(piece.text.size() - written_, PIPE_BUF);
+    const auto count = write(ready.fd, piece.text.data() + written_, size);
+    if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
+    if (count < 0) broken_ = broken_ || piece.stream == 0;
+    const auto done = count < 0 ? piece.text.size() - written_ : static_cast<size_t>(count);
+    written_ += done;
+    waiting_bytes_ -= done;
+    if (written_ == piece.text.size()) {
+      queue_.pop_front();
+      written_ = 0;
+    }
+  }
+}
+
+void Console::flush_for(double seconds) {
+  const auto deadline = Deadline::after(std::chrono::duration<double>(seconds));
+  for (write_some(); !queue_.empty() && !deadline.expired(); write_some()) {
+    pollfd ready{waiting_for(), POLLOUT, 0};
+    poll(&ready, 1, 50);
+  }
+}
+
+}  // namespace lockstep::app

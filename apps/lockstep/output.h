@@ -1,0 +1,66 @@
+#pragma once
+
+#include <deque>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace lockstep::app {
+
+/// Cuts what arrives into whole lines and remembers the last of them.
+class LineSplitter {
+ public:
+  /// The complete lines of `bytes` and what was left before, each without its newline. A line longer than `longest` is cut.
+  std::vector<std::string> feed(std::string_view bytes);
+  /// The last line, if it had no newline.
+  std::vector<std::string> finish();
+  std::vector<std::string> tail() const { return {tail_.begin(), tail_.end()}; }
+
+  static constexpr size_t kLongest = 64 * 1024;
+
+ private:
+  std::string take(std::string_view line);
+
+  std::string rest_;
+  std::deque<std::string> tail_;
+};
+
+/// Standard output and error of the launcher. Lines wait here while the reader is slow, so that signals are still
+/// answered; one queue for both, so that a line is never torn by one of the other stream.
+class Console {
+ public:
+  static constexpr int kStreams = 2;
+
+  Console();
+
+  /// `stream` is 0 for standard output, 1 for standard error.
+  void add(int stream, std::string text);
+  /// A line of the launcher itself, on standard error.
+  void say(std::string_view line);
+
+  /// The descriptor that must become writable before `write_some` gets on, or -1.
+  int waiting_for() const;
+  void write_some();
+  /// Enough is waiting: read no more from the workers.
+  bool full() const { return waiting_bytes_ > 1 << 20; }
+  /// Nobody reads standard output any more.
+  bool broken() const { return broken_; }
+  void flush_for(double seconds);
+
+  /// "[worker 2] ", coloured on a terminal.
+  std::string prefix(int stream, int member, const std::string& label) const;
+
+ private:
+  struct Piece {
+    int stream;
+    std::string text;
+  };
+
+  std::deque<Piece> queue_;
+  size_t written_ = 0;  // of the first piece
+  size_t waiting_bytes_ = 0;
+  bool colour_[kStreams];
+  bool broken_ = false;
+};
+
+}  // namespace lockstep::app

@@ -1,0 +1,185 @@
+#include "apps/lockstep/process.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <sstream>
+#include <stdexcept>
+
+#include "apps/lockstep/hosts.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::app {
+namespace {
+
+// Its other end stays open, and with nobody else, for as long as this process lives.
+int life_line() {
+  static const int read_end = [] {
+    int ends[2];
+    make_pipe(ends);
+    return ends[0];
+  }();
+  return read_end;
+}
+
+std::string name_of(const std::string& variable) { return variable.substr(0, variable.find('=') + 1); }
+
+std::vector<std::string> merged_environment(std::vector<std::string> added) {
+  const size_t own = added.size();
+  for (char** entry = environ; *entry; ++entry) {
+    bool replaced = false;
+    for (size_t i = 0; i < own; ++i) replaced = replaced || name_of(*entry) == name_of(added[i]);
+    if (!replaced) added.emplace_back(*entry);
+  }
+  return added;
+}
+
+std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> result;
+  for (auto& text : texts) result.push_back(text.data());
+  result.push_back(nullptr);
+  return result;
+}
+
+// Runs in the child. Returns only if that was not possible.
+void become(char* const* argv, char* const* environment, const int (&streams)[3], pid_t launcher) {
+  setsid();
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != launcher) _exit(1);
+  for (int i = 0; i < 3; ++i) dup2(streams[i], i);
+  fcntl(life_line(), F_SETFD, 0);
+  signal(SIGPIPE, SIG_DFL);
+  sigset_t none;
+  sigemptyset(&none);
+  sigprocmask(SIG_SETMASK, &none, nullptr);
+  execvpe(argv[0], argv, environment);
+}
+
+std::string contents(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+// Parent by process; processes that only wait to be collected are left out.
+std::map<pid_t, pid_t> parents() {
+  std::map<pid_t, pid_t> result;
+  DIR* folder = opendir("/proc");
+  if (!folder) return result;
+  while (const dirent* entry = readdir(folder)) {
+    const pid_t pid = atoi(entry->d_name);
+    if (pid <= 0) continue;
+    const auto stat = contents(str("/proc/", pid, "/stat"));
+    // The name of the program, which comes in parentheses before these, may hold anything.
+    std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+    char state = 'Z';
+    pid_t parent = 0;
+    if (fields >> state >> parent && state != 'Z') result[pid] = parent;
+  }
+  closedir(folder);
+  return result;
+}
+
+}  // namespace
+
+void make_pipe(int (&ends)[2]) {
+  if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(str("no pipe: ", strerror(errno), "; raise 'ulimit -n'"));
+}
+
+Process start_process(const std::vector<std::string>& argv, std::vector<std::string> environment, bool with_input) {
+  auto words = argv;
+  environment.push_back(str("LOCKSTEP_LAUNCHER_PIPE=", life_line()));
+  auto variables = merged_environment(std::move(environment));
+  const auto argv_pointers = pointers(words), variable_pointers = pointers(variables);
+  int input[2] = {-1, -1}, output[2], error[2], failure[2];
+  if (with_input) make_pipe(input);
+  if (!with_input) input[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  make_pipe(output);
+  make_pipe(error);
+  make_pipe(failure);
+  const pid_t launcher = getpid();
+  const pid_t pid = fork();
+  if (pid == 0) {
+    become(argv_pointers.data(), variable_pointers.data(), {input[0], output[1], error[1]}, launcher);
+    const int reason = errno;
+    [[maybe_unused]] const auto ignored = write(failure[1], &reason, sizeof reason);
+    _exit(127);
+  }
+  const int fork_reason = errno;
+  for (const int end : {input[0], output[1], error[1], failure[1]}) close(end);
+  int reason = pid < 0 ? fork_reason : 0;
+  if (pid > 0 && read(failure[0], &reason, sizeof reason) != sizeof reason) reason = 0;
+  close(failure[0]);
+  if (reason != 0) {
+    for (const int end : {output[0], error[0], input[1]}) {
+      if (end >= 0) close(end);
+    }
+    if (pid < 0)
+      throw std::runtime_error(str("cannot start another process: ", strerror(reason), "; raise 'ulimit -u'"));
+    waitpid(pid, nullptr, 0);
+    const bool no_folder = reason == ENOENT && argv[0].find('/') == std::string::npos;
+    throw UsageError(str("cannot run '", argv[0], "': ", strerror(reason),
+                         no_folder ? str("; a program of this folder is written ./", argv[0]) : ""));
+  }
+  fcntl(output[0], F_SETFL, O_NONBLOCK);
+  fcntl(error[0], F_SETFL, O_NONBLOCK);
+  return {pid, {output[0], error[0]}, input[1]};
+}
+
+void adopt_orphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+
+bool kill_descendants(const Deadline& deadline) {
+  while (true) {
+    pid_t collected = 0;
+    while ((collected = waitpid(-1, nullptr, WNOHANG)) > 0) {
+    }
+    if (collected < 0 && errno == ECHILD) return true;
+    if (deadline.expired()) return false;
+    const auto parent_of = parents();
+    for (const auto& [pid, direct_parent] : parent_of) {
+      for (auto up = direct_parent; up > 1;) {
+        if (up == getpid()) {
+          kill(pid, SIGKILL);
+          break;
+        }
+        const auto next = parent_of.find(up);
+        up = next == parent_of.end() ? 0 : next->second;
+      }
+    }
+    poll(nullptr, 0, 5);
+  }
+}
+
+long counter(const std::string& text, const std::string& name) {
+  std::istringstream in(text);
+  std::string word;
+  for (long value = 0; in >> word >> value;) {
+    if (word == name) return value;
+  }
+  return -1;
+}
+
+long out_of_memory_kills() {
+  std::istringstream groups(contents("/proc/self/cgroup"));
+  for (std::string line; std::getline(groups, line);) {
+    const auto path = line.substr(std::min(line.size(), line.rfind(':') + 1));
+    const bool unified = line.starts_with("0::");
+    if (!unified && line.find(":memory:") == line.npos) continue;
+    const auto file = unified ? str("/sys/fs/cgroup", path, "/memory.events")
+                              : str("/sys/fs/cgroup/memory", path, "/memory.oom_control");
+    if (const long kills = counter(contents(file), "oom_kill"); kills >= 0) return kills;
+  }
+  return counter(contents("/proc/vmstat"), "oom_kill");
+}
+
+}  // namespace lockstep::app

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+
+namespace lockstep::app {
+
+struct Process {
+  pid_t pid = -1;
+  int output[2] = {-1, -1};  ///< what it writes to standard output and error; not blocking
+  int input = -1;            ///< its standard input, if asked for, else it reads nothing
+};
+
+/// Starts `argv` as the leader of a session of its own with `environment` ("NAME=value") on top of ours. The kernel kills
+/// it when this process dies, and it can watch the descriptor that LOCKSTEP_LAUNCHER_PIPE names, which then ends.
+/// Must be called from the main thread, which is the "parent" of that rule. Throws UsageError if it cannot be executed.
+Process start_process(const std::vector<std::string>& argv, std::vector<std::string> environment, bool with_input);
+
+/// Kills all that descends from this process, also what has left its session or has lost its parent, and waits for it.
+/// Needs `adopt_orphans`. False if something was still there at the deadline.
+bool kill_descendants(const Deadline& deadline);
+void adopt_orphans();
+
+/// How many processes the kernel has killed for lack of memory, as far as it tells us: only a rise means something.
+long out_of_memory_kills();
+/// The number after `name` in a file of "name number" lines, or -1.
+long counter(const std::string& text, const std::string& name);
+
+/// Closed on exec.
+void make_pipe(int (&ends)[2]);
+
+}  // namespace lockstep::app

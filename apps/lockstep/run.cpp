@@ -1,0 +1,234 @@
+#include "apps/lockstep/run.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iostream>
+#include <iterator>
+#include <sstream>
+#include <utility>
+
+#include "apps/lockstep/hosts.h"
+#include "apps/lockstep/job.h"
+#include "apps/lockstep/supervise.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::app {
+namespace {
+
+using MembersOf = std::function<std::vector<Member>(int generation)>;
+
+std::string variable(const char* name) {
+  const char* value = getenv(name);
+  return value ? value : "";
+}
+
+bool key_is_set() { return !variable("LOCKSTEP_JOB_KEY").empty() || !variable("LOCKSTEP_JOB_KEY_FILE").empty(); }
+
+// Byte by byte: what follows must stay unread, because its end means something.
+std::string line_of_stdin() {
+  std::string line;
+  for (char c = 0; read(STDIN_FILENO, &c, 1) == 1 && c != '\n';) line += c;
+  return line;
+}
+
+std::vector<Member> workers(const RunRequest& request, const JobIdentity& job,
+                            const std::vector<std::string>& addresses, int first, int count) {
+  std::vector<Member> members;
+  for (int worker = first; worker < first + count; ++worker)
+    members.push_back({str("worker ", worker), request.program, worker_environment(job, addresses, worker)});
+  return members;
+}
+
+// Attempt after attempt, in the process that owns the workers.
+int keep(const RunRequest& request, const MembersOf& members_of, int life_line) {
+  const auto signals = watched_signals();
+  const Events events{signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK), life_line,
+                      request.key_on_stdin ? STDIN_FILENO : -1};
+  Console console;
+  for (int attempt = 0, restarts = 0, port_retries = 0;; ++attempt) {
+    const auto members = members_of(request.generation + attempt);
+    const auto result = watch(members, request.watch, events, console, attempt == 0);
+    const auto next = next_step(result, request.restart, restarts, port_retries);
+    if (const auto* cause = root_cause(result)) {
+      std::vector<std::string> labels;
+      for (const auto& member : members) labels.push_back(member.label);
+      console.add(1, describe(*cause, labels));
+    }
+    if (next == Next::Finish) {
+      console.flush_for(1);
+      return exit_code(result);
+    }
+    if (next == Next::NewPorts) {
+      ++port_retries;
+      console.say("another program took a port that was free a moment ago; starting again with new ones");
+      continue;
+    }
+    const auto delay = restart_delay(request.restart, restarts);
+    ++restarts;
+    console.say(str("restart ", restarts, " of ", request.restart.restarts, " in ", delay.count(), " s"));
+    if (!pause_for(delay, events)) return kStopped;
+  }
+}
+
+int launch(const RunRequest& request, const MembersOf& members_of) {
+  if (!request.watch.log_dir.empty()) {
+    std::error_code error;
+    std::filesystem::create_directories(request.watch.log_dir, error);
+    if (error) throw UsageError(str("cannot make the folder ", request.watch.log_dir, ": ", error.message()));
+  }
+  return supervise([&](int life_line) { return keep(request, members_of, life_line); });
+}
+
+std::vector<std::string> local_addresses(int count) {
+  std::vector<std::string> addresses;
+  for (const int port : free_ports(count)) addresses.push_back(str("127.0.0.1:", port));
+  return addresses;
+}
+
+int run_here(const RunRequest& request, JobIdentity job) {
+  return launch(request, [&](int generation) {
+    job.generation = generation;
+    return workers(request, job, local_addresses(request.workers), 0, request.workers);
+  });
+}
+
+int run_as_host(const RunRequest& request, JobIdentity job, const std::vector<Host>& hosts,
+                const std::vector<std::string>& addresses) {
+  const auto text = request.host_index == "slurm" ? variable("SLURM_NODEID") : request.host_index;
+  const bool number = !text.empty() && text.size() < 6 && text.find_first_not_of("0123456789") == text.npos;
+  const int index = number ? std::stoi(text) : -1;
+  if (index < 0 || index >= std::ssize(hosts))
+    throw UsageError(str("--host-index must be 0 to ", hosts.size() - 1, ", got '", text, "'"));
+  if (request.key_on_stdin) job.key = line_of_stdin();
+  if (!request.key_on_stdin && !key_is_set())
+    throw UsageError("set LOCKSTEP_JOB_KEY: all hosts of a job need the same key");
+  return launch(request, [&](int generation) {
+    job.generation = generation;
+    return workers(request, job, addresses, first_worker(hosts, index), hosts[static_cast<size_t>(index)].slots);
+  });
+}
+
+// The options that the launchers of the single hosts need too.
+std::vector<std::string> shared_options(const RunRequest& request, const std::string& log_dir,
+                                        const std::string& run_id, int generation) {
+  std::vector<std::string> options{"--run-id", run_id, "--generation", std::to_string(generation)};
+  const auto add = [&](const char* name, double value) { options.insert(options.end(), {name, str(value)}); };
+  add("--grace", request.watch.grace.count());
+  add("--failure-grace", request.watch.failure_grace.count());
+  if (!log_dir.empty()) options.insert(options.end(), {"--log-dir", log_dir});
+  return options;
+}
+
+int print_line(const std::vector<std::string>& words) {
+  std::cout << shell_line(words) << "\n";
+  return kOk;
+}
+
+int print_workers(const RunRequest& request) {
+  const auto addresses = local_addresses(request.workers);
+  for (int i = 0; i < request.workers; ++i)
+    std::cout << "TF_CONFIG=" << shell_quoted(tf_config(addresses, i)) << " " << shell_line(request.program) << "\n";
+  return kOk;
+}
+
+int print_commands(const HostsJob& plan, const std::string& key) {
+  const auto key_text = !variable("LOCKSTEP_JOB_KEY_FILE").empty()
+                            ? "LOCKSTEP_JOB_KEY_FILE=" + shell_quoted(variable("LOCKSTEP_JOB_KEY_FILE"))
+                            : "LOCKSTEP_JOB_KEY=" + (key.empty() ? variable("LOCKSTEP_JOB_KEY") : key);
+  std::cout << "# Run on each host, or let --ssh do it. The key lets workers join: keep it to yourself.\n";
+  for (size_t i = 0; i < plan.hosts.size(); ++i)
+    std::cout << "# on " << plan.hosts[i].name << "\n"
+              << key_text << " " << shell_line(host_command(plan, std::to_string(i))) << "\n";
+  return kOk;
+}
+
+int run_over_ssh(RunRequest request, HostsJob plan, const std::string& run_id) {
+  const auto folder = std::filesystem::current_path().string();
+  const auto key = random_hex(32);
+  const auto log_dir = std::exchange(request.watch.log_dir, "");
+  return launch(request, [&](int generation) {
+    std::vector<Member> members;
+    plan.options = shared_options(request, log_dir, run_id, generation);
+    for (int i = 0; i < std::ssize(plan.hosts); ++i)
+      members.push_back({.label = "host " + plan.hosts[static_cast<size_t>(i)].name,
+                         .argv = ssh_command(plan, i, folder),
+                         .input = key + "\n",
+                         .prefixed = false});
+    return members;
+  });
+}
+
+int run_in_slurm(RunRequest request, HostsJob plan, const JobIdentity& job) {
+  const auto log_dir = std::exchange(request.watch.log_dir, "");
+  const auto key = job.key.empty() ? std::vector<std::string>() : std::vector{"LOCKSTEP_JOB_KEY=" + job.key};
+  return launch(request, [&](int generation) {
+    plan.options = shared_options(request, log_dir, job.run_id, generation);
+    // srun asks for a second SIGINT before it believes the first.
+    return std::vector{Member{
+        .label = "srun", .argv = srun_command(plan), .environment = key, .stop_signal = SIGTERM, .prefixed = false}};
+  });
+}
+
+// Jobs that share a node get different ports.
+int slurm_port(const std::string& job_id) { return 10000 + static_cast<int>(std::hash<std::string>()(job_id) % 9000); }
+
+std::string contents(const std::string& path) {
+  std::ifstream in(path);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+std::vector<std::string> slurm_nodes() {
+  const auto list = variable("SLURM_JOB_NODELIST");
+  std::string names;
+  if (FILE* output = popen(("scontrol show hostnames " + shell_quoted(list)).c_str(), "re")) {
+    std::array<char, 4096> bytes{};
+    for (size_t count = 0; (count = fread(bytes.data(), 1, bytes.size(), output)) > 0;)
+      names.append(bytes.data(), count);
+    if (pclose(output) != 0) names.clear();
+  }
+  std::istringstream in(names);
+  std::vector<std::string> nodes{std::istream_iterator<std::string>(in), {}};
+  if (nodes.empty())
+    throw UsageError(str("'scontrol show hostnames ", list, "' gives no names: use -H host:slots,..."));
+  return nodes;
+}
+
+}  // namespace
+
+int run(RunRequest request) {
+  if (request.program.empty()) throw UsageError("name the program to run, as in: lockstep run -n 4 ./train");
+  if (request.program[0].starts_with("-")) throw UsageError(str("unknown option '", request.program[0], "'"));
+  const int ways = (request.workers > 0) + !request.hosts.empty() + !request.hostfile.empty();
+  const bool slurm = ways == 0 && !variable("SLURM_JOB_ID").empty();
+  if (ways > 1) throw UsageError("use only one of -n, -H and --hostfile");
+  if (ways == 0 && !slurm) throw UsageError("say where to run: -n 4 for this machine, or -H host:slots,host:slots");
+  const JobIdentity job{key_is_set() ? "" : random_hex(32), request.run_id.empty() ? random_hex(8) : request.run_id};
+  if (request.workers > 0) return request.dry_run ? print_workers(request) : run_here(request, job);
+
+  if (!request.hostfile.empty() && !std::ifstream(request.hostfile))
+    throw UsageError(str("cannot read the hostfile ", request.hostfile));
+  request.restart.port_retries = 0;
+  HostsJob plan{.launcher = std::filesystem::read_symlink("/proc/self/exe"), .program = request.program};
+  plan.hosts = slurm                   ? slurm_hosts(slurm_nodes(), variable("SLURM_TASKS_PER_NODE"))
+               : request.hosts.empty() ? parse_hostfile(contents(request.hostfile))
+                                       : parse_hosts(request.hosts);
+  if (slurm) plan.first_port = slurm_port(variable("SLURM_JOB_ID"));
+  if (request.port != 0) plan.first_port = request.port;
+  const auto addresses = worker_addresses(plan.hosts, plan.first_port);
+  if (!request.host_index.empty()) return run_as_host(request, job, plan.hosts, addresses);
+  plan.options = shared_options(request, request.watch.log_dir, job.run_id, request.generation);
+  if (slurm && request.dry_run) return print_line(srun_command(plan));
+  if (slurm) return run_in_slurm(request, plan, job);
+  if (request.ssh && !request.dry_run) return run_over_ssh(request, plan, job.run_id);
+  return print_commands(plan, job.key);
+}
+
+}  // namespace lockstep::app

@@ -1,0 +1,351 @@
+// The launcher with real processes.
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "tests/support/temporary_folder.h"
+
+namespace lockstep {
+namespace {
+
+using Strings = std::vector<std::string>;
+using std::chrono::seconds;
+
+// One run of the program, with what it printed.
+class Launch {
+ public:
+  explicit Launch(const Strings& arguments, const Strings& variables = {}) {
+    Strings words{LOCKSTEP_PROGRAM};
+    words.insert(words.end(), arguments.begin(), arguments.end());
+    std::vector<char*> argv, environment;
+    for (auto& word : words) argv.push_back(word.data());
+    argv.push_back(nullptr);
+    Strings all = variables;
+    for (char** entry = environ; *entry; ++entry) all.emplace_back(*entry);
+    for (auto& variable : all) environment.push_back(variable.data());
+    environment.push_back(nullptr);
+    const auto out = folder_ / "out", err = folder_ / "err";
+    pid = fork();
+    if (pid == 0) {
+      setpgid(0, 0);
+      dup2(open(out.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600), 1);
+      dup2(open(err.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600), 2);
+      execve(argv[0], argv.data(), environment.data());
+      _exit(99);
+    }
+  }
+  ~Launch() {
+    if (pid > 0 && status_ < 0) {
+      kill(pid, SIGKILL);
+      waitpid(pid, nullptr, 0);
+    }
+  }
+
+  // The exit code, 1000 + signal, or -1 if it still runs.
+  int wait(seconds limit = seconds(20)) {
+    for (const auto deadline = Deadline::after(limit); status_ < 0 && !deadline.expired(); poll(nullptr, 0, 5)) {
+      int status = 0;
+      if (waitpid(pid, &status, WNOHANG) == pid)
+        status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+    }
+    return status_;
+  }
+
+  std::string out() const { return file_content(folder_ / "out"); }
+  std::string err() const { return file_content(folder_ / "err"); }
+
+  pid_t pid = -1;
+
+ private:
+  const TemporaryFolder folder_;
+  int status_ = -1;
+};
+
+Strings run(int workers, const Strings& script, const Strings& options = {}) {
+  Strings arguments{"run", "-n", std::to_string(workers)};
+  arguments.insert(arguments.end(), options.begin(), options.end());
+  arguments.push_back(LOCKSTEP_TEST_WORKER);
+  arguments.insert(arguments.end(), script.begin(), script.end());
+  return arguments;
+}
+
+bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != text.npos; ++at) ++found;
+  return found;
+}
+
+// The processes that left a file in the folder, once there are `count` of them.
+std::vector<pid_t> processes(const TemporaryFolder& folder, int count) {
+  std::vector<pid_t> pids;
+  for (const auto deadline = Deadline::after(seconds(20)); std::ssize(pids) < count; poll(nullptr, 0, 5)) {
+    if (deadline.expired()) throw std::runtime_error("the workers do not start");
+    pids.clear();
+    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
+      pids.push_back(std::stoi(entry.path().filename().string()));
+  }
+  return pids;
+}
+
+// Dead, or dead but not yet collected by whoever inherited it.
+bool is_gone(pid_t pid) {
+  const auto stat = file_content("/proc/" + std::to_string(pid) + "/stat");
+  return stat.empty() || contains(stat, ") Z ");
+}
+
+bool are_gone(const std::vector<pid_t>& pids, seconds limit = seconds(2)) {
+  for (const auto deadline = Deadline::after(limit); !deadline.expired(); poll(nullptr, 0, 5))
+    if (std::ranges::all_of(pids, is_gone)) return true;
+  return false;
+}
+
+const std::string kTerm = std::to_string(SIGTERM), kInt = std::to_string(SIGINT);
+
+TEST(Run, PrefixesEveryLineAndKeepsStreamsApart) {
+  Launch launch(run(3, {"print", "hello", "error", "careful", "partial", "no newline"}));
+  EXPECT_EQ(launch.wait(), 0);
+  for (int worker = 0; worker < 3; ++worker) {
+    const auto prefix = "[worker " + std::to_string(worker) + "] ";
+    EXPECT_EQ(count(launch.out(), prefix + "hello\n"), 1) << launch.out();
+    EXPECT_EQ(count(launch.out(), prefix + "no newline\n"), 1) << launch.out();
+    EXPECT_EQ(count(launch.err(), prefix + "careful\n"), 1) << launch.err();
+  }
+  EXPECT_EQ(count(launch.out(), "\n"), 6);
+  EXPECT_EQ(count(launch.err(), "\n"), 3);
+}
+
+TEST(Run, TearsNoLineUnderLoad) {
+  const TemporaryFolder logs;
+  Launch launch(run(4, {"lines", "10000"}, {"--log-dir", logs / "new"}));
+  ASSERT_EQ(launch.wait(seconds(60)), 0);
+  std::map<std::string, int> next;
+  for (const auto& [text, parity] : {std::pair{launch.out(), 0}, std::pair{launch.err(), 1}}) {
+    std::istringstream in(text);
+    std::map<int, int> expected;
+    for (std::string line; std::getline(in, line);) {
+      int worker = -1, task = -1, number = -1, length = 0;
+      ASSERT_EQ(sscanf(line.c_str(), "[worker %d] %d:%d %n", &worker, &task, &number, &length), 3) << line;
+      ASSERT_EQ(worker, task);
+      ASSERT_EQ(number, 2 * expected[worker]++ + parity);
+      ASSERT_EQ(line.substr(static_cast<size_t>(length)), std::string(static_cast<size_t>(number % 97), 'x'));
+    }
+    for (int worker = 0; worker < 4; ++worker) EXPECT_EQ(expected[worker], 5000);
+  }
+  EXPECT_EQ(count(file_content(logs / "new/worker-3.log"), "\n"), 10000);
+}
+
+TEST(Run, TellsWorkersAboutTheirJob) {
+  Launch launch(run(2, {"environment", "TF_CONFIG", "environment", "LOCKSTEP_JOB_KEY", "environment", "LOCKSTEP_RUN_ID",
+                        "environment", "LOCKSTEP_GENERATION", "environment", "LOCKSTEP_LAUNCHER_PIPE"}));
+  EXPECT_EQ(launch.wait(), 0);
+  std::istringstream in(launch.out());
+  std::map<std::string, Strings> lines;
+  for (std::string line; std::getline(in, line);) lines[line.substr(0, 11)].push_back(line.substr(11));
+  const auto &first = lines["[worker 0] "], &second = lines["[worker 1] "];
+  ASSERT_EQ(first.size(), 5u);
+  ASSERT_EQ(second.size(), 5u);
+  EXPECT_TRUE(contains(first[0], R"("task":{"index":0,"type":"worker"})")) << first[0];
+  EXPECT_EQ(first[1].size(), 64u);
+  for (size_t i = 1; i < 5; ++i) EXPECT_EQ(first[i], second[i]);
+}
+
+TEST(Run, PassesTheExitCodeOn) {
+  for (const auto& [script, code] : std::vector<std::pair<Strings, int>>{
+           {{"exit", "0"}, 0}, {{"exit", "5"}, 5}, {{"abort"}, 1}, {{"kill", "9"}, 3}, {{"exit", "143"}, 143}})
+    EXPECT_EQ(Launch(run(2, script)).wait(), code) << script[0];
+}
+
+TEST(Run, NamesTheCauseOnceAndStopsTheRest) {
+  const TemporaryFolder pids;
+  Launch launch(run(4,
+                    {"pid", pids.path(), "child", pids.path(), "sleep", "0.2", "error", "about to fail", "only", "2",
+                     "error", "error[L504]: loss is NaN", "exit", "4"},
+                    {"--failure-grace", "0.1"}));
+  EXPECT_EQ(launch.wait(), 4);
+  EXPECT_EQ(count(launch.err(), "lockstep: worker 2 (pid "), 1) << launch.err();
+  EXPECT_EQ(count(launch.err(), "lockstep: worker"), 1) << launch.err();
+  EXPECT_TRUE(contains(launch.err(), "exited with code 4")) << launch.err();
+  EXPECT_TRUE(contains(launch.err(), "\n  | error[L504]: loss is NaN\n")) << launch.err();
+  EXPECT_TRUE(are_gone(processes(pids, 8)));
+}
+
+TEST(Run, KillsWorkersThatDoNotStopAfterAFailure) {
+  const TemporaryFolder pids;
+  Launch launch({"run", "-n", "2", "--failure-grace", "0.1", "sh", "-c",
+                 "trap '' TERM; touch " + pids.path().string() +
+                     "/$$; case $TF_CONFIG in *'\"index\":1'*) exit 7;; esac; sleep 100"});
+  EXPECT_EQ(launch.wait(), 7);
+  EXPECT_TRUE(are_gone(processes(pids, 2)));
+}
+
+TEST(Run, CtrlCReachesEveryWorkerOnce) {
+  const TemporaryFolder pids, counts;
+  Launch launch(run(2, {"count", kInt, counts / "hits", "leave", kTerm, "143", "pid", pids.path(), "sleep", "100"},
+                    {"--grace", "1"}));
+  const auto workers = processes(pids, 2);
+  kill(-launch.pid, SIGINT);  // as a terminal does it, to the whole foreground group
+  EXPECT_EQ(launch.wait(), 130);
+  EXPECT_EQ(file_content(counts / "hits"), "xx");
+  EXPECT_TRUE(contains(launch.err(), "2 workers did not stop in time")) << launch.err();
+  EXPECT_TRUE(are_gone(workers));
+}
+
+TEST(Run, ASecondCtrlCKillsAtOnce) {
+  const TemporaryFolder pids;
+  Launch launch(run(2, {"ignore", kInt, "pid", pids.path(), "sleep", "100"}, {"--grace", "100"}));
+  const auto workers = processes(pids, 2);
+  kill(launch.pid, SIGINT);
+  EXPECT_EQ(launch.wait(seconds(1)), -1);
+  kill(launch.pid, SIGINT);
+  EXPECT_EQ(launch.wait(), 130);
+  EXPECT_TRUE(are_gone(workers));
+}
+
+TEST(Run, SigtermLetsWorkersSave) {
+  const TemporaryFolder pids;
+  Launch launch(run(2, {"leave", kTerm, "143", "pid", pids.path(), "sleep", "100"}));
+  processes(pids, 2);
+  kill(launch.pid, SIGTERM);
+  EXPECT_EQ(launch.wait(), 143);
+  EXPECT_EQ(launch.err(), "");
+}
+
+// The launcher is two processes. Whichever is killed, all that a worker has started goes too.
+class KilledLauncher : public testing::TestWithParam<bool> {};
+
+TEST_P(KilledLauncher, LeavesNothingBehind) {
+  const TemporaryFolder pids;
+  Launch launch(
+      run(2, {"ignore", kTerm, "child", pids.path(), "daemon", pids.path(), "pid", pids.path(), "sleep", "100"}));
+  auto started = processes(pids, 6);
+  std::istringstream children(
+      file_content("/proc/" + std::to_string(launch.pid) + "/task/" + std::to_string(launch.pid) + "/children"));
+  pid_t keeper = 0;
+  if (!(children >> keeper)) GTEST_SKIP() << "this kernel does not list the children of a process";
+  started.push_back(keeper);
+  kill(GetParam() ? launch.pid : keeper, SIGKILL);
+  EXPECT_TRUE(are_gone(started));
+  EXPECT_EQ(launch.wait(), GetParam() ? 1000 + SIGKILL : 3);
+}
+
+INSTANTIATE_TEST_SUITE_P(Either, KilledLauncher, testing::Bool(),
+                         [](const auto& which) { return which.param ? "First" : "Keeper"; });
+
+TEST(Run, LeavesNoGrandchildBehindWhenAllEndWell) {
+  const TemporaryFolder pids;
+  Launch launch(run(2, {"child", pids.path(), "daemon", pids.path(), "sleep", "0.2", "print", "done"}));
+  EXPECT_EQ(launch.wait(), 0);
+  EXPECT_TRUE(are_gone(processes(pids, 4), seconds(1)));
+  EXPECT_EQ(count(launch.out(), "done\n"), 2);
+}
+
+TEST(Run, RestartsWithANewGeneration) {
+  const TemporaryFolder pids;
+  Launch launch(run(2, {"environment", "LOCKSTEP_GENERATION", "pid", pids.path(), "generation", "0", "exit", "1"},
+                    {"--restarts", "2"}));
+  EXPECT_EQ(launch.wait(), 0);
+  EXPECT_EQ(count(launch.out(), "] 0\n"), 2);
+  EXPECT_EQ(count(launch.out(), "] 1\n"), 2);
+  EXPECT_EQ(count(launch.err(), "lockstep: restart 1 of 2 in 1 s\n"), 1) << launch.err();
+  EXPECT_EQ(processes(pids, 4).size(), 4u);
+}
+
+TEST(Run, GivesUpAfterTheLastRestart) {
+  Launch launch(run(1, {"exit", "4"}, {"--restarts", "1"}));
+  EXPECT_EQ(launch.wait(), 4);
+  EXPECT_EQ(count(launch.err(), "exited with code 4"), 2) << launch.err();
+}
+
+TEST(Run, ATakenPortCostsNoRestart) {
+  Launch launch(run(1, {"generation", "0", "error", "error[L106]: port 1 is in use", "exit", "1"}));
+  EXPECT_EQ(launch.wait(), 0);
+  EXPECT_TRUE(contains(launch.err(), "starting again with new ones")) << launch.err();
+}
+
+TEST(Run, AReaderThatGoesAwayStopsTheJob) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const TemporaryFolder pids;
+  const pid_t pid = fork();
+  if (pid == 0) {
+    dup2(ends[1], 1);
+    dup2(open("/dev/null", O_WRONLY), 2);
+    close(ends[0]);
+    close(ends[1]);
+    execl(LOCKSTEP_PROGRAM, LOCKSTEP_PROGRAM, "run", "-n", "2", "--", LOCKSTEP_TEST_WORKER, "pid", pids.path().c_str(),
+          "lines", "100000", "sleep", "100", nullptr);
+    _exit(99);
+  }
+  close(ends[1]);
+  const auto workers = processes(pids, 2);
+  close(ends[0]);
+  EXPECT_TRUE(are_gone(workers, seconds(10)));
+  EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
+}
+
+TEST(Run, OneHostOfManyRunsItsOwnWorkers) {
+  Launch launch(
+      {"run", "-H", "a:2,b:2", "--host-index", "1", "--port", "3000", LOCKSTEP_TEST_WORKER, "environment", "TF_CONFIG"},
+      {"LOCKSTEP_JOB_KEY=" + std::string(64, 'a')});
+  EXPECT_EQ(launch.wait(), 0);
+  const std::string cluster = R"({"cluster":{"worker":["a:3000","a:3001","b:3000","b:3001"]},"task":{"index":)";
+  EXPECT_TRUE(contains(launch.out(), "[worker 2] " + cluster + "2")) << launch.out();
+  EXPECT_TRUE(contains(launch.out(), "[worker 3] " + cluster + "3")) << launch.out();
+  EXPECT_EQ(count(launch.out(), "\n"), 2);
+}
+
+TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
+  struct Row {
+    Strings arguments;
+    int code;
+    std::string text;
+  };
+  const std::vector<Row> table{
+      {{"--version"}, 0, "lockstep "},
+      {{"explain", "L101"}, 0, "L101: Replicas meet"},
+      {{"explain", "102"}, 0, "L102: "},
+      {{"run", "-n", "1", "--", "sh", "-c", "echo $0", "--"}, 0, "[worker 0] --\n"},
+      {{"run", "-n", "1", "sh", "-c", "echo $0", "--"}, 0, "[worker 0] --\n"},
+      {{"run", "--help"}, 0, "lockstep run -n 4 ./train"},
+      {{"run", "-H", "a:2,b:1", "./train"}, 0, "--host-index 1"},
+      {{"run", "-n", "2", "--dry-run", "./train"}, 0, "TF_CONFIG='{"},
+      {{}, 2, "name a command"},
+      {{"walk"}, 2, "name a command"},
+      {{"explain", "L1"}, 2, "no error has the number 'L1'"},
+      {{"run"}, 2, "name the program to run"},
+      {{"run", "./train"}, 2, "say where to run"},
+      {{"run", "-n", "0", "./train"}, 2, "1 to 4096"},
+      {{"run", "-n", "2", "-H", "a", "./train"}, 2, "only one of -n, -H and --hostfile"},
+      {{"run", "-n", "2", "--restrats", "1", "./train"}, 2, "unknown option '--restrats'"},
+      {{"run", "-n", "2", "no-such-program"}, 2, "written ./no-such-program"},
+      {{"run", "-H", "a,a", "./train"}, 2, "listed twice"},
+      {{"run", "--hostfile", "/no/such", "./train"}, 2, "cannot read the hostfile"},
+      {{"run", "-H", "a", "--host-index", "1", "./train"}, 2, "--host-index must be 0 to 0"},
+      {{"run", "-H", "a", "--host-index", "0", "./train"}, 2, "set LOCKSTEP_JOB_KEY"},
+      {{"run", "-n", "1", "--log-dir", "/proc/x", "true"}, 2, "cannot make the folder"},
+  };
+  for (const auto& row : table) {
+    Launch launch(row.arguments);
+    EXPECT_EQ(launch.wait(), row.code) << row.text;
+    const auto said = row.code == 0 ? launch.out() : launch.err();
+    EXPECT_TRUE(contains(said, row.text)) << said;
+    EXPECT_TRUE(row.code == 0 || count(said, "\n") == 1) << said;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+#include "apps/lockstep/supervise.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <stdexcept>
+
+#include "apps/lockstep/outcome.h"
+#include "apps/lockstep/process.h"
+
+namespace lockstep::app {
+namespace {
+
+int wait_and_forward(pid_t keeper) {
+  const auto signals = watched_signals();
+  while (true) {
+    int status = 0;
+    if (waitpid(keeper, &status, WNOHANG) == keeper) {
+      if (WIFEXITED(status)) return WEXITSTATUS(status);
+      kill_descendants(Deadline::after(std::chrono::seconds(2)));
+      fprintf(stderr, "lockstep: the launcher was killed by %s; all workers were killed\n",
+              signal_name(WTERMSIG(status)).c_str());
+      return kPeerLost;
+    }
+    const int signal = sigwaitinfo(&signals, nullptr);
+    if (signal > 0 && signal != SIGCHLD) kill(keeper, signal);
+  }
+}
+
+}  // namespace
+
+sigset_t watched_signals() {
+  sigset_t set;
+  sigemptyset(&set);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGUSR2, SIGCHLD}) {
+    struct sigaction action {};
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&set, signal);
+  }
+  return set;
+}
+
+int supervise(const std::function<int(int)>& keeper) {
+  // A parent may have ignored it; then nobody would learn how a worker ended.
+  signal(SIGCHLD, SIG_DFL);
+  const auto signals = watched_signals();
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  adopt_orphans();
+  int ends[2];
+  make_pipe(ends);
+  const pid_t pid = fork();
+  if (pid < 0) throw std::runtime_error("cannot start another process: raise 'ulimit -u'");
+  if (pid > 0) {
+    close(ends[0]);
+    return wait_and_forward(pid);
+  }
+  // A session of its own: Ctrl-C reaches the first process only, which passes it on once.
+  setsid();
+  close(ends[1]);
+  adopt_orphans();
+  signal(SIGPIPE, SIG_IGN);
+  return keeper(ends[0]);
+}
+
+}  // namespace lockstep::app

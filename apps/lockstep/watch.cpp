@@ -1,0 +1,262 @@
+#include "apps/lockstep/watch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "apps/lockstep/hosts.h"
+#include "apps/lockstep/process.h"
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::app {
+namespace {
+
+// Some tools send one request twice; this much later it is the user who has lost patience.
+constexpr Seconds kImpatience{0.5};
+// Nobody is there to see how the workers end.
+constexpr Seconds kAbandonedGrace{1};
+
+struct Running {
+  Process process;
+  LineSplitter lines[Console::kStreams];
+  int log = -1;
+  bool ended = false;
+};
+
+enum class Phase { Running, Failed, Stopping, Terminating, Killing };
+
+bool at_end(int descriptor) {
+  char bytes[256];
+  return read(descriptor, bytes, sizeof bytes) == 0;
+}
+
+class Watch {
+ public:
+  Watch(const std::vector<Member>& members, const WatchOptions& options, const Events& events, Console& console)
+      : members_(members), options_(options), events_(events), console_(console), running_(members.size()) {}
+
+  ~Watch() {
+    for (auto& one : running_) {
+      for (const int descriptor : {one.process.output[0], one.process.output[1], one.process.input, one.log})
+        if (descriptor >= 0) close(descriptor);
+    }
+  }
+
+  Attempt run(bool first_attempt) {
+    for (size_t i = 0; i < members_.size(); ++i) start(i, first_attempt);
+    while (attempt_.endings.size() < members_.size()) {
+      wait_for_events();
+      if (deadline_.expired()) escalate();
+    }
+    if (!kill_descendants(Deadline::after(options_.kill_after)))
+      console_.say("a process that a worker has started cannot be killed; look for it with ps");
+    for (size_t i = 0; i < members_.size(); ++i) finish_output(i);
+    // A reader may be slow, but not if the user has already stopped the job.
+    deadline_ = phase_ < Phase::Stopping ? Deadline::never() : Deadline::after(options_.kill_after);
+    while (console_.waiting_for() >= 0 && phase_ != Phase::Killing && !deadline_.expired()) wait_for_events();
+    return std::move(attempt_);
+  }
+
+ private:
+  void start(size_t i, bool first_attempt) {
+    const auto& member = members_[i];
+    auto& one = running_[i];
+    if (!options_.log_dir.empty()) {
+      std::string name = member.label;
+      std::ranges::replace(name, ' ', '-');
+      const auto path = str(options_.log_dir, "/", name, ".log");
+      one.log = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (first_attempt ? O_TRUNC : 0), 0644);
+      if (one.log < 0) throw UsageError(str("cannot write ", path, ": ", strerror(errno)));
+    }
+    try {
+      one.process = start_process(member.argv, member.environment, !member.input.empty());
+    } catch (...) {
+      kill_descendants(Deadline::after(options_.kill_after));
+      throw;
+    }
+    if (!member.input.empty() && write(one.process.input, member.input.data(), member.input.size()) < 0)
+      console_.say(str(member.label, " takes no input: ", strerror(errno)));
+  }
+
+  void wait_for_events() {
+    std::vector<pollfd> waits{{events_.signals, POLLIN, 0},
+                              {events_.life_line, POLLIN, 0},
+                              {events_.input, POLLIN, 0},
+                              {console_.waiting_for(), POLLOUT, 0}};
+    const size_t first_output = waits.size();
+    for (const auto& one : running_)
+      for (const int output : one.process.output) waits.push_back({console_.full() ? -1 : output, POLLIN, 0});
+    const auto left = std::min<Deadline::Clock::duration>(deadline_.remaining(), std::chrono::seconds(1));
+    const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(left).count();
+    if (poll(waits.data(), waits.size(), static_cast<int>(milliseconds)) < 0) return;
+    for (size_t i = first_output; i < waits.size(); ++i)
+      if (waits[i].revents != 0) pass_on((i - first_output) / 2, static_cast<int>((i - first_output) % 2));
+    console_.write_some();
+    if (console_.broken()) stop(SIGTERM, options_.kill_after);
+    if (waits[0].revents != 0) take_signal();
+    if (waits[1].revents != 0 && at_end(events_.life_line)) {
+      events_.life_line = -1;
+      stop(SIGTERM, kAbandonedGrace);
+    }
+    if (waits[2].revents != 0 && at_end(events_.input)) {
+      events_.input = -1;
+      stop(SIGTERM, options_.grace);
+    }
+  }
+
+  // True as long as there may be more.
+  bool pass_on(size_t i, int stream) {
+    char bytes[16 * 1024];
+    int& output = running_[i].process.output[stream];
+    const auto count = read(output, bytes, sizeof bytes);
+    if (count > 0) print(i, stream, running_[i].lines[stream].feed({bytes, static_cast<size_t>(count)}));
+    if (count > 0 || (count < 0 && errno == EINTR)) return true;
+    if (count < 0 && errno == EAGAIN) return false;
+    close(output);
+    output = -1;
+    print(i, stream, running_[i].lines[stream].finish());
+    return false;
+  }
+
+  void print(size_t i, int stream, const std::vector<std::string>& lines) {
+    const auto prefix =
+        members_[i].prefixed ? console_.prefix(stream, static_cast<int>(i), members_[i].label) : std::string();
+    std::string shown, logged;
+    for (const auto& line : lines) {
+      shown.append(prefix).append(line).push_back('\n');
+      if (running_[i].log >= 0) logged.append(line).push_back('\n');
+    }
+    console_.add(stream, std::move(shown));
+    if (!logged.empty() && write(running_[i].log, logged.data(), logged.size()) != std::ssize(logged)) {
+      console_.say(str("the log of ", members_[i].label, " is not written any more: ", strerror(errno)));
+      close(running_[i].log);
+      running_[i].log = -1;
+    }
+  }
+
+  void finish_output(size_t i) {
+    for (int stream = 0; stream < Console::kStreams; ++stream) {
+      while (running_[i].process.output[stream] >= 0 && pass_on(i, stream)) {
+      }
+      print(i, stream, running_[i].lines[stream].finish());
+    }
+    auto& ending = *std::ranges::find(attempt_.endings, static_cast<int>(i), &Ending::member);
+    for (int stream = Console::kStreams; stream-- > 0 && ending.tail.empty();)
+      ending.tail = running_[i].lines[stream].tail();
+  }
+
+  void take_signal() {
+    signalfd_siginfo info{};
+    if (read(events_.signals, &info, sizeof info) != sizeof info) return;
+    const int signal = static_cast<int>(info.ssi_signo);
+    if (signal == SIGCHLD) return collect();
+    if (signal == SIGUSR1 || signal == SIGUSR2) return tell_all(signal);
+    if (phase_ != Phase::Stopping) return stop(signal, options_.grace);
+    if (signal == SIGINT && Deadline::Clock::now() - stopped_at_ > kImpatience) kill_all();
+  }
+
+  void collect() {
+    int status = 0;
+    for (pid_t pid = 0; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+      const auto one = std::ranges::find(running_, pid, [](const Running& r) { return r.process.pid; });
+      if (one == running_.end()) continue;  // a grandchild that was left to us
+      one->ended = true;
+      Ending ending{static_cast<int>(one - running_.begin()), pid};
+      ending.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+      ending.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
+      ending.by_us = phase_ >= Phase::Stopping;
+      ending.out_of_memory = !ending.by_us && ending.signal == SIGKILL && out_of_memory_kills() > memory_kills_;
+      ending.after = Deadline::Clock::now() - started_;
+      if (ending.failed() && phase_ == Phase::Running) enter(Phase::Failed, options_.failure_grace);
+      attempt_.endings.push_back(std::move(ending));
+    }
+  }
+
+  void stop(int signal, Seconds grace) {
+    if (phase_ >= Phase::Stopping) return;
+    attempt_.stop_signal = signal;
+    stopped_at_ = Deadline::Clock::now();
+    enter(Phase::Stopping, grace);
+    tell_all(signal);
+    for (auto& one : running_) {
+      if (one.process.input < 0) continue;
+      close(one.process.input);
+      one.process.input = -1;
+    }
+  }
+
+  void escalate() {
+    if (phase_ != Phase::Failed) return kill_all();
+    enter(Phase::Terminating, options_.kill_after);
+    tell_all(SIGTERM);
+  }
+
+  void kill_all() {
+    const auto left = std::ranges::count(running_, false, &Running::ended);
+    if (phase_ == Phase::Stopping && left != 0)
+      console_.say(str(counted(left, "worker"), " did not stop in time: killed"));
+    deadline_ = Deadline::never();
+    phase_ = Phase::Killing;
+    tell_all(SIGKILL);
+  }
+
+  // Another host's launcher is told by the end of its input; its ssh would only cut off what is still to be printed.
+  void tell_all(int signal) {
+    for (size_t i = 0; i < running_.size(); ++i) {
+      const auto& one = running_[i];
+      const bool translate = signal == SIGINT && members_[i].stop_signal != 0;
+      if (!one.ended && (one.process.input < 0 || signal == SIGKILL))
+        kill(-one.process.pid, translate ? members_[i].stop_signal : signal);
+    }
+  }
+
+  void enter(Phase phase, Seconds limit) {
+    phase_ = phase;
+    deadline_ = Deadline::after(limit);
+  }
+
+  const std::vector<Member>& members_;
+  const WatchOptions& options_;
+  Events events_;
+  Console& console_;
+  std::vector<Running> running_;
+  Attempt attempt_;
+  Phase phase_ = Phase::Running;
+  Deadline deadline_ = Deadline::never();
+  const Deadline::Clock::time_point started_ = Deadline::Clock::now();
+  Deadline::Clock::time_point stopped_at_;
+  const long memory_kills_ = out_of_memory_kills();
+};
+
+}  // namespace
+
+Attempt watch(const std::vector<Member>& members, const WatchOptions& options, const Events& events, Console& console,
+              bool first_attempt) {
+  return Watch(members, options, events, console).run(first_attempt);
+}
+
+bool pause_for(Seconds delay, const Events& events) {
+  const auto deadline = Deadline::after(delay);
+  while (!deadline.expired()) {
+    pollfd waits[] = {{events.signals, POLLIN, 0}, {events.life_line, POLLIN, 0}, {events.input, POLLIN, 0}};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
+    if (poll(waits, 3, static_cast<int>(left)) <= 0) continue;
+    signalfd_siginfo info{};
+    if (waits[0].revents != 0 && read(events.signals, &info, sizeof info) == sizeof info && info.ssi_signo != SIGCHLD)
+      return false;
+    if ((waits[1].revents != 0 && at_end(events.life_line)) || (waits[2].revents != 0 && at_end(events.input)))
+      return false;
+  }
+  return true;
+}
+
+}  // namespace lockstep::app

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "apps/lockstep/outcome.h"
+#include "apps/lockstep/output.h"
+
+namespace lockstep::app {
+
+/// One process to start and to watch: a worker, or the launcher of another host.
+struct Member {
+  std::string label;  ///< "worker 2"
+  std::vector<std::string> argv;
+  std::vector<std::string> environment;
+  std::string input;     ///< written to its standard input, which then stays open; it must stop when that ends
+  int stop_signal = 0;   ///< sent instead of the user's signal, if not 0
+  bool prefixed = true;  ///< its lines get the label in front
+};
+
+struct WatchOptions {
+  Seconds grace{30};         ///< from the user's signal to SIGKILL
+  Seconds failure_grace{5};  ///< in which the other workers may find out by themselves that one has failed
+  Seconds kill_after{2};     ///< from the launcher's own SIGTERM to SIGKILL
+  std::string log_dir;       ///< one file per member, if not empty
+};
+
+/// What the launcher listens to while it watches; all of it is read with poll.
+struct Events {
+  int signals = -1;    ///< a signalfd
+  int life_line = -1;  ///< ends when nobody is there any more who wants this job
+  int input = -1;      ///< likewise, for a launcher that was started from another host
+};
+
+/// Starts the members, prints what they write, passes signals on and returns when all have ended and nothing of them is
+/// left. `first_attempt` is false if logs are to be continued.
+Attempt watch(const std::vector<Member>& members, const WatchOptions& options, const Events& events, Console& console,
+              bool first_attempt);
+
+/// Waits for `delay`; false if the user stopped the job meanwhile.
+bool pause_for(Seconds delay, const Events& events);
+
+}  // namespace lockstep::app
