@@ -73,6 +73,19 @@ constexpr std::array kExplanations{
         "The program of another worker ended with an exception. All workers stop with its message, since they cannot go on "
         "without it. The cause is on the named worker."},
     Explanation{
+        errors::kClusterDescription,
+        "Every worker reads the description of the whole cluster and which task it is itself, usually from TF_CONFIG: "
+        "{\"cluster\": {\"worker\": [\"host0:2222\", \"host1:2222\"]}, \"task\": {\"type\": \"worker\", \"index\": 0}}. The "
+        "cluster is the same on all workers, the index is different on each. Jobs are chief (at most one task), worker "
+        "and evaluator (at most one task). The message says which part is wrong. Without TF_CONFIG a program trains on "
+        "this machine alone."},
+    Explanation{
+        errors::kSlurm,
+        "The Slurm resolver makes the cluster from the variables that srun sets for every task of a step: SLURM_PROCID, "
+        "SLURM_STEP_NUM_TASKS, SLURM_STEP_NODELIST and SLURM_STEP_TASKS_PER_NODE. One of them is missing or makes no "
+        "sense, or it contradicts the options. Start the program with srun, with as many tasks as the jobs need and "
+        "with block distribution of tasks."},
+    Explanation{
         errors::kChiefGone,
         "The first worker (the chief) coordinates the job. It died, left before the others, or does not answer. Look at the "
         "chief's log first. If it still runs, the network between it and this worker is cut."},

@@ -78,7 +78,8 @@ TEST(Explain, HasAParagraphForEachNumber) {
   using namespace errors;
   // clang-format off
   const int numbers[] = {
-      kTimeout, kUnequalMeetings, kDifferentCollective, kPeerLost, kPeerMissing, kPortInUse, kTaskTaken, kDifferentClusters, kDifferentPrograms, kJobKey, kStranger, kPeerFailed, kChiefGone, kOldIncarnation, kWrongContext, kMixedStrategies, kConcurrentRun,
+      kTimeout, kUnequalMeetings, kDifferentCollective, kPeerLost, kPeerMissing, kPortInUse, kTaskTaken, kDifferentClusters, kDifferentPrograms, kJobKey, kStranger, kPeerFailed,
+      kClusterDescription, kSlurm, kChiefGone, kOldIncarnation, kWrongContext, kMixedStrategies, kConcurrentRun,
       kBadOption, kNotAvailable, kSeedInsideRun, kNoThreads, kStructure, kShape, kDtype, kDevice,
       kDestination, kNotReducible, kComponent, kVariableMode, kVariableAssign, kVariableName, kWrongModule,
       kOptimizer, kTornWeights, kNotFinite, kDrift, kSavedModel, kFile, kNoFiles, kCompression, kRecord, kExample,
