@@ -1,0 +1,60 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/export.h"
+
+namespace lockstep {
+
+/// Which tasks a cluster has and where they listen: jobs ("chief", "worker", ...), their tasks by index, an address each.
+///
+///     ls::ClusterSpec cluster({{"worker", {"host0:2222", "host1:2222"}}});
+///
+/// It holds what was written; whether a cluster like that can train is for describe_cluster to say.
+class LOCKSTEP_EXPORT ClusterSpec {
+ public:
+  using Tasks = std::map<int, std::string>;  ///< addresses by task index
+
+  ClusterSpec() = default;
+  explicit ClusterSpec(const std::map<std::string, std::vector<std::string>>& jobs);
+  /// Jobs that list only some of their tasks.
+  static ClusterSpec of_tasks(std::map<std::string, Tasks> jobs);
+
+  bool empty() const { return jobs_.empty(); }
+  bool has_job(const std::string& job) const { return jobs_.contains(job); }
+  std::vector<std::string> jobs() const;  ///< sorted
+
+  // A job that the cluster does not have is InvalidArgument in all of these.
+  int num_tasks(const std::string& job) const { return static_cast<int>(tasks(job).size()); }
+  std::vector<int> task_indices(const std::string& job) const;
+  const Tasks& tasks(const std::string& job) const;
+  const std::string& task_address(const std::string& job, long long index) const;
+  /// The addresses of tasks 0, 1, ...; indices that are not listed are empty. A job without tasks is InvalidArgument.
+  std::vector<std::optional<std::string>> job_tasks(const std::string& job) const;
+  /// Whether the tasks of a job are numbered 0, 1, ... without gaps. A job without tasks is not.
+  bool is_dense(const std::string& job) const;
+
+  bool operator==(const ClusterSpec&) const = default;
+
+ private:
+  std::map<std::string, Tasks> jobs_;
+};
+
+/// One line of JSON, the same for equal clusters: {"chief":["c:1"],"worker":["w0:1","w1:1"]}. Jobs with gaps are objects.
+LOCKSTEP_EXPORT std::string to_string(const ClusterSpec& cluster);
+
+/// Reads what to_string writes, and every form that the "cluster" of TF_CONFIG can have.
+LOCKSTEP_EXPORT ClusterSpec parse_cluster(std::string_view json);
+
+/// What differs between two clusters, for people, one line for each task; empty if they are equal.
+///
+///     worker 1 is host1:2222 on worker 0, but host7:2222 on worker 2
+///     worker 3 is host3:2222 on worker 0, but missing on worker 2
+LOCKSTEP_EXPORT std::string difference(const ClusterSpec& a, std::string_view name_of_a, const ClusterSpec& b,
+                                       std::string_view name_of_b);
+
+}  // namespace lockstep

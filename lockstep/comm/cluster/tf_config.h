@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/export.h"
+#include "lockstep/comm/cluster/cluster_spec.h"
+
+/// The parts of the environment variable TF_CONFIG, each read from its text. A part is an error of its own: what is wrong
+/// in "task" does not keep the cluster from being read. Errors are InvalidArgument and say where in the text.
+///
+///     {"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 0}}
+namespace lockstep::tf_config {
+
+LOCKSTEP_EXPORT ClusterSpec cluster(std::string_view text);                        ///< empty: none given
+LOCKSTEP_EXPORT std::optional<std::string> task_type(std::string_view text);       ///< "task": {"type": ...}
+LOCKSTEP_EXPORT std::optional<std::int64_t> task_index(std::string_view text);     ///< "task": {"index": ...}
+LOCKSTEP_EXPORT std::optional<std::string> rpc_layer(std::string_view text);       ///< of TensorFlow; not used
+LOCKSTEP_EXPORT std::optional<std::string> session_master(std::string_view text);  ///< of TensorFlow 1; not used
+
+/// The text for a task of a cluster: what a launcher puts into the environment.
+LOCKSTEP_EXPORT std::string write(const ClusterSpec& cluster, const std::string& task_type, int task_index);
+
+}  // namespace lockstep::tf_config
