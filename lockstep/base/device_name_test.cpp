@@ -2,68 +2,12 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "lockstep/base/error.h"
 #include "tests/support/errors.h"
 #include "tests/support/expect_error.h"
-#include "tests/support/golden.h"
 
 namespace lockstep {
 namespace {
-
-using nlohmann::json;
-
-template <class T>
-json or_null(const std::optional<T>& value) {
-  return value ? json(*value) : json(nullptr);
-}
-
-std::string text_or_empty(const json& value) { return value.is_null() ? "" : value.get<std::string>(); }
-
-json described(const DeviceName& name) {
-  return {{"value", to_string(name)},
-          {"job", or_null(name.job)},
-          {"replica", or_null(name.replica)},
-          {"task", or_null(name.task)},
-          {"device_type", name.type.empty() ? json(nullptr) : json(name.type)},
-          {"device_index", or_null(name.index)}};
-}
-
-json mirrored(const std::vector<std::string>& names) {
-  json devices = json::array();
-  for (const auto& device : plan_mirrored_devices(names)) devices.push_back(to_string(device));
-  return {{"worker_devices", devices}, {"parameter_devices", devices}, {"num_replicas_in_sync", devices.size()}};
-}
-
-json value_of(const DeviceName& name) { return {{"value", to_string(name)}}; }
-
-json call(const golden::Case& given) {
-  const auto function = given["function"].get<std::string>();
-  const auto text = [&](const char* key) { return text_or_empty(given[key]); };
-  if (function == "parse") return described(parse_device(text("device")));
-  if (function == "canonicalize") return value_of(canonicalize(text("device"), text("default")));
-  if (function == "canonicalize_without_job_and_task")
-    return value_of(canonicalize_without_job_and_task(text("device")));
-  if (function == "host_for_device") return value_of(host_for(text("device")));
-  if (function == "current") return value_of(resolve("", text("current")));
-  if (function == "resolve") return value_of(resolve(text("device"), text("current")));
-  if (function == "merge") return value_of(merge(text("base"), text("device")));
-  if (function == "local_devices") return {{"value", local_devices(given["num_gpus"].get<int>())}};
-  if (function == "mirrored_devices") return mirrored(given["devices"].get<std::vector<std::string>>());
-  throw std::runtime_error("unknown function " + function);
-}
-
-class DeviceStringGolden : public ::testing::TestWithParam<golden::Case> {};
-
-TEST_P(DeviceStringGolden, MatchesTensorFlow) {
-  json result;
-  if (golden::succeeds_as_expected(GetParam(), [&] { result = call(GetParam()); })) {
-    EXPECT_EQ(result, GetParam().expect());
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(, DeviceStringGolden, ::testing::ValuesIn(golden::cases("device_string")), golden::name);
 
 TEST(DeviceName, CudaIsLibTorchsNameOfAGpu) {
   for (const char* name : {"cuda:1", "CUDA:1", "/cuda:1", "/device:CUDA:1"})

@@ -9,11 +9,11 @@
 namespace lockstep::golden {
 
 enum class Program {
-  None,         ///< the area is not in the table: a failure of every program that meets it
-  Semantics,    ///< golden_semantics_test
-  Input,        ///< golden_input_test
-  DeviceNames,  ///< the test of base/device_name.h
-  Later,        ///< what Lockstep does not have yet: several machines, and the iterators of TensorFlow 1
+  None,       ///< the area is not in the table: a failure of every program that meets it
+  Semantics,  ///< golden_semantics_test
+  Input,      ///< golden_input_test
+  Cluster,    ///< golden_cluster_test
+  Later,      ///< what Lockstep does not have yet: several machines, and the iterators of TensorFlow 1
 };
 
 inline std::string_view to_string(Program program) {
@@ -21,7 +21,7 @@ inline std::string_view to_string(Program program) {
     case Program::None: return "no program";
     case Program::Semantics: return "golden_semantics_test";
     case Program::Input: return "golden_input_test";
-    case Program::DeviceNames: return "the test of base/device_name.h";
+    case Program::Cluster: return "golden_cluster_test";
     case Program::Later: return "a program to come";
   }
   return "no program";
@@ -41,7 +41,7 @@ inline constexpr AreaOwner kAreaOwners[] = {
     {"compute_batch_size", Program::Input},
     {"context", Program::Semantics},
     {"create", Program::Semantics},
-    {"device_string", Program::DeviceNames},
+    {"device_string", Program::Cluster},
     {"distribute_dataset", Program::Input},
     {"from_function", Program::Input},
     {"gather", Program::Semantics},
@@ -57,11 +57,11 @@ inline constexpr AreaOwner kAreaOwners[] = {
     {"reduce", Program::Semantics},
     {"reduce_axis", Program::Semantics},
     {"regroup", Program::Semantics},
-    {"resolver", Program::Later},
+    {"resolver", Program::Cluster},
     {"scatter", Program::Semantics},
     {"shard", Program::Input},
     {"sync_on_read", Program::Semantics},
-    {"tf_config", Program::Later},
+    {"tf_config", Program::Cluster},
     {"update", Program::Semantics},
     {"v1_iterator", Program::Later},
     {"values_from_function", Program::Semantics},

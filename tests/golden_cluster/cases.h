@@ -1,0 +1,54 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "lockstep/comm/cluster/cluster_resolver.h"
+#include "tests/golden/case.h"
+
+// The cases of input.json that describe clusters.
+namespace lockstep::golden_cluster {
+
+using golden::Case;
+using golden::json;
+using golden::unknown_value;
+using golden::UnknownForm;
+
+// What a case came to, in the form of `expect`. UnknownForm if the program does not understand it.
+json run_device_string(const Case& given);
+json run_resolver(const Case& given);
+json run_tf_config(const Case& given);
+json run_area(const Case& given);
+
+/// What `call()` returns, or {"error": "INVALID_ARGUMENT", "text": ...}.
+json outcome_of(const std::function<json()>& call);
+
+/// What differs; nothing if all is well. Of errors the kind counts. Keys of `got` that were not expected do not count.
+std::string difference(const json& expected, const json& got, const std::string& path = "");
+
+// Values of the library in the forms of the data.
+json as_dict(const ClusterSpec& cluster);
+template <class T>
+json or_null(const std::optional<T>& value) {
+  return value ? json(*value) : json(nullptr);
+}
+
+/// An optional argument of a call: none if it is missing or null.
+template <class T>
+std::optional<T> argument(const json& arguments, const char* name) {
+  if (!arguments.contains(name) || arguments.at(name).is_null()) return std::nullopt;
+  return arguments.at(name).get<T>();
+}
+
+MasterQuery master_query(const json& arguments);
+
+/// Where Lockstep does something else on purpose, or C++ leaves nothing to test.
+struct Exception {
+  bool meaningless = false;  ///< there is nothing in C++ to compare with
+  std::string reason;
+  json expect;  ///< what is expected instead; null if meaningless
+};
+std::optional<Exception> exception_for(const Case& given);
+
+}  // namespace lockstep::golden_cluster

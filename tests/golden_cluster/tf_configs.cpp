@@ -1,0 +1,51 @@
+#include <cstdlib>
+
+#include "lockstep/comm/cluster/roles.h"
+#include "tests/golden_cluster/cases.h"
+
+namespace lockstep::golden_cluster {
+namespace {
+
+/// What the multi-worker strategy makes of the resolver.
+json strategy_of(const ClusterResolver& resolver) {
+  const ClusterDescription description = describe_cluster(resolver);
+  json result = {{"mode", description.is_local() ? "local" : "multi_worker"},
+                 {"num_workers", description.num_workers()},
+                 {"id_in_cluster", description.id},
+                 {"is_chief", description.is_chief()}};
+  if (description.is_local()) return result;
+  const ClusterSpec cluster = resolver.cluster_spec();
+  const bool evaluates = resolver.task_type() == "evaluator";
+  result["collective_leader"] = collective_leader(cluster, {resolver.task_type(), resolver.task_id()});
+  result["coordination_leader"] = evaluates ? json(nullptr) : json(coordination_leader(cluster));
+  result["worker_device"] = to_string(description.device());
+  return result;
+}
+
+}  // namespace
+
+json run_tf_config(const Case& given) {
+  given.allow_inputs({"tf_config", "args", "master_args", "verified"});
+  if (given["tf_config"].is_null()) {
+    unsetenv("TF_CONFIG");
+  } else {
+    setenv("TF_CONFIG", given["tf_config"].get<std::string>().c_str(), 1);
+  }
+  const json args = given.data.value("args", json::object());
+  golden::allow_only(args, {"task_type", "task_id", "rpc_layer", "environment"}, "args");
+  const TFConfigClusterResolver resolver({.task_type = argument<std::string>(args, "task_type"),
+                                          .task_id = argument<std::int64_t>(args, "task_id"),
+                                          .rpc_layer = argument<std::string>(args, "rpc_layer"),
+                                          .environment = argument<std::string>(args, "environment")});
+  const MasterQuery query = master_query(given.data.value("master_args", json::object()));
+  return {{"task_type", outcome_of([&] { return or_null(resolver.task_type()); })},
+          {"task_id", outcome_of([&] { return or_null(resolver.task_id()); })},
+          {"rpc_layer", outcome_of([&] { return or_null(resolver.rpc_layer()); })},
+          {"environment", outcome_of([&] { return or_null(resolver.environment()); })},
+          {"cluster", outcome_of([&] { return as_dict(resolver.cluster_spec()); })},
+          {"jobs", outcome_of([&] { return json(resolver.cluster_spec().jobs()); })},
+          {"master", outcome_of([&] { return json(resolver.master(query)); })},
+          {"strategy", outcome_of([&] { return strategy_of(resolver); })}};
+}
+
+}  // namespace lockstep::golden_cluster
