@@ -133,7 +133,6 @@ std::vector<std::string> host_command(const HostsJob& job, const std::string& in
   std::vector<std::string> words{job.launcher,   "run", "-H",     to_string(job.hosts),
                                  "--host-index", index, "--port", std::to_string(job.first_port)};
   words.insert(words.end(), job.options.begin(), job.options.end());
-  words.push_back("--");
   words.insert(words.end(), job.program.begin(), job.program.end());
   return words;
 }

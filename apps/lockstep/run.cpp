@@ -60,7 +60,10 @@ int keep(const RunRequest& request, const MembersOf& members_of, int life_line) 
     if (const auto* cause = root_cause(result)) {
       std::vector<std::string> labels;
       for (const auto& member : members) labels.push_back(member.label);
-      console.add(1, describe(*cause, labels));
+      auto shown = *cause;
+      // The launcher of a host has already said why.
+      if (!members[static_cast<size_t>(cause->member)].prefixed) shown.tail.clear();
+      console.add(1, describe(shown, labels));
     }
     if (next == Next::Finish) {
       console.flush_for(1);
@@ -123,7 +126,7 @@ std::vector<std::string> shared_options(const RunRequest& request, const std::st
   const auto add = [&](const char* name, double value) { options.insert(options.end(), {name, str(value)}); };
   add("--grace", request.watch.grace.count());
   add("--failure-grace", request.watch.failure_grace.count());
-  if (!log_dir.empty()) options.insert(options.end(), {"--log-dir", log_dir});
+  if (!request.watch.log_dir.empty()) options.insert(options.end(), {"--log-dir", request.watch.log_dir});
   return options;
 }
 
@@ -150,13 +153,22 @@ int print_commands(const HostsJob& plan, const std::string& key) {
   return kOk;
 }
 
-int run_over_ssh(RunRequest request, HostsJob plan, const std::string& run_id) {
+// For the launcher of launchers, which gives them the time to do their work first, and leaves the logs to them.
+RunRequest of_launchers(RunRequest request) {
+  const auto margin = request.watch.kill_after + Seconds(1);
+  request.watch.grace += margin;
+  request.watch.failure_grace += margin;
+  request.watch.kill_after += margin;
+  request.watch.log_dir.clear();
+  return request;
+}
+
+int run_over_ssh(const RunRequest& request, HostsJob plan, const std::string& run_id) {
   const auto folder = std::filesystem::current_path().string();
   const auto key = random_hex(32);
-  const auto log_dir = std::exchange(request.watch.log_dir, "");
-  return launch(request, [&](int generation) {
+  return launch(of_launchers(request), [&](int generation) {
     std::vector<Member> members;
-    plan.options = shared_options(request, log_dir, run_id, generation);
+    plan.options = shared_options(request, run_id, generation);
     for (int i = 0; i < std::ssize(plan.hosts); ++i)
       members.push_back({.label = "host " + plan.hosts[static_cast<size_t>(i)].name,
                          .argv = ssh_command(plan, i, folder),
@@ -166,11 +178,10 @@ int run_over_ssh(RunRequest request, HostsJob plan, const std::string& run_id) {
   });
 }
 
-int run_in_slurm(RunRequest request, HostsJob plan, const JobIdentity& job) {
-  const auto log_dir = std::exchange(request.watch.log_dir, "");
+int run_in_slurm(const RunRequest& request, HostsJob plan, const JobIdentity& job) {
   const auto key = job.key.empty() ? std::vector<std::string>() : std::vector{"LOCKSTEP_JOB_KEY=" + job.key};
-  return launch(request, [&](int generation) {
-    plan.options = shared_options(request, log_dir, job.run_id, generation);
+  return launch(of_launchers(request), [&](int generation) {
+    plan.options = shared_options(request, job.run_id, generation);
     // srun asks for a second SIGINT before it believes the first.
     return std::vector{Member{
         .label = "srun", .argv = srun_command(plan), .environment = key, .stop_signal = SIGTERM, .prefixed = false}};
@@ -224,7 +235,7 @@ int run(RunRequest request) {
   if (request.port != 0) plan.first_port = request.port;
   const auto addresses = worker_addresses(plan.hosts, plan.first_port);
   if (!request.host_index.empty()) return run_as_host(request, job, plan.hosts, addresses);
-  plan.options = shared_options(request, request.watch.log_dir, job.run_id, request.generation);
+  plan.options = shared_options(request, job.run_id, request.generation);
   if (slurm && request.dry_run) return print_line(srun_command(plan));
   if (slurm) return run_in_slurm(request, plan, job);
   if (request.ssh && !request.dry_run) return run_over_ssh(request, plan, job.run_id);

@@ -8,112 +8,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <filesystem>
 #include <map>
 #include <sstream>
 #include <string>
 #include <vector>
 
-#include "lockstep/base/deadline.h"
-#include "tests/support/temporary_folder.h"
+#include "apps/lockstep/launch_support.h"
 
 namespace lockstep {
 namespace {
-
-using Strings = std::vector<std::string>;
-using std::chrono::seconds;
-
-// One run of the program, with what it printed.
-class Launch {
- public:
-  explicit Launch(const Strings& arguments, const Strings& variables = {}) {
-    Strings words{LOCKSTEP_PROGRAM};
-    words.insert(words.end(), arguments.begin(), arguments.end());
-    std::vector<char*> argv, environment;
-    for (auto& word : words) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    Strings all = variables;
-    for (char** entry = environ; *entry; ++entry) all.emplace_back(*entry);
-    for (auto& variable : all) environment.push_back(variable.data());
-    environment.push_back(nullptr);
-    const auto out = folder_ / "out", err = folder_ / "err";
-    pid = fork();
-    if (pid == 0) {
-      setpgid(0, 0);
-      dup2(open(out.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600), 1);
-      dup2(open(err.c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600), 2);
-      execve(argv[0], argv.data(), environment.data());
-      _exit(99);
-    }
-  }
-  ~Launch() {
-    if (pid > 0 && status_ < 0) {
-      kill(pid, SIGKILL);
-      waitpid(pid, nullptr, 0);
-    }
-  }
-
-  // The exit code, 1000 + signal, or -1 if it still runs.
-  int wait(seconds limit = seconds(20)) {
-    for (const auto deadline = Deadline::after(limit); status_ < 0 && !deadline.expired(); poll(nullptr, 0, 5)) {
-      int status = 0;
-      if (waitpid(pid, &status, WNOHANG) == pid)
-        status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
-    }
-    return status_;
-  }
-
-  std::string out() const { return file_content(folder_ / "out"); }
-  std::string err() const { return file_content(folder_ / "err"); }
-
-  pid_t pid = -1;
-
- private:
-  const TemporaryFolder folder_;
-  int status_ = -1;
-};
-
-Strings run(int workers, const Strings& script, const Strings& options = {}) {
-  Strings arguments{"run", "-n", std::to_string(workers)};
-  arguments.insert(arguments.end(), options.begin(), options.end());
-  arguments.push_back(LOCKSTEP_TEST_WORKER);
-  arguments.insert(arguments.end(), script.begin(), script.end());
-  return arguments;
-}
-
-bool contains(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
-
-int count(const std::string& text, const std::string& part) {
-  int found = 0;
-  for (size_t at = 0; (at = text.find(part, at)) != text.npos; ++at) ++found;
-  return found;
-}
-
-// The processes that left a file in the folder, once there are `count` of them.
-std::vector<pid_t> processes(const TemporaryFolder& folder, int count) {
-  std::vector<pid_t> pids;
-  for (const auto deadline = Deadline::after(seconds(20)); std::ssize(pids) < count; poll(nullptr, 0, 5)) {
-    if (deadline.expired()) throw std::runtime_error("the workers do not start");
-    pids.clear();
-    for (const auto& entry : std::filesystem::directory_iterator(folder.path()))
-      pids.push_back(std::stoi(entry.path().filename().string()));
-  }
-  return pids;
-}
-
-// Dead, or dead but not yet collected by whoever inherited it.
-bool is_gone(pid_t pid) {
-  const auto stat = file_content("/proc/" + std::to_string(pid) + "/stat");
-  return stat.empty() || contains(stat, ") Z ");
-}
-
-bool are_gone(const std::vector<pid_t>& pids, seconds limit = seconds(2)) {
-  for (const auto deadline = Deadline::after(limit); !deadline.expired(); poll(nullptr, 0, 5))
-    if (std::ranges::all_of(pids, is_gone)) return true;
-  return false;
-}
-
-const std::string kTerm = std::to_string(SIGTERM), kInt = std::to_string(SIGINT);
 
 TEST(Run, PrefixesEveryLineAndKeepsStreamsApart) {
   Launch launch(run(3, {"print", "hello", "error", "careful", "partial", "no newline"}));
@@ -295,56 +198,6 @@ TEST(Run, AReaderThatGoesAwayStopsTheJob) {
   close(ends[0]);
   EXPECT_TRUE(are_gone(workers, seconds(10)));
   EXPECT_EQ(waitpid(pid, nullptr, 0), pid);
-}
-
-TEST(Run, OneHostOfManyRunsItsOwnWorkers) {
-  Launch launch(
-      {"run", "-H", "a:2,b:2", "--host-index", "1", "--port", "3000", LOCKSTEP_TEST_WORKER, "environment", "TF_CONFIG"},
-      {"LOCKSTEP_JOB_KEY=" + std::string(64, 'a')});
-  EXPECT_EQ(launch.wait(), 0);
-  const std::string cluster = R"({"cluster":{"worker":["a:3000","a:3001","b:3000","b:3001"]},"task":{"index":)";
-  EXPECT_TRUE(contains(launch.out(), "[worker 2] " + cluster + "2")) << launch.out();
-  EXPECT_TRUE(contains(launch.out(), "[worker 3] " + cluster + "3")) << launch.out();
-  EXPECT_EQ(count(launch.out(), "\n"), 2);
-}
-
-TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
-  struct Row {
-    Strings arguments;
-    int code;
-    std::string text;
-  };
-  const std::vector<Row> table{
-      {{"--version"}, 0, "lockstep "},
-      {{"explain", "L101"}, 0, "L101: Replicas meet"},
-      {{"explain", "102"}, 0, "L102: "},
-      {{"run", "-n", "1", "--", "sh", "-c", "echo $0", "--"}, 0, "[worker 0] --\n"},
-      {{"run", "-n", "1", "sh", "-c", "echo $0", "--"}, 0, "[worker 0] --\n"},
-      {{"run", "--help"}, 0, "lockstep run -n 4 ./train"},
-      {{"run", "-H", "a:2,b:1", "./train"}, 0, "--host-index 1"},
-      {{"run", "-n", "2", "--dry-run", "./train"}, 0, "TF_CONFIG='{"},
-      {{}, 2, "name a command"},
-      {{"walk"}, 2, "name a command"},
-      {{"explain", "L1"}, 2, "no error has the number 'L1'"},
-      {{"run"}, 2, "name the program to run"},
-      {{"run", "./train"}, 2, "say where to run"},
-      {{"run", "-n", "0", "./train"}, 2, "1 to 4096"},
-      {{"run", "-n", "2", "-H", "a", "./train"}, 2, "only one of -n, -H and --hostfile"},
-      {{"run", "-n", "2", "--restrats", "1", "./train"}, 2, "unknown option '--restrats'"},
-      {{"run", "-n", "2", "no-such-program"}, 2, "written ./no-such-program"},
-      {{"run", "-H", "a,a", "./train"}, 2, "listed twice"},
-      {{"run", "--hostfile", "/no/such", "./train"}, 2, "cannot read the hostfile"},
-      {{"run", "-H", "a", "--host-index", "1", "./train"}, 2, "--host-index must be 0 to 0"},
-      {{"run", "-H", "a", "--host-index", "0", "./train"}, 2, "set LOCKSTEP_JOB_KEY"},
-      {{"run", "-n", "1", "--log-dir", "/proc/x", "true"}, 2, "cannot make the folder"},
-  };
-  for (const auto& row : table) {
-    Launch launch(row.arguments);
-    EXPECT_EQ(launch.wait(), row.code) << row.text;
-    const auto said = row.code == 0 ? launch.out() : launch.err();
-    EXPECT_TRUE(contains(said, row.text)) << said;
-    EXPECT_TRUE(row.code == 0 || count(said, "\n") == 1) << said;
-  }
 }
 
 }  // namespace

@@ -34,9 +34,14 @@ struct Running {
 
 enum class Phase { Running, Failed, Stopping, Terminating, Killing };
 
-bool at_end(int descriptor) {
+// Who has started this job asks it to stop by writing something; if the descriptor ends, there is nobody left.
+enum class Heard { Nothing, Stop, End };
+
+Heard listen_to(const pollfd& wait) {
   char bytes[256];
-  return read(descriptor, bytes, sizeof bytes) == 0;
+  if (wait.revents == 0) return Heard::Nothing;
+  const auto count = read(wait.fd, bytes, sizeof bytes);
+  return count > 0 ? Heard::Stop : count == 0 ? Heard::End : Heard::Nothing;
 }
 
 class Watch {
@@ -83,8 +88,7 @@ class Watch {
       kill_descendants(Deadline::after(options_.kill_after));
       throw;
     }
-    if (!member.input.empty() && write(one.process.input, member.input.data(), member.input.size()) < 0)
-      console_.say(str(member.label, " takes no input: ", strerror(errno)));
+    if (!member.input.empty()) send(i, member.input);
   }
 
   void wait_for_events() {
@@ -103,13 +107,10 @@ class Watch {
     console_.write_some();
     if (console_.broken()) stop(SIGTERM, options_.kill_after);
     if (waits[0].revents != 0) take_signal();
-    if (waits[1].revents != 0 && at_end(events_.life_line)) {
-      events_.life_line = -1;
-      stop(SIGTERM, kAbandonedGrace);
-    }
-    if (waits[2].revents != 0 && at_end(events_.input)) {
-      events_.input = -1;
-      stop(SIGTERM, options_.grace);
+    for (int* source : {&events_.life_line, &events_.input}) {
+      const auto heard = listen_to(waits[source == &events_.life_line ? 1 : 2]);
+      if (heard == Heard::End) *source = -1;
+      if (heard != Heard::Nothing) stop(SIGTERM, heard == Heard::End ? kAbandonedGrace : options_.grace);
     }
   }
 
@@ -187,11 +188,6 @@ class Watch {
     stopped_at_ = Deadline::Clock::now();
     enter(Phase::Stopping, grace);
     tell_all(signal);
-    for (auto& one : running_) {
-      if (one.process.input < 0) continue;
-      close(one.process.input);
-      one.process.input = -1;
-    }
   }
 
   void escalate() {
@@ -209,14 +205,20 @@ class Watch {
     tell_all(SIGKILL);
   }
 
-  // Another host's launcher is told by the end of its input; its ssh would only cut off what is still to be printed.
   void tell_all(int signal) {
     for (size_t i = 0; i < running_.size(); ++i) {
       const auto& one = running_[i];
-      const bool translate = signal == SIGINT && members_[i].stop_signal != 0;
-      if (!one.ended && (one.process.input < 0 || signal == SIGKILL))
-        kill(-one.process.pid, translate ? members_[i].stop_signal : signal);
+      const int translated = signal == SIGINT && members_[i].stop_signal != 0 ? members_[i].stop_signal : signal;
+      if (one.ended) continue;
+      // Another host's launcher is told by a line; a signal would only end the ssh that brings its last words.
+      if (one.process.input < 0 || signal == SIGKILL) kill(-one.process.pid, translated);
+      else if (signal != SIGUSR1 && signal != SIGUSR2) send(i, "stop\n");
     }
+  }
+
+  void send(size_t i, const std::string& text) {
+    if (write(running_[i].process.input, text.data(), text.size()) != std::ssize(text))
+      console_.say(str(members_[i].label, " takes no input: ", strerror(errno)));
   }
 
   void enter(Phase phase, Seconds limit) {
@@ -251,9 +253,9 @@ bool pause_for(Seconds delay, const Events& events) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
     if (poll(waits, 3, static_cast<int>(left)) <= 0) continue;
     signalfd_siginfo info{};
-    if (waits[0].revents != 0 && read(events.signals, &info, sizeof info) == sizeof info && info.ssi_signo != SIGCHLD)
-      return false;
-    if ((waits[1].revents != 0 && at_end(events.life_line)) || (waits[2].revents != 0 && at_end(events.input)))
+    const bool signalled = waits[0].revents != 0 && read(events.signals, &info, sizeof info) == sizeof info;
+    if ((signalled && info.ssi_signo != SIGCHLD) || listen_to(waits[1]) != Heard::Nothing ||
+        listen_to(waits[2]) != Heard::Nothing)
       return false;
   }
   return true;

@@ -13,7 +13,7 @@ struct Member {
   std::string label;  ///< "worker 2"
   std::vector<std::string> argv;
   std::vector<std::string> environment;
-  std::string input;     ///< written to its standard input, which then stays open; it must stop when that ends
+  std::string input;     ///< written to its standard input, which stays open; more there asks it to stop, as does its end
   int stop_signal = 0;   ///< sent instead of the user's signal, if not 0
   bool prefixed = true;  ///< its lines get the label in front
 };
@@ -29,7 +29,7 @@ struct WatchOptions {
 struct Events {
   int signals = -1;    ///< a signalfd
   int life_line = -1;  ///< ends when nobody is there any more who wants this job
-  int input = -1;      ///< likewise, for a launcher that was started from another host
+  int input = -1;      ///< likewise, for a launcher that was started from another host, which can also ask it to stop
 };
 
 /// Starts the members, prints what they write, passes signals on and returns when all have ended and nothing of them is

@@ -1,0 +1,143 @@
+// The command line, and the ways to many hosts: ssh and srun are scripts here that stay on this machine.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "apps/lockstep/launch_support.h"
+
+namespace lockstep {
+namespace {
+
+// A folder with a program of this name, in front of the others.
+class FakeProgram {
+ public:
+  FakeProgram(const std::string& name, const std::string& script) {
+    std::filesystem::permissions(folder_.file(name, "#!/bin/sh\n" + script), std::filesystem::perms::owner_all);
+  }
+  std::string path() const { return "PATH=" + folder_.path().string() + ":" + getenv("PATH"); }
+
+ private:
+  const TemporaryFolder folder_;
+};
+
+const FakeProgram& fake_ssh() {
+  static const FakeProgram ssh("ssh", "for last; do :; done; exec sh -c \"$last\"\n");
+  return ssh;
+}
+
+TEST(Run, OneHostOfManyRunsItsOwnWorkers) {
+  Launch launch(
+      {"run", "-H", "a:2,b:2", "--host-index", "1", "--port", "3000", LOCKSTEP_TEST_WORKER, "environment", "TF_CONFIG"},
+      {"LOCKSTEP_JOB_KEY=" + std::string(64, 'a')});
+  EXPECT_EQ(launch.wait(), 0);
+  const std::string cluster = R"({"cluster":{"worker":["a:3000","a:3001","b:3000","b:3001"]},"task":{"index":)";
+  EXPECT_TRUE(contains(launch.out(), "[worker 2] " + cluster + "2")) << launch.out();
+  EXPECT_TRUE(contains(launch.out(), "[worker 3] " + cluster + "3")) << launch.out();
+  EXPECT_EQ(count(launch.out(), "\n"), 2);
+}
+
+TEST(Hosts, SshRunsTheWorkersOfAllHostsAsOneJob) {
+  Launch launch({"run", "-H", "a:2,b:1", "--ssh", "--port", "3000", LOCKSTEP_TEST_WORKER, "environment", "TF_CONFIG", "environment",
+                 "LOCKSTEP_JOB_KEY", "environment", "LOCKSTEP_RUN_ID", "only", "2", "print", "a 'quoted' text"},
+                {fake_ssh().path()});
+  EXPECT_EQ(launch.wait(), 0) << launch.err();
+  std::vector<Strings> lines(3);
+  std::istringstream in(launch.out());
+  for (std::string line; std::getline(in, line);) lines.at(static_cast<size_t>(line.at(8) - '0')).push_back(line.substr(11));
+  for (const auto& worker : lines) {
+    ASSERT_GE(worker.size(), 3u) << launch.out();
+    EXPECT_TRUE(contains(worker[0], R"({"cluster":{"worker":["a:3000","a:3001","b:3000"]})")) << worker[0];
+    EXPECT_EQ(worker[1].size(), 64u);
+    EXPECT_EQ(worker[1], lines[0][1]);
+    EXPECT_EQ(worker[2], lines[0][2]);
+  }
+  EXPECT_EQ(lines[2].back(), "a 'quoted' text");
+}
+
+TEST(Hosts, AFailureOnOneHostEndsTheOthers) {
+  const TemporaryFolder pids;
+  Launch launch({"run", "-H", "a:1,b:1", "--ssh", "--failure-grace", "0.1", LOCKSTEP_TEST_WORKER, "pid", pids.path(), "leave", kTerm,
+                 "143", "sleep", "0.3", "only", "1", "error", "error[L504]: loss is NaN", "exit", "4"},
+                {fake_ssh().path()});
+  EXPECT_EQ(launch.wait(), 4);
+  EXPECT_EQ(count(launch.err(), "lockstep: worker 1 (pid "), 1) << launch.err();
+  EXPECT_EQ(count(launch.err(), "lockstep: host b (pid "), 1) << launch.err();
+  EXPECT_EQ(count(launch.err(), "  | error[L504]"), 1) << launch.err();
+  EXPECT_TRUE(are_gone(processes(pids, 2)));
+}
+
+TEST(Hosts, SigtermTravelsToTheWorkersOfAllHosts) {
+  const TemporaryFolder pids;
+  Launch launch({"run", "-H", "a:1,b:1", "--ssh", LOCKSTEP_TEST_WORKER, "leave", kTerm, "143", "pid", pids.path(), "sleep", "100"},
+                {fake_ssh().path()});
+  const auto workers = processes(pids, 2);
+  kill(launch.pid, SIGTERM);
+  EXPECT_EQ(launch.wait(), 143) << launch.err();
+  EXPECT_TRUE(are_gone(workers));
+}
+
+TEST(Hosts, AKilledLauncherTakesTheWorkersOfAllHostsWithIt) {
+  const TemporaryFolder pids;
+  Launch launch({"run", "-H", "a:1,b:1", "--ssh", LOCKSTEP_TEST_WORKER, "ignore", kTerm, "pid", pids.path(), "sleep", "100"},
+                {fake_ssh().path()});
+  const auto workers = processes(pids, 2);
+  kill(launch.pid, SIGKILL);
+  EXPECT_TRUE(are_gone(workers, seconds(3)));
+}
+
+TEST(Hosts, InsideASlurmAllocationEveryTaskIsAWorker) {
+  const FakeProgram srun("srun",
+                         "while case $1 in --*) true;; *) false;; esac; do shift; done\n"
+                         "SLURM_NODEID=0 \"$@\" & SLURM_NODEID=1 \"$@\" & wait\n");
+  const Strings slurm{srun.path(), "SLURM_JOB_ID=77", "SLURM_JOB_NODELIST=n[1-2]", "SLURM_TASKS_PER_NODE=2,1"};
+  Launch launch({"run", LOCKSTEP_TEST_WORKER, "environment", "TF_CONFIG"}, slurm);
+  EXPECT_EQ(launch.wait(), 0) << launch.err();
+  EXPECT_EQ(count(launch.out(), "\n"), 3) << launch.out();
+  EXPECT_TRUE(contains(launch.out(), "[worker 2] {\"cluster\":{\"worker\":[\"n1:")) << launch.out();
+  Launch dry({"run", "--dry-run", "./train"}, slurm);
+  EXPECT_EQ(dry.wait(), 0);
+  EXPECT_TRUE(contains(dry.out(), "srun --nodes=2 --ntasks-per-node=1")) << dry.out();
+}
+
+TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
+  struct Row {
+    Strings arguments;
+    int code;
+    std::string text;
+  };
+  const std::vector<Row> table{
+      {{"--version"}, 0, "lockstep "},
+      {{"explain", "L101"}, 0, "L101: Replicas meet"},
+      {{"explain", "102"}, 0, "L102: "},
+      {{"run", "-n", "1", "--", "sh", "-c", "echo $0", "--"}, 0, "[worker 0] --\n"},
+      {{"run", "-n", "1", "sh", "-c", "echo $0", "--"}, 0, "[worker 0] --\n"},
+      {{"run", "--help"}, 0, "lockstep run -n 4 ./train"},
+      {{"run", "-H", "a:2,b:1", "./train"}, 0, "--host-index 1"},
+      {{"run", "-n", "2", "--dry-run", "./train"}, 0, "TF_CONFIG='{"},
+      {{}, 2, "name a command"},
+      {{"walk"}, 2, "name a command"},
+      {{"explain", "L1"}, 2, "no error has the number 'L1'"},
+      {{"run"}, 2, "name the program to run"},
+      {{"run", "./train"}, 2, "say where to run"},
+      {{"run", "-n", "0", "./train"}, 2, "1 to 4096"},
+      {{"run", "-n", "2", "-H", "a", "./train"}, 2, "only one of -n, -H and --hostfile"},
+      {{"run", "-n", "2", "--restrats", "1", "./train"}, 2, "unknown option '--restrats'"},
+      {{"run", "-n", "2", "no-such-program"}, 2, "written ./no-such-program"},
+      {{"run", "-H", "a,a", "./train"}, 2, "listed twice"},
+      {{"run", "--hostfile", "/no/such", "./train"}, 2, "cannot read the hostfile"},
+      {{"run", "-H", "a", "--host-index", "1", "./train"}, 2, "--host-index must be 0 to 0"},
+      {{"run", "-H", "a", "--host-index", "0", "./train"}, 2, "set LOCKSTEP_JOB_KEY"},
+      {{"run", "-n", "1", "--log-dir", "/proc/x", "true"}, 2, "cannot make the folder"},
+  };
+  for (const auto& row : table) {
+    Launch launch(row.arguments);
+    EXPECT_EQ(launch.wait(), row.code) << row.text;
+    const auto said = row.code == 0 ? launch.out() : launch.err();
+    EXPECT_TRUE(contains(said, row.text)) << said;
+    EXPECT_TRUE(row.code == 0 || count(said, "\n") == 1) << said;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
