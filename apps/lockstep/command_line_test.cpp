@@ -1,8 +1,11 @@
 // The command line, and the ways to many hosts: ssh and srun are scripts here that stay on this machine.
 
 #include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 
 #include <cstdlib>
+#include <sstream>
 
 #include "apps/lockstep/launch_support.h"
 
@@ -31,20 +34,23 @@ TEST(Run, OneHostOfManyRunsItsOwnWorkers) {
       {"run", "-H", "a:2,b:2", "--host-index", "1", "--port", "3000", LOCKSTEP_TEST_WORKER, "environment", "TF_CONFIG"},
       {"LOCKSTEP_JOB_KEY=" + std::string(64, 'a')});
   EXPECT_EQ(launch.wait(), 0);
-  const std::string cluster = R"({"cluster":{"worker":["a:3000","a:3001","b:3000","b:3001"]},"task":{"index":)";
+  const std::string cluster =
+      R"({"cluster":{"worker":["a:3000","a:3001","b:3000","b:3001"]},"task":{"type":"worker","index":)";
   EXPECT_TRUE(contains(launch.out(), "[worker 2] " + cluster + "2")) << launch.out();
   EXPECT_TRUE(contains(launch.out(), "[worker 3] " + cluster + "3")) << launch.out();
   EXPECT_EQ(count(launch.out(), "\n"), 2);
 }
 
 TEST(Hosts, SshRunsTheWorkersOfAllHostsAsOneJob) {
-  Launch launch({"run", "-H", "a:2,b:1", "--ssh", "--port", "3000", LOCKSTEP_TEST_WORKER, "environment", "TF_CONFIG", "environment",
-                 "LOCKSTEP_JOB_KEY", "environment", "LOCKSTEP_RUN_ID", "only", "2", "print", "a 'quoted' text"},
-                {fake_ssh().path()});
+  Launch launch(
+      {"run", "-H", "a:2,b:1", "--ssh", "--port", "3000", LOCKSTEP_TEST_WORKER, "environment", "TF_CONFIG",
+       "environment", "LOCKSTEP_JOB_KEY", "environment", "LOCKSTEP_RUN_ID", "only", "2", "print", "a 'quoted' text"},
+      {fake_ssh().path()});
   EXPECT_EQ(launch.wait(), 0) << launch.err();
   std::vector<Strings> lines(3);
   std::istringstream in(launch.out());
-  for (std::string line; std::getline(in, line);) lines.at(static_cast<size_t>(line.at(8) - '0')).push_back(line.substr(11));
+  for (std::string line; std::getline(in, line);)
+    lines.at(static_cast<size_t>(line.at(8) - '0')).push_back(line.substr(11));
   for (const auto& worker : lines) {
     ASSERT_GE(worker.size(), 3u) << launch.out();
     EXPECT_TRUE(contains(worker[0], R"({"cluster":{"worker":["a:3000","a:3001","b:3000"]})")) << worker[0];
@@ -57,8 +63,26 @@ TEST(Hosts, SshRunsTheWorkersOfAllHostsAsOneJob) {
 
 TEST(Hosts, AFailureOnOneHostEndsTheOthers) {
   const TemporaryFolder pids;
-  Launch launch({"run", "-H", "a:1,b:1", "--ssh", "--failure-grace", "0.1", LOCKSTEP_TEST_WORKER, "pid", pids.path(), "leave", kTerm,
-                 "143", "sleep", "0.3", "only", "1", "error", "error[L504]: loss is NaN", "exit", "4"},
+  Launch launch({"run",
+                 "-H",
+                 "a:1,b:1",
+                 "--ssh",
+                 "--failure-grace",
+                 "0.1",
+                 LOCKSTEP_TEST_WORKER,
+                 "pid",
+                 pids.path(),
+                 "leave",
+                 kTerm,
+                 "143",
+                 "sleep",
+                 "0.3",
+                 "only",
+                 "1",
+                 "error",
+                 "error[L504]: loss is NaN",
+                 "exit",
+                 "4"},
                 {fake_ssh().path()});
   EXPECT_EQ(launch.wait(), 4);
   EXPECT_EQ(count(launch.err(), "lockstep: worker 1 (pid "), 1) << launch.err();
@@ -69,7 +93,8 @@ TEST(Hosts, AFailureOnOneHostEndsTheOthers) {
 
 TEST(Hosts, SigtermTravelsToTheWorkersOfAllHosts) {
   const TemporaryFolder pids;
-  Launch launch({"run", "-H", "a:1,b:1", "--ssh", LOCKSTEP_TEST_WORKER, "leave", kTerm, "143", "pid", pids.path(), "sleep", "100"},
+  Launch launch({"run", "-H", "a:1,b:1", "--ssh", LOCKSTEP_TEST_WORKER, "leave", kTerm, "143", "pid", pids.path(),
+                 "sleep", "100"},
                 {fake_ssh().path()});
   const auto workers = processes(pids, 2);
   kill(launch.pid, SIGTERM);
@@ -79,8 +104,9 @@ TEST(Hosts, SigtermTravelsToTheWorkersOfAllHosts) {
 
 TEST(Hosts, AKilledLauncherTakesTheWorkersOfAllHostsWithIt) {
   const TemporaryFolder pids;
-  Launch launch({"run", "-H", "a:1,b:1", "--ssh", LOCKSTEP_TEST_WORKER, "ignore", kTerm, "pid", pids.path(), "sleep", "100"},
-                {fake_ssh().path()});
+  Launch launch(
+      {"run", "-H", "a:1,b:1", "--ssh", LOCKSTEP_TEST_WORKER, "ignore", kTerm, "pid", pids.path(), "sleep", "100"},
+      {fake_ssh().path()});
   const auto workers = processes(pids, 2);
   kill(launch.pid, SIGKILL);
   EXPECT_TRUE(are_gone(workers, seconds(3)));
@@ -100,6 +126,74 @@ TEST(Hosts, InsideASlurmAllocationEveryTaskIsAWorker) {
   EXPECT_TRUE(contains(dry.out(), "srun --nodes=2 --ntasks-per-node=1")) << dry.out();
 }
 
+// What `lockstep doctor` says about a TF_CONFIG, and its exit code.
+struct Examination {
+  explicit Examination(const std::string& tf_config) {
+    const TemporaryFolder folder;
+    Launch launch({"doctor", "--tf-config", folder.file("tf_config.json", tf_config)});
+    code = launch.wait();
+    text = launch.out();
+  }
+  int code;
+  std::string text;
+};
+
+int listening_socket(int& port) {
+  const int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* where = reinterpret_cast<sockaddr*>(&address);
+  if (bind(listener, where, size) != 0 || listen(listener, 1) != 0 || getsockname(listener, where, &size) != 0)
+    throw std::runtime_error("no port");
+  port = ntohs(address.sin_port);
+  return listener;
+}
+
+TEST(Doctor, FindsAPortThatIsTakenAndAPeerThatAnswers) {
+  int port = 0, free_port = 0;
+  const int listener = listening_socket(port);
+  close(listening_socket(free_port));
+  const auto entry = "127.0.0.1:" + std::to_string(port), other = "127.0.0.1:" + std::to_string(free_port);
+  const auto config = [&](int task) {
+    return R"({"cluster": {"worker": [")" + entry + R"(", ")" + other + R"("]}, "task": {"type": "worker", "index": )" +
+           std::to_string(task) + "}}";
+  };
+  const Examination first(config(0)), second(config(1));
+  close(listener);
+  EXPECT_EQ(first.code, 1) << first.text;
+  EXPECT_TRUE(contains(first.text, "problem  " + entry + " is in use\n         run 'ss")) << first.text;
+  EXPECT_TRUE(contains(first.text, "ok       " + other + " is reachable, but no worker listens")) << first.text;
+  EXPECT_EQ(second.code, 0) << second.text;
+  EXPECT_TRUE(contains(second.text, "ok       " + entry + " answers\n")) << second.text;
+  EXPECT_TRUE(contains(second.text, "ok       TF_CONFIG describes 2 workers; this is worker 1")) << second.text;
+  EXPECT_TRUE(contains(second.text, "ok       " + other + " is free here\n")) << second.text;
+}
+
+TEST(Doctor, NamesWhatIsWrongWithACluster) {
+  for (const auto& [config, text] : std::vector<std::pair<std::string, std::string>>{
+           {"{", "problem  "},
+           {R"({"cluster": {"worker": ["no-such-host.invalid:1"]}})",
+            "problem  the name no-such-host.invalid is not known"},
+           {R"({"cluster": {"worker": ["127.0.0.1"]}})", "problem  "},
+           {R"({"cluster": {"worker": ["192.0.2.1:2222"]}, "task": {"type": "worker", "index": 0}})",
+            "is not an address of this machine"},
+           {R"({"cluster": {"worker": ["127.0.0.1:2222"]}, "task": {"type": "worker", "index": 1}})", "problem  "}}) {
+    const Examination examination(config);
+    EXPECT_EQ(examination.code, 1) << examination.text;
+    EXPECT_TRUE(contains(examination.text, text)) << examination.text;
+    EXPECT_TRUE(contains(examination.text, "1 problem, ")) << examination.text;
+  }
+}
+
+TEST(Doctor, IsContentWithoutACluster) {
+  Launch launch({"doctor"});
+  EXPECT_EQ(launch.wait(), 0);
+  EXPECT_TRUE(contains(launch.out(), "ok       TF_CONFIG is not set")) << launch.out();
+  EXPECT_TRUE(contains(launch.out(), "ok       Lockstep ")) << launch.out();
+}
+
 TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
   struct Row {
     Strings arguments;
@@ -115,6 +209,7 @@ TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
       {{"run", "--help"}, 0, "lockstep run -n 4 ./train"},
       {{"run", "-H", "a:2,b:1", "./train"}, 0, "--host-index 1"},
       {{"run", "-n", "2", "--dry-run", "./train"}, 0, "TF_CONFIG='{"},
+      {{"doctor", "--tf-config", "/no/such"}, 2, "cannot read /no/such"},
       {{}, 2, "name a command"},
       {{"walk"}, 2, "name a command"},
       {{"explain", "L1"}, 2, "no error has the number 'L1'"},

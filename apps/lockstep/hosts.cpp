@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "lockstep/base/text.h"
+#include "lockstep/comm/cluster/slurm_resolver.h"
 
 namespace lockstep::app {
 namespace {
@@ -71,23 +72,14 @@ std::vector<Host> parse_hostfile(std::string_view text) {
   return hosts;
 }
 
-std::vector<Host> slurm_hosts(const std::vector<std::string>& nodes, std::string_view tasks_per_node) {
-  std::vector<int> tasks;
-  std::istringstream in{std::string(tasks_per_node)};
-  for (std::string entry; std::getline(in, entry, ',');) {
-    const auto times = entry.find("(x");
-    const int count = parse_count(std::string_view(entry).substr(0, times), entry);
-    int repeat = 1;
-    if (times != entry.npos && entry.back() == ')')
-      repeat = parse_count(std::string_view(entry).substr(times + 2, entry.size() - times - 3), entry);
-    tasks.insert(tasks.end(), static_cast<size_t>(repeat), count);
-  }
-  if (tasks.empty()) tasks.assign(nodes.size(), 1);
-  if (tasks.size() != nodes.size())
+std::vector<Host> slurm_hosts(std::string_view nodes, std::string_view tasks_per_node) {
+  const auto names = expand_hostlist(nodes);
+  const auto tasks = tasks_per_node.empty() ? std::vector<int>(names.size(), 1) : expand_tasks_per_node(tasks_per_node);
+  if (tasks.size() != names.size())
     throw UsageError(str("SLURM_TASKS_PER_NODE='", tasks_per_node, "' describes ", counted(std::ssize(tasks), "node"),
-                         ", but the allocation has ", nodes.size()));
+                         ", but the allocation has ", names.size()));
   std::vector<Host> hosts;
-  for (size_t i = 0; i < nodes.size(); ++i) hosts.push_back({nodes[i], tasks[i]});
+  for (size_t i = 0; i < names.size(); ++i) hosts.push_back({names[i], tasks[i]});
   check(hosts);
   return hosts;
 }

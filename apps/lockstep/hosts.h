@@ -26,8 +26,8 @@ std::vector<Host> parse_hosts(std::string_view list);
 /// One host per line, "a:2" or "a slots=2"; `#` starts a comment.
 std::vector<Host> parse_hostfile(std::string_view text);
 
-/// The nodes of a Slurm allocation with its SLURM_TASKS_PER_NODE, such as "2(x3),1".
-std::vector<Host> slurm_hosts(const std::vector<std::string>& nodes, std::string_view tasks_per_node);
+/// A Slurm allocation, from its SLURM_JOB_NODELIST ("n[1-3]") and SLURM_TASKS_PER_NODE ("2(x2),1").
+std::vector<Host> slurm_hosts(std::string_view nodes, std::string_view tasks_per_node);
 
 /// "a:2,b:1": what `parse_hosts` reads.
 std::string to_string(const std::vector<Host>& hosts);

@@ -6,11 +6,11 @@
 #include <unistd.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <stdexcept>
 
 #include "lockstep/base/text.h"
+#include "lockstep/comm/cluster/tf_config.h"
 
 namespace lockstep::app {
 namespace {
@@ -37,13 +37,13 @@ int bind_loopback(int socket, int port) {
 
 }  // namespace
 
-std::string tf_config(const std::vector<std::string>& addresses, int worker) {
-  return nlohmann::json{{"cluster", {{"worker", addresses}}}, {"task", {{"type", "worker"}, {"index", worker}}}}.dump();
+std::string tf_config_of(const std::vector<std::string>& addresses, int worker) {
+  return tf_config::write(ClusterSpec({{"worker", addresses}}), "worker", worker);
 }
 
 std::vector<std::string> worker_environment(const JobIdentity& job, const std::vector<std::string>& addresses,
                                             int worker) {
-  std::vector<std::string> variables{"TF_CONFIG=" + tf_config(addresses, worker), "LOCKSTEP_RUN_ID=" + job.run_id,
+  std::vector<std::string> variables{"TF_CONFIG=" + tf_config_of(addresses, worker), "LOCKSTEP_RUN_ID=" + job.run_id,
                                      str("LOCKSTEP_GENERATION=", job.generation)};
   // An empty file name, because a file would be preferred to the key.
   if (!job.key.empty()) variables.insert(variables.end(), {"LOCKSTEP_JOB_KEY=" + job.key, "LOCKSTEP_JOB_KEY_FILE="});

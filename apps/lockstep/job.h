@@ -14,7 +14,7 @@ struct JobIdentity {
 };
 
 /// `{"cluster":{"worker":["host:port",...]},"task":{"index":2,"type":"worker"}}`
-std::string tf_config(const std::vector<std::string>& addresses, int worker);
+std::string tf_config_of(const std::vector<std::string>& addresses, int worker);
 
 std::vector<std::string> worker_environment(const JobIdentity& job, const std::vector<std::string>& addresses,
                                             int worker);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/lockstep/doctor.h"
 #include "apps/lockstep/hosts.h"
 #include "apps/lockstep/run.h"
 #include "lockstep/base/error.h"
@@ -78,12 +79,16 @@ int command_line(int argc, char** argv) {
   std::string number;
   auto* explaining = cli.add_subcommand("explain", "Tells more about an error: lockstep explain L104");
   explaining->add_option("number", number, "As printed in error[L104]")->required();
+  std::string tf_config_file;
+  auto* examining = cli.add_subcommand("doctor", "Checks this machine and the cluster it shall be part of.");
+  examining->add_option("--tf-config", tf_config_file, "A file with the text of TF_CONFIG; '-' is standard input");
   try {
     // What follows "--" is not for us; CLI11 wants the last argument first.
     const std::vector<std::string> words(argv + 1, argv + argc);
     const auto dashes = std::ranges::find(words, "--");
     cli.parse(std::vector<std::string>(std::reverse_iterator(dashes), words.rend()));
     if (*explaining) return explain(number);
+    if (*examining) return app::doctor(tf_config_file);
     request.program = run->remaining();
     const bool ours = request.program.empty() && dashes != words.end();
     request.program.insert(request.program.end(), ours ? dashes + 1 : dashes, words.end());
@@ -102,6 +107,9 @@ int command_line(int argc, char** argv) {
 int main(int argc, char** argv) {
   try {
     return command_line(argc, argv);
+  } catch (const lockstep::Error& error) {
+    std::cerr << error.what() << "\n";
+    return app::kProgramError;
   } catch (const std::exception& error) {
     std::cerr << "lockstep: " << error.what() << "\n";
     return app::kProgramError;

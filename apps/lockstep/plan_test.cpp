@@ -1,5 +1,6 @@
 // The decisions of the launcher, as tables: hosts to commands, how a failed attempt is judged, how output is cut into lines.
 
+#include <errno.h>
 #include <gtest/gtest.h>
 #include <signal.h>
 
@@ -7,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "apps/lockstep/findings.h"
 #include "apps/lockstep/hosts.h"
 #include "apps/lockstep/job.h"
 #include "apps/lockstep/outcome.h"
@@ -40,8 +42,8 @@ TEST(Hosts, AreReadFromAFile) {
 }
 
 TEST(Hosts, AreReadFromSlurm) {
-  EXPECT_EQ(slurm_hosts({"n1", "n2", "n3"}, "2(x2),1"), (std::vector<Host>{{"n1", 2}, {"n2", 2}, {"n3", 1}}));
-  EXPECT_EQ(slurm_hosts({"n1", "n2"}, ""), (std::vector<Host>{{"n1", 1}, {"n2", 1}}));
+  EXPECT_EQ(slurm_hosts("n[1-3]", "2(x2),1"), (std::vector<Host>{{"n1", 2}, {"n2", 2}, {"n3", 1}}));
+  EXPECT_EQ(slurm_hosts("n[1-2]", ""), (std::vector<Host>{{"n1", 1}, {"n2", 1}}));
 }
 
 TEST(Hosts, MistakesAreNamed) {
@@ -60,7 +62,7 @@ TEST(Hosts, MistakesAreNamed) {
   for (const auto& [list, message] : table)
     EXPECT_NE(usage_error_of([&] { parse_hosts(list); }).find(message), std::string::npos) << list;
   EXPECT_NE(usage_error_of([] { parse_hostfile("a slots=2 max=3\n"); }).find("'host slots=2'"), std::string::npos);
-  EXPECT_NE(usage_error_of([] { slurm_hosts({"a"}, "2(x2)"); }).find("describes 2 nodes"), std::string::npos);
+  EXPECT_NE(usage_error_of([] { slurm_hosts("a", "2(x2)"); }).find("describes 2 nodes"), std::string::npos);
   EXPECT_NE(usage_error_of([] { worker_addresses({{"a", 3}}, 65534); }).find("another --port"), std::string::npos);
 }
 
@@ -86,7 +88,7 @@ TEST(Hosts, CommandsCarryArgumentsThroughTheShell) {
 }
 
 TEST(Job, TellsEveryWorkerItsPlace) {
-  const auto config = nlohmann::json::parse(tf_config({"a:1", "b:2"}, 1));
+  const auto config = nlohmann::json::parse(tf_config_of({"a:1", "b:2"}, 1));
   EXPECT_EQ(config, nlohmann::json::parse(
                         R"({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}})"));
   const auto variables = worker_environment({.key = "k", .run_id = "r", .generation = 3}, {"a:1"}, 0);
@@ -204,6 +206,40 @@ TEST(OutOfMemory, IsReadFromCounters) {
   EXPECT_EQ(counter("low 0\nhigh 0\noom 2\noom_kill 3\n", "oom_kill"), 3);
   EXPECT_EQ(counter("low 0\n", "oom_kill"), -1);
   EXPECT_EQ(counter("", "oom_kill"), -1);
+}
+
+TEST(Findings, JudgePortsPeersAndLimits) {
+  EXPECT_EQ(judge_own_port("a:80", EACCES).advice, "choose a port above 1023");
+  EXPECT_EQ(judge_peer("a:80", ETIMEDOUT).verdict, Verdict::Problem);
+  EXPECT_EQ(judge_peer("a:80", EHOSTUNREACH).verdict, Verdict::Problem);
+  EXPECT_EQ(judge_loopback(3e9).text, "3.0 GB/s between two sockets of this machine");
+  EXPECT_EQ(judge_loopback(1e8).verdict, Verdict::Warning);
+  struct Row {
+    Limits limits;
+    int workers;
+    Verdict files, memory, cores;
+  };
+  const auto ok = Verdict::Ok, warning = Verdict::Warning;
+  for (const auto& row : std::vector<Row>{{{1024, 8'000'000'000, {}, 4, 4}, 2, ok, ok, ok},
+                                          {{1024, 8'000'000'000, {}, 4, 4}, 200, warning, ok, ok},
+                                          {{1024, 8'000'000'000, 500'000'000, 4, 4}, 2, ok, warning, ok},
+                                          {{1024, 8'000'000'000, 16'000'000'000, 2, 16}, 2, ok, ok, warning}}) {
+    const auto findings = judge_limits(row.limits, row.workers);
+    ASSERT_EQ(findings.size(), 3u);
+    EXPECT_EQ(findings[0].verdict, row.files) << findings[0].text;
+    EXPECT_EQ(findings[1].verdict, row.memory) << findings[1].text;
+    EXPECT_EQ(findings[2].verdict, row.cores) << findings[2].text;
+  }
+}
+
+TEST(Findings, PrintAVerdictAndWhatToDo) {
+  const std::vector<Finding> findings{
+      {Verdict::Ok, "fine"}, {Verdict::Warning, "odd", "look"}, {Verdict::Problem, "bad", "mend"}};
+  EXPECT_EQ(to_string(findings[0]) + to_string(findings[2]), "ok       fine\nproblem  bad\n         mend\n");
+  EXPECT_EQ(summary(findings), "1 problem, 1 warning");
+  EXPECT_EQ(exit_code(findings), 1);
+  EXPECT_EQ(exit_code({findings[0], findings[1]}), 0);
+  EXPECT_EQ(summary({findings[0]}), "all is well");
 }
 
 }  // namespace

@@ -1,19 +1,15 @@
 #include "apps/lockstep/run.h"
 
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#include <array>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iostream>
 #include <iterator>
-#include <sstream>
-#include <utility>
 
 #include "apps/lockstep/hosts.h"
 #include "apps/lockstep/job.h"
@@ -120,8 +116,7 @@ int run_as_host(const RunRequest& request, JobIdentity job, const std::vector<Ho
 }
 
 // The options that the launchers of the single hosts need too.
-std::vector<std::string> shared_options(const RunRequest& request, const std::string& log_dir,
-                                        const std::string& run_id, int generation) {
+std::vector<std::string> shared_options(const RunRequest& request, const std::string& run_id, int generation) {
   std::vector<std::string> options{"--run-id", run_id, "--generation", std::to_string(generation)};
   const auto add = [&](const char* name, double value) { options.insert(options.end(), {name, str(value)}); };
   add("--grace", request.watch.grace.count());
@@ -138,7 +133,7 @@ int print_line(const std::vector<std::string>& words) {
 int print_workers(const RunRequest& request) {
   const auto addresses = local_addresses(request.workers);
   for (int i = 0; i < request.workers; ++i)
-    std::cout << "TF_CONFIG=" << shell_quoted(tf_config(addresses, i)) << " " << shell_line(request.program) << "\n";
+    std::cout << "TF_CONFIG=" << shell_quoted(tf_config_of(addresses, i)) << " " << shell_line(request.program) << "\n";
   return kOk;
 }
 
@@ -196,22 +191,6 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-std::vector<std::string> slurm_nodes() {
-  const auto list = variable("SLURM_JOB_NODELIST");
-  std::string names;
-  if (FILE* output = popen(("scontrol show hostnames " + shell_quoted(list)).c_str(), "re")) {
-    std::array<char, 4096> bytes{};
-    for (size_t count = 0; (count = fread(bytes.data(), 1, bytes.size(), output)) > 0;)
-      names.append(bytes.data(), count);
-    if (pclose(output) != 0) names.clear();
-  }
-  std::istringstream in(names);
-  std::vector<std::string> nodes{std::istream_iterator<std::string>(in), {}};
-  if (nodes.empty())
-    throw UsageError(str("'scontrol show hostnames ", list, "' gives no names: use -H host:slots,..."));
-  return nodes;
-}
-
 }  // namespace
 
 int run(RunRequest request) {
@@ -228,7 +207,7 @@ int run(RunRequest request) {
     throw UsageError(str("cannot read the hostfile ", request.hostfile));
   request.restart.port_retries = 0;
   HostsJob plan{.launcher = std::filesystem::read_symlink("/proc/self/exe"), .program = request.program};
-  plan.hosts = slurm                   ? slurm_hosts(slurm_nodes(), variable("SLURM_TASKS_PER_NODE"))
+  plan.hosts = slurm                   ? slurm_hosts(variable("SLURM_JOB_NODELIST"), variable("SLURM_TASKS_PER_NODE"))
                : request.hosts.empty() ? parse_hostfile(contents(request.hostfile))
                                        : parse_hosts(request.hosts);
   if (slurm) plan.first_port = slurm_port(variable("SLURM_JOB_ID"));

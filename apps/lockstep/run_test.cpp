@@ -61,7 +61,7 @@ TEST(Run, TellsWorkersAboutTheirJob) {
   const auto &first = lines["[worker 0] "], &second = lines["[worker 1] "];
   ASSERT_EQ(first.size(), 5u);
   ASSERT_EQ(second.size(), 5u);
-  EXPECT_TRUE(contains(first[0], R"("task":{"index":0,"type":"worker"})")) << first[0];
+  EXPECT_TRUE(contains(first[0], R"("task":{"type":"worker","index":0})")) << first[0];
   EXPECT_EQ(first[1].size(), 64u);
   for (size_t i = 1; i < 5; ++i) EXPECT_EQ(first[i], second[i]);
 }

@@ -211,8 +211,10 @@ class Watch {
       const int translated = signal == SIGINT && members_[i].stop_signal != 0 ? members_[i].stop_signal : signal;
       if (one.ended) continue;
       // Another host's launcher is told by a line; a signal would only end the ssh that brings its last words.
-      if (one.process.input < 0 || signal == SIGKILL) kill(-one.process.pid, translated);
-      else if (signal != SIGUSR1 && signal != SIGUSR2) send(i, "stop\n");
+      if (one.process.input < 0 || signal == SIGKILL)
+        kill(-one.process.pid, translated);
+      else if (signal != SIGUSR1 && signal != SIGUSR2)
+        send(i, "stop\n");
     }
   }
 

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/cluster/cluster_spec.h"
+#include "lockstep/comm/cluster/roles.h"
+
+namespace lockstep::app {
+
+enum class Verdict { Ok, Warning, Problem };
+
+/// One line of `lockstep doctor`.
+struct Finding {
+  Verdict verdict = Verdict::Ok;
+  std::string text;
+  std::string advice = {};  ///< what to do, unless all is well
+};
+
+std::string to_string(const Finding& finding);
+
+/// "2 problems, 1 warning"
+std::string summary(const std::vector<Finding>& findings);
+
+/// 1 if there is a problem, else 0.
+int exit_code(const std::vector<Finding>& findings);
+
+/// What a TF_CONFIG says, as far as it can be read.
+struct ClusterReport {
+  ClusterSpec cluster;
+  Task task;  ///< empty if it was not given
+  Finding finding;
+};
+ClusterReport report_cluster(const std::string& tf_config);
+
+/// `error` is the errno of binding a socket to this host's own entry.
+Finding judge_own_port(const std::string& entry, int error);
+/// `error` is the errno of connecting: 0 if somebody listens, ETIMEDOUT if nobody answered.
+Finding judge_peer(const std::string& entry, int error);
+
+struct Limits {
+  std::uint64_t open_files = 0;
+  std::uint64_t memory = 0;                        ///< available, in bytes
+  std::optional<std::uint64_t> memory_limit = {};  ///< of the control group
+  int usable_cores = 1, all_cores = 1;
+};
+std::vector<Finding> judge_limits(const Limits& limits, int workers);
+
+Finding judge_loopback(double bytes_per_second);
+
+}  // namespace lockstep::app
