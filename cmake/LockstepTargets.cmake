@@ -101,12 +101,24 @@ function(lockstep_torch_sources)
   target_sources(lockstep_torch PRIVATE ${sources})
 endfunction()
 
+# clang's reports are bare addresses if it does not find the symbolizer of its own version, which is often not installed: any
+# other will do. g++ brings its own.
+set(symbolizer "")
+if(LOCKSTEP_SANITIZE AND CMAKE_CXX_COMPILER_ID MATCHES Clang)
+  string(REGEX MATCH "^[0-9]+" clang_version "${CMAKE_CXX_COMPILER_VERSION}")
+  find_program(LOCKSTEP_SYMBOLIZER NAMES llvm-symbolizer-${clang_version} llvm-symbolizer addr2line)
+  mark_as_advanced(LOCKSTEP_SYMBOLIZER)
+  if(LOCKSTEP_SYMBOLIZER)
+    set(symbolizer ":external_symbolizer_path=${LOCKSTEP_SYMBOLIZER}")
+  endif()
+endif()
+
 # Every failure that a sanitizer sees fails its test. The suppression files say why each entry is there.
 set(LOCKSTEP_SANITIZER_ENVIRONMENT
-  "ASAN_OPTIONS=detect_stack_use_after_return=1:check_initialization_order=1"
+  "ASAN_OPTIONS=detect_stack_use_after_return=1:check_initialization_order=1${symbolizer}"
   "LSAN_OPTIONS=suppressions=${CMAKE_CURRENT_LIST_DIR}/sanitizers/lsan.supp:print_suppressions=0"
-  "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1"
-  "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_LIST_DIR}/sanitizers/tsan.supp")
+  "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1${symbolizer}"
+  "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1:suppressions=${CMAKE_CURRENT_LIST_DIR}/sanitizers/tsan.supp${symbolizer}")
 
 # Replicas take all cores: two such programs at a time, or they spend their time waiting for each other.
 include(ProcessorCount)
