@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/text.h"
 #include "lockstep/data/format/byte_writer.h"
 #include "lockstep/data/format/csv_convert.h"
 #include "tests/support/expect_error.h"
@@ -57,6 +58,9 @@ TEST(Csv, SplitsRecordsByRfc4180) {
       {"delimiter in quotes", "\"a,b\",c\n", {{"a,b", "c"}}},
       {"line ends in quotes", "\"a\nb\",\"c\r\nd\"\n", {{"a\nb", "c\r\nd"}}},
       {"doubled quotes", "\"say \"\"hi\"\"\",\"\"\"\"\n", {{"say \"hi\"", "\""}}},
+      {"doubled quotes in long fields",
+       str("\"", std::string(20, 'a'), "\"\"\",\"", std::string(300, 'b'), "\"\"\"\n"),
+       {{std::string(20, 'a') + '"', std::string(300, 'b') + '"'}}},
       {"empty quotes", "\"\",\"\"", {{"", ""}}},
       {"quoted, no last line end", "\"a\"", {{"a"}}},
       {"blank lines", "\na,b\n\n\r\n1,2\n\n", {{"a", "b"}, {"1", "2"}}},
