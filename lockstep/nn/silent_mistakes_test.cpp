@@ -7,6 +7,7 @@
 #include <torch/optim/sgd.h>
 
 #include <array>
+#include <chrono>
 #include <map>
 #include <optional>
 
@@ -19,6 +20,7 @@
 #include "tests/support/logged_lines.h"
 #include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
+#include "tests/support/watchdog.h"
 
 // Mistakes that once gave a wrong result without a word. Each is refused, warned about, or made right.
 namespace lockstep {
@@ -53,14 +55,18 @@ INSTANTIATE_TEST_SUITE_P(Replicas, SilentMistakes, testing::Values(2, 3));
 // Timeouts
 
 TEST(LateReplicas, AreNoticedByEveryMeetingOfTheOptimizerBeforeAnythingChanges) {
+  const Watchdog watchdog(std::chrono::seconds(120), "late replicas");
   MirroredStrategy strategy({.devices = cpus(2), .communication = {.timeout_seconds = 0.1}});
   auto model = strategy.make<OneWeight>();
   auto optimizer = strategy.make_optimizer<SGD>(model, 1.0);
   set_log_severity(Severity::Info);
   const LoggedLines lines;
-  int calls_made = 0;
+  int missed = 0;
+  bool was_late = false;
   const auto be_late = [&] {  // replica 0 has waited in vain by then
-    if (my_id() == 1) lines.await("deadline exceeded", calls_made);
+    if (my_id() != 1) return;
+    lines.await("deadline exceeded", missed + 1);
+    was_late = true;
   };
   const std::pair<const char*, std::function<void()>> calls[] = {
       {"minimize",
@@ -91,25 +97,30 @@ TEST(LateReplicas, AreNoticedByEveryMeetingOfTheOptimizerBeforeAnythingChanges) 
          optimizer.step();
        }}};
   for (const auto& [name, call] : calls) {
-    std::array<bool, 2> timed_out{};
-    ++calls_made;
-    expect_error(
-        [&] {
-          strategy.run([&] {
-            try {
-              call();
-            } catch (const DeadlineExceeded&) {
-              timed_out[static_cast<std::size_t>(my_id())] = true;
-              throw;
-            }
-          });
-        },
-        Code::DeadlineExceeded, errors::kTimeout, {"timeout"}, name);
-    EXPECT_TRUE(timed_out[0] && timed_out[1]) << name << ": the verdict is the same on every replica";
-    EXPECT_EQ(weight_of(model), 1.0) << name;
-    EXPECT_EQ(optimizer.steps(), 0) << name;
+    // On a busy machine an earlier meeting may time out instead: then once more.
+    for (was_late = false; !was_late && !HasFailure();) {
+      std::array<bool, 2> timed_out{};
+      missed = lines.count("deadline exceeded");
+      expect_error(
+          [&] {
+            strategy.run([&] {
+              try {
+                call();
+              } catch (const DeadlineExceeded&) {
+                timed_out[static_cast<std::size_t>(my_id())] = true;
+                throw;
+              }
+            });
+          },
+          Code::DeadlineExceeded, errors::kTimeout, {"timeout"}, name);
+      EXPECT_TRUE(timed_out[0] && timed_out[1]) << name << ": the verdict is the same on every replica";
+      EXPECT_EQ(weight_of(model), 1.0) << name;
+      EXPECT_EQ(optimizer.steps(), 0) << name;
+    }
   }
-  strategy.run([&] { optimizer.minimize(model->forward(torch::ones({1})).sum()); });
+  const auto train = [&] { strategy.run([&] { optimizer.minimize(model->forward(torch::ones({1})).sum()); }); };
+  while (!message_of<DeadlineExceeded>(train).empty()) {
+  }
   EXPECT_EQ(weight_of(model), -1.0) << "all in time";
 }
 
