@@ -1,15 +1,19 @@
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/optim/adam.h>
 #include <unistd.h>
 
-#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <new>
+#include <optional>
 #include <random>
+#include <system_error>
 #include <thread>
 
 #include "lockstep/base/text.h"
@@ -25,6 +29,17 @@
 namespace lockstep {
 namespace {
 
+/// How much of a new file a process has written beside those that are there; nothing if it is not writing any.
+std::optional<std::uintmax_t> bytes_on_the_way(const std::string& folder, pid_t process) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().filename().string().find(str('.', process, '-')) == std::string::npos) continue;
+    std::error_code gone;
+    const std::uintmax_t bytes = entry.file_size(gone);
+    if (!gone) return bytes;
+  }
+  return std::nullopt;
+}
+
 TEST(Save, AKillAtAnyMomentLeavesTheOldFileOrTheNewOne) {
   const Watchdog watchdog(std::chrono::seconds(120), "a loop of kills");
   const TemporaryFolder folder;
@@ -35,40 +50,69 @@ TEST(Save, AKillAtAnyMomentLeavesTheOldFileOrTheNewOne) {
     return tensors;
   };
   const Tensors even = tensors_of(0), odd = tensors_of(1);
-  const auto start = std::chrono::steady_clock::now();
-  save(path, odd);
   save(path, even);
-  const auto both = std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now() - start);
-  const auto longest = std::clamp<std::int64_t>(3 * both.count(), 10'000, 200'000);  // a slow disk gets more time
-  std::minstd_rand random(1);  // NOLINT: the same moments every time, as far as a clock can
-  int seen_odd = 0;
+  const std::uintmax_t size = std::filesystem::file_size(path);
+  // Shared with the children: how many saves have ended.
+  void* shared = ::mmap(nullptr, sizeof(std::atomic<int>), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(shared, MAP_FAILED);
+  auto& ended = *new (shared) std::atomic<int>(0);
+  std::minstd_rand random(1);  // NOLINT: the same moments every time
+  int in_the_middle = 0;
+  bool was_odd = false;
   for (int kill = 0; kill < 50; ++kill) {
+    ended = 0;
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
       try {
         for (;;) {
           save(path, odd);
+          ++ended;
           save(path, even);
+          ++ended;
         }
       } catch (...) {
         std::_Exit(1);
       }
     }
-    std::this_thread::sleep_for(
-        std::chrono::microseconds(std::uniform_int_distribution<std::int64_t>(0, longest)(random)));
-    ASSERT_EQ(::kill(child, SIGKILL), 0);
     int status = 0;
+    const auto await = [&](auto&& condition) {
+      while (!condition()) {
+        ASSERT_EQ(::waitpid(child, &status, WNOHANG), 0) << "saving failed before it was killed";
+        std::this_thread::yield();
+      }
+    };
+    ASSERT_NO_FATAL_FAILURE(await([&] { return ended >= kill % 3; }));
+    // Every other child is killed wherever it is now. The rest are killed when this much of a new file is written; they are
+    // stopped first, because they may have finished the file by the time its size is seen.
+    const bool wants_middle = kill % 2 == 0;
+    const auto bytes = std::uniform_int_distribution<std::uintmax_t>(0, size)(random);
+    const auto is_writing = [&] { return bytes_on_the_way(folder.path(), child) >= bytes; };
+    for (bool stopped = !wants_middle; !stopped;) {
+      ASSERT_NO_FATAL_FAILURE(await(is_writing));
+      ASSERT_EQ(::kill(child, SIGSTOP), 0);
+      ASSERT_EQ(::waitpid(child, &status, WUNTRACED), child);
+      ASSERT_TRUE(WIFSTOPPED(status)) << "saving failed before it was stopped";
+      stopped = is_writing();
+      if (!stopped) {
+        ASSERT_EQ(::kill(child, SIGCONT), 0);
+      }
+    }
+    ASSERT_EQ(::kill(child, SIGKILL), 0);
     ASSERT_EQ(::waitpid(child, &status, 0), child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "saving failed before it was killed";
     const Tensors found = load_tensors(path);
     const bool is_odd = found.at("tensor 0")[0].item<int>() == 1;
     expect_same(found, is_odd ? odd : even);
-    seen_odd += is_odd ? 1 : 0;
+    if (wants_middle) {
+      ++in_the_middle;
+      EXPECT_EQ(is_odd, ended > 0 ? ended % 2 == 1 : was_odd) << "the last save that ended";
+    }
+    was_odd = is_odd;
   }
-  EXPECT_GT(seen_odd, 0) << "some kills came after a save";
   const std::filesystem::directory_iterator files(folder.path());
-  EXPECT_GT(std::distance(files, {}), 1) << "some kills came in the middle of one";
+  EXPECT_GE(std::distance(files, {}), 1 + in_the_middle) << "what they had begun to write";
+  ::munmap(shared, sizeof ended);
 }
 
 TEST(Save, ProcessesThatSaveToOnePathDoNotMix) {
