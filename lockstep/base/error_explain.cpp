@@ -60,6 +60,13 @@ constexpr std::array kExplanations{
         "Workers compute the same bits only if they run the same program: the same version, seed and threads per replica, "
         "the same model and the same optimizer. The message shows what differs and between whom."},
     Explanation{
+        errors::kCollectiveMismatch,
+        "Every worker must make the same collectives in the same order. Workers tell each other what they are about to "
+        "do before any data is used, and here they differ: in the operation, the reduction, the element type, the "
+        "shape or the name. No data was used; the job cannot go on. Usual causes: a collective inside an `if` that "
+        "depends on the worker, two calls in another order, or a model that differs between workers. The message shows "
+        "what each worker called; the log of collectives shows what came before."},
+    Explanation{
         errors::kJobKey,
         "Workers on several hosts show each other that they know the job key, 32 secret bytes. It is missing, cannot be "
         "read, or differs between workers. `lockstep run` makes one for you; else set LOCKSTEP_JOB_KEY_FILE to a file of "
@@ -72,6 +79,12 @@ constexpr std::array kExplanations{
         errors::kPeerFailed,
         "The program of another worker ended with an exception. All workers stop with its message, since they cannot go on "
         "without it. The cause is on the named worker."},
+    Explanation{
+        errors::kEngineLoad,
+        "The data engine that moves tensors between workers is a shared library of its own, loaded when the first "
+        "strategy with several workers is made. It was not found, could not be loaded or belongs to another version. "
+        "Build and install Lockstep with LOCKSTEP_CLUSTER=ON and keep the library beside liblockstep, or name its file "
+        "in the environment variable LOCKSTEP_ENGINE."},
     Explanation{
         errors::kClusterDescription,
         "Every worker reads the description of the whole cluster and which task it is itself, usually from TF_CONFIG: "

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string_view>
+
+#include "lockstep/comm/communication_options.h"
+#include "lockstep/comm/dtype.h"
+#include "lockstep/comm/reduce_op.h"
+
+namespace lockstep {
+
+enum class CollectiveKind { AllReduce, ReduceScatter, Broadcast, AllGather, Barrier };
+
+constexpr std::string_view to_string(CollectiveKind kind) {  ///< "all-reduce", ...
+  switch (kind) {
+    case CollectiveKind::AllReduce: return "all-reduce";
+    case CollectiveKind::ReduceScatter: return "reduce-scatter";
+    case CollectiveKind::Broadcast: return "broadcast";
+    case CollectiveKind::AllGather: return "all-gather";
+    case CollectiveKind::Barrier: return "barrier";
+  }
+  return "unknown";
+}
+
+/// What one worker brings to a collective. All workers must describe it alike; anything that differs is an error on
+/// every worker before data is used.
+struct Collective {
+  CollectiveKind kind = CollectiveKind::Barrier;
+  Dtype dtype = Dtype::Float32;
+
+  /// Of the whole array: what is reduced or broadcast; for AllGather what comes out, the sum of `counts`.
+  std::size_t elements = 0;
+
+  /// AllReduce, ReduceScatter: one array per local replica, in order of ids. Broadcast: one, of the root only.
+  /// AllGather: one, with counts[rank] elements.
+  std::span<const void* const> inputs = {};
+
+  /// Where the result goes; several arrays get copies. May be inputs. ReduceScatter: counts[rank] elements.
+  std::span<void* const> outputs = {};
+
+  ReduceOp reduce = ReduceOp::Sum;  ///< Mean divides by the number of replicas of all workers
+  int root = 0;                     ///< Broadcast: the worker that has the data
+
+  /// Elements of each worker: needed for AllGather; ReduceScatter and AllReduce cut evenly without it.
+  std::span<const std::uint64_t> counts = {};
+
+  /// Compared between workers, and shown when it differs. AllGather: leave out what may differ between workers.
+  std::span<const std::int64_t> shape = {};
+  std::string_view name = {};  ///< of the variable or bucket, or the place of the call
+
+  /// Ring: Gloo's own all-reduce, whose order of summation is another. Otherwise the one order of reduction_tree.h.
+  Implementation implementation = Implementation::Auto;
+};
+
+}  // namespace lockstep

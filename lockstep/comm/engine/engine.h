@@ -1,0 +1,84 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/export.h"
+#include "lockstep/comm/engine/collective.h"
+
+struct lockstep_engine_api;
+
+namespace lockstep {
+
+/// Where workers leave each other their addresses while an engine is made. `get` waits until the key is there and throws
+/// a lockstep::Error at the deadline.
+struct EngineStore {
+  std::function<void(const std::string& key, const std::string& value)> set;
+  std::function<std::string(const std::string& key, Deadline deadline)> get;
+};
+
+struct EngineOptions {
+  int rank = 0;                       ///< this worker
+  int workers = 1;                    ///< of the job
+  int replicas = 1;                   ///< of each worker
+  int channels = 2;                   ///< independent sequences: 0 for the program's own collectives, 1 for gradients
+  std::string address = "127.0.0.1";  ///< listens here alone, and only until all workers are connected
+  int port = 0;                       ///< 0: a free one
+  std::string prefix = "engine";      ///< of the keys in the store; another one for every engine of a job
+  EngineStore store;                  ///< used only while the engine is made
+  Deadline connect = Deadline::after(std::chrono::minutes(5));
+  double call_seconds = 0;                      ///< time limit of a collective that names none; 0: none
+  std::size_t chunk_bytes = 512 << 10;          ///< large arrays travel in chunks of this size
+  std::size_t inline_bytes = 8 << 10;           ///< smaller ones with the message that announces them
+  bool ring = false;                            ///< also connect Gloo's pairs, for Implementation::Ring
+  std::string library = {};                     ///< the plugin's file; empty: $LOCKSTEP_ENGINE, or beside this library
+  const lockstep_engine_api* linked = nullptr;  ///< an engine that is linked in instead of loaded
+};
+
+/// Moves CPU arrays between the workers of a job; all workers make one at the same time. Sums have the order of
+/// reduction_tree.h over all replicas of all workers, whatever W x R they are, so the bits are always the same.
+///
+///     Engine engine({.rank = 0, .workers = 2, .replicas = 1, .store = store});
+///     engine.run(0, {.kind = CollectiveKind::AllReduce, .elements = n, .inputs = inputs, .outputs = outputs,
+///                    .name = "loss"});
+///
+/// Collectives of one channel run in the order of submission, those of different channels independently of each other.
+/// After the first error the engine is of no more use: everything that waits and every later call throws that error.
+/// Errors: L104 a worker is gone, L110 workers called different collectives, L101 a time limit, or what `abort` said.
+/// All calls may come from any thread.
+class LOCKSTEP_EXPORT Engine {
+ public:
+  /// Loads the plugin, connects to all workers. L105, L106, L114.
+  explicit Engine(const EngineOptions& options);
+  Engine(Engine&&) noexcept;
+  Engine& operator=(Engine&&) noexcept;
+  ~Engine();  ///< tells the others; waits at most 2 s for what they still have to receive
+
+  using Ticket = std::uint64_t;
+
+  /// Begins a collective. The arrays belong to it until `wait` has returned.
+  Ticket submit(int channel, const Collective& collective, Deadline limit = Deadline::never());
+  /// Waits for it; once per ticket. A deadline that passes ends the engine, since the arrays are then in no known state.
+  void wait(Ticket ticket, Deadline deadline = Deadline::never());
+  void run(int channel, const Collective& collective, Deadline limit = Deadline::never()) {
+    wait(submit(channel, collective, limit));
+  }
+
+  /// Everything that waits and every later call fails at once with this error, here and soon on all other workers.
+  void abort(const Error& reason);
+
+  /// The last 1,000 collectives of each channel, one line each, for a report after a failure.
+  std::string log() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace lockstep

@@ -1,0 +1,249 @@
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <chrono>
+
+#include "lockstep/base/text.h"
+#include "lockstep/comm/engine/engine_testing.h"
+#include "lockstep/comm/engine/tcp/socket.h"
+
+namespace lockstep::engine {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+// Each worker calls its own collective; the errors that they see.
+std::vector<SeenError> errors_of(int workers, const std::function<void(Engine&, int rank)>& call) {
+  MemoryStore store;
+  std::vector<SeenError> seen(static_cast<std::size_t>(workers));
+  on_workers(workers, [&](int rank) {
+    Engine engine(options_for(rank, workers, 1, store));
+    engine.run(0, {.kind = CollectiveKind::Barrier, .name = "begin"});
+    seen[static_cast<std::size_t>(rank)] = error_of([&] { call(engine, rank); });
+    // The engine is of no more use and says why.
+    EXPECT_EQ(error_of([&] { engine.run(1, {.kind = CollectiveKind::Barrier}); }).parts.what,
+              seen[static_cast<std::size_t>(rank)].parts.what);
+  });
+  return seen;
+}
+
+struct Mismatch {
+  const char* what;
+  std::function<void(Collective&)> change;
+  std::string part;
+};
+
+TEST(EngineFaults, DifferentCallsAreAnErrorThatNamesBothOnEveryWorker) {
+  static constexpr std::array<std::int64_t, 2> kShape{300, 10};
+  static constexpr std::array<std::int64_t, 2> kTurned{10, 300};
+  const std::vector<Mismatch> cases{
+      {"size", [](Collective& c) { c.elements = 3001; }, "shapes"},
+      {"small and large", [](Collective& c) { c.elements = 1; }, "shapes"},
+      {"shape", [](Collective& c) { c.shape = kTurned; }, "shapes"},
+      {"dtype of one size", [](Collective& c) { c.dtype = Dtype::Int32; }, "element types"},
+      {"reduction", [](Collective& c) { c.reduce = ReduceOp::Mean; }, "reductions"},
+      {"order", [](Collective& c) { c.name = "b"; }, "names"},
+  };
+  for (const bool is_small : {false, true}) {
+    for (const Mismatch& each : cases) {
+      SCOPED_TRACE(str(each.what, is_small ? ", small" : ", large"));
+      const auto seen = errors_of(3, [&](Engine& engine, int rank) {
+        std::vector<float> data(4000);
+        const void* const input = data.data();
+        void* const output = data.data();
+        Collective mine{.kind = CollectiveKind::AllReduce,
+                        .elements = is_small ? 7U : 3000U,
+                        .inputs = {&input, 1},
+                        .outputs = {&output, 1},
+                        .shape = kShape,
+                        .name = "a"};
+        if (rank == 1) each.change(mine);
+        engine.run(0, mine);
+      });
+      for (const SeenError& error : seen) {
+        EXPECT_EQ(error.number, errors::kCollectiveMismatch) << error.text;
+        EXPECT_EQ(error.parts.what, "worker 1 and workers 0 and 2 called collectives with different " + each.part);
+        EXPECT_EQ(error.parts.where, "collective 1 of channel 0");
+        EXPECT_TRUE(
+            contains(error.parts.seen, "workers 0 and 2: all-reduce SUM of float32 [300, 10] \"a\"; worker 1: "))
+            << error.parts.seen;
+      }
+    }
+  }
+}
+
+TEST(EngineFaults, AllReduceHereAndBroadcastThereIsNoticedAtOnce) {
+  const auto seen = errors_of(2, [&](Engine& engine, int rank) {
+    std::vector<float> data(4000);
+    const void* const input = data.data();
+    void* const output = data.data();
+    Collective mine{.kind = rank == 0 ? CollectiveKind::Broadcast : CollectiveKind::AllReduce,
+                    .elements = data.size(),
+                    .inputs = {&input, 1},
+                    .outputs = {&output, 1}};
+    engine.run(0, mine);
+  });
+  for (const SeenError& error : seen) {
+    EXPECT_EQ(error.number, errors::kCollectiveMismatch);
+    EXPECT_TRUE(contains(error.parts.seen, "broadcast of float32 4000 elements from worker 0")) << error.parts.seen;
+  }
+}
+
+TEST(EngineFaults, AbortEndsEveryWaitWithItsReasonOnAllWorkers) {
+  std::atomic<Clock::duration> took{};
+  const auto seen = errors_of(3, [&](Engine& engine, int rank) {
+    if (rank == 2) {
+      std::this_thread::sleep_for(100ms);
+      const auto begin = Clock::now();
+      engine.abort(Unavailable(errors::kPeerLost, {.what = "worker 7 (10.0.0.7:2222) died", .help = "look there"}));
+      const SeenError later = error_of([&] { engine.run(0, {.kind = CollectiveKind::Barrier}); });
+      took = Clock::now() - begin;
+      throw Unavailable(later.number, later.parts);
+    }
+    engine.run(0, {.kind = CollectiveKind::Barrier});
+  });
+  for (const SeenError& error : seen) EXPECT_EQ(error.parts.what, "worker 7 (10.0.0.7:2222) died") << error.text;
+  EXPECT_LT(took.load(), 1s);
+}
+
+TEST(EngineFaults, ATimeLimitNamesWhoIsMissing) {
+  for (const bool by_wait : {false, true}) {
+    std::atomic<int> ready = 0;
+    const auto seen = errors_of(3, [&](Engine& engine, int rank) {
+      if (rank == 1) {  // is somewhere else until the others have given up
+        while (ready < 2) std::this_thread::sleep_for(1ms);
+        std::this_thread::sleep_for(50ms);
+        return engine.run(0, {.kind = CollectiveKind::Barrier});
+      }
+      const Deadline limit = Deadline::after(200ms);
+      try {
+        if (by_wait) {
+          engine.wait(engine.submit(0, {.kind = CollectiveKind::Barrier, .name = "end of epoch"}), limit);
+        } else {
+          engine.run(0, {.kind = CollectiveKind::Barrier, .name = "end of epoch"}, limit);
+        }
+      } catch (...) {
+        ++ready;
+        throw;
+      }
+    });
+    for (const SeenError& error : seen) {
+      EXPECT_EQ(error.number, errors::kTimeout) << error.text;
+      EXPECT_EQ(error.code, Code::DeadlineExceeded);
+      EXPECT_EQ(error.parts.what, "worker 1 did not reach a collective in time");
+      EXPECT_TRUE(contains(error.parts.where, "barrier \"end of epoch\"")) << error.text;
+    }
+  }
+}
+
+TEST(EngineFaults, AWorkerThatLeavesEarlyIsNamedByThoseWhoGoOn) {
+  MemoryStore store;
+  on_workers(3, [&](int rank) {
+    Engine engine(options_for(rank, 3, 1, store));
+    for (int k = 0; k < 5; ++k) engine.run(0, {.kind = CollectiveKind::Barrier});
+    if (rank == 1) return;
+    const SeenError seen = error_of([&] { engine.run(0, {.kind = CollectiveKind::Barrier}); });
+    EXPECT_EQ(seen.number, errors::kPeerLost);
+    EXPECT_EQ(seen.parts.what, "worker 1 has left the job") << seen.text;
+  });
+}
+
+TEST(EngineFaults, LeavingRightAfterTheLastCollectiveLosesNothing) {
+  for (int round = 0; round < 20; ++round) {
+    MemoryStore store;
+    on_workers(3, [&](int rank) {
+      auto options = options_for(rank, 3, 1, store);
+      options.chunk_bytes = 64 << 10;
+      Engine engine(options);
+      std::vector<float> data(300000, rank == 0 ? 1.5F : 0.0F);
+      const void* const input = data.data();
+      void* const output = data.data();
+      engine.run(1, {.kind = CollectiveKind::Broadcast,
+                     .elements = data.size(),
+                     .inputs = {&input, rank == 0 ? 1U : 0U},
+                     .outputs = {&output, 1}});
+      EXPECT_EQ(std::count(data.begin(), data.end(), 1.5F), static_cast<std::ptrdiff_t>(data.size()));
+    });
+  }
+}
+
+TEST(EngineFaults, DestructionWhileOthersWaitDoesNotHang) {
+  MemoryStore store;
+  const auto begin = Clock::now();
+  on_workers(2, [&](int rank) {
+    Engine engine(options_for(rank, 2, 1, store));
+    if (rank == 0) {
+      // Never waited for.
+      engine.submit(0, {.kind = CollectiveKind::Barrier});
+      std::this_thread::sleep_for(50ms);
+      return;
+    }
+    EXPECT_NE(error_of([&] { engine.run(1, {.kind = CollectiveKind::Barrier}); }).number, 0);
+  });
+  EXPECT_LT(Clock::now() - begin, 10s);
+}
+
+TEST(EngineFaults, AMissingWorkerIsNamed) {
+  MemoryStore store;
+  auto options = options_for(0, 3, 1, store);
+  options.connect = Deadline::after(200ms);
+  const SeenError seen = error_of([&] { Engine engine(options); });
+  EXPECT_EQ(seen.number, errors::kPeerMissing);
+  EXPECT_TRUE(contains(seen.parts.what, "worker 1, 2 did not connect to worker 0's data port 127.0.0.1:")) << seen.text;
+}
+
+TEST(EngineFaults, APortInUseIsNamed) {
+  const Descriptor taken = listen_at("127.0.0.1", 0);
+  const std::string name = own_name(taken.get());
+  MemoryStore store;
+  auto options = options_for(0, 2, 1, store);
+  options.port = std::stoi(name.substr(name.rfind(':') + 1));
+  const SeenError seen = error_of([&] { Engine engine(options); });
+  EXPECT_EQ(seen.number, errors::kPortInUse);
+  EXPECT_TRUE(contains(seen.parts.what, name)) << seen.text;
+}
+
+TEST(EngineFaults, DifferentOptionsAreRefused) {
+  MemoryStore store;
+  on_workers(2, [&](int rank) {
+    const auto options = options_for(rank, 2, 1 + rank, store);
+    const SeenError seen = error_of([&] { Engine engine(options); });
+    EXPECT_EQ(seen.number, errors::kBadOption) << seen.text;
+  });
+}
+
+// Before the connections stand a stranger is dropped; afterwards nobody listens.
+TEST(EngineFaults, StrayConnectionsEndNobody) {
+  MemoryStore store;
+  EngineStore face = store.face();
+  std::string name;
+  std::vector<Descriptor> strangers;
+  std::thread first([&] {
+    auto options = options_for(0, 2, 1, store);
+    Engine engine(options);
+    engine.run(0, {.kind = CollectiveKind::Barrier});
+  });
+  name = face.get("engine/data/0", Deadline::after(10s));
+  name = name.substr(0, name.find(' '));
+  for (int k = 0; k < 200; ++k) {
+    strangers.push_back(connect_to(name, Deadline::after(10s)));
+    ASSERT_TRUE(strangers.back());
+    // Silent ones, ones that say too little, ones that send rubbish.
+    const std::string rubbish(static_cast<std::size_t>(k % 7) * 40, static_cast<char>(k));
+    (void)write_all(strangers.back().get(), rubbish.data(), rubbish.size(), Deadline::after(10s));
+    if (k % 3 == 0) strangers.back().reset();
+  }
+  auto options = options_for(1, 2, 1, store);
+  Engine engine(options);
+  EXPECT_FALSE(connect_to(name, Deadline::after(1s))) << "the data port still listens";
+  engine.run(0, {.kind = CollectiveKind::Barrier});
+  first.join();
+}
+
+}  // namespace
+}  // namespace lockstep::engine

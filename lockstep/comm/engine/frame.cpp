@@ -1,0 +1,125 @@
+#include "lockstep/comm/engine/frame.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string_view>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep::engine {
+namespace {
+
+// FNV-1a. Equal on all machines, unlike std::hash.
+std::uint64_t hash_bytes(const void* data, std::size_t size) {
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (std::size_t i = 0; i < size; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3U;
+  return hash;
+}
+
+template <class T>
+std::uint64_t hash_of(std::span<const T> values) {
+  return hash_bytes(values.data(), values.size_bytes());
+}
+
+// "worker 2" or "workers 0, 1 and 3".
+std::string workers_text(const std::vector<int>& workers) {
+  if (workers.size() == 1) return str("worker ", workers[0]);
+  std::string text = "workers ";
+  for (std::size_t i = 0; i < workers.size(); ++i)
+    text += str(i == 0 ? "" : i + 1 == workers.size() ? " and " : ", ", workers[i]);
+  return text;
+}
+
+std::string_view differing_part(const Fingerprint& a, const Fingerprint& b) {
+  if (a.kind != b.kind) return "operations";
+  if (a.dtype != b.dtype) return "element types";
+  if (a.elements != b.elements || a.shape_hash != b.shape_hash || a.counts_hash != b.counts_hash) return "shapes";
+  if (a.reduce != b.reduce) return "reductions";
+  if (a.root != b.root) return "roots";
+  if (a.name_hash != b.name_hash) return "names";
+  if (a.implementation != b.implementation) return "implementations";
+  return "numbers of collectives";
+}
+
+}  // namespace
+
+Fingerprint fingerprint_of(const Collective& collective, std::uint64_t sequence) {
+  Fingerprint made{};
+  made.sequence = sequence;
+  made.elements = collective.elements;
+  made.counts_hash = hash_of(collective.counts);
+  made.shape_hash = hash_of(collective.shape);
+  made.name_hash = hash_bytes(collective.name.data(), collective.name.size());
+  const std::size_t shown = std::min(collective.shape.size(), Fingerprint::kShapeSize);
+  std::copy_n(collective.shape.begin(), shown, made.shape);
+  made.shape_size = static_cast<std::uint8_t>(std::min<std::size_t>(collective.shape.size(), 255));
+  made.root = collective.root;
+  made.kind = static_cast<std::uint8_t>(collective.kind);
+  made.dtype = static_cast<std::uint8_t>(collective.dtype);
+  made.reduce = static_cast<std::uint8_t>(collective.reduce);
+  made.implementation = static_cast<std::uint8_t>(collective.implementation);
+  std::memcpy(made.name, collective.name.data(), std::min(collective.name.size(), Fingerprint::kNameSize));
+  return made;
+}
+
+std::string describe(const Fingerprint& fingerprint) {
+  const auto kind = static_cast<CollectiveKind>(fingerprint.kind);
+  std::string text(to_string(kind));
+  const std::string_view name(fingerprint.name, ::strnlen(fingerprint.name, Fingerprint::kNameSize));
+  if (kind == CollectiveKind::AllReduce || kind == CollectiveKind::ReduceScatter)
+    text += str(" ", to_string(static_cast<ReduceOp>(fingerprint.reduce)));
+  if (kind != CollectiveKind::Barrier) {
+    text += str(" of ", to_string(static_cast<Dtype>(fingerprint.dtype)), " ");
+    if (fingerprint.shape_size == 0) {
+      text += counted(static_cast<long long>(fingerprint.elements), "element");
+    } else {
+      text += "[";
+      const auto shown = std::min<std::size_t>(fingerprint.shape_size, Fingerprint::kShapeSize);
+      for (std::size_t i = 0; i < shown; ++i) text += str(i == 0 ? "" : ", ", fingerprint.shape[i]);
+      text += fingerprint.shape_size > Fingerprint::kShapeSize ? ", ...]" : "]";
+    }
+  }
+  if (kind == CollectiveKind::Broadcast) text += str(" from worker ", fingerprint.root);
+  if (static_cast<Implementation>(fingerprint.implementation) != Implementation::Auto)
+    text += str(" by ", to_string(static_cast<Implementation>(fingerprint.implementation)));
+  if (!name.empty()) text += str(" \"", name, "\"");
+  return text;
+}
+
+Comparison compare(const std::vector<Fingerprint>& of_workers, int channel) {
+  struct Group {
+    const Fingerprint* fingerprint;
+    std::vector<int> workers;
+  };
+  std::vector<Group> groups;
+  for (std::size_t worker = 0; worker < of_workers.size(); ++worker) {
+    const auto same =
+        std::ranges::find_if(groups, [&](const Group& group) { return *group.fingerprint == of_workers[worker]; });
+    if (same == groups.end()) {
+      groups.push_back({&of_workers[worker], {static_cast<int>(worker)}});
+    } else {
+      same->workers.push_back(static_cast<int>(worker));
+    }
+  }
+  if (groups.size() < 2) return {};
+  // The most frequent call first; among equals the one of the lowest worker.
+  std::ranges::sort(groups, [](const Group& a, const Group& b) {
+    return a.workers.size() != b.workers.size() ? a.workers.size() > b.workers.size() : a.workers[0] < b.workers[0];
+  });
+
+  Comparison made;
+  const Group& most = groups.front();
+  const Group& odd = groups.back();
+  made.culprit = odd.workers.front();
+  made.text.what = str(workers_text(odd.workers), " and ", workers_text(most.workers),
+                       " called collectives with different ", differing_part(*odd.fingerprint, *most.fingerprint));
+  made.text.where = str("collective ", of_workers.front().sequence, " of channel ", channel);
+  for (std::size_t i = 0; i < groups.size() && i < 6; ++i)
+    made.text.seen += str(i == 0 ? "" : "; ", workers_text(groups[i].workers), ": ", describe(*groups[i].fingerprint));
+  made.text.help =
+      "let every worker make the same collectives in the same order, with equal shapes, types and names; no data was used";
+  return made;
+}
+
+}  // namespace lockstep::engine

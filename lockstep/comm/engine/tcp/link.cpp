@@ -1,0 +1,110 @@
+#include "lockstep/comm/engine/tcp/link.h"
+
+#include <linux/sockios.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace lockstep::engine {
+namespace {
+
+// After a body of this size the reader goes back to its caller, who adds it up while it is in the cache.
+constexpr std::size_t kLargeBody = 32 << 10;
+
+}  // namespace
+
+void Link::note_closed(std::string reason) {
+  closed_ = true;
+  close_reason_ = std::move(reason);
+  queue_.clear();
+}
+
+void Link::push() {
+  while (!queue_.empty() && !cannot_send_ && !closed_) {
+    Outgoing& first = queue_.front();
+    std::array<iovec, 2> parts{};
+    std::size_t count = 0;
+    if (first.sent < sizeof(Message))
+      parts[count++] = {reinterpret_cast<char*>(&first.message) + first.sent, sizeof(Message) - first.sent};
+    const std::size_t body_sent = first.sent > sizeof(Message) ? first.sent - sizeof(Message) : 0;
+    if (body_sent < first.message.bytes)
+      parts[count++] = {const_cast<char*>(static_cast<const char*>(first.body)) + body_sent,
+                        first.message.bytes - body_sent};
+    msghdr header{};
+    header.msg_iov = parts.data();
+    header.msg_iovlen = count;
+    const ssize_t sent = ::sendmsg(socket_.get(), &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent < 0) {
+      if (errno == EINTR) continue;
+      if (errno == EAGAIN) return;
+      // Why the other side closed may still be waiting to be read, so reading decides what happened.
+      cannot_send_ = true;
+      queue_.clear();
+      return;
+    }
+    first.sent += static_cast<std::size_t>(sent);
+    if (first.sent == sizeof(Message) + first.message.bytes) queue_.pop_front();
+  }
+}
+
+bool Link::begin_message(Inbox& inbox) {
+  incoming_ = next_;
+  body_ = static_cast<std::byte*>(inbox.target(*this, incoming_));
+  waits_ = body_ == nullptr;
+  if (waits_) return false;
+  next_read_ = 0;
+  body_left_ = incoming_.bytes;
+  in_body_ = body_left_ > 0;
+  if (!in_body_) inbox.arrived(*this, incoming_);
+  return true;
+}
+
+void Link::pull(Inbox& inbox) {
+  while (!closed_) {
+    if (!in_body_ && next_read_ == sizeof(Message)) {
+      if (!begin_message(inbox)) return;
+      continue;
+    }
+    // The header of the next message is read along with the body of this one.
+    std::array<iovec, 2> parts{};
+    std::size_t count = 0;
+    if (in_body_) parts[count++] = {body_, body_left_};
+    parts[count++] = {reinterpret_cast<char*>(&next_) + next_read_, sizeof(Message) - next_read_};
+    msghdr header{};
+    header.msg_iov = parts.data();
+    header.msg_iovlen = count;
+    const ssize_t got = ::recvmsg(socket_.get(), &header, MSG_DONTWAIT);
+    if (got == 0) return note_closed("the connection was closed");
+    if (got < 0) {
+      if (errno == EINTR) continue;
+      if (errno != EAGAIN) note_closed(system_text(errno));
+      return;
+    }
+    const auto all = static_cast<std::size_t>(got);
+    const std::size_t of_body = in_body_ ? std::min(all, body_left_) : 0;
+    body_ += of_body;
+    body_left_ -= of_body;
+    next_read_ += all - of_body;
+    if (in_body_ && body_left_ == 0) {
+      in_body_ = false;
+      inbox.arrived(*this, incoming_);
+      // A message without a body would not wake anybody who polls for more bytes.
+      if (incoming_.bytes >= kLargeBody && (next_read_ < sizeof(Message) || next_.bytes > 0)) return;
+    }
+  }
+}
+
+int Link::unacknowledged() const {
+  // What a connection that was reset had still to send counts for ever.
+  pollfd entry{socket_.get(), 0, 0};
+  if (::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLERR | POLLHUP)) != 0) return 0;
+  int bytes = 0;
+  return ::ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 ? bytes : 0;
+}
+
+}  // namespace lockstep::engine

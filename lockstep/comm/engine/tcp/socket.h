@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <utility>
+
+#include "lockstep/base/deadline.h"
+
+namespace lockstep::engine {
+
+/// Owns a file descriptor.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    if (this != &other) {
+      reset();
+      number_ = std::exchange(other.number_, -1);
+    }
+    return *this;
+  }
+  ~Descriptor() { reset(); }
+
+  void reset();
+  int get() const { return number_; }
+  explicit operator bool() const { return number_ >= 0; }
+
+ private:
+  int number_ = -1;
+};
+
+/// Listens at `address` alone (a name or a number) and at `port`, or at a free one for 0. L106 if it is taken.
+Descriptor listen_at(const std::string& address, int port);
+
+/// "10.0.0.3:4711" of the own end or of the other one.
+std::string own_name(int socket);
+std::string peer_name(int socket);
+
+/// Connects to what `own_name` of the listener said. An empty descriptor if nobody answers there.
+Descriptor connect_to(const std::string& name, Deadline deadline);
+
+/// Settings of a connection that carries collectives.
+void prepare_connection(int socket);
+
+/// Reads or writes all of `size` bytes of a non-blocking socket; false if that is not possible before the deadline.
+bool read_all(int socket, void* data, std::size_t size, Deadline deadline);
+bool write_all(int socket, const void* data, std::size_t size, Deadline deadline);
+
+/// For poll(): milliseconds, rounded up, -1 for ever.
+int poll_milliseconds(Deadline deadline);
+
+/// "No such file", without the races of strerror.
+std::string system_text(int error_number);
+
+}  // namespace lockstep::engine
