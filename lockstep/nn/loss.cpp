@@ -65,11 +65,18 @@ at::Tensor weighted(const at::Tensor& losses, at::Tensor weight) {
   return losses.mul(factors);
 }
 
-/// TensorFlow's way with integers: their quotient is a float64.
+/// What a sum of these is computed in. TensorFlow's way with integers: their quotient is a float64. A sum of 16-bit losses
+/// may be more than their type holds where their mean is not.
+at::ScalarType type_of_sum(const at::Tensor& losses) {
+  if (!losses.is_floating_point()) return at::kDouble;
+  return losses.element_size() < 4 ? at::kFloat : losses.scalar_type();
+}
+
 at::Tensor divided(const at::Tensor& losses, std::int64_t count) {
-  const bool is_integral = !losses.is_floating_point();
-  const at::Tensor sum = is_integral ? losses.to(at::kDouble).sum() : losses.sum();
-  return sum.div(static_cast<double>(std::max<std::int64_t>(count, 1)));  // nothing here: a share of 0
+  const at::Tensor sum = losses.sum(type_of_sum(losses));
+  const at::Tensor share =
+      sum.div(static_cast<double>(std::max<std::int64_t>(count, 1)));  // nothing here: a share of 0
+  return losses.is_floating_point() ? share.to(losses.scalar_type()) : share;
 }
 
 std::int64_t checked_size(std::int64_t global_batch) {

@@ -192,6 +192,15 @@ PerReplica<at::Tensor> uneven(Strategy& strategy, int first = 1) {
   });
 }
 
+TEST_P(SilentMistakes, AverageLossOfHalfPrecisionHoldsWhatTheirSumDoesNot) {
+  const auto batch = strategy.split(torch::full({4096}, 40.0, at::kHalf).requires_grad_());
+  const auto shares = strategy.run([](const at::Tensor& losses) { return average_loss(losses); }, batch);
+  EXPECT_EQ(shares[0].scalar_type(), at::kHalf);
+  EXPECT_NEAR(strategy.reduce(ReduceOp::Sum, shares).item<double>(), 40.0, 0.05);
+  const auto by_rule = strategy.run([](const at::Tensor& losses) { return compute_average_loss(losses); }, batch);
+  EXPECT_NEAR(by_rule[0].item<double>(), 40.0 / replicas(), 0.05);
+}
+
 TEST_P(SilentMistakes, AverageLossCountsTheRowsOfAllReplicas) {
   for (const int first : {1, 0}) {  // also with a replica that has none
     const auto rows = uneven(strategy, first);
