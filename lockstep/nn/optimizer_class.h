@@ -3,7 +3,9 @@
 #include <torch/optim/optimizer.h>
 
 #include <memory>
+#include <span>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <vector>
 
@@ -25,10 +27,11 @@ struct OptimizerClass {
                                                    const torch::optim::OptimizerOptions& defaults);
   ParameterState (*read_state)(const torch::optim::OptimizerParamState& state);
   std::unique_ptr<torch::optim::OptimizerParamState> (*write_state)(const ParameterState& values);
-  bool knows_state;             ///< otherwise both throw
-  bool is_elementwise;          ///< is_elementwise_v
-  bool takes_gradients_once;    ///< per step; otherwise it cannot be mirrored
-  FusedUpdate fused = nullptr;  ///< sums and updates in one pass
+  bool knows_state;                                   ///< otherwise both throw
+  std::span<const std::string_view> kept_by_element;  ///< keys of the state; see OptimizerStateTraits
+  bool is_elementwise;                                ///< is_elementwise_v
+  bool takes_gradients_once;                          ///< per step; otherwise it cannot be mirrored
+  FusedUpdate fused = nullptr;                        ///< sums and updates in one pass
 };
 
 /// Options of a parameter group, and the beginnings of its parameters' names.
@@ -36,6 +39,14 @@ struct GroupRecipe {
   std::vector<std::string> prefixes;
   std::unique_ptr<torch::optim::OptimizerOptions> options;
 };
+
+template <class Traits>
+constexpr std::span<const std::string_view> keys_kept_by_element() {
+  if constexpr (requires { Traits::kKeptByElement; })
+    return Traits::kKeptByElement;
+  else
+    return {};
+}
 
 template <class Opt, class Options>
 LOCKSTEP_EXPORT OptimizerClass optimizer_class_of() {
@@ -48,6 +59,7 @@ LOCKSTEP_EXPORT OptimizerClass optimizer_class_of() {
           .read_state = &Traits::read,
           .write_state = &Traits::write,
           .knows_state = !is_unknown,
+          .kept_by_element = keys_kept_by_element<Traits>(),
           .is_elementwise = is_elementwise_v<Opt>,
           .takes_gradients_once = !std::is_same_v<Opt, torch::optim::LBFGS>,
           .fused = std::is_same_v<Opt, torch::optim::SGD> ? fused_sgd_update() : nullptr};

@@ -76,13 +76,6 @@ bool is_number(const at::Tensor& value, const at::Tensor& parameter) {
   return value.dim() == 0 && (parameter.dim() != 0 || (parameter.is_floating_point() && !value.is_floating_point()));
 }
 
-/// What LibTorch's classes remember of every element. Other classes may have numbers under names of their own.
-bool is_kept_by_element(const std::string& key) {
-  static const std::set<std::string> keys{"momentum_buffer", "exp_avg",  "exp_avg_sq", "max_exp_avg_sq",
-                                          "square_avg",      "grad_avg", "sum"};
-  return keys.contains(key);
-}
-
 void require_fitting(const OptimizerCore& core, const OwnedSegment& segment, const OptimizerState& state) {
   const auto p = static_cast<std::size_t>(segment.where.parameter);
   const std::string& name = name_of(core, segment);
@@ -90,7 +83,9 @@ void require_fitting(const OptimizerCore& core, const OwnedSegment& segment, con
   const auto saved = state.find(name);
   if (saved == state.end()) throw_unfitting(name, "it is missing");
   for (const auto& [key, value] : saved->second) {
-    const bool is_count = is_number(value, leaf) && !is_kept_by_element(key);
+    const auto& by_element = core.cls.kept_by_element;
+    const bool is_count =
+        is_number(value, leaf) && std::find(by_element.begin(), by_element.end(), key) == by_element.end();
     const bool fits = !core.cls.is_elementwise || is_count || value.sizes() == leaf.sizes();
     if (!fits) throw_unfitting(name, lockstep::str(key, " has shape ", value.sizes()));
   }

@@ -2,9 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "lockstep/base/export.h"
@@ -81,7 +83,8 @@ namespace detail {
 }  // namespace detail
 
 /// How to read and write the state of one optimizer class as named tensors. Specialise it to make the state of an
-/// optimizer of your own savable.
+/// optimizer of your own savable. `kKeptByElement`, which may be left out, names what has an entry for each element of
+/// the parameter: a single number there is an error.
 template <class Opt>
 struct OptimizerStateTraits {
   static constexpr bool kIsUnknown = true;
@@ -92,26 +95,31 @@ struct OptimizerStateTraits {
 };
 template <>
 struct LOCKSTEP_EXPORT OptimizerStateTraits<torch::optim::SGD> {
+  static constexpr std::array<std::string_view, 1> kKeptByElement{"momentum_buffer"};
   static ParameterState read(const torch::optim::OptimizerParamState& state);
   static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values);
 };
 template <>
 struct LOCKSTEP_EXPORT OptimizerStateTraits<torch::optim::Adam> {
+  static constexpr std::array<std::string_view, 3> kKeptByElement{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
   static ParameterState read(const torch::optim::OptimizerParamState& state);
   static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values);
 };
 template <>
 struct LOCKSTEP_EXPORT OptimizerStateTraits<torch::optim::AdamW> {
+  static constexpr std::array<std::string_view, 3> kKeptByElement{"exp_avg", "exp_avg_sq", "max_exp_avg_sq"};
   static ParameterState read(const torch::optim::OptimizerParamState& state);
   static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values);
 };
 template <>
 struct LOCKSTEP_EXPORT OptimizerStateTraits<torch::optim::RMSprop> {
+  static constexpr std::array<std::string_view, 3> kKeptByElement{"square_avg", "momentum_buffer", "grad_avg"};
   static ParameterState read(const torch::optim::OptimizerParamState& state);
   static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values);
 };
 template <>
 struct LOCKSTEP_EXPORT OptimizerStateTraits<torch::optim::Adagrad> {
+  static constexpr std::array<std::string_view, 1> kKeptByElement{"sum"};
   static ParameterState read(const torch::optim::OptimizerParamState& state);
   static std::unique_ptr<torch::optim::OptimizerParamState> write(const ParameterState& values);
 };
