@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <set>
@@ -173,6 +174,7 @@ OptimizerState read_state(const OptimizerCore& core) {
 void write_state(OptimizerCore& core, const OptimizerState& state) {
   require_outside_of_run("load_state");
   core.poison.require_clean("load_state");
+  const c10::InferenceMode ordinary(false);  // steps to come write to this state
   const at::NoGradGuard no_grad;
   const std::int64_t steps = saved_steps(core, state);
   std::set<std::string> own{kNoParameter};

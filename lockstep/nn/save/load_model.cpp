@@ -2,6 +2,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/scalar_tensor.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <charconv>
@@ -186,6 +187,7 @@ void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCor
     require_same_model(model, *optimizer, "load");
     optimizer->poison.require_clean("load");
   }
+  const c10::InferenceMode ordinary(false);  // steps to come write to what is loaded
   const at::NoGradGuard no_grad;
   const SafetensorsFile file = open_tensors(path);
   std::vector<SafetensorsEntry> entries;

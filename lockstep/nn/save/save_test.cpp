@@ -287,6 +287,22 @@ TEST(Load, ReachesAllReplicasAndIsNoticed) {
   }
 }
 
+TEST(Load, InInferenceModeGivesStateThatCanBeTrainedOn) {
+  const TemporaryFolder folder;
+  MirroredStrategy strategy(on_cpus(2));
+  auto model = strategy.make<Zoo>();
+  auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, 0.1);
+  train(strategy, model, optimizer, 0, 1);
+  save(folder / "run", model, optimizer);
+  {
+    const c10::InferenceMode inference;
+    load(folder / "run", model, optimizer);
+    optimizer.load_state(optimizer.state());
+  }
+  train(strategy, model, optimizer, 1, 2);
+  EXPECT_EQ(optimizer.steps(), 2);
+}
+
 TEST(Load, TakesFilesWhoseDataIsNotAligned) {
   const TemporaryFolder folder;
   std::string header = R"({"weight":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]}})";
