@@ -377,6 +377,19 @@ TEST_P(SilentMistakes, ZeroGradOfTheModelBeginsTheWindowAnew) {
   EXPECT_EQ(weight_of(model), 1.0);
 }
 
+TEST_P(SilentMistakes, GradientsAddedAfterZeroGradInAWindowAreKept) {
+  const LogSilence silence;
+  optimizer.set_accumulate(2);
+  const auto loss = [&] { return model->forward(torch::ones({1})).sum() / replicas(); };
+  strategy.run([&] {
+    optimizer.minimize(loss());
+    model.zero_grad();
+    loss().backward();
+    EXPECT_TRUE(optimizer.minimize(loss()));
+  });
+  EXPECT_EQ(weight_of(model), -1.0);
+}
+
 TEST_P(SilentMistakes, ClippingByLibTorchBetweenReductionAndStepIsRefused) {
   const auto model_of_two = strategy.make([] { return torch::nn::Linear(3, 2); });
   auto sgd = strategy.make_optimizer<SGD>(model_of_two, 0.1);

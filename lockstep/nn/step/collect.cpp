@@ -111,13 +111,34 @@ void require_given_size(const OptimizerCore& core, const at::Tensor& loss) {
                "minimize");
 }
 
-bool has_gradient(const OptimizerCore& core, const ReplicaPart& mine) {
+/// The index of the first parameter whose gradient, if it has one, is `wanted`; -1 for none.
+template <class F>
+int find_gradient(const OptimizerCore& core, const ReplicaPart& mine, const F& wanted) {
   const auto& parameters = core.module->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
-    if (core.group_of[p] >= 0 && parameters[p].leaves[static_cast<std::size_t>(mine.index)].grad().defined())
-      return true;
+    const at::Tensor& gradient = parameters[p].leaves[static_cast<std::size_t>(mine.index)].grad();
+    if (core.group_of[p] >= 0 && gradient.defined() && wanted(gradient)) return static_cast<int>(p);
   }
-  return false;
+  return -1;
+}
+
+const at::Tensor& witness_of(const OptimizerCore& core, const ReplicaPart& mine) {
+  const auto p = static_cast<std::size_t>(mine.progress.witness);
+  return core.module->parameters()[p].leaves[static_cast<std::size_t>(mine.index)].grad();
+}
+
+void note_gradients(const OptimizerCore& core, ReplicaPart& mine) {
+  mine.progress.witness = find_gradient(core, mine, [](const at::Tensor&) { return true; });
+  if (mine.progress.witness >= 0) mine.progress.witness_version = witness_of(core, mine)._version();
+}
+
+/// By zero_grad of a module, whether it leaves zeros or nothing. One gradient tells whether it is worth a look.
+bool are_dropped(const OptimizerCore& core, const ReplicaPart& mine) {
+  const GradientProgress& progress = mine.progress;
+  if (progress.stage != GradientStage::Computed || progress.witness < 0) return false;
+  const at::Tensor& witness = witness_of(core, mine);
+  if (witness.defined() && witness._version() == progress.witness_version) return false;
+  return find_gradient(core, mine, holds_numbers) < 0;
 }
 
 }  // namespace
@@ -136,10 +157,9 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
                  "give the scaler to every backward and minimize of a step, or to none", "backward");
   }
   progress.stage = GradientStage::Computed;
-  progress.zero_grads = core.module->zero_grads(static_cast<std::size_t>(mine.index));
   if (scaler != nullptr && !progress.loss_scale) progress.loss_scale = scaler->scale();
   (scaler == nullptr ? loss : loss.mul(*progress.loss_scale)).backward();
-  progress.had_gradient = core.settings.accumulate > 1 && has_gradient(core, mine);
+  note_gradients(core, mine);
 }
 
 void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, const char* call, FunctionRef<void()> work) {
@@ -178,12 +198,9 @@ void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
 
 bool begins_anew(const OptimizerCore& core, ReplicaPart& mine) {
   if (has_failed_run(core, mine)) return true;
-  const GradientProgress& progress = mine.progress;
-  const bool is_dropped = progress.stage == GradientStage::Computed &&
-                          (progress.zero_grads != core.module->zero_grads(static_cast<std::size_t>(mine.index)) ||
-                           (progress.accumulated > 0 && progress.had_gradient && !has_gradient(core, mine)));
-  if (is_dropped) warn_of_ended_window(core, mine, "zero_grad() of the model");
-  return is_dropped;
+  if (!are_dropped(core, mine)) return false;
+  warn_of_ended_window(core, mine, "zero_grad() of the model");
+  return true;
 }
 
 void warn_of_ended_window(const OptimizerCore& core, ReplicaPart& mine, const char* call) {

@@ -26,8 +26,8 @@ struct GradientProgress {
   std::optional<double> loss_scale;  ///< fixed at the first backward: another optimizer may change the scaler's
   double clip_mark = 0;              ///< what the sums have been clipped to, in which order, as one number
   double given_mark = 0;             ///< of gradients that apply_gradients was given as those of all replicas
-  std::int64_t zero_grads = 0;       ///< ModuleCore::zero_grads at the last backward
-  bool had_gradient = false;         ///< any parameter, after the last backward of a window
+  int witness = -1;                  ///< a parameter with a gradient after the last backward; -1: there is none
+  std::int64_t witness_version = 0;  ///< of that gradient
   std::uint64_t failed_runs = 0;     ///< of the strategy, when this replica last dropped its gradients
 
   bool is_reduced() const { return stage >= GradientStage::Reduced; }
