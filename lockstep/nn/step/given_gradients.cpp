@@ -14,7 +14,7 @@ namespace {
 
 constexpr const char* kCall = "apply_gradients";
 
-[[noreturn]] void refuse(std::string what, std::string seen, std::string help) {
+[[noreturn]] void refuse_gradients(std::string what, std::string seen, std::string help) {
   throw InvalidArgument(errors::kOptimizer,
                         {.what = std::move(what), .where = kCall, .seen = std::move(seen), .help = std::move(help)});
 }
@@ -26,9 +26,9 @@ void require_fitting(const std::string& name, const at::Tensor& leaf, const at::
   if (gradient.sizes() == leaf.sizes() && gradient.scalar_type() == leaf.scalar_type() &&
       gradient.device() == leaf.device())
     return;
-  refuse(lockstep::str("the gradient of '", name, "' does not fit it"),
-         lockstep::str("a gradient ", describe(gradient), " for a parameter ", describe(leaf)),
-         "give a gradient of the parameter's shape, dtype and device, or an undefined tensor for none");
+  refuse_gradients(lockstep::str("the gradient of '", name, "' does not fit it"),
+                   lockstep::str("a gradient ", describe(gradient), " for a parameter ", describe(leaf)),
+                   "give a gradient of the parameter's shape, dtype and device, or an undefined tensor for none");
 }
 
 /// A number that differs, most likely, where gradients do. A double holds it exactly.
@@ -47,9 +47,9 @@ double marked(double mark, const at::Tensor& gradient) {
 NamedGradients with_names(const OptimizerCore& core, const std::vector<at::Tensor>& gradients) {
   const auto parameters = core.module->parameters_of(0);
   if (gradients.size() != parameters.size())
-    refuse(lockstep::str("the model has ", counted(static_cast<std::int64_t>(parameters.size()), "parameter"), ", got ",
-                         counted(static_cast<std::int64_t>(gradients.size()), "gradient")),
-           "", "give one for each of model->parameters(), in their order: an undefined tensor for none");
+    refuse_gradients(lockstep::str("the model has ", counted(static_cast<std::int64_t>(parameters.size()), "parameter"),
+                                   ", got ", counted(static_cast<std::int64_t>(gradients.size()), "gradient")),
+                     "", "give one for each of model->parameters(), in their order: an undefined tensor for none");
   NamedGradients named;
   for (std::size_t p = 0; p < gradients.size(); ++p) named.insert(parameters[p].key(), gradients[p]);
   return named;
@@ -66,8 +66,8 @@ void take_gradients(const OptimizerCore& core, ReplicaPart& mine, const NamedGra
   for (const auto& item : given) {
     const at::Tensor* const leaf = named.find(item.key());
     if (leaf == nullptr)
-      refuse(lockstep::str("the model has no parameter '", item.key(), "'"), "",
-             "name gradients as model.named_parameters() names parameters");
+      refuse_gradients(lockstep::str("the model has no parameter '", item.key(), "'"), "",
+                       "name gradients as model.named_parameters() names parameters");
     if (!item.value().defined()) continue;
     require_fitting(item.key(), *leaf, item.value());
     const auto found = std::find_if(parameters.begin(), parameters.end(),
