@@ -62,13 +62,15 @@ TEST_F(Drift, OfNothingIsQuietAndOrdinaryBatchNormIsNoDrift) {
 TEST_F(Drift, OfWeightsNamesReplicaAndTensor) {
   optimizer.set_digest({.every = 1});
   step();
+  strategy.run([&] {
+    optimizer.backward(model->forward(torch::randn({4, 9})).square().mean());
+    optimizer.reduce_gradients();
+  });
   expect_drift("'first.weight' of replica 2 differs from replica 0's", "after step 2", [&] {
     strategy.run([&] {
-      optimizer.backward(model->forward(torch::randn({4, 9})).square().mean());
-      optimizer.reduce_gradients();
       const at::NoGradGuard no_grad;
-      if (get_replica_context().replica_id_in_sync_group() == 2)
-        model->first->weight.set_data(with_one_bit_flipped(model->first->weight));
+      at::Tensor& weight = model.replica(2)->first->weight;  // `model->` would notice it
+      if (get_replica_context().replica_id_in_sync_group() == 2) weight.set_data(with_one_bit_flipped(weight));
       optimizer.step();
     });
   });

@@ -66,7 +66,8 @@ class MirroredModule {
   void zero_grad(bool set_to_none = true) { core_->zero_grad(set_to_none); }
   void apply(const std::function<void(torch::nn::Module&)>& f) { core_->apply(f); }
   /// Changes the weights once for all replicas: clipping, averages, loading by hand. Between runs, or inside run by
-  /// every replica, as a meeting in which replica 0's `change` is called. Without gradients.
+  /// every replica, as a meeting in which replica 0's `change` is called. Without gradients. Buffers that it changes in
+  /// place are changed on all replicas.
   ///
   ///     model.update([](Net& net) { for (auto& p : net.parameters()) p.clamp_(-0.01, 0.01); });
   template <std::invocable<M&> F>

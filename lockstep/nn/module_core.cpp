@@ -2,6 +2,7 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 
@@ -13,6 +14,7 @@
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/local/replica_team.h"
@@ -44,6 +46,20 @@ std::uint64_t sample_of(const at::Tensor& leaf) {
 [[noreturn]] void throw_build(std::string what, std::string help, std::string seen = {}) {
   throw InvalidArgument(errors::kStructure,
                         {.what = std::move(what), .where = "make", .seen = std::move(seen), .help = std::move(help)});
+}
+
+[[noreturn]] void throw_changed(std::string seen) {
+  throw FailedPrecondition(
+      errors::kWrongModule,
+      {.what = "the model was changed after it was made",
+       .seen = std::move(seen),
+       .help =
+           "load weights with lockstep::load(path, model); register parameters in the module's constructor; convert "
+           "with model.to() before make_optimizer"});
+}
+
+[[noreturn]] void throw_moved(const std::string& parameter) {
+  throw_changed(lockstep::str("parameter '", parameter, "' has moved to other memory"));
 }
 
 using Named = ModuleCore::NamedTensors;
@@ -112,7 +128,7 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   guard_gradients();
   versions_.resize(parameters_.size() * replicas_.size());
   samples_.resize(parameters_.size());
-  zero_grads_.resize(replicas_.size());
+  used_.resize(replicas_.size());
   for (const auto& module : replicas_) parts_.push_back(module->named_modules("", /*include_self=*/false));
 }
 
@@ -150,26 +166,57 @@ std::uint64_t ModuleCore::modes_of(std::size_t k) const {
 }
 
 void ModuleCore::require_alike() const {
-  const auto fail = [&](std::string what, const char* help) {
-    throw FailedPrecondition(errors::kWrongModule, {.what = std::move(what), .help = help});
-  };
   for (std::size_t k = 1; k < replicas_.size(); ++k) {
     for (const auto& parameter : parameters_) {
       const bool here = parameter.leaves[k].requires_grad();
       if (here == parameter.leaves[0].requires_grad()) continue;
-      fail(lockstep::str("parameter '", parameter.name, "' is frozen on replica ", here ? 0 : k, " and not on replica ",
-                         here ? k : 0),
-           "freeze on every replica: strategy.run([&] { for (auto& p : model->part->parameters()) "
-           "p.requires_grad_(false); })");
+      throw FailedPrecondition(
+          errors::kWrongModule,
+          {.what = lockstep::str("parameter '", parameter.name, "' is frozen on replica ", here ? 0 : k,
+                                 " and not on replica ", here ? k : 0),
+           .help = "freeze on every replica: strategy.run([&] { for (auto& p : model->part->parameters()) "
+                   "p.requires_grad_(false); })"});
     }
+  }
+  require_same_training();
+}
+
+void ModuleCore::require_same_training() const {
+  for (std::size_t k = 1; k < replicas_.size(); ++k) {
     for (std::size_t i = 0; i < parts_[k].size(); ++i) {
       const bool here = parts_[k][i].value()->is_training();
       if (here == parts_[0][i].value()->is_training()) continue;
-      fail(lockstep::str("'", parts_[k][i].key(), "' is in training mode on replica ", here ? k : 0,
-                         " and not on replica ", here ? 0 : k),
-           "call train or eval of a part on every replica: strategy.run([&] { model->part->eval(); })");
+      throw FailedPrecondition(
+          errors::kWrongModule,
+          {.what = lockstep::str("'", parts_[k][i].key(), "' is in training mode on replica ", here ? k : 0,
+                                 " and not on replica ", here ? 0 : k),
+           .help = "call train or eval of a part on every replica: strategy.run([&] { model->part->eval(); })"});
     }
   }
+}
+
+void ModuleCore::require_same_use() const {
+  look_for_other_optimizers();
+  if (std::ranges::find(used_, true) != used_.end()) require_same_training();
+}
+
+void ModuleCore::look_for_other_optimizers() const {
+  if (pinned_ || has_warned_of_other_optimizers_) return;
+  const auto changed = std::ranges::mismatch(samples_with_gradients_, samples_).in1 - samples_with_gradients_.begin();
+  if (changed != std::ssize(samples_with_gradients_)) {
+    has_warned_of_other_optimizers_ = true;
+    return log_warning(lockstep::str(
+        "parameter '", parameters_[static_cast<std::size_t>(changed)].name,
+        "' was changed after a run that has left gradients on every replica. An optimizer of LibTorch on "
+        "model.parameters() sees those of replica 0 alone. Train with strategy.make_optimizer<...>(model, options) and "
+        "minimize(loss) inside run; change weights yourself with model.update(f)"));
+  }
+  const bool has_gradient = std::ranges::any_of(
+      parameters_, [](const Parameter& parameter) { return parameter.leaves.back().grad().defined(); });
+  if (has_gradient)
+    samples_with_gradients_ = samples_;
+  else
+    samples_with_gradients_.clear();
 }
 
 Strategy& ModuleCore::strategy() const {
@@ -261,6 +308,7 @@ void ModuleCore::guard_gradients() {
 }
 
 void ModuleCore::remember(std::size_t k) const {
+  used_[k] = false;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const at::Tensor& leaf = parameters_[p].leaves[k];
     versions_[k * parameters_.size() + p] = version_of(leaf);
@@ -271,6 +319,7 @@ void ModuleCore::remember(std::size_t k) const {
 void ModuleCore::require_untouched(std::size_t k) const {
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const at::Tensor& leaf = parameters_[p].leaves[k];
+    if (used_[k] && has_moved(p, k)) throw_moved(parameters_[p].name);
     const bool is_same = versions_[k * parameters_.size() + p] == version_of(leaf) &&
                          (k > 0 || samples_[p] == sample_of(leaf) || has_moved(p, k));
     if (is_same) continue;
@@ -300,8 +349,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
                                 .seen = lockstep::str("replica 0 and replica ", k),
                                 .help = "update the same models in the same order on every replica"});
     }
-    const at::NoGradGuard no_grad;
-    change(*replicas_[0]);
+    change_once(change);
   };
   if (is_inside) require_watched_untouched();
   std::exception_ptr error;
@@ -326,7 +374,27 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   }
   if (is_inside) remember_watched();
   if (error) std::rethrow_exception(error);
-  if (!is_inside) set_torn(false);  // it is how weights are set again
+  if (is_inside) return;
+  set_torn(false);  // it is how weights are set again
+  expect_other_weights();
+}
+
+void ModuleCore::change_once(FunctionRef<void(torch::nn::Module&)> change) {
+  const c10::InferenceMode ordinary(false);  // which counts no versions
+  const at::NoGradGuard no_grad;
+  std::vector<std::uint32_t> versions;
+  const auto first = buffers_of(0);
+  for (const auto& item : first) versions.push_back(item.value().defined() ? version_of(item.value()) : 0);
+  change(*replicas_[0]);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    const at::Tensor& changed = first[i].value();
+    if (!changed.defined() || version_of(changed) == versions[i]) continue;
+    for (std::size_t k = 1; k < replicas_.size(); ++k) {
+      const auto mine = buffers_of(k);
+      const at::Tensor* const buffer = mine.find(first[i].key());
+      if (buffer != nullptr && buffer->defined() && !buffer->is_same(changed)) at::Tensor(*buffer).copy_(changed);
+    }
+  }
 }
 
 void ModuleCore::zero_grad(bool set_to_none) {
@@ -336,7 +404,6 @@ void ModuleCore::zero_grad(bool set_to_none) {
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
     if (is_inside && static_cast<int>(k) != top->replica->local_index()) continue;
     replicas_[k]->zero_grad(set_to_none);
-    ++zero_grads_[k];
   }
 }
 
@@ -355,6 +422,7 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   // torch::load gives every parameter new memory: one look is enough to notice it before this replica computes with other
   // weights than the rest.
   if (!parameters_.empty() && has_moved(0, k)) require_unchanged();
+  if (!used_[k]) used_[k] = true;
   const auto& mine = replicas_[k];
   if (mine->is_training() != replicas_[0]->is_training()) {
     throw FailedPrecondition(errors::kWrongModule,
@@ -414,6 +482,7 @@ ModuleCore::NamedTensors ModuleCore::parameters_of(std::size_t k) const { return
 ModuleCore::NamedTensors ModuleCore::buffers_of(std::size_t k) const { return replicas_[k]->named_buffers(); }
 
 ModuleCore::NamedTensors ModuleCore::named_buffers() const {
+  require_outside_of_run("named_buffers of a model");  // other replicas may be changing theirs
   std::vector<Named> named;
   for (const auto& module : replicas_) named.push_back(module->named_buffers());
   Named result;
@@ -444,15 +513,6 @@ void ModuleCore::synchronize_buffers() {
 }
 
 void ModuleCore::require_unchanged() const {
-  const auto fail = [&](std::string seen) {
-    throw FailedPrecondition(
-        errors::kWrongModule,
-        {.what = "the model was changed after it was made",
-         .seen = std::move(seen),
-         .help =
-             "load weights with lockstep::load(path, model); register parameters in the module's constructor; convert "
-             "with model.to() before make_optimizer"});
-  };
   std::size_t next = 0;
   for (const auto& parameter : parameters_) {
     for (std::size_t k = 0; k < parameter.leaves.size(); ++k) {
@@ -464,8 +524,7 @@ void ModuleCore::require_unchanged() const {
                                                         ", but replica ", k, " is on ", expected),
                                   .help = "leave it where make put it"});
       }
-      if (leaf.const_data_ptr() != addresses_[next++])
-        fail(lockstep::str("parameter '", parameter.name, "' has moved to other memory"));
+      if (leaf.const_data_ptr() != addresses_[next++]) throw_moved(parameter.name);
     }
   }
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
@@ -474,11 +533,11 @@ void ModuleCore::require_unchanged() const {
     std::unordered_set<const void*> seen;
     for (const auto& item : replicas_[k]->named_parameters()) {
       if (made.count(item.value().unsafeGetTensorImpl()) == 0)
-        fail(lockstep::str("parameter '", item.key(), "' of replica ", k, " is not the one that make built"));
+        throw_changed(lockstep::str("parameter '", item.key(), "' of replica ", k, " is not the one that make built"));
       seen.insert(item.value().unsafeGetTensorImpl());
     }
     if (seen.size() != made.size())
-      fail(lockstep::str("replica ", k, " had ", made.size(), " parameters and now has ", seen.size()));
+      throw_changed(lockstep::str("replica ", k, " had ", made.size(), " parameters and now has ", seen.size()));
   }
 }
 

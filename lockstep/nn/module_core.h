@@ -53,8 +53,8 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
   void train(bool on);
   void to(at::ScalarType dtype);
   void apply(const std::function<void(torch::nn::Module&)>& f);
-  /// Calls `change` once, with replica 0's module, and tells every replica that its weights have changed. Outside of
-  /// run, or inside by every replica.
+  /// Calls `change` once, with replica 0's module, and tells every replica that its weights have changed. Buffers that it
+  /// changes are copied to the other replicas. Outside of run, or inside by every replica.
   void update(FunctionRef<void(torch::nn::Module&)> change);
   NamedTensors parameters_of(std::size_t k) const;  ///< under all their names, tied ones too
   NamedTensors buffers_of(std::size_t k) const;
@@ -63,9 +63,8 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
   /// Gives all replicas the values of `named_buffers`.
   void synchronize_buffers();
 
-  /// Drops the gradients of the calling replica, or of all outside of run. Optimizers see by the count that it was done.
+  /// Drops the gradients of the calling replica, or of all outside of run.
   void zero_grad(bool set_to_none);
-  std::int64_t zero_grads(std::size_t k) const { return zero_grads_[k]; }
 
   /// An update has failed half-way, so that the weights are of no use until they are loaded again.
   void set_torn(bool is_torn) { is_torn_.store(is_torn, std::memory_order_release); }
@@ -84,9 +83,14 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
   std::size_t registered_in(std::size_t k) const;
   /// Replicas share their weights, so whoever changes them inside run does it once per replica. Throws if replica `k`
   /// has since they were remembered: if its leaves have new versions, or (on replica 0, for those who write through
-  /// `data()`) another value in the middle of a parameter.
+  /// `data()`) another value in the middle of a parameter. Also throws if it has used a parameter that has moved.
   void require_untouched(std::size_t k) const override;
   void remember(std::size_t k) const override;
+  /// Throws if replicas have used the model while parts of it were in training mode on some of them only. Warns, once, of
+  /// weights that change between runs that leave gradients behind: by an optimizer that sees replica 0's alone.
+  void require_same_use() const override;
+  /// Weights are set between runs in a way that has nothing to do with gradients.
+  void expect_other_weights() { samples_with_gradients_.clear(); }
 
   /// A mark of which parameters of replica `k` are frozen and which of its parts are in training mode.
   std::uint64_t modes_of(std::size_t k) const;
@@ -97,6 +101,9 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
  private:
   void collect_parameters();
   void require_shareable() const;
+  void require_same_training() const;
+  void look_for_other_optimizers() const;
+  void change_once(FunctionRef<void(torch::nn::Module&)> change);
   void share_memory();
   void copy_buffers();
   void guard_gradients();
@@ -108,10 +115,12 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
       parts_;  ///< of each replica, by name
   std::vector<Parameter> parameters_;
   std::vector<const void*> addresses_;  ///< of the memory of parameter p on replica k, at p * size() + k
-  /// At p * size() + k: the version of replica k's leaf. Each replica touches its own, inside run.
+  /// At k * parameters_.size() + p: the version of replica k's leaf. Each replica touches its own, inside run.
   mutable std::vector<std::uint32_t> versions_;
   mutable std::vector<std::uint64_t> samples_;  ///< one element of each parameter, as bits; replica 0's
-  std::vector<std::int64_t> zero_grads_;        ///< per replica
+  mutable std::vector<char> used_;              ///< per replica: since it last remembered. Written by the replica alone
+  mutable std::vector<std::uint64_t> samples_with_gradients_;  ///< `samples_` of a run that has left gradients behind
+  mutable bool has_warned_of_other_optimizers_ = false;
   std::atomic<bool> is_torn_{false};
   bool pinned_ = false;
 };

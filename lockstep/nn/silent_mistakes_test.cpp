@@ -9,6 +9,7 @@
 #include <array>
 #include <chrono>
 #include <map>
+#include <memory>
 #include <optional>
 
 #include "lockstep/data/distribute/distributed_dataset.h"
@@ -374,6 +375,12 @@ TEST_P(SilentMistakes, ZeroGradOfTheModelBeginsTheWindowAnew) {
       EXPECT_FALSE(optimizer.minimize(model->forward(torch::ones({1})).sum()));
     });
   }
+  for (int i = 0; i < 4; ++i) {
+    strategy.run([&] {
+      i % 2 == 0 ? model.zero_grad(/*set_to_none=*/false) : model->zero_grad(/*set_to_none=*/false);
+      EXPECT_FALSE(optimizer.minimize(model->forward(torch::ones({1})).sum()));
+    });
+  }
   EXPECT_EQ(weight_of(model), 1.0);
 }
 
@@ -497,6 +504,63 @@ TEST_P(SilentMistakes, UpdateChangesWeightsOnce) {
   expect_error([&] { strategy.run([&] { my_id() == 0 ? model.update(halve) : other.update(halve); }); },
                Code::FailedPrecondition, errors::kDifferentCollective, {"different models"});
   EXPECT_EQ(weight_of(model), 0.5);
+}
+
+TEST_P(SilentMistakes, UpdateReachesTheBuffersOfAllReplicas) {
+  auto net = strategy.make<SmallNet>();
+  const auto mean_of = [&](int k) { return net.replica(static_cast<std::size_t>(k))->norm->running_mean; };
+  strategy.run([&] { net->norm->running_var.fill_(my_id() + 2); });  // replicas have their own
+  net.update([](SmallNet& once) { once.norm->running_mean.fill_(3); });
+  for (int k = 0; k < replicas(); ++k) EXPECT_EQ(mean_of(k)[0].item<double>(), 3.0) << k;
+  strategy.run([&] {
+    net.update([](SmallNet& once) { once.norm->running_mean.add_(1); });
+    EXPECT_EQ(net->norm->running_mean[0].item<double>(), 4.0);
+    EXPECT_EQ(net->norm->running_var[0].item<double>(), my_id() + 2);  // which has not been changed
+  });
+}
+
+TEST_P(SilentMistakes, AnOptimizerOfLibTorchOutsideOfRunIsWarnedAboutOnce) {
+  auto net = strategy.make<OneWeight>();
+  auto plain = std::make_unique<SGD>(net.parameters(), SGDOptions(0.1));
+  const LoggedLines lines;
+  const auto go_backward = [&] { net->forward(torch::ones({1})).sum().backward(); };
+  strategy.run(go_backward);
+  net.update([](OneWeight& once) { once.w.add_(1); });  // with gradients that were brought together by hand, say
+  strategy.run(go_backward);
+  EXPECT_EQ(lines.count("of replica 0 alone"), 0);
+  for (int i = 0; i < 3; ++i) {
+    plain->step();
+    plain->zero_grad();
+    strategy.run(go_backward);
+  }
+  EXPECT_EQ(lines.count("'w' was changed after a run that has left gradients"), 1);
+}
+
+TEST_P(SilentMistakes, BuffersOfAllReplicasAreReadOutsideOfRun) {
+  expect_error([&] { strategy.run([&] { model.named_buffers(); }); }, Code::FailedPrecondition, errors::kWrongContext,
+               {"named_buffers", "outside"});
+}
+
+TEST_P(SilentMistakes, MovedWeightsAreNoticedInEvaluationToo) {
+  auto net = strategy.make<SmallNet>();
+  auto untouched = strategy.make<SmallNet>();
+  net->second->bias.set_data(torch::ones({4}));
+  strategy.run([&] { return untouched->second->bias.sum(); });  // which has nothing to do with it
+  expect_error([&] { strategy.run([&] { return net->second->bias.sum(); }); }, Code::FailedPrecondition,
+               errors::kWrongModule, {"second.bias", "moved"});
+  expect_error([&] { strategy.run([&] { untouched->second->to(at::kDouble); }); }, Code::FailedPrecondition,
+               errors::kWrongModule, {"second.weight", "moved"});
+}
+
+TEST_P(SilentMistakes, PartsInOtherModesAreNoticedInEvaluationToo) {
+  auto net = strategy.make<SmallNet>();
+  const Batch batch = random_batch(4);
+  net->drop->eval();  // of replica 0
+  strategy.run([] {});
+  expect_error([&] { strategy.run([&] { return net->forward(batch.rows); }); }, Code::FailedPrecondition,
+               errors::kWrongModule, {"'drop'", "training mode on replica 1", "not on replica 0"});
+  strategy.run([&] { net->drop->eval(); });  // the way out
+  strategy.run([&] { return net->forward(batch.rows); });
 }
 
 TEST_P(SilentMistakes, ModelsMayShareAPartOrEndInsideRun) {

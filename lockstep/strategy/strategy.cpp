@@ -223,6 +223,7 @@ void Strategy::run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<v
     call(static_cast<std::size_t>(k));
     detail::require_watched_untouched();
   });
+  for (const auto& watcher : watchers) watcher->require_same_use();
 }
 
 void Strategy::raise_failure(const local::ReplicaFailure& failure) {

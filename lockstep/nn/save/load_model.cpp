@@ -217,8 +217,11 @@ void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCor
     }
   }
   for (std::size_t i = 0; i < values.size(); ++i) write(tensors.components[plan.copies[i].to], values[i]);
+  model.expect_other_weights();
   forget_cast_weights();
   if (plan.missing.empty() && plan.different.empty()) model.set_torn(false);
+  if (!of_other_class.empty())
+    log_warning(str("load of ", path, " goes on with the state of another class: ", of_other_class));
   if (!plan.fits()) log_warning(str("load of ", path, " has left out what does not fit: ", list_differences(plan)));
 }
 

@@ -18,6 +18,8 @@ class RunWatcher {
   virtual void remember(std::size_t local_index) const = 0;
   /// Throws if it has changed since it was remembered.
   virtual void require_untouched(std::size_t local_index) const = 0;
+  /// Throws if replicas have worked with it in different ways. On the caller's thread, when all have ended.
+  virtual void require_same_use() const = 0;
 };
 using RunWatchers = c10::SmallVector<std::shared_ptr<const RunWatcher>, 4>;
 
