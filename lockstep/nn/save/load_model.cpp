@@ -112,16 +112,19 @@ std::map<std::string, int> own_parameters(const detail::OptimizerCore& optimizer
   return own;
 }
 
+/// "the optimizer (Adam in the file, SGD in the program)"; empty where they are of one class, or the file does not say.
+std::string other_class(const detail::OptimizerCore& optimizer, const SafetensorsFile& file) {
+  const auto saved = file.metadata().find(detail::kOptimizerKey);
+  const std::string own = detail::class_of(optimizer);
+  if (saved == file.metadata().end() || saved->second == own) return {};
+  return str("the optimizer (", saved->second, " in the file, ", own, " in the program)");
+}
+
 /// What `load_state` will get. Adds to the plan's differences. State follows its weight: where that is not loaded, the
 /// optimizer keeps what it has.
 OptimizerState state_for(const detail::OptimizerCore& optimizer, const SafetensorsFile& file, LoadPlan& plan) {
   const std::int64_t steps = saved_steps(file);
   const auto own = own_parameters(optimizer);
-  const auto saved_class = file.metadata().find(detail::kOptimizerKey);
-  if (saved_class != file.metadata().end() && saved_class->second != detail::class_of(optimizer)) {
-    plan.different.push_back(
-        str("the optimizer (", saved_class->second, " in the file, ", detail::class_of(optimizer), " in the program)"));
-  }
   std::set<std::size_t> loaded;
   for (const LoadPlan::Copy& copy : plan.copies) loaded.insert(copy.to);
   detail::TensorMap entries;
@@ -197,6 +200,8 @@ void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCor
   LoadPlan plan = plan_load(entries, tensors.targets);
   std::optional<OptimizerState> state;
   if (optimizer != nullptr) state = state_for(*optimizer, file, plan);
+  const std::string of_other_class = optimizer != nullptr ? other_class(*optimizer, file) : "";
+  if (!of_other_class.empty() && options.strict) plan.different.push_back(of_other_class);
   if (!plan.fits() && options.strict) {
     refuse(path, str(path, " does not fit: ", count_differences(plan)), list_differences(plan),
            "build model and optimizer as they were saved, or pass {.strict = false} to load what fits");

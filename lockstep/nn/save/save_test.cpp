@@ -402,7 +402,9 @@ TEST(Load, StateOfAnOptimizerThatDoesNotFitChangesNothing) {
   LoggedLines lines;
   auto adamw = strategy.make_optimizer<AdamW>(model, AdamWOptions(0.01));
   load(path, model, adamw, {.strict = false});
-  EXPECT_EQ(lines.count("torch::optim::AdamW in the program"), 1);
+  EXPECT_EQ(lines.count("goes on with the state of another class: the optimizer (torch::optim::Adam in the file, "
+                        "torch::optim::AdamW in the program)"),
+            1);
   EXPECT_EQ(adamw.steps(), 2);
   auto of_some = strategy.make_optimizer<torch::optim::Adam>(model, some);
   load(path, model, of_some, {.strict = false});
