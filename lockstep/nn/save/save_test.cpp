@@ -316,6 +316,14 @@ TEST(Load, TakesFilesWhoseDataIsNotAligned) {
   EXPECT_TRUE(same_bits(model->weight, torch::tensor({{3.F, 4.F}})));
 }
 
+TEST(Load, AnyByteButZeroIsTrue) {
+  const TemporaryFolder folder;
+  const std::string header = R"({"a":{"dtype":"BOOL","shape":[3],"data_offsets":[0,3]}})";
+  const std::string file = std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') + header;
+  const Tensors loaded = load_tensors(folder.file("odd", file + std::string("\2\0\xff", 3)));
+  EXPECT_TRUE(same_bits(loaded.at("a"), torch::tensor({true, false, true})));
+}
+
 TEST(Load, TiedWeightsHaveEitherNameOrBoth) {
   const TemporaryFolder folder;
   const std::string path = folder / "model";

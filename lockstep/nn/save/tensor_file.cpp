@@ -3,6 +3,7 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstring>
@@ -119,14 +120,19 @@ data::SafetensorsFile open_tensors(const std::string& path) {
 at::Tensor copy_of(const data::SafetensorsFile& file, const data::SafetensorsEntry& entry) {
   const std::string_view bytes = file.bytes_of(entry);
   at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(torch_type(entry.type)));
-  if (!bytes.empty()) std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  if (bytes.empty()) return tensor;
+  auto* const to = static_cast<char*>(tensor.mutable_data_ptr());
+  if (entry.type == SafetensorsType::Bool)  // any byte may stand for true in a file, but not in memory
+    std::ranges::transform(bytes, to, [](char byte) { return static_cast<char>(byte != 0); });
+  else
+    std::memcpy(to, bytes.data(), bytes.size());
   return tensor;
 }
 
 at::Tensor view_of(const data::SafetensorsFile& file, const data::SafetensorsEntry& entry) {
   const std::string_view bytes = file.bytes_of(entry);
   const bool is_aligned = reinterpret_cast<std::uintptr_t>(bytes.data()) % item_size(entry.type) == 0;
-  if (bytes.empty() || !is_aligned) return copy_of(file, entry);
+  if (bytes.empty() || !is_aligned || entry.type == SafetensorsType::Bool) return copy_of(file, entry);
   return at::from_blob(const_cast<char*>(bytes.data()), entry.shape, at::TensorOptions(torch_type(entry.type)));
 }
 
