@@ -14,7 +14,8 @@
 namespace lockstep::data {
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
-  const FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without waiting: a pipe, which cannot be mapped, may never have a writer.
+  const FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!file.is_open()) throw_file_error("open", path_, errno);
   struct stat status {};
   if (::fstat(file.number(), &status) != 0) throw_file_error("inspect", path_, errno);

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstring>
 #include <filesystem>
@@ -116,6 +117,12 @@ TEST(Safetensors, EveryTensorOfAWrittenFileIsAligned) {
 TEST(Safetensors, AFileMayBeEmpty) {
   EXPECT_TRUE(parse_safetensors(safetensors_header({}, {}), "memory").tensors.empty());
   EXPECT_EQ(parse_safetensors(safetensors_header({}, {{"a", "\x01\"\n"}}), "memory").metadata.at("a"), "\x01\"\n");
+}
+
+TEST(Safetensors, APipeIsNoFileAndIsNotWaitedFor) {
+  const TemporaryFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  expect_error([&] { SafetensorsFile file(folder / "pipe"); }, Code::FailedPrecondition, errors::kFile, {"pipe"});
 }
 
 TEST(Safetensors, EveryPrefixOfAFileIsDamaged) {
