@@ -41,7 +41,8 @@ std::optional<T> argument(const json& arguments, const char* name) {
   return arguments.at(name).get<T>();
 }
 
-MasterQuery master_query(const json& arguments);
+/// Arguments that name a task: those of `master`, and of resolvers that read the rest elsewhere.
+TaskOptions task_options(const json& arguments);
 
 /// Where Lockstep does something else on purpose, or C++ leaves nothing to test.
 struct Exception {

@@ -63,8 +63,8 @@ json as_dict(const ClusterSpec& cluster) {
   return result;
 }
 
-MasterQuery master_query(const json& arguments) {
-  golden::allow_only(arguments, {"task_type", "task_id", "rpc_layer"}, "master_args");
+TaskOptions task_options(const json& arguments) {
+  golden::allow_only(arguments, {"task_type", "task_id", "rpc_layer"}, "the arguments that name a task");
   return {.task_type = argument<std::string>(arguments, "task_type"),
           .task_id = argument<std::int64_t>(arguments, "task_id"),
           .rpc_layer = argument<std::string>(arguments, "rpc_layer")};

@@ -20,12 +20,12 @@ json cluster_fact(const Case& given) {
 }
 
 /// The properties that all resolvers have.
-json facts_of(const ClusterResolver& resolver, const MasterQuery& query) {
+json facts_of(const ClusterResolver& resolver, const TaskOptions& query) {
   return {{"cluster", outcome_of([&] { return as_dict(resolver.cluster_spec()); })},
           {"task_type", or_null(resolver.task_type())},
           {"task_id", or_null(resolver.task_id())},
           {"rpc_layer", or_null(resolver.rpc_layer())},
-          {"environment", or_null(resolver.environment())},
+          {"environment", resolver.environment()},
           {"num_accelerators", resolver.num_accelerators()},
           {"master", outcome_of([&] { return json(resolver.master(query)); })}};
 }
@@ -37,18 +37,18 @@ std::map<std::string, int> counts(const json& args, const char* name) {
 SimpleClusterResolver simple_resolver(const json& cluster, const json& args) {
   golden::allow_only(args, {"master", "task_type", "task_id", "environment", "num_accelerators", "rpc_layer"}, "args");
   return SimpleClusterResolver(cluster_of(cluster),
-                               {.master = argument<std::string>(args, "master").value_or(""),
-                                .task_type = argument<std::string>(args, "task_type"),
+                               {.task_type = argument<std::string>(args, "task_type"),
                                 .task_id = argument<std::int64_t>(args, "task_id"),
-                                .environment = argument<std::string>(args, "environment").value_or(""),
                                 .num_accelerators = counts(args, "num_accelerators"),
-                                .rpc_layer = argument<std::string>(args, "rpc_layer")});
+                                .rpc_layer = argument<std::string>(args, "rpc_layer"),
+                                .environment = argument<std::string>(args, "environment").value_or(""),
+                                .master = argument<std::string>(args, "master").value_or("")});
 }
 
 json simple(const Case& given) {
   given.allow_inputs({"kind", "cluster", "args", "master_args"});
   const auto resolver = simple_resolver(given["cluster"], given.data.value("args", json::object()));
-  return facts_of(resolver, master_query(given.data.value("master_args", json::object())));
+  return facts_of(resolver, task_options(given.data.value("master_args", json::object())));
 }
 
 json united(const Case& given) {
@@ -62,12 +62,8 @@ json united(const Case& given) {
     args.update(each);  // arguments stand beside the cluster or under "args"
     resolvers.push_back(std::make_shared<SimpleClusterResolver>(simple_resolver(cluster, args)));
   }
-  const json args = given.data.value("args", json::object());
-  golden::allow_only(args, {"task_type", "task_id", "rpc_layer"}, "args");
-  const UnionClusterResolver resolver(std::move(resolvers), {.task_type = argument<std::string>(args, "task_type"),
-                                                             .task_id = argument<std::int64_t>(args, "task_id"),
-                                                             .rpc_layer = argument<std::string>(args, "rpc_layer")});
-  return facts_of(resolver, master_query(given.data.value("master_args", json::object())));
+  const UnionClusterResolver resolver(std::move(resolvers), task_options(given.data.value("args", json::object())));
+  return facts_of(resolver, task_options(given.data.value("master_args", json::object())));
 }
 
 json cluster_spec(const Case& given) {
@@ -123,7 +119,7 @@ json slurm(const Case& given) {
   const auto variable = [&](const char* name) { return argument<std::string>(env, name); };
   return outcome_of([&] {
     const SlurmClusterResolver resolver(slurm_options(args), variable);
-    json facts = facts_of(resolver, master_query(given.data.value("master_args", json::object())));
+    json facts = facts_of(resolver, task_options(given.data.value("master_args", json::object())));
     facts["cuda_visible_devices"] = args.value("auto_set_gpu", true) ? json(visible_gpus(resolver.plan()))
                                                                      : env.value("CUDA_VISIBLE_DEVICES", json());
     return facts;

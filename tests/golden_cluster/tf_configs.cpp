@@ -31,17 +31,13 @@ json run_tf_config(const Case& given) {
   } else {
     setenv("TF_CONFIG", given["tf_config"].get<std::string>().c_str(), 1);
   }
-  const json args = given.data.value("args", json::object());
-  golden::allow_only(args, {"task_type", "task_id", "rpc_layer", "environment"}, "args");
-  const TFConfigClusterResolver resolver({.task_type = argument<std::string>(args, "task_type"),
-                                          .task_id = argument<std::int64_t>(args, "task_id"),
-                                          .rpc_layer = argument<std::string>(args, "rpc_layer"),
-                                          .environment = argument<std::string>(args, "environment")});
-  const MasterQuery query = master_query(given.data.value("master_args", json::object()));
+  json args = given.data.value("args", json::object());
+  args.erase("environment");  // where TensorFlow runs: inside of Google or not
+  const TFConfigClusterResolver resolver(task_options(args));
+  const TaskOptions query = task_options(given.data.value("master_args", json::object()));
   return {{"task_type", outcome_of([&] { return or_null(resolver.task_type()); })},
           {"task_id", outcome_of([&] { return or_null(resolver.task_id()); })},
           {"rpc_layer", outcome_of([&] { return or_null(resolver.rpc_layer()); })},
-          {"environment", outcome_of([&] { return or_null(resolver.environment()); })},
           {"cluster", outcome_of([&] { return as_dict(resolver.cluster_spec()); })},
           {"jobs", outcome_of([&] { return json(resolver.cluster_spec().jobs()); })},
           {"master", outcome_of([&] { return json(resolver.master(query)); })},

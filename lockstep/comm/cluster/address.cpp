@@ -1,63 +1,42 @@
 #include "lockstep/comm/cluster/address.h"
 
-#include <algorithm>
-#include <charconv>
-
 #include "lockstep/comm/cluster/refusal.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::size_t kLongestHost = 253;  // of a DNS name
-constexpr const char* kForm = "write \"host:port\", for example \"10.0.0.1:2222\" or \"[fe80::1]:2222\"";
+constexpr std::string_view kAlphanumeric = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
-[[noreturn]] void refuse(std::string_view address, std::string_view reason, const char* help = kForm) {
-  refuse_cluster(str("address '", shown(address), "' ", reason), "", help);
+[[noreturn]] void refuse(std::string_view address, std::string_view reason) {
+  refuse_cluster(str("address '", shown(address), "' ", reason),
+                 "write \"host:port\" without a protocol, for example \"10.0.0.1:2222\"; IPv6 is \"[fe80::1]:2222\"");
 }
 
 bool consists_of(std::string_view text, std::string_view punctuation) {
-  return std::ranges::all_of(text, [&](char c) {
-    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
-           punctuation.find(c) != std::string_view::npos;
-  });
-}
-
-std::uint16_t parse_port(std::string_view digits, std::string_view address) {
-  std::uint16_t port = 0;
-  const auto [end, status] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
-  if (status != std::errc() || end != digits.data() + digits.size() || port == 0) {
-    refuse(address, str("must have a port from 1 to 65535, got '", shown(digits), "'"));
-  }
-  return port;
+  return text.find_first_not_of(str(kAlphanumeric, punctuation)) == std::string_view::npos;
 }
 
 }  // namespace
 
 Address parse_address(std::string_view text) {
-  if (text.find("://") != std::string_view::npos) {
-    refuse(text, "must not name a protocol", "write \"host:port\" without \"grpc://\"");
-  }
   const std::size_t colon = text.rfind(':');
-  const bool bracketed = text.starts_with('[');
-  const std::size_t bracket = text.rfind(']');
-  if (colon == std::string_view::npos || (bracketed && bracket != std::string_view::npos && colon < bracket)) {
-    refuse(text, "has no port");
-  }
-  std::string_view host = text.substr(0, colon);
-  if (bracketed) {
-    if (bracket != colon - 1) refuse(text, "has a bracket that is not closed before the port");
+  if (colon == std::string_view::npos || text.ends_with(']')) refuse(text, "has no port");
+  std::string_view host = text.substr(0, colon), port = text.substr(colon + 1);
+  if (host.starts_with('[') && host.ends_with(']')) {
     host = host.substr(1, host.size() - 2);
-    if (!consists_of(host, ":.%-_") || host.find(':') == std::string_view::npos) {
-      refuse(text, "must have an IPv6 address in its brackets");
-    }
-  } else if (host.find(':') != std::string_view::npos) {
-    refuse(text, "has several colons", "write an IPv6 address in brackets, as in \"[fe80::1]:2222\"");
+    const bool is_ipv6 = host.find(':') != std::string_view::npos && consists_of(host, ":.%-_");
+    if (!is_ipv6) refuse(text, "must have an IPv6 address in its brackets");
   } else if (!consists_of(host, ".-_")) {
     refuse(text, "has a host with characters other than letters, digits, '.', '-' and '_'");
   }
-  if (host.empty()) refuse(text, "has no host");
-  if (host.size() > kLongestHost) refuse(text, str("has a host of more than ", kLongestHost, " characters"));
-  return {std::string(host), parse_port(text.substr(colon + 1), text)};
+  if (host.empty() || host.size() > kLongestHost)
+    refuse(text, str("needs a host of up to ", kLongestHost, " characters"));
+  const auto number = parse_whole_number(port);
+  if (!number || *number < 1 || *number > 65'535 || !consists_of(port, "")) {
+    refuse(text, str("must have a port from 1 to 65535, got '", shown(port), "'"));
+  }
+  return {std::string(host), static_cast<std::uint16_t>(*number)};
 }
 
 std::string to_string(const Address& address) {

@@ -18,27 +18,24 @@ ClusterSpec training_part(const ClusterSpec& cluster, const std::string& type) {
 
 void check_numbers(const ClusterSpec& training, const Task& task) {
   if (*task.index < 0) {
-    refuse_cluster(str("the index of a task must be >= 0, got ", *task.index), "", "number the tasks of a job from 0");
+    refuse_cluster(str("the index of a task must be >= 0, got ", *task.index), "number the tasks of a job from 0");
   }
   for (const std::string& job : training.jobs()) {
     if (training.is_dense(job)) continue;
     if (training.num_tasks(job) == 0) {
-      refuse_cluster(str("job '", job, "' of the cluster has no tasks"), "", "list its tasks, or leave the job out");
+      refuse_cluster(str("job '", job, "' of the cluster has no tasks"), "list its tasks, or leave the job out");
     }
-    refuse_cluster(str("the tasks of job '", job, "' must be numbered 0, 1, 2, ... without gaps"), "",
-                   "list the addresses of all tasks that train: a worker connects to all others",
+    refuse_cluster(str("the tasks of job '", job, "' must be numbered 0, 1, 2, ... without gaps"),
+                   "list the addresses of all tasks that train: a worker connects to all others", "",
                    str("cluster ", shown(to_string(training))));
   }
 }
 
-WorkerEntry entry_of(const std::string& job, int index, const std::string& address) {
-  try {
-    return {job, index, parse_address(address)};
-  } catch (const InvalidArgument& error) {
-    ErrorText text = error.text();
-    text.where = str(job, ' ', index, " of the cluster");
-    throw InvalidArgument(error.number(), std::move(text));
-  }
+WorkerEntry entry_of(const std::string& job, int index, const std::string& address) try {
+  return {job, index, parse_address(address)};
+} catch (InvalidArgument& error) {
+  error.add_where(str(job, ' ', index, " of the cluster"));
+  throw;
 }
 
 void add_workers(const ClusterSpec& training, std::vector<WorkerEntry>& workers) {
@@ -49,7 +46,7 @@ void add_workers(const ClusterSpec& training, std::vector<WorkerEntry>& workers)
       const Address& address = workers.back().address;
       const auto [first, is_new] = seen.emplace(std::pair(address.host, int{address.port}), workers.size() - 1);
       if (is_new) continue;
-      refuse_cluster(str(job, ' ', index, " has the address of ", to_string(workers[first->second])), "",
+      refuse_cluster(str(job, ' ', index, " has the address of ", to_string(workers[first->second])),
                      "give every task a port of its own");
     }
   }
@@ -72,25 +69,21 @@ std::vector<int> ClusterDescription::workers_on_this_host() const {
 }
 
 DeviceName ClusterDescription::device(std::string type, int index) const {
-  DeviceName name;
+  DeviceName name{.type = std::move(type)};
   if (!is_local()) {
     name.job = self().task_type;
     name.task = self().task_index;
   }
-  if (!type.empty()) {
-    name.type = std::move(type);
-    name.index = index;
-  }
+  if (!name.type.empty()) name.index = index;
   return name;
 }
 
 ClusterDescription describe_cluster(const ClusterSpec& cluster, const Task& task) {
   if (cluster.empty()) return {};
   if (!task.type || !task.index) {
-    refuse_cluster(str("the cluster is known, but the ", task.type ? "index" : "type", " of this task is not"), "",
+    refuse_cluster(str("the cluster is known, but the ", task.type ? "index" : "type", " of this task is not"),
                    "say which task this process is: \"task\": {\"type\": \"worker\", \"index\": 0} in TF_CONFIG, or "
-                   "task_type and task_id of the resolver",
-                   str("cluster ", shown(to_string(cluster))));
+                   "task_type and task_id of the resolver");
   }
   const std::int64_t id = id_in_cluster(cluster, task);
   const int count = worker_count(cluster, task.type);  // refuses an evaluator that is not listed

@@ -11,25 +11,30 @@ namespace {
 constexpr int kMostListedTasks = 1'000'000;
 constexpr int kMostDifferences = 8;
 
-const ClusterSpec::Tasks& tasks_or_none(const ClusterSpec& cluster, const std::string& job) {
-  static const ClusterSpec::Tasks none;
-  return cluster.has_job(job) ? cluster.tasks(job) : none;
+ClusterSpec::Tasks numbered(const std::vector<std::string>& addresses) {
+  ClusterSpec::Tasks tasks;
+  for (const std::string& address : addresses) {
+    tasks.emplace_hint(tasks.end(), static_cast<int>(tasks.size()), address);
+  }
+  return tasks;
 }
 
-const std::string* find(const ClusterSpec::Tasks& tasks, int index) {
-  const auto found = tasks.find(index);
-  return found == tasks.end() ? nullptr : &found->second;
+const std::string* find_address(const ClusterSpec& cluster, const std::string& job, int index) {
+  if (!cluster.has_job(job)) return nullptr;
+  const auto found = cluster.tasks(job).find(index);
+  return found == cluster.tasks(job).end() ? nullptr : &found->second;
 }
 
 std::string or_missing(const std::string* address) { return address ? shown(*address) : "missing"; }
 
 }  // namespace
 
+ClusterSpec::ClusterSpec(std::initializer_list<Job> jobs) {
+  for (const auto& [job, addresses] : jobs) jobs_[job] = numbered(addresses);
+}
+
 ClusterSpec::ClusterSpec(const std::map<std::string, std::vector<std::string>>& jobs) {
-  for (const auto& [job, addresses] : jobs) {
-    Tasks& tasks = jobs_[job];
-    for (const std::string& address : addresses) tasks.emplace_hint(tasks.end(), std::ssize(tasks), address);
-  }
+  for (const auto& [job, addresses] : jobs) jobs_[job] = numbered(addresses);
 }
 
 ClusterSpec ClusterSpec::of_tasks(std::map<std::string, Tasks> jobs) {
@@ -47,7 +52,7 @@ std::vector<std::string> ClusterSpec::jobs() const {
 const ClusterSpec::Tasks& ClusterSpec::tasks(const std::string& job) const {
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) {
-    refuse_cluster(str("the cluster has no job '", shown(job), "'"), "", "name a job that the cluster lists",
+    refuse_cluster(str("the cluster has no job '", shown(job), "'"), "name a job that the cluster lists", "",
                    str("cluster ", shown(to_string(*this))));
   }
   return found->second;
@@ -63,7 +68,7 @@ const std::string& ClusterSpec::task_address(const std::string& job, long long i
   const Tasks& all = tasks(job);
   const auto found = std::in_range<int>(index) ? all.find(static_cast<int>(index)) : all.end();
   if (found == all.end()) {
-    refuse_cluster(str("job '", shown(job), "' has no task ", index), "", "use an index that the cluster lists",
+    refuse_cluster(str("job '", shown(job), "' has no task ", index), "use an index that the cluster lists", "",
                    str("cluster ", shown(to_string(*this))));
   }
   return found->second;
@@ -71,15 +76,13 @@ const std::string& ClusterSpec::task_address(const std::string& job, long long i
 
 std::vector<std::optional<std::string>> ClusterSpec::job_tasks(const std::string& job) const {
   const Tasks& all = tasks(job);
-  if (all.empty()) refuse_cluster(str("job '", shown(job), "' has no tasks"), "", "list the address of each task");
-  const int last = all.rbegin()->first;
-  if (last >= kMostListedTasks) {
-    refuse_cluster(str("job '", shown(job), "' has a task ", last, ", which is too high to list"), "",
-                   str("number tasks from 0; use tasks(job) for indices of ", kMostListedTasks, " or more"));
+  if (all.empty() || all.rbegin()->first < 0 || all.rbegin()->first >= kMostListedTasks) {
+    refuse_cluster(str("job '", shown(job), "' must have tasks from 0 to ", kMostListedTasks - 1, " to be listed"),
+                   "list the address of each task of the job, in order");
   }
-  std::vector<std::optional<std::string>> addresses(static_cast<std::size_t>(last + 1));
-  for (const auto& [index, address] : all) {
-    if (index >= 0) addresses[static_cast<std::size_t>(index)] = address;
+  std::vector<std::optional<std::string>> addresses(static_cast<std::size_t>(all.rbegin()->first + 1));
+  for (auto each = all.lower_bound(0); each != all.end(); ++each) {
+    addresses[static_cast<std::size_t>(each->first)] = each->second;
   }
   return addresses;
 }
@@ -91,35 +94,21 @@ bool ClusterSpec::is_dense(const std::string& job) const {
 
 std::string difference(const ClusterSpec& a, std::string_view name_of_a, const ClusterSpec& b,
                        std::string_view name_of_b) {
-  std::set<std::string> jobs;
+  std::set<std::pair<std::string, int>> tasks;
   for (const ClusterSpec* each : {&a, &b}) {
-    for (std::string& job : each->jobs()) jobs.insert(std::move(job));
+    for (const std::string& job : each->jobs()) {
+      for (const int index : each->task_indices(job)) tasks.emplace(job, index);
+    }
   }
   std::string lines;
   int count = 0;
-  const auto add = [&](const std::string& line) {
-    if (count++ < kMostDifferences) lines += str(lines.empty() ? "" : "\n", line);
-  };
-  for (const std::string& job : jobs) {
-    const ClusterSpec::Tasks& in_a = tasks_or_none(a, job);
-    const ClusterSpec::Tasks& in_b = tasks_or_none(b, job);
-    if (in_a.empty() && in_b.empty() && a.has_job(job) != b.has_job(job)) {
-      add(str("job ", shown(job), " without tasks is listed on ", a.has_job(job) ? name_of_a : name_of_b, " only"));
-    }
-    std::set<int> indices;
-    for (const ClusterSpec::Tasks* each : {&in_a, &in_b}) {
-      for (const auto& [index, address] : *each) indices.insert(index);
-    }
-    for (const int index : indices) {
-      const std::string* here = find(in_a, index);
-      const std::string* there = find(in_b, index);
-      if (here && there && *here == *there) continue;
-      add(str(shown(job), ' ', index, " is ", or_missing(here), " on ", name_of_a, ", but ", or_missing(there), " on ",
-              name_of_b));
-    }
+  for (const auto& [job, index] : tasks) {
+    const std::string *here = find_address(a, job, index), *there = find_address(b, job, index);
+    if ((here && there && *here == *there) || ++count > kMostDifferences) continue;
+    lines += str(count > 1 ? "\n" : "", shown(job), ' ', index, " is ", or_missing(here), " on ", name_of_a, ", but ",
+                 or_missing(there), " on ", name_of_b);
   }
-  if (count > kMostDifferences) lines += str("\nand ", count - kMostDifferences, " more");
-  return lines;
+  return count > kMostDifferences ? str(lines, "\nand ", count - kMostDifferences, " more") : lines;
 }
 
 }  // namespace lockstep

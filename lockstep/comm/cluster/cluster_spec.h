@@ -1,5 +1,6 @@
 #pragma once
 
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,14 +13,21 @@ namespace lockstep {
 
 /// Which tasks a cluster has and where they listen: jobs ("chief", "worker", ...), their tasks by index, an address each.
 ///
-///     ls::ClusterSpec cluster({{"worker", {"host0:2222", "host1:2222"}}});
+///     ls::ClusterSpec cluster{{"chief", {"host0:2222"}}, {"worker", {"host1:2222", "host2:2222"}}};
 ///
 /// It holds what was written; whether a cluster like that can train is for describe_cluster to say.
 class LOCKSTEP_EXPORT ClusterSpec {
  public:
   using Tasks = std::map<int, std::string>;  ///< addresses by task index
 
+  /// A job whose tasks are numbered in the order of their addresses.
+  struct Job {
+    std::string name;
+    std::vector<std::string> addresses;
+  };
+
   ClusterSpec() = default;
+  ClusterSpec(std::initializer_list<Job> jobs);
   explicit ClusterSpec(const std::map<std::string, std::vector<std::string>>& jobs);
   /// Jobs that list only some of their tasks.
   static ClusterSpec of_tasks(std::map<std::string, Tasks> jobs);
@@ -50,7 +58,7 @@ LOCKSTEP_EXPORT std::string to_string(const ClusterSpec& cluster);
 /// Reads what to_string writes, and every form that the "cluster" of TF_CONFIG can have.
 LOCKSTEP_EXPORT ClusterSpec parse_cluster(std::string_view json);
 
-/// What differs between two clusters, for people, one line for each task; empty if they are equal.
+/// What differs between two clusters, for people, one line for each task; empty if they have the same tasks.
 ///
 ///     worker 1 is host1:2222 on worker 0, but host7:2222 on worker 2
 ///     worker 3 is host3:2222 on worker 0, but missing on worker 2

@@ -1,28 +1,30 @@
 #include "lockstep/comm/cluster/roles.h"
 
-#include <algorithm>
-#include <array>
-
 #include "lockstep/base/device_name.h"
 #include "lockstep/comm/cluster/refusal.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::array<std::string_view, 4> kJobs{"chief", "worker", "evaluator", "ps"};
 constexpr const char* kKnownJobs = "use the jobs chief, worker and evaluator";
 
-bool is_known_job(std::string_view job) { return std::ranges::find(kJobs, job) != kJobs.end(); }
+bool is_known_job(std::string_view job) {
+  return job == "chief" || job == "worker" || job == "evaluator" || job == "ps";
+}
 
 int task_count(const ClusterSpec& cluster, const std::string& job) {
   return cluster.has_job(job) ? cluster.num_tasks(job) : 0;
 }
 
 [[noreturn]] void refuse(const ClusterSpec& cluster, std::string what, std::string help) {
-  refuse_cluster(std::move(what), "", std::move(help), str("cluster ", shown(to_string(cluster))));
+  refuse_cluster(std::move(what), std::move(help), "", str("cluster ", shown(to_string(cluster))));
 }
 
 std::string first_task(const std::string& job) { return to_string(DeviceName{.job = job, .replica = 0, .task = 0}); }
+
+[[noreturn]] void refuse_idle(const ClusterSpec& cluster, const std::optional<std::string>& type) {
+  refuse(cluster, str("a task of type '", shown(type.value_or("none")), "' does not train"), kKnownJobs);
+}
 
 /// The chief's task, or the first worker's.
 std::string chief_of(const ClusterSpec& cluster) {
@@ -52,14 +54,10 @@ void check_task(const ClusterSpec& cluster, const Task& task) {
     refuse(cluster, str("this task is of type '", type, "', which the cluster does not have"),
            str("list this task under \"", type, "\" in the cluster, or set the type to a job of the cluster"));
   }
-  if (!task.index) {
-    refuse(cluster, str("this task is of type '", type, "', but its index is missing"),
-           "set the task's index: \"task\": {\"type\": \"worker\", \"index\": 0}");
-  }
-  if (const int count = cluster.num_tasks(type); *task.index >= count) {
-    refuse(
-        cluster, str("this task is ", type, ' ', *task.index, ", but the cluster lists ", counted(count, type)),
-        str("set the task's index to one from 0 to the number of tasks less one, or list all tasks of \"", type, "\""));
+  if (const int count = cluster.num_tasks(type); !task.index || *task.index >= count) {
+    const std::string own = task.index ? str(type, ' ', *task.index) : str("a ", type, " without index");
+    refuse(cluster, str("this task is ", own, ", but the cluster lists ", counted(count, type)),
+           str("set the task's index, from 0 to the number of tasks less one, or list all tasks of \"", type, "\""));
   }
 }
 
@@ -74,7 +72,7 @@ std::int64_t id_in_cluster(const ClusterSpec& cluster, const Task& task) {
   if (task.type == "chief") return 0;
   if (task.type == "worker") return *task.index + task_count(cluster, "chief");
   if (task.type == "evaluator" && task.index) return *task.index;
-  refuse(cluster, str("a task of type '", task.type.value_or("none"), "' does not train"), kKnownJobs);
+  refuse_idle(cluster, task.type);
 }
 
 int worker_count(const ClusterSpec& cluster, const std::optional<std::string>& task_type) {
@@ -86,7 +84,7 @@ int worker_count(const ClusterSpec& cluster, const std::optional<std::string>& t
   }
   if (task_type == "chief" || task_type == "worker")
     return task_count(cluster, "chief") + task_count(cluster, "worker");
-  refuse(cluster, str("a task of type '", task_type.value_or("none"), "' does not train"), kKnownJobs);
+  refuse_idle(cluster, task_type);
 }
 
 std::string collective_leader(const ClusterSpec& cluster, const Task& task) {

@@ -19,6 +19,8 @@ LOCKSTEP_EXPORT std::vector<std::string> expand_hostlist(std::string_view list);
 /// The counts of a list as Slurm writes it: "3(x2),1" gives 3, 3, 1.
 LOCKSTEP_EXPORT std::vector<int> expand_tasks_per_node(std::string_view list);
 
+using SlurmHosts = std::vector<std::pair<std::string, int>>;  ///< hosts and the number of tasks on each
+
 struct SlurmOptions {
   std::map<std::string, int> jobs = {};  ///< tasks of each job, by name; empty: all tasks of the step are workers
   int port_base = 8888;                  ///< of the first task on a host; the next one has the next port
@@ -26,7 +28,7 @@ struct SlurmOptions {
       {};  ///< default: those of CUDA_VISIBLE_DEVICES, else SLURM_GPUS_ON_NODE, else none
   std::optional<int> gpus_per_task = {};   ///< default: all GPUs of a node, divided by its tasks; 0 trains on CPUs
   std::optional<int> tasks_per_node = {};  ///< default: SLURM_STEP_TASKS_PER_NODE
-  std::vector<std::pair<std::string, int>> tasks_of_hosts = {};  ///< hosts and their tasks, instead of Slurm's lists
+  SlurmHosts tasks_of_hosts = {};          ///< instead of Slurm's lists of hosts and tasks
   std::string rpc_layer = "grpc";
 };
 

@@ -20,7 +20,4 @@ LOCKSTEP_EXPORT std::optional<std::int64_t> task_index(std::string_view text);  
 LOCKSTEP_EXPORT std::optional<std::string> rpc_layer(std::string_view text);       ///< of TensorFlow; not used
 LOCKSTEP_EXPORT std::optional<std::string> session_master(std::string_view text);  ///< of TensorFlow 1; not used
 
-/// The text for a task of a cluster: what a launcher puts into the environment.
-LOCKSTEP_EXPORT std::string write(const ClusterSpec& cluster, const std::string& task_type, int task_index);
-
 }  // namespace lockstep::tf_config
