@@ -1,0 +1,226 @@
+#include "lockstep/comm/coordination/chief.h"
+
+#include <algorithm>
+
+#include "coordination.pb.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/coordination/job_key.h"
+#include "lockstep/comm/coordination/words.h"
+
+namespace lockstep::coordination {
+namespace {
+
+using std::chrono::milliseconds;
+
+// A member that sees a broken connection knows less than the chief, which will see the process behind it end in this time.
+constexpr milliseconds kBenefitOfDoubt{250};
+constexpr std::chrono::seconds kTimeToIntroduceOneself{5};
+
+std::uint64_t random_generation() {
+  std::uint64_t number = 0;
+  for (const char byte : random_bytes(8)) number = number << 8 | static_cast<unsigned char>(byte);
+  return number | 1;  // 0 means none
+}
+
+}  // namespace
+
+Chief::Chief(const JoinOptions& options, std::string key, Outbox& outbox, Time now)
+    : options_(options), key_(std::move(key)), outbox_(outbox), generation_(random_generation()), last_tick_(now) {
+  for (const Member& member : options_.members) seats_.push_back({.member = member});
+}
+
+Chief::~Chief() = default;
+
+void Chief::received(Connection connection, const std::string& bytes, Time now) {
+  const auto found = sessions_.find(connection);
+  if (found == sessions_.end()) return;
+  Session& session = found->second;
+  if (session.stage == Stage::Opened && bytes.size() > kMaxHello)
+    return drop_stranger(connection, "a long introduction");
+  wire::ToChief message;
+  if (!message.ParseFromString(bytes)) return drop_stranger(connection, "bytes that are no message");
+  switch (session.stage) {
+    case Stage::Opened: return hello(connection, session, message);
+    case Stage::Challenged: return proof(connection, session, message, now);
+    case Stage::Seated: break;
+  }
+  if (message.generation() != generation_ || !same_bytes(message.token(), session.token)) {
+    return drop_stranger(connection, "a message with the token of another session");
+  }
+  Seat& seat = *seat_of(session.member);
+  if (seat.connection != connection) return;
+  if (message.has_beat()) return beat(seat, message, now);
+  if (message.has_fault()) return reported(read(message.fault()), message.fault().suspected(), seat, now);
+  serve(session, message, connection, now);
+  if (message.has_leave()) {
+    seat.presence = Presence::Left;
+    seat.connection = 0;
+    forget_waits_of(session.member);
+    fail_meetings_without(seat);
+  }
+}
+
+void Chief::closed(Connection connection, Time now) {
+  const auto found = sessions_.find(connection);
+  if (found == sessions_.end()) return;
+  const Session session = std::move(found->second);
+  sessions_.erase(found);
+  if (session.stage != Stage::Seated) return;
+  Seat& seat = *seat_of(session.member);
+  if (seat.connection != connection || seat.presence != Presence::Here) return;
+  lose(seat, "ended without leaving", "its connection was closed", now);
+}
+
+void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Time now) {
+  seat.presence = started_ ? Presence::Lost : Presence::Absent;
+  forget_waits_of(seat.member.id);
+  if (!started_) {
+    seat.connection = 0;
+    return log_warning(
+        str(title(seat.member), " ", how, " before the job started (", seen, "); waiting for it to come back"));
+  }
+  const bool is_chief = &seat == &seats_.front();
+  fail({.code = Code::Unavailable,
+        .number = is_chief ? errors::kChiefGone : errors::kPeerLost,
+        .text = {.what = str(title(seat.member), " ", how),
+                 .where = last_seen_of(seat),
+                 .seen = str(seen, "; ", who_is_fine(seat, now)),
+                 .help = str("look at ", seat.member.name, "'s log; `lockstep explain L", errors::kPeerLost, "`")},
+        .member = seat.member.id});
+  fail_meetings_without(seat);
+}
+
+void Chief::beat(Seat& seat, const wire::ToChief& message, Time now) {
+  const auto gap = now - seat.last_beat;
+  seat.last_beat = now;
+  seat.step = message.beat().step();
+  seat.place = message.beat().place().substr(0, kMaxPlace);
+  if (gap > options_.heartbeat_interval + options_.dead_after / 4) {
+    log_warning(
+        str(title(seat.member), " did not answer for ", seconds_text(gap), " and is back (", last_seen_of(seat), ")"));
+  }
+  wire::FromChief answer;
+  answer.mutable_beat()->set_step(seats_.front().step);
+  answer.mutable_beat()->set_place(seats_.front().place);
+  send(seat.connection, std::move(answer));
+}
+
+void Chief::reported(Failure failure, bool suspected, const Seat& reporter, Time now) {
+  failure.text.where +=
+      str(failure.text.where.empty() ? "" : "; ", "reported by ", title(reporter.member), ", ", last_seen_of(reporter));
+  const Seat* about = seat_of(failure.member);
+  if (!suspected || about == nullptr || about == &reporter) return fail(failure);
+  if (!suspicion_) suspicion_ = {failure, now + kBenefitOfDoubt};
+}
+
+void Chief::fail(const Failure& failure) {
+  if (failure_) return;
+  failure_ = failure;
+  wire::FromChief message;
+  write(failure, *message.mutable_failure());
+  tell_all(message);
+}
+
+void Chief::tick(Time now) {
+  const auto gap = now - last_tick_;
+  last_tick_ = now;
+  if (gap > options_.heartbeat_interval) {
+    // This process itself stood still. What others sent meanwhile has yet to be read, so the time does not count.
+    for (Seat& seat : seats_) seat.last_beat = std::min(now, seat.last_beat + gap);
+    if (gap > options_.dead_after / 2) log_warning(str("this process stood still for ", seconds_text(gap)));
+  }
+  for (Seat& seat : seats_) {
+    const auto silent = now - seat.last_beat;
+    if (seat.presence != Presence::Here || silent <= options_.dead_after) continue;
+    const Connection connection = seat.connection;
+    lose(seat, "stopped answering", str("last heartbeat ", seconds_text(silent), " ago"), now);
+    outbox_.close(connection);
+  }
+  if (suspicion_ && now >= suspicion_->second) fail(suspicion_->first);
+  std::vector<Connection> late;
+  for (const auto& [connection, session] : sessions_) {
+    if (session.stage != Stage::Seated && now - session.opened > kTimeToIntroduceOneself) late.push_back(connection);
+  }
+  for (const Connection connection : late) drop_stranger(connection, "a connection that did not introduce itself");
+  check_waits(now);
+}
+
+std::vector<Member> Chief::missing() const {
+  std::vector<Member> absent;
+  for (const Seat& seat : seats_) {
+    if (seat.presence == Presence::Absent) absent.push_back(seat.member);
+  }
+  return absent;
+}
+
+void Chief::announce(const std::string& missing_text) {
+  std::vector<std::string> here;
+  for (const Seat& seat : seats_) {
+    if (seat.presence == Presence::Here) here.push_back(seat.member.name);
+  }
+  wire::FromChief message;
+  message.mutable_notice()->set_line(str("waiting for ", missing_text, "; here: ", name_list(here)));
+  message.mutable_notice()->set_missing(missing_text);
+  tell_all(message);
+}
+
+bool Chief::others_have_left() const { return others_here().empty(); }
+
+std::vector<std::string> Chief::others_here() const {
+  std::vector<std::string> names;
+  for (std::size_t i = 1; i < seats_.size(); ++i) {
+    if (seats_[i].presence == Presence::Here) names.push_back(seats_[i].member.name);
+  }
+  return names;
+}
+
+void Chief::write_roster(wire::Roster& roster, Time now) const {
+  for (const Seat& seat : seats_) {
+    wire::Seat& line = *roster.add_seats();
+    line.set_id(seat.member.id);
+    line.set_host(seat.host);
+    line.set_pid(seat.pid);
+    line.set_presence(static_cast<int>(seat.presence));
+    line.set_silent_ms(std::chrono::duration_cast<milliseconds>(now - seat.last_beat).count());
+    line.set_step(seat.step);
+    line.set_place(seat.place);
+  }
+}
+
+std::string Chief::last_seen_of(const Seat& seat) const {
+  return str("last at step ", seat.step, seat.place.empty() ? "" : ", ", seat.place, "; host ", seat.host, ", pid ",
+             seat.pid);
+}
+
+std::string Chief::who_is_fine(const Seat& except, Time now) const {
+  std::vector<std::string> fine;
+  for (const Seat& seat : seats_) {
+    const bool answers = seat.presence == Presence::Here && now - seat.last_beat < options_.dead_after / 2;
+    if (&seat != &except && answers) fine.push_back(seat.member.name);
+  }
+  if (fine.empty()) return "no other worker answers";
+  return str(name_list(fine), fine.size() == 1 ? " is fine" : " are fine");
+}
+
+const Chief::Seat* Chief::seat_of(int member) const {
+  const auto found =
+      std::find_if(seats_.begin(), seats_.end(), [&](const Seat& seat) { return seat.member.id == member; });
+  return found == seats_.end() ? nullptr : &*found;
+}
+
+Chief::Seat* Chief::seat_of(int member) { return const_cast<Seat*>(std::as_const(*this).seat_of(member)); }
+
+void Chief::send(Connection connection, wire::FromChief message) {
+  message.set_generation(generation_);
+  outbox_.send(connection, std::move(message));
+}
+
+void Chief::tell_all(const wire::FromChief& message) {
+  // Also to one that was just given up: if it is only frozen, it learns why when it wakes.
+  for (const Seat& seat : seats_) {
+    if (seat.connection != 0) send(seat.connection, message);
+  }
+}
+
+}  // namespace lockstep::coordination

@@ -1,0 +1,146 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/comm/coordination/coordinator.h"
+#include "lockstep/comm/coordination/messages.h"
+
+namespace lockstep::coordination {
+
+/// Takes what the chief sends. Called inside the calls below; must not call back.
+class Outbox {
+ public:
+  virtual ~Outbox() = default;
+  virtual void send(std::uint64_t connection, wire::FromChief message) = 0;
+  virtual void close(std::uint64_t connection) = 0;  ///< after what was sent
+};
+
+/// The chief's book: who is here, what is stored, who waits for what, what failed first. It has no thread, socket or clock:
+/// its caller tells it what came in and how late it is, one call at a time.
+class Chief {
+ public:
+  using Time = std::chrono::steady_clock::time_point;
+  using Connection = std::uint64_t;
+
+  Chief(const JoinOptions& options, std::string key, Outbox& outbox, Time now);
+  ~Chief();
+
+  void opened(Connection connection, Time now);
+  void received(Connection connection, const std::string& bytes, Time now);
+  void closed(Connection connection, Time now);
+  void tick(Time now);
+
+  std::vector<Member> missing() const;
+  /// Tells all who wait why the missing ones are missing.
+  void announce(const std::string& missing_text);
+  void fail(const Failure& failure);
+  bool others_have_left() const;
+  std::vector<std::string> others_here() const;
+  bool has_failed() const { return failure_.has_value(); }
+  std::uint64_t generation() const { return generation_; }
+
+ private:
+  enum class Stage { Opened, Challenged, Seated };
+
+  struct Session {
+    Stage stage = Stage::Opened;
+    Time opened = {};
+    std::string their_nonce = {};
+    std::string our_nonce = {};
+    std::string token = {};
+    int member = -1;
+    bool has_key = false;
+  };
+
+  struct Seat {
+    Member member = {};
+    Presence presence = Presence::Absent;
+    Connection connection = 0;
+    std::string host = {};
+    std::int64_t pid = 0;
+    Time joined = {};
+    Time last_beat = {};
+    std::int64_t step = 0;
+    std::string place = {};
+  };
+
+  struct Waiter {
+    Connection connection = 0;
+    std::uint64_t request = 0;
+    int member = 0;
+    Time since = {};
+    std::optional<Time> until = {};
+  };
+
+  struct Meeting {
+    struct Group {
+      std::vector<std::string> lines = {};
+      std::vector<int> members = {};
+    };
+    bool compare = false;
+    bool warned = false;
+    std::map<int, Waiter> arrived = {};
+    std::vector<Group> groups = {};
+  };
+  using MeetingKey = std::pair<std::string, std::uint64_t>;
+
+  // chief_join.cpp
+  void hello(Connection connection, Session& session, const wire::ToChief& message);
+  void proof(Connection connection, Session& session, const wire::ToChief& message, Time now);
+  void seat(Connection connection, Session& session, const wire::Details& details, Time now);
+  void refuse(Connection connection, const Failure& failure);
+  void drop_stranger(Connection connection, const std::string& why);
+  void refuse_second(Connection connection, const Seat& holder, const wire::Details& details, Time now);
+  bool same_facts(Connection connection, const Member& member, const wire::Details& details);
+  void start();
+
+  // chief_meetings.cpp
+  void serve(const Session& session, const wire::ToChief& message, Connection connection, Time now);
+  void set(const Waiter& waiter, const std::string& key, const std::string& value);
+  void meet(const Waiter& waiter, const wire::Meet& meet);
+  void conclude(const MeetingKey& key, Meeting& meeting);
+  void withdraw(int member, std::optional<std::uint64_t> request);
+  void forget_waits_of(int member);
+  void fail_meetings_without(const Seat& gone);
+  void check_waits(Time now);
+  std::string missing_in(const Meeting& meeting) const;
+  void reply_error(const Waiter& waiter, const Failure& failure);
+  void reply_value(const Waiter& waiter, const std::string& value);
+
+  // chief.cpp
+  void beat(Seat& seat, const wire::ToChief& message, Time now);
+  void lose(Seat& seat, const std::string& how, const std::string& seen, Time now);
+  void reported(Failure failure, bool suspected, const Seat& reporter, Time now);
+  void write_roster(wire::Roster& roster, Time now) const;
+  std::string last_seen_of(const Seat& seat) const;
+  std::string who_is_fine(const Seat& except, Time now) const;
+  Seat* seat_of(int member);
+  const Seat* seat_of(int member) const;
+  void send(Connection connection, wire::FromChief message);
+  void tell_all(const wire::FromChief& message);
+
+  const JoinOptions options_;
+  const std::string key_;
+  Outbox& outbox_;
+  const std::uint64_t generation_;
+  bool started_ = false;
+  Time last_tick_;
+  Time last_stranger_ = {};
+  int strangers_ = 0;
+  std::map<Connection, Session> sessions_;
+  std::vector<Seat> seats_;
+  std::map<std::string, std::string> store_;
+  std::size_t stored_bytes_ = 0;
+  std::vector<std::pair<std::string, Waiter>> waiting_for_key_;
+  std::map<MeetingKey, Meeting> meetings_;
+  std::optional<Failure> failure_;
+  std::optional<std::pair<Failure, Time>> suspicion_;  // and when it is taken for true
+};
+
+}  // namespace lockstep::coordination

@@ -1,0 +1,229 @@
+// Members as threads of one process: what needs no process of its own to be seen.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/coordination/coordinator.h"
+#include "lockstep/comm/coordination/test_processes.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/logged_lines.h"
+#include "tests/support/watchdog.h"
+
+namespace lockstep::coordination {
+namespace {
+
+using namespace std::chrono_literals;
+using Job = std::vector<std::unique_ptr<Coordinator>>;
+
+JoinOptions options_of(const std::vector<std::string>& addresses, int self) {
+  JoinOptions options{.self = self,
+                      .facts = {{.name = "cluster", .value = "two\nlines"}, {.name = "seed", .value = "42"}},
+                      .join_timeout = 20s,
+                      .waiting_log_interval = 100ms,
+                      .heartbeat_interval = 100ms,
+                      .dead_after = 3s,
+                      .leave_timeout = 10s};
+  for (std::size_t i = 0; i < addresses.size(); ++i) {
+    options.members.push_back({.id = static_cast<int>(i), .name = str("worker ", i), .address = addresses[i]});
+  }
+  return options;
+}
+
+void on_all(const Job& job, const std::function<void(Coordinator&)>& action) {
+  std::vector<std::thread> threads;
+  for (const auto& member : job) threads.emplace_back([&, m = member.get()] { action(*m); });
+  for (std::thread& thread : threads) thread.join();
+}
+
+Job join_all(int members, const std::function<void(JoinOptions&)>& change = {}) {
+  const auto addresses = free_addresses(members);
+  Job job(static_cast<std::size_t>(members));
+  std::vector<std::thread> threads;
+  for (int i = 0; i < members; ++i) {
+    threads.emplace_back([&, i] {
+      JoinOptions options = options_of(addresses, i);
+      if (change) change(options);
+      job[static_cast<std::size_t>(i)] = Coordinator::join(options);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return job;
+}
+
+void leave_all(Job& job) {
+  on_all(job, [](Coordinator& member) { member.leave(Deadline::after(10s)); });
+  job.clear();
+}
+
+class Coordination : public ::testing::Test {
+  Watchdog watchdog_{60s, "a coordination test"};
+  LogSilence silence_;
+};
+
+TEST_F(Coordination, AGroupOfOneIsAnOrdinaryGroup) {
+  Job job = join_all(1);
+  job[0]->set("key", "value");
+  EXPECT_EQ(job[0]->get("key", Deadline::after(1s)), "value");
+  job[0]->barrier("alone", Deadline::after(1s));
+  EXPECT_TRUE(job[0]->is_chief());
+  leave_all(job);
+}
+
+TEST_F(Coordination, WhatOneMemberSetsAllOthersGet) {
+  Job job = join_all(3);
+  std::thread late([&] {
+    std::this_thread::sleep_for(20ms);
+    job[2]->set("address", std::string("\0\xff bytes", 8));
+  });
+  on_all(job, [](Coordinator& member) {
+    EXPECT_EQ(member.get("address", Deadline::after(5s)), std::string("\0\xff bytes", 8));
+  });
+  late.join();
+  EXPECT_EQ(job[0]->generation(), job[2]->generation());
+  leave_all(job);
+}
+
+TEST_F(Coordination, AKeyThatNobodySetsIsATimeout) {
+  Job job = join_all(2);
+  expect_error([&] { job[1]->get("nothing", Deadline::after(50ms)); }, Code::DeadlineExceeded, errors::kTimeout,
+               {"\"nothing\""});
+  expect_error([&] { job[1]->set("big", std::string(2 << 20, 'x')); }, Code::InvalidArgument, errors::kBadOption,
+               {"at most"});
+  leave_all(job);
+}
+
+TEST_F(Coordination, BarriersOfOneNameCanBeRepeated) {
+  Job job = join_all(3);
+  std::atomic<int> arrived{0};
+  on_all(job, [&](Coordinator& member) {
+    for (int round = 1; round <= 20; ++round) {
+      ++arrived;
+      member.barrier("step", Deadline::after(10s));
+      EXPECT_GE(arrived.load(), 3 * round);
+    }
+  });
+  leave_all(job);
+}
+
+TEST_F(Coordination, ABarrierNamesWhoIsMissingAndCanBeTriedAgain) {
+  Job job = join_all(3);
+  job[2]->set_place(812, "forward");
+  std::this_thread::sleep_for(250ms);
+  std::thread one([&] { job[1]->barrier("save", Deadline::after(10s)); });
+  expect_error([&] { job[0]->barrier("save", Deadline::after(100ms)); }, Code::DeadlineExceeded, errors::kTimeout,
+               {"barrier \"save\"", "missing: worker 2", "step 812, forward"});
+  std::thread zero([&] { job[0]->barrier("save", Deadline::after(10s)); });
+  job[2]->barrier("save", Deadline::after(10s));
+  one.join();
+  zero.join();
+  leave_all(job);
+}
+
+TEST_F(Coordination, EqualModelsPassAndDifferentOnesAreShownToAll) {
+  Job job = join_all(3);
+  on_all(job, [](Coordinator& member) { member.require_same("model", {"a", "b"}, Deadline::after(10s)); });
+  on_all(job, [](Coordinator& member) {
+    const std::string shape = member.self() == 1 ? "[16]" : "[8]";
+    expect_error(
+        [&] {
+          member.require_same("model", {"conv.weight [8, 1]", "conv.bias " + shape}, Deadline::after(10s));
+        },
+        Code::FailedPrecondition, errors::kDifferentPrograms,
+        {"model of worker 1 differs from that of worker 0 and worker 2",
+         "line 2: worker 0 has \"conv.bias [8]\", worker 1 has \"conv.bias [16]\""});
+  });
+  on_all(job, [](Coordinator& member) { member.require_same("model", {"a", "b"}, Deadline::after(10s)); });
+  leave_all(job);
+}
+
+TEST_F(Coordination, WhoeverLeavesFailsTheBarriersThatNeedItAndNothingElse) {
+  Job job = join_all(3);
+  std::thread waiting([&] {
+    expect_error([&] { job[1]->barrier("end", Deadline::after(20s)); }, Code::Unavailable, errors::kPeerLost,
+                 {"worker 2", "has left the job"});
+  });
+  std::this_thread::sleep_for(50ms);
+  job[2]->leave(Deadline::after(5s));
+  waiting.join();
+  expect_error([&] { job[0]->barrier("end", Deadline::after(20s)); }, Code::Unavailable, errors::kPeerLost,
+               {"worker 2"});
+  expect_error([&] { job[2]->barrier("end", Deadline::after(20s)); }, Code::FailedPrecondition, errors::kWrongContext,
+               {"has left"});
+  job[0]->set("still", "works");
+  EXPECT_EQ(job[1]->get("still", Deadline::after(5s)), "works");
+  EXPECT_EQ(job[1]->states()[2].presence, Presence::Left);
+  EXPECT_FALSE(job[0]->failure().has_value());
+  leave_all(job);
+}
+
+TEST_F(Coordination, TheFirstFailureIsToldToAllAndEndsWhatTheyWaitFor) {
+  Job job = join_all(3);
+  std::atomic<int> told{0};
+  for (const auto& member : job) member->on_failure([&](const Failure&) { ++told; });
+  std::thread waiting([&] {
+    expect_error([&] { job[1]->get("never", Deadline::never()); }, Code::Unavailable, errors::kPeerFailed,
+                 {"out of paint"});
+  });
+  job[2]->set_place(7, "user code");
+  job[2]->report_failure({.number = errors::kPeerFailed, .text = {.what = "out of paint"}});
+  waiting.join();
+  job[0]->report_failure({.number = errors::kPeerFailed, .text = {.what = "a consequence"}});
+  for (const auto& member : job) {
+    const auto failure = member->wait_for_failure(Deadline::after(5s));
+    ASSERT_TRUE(failure.has_value());
+    EXPECT_EQ(failure->text.what, "out of paint");
+    EXPECT_EQ(failure->member, 2);
+    EXPECT_NE(failure->text.where.find("step 7, user code"), std::string::npos) << failure->text.where;
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  job.clear();
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
+  EXPECT_EQ(told.load(), 3);
+}
+
+TEST_F(Coordination, AnExceptionThatUnwindsAMemberEndsTheJob) {
+  Job job = join_all(2);
+  EXPECT_THROW(
+      {
+        const auto dying = std::move(job[1]);
+        throw std::runtime_error("user code");
+      },
+      std::runtime_error);
+  const auto failure = job[0]->wait_for_failure(Deadline::after(5s));
+  ASSERT_TRUE(failure.has_value());
+  EXPECT_EQ(failure->number, errors::kPeerFailed);
+}
+
+TEST_F(Coordination, ASuspicionYieldsToWhatTheSuspectItselfReports) {
+  Job job = join_all(3);
+  job[0]->report_failure({.number = errors::kPeerLost, .text = {.what = "connection to worker 1 broke"}, .member = 1});
+  job[1]->report_failure({.number = errors::kPeerFailed, .text = {.what = "the cause"}});
+  EXPECT_EQ(job[2]->wait_for_failure(Deadline::after(5s))->text.what, "the cause");
+  job.clear();
+  job = join_all(2);
+  job[0]->report_failure({.number = errors::kPeerLost, .text = {.what = "connection to worker 1 broke"}, .member = 1});
+  EXPECT_EQ(job[1]->wait_for_failure(Deadline::after(5s))->text.what, "connection to worker 1 broke");
+}
+
+TEST_F(Coordination, TwentyJobsInARowHaveTwentyGenerations) {
+  const auto addresses = free_addresses(2);
+  std::set<std::uint64_t> generations;
+  for (int i = 0; i < 20; ++i) {
+    std::thread other([&] { Coordinator::join(options_of(addresses, 1))->barrier("here", Deadline::after(10s)); });
+    const auto chief = Coordinator::join(options_of(addresses, 0));
+    generations.insert(chief->generation());
+    chief->barrier("here", Deadline::after(10s));
+    chief->leave(Deadline::after(10s));
+    other.join();
+  }
+  EXPECT_EQ(generations.size(), 20u);
+}
+
+}  // namespace
+}  // namespace lockstep::coordination

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/export.h"
+#include "lockstep/comm/coordination/failure.h"
+
+namespace lockstep::coordination {
+
+/// One entry of the cluster.
+struct Member {
+  int id = 0;
+  std::string name = {};     ///< as messages call it: "worker 2"
+  std::string address = {};  ///< "host:port"; IPv6 as "[::1]:2222"
+};
+
+/// What members compare when they join. Values may have several lines.
+struct Fact {
+  std::string name = {};  ///< "cluster" (a difference is L108), "seed", "version", ... (L109)
+  std::string value = {};
+  bool may_differ = false;  ///< a difference is only a warning
+};
+
+/// Certificates in PEM files. With a certificate authority, both sides must show a certificate that it signed.
+struct TlsFiles {
+  std::string authority = {};
+  std::string certificate = {};
+  std::string private_key = {};
+
+  bool any() const { return !authority.empty() || !certificate.empty() || !private_key.empty(); }
+};
+
+struct JoinOptions {
+  std::vector<Member> members = {};  ///< all of them in the same order everywhere; the first is the chief
+  int self = 0;                      ///< this process's id
+  std::vector<Fact> facts = {};
+  std::uint64_t incarnation = 0;  ///< how often the job was restarted; others than the chief's are refused
+  std::string job_key = {};       ///< 32 bytes; empty: from LOCKSTEP_JOB_KEY_FILE or LOCKSTEP_JOB_KEY
+  TlsFiles tls = {};
+
+  std::chrono::milliseconds join_timeout = std::chrono::minutes(5);
+  std::chrono::milliseconds waiting_log_interval = std::chrono::seconds(5);
+  std::chrono::milliseconds heartbeat_interval = std::chrono::milliseconds(500);
+  std::chrono::milliseconds dead_after = std::chrono::seconds(3);      ///< without a heartbeat
+  std::chrono::milliseconds slow_warning = std::chrono::seconds(10);   ///< a barrier waits this long: one log line
+  std::chrono::milliseconds leave_timeout = std::chrono::seconds(30);  ///< of the destructor
+};
+
+enum class Presence { Absent, Here, Left, Lost };
+LOCKSTEP_EXPORT std::string_view to_string(Presence presence);
+
+struct MemberState {
+  Member member = {};
+  Presence presence = Presence::Absent;
+  std::string host = {};
+  std::int64_t pid = 0;
+  std::chrono::milliseconds silent = {};  ///< since its last heartbeat
+  std::int64_t step = 0;                  ///< as set_place said
+  std::string place = {};
+};
+
+/// This process's membership in a job. The chief hosts the service on its entry's address; every other member keeps its
+/// entry's port bound, so that a second process with the same entry is noticed. Heartbeats come from a thread of their own.
+///
+///     auto job = Coordinator::join({.members = members, .self = 1, .facts = {{"seed", "42"}}});
+///     job->barrier("ready", Deadline::after(1min));
+///     job->leave(Deadline::after(10s));
+///
+/// Thread-safe, except for destruction. After a failure every call throws it; the first failure of the job wins and is the
+/// same on all members. `fork` without `exec` is not supported while one lives.
+class LOCKSTEP_EXPORT Coordinator {
+ public:
+  /// Returns when all members are here. While it waits it logs who is missing and why.
+  static std::unique_ptr<Coordinator> join(const JoinOptions& options);
+
+  /// Leaves, waiting at most `leave_timeout`; after a failure, or while an exception unwinds the stack, closes at once.
+  ~Coordinator();
+  Coordinator(const Coordinator&) = delete;
+  Coordinator& operator=(const Coordinator&) = delete;
+
+  int self() const;
+  bool is_chief() const;
+  const std::vector<Member>& members() const;
+  std::uint64_t generation() const;  ///< of this job; no other job of the chief has the same
+
+  /// The store. Keys have at most 4 KB, values 1 MB, all together 64 MB.
+  void set(std::string_view key, std::string_view value);
+  std::string get(std::string_view key, Deadline deadline);  ///< waits until someone has set it
+
+  /// Returns when all members have called it with this name. An error names those who are missing.
+  void barrier(std::string_view name, Deadline deadline);
+
+  /// A barrier that compares: all members must give the same lines, else every one of them gets an error (L109) with the
+  /// first lines that differ. At most 1 MB.
+  void require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline);
+
+  /// What this member is doing, for messages of others. Cheap; sent with the next heartbeat.
+  void set_place(std::int64_t step, std::string_view place);
+  std::vector<MemberState> states();
+
+  /// Ends the job for all. With `member` = another member's id it is a suspicion: if that one turns out to be dead, or
+  /// has something to report itself within a moment, this becomes the job's failure instead. Returns at once.
+  void report_failure(Failure failure);
+  std::optional<Failure> failure() const;
+  std::optional<Failure> wait_for_failure(Deadline deadline) const;  ///< nothing if none comes before the deadline
+
+  /// Called once, on a thread of Lockstep's, or at once if there is a failure already. Must not destroy the coordinator.
+  void on_failure(std::function<void(const Failure&)> callback);
+
+  /// Others that wait for this member get an error at once; those who do not are not disturbed. The chief waits for the
+  /// others to leave, because their service ends with it.
+  void leave(Deadline deadline);
+
+ private:
+  struct Parts;
+  explicit Coordinator(std::unique_ptr<Parts> parts);
+  std::unique_ptr<Parts> parts_;
+};
+
+}  // namespace lockstep::coordination

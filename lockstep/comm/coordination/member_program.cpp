@@ -1,0 +1,148 @@
+// A member of a job, for tests with real processes. Joins as its arguments say, then obeys lines on standard input and answers
+// each with one line: "ok ..." or "error L104 ...". Log lines begin with "log ", the job's failure with "failure ".
+//
+//   member_program SELF ADDRESS,ADDRESS,... [name=value ...]     heartbeat, dead, join, log, slow, leave (ms); key (hex);
+//                                                                incarnation; every other name is a fact
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <mutex>
+#include <sstream>
+#include <thread>
+
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/coordination/coordinator.h"
+
+namespace lockstep::coordination {
+namespace {
+
+using std::chrono::milliseconds;
+
+void say(std::string line) {
+  static std::mutex mutex;
+  for (char& c : line) {
+    if (c == '\n') c = ' ';
+  }
+  line += '\n';
+  const std::lock_guard lock(mutex);
+  // Nobody may read it any more; that is not this program's concern.
+  if (::write(STDOUT_FILENO, line.data(), line.size()) < 0) return;
+}
+
+std::string words_of(const Error& error) { return str("L", error.number(), " ", error.what()); }
+
+std::vector<std::string> split(const std::string& text, char at) {
+  std::vector<std::string> parts;
+  std::istringstream in(text);
+  for (std::string part; std::getline(in, part, at);) parts.push_back(part);
+  return parts;
+}
+
+JoinOptions read_arguments(int count, char** arguments) {
+  JoinOptions options;
+  options.self = std::stoi(arguments[1]);
+  for (const std::string& address : split(arguments[2], ',')) {
+    const int id = static_cast<int>(options.members.size());
+    options.members.push_back({.id = id, .name = str("worker ", id), .address = address});
+  }
+  for (int i = 3; i < count; ++i) {
+    const std::string argument = arguments[i];
+    const std::string name = argument.substr(0, argument.find('='));
+    const std::string value = argument.substr(argument.find('=') + 1);
+    const auto time = [&] { return milliseconds(std::stol(value)); };
+    if (name == "heartbeat")
+      options.heartbeat_interval = time();
+    else if (name == "dead")
+      options.dead_after = time();
+    else if (name == "join")
+      options.join_timeout = time();
+    else if (name == "log")
+      options.waiting_log_interval = time();
+    else if (name == "slow")
+      options.slow_warning = time();
+    else if (name == "leave")
+      options.leave_timeout = time();
+    else if (name == "key")
+      options.job_key = value;
+    else if (name == "incarnation")
+      options.incarnation = std::stoull(value);
+    else
+      options.facts.push_back({.name = name, .value = value});
+  }
+  return options;
+}
+
+std::string obey(Coordinator& job, std::istringstream& line) {
+  std::string verb, name, rest;
+  long number = 0;
+  line >> verb;
+  if (verb == "barrier") {
+    line >> name >> number;
+    job.barrier(name, Deadline::after(milliseconds(number)));
+  } else if (verb == "set") {
+    line >> name >> rest;
+    job.set(name, rest);
+  } else if (verb == "get") {
+    line >> name >> number;
+    return job.get(name, Deadline::after(milliseconds(number)));
+  } else if (verb == "same") {
+    line >> name >> rest;
+    job.require_same(name, split(rest, '|'), Deadline::after(std::chrono::seconds(20)));
+  } else if (verb == "place") {
+    line >> number >> std::ws;
+    std::getline(line, rest);
+    job.set_place(number, rest);
+  } else if (verb == "fail" || verb == "suspect") {
+    int member = job.self();
+    if (verb == "suspect") line >> member;
+    std::getline(line >> std::ws, rest);
+    job.report_failure(
+        {.code = Code::Unavailable, .number = errors::kPeerFailed, .text = {.what = rest}, .member = member});
+  } else if (verb == "states") {
+    for (const MemberState& state : job.states())
+      rest += str(state.member.name, " ", to_string(state.presence), " ", state.step, " ", state.place, "; ");
+    return rest;
+  } else if (verb == "leave") {
+    line >> number;
+    job.leave(Deadline::after(milliseconds(number)));
+  }
+  return {};
+}
+
+int run(int count, char** arguments) {
+  set_log_sink([](Severity, std::string_view line) { say(str("log ", line)); });
+  std::unique_ptr<Coordinator> job;
+  try {
+    job = Coordinator::join(read_arguments(count, arguments));
+  } catch (const Error& error) {
+    say(str("error ", words_of(error)));
+    return 1;
+  }
+  job->on_failure([](const Failure& failure) {
+    say(str("failure ", std::chrono::steady_clock::now().time_since_epoch().count(), " L", failure.number, " member ",
+            failure.member, ": ", failure.text.what, " | ", failure.text.where, " | ", failure.text.seen));
+  });
+  say(str("joined ", job->generation()));
+  for (std::string line; std::getline(std::cin, line) && line != "quit";) {
+    if (line == "exit") ::_exit(7);
+    try {
+      std::istringstream words(line);
+      say("ok " + obey(*job, words));
+    } catch (const Error& error) {
+      say(str("error ", words_of(error)));
+    }
+  }
+  const auto begin = std::chrono::steady_clock::now();
+  job.reset();
+  say(str("ended ", std::chrono::duration_cast<milliseconds>(std::chrono::steady_clock::now() - begin).count()));
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep::coordination
+
+int main(int count, char** arguments) { return count < 3 ? 2 : lockstep::coordination::run(count, arguments); }

@@ -1,0 +1,343 @@
+// Faults that need real processes: who is named, on whom, and how soon. Times are recorded as test properties against the
+// limits of a quiet machine; the test allows ten times as much, because others use this one, too.
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "lockstep/comm/coordination/test_processes.h"
+#include "tests/support/watchdog.h"
+
+namespace lockstep::coordination {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+using Processes = std::vector<std::unique_ptr<Process>>;
+
+#define EXPECT_HAS(text, fragment) EXPECT_NE((text).find(fragment), std::string::npos) << (text)
+
+class Faults : public ::testing::Test {
+ protected:
+  static Processes start(const std::vector<std::string>& addresses, std::vector<std::string> settings = {}) {
+    settings.insert(settings.begin(), {"join=60000", "cluster=a", "seed=42"});
+    Processes all;
+    for (std::size_t i = 0; i < addresses.size(); ++i) {
+      all.push_back(std::make_unique<Process>(static_cast<int>(i), addresses, settings));
+    }
+    return all;
+  }
+
+  static void await_joined(const Processes& all) {
+    for (const auto& one : all) EXPECT_NE(one->await("joined"), "");
+  }
+
+  // Milliseconds from `since` to the moment at which `process` was told of the failure, whose line goes into `text`.
+  static double notice(Process& process, Clock::time_point since, std::string& text) {
+    const std::string line = process.await("failure");
+    if (line.empty()) return 1e9;
+    text = line.substr(line.find(" L") + 1);
+    const long long at = std::stoll(line.substr(8));
+    return static_cast<double>(at - since.time_since_epoch().count()) / 1e6;
+  }
+
+  static void quit_all(const Processes& all) {
+    for (const auto& one : all) one->tell("quit");
+    for (const auto& one : all) EXPECT_EQ(one->wait_for_end(), 0) << one->all();
+  }
+
+  static void record(const std::string& what, double milliseconds, double limit) {
+    RecordProperty(what, std::to_string(milliseconds));
+    std::printf("    %s: %.1f ms (limit %.0f)\n", what.c_str(), milliseconds, limit);
+    EXPECT_LT(milliseconds, 10 * limit) << what;
+  }
+
+ private:
+  Watchdog watchdog_{120s, "a test with processes"};
+};
+
+TEST_F(Faults, WorkersMayStartInAnyOrder) {
+  const auto addresses = free_addresses(3);
+  Process last(2, addresses, {"log=50"});
+  EXPECT_HAS(last.await("log"), "waiting for worker 0 (" + addresses[0] + "), the chief: connection refused");
+  Process chief(0, addresses, {"log=50"});
+  EXPECT_HAS(chief.await("log worker 0: waiting"),
+             "worker 1 (" + addresses[1] + "): connection refused; here: worker 0");
+  EXPECT_HAS(last.await("log worker 2: waiting for worker 1"), "connection refused");
+  Process middle(1, addresses, {"log=50"});
+  const std::string generation = chief.await("joined");
+  EXPECT_EQ(middle.await("joined"), generation);
+  EXPECT_EQ(last.await("joined"), generation);
+}
+
+TEST_F(Faults, AMissingWorkerIsNamedWhenAllGiveUp) {
+  const auto addresses = free_addresses(3);
+  Process chief(0, addresses, {"join=600", "log=200"});
+  Process other(2, addresses, {"join=20000", "log=200"});
+  for (Process* one : {&chief, &other}) {
+    const std::string error = one->await("error");
+    EXPECT_HAS(error, "error L105");
+    EXPECT_HAS(error, "missing: worker 1 (" + addresses[1] + "): connection refused");
+    EXPECT_EQ(one->wait_for_end(), 1);
+  }
+  Process alone(1, addresses, {"join=300", "log=100"});
+  EXPECT_HAS(alone.await("error"), "missing: worker 0 (" + addresses[0] + "), the chief: connection refused");
+}
+
+TEST_F(Faults, ANameThatIsNotKnownIsSaid) {
+  auto addresses = free_addresses(2);
+  addresses[1] = "no-such-host.invalid:2222";
+  Process chief(0, addresses, {"join=300", "log=100"});
+  EXPECT_HAS(chief.await("error", 60s), "worker 1 (no-such-host.invalid:2222): name not known");
+}
+
+TEST_F(Faults, AKilledWorkerIsNamedOnAllSurvivors) {
+  const auto all = start(free_addresses(3));
+  await_joined(all);
+  all[2]->ask("place 812 all-reduce 3");
+  all[2]->ask("states");
+  std::this_thread::sleep_for(700ms);
+  const auto since = Clock::now();
+  all[2]->signal(SIGKILL);
+  for (const std::size_t i : {0u, 1u}) {
+    std::string text;
+    record(str("killed_noticed_by_", i), notice(*all[i], since, text), 100);
+    EXPECT_HAS(text, "L104 member 2: worker 2 (");
+    EXPECT_HAS(text, "ended without leaving");
+    EXPECT_HAS(text, str("step 812, all-reduce 3; host "));
+    EXPECT_HAS(text, str("pid ", all[2]->pid()));
+  }
+  EXPECT_HAS(all[0]->ask("barrier end 1000"), "error L104");
+  for (const std::size_t i : {0u, 1u}) {
+    all[i]->tell("quit");
+    const std::string ended = all[i]->await("ended ");
+    record(str("closed_after_failure_", i), std::stod(ended.substr(6)), 1000);
+  }
+}
+
+TEST_F(Faults, AFrozenWorkerIsNamedAndLearnsItWhenItWakes) {
+  const auto all = start(free_addresses(3), {"heartbeat=50", "dead=600"});
+  await_joined(all);
+  const auto since = Clock::now();
+  all[1]->signal(SIGSTOP);
+  for (const std::size_t i : {0u, 2u}) {
+    std::string text;
+    record(str("frozen_noticed_by_", i), notice(*all[i], since, text), 700);
+    EXPECT_HAS(text, "L104 member 1: worker 1 (");
+    EXPECT_HAS(text, "stopped answering");
+  }
+  all[1]->signal(SIGCONT);
+  std::string text;
+  notice(*all[1], since, text);
+  EXPECT_HAS(text, "L104 member 1: worker 1 (");
+}
+
+TEST_F(Faults, AShortPauseIsOnlyAWarning) {
+  const auto all = start(free_addresses(2), {"heartbeat=50", "dead=4000"});
+  await_joined(all);
+  all[1]->signal(SIGSTOP);
+  std::this_thread::sleep_for(1500ms);
+  all[1]->signal(SIGCONT);
+  const std::string line = all[0]->await("log worker 1");
+  EXPECT_HAS(line, "did not answer for 1.");
+  EXPECT_HAS(line, "and is back");
+  all[1]->tell("barrier after 10000");
+  EXPECT_EQ(all[0]->ask("barrier after 10000"), "ok ");
+  EXPECT_EQ(all[1]->await_answer(), "ok ");
+  quit_all(all);
+}
+
+TEST_F(Faults, APauseOfTheChiefBlamesNobodyElse) {
+  const auto all = start(free_addresses(2), {"heartbeat=50", "dead=4000"});
+  await_joined(all);
+  all[0]->signal(SIGSTOP);
+  std::this_thread::sleep_for(2000ms);
+  all[0]->signal(SIGCONT);
+  all[1]->tell("barrier after 10000");
+  EXPECT_EQ(all[0]->ask("barrier after 10000"), "ok ");
+  quit_all(all);
+}
+
+TEST_F(Faults, TheChiefsDeathIsNoticedAsFast) {
+  const auto all = start(free_addresses(3));
+  await_joined(all);
+  const auto since = Clock::now();
+  all[0]->signal(SIGKILL);
+  for (const std::size_t i : {1u, 2u}) {
+    std::string text;
+    record(str("chief_killed_noticed_by_", i), notice(*all[i], since, text), 100);
+    EXPECT_HAS(text, "L117 member 0: worker 0 (");
+    EXPECT_HAS(text, str("pid ", all[0]->pid()));
+    all[i]->tell("quit");
+    EXPECT_EQ(all[i]->wait_for_end(), 0);
+  }
+}
+
+TEST_F(Faults, AFrozenChiefIsNamed) {
+  const auto all = start(free_addresses(2), {"heartbeat=50", "dead=600"});
+  await_joined(all);
+  const auto since = Clock::now();
+  all[0]->signal(SIGSTOP);
+  std::string text;
+  record("frozen_chief_noticed", notice(*all[1], since, text), 700);
+  EXPECT_HAS(text, "L117 member 0: worker 0 (");
+  EXPECT_HAS(text, "stopped answering");
+}
+
+TEST_F(Faults, ATakenPortIsNamedWithItsHolder) {
+  const auto addresses = free_addresses(2);
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  const std::string port = addresses[1].substr(addresses[1].find(':') + 1);
+  address.sin_port = htons(static_cast<std::uint16_t>(std::stoi(port)));
+  ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  ASSERT_EQ(::listen(socket, 1), 0);
+  const auto since = Clock::now();
+  // Once as a worker, once as the chief of another list.
+  for (const auto& list : {addresses, std::vector<std::string>{addresses[1], addresses[0]}}) {
+    Process one(list == addresses ? 1 : 0, list);
+    const std::string error = one.await("error L106");
+    EXPECT_HAS(error, "port " + port + " of worker ");
+    EXPECT_HAS(error, str("process ", ::getpid(), " (comm_"));
+  }
+  record("taken_port_noticed_twice", std::chrono::duration<double, std::milli>(Clock::now() - since).count(), 2000);
+  ::close(socket);
+}
+
+TEST_F(Faults, OfTwoProcessesWithOneIndexBothAreTold) {
+  const auto addresses = free_addresses(3);
+  const auto all = start(addresses);
+  await_joined(all);
+  for (const int index : {1, 0}) {
+    Process second(index, addresses, {"cluster=a", "seed=42"});
+    const std::string error = second.await("error L107");
+    EXPECT_HAS(error,
+               str("worker ", index, " (", addresses[static_cast<std::size_t>(index)], ") is already in the job"));
+    EXPECT_HAS(error, str("by pid ", all[static_cast<std::size_t>(index)]->pid(), " on host "));
+    const std::string line = all[static_cast<std::size_t>(index)]->await(
+        str("log worker ", index, ": a second process (pid ", second.pid(), " "));
+    EXPECT_HAS(line, str("tried to join as worker ", index, ", which is held for"));
+  }
+  quit_all(all);
+}
+
+TEST_F(Faults, DifferentClustersOrProgramsAreShownToAll) {
+  struct Case {
+    std::string chiefs, others, number, difference;
+  };
+  for (const Case& one :
+       {Case{"cluster=a\nb\nc", "cluster=a\nx\nc", "L108", "cluster, line 2: worker 0 has \"b\", worker 1 has \"x\""},
+        Case{"seed=42", "seed=43", "L109", "seed: worker 0 has \"42\", worker 1 has \"43\""}}) {
+    const auto addresses = free_addresses(3);
+    Process chief(0, addresses, {one.chiefs});
+    Process same(2, addresses, {one.chiefs});
+    Process other(1, addresses, {one.others});
+    for (Process* process : {&chief, &other, &same}) {
+      const std::string error = process->await("error " + one.number);
+      EXPECT_HAS(error, one.difference);
+    }
+  }
+}
+
+TEST_F(Faults, AWrongOrMissingKeyIsRefusedAndTheJobGoesOn) {
+  const auto addresses = free_addresses(2);
+  const std::string key(32, 'k');
+  Process chief(0, addresses, {"key=" + key});
+  EXPECT_HAS(Process(1, addresses, {"key=" + std::string(32, 'x')}).await("error L111"),
+             "the chief's job key is another one");
+  EXPECT_HAS(Process(1, addresses).await("error L111"), "the chief has a job key and this worker has none");
+  Process right(1, addresses, {"key=" + key});
+  EXPECT_NE(chief.await("joined"), "");
+  EXPECT_NE(right.await("joined"), "");
+  EXPECT_HAS(Process(0, {"192.0.2.1:2222"}).await("error L111"), "needs a job key");
+}
+
+TEST_F(Faults, AnOldIncarnationIsRefused) {
+  const auto addresses = free_addresses(2);
+  Process chief(0, addresses, {"incarnation=2"});
+  EXPECT_HAS(Process(1, addresses, {"incarnation=1"}).await("error L118"),
+             "it belongs to run 1 of the job; this is run 2");
+  Process right(1, addresses, {"incarnation=2"});
+  EXPECT_NE(right.await("joined"), "");
+  right.ask("leave 5000");
+  EXPECT_HAS(Process(1, addresses, {"incarnation=2"}).await("error L118"), "it has left before");
+}
+
+TEST_F(Faults, AProgramThatFailsTellsAllTheCause) {
+  const auto all = start(free_addresses(3));
+  await_joined(all);
+  all[1]->ask("place 3 user code");
+  const auto since = Clock::now();
+  all[1]->tell("fail std::runtime_error: no such file");
+  for (const auto& one : all) {
+    std::string text;
+    record("user_failure_noticed", notice(*one, since, text), 1000);
+    EXPECT_HAS(text, "L113 member 1: std::runtime_error: no such file");
+    EXPECT_HAS(text, "step 3, user code");
+  }
+}
+
+TEST_F(Faults, ALateWorkerInABarrierIsWarnedAboutAndNamed) {
+  const auto all = start(free_addresses(2), {"slow=300", "heartbeat=50"});
+  await_joined(all);
+  all[1]->ask("place 9 reading data");
+  all[0]->tell("barrier step 20000");
+  const std::string line = all[0]->await("log worker 0: barrier \"step\" has waited");
+  EXPECT_HAS(line, "missing: worker 1 (");
+  EXPECT_HAS(line, "step 9, reading data");
+  EXPECT_EQ(all[1]->ask("barrier step 20000"), "ok ");
+  EXPECT_EQ(all[0]->await_answer(), "ok ");
+  EXPECT_HAS(all[1]->ask("states"), "worker 0 here 0 ; worker 1 here 9 reading data");
+  quit_all(all);
+}
+
+TEST_F(Faults, AWorkerThatLeavesIsNoFailure) {
+  const auto all = start(free_addresses(3), {"leave=20000"});
+  await_joined(all);
+  all[1]->tell("quit");
+  EXPECT_EQ(all[1]->wait_for_end(), 0);
+  EXPECT_EQ(all[0]->ask("set a b"), "ok ");
+  EXPECT_EQ(all[2]->ask("get a 1000"), "ok b");
+  EXPECT_HAS(all[2]->ask("barrier x 20000"), "worker 1 (");
+
+  all[0]->tell("quit");  // waits for worker 2
+  EXPECT_EQ(all[2]->ask("get a 1000"), "ok b");
+  all[2]->tell("quit");
+  EXPECT_EQ(all[2]->wait_for_end(), 0);
+  EXPECT_EQ(all[0]->wait_for_end(), 0);
+}
+
+// How it grows: 20 processes, or 100 with LOCKSTEP_TEST_LONG=1.
+TEST_F(Faults, ManyLightWorkersStartMeetAndNotice) {
+  const bool is_long = std::getenv("LOCKSTEP_TEST_LONG") != nullptr;
+  const int count = is_long ? 100 : 20;
+  const auto addresses = free_addresses(count);
+  auto since = Clock::now();
+  const auto elapsed = [&] { return std::chrono::duration<double, std::milli>(Clock::now() - since).count(); };
+  const auto all = start(addresses, {"dead=20000"});
+  await_joined(all);
+  record("start", elapsed(), 10'000);
+  since = Clock::now();
+  for (const auto& one : all) one->tell("barrier all 60000");
+  for (const auto& one : all) EXPECT_EQ(one->await_answer(), "ok ");
+  record("barrier", elapsed(), 500);
+  since = Clock::now();
+  all.back()->signal(SIGKILL);
+  double slowest = 0;
+  for (int i = 0; i + 1 < count; ++i) {
+    std::string text;
+    slowest = std::max(slowest, notice(*all[static_cast<std::size_t>(i)], since, text));
+    EXPECT_HAS(text, str("L104 member ", count - 1));
+  }
+  record("failure_noticed_by_all", slowest, 500);
+}
+
+}  // namespace
+}  // namespace lockstep::coordination
