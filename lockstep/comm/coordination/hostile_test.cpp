@@ -1,0 +1,278 @@
+// What strangers can do at the chief's port, and at the port that a worker keeps: nothing but be dropped.
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <chrono>
+#include <fstream>
+#include <memory>
+#include <random>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coordination.pb.h"
+#include "lockstep/comm/coordination/chief.h"
+#include "lockstep/comm/coordination/job_key.h"
+#include "lockstep/comm/coordination/port.h"
+#include "lockstep/comm/coordination/test_processes.h"
+#include "lockstep/comm/coordination/words.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/logged_lines.h"
+#include "tests/support/temporary_folder.h"
+#include "tests/support/watchdog.h"
+
+namespace lockstep::coordination {
+namespace {
+
+using namespace std::chrono_literals;
+
+const std::string kKey(32, 'k');
+
+// A chief without a network: what it sends is kept.
+struct Desk : Outbox {
+  void send(std::uint64_t connection, wire::FromChief message) override {
+    sent.emplace_back(connection, std::move(message));
+  }
+  void close(std::uint64_t connection) override { closed.push_back(connection); }
+
+  const wire::FromChief& last() const { return sent.back().second; }
+  bool is_closed(std::uint64_t connection) const {
+    return std::find(closed.begin(), closed.end(), connection) != closed.end();
+  }
+
+  std::vector<std::pair<std::uint64_t, wire::FromChief>> sent;
+  std::vector<std::uint64_t> closed;
+};
+
+class AtTheDesk : public ::testing::Test {
+ protected:
+  static JoinOptions options() {
+    return {.members = {{0, "worker 0", "127.0.0.1:1"}, {1, "worker 1", "127.0.0.1:2"}}, .facts = {{"seed", "42"}}};
+  }
+
+  void say(std::uint64_t connection, const wire::ToChief& message) {
+    chief.received(connection, message.SerializeAsString(), now);
+  }
+
+  static wire::ToChief hello(int member) {
+    wire::ToChief message;
+    message.mutable_hello()->set_protocol(kProtocol);
+    message.mutable_hello()->set_member(member);
+    message.mutable_hello()->set_nonce(std::string(kNonceBytes, 'n'));
+    return message;
+  }
+
+  wire::ToChief proof(int member, const std::string& key, const std::string& seed = "42") {
+    wire::Details details;
+    details.set_pid(7);
+    auto& fact = *details.add_facts();
+    fact.set_name("seed");
+    fact.set_value(seed);
+    wire::ToChief message;
+    message.mutable_proof()->set_details(details.SerializeAsString());
+    message.mutable_proof()->set_mac(
+        mac_of(key, {"member", std::string(kNonceBytes, 'n'), desk.last().challenge().nonce(), std::to_string(member),
+                     message.proof().details()}));
+    return message;
+  }
+
+  // Joins and returns the token.
+  std::string join(std::uint64_t connection, int member) {
+    chief.opened(connection, now);
+    say(connection, hello(member));
+    say(connection, proof(member, kKey));
+    for (const auto& [to, message] : desk.sent) {
+      if (to == connection && message.has_accepted()) return message.accepted().token();
+    }
+    ADD_FAILURE() << "not accepted";
+    return {};
+  }
+
+  LogSilence silence;
+  Desk desk;
+  Chief::Time now = std::chrono::steady_clock::now();
+  Chief chief{options(), kKey, desk, now};
+};
+
+TEST_F(AtTheDesk, TheKeyIsProvedByBothSides) {
+  chief.opened(1, now);
+  say(1, hello(1));
+  EXPECT_EQ(desk.last().challenge().mac(),
+            mac_of(kKey, {"chief", std::string(kNonceBytes, 'n'), desk.last().challenge().nonce()}));
+  say(1, proof(1, kKey));
+  EXPECT_TRUE(desk.last().has_accepted());
+}
+
+TEST_F(AtTheDesk, AWrongProofIsRefused) {
+  chief.opened(1, now);
+  say(1, hello(1));
+  say(1, proof(1, std::string(32, 'x')));
+  EXPECT_EQ(desk.last().failure().number(), errors::kJobKey);
+  EXPECT_TRUE(desk.is_closed(1));
+}
+
+TEST_F(AtTheDesk, AProofThatWasOverheardIsWorthNothing) {
+  chief.opened(1, now);
+  say(1, hello(1));
+  const wire::ToChief overheard = proof(1, kKey);
+  chief.opened(2, now);
+  say(2, hello(1));
+  say(2, overheard);
+  EXPECT_EQ(desk.last().failure().number(), errors::kJobKey);
+  EXPECT_TRUE(desk.is_closed(2));
+}
+
+TEST_F(AtTheDesk, MessagesNeedTheTokenAndTheGeneration) {
+  const std::string token = join(1, 0);
+  join(2, 1);
+  wire::ToChief message;
+  message.mutable_set()->set_key("a");
+  message.set_token(token);
+  message.set_generation(chief.generation());
+  say(1, message);
+  EXPECT_TRUE(desk.last().has_reply());
+  message.set_generation(chief.generation() + 1);
+  say(1, message);
+  EXPECT_TRUE(desk.is_closed(1));
+  message.set_generation(chief.generation());
+  say(2, message);  // with the token of member 0
+  EXPECT_TRUE(desk.is_closed(2));
+}
+
+TEST_F(AtTheDesk, ThousandsOfBrokenMessagesLetNobodyIn) {
+  std::mt19937 random(17);
+  const std::string sound = hello(1).SerializeAsString();
+  for (std::uint64_t connection = 1; connection <= 5000; ++connection) {
+    chief.opened(connection, now);
+    for (int k = 0; k < 3 && !desk.is_closed(connection); ++k) {
+      std::string bytes = sound;
+      if (k == 2 || random() % 4 == 0) bytes.resize(random() % 300, 'z');
+      for (auto flips = random() % 6; flips > 0 && !bytes.empty(); --flips)
+        bytes[random() % bytes.size()] = static_cast<char>(random());
+      chief.received(connection, bytes, now);
+    }
+    chief.closed(connection, now);
+    for (const auto& [to, message] : desk.sent) ASSERT_FALSE(message.has_accepted());
+    desk.sent.clear();
+    desk.closed.clear();
+  }
+  EXPECT_EQ(chief.missing().size(), 2u);
+}
+
+TEST_F(AtTheDesk, BrokenMessagesOfAMemberEndOnlyItsSession) {
+  std::mt19937 random(18);
+  const std::string token = join(1, 0);
+  join(2, 1);
+  wire::ToChief message;
+  message.mutable_meet()->set_name("barrier");
+  message.set_token(token);
+  message.set_generation(chief.generation());
+  const std::string sound = message.SerializeAsString();
+  for (int i = 0; i < 5000; ++i) {
+    std::string bytes = sound;
+    bytes[random() % bytes.size()] = static_cast<char>(random());
+    chief.received(1, bytes, now);
+    chief.tick(now);
+  }
+  EXPECT_FALSE(desk.is_closed(2));
+}
+
+TEST_F(AtTheDesk, StrangersThatSayNothingAreDropped) {
+  for (std::uint64_t connection = 1; connection <= 100; ++connection) chief.opened(connection, now);
+  EXPECT_TRUE(desk.is_closed(100));
+  EXPECT_FALSE(desk.is_closed(1));
+  chief.tick(now + 6s);
+  EXPECT_TRUE(desk.is_closed(1));
+}
+
+int connect_to(const std::string& address) {
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in to{};
+  to.sin_family = AF_INET;
+  to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.find(':') + 1))));
+  EXPECT_EQ(::connect(socket, reinterpret_cast<sockaddr*>(&to), sizeof to), 0);
+  return socket;
+}
+
+TEST(HostileBytes, AtThePortsOfARunningJobDisturbNobody) {
+  const Watchdog watchdog(100s, "hostile bytes");
+  const auto addresses = free_addresses(2);
+  Process chief(0, addresses, {"heartbeat=100"});
+  Process other(1, addresses, {"heartbeat=100"});
+  EXPECT_NE(chief.await("joined"), "");
+  EXPECT_NE(other.await("joined"), "");
+  std::mt19937 random(19);
+  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  const std::string settings("\0\0\0\4\0\0\0\0\0", 9);
+  for (int i = 0; i < 600; ++i) {
+    const int socket = connect_to(addresses[static_cast<std::size_t>(i % 8 == 7)]);
+    std::string bytes;
+    if (i % 3 != 0) bytes = preface + (i % 3 == 1 ? settings : "");
+    for (auto frames = 1 + random() % 8; frames > 0; --frames) {
+      std::string frame(9 + random() % 64, '\0');
+      for (char& c : frame) c = static_cast<char>(random());
+      if (i % 2 == 0) {  // a frame of a sound length, as HTTP/2 counts it
+        frame[0] = frame[1] = 0;
+        frame[2] = static_cast<char>(frame.size() - 9);
+        frame[3] = static_cast<char>(random() % 11);
+      }
+      bytes += frame;
+    }
+    EXPECT_GE(::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL), 0);
+    ::close(socket);
+  }
+  other.tell("barrier after 20000");
+  EXPECT_EQ(chief.ask("barrier after 20000"), "ok ");
+  EXPECT_EQ(other.await_answer(), "ok ");
+  EXPECT_EQ(chief.ask("states").find("lost"), std::string::npos);
+  for (Process* one : {&other, &chief}) one->tell("quit");
+  EXPECT_EQ(other.wait_for_end(), 0) << other.all();
+  EXPECT_EQ(chief.wait_for_end(), 0) << chief.all();
+}
+
+TEST(JobKey, ComesFromAFileOnlyItsOwnerCanRead) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "key";
+  std::ofstream(path) << std::string(64, 'a') << "\n";
+  ::setenv("LOCKSTEP_JOB_KEY_FILE", path.c_str(), 1);
+  ::chmod(path.c_str(), 0644);
+  expect_error([] { find_job_key(""); }, Code::FailedPrecondition, errors::kJobKey, {"mode 0600"});
+  ::chmod(path.c_str(), 0600);
+  EXPECT_EQ(find_job_key(""), std::string(32, '\xaa'));
+  std::ofstream(path) << "short";
+  expect_error([] { find_job_key(""); }, Code::FailedPrecondition, errors::kJobKey, {"32 bytes", "holds 5 bytes"});
+  ::unsetenv("LOCKSTEP_JOB_KEY_FILE");
+  ::setenv("LOCKSTEP_JOB_KEY", "xyz", 1);
+  expect_error([] { find_job_key(""); }, Code::FailedPrecondition, errors::kJobKey, {"64 hexadecimal digits"});
+  ::unsetenv("LOCKSTEP_JOB_KEY");
+  EXPECT_EQ(find_job_key(""), "");
+  // Bytes cannot move from one part to the next.
+  EXPECT_NE(mac_of(kKey, {"ab", "c"}), mac_of(kKey, {"a", "bc"}));
+}
+
+TEST(Words, DifferencesShowTheLinesThatDiffer) {
+  using Lines = std::vector<std::string>;
+  using Facts = std::vector<Fact>;
+  EXPECT_EQ(difference("a", Lines{"1", "2"}, "b", Lines{"1", "2"}), "");
+  EXPECT_EQ(difference("a", Lines{"1", "2", "3"}, "b", Lines{"1", "3"}), "line 2: a has \"2\", b has nothing");
+  const auto facts =
+      difference("a", Facts{{"seed", "1"}, {"host", "x", true}}, "b", Facts{{"seed", "2"}, {"host", "y", true}});
+  EXPECT_EQ(facts.program, "seed: a has \"1\", b has \"2\"");
+  EXPECT_EQ(facts.tolerated, "host: a has \"x\", b has \"y\"");
+  EXPECT_EQ(name_list({"a", "b", "c"}, 2), "a and 2 more");
+}
+
+TEST(Address, NeedsAHostAndAPort) {
+  EXPECT_EQ(split_address("[::1]:22"), (std::pair<std::string, std::string>("::1", "22")));
+  for (const char* wrong : {"", "host", "host:", ":22", "host:x"}) {
+    expect_error([&] { split_address(wrong); }, Code::InvalidArgument, errors::kBadOption, {"host:port"}, wrong);
+  }
+  EXPECT_TRUE(is_loopback("127.0.0.1:1"));
+  EXPECT_TRUE(is_loopback("localhost:1"));
+  EXPECT_FALSE(is_loopback("192.0.2.1:1"));
+}
+
+}  // namespace
+}  // namespace lockstep::coordination
