@@ -127,6 +127,9 @@ class Doctor {
              "write its IP address, or add it to /etc/hosts"});
       return;
     }
+    // As the workers do it: IPv4 first.
+    while (found->ai_family != AF_INET && found->ai_next) found = found->ai_next;
+    if (found->ai_family != AF_INET) found = addresses.get();
     const int socket = ::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (mine) {
       // As a worker would: a connection of an earlier run that is still closing is no obstacle.

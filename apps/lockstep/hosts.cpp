@@ -28,6 +28,8 @@ Host parse_host(std::string_view text) {
   if (host.name.empty()) throw UsageError(str("'", text, "' names no host: write host:slots"));
   // ssh would read it as an option.
   if (host.name.front() == '-') throw UsageError(str("'", host.name, "' is no host name"));
+  if (host.name.find('@') != host.name.npos)
+    throw UsageError(str("'", host.name, "' names a user: put that into ~/.ssh/config"));
   if (host.name.front() != '[' && host.name.find(':') != host.name.npos)
     throw UsageError(str("'", text, "' is ambiguous: write an IPv6 address as [", host.name, "]:slots"));
   if (counted) host.slots = parse_count(text.substr(colon + 1), text);
@@ -89,8 +91,6 @@ std::string to_string(const std::vector<Host>& hosts) {
   for (const auto& host : hosts) list += str(list.empty() ? "" : ",", host.name, ":", host.slots);
   return list;
 }
-
-int total_slots(const std::vector<Host>& hosts) { return first_worker(hosts, static_cast<int>(hosts.size())); }
 
 int first_worker(const std::vector<Host>& hosts, int host) {
   return std::accumulate(hosts.begin(), hosts.begin() + host, 0, [](int sum, const Host& h) { return sum + h.slots; });

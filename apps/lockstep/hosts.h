@@ -32,8 +32,6 @@ std::vector<Host> slurm_hosts(std::string_view nodes, std::string_view tasks_per
 /// "a:2,b:1": what `parse_hosts` reads.
 std::string to_string(const std::vector<Host>& hosts);
 
-int total_slots(const std::vector<Host>& hosts);
-
 /// The address of every worker in order of its index. The slots of a host count ports up from `first_port`.
 std::vector<std::string> worker_addresses(const std::vector<Host>& hosts, int first_port);
 

@@ -92,7 +92,7 @@ std::string signal_name(int signal) {
 }
 
 std::string how_it_ended(const Ending& ending) {
-  if (ending.out_of_memory) return str("was killed by ", signal_name(ending.signal), ": the machine ran out of memory");
+  if (ending.out_of_memory) return str("was killed by ", signal_name(ending.signal), " because memory ran out");
   if (is_crash(ending.signal)) return str("crashed with ", signal_name(ending.signal));
   if (ending.signal != 0) return str("was killed by ", signal_name(ending.signal));
   return str("exited with code ", ending.exit_code);

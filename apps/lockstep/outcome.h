@@ -47,7 +47,7 @@ int exit_code(const Attempt& attempt);
 /// "SIGKILL"
 std::string signal_name(int signal);
 
-/// "exited with code 1", "was killed by SIGKILL: the machine ran out of memory".
+/// "exited with code 1", "was killed by SIGKILL because memory ran out".
 std::string how_it_ended(const Ending& ending);
 
 /// The block that is printed once for a failed attempt. `labels` name the members ("worker 2").

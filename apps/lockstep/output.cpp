@@ -86,7 +86,7 @@ void Console::write_some() {
     const auto size = std::min<size_t>(piece.text.size() - written_, PIPE_BUF);
     const auto count = write(ready.fd, piece.text.data() + written_, size);
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
-    if (count < 0) broken_ = broken_ || piece.stream == 0;
+    if (count < 0 && errno == EPIPE && piece.stream == 0) broken_ = true;
     const auto done = count < 0 ? piece.text.size() - written_ : static_cast<size_t>(count);
     written_ += done;
     waiting_bytes_ -= done;

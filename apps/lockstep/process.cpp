@@ -1,6 +1,5 @@
 #include "apps/lockstep/process.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -11,9 +10,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <map>
 #include <sstream>
 #include <stdexcept>
 
@@ -71,22 +71,18 @@ std::string contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// Parent by process; processes that only wait to be collected are left out.
-std::map<pid_t, pid_t> parents() {
-  std::map<pid_t, pid_t> result;
-  DIR* folder = opendir("/proc");
-  if (!folder) return result;
-  while (const dirent* entry = readdir(folder)) {
-    const pid_t pid = atoi(entry->d_name);
-    if (pid <= 0) continue;
-    const auto stat = contents(str("/proc/", pid, "/stat"));
+// Only those that are still alive, not those that wait to be collected.
+std::vector<pid_t> own_children() {
+  std::vector<pid_t> result;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const pid_t pid = atoi(entry.path().filename().c_str());
+    const auto stat = pid > 0 ? contents(str("/proc/", pid, "/stat")) : "";
     // The name of the program, which comes in parentheses before these, may hold anything.
     std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
     char state = 'Z';
     pid_t parent = 0;
-    if (fields >> state >> parent && state != 'Z') result[pid] = parent;
+    if (fields >> state >> parent && state != 'Z' && parent == getpid()) result.push_back(pid);
   }
-  closedir(folder);
   return result;
 }
 
@@ -145,17 +141,8 @@ bool kill_descendants(const Deadline& deadline) {
     }
     if (collected < 0 && errno == ECHILD) return true;
     if (deadline.expired()) return false;
-    const auto parent_of = parents();
-    for (const auto& [pid, direct_parent] : parent_of) {
-      for (auto up = direct_parent; up > 1;) {
-        if (up == getpid()) {
-          kill(pid, SIGKILL);
-          break;
-        }
-        const auto next = parent_of.find(up);
-        up = next == parent_of.end() ? 0 : next->second;
-      }
-    }
+    // Their children become ours, and go in the next round.
+    for (const pid_t pid : own_children()) kill(pid, SIGKILL);
     poll(nullptr, 0, 5);
   }
 }

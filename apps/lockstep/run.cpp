@@ -218,6 +218,7 @@ int run(RunRequest request) {
   if (slurm && request.dry_run) return print_line(srun_command(plan));
   if (slurm) return run_in_slurm(request, plan, job);
   if (request.ssh && !request.dry_run) return run_over_ssh(request, plan, job.run_id);
+  plan.options.insert(plan.options.end(), {"--restarts", std::to_string(request.restart.restarts)});
   return print_commands(plan, job.key);
 }
 

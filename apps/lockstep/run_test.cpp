@@ -148,6 +148,16 @@ TEST_P(KilledLauncher, LeavesNothingBehind) {
 INSTANTIATE_TEST_SUITE_P(Either, KilledLauncher, testing::Bool(),
                          [](const auto& which) { return which.param ? "First" : "Keeper"; });
 
+TEST(Run, AKilledLauncherWaitsForNoGrace) {
+  const TemporaryFolder pids;
+  Launch launch(run(2, {"ignore", kTerm, "pid", pids.path(), "sleep", "100"}, {"--grace", "100"}));
+  const auto workers = processes(pids, 2);
+  kill(launch.pid, SIGTERM);
+  EXPECT_EQ(launch.wait(seconds(1)), -1);
+  kill(launch.pid, SIGKILL);
+  EXPECT_TRUE(are_gone(workers));
+}
+
 TEST(Run, LeavesNoGrandchildBehindWhenAllEndWell) {
   const TemporaryFolder pids;
   Launch launch(run(2, {"child", pids.path(), "daemon", pids.path(), "sleep", "0.2", "print", "done"}));

@@ -19,8 +19,8 @@ int wait_and_forward(pid_t keeper) {
   while (true) {
     int status = 0;
     if (waitpid(keeper, &status, WNOHANG) == keeper) {
-      if (WIFEXITED(status)) return WEXITSTATUS(status);
       kill_descendants(Deadline::after(std::chrono::seconds(2)));
+      if (WIFEXITED(status)) return WEXITSTATUS(status);
       fprintf(stderr, "lockstep: the launcher was killed by %s; all workers were killed\n",
               signal_name(WTERMSIG(status)).c_str());
       return kPeerLost;

@@ -111,6 +111,8 @@ class Watch {
       const auto heard = listen_to(waits[source == &events_.life_line ? 1 : 2]);
       if (heard == Heard::End) *source = -1;
       if (heard != Heard::Nothing) stop(SIGTERM, heard == Heard::End ? kAbandonedGrace : options_.grace);
+      // Also if it was stopping already, with more time.
+      if (heard == Heard::End && deadline_.remaining() > kAbandonedGrace) deadline_ = Deadline::after(kAbandonedGrace);
     }
   }
 
