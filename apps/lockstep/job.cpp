@@ -10,7 +10,7 @@
 #include <stdexcept>
 
 #include "lockstep/base/text.h"
-#include "lockstep/comm/cluster/tf_config.h"
+#include "lockstep/comm/cluster/cluster_spec.h"
 
 namespace lockstep::app {
 namespace {
@@ -38,7 +38,8 @@ int bind_loopback(int socket, int port) {
 }  // namespace
 
 std::string tf_config_of(const std::vector<std::string>& addresses, int worker) {
-  return tf_config::write(ClusterSpec({{"worker", addresses}}), "worker", worker);
+  const ClusterSpec cluster{{"worker", addresses}};
+  return str(R"({"cluster":)", to_string(cluster), R"(,"task":{"type":"worker","index":)", worker, "}}");
 }
 
 std::vector<std::string> worker_environment(const JobIdentity& job, const std::vector<std::string>& addresses,
