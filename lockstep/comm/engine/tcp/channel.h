@@ -53,6 +53,7 @@ class Channel final : private Inbox {
   std::string log() const { return log_.text(settings_.index); }
 
  private:
+  static constexpr std::uint64_t kStays = ~std::uint64_t{0};
   using Frames = std::vector<std::vector<std::uint64_t>>;  // by rank; words, for their alignment
 
   void* target(Link& from, const Message& message) override;
@@ -95,7 +96,7 @@ class Channel final : private Inbox {
   Flow* flow_ = nullptr;
 
   Descriptor event_;
-  std::atomic<bool> attention_ = false;
+  std::atomic<bool> attention_ = true;
   mutable std::mutex mutex_;
   std::condition_variable done_;
   std::deque<std::shared_ptr<Job>> queue_;

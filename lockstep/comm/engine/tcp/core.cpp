@@ -82,10 +82,6 @@ Core::Core(const lockstep_engine_options& options, const MakeRing& make_ring)
   if (options.ring != 0 && make_ring)
     for (int channel = 0; channel < options.channels; ++channel)
       rings[static_cast<std::size_t>(channel)] = make_ring(mesh, channel, store, deadline);
-  failure_.on_failure([this] {
-    for (const auto& channel : channels_) channel->wake();
-  });
-  channels_.reserve(connections.size());
   for (int channel = 0; channel < options.channels; ++channel) {
     settings.index = channel;
     channels_.push_back(std::make_unique<Channel>(settings, failure_, std::move(connections[channel]),

@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <condition_variable>
-#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -13,13 +12,16 @@
 
 namespace lockstep::engine {
 
+class Channel;
+
 /// Why an engine stopped. The first error wins; all channels of the engine end with it.
 class FailureState {
  public:
   FailureState(int workers, int channels) : channels_(channels), closed_(static_cast<std::size_t>(workers), 0) {}
 
-  /// `wake` is called once, by whoever sets the first failure.
-  void on_failure(std::function<void()> wake) { wake_ = std::move(wake); }
+  /// Channels that are woken by the first failure.
+  void add(Channel& channel);
+  void remove(Channel& channel);
 
   bool is_set() const { return is_set_.load(std::memory_order_acquire); }
   void set(const lockstep_status& status);
@@ -35,12 +37,12 @@ class FailureState {
 
  private:
   const int channels_;
-  std::function<void()> wake_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> is_set_ = false;
   std::optional<lockstep_status> status_;
   std::vector<int> closed_;  // channels, by worker
+  std::vector<Channel*> woken_;
 };
 
 }  // namespace lockstep::engine
