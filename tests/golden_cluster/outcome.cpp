@@ -7,9 +7,10 @@
 namespace lockstep::golden_cluster {
 namespace {
 
-/// The kind of error that stands for an exception of TensorFlow's.
+/// The kind of error that stands for an exception of TensorFlow's, or for one of our own in an expected exception.
 std::string kind_of(const std::string& exception) {
-  static const std::map<std::string, const char*> kKinds = {{"RuntimeError", "FAILED_PRECONDITION"},
+  static const std::map<std::string, const char*> kKinds = {{"FAILED_PRECONDITION", "FAILED_PRECONDITION"},
+                                                            {"RuntimeError", "FAILED_PRECONDITION"},
                                                             {"FailedPrecondition", "FAILED_PRECONDITION"},
                                                             {"NotFound", "NOT_FOUND"},
                                                             {"OutOfRange", "OUT_OF_RANGE"},
