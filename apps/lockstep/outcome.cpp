@@ -10,15 +10,14 @@
 #include <sstream>
 #include <string_view>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::app {
 namespace {
 
 constexpr std::string_view kErrorMark = "error[L";
-constexpr int kPortInUse = 106;
-// Errors that tell of another worker: it died, its code failed, or the chief is gone.
-constexpr int kAboutAnother[] = {104, 113, 117};
+constexpr int kAboutAnother[] = {errors::kPeerLost, errors::kPeerMissing, errors::kPeerFailed, errors::kChiefGone};
 
 bool is_crash(int signal) {
   return signal == SIGABRT || signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL ||
@@ -111,7 +110,7 @@ std::string describe(const Ending& cause, const std::vector<std::string>& labels
 Next next_step(const Attempt& attempt, const RestartPolicy& policy, int restarts_done, int port_retries_done) {
   const auto* cause = root_cause(attempt);
   if (!cause || attempt.stop_signal != 0) return Next::Finish;
-  if (error_number(cause->tail) == kPortInUse && port_retries_done < policy.port_retries) return Next::NewPorts;
+  if (error_number(cause->tail) == errors::kPortInUse && port_retries_done < policy.port_retries) return Next::NewPorts;
   const int code = code_of(*cause);
   if (code == kUsage || code == kStopped || restarts_done >= policy.restarts) return Next::Finish;
   return Next::Restart;

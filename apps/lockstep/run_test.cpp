@@ -183,6 +183,15 @@ TEST(Run, GivesUpAfterTheLastRestart) {
   EXPECT_EQ(count(launch.err(), "exited with code 4"), 2) << launch.err();
 }
 
+TEST(Run, CtrlCEndsTheWaitForARestart) {
+  Launch launch(run(1, {"exit", "4"}, {"--restarts", "9"}));
+  const auto deadline = Deadline::after(seconds(20));
+  while (!contains(launch.err(), "restart 2 of 9 in 2 s\n") && !deadline.expired()) poll(nullptr, 0, 5);
+  kill(launch.pid, SIGINT);
+  EXPECT_EQ(launch.wait(), 130);
+  EXPECT_EQ(count(launch.err(), "exited with code 4"), 2) << launch.err();
+}
+
 TEST(Run, ATakenPortCostsNoRestart) {
   Launch launch(run(1, {"generation", "0", "error", "error[L106]: port 1 is in use", "exit", "1"}));
   EXPECT_EQ(launch.wait(), 0);

@@ -250,7 +250,7 @@ Attempt watch(const std::vector<Member>& members, const WatchOptions& options, c
   return Watch(members, options, events, console).run(first_attempt);
 }
 
-bool pause_for(Seconds delay, const Events& events) {
+int pause_for(Seconds delay, const Events& events) {
   const auto deadline = Deadline::after(delay);
   while (!deadline.expired()) {
     pollfd waits[] = {{events.signals, POLLIN, 0}, {events.life_line, POLLIN, 0}, {events.input, POLLIN, 0}};
@@ -258,11 +258,10 @@ bool pause_for(Seconds delay, const Events& events) {
     if (poll(waits, 3, static_cast<int>(left)) <= 0) continue;
     signalfd_siginfo info{};
     const bool signalled = waits[0].revents != 0 && read(events.signals, &info, sizeof info) == sizeof info;
-    if ((signalled && info.ssi_signo != SIGCHLD) || listen_to(waits[1]) != Heard::Nothing ||
-        listen_to(waits[2]) != Heard::Nothing)
-      return false;
+    if (signalled && info.ssi_signo != SIGCHLD) return static_cast<int>(info.ssi_signo);
+    if (listen_to(waits[1]) != Heard::Nothing || listen_to(waits[2]) != Heard::Nothing) return SIGTERM;
   }
-  return true;
+  return 0;
 }
 
 }  // namespace lockstep::app

@@ -37,7 +37,7 @@ struct Events {
 Attempt watch(const std::vector<Member>& members, const WatchOptions& options, const Events& events, Console& console,
               bool first_attempt);
 
-/// Waits for `delay`; false if the user stopped the job meanwhile.
-bool pause_for(Seconds delay, const Events& events);
+/// Waits for `delay`. The signal by which the user stopped the job meanwhile, else 0.
+int pause_for(Seconds delay, const Events& events);
 
 }  // namespace lockstep::app
