@@ -267,7 +267,8 @@ TEST(Words, DifferencesShowTheLinesThatDiffer) {
 TEST(Address, NeedsAHostAndAPort) {
   EXPECT_EQ(split_address("[::1]:22"), (std::pair<std::string, std::string>("::1", "22")));
   for (const char* wrong : {"", "host", "host:", ":22", "host:x"}) {
-    expect_error([&] { split_address(wrong); }, Code::InvalidArgument, errors::kBadOption, {"host:port"}, wrong);
+    expect_error([&] { split_address(wrong); }, Code::InvalidArgument, errors::kClusterDescription, {"host:port"},
+                 wrong);
   }
   EXPECT_TRUE(is_loopback("127.0.0.1:1"));
   EXPECT_TRUE(is_loopback("localhost:1"));

@@ -122,7 +122,7 @@ std::pair<std::string, std::string> split_address(const std::string& address) {
                         address.find_first_not_of("0123456789", colon + 1) == std::string::npos &&
                         (!bracketed || address[colon - 1] == ']');
   if (!complete) {
-    throw InvalidArgument(errors::kBadOption,
+    throw InvalidArgument(errors::kClusterDescription,
                           {.what = str("an address must be host:port, got \"", address, "\""),
                            .help = "write entries as \"10.0.0.3:2222\", \"name:2222\" or \"[::1]:2222\""});
   }
