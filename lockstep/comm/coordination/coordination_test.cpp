@@ -2,9 +2,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <set>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
@@ -13,6 +17,7 @@
 #include "lockstep/comm/coordination/test_processes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/logged_lines.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/watchdog.h"
 
 namespace lockstep::coordination {
@@ -209,6 +214,26 @@ TEST_F(Coordination, ASuspicionYieldsToWhatTheSuspectItselfReports) {
   job = join_all(2);
   job[0]->report_failure({.number = errors::kPeerLost, .text = {.what = "connection to worker 1 broke"}, .member = 1});
   EXPECT_EQ(job[1]->wait_for_failure(Deadline::after(5s))->text.what, "connection to worker 1 broke");
+}
+
+TEST_F(Coordination, CertificatesFromFilesEncryptTheSessions) {
+  const TemporaryFolder folder;
+  const std::string key = folder / "key.pem";
+  const std::string certificate = folder / "certificate.pem";
+  const std::string make =
+      "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=job -addext subjectAltName=IP:127.0.0.1 "
+      "-keyout " +
+      key + " -out " + certificate + " 2>/dev/null";
+  if (std::system(make.c_str()) != 0) GTEST_SKIP() << "no openssl program";
+  Job job = join_all(2, [&](JoinOptions& options) {
+    options.tls = {.authority = certificate, .certificate = certificate, .private_key = key};
+  });
+  on_all(job, [](Coordinator& member) { member.barrier("encrypted", Deadline::after(10s)); });
+  JoinOptions plain{.members = job[0]->members(), .self = 1, .join_timeout = 300ms};
+  plain.members[1].address = free_addresses(1)[0];
+  expect_error([&] { Coordinator::join(plain); }, Code::DeadlineExceeded, errors::kPeerMissing,
+               {"not as a chief of this job"});
+  leave_all(job);
 }
 
 TEST_F(Coordination, TwentyJobsInARowHaveTwentyGenerations) {
