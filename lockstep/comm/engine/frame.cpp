@@ -59,7 +59,7 @@ Fingerprint fingerprint_of(const Collective& collective, std::uint64_t sequence)
   made.dtype = static_cast<std::uint8_t>(collective.dtype);
   made.reduce = static_cast<std::uint8_t>(collective.reduce);
   made.implementation = static_cast<std::uint8_t>(collective.implementation);
-  std::memcpy(made.name, collective.name.data(), std::min(collective.name.size(), Fingerprint::kNameSize));
+  collective.name.copy(made.name, Fingerprint::kNameSize);
   return made;
 }
 
