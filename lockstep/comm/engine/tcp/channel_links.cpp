@@ -13,6 +13,7 @@ namespace lockstep::engine {
 namespace {
 
 constexpr auto kGoodbye = std::chrono::seconds(2);
+constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr auto kLastWords = std::chrono::milliseconds(50);
 
 std::string ranks_text(const std::vector<int>& ranks) {
@@ -41,7 +42,14 @@ void Channel::step(const Job* job, bool may_sleep) {
     of_entry.push_back(link.get());
   }
   const Deadline until = job != nullptr ? job->deadline : Deadline::never();
-  ::poll(polled.data(), polled.size(), may_sleep ? poll_milliseconds(until) : 0);
+  // Two workers of one machine that sleep and wake each other for every chunk end up on one core, in turn.
+  int ready = 0;
+  if (may_sleep && flow_ != nullptr) {
+    const Deadline spin = Deadline::after(kSpin);
+    while ((ready = ::poll(polled.data(), polled.size(), 0)) == 0 && !spin.expired()) {
+    }
+  }
+  if (ready == 0) ::poll(polled.data(), polled.size(), may_sleep ? poll_milliseconds(until) : 0);
   if (polled[0].revents != 0) {
     std::uint64_t ignored = 0;
     (void)!::read(event_.get(), &ignored, sizeof ignored);
