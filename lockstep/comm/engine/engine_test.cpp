@@ -159,6 +159,25 @@ TEST(Engine, ChannelsRunIndependentlyAndTicketsInAnyOrder) {
   });
 }
 
+// A queue that was full and that the socket then took whole must be filled again.
+TEST(Engine, LargeArraysNeverStall) {
+  MemoryStore store;
+  on_workers(2, [&](int rank) {
+    auto options = options_for(rank, 2, 1, store);
+    options.chunk_bytes = 256 << 10;
+    options.call_seconds = 20;
+    Engine engine(options);
+    std::vector<float> data(std::size_t{8} << 20, 1.0F);
+    const void* const input = data.data();
+    void* const output = data.data();
+    for (int k = 0; k < 12; ++k)
+      engine.run(
+          1,
+          {.kind = CollectiveKind::AllReduce, .elements = data.size(), .inputs = {&input, 1}, .outputs = {&output, 1}});
+    EXPECT_EQ(data[12345], 4096.0F);
+  });
+}
+
 TEST(Engine, RingOfGlooAddsUpToo) {
   constexpr int kWorkers = 3;
   MemoryStore store;

@@ -174,7 +174,9 @@ void Channel::move_data(const Job& job) {
     for (const auto& link : links_) {
       if (!link) continue;
       while (flow.feed(*link)) fed = true;
+      const std::size_t before = link->queued();
       link->push();
+      if (link->queued() < before) fed = true;  // there may be room for more
     }
     return fed;
   };
