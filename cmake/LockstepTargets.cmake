@@ -2,7 +2,7 @@
 #
 #   lockstep_plain_sources(a.cpp ...)       objects that know no torch: it is not even on their include path
 #   lockstep_torch_sources(b.cpp ...)       objects that see torch
-#   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [OPTIMIZED])
+#   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [BATCH files] [OPTIMIZED])
 #   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files])
 #
 # A test links the objects and not the library, so that it reaches hidden symbols of a shared build too. The plain tests
@@ -61,6 +61,7 @@ endfunction()
 add_library(lockstep_plain OBJECT)
 lockstep_own_flags(lockstep_plain)
 lockstep_own_includes(lockstep_plain)
+lockstep_batch(lockstep_plain 5)
 # Headers alone, which no public header includes: programs need not have it.
 target_link_libraries(lockstep_plain PUBLIC Threads::Threads ZLIB::ZLIB PRIVATE nlohmann_json::nlohmann_json)
 
@@ -148,6 +149,9 @@ function(lockstep_add_test name label)
     lockstep_batch(${name} ${arg_BATCH})
   elseif(NOT arg_OPTIMIZED)
     lockstep_precompile(${name} plain_test)
+    if(arg_BATCH)
+      lockstep_batch(${name} ${arg_BATCH})
+    endif()
   endif()
   target_compile_definitions(${name} PRIVATE LOCKSTEP_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data")
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} nlohmann_json::nlohmann_json GTest::gtest_main)

@@ -186,7 +186,7 @@ int run_in_slurm(const RunRequest& request, HostsJob plan, const JobIdentity& jo
 // Jobs that share a node get different ports.
 int slurm_port(const std::string& job_id) { return 10000 + static_cast<int>(std::hash<std::string>()(job_id) % 9000); }
 
-std::string contents(const std::string& path) {
+std::string text_of_hostfile(const std::string& path) {
   std::ifstream in(path);
   return {std::istreambuf_iterator<char>(in), {}};
 }
@@ -208,7 +208,7 @@ int run(RunRequest request) {
   request.restart.port_retries = 0;
   HostsJob plan{.launcher = std::filesystem::read_symlink("/proc/self/exe"), .program = request.program};
   plan.hosts = slurm                   ? slurm_hosts(variable("SLURM_JOB_NODELIST"), variable("SLURM_TASKS_PER_NODE"))
-               : request.hosts.empty() ? parse_hostfile(contents(request.hostfile))
+               : request.hosts.empty() ? parse_hostfile(text_of_hostfile(request.hostfile))
                                        : parse_hosts(request.hosts);
   if (slurm) plan.first_port = slurm_port(variable("SLURM_JOB_ID"));
   if (request.port != 0) plan.first_port = request.port;
