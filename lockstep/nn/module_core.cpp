@@ -129,6 +129,7 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   versions_.resize(parameters_.size() * replicas_.size());
   samples_.resize(parameters_.size());
   used_.resize(replicas_.size());
+  failed_runs_.resize(replicas_.size());
   for (const auto& module : replicas_) parts_.push_back(module->named_modules("", /*include_self=*/false));
 }
 
@@ -197,7 +198,9 @@ void ModuleCore::require_same_training() const {
 
 void ModuleCore::require_same_use() const {
   look_for_other_optimizers();
-  if (std::ranges::find(used_, true) != used_.end()) require_same_training();
+  const bool is_used = std::ranges::find(used_, true) != used_.end();
+  std::ranges::fill(used_, false);  // here and not after each step: a teacher is used before its student's
+  if (is_used) require_same_training();
 }
 
 void ModuleCore::look_for_other_optimizers() const {
@@ -308,7 +311,10 @@ void ModuleCore::guard_gradients() {
 }
 
 void ModuleCore::remember(std::size_t k) const {
-  used_[k] = false;
+  // A run that has failed ended before require_same_use.
+  const std::uint64_t failed = StrategyAccess::failed_runs(*strategy_);
+  if (failed != failed_runs_[k]) used_[k] = false;
+  failed_runs_[k] = failed;
   for (std::size_t p = 0; p < parameters_.size(); ++p) {
     const at::Tensor& leaf = parameters_[p].leaves[k];
     versions_[k * parameters_.size() + p] = version_of(leaf);
@@ -350,6 +356,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
                                 .help = "update the same models in the same order on every replica"});
     }
     change_once(change);
+    expect_other_weights();
   };
   if (is_inside) require_watched_untouched();
   std::exception_ptr error;
@@ -374,27 +381,32 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   }
   if (is_inside) remember_watched();
   if (error) std::rethrow_exception(error);
-  if (is_inside) return;
-  set_torn(false);  // it is how weights are set again
-  expect_other_weights();
+  if (!is_inside) set_torn(false);  // it is how weights are set again
 }
 
 void ModuleCore::change_once(FunctionRef<void(torch::nn::Module&)> change) {
-  const c10::InferenceMode ordinary(false);  // which counts no versions
+  const c10::InferenceMode mode(is_inference());
   const at::NoGradGuard no_grad;
-  std::vector<std::uint32_t> versions;
   const auto first = buffers_of(0);
-  for (const auto& item : first) versions.push_back(item.value().defined() ? version_of(item.value()) : 0);
+  // Versions tell too little: batch normalization, and whoever writes through data(), does not count them.
+  std::vector<at::Tensor> before;
+  for (const auto& item : first) before.push_back(item.value().defined() ? item.value().clone() : at::Tensor());
   change(*replicas_[0]);
-  for (std::size_t i = 0; i < first.size(); ++i) {
-    const at::Tensor& changed = first[i].value();
-    if (!changed.defined() || version_of(changed) == versions[i]) continue;
-    for (std::size_t k = 1; k < replicas_.size(); ++k) {
-      const auto mine = buffers_of(k);
+  for (std::size_t k = 1; k < replicas_.size(); ++k) {
+    const auto mine = buffers_of(k);
+    for (std::size_t i = 0; i < first.size(); ++i) {
+      const at::Tensor& changed = first[i].value();
+      if (!changed.defined()) continue;
+      if (changed.layout() == at::kStrided && before[i].sizes() == changed.sizes() && before[i].equal(changed))
+        continue;
       const at::Tensor* const buffer = mine.find(first[i].key());
       if (buffer != nullptr && buffer->defined() && !buffer->is_same(changed)) at::Tensor(*buffer).copy_(changed);
     }
   }
+}
+
+bool ModuleCore::is_inference() const {
+  return !parameters_.empty() && parameters_.front().leaves.front().is_inference();
 }
 
 void ModuleCore::zero_grad(bool set_to_none) {

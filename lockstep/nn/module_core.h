@@ -89,6 +89,8 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
   /// Throws if replicas have used the model while parts of it were in training mode on some of them only. Warns, once, of
   /// weights that change between runs that leave gradients behind: by an optimizer that sees replica 0's alone.
   void require_same_use() const override;
+  /// Whether it was made in inference mode, outside of which its weights cannot be written to.
+  bool is_inference() const;
   /// Weights are set between runs in a way that has nothing to do with gradients.
   void expect_other_weights() { samples_with_gradients_.clear(); }
 
@@ -117,8 +119,9 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
   std::vector<const void*> addresses_;  ///< of the memory of parameter p on replica k, at p * size() + k
   /// At k * parameters_.size() + p: the version of replica k's leaf. Each replica touches its own, inside run.
   mutable std::vector<std::uint32_t> versions_;
-  mutable std::vector<std::uint64_t> samples_;  ///< one element of each parameter, as bits; replica 0's
-  mutable std::vector<char> used_;              ///< per replica: since it last remembered. Written by the replica alone
+  mutable std::vector<std::uint64_t> samples_;      ///< one element of each parameter, as bits; replica 0's
+  mutable std::vector<char> used_;                  ///< per replica: in this run. Written by the replica alone
+  mutable std::vector<std::uint64_t> failed_runs_;  ///< of the strategy, when each replica last remembered
   mutable std::vector<std::uint64_t> samples_with_gradients_;  ///< `samples_` of a run that has left gradients behind
   mutable bool has_warned_of_other_optimizers_ = false;
   std::atomic<bool> is_torn_{false};

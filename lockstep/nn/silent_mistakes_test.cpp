@@ -563,6 +563,40 @@ TEST_P(SilentMistakes, PartsInOtherModesAreNoticedInEvaluationToo) {
   strategy.run([&] { return net->forward(batch.rows); });
 }
 
+TEST_P(SilentMistakes, PartsOfATeacherInOtherModesAreNoticedBesideAStep) {
+  auto teacher = strategy.make<SmallNet>();
+  const Batch batch = random_batch(4);
+  teacher->drop->eval();  // of replica 0
+  const auto distill = [&] {
+    const torch::Tensor taught = teacher->forward(batch.rows).detach();
+    optimizer.minimize(model->forward(torch::ones({1})).sum() * taught.sum());
+  };
+  expect_error([&] { strategy.run(distill); }, Code::FailedPrecondition, errors::kWrongModule,
+               {"'drop'", "training mode on replica 1"});
+  strategy.run([] {});  // which has nothing to do with it
+}
+
+TEST_P(SilentMistakes, UpdateReachesBuffersThatForwardChanges) {
+  auto net = strategy.make<SmallNet>();
+  const Batch batch = random_batch(8);
+  net.update([&](SmallNet& once) { once.forward(batch.rows); });
+  const auto mean_of = [&](int k) { return net.replica(static_cast<std::size_t>(k))->norm->running_mean; };
+  EXPECT_NE(mean_of(0).abs().sum().item<double>(), 0.0);
+  for (int k = 1; k < replicas(); ++k) EXPECT_TRUE(mean_of(k).equal(mean_of(0))) << k;
+}
+
+TEST_P(SilentMistakes, UpdateInsideRunIsNotTakenForAnotherOptimizer) {
+  auto net = strategy.make<OneWeight>();
+  const LoggedLines lines;
+  for (int i = 0; i < 3; ++i) {
+    strategy.run([&] {
+      net->forward(torch::ones({1})).sum().backward();
+      net.update([](OneWeight& once) { once.w.add_(1); });
+    });
+  }
+  EXPECT_EQ(lines.count("was changed after a run that has left gradients"), 0);
+}
+
 TEST_P(SilentMistakes, ModelsMayShareAPartOrEndInsideRun) {
   int built = 0;
   auto twin = strategy.make([&] {

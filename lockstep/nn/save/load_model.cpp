@@ -190,7 +190,7 @@ void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCor
     require_same_model(model, *optimizer, "load");
     optimizer->poison.require_clean("load");
   }
-  const c10::InferenceMode ordinary(false);  // steps to come write to what is loaded
+  const c10::InferenceMode mode(model.is_inference());  // steps to come write to what is loaded
   const at::NoGradGuard no_grad;
   const SafetensorsFile file = open_tensors(path);
   std::vector<SafetensorsEntry> entries;
