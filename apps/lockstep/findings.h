@@ -37,7 +37,7 @@ ClusterReport report_cluster(const std::string& tf_config);
 
 /// `error` is the errno of binding a socket to this host's own entry.
 Finding judge_own_port(const std::string& entry, int error);
-/// `error` is the errno of connecting: 0 if somebody listens, ETIMEDOUT if nobody answered.
+/// `error` is the errno of connecting: 0 if the port is open, ETIMEDOUT if there was no answer.
 Finding judge_peer(const std::string& entry, int error);
 
 struct Limits {

@@ -43,7 +43,7 @@ class Console {
   void write_some();
   /// Enough is waiting: read no more from the workers.
   bool full() const { return waiting_bytes_ > 1 << 20; }
-  /// Nobody reads standard output any more.
+  /// Standard output has been closed by its reader.
   bool broken() const { return broken_; }
   void flush_for(double seconds);
 

@@ -23,7 +23,7 @@
 namespace lockstep::app {
 namespace {
 
-// Its other end stays open, and with nobody else, for as long as this process lives.
+// Only this process holds the other end, which therefore closes when it dies.
 int life_line() {
   static const int read_end = [] {
     int ends[2];

@@ -44,7 +44,7 @@ sigset_t watched_signals() {
 }
 
 int supervise(const std::function<int(int)>& keeper) {
-  // A parent may have ignored it; then nobody would learn how a worker ended.
+  // A parent may have set it to be ignored; then the exit status of workers would be lost.
   signal(SIGCHLD, SIG_DFL);
   const auto signals = watched_signals();
   sigprocmask(SIG_BLOCK, &signals, nullptr);

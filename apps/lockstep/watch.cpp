@@ -22,7 +22,7 @@ namespace {
 
 // Some tools send one request twice; this much later it is the user who has lost patience.
 constexpr Seconds kImpatience{0.5};
-// Nobody is there to see how the workers end.
+// The launcher is gone, so there is no one to report the workers' exit to.
 constexpr Seconds kAbandonedGrace{1};
 
 struct Running {
