@@ -13,6 +13,8 @@
 
 namespace lockstep {
 
+class LocalReplicas;
+
 struct MirroredOptions {
   /// One replica per device: `ls::cpus(2)`, `{"gpu:0", "gpu:1"}`. Unset: every GPU, or `cpu:0` with all cores.
   std::optional<std::vector<std::string>> devices = {};
@@ -52,8 +54,7 @@ class LOCKSTEP_EXPORT MirroredStrategy final : public Strategy {
  private:
   void run_replicas(FunctionRef<void(int, local::Seat*)> body) override;
 
-  class Engine;
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<LocalReplicas> replicas_;
 };
 
 }  // namespace lockstep

@@ -1,0 +1,138 @@
+#include "lockstep/strategy/local_replicas.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
+#include <ATen/autocast_mode.h>
+#include <c10/core/AutogradState.h>
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+
+#include "lockstep/base/cores.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/keep_memory.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/huge_blocks.h"
+#include "lockstep/strategy/replica_random.h"
+
+namespace lockstep {
+namespace {
+
+/// More is a mistake, and one that would end the process as soon as an operation starts them.
+constexpr int kMostThreads = 4096;
+
+/// Threads that wait spin, which pays as long as there is a core for each of them.
+std::chrono::nanoseconds plan_spin(int replicas) {
+  return replicas <= usable_cores() ? std::chrono::microseconds(50) : std::chrono::microseconds(1);
+}
+
+/// Backward runs on the replica's own thread, on every device: collectives inside it then meet like those of forward.
+class SingleThreadedBackward {
+ public:
+  SingleThreadedBackward() : outer_(c10::AutogradState::get_tls_state().get_multithreading_enabled()) {
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+  }
+  ~SingleThreadedBackward() { c10::AutogradState::get_tls_state().set_multithreading_enabled(outer_); }
+  SingleThreadedBackward(const SingleThreadedBackward&) = delete;
+  SingleThreadedBackward& operator=(const SingleThreadedBackward&) = delete;
+
+ private:
+  bool outer_;
+};
+
+/// Autocast remembers the weights it has cast. After the run they may change, so it must not remember them then. What
+/// it remembers is shared by all threads, and a thread that leaves autocast clears everything, also what others still
+/// use: whether a weight is cast once or twice in a pass, and so the rounding of its gradient, would depend on timing.
+/// Several replicas therefore cast a weight whenever it is used.
+class CastsInRun {
+ public:
+  explicit CastsInRun(bool several) : outer_(at::autocast::is_autocast_cache_enabled()) {
+    if (several) at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~CastsInRun() {
+    at::autocast::set_autocast_cache_enabled(outer_);
+    if (at::autocast::is_autocast_enabled(at::kCPU)) at::autocast::clear_cache();
+  }
+  CastsInRun(const CastsInRun&) = delete;
+  CastsInRun& operator=(const CastsInRun&) = delete;
+
+ private:
+  bool outer_;
+};
+
+/// LibTorch's number of threads for operations called by this thread, until the end of the block.
+class ThreadsInRun {
+ public:
+  explicit ThreadsInRun(int threads) : before_(at::get_num_threads()) { set_threads(threads); }
+  ~ThreadsInRun() { set_threads(before_); }
+  ThreadsInRun(const ThreadsInRun&) = delete;
+  ThreadsInRun& operator=(const ThreadsInRun&) = delete;
+
+ private:
+  int before_;
+};
+
+void prepare_thread(int replica, int count) {
+  pthread_setname_np(pthread_self(), str("lockstep-", replica).c_str());
+  at::init_num_threads();
+  set_threads(count);
+}
+
+}  // namespace
+
+int plan_intra_op_threads(const std::optional<int>& wanted, int replicas_on_this_host) {
+  if (wanted && (*wanted < 1 || *wanted > kMostThreads)) {
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("intra_op_threads must be between 1 and ", kMostThreads, ", got ", *wanted),
+                           .help = "leave it unset to divide the cores among the replicas"});
+  }
+  if (wanted) return *wanted;
+  // What OMP_NUM_THREADS or at::set_num_threads say holds here too: one replica has the bits of a plain program.
+  const int threads = threads_without_strategies();
+  return replicas_on_this_host == 1 ? threads : std::max(1, within_quota(threads) / replicas_on_this_host);
+}
+
+LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
+    : threads_(plan_intra_op_threads(options.intra_op_threads, options.on_this_host)),
+      seed_(options.seed),
+      are_several_(options.all_replicas > 1),
+      // By the replicas of all workers: bits must not depend on where replicas are.
+      own_kernels_(plan_own_kernels(options.fast_kernels, options.all_replicas, options.on_cpu)),
+      threads_of_maker_(threads_),
+      team_({.size = options.replicas,
+             .on_thread_start = [count = threads_](int replica) { prepare_thread(replica, count); },
+             .spin = plan_spin(options.on_this_host)}) {
+  for (int k = 0; k < options.replicas; ++k)
+    generators_.push_back(at::detail::createCPUGenerator(replica_seed(seed_, options.first_id + k)));
+  if (options.keep_memory.value_or(options.on_cpu)) {
+    keep_freed_memory();
+    keep_huge_blocks();
+  }
+}
+
+std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, local::Seat*)> body) {
+  const ThreadsInRun threads(threads_);
+  const at::ThreadLocalState callers_state;
+  const SharedGenerator shared;
+  auto failure = team_.run([&](local::Seat& seat) {
+    const int k = seat.replica();
+    std::optional<at::ThreadLocalStateGuard> inherited;
+    if (k > 0) inherited.emplace(callers_state);
+    const SingleThreadedBackward own_thread;
+    const GeneratorScope own_numbers(&generators_[static_cast<std::size_t>(k)]);
+    const OwnKernelsScope kernels(own_kernels_);
+    const CastsInRun casts(are_several_);
+    body(k, &seat);
+  });
+  if (!failure && shared.was_seeded_since()) {
+    throw FailedPrecondition(errors::kSeedInsideRun,
+                             {.what = "torch::manual_seed was called inside a replica function",
+                              .help = "call it before making the strategy, or set the strategy's option .seed; "
+                                      "each replica draws from its own stream"});
+  }
+  return failure;
+}
+
+}  // namespace lockstep

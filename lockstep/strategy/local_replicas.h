@@ -1,0 +1,54 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "lockstep/base/function_ref.h"
+#include "lockstep/comm/local/replica_team.h"
+#include "lockstep/strategy/kernels/replica_kernels.h"
+#include "lockstep/strategy/thread_counts.h"
+
+namespace lockstep {
+
+/// What the replicas of one process are made of.
+struct LocalReplicasOptions {
+  int replicas = 1;      ///< of this process
+  int first_id = 0;      ///< of the first of them, among those of all workers
+  int all_replicas = 1;  ///< of all workers
+  int on_this_host = 1;  ///< replicas that share the cores of this machine
+  bool on_cpu = true;
+  std::optional<int> intra_op_threads = {};
+  std::uint64_t seed = 0;
+  std::optional<bool> keep_memory = {};
+  std::optional<bool> fast_kernels = {};
+};
+
+/// Threads that one replica uses inside an operation: as asked for, or its share of what LibTorch would use.
+int plan_intra_op_threads(const std::optional<int>& wanted, int replicas_on_this_host);
+
+/// The replicas of this process: a thread each, with its own random numbers, number of threads and kernels.
+class LocalReplicas {
+ public:
+  explicit LocalReplicas(const LocalReplicasOptions& options);
+
+  int threads() const { return threads_; }
+  std::uint64_t seed() const { return seed_; }
+
+  /// Calls `body(k, seat)` once per replica, each on its thread, with the caller's thread-local state. Returns what went
+  /// wrong on them. Throws if the shared generator was seeded meanwhile.
+  std::optional<local::ReplicaFailure> run(FunctionRef<void(int local_index, local::Seat* seat)> body);
+
+ private:
+  int threads_;
+  std::uint64_t seed_;
+  bool are_several_;
+  OwnKernels own_kernels_;
+  ThreadsOfMaker threads_of_maker_;
+  std::vector<at::Generator> generators_;
+  local::ReplicaTeam team_;
+};
+
+}  // namespace lockstep
