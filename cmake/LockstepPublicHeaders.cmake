@@ -3,6 +3,7 @@
 
 set(LOCKSTEP_ENTRY_HEADERS
   lockstep/lockstep.h
+  lockstep/cluster.h
   lockstep/data/format/csv.h
   lockstep/data/format/example_parser.h
   lockstep/data/format/fixed_length.h

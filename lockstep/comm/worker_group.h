@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/export.h"
+#include "lockstep/comm/cluster/cluster_description.h"
+#include "lockstep/comm/engine/collective.h"
+
+namespace lockstep {
+
+/// The workers of a job as one of them sees the others: what a strategy needs to train together with them. Lockstep::cluster
+/// brings the implementation; nothing here knows gRPC, Gloo or torch.
+///
+/// All calls may come from any thread. After the first failure of the job every call throws it, the same on all workers.
+class LOCKSTEP_EXPORT WorkerGroup {
+ public:
+  /// Independent sequences of collectives: the order of the program's own ones relative to those of gradients differs
+  /// between workers.
+  enum Channel { kProgram = 0, kGradients = 1 };
+  using Ticket = std::uint64_t;
+
+  struct Shape {
+    int rank = 0;      ///< this worker; the chief is 0
+    int workers = 1;   ///< of the job
+    int replicas = 1;  ///< of each worker
+  };
+
+  explicit WorkerGroup(const Shape& shape) : shape_(shape) {}
+  virtual ~WorkerGroup();
+  WorkerGroup(const WorkerGroup&) = delete;
+  WorkerGroup& operator=(const WorkerGroup&) = delete;
+
+  int rank() const { return shape_.rank; }
+  int workers() const { return shape_.workers; }
+  int replicas() const { return shape_.replicas; }
+  int all_replicas() const { return shape_.workers * shape_.replicas; }
+
+  /// Begins a collective. Its arrays belong to it until `wait` has returned; what the spans name must live as long.
+  virtual Ticket submit(Channel channel, const Collective& collective, Deadline limit) = 0;
+  virtual void wait(Ticket ticket) = 0;
+  void run(Channel channel, const Collective& collective, Deadline limit) { wait(submit(channel, collective, limit)); }
+
+  /// Waits for all workers, and throws on each of them (L109) where their lines differ.
+  virtual void require_same(std::string_view what, const std::vector<std::string>& lines) = 0;
+  virtual void barrier(std::string_view name, Deadline deadline) = 0;
+  /// The chief's value, on every worker.
+  virtual std::string chiefs(std::string_view key, std::string_view value) = 0;
+
+  /// What this worker is doing, for messages of the others. Cheap.
+  virtual void set_place(std::int64_t step, std::string_view place) = 0;
+
+  /// This worker's program has failed: ends the job on all workers, with this as the reason. Does nothing if the job has
+  /// failed already.
+  virtual void report(const Error& error) = 0;
+  virtual void report(const std::string& what) = 0;
+
+ private:
+  Shape shape_;
+};
+
+/// What a strategy brings when it joins the others.
+struct WorkerGroupOptions {
+  ClusterDescription cluster;
+  int replicas = 1;
+  /// What must be the same on all workers, as (name, value).
+  std::vector<std::pair<std::string, std::string>> facts = {};
+  double join_seconds = 300;
+  double collective_seconds = 0;  ///< the limit of collectives that name none; 0: none
+  bool ring = false;              ///< Implementation::Ring will be asked for
+  std::string bind_address = {};  ///< of the data port; empty: that of the cluster's entry
+  int data_port = 0;              ///< 0: a free one
+};
+
+using WorkerGroupMaker = std::unique_ptr<WorkerGroup> (*)(const WorkerGroupOptions& options);
+
+/// Called by Lockstep::cluster when it is loaded.
+LOCKSTEP_EXPORT void set_worker_group_maker(WorkerGroupMaker maker);
+
+/// Joins the other workers; returns when all are there. Without Lockstep::cluster it throws an error that names it.
+LOCKSTEP_EXPORT std::unique_ptr<WorkerGroup> join_workers(const WorkerGroupOptions& options);
+
+}  // namespace lockstep

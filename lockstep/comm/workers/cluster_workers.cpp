@@ -1,0 +1,192 @@
+#include "lockstep/comm/workers/cluster_workers.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <mutex>
+
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep {
+namespace {
+
+using coordination::Coordinator;
+using coordination::Failure;
+using coordination::JoinOptions;
+
+/// A dead worker is noticed by its connections at once, and by its heartbeats soon after.
+constexpr std::chrono::seconds kRootCauseWait(4);
+constexpr std::chrono::seconds kSlowAfter(10);
+
+std::uint64_t incarnation() {
+  const char* const generation = std::getenv("LOCKSTEP_GENERATION");
+  return generation ? std::strtoull(generation, nullptr, 10) : 0;
+}
+
+JoinOptions join_options(const WorkerGroupOptions& options) {
+  JoinOptions join{.self = options.cluster.id,
+                   .facts = {{"cluster", to_string(options.cluster.training)}},
+                   .incarnation = incarnation(),
+                   .join_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.join_seconds * 1000))};
+  for (std::size_t id = 0; id < options.cluster.workers.size(); ++id) {
+    const WorkerEntry& worker = options.cluster.workers[id];
+    join.members.push_back(
+        {static_cast<int>(id), str(worker.task_type, " ", worker.task_index), to_string(worker.address)});
+  }
+  return join;
+}
+
+Failure failure_of(const Error& error, int member) {
+  return {.code = error.code(), .number = error.number(), .text = error.text(), .member = member};
+}
+
+/// Where the others are, for the one that waits for them.
+std::string whereabouts(Coordinator& coordinator) {
+  std::string text;
+  for (const auto& state : coordinator.states()) {
+    if (state.member.id == coordinator.self()) continue;
+    text += str(text.empty() ? "" : "; ", state.member.name, " (", state.member.address, ") is at step ", state.step,
+                state.place.empty() ? "" : ", " + state.place);
+  }
+  return text;
+}
+
+/// Where the engine's plugin is if it is not beside the program: where it was built, or installed.
+std::string engine_library() {
+  if (std::getenv("LOCKSTEP_ENGINE")) return {};
+  for (const char* const place : {LOCKSTEP_ENGINE_INSTALLED, LOCKSTEP_ENGINE_BUILT}) {
+    std::error_code ignored;
+    if (std::filesystem::exists(place, ignored)) return place;
+  }
+  return {};
+}
+
+}  // namespace
+
+Membership::Membership(const WorkerGroupOptions& options) : coordinator(Coordinator::join(join_options(options))) {}
+
+ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_ptr<Membership> membership)
+    : WorkerGroup({options.cluster.id, options.cluster.num_workers(), options.replicas}),
+      options_(options),
+      membership_(std::move(membership)),
+      prefix_(str("strategy ", membership_->strategies++, "/")),
+      slow_(kSlowAfter, [this](const std::string& name, double seconds) {
+        log_warning(str(name, " has been waiting for ", static_cast<int>(seconds), " s: ", whereabouts(coordinator())));
+      }) {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : options.facts) lines.push_back(str(name, ": ", value));
+  require_same("options of the strategy", lines);
+  engine_ = std::make_shared<Engine>(EngineOptions{
+      .rank = rank(),
+      .workers = workers(),
+      .replicas = replicas(),
+      .address = options.bind_address.empty() ? options.cluster.self().address.host : options.bind_address,
+      .port = options.data_port,
+      .prefix = prefix_ + "engine",
+      .store = {.set = [this](const std::string& key, const std::string& value) { coordinator().set(key, value); },
+                .get = [this](const std::string& key, Deadline deadline) { return coordinator().get(key, deadline); }},
+      .connect = limit(),
+      .call_seconds = options.collective_seconds,
+      .ring = options.ring,
+      .library = engine_library()});
+  coordinator().on_failure([engine = std::weak_ptr(engine_)](const Failure& failure) {
+    if (const auto alive = engine.lock()) alive->abort(Error(failure.code, failure.number, failure.text));
+  });
+}
+
+ClusterWorkers::~ClusterWorkers() = default;
+
+Deadline ClusterWorkers::limit() const {
+  return Deadline::after(std::chrono::milliseconds(static_cast<std::int64_t>(options_.join_seconds * 1000)));
+}
+
+WorkerGroup::Ticket ClusterWorkers::submit(Channel channel, const Collective& collective, Deadline deadline) {
+  try {
+    const Ticket ticket = engine_->submit(channel, collective, deadline);
+    slow_.begins(ticket, collective.name);
+    return ticket;
+  } catch (const Error& error) {
+    fail_with(error);
+  }
+}
+
+void ClusterWorkers::wait(Ticket ticket) {
+  try {
+    engine_->wait(ticket);
+  } catch (const Error& error) {
+    slow_.ends(ticket);
+    fail_with(error);
+  }
+  slow_.ends(ticket);
+}
+
+void ClusterWorkers::fail_with(const Error& error) {
+  write_log();
+  // What one worker sees of another's death is seldom the cause: the coordinator knows more, a moment later.
+  if (error.number() == errors::kPeerLost) coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
+  if (!coordinator().failure()) {
+    coordinator().report_failure(failure_of(error, rank()));
+    coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
+  }
+  if (const auto failure = coordinator().failure()) failure->raise();
+  error.raise();
+}
+
+void ClusterWorkers::write_log() {
+  if (has_written_log_.exchange(true)) return;
+  std::error_code ignored;
+  const char* const wanted = std::getenv("LOCKSTEP_FAILURE_DIR");
+  const std::filesystem::path folder = wanted ? wanted : std::filesystem::temp_directory_path(ignored).string();
+  const auto path = folder / str("lockstep-collectives-worker", rank(), "-", ::getpid(), ".log");
+  std::ofstream file(path);
+  file << engine_->log();
+  if (file.flush()) log_info(str("the last collectives of this worker are in ", path.string()));
+}
+
+void ClusterWorkers::require_same(std::string_view what, const std::vector<std::string>& lines) {
+  coordinator().require_same(str(prefix_, calls_++, " ", what), lines, limit());
+}
+
+void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {
+  const bool has_limit = !deadline.is_never() || options_.collective_seconds == 0;
+  coordinator().barrier(
+      str(prefix_, calls_++, " ", name),
+      has_limit
+          ? deadline
+          : Deadline::after(std::chrono::milliseconds(static_cast<std::int64_t>(options_.collective_seconds * 1000))));
+}
+
+std::string ClusterWorkers::chiefs(std::string_view key, std::string_view value) {
+  const std::string full = str(prefix_, calls_++, " ", key);
+  if (rank() == 0) coordinator().set(full, value);
+  return coordinator().get(full, limit());
+}
+
+void ClusterWorkers::set_place(std::int64_t step, std::string_view place) { coordinator().set_place(step, place); }
+
+void ClusterWorkers::report(const Error& error) {
+  if (!coordinator().failure()) coordinator().report_failure(failure_of(error, rank()));
+}
+
+void ClusterWorkers::report(const std::string& what) {
+  const std::string who = to_string(options_.cluster.self());
+  report(Unavailable(errors::kPeerFailed, {.what = str("the program failed on ", who),
+                                           .seen = what,
+                                           .help = str("look at the log of ", who, "; all workers have stopped")}));
+}
+
+std::unique_ptr<WorkerGroup> make_cluster_workers(const WorkerGroupOptions& options) {
+  static std::mutex mutex;
+  static auto& memberships = *new std::map<std::string, std::weak_ptr<Membership>>;
+  const std::lock_guard lock(mutex);
+  auto& known = memberships[to_string(options.cluster)];
+  std::shared_ptr<Membership> membership = known.lock();
+  if (!membership) known = membership = std::make_shared<Membership>(options);
+  return std::make_unique<ClusterWorkers>(options, std::move(membership));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "lockstep/comm/coordination/coordinator.h"
+#include "lockstep/comm/engine/engine.h"
+#include "lockstep/comm/worker_group.h"
+#include "lockstep/comm/workers/slow_collectives.h"
+
+namespace lockstep {
+
+/// A process's place in a job. Strategies that live at the same time share one: a cluster's entry has one port.
+struct Membership {
+  explicit Membership(const WorkerGroupOptions& options);
+
+  std::unique_ptr<coordination::Coordinator> coordinator;
+  std::atomic<int> strategies{0};  ///< made so far; all workers make them in the same order
+};
+
+/// The workers of a cluster: coordination over gRPC, data through the engine. Whatever ends first, an engine's connection or
+/// a peer's heartbeats, all workers throw the same error: the coordinator's.
+class ClusterWorkers final : public WorkerGroup {
+ public:
+  ClusterWorkers(const WorkerGroupOptions& options, std::shared_ptr<Membership> membership);
+  ~ClusterWorkers() override;
+
+  Ticket submit(Channel channel, const Collective& collective, Deadline limit) override;
+  void wait(Ticket ticket) override;
+  void require_same(std::string_view what, const std::vector<std::string>& lines) override;
+  void barrier(std::string_view name, Deadline deadline) override;
+  std::string chiefs(std::string_view key, std::string_view value) override;
+  void set_place(std::int64_t step, std::string_view place) override;
+  void report(const Error& error) override;
+  void report(const std::string& what) override;
+
+ private:
+  coordination::Coordinator& coordinator() const { return *membership_->coordinator; }
+  Deadline limit() const;
+  /// Makes `error`, seen by this worker, the job's failure, unless there is one already; throws the job's.
+  [[noreturn]] void fail_with(const Error& error);
+  void write_log();
+
+  WorkerGroupOptions options_;
+  std::shared_ptr<Membership> membership_;
+  std::string prefix_;  ///< of names that belong to this strategy
+  std::shared_ptr<Engine> engine_;
+  SlowCollectives slow_;
+  std::atomic<int> calls_{0};  ///< of require_same, barrier and chiefs, which need names of their own
+  std::atomic<bool> has_written_log_{false};
+};
+
+/// Joins the cluster, or finds the membership that another strategy of this process holds.
+std::unique_ptr<WorkerGroup> make_cluster_workers(const WorkerGroupOptions& options);
+
+}  // namespace lockstep
