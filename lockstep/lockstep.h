@@ -23,6 +23,7 @@
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "lockstep/strategy/multi_worker_strategy.h"
 #include "lockstep/strategy/replica_context.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable.h"

@@ -9,6 +9,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/ordered_sum.h"
 #include "lockstep/strategy/tensor_reduction.h"
+#include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep::local {
 namespace {
@@ -32,9 +33,11 @@ struct Contribution {
   ReduceOp op = ReduceOp::Sum;
   std::int64_t axis = 0;
   const std::string& structure;
-  Small<DenseLeaf> dense = {};              ///< what the engine adds, in order
-  Small<const ReducibleLeaf*> others = {};  ///< sparse rows, rare types: each replica combines these for itself
-  Small<bool> is_dense = {};                ///< per leaf: in which of the two it is
+  Small<DenseLeaf> dense = {};                    ///< what the engine adds, in order
+  Small<const ReducibleLeaf*> others = {};        ///< sparse rows, rare types: each replica combines these for itself
+  Small<bool> is_dense = {};                      ///< per leaf: in which of the two it is
+  mutable Leaves combined = {};                   ///< what became of `others`
+  mutable std::vector<std::int64_t> begins = {};  ///< all_gather: where this replica's part of each begins
 
   void add(DenseLeaf leaf) {
     dense.push_back(std::move(leaf));
@@ -177,9 +180,8 @@ void sum_dense(const Seat& seat, const Contribution& mine) {
 }
 
 /// Sparse rows, complex numbers and whatever else the engine does not add.
-ReducibleLeaf combine(const Seat& seat, ReduceOp op, std::size_t i) {
-  std::vector<IndexedSlices> slices;
-  std::vector<at::Tensor> tensors;
+void components_of(const Seat& seat, std::size_t i, std::vector<IndexedSlices>& slices,
+                   std::vector<at::Tensor>& tensors) {
   for (int k = 0; k < seat.size(); ++k) {
     const ReducibleLeaf& leaf = *contribution_of(seat, k).others[i];
     if (const auto* rows = std::get_if<IndexedSlices>(&leaf)) {
@@ -194,8 +196,76 @@ ReducibleLeaf combine(const Seat& seat, ReduceOp op, std::size_t i) {
                      rows_first ? tensor : "sparse rows");
     }
   }
+}
+
+ReducibleLeaf combine(const Seat& seat, ReduceOp op, std::size_t i) {
+  std::vector<IndexedSlices> slices;
+  std::vector<at::Tensor> tensors;
+  components_of(seat, i, slices, tensors);
   if (tensors.empty()) return concatenate_slices(op, slices);
   return ordered_reduce(op, tensors);
+}
+
+ReducibleLeaf copy_of(const ReducibleLeaf& leaf) {
+  if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) return tensor->clone();
+  const auto& rows = std::get<IndexedSlices>(leaf);
+  return IndexedSlices{rows.values.clone(), rows.indices.clone(), rows.dense_shape};
+}
+
+/// By the first replica of each worker, for all of its own.
+void reduce_between_workers(const Seat& seat, WorkerGroup& workers, const Contribution& mine,
+                            const Deadline& deadline) {
+  std::vector<workers::SumOfArrays> sums(mine.dense.size());
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    sums[i] = {.dtype = mine.dense[i].dtype, .shape = mine.dense[i].input.sizes()};
+    for (int k = 0; k < seat.size(); ++k) {
+      const DenseLeaf& leaf = contribution_of(seat, k).dense[i];
+      sums[i].inputs.push_back(leaf.input.const_data_ptr());
+      sums[i].outputs.push_back(leaf.output.unsafeGetTensorImpl()->mutable_data());
+    }
+  }
+  const std::string name = lockstep::str("all_reduce of ", mine.structure);
+  workers::all_reduce(workers, mine.op, sums, name, deadline);
+  for (std::size_t i = 0; i < mine.others.size(); ++i) {
+    std::vector<IndexedSlices> slices;
+    std::vector<at::Tensor> tensors;
+    components_of(seat, i, slices, tensors);
+    for (int k = 0; k < seat.size(); ++k) {
+      const Contribution& theirs = contribution_of(seat, k);
+      if (k > 0) {
+        theirs.combined.push_back(copy_of(mine.combined[i]));
+      } else if (tensors.empty()) {
+        theirs.combined.emplace_back(concatenate_slices(mine.op, workers::all_gather(workers, slices, name, deadline)));
+      } else {
+        theirs.combined.emplace_back(ordered_reduce(mine.op, workers::all_gather(workers, tensors, name, deadline)));
+      }
+    }
+  }
+}
+
+void gather_between_workers(const Seat& seat, WorkerGroup& workers, std::size_t i, const std::vector<at::Tensor>& parts,
+                            std::int64_t axis, const Deadline& deadline) {
+  const auto all =
+      workers::all_gather(workers, parts, lockstep::str("all_gather along ", axis, ", leaf ", i), deadline);
+  const at::Tensor whole = concatenate(all, axis);
+  std::int64_t begin = 0;
+  for (int k = 0; k < workers.rank() * seat.size(); ++k) begin += all[static_cast<std::size_t>(k)].size(axis);
+  for (int k = 0; k < seat.size(); ++k) {
+    const Contribution& theirs = contribution_of(seat, k);
+    theirs.combined.emplace_back(k == 0 ? whole : whole.clone());
+    theirs.begins.push_back(begin);
+    begin += parts[static_cast<std::size_t>(k)].size(axis);
+  }
+}
+
+/// All replicas do `work`, or, where there are other workers, the first one for all.
+void meet(Seat& seat, const WorkerGroup* workers, const char* name, const Contribution& mine, FunctionRef<void()> work,
+          const Deadline& deadline) {
+  if (workers) {
+    seat.lead(name, &mine, work, deadline);
+  } else {
+    seat.exchange(name, &mine, work, deadline);
+  }
 }
 
 DenseLeaf dense_leaf(const at::Tensor& value, Dtype dtype) {
@@ -208,32 +278,34 @@ std::optional<Dtype> engine_adds(const at::Tensor& value) {
   return value.is_cpu() && value.layout() == at::kStrided ? engine_dtype(value.scalar_type()) : std::nullopt;
 }
 
-at::Tensor finished(const Seat& seat, ReduceOp op, const DenseLeaf& leaf) {
-  return op == ReduceOp::Mean && !is_floating(leaf.dtype) ? divide_sum(leaf.output, seat.size()) : leaf.output;
+at::Tensor finished(const Seat& seat, const WorkerGroup* workers, ReduceOp op, const DenseLeaf& leaf) {
+  if (op != ReduceOp::Mean || is_floating(leaf.dtype)) return leaf.output;
+  return divide_sum(leaf.output, workers ? workers->all_replicas() : seat.size());
 }
 
 }  // namespace
 
-at::Tensor all_reduce(Seat& seat, ReduceOp op, const at::Tensor& value, const Deadline& deadline) {
+at::Tensor all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const at::Tensor& value,
+                      const Deadline& deadline) {
   static const std::string& structure =
       *new std::string("tensor");  // never destroyed: threads may outlive static objects
   require_summable(value, "all_reduce");
   const auto dtype = engine_adds(value);
-  if (!dtype) return std::get<at::Tensor>(all_reduce(seat, op, Leaves{value}, structure, deadline)[0]);
+  if (!dtype) return std::get<at::Tensor>(all_reduce(seat, workers, op, Leaves{value}, structure, deadline)[0]);
   require_op(op, "all_reduce");
   Contribution mine{.op = op, .structure = structure};
   mine.add(dense_leaf(value, *dtype));
-  seat.exchange(
-      "all_reduce", &mine,
+  meet(
+      seat, workers, "all_reduce", mine,
       [&] {
         check_agreement(seat, "all_reduce");
-        sum_dense(seat, mine);
+        workers ? reduce_between_workers(seat, *workers, mine, deadline) : sum_dense(seat, mine);
       },
       deadline);
-  return finished(seat, op, mine.dense[0]);
+  return finished(seat, workers, op, mine.dense[0]);
 }
 
-Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::string& structure,
+Leaves all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const Leaves& leaves, const std::string& structure,
                   const Deadline& deadline) {
   require_op(op, "all_reduce");
   Contribution mine{.op = op, .structure = structure};
@@ -247,13 +319,13 @@ Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::stri
       mine.add(leaf);
     }
   }
-  Leaves combined;
-  seat.exchange(
-      "all_reduce", &mine,
+  meet(
+      seat, workers, "all_reduce", mine,
       [&] {
         check_agreement(seat, "all_reduce");
+        if (workers) return reduce_between_workers(seat, *workers, mine, deadline);
         sum_dense(seat, mine);
-        for (std::size_t i = 0; i < mine.others.size(); ++i) combined.push_back(combine(seat, op, i));
+        for (std::size_t i = 0; i < mine.others.size(); ++i) mine.combined.push_back(combine(seat, op, i));
       },
       deadline);
 
@@ -262,21 +334,20 @@ Leaves all_reduce(Seat& seat, ReduceOp op, const Leaves& leaves, const std::stri
   std::size_t next_other = 0;
   for (const bool dense : mine.is_dense) {
     if (dense) {
-      results.emplace_back(finished(seat, op, mine.dense[next_dense++]));
+      results.emplace_back(finished(seat, workers, op, mine.dense[next_dense++]));
     } else {
-      results.push_back(std::move(combined[next_other++]));
+      results.push_back(std::move(mine.combined[next_other++]));
     }
   }
   return results;
 }
 
-Leaves all_gather(Seat& seat, const Leaves& leaves, std::int64_t axis, const std::string& structure,
-                  std::vector<std::int64_t>& begins, const Deadline& deadline) {
+Leaves all_gather(Seat& seat, WorkerGroup* workers, const Leaves& leaves, std::int64_t axis,
+                  const std::string& structure, std::vector<std::int64_t>& begins, const Deadline& deadline) {
   Contribution mine{.axis = axis, .structure = structure};
   for (const auto& leaf : leaves) mine.add(leaf);
-  Leaves results;
-  seat.exchange(
-      "all_gather", &mine,
+  meet(
+      seat, workers, "all_gather", mine,
       [&] {
         check_agreement(seat, "all_gather");
         for (std::size_t i = 0; i < mine.others.size(); ++i) {
@@ -291,13 +362,18 @@ Leaves all_gather(Seat& seat, const Leaves& leaves, std::int64_t axis, const std
             }
             parts.push_back(tensor->defined() ? tensor->detach() : *tensor);
           }
-          results.emplace_back(concatenate(parts, axis));
-          begins.push_back(0);
-          for (int k = 0; k < seat.replica(); ++k) begins.back() += parts[static_cast<std::size_t>(k)].size(axis);
+          if (workers) {
+            gather_between_workers(seat, *workers, i, parts, axis, deadline);
+            continue;
+          }
+          mine.combined.emplace_back(concatenate(parts, axis));
+          mine.begins.push_back(0);
+          for (int k = 0; k < seat.replica(); ++k) mine.begins.back() += parts[static_cast<std::size_t>(k)].size(axis);
         }
       },
       deadline);
-  return results;
+  begins = std::move(mine.begins);
+  return std::move(mine.combined);
 }
 
 }  // namespace lockstep::local

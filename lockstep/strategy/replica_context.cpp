@@ -9,6 +9,7 @@
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/default_strategy.h"
 #include "lockstep/strategy/detail/run_notes.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/differentiable.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/strategy.h"
@@ -125,12 +126,15 @@ void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const 
   seat_->lead("merge_call", &ticket, lead, deadline_of(strategy_->communication()));
 }
 
-at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options) {
+at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options,
+                                      const std::source_location& where) {
+  const detail::CallPlace place(where);
   // The plain case, straight to the meeting: no gradient to record, no operation of the user's to call.
   if (seat_ && strategy_->cross_device_ops().is_one_order() &&
       !(at::GradMode::is_enabled() && value.defined() && value.requires_grad())) {
     require_current("all_reduce");
-    return local::all_reduce(*seat_, op, value, deadline_of(merge(strategy_->communication(), validated(options))));
+    return local::all_reduce(*seat_, detail::StrategyAccess::workers(*strategy_), op, value,
+                             deadline_of(merge(strategy_->communication(), validated(options))));
   }
   return std::get<at::Tensor>(all_reduce_leaves(op, {value}, "tensor", options)[0]);
 }
@@ -143,7 +147,8 @@ ReplicaContext::Leaves ReplicaContext::all_reduce_leaves(ReduceOp op, Leaves lea
   const auto reduce = [this, op, structure = std::move(structure), options](const Leaves& values) -> Leaves {
     if (seat_ == nullptr) return reduce_alone(op, values);
     if (strategy_->cross_device_ops().is_one_order())
-      return local::all_reduce(*seat_, op, values, structure, deadline_of(options));
+      return local::all_reduce(*seat_, detail::StrategyAccess::workers(*strategy_), op, values, structure,
+                               deadline_of(options));
     // A user's own operation: brought to the calling thread, leaf by leaf.
     return merge_call(
         [&](Strategy& strategy, const PerReplica<Leaves>& all, const PerReplica<std::string>& structures,
@@ -159,7 +164,9 @@ ReplicaContext::Leaves ReplicaContext::all_reduce_leaves(ReduceOp op, Leaves lea
   return differentiable_all_reduce(*this, op, std::move(leaves), options, reduce);
 }
 
-at::Tensor ReplicaContext::all_gather(const at::Tensor& value, std::int64_t axis, const CommunicationOptions& options) {
+at::Tensor ReplicaContext::all_gather(const at::Tensor& value, std::int64_t axis, const CommunicationOptions& options,
+                                      const std::source_location& where) {
+  const detail::CallPlace place(where);
   return std::get<at::Tensor>(all_gather_leaves({value}, axis, "tensor", options)[0]);
 }
 
@@ -169,7 +176,9 @@ ReplicaContext::Leaves ReplicaContext::all_gather_leaves(Leaves leaves, std::int
   const CommunicationOptions options = merge(strategy_->communication(), validated(given));
   const auto gather = [this, axis, structure = std::move(structure), options](
                           const Leaves& values, std::vector<std::int64_t>& begins) -> Leaves {
-    if (seat_ != nullptr) return local::all_gather(*seat_, values, axis, structure, begins, deadline_of(options));
+    if (seat_ != nullptr)
+      return local::all_gather(*seat_, detail::StrategyAccess::workers(*strategy_), values, axis, structure, begins,
+                               deadline_of(options));
     begins.assign(values.size(), 0);
     return strategy_->gather_across({values}, {structure}, axis);
   };

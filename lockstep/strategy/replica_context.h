@@ -4,6 +4,7 @@
 
 #include <functional>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -16,6 +17,7 @@
 #include "lockstep/base/function_ref.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
+#include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/forward.h"
 #include "lockstep/values/per_replica.h"
@@ -96,9 +98,12 @@ class LOCKSTEP_EXPORT ReplicaContext {
   /// The sum or mean over all replicas, the same bits on each, leaf by leaf for structures. Differentiable: the
   /// gradient is the all-reduce of the incoming gradients with the same operation.
   /// A Variable counts as the tensor that it is on this replica, and the result is a tensor.
-  at::Tensor all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options = {});
+  at::Tensor all_reduce(ReduceOp op, const at::Tensor& value, const CommunicationOptions& options = {},
+                        const std::source_location& where = std::source_location::current());
   template <class S>
-  auto all_reduce(ReduceOp op, const S& value, const CommunicationOptions& options = {}) {
+  auto all_reduce(ReduceOp op, const S& value, const CommunicationOptions& options = {},
+                  const std::source_location& where = std::source_location::current()) {
+    const detail::CallPlace place(where);
     if constexpr (detail::contains_variable_v<S>)
       return all_reduce(op, map_structure(detail::ReadVariables(), value), options);
     else
@@ -108,9 +113,12 @@ class LOCKSTEP_EXPORT ReplicaContext {
 
   /// All replicas' values, concatenated along `axis` in replica order; sizes may differ on that axis only.
   /// Differentiable: a replica's gradient is its own part of the summed gradients.
-  at::Tensor all_gather(const at::Tensor& value, std::int64_t axis, const CommunicationOptions& options = {});
+  at::Tensor all_gather(const at::Tensor& value, std::int64_t axis, const CommunicationOptions& options = {},
+                        const std::source_location& where = std::source_location::current());
   template <class S>
-  auto all_gather(const S& value, std::int64_t axis, const CommunicationOptions& options = {}) {
+  auto all_gather(const S& value, std::int64_t axis, const CommunicationOptions& options = {},
+                  const std::source_location& where = std::source_location::current()) {
+    const detail::CallPlace place(where);
     if constexpr (detail::contains_variable_v<S>)
       return all_gather(map_structure(detail::ReadVariables(), value), axis, options);
     else

@@ -11,6 +11,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/local/replica_team.h"
+#include "lockstep/comm/worker_group.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -18,6 +19,7 @@
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable_impl.h"
+#include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/values/type_name.h"
 
 namespace lockstep {
@@ -104,8 +106,10 @@ bool runs_on_replicas_of(const Strategy& strategy) {
 }  // namespace
 
 Strategy::Strategy(Parts parts)
-    : num_replicas_in_sync_(static_cast<int>(parts.devices.size())),
-      num_local_replicas_(num_replicas_in_sync_),
+    : num_replicas_in_sync_(static_cast<int>(parts.devices.size()) * (parts.workers ? parts.workers->workers() : 1)),
+      num_local_replicas_(static_cast<int>(parts.devices.size())),
+      worker_id_(parts.workers ? parts.workers->rank() : 0),
+      workers_(std::move(parts.workers)),
       cross_device_ops_(parts.cross_device_ops ? std::move(parts.cross_device_ops) : default_cross_device_ops()),
       communication_(validated(parts.communication)),
       strict_(parts.strict),
@@ -113,7 +117,8 @@ Strategy::Strategy(Parts parts)
       alive_(std::make_shared<Strategy*>(this)) {
   for (std::size_t k = 0; k < parts.devices.size(); ++k) {
     devices_.push_back(to_string(parts.devices[k]));
-    contexts_.push_back(std::make_unique<ReplicaContext>(*this, static_cast<int>(k), static_cast<int>(k),
+    contexts_.push_back(std::make_unique<ReplicaContext>(*this, static_cast<int>(k),
+                                                         worker_id_ * num_local_replicas_ + static_cast<int>(k),
                                                          torch_device(parts.devices[k]), devices_.back()));
   }
 }
@@ -122,6 +127,24 @@ Strategy::~Strategy() { detail::forget_strategy(*this); }
 
 ReplicaContext& Strategy::replica_context(int local_index) {
   return *contexts_.at(static_cast<std::size_t>(local_index));
+}
+
+void Strategy::barrier(const std::source_location& where) {
+  detail::require_cross_replica(*this, "barrier");
+  const detail::CallPlace place(where);
+  if (workers_) workers_->barrier(str("barrier (", detail::CallPlace::current(), ")"), deadline_of(communication_));
+}
+
+at::Tensor Strategy::broadcast(const at::Tensor& value, const std::source_location& where) {
+  detail::require_cross_replica(*this, "broadcast");
+  const detail::CallPlace place(where);
+  return workers_ ? workers::broadcast(*workers_, value, "broadcast", deadline_of(communication_)) : value.clone();
+}
+
+ReducibleLeaf Strategy::broadcast_leaf(const ReducibleLeaf& leaf, const std::source_location& where) {
+  if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) return broadcast(*tensor, where);
+  const auto& rows = std::get<IndexedSlices>(leaf);
+  return IndexedSlices{broadcast(rows.values, where), broadcast(rows.indices, where), rows.dense_shape};
 }
 
 std::uint64_t Strategy::seed() const { return shared_generator_seed(); }
@@ -229,13 +252,15 @@ void Strategy::run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<v
 void Strategy::raise_failure(const local::ReplicaFailure& failure) {
   ++failed_runs_;
   const Said said = said_by(failure.error);
-  last_failure_ = RunFailure{failure.replica, said.text, said.type};
+  const int replica = replica_context(failure.replica).replica_id_in_sync_group();
+  last_failure_ = RunFailure{replica, said.text, said.type};
   log_other_failures(said, failure.others);
+  if (workers_) workers_->report(str(said.type, " on replica ", replica, ": ", said.what));
   // What is thrown is the caller's to log or not. A merge function's run is not worth a line: its caller is this run's.
   if (is_logged(Severity::Debug) && !runs_on_replicas_of(*this))
-    log(Severity::Debug, str("run failed on replica ", failure.replica, ": ", said.type, ": ", said.what));
+    log(Severity::Debug, str("run failed on replica ", replica, ": ", said.type, ": ", said.what));
 
-  const std::string who = str("on replica ", failure.replica);
+  const std::string who = str("on replica ", replica);
   try {
     std::rethrow_exception(failure.error);
   } catch (Error& e) {
@@ -308,6 +333,10 @@ Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leav
   }
   Leaves total = std::move(reduce_across(ReduceOp::Sum, sums, structures, here, communication_)[0]);
   if (op == ReduceOp::Mean) {
+    if (workers_) {
+      for (std::int64_t& count : elements)
+        count = workers::sum(*workers_, count, "elements of a mean", deadline_of(communication_));
+    }
     for (std::size_t i = 0; i < total.size(); ++i) total[i] = divide_sum(std::get<at::Tensor>(total[i]), elements[i]);
   }
   return total;
@@ -319,6 +348,7 @@ Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool 
     throw_not_reducible("a Mirrored value cannot be reduced with ReduceOp::Sum: it is one value, not one per replica",
                         "use ReduceOp::Mean, or multiply by num_replicas_in_sync() if that is what you mean");
   }
+  if (workers_ && !mirrored) return reduce_over_workers(op, value);
   if (op == ReduceOp::Sum && num_replicas_in_sync_ != 1) {
     throw_not_reducible(
         str("a plain value cannot be reduced with ReduceOp::Sum over ", num_replicas_in_sync_, " replicas"),
@@ -330,6 +360,25 @@ Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool 
     if (auto* tensor = std::get_if<at::Tensor>(&leaf)) *tensor = tensor->clone();
   }
   return result;
+}
+
+Strategy::Leaves Strategy::reduce_over_workers(ReduceOp op, const Leaves& value) {
+  Leaves results;
+  for (const auto& leaf : value) {
+    const auto* tensor = std::get_if<at::Tensor>(&leaf);
+    if (tensor == nullptr)
+      throw_not_reducible("sparse rows that are not distributed cannot be reduced over workers",
+                          "reduce what run returned (a PerReplica), or call to_dense() first");
+    require_summable(*tensor, "reduce");
+    // One value per worker: its first replica's, and nothing of the others.
+    std::vector<at::Tensor> components(static_cast<std::size_t>(num_local_replicas_),
+                                       tensor->new_zeros(tensor->sizes()));
+    components[0] = tensor->detach();
+    const at::Tensor sum = workers::all_reduce(*workers_, ReduceOp::Sum, components, "reduce of plain values",
+                                               deadline_of(communication_));
+    results.emplace_back(op == ReduceOp::Mean ? divide_sum(sum, num_workers()) : sum);
+  }
+  return results;
 }
 
 Strategy::Leaves Strategy::gather_across(const std::vector<Leaves>& components,
@@ -344,7 +393,7 @@ Strategy::Leaves Strategy::gather_across(const std::vector<Leaves>& components,
                            .where = "gather",
                            .help = "gather values and indices separately, or call to_dense() first"});
     }
-    if (components.size() == 1) {
+    if (components.size() == 1 && !workers_) {
       results.push_back(components[0][i]);
       continue;
     }

@@ -7,6 +7,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <span>
 #include <string>
 #include <type_traits>
@@ -17,6 +18,7 @@
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/strategy/axis.h"
+#include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/forward.h"
 #include "lockstep/strategy/devices.h"
@@ -26,6 +28,8 @@
 #include "lockstep/values/reducible.h"
 
 namespace lockstep {
+
+class WorkerGroup;
 
 namespace detail {
 
@@ -77,6 +81,21 @@ class LOCKSTEP_EXPORT Strategy {
   int num_replicas_in_sync() const { return num_replicas_in_sync_; }
   int num_local_replicas() const { return num_local_replicas_; }
 
+  /// Processes that train together; each of them runs the whole program. One for strategies of one machine.
+  int num_workers() const { return num_replicas_in_sync_ / num_local_replicas_; }
+  /// This process among them; worker 0 is the chief.
+  int worker_id() const { return worker_id_; }
+  /// Whether this is the worker that writes files and prints for all.
+  bool is_chief() const { return worker_id_ == 0; }
+
+  /// Returns when all workers have called it. Outside of run; every worker must call it.
+  void barrier(const std::source_location& where = std::source_location::current());
+
+  /// The chief's value, on every worker; the others' values are not looked at. Outside of run; every worker must call it.
+  at::Tensor broadcast(const at::Tensor& value, const std::source_location& where = std::source_location::current());
+  template <class T>
+  T broadcast(const T& value, const std::source_location& where = std::source_location::current());
+
   /// Enters the cross-replica context: variables created while the scope lives are distributed.
   Scope scope() { return Scope(*this); }
 
@@ -99,11 +118,12 @@ class LOCKSTEP_EXPORT Strategy {
   /// first reduces along it, and Mean divides by the number of elements of all replicas: exact for uneven and empty
   /// ones. An OnRead variable is reduced over its components; of a mirrored one Mean is its value.
   template <class T>
-  auto reduce(ReduceOp op, const T& value, const Axis& axis = {});
+  auto reduce(ReduceOp op, const T& value, const Axis& axis = {},
+              const std::source_location& where = std::source_location::current());
 
   /// The components, concatenated along `axis` in replica order.
   template <class T>
-  auto gather(const T& value, std::int64_t axis);
+  auto gather(const T& value, std::int64_t axis, const std::source_location& where = std::source_location::current());
 
   /// A PerReplica of what `f(ValueContext)` returns for each local replica.
   template <class F>
@@ -225,6 +245,7 @@ class LOCKSTEP_EXPORT Strategy {
     std::shared_ptr<CrossDeviceOps> cross_device_ops;
     CommunicationOptions communication = {};
     bool strict = false;
+    std::shared_ptr<WorkerGroup> workers = {};  ///< null: this process alone
   };
   explicit Strategy(Parts parts);
 
@@ -256,11 +277,16 @@ class LOCKSTEP_EXPORT Strategy {
                            const std::vector<std::string>& structures, const Axis& axis);
   /// A value that all replicas share: `mirrored`, or plain.
   Leaves reduce_shared(ReduceOp op, const Leaves& value, bool mirrored);
+  ReducibleLeaf broadcast_leaf(const ReducibleLeaf& leaf, const std::source_location& where);
+  /// A plain value of several workers counts once for each of them.
+  Leaves reduce_over_workers(ReduceOp op, const Leaves& value);
   Leaves gather_across(const std::vector<Leaves>& components, const std::vector<std::string>& structures,
                        std::int64_t axis);
 
   int num_replicas_in_sync_;
   int num_local_replicas_;
+  int worker_id_;
+  std::shared_ptr<WorkerGroup> workers_;
   Devices devices_;
   std::vector<std::unique_ptr<ReplicaContext>> contexts_;
   std::shared_ptr<CrossDeviceOps> cross_device_ops_;
@@ -270,6 +296,7 @@ class LOCKSTEP_EXPORT Strategy {
   std::optional<RunFailure> last_failure_;
   std::uint64_t failed_runs_ = 0;
   int models_made_ = 0;
+  int optimizers_made_ = 0;
   std::vector<std::weak_ptr<const detail::RunWatcher>> watchers_;
   std::shared_ptr<Strategy*> alive_;  ///< variables hold it weakly, to notice when they outlive their strategy
 };

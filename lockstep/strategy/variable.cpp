@@ -351,8 +351,10 @@ void assign_across(const std::shared_ptr<Variable::Impl>& variable, const Write&
   }
   const at::Tensor whole = value_for(*variable, write, value, 0);
   require_fitting(*variable, target_of(*variable, write), whole);
-  const auto shares = shares_of(whole, variable->values().size());
-  apply_to_all(*variable, write, [&](std::size_t k) { return shares[k]; });
+  const Strategy& strategy = variable->strategy();
+  const auto shares = shares_of(whole, static_cast<std::size_t>(strategy.num_workers()) * variable->values().size());
+  const std::size_t first = static_cast<std::size_t>(strategy.worker_id()) * variable->values().size();
+  apply_to_all(*variable, write, [&](std::size_t k) { return shares[first + k]; });
 }
 
 at::Tensor read_across(const Variable& handle) {
@@ -365,6 +367,7 @@ at::Tensor read_across(const Variable& handle) {
     case Aggregation::Mean: break;
   }
   Strategy& strategy = variable->strategy();
+  const detail::CallPlace place(variable->options().name);
   return strategy.cross_device_ops().reduce(reduce_op_of(variable->options().aggregation),
                                             PerReplica<at::Tensor>(variable->values()), {strategy.devices()[0]},
                                             strategy.communication())[0];

@@ -10,6 +10,7 @@
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
+#include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/values/print.h"
 
 // How variables come to be: checks, names, components.
@@ -80,7 +81,12 @@ VariableOptions checked(VariableOptions options, const at::Tensor& initial_value
 std::shared_ptr<Variable::Impl> create_distributed(Strategy& strategy, const at::Tensor& initial_value,
                                                    const VariableOptions& options) {
   const Devices devices = colocated_with ? Destinations(*colocated_with).resolve(strategy) : strategy.devices();
-  return Variable::Impl::create(&strategy, initial_value, options, devices);
+  WorkerGroup* const workers = detail::StrategyAccess::workers(strategy);
+  if (workers == nullptr || !initial_value.defined())
+    return Variable::Impl::create(&strategy, initial_value, options, devices);
+  const at::Tensor chiefs = workers::broadcast(*workers, initial_value, "initial value of variable " + options.name,
+                                               deadline_of(strategy.communication()));
+  return Variable::Impl::create(&strategy, chiefs, options, devices);
 }
 
 /// Inside replicas one variable is made for all of them: replica 0's. The others must ask for the same one.

@@ -13,6 +13,9 @@ struct StrategyAccess {
   /// Expires when the strategy does: what may outlive it holds this.
   static std::weak_ptr<Strategy*> alive(const Strategy& strategy) { return strategy.alive_; }
 
+  /// The workers that train together; null: this process alone.
+  static WorkerGroup* workers(const Strategy& strategy) { return strategy.workers_.get(); }
+
   /// How many runs have thrown. What keeps something from one run to the next sees here that a run was cut short.
   static std::uint64_t failed_runs(const Strategy& strategy) { return strategy.failed_runs_; }
 
@@ -20,6 +23,9 @@ struct StrategyAccess {
   static void watch(Strategy& strategy, std::weak_ptr<const RunWatcher> watcher) {
     strategy.watchers_.push_back(std::move(watcher));
   }
+
+  /// Optimizers are numbered, so that workers can tell whose gradients they exchange.
+  static int next_optimizer(Strategy& strategy) { return strategy.optimizers_made_++; }
 
   /// The seed for building the next model: a function of the job's seed and of how many were built before.
   static std::uint64_t next_make_seed(Strategy& strategy);

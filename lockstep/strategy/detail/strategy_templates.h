@@ -141,8 +141,9 @@ auto Strategy::run(F&& f, const Args&... args) {
 }
 
 template <class T>
-auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis) {
+auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis, const std::source_location& where) {
   detail::require_cross_replica(*this, "reduce");
+  const detail::CallPlace place(where);
   if constexpr (std::is_same_v<T, Variable>) {
     return reduce_variable(op, value, axis);
   } else if constexpr (detail::is_distributed_variable_v<T>) {
@@ -156,10 +157,10 @@ auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis) {
     auto reduced = reduce_components(op, parts.leaves, parts.structures, axis);
     return unflatten_reducible(value[0], std::move(reduced));
   } else if constexpr (contains_distributed_v<T> || detail::contains_variable_v<T>) {
-    return map_structure([&](const auto& leaf) { return reduce(op, leaf, axis); }, value);
+    return map_structure([&](const auto& leaf) { return reduce(op, leaf, axis, where); }, value);
   } else {
     if constexpr (std::is_arithmetic_v<T>) {
-      if (value == T{}) return value;  // nothing, N times
+      if (value == T{} && num_workers() == 1) return value;  // nothing, N times
     }
     if (axis.dims().empty())
       return unflatten_reducible(value, reduce_shared(op, flatten_reducible(value), /*mirrored=*/false));
@@ -169,8 +170,9 @@ auto Strategy::reduce(ReduceOp op, const T& value, const Axis& axis) {
 }
 
 template <class T>
-auto Strategy::gather(const T& value, std::int64_t axis) {
+auto Strategy::gather(const T& value, std::int64_t axis, const std::source_location& where) {
   detail::require_cross_replica(*this, "gather");
+  const detail::CallPlace place(where);
   if constexpr (std::is_same_v<T, Variable>) {
     return gather_variable(value, axis);
   } else if constexpr (detail::is_distributed_variable_v<T>) {
@@ -180,11 +182,18 @@ auto Strategy::gather(const T& value, std::int64_t axis) {
     auto gathered = gather_across(parts.leaves, parts.structures, axis);
     return unflatten_reducible(value[0], std::move(gathered));
   } else if constexpr (contains_distributed_v<T> || detail::contains_variable_v<T>) {
-    return map_structure([&](const auto& leaf) { return gather(leaf, axis); }, value);
+    return map_structure([&](const auto& leaf) { return gather(leaf, axis, where); }, value);
   } else {
     const detail::TakenApart parts(std::vector<T>{value});
     return unflatten_reducible(value, gather_across(parts.leaves, parts.structures, axis));
   }
+}
+
+template <class T>
+T Strategy::broadcast(const T& value, const std::source_location& where) {
+  std::vector<ReducibleLeaf> leaves;
+  for (const auto& leaf : flatten_reducible(value)) leaves.emplace_back(broadcast_leaf(leaf, where));
+  return unflatten_reducible(value, std::move(leaves));
 }
 
 template <class F>

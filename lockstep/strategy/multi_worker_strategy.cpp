@@ -1,0 +1,108 @@
+#include "lockstep/strategy/multi_worker_strategy.h"
+
+#include <c10/util/Exception.h>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/cluster/cluster_resolver.h"
+#include "lockstep/comm/worker_group.h"
+#include "lockstep/strategy/collective_all_reduce.h"
+#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/local_replicas.h"
+#include "lockstep/strategy/replica_random.h"
+#include "lockstep/version.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kDefaultSeconds = 600;
+
+std::vector<DeviceName> plan_devices(const MultiWorkerOptions& options, const ClusterDescription& cluster) {
+  auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
+  for (DeviceName& device : devices) {
+    require_here(device);
+    if (!cluster.is_local()) device = cluster.device(device.type, device.index.value_or(0));
+  }
+  return devices;
+}
+
+double collective_seconds(const CommunicationOptions& communication) {
+  return communication.timeout_seconds.value_or(kDefaultSeconds);
+}
+
+std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const ClusterDescription& cluster, int replicas,
+                                  int threads) {
+  if (cluster.num_workers() == 1) return nullptr;
+  return join_workers({.cluster = cluster,
+                       .replicas = replicas,
+                       .facts = {{"version of Lockstep", LOCKSTEP_VERSION},
+                                 {"replicas of a worker", str(replicas)},
+                                 {"threads of a replica", str(threads)},
+                                 {"seed", options.seed ? str(*options.seed) : "the chief's"},
+                                 {"own kernels", options.fast_kernels ? str(*options.fast_kernels) : "unset"}},
+                       .join_seconds = options.join_seconds,
+                       .collective_seconds = collective_seconds(options.communication),
+                       .ring = options.communication.implementation == Implementation::Ring,
+                       .bind_address = options.bind_address,
+                       .data_port = options.data_port});
+}
+
+std::uint64_t job_seed(const MultiWorkerOptions& options, WorkerGroup* workers) {
+  if (options.seed) return *options.seed;
+  const std::uint64_t here = shared_generator_seed();
+  return workers ? std::stoull(workers->chiefs("seed", str(here))) : here;
+}
+
+}  // namespace
+
+struct MultiWorkerMirroredStrategy::Plan {
+  explicit Plan(MultiWorkerOptions given)
+      : options(std::move(given)),
+        cluster(describe_cluster(options.cluster_resolver
+                                     ? *options.cluster_resolver
+                                     : static_cast<const ClusterResolver&>(TFConfigClusterResolver()))),
+        devices(plan_devices(options, cluster)),
+        on_this_host(static_cast<int>(devices.size()) *
+                     (cluster.is_local() ? 1 : static_cast<int>(cluster.workers_on_this_host().size()))),
+        threads(plan_intra_op_threads(options.intra_op_threads, on_this_host)),
+        workers(join(options, cluster, static_cast<int>(devices.size()), threads)) {}
+
+  MultiWorkerOptions options;
+  ClusterDescription cluster;
+  std::vector<DeviceName> devices;
+  int on_this_host;
+  int threads;
+  std::shared_ptr<WorkerGroup> workers;
+};
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(MultiWorkerOptions options)
+    : MultiWorkerMirroredStrategy(Plan(std::move(options))) {}
+
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(Plan plan)
+    : Strategy({.devices = plan.devices,
+                .cross_device_ops = plan.workers ? std::make_shared<CollectiveAllReduce>(plan.workers) : nullptr,
+                .communication = plan.options.communication,
+                .strict = plan.options.strict,
+                .workers = plan.workers}),
+      cluster_(std::make_unique<const ClusterDescription>(plan.cluster)),
+      replicas_(std::make_unique<LocalReplicas>(LocalReplicasOptions{.replicas = num_local_replicas(),
+                                                                     .first_id = worker_id() * num_local_replicas(),
+                                                                     .all_replicas = num_replicas_in_sync(),
+                                                                     .on_this_host = plan.on_this_host,
+                                                                     .on_cpu = replica_context(0).device().is_cpu(),
+                                                                     .intra_op_threads = plan.threads,
+                                                                     .seed = job_seed(plan.options, plan.workers.get()),
+                                                                     .keep_memory = plan.options.keep_memory,
+                                                                     .fast_kernels = plan.options.fast_kernels})) {}
+
+MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
+
+int MultiWorkerMirroredStrategy::intra_op_threads() const { return replicas_->threads(); }
+std::uint64_t MultiWorkerMirroredStrategy::seed() const { return replicas_->seed(); }
+
+void MultiWorkerMirroredStrategy::run_replicas(FunctionRef<void(int, local::Seat*)> body) {
+  if (WorkerGroup* workers = detail::StrategyAccess::workers(*this)) workers->set_place(++runs_, "run");
+  if (const auto failure = replicas_->run(body)) raise_failure(*failure);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep {
+
+class ClusterResolver;  // lockstep/cluster.h
+class LocalReplicas;
+struct ClusterDescription;  // lockstep/cluster.h
+
+struct MultiWorkerOptions {
+  /// One replica of this worker per device: `ls::cpus(2)`. Unset: every GPU of this worker, or one CPU replica. All workers
+  /// must have the same number.
+  std::optional<std::vector<std::string>> devices = {};
+  /// Says which workers there are and which one this is. Unset: the environment variable TF_CONFIG.
+  std::shared_ptr<const ClusterResolver> cluster_resolver = {};
+  /// Defaults for all collectives. A collective that takes longer than `timeout_seconds`, or ten minutes if that is not set,
+  /// fails on all workers; 0: it may take for ever.
+  CommunicationOptions communication = {};
+  /// Threads that one replica uses inside an operation. Unset: the cores of this machine, divided among the replicas of all
+  /// workers on it. Bits may depend on it, so it must be the same on all workers.
+  std::optional<int> intra_op_threads = {};
+  /// Random numbers of the replicas. Unset: what the chief's `torch::manual_seed` was given before.
+  std::optional<std::uint64_t> seed = {};
+  /// Refuse what lets mirrored components drift apart without an error.
+  bool strict = false;
+  /// As MirroredOptions say.
+  std::optional<bool> keep_memory = {};
+  std::optional<bool> fast_kernels = {};
+  /// How long to wait for the other workers at the start.
+  double join_seconds = 300;
+  /// Where data from other workers arrives. Unset: a free port on the address of this worker's entry.
+  std::string bind_address = {};
+  int data_port = 0;
+};
+
+/// Synchronous training by several processes, mostly on several machines: every process ("worker") runs the same program
+/// with the same replicas, and each step uses the gradients of all. Without a cluster (no TF_CONFIG) it is one worker.
+///
+///     ls::MultiWorkerMirroredStrategy strategy({.devices = ls::cpus(2)});
+///
+/// Training on several workers needs the component `cluster` of Lockstep. The constructor returns when all workers are there.
+/// The results are the same bits as those of one worker with as many replicas. If a worker dies or fails, all others get an
+/// error that says who and why, and their weights are those of the last whole step.
+class LOCKSTEP_EXPORT MultiWorkerMirroredStrategy final : public Strategy {
+ public:
+  explicit MultiWorkerMirroredStrategy(MultiWorkerOptions options = {});
+  ~MultiWorkerMirroredStrategy() override;
+
+  /// Who the workers are, and what this one has to do besides training. Include <lockstep/cluster.h>.
+  const ClusterDescription& cluster() const { return *cluster_; }
+  int intra_op_threads() const;
+  std::uint64_t seed() const override;
+
+ private:
+  struct Plan;
+  explicit MultiWorkerMirroredStrategy(Plan plan);
+  void run_replicas(FunctionRef<void(int, local::Seat*)> body) override;
+
+  std::unique_ptr<const ClusterDescription> cluster_;
+  std::unique_ptr<LocalReplicas> replicas_;
+  std::int64_t runs_ = 0;
+};
+
+}  // namespace lockstep

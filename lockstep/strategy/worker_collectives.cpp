@@ -1,0 +1,189 @@
+#include "lockstep/strategy/worker_collectives.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <cstring>
+#include <numeric>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/call_place.h"
+#include "lockstep/strategy/tensor_reduction.h"
+
+namespace lockstep::workers {
+namespace {
+
+/// The form of a tensor as numbers that travel: type, rank, sizes.
+constexpr std::size_t kMostDims = 14;
+constexpr std::size_t kFormSize = 2 + kMostDims;
+
+std::string full_name(std::string_view name) {
+  const std::string place = detail::CallPlace::current();
+  return place.empty() ? std::string(name) : lockstep::str(name, " (", place, ")");
+}
+
+at::Tensor plain(const at::Tensor& value) { return value.detach().cpu().contiguous().resolve_neg().resolve_conj(); }
+
+void write_form(const at::Tensor& value, std::int64_t* form) {
+  form[0] = static_cast<std::int64_t>(value.scalar_type());
+  form[1] = value.dim();
+  for (std::size_t d = 0; d < std::min<std::size_t>(kMostDims, value.sizes().size()); ++d)
+    form[2 + d] = value.sizes()[d];
+}
+
+at::Tensor empty_of_form(const std::int64_t* form) {
+  if (form[1] > static_cast<std::int64_t>(kMostDims)) {
+    throw Unimplemented(errors::kShape,
+                        {.what = lockstep::str("a tensor of ", form[1], " dimensions cannot travel between workers"),
+                         .help = lockstep::str("reshape it to at most ", kMostDims, " dimensions")});
+  }
+  const at::IntArrayRef sizes(form + 2, static_cast<std::size_t>(form[1]));
+  return at::empty(sizes, at::TensorOptions().dtype(static_cast<at::ScalarType>(form[0])));
+}
+
+template <class T>
+void gather_numbers(WorkerGroup& group, Dtype dtype, const T* mine, T* all, const std::vector<std::uint64_t>& counts,
+                    const std::string& name, const Deadline& deadline) {
+  const void* input = mine;
+  void* output = all;
+  group.run(WorkerGroup::kProgram,
+            {.kind = CollectiveKind::AllGather,
+             .dtype = dtype,
+             .elements = std::accumulate(counts.begin(), counts.end(), std::size_t{0}),
+             .inputs = {&input, 1},
+             .outputs = {&output, 1},
+             .counts = counts,
+             .name = name},
+            deadline);
+}
+
+void broadcast_bytes(WorkerGroup& group, const void* input, void* output, std::size_t bytes, const std::string& name,
+                     const Deadline& deadline) {
+  group.run(WorkerGroup::kProgram,
+            {.kind = CollectiveKind::Broadcast,
+             .dtype = Dtype::UInt8,
+             .elements = bytes,
+             .inputs = group.rank() == 0 ? std::span<const void* const>(&input, 1) : std::span<const void* const>(),
+             .outputs = {&output, 1},
+             .name = name},
+            deadline);
+}
+
+}  // namespace
+
+void all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<SumOfArrays>& sums, std::string_view name,
+                const Deadline& deadline) {
+  const std::string base = full_name(name);
+  std::vector<std::string> names;
+  names.reserve(sums.size());
+  std::vector<WorkerGroup::Ticket> tickets;
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    const SumOfArrays& sum = sums[i];
+    names.push_back(sums.size() == 1 ? base : lockstep::str(base, ", part ", i));
+    tickets.push_back(group.submit(WorkerGroup::kProgram,
+                                   {.kind = CollectiveKind::AllReduce,
+                                    .dtype = sum.dtype,
+                                    .elements = static_cast<std::size_t>(c10::multiply_integers(sum.shape)),
+                                    .inputs = sum.inputs,
+                                    .outputs = sum.outputs,
+                                    .reduce = is_floating(sum.dtype) ? op : ReduceOp::Sum,
+                                    .shape = std::span<const std::int64_t>(sum.shape.data(), sum.shape.size()),
+                                    .name = names.back()},
+                                   deadline));
+  }
+  for (const auto ticket : tickets) group.wait(ticket);
+}
+
+at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Tensor>& components, std::string_view name,
+                      const Deadline& deadline) {
+  require_equal_form(components, "reduce");
+  const auto dtype = engine_dtype(components[0].scalar_type());
+  if (!dtype) return ordered_reduce(op, all_gather(group, components, name, deadline));
+  std::vector<at::Tensor> inputs;
+  SumOfArrays sum{.dtype = *dtype};
+  for (const at::Tensor& component : components) {
+    inputs.push_back(plain(component));
+    sum.inputs.push_back(inputs.back().const_data_ptr());
+  }
+  at::Tensor result = at::empty(inputs[0].sizes(), inputs[0].options());
+  sum.shape = result.sizes();
+  sum.outputs.push_back(result.data_ptr());
+  all_reduce(group, op, {sum}, name, deadline);
+  return op == ReduceOp::Mean && !is_floating(*dtype) ? divide_sum(result, group.all_replicas()) : result;
+}
+
+std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Tensor>& mine, std::string_view name,
+                                   const Deadline& deadline) {
+  const std::string base = full_name(name);
+  const auto workers = static_cast<std::size_t>(group.workers());
+  std::vector<at::Tensor> here;
+  std::vector<std::int64_t> forms(mine.size() * kFormSize);
+  for (std::size_t i = 0; i < mine.size(); ++i) {
+    here.push_back(plain(mine[i]));
+    write_form(here[i], forms.data() + i * kFormSize);
+  }
+  std::vector<std::int64_t> all_forms(workers * forms.size());
+  gather_numbers(group, Dtype::Int64, forms.data(), all_forms.data(), std::vector<std::uint64_t>(workers, forms.size()),
+                 base + ", shapes", deadline);
+
+  std::vector<at::Tensor> all;
+  std::vector<std::uint64_t> bytes(workers, 0);
+  for (std::size_t i = 0; i < workers * mine.size(); ++i) {
+    all.push_back(empty_of_form(all_forms.data() + i * kFormSize));
+    bytes[i / mine.size()] += all.back().nbytes();
+  }
+  // At any size in one message: arrays of different types cannot share memory without gaps.
+  std::vector<char> packed(bytes[static_cast<std::size_t>(group.rank())]);
+  std::size_t at = 0;
+  for (const at::Tensor& tensor : here) {
+    if (tensor.nbytes() > 0) std::memcpy(packed.data() + at, tensor.const_data_ptr(), tensor.nbytes());
+    at += tensor.nbytes();
+  }
+  std::vector<char> received(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}));
+  if (received.empty()) return all;
+  gather_numbers(group, Dtype::UInt8, packed.data(), received.data(), bytes, base, deadline);
+  at = 0;
+  for (at::Tensor& tensor : all) {
+    if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), received.data() + at, tensor.nbytes());
+    at += tensor.nbytes();
+  }
+  return all;
+}
+
+std::vector<IndexedSlices> all_gather(WorkerGroup& group, const std::vector<IndexedSlices>& mine, std::string_view name,
+                                      const Deadline& deadline) {
+  std::vector<at::Tensor> tensors;
+  for (const IndexedSlices& rows : mine) tensors.insert(tensors.end(), {rows.values, rows.indices});
+  const auto all = all_gather(group, tensors, name, deadline);
+  std::vector<IndexedSlices> result;
+  for (std::size_t i = 0; i < all.size(); i += 2) result.push_back({all[i], all[i + 1], mine[0].dense_shape});
+  return result;
+}
+
+at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_view name, const Deadline& deadline) {
+  const std::string base = full_name(name);
+  const bool is_root = group.rank() == 0;
+  at::Tensor sent = is_root ? plain(value) : at::Tensor();
+  std::int64_t form[kFormSize] = {};
+  if (is_root) write_form(sent, form);
+  broadcast_bytes(group, form, form, sizeof form, base + ", shape", deadline);
+  at::Tensor result = is_root ? sent.clone() : empty_of_form(form);
+  if (result.nbytes() > 0)
+    broadcast_bytes(group, is_root ? sent.const_data_ptr() : nullptr, result.data_ptr(), result.nbytes(), base,
+                    deadline);
+  return result;
+}
+
+std::int64_t sum(WorkerGroup& group, std::int64_t value, std::string_view name, const Deadline& deadline) {
+  // Which of the local replicas brings it does not matter for the sum.
+  std::vector<std::int64_t> brought(static_cast<std::size_t>(group.replicas()), 0);
+  brought[0] = value;
+  std::int64_t total = 0;
+  SumOfArrays array{.dtype = Dtype::Int64, .outputs = {&total}};
+  for (const std::int64_t& each : brought) array.inputs.push_back(&each);
+  all_reduce(group, ReduceOp::Sum, {array}, name, deadline);
+  return total;
+}
+
+}  // namespace lockstep::workers
