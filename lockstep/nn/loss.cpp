@@ -16,7 +16,9 @@
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/nn/unsized_losses.h"
 #include "lockstep/strategy/detail/run_notes.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep {
 namespace {
@@ -90,6 +92,7 @@ std::int64_t checked_size(std::int64_t global_batch) {
 struct Count {
   std::int64_t rows = 0;
   std::int64_t call = 0;
+  mutable std::int64_t total = 0;  ///< of all workers
 };
 
 /// In a meeting: the rows of all replicas together.
@@ -112,8 +115,20 @@ std::int64_t sum_over_replicas(const Count& here, const char* meeting) {
            .help = "give the size where rows are left out: average_loss(losses, ls::global_rows(losses))"});
     }
   };
-  seat->exchange(meeting, &here, add_up, deadline_of(top->strategy->communication()));
-  return total;
+  const Deadline deadline = deadline_of(top->strategy->communication());
+  WorkerGroup* const workers = detail::StrategyAccess::workers(*top->strategy);
+  if (workers == nullptr) {
+    seat->exchange(meeting, &here, add_up, deadline);
+    return total;
+  }
+  // The first replica of each worker adds up for its own, and tells them what all workers have.
+  const auto add_up_all = [&] {
+    add_up();
+    total = workers::sum(*workers, total, lockstep::str("examples of average_loss, call ", here.call), deadline);
+    for (int r = 0; r < seat->size(); ++r) static_cast<const Count*>(seat->payload_of(r))->total = total;
+  };
+  seat->lead(meeting, &here, add_up_all, deadline);
+  return here.total;
 }
 
 /// The losses of all replicas, without a meeting where the batch given to run tells their number.
@@ -128,7 +143,8 @@ std::int64_t count_losses(const at::Tensor& losses) {
   // they decide differently all the same, the numbers of their calls differ, or the meetings that they come to.
   const auto rows = notes.rows;
   const auto k = static_cast<std::size_t>(top->replica->local_index());
-  if (!rows.empty() && rows[k] == here && std::find(rows.begin(), rows.end(), 0) == rows.end())
+  if (top->strategy->num_workers() == 1 && !rows.empty() && rows[k] == here &&
+      std::find(rows.begin(), rows.end(), 0) == rows.end())
     return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   return sum_over_replicas(
       {here, notes.average_losses},

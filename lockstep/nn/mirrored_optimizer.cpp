@@ -39,7 +39,7 @@ void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, con
     throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next reduction",
                  "reduce_gradients");
   const bool find_not_finite = core.settings.not_finite != NotFinite::Ignore;
-  detail::meet_with_gradients(core, mine, call,
+  detail::meet_with_gradients(core, mine, op, call,
                               [&] { core.reducer->reduce(mine, {.op = op, .find_not_finite = find_not_finite}); });
   mine.progress.stage = detail::GradientStage::Reduced;
 }
@@ -56,7 +56,7 @@ void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
 /// after it was summed, or in the same pass over memory.
 void take_whole_step(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call) {
   const detail::ReduceRequest request{.op = op, .may_leave_to_update = core.cls.fused != nullptr};
-  detail::meet_with_gradients(core, mine, call, [&] {
+  detail::meet_with_gradients(core, mine, op, call, [&] {
     core.poison.update_or_poison(mine.steps, [&] {
       core.reducer->reduce(mine, request);
       update_owned(core, mine);
@@ -102,7 +102,7 @@ bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler)
   require_valid_options(core);
   const detail::OptimizerSettings& settings = core.settings;
   const int calls = detail::begins_anew(core, mine) ? 1 : mine.progress.accumulated + 1;
-  if (calls >= settings.accumulate) core.reducer->start(mine);
+  if (calls >= settings.accumulate) core.reducer->start(mine, settings.reduce_op);
   go_backward(core, mine, loss, scaler);
   mine.progress.accumulated = calls < settings.accumulate ? calls : 0;
   if (calls < settings.accumulate) return false;

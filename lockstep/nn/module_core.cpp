@@ -20,6 +20,7 @@
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/nn/autocast.h"
 #include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/strategy.h"
@@ -124,6 +125,7 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   collect_parameters();
   require_shareable();
   share_memory();
+  take_chiefs_values(*this);
   copy_buffers();
   guard_gradients();
   versions_.resize(parameters_.size() * replicas_.size());
@@ -495,8 +497,7 @@ ModuleCore::NamedTensors ModuleCore::buffers_of(std::size_t k) const { return re
 
 ModuleCore::NamedTensors ModuleCore::named_buffers() const {
   require_outside_of_run("named_buffers of a model");  // other replicas may be changing theirs
-  std::vector<Named> named;
-  for (const auto& module : replicas_) named.push_back(module->named_buffers());
+  const std::vector<Named> named = buffers_of_all_workers(*this);
   Named result;
   for (const auto& item : named[0]) {
     std::vector<at::Tensor> components;

@@ -1,10 +1,14 @@
 #include "lockstep/nn/optimizer_core.h"
 
+#include <c10/util/Type.h>
+
 #include <algorithm>
+#include <typeinfo>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/step/shared_memory_reducer.h"
+#include "lockstep/nn/step/worker_reducer.h"
 #include "lockstep/nn/torch_optimizers.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
@@ -59,6 +63,26 @@ void deal_out(OptimizerCore& core) {
   }
 }
 
+/// Workers that train together must do it in the same way.
+void require_same_optimizers(WorkerGroup& workers, const OptimizerCore& core, const std::string& name) {
+  const torch::optim::Optimizer& inner = *core.replicas[0]->inner;
+  std::vector<std::string> lines{str("class: ", c10::demangle(typeid(inner).name()))};
+  for (std::size_t g = 0; g < core.groups.size(); ++g)
+    lines.push_back(str("group ", g, ": ", counted(static_cast<int>(core.groups[g].parameters.size()), "parameter"),
+                        ", learning rate ", core.groups[g].options->get_lr()));
+  workers.require_same(name, lines);
+}
+
+std::unique_ptr<GradientReducer> make_reducer(const OptimizerCore& core) {
+  Strategy& strategy = core.module->strategy();
+  WorkerGroup* const workers = StrategyAccess::workers(strategy);
+  if (workers == nullptr) return std::make_unique<SharedMemoryReducer>(*core.module, core.group_of, core.replicas);
+  const std::string name = str("optimizer ", StrategyAccess::next_optimizer(strategy));
+  require_same_optimizers(*workers, core, name);
+  return std::make_unique<WorkerReducer>(*workers, *core.module, core.group_of, core.replicas, strategy.communication(),
+                                         name);
+}
+
 }  // namespace
 
 OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<OptimizerGroup> parameter_groups,
@@ -77,7 +101,7 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
     block_sums.resize(block_sums.size() + static_cast<std::size_t>(blocks));
   }
   deal_out(*this);
-  reducer = std::make_unique<SharedMemoryReducer>(*module, group_of, replicas);
+  reducer = make_reducer(*this);
   module->pin();
 }
 

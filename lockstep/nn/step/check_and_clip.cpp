@@ -170,13 +170,15 @@ bool may_update(const OptimizerCore& core, ReplicaPart& mine) {
   }
   drop_gradients(core, mine);
   const std::string& name = core.module->parameters()[static_cast<std::size_t>(first.parameter)].name;
-  throw FailedPrecondition(errors::kNotFinite,
-                           {.what = str("the gradient of '", name, "' holds NaN or infinity"),
-                            .where = str("step ", mine.steps, ", from replica ", first.replica,
-                                         first.by_exclusion ? ", or from adding up finite ones" : ""),
-                            .seen = "the weights have not been changed",
-                            .help = "lower the learning rate or clip; set_not_finite(NotFinite::SkipStep) skips such "
-                                    "steps"});
+  throw FailedPrecondition(
+      errors::kNotFinite,
+      {.what = str("the gradient of '", name, "' holds NaN or infinity"),
+       .where = str("step ", mine.steps, ", from ",
+                    first.replica < 0 ? "a replica of another worker" : str("replica ", first.replica),
+                    first.by_exclusion ? ", or from adding up finite ones" : ""),
+       .seen = "the weights have not been changed",
+       .help = "lower the learning rate or clip; set_not_finite(NotFinite::SkipStep) skips such "
+               "steps"});
 }
 
 bool unscale(const OptimizerCore& core, ReplicaPart& mine, GradScaler& scaler) {

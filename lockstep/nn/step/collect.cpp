@@ -162,12 +162,14 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
   note_gradients(core, mine);
 }
 
-void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, const char* call, FunctionRef<void()> work) {
+void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call,
+                         FunctionRef<void()> work) {
   require_watched_untouched();
   show_module(*core.module, mine);
   show_gradients(core, mine);
   bool is_new_sparse = false;
   const StepCall brought{&core, call, mine.progress.loss_scale.value_or(mine.progress.given_mark)};
+  core.reducer->bring_together(mine, op, brought);
   const auto agree_and_work = [&] {
     require_same_modules(core, mine);
     core.reducer->survey(mine);

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/base/function_ref.h"
+#include "lockstep/comm/reduce_op.h"
 
 namespace lockstep {
 class GradScaler;
@@ -20,7 +21,8 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
 /// Shows this replica's gradients and calls `work` once all replicas have shown theirs and agree: the same call, the
 /// same modules, gradients of one kind. None goes on before all have finished `work`. Throws, the same on every replica
 /// and before `work`, if they do not agree.
-void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, const char* call, FunctionRef<void()> work);
+void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call,
+                         FunctionRef<void()> work);
 
 /// Forgets the gradients of this replica, and an open window with them.
 void drop_gradients(const OptimizerCore& core, ReplicaPart& mine);

@@ -8,6 +8,7 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/collect.h"
 #include "lockstep/nn/step/misuse.h"
+#include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
 namespace {
@@ -77,7 +78,8 @@ void take_gradients(const OptimizerCore& core, ReplicaPart& mine, const NamedGra
     if (found != parameters.end() && core.group_of[p] >= 0 && !fitting[p].defined()) fitting[p] = item.value().detach();
   }
   // One replica's are the sum already: the others' count as zero.
-  const bool are_counted = whose == GradientsOf::ThisReplica || mine.index == 0;
+  const bool is_first = mine.index == 0 && core.module->strategy().is_chief();
+  const bool are_counted = whose == GradientsOf::ThisReplica || is_first;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     if (core.group_of[p] < 0) continue;
     if (whose == GradientsOf::AllReplicas) mine.progress.given_mark = marked(mine.progress.given_mark, fitting[p]);

@@ -5,6 +5,7 @@
 namespace lockstep::detail {
 
 struct ReplicaPart;
+struct StepCall;
 
 struct ReduceRequest {
   ReduceOp op = ReduceOp::Sum;
@@ -18,6 +19,7 @@ struct ReduceRequest {
 /// by each of them on its own thread, in this order:
 ///
 ///   start     before the backward pass that ends a step, when its gradients will be reduced right after it
+///   bring_together   this replica has gone backward and shown its gradients
 ///   survey    all local replicas have gone backward and shown their gradients (`ReplicaPart::shown`), and none goes on
 ///             before all have finished; again after owners have changed
 ///   reduce    after it, for the segments that the replica owns
@@ -26,9 +28,9 @@ struct ReduceRequest {
 /// around it do not know which one runs:
 ///
 ///   * SharedMemoryReducer: replicas of one process, on CPU.
-///   * Between workers, `start` arms hooks that the reducer has put on the parameters' gradient accumulators. A bucket
-///     goes out as soon as its gradients are there, while backward still runs; `reduce` waits for the sums. Without
-///     `start` (several calls of `backward`) all buckets go out in `reduce`.
+///   * WorkerReducer: between workers. `start` arms hooks that it has put on the parameters' gradient accumulators. A
+///     bucket goes out as soon as its gradients are there, while backward still runs; `bring_together` waits for the sums.
+///     Without `start` (several calls of `backward`) all buckets go out there.
 ///   * On a device, `reduce` only enqueues work, or leaves it to a fused update on that device by filling in `parts`.
 ///     What it cannot know without waiting for the device, such as a sum that is not finite, stays there as a flag that
 ///     the fused update is predicated on, and is raised by the next call.
@@ -37,7 +39,9 @@ class GradientReducer {
   virtual ~GradientReducer() = default;
 
   /// A replica may throw between `start` and `survey`, or call `start` twice: what has begun then counts for nothing.
-  virtual void start(ReplicaPart&) {}
+  virtual void start(ReplicaPart&, ReduceOp) {}
+  /// Meets the other replicas. Throws, the same on every replica, what keeps gradients from being exchanged.
+  virtual void bring_together(ReplicaPart&, ReduceOp, const StepCall&) {}
   /// Fills in `mine.kinds`: how each parameter's gradient looks over all replicas. Throws, the same on every replica,
   /// what cannot be reduced; until then nothing has been changed.
   virtual void survey(ReplicaPart& mine) = 0;

@@ -53,7 +53,7 @@ struct GradientSample {
 /// Reduce: a sum that is not finite.
 struct NotFiniteSum {
   int parameter = -1;  ///< -1: all are finite
-  int replica = -1;    ///< the lowest one whose gradient is not finite
+  int replica = -1;    ///< the lowest one whose gradient is not finite; -1: none of this worker's
   /// The gradients of all other replicas are finite; this one's has been replaced by the sum and cannot be checked.
   bool by_exclusion = false;
 };

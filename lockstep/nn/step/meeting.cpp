@@ -18,6 +18,8 @@ namespace {
        .help = "call the same optimizers in the same order, with the same arguments, on every replica"});
 }
 
+}  // namespace
+
 void require_same_call(const local::Seat& seat) {
   const auto brought_by = [&](int k) -> const StepCall& { return *static_cast<const StepCall*>(seat.payload_of(k)); };
   const StepCall& first = brought_by(0);
@@ -37,8 +39,6 @@ void require_same_call(const local::Seat& seat) {
                       str("replica 0 gave ", first.argument, ", replica ", k, " gave ", other.argument));
   }
 }
-
-}  // namespace
 
 void meet(const char* name, const StepCall& mine, FunctionRef<void()> work, WaitFor wait) {
   const ReplicaContext& replica = get_replica_context();

@@ -27,6 +27,9 @@ enum class WaitFor { Timeout, Ever };
 /// timeout_seconds allow. One replica alone just does the work.
 void meet(const char* name, const StepCall& mine, FunctionRef<void()> work, WaitFor wait = WaitFor::Timeout);
 
+/// Inside a meeting to which every replica has brought a StepCall: throws, the same on every replica, if they differ.
+void require_same_call(const local::Seat& seat);
+
 /// Inside the work of a meeting: calls `see` with every replica's payload, in order.
 template <class T, class See>
 void for_each_payload(const T& mine, See&& see) {

@@ -1,0 +1,55 @@
+#include "lockstep/nn/step/bucket_plan.h"
+
+#include <cstdio>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::size_t kAlignment = 16;  // elements; each gradient then begins where vector code likes it
+
+std::string megabytes(std::size_t bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.1f MB", static_cast<double>(bytes) / 1e6);
+  return text;
+}
+
+std::string described(const Bucket& bucket, std::size_t number, std::size_t count,
+                      const std::vector<BucketedParameter>& parameters) {
+  constexpr std::size_t kNamed = 3;
+  std::string names;
+  for (std::size_t i = 0; i < bucket.parameters.size() && i < kNamed; ++i)
+    names += (i > 0 ? ", " : "") + parameters[static_cast<std::size_t>(bucket.parameters[i])].name;
+  if (bucket.parameters.size() > kNamed) names += str(" and ", bucket.parameters.size() - kNamed, " more");
+  return str("bucket ", number + 1, " of ", count, " (", names, "; ",
+             megabytes(bucket.elements * size_of(bucket.dtype)), ")");
+}
+
+}  // namespace
+
+std::vector<Bucket> plan_buckets(const std::vector<BucketedParameter>& parameters, const std::vector<int>& order,
+                                 std::size_t bytes) {
+  std::vector<bool> is_planned(parameters.size(), false);
+  std::vector<Bucket> buckets;
+  bool is_open = false;
+  const auto add = [&](int p) {
+    const auto at = static_cast<std::size_t>(p);
+    const BucketedParameter& parameter = parameters[at];
+    if (!parameter.travels || is_planned[at]) return;
+    is_planned[at] = true;
+    if (!is_open || buckets.back().dtype != parameter.dtype) buckets.push_back({.dtype = parameter.dtype});
+    Bucket& bucket = buckets.back();
+    bucket.parameters.push_back(p);
+    bucket.begins.push_back((bucket.elements + kAlignment - 1) / kAlignment * kAlignment);
+    bucket.elements = bucket.begins.back() + parameter.elements;
+    is_open = bucket.elements * size_of(bucket.dtype) < bytes;
+  };
+  for (const int p : order) add(p);
+  for (std::size_t p = 0; p < parameters.size(); ++p) add(static_cast<int>(p));
+  for (std::size_t b = 0; b < buckets.size(); ++b)
+    buckets[b].name = described(buckets[b], b, buckets.size(), parameters);
+  return buckets;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/dtype.h"
+
+// Which gradients travel together between workers: a pure function of what all workers know.
+namespace lockstep {
+
+struct BucketedParameter {
+  std::string name = {};
+  std::size_t elements = 0;
+  Dtype dtype = Dtype::Float32;
+  bool travels = true;  ///< false: sparse, frozen for good, or of a type that the engine does not add
+};
+
+struct Bucket {
+  std::vector<int> parameters = {};      ///< in the order in which backward gives their gradients
+  std::vector<std::size_t> begins = {};  ///< of each in the bucket's array, at multiples of 16 elements
+  std::size_t elements = 0;
+  Dtype dtype = Dtype::Float32;
+  std::string name = {};  ///< "bucket 3 of 5 (conv4.weight, conv4.bias; 2.4 MB)"
+};
+
+/// Fills buckets in the order in which gradients came in the first step. A bucket is closed when it holds `bytes`, or where
+/// the element type changes; what `order` does not name comes last.
+std::vector<Bucket> plan_buckets(const std::vector<BucketedParameter>& parameters, const std::vector<int>& order,
+                                 std::size_t bytes);
+
+}  // namespace lockstep

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "lockstep/comm/communication_options.h"
+#include "lockstep/comm/worker_group.h"
+#include "lockstep/nn/step/bucket_plan.h"
+#include "lockstep/nn/step/gradient_reducer.h"
+#include "lockstep/nn/step/gradient_state.h"
+
+namespace torch::autograd {
+struct Node;
+}
+
+namespace lockstep::detail {
+
+class ModuleCore;
+
+/// Adds up the gradients of the replicas of all workers. They travel in buckets, in the order in which backward gave them
+/// in the first step. Once all replicas of this worker have the gradients of a bucket, it goes out, while backward still
+/// runs; what is left goes out when it has ended. The sums are the same on all workers, so each updates its own weights.
+///
+/// One exchange per step tells the workers how each other's gradients look (missing, dense, sparse), and whether all mean the
+/// same call. Gradients that are sparse, or of a type that the engine does not add, travel after it, one by one.
+class WorkerReducer final : public GradientReducer {
+ public:
+  using Replicas = std::vector<std::unique_ptr<ReplicaPart>>;
+
+  /// `name`: of the optimizer, the same on all workers.
+  WorkerReducer(WorkerGroup& group, const ModuleCore& module, const std::vector<int>& group_of,
+                const Replicas& replicas, const CommunicationOptions& options, std::string name);
+  ~WorkerReducer() override;
+
+  void start(ReplicaPart& mine, ReduceOp op) override;
+  void bring_together(ReplicaPart& mine, ReduceOp op, const StepCall& call) override;
+  void survey(ReplicaPart& mine) override;
+  void reduce(ReplicaPart& mine, const ReduceRequest& request) override;
+
+ private:
+  /// What one replica has put into buckets. Touched by its own thread, and by the leader while it waits.
+  struct Load {
+    ReduceOp op = ReduceOp::Sum;
+    bool is_armed = false;          ///< between `start` and the end of the step: hooks put gradients into buckets
+    std::vector<char> has_arrived;  ///< per parameter
+    std::vector<int> missing;       ///< gradients, per bucket
+    std::vector<at::Tensor> flats;  ///< per bucket; undefined until needed
+    std::vector<at::Tensor> held;   ///< per bucket of one gradient: that gradient, which travels from where it is
+    std::vector<int> order;         ///< of arrivals, in the first step
+    std::vector<char> is_stale;     ///< per bucket: went out before its last gradient was there
+  };
+
+  void add_hooks();
+  void arrived(std::size_t k, std::size_t p);
+  void put(std::size_t k, std::size_t b, std::size_t i, const at::Tensor& gradient);
+  void put_the_rest(std::size_t k);
+  void bucket_is_loaded(std::size_t b);
+  void submit(std::size_t b);
+
+  // In the lead of all local replicas.
+  void make_plan();
+  void agree(ReduceOp op, const StepCall& call);
+  void send_again(std::size_t b);
+  void gather_sparse(std::size_t p);
+  void reduce_loose(std::size_t p);
+  void reset();
+
+  at::Tensor view_of(const at::Tensor& flat, std::size_t begin, std::size_t p) const;
+  ReduceOp op() const {
+    return loads_[0].op;
+  }  ///< the same on all replicas, as `agree` makes sure before a sum is used
+  const at::Tensor& shown(std::size_t k, std::size_t p) const;
+  bool leave_to_update(OwnedSegment& segment) const;
+  NotFiniteSum find_not_finite(const OwnedSegment& segment) const;
+
+  WorkerGroup& group_;
+  const ModuleCore& module_;
+  const std::vector<int>& group_of_;
+  const Replicas& replicas_;
+  CommunicationOptions options_;
+  std::string name_;
+
+  struct Hook {
+    std::shared_ptr<torch::autograd::Node> node;  ///< of a leaf; LibTorch itself holds it weakly
+    std::uintptr_t key;
+  };
+  std::vector<Hook> hooks_;
+
+  bool has_plan_ = false;
+  std::vector<Bucket> buckets_;
+  std::vector<int> bucket_of_;  ///< per parameter; -1: in none
+  std::vector<int> place_of_;   ///< in its bucket
+  std::vector<std::string> names_;
+
+  std::vector<Load> loads_;
+  std::unique_ptr<std::atomic<int>[]> loaded_;  ///< per bucket: replicas that have loaded theirs
+  std::mutex mutex_;                            ///< of what follows, while backward runs
+  std::size_t next_ = 0;                        ///< the bucket that goes out next
+  std::vector<std::vector<const void*>> inputs_;
+  std::vector<WorkerGroup::Ticket> tickets_;
+  std::exception_ptr failure_;
+
+  std::vector<at::Tensor> sums_;   ///< per bucket
+  std::vector<at::Tensor> loose_;  ///< per parameter: sums that are in no bucket
+  std::vector<GradientKind> kinds_;
+};
+
+}  // namespace lockstep::detail
