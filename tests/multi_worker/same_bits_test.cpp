@@ -1,0 +1,76 @@
+#include <gtest/gtest.h>
+
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/multi_worker/processes.h"
+
+namespace lockstep {
+namespace {
+
+/// W workers with R replicas each.
+struct Layout {
+  int workers;
+  int replicas;
+};
+
+struct Trained {
+  std::string losses;   ///< of the epochs, as the chief prints them
+  std::string weights;  ///< a digest
+};
+
+std::string lines_with(const std::string& start, const std::string& text) {
+  std::istringstream in(text);
+  std::string found;
+  for (std::string line; std::getline(in, line);) {
+    if (line.rfind(start, 0) == 0) found += line + "\n";
+  }
+  return found;
+}
+
+/// Trains on the digits: dropout, shuffling, Adam, a short last batch, 3 epochs.
+Trained train(const Layout& layout, const std::string& variant) {
+  Strings words{LOCKSTEP_TRAIN_PROGRAM, std::to_string(layout.replicas)};
+  if (!variant.empty()) words.push_back(variant);
+  Job job(layout.workers, words);
+  Trained chiefs;
+  for (int k = 0; k < layout.workers; ++k) {
+    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
+    const std::string weights = lines_with("weights", job[k].said());
+    EXPECT_FALSE(weights.empty()) << "worker " << k;
+    if (k == 0) {
+      chiefs = {lines_with("loss", job[k].said()), weights};
+    } else {
+      EXPECT_EQ(weights, chiefs.weights) << "worker " << k;
+    }
+  }
+  return chiefs;
+}
+
+void expect_same_bits(const std::vector<Layout>& layouts, const std::string& variant) {
+  const Trained first = train(layouts[0], variant);
+  EXPECT_FALSE(first.losses.empty());
+  for (std::size_t i = 1; i < layouts.size() && !testing::Test::HasFailure(); ++i) {
+    const Trained other = train(layouts[i], variant);
+    const auto name = [&](const Layout& layout) { return str(layout.workers, " x ", layout.replicas); };
+    EXPECT_EQ(other.weights, first.weights) << name(layouts[i]) << " against " << name(layouts[0]);
+    EXPECT_EQ(other.losses, first.losses) << name(layouts[i]) << " against " << name(layouts[0]);
+  }
+}
+
+TEST(SameBits, FourReplicasInAnyNumberOfProcesses) { expect_same_bits({{1, 4}, {2, 2}, {4, 1}}, ""); }
+TEST(SameBits, SixReplicasInAnyNumberOfProcesses) { expect_same_bits({{1, 6}, {2, 3}, {3, 2}, {6, 1}}, ""); }
+
+class Variant : public testing::TestWithParam<std::string> {};
+TEST_P(Variant, HasTheBitsOfOneProcess) { expect_same_bits({{1, 4}, {2, 2}, {4, 1}}, GetParam()); }
+INSTANTIATE_TEST_SUITE_P(SameBits, Variant, testing::Values("clip", "sparse", "batch_norm"),
+                         [](const auto& each) { return each.param; });
+
+class RareVariant : public testing::TestWithParam<std::string> {};
+TEST_P(RareVariant, HasTheBitsOfOneProcess) { expect_same_bits({{1, 6}, {3, 2}}, GetParam()); }
+INSTANTIATE_TEST_SUITE_P(SameBits, RareVariant, testing::Values("accumulate", "scaler", "several_backwards"),
+                         [](const auto& each) { return each.param; });
+
+}  // namespace
+}  // namespace lockstep
