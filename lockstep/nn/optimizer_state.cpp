@@ -156,10 +156,14 @@ ParameterState gather_state(const OptimizerCore& core, int parameter) {
   return whole;
 }
 
+void require_readable_state(const OptimizerCore& core, const char* operation) {
+  require_outside_of_run(operation);
+  core.poison.require_clean(operation);
+  require_no_open_window(core, operation);
+}
+
 OptimizerState read_state(const OptimizerCore& core) {
-  require_outside_of_run("state");
-  core.poison.require_clean("state");
-  require_no_open_window(core, "state");
+  require_readable_state(core, "state");
   OptimizerState result;
   result[kNoParameter]["steps"] = at::scalar_tensor(core.replicas[0]->steps, at::kLong);
   for (const auto& replica : core.replicas) {

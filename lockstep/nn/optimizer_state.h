@@ -8,6 +8,8 @@ namespace lockstep::detail {
 
 struct OptimizerCore;
 
+/// Throws inside of run, where an update has failed, and in an open window.
+void require_readable_state(const OptimizerCore& core, const char* operation);
 /// Concatenates the states of the segments, parameter by parameter. Outside of run.
 OptimizerState read_state(const OptimizerCore& core);
 /// Takes them apart again. Changes nothing unless all of it fits. Outside of run.

@@ -65,14 +65,18 @@ std::vector<TensorDigest> digests_of_replica(const OptimizerCore& core, std::siz
 }
 
 std::vector<TensorDigest> digests_of_training(const OptimizerCore& core) {
+  if (core.cls.knows_state) require_readable_state(core, "digests");
+  return digests_while_replicas_wait(core);
+}
+
+std::vector<TensorDigest> digests_while_replicas_wait(const OptimizerCore& core) {
   std::vector<TensorDigest> digests;
-  const OptimizerState state = core.cls.knows_state ? read_state(core) : OptimizerState();
-  for (const auto& parameter : core.module->parameters()) {
-    digests.push_back({parameter.name, digest_of(parameter.leaves[0])});
-    const auto remembered = state.find(parameter.name);
-    if (remembered == state.end()) continue;
-    for (const auto& [key, value] : remembered->second)
-      digests.push_back({parameter.name + "/" + key, digest_of(value)});
+  const auto& parameters = core.module->parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    digests.push_back({parameters[p].name, digest_of(parameters[p].leaves[0])});
+    if (!core.cls.knows_state || core.group_of[p] < 0) continue;
+    for (const auto& [key, value] : gather_state(core, static_cast<int>(p)))
+      digests.push_back({parameters[p].name + "/" + key, digest_of(value)});
   }
   return digests;
 }

@@ -21,6 +21,8 @@ std::vector<TensorDigest> digests_of_replica(const OptimizerCore& core, std::siz
 /// Of the weights by name, and of what the optimizer remembers about them as "name/exp_avg" (for classes whose
 /// state is known).
 std::vector<TensorDigest> digests_of_training(const OptimizerCore& core);
+/// The same inside of run, by the replica that leads the others.
+std::vector<TensorDigest> digests_while_replicas_wait(const OptimizerCore& core);
 
 }  // namespace detail
 }  // namespace lockstep

@@ -1,5 +1,7 @@
 #include "lockstep/nn/step/publish.h"
 
+#include <ATen/ops/tensor.h>
+
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -13,6 +15,10 @@
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/detail/run_notes.h"
+#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/worker_collectives.h"
+#include "lockstep/values/const_data.h"
 
 namespace lockstep::detail {
 namespace {
@@ -51,6 +57,34 @@ void compare_digests(const OptimizerCore& core, ReplicaPart& mine) {
                           "memory"});
 }
 
+/// Replicas of one worker share their weights; those of another worker have them to themselves.
+void compare_with_workers(const OptimizerCore& core, const ReplicaPart& mine, WorkerGroup& workers) {
+  const auto compare = [&] {
+    const std::vector<TensorDigest> here = digests_while_replicas_wait(core);
+    std::vector<std::int64_t> numbers;
+    for (const TensorDigest& each : here) numbers.push_back(static_cast<std::int64_t>(each.value));
+    const Deadline deadline = deadline_of(core.module->strategy().communication());
+    const auto gathered = workers::all_gather(workers, {at::tensor(numbers)}, "digests of the training", deadline);
+    std::vector<std::vector<TensorDigest>> all(gathered.size(), here);
+    std::vector<const std::vector<TensorDigest>*> pointers;
+    for (std::size_t w = 0; w < all.size(); ++w) {
+      for (std::size_t i = 0; i < here.size(); ++i)
+        all[w][i].value = static_cast<std::uint64_t>(const_data<std::int64_t>(gathered[w])[i]);
+      pointers.push_back(&all[w]);
+    }
+    const auto difference = find_difference(pointers);
+    if (!difference) return;
+    throw DataLoss(errors::kDrift,
+                   {.what = str(difference->name, " of worker ", difference->replica, " differs from worker ",
+                                difference->agreed_with, "'s"),
+                    .where = str("after step ", mine.steps),
+                    .seen = "their digests differ",
+                    .help = "restore a checkpoint; look for code that changes weights in another way on "
+                            "one worker, for different machines, or for bad memory"});
+  };
+  get_replica_context().seat()->lead("digests of workers", nullptr, compare);
+}
+
 }  // namespace
 
 void publish_step(OptimizerCore& core, ReplicaPart& mine) {
@@ -71,7 +105,10 @@ void publish_step(OptimizerCore& core, ReplicaPart& mine) {
   drop_gradients(core, mine);
   if (!is_reached) warn_of_unreached(core, mine);
   const std::int64_t every = core.settings.digest.every;
-  if (every > 0 && mine.steps % every == 0) compare_digests(core, mine);
+  if (every == 0 || mine.steps % every != 0) return;
+  compare_digests(core, mine);
+  if (WorkerGroup* workers = StrategyAccess::workers(core.module->strategy()))
+    compare_with_workers(core, mine, *workers);
 }
 
 }  // namespace lockstep::detail
