@@ -495,9 +495,10 @@ ModuleCore::NamedTensors ModuleCore::named_parameters() const { return replicas_
 ModuleCore::NamedTensors ModuleCore::parameters_of(std::size_t k) const { return replicas_[k]->named_parameters(); }
 ModuleCore::NamedTensors ModuleCore::buffers_of(std::size_t k) const { return replicas_[k]->named_buffers(); }
 
-ModuleCore::NamedTensors ModuleCore::named_buffers() const {
-  require_outside_of_run("named_buffers of a model");  // other replicas may be changing theirs
-  const std::vector<Named> named = buffers_of_all_workers(*this);
+namespace {
+
+/// Of all replicas: floating ones averaged, others as the first has them.
+Named as_one(const std::vector<Named>& named) {
   Named result;
   for (const auto& item : named[0]) {
     std::vector<at::Tensor> components;
@@ -512,6 +513,20 @@ ModuleCore::NamedTensors ModuleCore::named_buffers() const {
                                                       : ordered_reduce(ReduceOp::Mean, components));
   }
   return result;
+}
+
+}  // namespace
+
+ModuleCore::NamedTensors ModuleCore::named_buffers() const {
+  require_outside_of_run("named_buffers of a model");  // other replicas may be changing theirs
+  return as_one(buffers_of_all_workers(*this));
+}
+
+ModuleCore::NamedTensors ModuleCore::named_buffers_here() const {
+  require_outside_of_run("named_buffers of a model");
+  std::vector<Named> named;
+  for (std::size_t k = 0; k < size(); ++k) named.push_back(buffers_of(k));
+  return as_one(named);
 }
 
 void ModuleCore::synchronize_buffers() {

@@ -58,8 +58,9 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
   void update(FunctionRef<void(torch::nn::Module&)> change);
   NamedTensors parameters_of(std::size_t k) const;  ///< under all their names, tied ones too
   NamedTensors buffers_of(std::size_t k) const;
-  /// Buffers of all replicas as one: floating ones averaged, others as replica 0 has them.
+  /// Buffers of all replicas of all workers as one: floating ones averaged, others as replica 0 has them.
   NamedTensors named_buffers() const;
+  NamedTensors named_buffers_here() const;  ///< the same of this worker's replicas alone
   /// Gives all replicas the values of `named_buffers`.
   void synchronize_buffers();
 

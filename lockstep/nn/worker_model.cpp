@@ -1,9 +1,16 @@
 #include "lockstep/nn/worker_model.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
+#include <cstring>
+
+#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/autocast.h"
 #include "lockstep/nn/module_core.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/optimizer_state.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -19,7 +26,97 @@ std::string form_of(const char* what, const std::string& name, const at::Tensor&
                        tensor.requires_grad() ? ", trained" : "");
 }
 
+std::string chiefs_text(WorkerGroup& workers, const std::string& text, const char* name, const Deadline& deadline) {
+  at::Tensor bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
+  if (!text.empty()) std::memcpy(bytes.data_ptr(), text.data(), text.size());
+  bytes = workers::broadcast(workers, bytes, name, deadline);
+  return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
+}
+
+/// On all replicas of this worker. Those that share memory get it once, and all notice the change.
+void write_to_all(const std::vector<at::Tensor>& components, const at::Tensor& value) {
+  const void* written = nullptr;
+  for (at::Tensor component : components) {
+    if (component.const_data_ptr() != written) {
+      component.copy_(value);
+    } else if (!component.is_inference()) {
+      component.unsafeGetTensorImpl()->bump_version();
+    }
+    written = component.const_data_ptr();
+  }
+}
+
+OptimizerState chiefs_state(WorkerGroup& workers, const OptimizerState& mine, const Deadline& deadline) {
+  std::string names;  // "parameter\nkey\n" for each tensor
+  for (const auto& [parameter, values] : mine) {
+    for (const auto& [key, value] : values) names += parameter + "\n" + key + "\n";
+  }
+  names = chiefs_text(workers, names, "names of an optimizer's state", deadline);
+  OptimizerState state;
+  for (std::size_t at = 0; at < names.size();) {
+    const std::size_t middle = names.find('\n', at);
+    const std::size_t end = names.find('\n', middle + 1);
+    const std::string parameter = names.substr(at, middle - at);
+    const std::string key = names.substr(middle + 1, end - middle - 1);
+    const bool is_here = workers.rank() == 0;
+    state[parameter][key] = workers::broadcast(workers, is_here ? mine.at(parameter).at(key) : at::Tensor(),
+                                               "state of an optimizer", deadline);
+    at = end + 1;
+  }
+  return state;
+}
+
 }  // namespace
+
+void do_on_chief(const Strategy& strategy, const char* what, FunctionRef<void()> act) {
+  WorkerGroup* const workers = StrategyAccess::workers(strategy);
+  if (workers == nullptr) return act();
+  const std::string name = lockstep::str("outcome of ", what);
+  if (workers->rank() == 0) {
+    try {
+      act();
+    } catch (const std::exception& error) {
+      workers->chiefs(name, *error.what() != '\0' ? error.what() : "unknown");
+      throw;
+    }
+    workers->chiefs(name, "");
+    return;
+  }
+  const std::string error = workers->chiefs(name, "");
+  if (error.empty()) return;
+  throw FailedPrecondition(errors::kPeerFailed,
+                           {.what = lockstep::str(what, " failed on the chief"),
+                            .seen = error,
+                            .help = "mend what the chief's error says; it is the same call there"});
+}
+
+void share_chiefs_training(ModuleCore& model, OptimizerCore* optimizer) {
+  const Strategy& strategy = model.strategy();
+  WorkerGroup* const workers = StrategyAccess::workers(strategy);
+  if (workers == nullptr) return;
+  const at::NoGradGuard no_grad;
+  const Deadline deadline = deadline_of(strategy.communication());
+  for (const auto& parameter : model.parameters()) {
+    if (parameter.leaves[0].numel() == 0) continue;
+    write_to_all(parameter.leaves, workers::broadcast(*workers, parameter.leaves[0], parameter.name, deadline));
+  }
+  std::vector<Named> buffers;
+  for (std::size_t k = 0; k < model.size(); ++k) buffers.push_back(model.buffers_of(k));
+  for (const auto& item : buffers[0]) {
+    if (!item.value().defined() || item.value().numel() == 0) continue;
+    std::vector<at::Tensor> components;
+    for (const Named& of_replica : buffers) components.push_back(of_replica[item.key()]);
+    write_to_all(components, workers::broadcast(*workers, item.value(), item.key(), deadline));
+  }
+  const bool is_chief = workers->rank() == 0;
+  const bool is_torn = workers::sum(*workers, is_chief && model.is_torn() ? 1 : 0, "torn weights", deadline) > 0;
+  model.set_torn(is_torn);
+  model.expect_other_weights();
+  forget_cast_weights();
+  if (optimizer == nullptr) return;
+  const OptimizerState state = chiefs_state(*workers, is_chief ? read_state(*optimizer) : OptimizerState(), deadline);
+  if (!is_chief) write_state(*optimizer, state);
+}
 
 void take_chiefs_values(const ModuleCore& model) {
   const Strategy& strategy = model.strategy();

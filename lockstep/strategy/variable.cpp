@@ -361,7 +361,19 @@ at::Tensor read_across(const Variable& handle) {
   const auto& variable = handle.impl();
   if (!variable->is_sync_on_read() || !variable->is_distributed()) return variable->values()[0];
   switch (variable->options().aggregation) {
-    case Aggregation::OnlyFirstReplica: return variable->values()[0];
+    case Aggregation::OnlyFirstReplica:
+      if (variable->strategy().strict() && variable->strategy().num_workers() > 1) {
+        throw InvalidArgument(
+            errors::kVariableMode,
+            {.what =
+                 "every worker would read its own first replica: an OnRead variable with OnlyFirstReplica may differ "
+                 "between workers",
+             .where = lockstep::str("variable '", variable->options().name, "'"),
+             .help =
+                 "create it with Aggregation::Mean or Sum, call strategy.broadcast(variable.read()) without .strict, or "
+                 "read values()"});
+      }
+      return variable->values()[0];
     case Aggregation::None: throw_no_reduction(*variable, "reading an OnRead variable outside of replicas");
     case Aggregation::Sum:
     case Aggregation::Mean: break;

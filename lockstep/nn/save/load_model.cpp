@@ -26,6 +26,7 @@
 #include "lockstep/nn/save/save.h"
 #include "lockstep/nn/save/saved_metadata.h"
 #include "lockstep/nn/save/tensor_file.h"
+#include "lockstep/nn/worker_model.h"
 
 // Loading has two halves: all that can fail, which changes nothing, and copying, which cannot fail.
 namespace lockstep {
@@ -180,18 +181,9 @@ void write(const std::vector<at::Tensor>& components, const at::Tensor& value) {
   }
 }
 
-}  // namespace
+using namespace detail;
 
-void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCore* optimizer,
-                        const LoadOptions& options) {
-  require_outside_of_run("load");
-  model.require_unchanged();
-  if (optimizer != nullptr) {
-    require_same_model(model, *optimizer, "load");
-    optimizer->poison.require_clean("load");
-  }
-  const c10::InferenceMode mode(model.is_inference());  // steps to come write to what is loaded
-  const at::NoGradGuard no_grad;
+void load_from_file(const std::string& path, ModuleCore& model, OptimizerCore* optimizer, const LoadOptions& options) {
   const SafetensorsFile file = open_tensors(path);
   std::vector<SafetensorsEntry> entries;
   std::ranges::copy_if(file.tensors(), std::back_inserter(entries),
@@ -228,6 +220,22 @@ void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCor
   if (!of_other_class.empty())
     log_warning(str("load of ", path, " goes on with the state of another class: ", of_other_class));
   if (!plan.fits()) log_warning(str("load of ", path, " has left out what does not fit: ", list_differences(plan)));
+}
+
+}  // namespace
+
+void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCore* optimizer,
+                        const LoadOptions& options) {
+  require_outside_of_run("load");
+  model.require_unchanged();
+  if (optimizer != nullptr) {
+    require_same_model(model, *optimizer, "load");
+    optimizer->poison.require_clean("load");
+  }
+  const c10::InferenceMode mode(model.is_inference());  // steps to come write to what is loaded
+  const at::NoGradGuard no_grad;
+  do_on_chief(model.strategy(), "load", [&] { load_from_file(path, model, optimizer, options); });
+  share_chiefs_training(model, optimizer);
 }
 
 std::map<std::string, at::Tensor> load_tensors(const std::string& path) {

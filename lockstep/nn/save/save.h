@@ -24,11 +24,18 @@ struct LoadOptions {
   bool strict = true;
 };
 
+struct SaveOptions {
+  /// With several workers, saving is a call that all of them make: the buffers of all replicas count, and the chief writes.
+  /// Otherwise this worker writes what it has itself, without the others: after one of them has failed, say.
+  bool this_worker_only = false;
+};
+
 namespace detail {
 
 struct OptimizerCore;
 
-LOCKSTEP_EXPORT void save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer);
+LOCKSTEP_EXPORT void save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer,
+                                const SaveOptions& options);
 LOCKSTEP_EXPORT void load_model(const std::string& path, ModuleCore& model, OptimizerCore* optimizer,
                                 const LoadOptions& options);
 
@@ -36,16 +43,18 @@ LOCKSTEP_EXPORT void load_model(const std::string& path, ModuleCore& model, Opti
 
 /// Saves the weights, and the buffers as `model.named_buffers()` returns them.
 template <class M>
-void save(const std::string& path, const MirroredModule<M>& model) {
-  detail::save_model(path, *model.core(), nullptr);
+void save(const std::string& path, const MirroredModule<M>& model, const SaveOptions& options = {}) {
+  detail::save_model(path, *model.core(), nullptr, options);
 }
 /// Saves all that `load` needs to go on: also what the optimizer remembers, and its number of steps.
 template <class M>
-void save(const std::string& path, const MirroredModule<M>& model, const MirroredOptimizerBase& optimizer) {
-  detail::save_model(path, *model.core(), optimizer.core().get());
+void save(const std::string& path, const MirroredModule<M>& model, const MirroredOptimizerBase& optimizer,
+          const SaveOptions& options = {}) {
+  detail::save_model(path, *model.core(), optimizer.core().get(), options);
 }
 
-/// Writes the tensors of a file into the weights and the buffers of all replicas. If anything does not fit, an error
+/// Writes the tensors of a file into the weights and the buffers of all replicas. With several workers all of them call it,
+/// and the chief reads the file for all. If anything does not fit, an error
 /// lists all of it and nothing is changed. State of an optimizer in the file is passed over.
 template <class M>
 void load(const std::string& path, const MirroredModule<M>& model, const LoadOptions& options = {}) {

@@ -13,6 +13,7 @@
 #include "lockstep/nn/save/save.h"
 #include "lockstep/nn/save/saved_metadata.h"
 #include "lockstep/nn/save/tensor_file.h"
+#include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/version.h"
 
@@ -25,13 +26,13 @@ namespace {
                                                .help = "register the parameter or buffer under another name"});
 }
 
-void add_model(const detail::ModuleCore& model, detail::TensorMap& tensors) {
+void add_model(const detail::ModuleCore& model, bool this_worker_only, detail::TensorMap& tensors) {
   const auto add = [&](const std::string& name, const at::Tensor& value) {
     if (detail::is_optimizer_entry(name)) refuse_name(name, "names with 'optimizer/' in front are an optimizer's");
     if (!tensors.emplace(name, value).second) refuse_name(name, "a parameter and a buffer have this name");
   };
   for (const auto& parameter : model.parameters()) add(parameter.name, parameter.leaves[0]);
-  for (const auto& buffer : model.named_buffers()) {
+  for (const auto& buffer : this_worker_only ? model.named_buffers_here() : model.named_buffers()) {
     if (buffer.value().defined()) add(buffer.key(), buffer.value());
   }
 }
@@ -51,7 +52,8 @@ void detail::require_same_model(const ModuleCore& model, const OptimizerCore& op
                          .help = "give the model that make_optimizer got, and a file to each pair"});
 }
 
-void detail::save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer) {
+void detail::save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer,
+                        const SaveOptions& options) {
   require_outside_of_run("save");
   model.require_unchanged();
   if (model.is_torn()) {
@@ -63,14 +65,15 @@ void detail::save_model(const std::string& path, const ModuleCore& model, const 
                                      {kVersionKey, LOCKSTEP_VERSION},
                                      {kSeedKey, std::to_string(model.strategy().seed())}};
   TensorMap tensors;
-  add_model(model, tensors);
+  add_model(model, options.this_worker_only, tensors);
   if (optimizer != nullptr) {
     require_same_model(model, *optimizer, "save");
     add_optimizer_entries(read_state(*optimizer), tensors);
     metadata[kStepsKey] = std::to_string(optimizer->replicas[0]->steps);
     metadata[kOptimizerKey] = class_of(*optimizer);
   }
-  write_tensors(path, tensors, std::move(metadata));
+  const auto write = [&] { write_tensors(path, tensors, metadata); };
+  options.this_worker_only ? write() : do_on_chief(model.strategy(), "save", write);
 }
 
 void save(const std::string& path, const std::map<std::string, at::Tensor>& tensors) {
