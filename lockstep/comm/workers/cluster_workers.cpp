@@ -7,6 +7,7 @@
 #include <fstream>
 #include <map>
 #include <mutex>
+#include <thread>
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
@@ -27,11 +28,15 @@ std::uint64_t incarnation() {
   return generation ? std::strtoull(generation, nullptr, 10) : 0;
 }
 
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+}
+
 JoinOptions join_options(const WorkerGroupOptions& options) {
   JoinOptions join{.self = options.cluster.id,
                    .facts = {{"cluster", to_string(options.cluster.training)}},
                    .incarnation = incarnation(),
-                   .join_timeout = std::chrono::milliseconds(static_cast<std::int64_t>(options.join_seconds * 1000))};
+                   .join_timeout = milliseconds_of(options.join_seconds)};
   for (std::size_t id = 0; id < options.cluster.workers.size(); ++id) {
     const WorkerEntry& worker = options.cluster.workers[id];
     join.members.push_back(
@@ -100,9 +105,7 @@ ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_pt
 
 ClusterWorkers::~ClusterWorkers() = default;
 
-Deadline ClusterWorkers::limit() const {
-  return Deadline::after(std::chrono::milliseconds(static_cast<std::int64_t>(options_.join_seconds * 1000)));
-}
+Deadline ClusterWorkers::limit() const { return Deadline::after(milliseconds_of(options_.join_seconds)); }
 
 WorkerGroup::Ticket ClusterWorkers::submit(Channel channel, const Collective& collective, Deadline deadline) {
   try {
@@ -153,11 +156,8 @@ void ClusterWorkers::require_same(std::string_view what, const std::vector<std::
 
 void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {
   const bool has_limit = !deadline.is_never() || options_.collective_seconds == 0;
-  coordinator().barrier(
-      str(prefix_, calls_++, " ", name),
-      has_limit
-          ? deadline
-          : Deadline::after(std::chrono::milliseconds(static_cast<std::int64_t>(options_.collective_seconds * 1000))));
+  coordinator().barrier(str(prefix_, calls_++, " ", name),
+                        has_limit ? deadline : Deadline::after(milliseconds_of(options_.collective_seconds)));
 }
 
 std::string ClusterWorkers::chiefs(std::string_view key, std::string_view value) {
@@ -179,13 +179,30 @@ void ClusterWorkers::report(const std::string& what) {
                                            .help = str("look at the log of ", who, "; all workers have stopped")}));
 }
 
+namespace {
+
+/// A worker that has left a job may be back before the chief, who leaves last, has closed that job and opened the next.
+std::shared_ptr<Membership> join_next_job(const WorkerGroupOptions& options, bool has_left_before) {
+  const auto deadline = Deadline::after(milliseconds_of(options.join_seconds));
+  for (;;) {
+    try {
+      return std::make_shared<Membership>(options);
+    } catch (const Error& error) {
+      if (!has_left_before || error.number() != errors::kOldIncarnation || deadline.expired()) throw;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+}  // namespace
+
 std::unique_ptr<WorkerGroup> make_cluster_workers(const WorkerGroupOptions& options) {
   static std::mutex mutex;
   static auto& memberships = *new std::map<std::string, std::weak_ptr<Membership>>;
   const std::lock_guard lock(mutex);
-  auto& known = memberships[to_string(options.cluster)];
-  std::shared_ptr<Membership> membership = known.lock();
-  if (!membership) known = membership = std::make_shared<Membership>(options);
+  const auto [known, is_new] = memberships.try_emplace(to_string(options.cluster));
+  std::shared_ptr<Membership> membership = known->second.lock();
+  if (!membership) known->second = membership = join_next_job(options, !is_new);
   return std::make_unique<ClusterWorkers>(options, std::move(membership));
 }
 

@@ -1,0 +1,220 @@
+// What the workers of a job see of each other. Every worker runs these tests, in the same order:
+// `lockstep run -n 2 multi_worker_together_test`. Each test makes a strategy of its own.
+
+#include <gtest/gtest.h>
+#include <torch/nn.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "lockstep/lockstep.h"
+
+namespace ls = lockstep;
+namespace nn = torch::nn;
+
+namespace {
+
+struct Net : nn::Module {
+  Net() {
+    register_module("layer", layer);
+    register_module("norm", norm);
+  }
+  torch::Tensor forward(const torch::Tensor& x) { return layer->forward(norm->forward(x)); }
+  nn::Linear layer{4, 2};
+  nn::BatchNorm1d norm{4};
+};
+
+/// Two replicas on each worker.
+struct Together : testing::Test {
+  ls::MultiWorkerMirroredStrategy strategy{{.devices = ls::cpus(2), .intra_op_threads = 1, .seed = 3}};
+  const int workers = strategy.num_workers();
+  const int rank = strategy.worker_id();
+  /// A file that all workers see.
+  std::string file = std::string(std::getenv("LOCKSTEP_TEST_FOLDER") ? std::getenv("LOCKSTEP_TEST_FOLDER") : "/tmp") +
+                     "/" + testing::UnitTest::GetInstance()->current_test_info()->name() + ".safetensors";
+
+  template <class Model, class Optimizer>
+  void train(Model& model, Optimizer& optimizer, int steps) {
+    for (int s = 0; s < steps; ++s) {
+      strategy.run([&] {
+        auto x = torch::rand({3, 4});
+        optimizer.minimize(ls::average_loss(model->forward(x).square().sum(1)));
+      });
+    }
+  }
+};
+
+TEST_F(Together, NumbersAreGlobal) {
+  EXPECT_EQ(strategy.num_replicas_in_sync(), 2 * workers);
+  EXPECT_EQ(strategy.num_local_replicas(), 2);
+  EXPECT_EQ(strategy.is_chief(), rank == 0);
+  const auto ids = strategy.local_results(
+      strategy.run([] { return torch::tensor(ls::get_replica_context().replica_id_in_sync_group()); }));
+  EXPECT_EQ(ids[1].item<int>(), 2 * rank + 1);
+}
+
+TEST_F(Together, CollectivesReachAllWorkers) {
+  const auto sums = strategy.run([] {
+    auto& replica = ls::get_replica_context();
+    const auto id = torch::full({3}, replica.replica_id_in_sync_group(), torch::kFloat);
+    const auto rows =
+        torch::full({replica.replica_id_in_sync_group() + 1, 1}, replica.replica_id_in_sync_group(), torch::kLong);
+    return std::tuple{replica.all_reduce(ls::ReduceOp::Sum, id), replica.all_gather(rows, 0),
+                      replica.all_reduce(ls::ReduceOp::Mean, torch::complex(id, id))};
+  });
+  const int n = strategy.num_replicas_in_sync();
+  for (const auto& [sum, rows, mean] : strategy.local_results(sums)) {
+    EXPECT_EQ(sum[0].template item<float>(), static_cast<float>(n * (n - 1) / 2));
+    EXPECT_EQ(rows.size(0), n * (n + 1) / 2);
+    EXPECT_EQ(rows[-1].template item<int>(), n - 1);
+    EXPECT_EQ(torch::real(mean)[0].template item<float>(), static_cast<float>(n - 1) / 2);
+  }
+  EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, strategy.run([] { return 1; })), n);
+  EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, torch::tensor(2)).item<int>(), 2 * workers);
+  EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, rank), workers * (workers - 1) / 2);
+}
+
+TEST_F(Together, TheMeanCountsTheRowsOfAllWorkers) {
+  const auto values = strategy.values_from_function([](const ls::ValueContext& c) {
+    return torch::full({c.replica_id_in_sync_group}, c.replica_id_in_sync_group, torch::kDouble);
+  });
+  const int n = strategy.num_replicas_in_sync();
+  double sum = 0, rows = 0;
+  for (int k = 0; k < n; ++k) sum += k * k, rows += k;
+  EXPECT_NEAR(strategy.reduce(ls::ReduceOp::Mean, values, 0).item<double>(), sum / rows, 1e-12);
+}
+
+TEST_F(Together, GradientsOfCollectivesReachAllWorkers) {
+  strategy.run([&] {
+    auto& replica = ls::get_replica_context();
+    auto x = torch::full({2}, replica.replica_id_in_sync_group() + 1.0, torch::requires_grad());
+    const auto all = replica.all_gather(x, 0);
+    (all * all).sum().backward();
+    EXPECT_TRUE(torch::allclose(x.grad(), 2.0 * replica.num_replicas_in_sync() * x.detach()));
+  });
+}
+
+TEST_F(Together, BroadcastGivesTheChiefsValue) {
+  const auto mine = rank == 0 ? torch::arange(5) : torch::zeros({2, 2});
+  EXPECT_TRUE(torch::equal(strategy.broadcast(mine), torch::arange(5)));
+  EXPECT_EQ(strategy.broadcast(std::pair{rank + 7, torch::tensor(rank)}).first, 7);
+  strategy.barrier();
+}
+
+TEST_F(Together, VariablesBeginWithTheChiefsValue) {
+  auto v = strategy.make_variable(torch::full({2}, rank + 1.0), {.aggregation = ls::Aggregation::Mean});
+  EXPECT_EQ(v.read()[0].item<double>(), 1.0);
+  strategy.run([&] { v.assign_add(torch::full({2}, 1.0 * ls::get_replica_context().replica_id_in_sync_group())); });
+  EXPECT_EQ(v.read()[0].item<double>(), 1 + (strategy.num_replicas_in_sync() - 1) / 2.0);
+}
+
+TEST_F(Together, ModelsBeginWithTheChiefsValues) {
+  auto model = strategy.make([&] {
+    Net net;
+    const torch::NoGradGuard no_grad;
+    net.layer->weight.fill_(rank + 1);
+    net.norm->running_mean.fill_(rank + 1);
+    return std::make_shared<Net>(net);
+  });
+  EXPECT_EQ(model.named_parameters()["layer.weight"][0][0].item<float>(), 1);
+  EXPECT_EQ(model.named_buffers()["norm.running_mean"][0].item<float>(), 1);
+}
+
+TEST_F(Together, BuffersAreAveragedOverAllWorkers) {
+  auto model = strategy.make<Net>();
+  strategy.run([&] {
+    const int id = ls::get_replica_context().replica_id_in_sync_group();
+    model->norm->running_mean.fill_(id);
+    model->norm->num_batches_tracked.fill_(id + 5);
+  });
+  const auto buffers = model.named_buffers();
+  EXPECT_EQ(buffers["norm.running_mean"][0].item<float>(), static_cast<float>(strategy.num_replicas_in_sync() - 1) / 2);
+  EXPECT_EQ(buffers["norm.num_batches_tracked"].item<int>(), 5);
+}
+
+TEST_F(Together, LossesAreAveragedOverTheRowsOfAllWorkers) {
+  const auto shares = strategy.run([] {
+    const int rows = ls::get_replica_context().replica_id_in_sync_group();  // the first has none
+    return ls::average_loss(torch::ones({rows}));
+  });
+  EXPECT_NEAR(strategy.reduce(ls::ReduceOp::Sum, shares).item<double>(), 1, 1e-6);
+}
+
+TEST_F(Together, WorkersHoldTheSameWeightsAfterTraining) {
+  auto model = strategy.make<Net>();
+  auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.01));
+  optimizer.set_digest({.every = 1});
+  train(model, optimizer, 5);
+  const auto digest = torch::tensor(static_cast<std::int64_t>(ls::combine(optimizer.digests())));
+  EXPECT_TRUE(torch::equal(strategy.broadcast(digest), digest));
+}
+
+TEST_F(Together, UnusedParametersCountAsZero) {
+  auto model = strategy.make<Net>();
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(0.1));
+  const auto before = model.named_parameters()["layer.weight"].clone();
+  for (int s = 0; s < 3; ++s) {  // only the last replica of all uses the layer, and not in the first step
+    strategy.run([&] {
+      const bool uses =
+          s > 0 && ls::get_replica_context().replica_id_in_sync_group() + 1 == strategy.num_replicas_in_sync();
+      const auto x = torch::ones({1, 4});
+      const auto seen = model->norm->weight.sum() + (uses ? model->layer->weight.sum() : torch::zeros({}));
+      optimizer.minimize(seen + 0 * x.sum());
+    });
+  }
+  EXPECT_TRUE(torch::allclose(model.named_parameters()["layer.weight"], before - 0.2));
+}
+
+TEST_F(Together, GivenGradientsOfAllReplicasCountOnce) {
+  auto model = strategy.make<Net>();
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(1.0));
+  const auto before = model.named_parameters()["layer.bias"].clone();
+  strategy.run([&] {
+    torch::OrderedDict<std::string, torch::Tensor> given;
+    given.insert("layer.bias", torch::ones({2}));
+    optimizer.apply_gradients(given, ls::GradientsOf::AllReplicas);
+  });
+  EXPECT_TRUE(torch::allclose(model.named_parameters()["layer.bias"], before - 1));
+}
+
+TEST_F(Together, TheChiefSavesAndAllLoad) {
+  auto model = strategy.make<Net>();
+  auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.01));
+  train(model, optimizer, 3);
+  // Another folder on every worker: only the chief's is written to, and read.
+  const auto mine = file + std::to_string(rank);
+  std::filesystem::remove(mine);
+  ls::save(mine, model, optimizer);
+  EXPECT_EQ(std::filesystem::exists(mine), rank == 0);
+  const auto saved = ls::combine(optimizer.digests());
+  train(model, optimizer, 2);
+  EXPECT_NE(ls::combine(optimizer.digests()), saved);
+  ls::load(mine, model, optimizer);
+  EXPECT_EQ(ls::combine(optimizer.digests()), saved);
+  EXPECT_EQ(optimizer.steps(), 3);
+  train(model, optimizer, 1);
+  ls::save(mine + ".own", model, {.this_worker_only = true});
+  EXPECT_TRUE(std::filesystem::exists(mine + ".own"));
+  std::filesystem::remove(mine);
+  std::filesystem::remove(mine + ".own");
+}
+
+TEST_F(Together, AFailedLoadFailsEverywhere) {
+  auto model = strategy.make<Net>();
+  EXPECT_THROW(ls::load(file + ".missing", model), ls::Error);
+  EXPECT_THROW(ls::save("/no/such/folder/file", model), ls::Error);
+  strategy.barrier();  // the job goes on
+}
+
+TEST_F(Together, StrategiesFollowEachOther) {
+  for (int i = 0; i < 20; ++i) {
+    ls::MultiWorkerMirroredStrategy another({.intra_op_threads = 1});
+    EXPECT_EQ(another.reduce(ls::ReduceOp::Sum, another.run([] { return 1; })), workers);
+  }
+}
+
+}  // namespace
