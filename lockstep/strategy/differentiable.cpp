@@ -10,12 +10,11 @@ namespace lockstep {
 namespace {
 
 using torch::autograd::AutogradContext;
-using torch::autograd::Variable;
 using torch::autograd::variable_list;
 
 /// What both directions need, kept alive by the autograd graph.
-struct Collective : torch::CustomClassHolder {
-  explicit Collective(ReplicaContext& caller)
+struct RecordedCollective : torch::CustomClassHolder {
+  explicit RecordedCollective(ReplicaContext& caller)
       : replica(&caller), strategy(detail::StrategyAccess::alive(caller.strategy())) {}
 
   /// The replica whose graph this is; the graph may be kept longer than its strategy.
@@ -46,14 +45,15 @@ variable_list as_tensors(std::vector<ReducibleLeaf> leaves) {
 std::vector<ReducibleLeaf> as_leaves(const variable_list& tensors) { return {tensors.begin(), tensors.end()}; }
 
 struct AllReduce : torch::autograd::Function<AllReduce> {
-  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Collective>& collective,
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<RecordedCollective>& collective,
                                at::TensorList values) {
     context->saved_data["collective"] = c10::IValue::make_capsule(collective);
     return as_tensors(collective->forward(as_leaves(values.vec())));
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    auto collective = c10::static_intrusive_pointer_cast<Collective>(context->saved_data["collective"].toCapsule());
-    variable_list result{Variable()};
+    auto collective =
+        c10::static_intrusive_pointer_cast<RecordedCollective>(context->saved_data["collective"].toCapsule());
+    variable_list result{at::Tensor()};
     const variable_list reduced =
         collective->current_replica().all_reduce(collective->op, gradients, collective->options);
     result.insert(result.end(), reduced.begin(), reduced.end());
@@ -62,14 +62,15 @@ struct AllReduce : torch::autograd::Function<AllReduce> {
 };
 
 struct AllGather : torch::autograd::Function<AllGather> {
-  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<Collective>& collective,
+  static variable_list forward(AutogradContext* context, const c10::intrusive_ptr<RecordedCollective>& collective,
                                at::TensorList values) {
     context->saved_data["collective"] = c10::IValue::make_capsule(collective);
     return as_tensors(collective->forward(as_leaves(values.vec())));
   }
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
-    auto collective = c10::static_intrusive_pointer_cast<Collective>(context->saved_data["collective"].toCapsule());
-    variable_list result{Variable()};
+    auto collective =
+        c10::static_intrusive_pointer_cast<RecordedCollective>(context->saved_data["collective"].toCapsule());
+    variable_list result{at::Tensor()};
     const variable_list sums = collective->current_replica().all_reduce(ReduceOp::Sum, gradients, collective->options);
     for (std::size_t i = 0; i < sums.size(); ++i) {
       result.push_back(sums[i].narrow(collective->axis, collective->begins[i], collective->lengths[i]));
@@ -80,7 +81,8 @@ struct AllGather : torch::autograd::Function<AllGather> {
 
 /// Splits off what has no gradient (sparse rows), applies `Function` to the tensors and puts the leaves together again.
 template <class Function>
-std::vector<ReducibleLeaf> apply(const c10::intrusive_ptr<Collective>& collective, std::vector<ReducibleLeaf> leaves) {
+std::vector<ReducibleLeaf> apply(const c10::intrusive_ptr<RecordedCollective>& collective,
+                                 std::vector<ReducibleLeaf> leaves) {
   variable_list tensors;
   for (const auto& leaf : leaves) {
     if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) tensors.push_back(*tensor);
@@ -122,7 +124,7 @@ std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, Re
                                                      std::vector<ReducibleLeaf> leaves,
                                                      const CommunicationOptions& options,
                                                      const LeafCollective& reduce) {
-  auto collective = c10::make_intrusive<Collective>(replica);
+  auto collective = c10::make_intrusive<RecordedCollective>(replica);
   collective->op = op;
   collective->options = options;
   collective->forward = reduce;
@@ -132,7 +134,7 @@ std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, Re
 std::vector<ReducibleLeaf> differentiable_all_gather(ReplicaContext& replica, std::vector<ReducibleLeaf> leaves,
                                                      std::int64_t axis, const CommunicationOptions& options,
                                                      const LeafGather& gather) {
-  auto collective = c10::make_intrusive<Collective>(replica);
+  auto collective = c10::make_intrusive<RecordedCollective>(replica);
   collective->axis = axis;
   collective->options = options;
   collective->forward = [&](const std::vector<ReducibleLeaf>& values) {

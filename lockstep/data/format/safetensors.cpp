@@ -13,31 +13,31 @@
 namespace lockstep::data {
 namespace {
 
-struct TypeName {
+struct FileTypeName {
   SafetensorsType type;
   std::string_view name;
   std::size_t size;
 };
 
-constexpr std::array kTypes{
-    TypeName{SafetensorsType::Bool, "BOOL", 1},
-    TypeName{SafetensorsType::UInt8, "U8", 1},
-    TypeName{SafetensorsType::Int8, "I8", 1},
-    TypeName{SafetensorsType::Float8E5M2, "F8_E5M2", 1},
-    TypeName{SafetensorsType::Float8E4M3, "F8_E4M3", 1},
-    TypeName{SafetensorsType::Int16, "I16", 2},
-    TypeName{SafetensorsType::UInt16, "U16", 2},
-    TypeName{SafetensorsType::Float16, "F16", 2},
-    TypeName{SafetensorsType::BFloat16, "BF16", 2},
-    TypeName{SafetensorsType::Int32, "I32", 4},
-    TypeName{SafetensorsType::UInt32, "U32", 4},
-    TypeName{SafetensorsType::Float32, "F32", 4},
-    TypeName{SafetensorsType::Float64, "F64", 8},
-    TypeName{SafetensorsType::Int64, "I64", 8},
-    TypeName{SafetensorsType::UInt64, "U64", 8},
+constexpr std::array kFileTypes{
+    FileTypeName{SafetensorsType::Bool, "BOOL", 1},
+    FileTypeName{SafetensorsType::UInt8, "U8", 1},
+    FileTypeName{SafetensorsType::Int8, "I8", 1},
+    FileTypeName{SafetensorsType::Float8E5M2, "F8_E5M2", 1},
+    FileTypeName{SafetensorsType::Float8E4M3, "F8_E4M3", 1},
+    FileTypeName{SafetensorsType::Int16, "I16", 2},
+    FileTypeName{SafetensorsType::UInt16, "U16", 2},
+    FileTypeName{SafetensorsType::Float16, "F16", 2},
+    FileTypeName{SafetensorsType::BFloat16, "BF16", 2},
+    FileTypeName{SafetensorsType::Int32, "I32", 4},
+    FileTypeName{SafetensorsType::UInt32, "U32", 4},
+    FileTypeName{SafetensorsType::Float32, "F32", 4},
+    FileTypeName{SafetensorsType::Float64, "F64", 8},
+    FileTypeName{SafetensorsType::Int64, "I64", 8},
+    FileTypeName{SafetensorsType::UInt64, "U64", 8},
 };
 
-const TypeName& entry_of(SafetensorsType type) { return *std::ranges::find(kTypes, type, &TypeName::type); }
+const FileTypeName& entry_of(SafetensorsType type) { return *std::ranges::find(kFileTypes, type, &FileTypeName::type); }
 
 }  // namespace
 
@@ -45,8 +45,8 @@ std::string_view to_string(SafetensorsType type) { return entry_of(type).name; }
 std::size_t item_size(SafetensorsType type) { return entry_of(type).size; }
 
 std::optional<SafetensorsType> safetensors_type_named(std::string_view name) {
-  const auto found = std::ranges::find(kTypes, name, &TypeName::name);
-  if (found == kTypes.end()) return std::nullopt;
+  const auto found = std::ranges::find(kFileTypes, name, &FileTypeName::name);
+  if (found == kFileTypes.end()) return std::nullopt;
   return found->type;
 }
 

@@ -181,9 +181,9 @@ void write(const std::vector<at::Tensor>& components, const at::Tensor& value) {
   }
 }
 
-using namespace detail;
-
-void load_from_file(const std::string& path, ModuleCore& model, OptimizerCore* optimizer, const LoadOptions& options) {
+void load_from_file(const std::string& path, detail::ModuleCore& model, detail::OptimizerCore* optimizer,
+                    const LoadOptions& options) {
+  using namespace detail;
   const SafetensorsFile file = open_tensors(path);
   std::vector<SafetensorsEntry> entries;
   std::ranges::copy_if(file.tensors(), std::back_inserter(entries),
