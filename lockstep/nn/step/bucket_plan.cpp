@@ -1,13 +1,16 @@
 #include "lockstep/nn/step/bucket_plan.h"
 
+#include <algorithm>
 #include <cstdio>
+#include <iterator>
 
 #include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::size_t kAlignment = 16;  // elements; each gradient then begins where vector code likes it
+constexpr std::size_t kAlignment = 16;      // elements; each gradient then begins where vector code likes it
+constexpr std::size_t kSharePerBucket = 4;  // what is larger than this part of a bucket travels alone
 
 std::string megabytes(std::size_t bytes) {
   char text[32];
@@ -32,21 +35,30 @@ std::vector<Bucket> plan_buckets(const std::vector<BucketedParameter>& parameter
                                  std::size_t bytes) {
   std::vector<bool> is_planned(parameters.size(), false);
   std::vector<Bucket> buckets;
-  bool is_open = false;
+  std::vector<Bucket> open;  // at most one for each element type
   const auto add = [&](int p) {
     const auto at = static_cast<std::size_t>(p);
     const BucketedParameter& parameter = parameters[at];
     if (!parameter.travels || is_planned[at]) return;
     is_planned[at] = true;
-    if (!is_open || buckets.back().dtype != parameter.dtype) buckets.push_back({.dtype = parameter.dtype});
-    Bucket& bucket = buckets.back();
-    bucket.parameters.push_back(p);
-    bucket.begins.push_back((bucket.elements + kAlignment - 1) / kAlignment * kAlignment);
-    bucket.elements = bucket.begins.back() + parameter.elements;
-    is_open = bucket.elements * size_of(bucket.dtype) < bytes;
+    const std::size_t width = size_of(parameter.dtype);
+    if (parameter.elements * width * kSharePerBucket >= bytes) {
+      buckets.push_back({.parameters = {p}, .begins = {0}, .elements = parameter.elements, .dtype = parameter.dtype});
+      return;
+    }
+    auto bucket =
+        std::find_if(open.begin(), open.end(), [&](const Bucket& each) { return each.dtype == parameter.dtype; });
+    if (bucket == open.end()) bucket = open.insert(open.end(), {.dtype = parameter.dtype});
+    bucket->parameters.push_back(p);
+    bucket->begins.push_back((bucket->elements + kAlignment - 1) / kAlignment * kAlignment);
+    bucket->elements = bucket->begins.back() + parameter.elements;
+    if (bucket->elements * width < bytes) return;
+    buckets.push_back(std::move(*bucket));
+    open.erase(bucket);
   };
   for (const int p : order) add(p);
   for (std::size_t p = 0; p < parameters.size(); ++p) add(static_cast<int>(p));
+  std::move(open.begin(), open.end(), std::back_inserter(buckets));
   for (std::size_t b = 0; b < buckets.size(); ++b)
     buckets[b].name = described(buckets[b], b, buckets.size(), parameters);
   return buckets;

@@ -24,8 +24,9 @@ struct Bucket {
   std::string name = {};  ///< "bucket 3 of 5 (conv4.weight, conv4.bias; 2.4 MB)"
 };
 
-/// Fills buckets in the order in which gradients came in the first step. A bucket is closed when it holds `bytes`, or where
-/// the element type changes; what `order` does not name comes last.
+/// Which buckets there are, in the order in which backward fills them if gradients come in `order`, as they did in the first
+/// step; what `order` does not name comes last. A large gradient is a bucket of its own, which needs no copy; small ones of one
+/// type fill a bucket of about `bytes`.
 std::vector<Bucket> plan_buckets(const std::vector<BucketedParameter>& parameters, const std::vector<int>& order,
                                  std::size_t bytes);
 
