@@ -30,10 +30,10 @@ def make_model(name):
 
 
 def train(rank, args, port):
-    torch.set_num_threads(max(1, os.cpu_count() // args.processes))
+    torch.set_num_threads(1 if args.rank is not None else max(1, os.cpu_count() // args.processes))
     together = args.processes > 1
     if together:
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+        os.environ.update(MASTER_ADDR=args.master, MASTER_PORT=str(port))
         dist.init_process_group("gloo", rank=rank, world_size=args.processes)
     torch.manual_seed(0)
     model, shape = make_model(args.model)
@@ -66,6 +66,31 @@ def train(rank, args, port):
             dist.broadcast(number, 0)
         return int(number)
 
+    if args.rank is not None:  # one of two hosts: the middle one of some steps, with and without the other
+        def median(train_once):
+            times = []
+            for k in range(12):
+                start = time.perf_counter()
+                train_once()
+                times.append(time.perf_counter() - start)
+            return sorted(times[3:])[4]
+
+        alone_model, _ = make_model(args.model)
+        alone_optimizer = torch.optim.SGD(alone_model.parameters(), lr=0.01, momentum=0.9)
+
+        def alone_step():
+            alone_optimizer.zero_grad()
+            loss_of(alone_model(x), y).backward()
+            alone_optimizer.step()
+
+        dist.barrier()
+        alone = median(alone_step)
+        dist.barrier()
+        line = {"model": args.model, "compute_ms": 1e3 * alone, "step_ms": 1e3 * median(lambda: steps(1))}
+        if rank == 0:
+            print(json.dumps(line), flush=True)
+        dist.destroy_process_group()
+        return
     steps(3)
     if not args.serve:
         measure(args.steps)
@@ -88,7 +113,11 @@ def main():
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--steps", type=int, default=10)
     parser.add_argument("--serve", action="store_true")
+    parser.add_argument("--rank", type=int, help="of this host; --master is the address of the first (bench/train/two_hosts.py)")
+    parser.add_argument("--master", default="127.0.0.1")
     args = parser.parse_args()
+    if args.rank is not None:
+        return train(args.rank, args, 29611)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

@@ -7,6 +7,8 @@ All programs of a network start once and then take turns: in each round every pr
 reversed every round. A figure is the median over rounds, with the range of the middle half. A ratio is the median of the
 per-round ratios, so that a machine that is slow for a while is slow for both.
 
+With --workers it compares programs of several processes instead: Lockstep's workers, DDP, MultiWorkerMirroredStrategy.
+
 DDP and TensorFlow are skipped, and the output says so, unless --torch-python and --tensorflow-python name interpreters that
 can import them.
 """
@@ -14,6 +16,7 @@ import argparse
 import json
 import os
 import pathlib
+import socket
 import subprocess
 import sys
 
@@ -46,6 +49,33 @@ class Contestant:
         self.process.wait(timeout=60)
 
 
+class Cluster(Contestant):
+    """Workers that find each other by TF_CONFIG. The first one reads and reports."""
+
+    def __init__(self, name, command, workers):
+        probes = [socket.create_server(("127.0.0.1", 0)) for _ in range(workers)]
+        addresses = [f"127.0.0.1:{probe.getsockname()[1]}" for probe in probes]
+        for probe in probes:
+            probe.close()
+
+        def environment(index):
+            config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
+            return dict(os.environ, TF_CONFIG=json.dumps(config))
+
+        self.others = [
+            subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment(index))
+            for index in range(1, workers)
+        ]
+        os.environ.update(environment(0))
+        super().__init__(name, command)
+        del os.environ["TF_CONFIG"]
+
+    def stop(self):
+        super().stop()
+        for process in self.others:
+            process.wait(timeout=60)
+
+
 def quantiles(values):
     values = sorted(values)
 
@@ -56,6 +86,22 @@ def quantiles(values):
         return values[low] + (values[high] - values[low]) * (place - low)
 
     return at(0.25), at(0.5), at(0.75)
+
+
+def clusters(args, model):
+    bench = [args.program, model, "--batch", str(args.batch), "--serve"]
+    found = [Cluster(f"Lockstep {w} workers", bench + ["--replicas", "1", "--cluster"], w) for w in args.workers]
+    if model == "cnn":
+        channels_last = bench + ["--replicas", "1", "--cluster", "--channels-last"]
+        found += [Cluster(f"Lockstep {w} workers, channels-last", channels_last, w) for w in args.workers]
+    for w in args.workers:
+        if args.torch_python:
+            ddp = [args.torch_python, str(PEERS / "torch_ddp.py"), model, "--batch", str(args.batch), "--serve"]
+            found.append(Contestant(f"DDP {w}", ddp + ["--processes", str(w)]))
+        if args.tensorflow_python:
+            peer = [args.tensorflow_python, str(PEERS / "tensorflow_multi_worker.py"), model, "--batch", str(args.batch)]
+            found.append(Cluster(f"TensorFlow {w} workers", peer, w))
+    return found
 
 
 def contestants(args, model):
@@ -104,7 +150,7 @@ def print_table(model, args, entrants):
 
 
 def compare(model, args):
-    entrants = [Contestant(name, command) for name, command in contestants(args, model)]
+    entrants = clusters(args, model) if args.workers else [Contestant(*each) for each in contestants(args, model)]
     steps = [max(1, round(args.seconds * e.measure(2)["steps"] / e.measure(2)["seconds"])) for e in entrants]
     for round_number in range(args.rounds):
         order = list(zip(entrants, steps))
@@ -125,6 +171,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=2.0, help="approximate length of one program's turn")
     parser.add_argument("--replicas", type=numbers, default=[1, 2])
+    parser.add_argument("--workers", type=numbers, default=[], help="compare programs of this many processes")
     parser.add_argument("--processes", type=numbers, default=[2], help="processes of DDP")
     parser.add_argument("--tensorflow-replicas", type=numbers, default=[2])
     parser.add_argument("--torch-python", default="")

@@ -3,12 +3,16 @@
 //   lockstep_bench_train mlp --batch 256 --plain
 //   lockstep_bench_train cnn --batch 256 --replicas 2 --channels-last
 //
+// With --cluster it is one worker of those that TF_CONFIG names, each with R replicas, which train together; --alone-first then
+// also measures the steps that each worker takes by itself at the same time. Worker 0 prints.
+//
 // Prints one JSON line per measurement. With --serve it reads numbers of steps from its input and measures each as it
 // arrives, so that several programs can take turns (bench/train/compare.py).
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <chrono>
 #include <functional>
 #include <iostream>
@@ -32,12 +36,14 @@ struct Options {
   bool channels_last = false;
   bool libtorch_kernels = false;
   bool serve = false;
+  bool cluster = false;      ///< one worker of several
+  bool alone_first = false;  ///< and its steps without the others
   int steps = 10;
 };
 
 constexpr const char* kUsage =
     "usage: lockstep_bench_train mlp|cnn|wide [--batch N] [--plain [--threads N] [--keep-memory] | --replicas R "
-    "[--libtorch-kernels]]\n"
+    "[--libtorch-kernels] [--cluster [--alone-first]]]\n"
     "                            [--channels-last] [--steps N] [--serve]\n";
 
 bool parse(int argc, char** argv, Options& options) {
@@ -60,6 +66,10 @@ bool parse(int argc, char** argv, Options& options) {
       options.channels_last = true;
     } else if (word == "--libtorch-kernels") {
       options.libtorch_kernels = true;
+    } else if (word == "--cluster") {
+      options.cluster = true;
+    } else if (word == "--alone-first") {
+      options.alone_first = true;
     } else if (word == "--serve") {
       options.serve = true;
     } else if (options.model.empty() && word.front() != '-') {
@@ -112,11 +122,17 @@ Step plain_step(const Options& options) {
   };
 }
 
-Step lockstep_step(const Options& options) {
+std::shared_ptr<ls::Strategy> make_strategy(const Options& options) {
   torch::manual_seed(0);
-  ls::MirroredOptions how{.devices = ls::cpus(options.replicas)};
-  if (options.libtorch_kernels) how.fast_kernels = false;
-  auto strategy = std::make_shared<ls::MirroredStrategy>(how);
+  const auto kernels = options.libtorch_kernels ? std::optional(false) : std::nullopt;
+  if (options.cluster)
+    return std::make_shared<ls::MultiWorkerMirroredStrategy>(
+        ls::MultiWorkerOptions{.devices = ls::cpus(options.replicas), .fast_kernels = kernels});
+  return std::make_shared<ls::MirroredStrategy>(
+      ls::MirroredOptions{.devices = ls::cpus(options.replicas), .fast_kernels = kernels});
+}
+
+Step lockstep_step(const Options& options, const std::shared_ptr<ls::Strategy>& strategy) {
   auto model = strategy->make([name = options.model] { return lockstep::bench::make_model(name).net; },
                               {.channels_last = options.channels_last});
   auto optimizer = strategy->make_optimizer<torch::optim::SGD>(model, sgd());
@@ -133,6 +149,56 @@ Step lockstep_step(const Options& options) {
         },
         batch);
   };
+}
+
+/// Seconds of the middle one of `steps` steps.
+double median_step(const Step& step, int steps) {
+  std::vector<double> seconds;
+  for (int k = 0; k < steps + 3; ++k) {
+    const auto start = std::chrono::steady_clock::now();
+    step();
+    if (k >= 3) seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + steps / 2, seconds.end());
+  return seconds[static_cast<std::size_t>(steps / 2)];
+}
+
+/// One worker of several. The first reads how many steps to take, and tells the others.
+void train_together(const Options& options) {
+  auto strategy = make_strategy(options);
+  if (options.alone_first) {
+    // The share of the batch that one replica gets, on as many threads, by every worker at the same time.
+    Options alone = options;
+    alone.cluster = false;
+    alone.batch = options.batch / strategy->num_workers();
+    auto own = std::make_shared<ls::MirroredStrategy>(ls::MirroredOptions{
+        .devices = ls::cpus(options.replicas),
+        .intra_op_threads = static_cast<ls::MultiWorkerMirroredStrategy&>(*strategy).intra_op_threads()});
+    strategy->barrier();
+    const double compute = median_step(lockstep_step(alone, own), options.steps);
+    strategy->barrier();
+    const double together = median_step(lockstep_step(options, strategy), options.steps);
+    if (strategy->is_chief())
+      std::cout << "{\"model\": \"" << options.model << "\", \"compute_ms\": " << 1e3 * compute
+                << ", \"step_ms\": " << 1e3 * together << "}" << std::endl;
+    return;
+  }
+  const Step step = lockstep_step(options, strategy);
+  for (int k = 0; k < 3; ++k) step();
+  const bool is_chief = strategy->is_chief();
+  if (is_chief) std::cout << "ready" << std::endl;
+  for (;;) {
+    int steps = 0;
+    if (is_chief && !(std::cin >> steps)) steps = 0;
+    steps = strategy->broadcast(steps);
+    if (steps == 0) return;
+    const auto start = std::chrono::steady_clock::now();
+    for (int k = 0; k < steps; ++k) step();
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    if (is_chief)
+      std::cout << "{\"steps\": " << steps << ", \"seconds\": " << seconds
+                << ", \"samples_per_s\": " << static_cast<double>(options.batch) * steps / seconds << "}" << std::endl;
+  }
 }
 
 void measure(const Options& options, const Step& step, int steps) {
@@ -153,7 +219,11 @@ int main(int argc, char** argv) {
     return 2;
   }
   ls::set_log_severity(ls::Severity::Warning);
-  const Step step = options.replicas == 0 ? plain_step(options) : lockstep_step(options);
+  if (options.cluster) {
+    train_together(options);
+    return 0;
+  }
+  const Step step = options.replicas == 0 ? plain_step(options) : lockstep_step(options, make_strategy(options));
   for (int k = 0; k < 3; ++k) step();
   if (!options.serve) {
     measure(options, step, options.steps);
