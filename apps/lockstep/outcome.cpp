@@ -24,9 +24,11 @@ bool is_crash(int signal) {
          signal == SIGTRAP || signal == SIGSYS;
 }
 
+// An exception that nobody catches ends a program with SIGABRT, also one that tells of another worker.
 bool is_consequence(const Ending& ending) {
-  return ending.signal == 0 &&
-         (ending.exit_code == kPeerLost || std::ranges::count(kAboutAnother, error_number(ending.tail)) != 0);
+  if (ending.signal == 0 && ending.exit_code == kPeerLost) return true;
+  return (ending.signal == 0 || ending.signal == SIGABRT) &&
+         std::ranges::count(kAboutAnother, error_number(ending.tail)) != 0;
 }
 
 int code_of(const Ending& ending) {

@@ -107,6 +107,7 @@ Ending exited(int member, int code, Strings tail = {}) {
   return {.member = member, .exit_code = code, .tail = std::move(tail)};
 }
 Ending killed(int member, int signal) { return {.member = member, .signal = signal}; }
+Ending aborted(int member, Strings tail) { return {.member = member, .signal = SIGABRT, .tail = std::move(tail)}; }
 Ending by_us(Ending ending) {
   ending.by_us = true;
   return ending;
@@ -126,6 +127,10 @@ TEST(RootCause, IsTheWorkerThatFailedByItself) {
       {"one that lost a peer is a consequence", {{exited(0, 3), exited(1, 3), killed(2, SIGKILL)}}, 2, 3},
       {"so is one that tells of another's failure",
        {{exited(0, 1, {"error[L113]: worker 1 failed"}), exited(1, 1, {"error[L504]: not finite"})}},
+       1,
+       1},
+      {"even if it did not catch that error",
+       {{aborted(0, {"terminate called", "  what():  error[L104]: worker 1 ended"}), aborted(1, {"terminate called"})}},
        1,
        1},
       {"only consequences: the first", {{exited(2, 3), exited(0, 3)}}, 2, 3},
