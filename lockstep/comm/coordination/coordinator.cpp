@@ -44,6 +44,11 @@ void check(const JoinOptions& options) {
   }
 }
 
+const Member& self_of(const JoinOptions& options) {
+  return *std::find_if(options.members.begin(), options.members.end(),
+                       [&](const Member& member) { return member.id == options.self; });
+}
+
 std::string key_for(const JoinOptions& options) {
   std::string key = find_job_key(options.job_key);
   if (key.empty() && !is_loopback(options.members.front().address)) {
@@ -154,8 +159,7 @@ std::unique_ptr<Coordinator> Coordinator::join(const JoinOptions& options) {
   check(options);
   const std::string key = key_for(options);
   const Member& chief = options.members.front();
-  const Member& self = *std::find_if(options.members.begin(), options.members.end(),
-                                     [&](const Member& member) { return member.id == options.self; });
+  const Member& self = self_of(options);
   auto parts = std::make_unique<Parts>();
   parts->options = options;
   HeldPort port = hold_port(self, options, key);
@@ -174,10 +178,11 @@ Coordinator::Coordinator(std::unique_ptr<Parts> parts) : parts_(std::move(parts)
 Coordinator::~Coordinator() {
   try {
     if (std::uncaught_exceptions() > parts_->exceptions) {
-      report_failure({.code = Code::Unavailable,
-                      .number = errors::kPeerFailed,
-                      .text = {.what = "the program of a worker ended with an exception"},
-                      .member = parts_->options.self});
+      report_failure(
+          {.code = Code::Unavailable,
+           .number = errors::kPeerFailed,
+           .text = {.what = str("the program of ", title(self_of(parts_->options)), " ended with an exception")},
+           .member = parts_->options.self});
       wait_for_failure(Deadline::after(milliseconds(300)));
     }
     leave(Deadline::after(parts_->options.leave_timeout));
