@@ -80,6 +80,13 @@ WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const
 }
 
 WorkerReducer::~WorkerReducer() {
+  // A step that failed half-way has left buckets under way. They end with the job, and must not outlive their memory.
+  for (std::size_t b = awaited_; b < next_; ++b) {
+    try {
+      group_.wait(tickets_[b]);
+    } catch (const std::exception&) {
+    }
+  }
   for (const Hook& hook : hooks_) hook.node->del_post_hook(hook.key);
 }
 
@@ -213,6 +220,7 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
           if (kinds_[p] == GradientKind::Dense && bucket_of_[p] < 0) reduce_loose(p);
         }
         for (std::size_t b = 0; b < buckets_.size(); ++b) {
+          awaited_ = b + 1;
           group_.wait(tickets_[b]);
           if (loads_[0].is_stale[b]) send_again(b);
         }
@@ -307,6 +315,7 @@ void WorkerReducer::make_plan() {
 
 void WorkerReducer::reset() {
   next_ = 0;
+  awaited_ = 0;
   for (std::size_t b = 0; b < buckets_.size(); ++b) loaded_[b].store(0, std::memory_order_relaxed);
   for (Load& load : loads_) {
     load.is_armed = false;

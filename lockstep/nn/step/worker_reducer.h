@@ -101,6 +101,7 @@ class WorkerReducer final : public GradientReducer {
   std::unique_ptr<std::atomic<int>[]> loaded_;  ///< per bucket: replicas that have loaded theirs
   std::mutex mutex_;                            ///< of what follows, while backward runs
   std::size_t next_ = 0;                        ///< the bucket that goes out next
+  std::size_t awaited_ = 0;                     ///< those below it are back
   std::vector<std::vector<const void*>> inputs_;
   std::vector<WorkerGroup::Ticket> tickets_;
   std::exception_ptr failure_;
