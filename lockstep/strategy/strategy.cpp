@@ -264,7 +264,9 @@ void Strategy::raise_failure(const local::ReplicaFailure& failure) {
   try {
     std::rethrow_exception(failure.error);
   } catch (Error& e) {
-    if (e.text().where.find("replica") == std::string::npos) e.add_where(who);
+    // What happened to another worker happened on no replica of this one.
+    const bool is_of_workers = workers_ && e.number() >= errors::kPeerLost && e.number() < errors::kWrongContext;
+    if (!is_of_workers && e.text().where.find("replica") == std::string::npos) e.add_where(who);
     last_failure_->what = e.what();
     throw;
   } catch (c10::Error& e) {
