@@ -21,7 +21,10 @@ using coordination::JoinOptions;
 
 /// A dead worker is noticed by its connections at once, and by its heartbeats soon after.
 constexpr std::chrono::seconds kRootCauseWait(4);
+constexpr std::chrono::milliseconds kNewsWait(50);
+constexpr std::chrono::seconds kReportWait(1);
 constexpr std::chrono::seconds kSlowAfter(10);
+constexpr std::string_view kWaitsIn = "waits in ";
 
 std::uint64_t incarnation() {
   const char* const generation = std::getenv("LOCKSTEP_GENERATION");
@@ -49,15 +52,9 @@ Failure failure_of(const Error& error, int member) {
   return {.code = error.code(), .number = error.number(), .text = error.text(), .member = member};
 }
 
-/// Where the others are, for the one that waits for them.
-std::string whereabouts(Coordinator& coordinator) {
-  std::string text;
-  for (const auto& state : coordinator.states()) {
-    if (state.member.id == coordinator.self()) continue;
-    text += str(text.empty() ? "" : "; ", state.member.name, " (", state.member.address, ") is at step ", state.step,
-                state.place.empty() ? "" : ", " + state.place);
-  }
-  return text;
+std::string place_of(const coordination::MemberState& state) {
+  return str(state.member.name, " (", state.member.address, ") was last at step ", state.step,
+             state.place.empty() ? "" : ", ", state.place);
 }
 
 /// Where the engine's plugin is if it is not beside the program: where it was built, or installed.
@@ -79,12 +76,19 @@ ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_pt
       options_(options),
       membership_(std::move(membership)),
       prefix_(str("strategy ", membership_->strategies++, "/")),
-      slow_(kSlowAfter, [this](const std::string& name, double seconds) {
-        log_warning(str(name, " has been waiting for ", static_cast<int>(seconds), " s: ", whereabouts(coordinator())));
-      }) {
+      slow_(kSlowAfter, {.waits =
+                             [this](const std::string& name) {
+                               const std::lock_guard lock(mutex_);
+                               coordinator().set_place(step_, name.empty() ? place_ : str(kWaitsIn, name));
+                             },
+                         .say =
+                             [this](const std::string& name, double seconds) {
+                               log_warning(str(name, " has been waiting for ", static_cast<int>(seconds), " s; ",
+                                               who_is_late(name)));
+                             }}) {
   std::vector<std::string> lines;
   for (const auto& [name, value] : options.facts) lines.push_back(str(name, ": ", value));
-  require_same("options of the strategy", lines);
+  require_same("strategy", lines);
   engine_ = std::make_shared<Engine>(EngineOptions{
       .rank = rank(),
       .workers = workers(),
@@ -129,14 +133,56 @@ void ClusterWorkers::wait(Ticket ticket) {
 
 void ClusterWorkers::fail_with(const Error& error) {
   write_log();
-  // What one worker sees of another's death is seldom the cause: the coordinator knows more, a moment later.
-  if (error.number() == errors::kPeerLost) coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
+  ErrorText text = error.text();
+  if (error.number() == errors::kPeerLost) await_root_cause();
+  if (error.number() == errors::kTimeout && text.seen.empty()) text.seen = places_of_others();
   if (!coordinator().failure()) {
-    coordinator().report_failure(failure_of(error, rank()));
+    coordinator().report_failure({.code = error.code(), .number = error.number(), .text = text, .member = rank()});
     coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
   }
   if (const auto failure = coordinator().failure()) failure->raise();
-  error.raise();
+  failure_of(error, rank()).raise();
+}
+
+void ClusterWorkers::await_root_cause() {
+  for (const auto deadline = Deadline::after(kRootCauseWait); !deadline.expired();) {
+    if (coordinator().wait_for_failure(Deadline::after(kNewsWait))) return;
+    for (const auto& state : states()) {
+      if (state.presence == coordination::Presence::Left) return;  // nobody has failed: its program has ended
+    }
+  }
+}
+
+std::string ClusterWorkers::places_of_others() {
+  std::string text;
+  for (const auto& state : states()) {
+    if (state.member.id != rank()) text += str(text.empty() ? "" : "; ", place_of(state));
+  }
+  return text;
+}
+
+std::string ClusterWorkers::who_is_late(const std::string& collective) {
+  const std::string waits_in_it = str(kWaitsIn, collective);
+  std::string late;
+  std::string waiting;
+  for (const auto& state : states()) {
+    if (state.member.id == rank()) continue;
+    if (state.place.starts_with(kWaitsIn) && waits_in_it.starts_with(state.place)) {  // it may be cut short
+      waiting += str(waiting.empty() ? "" : ", ", state.member.name);
+    } else {
+      late += str(late.empty() ? "" : "; ", place_of(state));
+    }
+  }
+  if (late.empty()) return "all workers are there";
+  return str("not there yet: ", late, waiting.empty() ? "" : "; also waiting: ", waiting);
+}
+
+std::vector<coordination::MemberState> ClusterWorkers::states() {
+  try {
+    return coordinator().states();
+  } catch (const Error&) {
+    return {};  // the job has failed meanwhile
+  }
 }
 
 void ClusterWorkers::write_log() {
@@ -151,13 +197,21 @@ void ClusterWorkers::write_log() {
 }
 
 void ClusterWorkers::require_same(std::string_view what, const std::vector<std::string>& lines) {
-  coordinator().require_same(str(prefix_, calls_++, " ", what), lines, limit());
+  const std::string name = str(prefix_, calls_++, " ", what);
+  try {
+    coordinator().require_same(name, lines, limit());
+  } catch (const Error& error) {
+    // The name that tells this call from others says nothing to the user.
+    Failure failure = failure_of(error, rank());
+    if (const auto at = failure.text.what.find(name); at != std::string::npos)
+      failure.text.what.replace(at, name.size(), what);
+    failure.raise();
+  }
 }
 
 void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {
-  const bool has_limit = !deadline.is_never() || options_.collective_seconds == 0;
-  coordinator().barrier(str(prefix_, calls_++, " ", name),
-                        has_limit ? deadline : Deadline::after(milliseconds_of(options_.collective_seconds)));
+  // Beside the program's other collectives, so that one who calls something else is noticed at once.
+  run(kProgram, {.kind = CollectiveKind::Barrier, .name = name}, deadline);
 }
 
 std::string ClusterWorkers::chiefs(std::string_view key, std::string_view value) {
@@ -166,10 +220,18 @@ std::string ClusterWorkers::chiefs(std::string_view key, std::string_view value)
   return coordinator().get(full, limit());
 }
 
-void ClusterWorkers::set_place(std::int64_t step, std::string_view place) { coordinator().set_place(step, place); }
+void ClusterWorkers::set_place(std::int64_t step, std::string_view place) {
+  const std::lock_guard lock(mutex_);
+  step_ = step;
+  place_ = place;
+  coordinator().set_place(step, place);
+}
 
 void ClusterWorkers::report(const Error& error) {
   if (!coordinator().failure()) coordinator().report_failure(failure_of(error, rank()));
+  const auto failure = coordinator().wait_for_failure(Deadline::after(kReportWait));
+  // Now, not when the news come back: what is still under way reads and writes memory that the program is about to free.
+  engine_->abort(failure ? Error(failure->code, failure->number, failure->text) : error);
 }
 
 void ClusterWorkers::report(const std::string& what) {

@@ -2,7 +2,10 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "lockstep/comm/coordination/coordinator.h"
 #include "lockstep/comm/engine/engine.h"
@@ -40,14 +43,22 @@ class ClusterWorkers final : public WorkerGroup {
   Deadline limit() const;
   /// Makes `error`, seen by this worker, the job's failure, unless there is one already; throws the job's.
   [[noreturn]] void fail_with(const Error& error);
+  /// What one worker sees of another's death is seldom the cause. The coordinator knows more, a moment later.
+  void await_root_cause();
+  std::string places_of_others();
+  std::string who_is_late(const std::string& collective);
+  std::vector<coordination::MemberState> states();
   void write_log();
 
   WorkerGroupOptions options_;
   std::shared_ptr<Membership> membership_;
   std::string prefix_;  ///< of names that belong to this strategy
   std::shared_ptr<Engine> engine_;
+  std::mutex mutex_;  ///< of where this worker is
+  std::int64_t step_ = 0;
+  std::string place_;
   SlowCollectives slow_;
-  std::atomic<int> calls_{0};  ///< of require_same, barrier and chiefs, which need names of their own
+  std::atomic<int> calls_{0};  ///< of require_same and chiefs, which need names of their own
   std::atomic<bool> has_written_log_{false};
 };
 

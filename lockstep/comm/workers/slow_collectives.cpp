@@ -1,13 +1,11 @@
 #include "lockstep/comm/workers/slow_collectives.h"
 
 #include <utility>
-#include <vector>
 
 namespace lockstep {
 
-SlowCollectives::SlowCollectives(std::chrono::milliseconds patience,
-                                 std::function<void(const std::string&, double)> say)
-    : patience_(patience), say_(std::move(say)), thread_([this] { watch(); }) {}
+SlowCollectives::SlowCollectives(std::chrono::milliseconds patience, Callbacks callbacks)
+    : patience_(patience), callbacks_(std::move(callbacks)), thread_([this] { watch(); }) {}
 
 SlowCollectives::~SlowCollectives() {
   {
@@ -24,23 +22,38 @@ void SlowCollectives::begins(std::uint64_t id, std::string_view name) {
 }
 
 void SlowCollectives::ends(std::uint64_t id) {
-  const std::lock_guard lock(mutex_);
-  running_.erase(id);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = running_.find(id);
+    if (found == running_.end()) return;
+    const bool was_known = found->second.is_known;
+    running_.erase(found);
+    if (!was_known) return;
+  }
+  callbacks_.waits({});
 }
 
 void SlowCollectives::watch() {
   std::unique_lock lock(mutex_);
   while (!is_over_) {
     changed_.wait_for(lock, patience_ / 10);
-    std::vector<std::pair<std::string, double>> late;
+    std::string waits;
+    std::string late;
+    double seconds = 0;
+    // Of several at one moment one is enough: they wait for the same worker.
     for (auto& [id, each] : running_) {
       const auto taken = std::chrono::steady_clock::now() - each.since;
-      if (taken < patience_ || std::exchange(each.is_said, true)) continue;
-      late.emplace_back(each.name, std::chrono::duration<double>(taken).count());
+      if (taken >= patience_ * 8 / 10 && !std::exchange(each.is_known, true)) {
+        waits = each.name;
+      } else if (taken >= patience_ && !std::exchange(each.is_said, true) && late.empty()) {
+        late = each.name;
+        seconds = std::chrono::duration<double>(taken).count();
+      }
     }
-    if (late.empty()) continue;
+    if (waits.empty() && late.empty()) continue;
     lock.unlock();
-    say_(late.front().first, late.front().second);  // the others of this moment wait for the same worker
+    if (!waits.empty()) callbacks_.waits(waits);
+    if (!late.empty()) callbacks_.say(late, seconds);
     lock.lock();
   }
 }

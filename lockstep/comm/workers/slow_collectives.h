@@ -15,8 +15,14 @@ namespace lockstep {
 /// Notices collectives that take long, mostly because a worker has not reached them, and says so once for each.
 class SlowCollectives {
  public:
-  /// `say(name, seconds)` is called on a thread of its own.
-  SlowCollectives(std::chrono::milliseconds patience, std::function<void(const std::string& name, double seconds)> say);
+  struct Callbacks {
+    /// Shortly before `say`: this worker has reached the collective and waits. Empty: it has ended.
+    std::function<void(const std::string& name)> waits;
+    std::function<void(const std::string& name, double seconds)> say;
+  };
+
+  /// The callbacks are called on a thread of its own, and by `ends`.
+  SlowCollectives(std::chrono::milliseconds patience, Callbacks callbacks);
   ~SlowCollectives();
   SlowCollectives(const SlowCollectives&) = delete;
   SlowCollectives& operator=(const SlowCollectives&) = delete;
@@ -28,12 +34,13 @@ class SlowCollectives {
   struct Running {
     std::string name;
     std::chrono::steady_clock::time_point since;
+    bool is_known = false;  ///< to wait
     bool is_said = false;
   };
   void watch();
 
   const std::chrono::milliseconds patience_;
-  const std::function<void(const std::string&, double)> say_;
+  const Callbacks callbacks_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::map<std::uint64_t, Running> running_;
