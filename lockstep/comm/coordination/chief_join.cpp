@@ -151,7 +151,13 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
                                .text = {.what = str(title(seat.member), " has not joined"), .help = "free its port"},
                                .member = seat.member.id});
   }
+  const std::string host = details.host().substr(0, 256);
   const bool old = details.incarnation() != options_.incarnation;
+  if (!old && seat.presence == Presence::Left && seat.pid == details.pid() && seat.host == host) {
+    // The same process: it wants the next job, which begins once the chief has left this one too. Until then it tries again.
+    sessions_.erase(connection);
+    return outbox_.close(connection);
+  }
   if (old || seat.presence != Presence::Absent) {
     const std::string why =
         old ? str("it belongs to run ", details.incarnation(), " of the job; this is run ", options_.incarnation)
@@ -170,7 +176,7 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
   session.token = random_bytes(kNonceBytes);
   seat.presence = Presence::Here;
   seat.connection = connection;
-  seat.host = details.host().substr(0, 256);
+  seat.host = host;
   seat.pid = details.pid();
   seat.joined = seat.last_beat = now;
   wire::FromChief answer;

@@ -167,6 +167,20 @@ TEST_F(Coordination, WhoeverLeavesFailsTheBarriersThatNeedItAndNothingElse) {
   leave_all(job);
 }
 
+TEST_F(Coordination, WhoLeavesBeforeTheChiefWaitsForItsNextJob) {
+  const auto addresses = free_addresses(2);
+  const auto take_part = [&](int self, std::chrono::milliseconds stay) {
+    for (int job = 0; job < 3; ++job) {
+      const auto member = Coordinator::join(options_of(addresses, self));
+      member->barrier("all here", Deadline::after(10s));
+      std::this_thread::sleep_for(stay);
+    }
+  };
+  std::thread chief(take_part, 0, 300ms);
+  take_part(1, 0ms);
+  chief.join();
+}
+
 TEST_F(Coordination, TheFirstFailureIsToldToAllAndEndsWhatTheyWaitFor) {
   Job job = join_all(3);
   std::atomic<int> told{0};
