@@ -170,7 +170,7 @@ void StrategyExtended::require_devices(const Devices& devices) const {
   }
   Devices seen;
   for (const std::string& device : devices) {
-    const std::string name = to_string(canonicalize(device));
+    const std::string name = to_string(canonicalize(device, strategy_.devices()[0]));
     const bool known =
         std::find(strategy_.devices().begin(), strategy_.devices().end(), name) != strategy_.devices().end();
     const bool doubled = std::find(seen.begin(), seen.end(), name) != seen.end();

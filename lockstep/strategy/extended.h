@@ -102,11 +102,13 @@ class LOCKSTEP_EXPORT StrategyExtended {
 
   const Devices& parameter_devices() const;
   const Devices& worker_devices() const;
-  bool experimental_between_graph() const { return false; }
+  /// Whether several workers run the program, each for its own replicas.
+  bool experimental_between_graph() const { return strategy_.num_workers() > 1; }
   bool experimental_require_static_shapes() const { return false; }
   bool experimental_should_init() const { return true; }
-  bool should_checkpoint() const { return true; }
-  bool should_save_summary() const { return true; }
+  /// The chief's files are the ones to keep. Saving itself stays a call that all workers make.
+  bool should_checkpoint() const { return strategy_.is_chief(); }
+  bool should_save_summary() const { return strategy_.is_chief(); }
 
  private:
   friend class Strategy;

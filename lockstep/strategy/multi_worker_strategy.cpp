@@ -21,7 +21,9 @@ std::vector<DeviceName> plan_devices(const MultiWorkerOptions& options, const Cl
   auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
   for (DeviceName& device : devices) {
     require_here(device);
-    if (!cluster.is_local()) device = cluster.device(device.type, device.index.value_or(0));
+    if (cluster.is_local()) continue;
+    device = cluster.device(device.type, device.index.value_or(0));
+    device.replica = 0;  // the full name, as devices are compared by it
   }
   return devices;
 }
