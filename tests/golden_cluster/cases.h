@@ -19,7 +19,13 @@ using golden::UnknownForm;
 json run_device_string(const Case& given);
 json run_resolver(const Case& given);
 json run_tf_config(const Case& given);
+json run_multi_worker(const Case& given);
 json run_area(const Case& given);
+
+/// Whether cases of several workers can be run: they need Lockstep::cluster.
+bool runs_multi_worker();
+/// Called for every such case before the first is run: they share jobs.
+void remember_for_job(const Case& given);
 
 /// What `call()` returns, or {"error": "INVALID_ARGUMENT", "text": ...}.
 json outcome_of(const std::function<json()>& call);

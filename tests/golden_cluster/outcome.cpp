@@ -73,6 +73,7 @@ TaskOptions task_options(const json& arguments) {
 
 json run_area(const Case& given) {
   if (given.area() == "device_string") return run_device_string(given);
+  if (given.area() == "multi_worker") return run_multi_worker(given);
   if (given.area() == "resolver") return run_resolver(given);
   if (given.area() == "tf_config") return run_tf_config(given);
   unknown_value("area", given.area());

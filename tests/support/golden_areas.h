@@ -13,7 +13,7 @@ enum class Program {
   Semantics,  ///< golden_semantics_test
   Input,      ///< golden_input_test
   Cluster,    ///< golden_cluster_test
-  Later,      ///< what Lockstep does not have yet: several machines, and the iterators of TensorFlow 1
+  Later,      ///< what Lockstep does not have yet: the iterators of TensorFlow 1
 };
 
 inline std::string_view to_string(Program program) {
@@ -49,7 +49,7 @@ inline constexpr AreaOwner kAreaOwners[] = {
     {"iterator", Program::Input},
     {"legacy_rebatch", Program::Input},
     {"merge_call", Program::Semantics},
-    {"multi_worker", Program::Later},
+    {"multi_worker", Program::Cluster},
     {"numpy", Program::Input},
     {"pack", Program::Semantics},
     {"rebatch", Program::Input},
