@@ -257,17 +257,19 @@ Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variab
     all_zero = all_zero && is_zero(value);
     any_number = any_number || value.kind() == Kind::Number;
   }
-  const bool refused_number = sum && values.size() > 1 && any_number && !all_zero;
-  if (refused_number || values[0].kind() == Kind::Mirrored ||
-      (is_one_object(values) && (values.size() > 1 || values[0].kind() == Kind::Number))) {
-    if (sum && values.size() > 1 && !all_zero) {
-      throw InvalidArgument(
-          errors::kNotReducible,
-          {.what = lockstep::str("Aggregation::Sum needs a tensor of each replica's own, but all ", values.size(),
-                                 " replicas gave the same object or a number"),
-           .where = lockstep::str("variable '", variable.options().name, "'"),
-           .help = "assign a tensor of its own on each replica, or use Aggregation::Mean or OnlyFirstReplica"});
-    }
+  const bool several = strategy.num_replicas_in_sync() > 1;
+  const bool mirrored = values[0].kind() == Kind::Mirrored;
+  const bool one_object = is_one_object(values) && (values.size() > 1 || values[0].kind() == Kind::Number);
+  if (sum && several && !all_zero && (any_number || mirrored || one_object)) {
+    throw InvalidArgument(
+        errors::kNotReducible,
+        {.what = lockstep::str("Aggregation::Sum needs a tensor of each replica's own, but the ",
+                               strategy.num_replicas_in_sync(), " replicas gave the same object or a number"),
+         .where = lockstep::str("variable '", variable.options().name, "'"),
+         .help = "assign a tensor of its own on each replica, or use Aggregation::Mean or OnlyFirstReplica"});
+  }
+  // What replicas of other workers gave is not known here, so that it counts even if all local ones gave the same.
+  if (mirrored || (one_object && strategy.num_workers() == 1)) {
     return Mirrored<at::Tensor>::generate(count,
                                           [&](std::size_t k) { return value_for(variable, write, values[0], k); });
   }
@@ -328,6 +330,15 @@ std::vector<at::Tensor> shares_of(const at::Tensor& value, std::size_t count) {
   return shares;
 }
 
+/// The shares of this worker's components.
+std::vector<at::Tensor> own_shares(const Variable::Impl& variable, const at::Tensor& whole) {
+  const Strategy& strategy = variable.strategy();
+  const std::size_t here = variable.values().size();
+  const auto all = shares_of(whole, static_cast<std::size_t>(strategy.num_workers()) * here);
+  const auto first = all.begin() + strategy.worker_id() * std::ssize(variable.values());
+  return {first, first + std::ssize(variable.values())};
+}
+
 void assign_across(const std::shared_ptr<Variable::Impl>& variable, const Write& write, const VariableValue& value) {
   if (!variable->is_sync_on_read()) {
     if (value.kind() == Kind::PerReplica && variable->strategy().strict()) {
@@ -351,10 +362,8 @@ void assign_across(const std::shared_ptr<Variable::Impl>& variable, const Write&
   }
   const at::Tensor whole = value_for(*variable, write, value, 0);
   require_fitting(*variable, target_of(*variable, write), whole);
-  const Strategy& strategy = variable->strategy();
-  const auto shares = shares_of(whole, static_cast<std::size_t>(strategy.num_workers()) * variable->values().size());
-  const std::size_t first = static_cast<std::size_t>(strategy.worker_id()) * variable->values().size();
-  apply_to_all(*variable, write, [&](std::size_t k) { return shares[first + k]; });
+  const auto shares = own_shares(*variable, whole);
+  apply_to_all(*variable, write, [&](std::size_t k) { return shares[k]; });
 }
 
 at::Tensor read_across(const Variable& handle) {
@@ -484,7 +493,7 @@ void Variable::load_state(const at::Tensor& state) {
   if (is_distributed()) detail::require_cross_replica(strategy(), "load_state");
   require_fitting(*impl_, values()[0], state);
   if (impl_->is_sync_on_read() && aggregation() == Aggregation::Sum && is_distributed()) {
-    const auto shares = shares_of(state, values().size());
+    const auto shares = own_shares(*impl_, state);
     return apply_to_all(*impl_, {Assign::Set}, [&](std::size_t k) { return shares[k]; });
   }
   apply_to_all(*impl_, {Assign::Set}, [&](std::size_t) { return state; });

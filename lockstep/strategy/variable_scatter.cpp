@@ -2,6 +2,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable.h"
@@ -108,16 +109,17 @@ void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter
                                    [&](std::size_t, at::Tensor& component) { apply(kind, component, rows); });
   }
   get_replica_context().merge_call(
-      [&](Strategy&, const PerReplica<IndexedSlices>& all, const PerReplica<std::shared_ptr<Variable::Impl>>& variables,
-          const PerReplica<const char*>& operations) {
+      [&](Strategy& strategy, const PerReplica<IndexedSlices>& all,
+          const PerReplica<std::shared_ptr<Variable::Impl>>& variables, const PerReplica<const char*>& operations) {
         detail::require_same_write(variables, operations);
         if (aggregation == Aggregation::OnlyFirstReplica) return write_all(*variable, all[0]);
         for (const auto& each : all) require_rows_in(*variable, kind, each);
         bool one_object = all.size() > 1;
         for (const auto& other : all)
           one_object &= other.values.is_same(all[0].values) && other.indices.is_same(all[0].indices);
-        if (one_object && aggregation == Aggregation::Mean) return write_all(*variable, all[0]);
-        if (one_object) {
+        if (one_object && aggregation == Aggregation::Mean && strategy.num_workers() == 1)
+          return write_all(*variable, all[0]);
+        if (one_object && aggregation == Aggregation::Sum) {
           throw InvalidArgument(
               errors::kNotReducible,
               {.what = lockstep::str("Aggregation::Sum needs rows of each replica's own, but all ", all.size(),
@@ -126,7 +128,8 @@ void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter
                .help = "pass rows of its own on each replica, or use Aggregation::Mean or OnlyFirstReplica"});
         }
         const ReduceOp op = aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean;
-        write_all(*variable, concatenate_slices(op, all.values()));
+        write_all(*variable, strategy.cross_device_ops().reduce_slices(op, all, {strategy.devices()[0]},
+                                                                       strategy.communication())[0]);
       },
       rows, variable, name_of(kind));
 }

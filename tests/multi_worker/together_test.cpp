@@ -112,6 +112,43 @@ TEST_F(Together, VariablesBeginWithTheChiefsValue) {
   EXPECT_EQ(v.read()[0].item<double>(), 1 + (strategy.num_replicas_in_sync() - 1) / 2.0);
 }
 
+TEST_F(Together, ANumberThatAllReplicasOfAWorkerAssignIsStillOneOfMany) {
+  auto v = strategy.make_variable(torch::zeros({}), {.aggregation = ls::Aggregation::Mean});
+  strategy.run([&] { v.assign(rank); });
+  EXPECT_EQ(v.read().item<double>(), (workers - 1) / 2.0);
+}
+
+TEST_F(Together, RowsReachTheVariablesOfAllWorkers) {
+  auto sum = strategy.make_variable(torch::zeros({3}), {.aggregation = ls::Aggregation::Sum});
+  auto mean = strategy.make_variable(torch::zeros({3}), {.aggregation = ls::Aggregation::Mean});
+  strategy.run([&] {
+    const auto id = ls::get_replica_context().replica_id_in_sync_group();
+    const ls::IndexedSlices rows{torch::full({1}, 1.0 * id), torch::tensor({id % 3}), {3}};
+    sum.scatter_add(rows);
+    mean.scatter_sub(rows);
+  });
+  const int n = strategy.num_replicas_in_sync();
+  EXPECT_EQ(sum.read().sum().item<double>(), n * (n - 1) / 2);
+  EXPECT_NEAR(mean.read().sum().item<double>(), -(n - 1) / 2.0, 1e-6);
+}
+
+TEST_F(Together, AStateThatIsASumIsSharedOutAmongAllReplicas) {
+  auto v = strategy.make_variable(
+      torch::zeros({}), {.synchronization = ls::Synchronization::OnRead, .aggregation = ls::Aggregation::Sum});
+  v.load_state(torch::full({}, 12.0f));
+  EXPECT_EQ(v.read().item<double>(), 12);
+  EXPECT_EQ(v.values()[0].item<double>(), 12.0 / strategy.num_replicas_in_sync());
+}
+
+TEST_F(Together, DevicesAreKnownByTheirNames) {
+  auto& extended = strategy.extended();
+  int calls = 0;
+  extended.update_non_slot(extended.non_slot_devices({}), [&] { ++calls; });
+  extended.update_non_slot({"cpu:1"}, [&] { ++calls; });
+  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(extended.should_checkpoint(), rank == 0);
+}
+
 TEST_F(Together, ModelsBeginWithTheChiefsValues) {
   auto model = strategy.make([&] {
     Net net;
