@@ -78,24 +78,25 @@ struct MultiWorkerMirroredStrategy::Plan {
 };
 
 MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(MultiWorkerOptions options)
-    : MultiWorkerMirroredStrategy(Plan(std::move(options))) {}
+    : MultiWorkerMirroredStrategy(std::make_unique<const Plan>(std::move(options))) {}
 
-MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(Plan plan)
-    : Strategy({.devices = plan.devices,
-                .cross_device_ops = plan.workers ? std::make_shared<CollectiveAllReduce>(plan.workers) : nullptr,
-                .communication = plan.options.communication,
-                .strict = plan.options.strict,
-                .workers = plan.workers}),
-      cluster_(std::make_unique<const ClusterDescription>(plan.cluster)),
-      replicas_(std::make_unique<LocalReplicas>(LocalReplicasOptions{.replicas = num_local_replicas(),
-                                                                     .first_id = worker_id() * num_local_replicas(),
-                                                                     .all_replicas = num_replicas_in_sync(),
-                                                                     .on_this_host = plan.on_this_host,
-                                                                     .on_cpu = replica_context(0).device().is_cpu(),
-                                                                     .intra_op_threads = plan.threads,
-                                                                     .seed = job_seed(plan.options, plan.workers.get()),
-                                                                     .keep_memory = plan.options.keep_memory,
-                                                                     .fast_kernels = plan.options.fast_kernels})) {}
+MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<const Plan> plan)
+    : Strategy({.devices = plan->devices,
+                .cross_device_ops = plan->workers ? std::make_shared<CollectiveAllReduce>(plan->workers) : nullptr,
+                .communication = plan->options.communication,
+                .strict = plan->options.strict,
+                .workers = plan->workers}),
+      cluster_(std::make_unique<const ClusterDescription>(plan->cluster)),
+      replicas_(
+          std::make_unique<LocalReplicas>(LocalReplicasOptions{.replicas = num_local_replicas(),
+                                                               .first_id = worker_id() * num_local_replicas(),
+                                                               .all_replicas = num_replicas_in_sync(),
+                                                               .on_this_host = plan->on_this_host,
+                                                               .on_cpu = replica_context(0).device().is_cpu(),
+                                                               .intra_op_threads = plan->threads,
+                                                               .seed = job_seed(plan->options, plan->workers.get()),
+                                                               .keep_memory = plan->options.keep_memory,
+                                                               .fast_kernels = plan->options.fast_kernels})) {}
 
 MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
 

@@ -61,7 +61,7 @@ class LOCKSTEP_EXPORT MultiWorkerMirroredStrategy final : public Strategy {
 
  private:
   struct Plan;
-  explicit MultiWorkerMirroredStrategy(Plan plan);
+  explicit MultiWorkerMirroredStrategy(std::unique_ptr<const Plan> plan);
   void run_replicas(FunctionRef<void(int, local::Seat*)> body) override;
 
   std::unique_ptr<const ClusterDescription> cluster_;
