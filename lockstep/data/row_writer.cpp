@@ -15,7 +15,7 @@ namespace {
 // A batch may be declared larger than the data: memory for it is only taken beforehand up to this.
 constexpr std::int64_t kLargestPrepared = 64 << 20;
 
-bool is_plain(const at::Tensor& tensor) {
+bool is_plain_row(const at::Tensor& tensor) {
   return tensor.is_cpu() && tensor.layout() == at::kStrided && !tensor.requires_grad();
 }
 
@@ -66,8 +66,8 @@ void RowWriter::start(const Element& first) {
   for (std::size_t i = 0; i < first.size(); ++i) {
     const Component& component = first.components[i];
     if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
-      row_bytes_[i] = is_plain(*tensor) ? tensor->nbytes() : 0;
-      loose_ = loose_ || !is_plain(*tensor) ||
+      row_bytes_[i] = is_plain_row(*tensor) ? tensor->nbytes() : 0;
+      loose_ = loose_ || !is_plain_row(*tensor) ||
                static_cast<std::int64_t>(row_bytes_[i]) > kLargestPrepared / std::max<std::int64_t>(capacity_, 1);
     }
   }

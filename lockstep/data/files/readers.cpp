@@ -71,7 +71,7 @@ Component component_of(const CsvValue& value) {
 }
 
 /// The text as it is, with its length in front: for identities.
-std::string exactly(const std::string& text) { return str(text.size(), data::quoted(text, text.size())); }
+std::string exactly(const std::string& text) { return str(text.size(), data::in_quotes(text, text.size())); }
 
 ComponentSpec spec_of(CsvType type) {
   if (type == CsvType::String) return ComponentSpec::bytes();
@@ -124,7 +124,7 @@ void require_fitting_columns(const Stage& names, const CsvOptions& options, cons
     if (wanted.kind == Kind::Unknown || (has.kind == wanted.kind && !is_batch)) continue;
     throw InvalidArgument(errors::kCsv,
                           {.what = str("column ", column.index >= 0 ? column.index : static_cast<int>(i),
-                                       column.name.empty() ? "" : " " + data::quoted(column.name), " is read as ",
+                                       column.name.empty() ? "" : " " + data::in_quotes(column.name), " is read as ",
                                        to_string(column.type), ", but component ", i, " of the dataset's type is ",
                                        is_batch                     ? "a batch of byte strings"
                                        : wanted.kind == Kind::Bytes ? "a byte string"

@@ -12,7 +12,7 @@ namespace {
 
 /// "2 'age'", or "2" for a column without a name.
 std::string label(int index, const std::string& name) {
-  return name.empty() ? str(index) : str(index, ' ', quoted(name));
+  return name.empty() ? str(index) : str(index, ' ', in_quotes(name));
 }
 
 }  // namespace
@@ -32,7 +32,7 @@ void require_valid(const CsvOptions& options) {
   if (std::string_view("\r\n\"").find(options.delimiter) != std::string_view::npos)
     throw InvalidArgument(errors::kBadOption,
                           {.what = str("delimiter must be neither a line end nor a quote, got ",
-                                       quoted(std::string_view(&options.delimiter, 1))),
+                                       in_quotes(std::string_view(&options.delimiter, 1))),
                            .help = "set CsvOptions::delimiter to the character between fields, such as ',' or '\\t'"});
   for (std::size_t i = 0; i < options.columns.size(); ++i) {
     const CsvColumn& column = options.columns[i];
@@ -41,7 +41,7 @@ void require_valid(const CsvOptions& options) {
         errors::kCsv,
         {.what =
              str("the default of column ", label(column.index >= 0 ? column.index : static_cast<int>(i), column.name),
-                 " must be of type ", to_string(column.type), ", got ", quoted(*column.default_value)),
+                 " must be of type ", to_string(column.type), ", got ", in_quotes(*column.default_value)),
          .help = "set its default_value to a value of this type, or read the column as string"});
   }
 }
@@ -102,7 +102,8 @@ bool CsvReader::scan() {
   }
   if (scanned_.state == State::Broken || scanned_.state == State::Endless) {
     broken(str(" is not a CSV file by RFC 4180: ", scanned_.error),
-           str("column ", fields_.size(), ", ", place_at(scanned_.error_at)), quoted(text_.substr(scanned_.error_at)),
+           str("column ", fields_.size(), ", ", place_at(scanned_.error_at)),
+           in_quotes(text_.substr(scanned_.error_at)),
            "enclose such fields in quotes and double the quotes inside, or set quotes = false if quotes mean nothing");
   }
   if (scanned_.state == State::BlankLine) fields_.assign(1, CsvField{});
@@ -115,7 +116,7 @@ void CsvReader::require_all_fields() const {
   if (fields_.size() == field_count_) return;
   broken(str(" has a record with ", counted(static_cast<long long>(fields_.size()), "field"), ", the first record has ",
              field_count_),
-         place(), quoted(text_.substr(0, scanned_.size)), "look for a missing delimiter or missing quotes");
+         place(), in_quotes(text_.substr(0, scanned_.size)), "look for a missing delimiter or missing quotes");
 }
 
 void CsvReader::finish() {
@@ -149,8 +150,8 @@ void CsvReader::find_index(CsvColumn& column, std::size_t number, const std::vec
     const auto found = std::ranges::find(names, column.name);
     if (found == names.end()) {
       std::string all;
-      for (const std::string& name : names) all += str(all.empty() ? "" : ", ", quoted(name));
-      no_column(quoted(column.name), str("the header has ", all));
+      for (const std::string& name : names) all += str(all.empty() ? "" : ", ", in_quotes(name));
+      no_column(in_quotes(column.name), str("the header has ", all));
     }
     column.index = static_cast<int>(found - names.begin());
   } else if (column.index < 0) {
@@ -194,7 +195,7 @@ void CsvReader::wrong_field(std::size_t column, std::string_view content, const 
   const std::size_t start = fields_[static_cast<std::size_t>(wanted.index)].start;
   throw InvalidArgument(errors::kCsv, {.what = str(path(), " has a field that ", what),
                                        .where = str("column ", label(wanted.index, wanted.name), ", ", place_at(start)),
-                                       .seen = quoted(content),
+                                       .seen = in_quotes(content),
                                        .help = str("correct the field, give column ", wanted.index,
                                                    " a default for missing values, or read it as string")});
 }

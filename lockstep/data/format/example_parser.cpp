@@ -68,8 +68,8 @@ Column make_column(const std::string& name, const VarLenFeature& feature) {
 
 [[noreturn]] void does_not_fit(const Column& column, const std::string& what, const std::string& seen) {
   throw InvalidArgument(errors::kFeature,
-                        {.what = str("feature ", quoted(column.name), ' ', what),
-                         .where = str("feature ", quoted(column.name)),
+                        {.what = str("feature ", in_quotes(column.name), ' ', what),
+                         .where = str("feature ", in_quotes(column.name)),
                          .seen = seen,
                          .help = "compare the feature description with how the records were written"});
 }
@@ -219,7 +219,7 @@ void ExampleParser::parse_row(std::string_view record, std::span<const FeatureSl
         use_default(column, slots[i], row * column.elements);
       }
     } catch (DataLoss& error) {
-      error.add_where(str("feature ", quoted(column.name)));
+      error.add_where(str("feature ", in_quotes(column.name)));
       throw;
     }
   }

@@ -53,7 +53,7 @@ std::string hex_bytes(std::string_view bytes, std::size_t at_most) {
   return out;
 }
 
-std::string quoted(std::string_view text, std::size_t at_most) {
+std::string in_quotes(std::string_view text, std::size_t at_most) {
   std::string out = "'";
   for (const char c : text.substr(0, at_most)) {
     if (c >= ' ' && c != '\x7f') {

@@ -18,6 +18,6 @@ std::string record_place(std::uint64_t record, std::uint64_t offset, const std::
 std::string hex_bytes(std::string_view bytes, std::size_t at_most = 16);
 
 /// The text in quotes, cut after some characters, with unprintable ones written as \xHH.
-std::string quoted(std::string_view text, std::size_t at_most = 40);
+std::string in_quotes(std::string_view text, std::size_t at_most = 40);
 
 }  // namespace lockstep::data

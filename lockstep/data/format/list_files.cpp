@@ -32,7 +32,7 @@ void add_matches(const std::string& pattern, std::vector<std::string>& files) {
   if (files.size() == before) {
     throw NotFound(
         errors::kNoFiles,
-        {.what = str("no file matches ", quoted(pattern, 200)),
+        {.what = str("no file matches ", in_quotes(pattern, 200)),
          .help = "check the folder and the pattern; a relative one starts at the working directory, and `*` does "
                  "not match a slash"});
   }

@@ -62,14 +62,14 @@ class HeaderParser {
       } else if (key == "shape") {
         header.shape = tuple();
       } else {
-        fail(str("unknown key ", quoted(key)));
+        fail(str("unknown key ", in_quotes(key)));
       }
     };
     std::vector<std::string_view> keys;
     expect('{');
     while (!accept('}')) {
       keys.push_back(quoted_text());
-      if (std::ranges::count(keys, keys.back()) > 1) fail(str("key ", quoted(keys.back()), " comes twice"));
+      if (std::ranges::count(keys, keys.back()) > 1) fail(str("key ", in_quotes(keys.back()), " comes twice"));
       expect(':');
       value_of(keys.back());
       if (accept('}')) break;
@@ -83,7 +83,7 @@ class HeaderParser {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    damaged(path_, "its header: " + what, offset_ + at_, quoted(text_.substr(std::min(at_, text_.size()))));
+    damaged(path_, "its header: " + what, offset_ + at_, in_quotes(text_.substr(std::min(at_, text_.size()))));
   }
 
   void skip_blanks() {
@@ -179,13 +179,13 @@ class HeaderParser {
                            return known.name.substr(1) == name.substr(1);
                          });
     if (swapped) unsupported("big-endian numbers", "save array.astype(array.dtype.newbyteorder('<'))");
-    fail(str("unknown element type ", quoted(name)));
+    fail(str("unknown element type ", in_quotes(name)));
   }
 
   [[noreturn]] void unsupported(const std::string& what, const std::string& help) const {
     throw Unimplemented(errors::kNpy, {.what = str(path_, " holds ", what, ", which Lockstep does not read"),
                                        .where = str("byte ", offset_ + at_, " of ", path_),
-                                       .seen = quoted(text_.substr(at_)),
+                                       .seen = in_quotes(text_.substr(at_)),
                                        .help = help});
   }
 
@@ -213,7 +213,7 @@ std::optional<std::pair<std::uint64_t, std::uint64_t>> sizes_of(const std::vecto
   return empty ? std::pair<std::uint64_t, std::uint64_t>{0, 0} : std::pair{elements, bytes};
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
+std::string npy_shape_text(const std::vector<std::int64_t>& shape) {
   std::string text = "(";
   for (const std::int64_t extent : shape) text += str(extent, shape.size() == 1 ? "," : ", ");
   if (shape.size() > 1) text.resize(text.size() - 2);
@@ -256,7 +256,7 @@ NpyHeader parse_npy_header(std::string_view bytes, const std::string& path) {
     damaged(path, "its data does not start at a multiple of 16 bytes", header.data_offset);
   }
   const auto sizes = sizes_of(header.shape, header.type);
-  if (!sizes) damaged(path, "its shape is larger than any file", text_at, str("shape ", shape_text(header.shape)));
+  if (!sizes) damaged(path, "its shape is larger than any file", text_at, str("shape ", npy_shape_text(header.shape)));
   std::tie(header.elements, header.data_bytes) = *sizes;
   return header;
 }
@@ -267,14 +267,14 @@ NpyFile::NpyFile(std::string path) : file_(std::move(path)), header_(parse_npy_h
     damaged(file_.path(),
             has < header_.data_bytes ? "it has fewer bytes than its shape needs" : "bytes follow its data",
             header_.data_offset + std::min(has, header_.data_bytes),
-            str("shape ", shape_text(header_.shape), " of ", to_string(header_.type), " needs ", header_.data_bytes,
+            str("shape ", npy_shape_text(header_.shape), " of ", to_string(header_.type), " needs ", header_.data_bytes,
                 " bytes, the file has ", has));
   }
 }
 
 std::string npy_header(NpyType type, const std::vector<std::int64_t>& shape, bool fortran_order) {
   std::string text = str("{'descr': '", to_string(type), "', 'fortran_order': ", fortran_order ? "True" : "False",
-                         ", 'shape': ", shape_text(shape), ", }");
+                         ", 'shape': ", npy_shape_text(shape), ", }");
   // 64 dimensions at most, so the length always fits the 2 bytes of version 1.
   const std::size_t before = kMagic.size() + 4;
   const std::size_t length = (before + text.size() + 1 + kAlignment - 1) / kAlignment * kAlignment - before;
@@ -290,7 +290,7 @@ void write_npy(const std::string& path, NpyType type, const std::vector<std::int
   const auto sizes = sizes_of(shape, type);
   if (!sizes || sizes->second != data.size() || shape.size() > kMostDimensions) {
     throw InvalidArgument(errors::kShape,
-                          {.what = str("an array of shape ", shape_text(shape), " and type ", to_string(type),
+                          {.what = str("an array of shape ", npy_shape_text(shape), " and type ", to_string(type),
                                        " does not have ", data.size(), " bytes"),
                            .where = str("write_npy of ", path),
                            .seen = sizes ? str("it needs ", sizes->second) : std::string("no file can hold so many"),

@@ -61,7 +61,7 @@ void require_safetensors_checksums(const SafetensorsFile& file) {
     const SafetensorsEntry& tensor = file.tensors()[i];
     const std::string crc = digits(crc32c(file.bytes_of(tensor)));
     if (crc == number(i + 1)) continue;
-    damaged(file, str("the bytes of tensor ", data::quoted(tensor.name, 200), " have changed"),
+    damaged(file, str("the bytes of tensor ", data::in_quotes(tensor.name, 200), " have changed"),
             str("CRC32C ", crc, ", written as ", number(i + 1)));
   }
 }

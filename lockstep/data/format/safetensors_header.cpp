@@ -15,7 +15,7 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::size_t kAlignment = 8;
+constexpr std::size_t kHeaderAlignment = 8;
 
 [[noreturn]] void damaged(const std::string& path, const std::string& what, std::string seen = {}) {
   throw DataLoss(errors::kSafetensors,
@@ -37,7 +37,7 @@ class HeaderReader {
   bool boolean(bool) { wrong_value("true or false"); }
   bool number_integer(Json::number_integer_t) { wrong_value("a negative number"); }
   bool number_float(Json::number_float_t, const std::string& text) {
-    wrong_value(str("the number ", data::quoted(text)));
+    wrong_value(str("the number ", data::in_quotes(text)));
   }
   bool binary(Json::binary_t&) { wrong_value("binary data"); }
 
@@ -67,7 +67,7 @@ class HeaderReader {
     if (!type) {
       throw Unimplemented(
           errors::kSafetensors,
-          {.what = str(of_tensor(), " has element type ", data::quoted(text), ", which Lockstep does not read"),
+          {.what = str(of_tensor(), " has element type ", data::in_quotes(text), ", which Lockstep does not read"),
            .where = str("header of ", path_),
            .help = "convert it in Python before saving: tensor.to(torch.float32)"});
     }
@@ -90,7 +90,7 @@ class HeaderReader {
       case Place::Root: return top_key(text);
       case Place::Tensor: return tensor_key(text);
       default:  // Metadata
-        if (header_.metadata.contains(text)) damaged(path_, str("metadata ", data::quoted(text), " comes twice"));
+        if (header_.metadata.contains(text)) damaged(path_, str("metadata ", data::in_quotes(text), " comes twice"));
         key_ = std::move(text);
         place_ = Place::MetadataText;
         return true;
@@ -121,7 +121,7 @@ class HeaderReader {
   }
 
   bool parse_error(std::size_t position, const std::string& token, const Json::exception&) {
-    damaged(path_, str("its header is not valid JSON at byte ", kSafetensorsLength + position), data::quoted(token));
+    damaged(path_, str("its header is not valid JSON at byte ", kSafetensorsLength + position), data::in_quotes(token));
   }
 
  private:
@@ -145,7 +145,7 @@ class HeaderReader {
       place_ = Place::MetadataObject;
       return true;
     }
-    if (!names_.insert(text).second) damaged(path_, str("tensor ", data::quoted(text), " comes twice"));
+    if (!names_.insert(text).second) damaged(path_, str("tensor ", data::in_quotes(text), " comes twice"));
     tensor_ = {};
     tensor_.name = std::move(text);
     has_type_ = has_shape_ = has_offsets_ = false;
@@ -165,14 +165,14 @@ class HeaderReader {
       field_ = Field::Offsets;
       has = &has_offsets_;
     } else {
-      damaged(path_, str(of_tensor(), " has an unknown field ", data::quoted(text)));
+      damaged(path_, str(of_tensor(), " has an unknown field ", data::in_quotes(text)));
     }
     if (std::exchange(*has, true)) damaged(path_, str(of_tensor(), " has ", text, " twice"));
     place_ = Place::Value;
     return true;
   }
 
-  std::string of_tensor() const { return str("tensor ", data::quoted(tensor_.name, 200)); }
+  std::string of_tensor() const { return str("tensor ", data::in_quotes(tensor_.name, 200)); }
 
   [[noreturn]] void wrong_value(const std::string& found) const {
     switch (place_) {
@@ -186,7 +186,7 @@ class HeaderReader {
                            " of ", of_tensor(), " is ", found));
       case Place::MetadataObject: damaged(path_, str("its __metadata__ is ", found, " and not an object"));
       case Place::Numbers: damaged(path_, str("a list of ", of_tensor(), " holds ", found));
-      default: damaged(path_, str("its metadata ", data::quoted(key_), " is ", found, " and not a text"));
+      default: damaged(path_, str("its metadata ", data::in_quotes(key_), " is ", found, " and not a text"));
     }
   }
 
@@ -201,7 +201,7 @@ class HeaderReader {
   bool has_type_ = false, has_shape_ = false, has_offsets_ = false, has_metadata_ = false;
 };
 
-std::uint64_t little_endian(std::string_view bytes) {
+std::uint64_t little_endian_of(std::string_view bytes) {
   std::uint64_t value = 0;
   for (std::size_t i = bytes.size(); i > 0; --i) value = (value << 8) | static_cast<unsigned char>(bytes[i - 1]);
   return value;
@@ -211,7 +211,7 @@ std::uint64_t little_endian(std::string_view bytes) {
 void require_exact_layout(const SafetensorsHeader& header, std::uint64_t data_size, const std::string& path) {
   std::uint64_t next = 0;
   for (const SafetensorsEntry& tensor : header.tensors) {
-    const auto name = data::quoted(tensor.name, 200);
+    const auto name = data::in_quotes(tensor.name, 200);
     const auto bytes = safetensors_bytes(tensor.type, tensor.shape);
     if (!bytes)
       damaged(path, str("tensor ", name, " is larger than any file"), describe(to_string(tensor.type), tensor.shape));
@@ -229,7 +229,7 @@ void require_exact_layout(const SafetensorsHeader& header, std::uint64_t data_si
 }
 
 [[noreturn]] void refuse_name(const std::string& name, const char* why) {
-  throw InvalidArgument(errors::kSafetensors, {.what = str("the name ", data::quoted(name, 200), ' ', why),
+  throw InvalidArgument(errors::kSafetensors, {.what = str("the name ", data::in_quotes(name, 200), ' ', why),
                                                .where = "writing a safetensors file",
                                                .help = "give every tensor a name of its own, as text in UTF-8"});
 }
@@ -253,7 +253,7 @@ std::string json_list(const std::vector<std::int64_t>& numbers) {
 SafetensorsHeader parse_safetensors(std::string_view file, const std::string& path) {
   if (file.size() < kSafetensorsLength)
     damaged(path, "it ends inside the length of its header", str(file.size(), " bytes"));
-  const std::uint64_t length = little_endian(file.substr(0, kSafetensorsLength));
+  const std::uint64_t length = little_endian_of(file.substr(0, kSafetensorsLength));
   const std::uint64_t rest = file.size() - kSafetensorsLength;
   if (length > rest || length > kLongestSafetensorsHeader) {
     damaged(path, "its header claims to be longer than it can be",
@@ -261,7 +261,7 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
   }
   const std::string_view text = file.substr(kSafetensorsLength, length);
   // A parser of JSON would pass over blanks and a byte order mark; the format has neither.
-  if (!text.starts_with('{')) damaged(path, "its header does not start with '{'", data::quoted(text, 16));
+  if (!text.starts_with('{')) damaged(path, "its header does not start with '{'", data::in_quotes(text, 16));
   // It would take a zero byte for the end, too.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
     damaged(path, str("its header is not valid JSON at byte ", kSafetensorsLength + zero), "a byte of 0");
@@ -295,7 +295,7 @@ std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors, co
     const auto bytes = safetensors_bytes(tensor.type, tensor.shape);
     if (bytes != tensor.bytes.size() || tensor.shape.size() > kMostSafetensorsDimensions) {
       throw InvalidArgument(errors::kSafetensors,
-                            {.what = str("tensor ", data::quoted(tensor.name, 200), " of ",
+                            {.what = str("tensor ", data::in_quotes(tensor.name, 200), " of ",
                                          describe(to_string(tensor.type), tensor.shape), " does not have ",
                                          tensor.bytes.size(), " bytes"),
                              .where = "writing a safetensors file",
@@ -308,7 +308,7 @@ std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors, co
     begin = end;
   }
   text += "}";
-  text.resize((text.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
+  text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
   if (text.size() > kLongestSafetensorsHeader) {
     throw InvalidArgument(
         errors::kSafetensors,
