@@ -1,4 +1,5 @@
-# Install rules, in two components: Lockstep_Runtime (the shared library, when it is one) and Lockstep_Development.
+# Install rules, in two components: Lockstep_Runtime (the shared libraries, when they are some, and the engine) and
+# Lockstep_Development. What needs gRPC is in an export of its own, which find_package reads only when asked for `cluster`.
 
 include(CMakePackageConfigHelpers)
 
@@ -7,6 +8,15 @@ set(LOCKSTEP_INSTALL_CMAKEDIR ${CMAKE_INSTALL_LIBDIR}/cmake/Lockstep)
 install(TARGETS lockstep EXPORT LockstepTargets
   LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Lockstep_Runtime NAMELINK_COMPONENT Lockstep_Development
   ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Lockstep_Development)
+
+if(TARGET lockstep_cluster)
+  install(TARGETS lockstep_cluster EXPORT LockstepClusterTargets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Lockstep_Runtime NAMELINK_COMPONENT Lockstep_Development
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Lockstep_Development)
+  install(TARGETS lockstep_engine LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT Lockstep_Runtime)
+  install(EXPORT LockstepClusterTargets NAMESPACE Lockstep::
+    DESTINATION ${LOCKSTEP_INSTALL_CMAKEDIR} COMPONENT Lockstep_Development)
+endif()
 
 install(CODE "
   cmake_policy(VERSION 3.25)

@@ -83,8 +83,9 @@ constexpr std::array kExplanations{
         errors::kEngineLoad,
         "The data engine that moves tensors between workers is a shared library of its own, loaded when the first "
         "strategy with several workers is made. It was not found, could not be loaded or belongs to another version. "
-        "Build and install Lockstep with LOCKSTEP_CLUSTER=ON and keep the library beside liblockstep, or name its file "
-        "in the environment variable LOCKSTEP_ENGINE."},
+        "Build and install Lockstep with LOCKSTEP_CLUSTER=ON. The library is looked for beside the program, in ../lib seen "
+        "from there, and in the lib folder of the Lockstep that the program was linked with; the environment variable "
+        "LOCKSTEP_ENGINE names its file if it is elsewhere."},
     Explanation{
         errors::kClusterDescription,
         "Every worker reads the description of the whole cluster and which task it is itself, usually from TF_CONFIG: "

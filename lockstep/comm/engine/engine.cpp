@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/text.h"
 #include "lockstep/comm/engine/engine_abi.h"
@@ -21,22 +22,41 @@ using engine::throw_status;
 
 constexpr const char* kLibrary = "liblockstep_engine.so";
 
+/// Folders of what this code was linked into, which may be a shared library, and of the program.
+std::vector<std::filesystem::path> own_folders() {
+  std::vector<std::filesystem::path> folders;
+  const auto add = [&](const char* file) {
+    std::error_code error;
+    const auto path = std::filesystem::canonical(file, error);
+    if (!error) folders.push_back(path.parent_path());
+  };
+  Dl_info info{};
+  if (::dladdr(reinterpret_cast<const void*>(&own_folders), &info) != 0 && info.dli_fname != nullptr)
+    add(info.dli_fname);
+  add("/proc/self/exe");
+  return folders;
+}
+
+/// First what moves together with an installed folder (bin/ and lib/), then the run path that Lockstep::cluster gives to
+/// programs, which the loader searches for a name without a folder.
 std::string library_path(const std::string& asked) {
   if (!asked.empty()) return asked;
   if (const char* named = std::getenv("LOCKSTEP_ENGINE"); named != nullptr && *named != '\0') return named;
-  Dl_info info{};
-  if (::dladdr(reinterpret_cast<const void*>(&library_path), &info) != 0 && info.dli_fname != nullptr) {
-    const auto beside = std::filesystem::path(info.dli_fname).parent_path() / kLibrary;
-    std::error_code ignored;
-    if (std::filesystem::exists(beside, ignored)) return beside.string();
+  for (const auto& folder : own_folders()) {
+    for (const auto& place : {folder, folder.parent_path() / LOCKSTEP_LIBRARY_FOLDER}) {
+      std::error_code ignored;
+      if (std::filesystem::exists(place / kLibrary, ignored)) return (place / kLibrary).string();
+    }
   }
   return kLibrary;
 }
 
 [[noreturn]] void cannot_load(const std::string& path, const std::string& reason) {
-  throw Unavailable(errors::kEngineLoad,
-                    {.what = str("the data engine ", path, " cannot be loaded: ", reason),
-                     .help = "build Lockstep with LOCKSTEP_CLUSTER=ON, or name the file in LOCKSTEP_ENGINE"});
+  throw Unavailable(
+      errors::kEngineLoad,
+      {.what = str("the data engine ", path, " cannot be loaded: ", reason),
+       .help = "install liblockstep_engine.so with Lockstep (cmake --install), or set the environment variable "
+               "LOCKSTEP_ENGINE to its path"});
 }
 
 // LibTorch exports other symbols under Gloo's names, so the plugin gets its own first (RTLD_DEEPBIND) and shows none

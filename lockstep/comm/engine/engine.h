@@ -37,7 +37,7 @@ struct EngineOptions {
   std::size_t chunk_bytes = 512 << 10;          ///< large arrays travel in chunks of this size
   std::size_t inline_bytes = 8 << 10;           ///< smaller ones with the message that announces them
   bool ring = false;                            ///< also connect Gloo's pairs, for Implementation::Ring
-  std::string library = {};                     ///< the plugin's file; empty: $LOCKSTEP_ENGINE, or beside this library
+  std::string library = {};                     ///< the plugin's file; empty: $LOCKSTEP_ENGINE, or where it is installed
   const lockstep_engine_api* linked = nullptr;  ///< an engine that is linked in instead of loaded
 };
 

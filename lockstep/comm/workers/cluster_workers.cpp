@@ -57,16 +57,6 @@ std::string place_of(const coordination::MemberState& state) {
              state.place.empty() ? "" : ", ", state.place);
 }
 
-/// Where the engine's plugin is if it is not beside the program: where it was built, or installed.
-std::string engine_library() {
-  if (std::getenv("LOCKSTEP_ENGINE")) return {};
-  for (const char* const place : {LOCKSTEP_ENGINE_INSTALLED, LOCKSTEP_ENGINE_BUILT}) {
-    std::error_code ignored;
-    if (std::filesystem::exists(place, ignored)) return place;
-  }
-  return {};
-}
-
 }  // namespace
 
 Membership::Membership(const WorkerGroupOptions& options) : coordinator(Coordinator::join(join_options(options))) {}
@@ -100,8 +90,7 @@ ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_pt
                 .get = [this](const std::string& key, Deadline deadline) { return coordinator().get(key, deadline); }},
       .connect = limit(),
       .call_seconds = options.collective_seconds,
-      .ring = options.ring,
-      .library = engine_library()});
+      .ring = options.ring});
   coordinator().on_failure([engine = std::weak_ptr(engine_)](const Failure& failure) {
     if (const auto alive = engine.lock()) alive->abort(Error(failure.code, failure.number, failure.text));
   });
