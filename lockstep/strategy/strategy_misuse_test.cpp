@@ -2,10 +2,12 @@
 #include <ATen/Context.h>
 #include <ATen/ops/rand.h>
 
+#include <cstdlib>
 #include <memory>
 #include <thread>
 
 #include "lockstep/strategy/default_strategy.h"
+#include "lockstep/strategy/multi_worker_strategy.h"
 #include "lockstep/values/nest.h"
 #include "tests/support/errors.h"
 #include "tests/support/misuse.h"
@@ -224,6 +226,36 @@ const Misuse kMixtures[] = {
 
 INSTANTIATE_TEST_SUITE_P(Contexts, MisuseTest, testing::ValuesIn(kContexts), misuse_name);
 INSTANTIATE_TEST_SUITE_P(Mixtures, MisuseTest, testing::ValuesIn(kMixtures), misuse_name);
+
+/// Sets TF_CONFIG while it lives.
+struct TfConfig {
+  explicit TfConfig(const char* value) { ::setenv("TF_CONFIG", value, 1); }
+  ~TfConfig() { ::unsetenv("TF_CONFIG"); }
+};
+
+// These tests are linked without Lockstep::cluster.
+TEST(WithoutTheClusterComponent, SeveralWorkersAreAnErrorThatNamesIt) {
+  const TfConfig config(
+      R"({"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 1}})");
+  const SeenError seen = error_of([] { MultiWorkerMirroredStrategy strategy; });
+  EXPECT_EQ(to_string(seen.code), to_string(Code::Unimplemented));
+  EXPECT_EQ(seen.number, errors::kNotAvailable);
+  for (const char* fragment : {"2 workers", "worker 1 (host1:2222)"})
+    EXPECT_NE(seen.text.find(fragment), std::string::npos) << seen.text;
+  for (const char* call : {"-DLOCKSTEP_CLUSTER=ON", "find_package(Lockstep COMPONENTS cluster)", "Lockstep::cluster"})
+    EXPECT_NE(seen.parts.help.find(call), std::string::npos) << seen.text;
+}
+
+TEST(WithoutTheClusterComponent, OneWorkerTrains) {
+  for (const char* config : {"{}", R"({"cluster": {"worker": ["host0:2222"]}, "task": {"type": "worker", "index": 0}})",
+                             R"({"cluster": {"worker": ["host0:2222", "host1:2222"], "evaluator": ["host2:2222"]},
+                                 "task": {"type": "evaluator", "index": 0}})"}) {
+    const TfConfig set(config);
+    MultiWorkerMirroredStrategy strategy({.devices = cpus(2)});
+    EXPECT_EQ(strategy.num_workers(), 1) << config;
+    EXPECT_EQ(strategy.reduce(ReduceOp::Sum, strategy.run([] { return 1; })), 2) << config;
+  }
+}
 
 }  // namespace
 }  // namespace lockstep
