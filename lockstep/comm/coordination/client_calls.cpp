@@ -48,11 +48,13 @@ std::string Client::ask(wire::ToChief message) {
   if (!*answer) require_joined();
   if (!*answer) throw Internal(errors::kInternal, {.what = "the chief gave no answer", .help = "report this"});
   if ((*answer)->failed()) {
-    // If a member is lost, the job's failure is on its way and says more.
     Failure failure = read((*answer)->fault());
-    if (failure.number == errors::kPeerLost)
+    if (failure.number == errors::kPeerLost) {
+      // The job's failure is on its way and says more. After any other answer, it is only what that led to elsewhere.
       changed_.wait_for(lock, std::chrono::milliseconds(20), [&] { return failure_.has_value(); });
-    (failure_ ? *failure_ : failure).raise();
+      if (failure_) failure_->raise();
+    }
+    failure.raise();
   }
   if ((*answer)->has_roster()) roster_ = read((*answer)->roster(), options_.members);
   return (*answer)->value();
