@@ -265,8 +265,10 @@ void Strategy::raise_failure(const local::ReplicaFailure& failure) {
     std::rethrow_exception(failure.error);
   } catch (Error& e) {
     // What happened to another worker happened on no replica of this one.
-    const bool is_of_workers = workers_ && e.number() >= errors::kPeerLost && e.number() < errors::kWrongContext;
-    if (!is_of_workers && e.text().where.find("replica") == std::string::npos) e.add_where(who);
+    const auto has = [&](const char* part) { return e.text().where.find(part) != std::string::npos; };
+    const bool is_of_workers =
+        workers_ && e.number() < errors::kWrongContext && (e.number() >= errors::kPeerLost || has("reported by"));
+    if (!is_of_workers && !has("replica")) e.add_where(who);
     last_failure_->what = e.what();
     throw;
   } catch (c10::Error& e) {

@@ -21,6 +21,8 @@ using coordination::JoinOptions;
 
 /// A dead worker is noticed by its connections at once, and by its heartbeats soon after.
 constexpr std::chrono::seconds kRootCauseWait(4);
+/// A worker that is frozen or cut off is noticed within 3 s: up to an interval of heartbeats comes on top.
+constexpr std::chrono::milliseconds kDeadAfter(2500);
 constexpr std::chrono::milliseconds kNewsWait(50);
 constexpr std::chrono::seconds kReportWait(1);
 constexpr std::chrono::seconds kSlowAfter(10);
@@ -39,7 +41,8 @@ JoinOptions join_options(const WorkerGroupOptions& options) {
   JoinOptions join{.self = options.cluster.id,
                    .facts = {{"cluster", to_string(options.cluster.training)}},
                    .incarnation = incarnation(),
-                   .join_timeout = milliseconds_of(options.join_seconds)};
+                   .join_timeout = milliseconds_of(options.join_seconds),
+                   .dead_after = kDeadAfter};
   for (std::size_t id = 0; id < options.cluster.workers.size(); ++id) {
     const WorkerEntry& worker = options.cluster.workers[id];
     join.members.push_back(

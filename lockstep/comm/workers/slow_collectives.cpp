@@ -36,7 +36,7 @@ void SlowCollectives::ends(std::uint64_t id) {
 void SlowCollectives::watch() {
   std::unique_lock lock(mutex_);
   while (!is_over_) {
-    changed_.wait_for(lock, patience_ / 10);
+    changed_.wait_for(lock, patience_ / 50);
     std::string waits;
     std::string late;
     double seconds = 0;
