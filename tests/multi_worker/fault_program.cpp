@@ -1,0 +1,234 @@
+// A worker that trains until something goes wrong: `fault_program SCENARIO [name=value...]`.
+//
+//   faulty=1     the worker that does what the scenario says, at step 4
+//   replicas=2   of each worker
+//   steps=12     how many to make
+//   timeout=60   of collectives, in seconds
+//   join=60      how long to wait for other workers, in seconds
+//   save=FILE    where to save what is left after a failure; the program then ends as if nothing had happened
+//
+// After each step it prints a digest of the weights. When it fails it prints when, the error, and the weights that it has.
+
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/sgd.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <map>
+#include <stdexcept>
+#include <string>
+#include <thread>
+
+#include "lockstep/lockstep.h"
+
+namespace ls = lockstep;
+namespace nn = torch::nn;
+
+namespace {
+
+constexpr int kFaultyStep = 4;
+constexpr int kExitPeerLost = 3;
+
+struct Settings {
+  std::string scenario;
+  int faulty = 1, replicas = 2, steps = 12;
+  double timeout = 60, join = 60;
+  std::string save = {};
+};
+
+Settings settings_of(int argc, char** argv) {
+  Settings settings{.scenario = argc > 1 ? argv[1] : "train"};
+  for (int i = 2; i < argc; ++i) {
+    const std::string word = argv[i];
+    const auto equals = word.find('=');
+    const std::string name = word.substr(0, equals), value = word.substr(equals + 1);
+    if (name == "faulty") settings.faulty = std::stoi(value);
+    if (name == "replicas") settings.replicas = std::stoi(value);
+    if (name == "steps") settings.steps = std::stoi(value);
+    if (name == "timeout") settings.timeout = std::stod(value);
+    if (name == "join") settings.join = std::stod(value);
+    if (name == "save") settings.save = value;
+  }
+  return settings;
+}
+
+double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+template <class... Args>
+void say(const char* format, Args... args) {
+  std::printf(format, args...);
+  std::fputc('\n', stdout);
+  std::fflush(stdout);
+}
+
+[[noreturn]] void sleep_for_ever() {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+class Worker {
+ public:
+  explicit Worker(const Settings& settings)
+      : settings_(settings),
+        strategy_({.devices = ls::cpus(settings.replicas),
+                   .communication = {.timeout_seconds = settings.timeout},
+                   .intra_op_threads = 1,
+                   .seed = is("other_seed") && task() == settings.faulty ? 8 : 7,
+                   .join_seconds = settings.join}),
+        model_(strategy_.make([&] {
+          return nn::Sequential(nn::Linear(8, misbehaves("other_model") ? 17 : 16), nn::ReLU(),
+                                nn::Linear(misbehaves("other_model") ? 17 : 16, 1));
+        })),
+        optimizer_(strategy_.make_optimizer<torch::optim::SGD>(
+            model_, torch::optim::SGDOptions(misbehaves("other_optimizer") ? 0.02 : 0.01).momentum(0.9))) {
+    say("started %d as worker %d", ::getpid(), strategy_.worker_id());
+  }
+
+  void train() {
+    if (is("uneven_data")) return train_on_uneven_data();
+    const auto rows = torch::linspace(-1, 1, 120 * 8).view({120, 8});
+    const auto batches = strategy_.distribute(ls::data::from_tensor_slices(rows).repeat().batch(12));
+    try {
+      for (const auto& batch : batches) {
+        if (step_ == settings_.steps) break;
+        ++step_;
+        before_step();
+        strategy_.run([&](const torch::Tensor& mine) { step(mine); }, batch);
+        weights("step");
+        std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      }
+      say("leaves at %.6f", now());
+    } catch (const ls::Error& error) {
+      // The step that failed has left nothing behind.
+      say("failed at %.6f with L%d\n%s", now(), error.number(), error.what());
+      weights("kept");
+      if (settings_.save.empty()) throw;
+      ls::save(settings_.save + std::to_string(strategy_.worker_id()), model_, optimizer_, {.this_worker_only = true});
+      say("saved");
+    }
+  }
+
+ private:
+  /// Before there is a strategy.
+  static int task() {
+    const char* const config = std::getenv("TF_CONFIG");
+    const std::string text = config ? config : "\"index\": 0";
+    return std::atoi(text.c_str() + text.rfind("index") + 7);
+  }
+  bool is(const char* scenario) const { return settings_.scenario == scenario; }
+  bool misbehaves(const char* scenario) const {
+    return is(scenario) && strategy_.worker_id() == settings_.faulty && (step_ == 0 || step_ == kFaultyStep);
+  }
+
+  void weights(const char* what) const {
+    say("%s %lld weights %016llx", what, static_cast<long long>(optimizer_.steps()),
+        static_cast<unsigned long long>(ls::combine(optimizer_.digests())));
+  }
+
+  void before_step() {
+    if (step_ != kFaultyStep) return;
+    const bool mine = strategy_.worker_id() == settings_.faulty;
+    if (mine) say("fault at %.6f", now());
+    if (misbehaves("throw_outside") || misbehaves("uncaught")) throw std::runtime_error("the disk is full");
+    if (misbehaves("exit")) std::exit(7);
+    if (misbehaves("stuck")) sleep_for_ever();
+    collectives(mine);
+  }
+
+  /// Workers that call different collectives.
+  void collectives(bool mine) {
+    const auto sum = [&](const torch::Tensor& value) {
+      strategy_.reduce(ls::ReduceOp::Sum,
+                       ls::PerReplica<torch::Tensor>::generate(static_cast<std::size_t>(settings_.replicas),
+                                                               [&](std::size_t) { return value; }));
+    };
+    const torch::Tensor four = torch::ones({4});
+    if (is("sizes")) sum(mine ? torch::ones({5}) : four);
+    if (is("dtypes")) sum(mine ? torch::ones({4}, torch::kInt) : four);
+    if (is("operations")) {
+      strategy_.run([&] {
+        ls::get_replica_context().all_reduce(mine ? ls::ReduceOp::Mean : ls::ReduceOp::Sum, torch::ones({4}));
+      });
+    }
+    if (is("order")) {
+      const auto first = [&] { strategy_.broadcast(torch::zeros({4})); };
+      const auto second = [&] { strategy_.broadcast(torch::ones({4})); };
+      mine ? second() : first();
+      mine ? first() : second();
+    }
+    if (is("kinds")) mine ? void(strategy_.broadcast(four)) : sum(four);
+    if (is("barrier")) mine ? strategy_.barrier() : sum(four);
+    if (is("fewer_steps") && mine) ++step_;
+  }
+
+  void step(const torch::Tensor& mine) {
+    const int replica =
+        ls::get_replica_context().replica_id_in_sync_group() - strategy_.worker_id() * settings_.replicas;
+    if (replica == 0 && misbehaves("throw_first")) throw std::runtime_error("a bad picture");
+    if (replica == settings_.replicas - 1 && misbehaves("throw_last")) throw std::runtime_error("a bad picture");
+    if (replica == 0 && misbehaves("exit_in_run")) std::exit(7);
+    if (replica == 0 && misbehaves("abort_in_run")) std::abort();
+    if (replica == 0 && misbehaves("stuck_in_run")) sleep_for_ever();
+    torch::Tensor guess = model_->forward(mine);
+    if (replica == settings_.replicas - 1 && misbehaves("throw_in_backward"))
+      guess.register_hook([](const torch::Tensor&) { throw std::runtime_error("a bad gradient"); });
+    const auto loss = ls::average_loss((guess - mine.sum(1, true)).square().squeeze(1));
+    optimizer_.minimize(loss);
+    if (replica == 0 && misbehaves("throw_after_step")) throw std::runtime_error("a bad metric");
+  }
+
+  /// Each worker has other rows, and a different number of batches.
+  void train_on_uneven_data() {
+    const auto batches = strategy_.distribute_from_function([&](const ls::InputContext& input) {
+      const int id = input.input_pipeline_id;
+      return ls::data::from_tensor_slices(torch::full({3 + 4 * id, 8}, 1.0 + id)).batch(2);
+    });
+    double rows = 0, total = 0;
+    for (const auto& batch : batches) {
+      const auto counted = strategy_.run(
+          [&](const torch::Tensor& mine) {
+            step(mine);
+            return std::pair{torch::tensor(static_cast<double>(mine.size(0))), mine.sum().to(torch::kDouble)};
+          },
+          batch);
+      const auto sums = strategy_.reduce(ls::ReduceOp::Sum, counted);
+      rows += sums.first.item<double>();
+      total += sums.second.item<double>();
+    }
+    say("rows %.0f total %.0f", rows, total);
+    weights("step");
+  }
+
+  const Settings settings_;
+  ls::MultiWorkerMirroredStrategy strategy_;
+  int step_ = 0;
+  ls::MirroredModule<nn::SequentialImpl> model_;
+  ls::MirroredOptimizer<torch::optim::SGD> optimizer_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Settings settings = settings_of(argc, argv);
+  say("pid %d begins at %.6f", ::getpid(), now());
+  if (settings.scenario == "uncaught") return Worker(settings).train(), 0;
+  try {
+    Worker(settings).train();
+    say("ended at %.6f", now());
+    return 0;
+  } catch (const ls::Error& error) {
+    say("error at %.6f", now());
+    std::fprintf(stderr, "%s\n", error.what());
+    const bool about_another = error.code() == ls::Code::Unavailable;
+    return about_another ? kExitPeerLost : 1;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}

@@ -1,0 +1,548 @@
+// What users of MultiWorkerMirroredStrategy see when something goes wrong: who is named on every worker, how fast, with
+// which exit code, and what is left. `--gtest_repeat=5` gives medians of five.
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "tests/multi_worker/processes.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kPeerLost = 3;  // exit codes of the program
+constexpr int kError = 1;
+constexpr seconds kEnough(40);  // for anything that must happen
+
+// ---- times to notice
+
+struct Row {
+  double limit = 0;
+  std::vector<double> times = {};
+};
+
+std::map<std::string, Row>& table() {
+  static auto& rows = *new std::map<std::string, Row>;
+  return rows;
+}
+
+class PrintedTable : public testing::Environment {
+ public:
+  void TearDown() override {
+    std::printf("%-56s %10s %10s\n", "fault", "median", "limit");
+    for (auto& [fault, row] : table()) {
+      std::sort(row.times.begin(), row.times.end());
+      std::printf("%-56s %8.3f s %8.1f s\n", fault.c_str(), row.times[row.times.size() / 2], row.limit);
+    }
+  }
+};
+const auto* const printed = testing::AddGlobalTestEnvironment(new PrintedTable);
+
+/// Remembers the time for the table. A test allows for ten times the limit: its machine has other work to do.
+void noticed(const std::string& fault, double limit, double taken) {
+  table()[fault].limit = limit;
+  table()[fault].times.push_back(taken);
+  EXPECT_LE(taken, 10 * limit) << fault;
+}
+
+// ---- what workers say
+
+double time_after(const std::string& mark, const std::string& said) {
+  const auto at = said.find(mark);
+  if (at == said.npos) {
+    ADD_FAILURE() << "no '" << mark << "' in:\n" << said;
+    return 0;
+  }
+  return std::strtod(said.c_str() + at + mark.size(), nullptr);
+}
+
+/// The first block of an error.
+std::string error_in(const std::string& said) {
+  const auto begin = said.find("error[L");
+  if (begin == said.npos) return {};
+  auto end = said.find('\n', begin);
+  while (end != said.npos && said.compare(end + 1, 2, "  ") == 0) end = said.find('\n', end + 1);
+  return said.substr(begin, end - begin);
+}
+
+Strings program(const std::string& scenario, Strings settings = {}) {
+  settings.insert(settings.begin(), {LOCKSTEP_FAULT_PROGRAM, scenario});
+  return settings;
+}
+
+/// By step, of a training that nothing disturbs: one process with as many replicas has the same bits.
+const std::string& undisturbed() {
+  static const std::string said = [] {
+    Process process(program("train", {"replicas=6", "steps=400"}), {});
+    EXPECT_EQ(process.wait(kEnough), 0) << process.said();
+    return process.said();
+  }();
+  return said;
+}
+
+/// That a worker has the weights of the last whole step.
+void expect_whole_step(const std::string& said) {
+  const auto at = said.find("kept ");
+  ASSERT_NE(at, said.npos) << said;
+  const std::string kept = said.substr(at + 5, said.find('\n', at) - at - 5);
+  EXPECT_TRUE(contains(undisturbed(), "step " + kept + "\n")) << kept;
+}
+
+struct Expected {
+  int code = kPeerLost;
+  Strings parts = {};  ///< of the error
+  bool has_weights = true;
+};
+
+/// That a worker ends with this error; returns when it noticed.
+double expect_error(Process& worker, const Expected& expected) {
+  const int code = worker.wait(kEnough);
+  const std::string said = worker.said();
+  EXPECT_EQ(code, expected.code) << said;
+  for (const auto& part : expected.parts) EXPECT_TRUE(contains(error_in(said), part)) << part << "\n" << said;
+  EXPECT_TRUE(contains(error_in(said), "help:")) << said;
+  if (expected.has_weights) expect_whole_step(said);
+  const double at = time_after(expected.has_weights ? "failed at " : "error at ", said);
+  EXPECT_LT(now() - at, 10) << "it noticed, but did not end:\n" << said;
+  return at;
+}
+
+/// That all of them end with the same error, as far as it is about the cause; the last one to notice.
+double expect_errors(Job& job, const std::vector<int>& survivors, const Expected& expected) {
+  double last = 0;
+  for (const int k : survivors) last = std::max(last, expect_error(job[k], expected));
+  for (const int k : survivors) EXPECT_EQ(error_in(job[k].said()), error_in(job[survivors[0]].said()));
+  return last;
+}
+
+class Faults : public testing::Test {
+ protected:
+  void SetUp() override {
+    ::setenv("LOCKSTEP_FAILURE_DIR", logs_.path().c_str(), 1);
+    undisturbed();
+  }
+  const TemporaryFolder logs_;
+};
+
+const Strings kForLong{"steps=100000"};
+
+// ---- workers that end or stand still
+
+void kill_while_training(int victim, const std::string& fault, int number) {
+  Job job(3, program("train", kForLong));
+  for (int k = 0; k < 3; ++k) ASSERT_TRUE(job[k].says("step 5 ")) << job[k].said();
+  const double since = now();
+  job[victim].signal(SIGKILL);
+  std::vector<int> survivors{0, 1, 2};
+  std::erase(survivors, victim);
+  const Strings parts{str("error[L", number, "]: worker ", victim, " (", job.addresses[victim], ")"),
+                      "ended without leaving", "last at step", str("pid ", job[victim].pid())};
+  double last = 0;
+  for (const int k : survivors) last = std::max(last, expect_error(job[k], {.parts = parts}));
+  noticed(fault, 0.1, last - since);
+}
+
+TEST_F(Faults, AKilledWorkerIsNamed) { kill_while_training(1, " 1 worker killed", 104); }
+TEST_F(Faults, AKilledChiefIsNamed) { kill_while_training(0, "18 chief killed", 117); }
+
+TEST_F(Faults, AFrozenWorkerIsNamed) {
+  Job job(3, program("train", kForLong));
+  ASSERT_TRUE(job[2].says("step 5 ")) << job[2].said();
+  const double since = now();
+  job[2].signal(SIGSTOP);
+  const std::string who = "worker 2 (" + job.addresses[2] + ")";
+  noticed(
+      " 2 worker frozen", 3,
+      expect_errors(job, {0, 1}, {.parts = {"error[L104]: " + who, "stopped answering", "last heartbeat"}}) - since);
+  job[2].signal(SIGCONT);  // it learns that the others have gone on without it
+  EXPECT_EQ(job[2].wait(kEnough), kPeerLost) << job[2].said();
+}
+
+TEST_F(Faults, AShortPauseIsAWarning) {
+  Job job(3, program("train", {"steps=60"}));
+  ASSERT_TRUE(job[1].says("step 5 ")) << job[1].said();
+  job[1].signal(SIGSTOP);
+  ::poll(nullptr, 0, 1500);
+  job[1].signal(SIGCONT);
+  for (int k = 0; k < 3; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+  EXPECT_TRUE(contains(job[0].said(), "worker 1 (" + job.addresses[1] + ") did not answer for")) << job[0].said();
+}
+
+TEST_F(Faults, AStuckWorkerIsNamedInAWarningAndThenInAnError) {
+  Job job(3, program("stuck", {"timeout=11"}));
+  ASSERT_TRUE(job[1].says("fault at")) << job[1].said();
+  const std::string who = "worker 1 (" + job.addresses[1] + ")";
+  const std::string warning = str(" s; not there yet: ", who, " was last at step 3");
+  EXPECT_TRUE(job[0].says(warning)) << job[0].said();
+  EXPECT_TRUE(job[2].says(warning)) << job[2].said();
+  noticed(" 3 worker stuck in user code (warning)", 10, now() - time_after("fault at ", job[1].said()));
+  EXPECT_TRUE(contains(job[0].said(), "also waiting: worker 2")) << job[0].said();
+  expect_errors(job, {0, 2},
+                {.code = kError, .parts = {"error[L101]: worker 1 did not reach a collective in time", who}});
+}
+
+TEST_F(Faults, AWorkerThatMakesFewerStepsIsNamed) {
+  for (const int early : {1, 0}) {
+    Job job(3, program("fewer_steps", {str("faulty=", early)}));
+    EXPECT_EQ(job[early].wait(kEnough), 0) << job[early].said();
+    const double since = time_after("leaves at ", job[early].said());
+    std::vector<int> others{0, 1, 2};
+    std::erase(others, early);
+    double last = 0;
+    for (const int k : others)
+      last = std::max(last, expect_error(job[k], {.parts = {str("worker ", early), " has left the job"}}));
+    noticed(early == 0 ? "   chief leaves early" : "   worker leaves early", 1, last - since);
+  }
+}
+
+// ---- the network
+
+bool shell(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
+
+/// Two hosts joined by a cable.
+class TwoHosts {
+ public:
+  TwoHosts() {
+    shell("ip netns add " + a + "; ip netns add " + b);
+    is_up = shell("ip link add v0 netns " + a + " type veth peer name v1 netns " + b) &&
+            shell("ip -n " + a + " addr add 10.231.0.1/24 dev v0; ip -n " + a + " link set lo up; ip -n " + a +
+                  " link set v0 up") &&
+            shell("ip -n " + b + " addr add 10.231.0.2/24 dev v1; ip -n " + b + " link set lo up; ip -n " + b +
+                  " link set v1 up");
+  }
+  ~TwoHosts() { shell("ip netns del " + a + "; ip netns del " + b); }
+  void cut() const {
+    shell("tc -n " + a + " qdisc add dev v0 root netem loss 100%") || shell("ip -n " + b + " link set v1 down");
+  }
+
+  const std::string a = str("lockstep-a-", ::getpid()), b = str("lockstep-b-", ::getpid());
+  bool is_up = false;
+};
+
+TEST_F(Faults, ACutNetworkIsNoticedOnBothSides) {
+  if (::geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
+  const TwoHosts hosts;
+  if (!hosts.is_up) GTEST_SKIP() << "network namespaces are not available";
+  const Strings addresses{"10.231.0.1:2222", "10.231.0.2:2222"};
+  const Strings key{"LOCKSTEP_JOB_KEY=" + std::string(64, '7')};
+  const auto in = [&](const std::string& host) {
+    Strings words = program("train", kForLong);
+    words.insert(words.begin(), {LOCKSTEP_IP, "netns", "exec", host});
+    return words;
+  };
+  Job job(addresses);
+  job.start(0, in(hosts.a), key);
+  job.start(1, in(hosts.b), key);
+  for (int k = 0; k < 2; ++k) ASSERT_TRUE(job[k].says("step 5 ")) << job[k].said();
+  hosts.cut();
+  const double since = now();
+  double last = 0;
+  for (int k = 0; k < 2; ++k) {
+    EXPECT_EQ(job[k].wait(kEnough), kPeerLost) << job[k].said();
+    EXPECT_TRUE(
+        contains(error_in(job[k].said()), str("worker ", 1 - k, " (", addresses[static_cast<std::size_t>(1 - k)])))
+        << job[k].said();
+    last = std::max(last, time_after("failed at ", job[k].said()));
+  }
+  noticed(" 4 network cut", 3, last - since);
+}
+
+// ---- the start
+
+TEST_F(Faults, APortInUseIsNamed) {
+  Job job(free_addresses(2));
+  const std::string& address = job.addresses[1];
+  const int port = std::stoi(address.substr(address.find(':') + 1));
+  const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in taken{};
+  taken.sin_family = AF_INET;
+  taken.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  taken.sin_port = htons(static_cast<std::uint16_t>(port));
+  ASSERT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&taken), sizeof taken), 0);
+  ASSERT_EQ(::listen(socket, 1), 0);
+  auto& worker = job.start(1, program("train"));
+  const double at = expect_error(
+      worker, {.parts = {str("error[L106]: port ", port, " of worker 1 (", address, ") is in use"), str(::getpid())},
+               .has_weights = false});
+  noticed(" 8 port in use", 1, at - time_after("begins at ", worker.said()));
+  ::close(socket);
+}
+
+TEST_F(Faults, AMissingWorkerIsNamedWhileOthersWait) {
+  Job job(free_addresses(3));
+  job.start(0, program("train", {"join=6"}));
+  job.start(2, program("train", {"join=6"}));
+  const std::string who = "worker 1 (" + job.addresses[1] + ")";
+  EXPECT_TRUE(job[0].says("waiting for " + who + ": connection refused", kEnough)) << job[0].said();
+  noticed(" 9 worker missing (line)", 5, now() - time_after("begins at ", job[0].said()));
+  EXPECT_TRUE(contains(job[0].said(), "here: worker 0 and worker 2")) << job[0].said();
+  for (int k = 0; k < 2; ++k)
+    expect_error(job[k], {.code = kError, .parts = {"error[L105]: the job did not start", who}, .has_weights = false});
+}
+
+TEST_F(Faults, ASecondProcessWithATaskIndexIsToldWhoHasIt) {
+  Job job(2, program("train", {"steps=300"}));
+  ASSERT_TRUE(job[1].says("step 5 ")) << job[1].said();
+  auto& second = job.start(1, program("train"));
+  const double at = expect_error(
+      second,
+      {.code = kError,
+       .parts = {"error[L107]: worker 1 (" + job.addresses[1] + ") is already in the job", str("pid ", job[1].pid())},
+       .has_weights = false});
+  noticed("10 same task index", 1, at - time_after("begins at ", second.said()));
+  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+  EXPECT_TRUE(contains(job[1].said(), str("pid ", second.pid(), " on host"))) << job[1].said();
+}
+
+TEST_F(Faults, DifferentClustersAreCompared) {
+  Job job(free_addresses(3));
+  Strings other = job.addresses;
+  other[2] = "127.0.0.1:9";
+  job.start(0, program("train"));
+  Job wrong(other);
+  auto& worker = wrong.start(1, program("train"));
+  const Expected expected{.code = kError,
+                          .parts = {"error[L108]", "worker 1 (" + job.addresses[1] + ")", other[2], job.addresses[2]},
+                          .has_weights = false};
+  const double at = expect_error(worker, expected);
+  expect_error(job[0], expected);
+  noticed("11 different TF_CONFIG", 1,
+          at - std::max(time_after("begins at ", worker.said()), time_after("begins at ", job[0].said())));
+}
+
+TEST_F(Faults, DifferentProgramsAreCompared) {
+  const std::map<std::string, Strings> scenarios{
+      {"other_model", {"model of worker 1 differs", "Float[16, 8]", "Float[17, 8]"}},
+      {"other_optimizer", {"optimizer 0 of worker 1 differs", "0.01", "0.02"}},
+      {"other_seed", {"error[L109]: strategy of worker 1 differs", "seed: 7", "seed: 8"}}};
+  for (const auto& [scenario, parts] : scenarios) {
+    Job job(3, program(scenario));
+    double first = 0;
+    for (int k = 0; k < 3; ++k) {
+      expect_error(job[k], {.code = kError, .parts = parts, .has_weights = false});
+      first = std::max(first, time_after("begins at ", job[k].said()));
+    }
+    noticed("12 " + scenario, 1, time_after("error at ", job[0].said()) - first);
+  }
+}
+
+// ---- different collectives
+
+struct Mismatch {
+  const char* scenario;
+  const char* fault;
+  const char* part;
+};
+void PrintTo(const Mismatch& each, std::ostream* out) { *out << each.scenario; }
+
+class Mismatches : public Faults, public testing::WithParamInterface<Mismatch> {};
+
+TEST_P(Mismatches, AreNamedOnAllWorkersBeforeDataIsUsed) {
+  Job job(3, program(GetParam().scenario, {"timeout=30"}));
+  const double last = expect_errors(
+      job, {0, 1, 2},
+      {.code = kError,
+       .parts = {"error[L110]: worker 1 and workers 0 and 2 called", GetParam().part, "fault_program.cpp:"}});
+  noticed(GetParam().fault, 0.1, last - time_after("fault at ", job[1].said()));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Mismatches,
+                         testing::Values(Mismatch{"sizes", "13 different sizes", "float32 [5]"},
+                                         Mismatch{"dtypes", "14 different types", "int32 [4]"},
+                                         Mismatch{"order", "15 swapped order", "different names"},
+                                         Mismatch{"operations", "16 SUM and MEAN", "all-reduce MEAN"},
+                                         Mismatch{"kinds", "17 all-reduce and broadcast", "broadcast of"},
+                                         Mismatch{"barrier", "17 all-reduce and barrier", "barrier \""}),
+                         [](const auto& each) { return std::string(each.param.scenario); });
+
+// ---- errors in the program
+
+struct Mistake {
+  const char* scenario;
+  int code;  ///< of the worker that makes it
+  Strings parts;
+};
+void PrintTo(const Mistake& each, std::ostream* out) { *out << each.scenario; }
+
+class Mistakes : public Faults, public testing::WithParamInterface<Mistake> {};
+
+TEST_P(Mistakes, StopAllWorkersWithOneCause) {
+  const std::string scenario = GetParam().scenario;
+  const bool catches = scenario != "uncaught";
+  Job job(3, program(scenario));
+  EXPECT_EQ(job[1].wait(kEnough), GetParam().code) << job[1].said();
+  const double since = time_after("fault at ", job[1].said());
+  Strings parts = GetParam().parts;
+  parts.push_back("worker 1 (" + job.addresses[1] + ")");
+  const double last = expect_errors(job, {0, 2}, {.code = catches ? kPeerLost : 1000 + SIGABRT, .parts = parts});
+  noticed("36 " + scenario, 1, last - since);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Mistakes,
+    testing::Values(Mistake{"throw_first", kError, {"error[L113]", "std::runtime_error on replica 2: a bad picture"}},
+                    Mistake{"throw_last", kError, {"error[L113]", "std::runtime_error on replica 3: a bad picture"}},
+                    Mistake{"throw_in_backward", kError, {"error[L113]", "on replica 3: a bad gradient"}},
+                    Mistake{"throw_after_step", kError, {"error[L113]", "on replica 2: a bad metric"}},
+                    Mistake{"throw_outside", kError, {"error[L113]", "ended with an exception"}},
+                    Mistake{"uncaught", 1000 + SIGABRT, {"error[L104]", "ended without leaving"}},
+                    Mistake{"exit", 7, {"error[L104]", "ended without leaving"}},
+                    Mistake{"exit_in_run", 7, {"error[L104]", "ended without leaving"}},
+                    Mistake{"abort_in_run", 1000 + SIGABRT, {"error[L104]", "ended without leaving"}}),
+    [](const auto& each) { return std::string(each.param.scenario); });
+
+TEST_F(Faults, AnErrorOfTheChiefsProgramStopsAll) {
+  Job job(3, program("throw_last", {"faulty=0"}));
+  EXPECT_EQ(job[0].wait(kEnough), kError) << job[0].said();
+  const double last = expect_errors(job, {1, 2}, {.parts = {"error[L113]", "a bad picture", "worker 0 ("}});
+  noticed("36 throw_last on the chief", 1, last - time_after("fault at ", job[0].said()));
+}
+
+TEST_F(Faults, AfterAFailureWeightsCanBeSavedHere) {
+  const TemporaryFolder folder;
+  Job job(3, program("throw_first", {"save=" + (folder / "worker")}));
+  EXPECT_EQ(job[1].wait(kEnough), kError) << job[1].said();
+  for (const int k : {0, 2}) {
+    EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+    expect_whole_step(job[k].said());
+    EXPECT_TRUE(contains(job[k].said(), "saved")) << job[k].said();
+  }
+  EXPECT_EQ(file_content(folder / "worker0"), file_content(folder / "worker2"));
+}
+
+// ---- the launcher
+
+class Launcher : public Faults {
+ protected:
+  static Strings words(const std::string& scenario, const Strings& settings) {
+    Strings all = program(scenario, settings);
+    all.insert(all.begin(), {LOCKSTEP_PROGRAM, "run", "-n", "3"});
+    return all;
+  }
+  static std::vector<pid_t> workers_of(Process& launcher) {
+    std::vector<pid_t> pids;
+    for (int k = 0; k < 3; ++k) {
+      EXPECT_TRUE(launcher.says(str("[worker ", k, "] step 5 "))) << launcher.said();
+      const std::string said = launcher.said();
+      const auto at = said.find(str("[worker ", k, "] pid "));
+      pids.push_back(at == said.npos ? 0 : std::atoi(said.c_str() + at + str("[worker ", k, "] pid ").size()));
+    }
+    return pids;
+  }
+  static bool is_gone(pid_t pid) {
+    const std::string stat = file_content(str("/proc/", pid, "/stat"));
+    return stat.empty() || contains(stat, ") Z ");
+  }
+  /// Until none of them is left, in seconds.
+  static double gone_after(const std::vector<pid_t>& pids) {
+    const double since = now();
+    for (const auto deadline = Deadline::after(kEnough); !std::all_of(pids.begin(), pids.end(), is_gone);) {
+      if (deadline.expired()) {
+        ADD_FAILURE() << "workers are left behind";
+        break;
+      }
+      ::poll(nullptr, 0, 2);
+    }
+    return now() - since;
+  }
+};
+
+TEST_F(Launcher, NamesTheWorkerThatWasKilled) {
+  Process launcher(words("train", kForLong), {});
+  const auto pids = workers_of(launcher);
+  ::kill(pids[2], SIGKILL);
+  EXPECT_EQ(launcher.wait(kEnough), kPeerLost) << launcher.said();
+  EXPECT_TRUE(contains(launcher.said(), str("lockstep: worker 2 (pid ", pids[2], ") was killed by SIGKILL")))
+      << launcher.said();
+  EXPECT_LT(gone_after(pids), 2);
+}
+
+TEST_F(Launcher, NamesTheWorkerWhoseExceptionNobodyCaught) {
+  Process launcher(words("uncaught", {}), {});
+  EXPECT_EQ(launcher.wait(kEnough), kError) << launcher.said();
+  const std::string said = launcher.said();
+  const auto at = said.find("\nlockstep: worker 1 (pid ");
+  ASSERT_NE(at, said.npos) << said;
+  EXPECT_TRUE(contains(said.substr(at), "crashed with SIGABRT")) << said;
+  EXPECT_TRUE(contains(said.substr(at), "the disk is full")) << said;
+  EXPECT_EQ(said.find("\nlockstep: worker ", at + 1), said.npos) << said;  // one cause
+}
+
+TEST_F(Launcher, LeavesNobodyBehindAfterCtrlC) {
+  Process launcher(words("train", kForLong), {});
+  const auto pids = workers_of(launcher);
+  launcher.signal(SIGINT);
+  noticed("31 Ctrl-C", 2, gone_after(pids));
+  EXPECT_EQ(launcher.wait(kEnough), 130) << launcher.said();
+}
+
+TEST_F(Launcher, LeavesNobodyBehindWhenItIsKilled) {
+  Process launcher(words("train", kForLong), {});
+  const auto pids = workers_of(launcher);
+  launcher.signal(SIGKILL);
+  noticed("31 launcher killed", 2, gone_after(pids));
+}
+
+// ---- what training survives
+
+TEST_F(Faults, StrangersAtThePortsDisturbNobody) {
+  Job job(3, program("train", {"steps=150"}));
+  ASSERT_TRUE(job[0].says("step 5 ")) << job[0].said();
+  std::vector<int> sockets;
+  for (const auto& address : job.addresses) {
+    for (const std::string& bytes :
+         {std::string(), std::string("GET / HTTP/1.1\r\n\r\n"), std::string(100000, '\xff')}) {
+      const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+      sockaddr_in to{};
+      to.sin_family = AF_INET;
+      to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+      to.sin_port = htons(static_cast<std::uint16_t>(std::stoi(address.substr(address.find(':') + 1))));
+      (void)::connect(socket, reinterpret_cast<sockaddr*>(&to), sizeof to);
+      pollfd ready{.fd = socket, .events = POLLOUT, .revents = 0};
+      ::poll(&ready, 1, 200);
+      (void)::send(socket, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+      sockets.push_back(socket);
+    }
+  }
+  for (int k = 0; k < 3; ++k) {
+    EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+    const auto at = undisturbed().find("step 150 ");
+    ASSERT_NE(at, std::string::npos);
+    EXPECT_TRUE(contains(job[k].said(), undisturbed().substr(at, undisturbed().find('\n', at) - at)));
+  }
+  for (const int socket : sockets) ::close(socket);
+}
+
+TEST_F(Faults, AWorkerOfAnEarlierRunIsRefused) {
+  Job job(free_addresses(2));
+  const Strings second_run{"LOCKSTEP_GENERATION=2"};
+  job.start(0, program("train"), second_run);
+  auto& old = job.start(1, program("train"), {"LOCKSTEP_GENERATION=1"});
+  const double at = expect_error(old, {.code = kError,
+                                       .parts = {"error[L118]: worker 1 (" + job.addresses[1] + ") cannot come back"},
+                                       .has_weights = false});
+  noticed("34 old incarnation", 1,
+          at - std::max(time_after("begins at ", old.said()), time_after("begins at ", job[0].said())));
+  auto& right = job.start(1, program("train"), second_run);
+  EXPECT_EQ(right.wait(kEnough), 0) << right.said();
+  EXPECT_EQ(job[0].wait(kEnough), 0) << job[0].said();
+}
+
+TEST_F(Faults, DataThatEndsEarlierOnOneWorkerLosesNoRow) {
+  Job job(3, program("uneven_data"));
+  for (int k = 0; k < 3; ++k) {
+    EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+    EXPECT_TRUE(contains(job[k].said(), "rows 21 total 400")) << job[k].said();
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
