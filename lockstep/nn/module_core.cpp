@@ -7,20 +7,20 @@
 #include <torch/nn/modules/embedding.h>
 
 #include <algorithm>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <unordered_map>
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/nn/autocast.h"
+#include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/worker_model.h"
+#include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/strategy.h"
@@ -28,21 +28,6 @@
 
 namespace lockstep::detail {
 namespace {
-
-std::uint32_t version_of(const at::Tensor& leaf) {
-  const auto& counter = leaf.unsafeGetTensorImpl()->version_counter();
-  return counter.enabled() ? counter.current_version() : 0;  // there is none for what was made in inference mode
-}
-
-/// The bits of an element in the middle.
-std::uint64_t sample_of(const at::Tensor& leaf) {
-  std::uint64_t bits = 0;
-  if (!leaf.is_cpu() || leaf.numel() == 0 || !leaf.is_non_overlapping_and_dense()) return bits;
-  const std::size_t width = leaf.element_size();
-  const auto* const start = static_cast<const char*>(leaf.const_data_ptr());
-  std::memcpy(&bits, start + static_cast<std::size_t>(leaf.numel() / 2) * width, std::min(width, sizeof bits));
-  return bits;
-}
 
 [[noreturn]] void throw_build(std::string what, std::string help, std::string seen = {}) {
   throw InvalidArgument(errors::kStructure,
@@ -57,10 +42,6 @@ std::uint64_t sample_of(const at::Tensor& leaf) {
        .help =
            "load weights with lockstep::load(path, model); register parameters in the module's constructor; convert "
            "with model.to() before make_optimizer"});
-}
-
-[[noreturn]] void throw_moved(const std::string& parameter) {
-  throw_changed(lockstep::str("parameter '", parameter, "' has moved to other memory"));
 }
 
 using Named = ModuleCore::NamedTensors;
@@ -128,12 +109,12 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   take_chiefs_values(*this);
   copy_buffers();
   guard_gradients();
-  versions_.resize(parameters_.size() * replicas_.size());
-  samples_.resize(parameters_.size());
-  used_.resize(replicas_.size());
-  failed_runs_.resize(replicas_.size());
+  is_pinned_.resize(parameters_.size());
+  watch_ = std::make_unique<ModuleWatch>(*this);
   for (const auto& module : replicas_) parts_.push_back(module->named_modules("", /*include_self=*/false));
 }
+
+ModuleCore::~ModuleCore() = default;
 
 /// Some layers write to their weights in the forward pass: replicas would do it to the same memory at the same time.
 void ModuleCore::require_shareable() const {
@@ -196,32 +177,6 @@ void ModuleCore::require_same_training() const {
            .help = "call train or eval of a part on every replica: strategy.run([&] { model->part->eval(); })"});
     }
   }
-}
-
-void ModuleCore::require_same_use() const {
-  look_for_other_optimizers();
-  const bool is_used = std::ranges::find(used_, true) != used_.end();
-  std::ranges::fill(used_, false);  // here and not after each step: a teacher is used before its student's
-  if (is_used) require_same_training();
-}
-
-void ModuleCore::look_for_other_optimizers() const {
-  if (pinned_ || has_warned_of_other_optimizers_) return;
-  const auto changed = std::ranges::mismatch(samples_with_gradients_, samples_).in1 - samples_with_gradients_.begin();
-  if (changed != std::ssize(samples_with_gradients_)) {
-    has_warned_of_other_optimizers_ = true;
-    return log_warning(lockstep::str(
-        "parameter '", parameters_[static_cast<std::size_t>(changed)].name,
-        "' was changed after a run that has left gradients on every replica. An optimizer of LibTorch on "
-        "model.parameters() sees those of replica 0 alone. Train with strategy.make_optimizer<...>(model, options) and "
-        "minimize(loss) inside run; change weights yourself with model.update(f)"));
-  }
-  const bool has_gradient = std::ranges::any_of(
-      parameters_, [](const Parameter& parameter) { return parameter.leaves.back().grad().defined(); });
-  if (has_gradient)
-    samples_with_gradients_ = samples_;
-  else
-    samples_with_gradients_.clear();
 }
 
 Strategy& ModuleCore::strategy() const {
@@ -312,38 +267,6 @@ void ModuleCore::guard_gradients() {
   }
 }
 
-void ModuleCore::remember(std::size_t k) const {
-  // A run that has failed ended before require_same_use.
-  const std::uint64_t failed = StrategyAccess::failed_runs(*strategy_);
-  if (failed != failed_runs_[k]) used_[k] = false;
-  failed_runs_[k] = failed;
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    const at::Tensor& leaf = parameters_[p].leaves[k];
-    versions_[k * parameters_.size() + p] = version_of(leaf);
-    if (k == 0) samples_[p] = sample_of(leaf);
-  }
-}
-
-void ModuleCore::require_untouched(std::size_t k) const {
-  for (std::size_t p = 0; p < parameters_.size(); ++p) {
-    const at::Tensor& leaf = parameters_[p].leaves[k];
-    if (used_[k] && has_moved(p, k)) throw_moved(parameters_[p].name);
-    const bool is_same = versions_[k * parameters_.size() + p] == version_of(leaf) &&
-                         (k > 0 || samples_[p] == sample_of(leaf) || has_moved(p, k));
-    if (is_same) continue;
-    throw FailedPrecondition(
-        errors::kWrongModule,
-        {.what = lockstep::str("parameter '", parameters_[p].name, "' was changed inside run"),
-         .where = lockstep::str("on replica ", k),
-         .seen = lockstep::str(replicas_.size(),
-                               " replicas share their weights: a change that each of them makes is "
-                               "made ",
-                               replicas_.size(), " times"),
-         .help = "train with strategy.make_optimizer<...>(model, options) and minimize(loss); change weights yourself "
-                 "with model.update(f), which does it once"});
-  }
-}
-
 void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   const ContextEntry* top = current_context();
   const bool is_inside = top != nullptr && top->replica != nullptr;
@@ -358,7 +281,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
                                 .help = "update the same models in the same order on every replica"});
     }
     change_once(change);
-    expect_other_weights();
+    watch_->expect_other_weights();
   };
   if (is_inside) require_watched_untouched();
   std::exception_ptr error;
@@ -424,7 +347,8 @@ void ModuleCore::zero_grad(bool set_to_none) {
 std::shared_ptr<ModuleCore> make_module_core(Strategy& strategy, const ModuleCore::Factory& factory,
                                              const ModuleOptions& options) {
   auto core = std::make_shared<ModuleCore>(strategy, factory, options);
-  if (core->size() > 1) StrategyAccess::watch(strategy, core);  // one alone may do with its weights what it likes
+  // One replica alone may do with its weights what it likes.
+  if (core->size() > 1) StrategyAccess::watch(strategy, std::shared_ptr<const RunWatcher>(core, &core->watch()));
   return core;
 }
 
@@ -436,7 +360,7 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   // torch::load gives every parameter new memory: one look is enough to notice it before this replica computes with other
   // weights than the rest.
   if (!parameters_.empty() && has_moved(0, k)) require_unchanged();
-  if (!used_[k]) used_[k] = true;
+  watch_->note_use(k);
   const auto& mine = replicas_[k];
   if (mine->is_training() != replicas_[0]->is_training()) {
     throw FailedPrecondition(errors::kWrongModule,
@@ -454,17 +378,19 @@ void ModuleCore::train(bool on) {
 
 void ModuleCore::to(at::ScalarType dtype) {
   require_outside_of_run("to of a model");
-  if (pinned_) {
+  if (std::ranges::find(is_pinned_, true) != is_pinned_.end()) {
     throw FailedPrecondition(errors::kWrongModule, {.what = "the parameters of this model belong to an optimizer",
                                                     .where = "to",
                                                     .help = "convert the model before make_optimizer"});
   }
   for (auto& module : replicas_) module->to(dtype);
   share_memory();
+  watch_->expect_other_weights();
 }
 
 void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
   require_outside_of_run("apply of a model");
+  watch_->expect_other_weights();
   // Parameters are shared: what f does to them counts once, as replica 0 has it, random numbers included. The other
   // replicas' modules are visited for what is their own.
   at::Generator generator = at::detail::getDefaultCPUGenerator();
@@ -518,7 +444,10 @@ Named as_one(const std::vector<Named>& named) {
 }  // namespace
 
 ModuleCore::NamedTensors ModuleCore::named_buffers() const {
-  require_outside_of_run("named_buffers of a model");  // other replicas may be changing theirs
+  // Other replicas may be changing theirs.
+  require_outside_of_run("named_buffers of a model",
+                         "call model->named_buffers() inside run for the calling replica's own, or "
+                         "model.named_buffers() before or after run for those of all replicas as one");
   return as_one(buffers_of_all_workers(*this));
 }
 
@@ -538,6 +467,10 @@ void ModuleCore::synchronize_buffers() {
       if (buffer.defined() && !buffer.is_same(item.value())) buffer.copy_(item.value());
     }
   }
+}
+
+void ModuleCore::throw_moved(const std::string& name) {
+  throw_changed(lockstep::str("parameter '", name, "' has moved to other memory"));
 }
 
 void ModuleCore::require_unchanged() const {

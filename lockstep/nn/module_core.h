@@ -13,7 +13,6 @@
 #include "lockstep/base/export.h"
 #include "lockstep/base/function_ref.h"
 #include "lockstep/nn/module_options.h"
-#include "lockstep/strategy/detail/run_notes.h"
 
 namespace torch::nn {
 class Module;
@@ -25,11 +24,13 @@ class Strategy;
 
 namespace lockstep::detail {
 
+class ModuleWatch;  // nn/module_watch.h
+
 /// The replicas of a module and what they share; the part of MirroredModule that knows no type of the user's.
 ///
 /// Each replica has a module of its own, with its own leaf tensors and gradients. Leaves of replicas on one device
 /// share the memory of the values: an update by one replica is an update for all.
-class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
+class LOCKSTEP_EXPORT ModuleCore {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
   using NamedTensors = torch::OrderedDict<std::string, at::Tensor>;
@@ -40,6 +41,7 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
   };
 
   ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options);
+  ~ModuleCore();
 
   Strategy& strategy() const;
   std::size_t size() const { return replicas_.size(); }
@@ -71,8 +73,9 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
   void set_torn(bool is_torn) { is_torn_.store(is_torn, std::memory_order_release); }
   bool is_torn() const { return is_torn_.load(std::memory_order_acquire); }
 
-  /// Called by an optimizer that has taken over the parameters: their memory must stay where it is from now on.
-  void pin() { pinned_ = true; }
+  /// Called by an optimizer that has taken over parameter `p`: memory must stay where it is from now on.
+  void pin(std::size_t p) { is_pinned_[p] = true; }
+  bool is_pinned(std::size_t p) const { return is_pinned_[p] != 0; }
   /// Whether parameter `p` of replica `k` has other memory than before.
   bool has_moved(std::size_t p, std::size_t k) const {
     return parameters_[p].leaves[k].const_data_ptr() != addresses_[p * replicas_.size() + k];
@@ -82,30 +85,24 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
   /// How many parameters and parts replica `k` and the parts that `make` has built have: if the number has changed,
   /// `require_unchanged` is worth its cost.
   std::size_t registered_in(std::size_t k) const;
-  /// Replicas share their weights, so whoever changes them inside run does it once per replica. Throws if replica `k`
-  /// has since they were remembered: if its leaves have new versions, or (on replica 0, for those who write through
-  /// `data()`) another value in the middle of a parameter. Also throws if it has used a parameter that has moved.
-  void require_untouched(std::size_t k) const override;
-  void remember(std::size_t k) const override;
-  /// Throws if replicas have used the model while parts of it were in training mode on some of them only. Warns, once, of
-  /// weights that change between runs that leave gradients behind: by an optimizer that sees replica 0's alone.
-  void require_same_use() const override;
+  /// Throws the same for parameter `name`, which has moved.
+  [[noreturn]] static void throw_moved(const std::string& name);
+  /// Who changes the weights without Lockstep's knowledge.
+  const ModuleWatch& watch() const { return *watch_; }
   /// Whether it was made in inference mode, outside of which its weights cannot be written to.
   bool is_inference() const;
-  /// Weights are set between runs in a way that has nothing to do with gradients.
-  void expect_other_weights() { samples_with_gradients_.clear(); }
 
   /// A mark of which parameters of replica `k` are frozen and which of its parts are in training mode.
   std::uint64_t modes_of(std::size_t k) const;
   /// Throws, with the first difference, if replicas have other parameters frozen, or other parts in training mode, than
   /// replica 0. While no replica changes that: they have met.
   void require_alike() const;
+  /// Of these only the parts in training mode.
+  void require_same_training() const;
 
  private:
   void collect_parameters();
   void require_shareable() const;
-  void require_same_training() const;
-  void look_for_other_optimizers() const;
   void change_once(FunctionRef<void(torch::nn::Module&)> change);
   void share_memory();
   void copy_buffers();
@@ -118,15 +115,9 @@ class LOCKSTEP_EXPORT ModuleCore final : public RunWatcher {
       parts_;  ///< of each replica, by name
   std::vector<Parameter> parameters_;
   std::vector<const void*> addresses_;  ///< of the memory of parameter p on replica k, at p * size() + k
-  /// At k * parameters_.size() + p: the version of replica k's leaf. Each replica touches its own, inside run.
-  mutable std::vector<std::uint32_t> versions_;
-  mutable std::vector<std::uint64_t> samples_;      ///< one element of each parameter, as bits; replica 0's
-  mutable std::vector<char> used_;                  ///< per replica: in this run. Written by the replica alone
-  mutable std::vector<std::uint64_t> failed_runs_;  ///< of the strategy, when each replica last remembered
-  mutable std::vector<std::uint64_t> samples_with_gradients_;  ///< `samples_` of a run that has left gradients behind
-  mutable bool has_warned_of_other_optimizers_ = false;
+  std::unique_ptr<ModuleWatch> watch_;
   std::atomic<bool> is_torn_{false};
-  bool pinned_ = false;
+  std::vector<char> is_pinned_;  ///< per parameter
 };
 
 /// Makes one that notices who changes its weights inside run.

@@ -102,7 +102,9 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
   }
   deal_out(*this);
   reducer = make_reducer(*this);
-  module->pin();
+  for (std::size_t p = 0; p < group_of.size(); ++p) {
+    if (group_of[p] >= 0) module->pin(p);
+  }
 }
 
 std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<GroupRecipe> recipes) {

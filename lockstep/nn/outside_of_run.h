@@ -8,13 +8,14 @@
 namespace lockstep::detail {
 
 /// For what acts on the models or settings of all replicas, which those read without a lock.
-inline void require_outside_of_run(const char* operation) {
+inline void require_outside_of_run(const char* operation,
+                                   const char* help = "call it once, before or after run; it holds for all replicas") {
   const ContextEntry* top = current_context();
   if (top == nullptr || top->replica == nullptr) return;
   throw FailedPrecondition(errors::kWrongContext,
                            {.what = str(operation, " belongs outside of the function given to strategy.run"),
                             .where = str("on replica ", top->replica->replica_id_in_sync_group()),
-                            .help = "call it once, before or after run; it holds for all replicas"});
+                            .help = help});
 }
 
 }  // namespace lockstep::detail

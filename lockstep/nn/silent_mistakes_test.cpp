@@ -358,45 +358,6 @@ TEST_P(SilentMistakes, TwoOptimizersOfOneModelTakeTheirSteps) {
   EXPECT_EQ(first.steps() + second.steps(), 2);
 }
 
-TEST_P(SilentMistakes, ZeroGradOfTheModelBeginsTheWindowAnew) {
-  LoggedLines lines;
-  optimizer.set_accumulate(2);
-  for (int i = 0; i < 4; ++i) {
-    strategy.run([&] {
-      model.zero_grad();
-      EXPECT_FALSE(optimizer.minimize(model->forward(torch::ones({1})).sum()));
-    });
-  }
-  EXPECT_EQ(weight_of(model), 1.0);
-  EXPECT_EQ(lines.count("zero_grad() of the model has ended an accumulation window"), 1);
-  for (int i = 0; i < 4; ++i) {
-    strategy.run([&] {
-      model->zero_grad();
-      EXPECT_FALSE(optimizer.minimize(model->forward(torch::ones({1})).sum()));
-    });
-  }
-  for (int i = 0; i < 4; ++i) {
-    strategy.run([&] {
-      i % 2 == 0 ? model.zero_grad(/*set_to_none=*/false) : model->zero_grad(/*set_to_none=*/false);
-      EXPECT_FALSE(optimizer.minimize(model->forward(torch::ones({1})).sum()));
-    });
-  }
-  EXPECT_EQ(weight_of(model), 1.0);
-}
-
-TEST_P(SilentMistakes, GradientsAddedAfterZeroGradInAWindowAreKept) {
-  const LogSilence silence;
-  optimizer.set_accumulate(2);
-  const auto loss = [&] { return model->forward(torch::ones({1})).sum() / replicas(); };
-  strategy.run([&] {
-    optimizer.minimize(loss());
-    model.zero_grad();
-    loss().backward();
-    EXPECT_TRUE(optimizer.minimize(loss()));
-  });
-  EXPECT_EQ(weight_of(model), -1.0);
-}
-
 TEST_P(SilentMistakes, ClippingByLibTorchBetweenReductionAndStepIsRefused) {
   const auto model_of_two = strategy.make([] { return torch::nn::Linear(3, 2); });
   auto sgd = strategy.make_optimizer<SGD>(model_of_two, 0.1);
@@ -536,9 +497,57 @@ TEST_P(SilentMistakes, AnOptimizerOfLibTorchOutsideOfRunIsWarnedAboutOnce) {
   EXPECT_EQ(lines.count("'w' was changed after a run that has left gradients"), 1);
 }
 
+TEST_P(SilentMistakes, WeightsSetByHandAreNotTakenForAnOptimizerOfLibTorch) {
+  auto net = strategy.make<OneWeight>();
+  const LoggedLines lines;
+  const auto without_gradients = [](auto change) {
+    return [change] {
+      const torch::NoGradGuard no_grad;
+      change();
+    };
+  };
+  const std::function<void()> changes[] = {
+      without_gradients([&] {
+        net.apply([](torch::nn::Module& part) {
+          for (auto& p : part.parameters(/*recurse=*/false)) p.fill_(2);
+        });
+      }),
+      without_gradients([&] { net.named_parameters()["w"].copy_(torch::full({1}, 3.0)); }),
+      without_gradients([&] { net->w.fill_(4); }), [&] {
+        net.to(at::kDouble);
+        net.zero_grad();
+      }};
+  for (const auto& change : changes) {
+    strategy.run([&] { net->forward(torch::ones({1})).sum().backward(); });
+    change();
+  }
+  strategy.run([&] { net->forward(torch::ones({1})); });
+  EXPECT_EQ(lines.count("was changed after a run that has left gradients"), 0);
+}
+
+TEST_P(SilentMistakes, AnOptimizerOfLibTorchBesideOneOfLockstepIsWarnedAbout) {
+  auto net = strategy.make<SmallNet>();
+  auto of_first = strategy.make_optimizer<SGD>(net, {{{"first."}, SGDOptions(0.1)}});
+  SGD of_second(net->second->parameters(), SGDOptions(0.1));
+  const Batch batch = random_batch(4);
+  const LoggedLines lines;
+  for (int i = 0; i < 3; ++i) {
+    strategy.run([&] { of_first.minimize(net->forward(batch.rows).square().sum()); });
+    EXPECT_EQ(lines.count("was changed after a run that has left gradients"), i > 1 ? 1 : 0);
+    if (i > 0) of_second.step();
+    of_second.zero_grad();
+  }
+  EXPECT_EQ(lines.count("'second.weight' was changed after a run that has left gradients"), 1);
+}
+
 TEST_P(SilentMistakes, BuffersOfAllReplicasAreReadOutsideOfRun) {
-  expect_error([&] { strategy.run([&] { model.named_buffers(); }); }, Code::FailedPrecondition, errors::kWrongContext,
-               {"named_buffers", "outside"});
+  MirroredStrategy one(on_cpus(1));
+  for (Strategy* const of : {static_cast<Strategy*>(&strategy), static_cast<Strategy*>(&one)}) {
+    auto net = of->make<SmallNet>();
+    expect_error([&] { of->run([&] { net.named_buffers(); }); }, Code::FailedPrecondition, errors::kWrongContext,
+                 {"named_buffers", "outside", "call model->named_buffers() inside run"});
+    of->run([&] { EXPECT_EQ(net->named_buffers().size(), 3u); });
+  }
 }
 
 TEST_P(SilentMistakes, MovedWeightsAreNoticedInEvaluationToo) {
@@ -574,6 +583,49 @@ TEST_P(SilentMistakes, PartsOfATeacherInOtherModesAreNoticedBesideAStep) {
   expect_error([&] { strategy.run(distill); }, Code::FailedPrecondition, errors::kWrongModule,
                {"'drop'", "training mode on replica 1"});
   strategy.run([] {});  // which has nothing to do with it
+}
+
+TEST_P(SilentMistakes, ARunThatIsRefusedAtItsEndDropsTheGradientsOfItsWindow) {
+  auto teacher = strategy.make<SmallNet>();
+  const Batch batch = random_batch(4);
+  optimizer.set_accumulate(2);
+  const auto minimize = [&] { return optimizer.minimize(model->forward(torch::ones({1})).sum() / replicas()); };
+  const std::pair<const char*, std::function<void()>> mistakes[] = {{"modes",
+                                                                     [&] {
+                                                                       teacher->forward(batch.rows);
+                                                                       minimize();
+                                                                     }},
+                                                                    {"seed", [&] {
+                                                                       if (my_id() == 0) torch::manual_seed(3);
+                                                                       minimize();
+                                                                     }}};
+  teacher->drop->eval();  // of replica 0
+  double weight = 1;
+  for (const auto& [name, mistake] : mistakes) {
+    EXPECT_EQ(error_of([&, &f = mistake] { strategy.run(f); }).code, Code::FailedPrecondition) << name;
+    strategy.run([&] { EXPECT_FALSE(minimize()) << name; });
+    EXPECT_EQ(weight_of(model), weight) << name;
+    strategy.run([&] { EXPECT_TRUE(minimize()) << name; });
+    EXPECT_EQ(weight_of(model), weight -= 2) << name << ": of two calls, and none of the run that was refused";
+  }
+}
+
+TEST_P(SilentMistakes, ModesAreComparedOverARunInsideAMergeFunctionToo) {
+  auto net = strategy.make<SmallNet>();
+  const Batch batch = random_batch(4);
+  net->drop->eval();  // of replica 0
+  const auto run_inside = [&] { get_replica_context().merge_call([](Strategy& its) { its.run([] {}); }); };
+  bool has_ended = false;
+  expect_error(
+      [&] {
+        strategy.run([&] {
+          net->forward(batch.rows);
+          run_inside();
+          if (my_id() == 0) has_ended = true;
+        });
+      },
+      Code::FailedPrecondition, errors::kWrongModule, {"'drop'", "training mode on replica 1"});
+  EXPECT_TRUE(has_ended) << "of the outer run, not of the inner one that has nothing to do with it";
 }
 
 TEST_P(SilentMistakes, UpdateReachesBuffersThatForwardChanges) {

@@ -9,6 +9,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/nn/autocast.h"
 #include "lockstep/nn/module_core.h"
+#include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -111,7 +112,7 @@ void share_chiefs_training(ModuleCore& model, OptimizerCore* optimizer) {
   const bool is_chief = workers->rank() == 0;
   const bool is_torn = workers::sum(*workers, is_chief && model.is_torn() ? 1 : 0, "torn weights", deadline) > 0;
   model.set_torn(is_torn);
-  model.expect_other_weights();
+  model.watch().expect_other_weights();
   forget_cast_weights();
   if (optimizer == nullptr) return;
   const OptimizerState state = chiefs_state(*workers, is_chief ? read_state(*optimizer) : OptimizerState(), deadline);

@@ -224,6 +224,7 @@ void Strategy::run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<v
   detail::require_cross_replica(*this, "run");
   const detail::ContextGuard cross(*this, nullptr, -1);
   const int scopes = detail::sync_on_read_scopes();
+  const bool is_inner = runs_on_replicas_of(*this);
   detail::RunWatchers watchers;  // which keeps them alive until the run has ended
   if (!watchers_.empty()) {
     static std::mutex mutex;  // a second thread is refused, but only when the run begins
@@ -234,7 +235,9 @@ void Strategy::run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<v
       return each.expired();
     });
   }
-  run_replicas([&](int k, local::Seat* seat) {
+  bool has_begun = false;  // otherwise it was refused, and another run may be under way
+  const auto body = [&](int k, local::Seat* seat) {
+    if (k == 0) has_begun = true;  // on the caller's thread
     ReplicaContext& replica = replica_context(k);
     const SeatScope seated(replica.seat_, seat);
     // The default strategy has no components for distributed values to stand for.
@@ -242,15 +245,23 @@ void Strategy::run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<v
     const detail::InheritedSyncOnReadScopes inherited(scopes);
     detail::RunNotes notes{.rows = rows, .watchers = watchers};
     detail::current_context()->notes = &notes;
-    detail::remember_watched();
+    for (const auto& watcher : watchers)
+      is_inner ? watcher->remember(static_cast<std::size_t>(k)) : watcher->begin(static_cast<std::size_t>(k));
     call(static_cast<std::size_t>(k));
     detail::require_watched_untouched();
-  });
-  for (const auto& watcher : watchers) watcher->require_same_use();
+  };
+  try {
+    run_replicas(body);
+    for (const auto& watcher : watchers) {
+      if (!is_inner) watcher->end();
+    }
+  } catch (...) {
+    if (has_begun) ++failed_runs_;
+    throw;
+  }
 }
 
 void Strategy::raise_failure(const local::ReplicaFailure& failure) {
-  ++failed_runs_;
   const Said said = said_by(failure.error);
   const int replica = replica_context(failure.replica).replica_id_in_sync_group();
   last_failure_ = RunFailure{replica, said.text, said.type};

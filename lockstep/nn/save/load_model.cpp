@@ -17,6 +17,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/autocast.h"
+#include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/outside_of_run.h"
@@ -214,7 +215,7 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
     }
   }
   for (std::size_t i = 0; i < values.size(); ++i) write(tensors.components[plan.copies[i].to], values[i]);
-  model.expect_other_weights();
+  model.watch().expect_other_weights();
   forget_cast_weights();
   if (plan.missing.empty() && plan.different.empty()) model.set_torn(false);
   if (!of_other_class.empty())

@@ -11,15 +11,19 @@
 namespace lockstep::detail {
 
 /// Something that replicas share, such as the weights of a model. It notices who changes it inside run: each replica
-/// remembers it when its function begins, and compares when it ends. Called on the replica's own thread.
+/// remembers it when its function begins, and compares when it ends. Called on the replica's own thread, except for
+/// `end`. A run inside a merge function is part of the run around it: neither `begin` nor `end` are called for it.
 class RunWatcher {
  public:
   virtual ~RunWatcher() = default;
+  /// A run begins on this replica. The one before may have failed at any point, and so never have come to its `end`.
+  virtual void begin(std::size_t local_index) const = 0;
   virtual void remember(std::size_t local_index) const = 0;
   /// Throws if it has changed since it was remembered.
   virtual void require_untouched(std::size_t local_index) const = 0;
-  /// Throws if replicas have worked with it in different ways. On the caller's thread, when all have ended.
-  virtual void require_same_use() const = 0;
+  /// The run has ended on all replicas. Throws if they have worked with it in different ways; the run then counts as
+  /// failed. On the caller's thread.
+  virtual void end() const = 0;
 };
 using RunWatchers = c10::SmallVector<std::shared_ptr<const RunWatcher>, 4>;
 

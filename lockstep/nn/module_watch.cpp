@@ -1,0 +1,113 @@
+#include "lockstep/nn/module_watch.h"
+
+#include <ATen/core/Tensor.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/module_core.h"
+
+namespace lockstep::detail {
+namespace {
+
+std::uint32_t version_of(const at::Tensor& leaf) {
+  const auto& counter = leaf.unsafeGetTensorImpl()->version_counter();
+  return counter.enabled() ? counter.current_version() : 0;  // there is none for what was made in inference mode
+}
+
+/// The bits of an element in the middle.
+std::uint64_t sample_of(const at::Tensor& leaf) {
+  std::uint64_t bits = 0;
+  if (!leaf.is_cpu() || leaf.numel() == 0 || !leaf.is_non_overlapping_and_dense()) return bits;
+  const std::size_t width = leaf.element_size();
+  const auto* const start = static_cast<const char*>(leaf.const_data_ptr());
+  std::memcpy(&bits, start + static_cast<std::size_t>(leaf.numel() / 2) * width, std::min(width, sizeof bits));
+  return bits;
+}
+
+}  // namespace
+
+ModuleWatch::ModuleWatch(const ModuleCore& model)
+    : model_(model),
+      versions_(model.parameters().size() * model.size()),
+      samples_(model.parameters().size()),
+      used_(model.size()) {}
+
+void ModuleWatch::begin(std::size_t k) const {
+  used_[k] = false;
+  if (k == 0) warn_of_other_optimizers();
+  remember(k);
+}
+
+void ModuleWatch::remember(std::size_t k) const {
+  const auto& parameters = model_.parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const at::Tensor& leaf = parameters[p].leaves[k];
+    versions_[k * parameters.size() + p] = version_of(leaf);
+    if (k == 0) samples_[p] = sample_of(leaf);
+  }
+}
+
+void ModuleWatch::require_untouched(std::size_t k) const {
+  const auto& parameters = model_.parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const at::Tensor& leaf = parameters[p].leaves[k];
+    const bool has_moved = model_.has_moved(p, k);
+    if (used_[k] && has_moved) ModuleCore::throw_moved(parameters[p].name);
+    const bool is_same = versions_[k * parameters.size() + p] == version_of(leaf) &&
+                         (k > 0 || samples_[p] == sample_of(leaf) || has_moved);
+    if (is_same) continue;
+    throw FailedPrecondition(
+        errors::kWrongModule,
+        {.what = lockstep::str("parameter '", parameters[p].name, "' was changed inside run"),
+         .where = lockstep::str("on replica ", k),
+         .seen =
+             lockstep::str(model_.size(), " replicas share their weights: a change that each of them makes is made ",
+                           model_.size(), " times"),
+         .help = "train with strategy.make_optimizer<...>(model, options) and minimize(loss); change weights yourself "
+                 "with model.update(f), which does it once"});
+  }
+}
+
+void ModuleWatch::end() const {
+  suspect_other_optimizers();
+  // Here and not after each step: a teacher is used before its student's.
+  if (std::ranges::find(used_, true) != used_.end()) model_.require_same_training();
+}
+
+/// An optimizer of LibTorch on model.parameters() holds replica 0's leaves from one step to the next, which nothing does
+/// with other replicas' leaves, and it needs gradients that a run has left behind. Weights that are set by hand
+/// (`named_parameters()["w"].copy_(...)`) are held by nobody. What this cannot tell from an optimizer is a program that
+/// keeps a list of the parameters and writes to it by itself, between runs that leave gradients behind. It does not see
+/// an optimizer that is made anew for every step, nor one on parameters that an optimizer of Lockstep has too.
+void ModuleWatch::suspect_other_optimizers() const {
+  suspects_.clear();
+  if (has_warned_of_other_optimizers_) return;
+  const auto& parameters = model_.parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const auto& leaves = parameters[p].leaves;
+    if (!model_.is_pinned(p) && leaves.back().grad().defined() &&
+        leaves.front().use_count() > leaves.back().use_count())
+      suspects_.push_back(p);
+  }
+}
+
+void ModuleWatch::warn_of_other_optimizers() const {
+  for (const std::size_t p : suspects_) {
+    const auto& parameter = model_.parameters()[p];
+    if (versions_[p] == version_of(parameter.leaves[0]) && samples_[p] == sample_of(parameter.leaves[0])) continue;
+    has_warned_of_other_optimizers_ = true;
+    log_warning(lockstep::str(
+        "parameter '", parameter.name,
+        "' was changed after a run that has left gradients on every replica. An optimizer of LibTorch on "
+        "model.parameters() sees those of replica 0 alone. Train with strategy.make_optimizer<...>(model, options) and "
+        "minimize(loss) inside run; change weights yourself with model.update(f)"));
+    break;
+  }
+  suspects_.clear();  // a run that fails has no end
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "lockstep/strategy/detail/run_notes.h"
+
+namespace lockstep::detail {
+
+class ModuleCore;
+
+/// Notices what a program does to the weights of a model without Lockstep's knowledge, inside runs and between them. All
+/// it remembers are versions and single elements: a few loads per parameter and run, and no meeting.
+class ModuleWatch final : public RunWatcher {
+ public:
+  /// `model` has all its parameters, and outlives this.
+  explicit ModuleWatch(const ModuleCore& model);
+
+  /// On replica 0 it also warns, once, of a LibTorch optimizer that was stepped since the run before.
+  void begin(std::size_t k) const override;
+  void remember(std::size_t k) const override;
+  /// Replicas share their weights, so whoever changes them inside run does it once per replica. Throws if replica `k`
+  /// has since they were remembered: if its leaves have new versions, or (on replica 0, for those who write through
+  /// `data()`) another value in the middle of a parameter. Also throws if it has used a parameter that has moved.
+  void require_untouched(std::size_t k) const override;
+  /// Throws if replicas have used the model while parts of it were in training mode on some of them only.
+  void end() const override;
+
+  /// Replica `k` works with the model in this run.
+  void note_use(std::size_t k) const {
+    if (!used_[k]) used_[k] = true;
+  }
+  /// Weights are set between runs by a call of Lockstep's.
+  void expect_other_weights() const { suspects_.clear(); }
+
+ private:
+  void suspect_other_optimizers() const;
+  void warn_of_other_optimizers() const;
+
+  const ModuleCore& model_;
+  /// Parameter p of replica k is at k * parameters + p: the version of its leaf. Each replica touches its own.
+  mutable std::vector<std::uint32_t> versions_;
+  mutable std::vector<std::uint64_t> samples_;  ///< one element of each parameter, as bits; replica 0's
+  mutable std::vector<char> used_;              ///< per replica: in this run. Written by the replica alone
+  mutable std::vector<std::size_t> suspects_;   ///< parameters that an optimizer of LibTorch may step after this run
+  mutable bool has_warned_of_other_optimizers_ = false;
+};
+
+}  // namespace lockstep::detail
