@@ -18,6 +18,7 @@
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/errors.h"
+#include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
 // What people bring along from loops of their own: how they write options, zero_grad before each step, batches without
@@ -129,6 +130,79 @@ TEST_P(Habits, ZeroGradInsideAWindowIsToldOnce) {
       << warnings[0];
   strategy.run([&] { optimizer.minimize(loss()); });
   EXPECT_EQ(optimizer.steps(), 1);
+}
+
+TEST_P(Habits, ZeroGradOfTheModelBeginsTheWindowAnew) {
+  auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(1.0));
+  optimizer.set_accumulate(2);
+  const std::function<void()> ways[] = {[&] { model.zero_grad(); }, [&] { model->zero_grad(); },
+                                        [&] { model.zero_grad(/*set_to_none=*/false); },
+                                        [&] { model->zero_grad(/*set_to_none=*/false); }};
+  for (const auto& zero_grad : ways) {
+    for (int call = 0; call < 3; ++call) {
+      strategy.run([&] {
+        zero_grad();
+        EXPECT_FALSE(optimizer.minimize(loss()));
+      });
+    }
+  }
+  EXPECT_EQ(bias(), 1.0);
+  ASSERT_EQ(warnings.size(), 1u);
+  EXPECT_TRUE(contains(warnings[0], "zero_grad() of the model has ended an accumulation window")) << warnings[0];
+  EXPECT_TRUE(contains(warnings[0], "1 call of minimize out of 2")) << warnings[0];
+  strategy.run([&] { EXPECT_TRUE(optimizer.minimize(loss())); });
+  EXPECT_NEAR(bias(), -1.0, 1e-6);
+}
+
+TEST_P(Habits, GradientsAddedAfterZeroGradInAWindowAreKept) {
+  auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(1.0));
+  optimizer.set_accumulate(2);
+  strategy.run([&] {
+    optimizer.minimize(loss());
+    model.zero_grad();
+    loss().backward();
+    EXPECT_TRUE(optimizer.minimize(loss()));
+  });
+  EXPECT_NEAR(bias(), -1.0, 1e-6);
+}
+
+TEST_P(Habits, AReplicaWithNothingButZerosIsInTheSameWindowAsTheOthers) {
+  const int last = GetParam() - 1;  // with one replica none has zeros
+  const auto lopsided = [&] { return loss() * (last > 0 && my_id() == last ? -0.0 : 1.0); };
+  const double slope = last > 0 ? static_cast<double>(last) / GetParam() : 1.0;
+  auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(1.0));
+  const auto call = [&](bool is_last, const std::function<void(at::Tensor&)>& change) {
+    strategy.run([&] {
+      EXPECT_EQ(optimizer.minimize(lopsided()), is_last) << my_id();
+      if (model->head->bias.grad().defined()) change(model->head->bias.mutable_grad());
+    });
+  };
+  optimizer.set_accumulate(3);
+  const auto halve = [](at::Tensor& gradient) { gradient.mul_(0.5); };
+  const auto clear = [](at::Tensor& gradient) { gradient.zero_(); };
+  const auto keep = [](at::Tensor&) {};
+  call(false, halve);
+  call(false, halve);
+  call(true, keep);
+  EXPECT_NEAR(bias(), 1.0 - 1.75 * slope, 1e-6);
+  EXPECT_TRUE(warnings.empty()) << warnings[0];
+
+  call(false, keep);
+  call(false, clear);  // as zero_grad does, on all replicas: they agree that two calls are gone
+  call(false, keep);
+  call(false, keep);
+  call(true, keep);
+  EXPECT_NEAR(bias(), 1.0 - 4.75 * slope, 1e-6);
+  EXPECT_EQ(warnings.size(), 1u);
+
+  if (last == 0) return;
+  const auto clear_one = [&](at::Tensor& gradient) {
+    if (my_id() == 0) gradient.zero_();
+  };
+  call(false, clear_one);  // replica 1 still has its own, so it was not zero_grad
+  call(false, keep);
+  call(true, keep);
+  EXPECT_NEAR(bias(), 1.0 - 7.75 * slope + 1.0 / GetParam(), 1e-5);
 }
 
 TEST_P(Habits, ZeroGradBetweenUpdatesOrAfterAFailureNeedsNoWarning) {

@@ -101,11 +101,16 @@ bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler)
   ReplicaPart& mine = part_here(core, "minimize");
   require_valid_options(core);
   const detail::OptimizerSettings& settings = core.settings;
-  const int calls = detail::begins_anew(core, mine) ? 1 : mine.progress.accumulated + 1;
+  if (detail::has_failed_run(core, mine)) drop_gradients(core, mine);
+  int calls = mine.progress.accumulated + 1;
+  if (calls > 1 && calls >= settings.accumulate) calls -= detail::drop_calls_of_window(core, mine);
   if (calls >= settings.accumulate) core.reducer->start(mine, settings.reduce_op);
   go_backward(core, mine, loss, scaler);
   mine.progress.accumulated = calls < settings.accumulate ? calls : 0;
-  if (calls < settings.accumulate) return false;
+  if (calls < settings.accumulate) {
+    ++mine.window_calls;
+    return false;
+  }
   const char* const call = scaler ? "minimize with a GradScaler" : "minimize";
   return reduce_and_update(core, mine, settings.reduce_op, scaler, call);
 }
@@ -135,6 +140,7 @@ void MirroredOptimizerBase::reduce_gradients() { reduce_gradients(core_->setting
 void MirroredOptimizerBase::reduce_gradients(ReduceOp op) {
   const char* call = op == ReduceOp::Sum ? "reduce_gradients(Sum)" : "reduce_gradients(Mean)";
   ReplicaPart& mine = part_here(*core_, "reduce_gradients");
+  mine.window_calls = 0;  // of a window that ends here, where a replica may have made fewer calls
   collect_and_reduce(*core_, mine, op, call);
   detail::sample_gradients(*core_, mine);
 }
@@ -173,7 +179,8 @@ void MirroredOptimizerBase::step() {
 void MirroredOptimizerBase::zero_grad() {
   ReplicaPart& mine = part_here(*core_, "zero_grad");
   // After a failed run it is what one is asked to do.
-  if (!has_failed_run(*core_, mine)) detail::warn_of_ended_window(*core_, mine, "zero_grad()");
+  if (!has_failed_run(*core_, mine))
+    detail::warn_of_ended_window(*core_, mine, "zero_grad()", mine.progress.accumulated);
   drop_gradients(*core_, mine);
 }
 

@@ -205,6 +205,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
       states[segment.weights.unsafeGetTensorImpl()] = core.cls.write_state(cut_state(core, segment, saved));
     }
     drop_gradients(core, *replica);
+    replica->window_calls = 0;
     replica->steps = steps;
   }
 }

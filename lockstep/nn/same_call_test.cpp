@@ -75,6 +75,31 @@ TEST_F(SameCall, StepInParts) {
   });
 }
 
+TEST_F(SameCall, AWindowThatOneReplicaHasBegunAnew) {
+  of_a.set_accumulate(2);
+  const SeenError seen = error_of([&] {
+    strategy.run([&] {
+      for (int call = 0; call < 3; ++call) {
+        if (replica() == 0 && call == 1) of_a.zero_grad();
+        of_a.minimize(loss_of(a));
+      }
+    });
+  });
+  EXPECT_EQ(seen.number, errors::kDifferentCollective) << seen.text;
+  EXPECT_TRUE(contains(seen.text, "minimize a different number of times")) << seen.text;
+  EXPECT_EQ(of_a.steps(), 0);
+  strategy.run([&] {  // nothing is left of it
+    EXPECT_FALSE(of_a.minimize(loss_of(a)));
+    of_a.zero_grad();
+    EXPECT_FALSE(of_a.minimize(loss_of(a)));
+    EXPECT_TRUE(of_a.minimize(loss_of(a)));
+    of_a.minimize(loss_of(a));
+    if (replica() == 0) of_a.backward(loss_of(a));
+    of_a.reduce_gradients();
+    of_a.step();
+  });
+}
+
 TEST_F(SameCall, ScalerOnOneReplica) {
   GradScaler scaler(strategy);
   expect_refused("GradScaler", [&] { replica() == 0 ? of_a.minimize(loss_of(a), scaler) : of_a.minimize(loss_of(a)); });

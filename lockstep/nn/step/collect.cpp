@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty_like.h>
 
+#include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -32,6 +34,32 @@ void require_loss(const at::Tensor& loss) {
                           {.what = "the loss does not depend on any parameter that requires a gradient",
                            .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
   }
+}
+
+/// Other than zero. The sign of a zero does not count.
+bool is_number_at(const at::Tensor& gradient, std::int64_t place) {
+  const std::size_t width = std::min<std::size_t>(gradient.element_size(), sizeof(std::uint64_t));
+  std::uint64_t bits = 0;
+  std::memcpy(&bits,
+              static_cast<const char*>(gradient.const_data_ptr()) +
+                  static_cast<std::size_t>(place) * static_cast<std::size_t>(gradient.element_size()),
+              width);
+  return bits << (65 - 8 * width) != 0;
+}
+
+bool has_plain_memory(const at::Tensor& gradient) {
+  return gradient.layout() == at::kStrided && gradient.is_cpu() && gradient.is_non_overlapping_and_dense();
+}
+
+/// Where the gradient holds a number other than zero, if one is found soon; -1: unknown.
+std::int64_t place_of_number(const at::Tensor& gradient) {
+  constexpr std::int64_t kTries = 16;
+  if (!has_plain_memory(gradient) || gradient.numel() == 0) return -1;
+  for (std::int64_t i = 0; i < kTries; ++i) {
+    const std::int64_t place = gradient.numel() * i / kTries;
+    if (is_number_at(gradient, place)) return place;
+  }
+  return -1;
 }
 
 bool holds_numbers(const at::Tensor& gradient) {
@@ -122,29 +150,57 @@ int find_gradient(const OptimizerCore& core, const ReplicaPart& mine, const F& w
   return -1;
 }
 
-const at::Tensor& witness_of(const OptimizerCore& core, const ReplicaPart& mine) {
-  const auto p = static_cast<std::size_t>(mine.progress.witness);
-  return core.module->parameters()[p].leaves[static_cast<std::size_t>(mine.index)].grad();
-}
-
 void note_gradients(const OptimizerCore& core, ReplicaPart& mine) {
-  mine.progress.witness = find_gradient(core, mine, [](const at::Tensor&) { return true; });
-  if (mine.progress.witness >= 0) mine.progress.witness_version = witness_of(core, mine)._version();
+  GradientProgress& progress = mine.progress;
+  progress.witness = find_gradient(core, mine, [&](const at::Tensor& gradient) {
+    progress.witness_place = place_of_number(gradient);
+    return progress.witness_place >= 0;
+  });
+  if (progress.witness >= 0 || core.settings.accumulate <= 1) return;
+  progress.witness = find_gradient(core, mine, holds_numbers);  // such as the few rows of an embedding
 }
 
-/// By zero_grad of a module, whether it leaves zeros or nothing. One gradient tells whether it is worth a look.
+/// By zero_grad of a module, whether it leaves zeros or nothing. One number tells whether it is worth a look.
 bool are_dropped(const OptimizerCore& core, const ReplicaPart& mine) {
   const GradientProgress& progress = mine.progress;
   if (progress.stage != GradientStage::Computed || progress.witness < 0) return false;
-  const at::Tensor& witness = witness_of(core, mine);
-  if (witness.defined() && witness._version() == progress.witness_version) return false;
-  return find_gradient(core, mine, holds_numbers) < 0;
+  const auto& leaves = core.module->parameters()[static_cast<std::size_t>(progress.witness)].leaves;
+  const at::Tensor& witness = leaves[static_cast<std::size_t>(mine.index)].grad();
+  const bool is_there = witness.defined() && progress.witness_place >= 0 && has_plain_memory(witness) &&
+                        progress.witness_place < witness.numel() && is_number_at(witness, progress.witness_place);
+  return !is_there && find_gradient(core, mine, holds_numbers) < 0;
+}
+
+/// In an open window nothing is decided here: a replica that has computed nothing but zeros cannot see what zero_grad
+/// does, and the others must not wait for it in vain. Each notes what it sees; `drop_calls_of_window` decides.
+void look_for_dropped(const OptimizerCore& core, ReplicaPart& mine) {
+  GradientProgress& progress = mine.progress;
+  if (progress.stage != GradientStage::Computed) return;
+  const bool is_blank = progress.witness < 0;
+  if (progress.accumulated > 0 && is_blank) progress.blank_calls = progress.accumulated;
+  if (is_blank || !are_dropped(core, mine)) return;
+  if (progress.accumulated == 0) return drop_gradients(core, mine);
+  progress.dropped_calls = progress.accumulated;
+}
+
+/// In a meeting, the same on every replica: how many calls of the window zero_grad of the model has dropped. A replica
+/// that still has numbers from them contradicts: then the program has set another replica's gradients to zero.
+int agreed_dropped_calls(const OptimizerCore& core) {
+  int dropped = 0;
+  for (const auto& replica : core.replicas) dropped = std::max(dropped, replica->progress.dropped_calls);
+  if (dropped == 0) return 0;
+  for (const auto& replica : core.replicas) {
+    // Numbers do not turn into zeros by adding more: a replica that was blank later was blank then.
+    if (replica->progress.dropped_calls < dropped && replica->progress.blank_calls < dropped) return 0;
+  }
+  return dropped;
 }
 
 }  // namespace
 
 void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler) {
-  if (begins_anew(core, mine)) drop_gradients(core, mine);
+  if (has_failed_run(core, mine)) drop_gradients(core, mine);
+  look_for_dropped(core, mine);
   GradientProgress& progress = mine.progress;
   if (progress.is_reduced())
     throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next backward",
@@ -195,21 +251,33 @@ void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
     segment.parts.clear();
   }
   mine.samples.clear();
+  if (has_failed_run(core, mine)) mine.window_calls = 0;  // it may have stopped at another call on each replica
   mine.progress = {.failed_runs = StrategyAccess::failed_runs(core.module->strategy())};
+}
+
+int drop_calls_of_window(const OptimizerCore& core, ReplicaPart& mine) {
+  look_for_dropped(core, mine);
+  int dropped = 0;
+  const int calls = std::exchange(mine.window_calls, 0);
+  meet("end of a window", {.optimizer = &core, .call = "minimize", .window_calls = calls},
+       [&] { dropped = agreed_dropped_calls(core); });
+  warn_of_ended_window(core, mine, "zero_grad() of the model", dropped);
+  mine.progress.accumulated -= dropped;
+  mine.progress.dropped_calls = mine.progress.blank_calls = 0;
+  return dropped;
 }
 
 bool begins_anew(const OptimizerCore& core, ReplicaPart& mine) {
   if (has_failed_run(core, mine)) return true;
   if (!are_dropped(core, mine)) return false;
-  warn_of_ended_window(core, mine, "zero_grad() of the model");
+  warn_of_ended_window(core, mine, "zero_grad() of the model", mine.progress.accumulated);
   return true;
 }
 
-void warn_of_ended_window(const OptimizerCore& core, ReplicaPart& mine, const char* call) {
-  if (mine.progress.accumulated == 0 || mine.index != 0 || std::exchange(mine.has_warned_of_window, true)) return;
-  log_warning(lockstep::str(call, " has ended an accumulation window: the gradients of ",
-                            counted(mine.progress.accumulated, "call"), " of minimize out of ",
-                            core.settings.accumulate,
+void warn_of_ended_window(const OptimizerCore& core, ReplicaPart& mine, const char* call, int calls) {
+  if (calls == 0 || mine.index != 0 || std::exchange(mine.has_warned_of_window, true)) return;
+  log_warning(lockstep::str(call, " has ended an accumulation window: the gradients of ", counted(calls, "call"),
+                            " of minimize out of ", core.settings.accumulate,
                             " are dropped without an update. minimize forgets gradients by itself after each update; "
                             "leave zero_grad() out"));
 }

@@ -27,10 +27,15 @@ void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, co
 /// Forgets the gradients of this replica, and an open window with them.
 void drop_gradients(const OptimizerCore& core, ReplicaPart& mine);
 
-/// Whether the gradients of earlier calls are gone: a run has failed, or model.zero_grad() has dropped them.
+/// Before the call of minimize that ends a window: how many of its calls count for nothing, because zero_grad of the model
+/// has dropped their gradients. A meeting, and the same on every replica. They are taken off `progress.accumulated`.
+int drop_calls_of_window(const OptimizerCore& core, ReplicaPart& mine);
+
+/// Whether the gradients of earlier calls are gone on this replica: a run has failed, or model.zero_grad() has dropped
+/// them.
 bool begins_anew(const OptimizerCore& core, ReplicaPart& mine);
-/// Once, on replica 0, where `call` drops the gradients of an open window.
-void warn_of_ended_window(const OptimizerCore& core, ReplicaPart& mine, const char* call);
+/// Once, on replica 0, where `call` drops the gradients that so many calls of minimize have left in an open window.
+void warn_of_ended_window(const OptimizerCore& core, ReplicaPart& mine, const char* call, int calls);
 
 /// Whether a run has failed since the gradients were last dropped. Replicas that had gone backward by then hold
 /// gradients of a step that never came.

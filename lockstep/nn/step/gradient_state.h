@@ -26,9 +26,11 @@ struct GradientProgress {
   std::optional<double> loss_scale;  ///< fixed at the first backward: another optimizer may change the scaler's
   double clip_mark = 0;              ///< what the sums have been clipped to, in which order, as one number
   double given_mark = 0;             ///< of gradients that apply_gradients was given as those of all replicas
-  int witness = -1;                  ///< a parameter with a gradient after the last backward; -1: there is none
-  std::int64_t witness_version = 0;  ///< of that gradient
-  std::uint64_t failed_runs = 0;     ///< of the strategy, when this replica last dropped its gradients
+  int witness = -1;                  ///< a parameter whose gradient held numbers after the last backward; -1: none
+  std::int64_t witness_place = -1;   ///< of such a number in memory; -1: unknown
+  int dropped_calls = 0;             ///< of the open window: gradients that zero_grad of a module has dropped since
+  int blank_calls = 0;            ///< of the open window: so many left nothing but zeros, which may be dropped or not
+  std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last dropped its gradients
 
   bool is_reduced() const { return stage >= GradientStage::Reduced; }
   bool is_scaled() const { return loss_scale && stage != GradientStage::Unscaled; }

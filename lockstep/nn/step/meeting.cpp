@@ -10,12 +10,12 @@
 namespace lockstep::detail {
 namespace {
 
-[[noreturn]] void throw_different(std::string what, std::string seen) {
-  throw FailedPrecondition(
-      errors::kDifferentCollective,
-      {.what = std::move(what),
-       .seen = std::move(seen),
-       .help = "call the same optimizers in the same order, with the same arguments, on every replica"});
+constexpr const char* kSameCalls =
+    "call the same optimizers in the same order, with the same arguments, on every replica";
+
+[[noreturn]] void throw_different(std::string what, std::string seen, const char* help = kSameCalls) {
+  throw FailedPrecondition(errors::kDifferentCollective,
+                           {.what = std::move(what), .seen = std::move(seen), .help = help});
 }
 
 }  // namespace
@@ -31,6 +31,11 @@ void require_same_call(const local::Seat& seat) {
     if (other.optimizer != first.optimizer)
       throw_different("replicas met with different optimizers",
                       str("replicas 0 and ", k, " called ", first.call, " of different optimizers"));
+    if (other.window_calls != first.window_calls)
+      throw_different("replicas have called minimize a different number of times since the last update",
+                      str("replica 0: ", first.window_calls, ", replica ", k, ": ", other.window_calls),
+                      "call minimize and zero_grad in the same order on every replica, also where a batch has no rows; "
+                      "call reduce_gradients() and step() to end a window early");
     if (other.argument != first.argument && std::string_view(first.call) == kGivenByAll)
       throw_different("replicas gave different gradients as those of all replicas",
                       lockstep::str("in ", first.call, ", replica 0 and replica ", k));

@@ -14,6 +14,7 @@ struct StepCall {
   const char* call = "";  ///< what the user called
   double argument = 0;    ///< and with what
   const void* payload = nullptr;
+  int window_calls = 0;  ///< ReplicaPart::window_calls, where a window ends
 };
 
 /// The call of `apply_gradients` whose argument is a mark of what it was given.
