@@ -143,6 +143,8 @@ OptimizerState state_for(const detail::OptimizerCore& optimizer, const Safetenso
   OptimizerState state = detail::optimizer_state_of(entries);
   for (const auto& [name, p] : own) {
     ParameterState& part = state[name];  // empty where the file has none: no step has reached the parameter
+    if (file.metadata().contains(detail::kNotOptimizedKey + name))
+      plan.missing.push_back(str(detail::kOptimizerPrefix, name));
     if (!loaded.contains(static_cast<std::size_t>(p))) part = detail::gather_state(optimizer, p);
   }
   state[""]["steps"] = at::scalar_tensor(steps, at::kLong);
@@ -191,6 +193,7 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
                        [](const SafetensorsEntry& entry) { return !is_optimizer_entry(entry.name); });
   const ModelTensors tensors(model);
   LoadPlan plan = plan_load(entries, tensors.targets);
+  const bool sets_all_weights = plan.missing.empty() && plan.different.empty();
   std::optional<OptimizerState> state;
   if (optimizer != nullptr) state = state_for(*optimizer, file, plan);
   const std::string of_other_class = optimizer != nullptr ? other_class(*optimizer, file) : "";
@@ -217,7 +220,7 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
   for (std::size_t i = 0; i < values.size(); ++i) write(tensors.components[plan.copies[i].to], values[i]);
   model.watch().expect_other_weights();
   forget_cast_weights();
-  if (plan.missing.empty() && plan.different.empty()) model.set_torn(false);
+  if (sets_all_weights) model.set_torn(false);
   if (!of_other_class.empty())
     log_warning(str("load of ", path, " goes on with the state of another class: ", of_other_class));
   if (!plan.fits()) log_warning(str("load of ", path, " has left out what does not fit: ", list_differences(plan)));

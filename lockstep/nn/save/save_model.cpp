@@ -71,6 +71,9 @@ void detail::save_model(const std::string& path, const ModuleCore& model, const 
     add_optimizer_entries(read_state(*optimizer), tensors);
     metadata[kStepsKey] = std::to_string(optimizer->replicas[0]->steps);
     metadata[kOptimizerKey] = class_of(*optimizer);
+    for (std::size_t p = 0; p < model.parameters().size(); ++p) {
+      if (optimizer->group_of[p] < 0) metadata[kNotOptimizedKey + model.parameters()[p].name] = "";
+    }
   }
   const auto write = [&] { write_tensors(path, tensors, metadata); };
   options.this_worker_only ? write() : do_on_chief(model.strategy(), "save", write);

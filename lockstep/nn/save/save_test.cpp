@@ -419,6 +419,31 @@ TEST(Load, StateOfAnOptimizerThatDoesNotFitChangesNothing) {
   EXPECT_EQ(of_some.state().at("large").at("step").item<int>(), 2);
 }
 
+TEST(Load, StateOfSomeParametersIsNotTakenForThatOfAll) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "run.safetensors";
+  MirroredStrategy strategy(on_cpus(2));
+  auto model = strategy.make<Zoo>();
+  const std::vector<ParameterGroup<AdamOptions>> some{{{"large", "number"}, AdamOptions(0.01)}};
+  auto of_some = strategy.make_optimizer<torch::optim::Adam>(model, some);
+  train(strategy, model, of_some, 0, 2);
+  save(path, model, of_some);
+  load(path, model, of_some);
+  auto of_all = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
+  train(strategy, model, of_all, 0, 1);
+  const Tensors before = copies_of_all(model.named_parameters());
+  expect_error([&] { load(path, model, of_all); }, Code::InvalidArgument, errors::kSavedModel,
+               {"3 missing", "missing: optimizer/frozen, optimizer/image, optimizer/unused"});
+  expect_same(copies_of_all(model.named_parameters()), before);
+  EXPECT_EQ(of_all.steps(), 1);
+  LoggedLines lines;
+  load(path, model, of_all, {.strict = false});
+  EXPECT_EQ(lines.count("missing: optimizer/frozen"), 1);
+  EXPECT_EQ(of_all.steps(), 2);
+  EXPECT_TRUE(of_all.state().at("image").empty());
+  EXPECT_EQ(of_all.state().at("large").at("step").item<int>(), 2);
+}
+
 TEST(Load, NotStrictStateFollowsItsWeight) {
   const TemporaryFolder folder;
   const std::string path = folder / "run.safetensors";
