@@ -76,6 +76,14 @@ void show_module(const ModuleCore& module, ReplicaPart& mine) {
   mine.shown.modes = module.modes_of(k);
 }
 
+void require_same_shape(const std::string& name, const at::Tensor& leaf, const at::Tensor& gradient) {
+  if (gradient.sizes() == leaf.sizes()) return;
+  throw InvalidArgument(errors::kShape,
+                        {.what = lockstep::str("the gradient of '", name, "' must have its shape ", leaf.sizes(),
+                                               ", got ", gradient.sizes()),
+                         .help = "leave grad() to backward; give gradients of your own to optimizer.apply_gradients"});
+}
+
 void show_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   const auto& parameters = core.module->parameters();
   const auto k = static_cast<std::size_t>(mine.index);
@@ -88,8 +96,11 @@ void show_gradients(const OptimizerCore& core, ReplicaPart& mine) {
     const bool is_missing = mine.kinds[p] != GradientKind::None && !gradient.defined();
     is_suspect |= is_missing || core.module->has_moved(p, k);
     // Segments count in the memory order of the parameter, which usually is the gradient's too.
+    // Who sets it by hand may give it another type.
     const bool is_ordered = !gradient.defined() || gradient.is_sparse() ||
-                            (gradient.strides() == leaf.strides() && gradient.is_non_overlapping_and_dense());
+                            (gradient.strides() == leaf.strides() && gradient.sizes() == leaf.sizes() &&
+                             gradient.scalar_type() == leaf.scalar_type() && gradient.is_non_overlapping_and_dense());
+    if (!is_ordered) require_same_shape(parameters[p].name, leaf, gradient);
     mine.shown.gradients[p] =
         is_ordered ? gradient : at::empty_like(leaf, leaf.options().requires_grad(false)).copy_(gradient);
   }
