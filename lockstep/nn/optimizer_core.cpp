@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <typeinfo>
+#include <unordered_map>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -111,10 +112,14 @@ std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<
   std::vector<OptimizerGroup> groups;
   for (auto& recipe : recipes) groups.push_back({{}, std::move(recipe.options)});
   const auto& parameters = module.parameters();
+  std::unordered_map<const void*, std::vector<std::string>> names_of;  // a tied one has several
+  for (const auto& item : module.named_parameters()) names_of[item.value().unsafeGetTensorImpl()].push_back(item.key());
   for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const auto& own_names = names_of[parameters[p].leaves[0].unsafeGetTensorImpl()];
     const auto takes = [&](const GroupRecipe& recipe) {
-      return std::any_of(recipe.prefixes.begin(), recipe.prefixes.end(),
-                         [&](const std::string& prefix) { return parameters[p].name.starts_with(prefix); });
+      return std::ranges::any_of(recipe.prefixes, [&](const std::string& prefix) {
+        return std::ranges::any_of(own_names, [&](const std::string& name) { return name.starts_with(prefix); });
+      });
     };
     const auto first = std::find_if(recipes.begin(), recipes.end(), takes);
     if (first != recipes.end())

@@ -149,6 +149,17 @@ TEST_P(SpecialParameters, TiedAndFrozenOnesFollowThePlainLoop) {
   }
 }
 
+TEST_P(SpecialParameters, TiedOnesBelongToGroupsByAnyOfTheirNames) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto model = strategy.make<TiedNet>();
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, {{{"in.weight", "bias"}, SGDOptions(1.0)}});
+  const auto before = copies_of({model->tied, model->bias, model->in->bias});
+  strategy.run([&] { optimizer.minimize((model->tied.sum() + model->bias.sum()) / GetParam()); });
+  EXPECT_TRUE(at::allclose(model->tied, before[0] - 1));
+  EXPECT_TRUE(at::allclose(model->bias, before[1] - 1));
+  EXPECT_TRUE(model->in->bias.equal(before[2]));
+}
+
 TEST_P(SpecialParameters, OneWithoutGradientOnSomeReplicasCountsAsZeroThere) {
   MirroredStrategy strategy({.devices = cpus(GetParam())});
   auto model = strategy.make<SmallNet>();
