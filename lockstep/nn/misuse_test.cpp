@@ -300,6 +300,39 @@ TEST_P(Misuse, OfAnEmbeddingThatWritesToItsRows) {
   expect_error<InvalidArgument>(errors::kWrongModule, "max_norm", make);
 }
 
+TEST_P(Misuse, OfParametersInOneMemory) {
+  auto net = strategy.make([] {
+    auto built = std::make_shared<SmallNet>();
+    auto table = built->register_parameter("table", torch::ones({4, 24}));
+    table.set_data(built->second->weight.data());
+    return built;
+  });
+  const auto make = [&] { strategy.make_optimizer<torch::optim::SGD>(net, SGDOptions(0.1)); };
+  strategy.make_optimizer<torch::optim::SGD>(net, {{{"first.", "table"}, SGDOptions(0.1)}});
+  if (GetParam() == 1) return make();
+  expect_error<InvalidArgument>(errors::kWrongModule, "share memory", make);
+}
+
+TEST_P(Misuse, OfGradientsOfAnotherForm) {
+  const auto step_with = [&](const at::Tensor& gradient) {
+    strategy.run([&] {
+      optimizer.zero_grad();
+      optimizer.backward(model->forward(torch::ones({2, 9})).sum());
+      if (get_replica_context().replica_id_in_sync_group() == GetParam() - 1)
+        model->second->bias.mutable_grad() = gradient;
+      optimizer.reduce_gradients();
+      const at::Tensor reduced = optimizer.gradients()["second.bias"];
+      EXPECT_EQ(reduced.scalar_type(), at::kFloat);
+      EXPECT_TRUE(reduced.equal(torch::full({4}, 2.0 * (GetParam() - 1) + 7))) << reduced;
+      optimizer.step();
+    });
+  };
+  step_with(torch::full({4}, 7.0, at::kDouble));
+  step_with(torch::full({4}, 7.0, at::kBFloat16));
+  expect_error<InvalidArgument>(errors::kShape, "'second.bias' must have its shape [4]",
+                                [&] { step_with(torch::full({3}, 7.0)); });
+}
+
 TEST_P(Misuse, OfAnOptimizerWithoutGroups) {
   expect_error<InvalidArgument>(errors::kOptimizer, "at least one parameter group", [&] {
     strategy.make_optimizer<torch::optim::SGD>(model, std::vector<ParameterGroup<SGDOptions>>{});

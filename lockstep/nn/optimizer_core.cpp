@@ -25,6 +25,36 @@ std::vector<int> groups_of_parameters(const ModuleCore& module, const std::vecto
   return group_of;
 }
 
+/// Each replica updates its own segments while others update theirs: two parameters in one memory would be updated by two
+/// replicas at once.
+void require_own_memory(const OptimizerCore& core) {
+  if (core.module->size() == 1) return;
+  struct Place {
+    const char* begin;
+    const char* end;
+    const std::string* name;
+  };
+  std::vector<Place> places;
+  const auto& parameters = core.module->parameters();
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    const at::Tensor& leaf = parameters[p].leaves[0];
+    // Views with gaps may lie between each other.
+    if (core.group_of[p] < 0 || leaf.numel() == 0 || !leaf.is_non_overlapping_and_dense()) continue;
+    const auto* const begin = static_cast<const char*>(leaf.const_data_ptr());
+    places.push_back({begin, begin + leaf.nbytes(), &parameters[p].name});
+  }
+  std::ranges::sort(places, std::less<>(), &Place::begin);
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    if (places[i].begin >= places[i - 1].end) continue;
+    throw InvalidArgument(
+        errors::kWrongModule,
+        {.what = str("parameters '", *places[i - 1].name, "' and '", *places[i].name, "' share memory"),
+         .where = "make_optimizer",
+         .help = "tie weights in the module's constructor by using one tensor: decoder->weight = encoder->weight, or "
+                 "register_parameter(name, encoder->weight)"});
+  }
+}
+
 /// Cuts the parameters and gives each replica its segments, with an optimizer of its own over them.
 void deal_out(OptimizerCore& core) {
   const auto& parameters = core.module->parameters();
@@ -93,6 +123,7 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
       groups(std::move(parameter_groups)),
       group_of(groups_of_parameters(*module, groups)) {
   module->require_unchanged();
+  require_own_memory(*this);
   require_valid_options(*this);
   for (const auto& parameter : module->parameters()) {
     const at::Tensor& leaf = parameter.leaves[0];
