@@ -434,9 +434,19 @@ Named as_one(const std::vector<Named>& named) {
     const bool equal = average && std::all_of(components.begin(), components.end(), [&](const at::Tensor& other) {
                          return other.sizes() == components[0].sizes() && at::equal(other, components[0]);
                        });
-    result.insert(item.key(), !item.value().defined() ? item.value()
-                              : !average || equal     ? item.value().clone()
-                                                      : ordered_reduce(ReduceOp::Mean, components));
+    if (!item.value().defined()) {
+      result.insert(item.key(), item.value());
+      continue;
+    }
+    if (!average || equal) {
+      result.insert(item.key(), item.value().clone());
+      continue;
+    }
+    // The sum of 16-bit numbers may be more than their type holds where their mean is not.
+    if (item.value().element_size() < 4) {
+      for (at::Tensor& component : components) component = component.to(at::kFloat);
+    }
+    result.insert(item.key(), ordered_reduce(ReduceOp::Mean, components).to(item.value().scalar_type()));
   }
   return result;
 }

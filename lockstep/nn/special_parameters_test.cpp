@@ -420,6 +420,21 @@ TEST_P(SpecialParameters, ConstantBuffersStayWhatTheyAre) {
   }
 }
 
+TEST_P(SpecialParameters, TheMeanOfHalfPrecisionBuffersHoldsWhatTheirSumDoesNot) {
+  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  auto model = strategy.make([] {
+    auto net = torch::nn::Linear(2, 2);
+    net->register_buffer("variance", torch::ones({3}, at::kHalf));
+    return net;
+  });
+  strategy.run([&] {
+    model->named_buffers()["variance"].fill_(get_replica_context().replica_id_in_sync_group() == 0 ? 40032 : 40000);
+  });
+  const at::Tensor mean = model.named_buffers()["variance"];
+  EXPECT_EQ(mean.scalar_type(), at::kHalf);
+  EXPECT_NEAR(mean[0].item<double>(), 40016, 32);
+}
+
 TEST_P(SpecialParameters, AnInfiniteSparseGradientIsBlamedOnItsReplica) {
   MirroredStrategy strategy({.devices = cpus(GetParam())});
   auto table = strategy.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(20, 6).sparse(true)); });
