@@ -61,6 +61,32 @@ TEST(Distribute, GivesEachReplicaAPieceOfEveryBatch) {
   EXPECT_EQ(batches.cardinality(), Cardinality(3));
 }
 
+TEST(Distribute, KnowsItsNumberOfStepsBehindTakeSkipAndShard) {
+  const auto batches = range(26).batch(4);  // the last one has 2 rows
+  const auto whole = range(26).batch(4, {.drop_remainder = true});
+  const std::pair<const char*, Dataset<at::Tensor>> cases[] = {
+      {"take", batches.take(3)},
+      {"take all", batches.take(-1)},
+      {"take too many", batches.take(9)},
+      {"skip", batches.skip(5)},
+      {"skip too many", batches.skip(9)},
+      {"take of skip", batches.skip(2).take(4)},
+      {"shard without the last", batches.shard(4, 1)},
+      {"shard with the last", batches.shard(4, 2)},
+      {"shard of none", batches.shard(9, 8)},
+      {"take of prefetch", batches.prefetch(2).take(7)},
+      {"take of an endless one", range(26).repeat(-1).batch(4).take(3)},
+      {"take of whole ones", whole.take(5)},
+      {"shard of whole ones", whole.shard(3, 1)}};
+  for (const int replicas : {1, 2, 3, 5}) {
+    for (const auto& [name, dataset] : cases) {
+      const auto distributed = strategy_of(replicas).distribute(dataset);
+      EXPECT_EQ(distributed.cardinality(), Cardinality(std::ssize(steps_of(distributed))))
+          << name << ", " << replicas << " replicas";
+    }
+  }
+}
+
 TEST(Distribute, YieldsStructuresPerReplica) {
   auto& strategy = strategy_of(2);
   const auto images = at::arange(12).view({6, 2});

@@ -120,12 +120,38 @@ class ShardOf final : public OrderOf<ShardOf<Stream>, Stream> {
   std::int64_t gap_;  // places of others before the next of ours
 };
 
+/// The rows of a batch where all but the last are batches of so many; 0: not known.
+std::int64_t rows_of_full_batch(const Stage& stage) {
+  using Elements = StageTraits::Elements;
+  for (const Stage* each = &stage;; each = each->input().get()) {
+    const StageTraits traits = each->traits();
+    if (traits.makes_batches()) return traits.batch_size;
+    if (traits.elements != Elements::Same && traits.elements != Elements::Stretch &&
+        traits.elements != Elements::Rewritten)
+      return 0;
+  }
+}
+
+/// The rows of the first `count` batches of a stage.
+Cardinality rows_of_first(const Stage& stage, std::int64_t count) {
+  const Cardinality all = stage.total_rows();
+  const std::int64_t full = rows_of_full_batch(stage);
+  if (all.is_unknown() || full == 0) return Cardinality::unknown();
+  const Cardinality wanted = multiplied(count, full);
+  return all.is_infinite() || (wanted.is_known() && wanted.value() < all.value()) ? wanted : all;
+}
+
 class TakeStage final : public OrderStageOf<TakeStage, CountedStage> {
  public:
   TakeStage(StagePtr input, std::int64_t count) : OrderStageOf(std::move(input), "take", count) {}
 
   StageTraits traits() const override { return order_traits(StageTraits::Elements::Stretch); }
   Cardinality cardinality() const override { return taken(input()->cardinality(), count()); }
+  Cardinality total_rows() const override {
+    if (count() < 0) return input()->total_rows();
+    const Cardinality rows = rows_of_first(*input(), count());
+    return rows.is_unknown() ? Stage::total_rows() : rows;
+  }
   template <class Stream>
   std::unique_ptr<Stream> make_order(const IterationContext& context) const {
     return std::make_unique<TakeOf<Stream>>(start_input<Stream>(*input(), context), limit());
@@ -141,6 +167,13 @@ class SkipStage final : public OrderStageOf<SkipStage, CountedStage> {
 
   StageTraits traits() const override { return order_traits(StageTraits::Elements::Stretch); }
   Cardinality cardinality() const override { return skipped(input()->cardinality(), count()); }
+  Cardinality total_rows() const override {
+    if (count() < 0) return 0;
+    const Cardinality all = input()->total_rows();
+    const Cardinality rows = rows_of_first(*input(), count());
+    if (rows.is_unknown()) return Stage::total_rows();
+    return all.is_known() ? Cardinality(all.value() - rows.value()) : all;
+  }
   template <class Stream>
   std::unique_ptr<Stream> make_order(const IterationContext& context) const {
     auto all = start_input<Stream>(*input(), context);
@@ -173,6 +206,15 @@ class ShardStage final : public OrderStageOf<ShardStage> {
   Cardinality cardinality() const override {
     if (!is_hint()) return sharded(input()->cardinality(), shards_, index_);
     return input()->cardinality().is_infinite() ? Cardinality::infinite() : Cardinality::unknown();
+  }
+  Cardinality total_rows() const override {
+    const Cardinality batches = input()->cardinality_if(Trust::Promised);
+    const Cardinality all = input()->total_rows();
+    const std::int64_t full = rows_of_full_batch(*input());
+    if (is_hint() || full == 0 || !batches.is_known() || !all.is_known()) return Stage::total_rows();
+    const bool has_last = batches.value() > 0 && (batches.value() - 1) % shards_ == index_;
+    const std::int64_t lacking = has_last ? batches.value() * full - all.value() : 0;
+    return sharded(batches, shards_, index_).value() * full - lacking;
   }
   template <class Stream>
   std::unique_ptr<Stream> make_order(const IterationContext& context) const {
