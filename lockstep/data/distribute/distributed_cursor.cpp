@@ -146,6 +146,7 @@ class DistributedCursor::Impl {
   bool ended_ = false;
   bool stuck_ = false;                 ///< some worker does not know what its empty batches should look like
   Element seen_;                       ///< some element without its rows, for dummies where the spec says too little
+  std::exception_ptr unplaced_;        ///< why the last state could not be loaded, or not all of it
   std::exception_ptr unseen_because_;  ///< what every element that was looked at for that has thrown
   std::shared_ptr<StageCounters> counters_;
   std::unique_ptr<ReadAhead<InputStep>> source_;
@@ -159,6 +160,7 @@ DistributedCursor::Impl::Impl(DistributedInputPtr input, const PassOptions& opti
       took_next_pass_(!options.epoch) {}
 
 ReadAhead<InputStep>& DistributedCursor::Impl::reader() {
+  if (unplaced_) std::rethrow_exception(unplaced_);
   if (source_) return *source_;
   const IterationContext context = measured(context_, input_);
   counters_ = context.counters;
@@ -192,9 +194,14 @@ void DistributedCursor::Impl::load_state(const IteratorState& state) {
   }
   source_ = nullptr;
   ended_ = stuck_ = false;
-  unseen_because_ = nullptr;
-  Position kept = Position::of(state.position);
-  for (const StagePtr& pipeline : input_->pipelines) restore_all_lasting(*pipeline, kept);
+  unplaced_ = unseen_because_ = nullptr;
+  try {
+    Position kept = Position::of(state.position);
+    for (const StagePtr& pipeline : input_->pipelines) restore_all_lasting(*pipeline, kept);
+  } catch (...) {
+    unplaced_ = std::current_exception();  // some of the pipelines may have taken it over
+    throw;
+  }
   context_.job_seed = state.job_seed;
   context_.epoch = state.epoch;
   context_.path = state.path;

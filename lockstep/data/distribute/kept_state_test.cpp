@@ -42,7 +42,9 @@ TEST(KeptState, ACacheThatAnotherSeedFilledGoesOnAsItWas) {
         const StagePtr filled = cached_rows();
         PipelineIterator otherwise(filled, IterationContext{.job_seed = 98});
         otherwise.skip(100);
-        EXPECT_THROW(resume_cursor(input(filled), state), FailedPrecondition);
+        DistributedCursor refused(input(filled));
+        EXPECT_THROW(refused.load_state(state), FailedPrecondition);
+        EXPECT_THROW(refused.next(), FailedPrecondition) << "nor does it go on in between";
       }
     }
   }
