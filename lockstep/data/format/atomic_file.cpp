@@ -69,6 +69,13 @@ FileDescriptor AtomicFile::create() {
     throw InvalidArgument(errors::kFile, {.what = "the name of the file is empty",
                                           .help = "give the name of a file, such as model.safetensors"});
   }
+  if (path_.find('\0') != std::string::npos) {
+    throw InvalidArgument(errors::kFile,
+                          {.what = "the name of the file holds a zero byte, where the system would cut it",
+                           .help = "give the name of a file, such as model.safetensors"});
+  }
+  std::error_code ignored;
+  if (std::filesystem::is_symlink(path_, ignored)) fail("follow the links of", ELOOP);
   const auto permissions = permissions_of(path_);
   static std::atomic<unsigned> number{0};
   // A name may be taken: by a process that was killed, or on another machine that shares the folder.

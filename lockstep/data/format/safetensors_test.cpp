@@ -289,6 +289,10 @@ TEST(AtomicFile, FailuresAreNamedAndLeaveTheOldFile) {
     expect_error([&] { AtomicFile(path, 1); }, code, errors::kFile, says);
   };
   expect("", Code::InvalidArgument, {"empty"});
+  expect(folder / std::string("cut\0off", 7), Code::InvalidArgument, {"zero byte"});
+  std::filesystem::create_symlink(folder / "there", folder / "here");
+  std::filesystem::create_symlink(folder / "here", folder / "there");
+  expect(folder / "here", Code::FailedPrecondition, {"follow the links"});
   expect(folder.path().string(), Code::FailedPrecondition, {"a folder"});
   expect("/dev/null", Code::FailedPrecondition, {"not a file"});
   expect(folder / "none/file", Code::NotFound, {"no folder", "none", "create_directories"});
