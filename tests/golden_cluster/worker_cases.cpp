@@ -27,6 +27,7 @@ using Tensors = PerReplica<at::Tensor>;
 at::Tensor read_value(const Case& given, const json& value) {
   const std::string dtype = given.data.value("dtype", "float32");
   if (dtype == "int32") return golden_input::read_tensor(value, "int64").to(at::kInt);
+  if (dtype == "float64") return golden_input::read_tensor(value, "float32").to(at::kDouble);
   return golden_input::read_tensor(value, dtype);
 }
 

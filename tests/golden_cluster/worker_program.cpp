@@ -3,15 +3,18 @@
 //   {"cluster": {"chief": 1, "worker": 2}, "replicas": 2, "strategies": 1, "cases": [...]}
 //
 // The worker makes that many strategies one after the other and runs all cases with each. What they came to on this worker
-// goes to the folder RESULTS, a line for each as soon as it is known.
+// goes to the folder RESULTS, a line for each as soon as it is known. An error inside of replicas ends a job: the worker then
+// leaves the other cases to the next one.
 
 #include <cstdio>
 #include <exception>
 #include <fstream>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/cluster.h"
 #include "tests/golden_cluster/worker_cases.h"
 
@@ -27,11 +30,12 @@ std::shared_ptr<const ClusterResolver> resolver_for(const json& cluster) {
   const ClusterSpec workers = launched.cluster_spec();
   std::vector<std::string> addresses;
   for (const auto& [index, address] : workers.tasks("worker")) addresses.push_back(address);
-  const std::string chief = addresses.front();
+  std::map<std::string, std::vector<std::string>> jobs = {{"chief", {addresses.front()}}};
   addresses.erase(addresses.begin());
+  if (!addresses.empty()) jobs["worker"] = addresses;
   const auto id = launched.task_id().value();
   return std::make_shared<SimpleClusterResolver>(
-      ClusterSpec{{"chief", {chief}}, {"worker", addresses}},
+      ClusterSpec(jobs),
       SimpleClusterOptions{.task_type = id == 0 ? "chief" : "worker", .task_id = id == 0 ? 0 : id - 1});
 }
 
@@ -40,6 +44,15 @@ json outcome_of_case(MultiWorkerMirroredStrategy& strategy, const golden::Case& 
     return run_as_worker(strategy, given);
   } catch (const std::exception& error) {
     return {{"unknown_form", error.what()}};
+  }
+}
+
+bool goes_on(MultiWorkerMirroredStrategy& strategy) {
+  try {
+    strategy.barrier();
+    return true;
+  } catch (const Error&) {
+    return false;
   }
 }
 
@@ -57,6 +70,7 @@ void run_job(const json& job, const std::string& folder) {
     for (const json& data : job["cases"]) {
       const json line = {{"id", data["id"]}, {"outcome", outcome_of_case(strategy, {data})}};
       results << line.dump() << std::endl;
+      if (line["outcome"].contains("error") && !goes_on(strategy)) return;
     }
   }
 }
