@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 
 namespace lockstep {
 
@@ -23,6 +24,24 @@ std::string_view to_string(Code code) {
     case Code::Internal: return "INTERNAL";
   }
   return "UNKNOWN";
+}
+
+void throw_error(Code code, int number, ErrorText text) {
+  switch (code) {
+    case Code::InvalidArgument: throw InvalidArgument(number, std::move(text));
+    case Code::FailedPrecondition: throw FailedPrecondition(number, std::move(text));
+    case Code::OutOfRange: throw OutOfRange(number, std::move(text));
+    case Code::NotFound: throw NotFound(number, std::move(text));
+    case Code::AlreadyExists: throw AlreadyExists(number, std::move(text));
+    case Code::Unavailable: throw Unavailable(number, std::move(text));
+    case Code::DeadlineExceeded: throw DeadlineExceeded(number, std::move(text));
+    case Code::DataLoss: throw DataLoss(number, std::move(text));
+    case Code::ResourceExhausted: throw ResourceExhausted(number, std::move(text));
+    case Code::Cancelled: throw Cancelled(number, std::move(text));
+    case Code::Unimplemented: throw Unimplemented(number, std::move(text));
+    case Code::Internal: break;
+  }
+  throw Internal(number, std::move(text));
 }
 
 Error::Error(Code code, int number, ErrorText text) : code_(code), number_(number), text_(std::move(text)) { format(); }

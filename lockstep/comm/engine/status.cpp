@@ -4,6 +4,8 @@
 #include <cstring>
 #include <new>
 
+#include "lockstep/base/throw_error.h"
+
 namespace lockstep::engine {
 namespace {
 
@@ -65,22 +67,8 @@ lockstep_status status_of_exception() noexcept {
 }
 
 void throw_status(const lockstep_status& status) {
-  ErrorText text{text_of(status.what), text_of(status.where), text_of(status.seen), text_of(status.help)};
-  switch (static_cast<Code>(status.code - 1)) {
-    case Code::InvalidArgument: throw InvalidArgument(status.number, std::move(text));
-    case Code::FailedPrecondition: throw FailedPrecondition(status.number, std::move(text));
-    case Code::OutOfRange: throw OutOfRange(status.number, std::move(text));
-    case Code::NotFound: throw NotFound(status.number, std::move(text));
-    case Code::AlreadyExists: throw AlreadyExists(status.number, std::move(text));
-    case Code::Unavailable: throw Unavailable(status.number, std::move(text));
-    case Code::DeadlineExceeded: throw DeadlineExceeded(status.number, std::move(text));
-    case Code::DataLoss: throw DataLoss(status.number, std::move(text));
-    case Code::ResourceExhausted: throw ResourceExhausted(status.number, std::move(text));
-    case Code::Cancelled: throw Cancelled(status.number, std::move(text));
-    case Code::Unimplemented: throw Unimplemented(status.number, std::move(text));
-    case Code::Internal: break;
-  }
-  throw Internal(status.number, std::move(text));
+  throw_error(static_cast<Code>(status.code - 1), status.number,
+              {text_of(status.what), text_of(status.where), text_of(status.seen), text_of(status.help)});
 }
 
 }  // namespace lockstep::engine
