@@ -239,7 +239,7 @@ TEST(EngineFaults, StrayConnectionsEndNobody) {
     // Silent ones, ones that say too little, ones that send rubbish.
     const std::string rubbish(static_cast<std::size_t>(k % 7) * 40, static_cast<char>(k));
     (void)write_all(strangers.back().get(), rubbish.data(), rubbish.size(), Deadline::after(10s));
-    if (k % 3 == 0) strangers.back().reset();
+    if (k % 3 == 0) strangers.back().close();
   }
   auto options = options_for(1, 2, 1, store);
   Engine engine(options);

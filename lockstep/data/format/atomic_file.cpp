@@ -64,7 +64,7 @@ std::string space_text(const std::string& folder, std::uint64_t needed) {
 AtomicFile::AtomicFile(const std::string& path, std::uint64_t size)
     : path_(behind_links(path)), folder_(folder_of(path_)), size_(size), file_(create()) {}
 
-FileDescriptor AtomicFile::create() {
+Descriptor AtomicFile::create() {
   if (path_.empty()) {
     throw InvalidArgument(errors::kFile, {.what = "the name of the file is empty",
                                           .help = "give the name of a file, such as model.safetensors"});
@@ -81,12 +81,12 @@ FileDescriptor AtomicFile::create() {
   // A name may be taken: by a process that was killed, or on another machine that shares the folder.
   for (int tries = 0; tries < kMostTries; ++tries) {
     const std::string name = str(path_, '.', ::getpid(), '-', number.fetch_add(1), ".tmp");
-    FileDescriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
-    if (!file.is_open()) {
+    Descriptor file(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+    if (!file) {
       if (errno == EEXIST) continue;
       fail("create", errno);
     }
-    if (permissions) ::fchmod(file.number(), *permissions);
+    if (permissions) ::fchmod(file.get(), *permissions);
     temporary_ = name;
     return file;
   }
@@ -99,7 +99,7 @@ AtomicFile::~AtomicFile() {
 
 void AtomicFile::append(std::string_view bytes) {
   while (!bytes.empty()) {
-    const ssize_t count = ::write(file_.number(), bytes.data(), std::min(bytes.size(), kMostAtOnce));
+    const ssize_t count = ::write(file_.get(), bytes.data(), std::min(bytes.size(), kMostAtOnce));
     if (count >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(count));
     } else if (errno != EINTR) {
@@ -109,13 +109,13 @@ void AtomicFile::append(std::string_view bytes) {
 }
 
 void AtomicFile::commit() {
-  if (::fsync(file_.number()) != 0) fail("write to", errno);
+  if (::fsync(file_.get()) != 0) fail("write to", errno);
   if (const int error = file_.close(); error != 0) fail("write to", error);
   if (::rename(temporary_.c_str(), path_.c_str()) != 0) fail("replace", errno);
   temporary_.clear();
   // The new name is on the disk when its folder is.
-  const FileDescriptor folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (folder.is_open() && ::fsync(folder.number()) != 0 && errno == EIO) fail("store the name of", EIO);
+  const Descriptor folder(::open(folder_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (folder && ::fsync(folder.get()) != 0 && errno == EIO) fail("store the name of", EIO);
 }
 
 void AtomicFile::fail(const char* action, int error_number) const {

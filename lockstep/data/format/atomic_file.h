@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/descriptor.h"
 #include "lockstep/base/export.h"
-#include "lockstep/data/format/file_descriptor.h"
 
 namespace lockstep::data {
 
@@ -31,14 +31,14 @@ class LOCKSTEP_EXPORT AtomicFile {
   void commit();
 
  private:
-  FileDescriptor create();
+  Descriptor create();
   [[noreturn]] void fail(const char* action, int error_number) const;
 
   std::string path_;
   std::string folder_;
   std::string temporary_;  ///< empty once it has its real name
   std::uint64_t size_;
-  FileDescriptor file_;
+  Descriptor file_;
 };
 
 }  // namespace lockstep::data

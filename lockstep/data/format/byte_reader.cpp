@@ -17,16 +17,16 @@
 namespace lockstep::data {
 namespace {
 
-FileDescriptor open_for_reading(const std::string& path) {
-  FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.is_open()) throw_file_error("open", path, errno);
-  ::posix_fadvise(file.number(), 0, 0, POSIX_FADV_SEQUENTIAL);  // only a hint
+Descriptor open_for_reading(const std::string& path) {
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file) throw_file_error("open", path, errno);
+  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);  // only a hint
   return file;
 }
 
 }  // namespace
 
-ByteReader::ByteReader(std::string path, Compression compression, std::size_t buffer_bytes, FileDescriptor file,
+ByteReader::ByteReader(std::string path, Compression compression, std::size_t buffer_bytes, Descriptor file,
                        std::string_view memory)
     : path_(std::move(path)),
       file_(std::move(file)),
@@ -40,21 +40,21 @@ ByteReader::ByteReader(const std::string& path, Compression compression, std::si
 
 ByteReader ByteReader::over_memory(std::string name, std::string_view bytes, Compression compression,
                                    std::size_t buffer_bytes) {
-  return ByteReader(std::move(name), compression, buffer_bytes, FileDescriptor(), bytes);
+  return ByteReader(std::move(name), compression, buffer_bytes, Descriptor(), bytes);
 }
 
 ByteReader::ByteReader(ByteReader&&) noexcept = default;
 ByteReader::~ByteReader() = default;
 
 std::size_t ByteReader::read_raw(char* out, std::size_t size) {
-  if (!file_.is_open()) {
+  if (!file_) {
     const std::size_t count = std::min(size, memory_.size() - memory_position_);
     memory_.copy(out, count, memory_position_);
     memory_position_ += count;
     return count;
   }
   for (;;) {
-    const ssize_t count = ::read(file_.number(), out, size);
+    const ssize_t count = ::read(file_.get(), out, size);
     if (count >= 0) return static_cast<std::size_t>(count);
     if (errno != EINTR) throw_file_error("read", path_, errno);
   }
@@ -88,16 +88,16 @@ void ByteReader::fill(std::size_t wanted) {
 }
 
 std::optional<std::uint64_t> ByteReader::raw_size() const {
-  if (!file_.is_open()) return memory_.size();
+  if (!file_) return memory_.size();
   struct stat status {};
-  if (::fstat(file_.number(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
+  if (::fstat(file_.get(), &status) != 0 || !S_ISREG(status.st_mode)) return std::nullopt;
   return static_cast<std::uint64_t>(status.st_size);
 }
 
 void ByteReader::raw_seek(std::uint64_t offset) {
-  if (!file_.is_open()) {
+  if (!file_) {
     memory_position_ = static_cast<std::size_t>(offset);
-  } else if (::lseek(file_.number(), static_cast<off_t>(offset), SEEK_SET) < 0) {
+  } else if (::lseek(file_.get(), static_cast<off_t>(offset), SEEK_SET) < 0) {
     throw_file_error("seek in", path_, errno);
   }
 }

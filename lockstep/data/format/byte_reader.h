@@ -7,8 +7,8 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/descriptor.h"
 #include "lockstep/base/export.h"
-#include "lockstep/data/format/file_descriptor.h"
 #include "lockstep/data/format/reader_options.h"
 
 namespace lockstep::data {
@@ -57,7 +57,7 @@ class LOCKSTEP_EXPORT ByteReader {
   const std::string& path() const { return path_; }
 
  private:
-  ByteReader(std::string path, Compression compression, std::size_t buffer_bytes, FileDescriptor file,
+  ByteReader(std::string path, Compression compression, std::size_t buffer_bytes, Descriptor file,
              std::string_view memory);
 
   void fill(std::size_t wanted);
@@ -68,7 +68,7 @@ class LOCKSTEP_EXPORT ByteReader {
   void raw_seek(std::uint64_t offset);
 
   std::string path_;
-  FileDescriptor file_;  // not open: the bytes are in memory
+  Descriptor file_;  // not open: the bytes are in memory
   std::string_view memory_;
   std::size_t memory_position_ = 0;
   std::unique_ptr<Inflater> inflater_;

@@ -17,9 +17,9 @@ namespace {
 
 constexpr std::size_t kBuffer = std::size_t{256} << 10;
 
-FileDescriptor open_for_writing(const std::string& path) {
-  FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!file.is_open()) throw_file_error("create", path, errno);
+Descriptor open_for_writing(const std::string& path) {
+  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file) throw_file_error("create", path, errno);
   return file;
 }
 
@@ -43,7 +43,7 @@ ByteWriter::~ByteWriter() {
 }
 
 void ByteWriter::append(std::string_view bytes) {
-  if (!file_.is_open()) {
+  if (!file_) {
     throw FailedPrecondition(errors::kFile, {.what = str(path_, " is closed: nothing more can be written to it"),
                                              .help = "close the writer after the last record, or make a new one"});
   }
@@ -62,7 +62,7 @@ void ByteWriter::emit(std::string_view bytes) {
 void ByteWriter::write_out() {
   std::string_view left = buffer_;
   while (!left.empty()) {
-    const ssize_t count = ::write(file_.number(), left.data(), left.size());
+    const ssize_t count = ::write(file_.get(), left.data(), left.size());
     if (count >= 0) {
       left.remove_prefix(static_cast<std::size_t>(count));
     } else if (errno != EINTR) {
@@ -75,13 +75,13 @@ void ByteWriter::write_out() {
 }
 
 void ByteWriter::flush() {
-  if (!file_.is_open()) return;
+  if (!file_) return;
   if (deflater_ != nullptr) deflater_->flush([this](std::string_view out) { emit(out); });
   write_out();
 }
 
 void ByteWriter::close() {
-  if (!file_.is_open()) return;
+  if (!file_) return;
   try {
     if (deflater_ != nullptr) deflater_->finish([this](std::string_view out) { emit(out); });
     write_out();

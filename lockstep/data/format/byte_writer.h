@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/descriptor.h"
 #include "lockstep/base/export.h"
 #include "lockstep/data/format/compression.h"
-#include "lockstep/data/format/file_descriptor.h"
 
 namespace lockstep::data {
 
@@ -40,7 +40,7 @@ class LOCKSTEP_EXPORT ByteWriter {
 
   std::string path_;
   std::unique_ptr<Deflater> deflater_;
-  FileDescriptor file_;
+  Descriptor file_;
   std::string buffer_;
 };
 

@@ -8,22 +8,22 @@
 #include <cerrno>
 #include <utility>
 
-#include "lockstep/data/format/file_descriptor.h"
+#include "lockstep/base/descriptor.h"
 #include "lockstep/data/format/file_error.h"
 
 namespace lockstep::data {
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   // Without waiting: a pipe, which cannot be mapped, may never have a writer.
-  const FileDescriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file.is_open()) throw_file_error("open", path_, errno);
+  const Descriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!file) throw_file_error("open", path_, errno);
   struct stat status {};
-  if (::fstat(file.number(), &status) != 0) throw_file_error("inspect", path_, errno);
+  if (::fstat(file.get(), &status) != 0) throw_file_error("inspect", path_, errno);
   if (S_ISDIR(status.st_mode)) throw_file_error("map", path_, EISDIR);
   if (!S_ISREG(status.st_mode)) throw_file_error("map", path_, ENODEV);
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) return;  // nothing can be mapped then
-  void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.number(), 0);
+  void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
   if (address == MAP_FAILED) throw_file_error("map", path_, errno);
   data_ = static_cast<const char*>(address);
 }

@@ -65,7 +65,7 @@ class Link {
   bool waits() const { return waits_; }  ///< a message waits for room
   bool closed() const { return closed_; }
   const std::string& close_reason() const { return close_reason_; }
-  void close() { socket_.reset(); }
+  void close() { socket_.close(); }
 
   /// Bytes that the other machine has not acknowledged yet.
   int unacknowledged() const;

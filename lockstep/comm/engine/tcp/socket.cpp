@@ -61,11 +61,6 @@ bool ready(int socket, short events, Deadline deadline) {
 
 }  // namespace
 
-void Descriptor::reset() {
-  if (number_ >= 0) ::close(number_);
-  number_ = -1;
-}
-
 std::string system_text(int error_number) { return std::generic_category().message(error_number); }
 
 int poll_milliseconds(Deadline deadline) {

@@ -2,34 +2,11 @@
 
 #include <cstddef>
 #include <string>
-#include <utility>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/descriptor.h"
 
 namespace lockstep::engine {
-
-/// Owns a file descriptor.
-class Descriptor {
- public:
-  Descriptor() = default;
-  explicit Descriptor(int number) : number_(number) {}
-  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
-  Descriptor& operator=(Descriptor&& other) noexcept {
-    if (this != &other) {
-      reset();
-      number_ = std::exchange(other.number_, -1);
-    }
-    return *this;
-  }
-  ~Descriptor() { reset(); }
-
-  void reset();
-  int get() const { return number_; }
-  explicit operator bool() const { return number_ >= 0; }
-
- private:
-  int number_ = -1;
-};
 
 /// Listens at `address` alone (a name or a number) and at `port`, or at a free one for 0. L106 if it is taken.
 Descriptor listen_at(const std::string& address, int port);

@@ -1,0 +1,32 @@
+#pragma once
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+namespace lockstep {
+
+/// Owns a descriptor of the system (a file, a socket, a pipe) and closes it when it goes.
+class Descriptor {
+ public:
+  Descriptor() = default;
+  explicit Descriptor(int number) : number_(number) {}
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    Descriptor taken(std::move(other));
+    std::swap(number_, taken.number_);
+    return *this;
+  }
+  ~Descriptor() { close(); }
+
+  explicit operator bool() const { return number_ >= 0; }
+  int get() const { return number_; }
+  /// The error number of the system, 0 if all went well or it was closed before.
+  int close() { return number_ >= 0 && ::close(std::exchange(number_, -1)) != 0 ? errno : 0; }
+
+ private:
+  int number_ = -1;
+};
+
+}  // namespace lockstep
