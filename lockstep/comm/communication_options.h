@@ -9,8 +9,9 @@
 
 namespace lockstep {
 
-/// Which engine moves the data between replicas. CPU replicas of one process share their memory, so today there is one
-/// engine, and anything but Auto has no effect but a line in the log.
+/// Which engine moves data between workers. Replicas of one process share their memory, so there it has no effect but a line
+/// in the log. Auto gives the same bits for any number of workers; Ring is Gloo's ring, which adds up in an order of its own.
+/// Nccl needs GPUs, which are not supported yet.
 enum class Implementation { Auto, Ring, Nccl };
 
 LOCKSTEP_EXPORT std::string_view to_string(Implementation implementation);  ///< "AUTO", "RING", "NCCL"
@@ -22,9 +23,11 @@ LOCKSTEP_EXPORT Implementation parse_implementation(std::string_view name);
 ///
 ///     context.all_reduce(ReduceOp::Sum, gradients, {.bytes_per_pack = 50 << 20, .timeout_seconds = 120})
 struct CommunicationOptions {
-  std::int64_t bytes_per_pack = 0;                       ///< tensors travel in packs of about this size; 0: all in one
-  std::optional<double> timeout_seconds;                 ///< give up after this long; none or 0: wait for ever
-  Implementation implementation = Implementation::Auto;  ///< no effect yet
+  /// Tensors travel in packs of about this size. 0: all in one; gradients between workers in packs of 1 MB.
+  std::int64_t bytes_per_pack = 0;
+  /// Give up after this long. 0: no limit; unset: none within a process, ten minutes between workers.
+  std::optional<double> timeout_seconds;
+  Implementation implementation = Implementation::Auto;
 
   bool operator==(const CommunicationOptions&) const = default;
 };

@@ -16,7 +16,7 @@
 namespace lockstep {
 
 /// The workers of a job as one of them sees the others: what a strategy needs to train together with them. Lockstep::cluster
-/// brings the implementation; nothing here knows gRPC, Gloo or torch.
+/// provides the implementation; nothing here knows gRPC, Gloo or torch.
 ///
 /// All calls may come from any thread. After the first failure of the job every call throws it, the same on all workers.
 class LOCKSTEP_EXPORT WorkerGroup {
@@ -47,13 +47,13 @@ class LOCKSTEP_EXPORT WorkerGroup {
   virtual void wait(Ticket ticket) = 0;
   void run(Channel channel, const Collective& collective, Deadline limit) { wait(submit(channel, collective, limit)); }
 
-  /// Waits for all workers, and throws on each of them (L109) where their lines differ.
+  /// Waits for all workers, and throws on each of them (L109) if their lines differ.
   virtual void require_same(std::string_view what, const std::vector<std::string>& lines) = 0;
   virtual void barrier(std::string_view name, Deadline deadline) = 0;
   /// The chief's value, on every worker.
   virtual std::string chiefs(std::string_view key, std::string_view value) = 0;
 
-  /// What this worker is doing, for messages of the others. Cheap.
+  /// What this worker is doing, for error messages on the others. Cheap.
   virtual void set_place(std::int64_t step, std::string_view place) = 0;
 
   /// This worker's program has failed: ends the job on all workers, with this as the reason. Does nothing if the job has
@@ -83,7 +83,7 @@ using WorkerGroupMaker = std::unique_ptr<WorkerGroup> (*)(const WorkerGroupOptio
 /// Called by Lockstep::cluster when it is loaded.
 LOCKSTEP_EXPORT void set_worker_group_maker(WorkerGroupMaker maker);
 
-/// Joins the other workers; returns when all are there. Without Lockstep::cluster it throws an error that names it.
+/// Joins the other workers and returns when all have joined. Without Lockstep::cluster it throws an error that names it.
 LOCKSTEP_EXPORT std::unique_ptr<WorkerGroup> join_workers(const WorkerGroupOptions& options);
 
 }  // namespace lockstep

@@ -85,10 +85,10 @@ void do_on_chief(const Strategy& strategy, const char* what, FunctionRef<void()>
   }
   const std::string error = workers->chiefs(name, "");
   if (error.empty()) return;
-  throw FailedPrecondition(errors::kPeerFailed,
-                           {.what = lockstep::str(what, " failed on the chief"),
-                            .seen = error,
-                            .help = "mend what the chief's error says; it is the same call there"});
+  throw FailedPrecondition(errors::kPeerFailed, {.what = lockstep::str(what, " failed on the chief"),
+                                                 .seen = error,
+                                                 .help = lockstep::str("fix the cause that `seen` names, then call ",
+                                                                       what, " again on every worker")});
 }
 
 void share_chiefs_training(ModuleCore& model, OptimizerCore* optimizer) {

@@ -19,34 +19,34 @@ struct MultiWorkerOptions {
   /// One replica of this worker per device: `ls::cpus(2)`. Unset: every GPU of this worker, or one CPU replica. All workers
   /// must have the same number.
   std::optional<std::vector<std::string>> devices = {};
-  /// Says which workers there are and which one this is. Unset: the environment variable TF_CONFIG.
+  /// Describes the workers, and says which of them this process is. Unset: the environment variable TF_CONFIG does.
   std::shared_ptr<const ClusterResolver> cluster_resolver = {};
-  /// Defaults for all collectives. A collective that takes longer than `timeout_seconds`, or ten minutes if that is not set,
-  /// fails on all workers; 0: it may take for ever.
+  /// Defaults for all collectives. One that takes longer than `timeout_seconds` (ten minutes if unset; 0: no limit) fails on
+  /// all workers.
   CommunicationOptions communication = {};
   /// Threads that one replica uses inside an operation. Unset: the cores of this machine, divided among the replicas of all
-  /// workers on it. Bits may depend on it, so it must be the same on all workers.
+  /// workers on it. The last bits of results depend on it, so all workers must have the same number.
   std::optional<int> intra_op_threads = {};
-  /// Random numbers of the replicas. Unset: what the chief's `torch::manual_seed` was given before.
+  /// Seed of the replicas' random numbers. Unset: what the chief has passed to `torch::manual_seed`.
   std::optional<std::uint64_t> seed = {};
-  /// Refuse what lets mirrored components drift apart without an error.
+  /// Refuses calls after which the components of a mirrored variable could differ without an error.
   bool strict = false;
-  /// As MirroredOptions say.
+  /// As in MirroredOptions.
   std::optional<bool> keep_memory = {};
   std::optional<bool> fast_kernels = {};
-  /// How long to wait for the other workers at the start.
+  /// How long the constructor waits for the other workers.
   double join_seconds = 300;
   /// Where data from other workers arrives. Unset: a free port on the address of this worker's entry.
   std::string bind_address = {};
   int data_port = 0;
 };
 
-/// Synchronous training by several processes, mostly on several machines: every process ("worker") runs the same program
+/// Synchronous training by several processes, usually on several machines: every process ("worker") runs the same program
 /// with the same replicas, and each step uses the gradients of all. Without a cluster (no TF_CONFIG) it is one worker.
 ///
 ///     ls::MultiWorkerMirroredStrategy strategy({.devices = ls::cpus(2)});
 ///
-/// Training on several workers needs the component `cluster` of Lockstep. The constructor returns when all workers are there.
+/// Training on several workers needs Lockstep's component `cluster`. The constructor returns when all workers have joined.
 /// The results are the same bits as those of one worker with as many replicas. If a worker dies or fails, all others get an
 /// error that says who and why, and their weights are those of the last whole step.
 class LOCKSTEP_EXPORT MultiWorkerMirroredStrategy final : public Strategy {

@@ -81,9 +81,9 @@ class LOCKSTEP_EXPORT Strategy {
   int num_replicas_in_sync() const { return num_replicas_in_sync_; }
   int num_local_replicas() const { return num_local_replicas_; }
 
-  /// Processes that train together; each of them runs the whole program. One for strategies of one machine.
+  /// How many processes train together, each of them running the whole program. 1 for strategies of one process.
   int num_workers() const { return num_replicas_in_sync_ / num_local_replicas_; }
-  /// This process among them; worker 0 is the chief.
+  /// This process's number among them; worker 0 is the chief.
   int worker_id() const { return worker_id_; }
   /// Whether this is the worker that writes files and prints for all.
   bool is_chief() const { return worker_id_ == 0; }
@@ -91,7 +91,7 @@ class LOCKSTEP_EXPORT Strategy {
   /// Returns when all workers have called it. Outside of run; every worker must call it.
   void barrier(const std::source_location& where = std::source_location::current());
 
-  /// The chief's value, on every worker; the others' values are not looked at. Outside of run; every worker must call it.
+  /// Returns the chief's value on every worker and ignores the others' values. Outside of run; every worker must call it.
   at::Tensor broadcast(const at::Tensor& value, const std::source_location& where = std::source_location::current());
   template <class T>
   T broadcast(const T& value, const std::source_location& where = std::source_location::current());

@@ -25,8 +25,8 @@ struct LoadOptions {
 };
 
 struct SaveOptions {
-  /// With several workers, saving is a call that all of them make: the buffers of all replicas count, and the chief writes.
-  /// Otherwise this worker writes what it has itself, without the others: after one of them has failed, say.
+  /// False: all workers call `save`, the buffers of all replicas count, and the chief writes the file. True: this worker
+  /// writes what it has by itself, without the others; for example after one of them has failed.
   bool this_worker_only = false;
 };
 
@@ -54,8 +54,8 @@ void save(const std::string& path, const MirroredModule<M>& model, const Mirrore
 }
 
 /// Writes the tensors of a file into the weights and the buffers of all replicas. With several workers all of them call it,
-/// and the chief reads the file for all. If anything does not fit, an error
-/// lists all of it and nothing is changed. State of an optimizer in the file is passed over.
+/// and the chief reads the file for all. If anything does not fit, an error lists all of it and nothing is changed. State of
+/// an optimizer in the file is ignored.
 template <class M>
 void load(const std::string& path, const MirroredModule<M>& model, const LoadOptions& options = {}) {
   detail::load_model(path, *model.core(), nullptr, options);

@@ -254,7 +254,7 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
     if (theirs[0] == first[0] && theirs[1] == first[1]) continue;
     throw FailedPrecondition(
         errors::kCollectiveMismatch,
-        {.what = str("worker ", w, " takes a step in another way than worker 0"),
+        {.what = str("the step of worker ", w, " differs from worker 0's"),
          .where = name_,
          .seen = str("this worker called ", call.call, " with ", call.argument,
                      "; the calls, their arguments, or which parts of the model are frozen or in training mode differ"),

@@ -22,12 +22,12 @@ namespace lockstep::detail {
 
 class ModuleCore;
 
-/// Adds up the gradients of the replicas of all workers. They travel in buckets, in the order in which backward gave them
-/// in the first step. Once all replicas of this worker have the gradients of a bucket, it goes out, while backward still
+/// Adds up the gradients of the replicas of all workers. They travel in buckets, in the order in which backward computed
+/// them in the first step. Once all replicas of this worker have the gradients of a bucket, it goes out, while backward still
 /// runs; what is left goes out when it has ended. The sums are the same on all workers, so each updates its own weights.
 ///
-/// One exchange per step tells the workers how each other's gradients look (missing, dense, sparse), and whether all mean the
-/// same call. Gradients that are sparse, or of a type that the engine does not add, travel after it, one by one.
+/// One exchange per step tells every worker what the others' gradients are (missing, dense, sparse), and checks that all make
+/// the same call. Gradients that are sparse, or of a type that the engine does not add, travel after it, one by one.
 class WorkerReducer final : public GradientReducer {
  public:
   using Replicas = std::vector<std::unique_ptr<ReplicaPart>>;

@@ -20,7 +20,10 @@ Channel::Channel(ChannelSettings settings, FailureState& failure, std::vector<De
       ring_(std::move(ring)),
       left_after_(connections.size(), kStays),
       event_(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (!event_) throw Failure(Code::ResourceExhausted, errors::kNoThreads, {.what = "the system gives no eventfd"});
+  if (!event_)
+    throw Failure(Code::ResourceExhausted, errors::kNoThreads,
+                  {.what = "the system does not give the data engine an eventfd",
+                   .help = "raise the limit of open files (ulimit -n)"});
   const std::size_t words = (sizeof(Fingerprint) + settings_.inline_bytes + 7) / 8;
   for (int k = 0; k < 2; ++k) {
     frames_[k].assign(connections.size(), std::vector<std::uint64_t>(words));

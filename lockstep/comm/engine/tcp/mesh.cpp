@@ -78,7 +78,9 @@ class Mesh {
     const Descriptor listener = listen_at(options_.address, options_.port);
     own_.name = own_name(listener.get());
     if (::getrandom(own_.token.data(), own_.token.size(), 0) != static_cast<ssize_t>(own_.token.size()))
-      throw Failure(Code::Unavailable, errors::kInternal, {.what = "the system gives no random numbers"});
+      throw Failure(
+          Code::Unavailable, errors::kInternal,
+          {.what = "the system gives no random numbers", .help = "run where the system call getrandom is allowed"});
     store_.set(key(options_.rank), to_text(own_));
     // Every worker calls those below it and answers those above it; worker 0 answers at once, so nobody waits in a
     // circle.
