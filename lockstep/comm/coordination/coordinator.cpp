@@ -241,6 +241,10 @@ std::optional<Failure> Coordinator::wait_for_failure(Deadline deadline) const {
   return parts_->client->wait_for_failure(deadline);
 }
 
+void Coordinator::flush() {
+  if (parts_->server) parts_->server->flush();
+}
+
 void Coordinator::on_failure(std::function<void(const Failure&)> callback) {
   parts_->client->on_failure(std::move(callback));
 }

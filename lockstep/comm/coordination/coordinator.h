@@ -112,6 +112,9 @@ class LOCKSTEP_EXPORT Coordinator {
   std::optional<Failure> failure() const;
   std::optional<Failure> wait_for_failure(Deadline deadline) const;  ///< nothing if none comes before the deadline
 
+  /// On the chief, waits a moment until the others have been sent what there is to tell. Its process may be about to end.
+  void flush();
+
   /// Called once, on a thread of Lockstep's, or at once if there is a failure already. Must not destroy the coordinator.
   void on_failure(std::function<void(const Failure&)> callback);
 

@@ -221,6 +221,8 @@ std::vector<std::string> Server::others_here() const {
   return parts_->desk.with_chief([](Chief& chief) { return chief.others_here(); });
 }
 
+void Server::flush() { parts_->desk.drain(Deadline::after(std::chrono::milliseconds(100))); }
+
 void Server::shut_down() {
   if (!parts_->server) return;
   parts_->desk.drain(Deadline::after(std::chrono::milliseconds(300)));

@@ -21,6 +21,9 @@ class Server {
   void fail(const Failure& failure);
   std::vector<std::string> others_here() const;
 
+  /// Waits, at most a moment, until what is queued has been handed to the network.
+  void flush();
+
   /// Sends what is queued for at most a moment, then ends all sessions.
   void shut_down();
 

@@ -132,6 +132,7 @@ void ClusterWorkers::fail_with(const Error& error) {
     coordinator().report_failure({.code = error.code(), .number = error.number(), .text = text, .member = rank()});
     coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
   }
+  coordinator().flush();  // who does not catch what is thrown here ends at once
   if (const auto failure = coordinator().failure()) failure->raise();
   failure_of(error, rank()).raise();
 }
