@@ -19,7 +19,7 @@
 namespace ls = lockstep;
 namespace nn = torch::nn;
 
-const std::string path = "cluster_checkpoints.safetensors";
+const std::string kFile = "cluster_checkpoints.safetensors";
 constexpr int kEpochs = 4, kBatch = 64;
 
 nn::Sequential make_net() {
@@ -41,13 +41,13 @@ void train(ls::MultiWorkerMirroredStrategy& strategy, const Digits& known) {
   };
   auto batches = strategy.distribute(ls::data::from_tensor_slices(known).shuffle(known.count()).batch(kBatch));
 
-  const bool is_there = strategy.broadcast(std::filesystem::exists(path));  // the chief's disk counts
-  if (is_there) ls::load(path, net, optimizer);
+  const bool is_there = strategy.broadcast(std::filesystem::exists(kFile));  // the chief's disk counts
+  if (is_there) ls::load(kFile, net, optimizer);
   try {
     while (optimizer.steps() < steps_of(kEpochs, known)) {
       torch::Tensor loss;
       for (const auto& batch : batches) loss = strategy.reduce(ls::ReduceOp::Sum, strategy.run(step, batch));
-      ls::save(path, net, optimizer);  // every worker calls it, the chief writes
+      ls::save(kFile, net, optimizer);  // every worker calls it, the chief writes
       if (strategy.is_chief())
         std::printf("step %lld: loss %.4f\n", static_cast<long long>(optimizer.steps()), loss.item<double>());
     }
@@ -65,12 +65,12 @@ void evaluate(ls::MultiWorkerMirroredStrategy& strategy, const Digits& unseen, s
     return net->forward(mine.images).argmax(1).eq(mine.labels).sum();
   };
   for (std::int64_t seen = 0; seen < last_step;) {
-    const auto step = std::filesystem::exists(path) ? std::stoll(ls::load_metadata(path)["lockstep.steps"]) : 0;
+    const auto step = std::filesystem::exists(kFile) ? std::stoll(ls::load_metadata(kFile)["lockstep.steps"]) : 0;
     if (step == seen) {
       std::this_thread::sleep_for(std::chrono::milliseconds(200));
       continue;
     }
-    ls::load(path, net);
+    ls::load(kFile, net);
     const auto right = strategy.reduce(ls::ReduceOp::Sum, strategy.run(count_right, strategy.split(unseen)));
     std::printf("after step %lld: %.1f%% of unseen digits are right\n", static_cast<long long>(step),
                 (100.0 * right / unseen.count()).item<double>());
