@@ -87,7 +87,7 @@ def main():
     parser.add_argument("--batch", type=int, default=256)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--torch-python", default="")
-    args = parser.parse_args()
+    args = parser.parse_intermixed_args()
     contestants = {"Lockstep": lockstep} | ({"DDP": ddp} if args.torch_python else {})
     print(f"{'':6} {'link':>7} {'':9} {'compute':>9} {'wire':>9} {'step':>9}  over bound")
     for rate in args.rates:
