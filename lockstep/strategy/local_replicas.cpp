@@ -117,7 +117,7 @@ int plan_intra_op_threads(const std::optional<int>& wanted, int replicas_on_this
 
 LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
     : threads_(plan_intra_op_threads(options.intra_op_threads, options.on_this_host)),
-      seed_((call_vector_functions_once(), options.seed)),
+      seed_(options.seed),
       are_several_(options.all_replicas > 1),
       // By the replicas of all workers: bits must not depend on where replicas are.
       own_kernels_(plan_own_kernels(options.fast_kernels, options.all_replicas, options.on_cpu)),
@@ -125,6 +125,7 @@ LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
       team_({.size = options.replicas,
              .on_thread_start = [count = threads_](int replica) { prepare_thread(replica, count); },
              .spin = plan_spin(options.on_this_host)}) {
+  call_vector_functions_once();  // the threads do nothing before the first run
   for (int k = 0; k < options.replicas; ++k)
     generators_.push_back(at::detail::createCPUGenerator(replica_seed(seed_, options.first_id + k)));
   if (options.keep_memory.value_or(options.on_cpu)) {
