@@ -24,7 +24,7 @@ bool is_crash(int signal) {
          signal == SIGTRAP || signal == SIGSYS;
 }
 
-// An exception that nobody catches ends a program with SIGABRT, also one that tells of another worker.
+// An uncaught exception ends a program with SIGABRT, even if it reports the failure of another worker.
 bool is_consequence(const Ending& ending) {
   if (ending.signal == 0 && ending.exit_code == kPeerLost) return true;
   return (ending.signal == 0 || ending.signal == SIGABRT) &&

@@ -141,7 +141,7 @@ void ClusterWorkers::await_root_cause() {
   for (const auto deadline = Deadline::after(kRootCauseWait); !deadline.expired();) {
     if (coordinator().wait_for_failure(Deadline::after(kNewsWait))) return;
     for (const auto& state : states()) {
-      if (state.presence == coordination::Presence::Left) return;  // nobody has failed: its program has ended
+      if (state.presence == coordination::Presence::Left) return;  // no failure: its program has ended
     }
   }
 }
