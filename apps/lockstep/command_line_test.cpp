@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "apps/lockstep/launch_support.h"
+#include "tests/support/launches.h"
 
 namespace lockstep {
 namespace {

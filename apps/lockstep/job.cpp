@@ -9,6 +9,8 @@
 #include <random>
 #include <stdexcept>
 
+#include "lockstep/base/descriptor.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/cluster/cluster_spec.h"
 
@@ -51,6 +53,10 @@ std::vector<std::string> worker_environment(const JobIdentity& job, const std::v
   return variables;
 }
 
+bool key_is_set() {
+  return !environment_variable("LOCKSTEP_JOB_KEY").empty() || !environment_variable("LOCKSTEP_JOB_KEY_FILE").empty();
+}
+
 std::string random_hex(int bytes) {
   std::string raw(static_cast<size_t>(bytes), '\0'), hex;
   if (getrandom(raw.data(), raw.size(), 0) != bytes) throw std::runtime_error("the system gives no random bytes");
@@ -64,16 +70,14 @@ std::string random_hex(int bytes) {
 std::vector<int> free_ports(int count) {
   std::random_device random;
   const int limit = first_served_port();
-  std::vector<int> sockets, ports;
+  std::vector<Descriptor> holders;
+  std::vector<int> ports;
   for (int tries = 0; std::ssize(ports) < count && tries < 100 * count; ++tries) {
-    const int holder = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (holder < 0) break;
+    holders.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const bool choose = limit != 0 && tries < 50 * count;
     const int wanted = choose ? std::uniform_int_distribution(kLowestPort, limit - 1)(random) : 0;
-    sockets.push_back(holder);
-    if (const int port = bind_loopback(holder, wanted); port != 0) ports.push_back(port);
+    if (const int port = bind_loopback(holders.back().get(), wanted); port != 0) ports.push_back(port);
   }
-  for (const int socket : sockets) close(socket);
   if (std::ssize(ports) < count) throw std::runtime_error(str("found only ", ports.size(), " free ports of ", count));
   return ports;
 }

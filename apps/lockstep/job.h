@@ -19,6 +19,9 @@ std::string tf_config_of(const std::vector<std::string>& addresses, int worker);
 std::vector<std::string> worker_environment(const JobIdentity& job, const std::vector<std::string>& addresses,
                                             int worker);
 
+/// Whether the environment has a job key.
+bool key_is_set();
+
 std::string random_hex(int bytes);
 
 /// Free ports of 127.0.0.1. They are held while they are chosen and free again on return, so somebody else may take one

@@ -23,16 +23,6 @@
 namespace lockstep::app {
 namespace {
 
-// Only this process holds the other end, which therefore closes when it dies.
-int life_line() {
-  static const int read_end = [] {
-    int ends[2];
-    make_pipe(ends);
-    return ends[0];
-  }();
-  return read_end;
-}
-
 std::string name_of(const std::string& variable) { return variable.substr(0, variable.find('=') + 1); }
 
 std::vector<std::string> merged_environment(std::vector<std::string> added) {
@@ -58,7 +48,6 @@ void become(char* const* argv, char* const* environment, const int (&streams)[3]
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(1);
   for (int i = 0; i < 3; ++i) dup2(streams[i], i);
-  fcntl(life_line(), F_SETFD, 0);
   signal(SIGPIPE, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
@@ -88,48 +77,37 @@ std::vector<pid_t> own_children() {
 
 }  // namespace
 
-void make_pipe(int (&ends)[2]) {
+Pipe make_pipe() {
+  int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(str("no pipe: ", strerror(errno), "; raise 'ulimit -n'"));
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
 Process start_process(const std::vector<std::string>& argv, std::vector<std::string> environment, bool with_input) {
-  auto words = argv;
-  environment.push_back(str("LOCKSTEP_LAUNCHER_PIPE=", life_line()));
-  auto variables = merged_environment(std::move(environment));
+  auto words = argv, variables = merged_environment(std::move(environment));
   const auto argv_pointers = pointers(words), variable_pointers = pointers(variables);
-  int input[2] = {-1, -1}, output[2], error[2], failure[2];
-  if (with_input) make_pipe(input);
-  if (!with_input) input[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
-  make_pipe(output);
-  make_pipe(error);
-  make_pipe(failure);
+  Pipe input = with_input ? make_pipe() : Pipe{Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)), Descriptor()};
+  Pipe output = make_pipe(), error = make_pipe(), failure = make_pipe();
   const pid_t launcher = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
-    become(argv_pointers.data(), variable_pointers.data(), {input[0], output[1], error[1]}, launcher);
+    become(argv_pointers.data(), variable_pointers.data(), {input.read.get(), output.write.get(), error.write.get()},
+           launcher);
     const int reason = errno;
-    [[maybe_unused]] const auto ignored = write(failure[1], &reason, sizeof reason);
+    [[maybe_unused]] const auto ignored = write(failure.write.get(), &reason, sizeof reason);
     _exit(127);
   }
-  const int fork_reason = errno;
-  for (const int end : {input[0], output[1], error[1], failure[1]}) close(end);
-  int reason = pid < 0 ? fork_reason : 0;
-  if (pid > 0 && read(failure[0], &reason, sizeof reason) != sizeof reason) reason = 0;
-  close(failure[0]);
-  if (reason != 0) {
-    for (const int end : {output[0], error[0], input[1]}) {
-      if (end >= 0) close(end);
-    }
-    if (pid < 0)
-      throw std::runtime_error(str("cannot start another process: ", strerror(reason), "; raise 'ulimit -u'"));
+  if (pid < 0) throw std::runtime_error(str("cannot start another process: ", strerror(errno), "; raise 'ulimit -u'"));
+  failure.write.close();
+  if (int reason = 0; read(failure.read.get(), &reason, sizeof reason) == sizeof reason) {
     waitpid(pid, nullptr, 0);
     const bool no_folder = reason == ENOENT && argv[0].find('/') == std::string::npos;
     throw UsageError(str("cannot run '", argv[0], "': ", strerror(reason),
                          no_folder ? str("; a program of this folder is written ./", argv[0]) : ""));
   }
-  fcntl(output[0], F_SETFL, O_NONBLOCK);
-  fcntl(error[0], F_SETFL, O_NONBLOCK);
-  return {pid, {output[0], error[0]}, input[1]};
+  fcntl(output.read.get(), F_SETFL, O_NONBLOCK);
+  fcntl(error.read.get(), F_SETFL, O_NONBLOCK);
+  return {pid, {std::move(output.read), std::move(error.read)}, std::move(input.write)};
 }
 
 void adopt_orphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }

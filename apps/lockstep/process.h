@@ -6,18 +6,19 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/descriptor.h"
 
 namespace lockstep::app {
 
 struct Process {
   pid_t pid = -1;
-  int output[2] = {-1, -1};  ///< what it writes to standard output and error; not blocking
-  int input = -1;            ///< its standard input, if asked for, else it reads nothing
+  Descriptor output[2];  ///< what it writes to standard output and error; not blocking
+  Descriptor input;      ///< its standard input, if asked for, else it reads nothing
 };
 
 /// Starts `argv` as the leader of a session of its own with `environment` ("NAME=value") on top of ours. The kernel kills
-/// it when this process dies, and it can watch the descriptor that LOCKSTEP_LAUNCHER_PIPE names, which then ends.
-/// Must be called from the main thread, which is the "parent" of that rule. Throws UsageError if it cannot be executed.
+/// it when this process dies. Must be called from the main thread, which is the "parent" of that rule. Throws UsageError
+/// if it cannot be executed.
 Process start_process(const std::vector<std::string>& argv, std::vector<std::string> environment, bool with_input);
 
 /// Kills all that descends from this process, also what has left its session or has lost its parent, and waits for it.
@@ -31,6 +32,9 @@ long out_of_memory_kills();
 long counter(const std::string& text, const std::string& name);
 
 /// Closed on exec.
-void make_pipe(int (&ends)[2]);
+struct Pipe {
+  Descriptor read, write;
+};
+Pipe make_pipe();
 
 }  // namespace lockstep::app

@@ -1,7 +1,6 @@
 #include "apps/lockstep/run.h"
 
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -14,19 +13,13 @@
 #include "apps/lockstep/hosts.h"
 #include "apps/lockstep/job.h"
 #include "apps/lockstep/supervise.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::app {
 namespace {
 
 using MembersOf = std::function<std::vector<Member>(int generation)>;
-
-std::string variable(const char* name) {
-  const char* value = getenv(name);
-  return value ? value : "";
-}
-
-bool key_is_set() { return !variable("LOCKSTEP_JOB_KEY").empty() || !variable("LOCKSTEP_JOB_KEY_FILE").empty(); }
 
 // Byte by byte: what follows must stay unread, because its end means something.
 std::string line_of_stdin() {
@@ -101,7 +94,7 @@ int run_here(const RunRequest& request, JobIdentity job) {
 
 int run_as_host(const RunRequest& request, JobIdentity job, const std::vector<Host>& hosts,
                 const std::vector<std::string>& addresses) {
-  const auto text = request.host_index == "slurm" ? variable("SLURM_NODEID") : request.host_index;
+  const auto text = request.host_index == "slurm" ? environment_variable("SLURM_NODEID") : request.host_index;
   const bool number = !text.empty() && text.size() < 6 && text.find_first_not_of("0123456789") == text.npos;
   const int index = number ? std::stoi(text) : -1;
   if (index < 0 || index >= std::ssize(hosts))
@@ -138,9 +131,9 @@ int print_workers(const RunRequest& request) {
 }
 
 int print_commands(const HostsJob& plan, const std::string& key) {
-  const auto key_text = !variable("LOCKSTEP_JOB_KEY_FILE").empty()
-                            ? "LOCKSTEP_JOB_KEY_FILE=" + shell_quoted(variable("LOCKSTEP_JOB_KEY_FILE"))
-                            : "LOCKSTEP_JOB_KEY=" + (key.empty() ? variable("LOCKSTEP_JOB_KEY") : key);
+  const auto key_text = !environment_variable("LOCKSTEP_JOB_KEY_FILE").empty()
+                            ? "LOCKSTEP_JOB_KEY_FILE=" + shell_quoted(environment_variable("LOCKSTEP_JOB_KEY_FILE"))
+                            : "LOCKSTEP_JOB_KEY=" + (key.empty() ? environment_variable("LOCKSTEP_JOB_KEY") : key);
   std::cout << "# Run on each host, or let --ssh do it. The key lets workers join: keep it to yourself.\n";
   for (size_t i = 0; i < plan.hosts.size(); ++i)
     std::cout << "# on " << plan.hosts[i].name << "\n"
@@ -197,7 +190,7 @@ int run(RunRequest request) {
   if (request.program.empty()) throw UsageError("name the program to run, as in: lockstep run -n 4 ./train");
   if (request.program[0].starts_with("-")) throw UsageError(str("unknown option '", request.program[0], "'"));
   const int ways = (request.workers > 0) + !request.hosts.empty() + !request.hostfile.empty();
-  const bool slurm = ways == 0 && !variable("SLURM_JOB_ID").empty();
+  const bool slurm = ways == 0 && !environment_variable("SLURM_JOB_ID").empty();
   if (ways > 1) throw UsageError("use only one of -n, -H and --hostfile");
   if (ways == 0 && !slurm) throw UsageError("say where to run: -n 4 for this machine, or -H host:slots,host:slots");
   const JobIdentity job{key_is_set() ? "" : random_hex(32), request.run_id.empty() ? random_hex(8) : request.run_id};
@@ -207,10 +200,11 @@ int run(RunRequest request) {
     throw UsageError(str("cannot read the hostfile ", request.hostfile));
   request.restart.port_retries = 0;
   HostsJob plan{.launcher = std::filesystem::read_symlink("/proc/self/exe"), .program = request.program};
-  plan.hosts = slurm                   ? slurm_hosts(variable("SLURM_JOB_NODELIST"), variable("SLURM_TASKS_PER_NODE"))
-               : request.hosts.empty() ? parse_hostfile(text_of_hostfile(request.hostfile))
-                                       : parse_hosts(request.hosts);
-  if (slurm) plan.first_port = slurm_port(variable("SLURM_JOB_ID"));
+  plan.hosts =
+      slurm ? slurm_hosts(environment_variable("SLURM_JOB_NODELIST"), environment_variable("SLURM_TASKS_PER_NODE"))
+      : request.hosts.empty() ? parse_hostfile(text_of_hostfile(request.hostfile))
+                              : parse_hosts(request.hosts);
+  if (slurm) plan.first_port = slurm_port(environment_variable("SLURM_JOB_ID"));
   if (request.port != 0) plan.first_port = request.port;
   const auto addresses = worker_addresses(plan.hosts, plan.first_port);
   if (!request.host_index.empty()) return run_as_host(request, job, plan.hosts, addresses);

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/lockstep/launch_support.h"
+#include "tests/support/launches.h"
 
 namespace lockstep {
 namespace {
@@ -53,17 +53,17 @@ TEST(Run, TearsNoLineUnderLoad) {
 
 TEST(Run, TellsWorkersAboutTheirJob) {
   Launch launch(run(2, {"environment", "TF_CONFIG", "environment", "LOCKSTEP_JOB_KEY", "environment", "LOCKSTEP_RUN_ID",
-                        "environment", "LOCKSTEP_GENERATION", "environment", "LOCKSTEP_LAUNCHER_PIPE"}));
+                        "environment", "LOCKSTEP_GENERATION"}));
   EXPECT_EQ(launch.wait(), 0);
   std::istringstream in(launch.out());
   std::map<std::string, Strings> lines;
   for (std::string line; std::getline(in, line);) lines[line.substr(0, 11)].push_back(line.substr(11));
   const auto &first = lines["[worker 0] "], &second = lines["[worker 1] "];
-  ASSERT_EQ(first.size(), 5u);
-  ASSERT_EQ(second.size(), 5u);
+  ASSERT_EQ(first.size(), 4u);
+  ASSERT_EQ(second.size(), 4u);
   EXPECT_TRUE(contains(first[0], R"("task":{"type":"worker","index":0})")) << first[0];
   EXPECT_EQ(first[1].size(), 64u);
-  for (size_t i = 1; i < 5; ++i) EXPECT_EQ(first[i], second[i]);
+  for (size_t i = 1; i < 4; ++i) EXPECT_EQ(first[i], second[i]);
 }
 
 TEST(Run, PassesTheExitCodeOn) {

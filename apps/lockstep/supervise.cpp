@@ -49,20 +49,19 @@ int supervise(const std::function<int(int)>& keeper) {
   const auto signals = watched_signals();
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   adopt_orphans();
-  int ends[2];
-  make_pipe(ends);
+  Pipe ends = make_pipe();
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error("cannot start another process: raise 'ulimit -u'");
   if (pid > 0) {
-    close(ends[0]);
+    ends.read.close();
     return wait_and_forward(pid);
   }
   // A session of its own: Ctrl-C reaches the first process only, which passes it on once.
   setsid();
-  close(ends[1]);
+  ends.write.close();
   adopt_orphans();
   signal(SIGPIPE, SIG_IGN);
-  return keeper(ends[0]);
+  return keeper(ends.read.get());
 }
 
 }  // namespace lockstep::app

@@ -28,7 +28,7 @@ constexpr Seconds kAbandonedGrace{1};
 struct Running {
   Process process;
   LineSplitter lines[Console::kStreams];
-  int log = -1;
+  Descriptor log;
   bool ended = false;
 };
 
@@ -48,13 +48,6 @@ class Watch {
  public:
   Watch(const std::vector<Member>& members, const WatchOptions& options, const Events& events, Console& console)
       : members_(members), options_(options), events_(events), console_(console), running_(members.size()) {}
-
-  ~Watch() {
-    for (auto& one : running_) {
-      for (const int descriptor : {one.process.output[0], one.process.output[1], one.process.input, one.log})
-        if (descriptor >= 0) close(descriptor);
-    }
-  }
 
   Attempt run(bool first_attempt) {
     for (size_t i = 0; i < members_.size(); ++i) start(i, first_attempt);
@@ -79,8 +72,9 @@ class Watch {
       std::string name = member.label;
       std::ranges::replace(name, ' ', '-');
       const auto path = str(options_.log_dir, "/", name, ".log");
-      one.log = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (first_attempt ? O_TRUNC : 0), 0644);
-      if (one.log < 0) throw UsageError(str("cannot write ", path, ": ", strerror(errno)));
+      const int flags = O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | (first_attempt ? O_TRUNC : 0);
+      one.log = Descriptor(open(path.c_str(), flags, 0644));
+      if (!one.log) throw UsageError(str("cannot write ", path, ": ", strerror(errno)));
     }
     try {
       one.process = start_process(member.argv, member.environment, !member.input.empty());
@@ -98,7 +92,7 @@ class Watch {
                               {console_.waiting_for(), POLLOUT, 0}};
     const size_t first_output = waits.size();
     for (const auto& one : running_)
-      for (const int output : one.process.output) waits.push_back({console_.full() ? -1 : output, POLLIN, 0});
+      for (const auto& output : one.process.output) waits.push_back({console_.full() ? -1 : output.get(), POLLIN, 0});
     const auto left = std::min<Deadline::Clock::duration>(deadline_.remaining(), std::chrono::seconds(1));
     const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(left).count();
     if (poll(waits.data(), waits.size(), static_cast<int>(milliseconds)) < 0) return;
@@ -119,13 +113,12 @@ class Watch {
   // True as long as there may be more.
   bool pass_on(size_t i, int stream) {
     char bytes[16 * 1024];
-    int& output = running_[i].process.output[stream];
-    const auto count = read(output, bytes, sizeof bytes);
+    Descriptor& output = running_[i].process.output[stream];
+    const auto count = read(output.get(), bytes, sizeof bytes);
     if (count > 0) print(i, stream, running_[i].lines[stream].feed({bytes, static_cast<size_t>(count)}));
     if (count > 0 || (count < 0 && errno == EINTR)) return true;
     if (count < 0 && errno == EAGAIN) return false;
-    close(output);
-    output = -1;
+    output.close();
     print(i, stream, running_[i].lines[stream].finish());
     return false;
   }
@@ -136,19 +129,18 @@ class Watch {
     std::string shown, logged;
     for (const auto& line : lines) {
       shown.append(prefix).append(line).push_back('\n');
-      if (running_[i].log >= 0) logged.append(line).push_back('\n');
+      if (running_[i].log) logged.append(line).push_back('\n');
     }
     console_.add(stream, std::move(shown));
-    if (!logged.empty() && write(running_[i].log, logged.data(), logged.size()) != std::ssize(logged)) {
+    if (!logged.empty() && write(running_[i].log.get(), logged.data(), logged.size()) != std::ssize(logged)) {
       console_.say(str("the log of ", members_[i].label, " is not written any more: ", strerror(errno)));
-      close(running_[i].log);
-      running_[i].log = -1;
+      running_[i].log.close();
     }
   }
 
   void finish_output(size_t i) {
     for (int stream = 0; stream < Console::kStreams; ++stream) {
-      while (running_[i].process.output[stream] >= 0 && pass_on(i, stream)) {
+      while (running_[i].process.output[stream] && pass_on(i, stream)) {
       }
       print(i, stream, running_[i].lines[stream].finish());
     }
@@ -213,7 +205,7 @@ class Watch {
       const int translated = signal == SIGINT && members_[i].stop_signal != 0 ? members_[i].stop_signal : signal;
       if (one.ended) continue;
       // Another host's launcher is told by a line; a signal would only end the ssh that brings its last words.
-      if (one.process.input < 0 || signal == SIGKILL)
+      if (!one.process.input || signal == SIGKILL)
         kill(-one.process.pid, translated);
       else if (signal != SIGUSR1 && signal != SIGUSR2)
         send(i, "stop\n");
@@ -221,7 +213,7 @@ class Watch {
   }
 
   void send(size_t i, const std::string& text) {
-    if (write(running_[i].process.input, text.data(), text.size()) != std::ssize(text))
+    if (write(running_[i].process.input.get(), text.data(), text.size()) != std::ssize(text))
       console_.say(str(members_[i].label, " takes no input: ", strerror(errno)));
   }
 

@@ -1,12 +1,10 @@
 #include <gtest/gtest.h>
 
-#include <iostream>
-#include <map>
-
 #include "lockstep/base/text.h"
 #include "tests/golden/program.h"
 #include "tests/golden_cluster/cases.h"
 #include "tests/golden_input/cases.h"
+#include "tests/support/golden_counts.h"
 
 namespace lockstep::golden_cluster {
 namespace {
@@ -34,36 +32,18 @@ class Clusters final : public golden::GoldenSet {
   }
 
   void count(const Case& given) override {
-    ++total_;
-    ++areas_[given.area()];
+    counts_.add(given, exception_for);
     if (is_multi_worker(given)) remember_for_job(given);
-    try {
-      const auto exception = exception_for(given);
-      if (!exception) return;
-      ++exceptions_[exception->reason];
-      if (exception->meaningless || given.quirk().empty()) ++not_quirks_;
-    } catch (const std::exception&) {  // a case that cannot even be looked at fails as a test
-    }
   }
-
-  /// Quirks of TensorFlow may be decided otherwise; of all other cases at most one in twenty.
-  void check_counts() const override {
-    EXPECT_LE(not_quirks_ * 20, total_) << "more than 5 % of the cases are exceptions";
-  }
-
+  void check_counts() const override { counts_.check(); }
   void print_counts(std::ostream& out) const override {
-    out << total_ << " cases of clusters:";
-    for (const auto& [area, count] : areas_) out << ' ' << area << ' ' << count;
-    out << '\n';
-    if (const auto found = areas_.find("multi_worker"); found != areas_.end() && !runs_multi_worker())
-      out << "  not run: multi_worker " << found->second << ", " << kNotBuilt << '\n';
-    for (const auto& [reason, count] : exceptions_) out << "  " << count << " exceptions: " << reason << '\n';
-    out << "  " << not_quirks_ << " of them are not marked as quirks\n";
+    counts_.print(out, "clusters");
+    if (const int count = counts_.of_area("multi_worker"); count > 0 && !runs_multi_worker())
+      out << "  not run: multi_worker " << count << ", " << kNotBuilt << '\n';
   }
 
  private:
-  std::size_t total_ = 0, not_quirks_ = 0;
-  std::map<std::string, int> areas_, exceptions_;
+  golden::GoldenCounts counts_;
 };
 
 }  // namespace

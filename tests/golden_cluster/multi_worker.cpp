@@ -8,7 +8,7 @@
 #include "tests/golden_cluster/cases.h"
 
 #ifdef LOCKSTEP_TEST_WORKER
-#include "apps/lockstep/launch_support.h"
+#include "tests/support/launches.h"
 #endif
 
 // The cases of the area multi_worker, by real processes: those of one shape of cluster share a job.

@@ -1,13 +1,10 @@
 #include <gtest/gtest.h>
 
-#include <iostream>
-#include <map>
-#include <optional>
-
 #include "lockstep/base/text.h"
 #include "tests/golden/program.h"
 #include "tests/golden_input/cases.h"
 #include "tests/golden_input/values.h"
+#include "tests/support/golden_counts.h"
 
 namespace lockstep::golden_input {
 namespace {
@@ -29,35 +26,12 @@ class Input final : public golden::GoldenSet {
     }
   }
 
-  void count(const Case& given) override {
-    ++total_;
-    ++areas_[given.area()];
-    std::optional<Exception> exception;
-    try {
-      exception = exception_for(given);
-    } catch (const std::exception&) {  // a case that cannot even be looked at fails as a test
-    }
-    if (!exception) return;
-    ++exceptions_[exception->reason];
-    if (exception->meaningless || given.quirk().empty()) ++not_quirks_;
-  }
-
-  /// Quirks of TensorFlow may be decided otherwise; of all other cases at most one in twenty.
-  void check_counts() const override {
-    EXPECT_LE(not_quirks_ * 20, total_) << "more than 5 % of the cases are exceptions";
-  }
-
-  void print_counts(std::ostream& out) const override {
-    out << total_ << " cases of input:";
-    for (const auto& [area, count] : areas_) out << ' ' << area << ' ' << count;
-    out << '\n';
-    for (const auto& [reason, count] : exceptions_) out << "  " << count << " exceptions: " << reason << '\n';
-    out << "  " << not_quirks_ << " of them are not marked as quirks\n";
-  }
+  void count(const Case& given) override { counts_.add(given, exception_for); }
+  void check_counts() const override { counts_.check(); }
+  void print_counts(std::ostream& out) const override { counts_.print(out, "input"); }
 
  private:
-  std::size_t total_ = 0, not_quirks_ = 0;
-  std::map<std::string, int> areas_, exceptions_;
+  golden::GoldenCounts counts_;
 };
 
 }  // namespace

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "coordination.pb.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/job_key.h"
@@ -15,7 +14,6 @@ using std::chrono::milliseconds;
 
 // A member that sees a broken connection knows less than the chief, which will see the process behind it end in this time.
 constexpr milliseconds kBenefitOfDoubt{250};
-constexpr std::chrono::seconds kTimeToIntroduceOneself{5};
 
 std::uint64_t random_generation() {
   std::uint64_t number = 0;
@@ -29,8 +27,6 @@ Chief::Chief(const JoinOptions& options, std::string key, Outbox& outbox, Time n
     : options_(options), key_(std::move(key)), outbox_(outbox), generation_(random_generation()), last_tick_(now) {
   for (const Member& member : options_.members) seats_.push_back({.member = member});
 }
-
-Chief::~Chief() = default;
 
 void Chief::received(Connection connection, const std::string& bytes, Time now) {
   const auto found = sessions_.find(connection);
@@ -48,26 +44,17 @@ void Chief::received(Connection connection, const std::string& bytes, Time now) 
   if (message.generation() != generation_ || !same_bytes(message.token(), session.token)) {
     return drop_stranger(connection, "a message with the token of another session");
   }
-  Seat& seat = *seat_of(session.member);
+  Seat& seat = *seat_of(session.hello.member());
   if (seat.connection != connection) return;
-  if (message.has_beat()) return beat(seat, message, now);
-  if (message.has_fault()) return reported(read(message.fault()), message.fault().suspected(), seat, now);
-  serve(session, message, connection, now);
-  if (message.has_leave()) {
-    seat.presence = Presence::Left;
-    seat.connection = 0;
-    forget_waits_of(session.member);
-    fail_meetings_without(seat);
-  }
+  if (message.has_beat()) return beat(seat, message.beat(), now);
+  if (message.has_fault()) return reported(message.fault(), seat, now);
+  serve(seat, message.request(), message.call(), now);
 }
 
 void Chief::closed(Connection connection, Time now) {
-  const auto found = sessions_.find(connection);
-  if (found == sessions_.end()) return;
-  const Session session = std::move(found->second);
-  sessions_.erase(found);
-  if (session.stage != Stage::Seated) return;
-  Seat& seat = *seat_of(session.member);
+  const auto session = sessions_.extract(connection);
+  if (session.empty() || session.mapped().stage != Stage::Seated) return;
+  Seat& seat = *seat_of(session.mapped().hello.member());
   if (seat.connection != connection || seat.presence != Presence::Here) return;
   lose(seat, "ended without leaving", "its connection was closed", now);
 }
@@ -80,37 +67,43 @@ void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Ti
     return log_warning(
         str(title(seat.member), " ", how, " before the job started (", seen, "); waiting for it to come back"));
   }
-  const bool is_chief = &seat == &seats_.front();
-  fail({.code = Code::Unavailable,
-        .number = is_chief ? errors::kChiefGone : errors::kPeerLost,
-        .text = {.what = str(title(seat.member), " ", how),
-                 .where = last_seen_of(seat),
-                 .seen = str(seen, "; ", who_is_fine(seat, now)),
-                 .help = str("look at ", seat.member.name, "'s log; `lockstep explain L", errors::kPeerLost, "`")},
-        .member = seat.member.id});
+  std::vector<std::string> fine;
+  for (const Seat& other : seats_) {
+    const bool answers = other.presence == Presence::Here && now - other.last_beat < options_.dead_after / 2;
+    if (answers) fine.push_back(other.member.name);
+  }
+  const std::string others =
+      fine.empty() ? "no other worker answers" : str(name_list(fine), fine.size() == 1 ? " is fine" : " are fine");
+  fail({Code::Unavailable,
+        &seat == &seats_.front() ? errors::kChiefGone : errors::kPeerLost,
+        {.what = str(title(seat.member), " ", how),
+         .where = last_seen(seat.last),
+         .seen = str(seen, "; ", others),
+         .help = str("look at ", seat.member.name, "'s log; `lockstep explain L", errors::kPeerLost, "`")},
+        seat.member.id});
   fail_meetings_without(seat);
 }
 
-void Chief::beat(Seat& seat, const wire::ToChief& message, Time now) {
+void Chief::beat(Seat& seat, const wire::Seat& said, Time now) {
   const auto gap = now - seat.last_beat;
   seat.last_beat = now;
-  seat.step = message.beat().step();
-  seat.place = message.beat().place().substr(0, kMaxPlace);
+  seat.last.set_step(said.step());
+  seat.last.set_place(said.place().substr(0, kMaxPlace));
   if (gap > options_.heartbeat_interval + options_.dead_after / 4) {
-    log_warning(
-        str(title(seat.member), " did not answer for ", seconds_text(gap), " and is back (", last_seen_of(seat), ")"));
+    log_warning(str(title(seat.member), " did not answer for ", seconds_text(gap), " and is back (",
+                    last_seen(seat.last), ")"));
   }
   wire::FromChief answer;
-  answer.mutable_beat()->set_step(seats_.front().step);
-  answer.mutable_beat()->set_place(seats_.front().place);
+  *answer.mutable_beat() = seats_.front().last;
   send(seat.connection, std::move(answer));
 }
 
-void Chief::reported(Failure failure, bool suspected, const Seat& reporter, Time now) {
-  failure.text.where +=
-      str(failure.text.where.empty() ? "" : "; ", "reported by ", title(reporter.member), ", ", last_seen_of(reporter));
+void Chief::reported(const wire::Fault& fault, const Seat& reporter, Time now) {
+  Failure failure = read(fault);
+  failure.text.where += str(failure.text.where.empty() ? "" : "; ", "reported by ", title(reporter.member), ", ",
+                            last_seen(reporter.last));
   const Seat* about = seat_of(failure.member);
-  if (!suspected || about == nullptr || about == &reporter) return fail(failure);
+  if (!fault.suspected() || about == nullptr || about == &reporter) return fail(failure);
   if (!suspicion_) suspicion_ = {failure, now + kBenefitOfDoubt};
 }
 
@@ -118,7 +111,7 @@ void Chief::fail(const Failure& failure) {
   if (failure_) return;
   failure_ = failure;
   wire::FromChief message;
-  write(failure, *message.mutable_failure());
+  write(failure, *message.mutable_fault());
   tell_all(message);
 }
 
@@ -140,7 +133,8 @@ void Chief::tick(Time now) {
   if (suspicion_ && now >= suspicion_->second) fail(suspicion_->first);
   std::vector<Connection> late;
   for (const auto& [connection, session] : sessions_) {
-    if (session.stage != Stage::Seated && now - session.opened > kTimeToIntroduceOneself) late.push_back(connection);
+    const bool is_late = now - session.opened > time_to_introduce_oneself(options_);
+    if (session.stage != Stage::Seated && is_late) late.push_back(connection);
   }
   for (const Connection connection : late) drop_stranger(connection, "a connection that did not introduce itself");
   check_waits(now);
@@ -154,62 +148,36 @@ std::vector<Member> Chief::missing() const {
   return absent;
 }
 
-void Chief::announce(const std::string& missing_text) {
-  std::vector<std::string> here;
-  for (const Seat& seat : seats_) {
-    if (seat.presence == Presence::Here) here.push_back(seat.member.name);
-  }
-  wire::FromChief message;
-  message.mutable_notice()->set_line(str("waiting for ", missing_text, "; here: ", name_list(here)));
-  message.mutable_notice()->set_missing(missing_text);
-  tell_all(message);
-}
-
-bool Chief::others_have_left() const { return others_here().empty(); }
-
-std::vector<std::string> Chief::others_here() const {
+std::vector<std::string> Chief::here() const {
   std::vector<std::string> names;
-  for (std::size_t i = 1; i < seats_.size(); ++i) {
-    if (seats_[i].presence == Presence::Here) names.push_back(seats_[i].member.name);
+  for (const Seat& seat : seats_) {
+    if (seat.presence == Presence::Here) names.push_back(seat.member.name);
   }
   return names;
 }
 
-void Chief::write_roster(wire::Roster& roster, Time now) const {
+void Chief::announce(const std::string& missing_text) {
+  wire::FromChief message;
+  message.mutable_notice()->set_line(str("waiting for ", missing_text, "; here: ", name_list(here())));
+  message.mutable_notice()->set_missing(missing_text);
+  tell_all(message);
+}
+
+wire::Roster Chief::roster(Time now) const {
+  wire::Roster all;
   for (const Seat& seat : seats_) {
-    wire::Seat& line = *roster.add_seats();
+    wire::Seat& line = *all.add_seats() = seat.last;
     line.set_id(seat.member.id);
-    line.set_host(seat.host);
-    line.set_pid(seat.pid);
     line.set_presence(static_cast<int>(seat.presence));
     line.set_silent_ms(std::chrono::duration_cast<milliseconds>(now - seat.last_beat).count());
-    line.set_step(seat.step);
-    line.set_place(seat.place);
   }
+  return all;
 }
 
-std::string Chief::last_seen_of(const Seat& seat) const {
-  return str("last at step ", seat.step, seat.place.empty() ? "" : ", ", seat.place, "; host ", seat.host, ", pid ",
-             seat.pid);
-}
-
-std::string Chief::who_is_fine(const Seat& except, Time now) const {
-  std::vector<std::string> fine;
-  for (const Seat& seat : seats_) {
-    const bool answers = seat.presence == Presence::Here && now - seat.last_beat < options_.dead_after / 2;
-    if (&seat != &except && answers) fine.push_back(seat.member.name);
-  }
-  if (fine.empty()) return "no other worker answers";
-  return str(name_list(fine), fine.size() == 1 ? " is fine" : " are fine");
-}
-
-const Chief::Seat* Chief::seat_of(int member) const {
-  const auto found =
-      std::find_if(seats_.begin(), seats_.end(), [&](const Seat& seat) { return seat.member.id == member; });
+Chief::Seat* Chief::seat_of(int member) {
+  const auto found = std::ranges::find(seats_, member, [](const Seat& seat) { return seat.member.id; });
   return found == seats_.end() ? nullptr : &*found;
 }
-
-Chief::Seat* Chief::seat_of(int member) { return const_cast<Seat*>(std::as_const(*this).seat_of(member)); }
 
 void Chief::send(Connection connection, wire::FromChief message) {
   message.set_generation(generation_);

@@ -4,11 +4,12 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
-#include "lockstep/comm/coordination/coordinator.h"
 #include "lockstep/comm/coordination/messages.h"
 
 namespace lockstep::coordination {
@@ -29,7 +30,6 @@ class Chief {
   using Connection = std::uint64_t;
 
   Chief(const JoinOptions& options, std::string key, Outbox& outbox, Time now);
-  ~Chief();
 
   void opened(Connection connection, Time now);
   void received(Connection connection, const std::string& bytes, Time now);
@@ -40,9 +40,7 @@ class Chief {
   /// Tells all who wait why the missing ones are missing.
   void announce(const std::string& missing_text);
   void fail(const Failure& failure);
-  bool others_have_left() const;
-  std::vector<std::string> others_here() const;
-  bool has_failed() const { return failure_.has_value(); }
+  std::vector<std::string> here() const;  ///< the names of those who have joined and not left
   std::uint64_t generation() const { return generation_; }
 
  private:
@@ -51,23 +49,18 @@ class Chief {
   struct Session {
     Stage stage = Stage::Opened;
     Time opened = {};
-    std::string their_nonce = {};
-    std::string our_nonce = {};
+    wire::Greeting hello = {};
+    std::string nonce = {};
     std::string token = {};
-    int member = -1;
-    bool has_key = false;
   };
 
   struct Seat {
     Member member = {};
     Presence presence = Presence::Absent;
     Connection connection = 0;
-    std::string host = {};
-    std::int64_t pid = 0;
     Time joined = {};
     Time last_beat = {};
-    std::int64_t step = 0;
-    std::string place = {};
+    wire::Seat last = {};  // what it said of itself
   };
 
   struct Waiter {
@@ -79,16 +72,11 @@ class Chief {
   };
 
   struct Meeting {
-    struct Group {
-      std::vector<std::string> lines = {};
-      std::vector<int> members = {};
-    };
-    bool compare = false;
     bool warned = false;
-    std::map<int, Waiter> arrived = {};
-    std::vector<Group> groups = {};
+    std::map<int, Waiter> arrived = {};                // by member
+    std::map<std::string, std::set<int>> groups = {};  // of members, by what they compare
   };
-  using MeetingKey = std::pair<std::string, std::uint64_t>;
+  using MeetingKey = std::tuple<wire::Call::Verb, std::string, std::uint64_t>;
 
   // chief_join.cpp
   void hello(Connection connection, Session& session, const wire::ToChief& message);
@@ -96,32 +84,28 @@ class Chief {
   void seat(Connection connection, Session& session, const wire::Details& details, Time now);
   void refuse(Connection connection, const Failure& failure);
   void drop_stranger(Connection connection, const std::string& why);
-  void refuse_second(Connection connection, const Seat& holder, const wire::Details& details, Time now);
+  void refuse_second(Connection connection, const Seat& holder, const wire::Seat& second, Time now);
   bool same_facts(Connection connection, const Member& member, const wire::Details& details);
-  void start();
 
   // chief_meetings.cpp
-  void serve(const Session& session, const wire::ToChief& message, Connection connection, Time now);
-  void set(const Waiter& waiter, const std::string& key, const std::string& value);
-  void meet(const Waiter& waiter, const wire::Meet& meet);
-  void conclude(const MeetingKey& key, Meeting& meeting);
+  void serve(Seat& seat, std::uint64_t request, const wire::Call& call, Time now);
+  void set(const Waiter& waiter, const wire::Call& call);
+  void conclude(const MeetingKey& key, const Meeting& meeting);
   void withdraw(int member, std::optional<std::uint64_t> request);
   void forget_waits_of(int member);
   void fail_meetings_without(const Seat& gone);
   void check_waits(Time now);
+  static std::string name_of(const MeetingKey& key);
   std::string missing_in(const Meeting& meeting) const;
   void reply_error(const Waiter& waiter, const Failure& failure);
   void reply_value(const Waiter& waiter, const std::string& value);
 
   // chief.cpp
-  void beat(Seat& seat, const wire::ToChief& message, Time now);
+  void beat(Seat& seat, const wire::Seat& said, Time now);
   void lose(Seat& seat, const std::string& how, const std::string& seen, Time now);
-  void reported(Failure failure, bool suspected, const Seat& reporter, Time now);
-  void write_roster(wire::Roster& roster, Time now) const;
-  std::string last_seen_of(const Seat& seat) const;
-  std::string who_is_fine(const Seat& except, Time now) const;
+  void reported(const wire::Fault& fault, const Seat& reporter, Time now);
+  wire::Roster roster(Time now) const;
   Seat* seat_of(int member);
-  const Seat* seat_of(int member) const;
   void send(Connection connection, wire::FromChief message);
   void tell_all(const wire::FromChief& message);
 

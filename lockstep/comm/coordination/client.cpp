@@ -1,34 +1,57 @@
-#include "lockstep/comm/coordination/client.h"
+// What a member asks of the chief once it has joined.
 
-#include <unistd.h>
+#include "lockstep/comm/coordination/client.h"
 
 #include <algorithm>
 
-#include "coordination.pb.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/coordination/job_key.h"
+#include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/words.h"
 
 namespace lockstep::coordination {
 namespace {
 
-Member find_self(const JoinOptions& options) {
-  for (const Member& member : options.members) {
-    if (member.id == options.self) return member;
+wire::Call call_of(wire::Call::Verb verb, std::string_view key = {}, std::string value = {},
+                   const Deadline& deadline = Deadline::never()) {
+  wire::Call call;
+  call.set_verb(verb);
+  call.set_key(std::string(key.substr(0, kMaxKey)));
+  call.set_value(std::move(value));
+  call.set_wait_ms(deadline.is_never() ? -1
+                                       : std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count());
+  return call;
+}
+
+void check_size(const std::string& what, std::size_t size, std::size_t most, const char* help) {
+  if (size > most) {
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str(what, " must have at most ", most, " bytes, got ", size), .help = help});
   }
-  throw InvalidArgument(errors::kBadOption,
-                        {.what = str("JoinOptions::self must be the id of a member, got ", options.self),
-                         .help = "take the id from the list of members"});
 }
 
 }  // namespace
 
 Client::Client(const JoinOptions& options, std::string key)
-    : options_(options), key_(std::move(key)), self_(find_self(options)), heart_([this] { run_heart(); }) {}
+    : options_(options),
+      key_(std::move(key)),
+      self_(*std::ranges::find(options_.members, options_.self, &Member::id)),
+      heart_([this] { run_heart(); }) {}
 
 Client::~Client() {
-  give_up_session();
+  try {
+    if (std::uncaught_exceptions() > exceptions_) {
+      report_failure({Code::Unavailable,
+                      errors::kPeerFailed,
+                      {.what = str("the program of ", title(self_), " ended with an exception")},
+                      self_.id});
+      wait_for_failure(Deadline::after(std::chrono::milliseconds(300)));
+    }
+    leave(Deadline::after(options_.leave_timeout));
+  } catch (const std::exception& error) {
+    log_warning(error.what());
+  }
+  end_session();
   {
     const std::lock_guard lock(mutex_);
     over_ = true;
@@ -37,196 +60,184 @@ Client::~Client() {
   heart_.join();
 }
 
-void Client::introduce(std::unique_ptr<Wire> wire, bool port_taken) {
-  std::unique_lock lock(mutex_);
-  wire_ = std::move(wire);
-  stage_ = Stage::Introduced;
-  port_taken_ = port_taken;
-  generation_ = 0;
-  token_.clear();
-  nonce_ = random_bytes(kNonceBytes);
-  wire::ToChief message;
-  message.mutable_hello()->set_protocol(kProtocol);
-  message.mutable_hello()->set_member(self_.id);
-  message.mutable_hello()->set_nonce(nonce_);
-  message.mutable_hello()->set_has_key(!key_.empty());
-  const std::shared_ptr<Wire> opened = wire_;
-  lock.unlock();
-  opened->open([this](const wire::FromChief& from) { received(from); }, [this](const std::string& why) { ended(why); });
-  lock.lock();
-  post(std::move(lock), std::move(message));
+std::uint64_t Client::generation() const {
+  const std::lock_guard lock(mutex_);
+  return generation_;
 }
 
-// Returns the lock, taken again: gRPC must not be called under it.
-std::unique_lock<std::mutex> Client::post(std::unique_lock<std::mutex> lock, wire::ToChief message) {
-  message.set_generation(generation_);
-  message.set_token(token_);
-  const std::shared_ptr<Wire> wire = wire_;
-  if (!wire) return lock;
-  wire->send(message);
-  lock.unlock();
-  wire->flush();
-  lock.lock();
-  return lock;
+template <class Condition>
+void Client::wait(Lock& lock, const Deadline& deadline, Condition condition) const {
+  constexpr Clock::duration kForEver = std::chrono::hours(24 * 365);
+  changed_.wait_for(lock, std::min(deadline.remaining(), kForEver), condition);
 }
 
-void Client::give_up_session() {
-  std::shared_ptr<Wire> wire;
-  {
-    const std::lock_guard lock(mutex_);
-    wire = std::move(wire_);
-    if (stage_ != Stage::Left) stage_ = Stage::Out;
-  }
-  changed_.notify_all();
-  if (wire) wire->cut();
-}
-
-Client::Stage Client::wait_while(Stage stage, Clock::time_point until) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_until(lock, until, [&] { return stage_ != stage || failure_; });
+void Client::require_joined() const {
   if (failure_) failure_->raise();
-  return stage_;
+  if (stage_ == Stage::Joined) return;
+  throw FailedPrecondition(errors::kWrongContext, {.what = str(self_.name, " has left the job"),
+                                                   .help = "make the call before leave, or join again"});
 }
 
-void Client::challenged(const wire::FromChief& message, wire::ToChief& answer) {
-  const wire::Challenge& challenge = message.challenge();
-  if (!same_bytes(challenge.mac(), mac_of(key_, {"chief", nonce_, challenge.nonce()}))) {
-    const std::string why = key_.empty()          ? "the chief has a job key and this worker has none"
-                            : challenge.has_key() ? "the chief's job key is another one"
-                                                  : "this worker has a job key and the chief has none";
-    return set_failure({.code = Code::FailedPrecondition,
-                        .number = errors::kJobKey,
-                        .text = {.what = str(self_.name, " and the chief (", options_.members.front().address,
-                                             ") have no job key in common"),
-                                 .seen = why,
-                                 .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"},
-                        .member = self_.id});
-  }
-  wire::Details details;
-  details.set_incarnation(options_.incarnation);
-  details.set_host(host_name());
-  details.set_pid(::getpid());
-  details.set_port_taken(port_taken_);
-  for (const Fact& fact : options_.facts) {
-    wire::Fact& line = *details.add_facts();
-    line.set_name(fact.name);
-    line.set_value(fact.value);
-    line.set_may_differ(fact.may_differ);
-  }
-  answer.mutable_proof()->set_details(details.SerializeAsString());
-  answer.mutable_proof()->set_mac(
-      mac_of(key_, {"member", nonce_, challenge.nonce(), std::to_string(self_.id), answer.proof().details()}));
+// The chief's answer; none if the session, the job or the time is over first.
+std::optional<wire::FromChief> Client::exchange(Lock& lock, wire::Call call, const Deadline& deadline) {
+  const std::uint64_t request = next_request_++;
+  const auto& answer = answers_[request];
+  wire::ToChief message;
+  message.set_request(request);
+  *message.mutable_call() = std::move(call);
+  post(lock, std::move(message));
+  wait(lock, deadline, [&] { return answer || failure_ || stage_ != Stage::Joined; });
+  return std::move(answers_.extract(request).mapped());
 }
 
-void Client::received(const wire::FromChief& message) {
-  std::unique_lock lock(mutex_);
-  last_heard_ = Clock::now();
-  if (generation_ != 0 && message.generation() != generation_) return;
-  switch (message.body_case()) {
-    case wire::FromChief::kChallenge: {
-      wire::ToChief answer;
-      challenged(message, answer);
-      if (answer.has_proof()) lock = post(std::move(lock), std::move(answer));
-      break;
-    }
-    case wire::FromChief::kAccepted:
-      generation_ = message.generation();
-      token_ = message.accepted().token();
-      stage_ = Stage::Accepted;
-      break;
-    case wire::FromChief::kWelcome:
-      roster_ = read(message.welcome(), options_.members);
-      stage_ = Stage::Joined;
-      break;
-    case wire::FromChief::kBeat:
-      if (!roster_.empty()) {
-        roster_.front().step = message.beat().step();
-        roster_.front().place = message.beat().place();
-      }
-      break;
-    case wire::FromChief::kReply:
-      if (const auto found = answers_.find(message.request()); found != answers_.end())
-        *found->second = message.reply();
-      break;
-    case wire::FromChief::kFailure: set_failure(read(message.failure())); break;
-    case wire::FromChief::kNotice: {
-      if (!message.notice().missing().empty()) missing_ = message.notice().missing();
-      const std::string line = str(self_.name, ": ", message.notice().line());
-      lock.unlock();  // a log sink is the program's code
-      message.notice().warning() ? log_warning(line) : log_info(line);
-      lock.lock();
-      break;
-    }
-    case wire::FromChief::BODY_NOT_SET: break;
+wire::FromChief Client::ask(wire::Call call) {
+  Lock lock(mutex_);
+  require_joined();
+  // No deadline of its own: the chief answers at the request's, and if it does not, the heartbeats notice.
+  auto answer = exchange(lock, std::move(call), Deadline::never());
+  if (!answer) require_joined();
+  if (!answer->has_fault()) return std::move(*answer);
+  const Failure failure = read(answer->fault());
+  if (failure.number == errors::kPeerLost) {
+    // The job's failure is on its way and says more. After any other answer, it is only what that led to elsewhere.
+    changed_.wait_for(lock, std::chrono::milliseconds(20), [&] { return failure_.has_value(); });
+    if (failure_) failure_->raise();
   }
-  changed_.notify_all();
+  failure.raise();
 }
 
-void Client::ended(const std::string& why) {
+void Client::meet(wire::Call call) {
+  const auto next_round = [&, key = std::pair(call.verb(), call.key())](int step) {
+    const std::lock_guard lock(mutex_);
+    return rounds_[key] += static_cast<std::uint64_t>(step);
+  };
+  call.set_round(next_round(0));
+  try {
+    ask(std::move(call));
+  } catch (const DeadlineExceeded&) {
+    throw;  // this one may come again
+  } catch (const Error&) {
+    next_round(1);
+    throw;
+  }
+  next_round(1);
+}
+
+void Client::set(std::string_view key, std::string_view value) {
+  constexpr auto kHelp = "store small values; tensors go through collectives";
+  check_size("the key of a stored value", key.size(), kMaxKey, kHelp);
+  check_size("a stored value", value.size(), kMaxValue, kHelp);
+  ask(call_of(wire::Call::SET, key, std::string(value)));
+}
+
+std::string Client::get(std::string_view key, Deadline deadline) {
+  return ask(call_of(wire::Call::GET, key, {}, deadline)).value();
+}
+
+void Client::barrier(std::string_view name, Deadline deadline) {
+  meet(call_of(wire::Call::BARRIER, name, {}, deadline));
+}
+
+void Client::require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline) {
+  std::string text;
+  for (const std::string& line : lines) text += line + "\n";
+  check_size("lines to compare", text.size(), kMaxValue, "compare a digest of them");
+  meet(call_of(wire::Call::COMPARE, name, std::move(text), deadline));
+}
+
+void Client::set_place(std::int64_t step, std::string_view place) {
+  const std::lock_guard lock(mutex_);
+  place_.set_step(step);
+  place_.set_place(std::string(place.substr(0, kMaxPlace)));
+}
+
+std::vector<MemberState> Client::states() {
+  std::optional<wire::FromChief> answer;
+  if (!failure()) answer = ask(call_of(wire::Call::ROSTER));
+  const std::lock_guard lock(mutex_);
+  if (answer) roster_ = answer->roster();
+  return read(roster_, options_.members);
+}
+
+void Client::report_failure(Failure failure) {
+  if (failure.member < 0) failure.member = self_.id;
+  if (failure.text.help.empty()) failure.text.help = "look at the log of the worker that reported it";
+  wire::ToChief message;
+  write(failure, *message.mutable_fault());
+  message.mutable_fault()->set_suspected(failure.member != self_.id);
+  Lock lock(mutex_);
+  if (failure_ || stage_ != Stage::Joined) return;
+  post_beat(lock);  // the place of the failure is newer than that of the last heartbeat
+  post(lock, std::move(message));
+}
+
+std::optional<Failure> Client::failure() const {
+  const std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+std::optional<Failure> Client::wait_for_failure(Deadline deadline) const {
+  Lock lock(mutex_);
+  wait(lock, deadline, [&] { return failure_ || stage_ != Stage::Joined; });
+  return failure_;
+}
+
+void Client::on_failure(std::function<void(const Failure&)> callback) {
   {
     const std::lock_guard lock(mutex_);
-    why_ended_ = why;
-    if (stage_ == Stage::Joined && !failure_) {
-      chief_is_gone("ended without leaving", "its connection was closed");
-    } else if (stage_ != Stage::Left) {
-      stage_ = stage_ == Stage::Joined ? Stage::Joined : Stage::Out;
+    if (!told_) return callbacks_.push_back(std::move(callback));
+  }
+  callback(*failure());
+}
+
+void Client::flush() {
+  Lock lock(mutex_);
+  if (!server_) return;
+  const std::shared_ptr<Server> server = server_;
+  lock.unlock();
+  server->flush();
+}
+
+void Client::leave(Deadline deadline) {
+  Lock lock(mutex_);
+  const bool asks = !failure_ && stage_ == Stage::Joined;
+  const bool left = asks && exchange(lock, call_of(wire::Call::LEAVE), deadline);
+  if (asks) {
+    stage_ = Stage::Left;
+    port_.close();
+    changed_.notify_all();
+  }
+  if (!left && !failure_) return;
+  const std::shared_ptr<Server> server = std::move(server_);
+  lock.unlock();
+  if (left && server) wait_for_others_to_leave(*server, deadline);
+  end_session();
+}
+
+// The service ends with this process.
+void Client::wait_for_others_to_leave(Server& server, const Deadline& deadline) {
+  auto next_line = Clock::now() + options_.waiting_log_interval;
+  const auto others = [&] {
+    std::vector<std::string> names;
+    server.with_chief([&](Chief& chief) { names = chief.here(); });
+    return name_list(names);
+  };
+  while (!others().empty() && !deadline.expired() && !failure()) {
+    if (Clock::now() >= next_line) {
+      log_info(str(self_.name, ": waiting for ", others(), " to leave"));
+      next_line += options_.waiting_log_interval;
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
-  changed_.notify_all();
-}
-
-void Client::set_failure(Failure failure) {
-  if (!failure_) failure_ = std::move(failure);
-}
-
-void Client::chief_is_gone(const std::string& how, const std::string& seen) {
-  const MemberState& chief = roster_.front();
-  set_failure({.code = Code::Unavailable,
-               .number = errors::kChiefGone,
-               .text = {.what = str(title(chief.member), ", the chief, ", how),
-                        .where = str("last at step ", chief.step, chief.place.empty() ? "" : ", ", chief.place,
-                                     "; host ", chief.host, ", pid ", chief.pid, "; seen by ", self_.name),
-                        .seen = seen,
-                        .help = str("look at ", chief.member.name, "'s log; if it still runs, at the network between")},
-               .member = chief.member.id});
-}
-
-void Client::check_chief(Clock::time_point now, Clock::duration gap) {
-  // If this process itself stood still, the chief's answers have yet to be read.
-  if (gap > 2 * options_.heartbeat_interval) last_heard_ = std::min(now, last_heard_ + gap);
-  if (now - last_heard_ <= options_.dead_after) return;
-  if (stage_ == Stage::Joined) {
-    chief_is_gone("stopped answering", str("last heard of it ", seconds_text(now - last_heard_), " ago"));
-  } else {
-    stage_ = Stage::Out;
-  }
-  changed_.notify_all();
-}
-
-void Client::run_heart() {
-  std::unique_lock lock(mutex_);
-  for (auto last = Clock::now(); !over_;) {
-    changed_.wait_until(lock, last + options_.heartbeat_interval, [&] { return over_ || (failure_ && !told_); });
-    const auto now = Clock::now();
-    const auto gap = now - last;
-    if (failure_ && !told_) {
-      told_ = true;
-      const auto callbacks = std::move(callbacks_);
-      const Failure failure = *failure_;
-      lock.unlock();
-      for (const auto& callback : callbacks) callback(failure);
-      lock.lock();
-    }
-    if (gap < options_.heartbeat_interval) continue;
-    last = now;
-    port_.drop_strangers();
-    if (failure_ || (stage_ != Stage::Accepted && stage_ != Stage::Joined)) continue;
-    check_chief(now, gap);
-    wire::ToChief beat;
-    beat.mutable_beat()->set_step(step_);
-    beat.mutable_beat()->set_place(place_);
-    lock = post(std::move(lock), std::move(beat));
-  }
+  const std::string late = others();
+  server.with_chief([&](Chief& chief) {
+    chief.fail({Code::Unavailable,
+                errors::kChiefGone,
+                {.what = str(title(self_), ", the chief, has left the job"),
+                 .seen = late.empty() ? "" : str("still here: ", late),
+                 .help = "let the chief leave last, or give it more time in leave"},
+                self_.id});
+  });
 }
 
 }  // namespace lockstep::coordination

@@ -1,71 +1,88 @@
 #pragma once
 
 #include <condition_variable>
-#include <cstdint>
-#include <functional>
+#include <exception>
 #include <map>
-#include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <thread>
-#include <vector>
+#include <utility>
 
-#include "lockstep/comm/coordination/coordinator.h"
-#include "lockstep/comm/coordination/port.h"
+#include "lockstep/base/descriptor.h"
+#include "lockstep/comm/coordination/server.h"
 #include "lockstep/comm/coordination/wire.h"
 
 namespace lockstep::coordination {
 
 /// A member's side of its session: introduces itself, beats, asks and hears. The chief's process has one, too.
-class Client {
+class Client final : public Coordinator {
  public:
   using Clock = std::chrono::steady_clock;
-  enum class Stage { Out, Introduced, Accepted, Joined, Left };
 
   Client(const JoinOptions& options, std::string key);
-  ~Client();
+  ~Client() override;
 
-  /// Starts a session. With `port_taken` it only asks who holds this member's seat.
-  void introduce(std::unique_ptr<Wire> wire, bool port_taken);
-  /// Waits for the next stage, a failure, the end of the stream or the time.
-  Stage wait_while(Stage stage, Clock::time_point until);
-  void give_up_session();
+  /// Joins the chief, which may not run yet or be restarted meanwhile; the chief's own process starts it, comes in the
+  /// same way, and also finds out why others are missing.
+  void join();
 
-  /// The answer's value. Throws what the chief answered, or the job's failure.
-  std::string ask(wire::ToChief message);
-  std::string meet(const std::string& name, const std::vector<std::string>* lines, Deadline deadline);
-  std::vector<MemberState> states();
-
-  void keep(HeldPort port);
-  void set_place(std::int64_t step, std::string_view place);
-  void report(Failure failure);
-  std::optional<Failure> failure() const;
-  std::optional<Failure> wait_for_failure(Deadline deadline) const;
-  void on_failure(std::function<void(const Failure&)> callback);
-  bool leave(Deadline deadline);
-  std::uint64_t generation() const;
-  std::string missing() const;
-  std::string why_ended() const;
+  int self() const override { return self_.id; }
+  bool is_chief() const override { return &self_ == &options_.members.front(); }
+  const std::vector<Member>& members() const override { return options_.members; }
+  std::uint64_t generation() const override;
+  void set(std::string_view key, std::string_view value) override;
+  std::string get(std::string_view key, Deadline deadline) override;
+  void barrier(std::string_view name, Deadline deadline) override;
+  void require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline) override;
+  void set_place(std::int64_t step, std::string_view place) override;
+  std::vector<MemberState> states() override;
+  void report_failure(Failure failure) override;
+  std::optional<Failure> failure() const override;
+  std::optional<Failure> wait_for_failure(Deadline deadline) const override;
+  void flush() override;
+  void on_failure(std::function<void(const Failure&)> callback) override;
+  void leave(Deadline deadline) override;
 
  private:
+  enum class Stage { Out, Introduced, Accepted, Joined, Left };
+  using Lock = std::unique_lock<std::mutex>;
+
+  // join.cpp
+  void take_port();
+  void ask_who_has_the_seat();
+  Stage wait_while(Stage stage, Clock::time_point until);
+  std::string missing();
+  [[noreturn]] void give_up_waiting(const std::string& chief_missing);
+
+  // session.cpp
+  void introduce(const std::string& target, bool port_taken);
   void received(const wire::FromChief& message);
   void ended(const std::string& why);
-  void challenged(const wire::FromChief& message, wire::ToChief& answer);
-  void set_failure(Failure failure);
+  void challenged(const wire::Greeting& challenge, Lock& lock);
   void chief_is_gone(const std::string& how, const std::string& seen);
-  std::unique_lock<std::mutex> post(std::unique_lock<std::mutex> lock, wire::ToChief message);
+  void post(Lock& lock, wire::ToChief message);
+  void post_beat(Lock& lock);
+  void end_session();
   void run_heart();
   void check_chief(Clock::time_point now, Clock::duration gap);
+
+  // client.cpp
+  template <class Condition>
+  void wait(Lock& lock, const Deadline& deadline, Condition condition) const;
+  std::optional<wire::FromChief> exchange(Lock& lock, wire::Call call, const Deadline& deadline);
+  wire::FromChief ask(wire::Call call);
+  void meet(wire::Call call);
   void require_joined() const;
+  void wait_for_others_to_leave(Server& server, const Deadline& deadline);
 
   const JoinOptions options_;
   const std::string key_;
-  const Member self_;
+  const Member& self_;
+  const int exceptions_ = std::uncaught_exceptions();
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
+  std::shared_ptr<Server> server_;  // in the chief's process
   std::shared_ptr<Wire> wire_;
-  HeldPort port_;
+  Descriptor port_;
   Stage stage_ = Stage::Out;
   bool port_taken_ = false;
   bool over_ = false;
@@ -74,14 +91,13 @@ class Client {
   std::string token_;
   std::uint64_t generation_ = 0;
   std::uint64_t next_request_ = 1;
-  std::map<std::uint64_t, std::shared_ptr<std::optional<wire::Reply>>> answers_;
-  std::map<std::string, std::uint64_t> rounds_;
-  std::vector<MemberState> roster_;
+  std::map<std::uint64_t, std::optional<wire::FromChief>> answers_;
+  std::map<std::pair<wire::Call::Verb, std::string>, std::uint64_t> rounds_;
+  wire::Roster roster_;
+  wire::Seat place_;
   std::string missing_;
   std::string why_ended_ = "no answer";
   Clock::time_point last_heard_ = {};
-  std::int64_t step_ = 0;
-  std::string place_;
   std::optional<Failure> failure_;
   std::vector<std::function<void(const Failure&)>> callbacks_;
   std::thread heart_;

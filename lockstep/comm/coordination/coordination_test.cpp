@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "lockstep/comm/coordination/coordinator.h"
-#include "lockstep/comm/coordination/test_processes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/logged_lines.h"
+#include "tests/support/member_processes.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/watchdog.h"
 

@@ -11,9 +11,20 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/export.h"
-#include "lockstep/comm/coordination/failure.h"
+#include "lockstep/base/throw_error.h"
 
 namespace lockstep::coordination {
+
+/// Why a job ended early: the same on every worker, whoever saw it first.
+struct Failure {
+  Code code = Code::Unavailable;
+  int number = errors::kPeerLost;
+  ErrorText text = {};
+  int member = -1;  ///< the member that it is about; -1: none in particular
+
+  /// Throws it as the Error of its code.
+  [[noreturn]] void raise() const { throw_error(code, number, text); }
+};
 
 /// One entry of the cluster.
 struct Member {
@@ -82,50 +93,44 @@ class LOCKSTEP_EXPORT Coordinator {
   static std::unique_ptr<Coordinator> join(const JoinOptions& options);
 
   /// Leaves, waiting at most `leave_timeout`; after a failure, or while an exception unwinds the stack, closes at once.
-  ~Coordinator();
-  Coordinator(const Coordinator&) = delete;
-  Coordinator& operator=(const Coordinator&) = delete;
+  virtual ~Coordinator() = default;
 
-  int self() const;
-  bool is_chief() const;
-  const std::vector<Member>& members() const;
-  std::uint64_t generation() const;  ///< of this job; no other job of the chief has the same
+  virtual int self() const = 0;
+  virtual bool is_chief() const = 0;
+  virtual const std::vector<Member>& members() const = 0;
+  virtual std::uint64_t generation() const = 0;  ///< of this job; no other job of the chief has the same
 
   /// The store. Keys have at most 4 KB, values 1 MB, all together 64 MB.
-  void set(std::string_view key, std::string_view value);
-  std::string get(std::string_view key, Deadline deadline);  ///< waits until someone has set it
+  virtual void set(std::string_view key, std::string_view value) = 0;
+  virtual std::string get(std::string_view key, Deadline deadline) = 0;  ///< waits until someone has set it
 
   /// Returns when all members have called it with this name. An error names those who are missing.
-  void barrier(std::string_view name, Deadline deadline);
+  virtual void barrier(std::string_view name, Deadline deadline) = 0;
 
   /// A barrier that compares: all members must give the same lines, else every one of them gets an error (L109) with the
   /// first lines that differ. At most 1 MB.
-  void require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline);
+  virtual void require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline) = 0;
 
   /// What this member is doing, for messages of others. Cheap; sent with the next heartbeat.
-  void set_place(std::int64_t step, std::string_view place);
-  std::vector<MemberState> states();
+  virtual void set_place(std::int64_t step, std::string_view place) = 0;
+  virtual std::vector<MemberState> states() = 0;
 
   /// Ends the job for all. With `member` = another member's id it is a suspicion: if that one turns out to be dead, or
   /// has something to report itself within a moment, this becomes the job's failure instead. Returns at once.
-  void report_failure(Failure failure);
-  std::optional<Failure> failure() const;
-  std::optional<Failure> wait_for_failure(Deadline deadline) const;  ///< nothing if none comes before the deadline
+  virtual void report_failure(Failure failure) = 0;
+  virtual std::optional<Failure> failure() const = 0;
+  /// Nothing if none comes before the deadline.
+  virtual std::optional<Failure> wait_for_failure(Deadline deadline) const = 0;
 
   /// On the chief, waits a moment until the others have been sent what there is to tell. Its process may be about to end.
-  void flush();
+  virtual void flush() = 0;
 
   /// Called once, on a thread of Lockstep's, or at once if there is a failure already. Must not destroy the coordinator.
-  void on_failure(std::function<void(const Failure&)> callback);
+  virtual void on_failure(std::function<void(const Failure&)> callback) = 0;
 
   /// Others that wait for this member get an error at once; those who do not are not disturbed. The chief waits for the
   /// others to leave, because their service ends with it.
-  void leave(Deadline deadline);
-
- private:
-  struct Parts;
-  explicit Coordinator(std::unique_ptr<Parts> parts);
-  std::unique_ptr<Parts> parts_;
+  virtual void leave(Deadline deadline) = 0;
 };
 
 }  // namespace lockstep::coordination

@@ -2,19 +2,27 @@
 
 // Included by sources only.
 
-#include <grpcpp/grpcpp.h>
+#include <grpc/grpc.h>
 
-#include <memory>
+#include <fstream>
+#include <iterator>
 #include <string>
 
-#include "lockstep/comm/coordination/coordinator.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 
 namespace lockstep::coordination {
 
 /// Starts gRPC and never stops it: it would stop in the background and could meet the end of the process there.
-void keep_grpc();
+inline void keep_grpc() { [[maybe_unused]] static const bool once = (grpc_init(), true); }
 
-std::shared_ptr<grpc::ServerCredentials> server_credentials(const TlsFiles& tls);
-std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const TlsFiles& tls);
+/// What is in a file of TlsFiles; nothing if none was given.
+inline std::string pem(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  std::string text{std::istreambuf_iterator<char>(file), {}};
+  if (!text.empty() || path.empty()) return text;
+  throw InvalidArgument(errors::kBadOption, {.what = str("the TLS file ", path, " cannot be read"),
+                                             .help = "give the paths of PEM files in JoinOptions::tls"});
+}
 
 }  // namespace lockstep::coordination

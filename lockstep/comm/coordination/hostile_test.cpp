@@ -11,14 +11,13 @@
 #include <thread>
 #include <vector>
 
-#include "coordination.pb.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/port.h"
-#include "lockstep/comm/coordination/test_processes.h"
 #include "lockstep/comm/coordination/words.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/logged_lines.h"
+#include "tests/support/member_processes.h"
 #include "tests/support/temporary_folder.h"
 #include "tests/support/watchdog.h"
 
@@ -65,7 +64,7 @@ class AtTheDesk : public ::testing::Test {
 
   wire::ToChief proof(int member, const std::string& key, const std::string& seed = "42") {
     wire::Details details;
-    details.set_pid(7);
+    details.mutable_seat()->set_pid(7);
     auto& fact = *details.add_facts();
     fact.set_name("seed");
     fact.set_value(seed);
@@ -83,7 +82,7 @@ class AtTheDesk : public ::testing::Test {
     say(connection, hello(member));
     say(connection, proof(member, kKey));
     for (const auto& [to, message] : desk.sent) {
-      if (to == connection && message.has_accepted()) return message.accepted().token();
+      if (to == connection && !message.token().empty()) return message.token();
     }
     ADD_FAILURE() << "not accepted";
     return {};
@@ -101,14 +100,14 @@ TEST_F(AtTheDesk, TheKeyIsProvedByBothSides) {
   EXPECT_EQ(desk.last().challenge().mac(),
             mac_of(kKey, {"chief", std::string(kNonceBytes, 'n'), desk.last().challenge().nonce()}));
   say(1, proof(1, kKey));
-  EXPECT_TRUE(desk.last().has_accepted());
+  EXPECT_FALSE(desk.last().token().empty());
 }
 
 TEST_F(AtTheDesk, AWrongProofIsRefused) {
   chief.opened(1, now);
   say(1, hello(1));
   say(1, proof(1, std::string(32, 'x')));
-  EXPECT_EQ(desk.last().failure().number(), errors::kJobKey);
+  EXPECT_EQ(desk.last().fault().number(), errors::kJobKey);
   EXPECT_TRUE(desk.is_closed(1));
 }
 
@@ -119,7 +118,7 @@ TEST_F(AtTheDesk, AProofThatWasOverheardIsWorthNothing) {
   chief.opened(2, now);
   say(2, hello(1));
   say(2, overheard);
-  EXPECT_EQ(desk.last().failure().number(), errors::kJobKey);
+  EXPECT_EQ(desk.last().fault().number(), errors::kJobKey);
   EXPECT_TRUE(desk.is_closed(2));
 }
 
@@ -127,11 +126,12 @@ TEST_F(AtTheDesk, MessagesNeedTheTokenAndTheGeneration) {
   const std::string token = join(1, 0);
   join(2, 1);
   wire::ToChief message;
-  message.mutable_set()->set_key("a");
+  message.mutable_call()->set_verb(wire::Call::SET);
+  message.mutable_call()->set_key("a");
   message.set_token(token);
   message.set_generation(chief.generation());
   say(1, message);
-  EXPECT_TRUE(desk.last().has_reply());
+  EXPECT_TRUE(desk.last().has_value());
   message.set_generation(chief.generation() + 1);
   say(1, message);
   EXPECT_TRUE(desk.is_closed(1));
@@ -153,7 +153,7 @@ TEST_F(AtTheDesk, ThousandsOfBrokenMessagesLetNobodyIn) {
       chief.received(connection, bytes, now);
     }
     chief.closed(connection, now);
-    for (const auto& [to, message] : desk.sent) ASSERT_FALSE(message.has_accepted());
+    for (const auto& [to, message] : desk.sent) ASSERT_TRUE(message.token().empty());
     desk.sent.clear();
     desk.closed.clear();
   }
@@ -165,7 +165,8 @@ TEST_F(AtTheDesk, BrokenMessagesOfAMemberEndOnlyItsSession) {
   const std::string token = join(1, 0);
   join(2, 1);
   wire::ToChief message;
-  message.mutable_meet()->set_name("barrier");
+  message.mutable_call()->set_verb(wire::Call::BARRIER);
+  message.mutable_call()->set_key("barrier");
   message.set_token(token);
   message.set_generation(chief.generation());
   const std::string sound = message.SerializeAsString();
@@ -253,10 +254,9 @@ TEST(JobKey, ComesFromAFileOnlyItsOwnerCanRead) {
 }
 
 TEST(Words, DifferencesShowTheLinesThatDiffer) {
-  using Lines = std::vector<std::string>;
   using Facts = std::vector<Fact>;
-  EXPECT_EQ(difference("a", Lines{"1", "2"}, "b", Lines{"1", "2"}), "");
-  EXPECT_EQ(difference("a", Lines{"1", "2", "3"}, "b", Lines{"1", "3"}), "line 2: a has \"2\", b has nothing");
+  EXPECT_EQ(difference("a", "1\n2", "b", "1\n2"), "");
+  EXPECT_EQ(difference("a", "1\n2\n3", "b", "1\n3"), "line 2: a has \"2\", b has nothing");
   const auto facts =
       difference("a", Facts{{"seed", "1"}, {"host", "x", true}}, "b", Facts{{"seed", "2"}, {"host", "y", true}});
   EXPECT_EQ(facts.program, "seed: a has \"1\", b has \"2\"");
@@ -264,15 +264,13 @@ TEST(Words, DifferencesShowTheLinesThatDiffer) {
   EXPECT_EQ(name_list({"a", "b", "c"}, 2), "a and 2 more");
 }
 
-TEST(Address, NeedsAHostAndAPort) {
-  EXPECT_EQ(split_address("[::1]:22"), (std::pair<std::string, std::string>("::1", "22")));
-  for (const char* wrong : {"", "host", "host:", ":22", "host:x"}) {
-    expect_error([&] { split_address(wrong); }, Code::InvalidArgument, errors::kClusterDescription, {"host:port"},
-                 wrong);
-  }
+TEST(Address, OfLoopbackIsFoundByLookingItUp) {
   EXPECT_TRUE(is_loopback("127.0.0.1:1"));
   EXPECT_TRUE(is_loopback("localhost:1"));
+  EXPECT_TRUE(is_loopback("[::1]:1"));
   EXPECT_FALSE(is_loopback("192.0.2.1:1"));
+  EXPECT_EQ(numeric_address("127.0.0.1:22"), "127.0.0.1:22");
+  EXPECT_EQ(numeric_address("no-such-host.invalid:22"), "");
 }
 
 }  // namespace

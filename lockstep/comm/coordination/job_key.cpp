@@ -6,16 +6,12 @@
 #include <openssl/hmac.h>
 #include <openssl/rand.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <array>
 #include <cerrno>
-#include <cstdint>
-#include <cstdlib>
-#include <cstring>
-#include <optional>
 #include <system_error>
 
+#include "lockstep/base/descriptor.h"
+#include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
@@ -30,42 +26,32 @@ constexpr auto kHowToMake =
   throw FailedPrecondition(errors::kJobKey, {.what = std::move(what), .seen = std::move(seen), .help = kHowToMake});
 }
 
-int digit_of(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
+unsigned char* bytes_of(std::string& text) { return reinterpret_cast<unsigned char*>(text.data()); }
+
+// Empty if it is not one key in hex.
+std::string from_hex(std::string text) {
+  text.erase(text.find_last_not_of(" \r\n") + 1);
+  const bool is_hex = text.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
+  if (text.size() != 2 * kKeyBytes || !is_hex) return {};
+  std::string key(kKeyBytes, '\0');
+  OPENSSL_hexstr2buf_ex(bytes_of(key), key.size(), nullptr, text.c_str(), '\0');
+  return key;
 }
 
-std::optional<std::string> from_hex(std::string_view text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.remove_suffix(1);
-  if (text.size() != 2 * kKeyBytes) return std::nullopt;
-  std::string bytes;
-  for (std::size_t i = 0; i < text.size(); i += 2) {
-    const int high = digit_of(text[i]);
-    const int low = digit_of(text[i + 1]);
-    if (high < 0 || low < 0) return std::nullopt;
-    bytes += static_cast<char>(high * 16 + low);
-  }
-  return bytes;
-}
-
-std::string from_file(const char* path) {
-  const int file = ::open(path, O_RDONLY | O_CLOEXEC);
-  if (file < 0) refuse(str("the job key file ", path, " cannot be opened"), std::generic_category().message(errno));
+std::string from_file(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
-  std::array<char, 256> buffer{};
-  const bool known = ::fstat(file, &status) == 0;
-  const ssize_t size = ::read(file, buffer.data(), buffer.size());
-  ::close(file);
-  if (!known || size < 0)
+  std::string text(256, '\0');
+  ssize_t size = -1;
+  if (!file || ::fstat(file.get(), &status) != 0 || (size = ::read(file.get(), text.data(), text.size())) < 0) {
     refuse(str("the job key file ", path, " cannot be read"), std::generic_category().message(errno));
+  }
   if ((status.st_mode & 077) != 0) {
     refuse(str("the job key file ", path, " must be readable by its owner only (mode 0600)"));
   }
-  const std::string_view text(buffer.data(), static_cast<std::size_t>(size));
-  if (text.size() == kKeyBytes) return std::string(text);
-  if (auto bytes = from_hex(text)) return *bytes;
+  text.resize(static_cast<std::size_t>(size));
+  if (text.size() == kKeyBytes) return text;
+  if (const std::string key = from_hex(text); !key.empty()) return key;
   refuse(str("the job key file ", path, " must hold 32 bytes or 64 hexadecimal digits"),
          str("it holds ", size, " bytes"));
 }
@@ -73,43 +59,31 @@ std::string from_file(const char* path) {
 }  // namespace
 
 std::string find_job_key(const std::string& given) {
-  if (!given.empty()) {
-    if (given.size() != kKeyBytes) refuse("job_key must have 32 bytes", str("it has ", given.size()));
-    return given;
-  }
-  if (const char* path = std::getenv("LOCKSTEP_JOB_KEY_FILE"); path != nullptr && *path != 0) return from_file(path);
-  if (const char* text = std::getenv("LOCKSTEP_JOB_KEY"); text != nullptr && *text != 0) {
-    if (auto bytes = from_hex(text)) return *bytes;
-    refuse("LOCKSTEP_JOB_KEY must have 64 hexadecimal digits", str("it has ", std::strlen(text), " characters"));
-  }
-  return {};
+  if (!given.empty() && given.size() != kKeyBytes) refuse("job_key must have 32 bytes", str("it has ", given.size()));
+  if (!given.empty()) return given;
+  if (const std::string path = environment_variable("LOCKSTEP_JOB_KEY_FILE"); !path.empty()) return from_file(path);
+  const std::string text = environment_variable("LOCKSTEP_JOB_KEY"), key = from_hex(text);
+  if (text.empty() || !key.empty()) return key;
+  refuse("LOCKSTEP_JOB_KEY must have 64 hexadecimal digits", str("it has ", text.size(), " characters"));
 }
 
 std::string random_bytes(std::size_t count) {
   std::string bytes(count, '\0');
-  if (RAND_bytes(reinterpret_cast<unsigned char*>(bytes.data()), static_cast<int>(count)) != 1) {
-    throw Internal(errors::kInternal,
-                   {.what = "OpenSSL has no random numbers", .help = "report this with your system's name"});
-  }
-  return bytes;
+  if (RAND_bytes(bytes_of(bytes), static_cast<int>(count)) == 1) return bytes;
+  throw Internal(errors::kInternal,
+                 {.what = "OpenSSL has no random numbers", .help = "report this with your system's name"});
 }
 
 std::string mac_of(std::string_view key, std::initializer_list<std::string_view> parts) {
   std::string text;
-  for (const std::string_view part : parts) {
-    for (int shift = 0; shift < 64; shift += 8) {
-      text += static_cast<char>((static_cast<std::uint64_t>(part.size()) >> shift) & 0xff);
-    }
-    text += part;
-  }
-  std::array<unsigned char, EVP_MAX_MD_SIZE> mac{};
-  unsigned size = 0;
+  for (const std::string_view part : parts) text += str(part.size(), ':', part);
   // Without a key the mac says nothing, but both sides run the same steps.
-  static constexpr std::string_view kNoKey = "no key";
-  const std::string_view used = key.empty() ? kNoKey : key;
-  HMAC(EVP_sha256(), used.data(), static_cast<int>(used.size()), reinterpret_cast<const unsigned char*>(text.data()),
-       text.size(), mac.data(), &size);
-  return {reinterpret_cast<const char*>(mac.data()), size};
+  if (key.empty()) key = "no key";
+  std::string mac(EVP_MAX_MD_SIZE, '\0');
+  unsigned size = 0;
+  HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()), bytes_of(text), text.size(), bytes_of(mac), &size);
+  mac.resize(size);
+  return mac;
 }
 
 bool same_bytes(std::string_view a, std::string_view b) {

@@ -1,26 +1,10 @@
 #include "lockstep/comm/coordination/messages.h"
 
-#include "coordination.pb.h"
+#include <algorithm>
+
+#include "lockstep/base/text.h"
 
 namespace lockstep::coordination {
-
-void Failure::raise() const {
-  switch (code) {
-    case Code::InvalidArgument: throw InvalidArgument(number, text);
-    case Code::FailedPrecondition: throw FailedPrecondition(number, text);
-    case Code::OutOfRange: throw OutOfRange(number, text);
-    case Code::NotFound: throw NotFound(number, text);
-    case Code::AlreadyExists: throw AlreadyExists(number, text);
-    case Code::Unavailable: throw Unavailable(number, text);
-    case Code::DeadlineExceeded: throw DeadlineExceeded(number, text);
-    case Code::DataLoss: throw DataLoss(number, text);
-    case Code::ResourceExhausted: throw ResourceExhausted(number, text);
-    case Code::Cancelled: throw Cancelled(number, text);
-    case Code::Unimplemented: throw Unimplemented(number, text);
-    case Code::Internal: break;
-  }
-  throw Internal(number, text);
-}
 
 void write(const Failure& failure, wire::Fault& to) {
   // A text that is too long for a message would end the stream instead of the job.
@@ -35,36 +19,31 @@ void write(const Failure& failure, wire::Fault& to) {
 }
 
 Failure read(const wire::Fault& from) {
-  const bool known = from.code() >= 0 && from.code() <= static_cast<int>(Code::Internal);
-  return {.code = known ? static_cast<Code>(from.code()) : Code::Internal,
-          .number = from.number(),
-          .text = {.what = from.what(), .where = from.where(), .seen = from.seen(), .help = from.help()},
-          .member = from.member()};
+  const ErrorText text{.what = from.what(), .where = from.where(), .seen = from.seen(), .help = from.help()};
+  const int code = std::clamp(from.code(), 0, static_cast<int>(Code::Internal));
+  return {static_cast<Code>(code), from.number(), text, from.member()};
 }
 
 std::vector<Fact> facts_of(const wire::Details& details) {
   std::vector<Fact> facts;
-  for (const wire::Fact& fact : details.facts()) {
-    facts.push_back({.name = fact.name(), .value = fact.value(), .may_differ = fact.may_differ()});
-  }
+  for (const wire::Fact& fact : details.facts()) facts.push_back({fact.name(), fact.value(), fact.may_differ()});
   return facts;
 }
 
 std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member>& members) {
   std::vector<MemberState> states;
-  for (const Member& member : members) states.push_back({.member = member});
   for (const wire::Seat& seat : from.seats()) {
-    for (MemberState& state : states) {
-      if (state.member.id != seat.id()) continue;
-      state.presence = static_cast<Presence>(seat.presence());
-      state.host = seat.host();
-      state.pid = seat.pid();
-      state.silent = std::chrono::milliseconds(seat.silent_ms());
-      state.step = seat.step();
-      state.place = seat.place();
-    }
+    const auto member = std::ranges::find(members, seat.id(), &Member::id);
+    if (member == members.end()) continue;
+    states.push_back({*member, static_cast<Presence>(seat.presence()), seat.host(), seat.pid(),
+                      std::chrono::milliseconds(seat.silent_ms()), seat.step(), seat.place()});
   }
   return states;
+}
+
+std::string last_seen(const wire::Seat& seat) {
+  return str("last at step ", seat.step(), seat.place().empty() ? "" : ", ", seat.place(), "; host ", seat.host(),
+             ", pid ", seat.pid());
 }
 
 }  // namespace lockstep::coordination

@@ -1,23 +1,17 @@
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <string>
 #include <vector>
 
+#include "coordination.pb.h"
 #include "lockstep/comm/coordination/coordinator.h"
-
-namespace lockstep::wire {
-class Details;
-class Fault;
-class FromChief;
-class Meet;
-class Reply;
-class Roster;
-class ToChief;
-}  // namespace lockstep::wire
 
 namespace lockstep::coordination {
 
-inline constexpr unsigned kProtocol = 1;
+inline constexpr unsigned kProtocol = 2;
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMaxHello = 256;
 inline constexpr std::size_t kMaxKey = 4 << 10;
@@ -26,10 +20,18 @@ inline constexpr std::size_t kMaxStore = 64 << 20;
 inline constexpr std::size_t kMaxMessage = kMaxValue + (64 << 10);
 inline constexpr std::size_t kMaxPlace = 512;
 
+/// Both sides give up an introduction that takes longer. Giving up too soon would make a busy chief busier.
+inline std::chrono::milliseconds time_to_introduce_oneself(const JoinOptions& options) {
+  return std::max<std::chrono::milliseconds>(std::chrono::seconds(5), options.dead_after);
+}
+
 void write(const Failure& failure, wire::Fault& to);
 Failure read(const wire::Fault& from);
 
 std::vector<Fact> facts_of(const wire::Details& details);
 std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member>& members);
+
+/// "last at step 812, all-reduce; host a, pid 4711"
+std::string last_seen(const wire::Seat& seat);
 
 }  // namespace lockstep::coordination

@@ -1,7 +1,5 @@
 #include "lockstep/comm/coordination/port.h"
 
-#include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -10,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -17,7 +16,10 @@
 #include <sstream>
 #include <system_error>
 
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/cluster/address.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -27,25 +29,24 @@ struct SocketAddress {
   socklen_t size = 0;
 
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
-  int family() const { return bytes.ss_family; }
+  Descriptor socket() const {
+    return Descriptor(::socket(bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  }
 };
 
 std::vector<SocketAddress> look_up(const std::string& address) {
-  const auto [host, port] = split_address(address);
-  addrinfo wanted{};
+  const auto [host, port] = parse_address(address);
+  addrinfo wanted{}, *found = nullptr;
   wanted.ai_socktype = SOCK_STREAM;
   wanted.ai_flags = AI_NUMERICSERV;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(host.c_str(), port.c_str(), &wanted, &found) != 0) return {};
+  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0) return {};
   std::vector<SocketAddress> all;
   // Hosts list the two families in different orders; the chief and its workers must choose the same.
   for (const int family : {AF_INET, AF_INET6}) {
     for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
       if (one->ai_family != family) continue;
-      SocketAddress copy;
-      std::memcpy(&copy.bytes, one->ai_addr, one->ai_addrlen);
-      copy.size = one->ai_addrlen;
-      all.push_back(copy);
+      std::memcpy(&all.emplace_back().bytes, one->ai_addr, one->ai_addrlen);
+      all.back().size = one->ai_addrlen;
     }
   }
   ::freeaddrinfo(found);
@@ -53,49 +54,89 @@ std::vector<SocketAddress> look_up(const std::string& address) {
 }
 
 std::string text_of(const SocketAddress& address) {
-  char host[NI_MAXHOST];
-  char port[NI_MAXSERV];
-  if (::getnameinfo(address.get(), address.size, host, sizeof host, port, sizeof port,
-                    NI_NUMERICHOST | NI_NUMERICSERV) != 0) {
-    return {};
-  }
-  return address.family() == AF_INET6 ? str("[", host, "]:", port) : str(host, ":", port);
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  const int flags = NI_NUMERICHOST | NI_NUMERICSERV;
+  if (::getnameinfo(address.get(), address.size, host, sizeof host, port, sizeof port, flags) != 0) return {};
+  return address.bytes.ss_family == AF_INET6 ? str("[", host, "]:", port) : str(host, ":", port);
 }
 
-// The process that listens on `port`, as far as /proc shows it: sockets of other users have an owner but no visible process.
-std::string holder_of(const std::string& port) {
-  std::set<std::string> inodes;
+// Sockets that listen on a port, as /proc shows them among the files of a process.
+std::set<std::string> listeners_on(int port) {
+  std::set<std::string> sockets;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream lines(table);
-    std::string line;
+    std::string line, local, state, inode, skipped;
     for (std::getline(lines, line); std::getline(lines, line);) {
       std::istringstream fields(line);
-      std::string slot, local, remote, state, queues, timer, retransmits, user, timeout, inode;
-      fields >> slot >> local >> remote >> state >> queues >> timer >> retransmits >> user >> timeout >> inode;
-      const auto colon = local.rfind(':');
-      if (state != "0A" || colon == std::string::npos) continue;  // 0A: listens
-      if (std::to_string(std::strtol(local.c_str() + colon + 1, nullptr, 16)) == port)
-        inodes.insert("socket:[" + inode + "]");
+      fields >> skipped >> local >> skipped >> state;
+      for (int i = 0; i < 5; ++i) fields >> skipped;
+      fields >> inode;
+      const bool same_port = std::strtol(local.substr(local.rfind(':') + 1).c_str(), nullptr, 16) == port;
+      if (state == "0A" && same_port) sockets.insert("socket:[" + inode + "]");  // 0A: listens
     }
   }
+  return sockets;
+}
+
+// The process that listens on a port, as far as /proc shows it: those of other users do not show their sockets.
+std::string holder_of(int port) {
+  namespace fs = std::filesystem;
+  const std::set<std::string> sockets = listeners_on(port);
   std::error_code ignored;
-  for (const auto& process : std::filesystem::directory_iterator("/proc", ignored)) {
+  for (const auto& process : fs::directory_iterator("/proc", ignored)) {
     const std::string pid = process.path().filename();
     if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    for (std::filesystem::directory_iterator file(process.path() / "fd", ignored), end; !ignored && file != end;
+    for (fs::directory_iterator file(process.path() / "fd", ignored), end; !ignored && file != end;
          file.increment(ignored)) {
-      const auto target = std::filesystem::read_symlink(file->path(), ignored);
-      if (!inodes.contains(target.string())) continue;
+      if (!sockets.contains(fs::read_symlink(file->path(), ignored).string())) continue;
       std::string program;
       std::getline(std::ifstream(process.path() / "comm") >> std::ws, program);
       return str("process ", pid, " (", program, ") listens there");
     }
   }
-  return inodes.empty() ? "no listening process is visible in /proc" : "the process belongs to another user";
+  return sockets.empty() ? "no listening process is visible in /proc" : "the process belongs to another user";
 }
 
-[[noreturn]] void refuse_port(const Member& entry, const std::string& port, int error) {
-  const std::string who = str(entry.name, " (", entry.address, ")");
+}  // namespace
+
+bool is_loopback(const std::string& address) {
+  const auto all = look_up(address);
+  return !all.empty() && std::ranges::all_of(all, [](const SocketAddress& one) {
+    if (one.bytes.ss_family == AF_INET) {
+      return (ntohl(reinterpret_cast<const sockaddr_in*>(&one.bytes)->sin_addr.s_addr) >> 24) == 127;
+    }
+    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&one.bytes)->sin6_addr) != 0;
+  });
+}
+
+std::string numeric_address(const std::string& address) {
+  const auto all = look_up(address);
+  return all.empty() ? std::string() : text_of(all.front());
+}
+
+Descriptor listen_at(const std::string& address) {
+  const auto all = look_up(address);
+  errno = 0;
+  if (all.empty()) return {};
+  Descriptor held = all.front().socket();
+  const int on = 1;
+  // Without this, connections of a job that has just ended would keep the port taken for a minute.
+  const bool reuses = held && ::setsockopt(held.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0;
+  const bool bound = reuses && ::bind(held.get(), all.front().get(), all.front().size) == 0;
+  // Two sockets with that option can both be bound; only one of them can listen.
+  return bound && ::listen(held.get(), 16) == 0 ? std::move(held) : Descriptor();
+}
+
+Descriptor hold_port(const std::string& name, const std::string& address) {
+  Descriptor held = listen_at(address);
+  if (held) return held;
+  const int error = errno, port = parse_address(address).port;
+  const std::string who = str(name, " (", address, ")"), here = str("on host ", host_name());
+  if (error == 0) {
+    throw InvalidArgument(errors::kPortInUse, {.what = str("the name of ", who, " is not known"),
+                                               .where = here,
+                                               .help = "check the entry's spelling, DNS and /etc/hosts"});
+  }
   if (error == EADDRINUSE) {
     throw Unavailable(errors::kPortInUse,
                       {.what = str("port ", port, " of ", who, " is in use"),
@@ -105,7 +146,7 @@ std::string holder_of(const std::string& port) {
   if (error == EADDRNOTAVAIL) {
     throw InvalidArgument(errors::kPortInUse,
                           {.what = str(who, " is not an address of this host"),
-                           .where = str("on host ", host_name()),
+                           .where = here,
                            .help = "check the task index of this process: its entry must name the host it runs on"});
   }
   throw Unavailable(errors::kPortInUse, {.what = str("port ", port, " of ", who, " cannot be bound"),
@@ -113,116 +154,42 @@ std::string holder_of(const std::string& port) {
                                          .help = "ports below 1024 need special rights; choose a higher one"});
 }
 
-}  // namespace
-
-std::pair<std::string, std::string> split_address(const std::string& address) {
-  const auto colon = address.rfind(':');
-  const bool bracketed = !address.empty() && address.front() == '[';
-  const bool complete = colon != std::string::npos && colon + 1 < address.size() && colon > 0 &&
-                        address.find_first_not_of("0123456789", colon + 1) == std::string::npos &&
-                        (!bracketed || address[colon - 1] == ']');
-  if (!complete) {
-    throw InvalidArgument(errors::kClusterDescription,
-                          {.what = str("an address must be host:port, got \"", address, "\""),
-                           .help = "write entries as \"10.0.0.3:2222\", \"name:2222\" or \"[::1]:2222\""});
-  }
-  std::string host = address.substr(0, colon);
-  if (bracketed) host = host.substr(1, host.size() - 2);
-  return {host, address.substr(colon + 1)};
-}
-
-bool is_loopback(const std::string& address) {
-  const auto all = look_up(address);
-  return !all.empty() && std::all_of(all.begin(), all.end(), [](const SocketAddress& one) {
-    if (one.family() == AF_INET) {
-      return (ntohl(reinterpret_cast<const sockaddr_in*>(&one.bytes)->sin_addr.s_addr) >> 24) == 127;
-    }
-    return one.family() == AF_INET6 &&
-           IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&one.bytes)->sin6_addr);
-  });
-}
-
-HeldPort HeldPort::hold(const Member& entry) {
-  const auto all = look_up(entry.address);
-  if (all.empty()) {
-    throw InvalidArgument(errors::kPortInUse,
-                          {.what = str("the name of ", entry.name, " (", entry.address, ") is not known"),
-                           .where = str("on host ", host_name()),
-                           .help = "check the entry's spelling, DNS and /etc/hosts"});
-  }
-  const std::string port = split_address(entry.address).second;
-  HeldPort held;
-  held.socket_ = ::socket(all.front().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  const int on = 1;
-  // Without this, connections of a job that has just ended would keep the port taken for a minute.
-  ::setsockopt(held.socket_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  // Two sockets with that option can both be bound; only one of them can listen.
-  if (held.socket_ < 0 || ::bind(held.socket_, all.front().get(), all.front().size) != 0 ||
-      ::listen(held.socket_, 16) != 0) {
-    refuse_port(entry, port, errno);
-  }
-  return held;
-}
-
-void HeldPort::drop_strangers() {
-  if (socket_ < 0) return;
-  for (int i = 0; i < 64; ++i) {
-    const int stranger = ::accept4(socket_, nullptr, nullptr, SOCK_CLOEXEC);
-    if (stranger < 0) return;
-    ::close(stranger);
+void drop_strangers(const Descriptor& held) {
+  for (int i = 0; held && i < 64; ++i) {
+    if (!Descriptor(::accept4(held.get(), nullptr, nullptr, SOCK_CLOEXEC))) return;
   }
 }
 
-void HeldPort::release() {
-  if (socket_ >= 0) ::close(std::exchange(socket_, -1));
+std::string Reach::why() const {
+  if (target.empty()) return "name not known";
+  return error == ETIMEDOUT      ? "no answer"
+         : error == ECONNREFUSED ? "connection refused"
+                                 : std::generic_category().message(error);
 }
 
 std::vector<Reach> probe(const std::vector<std::string>& addresses, std::chrono::milliseconds wait) {
-  std::vector<Reach> reaches(addresses.size());
-  std::vector<pollfd> polls;
-  std::vector<std::size_t> owners;
+  std::vector<Reach> reaches;
+  std::vector<Descriptor> sockets;
+  for (const std::string& address : addresses) {
+    const auto all = look_up(address);
+    reaches.push_back({.target = all.empty() ? "" : text_of(all.front())});
+    sockets.push_back(all.empty() ? Descriptor() : all.front().socket());
+    if (!all.empty() && ::connect(sockets.back().get(), all.front().get(), all.front().size) != 0)
+      reaches.back().error = errno;
+  }
   const Deadline deadline = Deadline::after(wait);
-  for (std::size_t i = 0; i < addresses.size(); ++i) {
-    const auto all = look_up(addresses[i]);
-    reaches[i].why = all.empty() ? "name not known" : "no answer";
-    if (all.empty()) continue;
-    reaches[i].target = text_of(all.front());
-    const int attempt = ::socket(all.front().family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (attempt < 0) continue;
-    if (::connect(attempt, all.front().get(), all.front().size) != 0 && errno != EINPROGRESS) {
-      reaches[i].why = errno == ECONNREFUSED ? "connection refused" : std::generic_category().message(errno);
-      ::close(attempt);
-      continue;
-    }
-    polls.push_back({.fd = attempt, .events = POLLOUT, .revents = 0});
-    owners.push_back(i);
-  }
-  for (std::size_t open = polls.size(); open > 0;) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline.remaining()).count();
-    if (::poll(polls.data(), polls.size(), static_cast<int>(left)) <= 0) break;
-    for (std::size_t k = 0; k < polls.size(); ++k) {
-      if (polls[k].fd < 0 || polls[k].revents == 0) continue;
-      int error = 0;
-      socklen_t size = sizeof error;
-      ::getsockopt(polls[k].fd, SOL_SOCKET, SO_ERROR, &error, &size);
-      Reach& reach = reaches[owners[k]];
-      reach.answers = error == 0;
-      reach.why = error == 0              ? ""
-                  : error == ECONNREFUSED ? "connection refused"
-                                          : std::generic_category().message(error);
-      ::close(std::exchange(polls[k].fd, -1));
-      --open;
-    }
-  }
-  for (const pollfd& one : polls) {
-    if (one.fd >= 0) ::close(one.fd);
+  for (std::size_t i = 0; i < reaches.size(); ++i) {
+    int& error = reaches[i].error;
+    if (error != EINPROGRESS) continue;
+    pollfd ready{.fd = sockets[i].get(), .events = POLLOUT, .revents = 0};
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
+    socklen_t size = sizeof error;
+    if (::poll(&ready, 1, static_cast<int>(left)) <= 0)
+      error = ETIMEDOUT;
+    else
+      ::getsockopt(ready.fd, SOL_SOCKET, SO_ERROR, &error, &size);
   }
   return reaches;
-}
-
-std::string numeric_address(const std::string& address) {
-  const auto all = look_up(address);
-  return all.empty() ? std::string() : text_of(all.front());
 }
 
 std::string host_name() {

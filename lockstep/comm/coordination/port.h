@@ -1,54 +1,39 @@
 #pragma once
 
 #include <chrono>
-#include <cstdint>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "lockstep/comm/coordination/coordinator.h"
+#include "lockstep/base/descriptor.h"
 
+// The addresses of cluster entries as this machine sees them: "10.0.0.3:2222", "name:2222", "[::1]:2222".
 namespace lockstep::coordination {
-
-/// "[::1]:2222" as {"::1", "2222"}; throws without a port.
-std::pair<std::string, std::string> split_address(const std::string& address);
 
 /// Whether `address` names this machine's loopback and nothing else.
 bool is_loopback(const std::string& address);
 
-/// Keeps the port of a cluster entry, and drops whoever connects to it.
-class HeldPort {
- public:
-  HeldPort() = default;
-  ~HeldPort() { release(); }
-  HeldPort(HeldPort&& other) noexcept : socket_(std::exchange(other.socket_, -1)) {}
-  HeldPort& operator=(HeldPort&& other) noexcept {
-    std::swap(socket_, other.socket_);
-    return *this;
-  }
+/// The first numeric address of a name, IPv4 before IPv6; empty if the name is not known.
+std::string numeric_address(const std::string& address);
 
-  /// Throws L106 if it is taken, with the process that holds it where /proc shows it, or if the address is not this host's.
-  static HeldPort hold(const Member& entry);
+/// Listens there, without waiting. Empty with `errno` set if that cannot be; 0 stands for a name that is not known.
+Descriptor listen_at(const std::string& address);
 
-  void drop_strangers();
-  void release();
+/// The same for an entry called `name`, which nobody connects to: it is kept, so that a second process is noticed.
+/// Throws L106 if it is taken, with the process that holds it where /proc shows it, or if the address is not this host's.
+Descriptor hold_port(const std::string& name, const std::string& address);
+void drop_strangers(const Descriptor& held);
 
- private:
-  int socket_ = -1;
-};
-
-/// What a connection to an address would meet.
+/// What a connection to an address meets.
 struct Reach {
-  bool answers = false;
-  std::string why = {};     ///< "connection refused", "no answer", "name not known"
-  std::string target = {};  ///< the numeric address that answered, "127.0.0.1:2222"
+  std::string target = {};  ///< the numeric address, "127.0.0.1:2222"; empty: the name is not known
+  int error = 0;            ///< of the system; ETIMEDOUT: no answer
+
+  bool answers() const { return !target.empty() && error == 0; }
+  std::string why() const;  ///< "connection refused", "no answer", "name not known"
 };
 
 /// Tries all at the same time for at most `wait` (names are looked up one after the other before).
 std::vector<Reach> probe(const std::vector<std::string>& addresses, std::chrono::milliseconds wait);
-
-/// The first numeric address of "host:port", IPv4 before IPv6; empty if the name is not known.
-std::string numeric_address(const std::string& address);
 
 std::string host_name();
 

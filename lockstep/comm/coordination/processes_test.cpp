@@ -10,7 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/coordination/test_processes.h"
+#include "tests/support/member_processes.h"
+#include "tests/support/two_hosts.h"
 #include "tests/support/watchdog.h"
 
 namespace lockstep::coordination {
@@ -190,6 +191,35 @@ TEST_F(Faults, AFrozenChiefIsNamed) {
   EXPECT_HAS(text, "stopped answering");
 }
 
+TEST_F(Faults, ACutNetworkIsNoticedOnBothSides) {
+  const TwoHosts hosts;
+  if (!hosts.made()) GTEST_SKIP() << "needs root and network namespaces";
+  const std::vector<std::string> addresses{"10.77.0.1:2222", "10.77.0.1:2223", "10.77.0.2:2222"};
+  const std::vector<std::string> settings{"join=60000", "key=" + std::string(32, 'k')};
+  Processes all;
+  for (int i = 0; i < 3; ++i)
+    all.push_back(std::make_unique<Process>(i, addresses, settings, TwoHosts::on(i == 2 ? 'b' : 'a')));
+  await_joined(all);
+  all[2]->ask("place 812 all-reduce 3");
+  std::this_thread::sleep_for(700ms);
+  const auto since = Clock::now();
+  ASSERT_TRUE(hosts.pull_out());
+  for (std::size_t i = 0; i < 3; ++i) {
+    std::string text;
+    record(str("cut_noticed_by_", i), notice(*all[i], since, text), 3000);
+    EXPECT_HAS(text, i == 2 ? "L117 member 0: worker 0 (10.77.0.1:2222), the chief, stopped answering"
+                            : "L104 member 2: worker 2 (10.77.0.2:2222) stopped answering");
+    if (i != 2) {
+      EXPECT_HAS(text, "step 812, all-reduce 3");
+    }
+  }
+  for (const auto& one : all) {
+    EXPECT_HAS(one->ask("barrier end 1000"), "error L1");
+    one->tell("quit");
+    EXPECT_EQ(one->wait_for_end(), 0) << one->all();
+  }
+}
+
 TEST_F(Faults, ATakenPortIsNamedWithItsHolder) {
   const auto addresses = free_addresses(2);
   const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -235,6 +265,8 @@ TEST_F(Faults, DifferentClustersOrProgramsAreShownToAll) {
   };
   for (const Case& one :
        {Case{"cluster=a\nb\nc", "cluster=a\nx\nc", "L108", "cluster, line 2: worker 0 has \"b\", worker 1 has \"x\""},
+        Case{R"(cluster={"worker":["a:1","b:1"]})", R"(cluster={"worker":["a:1","c:1"]})", "L108",
+             "cluster: worker 1 is b:1 on worker 0, but c:1 on worker 1"},
         Case{"seed=42", "seed=43", "L109", "seed: worker 0 has \"42\", worker 1 has \"43\""}}) {
     const auto addresses = free_addresses(3);
     Process chief(0, addresses, {one.chiefs, "log=50"});
@@ -330,6 +362,18 @@ TEST_F(Faults, ManyLightWorkersStartMeetAndNotice) {
   for (const auto& one : all) one->tell("barrier all 60000");
   for (const auto& one : all) EXPECT_EQ(one->await_answer(), "ok ");
   record("barrier", elapsed(), 500);
+  for (const std::size_t i : {std::size_t{0}, all.size() - 1}) {
+    const std::string who = i == 0 ? "chief" : "worker";
+    for (const char* line : {"VmHWM", "RssAnon", "Threads"}) {
+      RecordProperty(who + "_" + line, std::to_string(all[i]->status(line)));
+      std::printf("    %s %s: %ld\n", who.c_str(), line, all[i]->status(line));
+    }
+  }
+  if (is_long) {
+    const double before = all[0]->cpu_seconds();
+    std::this_thread::sleep_for(10s);
+    record("chief_cpu_ms_per_s_of_heartbeats", 100 * (all[0]->cpu_seconds() - before), 100);
+  }
   since = Clock::now();
   all.back()->signal(SIGKILL);
   double slowest = 0;

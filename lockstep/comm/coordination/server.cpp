@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "coordination.grpc.pb.h"
-#include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/grpc_setup.h"
 #include "lockstep/comm/coordination/port.h"
@@ -17,56 +16,91 @@ namespace lockstep::coordination {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
 using ServerReactor = grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>;
-using ServerStream = Stream<ServerReactor>;
 
-// Turns streams into calls of the Chief, one at a time, and its answers into writes.
-class Desk final : public wire::Coordination::WithRawCallbackMethod_Session<wire::Coordination::Service>,
-                   public Outbox {
+// Turns streams into calls of the Chief, and its answers into writes.
+class GrpcServer final : public Server,
+                         public wire::Coordination::WithRawCallbackMethod_Session<wire::Coordination::Service>,
+                         public Outbox {
  public:
-  Desk(const JoinOptions& options, const std::string& key)
+  GrpcServer(const JoinOptions& options, const std::string& key)
       : chief_(options, key, *this, Clock::now()),
-        tick_(std::clamp<std::chrono::milliseconds>(options.heartbeat_interval / 10, std::chrono::milliseconds(5),
-                                                    std::chrono::milliseconds(50))),
-        clock_([this] { run_clock(); }) {}
+        tick_(std::clamp<milliseconds>(options.heartbeat_interval / 10, milliseconds(5), milliseconds(50))) {
+    const Member& entry = options.members.front();
+    // gRPC says only that it failed; our own socket knows why and who is in the way.
+    hold_port(entry.name, entry.address).close();
+    grpc::ServerBuilder builder;
+    builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
+    builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 4 << 10);
+    builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);
+    builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessage));
+    builder.SetResourceQuota(grpc::ResourceQuota("coordination").Resize(256 << 20));
+    int port = 0;
+    builder.AddListeningPort(numeric_address(entry.address), credentials(options.tls), &port);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) {
+      throw Unavailable(errors::kPortInUse, {.what = str("the service cannot listen on ", entry.address),
+                                             .help = "check the certificate files, and that the port is free"});
+    }
+    clock_ = std::thread([this] { run_clock(); });
+  }
 
-  ~Desk() override {
+  ~GrpcServer() override {
+    if (clock_.joinable()) {
+      std::unique_lock lock(mutex_);
+      over_ = true;
+      for (const auto& [connection, stream] : streams_) close(connection);
+      lock.unlock();
+      with_chief([](Chief&) {});
+      lock.lock();
+      changed_.notify_all();
+      changed_.wait_for(lock, milliseconds(300), [&] { return streams_.empty(); });
+      lock.unlock();
+      server_->Shutdown(std::chrono::system_clock::now() + milliseconds(100));
+      lock.lock();
+      changed_.wait(lock, [&] { return streams_.empty(); });
+      lock.unlock();
+      clock_.join();
+    }
+  }
+
+  void with_chief(FunctionRef<void(Chief&)> action) override {
+    std::vector<std::shared_ptr<Visit>> touched;
     {
       const std::lock_guard lock(mutex_);
-      over_ = true;
+      action(chief_);
+      touched.swap(touched_);
     }
-    ended_.notify_all();
-    clock_.join();
+    for (const auto& stream : touched) stream->write_queued();
   }
 
-  template <class Action>
-  auto with_chief(Action action) {
-    std::vector<std::shared_ptr<ServerStream>> touched;
-    const auto flush = [&] {
-      for (const auto& stream : touched) stream->flush();
-    };
-    if constexpr (std::is_void_v<decltype(action(chief_))>) {
+  void flush() override {
+    for (const Deadline deadline = Deadline::after(milliseconds(100)); !deadline.expired();) {
       {
         const std::lock_guard lock(mutex_);
-        action(chief_);
-        touched.swap(touched_);
+        if (std::all_of(streams_.begin(), streams_.end(), [](const auto& one) { return one.second->idle(); })) return;
       }
-      flush();
-    } else {
-      std::unique_lock lock(mutex_);
-      auto result = action(chief_);
-      touched.swap(touched_);
-      lock.unlock();
-      flush();
-      return result;
+      std::this_thread::sleep_for(milliseconds(2));
     }
   }
 
-  ServerReactor* Session(grpc::CallbackServerContext* context) override;
+  ServerReactor* Session(grpc::CallbackServerContext*) override {
+    std::shared_ptr<Visit> visit;
+    with_chief([&](Chief& chief) {
+      const std::uint64_t connection = next_connection_++;
+      visit = streams_[connection] = std::make_shared<Visit>(*this, connection);
+      chief.opened(connection, Clock::now());
+    });
+    visit->begin();
+    return visit.get();
+  }
 
   void send(std::uint64_t connection, wire::FromChief message) override {
     if (const auto found = streams_.find(connection); found != streams_.end()) {
-      found->second->send(message.SerializeAsString());
+      found->second->queue(message.SerializeAsString());
       touched_.push_back(found->second);
     }
   }
@@ -78,157 +112,74 @@ class Desk final : public wire::Coordination::WithRawCallbackMethod_Session<wire
     }
   }
 
+ private:
+  class Visit final : public Stream<ServerReactor> {
+   public:
+    Visit(GrpcServer& server, std::uint64_t connection) : server_(server), connection_(connection) {}
+    void begin() { start_read(); }
+
+    void OnDone() override {
+      came_back(this);
+      handed_over(this);
+      server_.forget(connection_);  // destroys this, unless somebody is about to write
+    }
+
+   private:
+    void arrived(const std::string& bytes) override {
+      server_.with_chief([&](Chief& chief) { chief.received(connection_, bytes, Clock::now()); });
+    }
+    void broke() override {
+      server_.with_chief([&](Chief& chief) { chief.closed(connection_, Clock::now()); });
+    }
+    void end() override { this->Finish(grpc::Status::OK); }
+
+    GrpcServer& server_;
+    const std::uint64_t connection_;
+  };
+
+  static std::shared_ptr<grpc::ServerCredentials> credentials(const TlsFiles& tls) {
+    if (!tls.any()) return grpc::InsecureServerCredentials();
+    grpc::SslServerCredentialsOptions options(tls.authority.empty()
+                                                  ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
+                                                  : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    options.pem_root_certs = pem(tls.authority);
+    options.pem_key_cert_pairs = {{pem(tls.private_key), pem(tls.certificate)}};
+    return grpc::SslServerCredentials(options);
+  }
+
   void forget(std::uint64_t connection) {
     const std::lock_guard lock(mutex_);
     streams_.erase(connection);
-    ended_.notify_all();
+    changed_.notify_all();
   }
-
-  // Whether everything that was sent has gone out.
-  void drain(const Deadline& deadline) {
-    for (;;) {
-      {
-        const std::lock_guard lock(mutex_);
-        const bool idle =
-            std::all_of(streams_.begin(), streams_.end(), [](const auto& one) { return one.second->idle(); });
-        if (idle || deadline.expired()) return;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-  }
-
-  void wait_for_all_to_end() {
-    std::unique_lock lock(mutex_);
-    ended_.wait(lock, [&] { return streams_.empty(); });
-  }
-
- private:
-  class Visit;
 
   void run_clock() {
-    std::unique_lock lock(mutex_);
-    while (!ended_.wait_for(lock, tick_, [&] { return over_; })) {
-      chief_.tick(Clock::now());
-      std::vector<std::shared_ptr<ServerStream>> touched;
-      touched.swap(touched_);
-      lock.unlock();
-      for (const auto& stream : touched) stream->flush();
-      lock.lock();
+    for (;;) {
+      {
+        std::unique_lock lock(mutex_);
+        if (changed_.wait_for(lock, tick_, [&] { return over_; })) return;
+      }
+      with_chief([](Chief& chief) { chief.tick(Clock::now()); });
     }
   }
 
   std::mutex mutex_;
-  std::condition_variable ended_;
+  std::condition_variable changed_;
   Chief chief_;
   bool over_ = false;
   std::uint64_t next_connection_ = 1;
-  std::map<std::uint64_t, std::shared_ptr<ServerStream>> streams_;
-  std::vector<std::shared_ptr<ServerStream>> touched_;
-  const std::chrono::milliseconds tick_;
+  std::map<std::uint64_t, std::shared_ptr<Visit>> streams_;
+  std::vector<std::shared_ptr<Visit>> touched_;
+  const milliseconds tick_;
+  std::unique_ptr<grpc::Server> server_;
   std::thread clock_;
 };
 
-class Desk::Visit final : public ServerStream {
- public:
-  Visit(Desk& desk, std::uint64_t connection) : desk_(desk), connection_(connection) {}
-
-  void begin() {
-    handed_over(this);
-    this->StartRead(&in_);
-  }
-
-  void OnDone() override {
-    came_back(this);
-    handed_over(this);
-    desk_.forget(connection_);  // destroys this, unless somebody is about to flush
-  }
-
- private:
-  void arrived(const std::string& bytes) override {
-    desk_.with_chief([&](Chief& chief) { chief.received(connection_, bytes, Clock::now()); });
-  }
-  void broke() override {
-    desk_.with_chief([&](Chief& chief) { chief.closed(connection_, Clock::now()); });
-  }
-  void end() override { this->Finish(grpc::Status::OK); }
-
-  Desk& desk_;
-  const std::uint64_t connection_;
-};
-
-ServerReactor* Desk::Session(grpc::CallbackServerContext*) {
-  std::shared_ptr<Visit> session;
-  with_chief([&](Chief& chief) {
-    const std::uint64_t connection = next_connection_++;
-    session = std::make_shared<Visit>(*this, connection);
-    streams_[connection] = session;
-    chief.opened(connection, Clock::now());
-  });
-  session->begin();
-  return session.get();
-}
-
 }  // namespace
 
-struct Server::Parts {
-  explicit Parts(const JoinOptions& options, const std::string& key) : desk(options, key) {}
-
-  Desk desk;
-  std::unique_ptr<grpc::Server> server;
-};
-
-Server::Server(const JoinOptions& options, const std::string& key) {
-  const Member& entry = options.members.front();
+std::unique_ptr<Server> Server::start(const JoinOptions& options, const std::string& key) {
   keep_grpc();
-  // gRPC says only that it failed; our own socket knows why and who is in the way.
-  HeldPort::hold(entry).release();
-  parts_ = std::make_unique<Parts>(options, key);
-  grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
-  builder.AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, 4 << 10);
-  builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, 5000);
-  builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessage));
-  builder.SetResourceQuota(grpc::ResourceQuota("coordination").Resize(256 << 20));
-  int port = 0;
-  builder.AddListeningPort(numeric_address(entry.address), server_credentials(options.tls), &port);
-  builder.RegisterService(&parts_->desk);
-  parts_->server = builder.BuildAndStart();
-  if (parts_->server == nullptr || port == 0) {
-    HeldPort::hold(entry).release();
-    throw Unavailable(errors::kPortInUse, {.what = str("the service cannot listen on ", entry.address),
-                                           .help = "check the certificate files, and that the port is free"});
-  }
-}
-
-Server::~Server() {
-  if (parts_) shut_down();
-}
-
-std::vector<Member> Server::missing() const {
-  return parts_->desk.with_chief([](Chief& chief) { return chief.missing(); });
-}
-
-void Server::announce(const std::string& missing_text) {
-  parts_->desk.with_chief([&](Chief& chief) { chief.announce(missing_text); });
-}
-
-void Server::fail(const Failure& failure) {
-  parts_->desk.with_chief([&](Chief& chief) { chief.fail(failure); });
-}
-
-std::vector<std::string> Server::others_here() const {
-  return parts_->desk.with_chief([](Chief& chief) { return chief.others_here(); });
-}
-
-void Server::flush() { parts_->desk.drain(Deadline::after(std::chrono::milliseconds(100))); }
-
-void Server::shut_down() {
-  if (!parts_->server) return;
-  parts_->desk.drain(Deadline::after(std::chrono::milliseconds(300)));
-  parts_->server->Shutdown(std::chrono::system_clock::now() + std::chrono::milliseconds(100));
-  parts_->desk.wait_for_all_to_end();
-  parts_->server.reset();
+  return std::make_unique<GrpcServer>(options, key);
 }
 
 }  // namespace lockstep::coordination

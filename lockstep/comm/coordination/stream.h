@@ -5,11 +5,8 @@
 #include <grpcpp/grpcpp.h>
 
 #include <deque>
-#include <functional>
-#include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
 
 #ifdef LOCKSTEP_THREAD_SANITIZER
 extern "C" void __tsan_acquire(void*);
@@ -39,7 +36,7 @@ class Stream : public Reactor {
  public:
   ~Stream() override { came_back(this); }
 
-  void send(const std::string& message) {
+  void queue(const std::string& message) {
     const grpc::Slice slice(message);
     const std::lock_guard lock(mutex_);
     if (!closing_) queue_.emplace_back(&slice, 1);
@@ -51,59 +48,48 @@ class Stream : public Reactor {
     closing_ = true;
   }
 
-  void flush() {
-    std::unique_lock lock(mutex_);
-    if (writing_ || ended_ || (queue_.empty() && !closing_ && !broken_)) {
-      lock.unlock();
-      return handed_over(this);
-    }
-    if (!queue_.empty() && !broken_) {
-      writing_ = true;
-      lock.unlock();
-      handed_over(this);
-      this->StartWrite(&queue_.front());  // only this writer takes from the front
-    } else if (closing_ || broken_) {
-      ended_ = true;
-      lock.unlock();
-      handed_over(this);
-      end();
-    }
+  /// Whether gRPC has taken all that was queued.
+  bool idle() {
+    const std::lock_guard lock(mutex_);
+    return broken_ || queue_.empty();
   }
 
-  /// Whether all that was sent has been handed to the network, or never will be.
-  bool idle() const {
-    const std::lock_guard lock(mutex_);
-    return (queue_.empty() && !writing_) || broken_;
+  void write_queued() {
+    std::unique_lock lock(mutex_);
+    const bool writes = !writing_ && !ended_ && !queue_.empty() && !broken_;
+    const bool ends = !writing_ && !ended_ && !writes && (closing_ || broken_);
+    writing_ = writing_ || writes;
+    ended_ = ended_ || ends;
+    lock.unlock();
+    handed_over(this);
+    if (writes) this->StartWrite(&queue_.front());  // only this writer takes from the front
+    if (ends) end();
   }
 
   void OnReadDone(bool ok) override {
     came_back(this);
     if (!ok) {
-      {
-        const std::lock_guard lock(mutex_);
-        broken_ = true;
-      }
+      broken();
       broke();
-      return flush();
+      return write_queued();
     }
     grpc::Slice slice;
-    if (in_.TrySingleSlice(&slice).ok() || in_.DumpToSingleSlice(&slice).ok()) {
+    if (in_.DumpToSingleSlice(&slice).ok()) {
       arrived(std::string(reinterpret_cast<const char*>(slice.begin()), slice.size()));
     }
     in_.Clear();
-    handed_over(this);
-    this->StartRead(&in_);
+    start_read();
   }
 
   void OnWriteDone(bool ok) override {
     came_back(this);
+    if (!ok) broken();
     {
       const std::lock_guard lock(mutex_);
       writing_ = false;
       queue_.pop_front();
-      if (!ok) broken_ = true;
     }
-    flush();
+    write_queued();
   }
 
  protected:
@@ -111,10 +97,19 @@ class Stream : public Reactor {
   virtual void broke() = 0;  ///< the other side is gone
   virtual void end() = 0;    ///< called once: nothing more to write
 
-  grpc::ByteBuffer in_;
+  void start_read() {
+    handed_over(this);
+    this->StartRead(&in_);
+  }
 
  private:
-  mutable std::mutex mutex_;
+  void broken() {
+    const std::lock_guard lock(mutex_);
+    broken_ = true;
+  }
+
+  std::mutex mutex_;
+  grpc::ByteBuffer in_;
   std::deque<grpc::ByteBuffer> queue_;
   bool writing_ = false;
   bool broken_ = false;

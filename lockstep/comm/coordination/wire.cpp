@@ -3,36 +3,36 @@
 #include <grpcpp/generic/generic_stub.h>
 
 #include <condition_variable>
-#include <fstream>
-#include <mutex>
-#include <sstream>
+#include <utility>
 
-#include "coordination.pb.h"
-#include "lockstep/base/text.h"
+#include "lockstep/comm/cluster/address.h"
 #include "lockstep/comm/coordination/grpc_setup.h"
-#include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/coordination/stream.h"
 
 namespace lockstep::coordination {
 namespace {
 
-using ClientStream = Stream<grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>>;
-
-class MemberStream final : public ClientStream {
+class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>> {
  public:
-  MemberStream(std::shared_ptr<grpc::Channel> channel, std::function<void(const wire::FromChief&)> received,
-               std::function<void(const std::string&)> ended)
-      : channel_(std::move(channel)), stub_(channel_), received_(std::move(received)), ended_(std::move(ended)) {}
-
-  void begin() {
+  GrpcWire(std::shared_ptr<grpc::Channel> channel, Callbacks callbacks)
+      : channel_(std::move(channel)), stub_(channel_), callbacks_(std::move(callbacks)) {
     stub_.PrepareBidiStreamingCall(&context_, "/lockstep.wire.Coordination/Session", grpc::StubOptions(), this);
     AddHold();  // for flush() from other threads; end() releases it
-    handed_over(this);
-    StartRead(&in_);
+    start_read();
     StartCall();
   }
 
-  void cut() {
+  // The context holds the channel, and a channel that goes in a thread of gRPC waits there for itself.
+  ~GrpcWire() override {
+    cut();
+    std::unique_lock lock(mutex_);
+    quiet_.wait(lock, [&] { return done_; });
+  }
+
+  void send(const wire::ToChief& message) override { queue(message.SerializeAsString()); }
+  void flush() override { write_queued(); }
+
+  void cut() override {
     {
       std::unique_lock lock(mutex_);
       if (std::exchange(cut_, true)) return;
@@ -45,46 +45,37 @@ class MemberStream final : public ClientStream {
 
   void OnDone(const grpc::Status& status) override {
     came_back(this);
-    call([&] { ended_(status.ok() ? "it ended the session" : status.error_message()); });
+    call([&] { callbacks_.ended(status.ok() ? "it ended the session" : status.error_message()); });
     const std::lock_guard lock(mutex_);
     done_ = true;
     quiet_.notify_all();
-  }
-
-  // The context holds the channel, and a channel that goes in a thread of gRPC waits there for itself.
-  void wait_for_done() {
-    std::unique_lock lock(mutex_);
-    quiet_.wait(lock, [&] { return done_; });
   }
 
  private:
   void arrived(const std::string& bytes) override {
     wire::FromChief message;
     // Bytes that are no message come from no chief: the silence is noticed.
-    if (message.ParseFromString(bytes)) call([&] { received_(message); });
+    if (message.ParseFromString(bytes)) call([&] { callbacks_.received(message); });
   }
   void broke() override {}
   void end() override { RemoveHold(); }
 
   template <class Action>
   void call(Action action) {
-    {
+    const auto set_calling = [this](bool calling) {
       const std::lock_guard lock(mutex_);
-      if (cut_) return;
-      calling_ = true;
-    }
+      calling_ = calling && !cut_;
+      quiet_.notify_all();
+      return calling_;
+    };
+    if (!set_calling(true)) return;
     action();
-    {
-      const std::lock_guard lock(mutex_);
-      calling_ = false;
-    }
-    quiet_.notify_all();
+    set_calling(false);
   }
 
   const std::shared_ptr<grpc::Channel> channel_;
   grpc::TemplatedGenericStub<grpc::ByteBuffer, grpc::ByteBuffer> stub_;
-  const std::function<void(const wire::FromChief&)> received_;
-  const std::function<void(const std::string&)> ended_;
+  const Callbacks callbacks_;
   grpc::ClientContext context_;
   std::mutex mutex_;
   std::condition_variable quiet_;
@@ -93,68 +84,10 @@ class MemberStream final : public ClientStream {
   bool done_ = false;
 };
 
-class GrpcWire final : public Wire {
- public:
-  explicit GrpcWire(std::shared_ptr<grpc::Channel> channel) : channel_(std::move(channel)) {}
-  ~GrpcWire() override {
-    if (!stream_) return;
-    stream_->cut();
-    stream_->wait_for_done();
-  }
-
-  void open(std::function<void(const wire::FromChief&)> received,
-            std::function<void(const std::string&)> ended) override {
-    stream_ = std::make_unique<MemberStream>(channel_, std::move(received), std::move(ended));
-    stream_->begin();
-  }
-  void send(const wire::ToChief& message) override { stream_->send(message.SerializeAsString()); }
-  void flush() override { stream_->flush(); }
-  void cut() override {
-    if (stream_) stream_->cut();
-  }
-
- private:
-  std::shared_ptr<grpc::Channel> channel_;
-  std::unique_ptr<MemberStream> stream_;
-};
-
-std::string contents(const std::string& path) {
-  if (path.empty()) return {};
-  std::ifstream file(path, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file || text.str().empty()) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("the TLS file ", path, " cannot be read"),
-                                               .help = "give the paths of PEM files in JoinOptions::tls"});
-  }
-  return text.str();
-}
-
 }  // namespace
 
-void keep_grpc() {
-  static const bool once = (grpc_init(), true);
-  static_cast<void>(once);
-}
-
-std::shared_ptr<grpc::ServerCredentials> server_credentials(const TlsFiles& tls) {
-  if (!tls.any()) return grpc::InsecureServerCredentials();
-  grpc::SslServerCredentialsOptions options(tls.authority.empty()
-                                                ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
-                                                : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-  options.pem_root_certs = contents(tls.authority);
-  options.pem_key_cert_pairs = {{contents(tls.private_key), contents(tls.certificate)}};
-  return grpc::SslServerCredentials(options);
-}
-
-std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const TlsFiles& tls) {
-  if (!tls.any()) return grpc::InsecureChannelCredentials();
-  return grpc::SslCredentials({.pem_root_certs = contents(tls.authority),
-                               .pem_private_key = contents(tls.private_key),
-                               .pem_cert_chain = contents(tls.certificate)});
-}
-
-std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& entry, const TlsFiles& tls) {
+std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& entry, const TlsFiles& tls,
+                              Wire::Callbacks callbacks) {
   keep_grpc();
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -167,9 +100,12 @@ std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& ent
   // Sessions of one process must not share a connection, nor find a broken one of an earlier job.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(static_cast<int>(2 * kMaxMessage));
-  if (tls.any()) arguments.SetSslTargetNameOverride(split_address(entry).first);
+  if (tls.any()) arguments.SetSslTargetNameOverride(parse_address(entry).host);
+  const auto credentials = tls.any()
+                               ? grpc::SslCredentials({pem(tls.authority), pem(tls.private_key), pem(tls.certificate)})
+                               : grpc::InsecureChannelCredentials();
   const std::string target = (numeric.front() == '[' ? "ipv6:" : "ipv4:") + numeric;
-  return std::make_unique<GrpcWire>(grpc::CreateCustomChannel(target, channel_credentials(tls), arguments));
+  return std::make_unique<GrpcWire>(grpc::CreateCustomChannel(target, credentials, arguments), std::move(callbacks));
 }
 
 }  // namespace lockstep::coordination

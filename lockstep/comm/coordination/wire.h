@@ -1,11 +1,9 @@
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
 
-#include "lockstep/comm/coordination/coordinator.h"
 #include "lockstep/comm/coordination/messages.h"
 
 namespace lockstep::coordination {
@@ -13,17 +11,20 @@ namespace lockstep::coordination {
 /// A member's end of its stream to the chief.
 class Wire {
  public:
-  virtual ~Wire() = default;
+  /// Called by threads of gRPC; `ended` once, as the last, unless `cut` came first.
+  struct Callbacks {
+    std::function<void(const wire::FromChief&)> received;
+    std::function<void(const std::string& why)> ended;
+  };
 
-  /// `received` and `ended` are called by threads of gRPC; `ended` once, as the last, unless `cut` came first.
-  virtual void open(std::function<void(const wire::FromChief&)> received,
-                    std::function<void(const std::string& why)> ended) = 0;
+  virtual ~Wire() = default;
   virtual void send(const wire::ToChief& message) = 0;  ///< only queues
   virtual void flush() = 0;  ///< writes what is queued; not under a lock that the callbacks take
-  virtual void cut() = 0;    ///< ends the stream; neither function is called after it has returned
+  virtual void cut() = 0;    ///< ends the stream; no callback is called after it has returned
 };
 
 /// To the chief at a numeric address. `entry` is the address in the cluster, which a certificate must name.
-std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& entry, const TlsFiles& tls);
+std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& entry, const TlsFiles& tls,
+                              Wire::Callbacks callbacks);
 
 }  // namespace lockstep::coordination

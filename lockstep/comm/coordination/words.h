@@ -17,9 +17,9 @@ std::string name_list(const std::vector<std::string>& names, std::size_t most = 
 /// "3.2 s"
 std::string seconds_text(std::chrono::nanoseconds time);
 
-/// Where two lists of lines differ, a few lines at most; empty if they do not.
-std::string difference(const std::string& name_a, const std::vector<std::string>& a, const std::string& name_b,
-                       const std::vector<std::string>& b);
+/// Where two texts differ, a few lines at most; empty if they do not.
+std::string difference(const std::string& name_a, const std::string& a, const std::string& name_b,
+                       const std::string& b);
 
 /// The facts that differ, by kind: `cluster` for the fact of that name, `program` for others that must be equal.
 struct FactDifference {

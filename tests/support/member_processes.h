@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <string>
 #include <vector>
 
@@ -46,11 +47,13 @@ inline std::string joined(const std::vector<std::string>& parts) {
   return text;
 }
 
-/// A running member_program. Ends it when it goes.
+/// A running member_program, started by the command `through` if there is one. Ends it when it goes.
 class Process {
  public:
-  Process(int self, const std::vector<std::string>& addresses, const std::vector<std::string>& settings = {}) {
-    std::vector<std::string> words{LOCKSTEP_MEMBER_PROGRAM, std::to_string(self), joined(addresses)};
+  Process(int self, const std::vector<std::string>& addresses, const std::vector<std::string>& settings = {},
+          const std::vector<std::string>& through = {}) {
+    std::vector<std::string> words = through;
+    words.insert(words.end(), {LOCKSTEP_MEMBER_PROGRAM, std::to_string(self), joined(addresses)});
     words.insert(words.end(), settings.begin(), settings.end());
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
@@ -63,7 +66,7 @@ class Process {
     ::posix_spawn_file_actions_init(&actions);
     ::posix_spawn_file_actions_adddup2(&actions, in[0], STDIN_FILENO);
     ::posix_spawn_file_actions_adddup2(&actions, out[1], STDOUT_FILENO);
-    EXPECT_EQ(::posix_spawn(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ), 0);
+    EXPECT_EQ(::posix_spawnp(&pid_, arguments[0], &actions, nullptr, arguments.data(), environ), 0);
     ::posix_spawn_file_actions_destroy(&actions);
     ::close(in[0]);
     ::close(out[1]);
@@ -120,6 +123,24 @@ class Process {
 
   void signal(int number) const { ::kill(pid_, number); }
   int pid() const { return pid_; }
+  /// The number of a line of /proc/PID/status, "VmHWM" for instance.
+  long status(const std::string& name) const {
+    std::ifstream lines(str("/proc/", pid_, "/status"));
+    for (std::string line; std::getline(lines, line);) {
+      if (line.rfind(name + ":", 0) == 0) return std::stol(line.substr(name.size() + 1));
+    }
+    return -1;
+  }
+  /// All processor time it has used so far, in seconds.
+  double cpu_seconds() const {
+    std::ifstream stat(str("/proc/", pid_, "/stat"));
+    std::string field;
+    double user = 0, system = 0;
+    std::getline(stat, field, ')');  // the name may hold anything
+    for (int i = 0; i < 11; ++i) stat >> field;
+    stat >> user >> system;
+    return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  }
   int wait_for_end() {
     int status = 0;
     while (read_more()) {

@@ -1,0 +1,167 @@
+// Joining a job: finding the chief, waiting for everybody, and saying for whom and why.
+
+#include <algorithm>
+#include <set>
+#include <thread>
+
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/cluster/address.h"
+#include "lockstep/comm/coordination/chief.h"
+#include "lockstep/comm/coordination/client.h"
+#include "lockstep/comm/coordination/job_key.h"
+#include "lockstep/comm/coordination/port.h"
+#include "lockstep/comm/coordination/words.h"
+
+namespace lockstep::coordination {
+namespace {
+
+using std::chrono::milliseconds;
+
+void check(const JoinOptions& options) {
+  const auto require = [](bool holds, const auto& what, const char* help) {
+    if (!holds) throw InvalidArgument(errors::kBadOption, {.what = what(), .help = help});
+  };
+  std::set<int> ids;
+  std::set<std::string> addresses;
+  for (const Member& member : options.members) {
+    parse_address(member.address);
+    require(
+        ids.insert(member.id).second, [&] { return str("two members have the id ", member.id); }, "number the members");
+    require(
+        addresses.insert(member.address).second, [&] { return str("two members have the address ", member.address); },
+        "give every member its own port");
+  }
+  require(
+      ids.contains(options.self),
+      [&] { return str("JoinOptions::self must be the id of a member, got ", options.self); },
+      "take the id from the list of members");
+  require(
+      options.heartbeat_interval >= milliseconds(1) && options.dead_after >= 2 * options.heartbeat_interval,
+      [&] {
+        return str("dead_after must be at least two heartbeat intervals, got ", options.dead_after.count(), " ms and ",
+                   options.heartbeat_interval.count(), " ms");
+      },
+      "keep the defaults of 3 s and 0.5 s");
+}
+
+std::string key_for(const JoinOptions& options) {
+  const std::string key = find_job_key(options.job_key), &address = options.members.front().address;
+  if (!key.empty() || is_loopback(address)) return key;
+  throw FailedPrecondition(errors::kJobKey,
+                           {.what = str("a job on ", address, " needs a job key"),
+                            .seen = "only jobs on the loopback address work without one",
+                            .help = "set LOCKSTEP_JOB_KEY_FILE to a file of mode 0600 with the same 32 bytes on all "
+                                    "hosts; `lockstep run` makes one for you"});
+}
+
+}  // namespace
+
+std::unique_ptr<Coordinator> Coordinator::join(const JoinOptions& options) {
+  check(options);
+  auto client = std::make_unique<Client>(options, key_for(options));
+  client->join();
+  return client;
+}
+
+Client::Stage Client::wait_while(Stage stage, Clock::time_point until) {
+  Lock lock(mutex_);
+  changed_.wait_until(lock, until, [&] { return stage_ != stage || failure_; });
+  if (failure_) failure_->raise();
+  return stage_;
+}
+
+// The session ends by itself, with the reason as an exception, unless nobody is there to ask.
+void Client::ask_who_has_the_seat() {
+  const Reach reach = probe({options_.members.front().address}, milliseconds(200)).front();
+  if (!reach.answers()) return;
+  try {
+    introduce(reach.target, true);
+    wait_while(Stage::Introduced, Clock::now() + milliseconds(500));
+  } catch (const AlreadyExists&) {
+    throw;
+  } catch (const Error& error) {
+    log_info(str("the chief says: ", error.text().what));
+  }
+}
+
+void Client::take_port() {
+  Descriptor port;
+  try {
+    port = hold_port(self_.name, self_.address);
+  } catch (const Unavailable&) {
+    // Perhaps a second process with this task index: then the chief can say who the first one is, and tell it.
+    ask_who_has_the_seat();
+    throw;
+  }
+  if (is_chief()) {
+    port.close();
+    server_ = Server::start(options_, key_);
+  }
+  const std::lock_guard lock(mutex_);
+  port_ = std::move(port);
+}
+
+// Who is missing and why, as far as the chief knows; only its own process can say.
+std::string Client::missing() {
+  std::vector<Member> members;
+  server_->with_chief([&](Chief& chief) { members = chief.missing(); });
+  std::vector<std::string> addresses, lines;
+  for (const Member& member : members) addresses.push_back(member.address);
+  const auto reaches = probe(addresses, milliseconds(500));
+  for (std::size_t i = 0; i < members.size(); ++i) {
+    lines.push_back(str(title(members[i]), ": ",
+                        reaches[i].answers() ? "its port answers but it has not joined" : reaches[i].why()));
+  }
+  return name_list(lines);
+}
+
+void Client::give_up_waiting(const std::string& chief_missing) {
+  std::string who = server_ ? missing() : missing_;
+  if (who.empty()) who = chief_missing;
+  const Failure failure{
+      Code::DeadlineExceeded,
+      errors::kPeerMissing,
+      {.what = "the job did not start: not all workers came",
+       .where = str("missing: ", who),
+       .seen = str("waited ", seconds_text(options_.join_timeout)),
+       .help = "start the missing workers and look at their logs; check addresses, names and firewalls"}};
+  if (server_) server_->with_chief([&](Chief& chief) { chief.fail(failure); });
+  failure.raise();
+}
+
+void Client::join() {
+  take_port();
+  const Member& chief = options_.members.front();
+  const auto end = Clock::now() + options_.join_timeout;
+  auto next_line = Clock::now() + options_.waiting_log_interval;
+  const auto line_is_due = [&] {
+    if (Clock::now() < next_line) return false;
+    next_line = Clock::now() + options_.waiting_log_interval;
+    return true;
+  };
+  for (;;) {
+    const Reach reach = probe({chief.address}, milliseconds(1000)).front();
+    std::string why = reach.why();
+    if (reach.answers()) {
+      introduce(reach.target, false);
+      Stage stage = wait_while(Stage::Introduced, std::min(end, Clock::now() + time_to_introduce_oneself(options_)));
+      while (stage == Stage::Accepted && Clock::now() < end) {
+        stage = wait_while(stage, std::min(end, next_line));
+        if (stage == Stage::Accepted && line_is_due() && server_) {
+          server_->with_chief([text = missing()](Chief& book) { book.announce(text); });
+        }
+      }
+      if (stage == Stage::Joined) return;
+      const std::lock_guard lock(mutex_);
+      why = str("it answers, but not as a chief of this job: ", why_ended_);
+    }
+    const std::string waiting_for = str(title(chief), ", the chief: ", why);
+    if (Clock::now() >= end) give_up_waiting(waiting_for);
+    end_session();
+    if (line_is_due()) log_info(str(self_.name, ": waiting for ", waiting_for));
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+}
+
+}  // namespace lockstep::coordination

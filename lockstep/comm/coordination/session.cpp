@@ -1,0 +1,185 @@
+// What a member and the chief say to each other without being asked: introductions, heartbeats, news.
+
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/comm/coordination/client.h"
+#include "lockstep/comm/coordination/job_key.h"
+#include "lockstep/comm/coordination/port.h"
+#include "lockstep/comm/coordination/words.h"
+
+namespace lockstep::coordination {
+
+void Client::introduce(const std::string& target, bool port_taken) {
+  Lock lock(mutex_);
+  stage_ = Stage::Introduced;
+  port_taken_ = port_taken;
+  generation_ = 0;
+  token_.clear();
+  nonce_ = random_bytes(kNonceBytes);
+  wire::ToChief message;
+  message.mutable_hello()->set_protocol(kProtocol);
+  message.mutable_hello()->set_member(self_.id);
+  message.mutable_hello()->set_nonce(nonce_);
+  message.mutable_hello()->set_has_key(!key_.empty());
+  lock.unlock();
+  std::shared_ptr<Wire> wire = connect(target, options_.members.front().address, options_.tls,
+                                       {.received = [this](const wire::FromChief& from) { received(from); },
+                                        .ended = [this](const std::string& why) { ended(why); }});
+  lock.lock();
+  wire_ = std::move(wire);
+  post(lock, std::move(message));
+}
+
+// gRPC must not be called under the lock.
+void Client::post(Lock& lock, wire::ToChief message) {
+  message.set_generation(generation_);
+  message.set_token(token_);
+  const std::shared_ptr<Wire> wire = wire_;
+  if (!wire) return;
+  wire->send(message);
+  lock.unlock();
+  wire->flush();
+  lock.lock();
+}
+
+void Client::post_beat(Lock& lock) {
+  wire::ToChief beat;
+  *beat.mutable_beat() = place_;
+  post(lock, std::move(beat));
+}
+
+void Client::end_session() {
+  std::shared_ptr<Wire> wire;
+  {
+    const std::lock_guard lock(mutex_);
+    wire = std::move(wire_);
+    if (stage_ != Stage::Left) stage_ = Stage::Out;
+  }
+  changed_.notify_all();
+  if (wire) wire->cut();
+}
+
+void Client::challenged(const wire::Greeting& challenge, Lock& lock) {
+  if (!same_bytes(challenge.mac(), mac_of(key_, {"chief", nonce_, challenge.nonce()}))) {
+    const Member& chief = options_.members.front();
+    failure_ = {Code::FailedPrecondition,
+                errors::kJobKey,
+                {.what = str(self_.name, " and the chief (", chief.address, ") have no job key in common"),
+                 .seen = key_.empty()          ? "the chief has a job key and this worker has none"
+                         : challenge.has_key() ? "the chief's job key is another one"
+                                               : "this worker has a job key and the chief has none",
+                 .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"},
+                self_.id};
+    return;
+  }
+  wire::Details details;
+  details.set_incarnation(options_.incarnation);
+  details.mutable_seat()->set_host(host_name());
+  details.mutable_seat()->set_pid(::getpid());
+  details.set_port_taken(port_taken_);
+  for (const Fact& fact : options_.facts) {
+    wire::Fact& line = *details.add_facts();
+    line.set_name(fact.name);
+    line.set_value(fact.value);
+    line.set_may_differ(fact.may_differ);
+  }
+  wire::ToChief answer;
+  wire::Proof& proof = *answer.mutable_proof();
+  proof.set_details(details.SerializeAsString());
+  proof.set_mac(mac_of(key_, {"member", nonce_, challenge.nonce(), std::to_string(self_.id), proof.details()}));
+  post(lock, std::move(answer));
+}
+
+void Client::received(const wire::FromChief& message) {
+  Lock lock(mutex_);
+  last_heard_ = Clock::now();
+  if (generation_ != 0 && message.generation() != generation_) return;
+  if (message.request() != 0) {
+    if (const auto found = answers_.find(message.request()); found != answers_.end()) found->second = message;
+  } else if (message.has_challenge()) {
+    challenged(message.challenge(), lock);
+  } else if (!message.token().empty()) {
+    generation_ = message.generation();
+    token_ = message.token();
+    stage_ = Stage::Accepted;
+  } else if (message.has_roster()) {
+    roster_ = message.roster();
+    stage_ = Stage::Joined;
+  } else if (message.has_beat() && roster_.seats_size() > 0) {
+    roster_.mutable_seats(0)->set_step(message.beat().step());
+    roster_.mutable_seats(0)->set_place(message.beat().place());
+  } else if (message.has_fault() && !failure_) {
+    failure_ = read(message.fault());
+  } else if (message.has_notice()) {
+    if (!message.notice().missing().empty()) missing_ = message.notice().missing();
+    lock.unlock();  // a log sink is the program's code
+    log(message.notice().warning() ? Severity::Warning : Severity::Info,
+        str(self_.name, ": ", message.notice().line()));
+    lock.lock();
+  }
+  changed_.notify_all();
+}
+
+void Client::ended(const std::string& why) {
+  const std::lock_guard lock(mutex_);
+  why_ended_ = why;
+  if (stage_ == Stage::Joined) {
+    chief_is_gone("ended without leaving", "its connection was closed");
+  } else if (stage_ != Stage::Left) {
+    stage_ = Stage::Out;
+  }
+  changed_.notify_all();
+}
+
+void Client::chief_is_gone(const std::string& how, const std::string& seen) {
+  if (failure_) return;
+  const Member& chief = options_.members.front();
+  failure_ = {Code::Unavailable,
+              errors::kChiefGone,
+              {.what = str(title(chief), ", the chief, ", how),
+               .where = str(last_seen(roster_.seats(0)), "; seen by ", self_.name),
+               .seen = seen,
+               .help = str("look at ", chief.name, "'s log; if it still runs, at the network between")},
+              chief.id};
+}
+
+void Client::check_chief(Clock::time_point now, Clock::duration gap) {
+  // If this process itself stood still, the chief's answers have yet to be read.
+  if (gap > 2 * options_.heartbeat_interval) last_heard_ = std::min(now, last_heard_ + gap);
+  if (now - last_heard_ <= options_.dead_after) return;
+  if (stage_ == Stage::Joined) {
+    chief_is_gone("stopped answering", str("last heard of it ", seconds_text(now - last_heard_), " ago"));
+  } else {
+    stage_ = Stage::Out;
+  }
+  changed_.notify_all();
+}
+
+void Client::run_heart() {
+  Lock lock(mutex_);
+  for (auto last = Clock::now(); !over_;) {
+    changed_.wait_until(lock, last + options_.heartbeat_interval, [&] { return over_ || (failure_ && !told_); });
+    const auto now = Clock::now();
+    const auto gap = now - last;
+    if (failure_ && !told_) {
+      told_ = true;
+      const auto callbacks = std::move(callbacks_);
+      const Failure failure = *failure_;
+      lock.unlock();
+      for (const auto& callback : callbacks) callback(failure);
+      lock.lock();
+    }
+    if (gap < options_.heartbeat_interval) continue;
+    last = now;
+    drop_strangers(port_);
+    if (failure_ || (stage_ != Stage::Accepted && stage_ != Stage::Joined)) continue;
+    check_chief(now, gap);
+    post_beat(lock);
+  }
+}
+
+}  // namespace lockstep::coordination
