@@ -81,8 +81,8 @@ constexpr std::array kExplanations{
         "without it. The cause is on the named worker."},
     Explanation{
         errors::kEngineLoad,
-        "The data engine that moves tensors between workers is a shared library of its own, loaded when the first "
-        "strategy with several workers is made. It was not found, could not be loaded or belongs to another version. "
+        "Gloo's ring, which moves tensors between workers if CommunicationOptions ask for it, is a shared library of its "
+        "own. It was not found, could not be loaded or belongs to another version. "
         "Build and install Lockstep with LOCKSTEP_CLUSTER=ON. The library is looked for beside the program, in ../lib seen "
         "from there, and in the lib folder of the Lockstep that the program was linked with; the environment variable "
         "LOCKSTEP_ENGINE names its file if it is elsewhere."},

@@ -4,6 +4,8 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/export.h"
+
 namespace lockstep {
 
 /// Joins its arguments as `operator<<` would print them: `str("replica ", 3)`.
@@ -15,7 +17,7 @@ std::string str(const Parts&... parts) {
 }
 
 /// "1 replica", "2 replicas".
-std::string counted(long long count, const std::string& noun);
+LOCKSTEP_EXPORT std::string counted(long long count, const std::string& noun);
 
 /// For names that people type: only ASCII letters count as the same in both cases.
 bool equals_ignoring_case(std::string_view a, std::string_view b);

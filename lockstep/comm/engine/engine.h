@@ -33,12 +33,14 @@ struct EngineOptions {
   std::string prefix = "engine";      ///< of the keys in the store; another one for every engine of a job
   EngineStore store;                  ///< used only while the engine is made
   Deadline connect = Deadline::after(std::chrono::minutes(5));
-  double call_seconds = 0;                      ///< time limit of a collective that names none; 0: none
-  std::size_t chunk_bytes = 512 << 10;          ///< large arrays travel in chunks of this size
-  std::size_t inline_bytes = 8 << 10;           ///< smaller ones with the message that announces them
-  bool ring = false;                            ///< also connect Gloo's pairs, for Implementation::Ring
-  std::string library = {};                     ///< the plugin's file; empty: $LOCKSTEP_ENGINE, or where it is installed
-  const lockstep_engine_api* linked = nullptr;  ///< an engine that is linked in instead of loaded
+  double call_seconds = 0;              ///< time limit of a collective that names none; 0: none
+  std::size_t chunk_bytes = 512 << 10;  ///< large arrays travel in chunks of this size
+  std::size_t inline_bytes = 8 << 10;   ///< smaller ones with the message that announces them
+  bool ring = false;                    ///< also load Gloo and connect its pairs, for Implementation::Ring
+  std::string library = {};             ///< the plugin for it; empty: $LOCKSTEP_ENGINE, or where it is installed
+  const lockstep_engine_api* linked = nullptr;  ///< the plugin, if it is linked in instead of loaded
+  /// Workers of one machine read large arrays from each other's memory, where the system lets them.
+  bool in_place = true;
 };
 
 /// Moves CPU arrays between the workers of a job; all workers make one at the same time. Sums have the order of
@@ -54,7 +56,7 @@ struct EngineOptions {
 /// All calls may come from any thread.
 class LOCKSTEP_EXPORT Engine {
  public:
-  /// Loads the plugin, connects to all workers. L105, L106, L114.
+  /// Connects to all workers. L105, L106; L114 if Gloo's ring is asked for and cannot be loaded.
   explicit Engine(const EngineOptions& options);
   Engine(Engine&&) noexcept;
   Engine& operator=(Engine&&) noexcept;

@@ -8,8 +8,8 @@
 #include <chrono>
 
 #include "lockstep/base/text.h"
-#include "lockstep/comm/engine/engine_testing.h"
 #include "lockstep/comm/engine/tcp/socket.h"
+#include "tests/support/engine_workers.h"
 
 namespace lockstep::engine {
 namespace {
@@ -197,7 +197,8 @@ TEST(EngineFaults, AMissingWorkerIsNamed) {
   options.connect = Deadline::after(200ms);
   const SeenError seen = error_of([&] { Engine engine(options); });
   EXPECT_EQ(seen.number, errors::kPeerMissing);
-  EXPECT_TRUE(contains(seen.parts.what, "worker 1, 2 did not connect to worker 0's data port 127.0.0.1:")) << seen.text;
+  EXPECT_TRUE(contains(seen.parts.what, "workers 1 and 2 did not connect to worker 0's data port 127.0.0.1:"))
+      << seen.text;
 }
 
 TEST(EngineFaults, APortInUseIsNamed) {

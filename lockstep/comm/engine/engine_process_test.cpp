@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "lockstep/base/text.h"
-#include "lockstep/comm/engine/folder_store.h"
 #include "tests/support/errors.h"
+#include "tests/support/folder_store.h"
 #include "tests/support/temporary_folder.h"
 
 namespace lockstep::engine {

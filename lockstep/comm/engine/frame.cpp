@@ -10,25 +10,11 @@ namespace lockstep::engine {
 namespace {
 
 // FNV-1a. Equal on all machines, unlike std::hash.
-std::uint64_t hash_bytes(const void* data, std::size_t size) {
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (std::size_t i = 0; i < size; ++i) hash = (hash ^ bytes[i]) * 0x100000001b3U;
-  return hash;
-}
-
 template <class T>
 std::uint64_t hash_of(std::span<const T> values) {
-  return hash_bytes(values.data(), values.size_bytes());
-}
-
-// "worker 2" or "workers 0, 1 and 3".
-std::string workers_text(const std::vector<int>& workers) {
-  if (workers.size() == 1) return str("worker ", workers[0]);
-  std::string text = "workers ";
-  for (std::size_t i = 0; i < workers.size(); ++i)
-    text += str(i == 0 ? "" : i + 1 == workers.size() ? " and " : ", ", workers[i]);
-  return text;
+  std::uint64_t hash = 0xcbf29ce484222325U;
+  for (const std::byte byte : std::as_bytes(values)) hash = (hash ^ std::to_integer<unsigned>(byte)) * 0x100000001b3U;
+  return hash;
 }
 
 std::string_view differing_part(const Fingerprint& a, const Fingerprint& b) {
@@ -44,13 +30,21 @@ std::string_view differing_part(const Fingerprint& a, const Fingerprint& b) {
 
 }  // namespace
 
+std::string workers_text(const std::vector<int>& workers) {
+  if (workers.size() == 1) return str("worker ", workers[0]);
+  std::string text = "workers ";
+  for (std::size_t i = 0; i < workers.size(); ++i)
+    text += str(i == 0 ? "" : i + 1 == workers.size() ? " and " : ", ", workers[i]);
+  return text;
+}
+
 Fingerprint fingerprint_of(const Collective& collective, std::uint64_t sequence) {
   Fingerprint made{};
   made.sequence = sequence;
   made.elements = collective.elements;
   made.counts_hash = hash_of(collective.counts);
   made.shape_hash = hash_of(collective.shape);
-  made.name_hash = hash_bytes(collective.name.data(), collective.name.size());
+  made.name_hash = hash_of<char>(collective.name);
   const std::size_t shown = std::min(collective.shape.size(), Fingerprint::kShapeSize);
   std::copy_n(collective.shape.begin(), shown, made.shape);
   made.shape_size = static_cast<std::uint8_t>(std::min<std::size_t>(collective.shape.size(), 255));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "lockstep/base/text.h"
+#include "lockstep/comm/ordered_sum.h"
 #include "lockstep/comm/reduction_tree.h"
 
 namespace lockstep::engine {
@@ -59,17 +59,12 @@ class Finisher {
 
 }  // namespace
 
-std::vector<IdRange> subtrees_of(int workers, int replicas, int worker) {
-  std::vector<IdRange> found;
-  append_subtrees({0, workers * replicas}, {worker * replicas, (worker + 1) * replicas}, found);
-  return found;
-}
-
 SumPlan plan_sum(int workers, int replicas) {
   SumPlan plan;
   for (int worker = 0; worker < workers; ++worker) {
     plan.first_piece.push_back(static_cast<int>(plan.pieces.size()));
-    const auto subtrees = subtrees_of(workers, replicas, worker);
+    std::vector<IdRange> subtrees;
+    append_subtrees({0, workers * replicas}, {worker * replicas, (worker + 1) * replicas}, subtrees);
     for (const IdRange ids : subtrees) plan.pieces.push_back({worker, ids});
     plan.most_pieces = std::max(plan.most_pieces, static_cast<int>(subtrees.size()));
   }
@@ -79,21 +74,18 @@ SumPlan plan_sum(int workers, int replicas) {
   return plan;
 }
 
-std::string to_string(const SumPlan& plan) {
-  std::string text;
-  const int workers = static_cast<int>(plan.first_piece.size()) - 1;
-  text = counted(workers, "worker") + ": ";
-  for (int worker = 0; worker < workers; ++worker) {
-    text += str("w", worker);
-    for (int k = plan.first_piece[worker]; k < plan.first_piece[worker + 1]; ++k)
-      text += str(" [", plan.pieces[k].ids.lo, ",", plan.pieces[k].ids.hi, ")");
-    text += "; ";
+void finish_sum(const SumPlan& plan, Dtype dtype, std::vector<const void*> values, std::byte* room, std::size_t stride,
+                const std::vector<void*>& outputs, std::size_t elements, std::int64_t divisor) {
+  std::vector<const void*> inputs;
+  for (std::size_t step = 0; step < plan.steps.size(); ++step) {
+    inputs.clear();
+    for (const int value : plan.steps[step]) inputs.push_back(values[value]);
+    const bool is_last = step + 1 == plan.steps.size();
+    void* const to = room + step * stride;
+    ordered_sum(dtype, inputs.data(), static_cast<int>(inputs.size()), is_last ? outputs.data() : &to,
+                is_last ? static_cast<int>(outputs.size()) : 1, elements, is_last ? divisor : 1);
+    values.push_back(to);
   }
-  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
-    text += str(i == 0 ? "v" : "; v", plan.pieces.size() + i, " = ");
-    for (std::size_t k = 0; k < plan.steps[i].size(); ++k) text += str(k == 0 ? "" : "+", plan.steps[i][k]);
-  }
-  return text;
 }
 
 std::vector<Shard> even_shards(std::size_t count, int workers) {

@@ -1,10 +1,10 @@
 #pragma once
 
 #include <cstddef>
-#include <string>
+#include <cstdint>
 #include <vector>
 
-#include "lockstep/base/export.h"
+#include "lockstep/comm/dtype.h"
 
 namespace lockstep::engine {
 
@@ -16,11 +16,6 @@ struct IdRange {
   bool operator==(const IdRange&) const = default;
 };
 
-/// The partial sums that worker `worker` can add up alone: the largest subtrees of T(0, workers * replicas)
-/// (reduction_tree.h) within its own ids worker * replicas .. worker * replicas + replicas - 1, in order of ids.
-/// One if `replicas` is a power of two, else at most 2 log2(replicas).
-LOCKSTEP_EXPORT std::vector<IdRange> subtrees_of(int workers, int replicas, int worker);
-
 /// A partial sum and the worker that computes it.
 struct SumPiece {
   int worker;
@@ -29,8 +24,12 @@ struct SumPiece {
   bool operator==(const SumPiece&) const = default;
 };
 
-/// How the owner of a shard finishes the tree. The pieces are values 0, 1, ...; step i adds up its inputs in the tree
-/// order of `ordered_sum` and makes value pieces.size() + i. The last step's value is T(0, workers * replicas).
+/// Who adds what. Worker w holds replica ids w * replicas .. w * replicas + replicas - 1; the largest subtrees of
+/// T(0, workers * replicas) (reduction_tree.h) within them are what it can add up alone, its pieces: one if `replicas` is
+/// a power of two, else at most 2 log2(replicas).
+///
+/// The owner of a shard finishes the tree. The pieces are values 0, 1, ...; step i adds up its inputs in the tree order of
+/// `ordered_sum` and makes value pieces.size() + i. The last step's value is T(0, workers * replicas).
 struct SumPlan {
   std::vector<SumPiece> pieces;         ///< in order of ids, so also of workers
   std::vector<std::vector<int>> steps;  ///< inputs of each step; at least one step
@@ -41,10 +40,12 @@ struct SumPlan {
   int most_pieces = 0;
 };
 
-LOCKSTEP_EXPORT SumPlan plan_sum(int workers, int replicas);
+SumPlan plan_sum(int workers, int replicas);
 
-/// Two workers with three replicas each: "2 workers: w0 [0,2) [2,3); w1 [3,4) [4,6); v4 = 1+2; v5 = 0+4; v6 = 5+3"
-LOCKSTEP_EXPORT std::string to_string(const SumPlan& plan);
+/// Carries the steps out. `values` are the pieces; the other steps' sums go to `room`, `stride` bytes apart, the last
+/// one's to all outputs.
+void finish_sum(const SumPlan& plan, Dtype dtype, std::vector<const void*> values, std::byte* room, std::size_t stride,
+                const std::vector<void*>& outputs, std::size_t elements, std::int64_t divisor);
 
 /// Elements begin..end-1 of an array.
 struct Shard {
@@ -57,9 +58,9 @@ struct Shard {
 
 /// Cuts `count` elements into one shard per worker. Cuts are multiples of 64 elements, so that no two owners write to
 /// one cache line; shards differ by 64 elements at most, apart from the last one that is not empty.
-LOCKSTEP_EXPORT std::vector<Shard> even_shards(std::size_t count, int workers);
+std::vector<Shard> even_shards(std::size_t count, int workers);
 
-/// Shards of given sizes, one behind the other.
-LOCKSTEP_EXPORT std::vector<Shard> shards_of(const std::vector<std::size_t>& counts);
+/// Shards of given sizes, concatenated.
+std::vector<Shard> shards_of(const std::vector<std::size_t>& counts);
 
 }  // namespace lockstep::engine

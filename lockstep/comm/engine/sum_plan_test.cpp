@@ -36,6 +36,22 @@ std::string executed(const SumPlan& plan) {
   return values.back();
 }
 
+std::string to_string(const SumPlan& plan) {
+  const int workers = static_cast<int>(plan.first_piece.size()) - 1;
+  std::string text = counted(workers, "worker") + ": ";
+  for (int worker = 0; worker < workers; ++worker) {
+    text += str("w", worker);
+    for (int k = plan.first_piece[worker]; k < plan.first_piece[worker + 1]; ++k)
+      text += str(" [", plan.pieces[k].ids.lo, ",", plan.pieces[k].ids.hi, ")");
+    text += "; ";
+  }
+  for (std::size_t i = 0; i < plan.steps.size(); ++i) {
+    text += str(i == 0 ? "v" : "; v", plan.pieces.size() + i, " = ");
+    for (std::size_t k = 0; k < plan.steps[i].size(); ++k) text += str(k == 0 ? "" : "+", plan.steps[i][k]);
+  }
+  return text;
+}
+
 TEST(SumPlan, AddsInTheOneOrderForEveryNumberOfWorkersAndReplicas) {
   for (int workers = 1; workers <= 9; ++workers) {
     for (int replicas = 1; replicas <= 9; ++replicas) {
@@ -77,7 +93,9 @@ TEST(SumPlan, APowerOfTwoOfReplicasNeedsOnePieceAndOneStep) {
 }
 
 TEST(SumPlan, PrintsWhoAddsWhat) {
-  EXPECT_EQ(to_string(plan_sum(2, 3)), "2 workers: w0 [0,2) [2,3); w1 [3,4) [4,6); v4 = 1+2; v5 = 0+4; v6 = 5+3");
+  EXPECT_EQ(to_string(plan_sum(2, 3)),
+            "2 workers: w0 [0,2) [2,3); w1 [3,4) "
+            "[4,6); v4 = 1+2; v5 = 0+4; v6 = 5+3");
 }
 
 TEST(Shards, CoverAllElementsInOrderAndEvenly) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <poll.h>
+
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -12,98 +14,93 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/comm/engine/collective_log.h"
-#include "lockstep/comm/engine/engine_abi.h"
-#include "lockstep/comm/engine/tcp/failure_state.h"
+#include "lockstep/comm/engine/failure_state.h"
+#include "lockstep/comm/engine/ring.h"
 #include "lockstep/comm/engine/tcp/flow.h"
 #include "lockstep/comm/engine/tcp/job.h"
 #include "lockstep/comm/engine/tcp/link.h"
 
 namespace lockstep::engine {
 
-/// An all-reduce by other means, for Implementation::Ring. Sums the arrays of all workers in place.
-class RingReducer {
- public:
-  virtual ~RingReducer() = default;
-  virtual void all_reduce(Dtype dtype, void* data, std::size_t elements, Deadline deadline) = 0;
-};
-
-struct ChannelSettings {
-  int index = 0;
-  int replicas = 1;
-  double call_seconds = 0;
-  std::size_t inline_bytes = 0;
-  FlowSettings flow;
-};
-
 /// One sequence of collectives: its own connections to all workers and a thread that carries the collectives out in
 /// the order of submission. Even while it has nothing to do the thread listens, so that a worker's end is known before
 /// the next collective begins.
 class Channel final : private Inbox {
  public:
-  Channel(ChannelSettings settings, FailureState& failure, std::vector<Descriptor> connections,
-          std::unique_ptr<RingReducer> ring);
+  Channel(const Settings& settings, int index, FailureState& failure, std::vector<Connection> connections,
+          std::unique_ptr<Ring> ring);
   ~Channel();
 
-  std::uint64_t submit(const lockstep_collective& collective);  ///< number of the collective
-  /// Waits until it is done and forgets it; a failure comes as an exception. `seconds` < 0: its own limit.
-  void wait(std::uint64_t number, double seconds);
-  void stop();  ///< lets the thread tell the others and end
-  void wake();  ///< the thread looks at failures and requests
-  std::string log() const { return log_.text(settings_.index); }
+  std::uint64_t submit(const Collective& collective,
+                       Deadline limit);  ///< number of the collective
+  /// Waits until it is done and forgets it; a failure comes as an exception.
+  void wait(std::uint64_t number, Deadline deadline);
+  void stop();              ///< lets the thread tell the others and end
+  std::string log() const;  ///< the last collectives, one line each
 
  private:
   static constexpr std::uint64_t kStays = ~std::uint64_t{0};
-  using Frames = std::vector<std::vector<std::uint64_t>>;  // by rank; words, for their alignment
+  static constexpr std::size_t kLogged = 1000;
+
+  struct Frame {
+    std::vector<std::uint64_t> words;  // for their alignment
+    bool is_here = false;
+
+    const Fingerprint& fingerprint() const { return *reinterpret_cast<const Fingerprint*>(words.data()); }
+    std::byte* payload() { return reinterpret_cast<std::byte*>(words.data()) + sizeof(Fingerprint); }
+  };
+  std::vector<Frame>& frames() { return frames_[sequence_ % 2]; }
 
   void* target(Link& from, const Message& message) override;
   void arrived(Link& from, const Message& message) override;
 
+  // channel.cpp: the thread and its collectives
   void run() noexcept;
   std::shared_ptr<Job> next_job();
-  void carry_out(const std::shared_ptr<Job>& job);
+  void carry_out(const Job& job);
+  void move_data(const Job& job);
+  bool feed_links(Flow& flow);
+  void reduce_by_ring(const Job& job);
+  void end_all_jobs(const Error& error) noexcept;
+
+  // channel_frames.cpp: agreement, and the collectives that travel with it
   void send_frames(const Job& job);
   void await_frames(const Job& job);
-  void move_data(const Job& job);
   void finish_inline(const Job& job);
-  void reduce_by_ring(const Job& job);
+
+  // channel_links.cpp: the connections
   void step(const Job* job, bool may_sleep);
-  void check(const Job* job);
+  void check(const Job* job) const;
   void check_closed(const Link& link, const Job* job);
+  [[noreturn]] void throw_timeout(const Job& job) const;
+  std::string place_of(const Job& job) const;
   void say_goodbye() noexcept;
   void report_failure() noexcept;
-  void end_all_jobs(const lockstep_status& status) noexcept;
-  [[noreturn]] void throw_timeout(const Job& job) const;
 
-  bool is_inline(const Job& job) const;
-  std::byte* payload(int rank) const;
-  const Fingerprint& fingerprint(int rank) const;
-  std::size_t parity() const { return sequence_ % 2; }
-
-  const ChannelSettings settings_;
+  const Settings& settings_;
+  const int index_;
   FailureState& failure_;
-  std::unique_ptr<RingReducer> ring_;
-  CollectiveLog log_;
+  const std::unique_ptr<Ring> ring_;
 
   // Of the thread alone.
-  std::vector<std::unique_ptr<Link>> links_;  // by rank; none for the own one
-  std::uint64_t sequence_ = 0;                // of the collective that runs or comes next
-  Frames frames_[2];                          // of this collective and the next one
-  std::vector<bool> has_frame_[2];
+  std::vector<std::unique_ptr<Link>> links_;  // of the other workers, in order of ranks
+  std::vector<pollfd> polled_;
+  std::uint64_t sequence_ = 0;             // of the collective that runs or comes next
+  std::vector<Frame> frames_[2];           // of this collective and the next one, by rank
   std::vector<std::uint64_t> left_after_;  // collectives that a worker made before it left
-  std::map<int, lockstep_status> notices_;
+  std::map<int, std::string> notices_;     // errors of other workers, as they come
   Scratch scratch_;
-  Flow* flow_ = nullptr;
+  std::optional<Flow> flow_;
 
-  Descriptor event_;
-  std::atomic<bool> attention_ = true;
+  const Descriptor event_;
+  std::atomic<bool> stopping_ = false;
+  std::atomic<std::uint64_t> overdue_ = 0;  // whoever waited for an earlier collective than this gave up
+  std::atomic<int> waiting_ = 0;            // callers in wait()
   mutable std::mutex mutex_;
   std::condition_variable done_;
-  std::deque<std::shared_ptr<Job>> queue_;
   std::map<std::uint64_t, std::shared_ptr<Job>> jobs_;
+  std::deque<std::shared_ptr<const Job>> begun_;
   std::uint64_t submitted_ = 0;
-  bool stopping_ = false;
-  std::optional<std::uint64_t> overdue_;  // whoever waited for it gave up
   std::thread thread_;
 };
 

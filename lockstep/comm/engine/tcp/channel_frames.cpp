@@ -8,109 +8,68 @@
 
 namespace lockstep::engine {
 
-bool Channel::is_inline(const Job& job) const {
-  const std::size_t size = size_of(job.dtype);
-  if (job.implementation == Implementation::Ring) return false;
-  if (job.reduces())
-    return job.elements <= settings_.inline_bytes / size / static_cast<std::size_t>(settings_.flow.plan.most_pieces);
-  if (job.kind == CollectiveKind::AllGather)
-    return *std::ranges::max_element(job.counts) <= settings_.inline_bytes / size;
-  return job.elements <= settings_.inline_bytes / size;
-}
-
-std::byte* Channel::payload(int rank) const {
-  auto* words = const_cast<std::uint64_t*>(frames_[parity()][static_cast<std::size_t>(rank)].data());
-  return reinterpret_cast<std::byte*>(words) + sizeof(Fingerprint);
-}
-
-const Fingerprint& Channel::fingerprint(int rank) const {
-  return *reinterpret_cast<const Fingerprint*>(frames_[parity()][static_cast<std::size_t>(rank)].data());
-}
-
 void Channel::send_frames(const Job& job) {
-  const int rank = settings_.flow.rank;
-  auto& own = frames_[parity()][static_cast<std::size_t>(rank)];
-  std::memcpy(own.data(), &job.fingerprint, sizeof(Fingerprint));
+  const int rank = settings_.rank;
+  Frame& own = frames()[rank];
+  std::memcpy(own.words.data(), &job.fingerprint, sizeof(Fingerprint));
+  own.is_here = true;
   std::size_t bytes = 0;
-  if (is_inline(job)) {
-    const std::size_t size = size_of(job.dtype);
-    if (job.reduces()) {
-      const SumPlan& plan = settings_.flow.plan;
-      for (int piece = plan.first_piece[rank]; piece < plan.first_piece[rank + 1]; ++piece) {
-        const IdRange ids = plan.pieces[piece].ids;
-        void* const to = payload(rank) + bytes;
-        ordered_sum(job.dtype, job.inputs.data() + (ids.lo - rank * settings_.replicas), ids.hi - ids.lo, &to, 1,
-                    job.elements);
-        bytes += job.elements * size;
-      }
-    } else if (!job.inputs.empty()) {
-      bytes = (job.counts.empty() ? job.elements : job.counts[static_cast<std::size_t>(rank)]) * size;
-      if (bytes > 0) std::memcpy(payload(rank), job.inputs[0], bytes);
+  if (job.is_inline && job.reduces()) {
+    const SumPlan& plan = settings_.plan;
+    for (int piece = plan.first_piece[rank]; piece < plan.first_piece[rank + 1]; ++piece) {
+      const IdRange ids = plan.pieces[piece].ids;
+      void* const to = own.payload() + bytes;
+      ordered_sum(job.dtype, job.inputs.data() + (ids.lo - rank * settings_.replicas), ids.hi - ids.lo, &to, 1,
+                  job.elements);
+      bytes += job.elements * job.element_bytes();
     }
+  } else if (job.is_inline && !job.inputs.empty()) {
+    bytes = (job.counts.empty() ? job.elements : job.counts[rank]) * job.element_bytes();
+    if (bytes > 0) std::memcpy(own.payload(), job.inputs[0], bytes);
   }
   const Message message{MessageKind::Frame, 0, static_cast<std::uint32_t>(sequence_), 0,
                         static_cast<std::uint32_t>(sizeof(Fingerprint) + bytes)};
   for (const auto& link : links_) {
-    if (!link) continue;
-    link->send(message, own.data());
+    link->send(message, own.words.data());
     link->push();
   }
 }
 
 void Channel::await_frames(const Job& job) {
-  const auto& has = has_frame_[parity()];
-  const auto all_here = [&] {
-    for (const auto& link : links_)
-      if (link && (!has[static_cast<std::size_t>(link->rank())] || link->queued() > 0)) return false;
-    return true;
+  const auto are_here = [&] {
+    return std::ranges::all_of(frames(), &Frame::is_here) &&
+           std::ranges::all_of(links_, [](const auto& link) { return link->queued() == 0; });
   };
-  while (!all_here()) step(&job, true);
+  while (!are_here()) step(&job, true);
+  const auto is_equal = [&](const Frame& frame) { return frame.fingerprint() == job.fingerprint; };
+  if (std::ranges::all_of(frames(), is_equal)) return;
   std::vector<Fingerprint> all;
-  bool equal = true;
-  for (int rank = 0; rank < settings_.flow.workers; ++rank) equal = equal && fingerprint(rank) == job.fingerprint;
-  if (equal) return;
-  for (int rank = 0; rank < settings_.flow.workers; ++rank) all.push_back(fingerprint(rank));
-  const Comparison seen = compare(all, settings_.index);
-  throw Failure(Code::FailedPrecondition, errors::kCollectiveMismatch, seen.text, seen.culprit);
+  for (const Frame& frame : frames()) all.push_back(frame.fingerprint());
+  throw FailedPrecondition(errors::kCollectiveMismatch, compare(all, index_).text);
 }
 
 void Channel::finish_inline(const Job& job) {
-  const std::size_t size = size_of(job.dtype);
-  const int workers = settings_.flow.workers;
-  if (job.kind == CollectiveKind::Barrier) return;
-  if (job.kind == CollectiveKind::Broadcast) {
+  const std::size_t size = job.element_bytes();
+  const auto copy = [&](int from, Shard part) {
     for (void* const output : job.outputs)
-      if (job.elements > 0) std::memcpy(output, payload(job.root), job.elements * size);
-    return;
-  }
-  const auto shards = job.shards(workers);
-  if (job.kind == CollectiveKind::AllGather) {
-    for (void* const output : job.outputs)
-      for (int rank = 0; rank < workers; ++rank)
-        if (shards[rank].size() > 0)
-          std::memcpy(static_cast<std::byte*>(output) + shards[rank].begin * size, payload(rank),
-                      shards[rank].size() * size);
-    return;
-  }
-  const SumPlan& plan = settings_.flow.plan;
-  Shard part{0, job.elements};
-  if (job.kind == CollectiveKind::ReduceScatter) part = shards[static_cast<std::size_t>(settings_.flow.rank)];
+      if (part.size() > 0)
+        std::memcpy(static_cast<std::byte*>(output) + part.begin * size, frames()[from].payload(), part.size() * size);
+  };
+  if (job.kind == CollectiveKind::Broadcast) copy(job.root, {0, job.elements});
+  if (job.kind == CollectiveKind::AllGather)
+    for (int rank = 0; rank < settings_.workers; ++rank) copy(rank, job.shards[rank]);
+  if (!job.reduces()) return;
+  const SumPlan& plan = settings_.plan;
+  const Shard part = job.kind == CollectiveKind::AllReduce ? Shard{0, job.elements} : job.shards[settings_.rank];
   std::vector<const void*> values;
-  for (std::size_t piece = 0; piece < plan.pieces.size(); ++piece) {
+  for (int piece = 0; piece < static_cast<int>(plan.pieces.size()); ++piece) {
     const int worker = plan.pieces[piece].worker;
-    const std::size_t place = piece - static_cast<std::size_t>(plan.first_piece[worker]);
-    values.push_back(payload(worker) + (place * job.elements + part.begin) * size);
+    const auto place = static_cast<std::size_t>(piece - plan.first_piece[worker]);
+    values.push_back(frames()[worker].payload() + (place * job.elements + part.begin) * size);
   }
-  std::byte* const temporary = scratch_.at_least(plan.steps.size() * (settings_.inline_bytes + 64));
-  for (std::size_t step = 0; step < plan.steps.size(); ++step) {
-    std::vector<const void*> inputs;
-    for (const int value : plan.steps[step]) inputs.push_back(values[value]);
-    const bool is_last = step + 1 == plan.steps.size();
-    void* const to = temporary + step * ((settings_.inline_bytes + 63) / 64 * 64);
-    ordered_sum(job.dtype, inputs.data(), static_cast<int>(inputs.size()), is_last ? job.outputs.data() : &to,
-                is_last ? static_cast<int>(job.outputs.size()) : 1, part.size(), is_last ? job.divisor : 1);
-    values.push_back(to);
-  }
+  const std::size_t stride = (settings_.inline_bytes + 63) / 64 * 64;
+  finish_sum(plan, job.dtype, std::move(values), scratch_.at_least(plan.steps.size() * stride), stride,
+             {job.outputs.begin(), job.outputs.end()}, part.size(), job.divisor);
 }
 
 }  // namespace lockstep::engine

@@ -13,13 +13,12 @@ namespace lockstep::engine {
 namespace {
 
 constexpr auto kGoodbye = std::chrono::seconds(2);
-constexpr auto kSpin = std::chrono::microseconds(200);
 constexpr auto kLastWords = std::chrono::milliseconds(50);
+constexpr auto kSpin = std::chrono::microseconds(200);
 
-std::string ranks_text(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "worker " : "workers ";
-  for (std::size_t i = 0; i < ranks.size(); ++i) text += str(i == 0 ? "" : ", ", ranks[i]);
-  return text;
+template <class Condition>
+void wait_until(Deadline deadline, const Condition& condition) {
+  while (!condition() && !deadline.expired()) std::this_thread::sleep_for(std::chrono::microseconds(200));
 }
 
 }  // namespace
@@ -27,54 +26,51 @@ std::string ranks_text(const std::vector<int>& ranks) {
 // Sends and receives what is possible now; sleeps until something is if it may.
 void Channel::step(const Job* job, bool may_sleep) {
   check(job);
-  std::vector<pollfd> polled{{event_.get(), POLLIN, 0}};
-  std::vector<Link*> of_entry{nullptr};
+  polled_.assign({{event_.get(), POLLIN, 0}, {failure_.event(), POLLIN, 0}});
   for (const auto& link : links_) {
-    if (!link || link->closed()) continue;
     if (link->waits()) {
       link->pull(*this);
       // What came may be all that the collective still lacked.
       if (!link->waits()) may_sleep = false;
     }
     const int events = (link->waits() ? 0 : POLLIN) | (link->queued() > 0 ? POLLOUT : 0);
-    if (events == 0) continue;
-    polled.push_back({link->socket(), static_cast<short>(events), 0});
-    of_entry.push_back(link.get());
+    polled_.push_back({link->closed() || events == 0 ? -1 : link->socket(), static_cast<short>(events), 0});
   }
-  const Deadline until = job != nullptr ? job->deadline : Deadline::never();
-  // Two workers of one machine that sleep and wake each other for every chunk end up on one core, in turn.
   int ready = 0;
-  if (may_sleep && flow_ != nullptr) {
+  // Two workers of one machine that sleep and wake each other for every chunk end up on one core, in turn. Not while
+  // the program computes: the core is then better used by it.
+  if (may_sleep && flow_ && waiting_ > 0) {
     const Deadline spin = Deadline::after(kSpin);
-    while ((ready = ::poll(polled.data(), polled.size(), 0)) == 0 && !spin.expired()) {
+    while ((ready = ::poll(polled_.data(), polled_.size(), 0)) == 0 && !spin.expired()) {
     }
   }
-  if (ready == 0) ::poll(polled.data(), polled.size(), may_sleep ? poll_milliseconds(until) : 0);
-  if (polled[0].revents != 0) {
+  const Deadline until = job != nullptr ? job->deadline : Deadline::never();
+  if (ready == 0) ::poll(polled_.data(), polled_.size(), may_sleep ? poll_milliseconds(until) : 0);
+  if (polled_[0].revents != 0) {
     std::uint64_t ignored = 0;
     (void)!::read(event_.get(), &ignored, sizeof ignored);
   }
-  for (std::size_t i = 1; i < polled.size(); ++i) {
-    Link& link = *of_entry[i];
-    if ((polled[i].revents & POLLOUT) != 0) link.push();
-    if ((polled[i].revents & (POLLIN | POLLHUP | POLLERR)) != 0) link.pull(*this);
-    check_closed(link, job);
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    const auto seen = polled_[i + 2].revents;
+    if ((seen & POLLOUT) != 0) links_[i]->push();
+    if ((seen & (POLLIN | POLLHUP | POLLERR)) != 0) links_[i]->pull(*this);
+    check_closed(*links_[i], job);
   }
 }
 
-void Channel::check(const Job* job) {
-  if (job != nullptr && job->deadline.expired()) throw_timeout(*job);
-  if (!attention_.load(std::memory_order_acquire)) return;
-  attention_.store(false, std::memory_order_release);
+void Channel::check(const Job* job) const {
   failure_.throw_if_set();
-  const std::lock_guard lock(mutex_);
   if (job == nullptr) return;
   if (stopping_)
-    throw Failure(Code::Cancelled, errors::kPeerLost,
-                  {.what = "the data engine was destroyed while a collective was under way",
-                   .where = describe(job->fingerprint),
-                   .help = "wait for every ticket before the strategy ends"});
-  if (overdue_ && *overdue_ >= sequence_) throw_timeout(*job);
+    throw Cancelled(errors::kPeerLost, {.what = "the data engine was destroyed while a collective was under way",
+                                        .where = describe(job->fingerprint),
+                                        .help = "wait for every ticket before the strategy ends"});
+  if (overdue_ > sequence_ || job->deadline.expired()) throw_timeout(*job);
+}
+
+std::string Channel::place_of(const Job& job) const {
+  return str("collective ", sequence_, " of channel ", index_, ": ", describe(job.fingerprint), ", on worker ",
+             settings_.rank);
 }
 
 // A worker that has left may do so as soon as it has made all collectives that this one makes.
@@ -83,132 +79,95 @@ void Channel::check_closed(const Link& link, const Job* job) {
   const std::uint64_t left_after = left_after_[static_cast<std::size_t>(rank)];
   if (left_after != kStays) {
     if (job == nullptr || left_after > sequence_) return;
-    throw Failure(
-        Code::Unavailable, errors::kPeerLost,
-        {.what = str("worker ", rank, " has left the job"),
-         .where = str("collective ", sequence_, " of channel ", settings_.index, ": ", describe(job->fingerprint)),
-         .seen = str("it made ", left_after, " collectives on this channel"),
-         .help = "let all workers make the same number of steps; look at that worker's log"},
-        rank);
+    throw Unavailable(errors::kPeerLost,
+                      {.what = str("worker ", rank, " has left the job"),
+                       .where = place_of(*job),
+                       .seen = str("it made ", left_after, " collectives on this channel"),
+                       .help = "let all workers make the same number of steps; look at that worker's log"});
   }
-  if (!link.closed()) return;
-  failure_.lost(rank, job == nullptr ? "" : str(describe(job->fingerprint)),
-                str(link.close_reason(), "; collective ", sequence_, " of channel ", settings_.index));
+  if (link.closed())
+    failure_.lost(rank, job == nullptr ? "" : describe(job->fingerprint),
+                  str(link.close_reason(), "; collective ", sequence_, " of channel ", index_));
 }
 
 void Channel::throw_timeout(const Job& job) const {
   std::vector<int> ranks;
-  if (flow_ != nullptr) {
+  if (flow_) {
     ranks = flow_->awaited();
   } else {
     for (const auto& link : links_)
-      if (link && !has_frame_[parity()][static_cast<std::size_t>(link->rank())]) ranks.push_back(link->rank());
+      if (!frames_[sequence_ % 2][link->rank()].is_here) ranks.push_back(link->rank());
   }
-  const bool are_late = flow_ == nullptr && !ranks.empty();
-  throw Failure(Code::DeadlineExceeded, errors::kTimeout,
-                {.what = ranks.empty() ? str(describe(job.fingerprint), " took longer than its time limit")
-                         : are_late    ? str(ranks_text(ranks), " did not reach a collective in time")
-                                       : str(ranks_text(ranks), " did not send all data of a collective in time"),
-                 .where = str("collective ", sequence_, " of channel ", settings_.index, ": ",
-                              describe(job.fingerprint), ", on worker ", settings_.flow.rank),
-                 .help = "look at what that worker was doing; raise timeout_seconds if it was only slow"},
-                ranks.empty() ? -1 : ranks.front());
+  const std::string who = workers_text(ranks);
+  throw DeadlineExceeded(errors::kTimeout,
+                         {.what = ranks.empty() ? str(describe(job.fingerprint), " took longer than its time limit")
+                                  : !flow_      ? who + " did not reach a collective in time"
+                                                : who + " did not send all data of a collective in time",
+                          .where = place_of(job),
+                          .help = "look at what that worker was doing; raise timeout_seconds if it was only slow"});
 }
 
 void* Channel::target(Link& from, const Message& message) {
-  const auto rank = static_cast<std::size_t>(from.rank());
   const auto is = [&](std::uint64_t sequence) { return message.sequence == static_cast<std::uint32_t>(sequence); };
   switch (message.kind) {
     case MessageKind::Frame: {
-      const std::size_t which = (is(sequence_) ? sequence_ : sequence_ + 1) % 2;
-      if ((!is(sequence_) && !is(sequence_ + 1)) || has_frame_[which][rank] || message.bytes < sizeof(Fingerprint) ||
+      Frame& frame = frames_[message.sequence % 2][from.rank()];
+      if ((!is(sequence_) && !is(sequence_ + 1)) || frame.is_here || message.bytes < sizeof(Fingerprint) ||
           message.bytes > sizeof(Fingerprint) + settings_.inline_bytes)
         break;
-      return frames_[which][rank].data();
+      return frame.words.data();
     }
     case MessageKind::Piece:
     case MessageKind::Result:
+    case MessageKind::Taken:
       if (!is(sequence_)) break;
       // Data is taken only once all workers have agreed on what it is.
-      return flow_ == nullptr ? nullptr : flow_->target(from.rank(), message);
+      return flow_ ? flow_->target(from.rank(), message) : nullptr;
     case MessageKind::Leave:
       if (message.bytes != 0) break;
       return &left_after_;  // no bytes follow
     case MessageKind::Failed:
-      if (message.bytes != sizeof(lockstep_status)) break;
-      return &notices_[from.rank()];
+      if (message.bytes > kMostErrorBytes) break;
+      notices_[from.rank()].resize(message.bytes);
+      return notices_[from.rank()].data();
   }
-  throw Failure(Code::DataLoss, errors::kStranger,
-                {.what = str("worker ", from.rank(), " sent bytes that nobody expects"),
-                 .where = str("collective ", sequence_, " of channel ", settings_.index),
-                 .seen = str("message ", static_cast<int>(message.kind), " of collective ", message.sequence, ", ",
-                             message.bytes, " bytes"),
-                 .help = "this is a bug in Lockstep, or the connection is disturbed: please report it"},
-                from.rank());
+  refuse(from.rank(), message);
 }
 
 void Channel::arrived(Link& from, const Message& message) {
-  const auto rank = static_cast<std::size_t>(from.rank());
   switch (message.kind) {
-    case MessageKind::Frame: has_frame_[message.sequence % 2][rank] = true; return;
+    case MessageKind::Frame: frames_[message.sequence % 2][from.rank()].is_here = true; return;
     case MessageKind::Piece:
-    case MessageKind::Result: flow_->arrived(from.rank(), message); return;
-    case MessageKind::Leave: left_after_[rank] = message.sequence + (std::uint64_t{message.chunk} << 32); return;
-    case MessageKind::Failed: throw Failure(notices_[from.rank()]);
+    case MessageKind::Result:
+    case MessageKind::Taken: flow_->arrived(from.rank(), message); return;
+    case MessageKind::Leave: left_after_[from.rank()] = message.sequence + (std::uint64_t{message.chunk} << 32); return;
+    case MessageKind::Failed: raise(error_from(notices_[from.rank()]));
   }
 }
 
 void Channel::say_goodbye() noexcept {
-  const Deadline deadline = Deadline::after(kGoodbye);
   const Message message{MessageKind::Leave, 0, static_cast<std::uint32_t>(sequence_),
                         static_cast<std::uint32_t>(sequence_ >> 32), 0};
-  try {
-    for (const auto& link : links_)
-      if (link && !link->closed()) link->send(message, nullptr);
-    // Closing while bytes are under way would throw them away.
-    const auto is_left = [&](const std::unique_ptr<Link>& link) {
-      if (!link || link->closed()) return true;
+  for (const auto& link : links_) link->send(message, nullptr);
+  // Closing while bytes are under way would throw them away.
+  wait_until(Deadline::after(kGoodbye), [&] {
+    return std::ranges::all_of(links_, [](const auto& link) {
       link->push();
-      return link->queued() == 0 && link->unacknowledged() == 0;
-    };
-    while (!std::ranges::all_of(links_, is_left) && !deadline.expired())
-      std::this_thread::sleep_for(std::chrono::microseconds(200));
-  } catch (...) {
-  }
-  end_all_jobs(make_status(Code::Cancelled, errors::kPeerLost,
-                           {.what = "the data engine was destroyed before this collective began",
-                            .help = "wait for every ticket before the strategy ends"}));
+      return link->closed() || (link->queued() == 0 && link->unacknowledged() == 0);
+    });
+  });
 }
 
 void Channel::report_failure() noexcept {
-  lockstep_status status = failure_.get();
+  const std::string bytes = to_bytes(failure_.get());
+  const Message message{MessageKind::Failed, 0, 0, 0, static_cast<std::uint32_t>(bytes.size())};
   std::vector<Link*> told;
-  const Message message{MessageKind::Failed, 0, 0, 0, sizeof(lockstep_status)};
-  try {
-    for (const auto& link : links_) {
-      if (!link || link->closed() || !link->between_messages()) continue;
-      link->drop_queue();
-      link->send(message, &status);
-      link->push();
-      told.push_back(link.get());
-    }
-  } catch (...) {
+  for (const auto& link : links_) {
+    if (link->tell_last(message, bytes.data())) told.push_back(link.get());
   }
-  end_all_jobs(status);
-  const Deadline deadline = Deadline::after(kLastWords);
-  while (!deadline.expired() && std::ranges::any_of(told, [](Link* link) { return link->unacknowledged() > 0; }))
-    std::this_thread::sleep_for(std::chrono::microseconds(500));
-}
-
-void Channel::end_all_jobs(const lockstep_status& status) noexcept {
-  const std::lock_guard lock(mutex_);
-  for (const auto& [number, job] : jobs_) {
-    if (job->done) continue;
-    job->error = status;
-    job->done = true;
-  }
-  queue_.clear();
-  done_.notify_all();
+  end_all_jobs(failure_.get());
+  wait_until(Deadline::after(kLastWords),
+             [&] { return std::ranges::all_of(told, [](const Link* link) { return link->unacknowledged() == 0; }); });
 }
 
 }  // namespace lockstep::engine

@@ -1,11 +1,8 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
-#include <memory>
 #include <vector>
 
-#include "lockstep/comm/engine/sum_plan.h"
 #include "lockstep/comm/engine/tcp/job.h"
 #include "lockstep/comm/engine/tcp/link.h"
 
@@ -14,22 +11,16 @@ namespace lockstep::engine {
 /// Memory that is kept from one collective to the next: fresh pages cost more than the sums.
 class Scratch {
  public:
-  std::byte* at_least(std::size_t bytes);
+  std::byte* at_least(std::size_t bytes) {
+    if (lines_.size() * sizeof(Line) < bytes) lines_ = std::vector<Line>(bytes / sizeof(Line) + 1);
+    return reinterpret_cast<std::byte*>(lines_.data());
+  }
 
  private:
-  struct Free {
-    void operator()(std::byte* data) const { ::operator delete[](data, std::align_val_t(64)); }
+  struct alignas(64) Line {
+    std::byte bytes[64];
   };
-  std::unique_ptr<std::byte[], Free> data_;
-  std::size_t size_ = 0;
-};
-
-/// What is the same for all collectives of a channel.
-struct FlowSettings {
-  int rank = 0;
-  int workers = 1;
-  SumPlan plan;
-  std::size_t chunk_bytes = 0;
+  std::vector<Line> lines_;
 };
 
 /// Carries out the data part of one collective, once all workers have agreed on it. Each worker owns a shard of the
@@ -45,9 +36,12 @@ struct FlowSettings {
 /// Two hops for any number of workers; the sum of a chunk runs while others are on the wire. A worker holds at most
 /// kWindow chunks of every piece; links whose next piece finds no room wait. That cannot go in circles: pieces are
 /// sent without waiting for anything received, and the oldest chunk always has room.
+///
+/// Between workers of one machine a message may only say where a chunk lies. It must then stay there until the reader
+/// says that it has taken all.
 class Flow {
  public:
-  Flow(const FlowSettings& settings, const Job& job, Scratch& scratch);
+  Flow(const Settings& settings, const Job& job, Scratch& scratch);
 
   /// Adds the next message for this worker to its queue if the queue is short; false if there is none to add now.
   bool feed(Link& link);
@@ -58,6 +52,7 @@ class Flow {
   /// Copies to the outputs beyond the first.
   void finish();
 
+  /// As Inbox does for all messages.
   void* target(int from, const Message& message);
   void arrived(int from, const Message& message);
 
@@ -71,37 +66,42 @@ class Flow {
 
   struct Peer {
     std::size_t pieces_sent = 0, pieces = 0;
-    std::size_t chunks_sent = 0, chunks = 0;  // of the own shard, finished, to this worker
-    std::size_t results = 0;                  // of its shard, still to come
+    std::size_t chunks_sent = 0,
+                chunks = 0;   // of the own shard, finished, to this worker
+    std::size_t results = 0;  // of its shard, still to come
     std::size_t pieces_awaited = 0;
+    bool reads = false, has_taken = false;  // what lies in this worker's memory
+    bool is_read = false, is_told = false;  // what lies in its memory, and
+                                            // whether it knows that it has been
+
+    bool has_sent_all() const { return results == 0 && pieces_awaited == 0; }
   };
 
+  void plan_peers();
+  void prepare_own_shard();
   std::size_t chunks_of(int worker) const;
   std::size_t bytes_at(int worker, std::size_t chunk) const;
   std::size_t first_byte(int worker, std::size_t chunk) const;
+  std::byte* output(std::size_t offset) const { return static_cast<std::byte*>(job_.outputs[0]) + offset; }
   const std::byte* piece_data(int piece, int worker, std::size_t chunk, std::byte* room) const;
   std::byte* slot(std::size_t chunk, int piece) const;
   void sum_chunk(std::size_t chunk);
-  void plan_peers();
-  void lay_out(Scratch& scratch);
-  void copy_own_part();
-  Message message_of(MessageKind kind, int piece, std::size_t chunk, std::size_t bytes) const;
-  [[noreturn]] void refuse(int from, const Message& message) const;
 
-  const FlowSettings& settings_;
+  const Settings& settings_;
+  const SumPlan& plan_;
   const Job& job_;
   const int rank_;
-  const bool reduces_;
-  std::vector<Shard> shards_;
-  std::size_t element_bytes_;
+  const std::vector<Shard>& shards_;
+  const std::size_t element_bytes_;
   std::size_t chunk_elements_;
   std::size_t chunk_bytes_;
   int own_pieces_ = 0;
-  int source_ = -1;                       // the root of a broadcast
-  std::vector<Peer> peers_;               // by rank
-  std::byte* received_ = nullptr;         // kWindow chunks of every piece
-  std::byte* values_ = nullptr;           // one chunk of each step's sum
-  std::byte* sending_ = nullptr;          // kSendSlots chunks for each worker
+  int source_ = -1;                // the root of a broadcast
+  std::vector<Peer> peers_;        // by rank
+  std::byte* received_ = nullptr;  // kWindow chunks of every piece
+  std::byte* values_ = nullptr;    // one chunk of each step's sum
+  std::byte* sending_ = nullptr;   // kSendSlots chunks for each worker
+  std::size_t sending_bytes_ = 0;
   const std::byte* own_shard_ = nullptr;  // where the finished chunks of the own shard lie
   std::size_t ready_ = 0;                 // chunks of the own shard that are finished
   std::vector<std::size_t> arrivals_;     // pieces of each chunk of the window

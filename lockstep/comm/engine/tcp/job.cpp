@@ -1,77 +1,111 @@
 #include "lockstep/comm/engine/tcp/job.h"
 
+#include <algorithm>
+#include <cstdio>
 #include <limits>
 #include <numeric>
 
 #include "lockstep/base/text.h"
-#include "lockstep/comm/engine/status.h"
 #include "lockstep/comm/ordered_sum.h"
 
 namespace lockstep::engine {
 namespace {
 
-[[noreturn]] void refuse(const Job& job, const std::string& what) {
-  throw Failure(Code::InvalidArgument, errors::kBadOption,
-                {.what = str(to_string(job.kind), " ", what),
-                 .where = job.name,
-                 .help = "see the fields of lockstep::Collective for what each kind needs"});
+// What the owner of a shard keeps of others' pieces stays below this, however many workers there are.
+constexpr std::size_t kMostReceived = 128 << 20;
+constexpr std::size_t kLeastChunk = 16 << 10;
+
+[[noreturn]] void refuse(const Collective& collective, const std::string& what) {
+  throw InvalidArgument(errors::kBadOption,
+                        {.what = str(to_string(collective.kind), " ", what),
+                         .where = std::string(collective.name),
+                         .help = "see the fields of lockstep::Collective for what each kind needs"});
 }
 
-void check_arrays(const Job& job, int rank, int replicas) {
+void check(const Collective& collective, const Settings& settings) {
   const auto require = [&](std::size_t inputs, bool has_output) {
-    if (job.inputs.size() != inputs)
-      refuse(job, str("needs ", counted(static_cast<long long>(inputs), "input"), ", got ", job.inputs.size()));
-    if (has_output && job.outputs.empty()) refuse(job, "needs an output");
+    if (collective.inputs.size() != inputs)
+      refuse(collective,
+             str("needs ", counted(static_cast<long long>(inputs), "input"), ", got ", collective.inputs.size()));
+    if (has_output && collective.outputs.empty()) refuse(collective, "needs an output");
   };
-  switch (job.kind) {
+  const auto& counts = collective.counts;
+  const bool is_root = settings.rank == collective.root;
+  if (collective.root < 0 || collective.root >= settings.workers)
+    refuse(collective, str("needs a root below ", settings.workers, ", got ", collective.root));
+  if (size_of(collective.dtype) == 0 ||
+      collective.elements > std::numeric_limits<std::size_t>::max() / size_of(collective.dtype) / 2)
+    refuse(collective, str("of ", collective.elements, " elements is too large"));
+  switch (collective.kind) {
     case CollectiveKind::AllReduce:
-    case CollectiveKind::ReduceScatter: require(static_cast<std::size_t>(replicas), true); break;
-    case CollectiveKind::Broadcast: require(rank == job.root ? 1 : 0, rank != job.root); break;
+    case CollectiveKind::ReduceScatter: require(static_cast<std::size_t>(settings.replicas), true); break;
+    case CollectiveKind::Broadcast: require(is_root ? 1 : 0, !is_root); break;
     case CollectiveKind::AllGather: require(1, true); break;
     case CollectiveKind::Barrier: require(0, false); break;
   }
+  if (collective.kind == CollectiveKind::AllGather && counts.empty())
+    refuse(collective, "needs the counts of all workers");
+  if (!counts.empty() && counts.size() != static_cast<std::size_t>(settings.workers))
+    refuse(collective, str("needs one count per worker (", settings.workers, "), got ", counts.size()));
+  if (!counts.empty() && std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}) != collective.elements)
+    refuse(collective, "needs counts that add up to `elements`");
+  if (collective.implementation == Implementation::Nccl)
+    refuse(collective, "by NCCL needs GPU memory; this engine is for CPU memory");
 }
 
 }  // namespace
 
-Job make_job(const lockstep_collective& collective, int rank, int workers, int replicas, std::uint64_t sequence) {
-  Job job;
-  job.kind = static_cast<CollectiveKind>(collective.kind);
-  job.dtype = static_cast<Dtype>(collective.dtype);
-  job.implementation = static_cast<Implementation>(collective.implementation);
-  job.root = collective.root;
-  job.elements = collective.elements;
-  job.inputs.assign(collective.inputs, collective.inputs + collective.input_count);
-  job.outputs.assign(collective.outputs, collective.outputs + collective.output_count);
-  if (collective.counts != nullptr) job.counts.assign(collective.counts, collective.counts + workers);
-  if (collective.name != nullptr) job.name = collective.name;
+Settings::Settings(const EngineOptions& options) : EngineOptions(options) {
+  const auto require = [](bool is_right, const std::string& what) {
+    if (!is_right) throw InvalidArgument(errors::kBadOption, {.what = what, .help = "see lockstep::EngineOptions"});
+  };
+  require(workers >= 1, str("workers must be >= 1, got ", workers));
+  require(rank >= 0 && rank < workers, str("rank must be >= 0 and < ", workers, ", got ", rank));
+  require(replicas >= 1, str("replicas must be >= 1, got ", replicas));
+  require(channels >= 1, str("channels must be >= 1, got ", channels));
+  require(chunk_bytes >= 64, str("chunk_bytes must be >= 64, got ", chunk_bytes));
+  require(inline_bytes <= 1 << 20, str("inline_bytes must be <= 1 MB, got ", inline_bytes));
+  plan = plan_sum(workers, replicas);
+  const std::size_t share = kMostReceived / 4 / plan.pieces.size();
+  chunk_bytes = std::min(chunk_bytes, std::max(kLeastChunk, share)) / 64 * 64;
+}
 
-  const auto reduce = static_cast<ReduceOp>(collective.reduce);
-  if (reduce == ReduceOp::Mean) job.divisor = static_cast<std::int64_t>(workers) * replicas;
-  if (job.reduces()) check_ordered_sum(job.dtype, 2, 1, job.divisor);
-  if (job.root < 0 || job.root >= workers) refuse(job, str("needs a root below ", workers, ", got ", job.root));
-  if (size_of(job.dtype) == 0 || job.elements > std::numeric_limits<std::size_t>::max() / size_of(job.dtype) / 2)
-    refuse(job, str("of ", job.elements, " elements is too large"));
-  check_arrays(job, rank, replicas);
-  if (job.kind == CollectiveKind::AllGather && job.counts.empty()) refuse(job, "needs the counts of all workers");
-  if (!job.counts.empty() && std::accumulate(job.counts.begin(), job.counts.end(), std::uint64_t{0}) != job.elements)
-    refuse(job, "needs counts that add up to `elements`");
-  if (job.implementation == Implementation::Nccl)
-    refuse(job, "by NCCL needs GPU memory; this engine is for CPU memory");
-  if (job.implementation == Implementation::Ring && job.kind != CollectiveKind::AllReduce)
-    job.implementation = Implementation::Auto;
+Job::Job(const Collective& collective, const Settings& settings, std::uint64_t sequence, Deadline limit)
+    : Collective(collective),
+      deadline(limit),
+      own_inputs_(inputs.begin(), inputs.end()),
+      own_outputs_(outputs.begin(), outputs.end()),
+      own_counts_(counts.begin(), counts.end()),
+      own_name_(name) {
+  check(collective, settings);
+  if (reduce == ReduceOp::Mean) divisor = static_cast<std::int64_t>(settings.workers) * settings.replicas;
+  if (reduces()) check_ordered_sum(dtype, 2, 1, divisor);
+  if (kind != CollectiveKind::AllReduce) implementation = Implementation::Auto;
+  if (limit.is_never() && settings.call_seconds > 0)
+    deadline = Deadline::after(std::chrono::duration<double>(settings.call_seconds));
 
-  job.fingerprint = fingerprint_of({.kind = job.kind,
-                                    .dtype = job.dtype,
-                                    .elements = job.elements,
-                                    .reduce = reduce,
-                                    .root = job.root,
-                                    .counts = job.counts,
-                                    .shape = {collective.shape, static_cast<std::size_t>(collective.shape_size)},
-                                    .name = job.name,
-                                    .implementation = job.implementation},
-                                   sequence);
-  return job;
+  shards = counts.empty() ? even_shards(elements, settings.workers) : shards_of(own_counts_);
+  const std::size_t most = kind == CollectiveKind::AllGather ? *std::ranges::max_element(own_counts_) : elements;
+  const auto pieces = static_cast<std::size_t>(reduces() ? settings.plan.most_pieces : 1);
+  is_inline = most <= settings.inline_bytes / element_bytes() / pieces && implementation != Implementation::Ring;
+
+  fingerprint = fingerprint_of(*this, sequence);
+  inputs = own_inputs_;
+  outputs = own_outputs_;
+  counts = own_counts_;
+  name = own_name_;
+  shape = {};
+}
+
+std::string Job::log_line() const {
+  const auto milliseconds = [](Clock::duration time) {
+    char text[32];
+    std::snprintf(text, sizeof text, "%.3f ms", std::chrono::duration<double, std::milli>(time).count());
+    return std::string(text);
+  };
+  const std::string state = done ? (error ? "failed after " : "took ") + milliseconds(ended - began) : "not finished";
+  return str("#", fingerprint.sequence, " ", milliseconds(Clock::now() - began), " ago, ", state, ": ",
+             describe(fingerprint));
 }
 
 }  // namespace lockstep::engine

@@ -1,45 +1,55 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
-#include "lockstep/base/deadline.h"
-#include "lockstep/comm/engine/collective.h"
-#include "lockstep/comm/engine/engine_abi.h"
+#include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/engine/frame.h"
 #include "lockstep/comm/engine/sum_plan.h"
 
 namespace lockstep::engine {
 
+/// What is the same for all collectives of an engine. Options that make no sense are refused here.
+struct Settings : EngineOptions {
+  explicit Settings(const EngineOptions& options);
+
+  SumPlan plan;
+};
+
 /// A collective that was submitted, with copies of all but the arrays.
-struct Job {
-  CollectiveKind kind = CollectiveKind::Barrier;
-  Dtype dtype = Dtype::Float32;
-  Implementation implementation = Implementation::Auto;
-  int root = 0;
-  std::size_t elements = 0;
+struct Job : Collective {
+  /// Checks the description; throws InvalidArgument.
+  Job(const Collective& collective, const Settings& settings, std::uint64_t sequence, Deadline limit);
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  bool reduces() const { return kind == CollectiveKind::AllReduce || kind == CollectiveKind::ReduceScatter; }
+  std::size_t element_bytes() const { return size_of(dtype); }
+
+  Deadline deadline;
   std::int64_t divisor = 1;
-  std::vector<const void*> inputs;
-  std::vector<void*> outputs;
-  std::vector<std::uint64_t> counts;
-  std::string name;
-  Deadline deadline = Deadline::never();
+  std::vector<Shard> shards;  ///< which worker owns which elements
+  bool is_inline = false;     ///< the data travels with the fingerprint
   Fingerprint fingerprint{};
+
+  using Clock = std::chrono::steady_clock;
+  void end() {
+    done = true;
+    ended = Clock::now();
+  }
+  /// `#17 2.120 ms ago, took 0.084 ms: all-reduce SUM of float32 [3, 4] "conv1/kernel"`
+  std::string log_line() const;
 
   // Guarded by the channel's mutex.
   bool done = false;
-  std::optional<lockstep_status> error;
+  std::optional<Error> error;
+  Clock::time_point began, ended;
 
-  bool reduces() const { return kind == CollectiveKind::AllReduce || kind == CollectiveKind::ReduceScatter; }
-  /// Which worker owns which elements.
-  std::vector<Shard> shards(int workers) const {
-    return counts.empty() ? even_shards(elements, workers) : shards_of({counts.begin(), counts.end()});
-  }
+ private:
+  std::vector<const void*> own_inputs_;
+  std::vector<void*> own_outputs_;
+  std::vector<std::uint64_t> own_counts_;
+  std::string own_name_;
 };
-
-/// Copies a description after checking it; throws InvalidArgument. `sequence` goes into the fingerprint.
-Job make_job(const lockstep_collective& collective, int rank, int workers, int replicas, std::uint64_t sequence);
 
 }  // namespace lockstep::engine

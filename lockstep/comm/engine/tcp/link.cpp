@@ -10,6 +10,9 @@
 #include <array>
 #include <cerrno>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
 namespace lockstep::engine {
 namespace {
 
@@ -17,6 +20,14 @@ namespace {
 constexpr std::size_t kLargeBody = 32 << 10;
 
 }  // namespace
+
+void refuse(int from, const Message& message) {
+  throw DataLoss(errors::kStranger,
+                 {.what = str("worker ", from, " sent bytes that nobody expects"),
+                  .seen = str("message ", static_cast<int>(message.kind), " of collective ", message.sequence,
+                              ", piece ", message.piece, ", chunk ", message.chunk, ", ", message.bytes, " bytes"),
+                  .help = "this is a bug in Lockstep, or the connection is disturbed: please report it"});
+}
 
 void Link::note_closed(std::string reason) {
   closed_ = true;
@@ -32,9 +43,9 @@ void Link::push() {
     if (first.sent < sizeof(Message))
       parts[count++] = {reinterpret_cast<char*>(&first.message) + first.sent, sizeof(Message) - first.sent};
     const std::size_t body_sent = first.sent > sizeof(Message) ? first.sent - sizeof(Message) : 0;
-    if (body_sent < first.message.bytes)
+    if (body_sent < first.message.following())
       parts[count++] = {const_cast<char*>(static_cast<const char*>(first.body)) + body_sent,
-                        first.message.bytes - body_sent};
+                        first.message.following() - body_sent};
     msghdr header{};
     header.msg_iov = parts.data();
     header.msg_iovlen = count;
@@ -48,8 +59,19 @@ void Link::push() {
       return;
     }
     first.sent += static_cast<std::size_t>(sent);
-    if (first.sent == sizeof(Message) + first.message.bytes) queue_.pop_front();
+    if (first.sent == sizeof(Message) + first.message.following()) queue_.pop_front();
   }
+}
+
+bool Link::tell_last(const Message& message, const void* body) {
+  if (!queue_.empty() && queue_.front().sent > 0) {
+    ::shutdown(socket_.get(), SHUT_RDWR);
+    return false;
+  }
+  queue_.clear();
+  send(message, body);
+  push();
+  return true;
 }
 
 bool Link::begin_message(Inbox& inbox) {
@@ -58,10 +80,20 @@ bool Link::begin_message(Inbox& inbox) {
   waits_ = body_ == nullptr;
   if (waits_) return false;
   next_read_ = 0;
-  body_left_ = incoming_.bytes;
+  body_left_ = incoming_.following();
   in_body_ = body_left_ > 0;
+  if (incoming_.address != 0 && !read_in_place()) return false;
   if (!in_body_) inbox.arrived(*this, incoming_);
-  return true;
+  return incoming_.address == 0;
+}
+
+bool Link::read_in_place() {
+  if (neighbour_ == 0) refuse(rank_, incoming_);
+  const iovec to{body_, incoming_.bytes};
+  const iovec from{reinterpret_cast<void*>(incoming_.address), incoming_.bytes};
+  if (::process_vm_readv(neighbour_, &to, 1, &from, 1, 0) == static_cast<ssize_t>(incoming_.bytes)) return true;
+  note_closed("its memory cannot be read: " + system_text(errno));
+  return false;
 }
 
 void Link::pull(Inbox& inbox) {
@@ -94,7 +126,7 @@ void Link::pull(Inbox& inbox) {
       in_body_ = false;
       inbox.arrived(*this, incoming_);
       // A message without a body would not wake anybody who polls for more bytes.
-      if (incoming_.bytes >= kLargeBody && (next_read_ < sizeof(Message) || next_.bytes > 0)) return;
+      if (incoming_.bytes >= kLargeBody && (next_read_ < sizeof(Message) || next_.following() > 0)) return;
     }
   }
 }

@@ -13,8 +13,10 @@ enum class MessageKind : std::uint16_t {
   Frame = 1,   ///< a fingerprint, with the data of a small collective
   Piece = 2,   ///< a chunk of a partial sum, to the owner of the shard
   Result = 3,  ///< a chunk of the result, from the owner
-  Leave = 4,   ///< the sender makes no more collectives; `sequence` says how many it has made
-  Failed = 5,  ///< the sender gives up; a lockstep_status follows
+  Taken = 4,   ///< the sender has read all that lay in the receiver's memory
+  Leave = 5,   ///< the sender makes no more collectives; `sequence` says how many
+               ///< it has made
+  Failed = 6,  ///< the sender gives up; an error follows
 };
 
 /// Stands before every message. Every field is checked against what the receiver expects at this point.
@@ -23,9 +25,15 @@ struct Message {
   std::uint16_t piece;
   std::uint32_t sequence;  ///< lower half of the collective's number
   std::uint32_t chunk;
-  std::uint32_t bytes;  ///< of the body
+  std::uint32_t bytes;        ///< of the body
+  std::uint64_t address = 0;  ///< where the body lies in the sender's memory; 0: it follows
+
+  std::size_t following() const { return address == 0 ? bytes : 0; }
 };
-static_assert(sizeof(Message) == 16);
+static_assert(sizeof(Message) == 24);
+
+/// Throws L112: nobody expects this message.
+[[noreturn]] void refuse(int from, const Message& message);
 
 class Link;
 
@@ -45,27 +53,32 @@ class Inbox {
 /// never blocks.
 class Link {
  public:
-  Link(Descriptor socket, int rank) : socket_(std::move(socket)), rank_(rank) {}
+  Link(Connection connection, int rank)
+      : socket_(std::move(connection.socket)), neighbour_(connection.neighbour), rank_(rank) {}
 
   int rank() const { return rank_; }
   int socket() const { return socket_.get(); }
 
-  /// Adds a message; the body must stay as it is until the message has left the queue.
-  void send(const Message& message, const void* body) { queue_.push_back({message, body, 0}); }
+  /// Adds a message; the body must stay as it is until the message has left the queue, or `until_taken`: then the other
+  /// worker may read it in place.
+  void send(Message message, const void* body, bool until_taken = false) {
+    if (closed_ || cannot_send_) return;
+    if (until_taken && neighbour_ > 0) message.address = reinterpret_cast<std::uintptr_t>(body);
+    queue_.push_back({message, body, 0});
+  }
   std::size_t queued() const { return queue_.size(); }
-  /// Whether the queue ends at the end of a message that was sent.
-  bool between_messages() const { return queue_.empty() || queue_.front().sent == 0; }
-  void drop_queue() { queue_.clear(); }
+  /// Sends this instead of all that waits in the queue, or ends the connection if it is within another message.
+  bool tell_last(const Message& message, const void* body);
 
   /// Writes what the socket takes.
   void push();
   /// Reads until nothing is there, a large message has arrived, or one has to wait.
   void pull(Inbox& inbox);
 
+  bool reads_in_place() const { return neighbour_ > 0; }
   bool waits() const { return waits_; }  ///< a message waits for room
   bool closed() const { return closed_; }
   const std::string& close_reason() const { return close_reason_; }
-  void close() { socket_.close(); }
 
   /// Bytes that the other machine has not acknowledged yet.
   int unacknowledged() const;
@@ -79,8 +92,10 @@ class Link {
 
   void note_closed(std::string reason);
   bool begin_message(Inbox& inbox);
+  bool read_in_place();
 
   Descriptor socket_;
+  pid_t neighbour_;
   int rank_;
   std::deque<Outgoing> queue_;
   Message next_{};  // being read

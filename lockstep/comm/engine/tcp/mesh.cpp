@@ -1,23 +1,26 @@
 #include "lockstep/comm/engine/tcp/mesh.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <chrono>
-#include <cstring>
+#include <cerrno>
 #include <map>
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/engine/status.h"
+#include "lockstep/comm/engine/frame.h"
 
 namespace lockstep::engine {
 namespace {
 
-using Token = std::array<unsigned char, 16>;
+using Token = std::array<char, 32>;  // hexadecimal digits
 
 struct Hello {
   std::uint32_t magic;
@@ -26,62 +29,56 @@ struct Hello {
   std::int32_t channel;
   std::uint64_t settings;
   Token token;  // of the worker to whom this is sent
-  std::uint64_t unused;
+  // Where the sender's own token lies, and whether it could read the receiver's there.
+  std::int64_t process;
+  std::uint64_t token_address;
+  std::uint64_t reads;
 };
-static_assert(sizeof(Hello) == 48);
+static_assert(sizeof(Hello) == 80);
 
-constexpr std::uint32_t kMagic = 0x4c534531;  // LSE1
+constexpr std::uint32_t kMagic = 0x4c534532;  // LSE2
 constexpr auto kHelloWait = std::chrono::seconds(5);
 constexpr std::size_t kMostUnverified = 128;
 
-std::string hex(const Token& token) {
-  std::string text;
-  for (const unsigned char byte : token) {
-    text += "0123456789abcdef"[byte >> 4];
-    text += "0123456789abcdef"[byte & 15];
-  }
-  return text;
-}
-
-struct Card {  // what a worker leaves in the store
+struct Card {  // what a worker leaves in the store: "127.0.0.1:4711 " and the
+               // digits
   std::string name;
-  Token token{};
+  Token token;
 };
 
-std::string to_text(const Card& card) { return card.name + " " + hex(card.token); }
+Token make_token() {
+  std::array<unsigned char, sizeof(Token) / 2> bytes;
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    throw Unavailable(errors::kInternal, {.what = "the system gives no random numbers",
+                                          .help = "run where the system call getrandom is allowed"});
+  Token token;
+  for (std::size_t i = 0; i < token.size(); ++i) token[i] = "0123456789abcdef"[bytes[i / 2] >> (i % 2 * 4) & 15];
+  return token;
+}
 
-Card parse_card(const std::string& text, int rank) {
-  Card card;
-  const std::size_t space = text.find(' ');
-  const std::string digits = space == std::string::npos ? "" : text.substr(space + 1);
-  if (digits.size() != 2 * card.token.size())
-    throw Failure(Code::DataLoss, errors::kStranger,
-                  {.what = str("the store holds no address of worker ", rank, "'s data engine but \"", text, "\""),
-                   .help = "give every engine of a job a prefix of its own"},
-                  rank);
-  card.name = text.substr(0, space);
-  const auto value = [](char digit) { return digit <= '9' ? digit - '0' : digit - 'a' + 10; };
-  for (std::size_t i = 0; i < card.token.size(); ++i)
-    card.token[i] = static_cast<unsigned char>(value(digits[2 * i]) * 16 + value(digits[2 * i + 1]));
-  return card;
+// What must be equal on all workers.
+std::uint64_t hash_of_settings(const EngineOptions& options) {
+  std::uint64_t hash = 0;
+  for (const std::uint64_t setting :
+       {static_cast<std::uint64_t>(options.workers), static_cast<std::uint64_t>(options.replicas),
+        static_cast<std::uint64_t>(options.channels), std::uint64_t{options.chunk_bytes},
+        std::uint64_t{options.inline_bytes}, std::uint64_t{options.ring}})
+    hash = (hash ^ setting) * 0x100000001b3U + 1;
+  return hash;
 }
 
 class Mesh {
  public:
-  Mesh(const MeshOptions& options, const MeshStore& store, Deadline deadline)
-      : options_(options), store_(store), deadline_(deadline), connections_(options.channels) {
+  explicit Mesh(const EngineOptions& options)
+      : options_(options), settings_(hash_of_settings(options)), connections_(options.channels) {
     for (auto& channel : connections_) channel.resize(static_cast<std::size_t>(options.workers));
   }
 
-  std::vector<std::vector<Descriptor>> connect() {
+  std::vector<std::vector<Connection>> connect() {
     if (options_.workers == 1) return std::move(connections_);
     const Descriptor listener = listen_at(options_.address, options_.port);
-    own_.name = own_name(listener.get());
-    if (::getrandom(own_.token.data(), own_.token.size(), 0) != static_cast<ssize_t>(own_.token.size()))
-      throw Failure(
-          Code::Unavailable, errors::kInternal,
-          {.what = "the system gives no random numbers", .help = "run where the system call getrandom is allowed"});
-    store_.set(key(options_.rank), to_text(own_));
+    own_ = {own_name(listener.get()), make_token()};
+    options_.store.set(key(options_.rank), own_.name + " " + std::string(own_.token.begin(), own_.token.end()));
     // Every worker calls those below it and answers those above it; worker 0 answers at once, so nobody waits in a
     // circle.
     for (int rank = 0; rank < options_.rank; ++rank)
@@ -101,94 +98,112 @@ class Mesh {
   std::string key(int rank) const { return str(options_.prefix, "/data/", rank); }
 
   const Card& card_of(int rank) {
-    auto found = cards_.find(rank);
-    if (found == cards_.end()) found = cards_.emplace(rank, parse_card(store_.get(key(rank), deadline_), rank)).first;
-    return found->second;
+    if (const auto found = cards_.find(rank); found != cards_.end()) return found->second;
+    const std::string text = options_.store.get(key(rank), options_.connect);
+    const std::size_t space = text.find(' ');
+    Card card{text.substr(0, space), {}};
+    if (space == std::string::npos || text.size() - space - 1 != card.token.size())
+      throw DataLoss(errors::kStranger,
+                     {.what = str("the store holds no address of worker ", rank, "'s data engine but \"", text, "\""),
+                      .help = "give every engine of a job a prefix of its own"});
+    std::copy(text.begin() + static_cast<std::ptrdiff_t>(space) + 1, text.end(), card.token.begin());
+    return cards_.emplace(rank, card).first->second;
   }
 
   Hello hello_to(int rank, int channel) {
-    Hello hello{};
-    hello.magic = kMagic;
-    hello.from = options_.rank;
-    hello.to = rank;
-    hello.channel = channel;
-    hello.settings = options_.settings;
-    hello.token = card_of(rank).token;
-    return hello;
+    return {kMagic,    options_.rank,       rank,       channel,
+            settings_, card_of(rank).token, ::getpid(), reinterpret_cast<std::uintptr_t>(&own_.token),
+            0};
+  }
+
+  // Whether a worker is a process of this machine whose memory can be read. Those with another address may be on the same
+  // machine too, but whoever gave them one wants the network to be used.
+  bool can_read(int socket, const Hello& hello) {
+    const auto host = [](const std::string& name) { return name.substr(0, name.rfind(':')); };
+    if (!options_.in_place || host(own_name(socket)) != host(peer_name(socket))) return false;
+    Token seen{};
+    const iovec to{seen.data(), seen.size()};
+    const iovec from{reinterpret_cast<void*>(hello.token_address), seen.size()};
+    return ::process_vm_readv(static_cast<pid_t>(hello.process), &to, 1, &from, 1, 0) ==
+               static_cast<ssize_t>(seen.size()) &&
+           seen == card_of(hello.from).token;
   }
 
   void call(int rank, int channel) {
     const Hello hello = hello_to(rank, channel);
     const std::string& name = card_of(rank).name;
-    Descriptor socket = connect_to(name, deadline_);
+    Descriptor socket = connect_to(name, options_.connect);
     Hello answer{};
-    if (!socket || !write_all(socket.get(), &hello, sizeof hello, deadline_) ||
-        !read_all(socket.get(), &answer, sizeof answer, deadline_))
-      throw missing({rank}, str("worker ", rank, "'s data engine at ", name, " does not answer"));
-    if (answer.magic == kMagic && answer.settings != options_.settings && answer.token == own_.token)
-      throw differs(rank);
-    if (!is_expected(answer, rank, channel))
-      throw Failure(Code::Unavailable, errors::kStranger,
-                    {.what = str("what answers at ", name, " is not worker ", rank, "'s data engine"),
-                     .help = "check that nothing else listens at that address and that all workers use one store"},
-                    rank);
-    keep(std::move(socket), rank, channel);
+    if (!socket || !write_all(socket.get(), &hello, sizeof hello, options_.connect) ||
+        !read_all(socket.get(), &answer, sizeof answer, options_.connect))
+      throw_missing(str("worker ", rank, "'s data engine at ", name, " does not answer"));
+    if (!is_known(answer, rank, channel))
+      throw Unavailable(errors::kStranger,
+                        {.what = str("what answers at ", name, " is not worker ", rank, "'s data engine"),
+                         .help = "check that nothing else listens at that address and that all workers use one store"});
+    require_equal_settings(answer);
+    const std::uint8_t both_read = answer.reads != 0 && can_read(socket.get(), answer) ? 1 : 0;
+    if (!write_all(socket.get(), &both_read, 1, options_.connect)) throw_missing(str("worker ", rank, " is gone"));
+    keep({std::move(socket), both_read != 0 ? static_cast<pid_t>(answer.process) : 0}, answer);
   }
 
   void answer_calls(int listener) {
     std::vector<Caller> callers;
-    while (count_left() > 0) {
+    while (!missing().empty()) {
       std::vector<pollfd> polled{{listener, POLLIN, 0}};
       for (const Caller& caller : callers) polled.push_back({caller.socket.get(), POLLIN, 0});
-      const auto until = std::min(deadline_.remaining(), Deadline::Clock::duration(kHelloWait));
+      const auto until = std::min(options_.connect.remaining(), Deadline::Clock::duration(kHelloWait));
       ::poll(polled.data(), polled.size(), poll_milliseconds(Deadline::after(until)));
-      if (deadline_.expired()) throw_missing();
+      if (options_.connect.expired())
+        throw_missing(
+            str(workers_text(missing()), " did not connect to worker ", options_.rank, "'s data port ", own_.name));
       for (std::size_t i = 0; i < callers.size(); ++i) {
         if (polled[i + 1].revents != 0) listen_to(callers[i]);
         if (callers[i].socket && callers[i].deadline.expired()) drop(callers[i]);
       }
       std::erase_if(callers, [](const Caller& caller) { return !caller.socket; });
-      if (polled[0].revents != 0) {
-        Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
-        if (!socket) continue;
-        if (callers.size() == kMostUnverified) callers.erase(callers.begin());
-        callers.push_back({std::move(socket), Deadline::after(kHelloWait)});
-      }
+      if (polled[0].revents == 0) continue;
+      Descriptor socket(::accept4(listener, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+      if (!socket) continue;
+      if (callers.size() == kMostUnverified) callers.erase(callers.begin());
+      callers.push_back({std::move(socket), Deadline::after(kHelloWait)});
     }
   }
 
-  int count_left() const {
-    int left = 0;
-    for (const auto& channel : connections_)
-      for (int rank = options_.rank + 1; rank < options_.workers; ++rank)
-        if (!channel[rank]) ++left;
-    return left;
+  std::vector<int> missing() const {
+    std::vector<int> ranks;
+    for (int rank = options_.rank + 1; rank < options_.workers; ++rank)
+      if (!std::ranges::all_of(connections_, [&](const auto& channel) { return bool(channel[rank].socket); }))
+        ranks.push_back(rank);
+    return ranks;
   }
 
   void listen_to(Caller& caller) {
     const ssize_t count = ::recv(caller.socket.get(), reinterpret_cast<char*>(&caller.hello) + caller.read,
                                  sizeof(Hello) - caller.read, MSG_DONTWAIT);
-    if (count <= 0) {
-      if (count == 0 || errno != EAGAIN) drop(caller);
-      return;
-    }
+    if (count < 0 && errno == EAGAIN) return;
+    if (count <= 0) return drop(caller);
     caller.read += static_cast<std::size_t>(count);
     if (caller.read < sizeof(Hello)) return;
     const Hello& hello = caller.hello;
-    const bool knows_token = hello.magic == kMagic && hello.token == own_.token && hello.from > options_.rank &&
-                             hello.from < options_.workers;
-    if (!knows_token) return drop(caller);
-    const Hello answer = hello_to(hello.from, hello.channel);
-    const bool answered = write_all(caller.socket.get(), &answer, sizeof answer, Deadline::after(kHelloWait));
-    if (hello.settings != options_.settings) throw differs(hello.from);
-    if (!answered || !is_expected(hello, hello.from, hello.channel)) return drop(caller);
-    keep(std::move(caller.socket), hello.from, hello.channel);
+    if (hello.from <= options_.rank || !is_known(hello, hello.from, hello.channel)) return drop(caller);
+    Hello answer = hello_to(hello.from, hello.channel);
+    answer.reads = can_read(caller.socket.get(), hello) ? 1 : 0;
+    const Deadline deadline = Deadline::after(kHelloWait);
+    const bool answered = write_all(caller.socket.get(), &answer, sizeof answer, deadline);
+    require_equal_settings(hello);
+    std::uint8_t both_read = 0;
+    if (!answered || !read_all(caller.socket.get(), &both_read, 1, deadline)) return drop(caller);
+    keep({std::move(caller.socket), both_read != 0 ? static_cast<pid_t>(hello.process) : 0}, hello);
   }
 
-  bool is_expected(const Hello& hello, int rank, int channel) const {
-    return hello.magic == kMagic && hello.from == rank && hello.to == options_.rank && hello.channel == channel &&
-           channel >= 0 && channel < options_.channels && hello.settings == options_.settings &&
-           hello.token == own_.token && !connections_[channel][rank];
+  // Whether a worker of this job says it, and has not said it before.
+  bool is_known(const Hello& hello, int rank, int channel) const {
+    return hello.magic == kMagic && hello.token == own_.token && hello.from == rank && rank < options_.workers &&
+           hello.to == options_.rank && hello.channel == channel &&
+           // Workers with other options may have more channels: they are told so.
+           (hello.settings != settings_ ||
+            (channel >= 0 && channel < options_.channels && !connections_[channel][rank].socket));
   }
 
   void drop(Caller& caller) {
@@ -197,53 +212,39 @@ class Mesh {
     caller.socket.close();
   }
 
-  void keep(Descriptor socket, int rank, int channel) {
-    prepare_connection(socket.get());
-    connections_[channel][rank] = std::move(socket);
+  void require_equal_settings(const Hello& hello) const {
+    if (hello.settings != settings_)
+      throw InvalidArgument(
+          errors::kBadOption,
+          {.what = str("the data engines of workers ", options_.rank, " and ", hello.from, " have different options"),
+           .help = "give all workers the same number of replicas and channels and the same chunk sizes"});
   }
 
-  Failure missing(const std::vector<int>& ranks, const std::string& what) const {
-    return Failure(
-        Code::DeadlineExceeded, errors::kPeerMissing,
+  void keep(Connection connection, const Hello& hello) {
+    const int on = 1;
+    ::setsockopt(connection.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    ::setsockopt(connection.socket.get(), SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on);
+    connections_[hello.channel][hello.from] = std::move(connection);
+  }
+
+  [[noreturn]] void throw_missing(const std::string& what) const {
+    throw DeadlineExceeded(
+        errors::kPeerMissing,
         {.what = what,
          .where = str("while the data engines connected, on worker ", options_.rank),
-         .help = "look at that worker's log, and check that a firewall lets the workers reach each other's data ports"},
-        ranks.empty() ? -1 : ranks.front());
+         .help =
+             "look at that worker's log, and check that a firewall lets the workers reach each other's data ports"});
   }
 
-  [[noreturn]] void throw_missing() const {
-    std::vector<int> ranks;
-    std::string text;
-    for (int rank = options_.rank + 1; rank < options_.workers; ++rank) {
-      if (std::ranges::all_of(connections_, [&](const auto& channel) { return bool(channel[rank]); })) continue;
-      text += str(ranks.empty() ? "" : ", ", rank);
-      ranks.push_back(rank);
-    }
-    throw missing(ranks,
-                  str("worker ", text, " did not connect to worker ", options_.rank, "'s data port ", own_.name));
-  }
-
-  Failure differs(int rank) const {
-    return Failure(
-        Code::InvalidArgument, errors::kBadOption,
-        {.what = str("the data engines of workers ", options_.rank, " and ", rank, " have different options"),
-         .help = "give all workers the same number of replicas and channels and the same chunk sizes"},
-        rank);
-  }
-
-  const MeshOptions& options_;
-  const MeshStore& store_;
-  Deadline deadline_;
-  Card own_;
+  const EngineOptions& options_;
+  const std::uint64_t settings_;
+  Card own_{};
   std::map<int, Card> cards_;
-  std::vector<std::vector<Descriptor>> connections_;
+  std::vector<std::vector<Connection>> connections_;
 };
 
 }  // namespace
 
-std::vector<std::vector<Descriptor>> connect_mesh(const MeshOptions& options, const MeshStore& store,
-                                                  Deadline deadline) {
-  return Mesh(options, store, deadline).connect();
-}
+std::vector<std::vector<Connection>> connect_mesh(const EngineOptions& options) { return Mesh(options).connect(); }
 
 }  // namespace lockstep::engine

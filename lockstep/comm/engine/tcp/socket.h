@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <string>
 
@@ -7,6 +9,13 @@
 #include "lockstep/base/descriptor.h"
 
 namespace lockstep::engine {
+
+/// A connection to another worker.
+struct Connection {
+  Descriptor socket = {};
+  pid_t neighbour = 0;  ///< if not 0, the process at the other end: both may
+                        ///< read each other's memory
+};
 
 /// Listens at `address` alone (a name or a number) and at `port`, or at a free one for 0. L106 if it is taken.
 Descriptor listen_at(const std::string& address, int port);
@@ -17,9 +26,6 @@ std::string peer_name(int socket);
 
 /// Connects to what `own_name` of the listener said. An empty descriptor if nobody answers there.
 Descriptor connect_to(const std::string& name, Deadline deadline);
-
-/// Settings of a connection that carries collectives.
-void prepare_connection(int socket);
 
 /// Reads or writes all of `size` bytes of a non-blocking socket; false if that is not possible before the deadline.
 bool read_all(int socket, void* data, std::size_t size, Deadline deadline);

@@ -5,30 +5,24 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "lockstep/comm/engine/engine_abi.h"
-#include "lockstep/comm/engine/status.h"
+#include "lockstep/base/error.h"
+#include "lockstep/comm/engine/tcp/socket.h"
 
 namespace lockstep::engine {
-
-class Channel;
 
 /// Why an engine stopped. The first error wins; all channels of the engine end with it.
 class FailureState {
  public:
-  FailureState(int workers, int channels) : channels_(channels), closed_(static_cast<std::size_t>(workers), 0) {}
-
-  /// Channels that are woken by the first failure.
-  void add(Channel& channel);
-  void remove(Channel& channel);
+  FailureState(int workers, int channels);
 
   bool is_set() const { return is_set_.load(std::memory_order_acquire); }
-  void set(const lockstep_status& status);
-  lockstep_status get() const;
-  void throw_if_set() const {
-    if (is_set()) throw Failure(get());
-  }
+  void set(const Error& error);
+  Error get() const;
+  void throw_if_set() const;
+  int event() const { return event_.get(); }  ///< readable once it is set
 
   /// The connection to a worker is gone without a word. Who gives up tells why on each connection that still can carry
   /// it, so this waits a moment for that reason on another channel, unless all channels to the worker are gone. Then
@@ -37,12 +31,26 @@ class FailureState {
 
  private:
   const int channels_;
+  const Descriptor event_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::atomic<bool> is_set_ = false;
-  std::optional<lockstep_status> status_;
+  std::optional<Error> error_;
   std::vector<int> closed_;  // channels, by worker
-  std::vector<Channel*> woken_;
 };
+
+/// For poll(): read and write as the system's eventfd does.
+Descriptor make_event();
+void signal_event(int event);
+
+[[noreturn]] void raise(const Error& error);
+
+/// The current exception, for use in `catch (...)`.
+Error current_error();
+
+/// An error as it travels to another worker, at most kMostErrorBytes.
+inline constexpr std::size_t kMostErrorBytes = 4096;
+std::string to_bytes(const Error& error);
+Error error_from(std::string_view bytes);
 
 }  // namespace lockstep::engine

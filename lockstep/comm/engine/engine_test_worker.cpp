@@ -15,7 +15,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/comm/engine/engine_abi.h"
-#include "lockstep/comm/engine/folder_store.h"
+#include "tests/support/folder_store.h"
 
 namespace {
 
@@ -91,6 +91,7 @@ int main(int, char** arguments) {
   options.replicas = std::atoi(arguments[4]);
   options.store = engine::folder_store(arguments[5]);
   options.library = arguments[6];
+  options.ring = scenario == "digest";
   options.connect = Deadline::after(std::chrono::seconds(60));
   options.call_seconds = 60;
 #ifdef LOCKSTEP_SANITIZED

@@ -1,8 +1,9 @@
 // How fast the data engine is between processes of this machine, against Gloo's own ring in the same run:
 //
-//   lockstep_engine_bench [workers] [rounds] [library] [chunk KB]
+//   lockstep_engine_bench [workers] [rounds] [chunk KB]
 //
-// The bandwidth counts the bytes of the array, as all-reduce benchmarks do.
+// The bandwidth counts the bytes of the array, as all-reduce benchmarks do. The last line is a program that computes while
+// the engine works, as backward does.
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -17,7 +18,8 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/comm/engine/folder_store.h"
+#include "tests/support/folder_store.h"
+#include "tests/support/temporary_folder.h"
 
 namespace {
 
@@ -38,7 +40,39 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-int work(int rank, int workers, int rounds, const std::string& folder, const std::string& library, std::size_t chunk) {
+// Time of a computation alone, and while the engine reduces an array that nobody waits for yet.
+void overlap(Engine& engine, int rank, int rounds, std::vector<float>& data) {
+  const void* const input = data.data();
+  void* const output = data.data();
+  const auto compute = [] {
+    const auto begin = Clock::now();
+    volatile double sum = 0;
+    for (int k = 0; k < 10'000'000; ++k) sum = sum * 0.5 + k;
+    return std::chrono::duration<double>(Clock::now() - begin).count();
+  };
+  std::vector<double> alone;
+  std::vector<double> beside;
+  std::vector<double> all;
+  for (int round = 0; round < rounds; ++round) {
+    engine.run(0, {.kind = CollectiveKind::Barrier});
+    alone.push_back(compute());
+    engine.run(0, {.kind = CollectiveKind::Barrier});
+    const auto begin = Clock::now();
+    const auto ticket = engine.submit(1, {.kind = CollectiveKind::AllReduce,
+                                          .elements = data.size(),
+                                          .inputs = {&input, 1},
+                                          .outputs = {&output, 1},
+                                          .name = "bench"});
+    beside.push_back(compute());
+    engine.wait(ticket);
+    all.push_back(std::chrono::duration<double>(Clock::now() - begin).count());
+  }
+  if (rank == 0)
+    std::printf("computing %.1f ms alone, %.1f ms beside %zu MB; both done after %.1f ms\n", 1e3 * median(alone),
+                1e3 * median(beside), data.size() >> 18, 1e3 * median(all));
+}
+
+int work(int rank, int workers, int rounds, const std::string& folder, std::size_t chunk) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   EngineOptions options;
   options.rank = rank;
@@ -46,7 +80,7 @@ int work(int rank, int workers, int rounds, const std::string& folder, const std
   options.store = engine::folder_store(folder);
   options.connect = Deadline::after(std::chrono::seconds(30));
   options.ring = true;
-  options.library = library;
+  options.library = LOCKSTEP_ENGINE_FILE;
   if (chunk > 0) options.chunk_bytes = chunk;
   Engine engine(options);
   std::vector<float> data(16 << 20, 1.0F);
@@ -106,6 +140,7 @@ int work(int rank, int workers, int rounds, const std::string& folder, const std
     }
     std::fflush(stdout);
   }
+  overlap(engine, rank, rounds, data);
   return 0;
 }
 
@@ -114,17 +149,16 @@ int work(int rank, int workers, int rounds, const std::string& folder, const std
 int main(int argc, char** argv) {
   const auto argument = [&](int k, const char* otherwise) { return std::string(argc > k ? argv[k] : otherwise); };
   if (argument(1, "") == "work")
-    return work(std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), argv[5], argument(6, ""),
-                static_cast<std::size_t>(std::atoi(argument(7, "0").c_str())) << 10);
+    return work(std::atoi(argv[2]), std::atoi(argv[3]), std::atoi(argv[4]), argv[5],
+                static_cast<std::size_t>(std::atoi(argv[6])) << 10);
   const std::string workers = argument(1, "2");
-  std::string folder = "/tmp/lockstep-bench-XXXXXX";
-  if (::mkdtemp(folder.data()) == nullptr) return 1;
+  const TemporaryFolder folder;
   std::vector<pid_t> children;
   for (int rank = 0; rank < std::atoi(workers.c_str()); ++rank) {
     const pid_t child = ::fork();
     if (child == 0) {
       ::execl("/proc/self/exe", argv[0], "work", std::to_string(rank).c_str(), workers.c_str(),
-              argument(2, "9").c_str(), folder.c_str(), argument(3, "").c_str(), argument(4, "0").c_str(), nullptr);
+              argument(2, "9").c_str(), folder.path().c_str(), argument(3, "0").c_str(), nullptr);
       ::_exit(127);
     }
     children.push_back(child);
@@ -135,6 +169,5 @@ int main(int argc, char** argv) {
     ::waitpid(child, &status, 0);
     if (status != 0) result = 1;
   }
-  std::filesystem::remove_all(folder);
   return result;
 }

@@ -1,0 +1,109 @@
+#include "lockstep/comm/engine/failure_state.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <chrono>
+#include <new>
+#include <sstream>
+
+#include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
+
+namespace lockstep::engine {
+
+FailureState::FailureState(int workers, int channels)
+    : channels_(channels), event_(make_event()), closed_(static_cast<std::size_t>(workers), 0) {}
+
+void FailureState::set(const Error& error) {
+  const std::lock_guard lock(mutex_);
+  if (error_) return;
+  error_ = error;
+  is_set_.store(true, std::memory_order_release);
+  changed_.notify_all();
+  signal_event(event_.get());
+}
+
+Error FailureState::get() const {
+  const std::lock_guard lock(mutex_);
+  return *error_;
+}
+
+void FailureState::throw_if_set() const {
+  if (is_set()) raise(get());
+}
+
+void FailureState::lost(int rank, const std::string& during, const std::string& seen) {
+  {
+    std::unique_lock lock(mutex_);
+    int& closed = closed_[static_cast<std::size_t>(rank)];
+    ++closed;
+    changed_.notify_all();
+    // A channel that has nothing to do leaves it to one that can say what was under way.
+    changed_.wait_for(lock, std::chrono::milliseconds(40),
+                      [&] { return error_ || (!during.empty() && closed == channels_); });
+  }
+  set(Unavailable(errors::kPeerLost,
+                  {.what = str("worker ", rank, " stopped answering", during.empty() ? "" : " during ", during),
+                   .seen = seen,
+                   .help = str("look at worker ", rank, "'s log for why it ended")}));
+  raise(get());
+}
+
+Descriptor make_event() {
+  Descriptor event(::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
+  if (!event)
+    throw ResourceExhausted(errors::kNoThreads, {.what = "the system does not give the data engine an eventfd",
+                                                 .help = "raise the limit of open files (ulimit -n)"});
+  return event;
+}
+
+void signal_event(int event) {
+  const std::uint64_t one = 1;
+  while (::write(event, &one, sizeof one) < 0 && errno == EINTR) {
+  }
+}
+
+void raise(const Error& error) { throw_error(error.code(), error.number(), error.text()); }
+
+Error current_error() {
+  try {
+    throw;
+  } catch (const Error& error) {
+    return error;
+  } catch (const std::bad_alloc&) {
+    return {Code::ResourceExhausted,
+            errors::kInternal,
+            {.what = "out of memory in the data engine",
+             .help = "use smaller buckets (bytes_per_pack) or fewer workers per machine"}};
+  } catch (const std::exception& error) {
+    return {Code::Internal,
+            errors::kInternal,
+            {.what = error.what(), .help = "this is a bug in Lockstep: please report it"}};
+  }
+}
+
+std::string to_bytes(const Error& error) {
+  const ErrorText& text = error.text();
+  std::string bytes = str(static_cast<int>(error.code()), '\0', error.number());
+  for (const std::string* part : {&text.what, &text.where, &text.help, &text.seen}) bytes += '\0' + *part;
+  return bytes.substr(0, kMostErrorBytes);
+}
+
+Error error_from(std::string_view bytes) {
+  std::istringstream in{std::string(bytes)};
+  const auto next = [&] {
+    std::string part;
+    std::getline(in, part, '\0');
+    return part;
+  };
+  const int code = std::atoi(next().c_str());
+  const int number = std::atoi(next().c_str());
+  ErrorText text{.what = next(), .where = next()};
+  text.help = next();
+  text.seen = next();
+  return {static_cast<Code>(code), number, std::move(text)};
+}
+
+}  // namespace lockstep::engine

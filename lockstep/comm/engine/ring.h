@@ -1,0 +1,25 @@
+#pragma once
+
+#include <memory>
+
+#include "lockstep/comm/engine/engine.h"
+
+struct lockstep_ring;
+
+namespace lockstep::engine {
+
+/// Gloo's own ring, for Implementation::Ring. Loads the plugin that knows Gloo (L114).
+class Ring {
+ public:
+  Ring(const EngineOptions& options, int channel);
+  ~Ring();
+
+  /// Sums the arrays of all workers in place.
+  void all_reduce(Dtype dtype, void* data, std::size_t elements, Deadline deadline);
+
+ private:
+  const lockstep_engine_api* api_;
+  lockstep_ring* ring_;
+};
+
+}  // namespace lockstep::engine
