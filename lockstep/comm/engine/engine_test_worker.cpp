@@ -74,7 +74,8 @@ std::string reduce_until_error(Engine& engine, const EngineStore& store, int ran
     } catch (const Error& error) {
       char time[40];
       std::snprintf(time, sizeof time, "%.6f", now());
-      return str(time, "\n", error.number(), "\n", error.text().what, "\n", engine.log().size() > 0 ? "logged" : "");
+      return str(time, "\n", error.number(), "\n", error.text().what, "\n", error.text().where, "\n",
+                 engine.log().size() > 0 ? "logged" : "");
     }
     if (k == 2) store.set(str("running.", rank), "yes");
   }

@@ -30,24 +30,28 @@ Error FailureState::get() const {
   return *error_;
 }
 
+Error FailureState::during(const std::string& collective) const {
+  const Error error = get();
+  ErrorText text = error.text();
+  if (text.where.empty()) text.where = collective;
+  return {error.code(), error.number(), std::move(text)};
+}
+
 void FailureState::throw_if_set() const {
   if (is_set()) raise(get());
 }
 
-void FailureState::lost(int rank, const std::string& during, const std::string& seen) {
+void FailureState::lost(int rank, const std::string& seen) {
   {
     std::unique_lock lock(mutex_);
     int& closed = closed_[static_cast<std::size_t>(rank)];
     ++closed;
     changed_.notify_all();
-    // A channel that has nothing to do leaves it to one that can say what was under way.
-    changed_.wait_for(lock, std::chrono::milliseconds(40),
-                      [&] { return error_ || (!during.empty() && closed == channels_); });
+    changed_.wait_for(lock, std::chrono::milliseconds(40), [&] { return error_ || closed == channels_; });
   }
-  set(Unavailable(errors::kPeerLost,
-                  {.what = str("worker ", rank, " stopped answering", during.empty() ? "" : " during ", during),
-                   .seen = seen,
-                   .help = str("look at worker ", rank, "'s log for why it ended")}));
+  set(Unavailable(errors::kPeerLost, {.what = str("worker ", rank, " stopped answering"),
+                                      .seen = seen,
+                                      .help = str("look at worker ", rank, "'s log for why it ended")}));
   raise(get());
 }
 

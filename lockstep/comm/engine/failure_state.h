@@ -21,13 +21,14 @@ class FailureState {
   bool is_set() const { return is_set_.load(std::memory_order_acquire); }
   void set(const Error& error);
   Error get() const;
+  Error during(const std::string& collective) const;  ///< the same, for the caller of a collective that it ended
   void throw_if_set() const;
   int event() const { return event_.get(); }  ///< readable once it is set
 
   /// The connection to a worker is gone without a word. Who gives up tells why on each connection that still can carry
   /// it, so this waits a moment for that reason on another channel, unless all channels to the worker are gone. Then
   /// sets and throws the reason.
-  [[noreturn]] void lost(int rank, const std::string& during, const std::string& seen);
+  [[noreturn]] void lost(int rank, const std::string& seen);
 
  private:
   const int channels_;

@@ -46,8 +46,9 @@ std::uint64_t Channel::submit(const Collective& collective, Deadline limit) {
   std::uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
-    failure_.throw_if_set();
-    jobs_.emplace(submitted_, std::make_shared<Job>(collective, settings_, submitted_, limit));
+    auto job = std::make_shared<Job>(collective, settings_, submitted_, limit);
+    if (failure_.is_set()) raise(failure_.during(describe(job->fingerprint)));
+    jobs_.emplace(submitted_, std::move(job));
     number = submitted_++;
   }
   signal_event(event_.get());
@@ -93,8 +94,11 @@ void Channel::run() noexcept {
       done_.notify_all();
     }
     say_goodbye();
-    end_all_jobs(Cancelled(errors::kPeerLost, {.what = "the data engine was destroyed before this collective began",
-                                               .help = "wait for every ticket before the strategy ends"}));
+    end_all_jobs([](const Job& job) {
+      return Cancelled(errors::kPeerLost, {.what = "the data engine was destroyed before this collective began",
+                                           .where = describe(job.fingerprint),
+                                           .help = "wait for every ticket before the strategy ends"});
+    });
   } catch (...) {
     failure_.set(current_error());
     report_failure();
@@ -104,8 +108,7 @@ void Channel::run() noexcept {
 
 std::shared_ptr<Job> Channel::next_job() {
   while (true) {
-    failure_.throw_if_set();  // the others learn of it even if this engine is
-                              // being destroyed
+    failure_.throw_if_set();  // the others learn of it even if this engine is being destroyed
     if (stopping_) return nullptr;
     {
       const std::lock_guard lock(mutex_);
@@ -179,11 +182,11 @@ void Channel::reduce_by_ring(const Job& job) {
   ordered_sum(job.dtype, &sum, 1, job.outputs.data(), static_cast<int>(job.outputs.size()), job.elements, job.divisor);
 }
 
-void Channel::end_all_jobs(const Error& error) noexcept {
+void Channel::end_all_jobs(FunctionRef<Error(const Job&)> error_of) noexcept {
   const std::lock_guard lock(mutex_);
   for (const auto& [number, job] : jobs_) {
     if (job->done) continue;
-    job->error = error;
+    job->error = error_of(*job);
     job->end();
   }
   done_.notify_all();

@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/function_ref.h"
 #include "lockstep/comm/engine/failure_state.h"
 #include "lockstep/comm/engine/ring.h"
 #include "lockstep/comm/engine/tcp/flow.h"
@@ -61,7 +62,7 @@ class Channel final : private Inbox {
   void move_data(const Job& job);
   bool feed_links(Flow& flow);
   void reduce_by_ring(const Job& job);
-  void end_all_jobs(const Error& error) noexcept;
+  void end_all_jobs(FunctionRef<Error(const Job&)> error_of) noexcept;
 
   // channel_frames.cpp: agreement, and the collectives that travel with it
   void send_frames(const Job& job);

@@ -85,9 +85,7 @@ void Channel::check_closed(const Link& link, const Job* job) {
                        .seen = str("it made ", left_after, " collectives on this channel"),
                        .help = "let all workers make the same number of steps; look at that worker's log"});
   }
-  if (link.closed())
-    failure_.lost(rank, job == nullptr ? "" : describe(job->fingerprint),
-                  str(link.close_reason(), "; collective ", sequence_, " of channel ", index_));
+  if (link.closed()) failure_.lost(rank, str(link.close_reason(), "; collective ", sequence_, " of channel ", index_));
 }
 
 void Channel::throw_timeout(const Job& job) const {
@@ -165,7 +163,7 @@ void Channel::report_failure() noexcept {
   for (const auto& link : links_) {
     if (link->tell_last(message, bytes.data())) told.push_back(link.get());
   }
-  end_all_jobs(failure_.get());
+  end_all_jobs([this](const Job& job) { return failure_.during(describe(job.fingerprint)); });
   wait_until(Deadline::after(kLastWords),
              [&] { return std::ranges::all_of(told, [](const Link* link) { return link->unacknowledged() == 0; }); });
 }
