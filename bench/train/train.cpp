@@ -132,7 +132,13 @@ std::shared_ptr<ls::Strategy> make_strategy(const Options& options) {
       ls::MirroredOptions{.devices = ls::cpus(options.replicas), .fast_kernels = kernels});
 }
 
-Step lockstep_step(const Options& options, const std::shared_ptr<ls::Strategy>& strategy) {
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+/// `forwards`: where the first replica notes how long it took until backward began.
+Step lockstep_step(const Options& options, const std::shared_ptr<ls::Strategy>& strategy,
+                   std::vector<double>* forwards = nullptr) {
   auto model = strategy->make([name = options.model] { return lockstep::bench::make_model(name).net; },
                               {.channels_last = options.channels_last});
   auto optimizer = strategy->make_optimizer<torch::optim::SGD>(model, sgd());
@@ -144,11 +150,22 @@ Step lockstep_step(const Options& options, const std::shared_ptr<ls::Strategy>& 
   return [=, global = options.batch]() mutable {
     strategy->run(
         [&](const Batch& mine) {
+          const auto start = std::chrono::steady_clock::now();
           const auto losses = torch::cross_entropy_loss(model->forward(mine.x), mine.y, {}, torch::Reduction::None);
-          optimizer.minimize(ls::average_loss(losses, global));
+          const auto loss = ls::average_loss(losses, global);
+          if (forwards && ls::get_replica_context().replica_id_in_sync_group() == 0)
+            forwards->push_back(seconds_since(start));
+          optimizer.minimize(loss);
         },
         batch);
   };
+}
+
+double median(std::vector<double> seconds) {
+  if (seconds.empty()) return 0;
+  const auto middle = seconds.begin() + static_cast<std::ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
 }
 
 /// Seconds of the middle one of `steps` steps.
@@ -157,10 +174,9 @@ double median_step(const Step& step, int steps) {
   for (int k = 0; k < steps + 3; ++k) {
     const auto start = std::chrono::steady_clock::now();
     step();
-    if (k >= 3) seconds.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+    if (k >= 3) seconds.push_back(seconds_since(start));
   }
-  std::nth_element(seconds.begin(), seconds.begin() + steps / 2, seconds.end());
-  return seconds[static_cast<std::size_t>(steps / 2)];
+  return median(seconds);
 }
 
 /// One worker of several. The first reads how many steps to take, and tells the others.
@@ -173,14 +189,17 @@ void train_together(const Options& options) {
     alone.batch = options.batch / strategy->num_workers();
     auto own = std::make_shared<ls::MirroredStrategy>(ls::MirroredOptions{
         .devices = ls::cpus(options.replicas),
-        .intra_op_threads = static_cast<ls::MultiWorkerMirroredStrategy&>(*strategy).intra_op_threads()});
+        .intra_op_threads = static_cast<ls::MultiWorkerMirroredStrategy&>(*strategy).intra_op_threads(),
+        .fast_kernels = !options.libtorch_kernels});  // as several replicas have them
     strategy->barrier();
-    const double compute = median_step(lockstep_step(alone, own), options.steps);
+    std::vector<double> forwards;
+    const double compute = median_step(lockstep_step(alone, own, &forwards), options.steps);
     strategy->barrier();
     const double together = median_step(lockstep_step(options, strategy), options.steps);
     if (strategy->is_chief())
       std::cout << "{\"model\": \"" << options.model << "\", \"compute_ms\": " << 1e3 * compute
-                << ", \"step_ms\": " << 1e3 * together << "}" << std::endl;
+                << ", \"forward_ms\": " << 1e3 * median(forwards) << ", \"step_ms\": " << 1e3 * together << "}"
+                << std::endl;
     return;
   }
   const Step step = lockstep_step(options, strategy);
@@ -194,7 +213,7 @@ void train_together(const Options& options) {
     if (steps == 0) return;
     const auto start = std::chrono::steady_clock::now();
     for (int k = 0; k < steps; ++k) step();
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    const double seconds = seconds_since(start);
     if (is_chief)
       std::cout << "{\"steps\": " << steps << ", \"seconds\": " << seconds
                 << ", \"samples_per_s\": " << static_cast<double>(options.batch) * steps / seconds << "}" << std::endl;
@@ -204,7 +223,7 @@ void train_together(const Options& options) {
 void measure(const Options& options, const Step& step, int steps) {
   const auto start = std::chrono::steady_clock::now();
   for (int k = 0; k < steps; ++k) step();
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  const double seconds = seconds_since(start);
   std::cout << "{\"model\": \"" << options.model << "\", \"replicas\": " << options.replicas << ", \"steps\": " << steps
             << ", \"seconds\": " << seconds
             << ", \"samples_per_s\": " << static_cast<double>(options.batch) * steps / seconds << "}" << std::endl;

@@ -4,7 +4,9 @@
     bench/train/two_hosts.py build/release/bench/lockstep_bench_train 1gbit --torch-python python3
 
 For each network, Lockstep and (with --torch-python) PyTorch DDP take turns. A step cannot be shorter than the computing of the
-worker, nor than sending its gradients once: `bound` is the larger of these two, and `over` is the step divided by it.
+worker, nor than `forward`, before which there is no gradient, and sending all gradients once. The core that computes also moves
+the bytes: `socket` is its time for a bare transfer of them in both directions. `bound` is the larger of the first two with that
+time added, and `over` is the step divided by it.
 """
 import argparse
 import contextlib
@@ -74,6 +76,38 @@ def ddp(spaces, args, model):
     return run_pair(spaces, commands, [{"GLOO_SOCKET_IFNAME": f"lsveth{k}"} for k in range(2)])
 
 
+TRANSFER = """
+import socket, sys, threading, time
+size, rank = int(sys.argv[1]), int(sys.argv[2])
+address = ("10.77.0.1", 29701)
+if rank == 0:
+    link = socket.create_server(address).accept()[0]
+else:
+    deadline = time.monotonic() + 20
+    while True:
+        try:
+            link = socket.create_connection(address)
+            break
+        except OSError:
+            if time.monotonic() > deadline: raise
+            time.sleep(0.05)
+data, into = bytes(size), bytearray(1 << 20)
+used = time.process_time()
+sender = threading.Thread(target=link.sendall, args=(data,))
+sender.start()
+got = 0
+while got < size: got += link.recv_into(into)
+sender.join()
+print('{"cpu_ms": %f}' % (1e3 * (time.process_time() - used)))
+"""
+
+
+def socket_ms(spaces, model):
+    size = str(int(MEGABYTES[model] * 1e6))
+    commands = [[sys.executable, "-c", TRANSFER, size, str(k)] for k in range(2)]
+    return sorted(run_pair(spaces, commands, [{}, {}])["cpu_ms"] for _ in range(3))[1]
+
+
 def gigabits(rate):
     number = float("".join(c for c in rate if c.isdigit() or c == "."))
     return number if "gbit" in rate else number / 1000
@@ -89,11 +123,13 @@ def main():
     parser.add_argument("--torch-python", default="")
     args = parser.parse_intermixed_args()
     contestants = {"Lockstep": lockstep} | ({"DDP": ddp} if args.torch_python else {})
-    print(f"{'':6} {'link':>7} {'':9} {'compute':>9} {'wire':>9} {'step':>9}  over bound")
+    columns = ("compute", "forward", "wire", "socket", "bound", "step")
+    print(f"{'':6} {'link':>7} {'':9}" + "".join(f"{column:>11}" for column in columns) + "  over")
     for rate in args.rates:
         with two_hosts(rate) as spaces:
             for model in args.models:
                 wire = MEGABYTES[model] * 8 / gigabits(rate)
+                bare = socket_ms(spaces, model)
                 found = {name: [] for name in contestants}
                 for _ in range(args.rounds):
                     for name, contestant in contestants.items():
@@ -101,9 +137,11 @@ def main():
                 for name, figures in found.items():
                     figures.sort(key=lambda figure: figure["step_ms"])
                     middle = figures[len(figures) // 2]
-                    bound = max(wire, middle["compute_ms"])
-                    times = f"{middle['compute_ms']:>6.1f} ms {wire:>6.1f} ms {middle['step_ms']:>6.1f} ms"
-                    print(f"{model:6} {rate:>7} {name:9} {times}  {middle['step_ms'] / bound:.2f}")
+                    forward = middle.get("forward_ms", 0.0)
+                    bound = max(forward + wire, middle["compute_ms"]) + bare
+                    times = (middle["compute_ms"], forward, wire, bare, bound, middle["step_ms"])
+                    text = "".join(f"{time:>8.1f} ms" for time in times)
+                    print(f"{model:6} {rate:>7} {name:9}{text}  {middle['step_ms'] / bound:.2f}")
                     sys.stdout.flush()
 
 
