@@ -1,7 +1,7 @@
 # The library's targets and the functions by which a floor adds to them:
 #
-#   lockstep_plain_sources(a.cpp ...)       objects that know no torch: it is not even on their include path
-#   lockstep_torch_sources(b.cpp ...)       objects that see torch
+#   lockstep_plain_sources(a.cpp ...)                 objects that know no torch: it is not even on their include path
+#   lockstep_torch_sources(b.cpp ... [BATCH files])   objects that see torch
 #   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [BATCH files] [OPTIMIZED])
 #   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files])
 #
@@ -53,15 +53,34 @@ function(lockstep_own_includes target)
     $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 endfunction()
 
-# Small batches: a change in one file must be rebuilt in seconds, too. The sanitizer builds compile every file alone.
+# Batches are small enough that a change in one file is rebuilt within half a minute; the AddressSanitizer build, in which no one
+# edits, takes twice as many files. The ThreadSanitizer build compiles every file alone.
+set(LOCKSTEP_BATCH_FACTOR 1)
+if(LOCKSTEP_SANITIZE MATCHES address)
+  set(LOCKSTEP_BATCH_FACTOR 2)
+endif()
+
 function(lockstep_batch target files)
+  math(EXPR files "${files} * ${LOCKSTEP_BATCH_FACTOR}")
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE ${files})
+endfunction()
+
+# The library's objects are batched by folder: a new file moves none of another folder's.
+function(lockstep_batch_folder target files)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_MODE GROUP)
+  file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
+  string(MAKE_C_IDENTIFIER ${folder} folder)
+  set(count 0)
+  foreach(source ${ARGN})
+    math(EXPR batch "${count} / (${files} * ${LOCKSTEP_BATCH_FACTOR})")
+    set_source_files_properties(${source} TARGET_DIRECTORY ${target} PROPERTIES UNITY_GROUP ${folder}_${batch})
+    math(EXPR count "${count} + 1")
+  endforeach()
 endfunction()
 
 add_library(lockstep_plain OBJECT)
 lockstep_own_flags(lockstep_plain)
 lockstep_own_includes(lockstep_plain)
-lockstep_batch(lockstep_plain 5)
 # Headers alone, which no public header includes: programs need not have it.
 target_link_libraries(lockstep_plain PUBLIC Threads::Threads ZLIB::ZLIB PRIVATE nlohmann_json::nlohmann_json)
 
@@ -88,6 +107,7 @@ endfunction()
 function(lockstep_plain_sources)
   lockstep_absolute(sources ${ARGN})
   target_sources(lockstep_plain PRIVATE ${sources})
+  lockstep_batch_folder(lockstep_plain 10 ${sources})
 endfunction()
 
 function(lockstep_torch_sources)
@@ -100,11 +120,15 @@ function(lockstep_torch_sources)
     lockstep_own_includes(lockstep_torch)
     target_link_libraries(lockstep_torch PUBLIC LibTorch::LibTorch Threads::Threads)
     lockstep_precompile(lockstep_torch library)
-    lockstep_batch(lockstep_torch 3)
     target_sources(lockstep PRIVATE $<TARGET_OBJECTS:lockstep_torch>)
   endif()
-  lockstep_absolute(sources ${ARGN})
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "BATCH" "")
+  if(NOT arg_BATCH)
+    set(arg_BATCH 10)
+  endif()
+  lockstep_absolute(sources ${arg_UNPARSED_ARGUMENTS})
   target_sources(lockstep_torch PRIVATE ${sources})
+  lockstep_batch_folder(lockstep_torch ${arg_BATCH} ${sources})
 endfunction()
 
 # clang's reports are bare addresses if it does not find the symbolizer of its own version, which is often not installed: any

@@ -78,16 +78,18 @@ void evaluate(ls::MultiWorkerMirroredStrategy& strategy, const Digits& unseen, s
   }
 }
 
-int main() try {
-  const auto [known, unseen] = split_digits(load_digits());
-  ls::MultiWorkerMirroredStrategy strategy({.seed = 1});
-  const ls::ClusterDescription& cluster = strategy.cluster();
-  if (!cluster.is_local() && cluster.self().task_type == "evaluator") {
-    evaluate(strategy, unseen, steps_of(kEpochs, known));
-  } else {
-    train(strategy, known);
+int main() {
+  try {
+    const auto [known, unseen] = split_digits(load_digits());
+    ls::MultiWorkerMirroredStrategy strategy({.seed = 1});
+    const ls::ClusterDescription& cluster = strategy.cluster();
+    if (!cluster.is_local() && cluster.self().task_type == "evaluator") {
+      evaluate(strategy, unseen, steps_of(kEpochs, known));
+    } else {
+      train(strategy, known);
+    }
+  } catch (const ls::Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
   }
-} catch (const ls::Error& error) {
-  std::fprintf(stderr, "%s\n", error.what());
-  return 1;
 }

@@ -29,12 +29,12 @@ struct Case {
   bool channels_last = false;
 };
 
-struct Gradients {
+struct LayerGradients {
   at::Tensor output, input, weight, bias;
 };
 
 /// Forward and backward on every replica; replica 1's gradients.
-Gradients gradients(const Case& c, std::optional<bool> fast, int replicas = 2, at::ScalarType dtype = at::kFloat) {
+LayerGradients gradients(const Case& c, std::optional<bool> fast, int replicas = 2, at::ScalarType dtype = at::kFloat) {
   MirroredStrategy strategy({.devices = cpus(replicas), .seed = 7, .fast_kernels = fast});
   auto model = strategy.make([&] { return torch::nn::Conv2d(c.options); }, {.channels_last = c.channels_last});
   model.to(dtype);

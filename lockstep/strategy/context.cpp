@@ -9,7 +9,7 @@ namespace lockstep {
 namespace detail {
 namespace {
 
-thread_local ContextEntry* top = nullptr;
+thread_local ContextEntry* innermost = nullptr;
 
 [[noreturn]] void throw_mixed(const char* operation) {
   throw FailedPrecondition(
@@ -28,44 +28,44 @@ thread_local ContextEntry* top = nullptr;
 
 }  // namespace
 
-ContextEntry* current_context() { return top; }
+ContextEntry* current_context() { return innermost; }
 
 ContextGuard::ContextGuard(Strategy& strategy, ReplicaContext* replica, int component)
-    : entry_{&strategy, replica, top, nullptr},
+    : entry_{&strategy, replica, innermost, nullptr},
       component_(component, /*updated=*/replica == nullptr && component >= 0) {
-  top = &entry_;
+  innermost = &entry_;
 }
 
 // Scopes are objects, which may end in any order: each takes out its own entry.
 ContextGuard::~ContextGuard() {
-  ContextEntry** link = &top;
+  ContextEntry** link = &innermost;
   while (*link != nullptr && *link != &entry_) link = &(*link)->below;
   if (*link != nullptr) *link = entry_.below;
 }
 
 void forget_strategy(const Strategy& strategy) {
-  for (ContextEntry* entry = top; entry != nullptr; entry = entry->below) {
+  for (ContextEntry* entry = innermost; entry != nullptr; entry = entry->below) {
     if (entry->strategy == &strategy) entry->strategy = &default_strategy();
   }
 }
 
 void require_cross_replica(const Strategy& strategy, const char* operation) {
-  if (top == nullptr || (top->strategy == &strategy && top->replica == nullptr)) return;
-  if (top->strategy != &strategy) {
-    if (top->strategy->is_default()) throw_needs_scope(operation);
+  if (innermost == nullptr || (innermost->strategy == &strategy && innermost->replica == nullptr)) return;
+  if (innermost->strategy != &strategy) {
+    if (innermost->strategy->is_default()) throw_needs_scope(operation);
     throw_mixed(operation);
   }
   throw FailedPrecondition(
       errors::kWrongContext,
       {.what = str(operation, " was called inside a replica function: it belongs to the cross-replica context"),
-       .where = str(operation, ", on replica ", top->replica->replica_id_in_sync_group()),
+       .where = str(operation, ", on replica ", innermost->replica->replica_id_in_sync_group()),
        .help = str("call strategy.", operation, " outside of the function given to run, or inside ",
                    "get_replica_context().merge_call(...); inside replicas use all_reduce and all_gather")});
 }
 
 void require_current_strategy(const Strategy& strategy, const char* operation) {
-  if (top != nullptr && top->strategy == &strategy) return;
-  if (top == nullptr || top->strategy->is_default()) throw_needs_scope(operation);
+  if (innermost != nullptr && innermost->strategy == &strategy) return;
+  if (innermost == nullptr || innermost->strategy->is_default()) throw_needs_scope(operation);
   throw_mixed(operation);
 }
 

@@ -2,7 +2,8 @@
 // `lockstep run -n 2 multi_worker_together_test`. Each test makes a strategy of its own.
 
 #include <gtest/gtest.h>
-#include <torch/nn.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 

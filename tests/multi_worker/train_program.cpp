@@ -1,7 +1,14 @@
 // A worker that trains on the digits: `train_program REPLICAS [batch_norm] [clip] [sparse] [...]`. The cluster comes from
 // TF_CONFIG; without it, it is one worker. Prints a digest of the weights, which must be the same for every W x R.
 
-#include <torch/nn.h>
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/pooling.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 

@@ -17,7 +17,7 @@ StagePtr mapped(const StagePtr& input) {
       MapOptions{.spec = [](const ElementSpec& spec) { return spec; }});
 }
 
-StagePtr batched(const StagePtr& rows, std::int64_t size) { return make_batch(rows, size); }
+StagePtr in_batches(const StagePtr& rows, std::int64_t size) { return make_batch(rows, size); }
 
 std::string names_in(const StageReport& report) {
   std::string text;
@@ -38,7 +38,7 @@ std::int64_t rows_of_pass(const DistributedInputPtr& input, const std::shared_pt
 TEST(DistributedReport, HasALineForTheIteratorAboveThoseOfItsStages) {
   for (const int buffer : {0, 2}) {
     const auto input = input_of(
-        plan_input(batched(mapped(make_range(0, 42)), 8), AutoShardPolicy::Auto, Assignment::ByReplica, {1, 2, 0}),
+        plan_input(in_batches(mapped(make_range(0, 42)), 8), AutoShardPolicy::Auto, Assignment::ByReplica, {1, 2, 0}),
         buffer);
     const auto meter = std::make_shared<StageMeter>();
     for (int pass = 1; pass <= 2; ++pass) {
@@ -60,7 +60,7 @@ TEST(DistributedReport, HasALineForTheIteratorAboveThoseOfItsStages) {
 }
 
 TEST(DistributedReport, ChangesNoElement) {
-  const StagePtr dataset = batched(make_shuffle(make_range(0, 42), 10), 8);
+  const StagePtr dataset = in_batches(make_shuffle(make_range(0, 42), 10), 8);
   const auto input = input_of(plan_input(dataset, AutoShardPolicy::Off, Assignment::ByReplica, {1, 3, 0}), 1);
   const PassOptions fifth{.epoch = 5};
   DistributedCursor plain(input, fifth);
@@ -87,15 +87,15 @@ TEST(DistributedReport, OfOneOfSeveralWorkersIsAboutItsOwnPipeline) {
   const auto filtered = [] { return make_filter(make_range(0, 42), [](const Element&) { return true; }); };
   const ReportCase kCases[] = {
       // The rows of others are passed over below the batch.
-      {"known rows", batched(mapped(make_range(0, 42)), 8), AutoShardPolicy::Data, Assignment::ByReplica,
+      {"known rows", in_batches(mapped(make_range(0, 42)), 8), AutoShardPolicy::Data, Assignment::ByReplica,
        "distribute #1\n  map #1\n    range #1\n"},
       // Remembered rows are no stage.
-      {"unknown rows", batched(mapped(filtered()), 8), AutoShardPolicy::Data, Assignment::ByReplica,
+      {"unknown rows", in_batches(mapped(filtered()), 8), AutoShardPolicy::Data, Assignment::ByReplica,
        "distribute #1\n  map #1\n    filter #1\n      range #1\n"},
       // Numbers of rows are looked up without being measured.
-      {"batches again", make_repeat(batched(filtered(), 8), 2), AutoShardPolicy::Off, Assignment::ByReplica,
+      {"batches again", make_repeat(in_batches(filtered(), 8), 2), AutoShardPolicy::Off, Assignment::ByReplica,
        "distribute #1\n  repeat #1\n    batch #1\n      filter #1\n        range #1\n"},
-      {"TensorFlow", batched(mapped(make_range(0, 42)), 8), AutoShardPolicy::Data, Assignment::TensorFlow,
+      {"TensorFlow", in_batches(mapped(make_range(0, 42)), 8), AutoShardPolicy::Data, Assignment::TensorFlow,
        "distribute #1\n  shard #1\n    ceil_split #1\n      batch #1\n        map #1\n          range #1\n"},
   };
   for (const ReportCase& c : kCases) {
@@ -112,8 +112,9 @@ TEST(DistributedReport, OfOneOfSeveralWorkersIsAboutItsOwnPipeline) {
 }
 
 TEST(DistributedReport, HasThePipelinesOfAllReplicas) {
-  DistributedInput made = distributed_pipelines({batched(make_range(0, 9), 2), batched(make_range(0, 4), 2)}, {1, 2, 0},
-                                                /*one_for_each=*/true);
+  DistributedInput made =
+      distributed_pipelines({in_batches(make_range(0, 9), 2), in_batches(make_range(0, 4), 2)}, {1, 2, 0},
+                            /*one_for_each=*/true);
   const auto input = std::make_shared<const DistributedInput>(std::move(made));
   const auto meter = std::make_shared<StageMeter>();
   EXPECT_EQ(rows_of_pass(input, meter), 13);

@@ -5,7 +5,7 @@
 namespace lockstep::data {
 namespace {
 
-using State = CsvScan::State;
+using ScanState = CsvScan::State;
 
 // Walks over one record; a member function per part, so that each can say that the text is too short.
 class Scanner {
@@ -17,30 +17,30 @@ class Scanner {
     fields_.clear();
     if (line_end_at(0) && !unfinished_) {
       take_line_end();
-      return result(State::BlankLine);
+      return result(ScanState::BlankLine);
     }
     do {
       const bool ok = at_ < text_.size() && text_[at_] == '"' && dialect_.quotes ? quoted_field() : plain_field();
       if (!ok) return scan_;
     } while (take_delimiter());
-    if (at_ == text_.size()) return is_last_ ? result(State::Record) : result(State::Unfinished);
+    if (at_ == text_.size()) return is_last_ ? result(ScanState::Record) : result(ScanState::Unfinished);
     take_line_end();
-    return result(State::Record);
+    return result(ScanState::Record);
   }
 
  private:
-  CsvScan result(State state) {
+  CsvScan result(ScanState state) {
     scan_.state = state;
     scan_.size = at_;
     return scan_;
   }
 
-  bool stop(State state) {
+  bool stop(ScanState state) {
     result(state);
     return false;
   }
 
-  bool broken(std::size_t at, const char* what, State state = State::Broken) {
+  bool broken(std::size_t at, const char* what, ScanState state = ScanState::Broken) {
     scan_.error_at = at;
     scan_.error = what;
     return stop(state);
@@ -77,7 +77,7 @@ class Scanner {
       }
       if (c == '"' && dialect_.quotes) return broken(at_, "a quote inside a field without quotes");
     }
-    if (unfinished_ || (at_ == text_.size() && !is_last_)) return stop(State::Unfinished);
+    if (unfinished_ || (at_ == text_.size() && !is_last_)) return stop(ScanState::Unfinished);
     fields_.push_back({.start = start, .size = at_ - start});
     return true;
   }
@@ -89,9 +89,9 @@ class Scanner {
       const std::size_t quote = text_.find('"', at_);
       if (quote == std::string_view::npos) {
         at_ = text_.size();
-        return is_last_ ? broken(open, "a quote that does not close", State::Endless) : stop(State::Unfinished);
+        return is_last_ ? broken(open, "a quote that does not close", ScanState::Endless) : stop(ScanState::Unfinished);
       }
-      if (quote + 1 == text_.size() && !is_last_) return stop(State::Unfinished);
+      if (quote + 1 == text_.size() && !is_last_) return stop(ScanState::Unfinished);
       at_ = quote + 1;
       if (at_ == text_.size() || text_[at_] != '"') break;
       doubled = true;
@@ -100,7 +100,7 @@ class Scanner {
     const std::size_t close = at_ - 1;
     const bool ends = at_ == text_.size() || text_[at_] == dialect_.delimiter || line_end_at(at_);
     if (!ends) return broken(at_, "text behind a closing quote");
-    if (unfinished_) return stop(State::Unfinished);
+    if (unfinished_) return stop(ScanState::Unfinished);
     const auto content = text_.substr(open + 1, close - open - 1);
     scan_.lines += static_cast<std::uint64_t>(std::count(content.begin(), content.end(), '\n'));
     fields_.push_back({.start = open + 1, .size = content.size(), .quoted = true, .doubled_quotes = doubled});
