@@ -4,9 +4,9 @@
     bench/train/two_hosts.py build/release/bench/lockstep_bench_train 1gbit --torch-python python3
 
 For each network, Lockstep and (with --torch-python) PyTorch DDP take turns. A step cannot be shorter than the computing of the
-worker, nor than `forward`, before which there is no gradient, and sending all gradients once. The core that computes also moves
-the bytes: `socket` is its time for a bare transfer of them in both directions. `bound` is the larger of the first two with that
-time added, and `over` is the step divided by it.
+worker, nor than `first`, when the first megabyte of gradients is computed, and sending all gradients once (`wire`). The core
+that computes also moves the bytes: `socket` is its time for a bare transfer of them in both directions. `bound` is the larger
+of the first two with that time added, and `over` is the step divided by it.
 """
 import argparse
 import contextlib
@@ -123,7 +123,7 @@ def main():
     parser.add_argument("--torch-python", default="")
     args = parser.parse_intermixed_args()
     contestants = {"Lockstep": lockstep} | ({"DDP": ddp} if args.torch_python else {})
-    columns = ("compute", "forward", "wire", "socket", "bound", "step")
+    columns = ("compute", "first", "wire", "socket", "bound", "step")
     print(f"{'':6} {'link':>7} {'':9}" + "".join(f"{column:>11}" for column in columns) + "  over")
     for rate in args.rates:
         with two_hosts(rate) as spaces:
@@ -137,9 +137,9 @@ def main():
                 for name, figures in found.items():
                     figures.sort(key=lambda figure: figure["step_ms"])
                     middle = figures[len(figures) // 2]
-                    forward = middle.get("forward_ms", 0.0)
-                    bound = max(forward + wire, middle["compute_ms"]) + bare
-                    times = (middle["compute_ms"], forward, wire, bare, bound, middle["step_ms"])
+                    first = found["Lockstep"][0]["first_ms"]  # DDP computes the same
+                    bound = max(first + wire, middle["compute_ms"]) + bare
+                    times = (middle["compute_ms"], first, wire, bare, bound, middle["step_ms"])
                     text = "".join(f"{time:>8.1f} ms" for time in times)
                     print(f"{model:6} {rate:>7} {name:9}{text}  {middle['step_ms'] / bound:.2f}")
                     sys.stdout.flush()
