@@ -97,7 +97,7 @@ TEST(Hosts, SigtermTravelsToTheWorkersOfAllHosts) {
                  "sleep", "100"},
                 {fake_ssh().path()});
   const auto workers = processes(pids, 2);
-  kill(launch.pid, SIGTERM);
+  kill(launch.pid(), SIGTERM);
   EXPECT_EQ(launch.wait(), 143) << launch.err();
   EXPECT_TRUE(are_gone(workers));
 }
@@ -108,7 +108,7 @@ TEST(Hosts, AKilledLauncherTakesTheWorkersOfAllHostsWithIt) {
       {"run", "-H", "a:1,b:1", "--ssh", LOCKSTEP_TEST_WORKER, "ignore", kTerm, "pid", pids.path(), "sleep", "100"},
       {fake_ssh().path()});
   const auto workers = processes(pids, 2);
-  kill(launch.pid, SIGKILL);
+  kill(launch.pid(), SIGKILL);
   EXPECT_TRUE(are_gone(workers, seconds(3)));
 }
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/multi_worker/processes.h"
+#include "tests/support/processes.h"
 
 namespace lockstep {
 namespace {

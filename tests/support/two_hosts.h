@@ -26,7 +26,12 @@ class TwoHosts {
   TwoHosts& operator=(const TwoHosts&) = delete;
 
   bool made() const { return made_; }
-  bool pull_out() const { return run({"ip -n B link set cable down"}); }
+  /// Nothing arrives any more, and neither side is told.
+  bool pull_out() const {
+    return run({"tc -n A qdisc add dev cable root netem loss 100%",
+                "tc -n B qdisc add dev cable root netem loss 100%"}) ||
+           run({"ip -n B link set cable down"});
+  }
   /// The command that runs another one on host 'a' or 'b'.
   static std::vector<std::string> on(char host) { return {"ip", "netns", "exec", name(host)}; }
 

@@ -200,8 +200,8 @@ int connect_to(const std::string& address) {
 TEST(HostileBytes, AtThePortsOfARunningJobDisturbNobody) {
   const Watchdog watchdog(100s, "hostile bytes");
   const auto addresses = free_addresses(2);
-  Process chief(0, addresses, {"heartbeat=100"});
-  Process other(1, addresses, {"heartbeat=100"});
+  MemberProcess chief(0, addresses, {"heartbeat=100"});
+  MemberProcess other(1, addresses, {"heartbeat=100"});
   EXPECT_NE(chief.await("joined"), "");
   EXPECT_NE(other.await("joined"), "");
   std::mt19937 random(19);
@@ -228,9 +228,9 @@ TEST(HostileBytes, AtThePortsOfARunningJobDisturbNobody) {
   EXPECT_EQ(chief.ask("barrier after 20000"), "ok ");
   EXPECT_EQ(other.await_answer(), "ok ");
   EXPECT_EQ(chief.ask("states").find("lost"), std::string::npos);
-  for (Process* one : {&other, &chief}) one->tell("quit");
-  EXPECT_EQ(other.wait_for_end(), 0) << other.all();
-  EXPECT_EQ(chief.wait_for_end(), 0) << chief.all();
+  for (MemberProcess* one : {&other, &chief}) one->tell("quit");
+  EXPECT_EQ(other.wait(), 0) << other.said();
+  EXPECT_EQ(chief.wait(), 0) << chief.said();
 }
 
 TEST(JobKey, ComesFromAFileOnlyItsOwnerCanRead) {

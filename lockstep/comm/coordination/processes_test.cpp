@@ -19,7 +19,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
-using Processes = std::vector<std::unique_ptr<Process>>;
+using Processes = std::vector<std::unique_ptr<MemberProcess>>;
 
 #define EXPECT_HAS(text, fragment) EXPECT_NE((text).find(fragment), std::string::npos) << (text)
 
@@ -29,7 +29,7 @@ class Faults : public ::testing::Test {
     settings.insert(settings.begin(), {"join=60000", "cluster=a", "seed=42"});
     Processes all;
     for (std::size_t i = 0; i < addresses.size(); ++i) {
-      all.push_back(std::make_unique<Process>(static_cast<int>(i), addresses, settings));
+      all.push_back(std::make_unique<MemberProcess>(static_cast<int>(i), addresses, settings));
     }
     return all;
   }
@@ -39,7 +39,7 @@ class Faults : public ::testing::Test {
   }
 
   // Milliseconds from `since` to the moment at which `process` was told of the failure, whose line goes into `text`.
-  static double notice(Process& process, Clock::time_point since, std::string& text) {
+  static double notice(MemberProcess& process, Clock::time_point since, std::string& text) {
     const std::string line = process.await("failure");
     if (line.empty()) return 1e9;
     text = line.substr(line.find(" L") + 1);
@@ -49,7 +49,7 @@ class Faults : public ::testing::Test {
 
   static void quit_all(const Processes& all) {
     for (const auto& one : all) one->tell("quit");
-    for (const auto& one : all) EXPECT_EQ(one->wait_for_end(), 0) << one->all();
+    for (const auto& one : all) EXPECT_EQ(one->wait(), 0) << one->said();
   }
 
   static void record(const std::string& what, double milliseconds, double limit) {
@@ -64,14 +64,14 @@ class Faults : public ::testing::Test {
 
 TEST_F(Faults, WorkersMayStartInAnyOrder) {
   const auto addresses = free_addresses(3);
-  Process last(2, addresses, {"log=50"});
+  MemberProcess last(2, addresses, {"log=50"});
   EXPECT_HAS(last.await("log"), "waiting for worker 0 (" + addresses[0] + "), the chief: connection refused");
-  Process chief(0, addresses, {"log=50"});
+  MemberProcess chief(0, addresses, {"log=50"});
   const std::string line = chief.await("log worker 0: waiting");
   EXPECT_HAS(line, "worker 1 (" + addresses[1] + "): connection refused");
   EXPECT_HAS(line, "; here: worker 0");
   EXPECT_HAS(last.await("log worker 2: waiting for worker 1"), "connection refused");
-  Process middle(1, addresses, {"log=50"});
+  MemberProcess middle(1, addresses, {"log=50"});
   const std::string generation = chief.await("joined");
   EXPECT_EQ(middle.await("joined"), generation);
   EXPECT_EQ(last.await("joined"), generation);
@@ -79,22 +79,22 @@ TEST_F(Faults, WorkersMayStartInAnyOrder) {
 
 TEST_F(Faults, AMissingWorkerIsNamedWhenAllGiveUp) {
   const auto addresses = free_addresses(3);
-  Process chief(0, addresses, {"join=600", "log=200"});
-  Process other(2, addresses, {"join=20000", "log=200"});
-  for (Process* one : {&chief, &other}) {
+  MemberProcess chief(0, addresses, {"join=600", "log=200"});
+  MemberProcess other(2, addresses, {"join=20000", "log=200"});
+  for (MemberProcess* one : {&chief, &other}) {
     const std::string error = one->await("error");
     EXPECT_HAS(error, "error L105");
     EXPECT_HAS(error, "missing: worker 1 (" + addresses[1] + "): connection refused");
-    EXPECT_EQ(one->wait_for_end(), 1);
+    EXPECT_EQ(one->wait(), 1);
   }
-  Process alone(1, addresses, {"join=300", "log=100"});
+  MemberProcess alone(1, addresses, {"join=300", "log=100"});
   EXPECT_HAS(alone.await("error"), "missing: worker 0 (" + addresses[0] + "), the chief: connection refused");
 }
 
 TEST_F(Faults, ANameThatIsNotKnownIsSaid) {
   auto addresses = free_addresses(2);
   addresses[1] = "no-such-host.invalid:2222";
-  Process chief(0, addresses, {"join=300", "log=100"});
+  MemberProcess chief(0, addresses, {"join=300", "log=100"});
   EXPECT_HAS(chief.await("error", 60s), "worker 1 (no-such-host.invalid:2222): name not known");
 }
 
@@ -176,7 +176,7 @@ TEST_F(Faults, TheChiefsDeathIsNoticedAsFast) {
     EXPECT_HAS(text, "L117 member 0: worker 0 (");
     EXPECT_HAS(text, str("pid ", all[0]->pid()));
     all[i]->tell("quit");
-    EXPECT_EQ(all[i]->wait_for_end(), 0);
+    EXPECT_EQ(all[i]->wait(), 0);
   }
 }
 
@@ -198,7 +198,7 @@ TEST_F(Faults, ACutNetworkIsNoticedOnBothSides) {
   const std::vector<std::string> settings{"join=60000", "key=" + std::string(32, 'k')};
   Processes all;
   for (int i = 0; i < 3; ++i)
-    all.push_back(std::make_unique<Process>(i, addresses, settings, TwoHosts::on(i == 2 ? 'b' : 'a')));
+    all.push_back(std::make_unique<MemberProcess>(i, addresses, settings, TwoHosts::on(i == 2 ? 'b' : 'a')));
   await_joined(all);
   all[2]->ask("place 812 all-reduce 3");
   std::this_thread::sleep_for(700ms);
@@ -216,7 +216,7 @@ TEST_F(Faults, ACutNetworkIsNoticedOnBothSides) {
   for (const auto& one : all) {
     EXPECT_HAS(one->ask("barrier end 1000"), "error L1");
     one->tell("quit");
-    EXPECT_EQ(one->wait_for_end(), 0) << one->all();
+    EXPECT_EQ(one->wait(), 0) << one->said();
   }
 }
 
@@ -233,7 +233,7 @@ TEST_F(Faults, ATakenPortIsNamedWithItsHolder) {
   const auto since = Clock::now();
   // Once as a worker, once as the chief of another list.
   for (const auto& list : {addresses, std::vector<std::string>{addresses[1], addresses[0]}}) {
-    Process one(list == addresses ? 1 : 0, list);
+    MemberProcess one(list == addresses ? 1 : 0, list);
     const std::string error = one.await("error L106");
     EXPECT_HAS(error, "port " + port + " of worker ");
     EXPECT_HAS(error, str("process ", ::getpid(), " (comm_"));
@@ -247,7 +247,7 @@ TEST_F(Faults, OfTwoProcessesWithOneIndexBothAreTold) {
   const auto all = start(addresses);
   await_joined(all);
   for (const int index : {1, 0}) {
-    Process second(index, addresses, {"cluster=a", "seed=42"});
+    MemberProcess second(index, addresses, {"cluster=a", "seed=42"});
     const std::string error = second.await("error L107");
     EXPECT_HAS(error,
                str("worker ", index, " (", addresses[static_cast<std::size_t>(index)], ") is already in the job"));
@@ -269,11 +269,11 @@ TEST_F(Faults, DifferentClustersOrProgramsAreShownToAll) {
              "cluster: worker 1 is b:1 on worker 0, but c:1 on worker 1"},
         Case{"seed=42", "seed=43", "L109", "seed: worker 0 has \"42\", worker 1 has \"43\""}}) {
     const auto addresses = free_addresses(3);
-    Process chief(0, addresses, {one.chiefs, "log=50"});
-    Process same(2, addresses, {one.chiefs, "log=50"});
+    MemberProcess chief(0, addresses, {one.chiefs, "log=50"});
+    MemberProcess same(2, addresses, {one.chiefs, "log=50"});
     same.await("log worker 2: waiting for worker 1");  // it is in; who comes after the chief has given up finds nobody
-    Process other(1, addresses, {one.others});
-    for (Process* process : {&chief, &other, &same}) {
+    MemberProcess other(1, addresses, {one.others});
+    for (MemberProcess* process : {&chief, &other, &same}) {
       const std::string error = process->await("error " + one.number);
       EXPECT_HAS(error, one.difference);
     }
@@ -283,25 +283,25 @@ TEST_F(Faults, DifferentClustersOrProgramsAreShownToAll) {
 TEST_F(Faults, AWrongOrMissingKeyIsRefusedAndTheJobGoesOn) {
   const auto addresses = free_addresses(2);
   const std::string key(32, 'k');
-  Process chief(0, addresses, {"key=" + key});
-  EXPECT_HAS(Process(1, addresses, {"key=" + std::string(32, 'x')}).await("error L111"),
+  MemberProcess chief(0, addresses, {"key=" + key});
+  EXPECT_HAS(MemberProcess(1, addresses, {"key=" + std::string(32, 'x')}).await("error L111"),
              "the chief's job key is another one");
-  EXPECT_HAS(Process(1, addresses).await("error L111"), "the chief has a job key and this worker has none");
-  Process right(1, addresses, {"key=" + key});
+  EXPECT_HAS(MemberProcess(1, addresses).await("error L111"), "the chief has a job key and this worker has none");
+  MemberProcess right(1, addresses, {"key=" + key});
   EXPECT_NE(chief.await("joined"), "");
   EXPECT_NE(right.await("joined"), "");
-  EXPECT_HAS(Process(0, {"192.0.2.1:2222"}).await("error L111"), "needs a job key");
+  EXPECT_HAS(MemberProcess(0, {"192.0.2.1:2222"}).await("error L111"), "needs a job key");
 }
 
 TEST_F(Faults, AnOldIncarnationIsRefused) {
   const auto addresses = free_addresses(2);
-  Process chief(0, addresses, {"incarnation=2"});
-  EXPECT_HAS(Process(1, addresses, {"incarnation=1"}).await("error L118"),
+  MemberProcess chief(0, addresses, {"incarnation=2"});
+  EXPECT_HAS(MemberProcess(1, addresses, {"incarnation=1"}).await("error L118"),
              "it belongs to run 1 of the job; this is run 2");
-  Process right(1, addresses, {"incarnation=2"});
+  MemberProcess right(1, addresses, {"incarnation=2"});
   EXPECT_NE(right.await("joined"), "");
   right.ask("leave 5000");
-  EXPECT_HAS(Process(1, addresses, {"incarnation=2"}).await("error L118"), "it has left before");
+  EXPECT_HAS(MemberProcess(1, addresses, {"incarnation=2"}).await("error L118"), "it has left before");
 }
 
 TEST_F(Faults, AProgramThatFailsTellsAllTheCause) {
@@ -336,7 +336,7 @@ TEST_F(Faults, AWorkerThatLeavesIsNoFailure) {
   const auto all = start(free_addresses(3), {"leave=20000"});
   await_joined(all);
   all[1]->tell("quit");
-  EXPECT_EQ(all[1]->wait_for_end(), 0);
+  EXPECT_EQ(all[1]->wait(), 0);
   EXPECT_EQ(all[0]->ask("set a b"), "ok ");
   EXPECT_EQ(all[2]->ask("get a 1000"), "ok b");
   EXPECT_HAS(all[2]->ask("barrier x 20000"), "worker 1 (");
@@ -344,8 +344,8 @@ TEST_F(Faults, AWorkerThatLeavesIsNoFailure) {
   all[0]->tell("quit");  // waits for worker 2
   EXPECT_EQ(all[2]->ask("get a 1000"), "ok b");
   all[2]->tell("quit");
-  EXPECT_EQ(all[2]->wait_for_end(), 0);
-  EXPECT_EQ(all[0]->wait_for_end(), 0);
+  EXPECT_EQ(all[2]->wait(), 0);
+  EXPECT_EQ(all[0]->wait(), 0);
 }
 
 // How it grows: 20 processes, or 100 with LOCKSTEP_TEST_LONG=1; a sanitizer makes each of them take seconds to start.
