@@ -70,7 +70,8 @@ constexpr std::array kExplanations{
         errors::kJobKey,
         "Workers on several hosts show each other that they know the job key, 32 secret bytes. It is missing, cannot be "
         "read, or differs between workers. `lockstep run` makes one for you; else set LOCKSTEP_JOB_KEY_FILE to a file of "
-        "mode 0600 with the same content on all hosts."},
+        "mode 0600 with the same content on all hosts. With TLS it can also be a certificate that is missing, expired, signed by "
+        "another authority than the other workers' or made for another host."},
     Explanation{
         errors::kStranger,
         "Something that is no worker of this job sent bytes to one of its ports: a scanner, another program, or another "

@@ -12,6 +12,7 @@
 #include "lockstep/base/export.h"
 #include "lockstep/comm/cluster/cluster_description.h"
 #include "lockstep/comm/engine/collective.h"
+#include "lockstep/comm/tls_files.h"
 
 namespace lockstep {
 
@@ -76,6 +77,7 @@ struct WorkerGroupOptions {
   bool ring = false;              ///< Implementation::Ring will be asked for
   std::string bind_address = {};  ///< of the data port; empty: that of the cluster's entry
   int data_port = 0;              ///< 0: a free one
+  TlsFiles tls = {};
 };
 
 using WorkerGroupMaker = std::unique_ptr<WorkerGroup> (*)(const WorkerGroupOptions& options);

@@ -46,7 +46,8 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
                        .collective_seconds = collective_seconds(options.communication),
                        .ring = options.communication.implementation == Implementation::Ring,
                        .bind_address = options.bind_address,
-                       .data_port = options.data_port});
+                       .data_port = options.data_port,
+                       .tls = options.tls});
 }
 
 std::uint64_t job_seed(const MultiWorkerOptions& options, WorkerGroup* workers) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/tls_files.h"
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -39,6 +40,9 @@ struct MultiWorkerOptions {
   /// Where data from other workers arrives. Unset: a free port on the address of this worker's entry.
   std::string bind_address = {};
   int data_port = 0;
+  /// Encrypts what goes to and from the chief, but not tensors. Unset: the files that the environment variables
+  /// LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY name, or no TLS.
+  TlsFiles tls = {};
 };
 
 /// Synchronous training by several processes, usually on several machines: every process ("worker") runs the same program

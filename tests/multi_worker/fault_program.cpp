@@ -6,6 +6,8 @@
 //   timeout=60   of collectives, in seconds
 //   join=60      how long to wait for other workers, in seconds
 //   save=FILE    where to save what is left after a failure; the program then ends as if nothing had happened
+//   each=FILE    where to save after every step
+//   tls=A,C,K    the files of authority, certificate and key
 //
 // After each step it prints a digest of the weights. When it fails it prints when, the error, and the weights that it has.
 
@@ -40,7 +42,8 @@ struct Settings {
   std::string scenario;
   int faulty = 1, replicas = 2, steps = 12;
   double timeout = 60, join = 60;
-  std::string save = {};
+  std::string save = {}, each = {};
+  ls::TlsFiles tls = {};
 };
 
 Settings settings_of(int argc, char** argv) {
@@ -55,6 +58,11 @@ Settings settings_of(int argc, char** argv) {
     if (name == "timeout") settings.timeout = std::stod(value);
     if (name == "join") settings.join = std::stod(value);
     if (name == "save") settings.save = value;
+    if (name == "each") settings.each = value;
+    if (name == "tls") {
+      const auto first = value.find(','), last = value.rfind(',');
+      settings.tls = {value.substr(0, first), value.substr(first + 1, last - first - 1), value.substr(last + 1)};
+    }
   }
   return settings;
 }
@@ -80,7 +88,8 @@ class Worker {
                    .communication = {.timeout_seconds = settings.timeout},
                    .intra_op_threads = 1,
                    .seed = is("other_seed") && task() == settings.faulty ? 8 : 7,
-                   .join_seconds = settings.join}),
+                   .join_seconds = settings.join,
+                   .tls = settings.tls}),
         model_(strategy_.make([&] {
           return nn::Sequential(nn::Linear(8, misbehaves("other_model") ? 17 : 16), nn::ReLU(),
                                 nn::Linear(misbehaves("other_model") ? 17 : 16, 1));
@@ -101,6 +110,7 @@ class Worker {
         before_step();
         strategy_.run([&](const torch::Tensor& mine) { step(mine); }, batch);
         weights("step");
+        if (!settings_.each.empty()) ls::save(settings_.each, model_, optimizer_);
         std::this_thread::sleep_for(std::chrono::milliseconds(3));
       }
       say("leaves at %.6f", now());

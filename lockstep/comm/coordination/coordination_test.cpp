@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/comm/coordination/coordinator.h"
+#include "tests/support/certificates.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/logged_lines.h"
 #include "tests/support/member_processes.h"
@@ -231,23 +232,66 @@ TEST_F(Coordination, ASuspicionYieldsToWhatTheSuspectItselfReports) {
 }
 
 TEST_F(Coordination, CertificatesFromFilesEncryptTheSessions) {
-  const TemporaryFolder folder;
-  const std::string key = folder / "key.pem";
-  const std::string certificate = folder / "certificate.pem";
-  const std::string make =
-      "openssl req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=job -addext subjectAltName=IP:127.0.0.1 "
-      "-keyout " +
-      key + " -out " + certificate + " 2>/dev/null";
-  if (std::system(make.c_str()) != 0) GTEST_SKIP() << "no openssl program";
-  Job job = join_all(2, [&](JoinOptions& options) {
-    options.tls = {.authority = certificate, .certificate = certificate, .private_key = key};
-  });
+  const CertificateAuthority authority;
+  if (!authority.made()) GTEST_SKIP() << "no openssl program";
+  Job job = join_all(2, [&](JoinOptions& options) { options.tls = authority.sign(str("host", options.self)); });
   on_all(job, [](Coordinator& member) { member.barrier("encrypted", Deadline::after(10s)); });
   JoinOptions plain{.members = job[0]->members(), .self = 1, .join_timeout = 300ms};
   plain.members[1].address = free_addresses(1)[0];
   expect_error([&] { Coordinator::join(plain); }, Code::DeadlineExceeded, errors::kPeerMissing,
-               {"not as a chief of this job"});
+               {"not as a chief of this job", "does it use TLS"});
   leave_all(job);
+}
+
+TEST_F(Coordination, CertificatesOfAnotherAuthorityAreNamedOnBothSides) {
+  const CertificateAuthority authority, other;
+  if (!authority.made()) GTEST_SKIP() << "no openssl program";
+  const auto addresses = free_addresses(2);
+  std::thread chief([&] {
+    JoinOptions options = options_of(addresses, 0);
+    options.tls = authority.sign("host0");
+    options.join_timeout = 2s;
+    expect_error([&] { Coordinator::join(options); }, Code::DeadlineExceeded, errors::kPeerMissing,
+                 {"missing: worker 1 (", "all certificates are of one authority"});
+  });
+  JoinOptions options = options_of(addresses, 1);
+  const TlsFiles right = authority.sign("host1"), wrong = other.sign("host1");
+  const auto expect_refused = [&](const TlsFiles& files, const std::string& part) {
+    options.tls = files;
+    expect_error([&] { Coordinator::join(options); }, Code::FailedPrecondition, errors::kJobKey, {part});
+  };
+  expect_refused(wrong, "worker 1 and the chief (" + addresses[0] + ") do not accept each other's certificates");
+  expect_refused({right.authority, wrong.certificate, wrong.private_key}, "is not valid for the authority");
+  expect_refused({right.authority, right.certificate, wrong.private_key}, "does not belong to the certificate");
+  expect_refused({right.authority, right.certificate, {}}, "that of the private key is missing");
+  expect_refused({right.authority, "/no/such/file", right.private_key}, "/no/such/file cannot be read");
+  expect_refused({right.authority, right.private_key, right.private_key}, "is no certificate in PEM format");
+  chief.join();
+}
+
+TEST_F(Coordination, ACertificateForAnotherHostIsNamed) {
+  const CertificateAuthority authority;
+  if (!authority.made()) GTEST_SKIP() << "no openssl program";
+  JoinOptions options = options_of(free_addresses(2), 0);
+  options.tls = authority.sign("host0", "DNS:elsewhere");
+  expect_error([&] { Coordinator::join(options); }, Code::FailedPrecondition, errors::kJobKey,
+               {"do not accept each other's certificates", "127.0.0.1"});
+}
+
+TEST_F(Coordination, AChiefWithoutTlsIsNamed) {
+  const CertificateAuthority authority;
+  if (!authority.made()) GTEST_SKIP() << "no openssl program";
+  const auto addresses = free_addresses(2);
+  std::thread chief([&] {
+    JoinOptions options = options_of(addresses, 0);
+    options.join_timeout = 1s;
+    expect_error([&] { Coordinator::join(options); }, Code::DeadlineExceeded, errors::kPeerMissing, {"worker 1 ("});
+  });
+  JoinOptions options = options_of(addresses, 1);
+  options.tls = authority.sign("host1");
+  expect_error([&] { Coordinator::join(options); }, Code::FailedPrecondition, errors::kJobKey,
+               {"do not accept each other's certificates"});
+  chief.join();
 }
 
 TEST_F(Coordination, TwentyJobsInARowHaveTwentyGenerations) {

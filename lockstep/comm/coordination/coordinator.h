@@ -12,6 +12,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/export.h"
 #include "lockstep/base/throw_error.h"
+#include "lockstep/comm/tls_files.h"
 
 namespace lockstep::coordination {
 
@@ -40,22 +41,13 @@ struct Fact {
   bool may_differ = false;  ///< a difference is only a warning
 };
 
-/// Certificates in PEM files. With a certificate authority, both sides must show a certificate that it signed.
-struct TlsFiles {
-  std::string authority = {};
-  std::string certificate = {};
-  std::string private_key = {};
-
-  bool any() const { return !authority.empty() || !certificate.empty() || !private_key.empty(); }
-};
-
 struct JoinOptions {
   std::vector<Member> members = {};  ///< all of them in the same order everywhere; the first is the chief
   int self = 0;                      ///< this process's id
   std::vector<Fact> facts = {};
   std::uint64_t incarnation = 0;  ///< how often the job was restarted; others than the chief's are refused
   std::string job_key = {};       ///< 32 bytes; empty: from LOCKSTEP_JOB_KEY_FILE or LOCKSTEP_JOB_KEY
-  TlsFiles tls = {};
+  TlsFiles tls = {};              ///< empty: from LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY
 
   std::chrono::milliseconds join_timeout = std::chrono::minutes(5);
   std::chrono::milliseconds waiting_log_interval = std::chrono::seconds(5);

@@ -11,6 +11,7 @@
 #include "lockstep/comm/coordination/client.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/port.h"
+#include "lockstep/comm/coordination/tls.h"
 #include "lockstep/comm/coordination/words.h"
 
 namespace lockstep::coordination {
@@ -59,7 +60,9 @@ std::string key_for(const JoinOptions& options) {
 
 std::unique_ptr<Coordinator> Coordinator::join(const JoinOptions& options) {
   check(options);
-  auto client = std::make_unique<Client>(options, key_for(options));
+  JoinOptions complete = options;
+  complete.tls = find_tls_files(options.tls);
+  auto client = std::make_unique<Client>(complete, key_for(options));
   client->join();
   return client;
 }
@@ -125,7 +128,8 @@ void Client::give_up_waiting(const std::string& chief_missing) {
       {.what = "the job did not start: not all workers came",
        .where = str("missing: ", who),
        .seen = str("waited ", seconds_text(options_.join_timeout)),
-       .help = "start the missing workers and look at their logs; check addresses, names and firewalls"}};
+       .help = str("start the missing workers and look at their logs; check addresses, names and firewalls",
+                   options_.tls.any() ? ", and that all certificates are of one authority" : "")}};
   if (server_) server_->with_chief([&](Chief& chief) { chief.fail(failure); });
   failure.raise();
 }
@@ -154,7 +158,8 @@ void Client::join() {
       }
       if (stage == Stage::Joined) return;
       const std::lock_guard lock(mutex_);
-      why = str("it answers, but not as a chief of this job: ", why_ended_);
+      why = str("it answers, but not as a chief of this job: ", why_ended_,
+                options_.tls.any() ? "" : "; does it use TLS, and this worker not?");
     }
     const std::string waiting_for = str(title(chief), ", the chief: ", why);
     if (Clock::now() >= end) give_up_waiting(waiting_for);

@@ -7,10 +7,13 @@
 #include <thread>
 
 #include "coordination.grpc.pb.h"
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/grpc_setup.h"
 #include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/coordination/stream.h"
+#include "lockstep/comm/coordination/tls.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -139,11 +142,9 @@ class GrpcServer final : public Server,
 
   static std::shared_ptr<grpc::ServerCredentials> credentials(const TlsFiles& tls) {
     if (!tls.any()) return grpc::InsecureServerCredentials();
-    grpc::SslServerCredentialsOptions options(tls.authority.empty()
-                                                  ? GRPC_SSL_DONT_REQUEST_CLIENT_CERTIFICATE
-                                                  : GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
-    options.pem_root_certs = pem(tls.authority);
-    options.pem_key_cert_pairs = {{pem(tls.private_key), pem(tls.certificate)}};
+    grpc::SslServerCredentialsOptions options(GRPC_SSL_REQUEST_AND_REQUIRE_CLIENT_CERTIFICATE_AND_VERIFY);
+    options.pem_root_certs = read_pem(tls.authority);
+    options.pem_key_cert_pairs = {{read_pem(tls.private_key), read_pem(tls.certificate)}};
     return grpc::SslServerCredentials(options);
   }
 

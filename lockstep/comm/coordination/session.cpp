@@ -9,6 +9,7 @@
 #include "lockstep/comm/coordination/client.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/port.h"
+#include "lockstep/comm/coordination/tls.h"
 #include "lockstep/comm/coordination/words.h"
 
 namespace lockstep::coordination {
@@ -131,6 +132,17 @@ void Client::ended(const std::string& why) {
     chief_is_gone("ended without leaving", "its connection was closed");
   } else if (stage_ != Stage::Left) {
     stage_ = Stage::Out;
+  }
+  if (options_.tls.any() && is_tls_failure(why) && !failure_) {
+    const Member& chief = options_.members.front();
+    failure_ = {
+        Code::FailedPrecondition,
+        errors::kJobKey,
+        {.what = str(self_.name, " and the chief (", chief.address, ") do not accept each other's certificates"),
+         .seen = why,
+         .help = "give all workers certificates of the same authority, each with the host of the worker's "
+                 "entry as its subjectAltName"},
+        self_.id};
   }
   changed_.notify_all();
 }

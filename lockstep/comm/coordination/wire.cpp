@@ -8,6 +8,7 @@
 #include "lockstep/comm/cluster/address.h"
 #include "lockstep/comm/coordination/grpc_setup.h"
 #include "lockstep/comm/coordination/stream.h"
+#include "lockstep/comm/coordination/tls.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -101,9 +102,9 @@ std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& ent
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(static_cast<int>(2 * kMaxMessage));
   if (tls.any()) arguments.SetSslTargetNameOverride(parse_address(entry).host);
-  const auto credentials = tls.any()
-                               ? grpc::SslCredentials({pem(tls.authority), pem(tls.private_key), pem(tls.certificate)})
-                               : grpc::InsecureChannelCredentials();
+  const auto credentials =
+      tls.any() ? grpc::SslCredentials({read_pem(tls.authority), read_pem(tls.private_key), read_pem(tls.certificate)})
+                : grpc::InsecureChannelCredentials();
   const std::string target = (numeric.front() == '[' ? "ipv6:" : "ipv4:") + numeric;
   return std::make_unique<GrpcWire>(grpc::CreateCustomChannel(target, credentials, arguments), std::move(callbacks));
 }

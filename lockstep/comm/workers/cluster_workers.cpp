@@ -41,6 +41,7 @@ JoinOptions join_options(const WorkerGroupOptions& options) {
   JoinOptions join{.self = options.cluster.id,
                    .facts = {{"cluster", to_string(options.cluster.training)}},
                    .incarnation = incarnation(),
+                   .tls = options.tls,
                    .join_timeout = milliseconds_of(options.join_seconds),
                    .dead_after = kDeadAfter};
   for (std::size_t id = 0; id < options.cluster.workers.size(); ++id) {
