@@ -1,6 +1,10 @@
 #include "lockstep/strategy/multi_worker_strategy.h"
 
+#include <ATen/Version.h>
 #include <c10/util/Exception.h>
+
+#include <fstream>
+#include <string_view>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -28,6 +32,20 @@ std::vector<DeviceName> plan_devices(const MultiWorkerOptions& options, const Cl
   return devices;
 }
 
+/// LibTorch chooses its kernels by what the CPU can do, so other kinds give other bits.
+std::string kind_of_cpu() {
+  std::ifstream lines("/proc/cpuinfo");
+  std::string kind;
+  for (std::string line; std::getline(lines, line) && !line.empty();) {  // of the first processor
+    const auto colon = line.find(": ");
+    const std::string_view name = std::string_view(line).substr(0, line.find_last_not_of(" \t", colon - 1) + 1);
+    // ARM has numbers where others have a name.
+    if (name == "model name" || name == "CPU implementer" || name == "CPU variant" || name == "CPU part")
+      kind += line.substr(colon + 2) + ", ";
+  }
+  return kind + at::get_cpu_capability();
+}
+
 double collective_seconds(const CommunicationOptions& communication) {
   return communication.timeout_seconds.value_or(kDefaultSeconds);
 }
@@ -42,6 +60,7 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
                                  {"threads of a replica", str(threads)},
                                  {"seed", options.seed ? str(*options.seed) : "the chief's"},
                                  {"own kernels", options.fast_kernels ? str(*options.fast_kernels) : "unset"}},
+                       .tolerated_facts = {{"kind of CPU", kind_of_cpu()}},
                        .join_seconds = options.join_seconds,
                        .collective_seconds = collective_seconds(options.communication),
                        .ring = options.communication.implementation == Implementation::Ring,

@@ -13,7 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "tests/multi_worker/processes.h"
+#include "tests/support/certificates.h"
+#include "tests/support/processes.h"
+#include "tests/support/two_hosts.h"
 
 namespace lockstep {
 namespace {
@@ -187,6 +189,7 @@ TEST_F(Faults, AStuckWorkerIsNamedInAWarningAndThenInAnError) {
   EXPECT_TRUE(contains(job[0].said(), "also waiting: worker 2")) << job[0].said();
   expect_errors(job, {0, 2},
                 {.code = kError, .parts = {"error[L101]: worker 1 did not reach a collective in time", who}});
+  job[1].end();  // it would sleep for ever
 }
 
 TEST_F(Faults, AWorkerThatMakesFewerStepsIsNamed) {
@@ -205,54 +208,32 @@ TEST_F(Faults, AWorkerThatMakesFewerStepsIsNamed) {
 
 // ---- the network
 
-bool shell(const std::string& command) { return std::system((command + " >/dev/null 2>&1").c_str()) == 0; }
-
-/// Two hosts joined by a cable.
-class TwoHosts {
- public:
-  TwoHosts() {
-    shell("ip netns add " + a + "; ip netns add " + b);
-    is_up = shell("ip link add v0 netns " + a + " type veth peer name v1 netns " + b) &&
-            shell("ip -n " + a + " addr add 10.231.0.1/24 dev v0; ip -n " + a + " link set lo up; ip -n " + a +
-                  " link set v0 up") &&
-            shell("ip -n " + b + " addr add 10.231.0.2/24 dev v1; ip -n " + b + " link set lo up; ip -n " + b +
-                  " link set v1 up");
-  }
-  ~TwoHosts() { shell("ip netns del " + a + "; ip netns del " + b); }
-  void cut() const {
-    shell("tc -n " + a + " qdisc add dev v0 root netem loss 100%") || shell("ip -n " + b + " link set v1 down");
-  }
-
-  const std::string a = str("lockstep-a-", ::getpid()), b = str("lockstep-b-", ::getpid());
-  bool is_up = false;
-};
-
-TEST_F(Faults, ACutNetworkIsNoticedOnBothSides) {
-  if (::geteuid() != 0) GTEST_SKIP() << "network namespaces need root";
+/// Chief and worker 1 on one host, worker 2 on the other. Each saves after every step into its host's folder.
+TEST_F(Faults, ACutNetworkIsNoticedOnBothSidesAndTheSideWithoutTheChiefWritesNothing) {
   const TwoHosts hosts;
-  if (!hosts.is_up) GTEST_SKIP() << "network namespaces are not available";
-  const Strings addresses{"10.231.0.1:2222", "10.231.0.2:2222"};
+  if (!hosts.made()) GTEST_SKIP() << "needs root and network namespaces";
   const Strings key{"LOCKSTEP_JOB_KEY=" + std::string(64, '7')};
-  const auto in = [&](const std::string& host) {
-    Strings words = program("train", kForLong);
-    words.insert(words.begin(), {LOCKSTEP_IP, "netns", "exec", host});
-    return words;
-  };
-  Job job(addresses);
-  job.start(0, in(hosts.a), key);
-  job.start(1, in(hosts.b), key);
-  for (int k = 0; k < 2; ++k) ASSERT_TRUE(job[k].says("step 5 ")) << job[k].said();
-  hosts.cut();
+  const TemporaryFolder with_chief, cut_off;
+  Job job({"10.77.0.1:2222", "10.77.0.1:2223", "10.77.0.2:2222"});
+  for (int k = 0; k < 3; ++k) {
+    Strings words = TwoHosts::on(k == 2 ? 'b' : 'a');
+    const Strings command = program("train", {kForLong[0], "each=" + ((k == 2 ? cut_off : with_chief) / "model")});
+    words.insert(words.end(), command.begin(), command.end());
+    job.start(k, words, key);
+  }
+  for (int k = 0; k < 3; ++k) ASSERT_TRUE(job[k].says("step 5 ")) << job[k].said();
+  ASSERT_TRUE(hosts.pull_out());
   const double since = now();
   double last = 0;
-  for (int k = 0; k < 2; ++k) {
-    EXPECT_EQ(job[k].wait(kEnough), kPeerLost) << job[k].said();
-    EXPECT_TRUE(
-        contains(error_in(job[k].said()), str("worker ", 1 - k, " (", addresses[static_cast<std::size_t>(1 - k)])))
-        << job[k].said();
-    last = std::max(last, time_after("failed at ", job[k].said()));
+  for (int k = 0; k < 3; ++k) {
+    const int other = k == 2 ? 0 : 2;
+    last = std::max(last, expect_error(job[k], {.parts = {str("worker ", other, " (", job.addresses[other], ")")}}));
   }
   noticed(" 4 network cut", 3, last - since);
+  EXPECT_TRUE(std::filesystem::is_empty(cut_off.path()));
+  // A file that was being written when the others went is gone, and the one before is whole.
+  EXPECT_TRUE(std::filesystem::exists(with_chief / "model"));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(with_chief.path()), {}), 1);
 }
 
 // ---- the start
@@ -332,6 +313,54 @@ TEST_F(Faults, DifferentProgramsAreCompared) {
     }
     noticed("12 " + scenario, 1, time_after("error at ", job[0].said()) - first);
   }
+}
+
+TEST_F(Faults, ADifferentKindOfCpuIsAWarning) {
+  const TemporaryFolder folder;
+  std::string others = file_content("/proc/cpuinfo");
+  const auto at = others.find(':', std::min(others.find("model name"), others.find("CPU part")));
+  ASSERT_NE(at, others.npos);
+  others.insert(at + 2, "9");
+  const std::string mount = str("mount --bind ", folder.file("cpuinfo", others), " /proc/cpuinfo");
+  if (std::system(str("unshare -m ", mount, " 2>/dev/null").c_str()) != 0) GTEST_SKIP() << "needs root";
+  Strings on_another{"unshare", "-m", "sh", "-c", mount + " && exec \"$0\" \"$@\""};
+  const Strings words = program("train");
+  on_another.insert(on_another.end(), words.begin(), words.end());
+  Job job(free_addresses(2));
+  job.start(0, words);
+  job.start(1, on_another);
+  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+  EXPECT_TRUE(contains(job[0].said(), "worker 1 differs from worker 0: kind of CPU: worker 0 has \"")) << job[0].said();
+}
+
+TEST_F(Faults, WrongCertificatesAreNamedOnBothSides) {
+  const CertificateAuthority authority, other;
+  if (!authority.made()) GTEST_SKIP() << "no openssl program";
+  const auto as_setting = [](const TlsFiles& files) {
+    return str("tls=", files.authority, ",", files.certificate, ",", files.private_key);
+  };
+  const auto as_variables = [](const TlsFiles& files) {
+    return Strings{"LOCKSTEP_TLS_AUTHORITY=" + files.authority, "LOCKSTEP_TLS_CERTIFICATE=" + files.certificate,
+                   "LOCKSTEP_TLS_KEY=" + files.private_key};
+  };
+  Job job(free_addresses(2));
+  job.start(0, program("train", {as_setting(authority.sign("host0"))}));
+  job.start(1, program("train"), as_variables(authority.sign("host1")));
+  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+
+  Job wrong(free_addresses(2));
+  wrong.start(0, program("train", {as_setting(authority.sign("host0")), "join=4"}));
+  wrong.start(1, program("train"), as_variables(other.sign("host1")));
+  const double at = expect_error(
+      wrong[1], {.code = kError,
+                 .parts = {"error[L111]: worker 1 and the chief (" + wrong.addresses[0] + ") do not accept"},
+                 .has_weights = false});
+  noticed("33 certificate of another authority", 1,
+          at - std::max(time_after("begins at ", wrong[0].said()), time_after("begins at ", wrong[1].said())));
+  expect_error(wrong[0], {.code = kError,
+                          .parts = {"error[L105]", "worker 1 (" + wrong.addresses[1] + ")",
+                                    "all certificates are of one authority"},
+                          .has_weights = false});
 }
 
 // ---- different collectives
@@ -437,20 +466,10 @@ class Launcher : public Faults {
     }
     return pids;
   }
-  static bool is_gone(pid_t pid) {
-    const std::string stat = file_content(str("/proc/", pid, "/stat"));
-    return stat.empty() || contains(stat, ") Z ");
-  }
   /// Until none of them is left, in seconds.
   static double gone_after(const std::vector<pid_t>& pids) {
     const double since = now();
-    for (const auto deadline = Deadline::after(kEnough); !std::all_of(pids.begin(), pids.end(), is_gone);) {
-      if (deadline.expired()) {
-        ADD_FAILURE() << "workers are left behind";
-        break;
-      }
-      ::poll(nullptr, 0, 2);
-    }
+    EXPECT_TRUE(are_gone(pids, kEnough)) << "workers are left behind";
     return now() - since;
   }
 };

@@ -44,6 +44,7 @@ JoinOptions join_options(const WorkerGroupOptions& options) {
                    .tls = options.tls,
                    .join_timeout = milliseconds_of(options.join_seconds),
                    .dead_after = kDeadAfter};
+  for (const auto& [name, value] : options.tolerated_facts) join.facts.push_back({name, value, true});
   for (std::size_t id = 0; id < options.cluster.workers.size(); ++id) {
     const WorkerEntry& worker = options.cluster.workers[id];
     join.members.push_back(
