@@ -12,7 +12,6 @@
 #include "lockstep/base/descriptor.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/cluster/cluster_spec.h"
 
 namespace lockstep::app {
 namespace {
@@ -39,14 +38,13 @@ int bind_loopback(int socket, int port) {
 
 }  // namespace
 
-std::string tf_config_of(const std::vector<std::string>& addresses, int worker) {
-  const ClusterSpec cluster{{"worker", addresses}};
-  return str(R"({"cluster":)", to_string(cluster), R"(,"task":{"type":"worker","index":)", worker, "}}");
+std::string tf_config_of(const ClusterSpec& cluster, const std::string& type, int index) {
+  return str(R"({"cluster":)", to_string(cluster), R"(,"task":{"type":")", type, R"(","index":)", index, "}}");
 }
 
-std::vector<std::string> worker_environment(const JobIdentity& job, const std::vector<std::string>& addresses,
-                                            int worker) {
-  std::vector<std::string> variables{"TF_CONFIG=" + tf_config_of(addresses, worker), "LOCKSTEP_RUN_ID=" + job.run_id,
+std::vector<std::string> task_environment(const JobIdentity& job, const ClusterSpec& cluster, const std::string& type,
+                                          int index) {
+  std::vector<std::string> variables{"TF_CONFIG=" + tf_config_of(cluster, type, index), "LOCKSTEP_RUN_ID=" + job.run_id,
                                      str("LOCKSTEP_GENERATION=", job.generation)};
   // An empty file name, because a file would be preferred to the key.
   if (!job.key.empty()) variables.insert(variables.end(), {"LOCKSTEP_JOB_KEY=" + job.key, "LOCKSTEP_JOB_KEY_FILE="});

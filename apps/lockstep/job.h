@@ -4,6 +4,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/comm/cluster/cluster_spec.h"
+
 namespace lockstep::app {
 
 /// What a worker learns about its job, as environment variables.
@@ -14,10 +16,10 @@ struct JobIdentity {
 };
 
 /// `{"cluster":{"worker":["host:port",...]},"task":{"index":2,"type":"worker"}}`
-std::string tf_config_of(const std::vector<std::string>& addresses, int worker);
+std::string tf_config_of(const ClusterSpec& cluster, const std::string& type, int index);
 
-std::vector<std::string> worker_environment(const JobIdentity& job, const std::vector<std::string>& addresses,
-                                            int worker);
+std::vector<std::string> task_environment(const JobIdentity& job, const ClusterSpec& cluster, const std::string& type,
+                                          int index);
 
 /// Whether the environment has a job key.
 bool key_is_set();

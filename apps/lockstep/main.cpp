@@ -30,6 +30,9 @@ constexpr const char* kRunFooter =
 CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
   auto* run = cli.add_subcommand("run", kRunHelp)->footer(kRunFooter)->prefix_command();
   run->add_option("-n,--workers", request.workers, "Workers on this machine")->check(CLI::Range(1, 4096));
+  run->add_flag("--evaluator", request.evaluator,
+                "With -n: also start the program as the evaluator. Once all workers have ended well it has --grace "
+                "seconds to end, and is stopped then; if it fails, the job fails");
   run->add_option("-H,--hosts", request.hosts, "Machines and workers on each: host:slots,host:slots");
   run->add_option("--hostfile", request.hostfile, "The same as a file, one 'host:slots' or 'host slots=2' per line");
   run->add_flag("--ssh", request.ssh, "Start the workers on the hosts through ssh, in this folder there");

@@ -83,7 +83,8 @@ const Ending* root_cause(const Attempt& attempt) {
 
 int exit_code(const Attempt& attempt) {
   if (const auto* cause = root_cause(attempt)) return code_of(*cause);
-  if (std::ranges::none_of(attempt.endings, &Ending::failed)) return kOk;
+  // Without the user's signal, what the launcher has stopped was an evaluator after all workers had ended well.
+  if (attempt.stop_signal == 0 || std::ranges::none_of(attempt.endings, &Ending::failed)) return kOk;
   return attempt.stop_signal == SIGINT ? kInterrupted : kStopped;
 }
 

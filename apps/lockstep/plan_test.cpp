@@ -88,10 +88,11 @@ TEST(Hosts, CommandsCarryArgumentsThroughTheShell) {
 }
 
 TEST(Job, TellsEveryWorkerItsPlace) {
-  const auto config = nlohmann::json::parse(tf_config_of({"a:1", "b:2"}, 1));
+  const auto config = nlohmann::json::parse(tf_config_of({{"worker", {"a:1", "b:2"}}}, "worker", 1));
   EXPECT_EQ(config, nlohmann::json::parse(
                         R"({"cluster": {"worker": ["a:1", "b:2"]}, "task": {"type": "worker", "index": 1}})"));
-  const auto variables = worker_environment({.key = "k", .run_id = "r", .generation = 3}, {"a:1"}, 0);
+  const auto variables =
+      task_environment({.key = "k", .run_id = "r", .generation = 3}, {{"worker", {"a:1"}}}, "worker", 0);
   for (const auto* expected : {"LOCKSTEP_JOB_KEY=k", "LOCKSTEP_RUN_ID=r", "LOCKSTEP_GENERATION=3"})
     EXPECT_EQ(std::ranges::count(variables, expected), 1) << expected;
 }
@@ -137,6 +138,7 @@ TEST(RootCause, IsTheWorkerThatFailedByItself) {
       {"a crash is the program's error", {{killed(1, SIGSEGV), exited(0, 3)}}, 1, 1},
       {"an abort too", {{killed(0, SIGABRT)}}, 0, 1},
       {"what the launcher stopped is no cause", {{exited(1, 5), by_us(killed(0, SIGTERM)), by_us(exited(2, 9))}}, 1, 5},
+      {"an evaluator that did not end", {{exited(0, 0), exited(1, 0), by_us(killed(2, SIGTERM))}}, -1, 0},
       {"stopped by SIGTERM", {{by_us(killed(0, SIGTERM)), by_us(exited(1, 143))}, SIGTERM}, -1, 143},
       {"stopped, and all had finished", {{by_us(exited(0, 0)), by_us(exited(1, 0))}, SIGTERM}, -1, 0},
       {"stopped by Ctrl-C", {{by_us(killed(0, SIGINT)), by_us(exited(1, 130))}, SIGINT}, -1, 130},

@@ -28,11 +28,11 @@ std::string line_of_stdin() {
   return line;
 }
 
-std::vector<Member> workers(const RunRequest& request, const JobIdentity& job,
-                            const std::vector<std::string>& addresses, int first, int count) {
+std::vector<Member> workers(const RunRequest& request, const JobIdentity& job, const ClusterSpec& cluster, int first,
+                            int count) {
   std::vector<Member> members;
   for (int worker = first; worker < first + count; ++worker)
-    members.push_back({str("worker ", worker), request.program, worker_environment(job, addresses, worker)});
+    members.push_back({str("worker ", worker), request.program, task_environment(job, cluster, "worker", worker)});
   return members;
 }
 
@@ -79,16 +79,26 @@ int launch(const RunRequest& request, const MembersOf& members_of) {
   return supervise([&](int life_line) { return keep(request, members_of, life_line); });
 }
 
-std::vector<std::string> local_addresses(int count) {
+ClusterSpec local_cluster(const RunRequest& request) {
   std::vector<std::string> addresses;
-  for (const int port : free_ports(count)) addresses.push_back(str("127.0.0.1:", port));
-  return addresses;
+  for (const int port : free_ports(request.workers + request.evaluator)) addresses.push_back(str("127.0.0.1:", port));
+  if (!request.evaluator) return {{"worker", addresses}};
+  const std::string evaluator = addresses.back();
+  addresses.pop_back();
+  return {{"worker", addresses}, {"evaluator", {evaluator}}};
 }
 
 int run_here(const RunRequest& request, JobIdentity job) {
   return launch(request, [&](int generation) {
     job.generation = generation;
-    return workers(request, job, local_addresses(request.workers), 0, request.workers);
+    const ClusterSpec cluster = local_cluster(request);
+    auto members = workers(request, job, cluster, 0, request.workers);
+    if (request.evaluator)
+      members.push_back({.label = "evaluator",
+                         .argv = request.program,
+                         .environment = task_environment(job, cluster, "evaluator", 0),
+                         .ends_last = true});
+    return members;
   });
 }
 
@@ -104,7 +114,8 @@ int run_as_host(const RunRequest& request, JobIdentity job, const std::vector<Ho
     throw UsageError("set LOCKSTEP_JOB_KEY: all hosts of a job need the same key");
   return launch(request, [&](int generation) {
     job.generation = generation;
-    return workers(request, job, addresses, first_worker(hosts, index), hosts[static_cast<size_t>(index)].slots);
+    return workers(request, job, {{"worker", addresses}}, first_worker(hosts, index),
+                   hosts[static_cast<size_t>(index)].slots);
   });
 }
 
@@ -124,9 +135,13 @@ int print_line(const std::vector<std::string>& words) {
 }
 
 int print_workers(const RunRequest& request) {
-  const auto addresses = local_addresses(request.workers);
-  for (int i = 0; i < request.workers; ++i)
-    std::cout << "TF_CONFIG=" << shell_quoted(tf_config_of(addresses, i)) << " " << shell_line(request.program) << "\n";
+  const ClusterSpec cluster = local_cluster(request);
+  const auto print = [&](const std::string& type, int index) {
+    std::cout << "TF_CONFIG=" << shell_quoted(tf_config_of(cluster, type, index)) << " " << shell_line(request.program)
+              << "\n";
+  };
+  for (int i = 0; i < request.workers; ++i) print("worker", i);
+  if (request.evaluator) print("evaluator", 0);
   return kOk;
 }
 
@@ -192,6 +207,8 @@ int run(RunRequest request) {
   const int ways = (request.workers > 0) + !request.hosts.empty() + !request.hostfile.empty();
   const bool slurm = ways == 0 && !environment_variable("SLURM_JOB_ID").empty();
   if (ways > 1) throw UsageError("use only one of -n, -H and --hostfile");
+  if (request.evaluator && request.workers == 0)
+    throw UsageError("--evaluator needs -n: on several machines, start the evaluator by hand");
   if (ways == 0 && !slurm) throw UsageError("say where to run: -n 4 for this machine, or -H host:slots,host:slots");
   const JobIdentity job{key_is_set() ? "" : random_hex(32), request.run_id.empty() ? random_hex(8) : request.run_id};
   if (request.workers > 0) return request.dry_run ? print_workers(request) : run_here(request, job);

@@ -14,6 +14,7 @@ struct RunRequest {
   std::string hosts;       ///< -H
   std::string hostfile;    ///< --hostfile
   std::string host_index;  ///< --host-index: which of the hosts this is; "slurm": SLURM_NODEID
+  bool evaluator = false;
   bool ssh = false;
   bool dry_run = false;
   bool key_on_stdin = false;  ///< the job key is the first line of standard input, whose end stops the job

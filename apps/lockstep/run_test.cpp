@@ -66,6 +66,41 @@ TEST(Run, TellsWorkersAboutTheirJob) {
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(first[i], second[i]);
 }
 
+TEST(Run, StartsAnEvaluatorThatEndsAfterTheWorkers) {
+  Launch launch(
+      run(2, {"environment", "TF_CONFIG", "role", "evaluator", "sleep", "0.5", "print", "evaluated"}, {"--evaluator"}));
+  EXPECT_EQ(launch.wait(), 0) << launch.err();
+  EXPECT_TRUE(contains(launch.out(), "[evaluator] {\"cluster\":{\"evaluator\":[\"127.0.0.1:")) << launch.out();
+  EXPECT_TRUE(contains(launch.out(), R"("task":{"type":"evaluator","index":0})")) << launch.out();
+  EXPECT_EQ(count(launch.out(), R"("task":{"type":"worker")"), 2) << launch.out();
+  EXPECT_EQ(count(launch.out(), "[evaluator] evaluated\n"), 1) << launch.out();
+  EXPECT_EQ(launch.err(), "");
+}
+
+TEST(Run, StopsAnEvaluatorThatGoesOnAfterTheWorkers) {
+  for (const Strings& stop : {Strings{"leave", kTerm, "7"}, Strings{"ignore", kTerm}, Strings{}}) {
+    Strings script{"role", "evaluator"};
+    script.insert(script.end(), stop.begin(), stop.end());
+    script.insert(script.end(), {"sleep", "100"});
+    Launch launch(run(2, script, {"--evaluator", "--grace", "0.2"}));
+    EXPECT_EQ(launch.wait(), 0) << launch.err();
+    EXPECT_EQ(launch.err(), "lockstep: the evaluator did not end within 0.2 s after the workers: stopped\n");
+  }
+}
+
+TEST(Run, AnEvaluatorMayEndBeforeTheWorkers) {
+  Launch launch(run(2, {"role", "worker", "sleep", "0.5", "print", "trained"}, {"--evaluator", "--grace", "0.1"}));
+  EXPECT_EQ(launch.wait(), 0) << launch.err();
+  EXPECT_EQ(count(launch.out(), "trained\n"), 2) << launch.out();
+}
+
+TEST(Run, AnEvaluatorThatFailsEndsTheJob) {
+  Launch launch({"run", "-n", "2", "--evaluator", "--failure-grace", "0.1", "sh", "-c",
+                 "case $TF_CONFIG in *'\"type\":\"evaluator\"'*) exit 4;; esac; sleep 100"});
+  EXPECT_EQ(launch.wait(), 4);
+  EXPECT_EQ(count(launch.err(), "lockstep: evaluator (pid "), 1) << launch.err();
+}
+
 TEST(Run, PassesTheExitCodeOn) {
   for (const auto& [script, code] : std::vector<std::pair<Strings, int>>{
            {{"exit", "0"}, 0}, {{"exit", "5"}, 5}, {{"abort"}, 1}, {{"kill", "9"}, 3}, {{"exit", "143"}, 143}})
@@ -100,7 +135,7 @@ TEST(Run, CtrlCReachesEveryWorkerOnce) {
   Launch launch(run(2, {"count", kInt, counts / "hits", "leave", kTerm, "143", "pid", pids.path(), "sleep", "100"},
                     {"--grace", "1"}));
   const auto workers = processes(pids, 2);
-  kill(-launch.pid, SIGINT);  // as a terminal does it, to the whole foreground group
+  kill(-launch.pid(), SIGINT);  // as a terminal does it, to the whole foreground group
   EXPECT_EQ(launch.wait(), 130);
   EXPECT_EQ(file_content(counts / "hits"), "xx");
   EXPECT_TRUE(contains(launch.err(), "2 workers did not stop in time")) << launch.err();
@@ -111,9 +146,9 @@ TEST(Run, ASecondCtrlCKillsAtOnce) {
   const TemporaryFolder pids;
   Launch launch(run(2, {"ignore", kInt, "pid", pids.path(), "sleep", "100"}, {"--grace", "100"}));
   const auto workers = processes(pids, 2);
-  kill(launch.pid, SIGINT);
+  kill(launch.pid(), SIGINT);
   EXPECT_EQ(launch.wait(seconds(1)), -1);
-  kill(launch.pid, SIGINT);
+  kill(launch.pid(), SIGINT);
   EXPECT_EQ(launch.wait(), 130);
   EXPECT_TRUE(are_gone(workers));
 }
@@ -122,7 +157,7 @@ TEST(Run, SigtermLetsWorkersSave) {
   const TemporaryFolder pids;
   Launch launch(run(2, {"leave", kTerm, "143", "pid", pids.path(), "sleep", "100"}));
   processes(pids, 2);
-  kill(launch.pid, SIGTERM);
+  kill(launch.pid(), SIGTERM);
   EXPECT_EQ(launch.wait(), 143);
   EXPECT_EQ(launch.err(), "");
 }
@@ -136,11 +171,11 @@ TEST_P(KilledLauncher, LeavesNothingBehind) {
       run(2, {"ignore", kTerm, "child", pids.path(), "daemon", pids.path(), "pid", pids.path(), "sleep", "100"}));
   auto started = processes(pids, 6);
   std::istringstream children(
-      file_content("/proc/" + std::to_string(launch.pid) + "/task/" + std::to_string(launch.pid) + "/children"));
+      file_content("/proc/" + std::to_string(launch.pid()) + "/task/" + std::to_string(launch.pid()) + "/children"));
   pid_t keeper = 0;
   if (!(children >> keeper)) GTEST_SKIP() << "this kernel does not list the children of a process";
   started.push_back(keeper);
-  kill(GetParam() ? launch.pid : keeper, SIGKILL);
+  kill(GetParam() ? launch.pid() : keeper, SIGKILL);
   EXPECT_TRUE(are_gone(started));
   EXPECT_EQ(launch.wait(), GetParam() ? 1000 + SIGKILL : 3);
 }
@@ -152,9 +187,9 @@ TEST(Run, AKilledLauncherWaitsForNoGrace) {
   const TemporaryFolder pids;
   Launch launch(run(2, {"ignore", kTerm, "pid", pids.path(), "sleep", "100"}, {"--grace", "100"}));
   const auto workers = processes(pids, 2);
-  kill(launch.pid, SIGTERM);
+  kill(launch.pid(), SIGTERM);
   EXPECT_EQ(launch.wait(seconds(1)), -1);
-  kill(launch.pid, SIGKILL);
+  kill(launch.pid(), SIGKILL);
   EXPECT_TRUE(are_gone(workers));
 }
 
@@ -187,7 +222,7 @@ TEST(Run, CtrlCEndsTheWaitForARestart) {
   Launch launch(run(1, {"exit", "4"}, {"--restarts", "9"}));
   const auto deadline = Deadline::after(seconds(20));
   while (!contains(launch.err(), "restart 2 of 9 in 2 s\n") && !deadline.expired()) poll(nullptr, 0, 5);
-  kill(launch.pid, SIGINT);
+  kill(launch.pid(), SIGINT);
   EXPECT_EQ(launch.wait(), 130);
   EXPECT_EQ(count(launch.err(), "exited with code 4"), 2) << launch.err();
 }

@@ -32,9 +32,9 @@ struct Running {
   bool ended = false;
 };
 
-enum class Phase { Running, Failed, Stopping, Terminating, Killing };
+enum class Phase { Running, Ending, Failed, Stopping, Terminating, Killing };
 
-// Who has started this job asks it to stop by writing something; if the descriptor ends, there is nobody left.
+// Who has started this job asks it to stop by writing something; if the descriptor ends, that process is gone.
 enum class Heard { Nothing, Stop, End };
 
 Heard listen_to(const pollfd& wait) {
@@ -174,6 +174,13 @@ class Watch {
       if (ending.failed() && phase_ == Phase::Running) enter(Phase::Failed, options_.failure_grace);
       attempt_.endings.push_back(std::move(ending));
     }
+    if (phase_ == Phase::Running && only_last_ones_run()) enter(Phase::Ending, options_.grace);
+  }
+
+  bool only_last_ones_run() const {
+    for (size_t i = 0; i < members_.size(); ++i)
+      if (!running_[i].ended && !members_[i].ends_last) return false;
+    return true;
   }
 
   void stop(int signal, Seconds grace) {
@@ -185,7 +192,9 @@ class Watch {
   }
 
   void escalate() {
-    if (phase_ != Phase::Failed) return kill_all();
+    if (phase_ > Phase::Failed) return kill_all();
+    if (phase_ == Phase::Ending)
+      console_.say(str("the evaluator did not end within ", options_.grace.count(), " s after the workers: stopped"));
     enter(Phase::Terminating, options_.kill_after);
     tell_all(SIGTERM);
   }

@@ -14,12 +14,13 @@ struct Member {
   std::vector<std::string> argv;
   std::vector<std::string> environment;
   std::string input;  ///< written to its standard input, which stays open; more there asks it to stop, as does its end
-  int stop_signal = 0;   ///< sent instead of the user's signal, if not 0
-  bool prefixed = true;  ///< its lines get the label in front
+  int stop_signal = 0;     ///< sent instead of the user's signal, if not 0
+  bool prefixed = true;    ///< its lines get the label in front
+  bool ends_last = false;  ///< has `grace` to end by itself once all others have ended well, and is stopped then
 };
 
 struct WatchOptions {
-  Seconds grace{30};         ///< from the user's signal to SIGKILL
+  Seconds grace{30};         ///< from the user's signal to SIGKILL; also for those that end last
   Seconds failure_grace{5};  ///< in which the other workers may find out by themselves that one has failed
   Seconds kill_after{2};     ///< from the launcher's own SIGTERM to SIGKILL
   std::string log_dir;       ///< one file per member, if not empty

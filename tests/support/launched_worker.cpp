@@ -1,7 +1,7 @@
 // A worker for the launcher's tests. Its arguments are done one after the other:
 //
 //   print TEXT | error TEXT | partial TEXT | lines N | sleep S | exit N | abort | kill SIGNAL
-//   only WORKER (the rest is for that worker alone) | generation N (the rest is for that attempt alone)
+//   only WORKER (the rest is for that worker alone) | role TYPE (for tasks of that type alone) | generation N (the rest is for that attempt alone)
 //   pid FOLDER (leaves a file named after its process) | child FOLDER (likewise, a child that sleeps)
 //   daemon FOLDER (a child in a session of its own) | ignore SIGNAL | leave SIGNAL CODE (exits with it on the signal)
 //   count SIGNAL FILE (adds a byte to the file on each signal) | environment NAME
@@ -46,7 +46,8 @@ void sleep_for(double seconds) {
 
 int main(int argc, char** argv) {
   const char* config = getenv("TF_CONFIG");
-  const auto task = config ? nlohmann::json::parse(config)["task"]["index"].get<int>() : -1;
+  const auto self = config ? nlohmann::json::parse(config)["task"] : nlohmann::json{{"index", -1}, {"type", ""}};
+  const auto task = self["index"].get<int>();
   for (int i = 1; i < argc; ++i) {
     const std::string what = argv[i];
     const auto next = [&] { return std::string(i + 1 < argc ? argv[++i] : ""); };
@@ -58,6 +59,7 @@ int main(int argc, char** argv) {
     if (what == "exit") return atoi(next().c_str());
     if (what == "kill") raise(atoi(next().c_str()));
     if (what == "only" && task != atoi(next().c_str())) return 0;
+    if (what == "role" && self["type"] != next()) return 0;
     if (what == "generation" && getenv("LOCKSTEP_GENERATION") != next()) return 0;
     if (what == "pid") touch(next(), getpid());
     if (what == "child" || what == "daemon") start_child(next(), what == "daemon");
