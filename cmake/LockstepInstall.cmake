@@ -37,8 +37,10 @@ install(EXPORT LockstepTargets NAMESPACE Lockstep::
 # A static library leaves what it needs privately to the program that links it.
 get_target_property(LOCKSTEP_LIBRARY_TYPE lockstep TYPE)
 set(LOCKSTEP_PC_PRIVATE "")
+set(LOCKSTEP_PC_CLUSTER_REQUIRES "")
 if(LOCKSTEP_LIBRARY_TYPE STREQUAL "STATIC_LIBRARY")
   set(LOCKSTEP_PC_PRIVATE " -lz")
+  set(LOCKSTEP_PC_CLUSTER_REQUIRES ", grpc++, protobuf-lite, libcrypto")
 endif()
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/LockstepConfig.cmake.in LockstepConfig.cmake
@@ -57,4 +59,9 @@ if(LibTorch_DIR_USED)
   configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep.pc.in lockstep.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lockstep.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT Lockstep_Development)
+  if(TARGET lockstep_cluster)
+    configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep-cluster.pc.in lockstep-cluster.pc @ONLY)
+    install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lockstep-cluster.pc
+      DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT Lockstep_Development)
+  endif()
 endif()

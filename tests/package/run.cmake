@@ -24,6 +24,17 @@ if(NOT HAS_CLUSTER)
 endif()
 
 step("run on two workers" ${prefix}/bin/lockstep run -n 2 ${user_build}/two_workers)
+# Without CMake: pkg-config says all that the compiler must know.
+find_program(pkg_config pkg-config)
+if(pkg_config)
+  set(ENV{PKG_CONFIG_PATH} ${prefix}/${LIBRARY_FOLDER}/pkgconfig)
+  execute_process(COMMAND ${pkg_config} --cflags --libs --define-variable=torch_dir=${TORCH_DIR} lockstep-cluster
+    OUTPUT_VARIABLE flags OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
+  separate_arguments(flags UNIX_COMMAND "${flags}")
+  step("build with pkg-config" ${CXX_COMPILER} -std=c++20 -O0 ${USER_SOURCE_DIR}/two_workers.cpp
+    -o ${WORK_DIR}/by_pkg_config ${flags})
+  step("run on two workers, built with pkg-config" ${prefix}/bin/lockstep run -n 2 ${WORK_DIR}/by_pkg_config)
+endif()
 step("configure without gRPC" ${configure} -B ${WORK_DIR}/without_grpc -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON)
 
 # Programs that are installed beside Lockstep may be moved together with it. What was linked dynamically is told where.
