@@ -4,9 +4,11 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <type_traits>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -47,7 +49,15 @@ void require_per_example(const at::Tensor& losses) {
            "CrossEntropyFuncOptions().reduction(torch::kNone)): a loss that is a mean already would be divided twice"});
 }
 
-/// Each loss times its weight. LibTorch would make a square of losses [n] and weights [n, 1].
+/// What a sum of these is computed in. TensorFlow's way with integers: their quotient is a float64. A sum of 16-bit losses
+/// may be more than their type holds where their mean is not.
+at::ScalarType type_of_sum(const at::Tensor& losses) {
+  if (!losses.is_floating_point()) return at::kDouble;
+  return losses.element_size() < 4 ? at::kFloat : losses.scalar_type();
+}
+
+/// Each loss times its weight, of `type_of_sum`: small types may not hold the products either. LibTorch would make a
+/// square of losses [n] and weights [n, 1].
 at::Tensor weighted(const at::Tensor& losses, at::Tensor weight) {
   if (!weight.defined()) return losses;
   if (weight.numel() == 1) weight = weight.reshape({});
@@ -63,22 +73,16 @@ at::Tensor weighted(const at::Tensor& losses, at::Tensor weight) {
                                                                  " for losses of shape ", losses.sizes()),
                                            .help = "give a tensor of the losses' first dimensions"});
   }
-  const at::Tensor factors = losses.is_floating_point() ? weight.to(losses.scalar_type()) : weight;
-  return losses.mul(factors);
+  const at::ScalarType type = type_of_sum(losses);
+  return losses.to(type).mul(weight.to(type));
 }
 
-/// What a sum of these is computed in. TensorFlow's way with integers: their quotient is a float64. A sum of 16-bit losses
-/// may be more than their type holds where their mean is not.
-at::ScalarType type_of_sum(const at::Tensor& losses) {
-  if (!losses.is_floating_point()) return at::kDouble;
-  return losses.element_size() < 4 ? at::kFloat : losses.scalar_type();
-}
-
-at::Tensor divided(const at::Tensor& losses, std::int64_t count) {
+/// The sum of `losses` over `count`, of the type that the program gave them in.
+at::Tensor divided(const at::Tensor& losses, std::int64_t count, at::ScalarType given) {
   const at::Tensor sum = losses.sum(type_of_sum(losses));
   const at::Tensor share =
       sum.div(static_cast<double>(std::max<std::int64_t>(count, 1)));  // nothing here: a share of 0
-  return losses.is_floating_point() ? share.to(losses.scalar_type()) : share;
+  return at::isFloatingType(given) ? share.to(given) : share;
 }
 
 std::int64_t checked_size(std::int64_t global_batch) {
@@ -180,21 +184,41 @@ void note_unsized_loss(const at::Tensor& result, bool is_first) {
 }
 
 bool holds_unsized_loss(const at::Tensor& loss) {
-  constexpr std::size_t kMostNodes = 64;  // losses are put together near the end of a graph
+  using torch::autograd::Node;
   std::vector<NodePtr> unsized;
+  std::uint64_t first = std::numeric_limits<std::uint64_t>::max();
   for (const auto& each : unsized_losses()) {
-    if (auto node = each.lock()) unsized.push_back(std::move(node));
-  }
-  std::vector<torch::autograd::Node*> seen{loss.grad_fn().get()};
-  for (std::size_t i = 0; i < seen.size() && i < kMostNodes; ++i) {
-    if (seen[i] == nullptr) continue;
-    if (std::ranges::any_of(unsized, [&](const auto& node) { return node.get() == seen[i]; })) return true;
-    for (const auto& edge : seen[i]->next_edges()) {
-      if (std::ranges::find(seen, edge.function.get()) == seen.end()) seen.push_back(edge.function.get());
+    if (auto node = each.lock()) {
+      first = std::min(first, node->sequence_nr());
+      unsized.push_back(std::move(node));
     }
+  }
+  // Nodes are numbered as they are made: what is older than all of these was not computed from them.
+  std::unordered_set<const Node*> seen;
+  std::vector<const Node*> to_see;
+  const auto see_later = [&](const Node* node) {
+    if (node != nullptr && node->sequence_nr() >= first && seen.insert(node).second) to_see.push_back(node);
+  };
+  see_later(loss.grad_fn().get());
+  while (!to_see.empty()) {
+    const Node* const node = to_see.back();
+    to_see.pop_back();
+    if (std::ranges::any_of(unsized, [&](const auto& each) { return each.get() == node; })) return true;
+    for (const auto& edge : node->next_edges()) see_later(edge.function.get());
   }
   return false;
 }
+
+namespace {
+
+/// Of what was divided without a size.
+void note_if_unsized(const at::Tensor& result) {
+  const ContextEntry* const top = current_context();
+  if (top != nullptr && top->notes != nullptr && result.requires_grad())
+    note_unsized_loss(result, /*is_first=*/top->notes->unsized_losses++ == 0);
+}
+
+}  // namespace
 
 }  // namespace detail
 
@@ -202,11 +226,10 @@ at::Tensor average_loss(const at::Tensor& per_example, const AverageLossOptions&
   require_inside_of_run("average_loss");
   require_per_example(per_example);
   const at::Tensor losses = weighted(per_example, options.sample_weight);
-  if (options.global_batch) return divided(losses, checked_size(*options.global_batch));
-  const at::Tensor result = divided(losses, count_losses(per_example));
-  const detail::ContextEntry* top = detail::current_context();
-  if (top != nullptr && top->notes != nullptr && result.requires_grad())
-    detail::note_unsized_loss(result, /*is_first=*/top->notes->unsized_losses++ == 0);
+  const at::ScalarType given = per_example.scalar_type();
+  if (options.global_batch) return divided(losses, checked_size(*options.global_batch), given);
+  at::Tensor result = divided(losses, count_losses(per_example), given);
+  detail::note_if_unsized(result);
   return result;
 }
 
@@ -217,9 +240,12 @@ at::Tensor average_loss(const at::Tensor& per_example, std::optional<std::int64_
 at::Tensor compute_average_loss(const at::Tensor& per_example, const AverageLossOptions& options) {
   require_inside_of_run("compute_average_loss");
   require_per_example(per_example);
-  const std::int64_t count = options.global_batch ? checked_size(*options.global_batch)
-                                                  : per_example.size(0) * get_strategy().num_replicas_in_sync();
-  return divided(weighted(per_example, options.sample_weight), count);
+  const at::Tensor losses = weighted(per_example, options.sample_weight);
+  const at::ScalarType given = per_example.scalar_type();
+  if (options.global_batch) return divided(losses, checked_size(*options.global_batch), given);
+  at::Tensor result = divided(losses, per_example.size(0) * get_strategy().num_replicas_in_sync(), given);
+  detail::note_if_unsized(result);
+  return result;
 }
 
 std::int64_t global_rows(const at::Tensor& mine) {
@@ -234,6 +260,12 @@ std::int64_t global_rows(const at::Tensor& mine) {
 
 at::Tensor scale_regularization_loss(const at::Tensor& loss) {
   require_inside_of_run("scale_regularization_loss");
+  if (!loss.defined()) {
+    throw InvalidArgument(errors::kShape,
+                          {.what = "a regularization loss must be a tensor, got an undefined one",
+                           .where = "scale_regularization_loss",
+                           .help = "compute it from the weights, such as model->weight.square().sum()"});
+  }
   return loss.sum().div(static_cast<double>(get_strategy().num_replicas_in_sync()));
 }
 

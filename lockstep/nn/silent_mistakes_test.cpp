@@ -182,6 +182,11 @@ TEST_P(SilentMistakes, AverageLossTakesIntegersAndWeights) {
     const auto by_place = losses.unsqueeze(1).expand({3, 2});
     EXPECT_DOUBLE_EQ(average_loss(by_place, {.sample_weight = by_row}).item<double>(), 6 / (3 * r));
     EXPECT_EQ(error_of([&] { average_loss(losses, {.sample_weight = at::ones({2})}); }).number, errors::kShape);
+    const auto small = at::full({3}, 100, at::kChar);  // whose products its type does not hold
+    EXPECT_DOUBLE_EQ(average_loss(small, {.sample_weight = at::full({3}, 2, at::kChar)}).item<double>(), 200 / r);
+    const auto half = average_loss(at::full({3}, 0.5, at::kHalf), {.sample_weight = at::full({3}, 1e5)});
+    EXPECT_NEAR(half.item<double>(), 5e4 / r, 32);
+    EXPECT_EQ(half.scalar_type(), at::kHalf);
   });
 }
 
@@ -311,6 +316,17 @@ TEST_P(SilentMistakes, AWindowNeedsTheSizeOfTheWindow) {
               });
             }).number,
             errors::kOptimizer);
+  const auto expect_refused = [&](auto loss_of) {
+    EXPECT_EQ(
+        error_of([&] { strategy.run([&] { optimizer.minimize(loss_of(model->forward(torch::ones({2})))); }); }).number,
+        errors::kOptimizer);
+  };
+  expect_refused([](const at::Tensor& losses) { return compute_average_loss(losses); });
+  expect_refused([&](const at::Tensor& losses) {
+    at::Tensor loss = average_loss(losses);
+    for (int i = 0; i < 200; ++i) loss = loss + 1e-4 * model->w.square().sum();  // weight decay of a deep model
+    return loss;
+  });
 }
 
 // ---------------------------------------------------------------------------------------------------------------------
