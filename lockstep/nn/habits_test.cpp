@@ -7,6 +7,7 @@
 #include <torch/serialize.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <mutex>
@@ -185,7 +186,10 @@ TEST_P(Habits, AReplicaWithNothingButZerosIsInTheSameWindowAsTheOthers) {
   call(false, halve);
   call(true, keep);
   EXPECT_NEAR(bias(), 1.0 - 1.75 * slope, 1e-6);
-  EXPECT_TRUE(warnings.empty()) << warnings[0];
+  const auto ended_windows = [&] {
+    return std::ranges::count_if(warnings, [](const auto& line) { return contains(line, "has ended"); });
+  };
+  EXPECT_EQ(ended_windows(), 0);
 
   call(false, keep);
   call(false, clear);  // as zero_grad does, on all replicas: they agree that two calls are gone
@@ -193,7 +197,7 @@ TEST_P(Habits, AReplicaWithNothingButZerosIsInTheSameWindowAsTheOthers) {
   call(false, keep);
   call(true, keep);
   EXPECT_NEAR(bias(), 1.0 - 4.75 * slope, 1e-6);
-  EXPECT_EQ(warnings.size(), 1u);
+  EXPECT_EQ(ended_windows(), 1);
 
   if (last == 0) return;
   const auto clear_one = [&](at::Tensor& gradient) {

@@ -140,6 +140,7 @@ void MirroredOptimizerBase::reduce_gradients() { reduce_gradients(core_->setting
 void MirroredOptimizerBase::reduce_gradients(ReduceOp op) {
   const char* call = op == ReduceOp::Sum ? "reduce_gradients(Sum)" : "reduce_gradients(Mean)";
   ReplicaPart& mine = part_here(*core_, "reduce_gradients");
+  detail::warn_of_changed_gradients(*core_, mine);
   mine.window_calls = 0;  // of a window that ends here, where a replica may have made fewer calls
   collect_and_reduce(*core_, mine, op, call);
   detail::sample_gradients(*core_, mine);

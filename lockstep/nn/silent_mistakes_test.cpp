@@ -359,6 +359,56 @@ TEST_P(SilentMistakes, GradientsLeftOverAreWarnedAboutOnce) {
   EXPECT_EQ(lines.count("has a gradient"), 0);
 }
 
+TEST_P(SilentMistakes, GradientsThatChangeBeforeTheirStepAreWarnedAboutOnce) {
+  constexpr const char* kWarning = "'w' was changed on replica";
+  auto painter = strategy.make<OneWeight>();
+  auto of_painter = strategy.make_optimizer<SGD>(painter, 1.0);
+  const auto go_backward = [&](MirroredOptimizer<SGD>& of_model) {
+    of_model.backward(model->forward(torch::ones({1})).sum());
+  };
+  // The painter's loss goes through the model, whose gradients wait: for the rest of a window, or for their reduction.
+  const auto paint = [&] { of_painter.minimize(model->forward(painter->forward(torch::ones({1}))).sum()); };
+  {
+    const LoggedLines lines;
+    optimizer.set_accumulate(2);
+    for (int i = 0; i < 2; ++i) {
+      strategy.run([&] { optimizer.minimize(model->forward(torch::ones({1})).sum()); });
+    }
+    EXPECT_EQ(lines.count(kWarning), 0) << "calls of its own";
+    for (int i = 0; i < 4; ++i) {
+      strategy.run([&] {
+        optimizer.minimize(model->forward(torch::ones({1})).sum());
+        if (i % 2 == 0) paint();
+      });
+    }
+    EXPECT_EQ(lines.count(kWarning), 1);
+    EXPECT_EQ(lines.count("requires_grad_(false)"), 1);
+  }
+  const std::pair<const char*, std::function<void()>> changes[] = {
+      {"another model's loss", paint},
+      {"clipping", [&] { torch::nn::utils::clip_grad_norm_(model->parameters(), 0.01); }}};
+  for (const auto& [name, change] : changes) {
+    const LoggedLines lines;
+    auto other = strategy.make_optimizer<SGD>(model, 1.0);
+    strategy.run([&] {
+      go_backward(other);
+      go_backward(other);
+      other.reduce_gradients();
+      other.step();
+    });
+    EXPECT_EQ(lines.count(kWarning), 0) << name;
+    for (int i = 0; i < 2; ++i) {
+      strategy.run([&, &change_now = change] {
+        go_backward(other);
+        change_now();
+        other.reduce_gradients();
+        other.step();
+      });
+    }
+    EXPECT_EQ(lines.count(kWarning), 1) << name;
+  }
+}
+
 TEST_P(SilentMistakes, TwoOptimizersOfOneModelTakeTheirSteps) {
   auto net = strategy.make<SmallNet>();
   auto first = strategy.make_optimizer<SGD>(net, {{{"first."}, SGDOptions(0.1)}});

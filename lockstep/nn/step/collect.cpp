@@ -36,15 +36,22 @@ void require_loss(const at::Tensor& loss) {
   }
 }
 
-/// Other than zero. The sign of a zero does not count.
-bool is_number_at(const at::Tensor& gradient, std::int64_t place) {
-  const std::size_t width = std::min<std::size_t>(gradient.element_size(), sizeof(std::uint64_t));
+std::size_t width_of(const at::Tensor& gradient) {
+  return std::min<std::size_t>(gradient.element_size(), sizeof(std::uint64_t));
+}
+
+std::uint64_t bits_at(const at::Tensor& gradient, std::int64_t place) {
   std::uint64_t bits = 0;
   std::memcpy(&bits,
               static_cast<const char*>(gradient.const_data_ptr()) +
                   static_cast<std::size_t>(place) * static_cast<std::size_t>(gradient.element_size()),
-              width);
-  return bits << (65 - 8 * width) != 0;
+              width_of(gradient));
+  return bits;
+}
+
+/// Other than zero. The sign of a zero does not count.
+bool is_number_at(const at::Tensor& gradient, std::int64_t place) {
+  return bits_at(gradient, place) << (65 - 8 * width_of(gradient)) != 0;
 }
 
 bool has_plain_memory(const at::Tensor& gradient) {
@@ -165,21 +172,31 @@ void note_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   GradientProgress& progress = mine.progress;
   progress.witness = find_gradient(core, mine, [&](const at::Tensor& gradient) {
     progress.witness_place = place_of_number(gradient);
+    if (progress.witness_place >= 0) progress.witness_bits = bits_at(gradient, progress.witness_place);
     return progress.witness_place >= 0;
   });
   if (progress.witness >= 0 || core.settings.accumulate <= 1) return;
   progress.witness = find_gradient(core, mine, holds_numbers);  // such as the few rows of an embedding
 }
 
+const at::Tensor& witness_of(const OptimizerCore& core, const ReplicaPart& mine) {
+  const auto& leaves = core.module->parameters()[static_cast<std::size_t>(mine.progress.witness)].leaves;
+  return leaves[static_cast<std::size_t>(mine.index)].grad();
+}
+
+/// Whether there is a number where one was after the last backward; for a replica that has a witness.
+bool is_witness_there(const OptimizerCore& core, const ReplicaPart& mine) {
+  const at::Tensor& witness = witness_of(core, mine);
+  const std::int64_t place = mine.progress.witness_place;
+  return witness.defined() && place >= 0 && has_plain_memory(witness) && place < witness.numel() &&
+         is_number_at(witness, place);
+}
+
 /// By zero_grad of a module, whether it leaves zeros or nothing. One number tells whether it is worth a look.
 bool are_dropped(const OptimizerCore& core, const ReplicaPart& mine) {
   const GradientProgress& progress = mine.progress;
   if (progress.stage != GradientStage::Computed || progress.witness < 0) return false;
-  const auto& leaves = core.module->parameters()[static_cast<std::size_t>(progress.witness)].leaves;
-  const at::Tensor& witness = leaves[static_cast<std::size_t>(mine.index)].grad();
-  const bool is_there = witness.defined() && progress.witness_place >= 0 && has_plain_memory(witness) &&
-                        progress.witness_place < witness.numel() && is_number_at(witness, progress.witness_place);
-  return !is_there && find_gradient(core, mine, holds_numbers) < 0;
+  return !is_witness_there(core, mine) && find_gradient(core, mine, holds_numbers) < 0;
 }
 
 /// In an open window nothing is decided here: a replica that has computed nothing but zeros cannot see what zero_grad
@@ -209,9 +226,28 @@ int agreed_dropped_calls(const OptimizerCore& core) {
 
 }  // namespace
 
+void warn_of_changed_gradients(OptimizerCore& core, ReplicaPart& mine) {
+  const GradientProgress& progress = mine.progress;
+  if (progress.stage != GradientStage::Computed || progress.witness < 0 || mine.has_warned_of_leftovers) return;
+  if (!is_witness_there(core, mine) || bits_at(witness_of(core, mine), progress.witness_place) == progress.witness_bits)
+    return;
+  // One replica alone may clip its gradients before they are reduced.
+  if (core.module->strategy().num_replicas_in_sync() == 1) return;
+  mine.has_warned_of_leftovers = true;
+  if (core.has_warned_of_leftovers.exchange(true)) return;
+  log_warning(lockstep::str(
+      "the gradient of '", core.module->parameters()[static_cast<std::size_t>(progress.witness)].name,
+      "' was changed on replica ", mine.index,
+      " between the optimizer's backward and its step: by a backward of another loss, or by hand. The step takes it as it "
+      "is. Freeze a model that another loss goes through, with requires_grad_(false) on every replica; clip with "
+      "optimizer.set_clip_global_norm(max_norm), not with LibTorch's clip_grad_norm_, which sees this replica's share "
+      "alone"));
+}
+
 void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler) {
   if (has_failed_run(core, mine)) drop_gradients(core, mine);
   look_for_dropped(core, mine);
+  warn_of_changed_gradients(core, mine);
   GradientProgress& progress = mine.progress;
   if (progress.is_reduced())
     throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next backward",

@@ -28,6 +28,7 @@ struct GradientProgress {
   double given_mark = 0;             ///< of gradients that apply_gradients was given as those of all replicas
   int witness = -1;                  ///< a parameter whose gradient held numbers after the last backward; -1: none
   std::int64_t witness_place = -1;   ///< of such a number in memory; -1: unknown
+  std::uint64_t witness_bits = 0;    ///< the number
   int dropped_calls = 0;             ///< of the open window: gradients that zero_grad of a module has dropped since
   int blank_calls = 0;            ///< of the open window: so many left nothing but zeros, which may be dropped or not
   std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last dropped its gradients
