@@ -83,31 +83,55 @@ void ModuleWatch::end() const {
 /// (`named_parameters()["w"].copy_(...)`) are held by nobody. What this cannot tell from an optimizer is a program that
 /// keeps a list of the parameters and writes to it by itself, between runs that leave gradients behind. It does not see
 /// an optimizer that is made anew for every step, nor one on parameters that an optimizer of Lockstep has too.
+bool ModuleWatch::may_have_other_optimizer(std::size_t p) const {
+  const auto& leaves = model_.parameters()[p].leaves;
+  return !model_.is_pinned(p) && leaves.back().grad().defined() &&
+         leaves.front().use_count() > leaves.back().use_count();
+}
+
+/// On replica 0, since it was remembered.
+bool ModuleWatch::has_changed(std::size_t p) const {
+  const at::Tensor& leaf = model_.parameters()[p].leaves[0];
+  return versions_[p] != version_of(leaf) || samples_[p] != sample_of(leaf);
+}
+
 void ModuleWatch::suspect_other_optimizers() const {
   suspects_.clear();
   if (has_warned_of_other_optimizers_) return;
-  const auto& parameters = model_.parameters();
-  for (std::size_t p = 0; p < parameters.size(); ++p) {
-    const auto& leaves = parameters[p].leaves;
-    if (!model_.is_pinned(p) && leaves.back().grad().defined() &&
-        leaves.front().use_count() > leaves.back().use_count())
-      suspects_.push_back(p);
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    if (may_have_other_optimizer(p)) suspects_.push_back(p);
   }
 }
 
 void ModuleWatch::warn_of_other_optimizers() const {
   for (const std::size_t p : suspects_) {
-    const auto& parameter = model_.parameters()[p];
-    if (versions_[p] == version_of(parameter.leaves[0]) && samples_[p] == sample_of(parameter.leaves[0])) continue;
-    has_warned_of_other_optimizers_ = true;
-    log_warning(lockstep::str(
-        "parameter '", parameter.name,
-        "' was changed after a run that has left gradients on every replica. An optimizer of LibTorch on "
-        "model.parameters() sees those of replica 0 alone. Train with strategy.make_optimizer<...>(model, options) and "
-        "minimize(loss) inside run; change weights yourself with model.update(f)"));
+    if (!has_changed(p)) continue;
+    warn_of(p, "after a run that has left gradients on every replica");
     break;
   }
   suspects_.clear();  // a run that fails has no end
+}
+
+void ModuleWatch::end_of_merge() const {
+  const auto& parameters = model_.parameters();
+  for (std::size_t p = 0; p < parameters.size() && !has_warned_of_other_optimizers_; ++p) {
+    if (!has_changed(p) || !may_have_other_optimizer(p)) continue;
+    // Where a program has brought the gradients together by itself, one step with them is what it wants.
+    const at::Tensor& first = parameters[p].leaves.front().grad();
+    const at::Tensor& last = parameters[p].leaves.back().grad();
+    const bool is_reduced = first.defined() && first.layout() == at::kStrided && last.layout() == at::kStrided &&
+                            sample_of(first) == sample_of(last);
+    if (!is_reduced) warn_of(p, "in a merge function, where replicas have gradients of their own");
+  }
+}
+
+void ModuleWatch::warn_of(std::size_t p, const char* when) const {
+  has_warned_of_other_optimizers_ = true;
+  log_warning(lockstep::str(
+      "parameter '", model_.parameters()[p].name, "' was changed ", when,
+      ". An optimizer of LibTorch on model.parameters() sees those of replica 0 alone. Train with "
+      "strategy.make_optimizer<...>(model, options) and minimize(loss) inside run; change weights yourself with "
+      "model.update(f)"));
 }
 
 }  // namespace lockstep::detail

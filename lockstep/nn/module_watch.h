@@ -24,6 +24,8 @@ class ModuleWatch final : public RunWatcher {
   /// has since they were remembered: if its leaves have new versions, or (on replica 0, for those who write through
   /// `data()`) another value in the middle of a parameter. Also throws if it has used a parameter that has moved.
   void require_untouched(std::size_t k) const override;
+  /// Warns, once, of a LibTorch optimizer that was stepped in the merge function.
+  void end_of_merge() const override;
   /// Throws if replicas have used the model while parts of it were in training mode on some of them only.
   void end() const override;
 
@@ -35,8 +37,11 @@ class ModuleWatch final : public RunWatcher {
   void expect_other_weights() const { suspects_.clear(); }
 
  private:
+  bool may_have_other_optimizer(std::size_t p) const;
+  bool has_changed(std::size_t p) const;
   void suspect_other_optimizers() const;
   void warn_of_other_optimizers() const;
+  void warn_of(std::size_t p, const char* when) const;
 
   const ModuleCore& model_;
   /// Parameter p of replica k is at k * parameters + p: the version of its leaf. Each replica touches its own.

@@ -563,6 +563,26 @@ TEST_P(SilentMistakes, AnOptimizerOfLibTorchOutsideOfRunIsWarnedAboutOnce) {
   EXPECT_EQ(lines.count("'w' was changed after a run that has left gradients"), 1);
 }
 
+TEST_P(SilentMistakes, AnOptimizerOfLibTorchInAMergeFunctionIsWarnedAboutOnce) {
+  const auto warnings = [&](bool brought_together, int steps) {
+    auto net = strategy.make<OneWeight>();
+    SGD plain(net.parameters(), SGDOptions(0.1));
+    const LoggedLines lines;
+    for (int i = 0; i < steps; ++i) {
+      strategy.run([&] {
+        (net->forward(torch::ones({1})) * (my_id() + 1)).sum().backward();
+        auto& gradient = net->w.mutable_grad();
+        if (brought_together) gradient = get_replica_context().all_reduce(ReduceOp::Sum, gradient);
+        get_replica_context().merge_call([&](Strategy&) { plain.step(); });
+        net->zero_grad();
+      });
+    }
+    return lines.count("'w' was changed in a merge function");
+  };
+  EXPECT_EQ(warnings(/*brought_together=*/false, 3), 1);
+  EXPECT_EQ(warnings(/*brought_together=*/true, 3), 0) << "which is a step with the gradients of all replicas";
+}
+
 TEST_P(SilentMistakes, WeightsSetByHandAreNotTakenForAnOptimizerOfLibTorch) {
   auto net = strategy.make<OneWeight>();
   const LoggedLines lines;

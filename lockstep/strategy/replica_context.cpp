@@ -110,11 +110,14 @@ void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const 
              .help = "make the same merge_call on every replica, from the same place in the program"});
       }
     }
+    const detail::RunNotes* const notes = seat_ ? detail::current_context()->notes : nullptr;
     local::Seat* const seat = seat_;  // a run inside the merge function takes its own seat and puts this one back
     const detail::ContextGuard cross(*strategy_, nullptr, -1);
     const GeneratorScope no_replica(nullptr);
     act(tickets);
     seat_ = seat;
+    if (notes == nullptr) return;
+    for (const auto& watcher : notes->watchers) watcher->end_of_merge();
   };
   if (seat_ == nullptr) return lead();
   // What a merge function changes is changed once, also if it throws afterwards.

@@ -21,6 +21,8 @@ class RunWatcher {
   virtual void remember(std::size_t local_index) const = 0;
   /// Throws if it has changed since it was remembered.
   virtual void require_untouched(std::size_t local_index) const = 0;
+  /// A merge function has ended, and what it has changed was changed once. On replica 0's thread, while the others wait.
+  virtual void end_of_merge() const = 0;
   /// The run has ended on all replicas. Throws if they have worked with it in different ways; the run then counts as
   /// failed. On the caller's thread.
   virtual void end() const = 0;
