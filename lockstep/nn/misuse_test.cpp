@@ -196,6 +196,20 @@ TEST_P(Misuse, OfStatesThatDoNotFit) {
   state = adam.state();
   (++state.begin())->second["step"] = torch::ones({8});
   EXPECT_THROW(adam.load_state(state), InvalidArgument);
+  for (const auto& bad : {torch::tensor(-1), torch::tensor(1.5), at::Tensor()}) {
+    state = adam.state();
+    state["second.bias"]["step"] = bad;  // -1 would divide by zero in the next step
+    EXPECT_EQ(error_of([&] { adam.load_state(state); }).number, errors::kOptimizer) << bad;
+    state = adam.state();
+    state[""]["steps"] = bad;
+    expect_error<InvalidArgument>(errors::kOptimizer, "'steps'", [&] { adam.load_state(state); });
+  }
+  for (const auto type : {at::kLong, at::kComplexFloat}) {
+    state = adam.state();
+    state["second.bias"]["exp_avg"] = torch::ones({4}, type);
+    expect_error<InvalidArgument>(errors::kOptimizer, "exp_avg is ", [&] { adam.load_state(state); });
+  }
+  EXPECT_EQ(adam.steps(), 1);
   for (const double rate : {-1.0, static_cast<double>(NAN), static_cast<double>(INFINITY)}) {
     expect_error<InvalidArgument>(errors::kBadOption, "learning rate", [&] { adam.set_learning_rate(rate); });
   }

@@ -54,8 +54,12 @@ std::int64_t saved_steps(const OptimizerCore& core, const OptimizerState& state)
   const auto general = state.find(kNoParameter);
   if (general == state.end()) return core.replicas[0]->steps;
   const auto steps = general->second.find("steps");
-  if (steps == general->second.end() || steps->second.numel() != 1)
-    throw_unfitting(kNoParameter, "it has no number of 'steps'");
+  if (steps == general->second.end() || !is_count(steps->second)) {
+    throw InvalidArgument(errors::kOptimizer,
+                          {.what = "the saved state does not say how many 'steps' were made, a whole number >= 0",
+                           .where = "load_state",
+                           .help = "load what state() returned; its entry \"\" has the number of 'steps'"});
+  }
   return steps->second.item<std::int64_t>();
 }
 
@@ -77,6 +81,11 @@ bool is_number(const at::Tensor& value, const at::Tensor& parameter) {
   return value.dim() == 0 && (parameter.dim() != 0 || (parameter.is_floating_point() && !value.is_floating_point()));
 }
 
+/// Both real, both complex or both integers: what one holds the other may round, but keeps.
+bool is_of_kind(const at::Tensor& value, const at::Tensor& parameter) {
+  return value.is_floating_point() == parameter.is_floating_point() && value.is_complex() == parameter.is_complex();
+}
+
 void require_fitting(const OptimizerCore& core, const OwnedSegment& segment, const OptimizerState& state) {
   const auto p = static_cast<std::size_t>(segment.where.parameter);
   const std::string& name = name_of(core, segment);
@@ -85,10 +94,13 @@ void require_fitting(const OptimizerCore& core, const OwnedSegment& segment, con
   if (saved == state.end()) throw_unfitting(name, "it is missing");
   for (const auto& [key, value] : saved->second) {
     const auto& by_element = core.cls.kept_by_element;
-    const bool is_count =
+    const bool is_one_number =
         is_number(value, leaf) && std::find(by_element.begin(), by_element.end(), key) == by_element.end();
-    const bool fits = !core.cls.is_elementwise || is_count || value.sizes() == leaf.sizes();
+    const bool fits = !core.cls.is_elementwise || is_one_number || value.sizes() == leaf.sizes();
     if (!fits) throw_unfitting(name, lockstep::str(key, " has shape ", value.sizes()));
+    if (core.cls.is_elementwise && !is_one_number && !is_of_kind(value, leaf))
+      throw_unfitting(name,
+                      lockstep::str(key, " is ", value.scalar_type(), " for a parameter of ", leaf.scalar_type()));
   }
   require_own_class(core, name, saved->second);
   if (const char* missing = missing_state(core.options_of(p), saved->second))

@@ -52,21 +52,13 @@ void check_adam(const Check& check, const Options& options) {
 
 at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, at::kLong); }
 
-/// Python's optimizers keep their numbers of steps as floats.
-bool is_whole_number(const at::Tensor& tensor) {
-  if (tensor.numel() != 1 || tensor.is_complex()) return false;
-  constexpr double kMost = 9007199254740992;  // beyond it a double skips whole numbers
-  const double value = tensor.item<double>();
-  return std::abs(value) <= kMost && value == std::floor(value);
-}
-
 std::int64_t number_of(const ParameterState& state, const char* key) {
   const auto found = state.find(key);
-  if (found == state.end() || !is_whole_number(found->second)) {
+  if (found == state.end() || !is_count(found->second)) {
     throw InvalidArgument(
         errors::kOptimizer,
         {.what = found == state.end() ? lockstep::str("the saved state has no '", key, "'")
-                                      : lockstep::str("'", key, "' of the saved state is not a whole number"),
+                                      : lockstep::str("'", key, "' of the saved state is no whole number >= 0"),
          .where = "load_state",
          .help = "load what state() of an optimizer of the same class returned"});
   }
@@ -100,6 +92,13 @@ std::unique_ptr<TorchParamState> write_adam(const ParameterState& values) {
 }
 
 }  // namespace
+
+bool is_count(const at::Tensor& tensor) {
+  if (!tensor.defined() || tensor.numel() != 1 || tensor.is_complex()) return false;
+  constexpr double kMost = 9007199254740992;  // beyond it a double skips whole numbers
+  const double value = tensor.item<double>();
+  return value >= 0 && value <= kMost && value == std::floor(value);
+}
 
 void require_valid_options(std::size_t group, const torch::optim::OptimizerOptions& options) {
   const Check check{group};

@@ -25,6 +25,9 @@ const char* why_not_sparse(const torch::optim::Optimizer& optimizer, const torch
 /// sparse state: SGD with Nesterov momentum.
 bool adds_state_to_gradient(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerOptions& options);
 
+/// Whether it is one whole number >= 0, of any type: Python's optimizers keep their numbers of steps as floats.
+bool is_count(const at::Tensor& tensor);
+
 /// What the class takes for granted once a parameter has a state, and `state` lacks; null if all is there.
 const char* missing_state(const torch::optim::OptimizerOptions& options, const ParameterState& state);
 
