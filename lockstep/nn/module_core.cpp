@@ -271,6 +271,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   const ContextEntry* top = current_context();
   const bool is_inside = top != nullptr && top->replica != nullptr;
   if (is_inside && top->strategy != strategy_) require_current_strategy(strategy(), "update of a model");
+  if (!is_inside) require_no_run_elsewhere(strategy(), "update of a model");
   local::Seat* seat = is_inside ? top->replica->seat() : nullptr;
   const auto act = [&] {
     for (int k = 0; seat != nullptr && k < seat->size(); ++k) {
@@ -458,6 +459,7 @@ ModuleCore::NamedTensors ModuleCore::named_buffers() const {
   require_outside_of_run("named_buffers of a model",
                          "call model->named_buffers() inside run for the calling replica's own, or "
                          "model.named_buffers() before or after run for those of all replicas as one");
+  require_no_run_elsewhere(strategy(), "named_buffers of a model");
   return as_one(buffers_of_all_workers(*this));
 }
 

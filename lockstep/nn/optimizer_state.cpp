@@ -170,6 +170,7 @@ ParameterState gather_state(const OptimizerCore& core, int parameter) {
 
 void require_readable_state(const OptimizerCore& core, const char* operation) {
   require_outside_of_run(operation);
+  require_no_run_elsewhere(core.module->strategy(), operation);
   core.poison.require_clean(operation);
   require_no_open_window(core, operation);
 }
@@ -189,6 +190,7 @@ OptimizerState read_state(const OptimizerCore& core) {
 
 void write_state(OptimizerCore& core, const OptimizerState& state) {
   require_outside_of_run("load_state");
+  require_no_run_elsewhere(core.module->strategy(), "load_state");
   core.poison.require_clean("load_state");
   const c10::InferenceMode ordinary(false);  // steps to come write to this state
   const at::NoGradGuard no_grad;

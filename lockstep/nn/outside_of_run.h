@@ -3,6 +3,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/context.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/replica_context.h"
 
 namespace lockstep::detail {
@@ -16,6 +17,16 @@ inline void require_outside_of_run(const char* operation,
                            {.what = str(operation, " belongs outside of the function given to strategy.run"),
                             .where = str("on replica ", top->replica->replica_id_in_sync_group()),
                             .help = help});
+}
+
+/// For what reads or writes weights, buffers or states, which another thread's run may be changing.
+inline void require_no_run_elsewhere(const Strategy& strategy, const char* operation) {
+  if (!StrategyAccess::runs_elsewhere(strategy)) return;
+  throw FailedPrecondition(
+      errors::kWrongContext,
+      {.what = str(operation, " was called while another thread is inside strategy.run"),
+       .help = "call it between two runs, on the thread that runs them; what it returns, or a copy of "
+               "the tensors, can be handed to another thread"});
 }
 
 }  // namespace lockstep::detail

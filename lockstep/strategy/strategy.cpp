@@ -4,6 +4,7 @@
 #include <cxxabi.h>
 
 #include <algorithm>
+#include <atomic>
 #include <mutex>
 #include <utility>
 
@@ -97,6 +98,14 @@ bool runs_on_replicas_of(const Strategy& strategy) {
     if (entry->replica != nullptr && entry->strategy == &strategy) return true;
   }
   return false;
+}
+
+std::atomic<int> strategies_of_several_workers{0};
+
+/// An address that no other thread has.
+const void* this_thread() {
+  thread_local const char mark = 0;
+  return &mark;
 }
 
 [[noreturn]] void throw_not_reducible(const std::string& what, const std::string& help) {
@@ -237,7 +246,13 @@ void Strategy::run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<v
   }
   bool has_begun = false;  // otherwise it was refused, and another run may be under way
   const auto body = [&](int k, local::Seat* seat) {
-    if (k == 0) has_begun = true;  // on the caller's thread
+    if (k == 0) {  // on the caller's thread
+      has_begun = true;
+      if (!is_inner) {
+        runner_.store(this_thread());
+        ++runs_begun_;
+      }
+    }
     ReplicaContext& replica = replica_context(k);
     const SeatScope seated(replica.seat_, seat);
     // The default strategy has no components for distributed values to stand for.
@@ -252,13 +267,20 @@ void Strategy::run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<v
   };
   try {
     run_replicas(body);
+    if (!is_inner) runner_.store(nullptr);
     for (const auto& watcher : watchers) {
       if (!is_inner) watcher->end();
     }
   } catch (...) {
     if (has_begun) ++failed_runs_;
+    if (has_begun && !is_inner) runner_.store(nullptr);
     throw;
   }
+}
+
+bool detail::StrategyAccess::runs_elsewhere(const Strategy& strategy) {
+  const void* const runner = strategy.runner_.load();
+  return runner != nullptr && runner != this_thread();
 }
 
 void Strategy::raise_failure(const local::ReplicaFailure& failure) {

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <initializer_list>
@@ -295,6 +296,8 @@ class LOCKSTEP_EXPORT Strategy {
   std::unique_ptr<StrategyExtended> extended_;
   std::optional<RunFailure> last_failure_;
   std::uint64_t failed_runs_ = 0;
+  std::atomic<const void*> runner_{nullptr};  ///< stands for the thread that is inside run; null: none is
+  std::atomic<std::uint64_t> runs_begun_{0};
   int models_made_ = 0;
   int optimizers_made_ = 0;
   std::vector<std::weak_ptr<const detail::RunWatcher>> watchers_;

@@ -81,7 +81,7 @@ void sort_for_safetensors(std::vector<SafetensorsTensor>& tensors) {
 }
 
 void write_safetensors(const std::string& path, std::vector<SafetensorsTensor> tensors,
-                       const SafetensorsMetadata& metadata) {
+                       const SafetensorsMetadata& metadata, FunctionRef<void()> before_commit) {
   sort_for_safetensors(tensors);
   const std::string header = safetensors_header(tensors, metadata);
   std::uint64_t size = header.size();
@@ -89,6 +89,7 @@ void write_safetensors(const std::string& path, std::vector<SafetensorsTensor> t
   AtomicFile file(path, size);
   file.append(header);
   for (const SafetensorsTensor& tensor : tensors) file.append(tensor.bytes);
+  before_commit();
   file.commit();
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
+#include "lockstep/base/function_ref.h"
 #include "lockstep/data/format/mapped_file.h"
 
 // Files of named tensors: 8 bytes with the length of a header in JSON, the header, the bytes of all tensors. No code in
@@ -93,8 +94,10 @@ LOCKSTEP_EXPORT void sort_for_safetensors(std::vector<SafetensorsTensor>& tensor
 LOCKSTEP_EXPORT std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors,
                                                const SafetensorsMetadata& metadata);
 
-/// Writes a file as AtomicFile does: it is complete, or the old one is untouched.
-LOCKSTEP_EXPORT void write_safetensors(const std::string& path, std::vector<SafetensorsTensor> tensors,
-                                       const SafetensorsMetadata& metadata);
+/// Writes a file as AtomicFile does: it is complete, or the old one is untouched. If `before_commit` throws, which is
+/// called when all bytes are written, the old file stays.
+LOCKSTEP_EXPORT void write_safetensors(
+    const std::string& path, std::vector<SafetensorsTensor> tensors, const SafetensorsMetadata& metadata,
+    FunctionRef<void()> before_commit = [] {});
 
 }  // namespace lockstep::data

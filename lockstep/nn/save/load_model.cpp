@@ -231,6 +231,7 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
 void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCore* optimizer,
                         const LoadOptions& options) {
   require_outside_of_run("load");
+  require_no_run_elsewhere(model.strategy(), "load");
   model.require_unchanged();
   if (optimizer != nullptr) {
     require_same_model(model, *optimizer, "load");

@@ -55,6 +55,8 @@ void detail::require_same_model(const ModuleCore& model, const OptimizerCore& op
 void detail::save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer,
                         const SaveOptions& options) {
   require_outside_of_run("save");
+  require_no_run_elsewhere(model.strategy(), "save");
+  const std::uint64_t runs = StrategyAccess::runs_begun(model.strategy());
   model.require_unchanged();
   if (model.is_torn()) {
     throw FailedPrecondition(errors::kTornWeights, {.what = "the weights are torn: an update failed half-way",
@@ -75,7 +77,15 @@ void detail::save_model(const std::string& path, const ModuleCore& model, const 
       if (optimizer->group_of[p] < 0) metadata[kNotOptimizedKey + model.parameters()[p].name] = "";
     }
   }
-  const auto write = [&] { write_tensors(path, tensors, metadata); };
+  const auto require_same_weights = [&] {  // the file is written from the weights themselves
+    if (StrategyAccess::runs_begun(model.strategy()) == runs) return;
+    throw FailedPrecondition(errors::kWrongContext,
+                             {.what = "another thread has called strategy.run while the model was saved",
+                              .where = str("save to ", path),
+                              .seen = "the file has not been written",
+                              .help = "save between two runs, on the thread that runs them"});
+  };
+  const auto write = [&] { write_tensors(path, tensors, metadata, require_same_weights); };
   options.this_worker_only ? write() : do_on_chief(model.strategy(), "save", write);
 }
 

@@ -14,8 +14,12 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <filesystem>
 #include <functional>
+#include <future>
+#include <stdexcept>
+#include <thread>
 
 #include "lockstep/base/text.h"
 #include "lockstep/nn/save/optimizer_entries.h"
@@ -644,6 +648,43 @@ TEST(SaveAndLoad, MistakesAreNamed) {
   EXPECT_EQ(file_content(folder / "good"), content);
   load(folder / "good", model, optimizer);  // also out of an open window
   EXPECT_EQ(optimizer.steps(), 0);
+}
+
+TEST(SaveAndLoad, AreRefusedWhileAnotherThreadTrains) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "model";
+  MirroredStrategy strategy(on_cpus(2));
+  auto model = strategy.make<Zoo>();
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.01));
+  save(path, model, optimizer);
+  const std::string good = file_content(path);
+  std::promise<void> started, finished;
+  const auto until = finished.get_future().share();
+  std::thread training([&] {
+    strategy.run([&] {
+      if (my_id() != 0) return;
+      started.set_value();
+      until.wait_for(std::chrono::seconds(60));
+    });
+  });
+  ASSERT_EQ(started.get_future().wait_for(std::chrono::seconds(60)), std::future_status::ready);
+  const std::pair<const char*, std::function<void()>> calls[] = {
+      {"save", [&] { save(path, model); }},
+      {"save with an optimizer", [&] { save(path, model, optimizer); }},
+      {"load", [&] { load(path, model, optimizer); }},
+      {"state", [&] { optimizer.state(); }},
+      {"load_state", [&] { optimizer.load_state({}); }},
+      {"named_buffers", [&] { model.named_buffers(); }},
+      {"update", [&] { model.update([](Zoo&) {}); }}};
+  for (const auto& [name, call] : calls)
+    expect_error(call, Code::FailedPrecondition, errors::kWrongContext, {"another thread", "between two runs"}, name);
+  finished.set_value();
+  training.join();
+  EXPECT_EQ(file_content(path), good);
+  load(path, model, optimizer);
+  EXPECT_ANY_THROW(strategy.run([] { throw std::runtime_error("a run that fails ends too"); }));
+  std::thread([&] { save(path, model, optimizer); }).join();
+  strategy.run([&] { get_replica_context().merge_call([&](Strategy&) { save(path, model); }); });
 }
 
 TEST(Load, ABufferWithoutMemoryOfItsOwnIsLeftAloneOrNamed) {

@@ -88,7 +88,8 @@ std::string file_type_name(at::ScalarType type) {
   return known ? std::string(to_string(*known)) : std::string(c10::toString(type));
 }
 
-void write_tensors(const std::string& path, const TensorMap& tensors, data::SafetensorsMetadata metadata) {
+void write_tensors(const std::string& path, const TensorMap& tensors, data::SafetensorsMetadata metadata,
+                   FunctionRef<void()> before_commit) {
   std::vector<at::Tensor> kept;  // what the bytes below belong to
   std::vector<data::SafetensorsTensor> described;
   for (const auto& [name, tensor] : tensors) {
@@ -100,7 +101,7 @@ void write_tensors(const std::string& path, const TensorMap& tensors, data::Safe
   sort_for_safetensors(described);
   metadata.insert_or_assign(kFormatKey, std::string(kNewestFormat));
   metadata[data::kChecksumKey] = safetensors_checksums(described, metadata);
-  write_safetensors(path, std::move(described), metadata);
+  write_safetensors(path, std::move(described), metadata, before_commit);
 }
 
 data::SafetensorsFile open_tensors(const std::string& path) {

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 
+#include "lockstep/base/function_ref.h"
 #include "lockstep/data/format/safetensors.h"
 
 // Tensors of LibTorch in safetensors files.
@@ -16,8 +17,10 @@ using TensorMap = std::map<std::string, at::Tensor>;
 std::string file_type_name(at::ScalarType type);
 
 /// Adds checksums to the metadata. Unimplemented for an element type or a layout that the format does not have; the
-/// error names the tensor.
-void write_tensors(const std::string& path, const TensorMap& tensors, data::SafetensorsMetadata metadata);
+/// error names the tensor. If `before_commit` throws, an old file stays.
+void write_tensors(
+    const std::string& path, const TensorMap& tensors, data::SafetensorsMetadata metadata,
+    FunctionRef<void()> before_commit = [] {});
 
 /// Opens a file and checks all that can be checked without a model: its header, its checksums, and whether this Lockstep
 /// knows its format.

@@ -19,6 +19,11 @@ struct StrategyAccess {
   /// How many runs have thrown. What keeps something from one run to the next sees here that a run was cut short.
   static std::uint64_t failed_runs(const Strategy& strategy) { return strategy.failed_runs_; }
 
+  /// Whether another thread is inside run: what it works on cannot be looked at from here.
+  static bool runs_elsewhere(const Strategy& strategy);
+  /// How many runs have begun, not counting those in merge functions.
+  static std::uint64_t runs_begun(const Strategy& strategy) { return strategy.runs_begun_.load(); }
+
   /// From the next run on, `watcher` looks at what replicas do, as long as it lives.
   static void watch(Strategy& strategy, std::weak_ptr<const RunWatcher> watcher) {
     strategy.watchers_.push_back(std::move(watcher));
