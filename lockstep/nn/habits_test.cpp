@@ -274,6 +274,10 @@ TEST_P(Habits, AModelPrintsAsItsModuleDoes) {
       lockstep::str("MirroredModule of ", GetParam(), GetParam() == 1 ? " replica: " : " replicas: ");
   EXPECT_EQ(out.str().substr(0, first.size()), first) << out.str();
   EXPECT_TRUE(contains(out.str(), "(head): torch::nn::Linear(in_features=1")) << out.str();
+  std::ostringstream of_optimizer;
+  of_optimizer << strategy.make_optimizer<SGD>(model, 0.5);
+  EXPECT_TRUE(contains(of_optimizer.str(), "torch::optim::SGD on ")) << of_optimizer.str();
+  EXPECT_TRUE(contains(of_optimizer.str(), ": 0 steps, learning rate 0.5")) << of_optimizer.str();
 }
 
 TEST_P(Habits, ZeroGradOfAModelDropsTheCallersGradientsInsideRunAndAllOutside) {

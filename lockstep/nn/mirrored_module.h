@@ -84,13 +84,14 @@ class MirroredModule {
   /// Writes the values of `named_buffers` into every replica.
   void synchronize_buffers() { core_->synchronize_buffers(); }
 
-  /// For the compiler to say it when a `torch::optim` class is given the handle.
+  /// For the compiler to say it when a `torch::optim` class or a function of LibTorch is given the handle.
   template <class Parameters>
     requires std::is_same_v<Parameters, std::vector<at::Tensor>>
   operator Parameters() const {
     static_assert(detail::never<M>,
-                  "a torch::optim class on its own does not train a mirrored model: write "
-                  "strategy.make_optimizer<torch::optim::SGD>(model, options)");
+                  "LibTorch's optimizers and functions do not take a mirrored model: write "
+                  "strategy.make_optimizer<torch::optim::SGD>(model, options), and "
+                  "optimizer.set_clip_global_norm(max_norm) in the place of clip_grad_norm_");
     return {};
   }
 

@@ -2,9 +2,12 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/util/Type.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ostream>
+#include <typeinfo>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -282,6 +285,13 @@ double MirroredOptimizerBase::learning_rate(std::size_t group) const { return an
 std::size_t MirroredOptimizerBase::group_count() const { return core_->groups.size(); }
 std::int64_t MirroredOptimizerBase::steps() const { return counting_part(*core_).steps; }
 std::int64_t MirroredOptimizerBase::skipped_steps() const { return counting_part(*core_).skipped; }
+
+std::ostream& operator<<(std::ostream& out, const MirroredOptimizerBase& optimizer) {
+  const torch::optim::Optimizer& inner = *optimizer.core()->replicas[0]->inner;
+  return out << str(c10::demangle(typeid(inner).name()), " on ",
+                    counted(static_cast<std::int64_t>(optimizer.core()->module->size()), "replica"), ": ",
+                    counted(optimizer.steps(), "step"), ", learning rate ", optimizer.learning_rate());
+}
 
 OptimizerState MirroredOptimizerBase::state() const { return detail::read_state(*core_); }
 void MirroredOptimizerBase::load_state(const OptimizerState& state) { detail::write_state(*core_, state); }

@@ -6,10 +6,12 @@
 
 #include <cstdint>
 #include <initializer_list>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
@@ -104,6 +106,9 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
   std::shared_ptr<detail::OptimizerCore> core_;
 };
 
+/// "torch::optim::Adam on 2 replicas: 3 steps, learning rate 0.01"
+LOCKSTEP_EXPORT std::ostream& operator<<(std::ostream& out, const MirroredOptimizerBase& optimizer);
+
 /// A `torch::optim` class over the parameters of a mirrored model, shared out among the replicas: each adds up the
 /// gradients of its part and updates it for all. Made by `strategy.make_optimizer`. Inside `run`, on every replica:
 ///
@@ -153,14 +158,23 @@ LOCKSTEP_EXPORT std::shared_ptr<OptimizerCore> make_optimizer_core(Strategy& str
                                                                    std::vector<GroupRecipe> groups,
                                                                    const OptimizerClass& cls);
 
+/// The class of options in a list of parameter groups.
+template <class Groups>
+using OptionsIn = std::remove_cvref_t<decltype(std::declval<const Groups&>().begin()->options)>;
+
 template <class Opt, class Model, class Groups>
 MirroredOptimizer<Opt> make_optimizer_with_groups(Strategy& strategy, const Model& model, const Groups& groups) {
   if constexpr (!is_mirrored_module_v<Model>) {
     static_assert(never<Model>,
                   "make_optimizer needs the model that strategy.make returned, not a module of one replica");
     return AfterCompileError();
+  } else if constexpr (!std::is_constructible_v<Opt, const OptimizerClass::Groups&, const OptionsIn<Groups>&>) {
+    static_assert(never<Opt, Groups>,
+                  "make_optimizer<Opt>(model, options): Opt cannot be built with these options; give those of its own "
+                  "class, such as AdamOptions for Adam");
+    return AfterCompileError();
   } else {
-    using Options = std::remove_cvref_t<decltype(groups.begin()->options)>;
+    using Options = OptionsIn<Groups>;
     std::vector<GroupRecipe> recipes;
     for (const auto& group : groups) recipes.push_back({group.prefixes, std::make_unique<Options>(group.options)});
     return MirroredOptimizer<Opt>(

@@ -1,9 +1,11 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
 #include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/save/save.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 
 // None of these lines compiles. The comment above a line is part of what the compiler prints for it.
@@ -49,6 +51,17 @@ void mistakes(ls::MirroredStrategy& strategy, ls::MirroredModule<Net> model,
   auto without_rate = strategy.make_optimizer<torch::optim::SGD>(model);
   // error: make_optimizer needs the optimizer's class: strategy.make_optimizer<torch::optim::SGD>(model, 0.1)
   auto without_class = strategy.make_optimizer(model, 0.1);
-  // error: a torch::optim class on its own does not train a mirrored model
+  // error: make_optimizer<Opt>(model, options): Opt cannot be built with these options
+  auto of_other_class = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::AdamOptions(0.1));
+  // error: LibTorch's optimizers and functions do not take a mirrored model: write strategy.make_optimizer
   torch::optim::SGD plain(model, 0.1);
+
+  // error: lockstep::save takes the path first: save(path, model)
+  ls::save(model, "model.safetensors");
+  // error: lockstep::load takes the path first: load(path, model)
+  ls::load(model, "model.safetensors");
+  // error: lockstep::save(path, model, optimizer) saves the model that strategy.make returned
+  ls::save("model.safetensors", sequential);
+  // error: lockstep::load(path, model, optimizer) loads into the model that strategy.make returned
+  ls::load("model.safetensors", optimizer);
 }

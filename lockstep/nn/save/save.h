@@ -4,6 +4,7 @@
 
 #include <map>
 #include <string>
+#include <type_traits>
 
 #include "lockstep/base/export.h"
 #include "lockstep/nn/mirrored_module.h"
@@ -33,6 +34,10 @@ struct SaveOptions {
 namespace detail {
 
 struct OptimizerCore;
+
+/// A module without replicas, or an optimizer without its model.
+template <class T>
+concept NotMirrored = !is_mirrored_module_v<T> && (BuiltModule<T> || std::is_base_of_v<MirroredOptimizerBase, T>);
 
 LOCKSTEP_EXPORT void save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer,
                                 const SaveOptions& options);
@@ -65,6 +70,28 @@ template <class M>
 void load(const std::string& path, const MirroredModule<M>& model, const MirroredOptimizerBase& optimizer,
           const LoadOptions& options = {}) {
   detail::load_model(path, *model.core(), optimizer.core().get(), options);
+}
+
+// What torch::save and torch::load take, for the compiler to say what these take.
+template <class M, class... Rest>
+void save(const MirroredModule<M>&, const Rest&...) {
+  static_assert(detail::never<M>, "lockstep::save takes the path first: save(path, model)");
+}
+template <class M, class... Rest>
+void load(const MirroredModule<M>&, const Rest&...) {
+  static_assert(detail::never<M>, "lockstep::load takes the path first: load(path, model)");
+}
+template <detail::NotMirrored T, class... Rest>
+void save(const std::string&, const T&, const Rest&...) {
+  static_assert(detail::never<T>,
+                "lockstep::save(path, model, optimizer) saves the model that strategy.make returned, and its optimizer "
+                "with it; torch::save saves a plain module");
+}
+template <detail::NotMirrored T, class... Rest>
+void load(const std::string&, const T&, const Rest&...) {
+  static_assert(detail::never<T>,
+                "lockstep::load(path, model, optimizer) loads into the model that strategy.make returned, and into its "
+                "optimizer with it; load_tensors(path) returns the tensors of a file");
 }
 
 /// Saves tensors under names of your own, such as averaged weights.
