@@ -12,9 +12,11 @@
 #include <memory>
 #include <optional>
 
+#include "lockstep/comm/worker_group.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/strategy/devices.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/errors.h"
 #include "tests/support/expect_error.h"
@@ -287,6 +289,41 @@ TEST_P(SilentMistakes, RowsAreFoundInStructures) {
   };
   strategy.run(alone, strategy.split(std::pair{all, all}));
   strategy.run([&](const Named& mine) { alone(std::tuple{mine.at("x")}); }, strategy.split(Named{{"x", all}}));
+}
+
+/// One of two workers, whose other is never asked.
+class OneOfTwo final : public Strategy {
+  class Others final : public WorkerGroup {
+   public:
+    using WorkerGroup::WorkerGroup;
+    Ticket submit(Channel, const Collective&, Deadline) override { return 0; }
+    void wait(Ticket) override {}
+    void require_same(std::string_view, const std::vector<std::string>&) override {}
+    void barrier(std::string_view, Deadline) override {}
+    std::string chiefs(std::string_view, std::string_view value) override { return std::string(value); }
+    void set_place(std::int64_t, std::string_view) override {}
+    void report(const Error&) override {}
+    void report(const std::string&) override {}
+  };
+
+ public:
+  OneOfTwo()
+      : Strategy({.devices = plan_mirrored_devices(cpus(1)),
+                  .workers = std::make_shared<Others>(WorkerGroup::Shape{.rank = 0, .workers = 2, .replicas = 1})}) {}
+
+ private:
+  void run_replicas(FunctionRef<void(int, local::Seat*)> body) override { body(0, nullptr); }
+};
+
+TEST_P(SilentMistakes, RowsOfOneWorkerAreNotTakenForThoseOfAll) {
+  const auto parts = strategy.split(at::zeros({4}));
+  {
+    const OneOfTwo worker;
+    const auto message = message_of<FailedPrecondition>([&] { global_rows(parts); });
+    EXPECT_TRUE(contains(message, "rows of this worker")) << message;
+    EXPECT_TRUE(contains(message, "inside run")) << message;
+  }
+  EXPECT_EQ(global_rows(parts), 4);
 }
 
 TEST_P(SilentMistakes, AWindowNeedsTheSizeOfTheWindow) {

@@ -130,9 +130,15 @@ Strategy::Strategy(Parts parts)
                                                          worker_id_ * num_local_replicas_ + static_cast<int>(k),
                                                          torch_device(parts.devices[k]), devices_.back()));
   }
+  if (workers_) ++strategies_of_several_workers;
 }
 
-Strategy::~Strategy() { detail::forget_strategy(*this); }
+Strategy::~Strategy() {
+  if (workers_) --strategies_of_several_workers;
+  detail::forget_strategy(*this);
+}
+
+bool workers::are_several() { return strategies_of_several_workers > 0; }
 
 ReplicaContext& Strategy::replica_context(int local_index) {
   return *contexts_.at(static_cast<std::size_t>(local_index));

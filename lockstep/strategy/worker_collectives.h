@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/export.h"
 #include "lockstep/comm/dtype.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/worker_group.h"
@@ -15,6 +16,9 @@
 // Collectives of tensors between workers, by one thread of each. What `name` says is compared between workers, together with
 // the place of the program's call.
 namespace lockstep::workers {
+
+/// Whether a strategy that is alive in this process has several workers. What belongs to no strategy asks.
+LOCKSTEP_EXPORT bool are_several();
 
 /// What the engine adds up: an array per local replica, and where the result goes.
 struct SumOfArrays {

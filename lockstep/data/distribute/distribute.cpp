@@ -9,6 +9,7 @@
 #include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/data/distribute/distributed_input.h"
+#include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep::data {
 namespace {
@@ -91,6 +92,14 @@ DistributedInputPtr distribute_made(Strategy& strategy, const std::vector<StageP
                                     const InputOptions& options) {
   const bool one_for_each = options.replication_mode == ReplicationMode::PerReplica;
   return finish(strategy, distributed_pipelines(pipelines, cluster_of(strategy), one_for_each), options);
+}
+
+void require_all_rows_here() {
+  if (!workers::are_several()) return;
+  throw FailedPrecondition(errors::kWrongContext,
+                           {.what = "global_rows of a PerReplica sees the rows of this worker, not those of the others",
+                            .where = "global_rows",
+                            .help = "count inside run, where all workers meet: ls::global_rows(tensor)"});
 }
 
 std::vector<Element> split_batch(Strategy& strategy, const Element& batch) {

@@ -2,18 +2,27 @@
 
 #include <cstdint>
 
+#include "lockstep/base/export.h"
 #include "lockstep/data/codec.h"
 #include "lockstep/values/per_replica.h"
 
 namespace lockstep {
 
+namespace data {
+/// Throws where other workers have rows too.
+LOCKSTEP_EXPORT void require_all_rows_here();
+}  // namespace data
+
 /// The rows of all replicas together: the size of a step's global batch, whatever sizes its parts have. `batch` comes
 /// from a distributed dataset or from `strategy.split`; within each part all tensors must have the same first dimension.
+/// With several workers it is an error, because only their own parts are here: count inside run, with
+/// `global_rows(tensor)`.
 ///
 ///     const auto rows = ls::global_rows(batch);
 ///     strategy.run([&](const Digits& mine) { optimizer.minimize(ls::average_loss(losses_of(mine), rows)); }, batch);
 template <class T>
 std::int64_t global_rows(const PerReplica<T>& batch) {
+  data::require_all_rows_here();
   std::int64_t rows = 0;
   for (const T& part : batch) {
     data::Element leaves;
