@@ -139,6 +139,12 @@ void AtomicFile::fail(const char* action, int error_number) const {
       text.help =
           "free some space, raise `ulimit -f`, or write to another disk; a file that was there before is untouched";
       throw ResourceExhausted(errors::kFile, std::move(text));
+    case ENAMETOOLONG:
+      text.help = "give a shorter name: while it is written, a file has `.<process>-<number>.tmp` behind its name";
+      throw FailedPrecondition(errors::kFile, std::move(text));
+    case ELOOP:
+      text.help = "remove the link, which leads back to itself, or give another name";
+      throw FailedPrecondition(errors::kFile, std::move(text));
     default: throw_file_error(action, path_, error_number);
   }
 }
