@@ -3,7 +3,12 @@
 string(REPLACE "|" ";" includes "${INCLUDES}")
 list(FILTER includes EXCLUDE REGEX "^$")
 list(TRANSFORM includes PREPEND "-isystem;")
-execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only ${includes} ${CASES}
+execute_process(COMMAND ${COMPILER} --version OUTPUT_VARIABLE version)
+set(limit "")
+if(version MATCHES "clang")  # which stops after 20 errors
+  set(limit -ferror-limit=0)
+endif()
+execute_process(COMMAND ${COMPILER} -std=c++20 -fsyntax-only ${limit} ${includes} ${CASES}
   RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
 if(result EQUAL 0)
   message(FATAL_ERROR "${CASES} compiles")
