@@ -20,7 +20,7 @@ namespace lockstep {
 /// provides the implementation; nothing here knows gRPC, Gloo or torch.
 ///
 /// All calls may come from any thread. After the first failure of the job every call throws it, the same on all workers.
-class LOCKSTEP_EXPORT WorkerGroup {
+class LOCKSTEP_EXPORT WorkerGroup : public std::enable_shared_from_this<WorkerGroup> {
  public:
   /// Independent sequences of collectives: the order of the program's own ones relative to those of gradients differs
   /// between workers.

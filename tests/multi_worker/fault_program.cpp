@@ -5,6 +5,7 @@
 //   steps=12     how many to make
 //   timeout=60   of collectives, in seconds
 //   join=60      how long to wait for other workers, in seconds
+//   outlive=1    the optimizer outlives the strategy
 //   save=FILE    where to save what is left after a failure; the program then ends as if nothing had happened
 //   each=FILE    where to save after every step
 //   tls=A,C,K    the files of authority, certificate and key
@@ -24,6 +25,7 @@
 #include <cstdlib>
 #include <exception>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -42,6 +44,7 @@ struct Settings {
   std::string scenario;
   int faulty = 1, replicas = 2, steps = 12;
   double timeout = 60, join = 60;
+  bool outlive = false;
   std::string save = {}, each = {};
   ls::TlsFiles tls = {};
 };
@@ -57,6 +60,7 @@ Settings settings_of(int argc, char** argv) {
     if (name == "steps") settings.steps = std::stoi(value);
     if (name == "timeout") settings.timeout = std::stod(value);
     if (name == "join") settings.join = std::stod(value);
+    if (name == "outlive") settings.outlive = value == "1";
     if (name == "save") settings.save = value;
     if (name == "each") settings.each = value;
     if (name == "tls") {
@@ -80,6 +84,8 @@ void say(const char* format, Args... args) {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
 
+std::optional<ls::MirroredOptimizer<torch::optim::SGD>> outlives;
+
 class Worker {
  public:
   explicit Worker(const Settings& settings)
@@ -96,6 +102,8 @@ class Worker {
         })),
         optimizer_(strategy_.make_optimizer<torch::optim::SGD>(
             model_, torch::optim::SGDOptions(misbehaves("other_optimizer") ? 0.02 : 0.01).momentum(0.9))) {
+    if (settings.outlive) outlives = optimizer_;
+    if (is("drops_window")) optimizer_.set_accumulate(2);
     say("started %d as worker %d", ::getpid(), strategy_.worker_id());
   }
 
@@ -222,12 +230,7 @@ class Worker {
   ls::MirroredOptimizer<torch::optim::SGD> optimizer_;
 };
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  const Settings settings = settings_of(argc, argv);
-  say("pid %d begins at %.6f", ::getpid(), now());
-  if (settings.scenario == "uncaught") return Worker(settings).train(), 0;
+int train(const Settings& settings) {
   try {
     Worker(settings).train();
     say("ended at %.6f", now());
@@ -241,4 +244,18 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
   }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const Settings settings = settings_of(argc, argv);
+  say("pid %d begins at %.6f", ::getpid(), now());
+  if (settings.scenario == "uncaught") return Worker(settings).train(), 0;
+  const int code = train(settings);
+  if (outlives) {
+    outlives.reset();
+    say("the optimizer has outlived its strategy");
+  }
+  return code;
 }

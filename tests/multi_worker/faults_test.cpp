@@ -435,6 +435,22 @@ TEST_F(Faults, AnErrorOfTheChiefsProgramStopsAll) {
   noticed("36 throw_last on the chief", 1, last - time_after("fault at ", job[0].said()));
 }
 
+TEST_F(Faults, AWindowThatOneWorkerHasDroppedStopsAll) {
+  Job job(3, program("drops_window"));
+  for (int k = 0; k < 3; ++k) {  // each sees it by itself, or hears of it before
+    EXPECT_GT(job[k].wait(kEnough), 0) << job[k].said();
+    for (const char* part : {"a different number of times", "help: "})
+      EXPECT_TRUE(contains(error_in(job[k].said()), part)) << job[k].said();
+  }
+}
+
+TEST_F(Faults, AnOptimizerMayOutliveTheStrategyOfAFailedStep) {
+  Job job(3, program("throw_in_backward", {"outlive=1"}));
+  EXPECT_EQ(job[1].wait(kEnough), kError) << job[1].said();
+  expect_errors(job, {0, 2}, {.parts = {"error[L113]", "a bad gradient"}});
+  for (int k = 0; k < 3; ++k) EXPECT_TRUE(contains(job[k].said(), "outlived its strategy")) << job[k].said();
+}
+
 TEST_F(Faults, AfterAFailureWeightsCanBeSavedHere) {
   const TemporaryFolder folder;
   Job job(3, program("throw_first", {"save=" + (folder / "worker")}));

@@ -67,6 +67,7 @@ GradientKind kind_of(const at::Tensor& gradient) {
 WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const std::vector<int>& group_of,
                              const Replicas& replicas, const CommunicationOptions& options, std::string name)
     : group_(group),
+      alive_group_(group.weak_from_this()),
       module_(module),
       group_of_(group_of),
       replicas_(replicas),
@@ -80,10 +81,12 @@ WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const
 }
 
 WorkerReducer::~WorkerReducer() {
-  // A step that failed half-way has left buckets under way. They end with the job, and must not outlive their memory.
-  for (std::size_t b = awaited_; b < next_; ++b) {
+  // A step that failed half-way has left buckets under way. They end with the job, and must not outlive their memory. This
+  // object may outlive the strategy, and with it the group; to keep the group would keep a job alive that has failed.
+  const auto group = alive_group_.lock();
+  for (std::size_t b = awaited_; group && b < next_; ++b) {
     try {
-      group_.wait(tickets_[b]);
+      group->wait(tickets_[b]);
     } catch (const std::exception&) {
     }
   }

@@ -78,7 +78,8 @@ class WorkerReducer final : public GradientReducer {
   bool leave_to_update(OwnedSegment& segment) const;
   NotFiniteSum find_not_finite(const OwnedSegment& segment) const;
 
-  WorkerGroup& group_;
+  WorkerGroup& group_;                      ///< inside of run, when the strategy is there
+  std::weak_ptr<WorkerGroup> alive_group_;  ///< once it is gone, nothing is under way
   const ModuleCore& module_;
   const std::vector<int>& group_of_;
   const Replicas& replicas_;
