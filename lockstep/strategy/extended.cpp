@@ -7,6 +7,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/multi_worker_strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable_impl.h"
 
@@ -239,6 +241,10 @@ namespace {
 }
 
 }  // namespace
+
+bool StrategyExtended::experimental_between_graph() const {
+  return dynamic_cast<const MultiWorkerMirroredStrategy*>(&strategy_) != nullptr;
+}
 
 const Devices& StrategyExtended::parameter_devices() const {
   if (strategy_.is_default()) throw_no_devices("parameter_devices");

@@ -102,8 +102,8 @@ class LOCKSTEP_EXPORT StrategyExtended {
 
   const Devices& parameter_devices() const;
   const Devices& worker_devices() const;
-  /// Whether several workers run the program, each for its own replicas.
-  bool experimental_between_graph() const { return strategy_.num_workers() > 1; }
+  /// Whether every worker runs the program for its own replicas: true of MultiWorkerMirroredStrategy, even of one worker.
+  bool experimental_between_graph() const;
   bool experimental_require_static_shapes() const { return false; }
   bool experimental_should_init() const { return true; }
   /// The chief's files are the ones to keep. Saving itself stays a call that all workers make.

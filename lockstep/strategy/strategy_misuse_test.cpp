@@ -253,6 +253,7 @@ TEST(WithoutTheClusterComponent, OneWorkerTrains) {
     const TfConfig set(config);
     MultiWorkerMirroredStrategy strategy({.devices = cpus(2)});
     EXPECT_EQ(strategy.num_workers(), 1) << config;
+    EXPECT_TRUE(strategy.extended().experimental_between_graph()) << config;
     EXPECT_EQ(strategy.reduce(ReduceOp::Sum, strategy.run([] { return 1; })), 2) << config;
   }
 }
