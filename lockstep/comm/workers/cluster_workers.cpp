@@ -116,6 +116,7 @@ WorkerGroup::Ticket ClusterWorkers::submit(Channel channel, const Collective& co
 }
 
 void ClusterWorkers::wait(Ticket ticket) {
+  slow_.is_awaited(ticket);
   try {
     engine_->wait(ticket);
   } catch (const Error& error) {

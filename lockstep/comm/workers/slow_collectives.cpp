@@ -18,7 +18,15 @@ SlowCollectives::~SlowCollectives() {
 
 void SlowCollectives::begins(std::uint64_t id, std::string_view name) {
   const std::lock_guard lock(mutex_);
-  running_[id] = {std::string(name), std::chrono::steady_clock::now()};
+  running_[id] = {.name = std::string(name)};
+}
+
+void SlowCollectives::is_awaited(std::uint64_t id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = running_.find(id);
+  if (found == running_.end()) return;
+  found->second.since = std::chrono::steady_clock::now();
+  found->second.is_awaited = true;
 }
 
 void SlowCollectives::ends(std::uint64_t id) {
@@ -42,6 +50,7 @@ void SlowCollectives::watch() {
     double seconds = 0;
     // Of several at one moment one is enough: they wait for the same worker.
     for (auto& [id, each] : running_) {
+      if (!each.is_awaited) continue;
       const auto taken = std::chrono::steady_clock::now() - each.since;
       if (taken >= patience_ * 8 / 10 && !std::exchange(each.is_known, true)) {
         waits = each.name;

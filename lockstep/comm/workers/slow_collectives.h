@@ -28,12 +28,15 @@ class SlowCollectives {
   SlowCollectives& operator=(const SlowCollectives&) = delete;
 
   void begins(std::uint64_t id, std::string_view name);
+  /// Only now does the program wait for it: some collectives begin long before that.
+  void is_awaited(std::uint64_t id);
   void ends(std::uint64_t id);
 
  private:
   struct Running {
     std::string name;
-    std::chrono::steady_clock::time_point since;
+    std::chrono::steady_clock::time_point since = {};
+    bool is_awaited = false;
     bool is_known = false;  ///< to wait
     bool is_said = false;
   };
