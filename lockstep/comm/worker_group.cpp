@@ -13,7 +13,7 @@ std::atomic<WorkerGroupMaker> maker{nullptr};
 
 WorkerGroup::~WorkerGroup() = default;
 
-void set_worker_group_maker(WorkerGroupMaker given) { maker.store(given); }
+WorkerGroupMaker set_worker_group_maker(WorkerGroupMaker given) { return maker.exchange(given); }
 
 std::unique_ptr<WorkerGroup> join_workers(const WorkerGroupOptions& options) {
   const WorkerGroupMaker make = maker.load();

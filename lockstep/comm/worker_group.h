@@ -84,8 +84,8 @@ struct WorkerGroupOptions {
 
 using WorkerGroupMaker = std::unique_ptr<WorkerGroup> (*)(const WorkerGroupOptions& options);
 
-/// Called by Lockstep::cluster when it is loaded.
-LOCKSTEP_EXPORT void set_worker_group_maker(WorkerGroupMaker maker);
+/// Called by Lockstep::cluster when it is loaded. Returns the one before.
+LOCKSTEP_EXPORT WorkerGroupMaker set_worker_group_maker(WorkerGroupMaker maker);
 
 /// Joins the other workers and returns when all have joined. Without Lockstep::cluster it throws an error that names it.
 LOCKSTEP_EXPORT std::unique_ptr<WorkerGroup> join_workers(const WorkerGroupOptions& options);

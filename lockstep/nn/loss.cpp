@@ -128,7 +128,7 @@ std::int64_t sum_over_replicas(const Count& here, const char* meeting) {
   // The first replica of each worker adds up for its own, and tells them what all workers have.
   const auto add_up_all = [&] {
     add_up();
-    total = workers::sum(*workers, total, lockstep::str("examples of average_loss, call ", here.call), deadline);
+    total = workers::sum(*workers, total, lockstep::str(meeting, ", call ", here.call), deadline);
     for (int r = 0; r < seat->size(); ++r) static_cast<const Count*>(seat->payload_of(r))->total = total;
   };
   seat->lead(meeting, &here, add_up_all, deadline);
@@ -144,12 +144,15 @@ std::int64_t count_losses(const at::Tensor& losses) {
   ++notes.average_losses;
   // All replicas must come to the same decision. They see the same batch, so none of them meets where each has one loss
   // for each of its rows. A replica without rows cannot tell that case from others: if there is one, all meet. Where
-  // they decide differently all the same, the numbers of their calls differ, or the meetings that they come to.
-  const auto rows = notes.rows;
+  // they decide differently all the same, the numbers of their calls differ, or the meetings that they come to. What
+  // other workers have is known of the batches of a distributed dataset.
+  const auto& rows = notes.rows.here;
   const auto k = static_cast<std::size_t>(top->replica->local_index());
-  if (top->strategy->num_workers() == 1 && !rows.empty() && rows[k] == here &&
-      std::find(rows.begin(), rows.end(), 0) == rows.end())
-    return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  if (!rows.empty() && rows[k] == here) {
+    if (notes.rows.all >= 0) return notes.rows.all;
+    if (top->strategy->num_workers() == 1 && std::find(rows.begin(), rows.end(), 0) == rows.end())
+      return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
+  }
   return sum_over_replicas(
       {here, notes.average_losses},
       "average_loss, whose losses are not one per row of the batch (give it ls::global_rows(losses))");

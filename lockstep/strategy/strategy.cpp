@@ -235,7 +235,7 @@ void detail::remember_watched() {
     watcher->remember(static_cast<std::size_t>(top->replica->local_index()));
 }
 
-void Strategy::run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<void(std::size_t)> call) {
+void Strategy::run_on_replicas(const detail::StepRows& rows, FunctionRef<void(std::size_t)> call) {
   detail::require_cross_replica(*this, "run");
   const detail::ContextGuard cross(*this, nullptr, -1);
   const int scopes = detail::sync_on_read_scopes();

@@ -9,7 +9,6 @@
 #include <memory>
 #include <optional>
 #include <source_location>
-#include <span>
 #include <string>
 #include <type_traits>
 #include <vector>
@@ -36,6 +35,7 @@ namespace detail {
 
 struct StrategyAccess;
 class RunWatcher;  // strategy/detail/run_notes.h
+struct StepRows;
 
 /// A leaf of a structure as values across replicas are: of a variable all its components.
 struct ComponentsOfVariables {
@@ -262,8 +262,8 @@ class LOCKSTEP_EXPORT Strategy {
   friend struct detail::StrategyAccess;
   using Leaves = std::vector<ReducibleLeaf>;
 
-  /// Calls `call(k)` for each local replica k, on its thread and in its context. `rows`: see RunNotes.
-  void run_on_replicas(std::span<const std::int64_t> rows, FunctionRef<void(std::size_t k)> call);
+  /// Calls `call(k)` for each local replica k, on its thread and in its context.
+  void run_on_replicas(const detail::StepRows& rows, FunctionRef<void(std::size_t k)> call);
   /// Throws for a variable of another strategy.
   const std::vector<at::Tensor>& components_of(const Variable& variable, const char* operation) const;
   at::Tensor reduce_variable(ReduceOp op, const Variable& variable, const Axis& axis);

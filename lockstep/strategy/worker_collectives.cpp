@@ -175,15 +175,42 @@ at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_vi
   return result;
 }
 
+PendingSums::PendingSums(WorkerGroup& group, std::vector<std::int64_t> mine, std::string_view name,
+                         const Deadline& deadline)
+    : group_(group.weak_from_this()),
+      mine_(std::move(mine)),
+      nothing_(mine_.size(), 0),
+      sums_(mine_.size(), 0),
+      inputs_(static_cast<std::size_t>(group.replicas()), nothing_.data()),
+      output_(sums_.data()),
+      name_(full_name(name)) {
+  inputs_[0] = mine_.data();
+  ticket_ = group.submit(WorkerGroup::kProgram,
+                         {.kind = CollectiveKind::AllReduce,
+                          .dtype = Dtype::Int64,
+                          .elements = mine_.size(),
+                          .inputs = inputs_,
+                          .outputs = {&output_, 1},
+                          .name = name_},
+                         deadline);
+}
+
+PendingSums::~PendingSums() {
+  if (is_awaited_) return;
+  try {
+    wait();
+  } catch (const std::exception&) {  // the job has failed, which its next call says
+  }
+}
+
+std::vector<std::int64_t> PendingSums::wait() {
+  is_awaited_ = true;
+  if (const auto group = group_.lock()) group->wait(ticket_);
+  return sums_;
+}
+
 std::int64_t sum(WorkerGroup& group, std::int64_t value, std::string_view name, const Deadline& deadline) {
-  // Which of the local replicas brings it does not matter for the sum.
-  std::vector<std::int64_t> brought(static_cast<std::size_t>(group.replicas()), 0);
-  brought[0] = value;
-  std::int64_t total = 0;
-  SumOfArrays array{.dtype = Dtype::Int64, .outputs = {&total}};
-  for (const std::int64_t& each : brought) array.inputs.push_back(&each);
-  all_reduce(group, ReduceOp::Sum, {array}, name, deadline);
-  return total;
+  return PendingSums(group, {value}, name, deadline).wait()[0];
 }
 
 }  // namespace lockstep::workers

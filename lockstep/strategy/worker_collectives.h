@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -44,6 +46,27 @@ std::vector<IndexedSlices> all_gather(WorkerGroup& group, const std::vector<Inde
 
 /// The chief's tensor, on every worker; the others' are not looked at.
 at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_view name, const Deadline& deadline);
+
+/// Sums of numbers over all workers that are under way. The end is awaited at the latest when this object goes, so that
+/// a program which no longer wants them leaves nothing behind.
+class PendingSums {
+ public:
+  PendingSums(WorkerGroup& group, std::vector<std::int64_t> mine, std::string_view name, const Deadline& deadline);
+  ~PendingSums();
+  PendingSums(const PendingSums&) = delete;
+  PendingSums& operator=(const PendingSums&) = delete;
+
+  std::vector<std::int64_t> wait();  ///< once
+
+ private:
+  std::weak_ptr<WorkerGroup> group_;  ///< once it is gone, nothing is under way
+  std::vector<std::int64_t> mine_, nothing_, sums_;
+  std::vector<const void*> inputs_;  ///< of each local replica: which of them brings the numbers does not matter
+  void* output_;
+  std::string name_;
+  WorkerGroup::Ticket ticket_;
+  bool is_awaited_ = false;
+};
 
 /// The sum of a number per worker.
 std::int64_t sum(WorkerGroup& group, std::int64_t value, std::string_view name, const Deadline& deadline);

@@ -1,11 +1,19 @@
 #pragma once
 
+#include <cstdint>
 #include <tuple>
 
 #include "lockstep/values/distributed_values.h"
 #include "lockstep/values/write_value.h"
 
 namespace lockstep {
+
+/// What a distributed dataset of several workers knows about the batches of one step.
+struct BatchRows {
+  std::int64_t all = -1;  ///< rows of all replicas of all workers; -1: unknown
+  std::int64_t here = 0;  ///< of this worker's replicas
+  bool has_empty = true;  ///< some replica of some worker has no rows
+};
 
 /// One possibly different component per local replica: what a distributed dataset yields and what `run` returns.
 ///
@@ -22,6 +30,10 @@ class PerReplica : public DistributedValues<PerReplica, T> {
   static constexpr const char* kKind = "PerReplica";
   using DistributedValues<PerReplica, T>::DistributedValues;
 
+  /// Travels with the batches of a distributed dataset, so that workers need not count together.
+  const BatchRows& batch_rows() const { return batch_rows_; }
+  void set_batch_rows(const BatchRows& rows) { batch_rows_ = rows; }
+
  private:
   friend DistributedValues<PerReplica, T>;
 
@@ -31,6 +43,8 @@ class PerReplica : public DistributedValues<PerReplica, T> {
     if (size != 1) detail::throw_not_inside_replica(size);
     return 0;
   }
+
+  BatchRows batch_rows_;
 };
 
 /// One component per local replica, all equal by contract: the result of a reduction, a broadcast, an update. Usable as

@@ -5,20 +5,23 @@
 #include <mutex>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "tests/golden_input/values.h"
 
 namespace lockstep::golden_input {
 namespace {
 
-/// Adds up what the workers bring to each step. A worker that has left brings nothing.
+/// Adds up what the workers bring to each step. A worker that has left brings nothing. That one could not read its step is not told
+/// to the others, who would stop too: the golden cases say which workers fail by themselves.
 class Meeting {
  public:
   explicit Meeting(std::size_t workers) : present_(workers) {}
 
-  std::int64_t total(std::int64_t value) {
+  data::StepTotals total(const data::StepTotals& brought) {
     std::unique_lock lock(mutex_);
-    sum_ += value;
+    sum_.values += brought.values;
+    sum_.helpless += brought.helpless;
     const std::uint64_t mine = round_;
     if (++arrived_ == present_) {
       finish();
@@ -36,8 +39,7 @@ class Meeting {
 
  private:
   void finish() {
-    result_ = sum_;
-    sum_ = 0;
+    result_ = std::exchange(sum_, {});
     arrived_ = 0;
     ++round_;
     changed_.notify_all();
@@ -48,13 +50,13 @@ class Meeting {
   std::size_t present_;
   std::size_t arrived_ = 0;
   std::uint64_t round_ = 0;
-  std::int64_t sum_ = 0, result_ = 0;
+  data::StepTotals sum_, result_;
 };
 
 class MeetingAgreement final : public data::EndOfDataAgreement {
  public:
   explicit MeetingAgreement(std::shared_ptr<Meeting> meeting) : meeting_(std::move(meeting)) {}
-  std::int64_t total(std::int64_t local_values) override { return meeting_->total(local_values); }
+  data::StepTotals total(const data::StepTotals& mine) override { return meeting_->total(mine); }
 
  private:
   std::shared_ptr<Meeting> meeting_;

@@ -7,11 +7,16 @@
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <memory>
+#include <mutex>
 #include <string>
+#include <vector>
 
+#include "lockstep/comm/worker_group.h"
 #include "lockstep/lockstep.h"
 
 namespace ls = lockstep;
@@ -28,6 +33,52 @@ struct Net : nn::Module {
   nn::Linear layer{4, 2};
   nn::BatchNorm1d norm{4};
 };
+
+/// The other workers, and the names of the program's collectives that this one has begun with them.
+class Noted final : public ls::WorkerGroup {
+ public:
+  explicit Noted(std::unique_ptr<ls::WorkerGroup> group)
+      : WorkerGroup({group->rank(), group->workers(), group->replicas()}), group_(std::move(group)) {}
+
+  Ticket submit(Channel channel, const ls::Collective& collective, ls::Deadline limit) override {
+    if (channel == kProgram) {
+      const std::lock_guard lock(mutex);
+      names.emplace_back(collective.name);
+      if (collective.implementation == ls::Implementation::Ring) names.back() += ", by a ring";
+    }
+    return group_->submit(channel, collective, limit);
+  }
+  void wait(Ticket ticket) override { group_->wait(ticket); }
+  void require_same(std::string_view what, const std::vector<std::string>& lines) override {
+    group_->require_same(what, lines);
+  }
+  void barrier(std::string_view name, ls::Deadline deadline) override { group_->barrier(name, deadline); }
+  std::string chiefs(std::string_view key, std::string_view value) override { return group_->chiefs(key, value); }
+  void set_place(std::int64_t step, std::string_view place) override { group_->set_place(step, place); }
+  void report(const ls::Error& error) override { group_->report(error); }
+  void report(const std::string& what) override { group_->report(what); }
+
+  /// How many names have this in them.
+  static int count(const std::string& part) {
+    const std::lock_guard lock(mutex);
+    return static_cast<int>(std::count_if(names.begin(), names.end(),
+                                          [&](const std::string& name) { return name.find(part) != name.npos; }));
+  }
+
+ private:
+  static inline std::mutex mutex;
+  static inline std::vector<std::string> names;
+  std::unique_ptr<ls::WorkerGroup> group_;
+};
+
+ls::WorkerGroupMaker real_maker = nullptr;
+const bool is_noted = [] {
+  real_maker =
+      ls::set_worker_group_maker([](const ls::WorkerGroupOptions& options) -> std::unique_ptr<ls::WorkerGroup> {
+        return std::make_unique<Noted>(real_maker(options));
+      });
+  return true;
+}();
 
 /// Two replicas on each worker.
 struct Together : testing::Test {
@@ -180,6 +231,110 @@ TEST_F(Together, LossesAreAveragedOverTheRowsOfAllWorkers) {
     return ls::average_loss(torch::ones({rows}));
   });
   EXPECT_NEAR(strategy.reduce(ls::ReduceOp::Sum, shares).item<double>(), 1, 1e-6);
+}
+
+TEST_F(Together, BatchesTellTheRowsOfAllWorkers) {
+  const int n = strategy.num_replicas_in_sync();
+  for (const auto assignment : {ls::Assignment::ByReplica, ls::Assignment::TensorFlow}) {
+    for (const int rows : {6 * n - 1, 2 * n + 1}) {  // the last batch has too few rows for some replicas, or not
+      int steps = 0;
+      for (const auto& batch : strategy.distribute(ls::data::from_tensor_slices(torch::rand({rows})).batch(2 * n),
+                                                   {.assignment = assignment})) {
+        int empty = 0, here = 0;
+        for (const auto& mine : batch) {
+          here += static_cast<int>(mine.size(0));
+          empty += mine.size(0) == 0 ? 1 : 0;
+        }
+        const auto all = ls::global_rows(batch);
+        EXPECT_EQ(all, strategy.reduce(ls::ReduceOp::Sum, here));
+        const bool some_are_empty = strategy.reduce(ls::ReduceOp::Sum, empty) > 0;
+        const int before = Noted::count("average_loss");
+        const auto are_equal = strategy.run(
+            [&](const torch::Tensor& mine) {
+              return torch::equal(ls::average_loss(mine.exp()), ls::average_loss(mine.exp(), all));
+            },
+            batch);
+        for (const bool each : are_equal) EXPECT_TRUE(each);
+        EXPECT_EQ(Noted::count("average_loss") - before, some_are_empty ? 1 : 0) << rows << " rows, step " << steps;
+        // What the program has cut is counted again.
+        const auto halves =
+            batch.map([](const torch::Tensor& mine) { return mine.slice(0, 0, (mine.size(0) + 1) / 2); });
+        const auto shares =
+            strategy.run([&](const torch::Tensor& mine) { return ls::average_loss(torch::ones_like(mine)); }, halves);
+        EXPECT_NEAR(strategy.reduce(ls::ReduceOp::Sum, shares).item<double>(), 1, 1e-6);
+        ++steps;
+      }
+      EXPECT_GE(steps, 2);
+    }
+  }
+}
+
+/// Batches that only their worker has: worker k has k + 1 steps.
+ls::DistributedDataset<torch::Tensor> uneven_batches(ls::Strategy& strategy, int fails_at = -1) {
+  return strategy.distribute_from_function([&, fails_at](const ls::InputContext& input) {
+    const bool fails = input.input_pipeline_id + 1 == input.num_input_pipelines;
+    return ls::data::from_tensor_slices(torch::arange(3 + 4 * input.input_pipeline_id))
+        .map([fails, fails_at](const torch::Tensor& x) {
+          if (fails && x.item<int>() == fails_at) throw std::runtime_error("a bad row");
+          return x;
+        })
+        .batch(2);
+  });
+}
+
+TEST_F(Together, WorkersAgreeOnTheNextStepWhileTheyComputeThisOne) {
+  const auto batches = uneven_batches(strategy);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    const int before = Noted::count("distributed dataset");
+    int steps = 0, rows = 0;
+    for (const auto& batch : batches) {
+      ++steps;
+      // Of this step and of the next one: nobody waits for a meeting between this line and the next step.
+      EXPECT_EQ(Noted::count("distributed dataset") - before, steps + 1);
+      rows += static_cast<int>(ls::global_rows(batch));
+    }
+    EXPECT_EQ(steps, workers);
+    EXPECT_EQ(rows, 3 * workers + 2 * workers * (workers - 1));
+    EXPECT_EQ(Noted::count("distributed dataset") - before, workers + 1);
+  }
+}
+
+TEST_F(Together, ALoopMayEndBeforeTheData) {
+  const auto batches = uneven_batches(strategy);
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    for (const auto& batch : batches) {
+      EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, strategy.run([](const torch::Tensor&) { return 1; }, batch)),
+                2 * workers);
+      break;
+    }
+    strategy.barrier();
+    auto one = batches.iterator();
+    auto other = batches.iterator();
+    EXPECT_TRUE(one.next());
+    EXPECT_TRUE(other.next());
+    EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, 1), workers);
+    EXPECT_TRUE(other.next());
+  }
+}
+
+TEST_F(Together, WorkersHearOfAStepThatOneOfThemCannotRead) {
+  const int last = workers - 1;
+  auto steps = uneven_batches(strategy, 4).iterator();  // in the second step of the last worker
+  EXPECT_TRUE(steps.next());
+  for (int again = 0; again < 2; ++again) {
+    try {
+      steps.next();
+      ADD_FAILURE() << "there is no such step";
+    } catch (const std::exception& error) {
+      const std::string expected =
+          rank == last ? "a bad row" : "worker " + std::to_string(last) + " could not read the next step";
+      EXPECT_NE(std::string(error.what()).find(expected), std::string::npos) << error.what();
+    }
+  }
+  strategy.barrier();  // the job goes on
+  auto unasked = uneven_batches(strategy, 4).iterator();
+  EXPECT_TRUE(unasked.next());  // nobody asks for the step that fails
+  EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, 1), workers);
 }
 
 TEST_F(Together, WorkersHoldTheSameWeightsAfterTraining) {

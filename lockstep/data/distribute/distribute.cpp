@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <array>
+#include <bit>
 #include <memory>
 #include <mutex>
 #include <set>
@@ -5,10 +8,10 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/reduce_op.h"
 #include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/data/distribute/distributed_input.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep::data {
@@ -26,17 +29,23 @@ ClusterShape cluster_of(Strategy& strategy) {
   return {all / local, local, strategy.replica_context(0).replica_id_in_sync_group() / local};
 }
 
-/// Sums over the strategy's replicas, wherever they are.
-class ReducedAgreement final : public EndOfDataAgreement {
+/// Adds up over the workers while their programs go on.
+class WorkersAgreement final : public EndOfDataAgreement {
  public:
-  explicit ReducedAgreement(Strategy& strategy) : strategy_(strategy) {}
+  explicit WorkersAgreement(Strategy& strategy) : strategy_(strategy) {}
 
-  std::int64_t total(std::int64_t local_values) override {
-    // Which of the local replicas brings it does not matter for the sum.
-    const auto counts =
-        PerReplica<std::int64_t>::generate(static_cast<std::size_t>(strategy_.num_local_replicas()),
-                                           [&](std::size_t k) -> std::int64_t { return k == 0 ? local_values : 0; });
-    return strategy_.reduce(ReduceOp::Sum, counts);
+  StepTotals total(const StepTotals& mine) override { return begin(mine)(); }
+  std::function<StepTotals()> begin(const StepTotals& mine) override {
+    using Numbers = std::array<std::int64_t, sizeof(StepTotals) / sizeof(std::int64_t)>;
+    const auto numbers = std::bit_cast<Numbers>(mine);
+    const auto pending = std::make_shared<workers::PendingSums>(
+        *lockstep::detail::StrategyAccess::workers(strategy_), std::vector(numbers.begin(), numbers.end()),
+        "what workers have for a step of a distributed dataset", deadline_of(strategy_.communication()));
+    return [pending] {
+      Numbers sums;
+      std::ranges::copy(pending->wait(), sums.begin());
+      return std::bit_cast<StepTotals>(sums);
+    };
   }
 
  private:
@@ -50,7 +59,7 @@ DistributedInputPtr finish(Strategy& strategy, DistributedInput input, const Inp
     for (int k = 0; k < strategy.num_local_replicas(); ++k)
       input.devices.push_back(strategy.replica_context(k).device());
   }
-  if (input.agreement && input.cluster.workers > 1) input.agreement = std::make_shared<ReducedAgreement>(strategy);
+  if (input.agreement && input.cluster.workers > 1) input.agreement = std::make_shared<WorkersAgreement>(strategy);
   return std::make_shared<const DistributedInput>(std::move(input));
 }
 

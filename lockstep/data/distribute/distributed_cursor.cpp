@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <functional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -39,9 +40,6 @@ using Clock = std::chrono::steady_clock;
 std::int64_t nanoseconds_since(Clock::time_point start) {
   return std::chrono::nanoseconds(Clock::now() - start).count();
 }
-
-/// What workers add to their number of values if they cannot make empty batches; more than any number of replicas.
-constexpr std::int64_t kHelpless = std::int64_t{1} << 40;
 
 std::int64_t rows_of_replicas(const InputStep& step) {
   std::int64_t rows = 0;
@@ -129,12 +127,24 @@ class DistributedCursor::Impl {
   IteratorState state();
   void load_state(const IteratorState& state);
   const DistributedInput& input() const { return *input_; }
+  const BatchRows& batch_rows() const { return batch_rows_; }
 
  private:
+  /// A step that was read, and what all workers have for it.
+  struct Read {
+    std::optional<InputStep> step;
+    std::exception_ptr error;            ///< in its place
+    std::function<StepTotals()> totals;  ///< none where this worker knows by itself
+  };
+
   /// What reads the steps ahead; started when it is first needed.
   ReadAhead<InputStep>& reader();
   std::optional<InputStep> read_step();
-  bool is_complete(const std::optional<InputStep>& step, bool partial_steps);
+  bool agrees(bool partial_steps) const { return partial_steps && input_->agreement; }
+  Read read_and_tell(bool partial_steps);
+  StepTotals totals_here(const Read& read);
+  bool is_complete(Read& read, bool partial_steps);
+  [[noreturn]] void fail_together(const Read& read, const StepTotals& all);
   bool knows_empty_batches();
   [[noreturn]] void throw_unknown_batches() const;
   Element first_without_rows();
@@ -144,6 +154,9 @@ class DistributedCursor::Impl {
   bool took_next_pass_;
   std::int64_t steps_ = 0;
   bool ended_ = false;
+  std::optional<Read> ahead_;          ///< the next step, where workers agree on it while they compute this one
+  BatchRows batch_rows_;               ///< of this one
+  std::exception_ptr failed_;          ///< why there are no more steps on any worker
   bool stuck_ = false;                 ///< some worker does not know what its empty batches should look like
   Element seen_;                       ///< some element without its rows, for dummies where the spec says too little
   std::exception_ptr unplaced_;        ///< why the last state could not be loaded, or not all of it
@@ -192,9 +205,10 @@ void DistributedCursor::Impl::load_state(const IteratorState& state) {
     std::uint64_t next = context_.epoch + 1;
     input_->passes->compare_exchange_strong(next, context_.epoch);  // nothing was read: the pass is free again
   }
+  ahead_.reset();
   source_ = nullptr;
   ended_ = stuck_ = false;
-  unplaced_ = unseen_because_ = nullptr;
+  failed_ = unplaced_ = unseen_because_ = nullptr;
   try {
     Position kept = Position::of(state.position);
     for (const StagePtr& pipeline : input_->pipelines) restore_all_lasting(*pipeline, kept);
@@ -236,32 +250,81 @@ std::optional<InputStep> DistributedCursor::Impl::read_step() {
   return step;
 }
 
-/// Whether there is a step, as all workers agree.
-bool DistributedCursor::Impl::is_complete(const std::optional<InputStep>& step, bool partial_steps) {
+/// Reads the next step. Where workers have to agree on it, begins to tell the others.
+DistributedCursor::Impl::Read DistributedCursor::Impl::read_and_tell(bool partial_steps) {
+  Read read;
+  try {
+    read.step = read_step();
+  } catch (...) {
+    // Whoever waits for this worker must be told, once the step is asked for.
+    if (!agrees(partial_steps) || input_->cluster.workers == 1) throw;
+    read.error = std::current_exception();
+  }
+  const bool is_known = read.step && read.step->total;
+  if (agrees(partial_steps) && !is_known) read.totals = input_->agreement->begin(totals_here(read));
+  return read;
+}
+
+StepTotals DistributedCursor::Impl::totals_here(const Read& read) {
   const ClusterShape& cluster = input_->cluster;
+  if (read.error) return {.failed = 1, .failed_ids = cluster.worker};
+  StepTotals mine{.empty = cluster.replicas_per_worker};
+  for (std::size_t k = 0; read.step && k < read.step->elements.size(); ++k) {
+    const auto& element = read.step->elements[k];
+    if (!element) continue;
+    ++mine.values;
+    const std::int64_t rows = common_rows(*element);
+    if (rows != 0) --mine.empty;
+    rows < 0 ? ++mine.unclear : mine.rows += rows;
+  }
+  const bool is_told = read.step && read.step->like_others.size() > 0;
+  mine.helpless = mine.values == 0 && cluster.workers > 1 && !is_told && !knows_empty_batches() ? 1 : 0;
+  return mine;
+}
+
+/// Whether there is a step, as all workers agree.
+bool DistributedCursor::Impl::is_complete(Read& read, bool partial_steps) {
+  const ClusterShape& cluster = input_->cluster;
+  const auto& step = read.step;
+  batch_rows_ = {};
   if (step && step->total) {
+    batch_rows_ = step->rows;
     const auto all = static_cast<int>(*step->total);
     return decide_step(partial_steps, all, cluster.replicas(), *step->total) == StepOutcome::Complete;
   }
   const int local = step ? step->local_values() : 0;
-  std::int64_t total = local;
-  if (partial_steps && input_->agreement) {
-    const bool told = step && step->like_others.size() > 0;
-    const bool helpless = local == 0 && cluster.workers > 1 && !told && !knows_empty_batches();
-    total = input_->agreement->total(local + (helpless ? kHelpless : 0));
-    // If no worker has data it does not matter.
-    stuck_ = total >= kHelpless && total % kHelpless > 0;
-    total %= kHelpless;
+  StepTotals all{.values = local};
+  if (read.totals) {
+    all = read.totals();
+    read.totals = nullptr;
+    if (read.error || all.failed > 0) fail_together(read, all);
+    stuck_ = all.helpless > 0 && all.values > 0;  // if no worker has data it does not matter
+    if (all.unclear == 0) batch_rows_ = {.all = all.rows, .has_empty = all.empty > 0};
   }
-  return decide_step(partial_steps, local, cluster.replicas_per_worker, total) == StepOutcome::Complete;
+  return decide_step(partial_steps, local, cluster.replicas_per_worker, all.values) == StepOutcome::Complete;
+}
+
+void DistributedCursor::Impl::fail_together(const Read& read, const StepTotals& all) {
+  const std::string who =
+      all.failed == 1 ? str("worker ", all.failed_ids) : str(counted(static_cast<int>(all.failed), "worker"));
+  failed_ = read.error
+                ? read.error
+                : std::make_exception_ptr(FailedPrecondition(
+                      errors::kPeerFailed, {.what = str(who, " could not read the next step of a distributed dataset"),
+                                            .where = str("step ", steps_, ", seen by worker ", input_->cluster.worker),
+                                            .help = "fix the cause that the error on that worker names"}));
+  std::rethrow_exception(failed_);
 }
 
 std::optional<DistributedCursor::Values> DistributedCursor::Impl::read(bool partial_steps) {
   require_outside_replicas("get_next");
   if (stuck_) throw_unknown_batches();
+  if (failed_) std::rethrow_exception(failed_);
   if (ended_) return std::nullopt;
-  std::optional<InputStep> step = read_step();
-  const bool complete = is_complete(step, partial_steps);
+  Read next = ahead_ ? std::move(*ahead_) : read_and_tell(partial_steps);
+  ahead_.reset();
+  const bool complete = is_complete(next, partial_steps);
+  std::optional<InputStep>& step = next.step;
   if (stuck_) throw_unknown_batches();
   if (!complete) {
     ended_ = true;
@@ -270,8 +333,11 @@ std::optional<DistributedCursor::Values> DistributedCursor::Impl::read(bool part
   ++steps_;
   Values values(static_cast<std::size_t>(input_->cluster.replicas_per_worker));
   for (std::size_t k = 0; step && k < values.size(); ++k) {
-    if (step->elements[k]) values[k] = std::move(*step->elements[k]);
+    if (!step->elements[k]) continue;
+    values[k] = std::move(*step->elements[k]);
+    batch_rows_.here += std::max<std::int64_t>(common_rows(values[k]), 0);
   }
+  if (input_->cluster.workers == 1) batch_rows_ = {};
   if (seen_.size() == 0 && !tells_all(input_->element_spec)) {
     const auto with_data = std::ranges::find_if(values, [](const Element& value) { return value.size() > 0; });
     if (with_data != values.end()) seen_ = without_rows(*with_data);
@@ -287,6 +353,9 @@ std::optional<DistributedCursor::Values> DistributedCursor::Impl::read(bool part
     values[k] = empty_batch(input_->element_spec, seen_);
     if (k < input_->devices.size()) values[k] = moved_to(std::move(values[k]), input_->devices[k]);
   }
+  // The workers agree on the next step while they compute this one. Its rows were being read during the one before.
+  if (agrees(partial_steps) && input_->cluster.workers > 1 && input_->buffer_size > 0)
+    ahead_ = read_and_tell(partial_steps);
   return values;
 }
 
@@ -339,6 +408,7 @@ std::optional<DistributedCursor::Values> DistributedCursor::next() { return impl
 std::optional<DistributedCursor::Values> DistributedCursor::next_as_optional() {
   return impl_->read(!impl_->input().cardinality.is_infinite());
 }
+const BatchRows& DistributedCursor::batch_rows() const { return impl_->batch_rows(); }
 IteratorState DistributedCursor::state() const { return impl_->state(); }
 void DistributedCursor::load_state(const IteratorState& state) { impl_->load_state(state); }
 DistributedSpec DistributedCursor::spec() const { return impl_->input().spec(); }

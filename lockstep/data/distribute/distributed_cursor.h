@@ -11,6 +11,7 @@
 #include "lockstep/data/distribute/signature.h"
 #include "lockstep/data/element.h"
 #include "lockstep/data/iterator_state.h"
+#include "lockstep/values/per_replica.h"
 
 namespace lockstep::data {
 
@@ -35,6 +36,9 @@ class LOCKSTEP_EXPORT DistributedCursor {
   std::optional<Values> next();
   /// The same with partial steps always handled, unless the dataset is endless.
   std::optional<Values> next_as_optional();
+
+  /// Of the last step, if there are several workers.
+  const BatchRows& batch_rows() const;
 
   /// Steps taken so far; prefetched ones do not count. FailedPrecondition names a stage that cannot promise it.
   IteratorState state() const;

@@ -52,9 +52,12 @@ class DistributedIterator {
   void load_state(const data::IteratorState& state) { cursor_.load_state(state); }
 
  private:
-  static std::optional<PerReplica<T>> typed(std::optional<data::DistributedCursor::Values> values) {
+  std::optional<PerReplica<T>> typed(std::optional<data::DistributedCursor::Values> values) {
     if (!values) return std::nullopt;
-    return PerReplica<T>::generate(values->size(), [&](std::size_t k) -> T { return data::decode<T>((*values)[k]); });
+    auto batch =
+        PerReplica<T>::generate(values->size(), [&](std::size_t k) -> T { return data::decode<T>((*values)[k]); });
+    batch.set_batch_rows(cursor_.batch_rows());
+    return batch;
   }
 
   data::DistributedCursor cursor_;

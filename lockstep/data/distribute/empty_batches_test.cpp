@@ -25,12 +25,15 @@ class Meeting final : public EndOfDataAgreement {
  public:
   explicit Meeting(int workers) : workers_(workers) {}
 
-  std::int64_t total(std::int64_t value) override {
+  StepTotals total(const StepTotals& mine_here) override {
     std::unique_lock lock(mutex_);
-    sum_ += value;
+    sum_.values += mine_here.values;
+    sum_.helpless += mine_here.helpless;
+    sum_.failed += mine_here.failed;
+    sum_.failed_ids += mine_here.failed_ids;
     const int mine = round_;
     if (++arrived_ == workers_) {
-      result_ = std::exchange(sum_, 0);
+      result_ = std::exchange(sum_, {});
       arrived_ = 0;
       ++round_;
       changed_.notify_all();
@@ -44,7 +47,7 @@ class Meeting final : public EndOfDataAgreement {
   const int workers_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::int64_t sum_ = 0, result_ = 0;
+  StepTotals sum_, result_;
   int arrived_ = 0, round_ = 0;
 };
 

@@ -13,22 +13,24 @@ namespace data {
 LOCKSTEP_EXPORT void require_all_rows_here();
 }  // namespace data
 
-/// The rows of all replicas together: the size of a step's global batch, whatever sizes its parts have. `batch` comes
+/// The rows of all replicas of all workers together: the size of a step's global batch, whatever sizes its parts have. `batch` comes
 /// from a distributed dataset or from `strategy.split`; within each part all tensors must have the same first dimension.
-/// With several workers it is an error, because only their own parts are here: count inside run, with
-/// `global_rows(tensor)`.
+/// With several workers, only batches of a distributed dataset know the rows of the others: for what else there is, count inside
+/// run, with `global_rows(tensor)`.
 ///
 ///     const auto rows = ls::global_rows(batch);
 ///     strategy.run([&](const Digits& mine) { optimizer.minimize(ls::average_loss(losses_of(mine), rows)); }, batch);
 template <class T>
 std::int64_t global_rows(const PerReplica<T>& batch) {
-  data::require_all_rows_here();
   std::int64_t rows = 0;
   for (const T& part : batch) {
     data::Element leaves;
     data::encode<T>(part, leaves);
     rows += data::row_count(leaves, "global_rows");
   }
+  const BatchRows& known = batch.batch_rows();
+  if (known.all >= 0 && known.here == rows) return known.all;
+  data::require_all_rows_here();
   return rows;
 }
 

@@ -298,7 +298,7 @@ TEST(PipelinesOfEachReplica, GetEmptyBatchesLikeThoseOfTheOthers) {
 
 class OthersHaveData final : public EndOfDataAgreement {
  public:
-  std::int64_t total(std::int64_t local_values) override { return local_values + 1; }
+  StepTotals total(const StepTotals& mine) override { return {.values = mine.values + 1, .helpless = mine.helpless}; }
 };
 
 TEST(PipelinesOfEachReplica, KnowWhatEmptyBatchesLookLikeAfterAResume) {

@@ -128,7 +128,7 @@ std::vector<Steps> expected_steps(const Case& c) {
 class KnownTotals final : public EndOfDataAgreement {
  public:
   KnownTotals(std::vector<std::int64_t> totals, std::size_t step) : totals_(std::move(totals)), step_(step) {}
-  std::int64_t total(std::int64_t) override { return step_ < totals_.size() ? totals_[step_++] : 0; }
+  StepTotals total(const StepTotals&) override { return {.values = step_ < totals_.size() ? totals_[step_++] : 0}; }
 
  private:
   std::vector<std::int64_t> totals_;

@@ -13,6 +13,11 @@
 namespace lockstep::data {
 namespace {
 
+/// Of a batch that is cut into pieces as large as the first, except for the last ones.
+BatchRows rows_of_ceil_split(std::int64_t batch, int replicas) {
+  return {.all = batch, .has_empty = batch <= 0 || ceil_piece(batch, replicas, replicas - 1).size() == 0};
+}
+
 InputStep nothing(std::size_t replicas) { return {std::vector<std::optional<Element>>(replicas), 0}; }
 
 /// A step is read to its end before its first error is thrown, so that the next step begins where it always would.
@@ -131,6 +136,7 @@ class CutBatches final : public OwnPieces {
         warn_of_unequal_rows(batch, *split_.warned);
         for (std::size_t k = 0; k < own_; ++k)
           step.elements.emplace_back(ceil_piece_of(batch, replicas_, first_ + static_cast<int>(k)));
+        step.rows = rows_of_ceil_split(common_rows(batch), replicas_);
         break;
       case SplitRule::BalancedStream: cut_by_sizes(batch, step); break;
     }
@@ -227,6 +233,7 @@ class CeilRows final : public OwnPieces {
   InputStep cut(const Element& own, std::int64_t batch) const {
     const std::int64_t begin = own_range(batch).begin;
     InputStep step{{}, replicas_};
+    step.rows = rows_of_ceil_split(batch, replicas_);
     for (std::size_t k = 0; k < own_; ++k) {
       const RowRange piece = ceil_piece(batch, replicas_, first_ + static_cast<int>(k));
       step.elements.emplace_back(slice(own, piece.begin - begin, piece.end - begin));
@@ -284,6 +291,7 @@ class BalancedRows final : public OwnPieces {
     failed.rethrow();
     const std::int64_t pieces = pieces_in_step(found, sizes_);
     InputStep step{std::vector<std::optional<Element>>(own_), pieces};
+    step.rows = {.all = found, .has_empty = pieces < replicas_ || *std::ranges::min_element(sizes_) == 0};
     for (std::size_t k = 0; k < own_; ++k) {
       if (first_ + static_cast<std::int64_t>(k) < pieces)
         step.elements[k] = std::move(own[k].element);
@@ -305,6 +313,17 @@ class BalancedRows final : public OwnPieces {
 
 int InputStep::local_values() const {
   return static_cast<int>(std::ranges::count_if(elements, [](const auto& element) { return element.has_value(); }));
+}
+
+std::int64_t common_rows(const Element& element) {
+  std::int64_t rows = -1;
+  for (const Component& component : element.components) {
+    const auto* tensor = std::get_if<at::Tensor>(&component);
+    if (tensor == nullptr || !tensor->defined() || tensor->dim() == 0) continue;
+    if (rows >= 0 && tensor->size(0) != rows) return -1;
+    rows = tensor->size(0);
+  }
+  return rows;
 }
 
 StepSource::~StepSource() = default;

@@ -8,6 +8,7 @@
 
 #include "lockstep/data/distribute/split.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/values/per_replica.h"
 
 // What the replicas of one worker get, step by step.
 namespace lockstep::data {
@@ -19,9 +20,14 @@ struct InputStep {
   std::optional<std::int64_t> total = std::nullopt;
   /// Where some replica has none: a batch without rows that looks like the others, if the source knows one.
   Element like_others = {};
+  /// Of all workers, if this worker can tell by itself.
+  BatchRows rows = {};
 
   int local_values() const;
 };
+
+/// The first dimension that all tensors have in common, those without dimensions aside; -1 if they differ.
+std::int64_t common_rows(const Element& element);
 
 /// The steps of one worker, one pass over the data. Used by one thread at a time.
 class LOCKSTEP_EXPORT StepSource {

@@ -29,12 +29,16 @@ class RunWatcher {
 };
 using RunWatchers = c10::SmallVector<std::shared_ptr<const RunWatcher>, 4>;
 
-/// The rows that each local replica gets of the batch that was given to `run`.
-using StepRows = c10::SmallVector<std::int64_t, 16>;
+/// The rows of the batch that was given to `run`.
+struct StepRows {
+  c10::SmallVector<std::int64_t, 16> here = {};  ///< of each local replica; empty where no batch was given
+  /// Of all workers together; -1: unknown, or some replica has none. The same on all workers.
+  std::int64_t all = -1;
+};
 
 /// What belongs to one replica's part of one run and to no other.
 struct RunNotes {
-  std::span<const std::int64_t> rows = {};  ///< of every local replica; empty where no batch was given
+  const StepRows& rows;
   std::span<const std::shared_ptr<const RunWatcher>> watchers = {};
   std::int64_t average_losses = 0;  ///< calls of average_loss without a size
   int unsized_losses = 0;           ///< of these, results that a backward may start from

@@ -78,17 +78,22 @@ std::int64_t rows_in([[maybe_unused]] const T& value) {
   }
 }
 
-/// The rows of each replica in the first argument that is a PerReplica with rows; empty if none is.
+/// The rows of the first argument that is a PerReplica with rows; none if none is.
 template <class... Args>
 StepRows rows_of_step([[maybe_unused]] const Args&... args) {
   StepRows rows;
   [[maybe_unused]] const auto look = [&]<class T>(const T& arg) {
     if constexpr (is_per_replica_v<T>) {
-      if (!rows.empty()) return;
-      for (const auto& component : arg) rows.push_back(rows_in(component));
-      for (const std::int64_t count : rows) {
-        if (count < 0) return rows.clear();
+      if (!rows.here.empty()) return;
+      std::int64_t sum = 0;
+      for (const auto& component : arg) {
+        rows.here.push_back(rows_in(component));
+        sum += rows.here.back();
+        if (rows.here.back() < 0) return rows.here.clear();
       }
+      // What the dataset knew is of no use where the program has changed the batches.
+      const BatchRows& known = arg.batch_rows();
+      if (!known.has_empty && known.here == sum) rows.all = known.all;
     }
   };
   (look(args), ...);
