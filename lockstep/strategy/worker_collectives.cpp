@@ -161,6 +161,15 @@ std::vector<IndexedSlices> all_gather(WorkerGroup& group, const std::vector<Inde
   return result;
 }
 
+std::vector<std::int64_t> all_gather(WorkerGroup& group, const std::vector<std::int64_t>& mine, std::string_view name,
+                                     const Deadline& deadline) {
+  const auto workers = static_cast<std::size_t>(group.workers());
+  std::vector<std::int64_t> all(workers * mine.size());
+  gather_numbers(group, Dtype::Int64, mine.data(), all.data(), std::vector<std::uint64_t>(workers, mine.size()),
+                 full_name(name), deadline);
+  return all;
+}
+
 at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_view name, const Deadline& deadline) {
   const std::string base = full_name(name);
   const bool is_root = group.rank() == 0;

@@ -44,6 +44,10 @@ std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Ten
 std::vector<IndexedSlices> all_gather(WorkerGroup& group, const std::vector<IndexedSlices>& mine, std::string_view name,
                                       const Deadline& deadline);
 
+/// The numbers of all workers, concatenated; each brings as many as the others.
+std::vector<std::int64_t> all_gather(WorkerGroup& group, const std::vector<std::int64_t>& mine, std::string_view name,
+                                     const Deadline& deadline);
+
 /// The chief's tensor, on every worker; the others' are not looked at.
 at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_view name, const Deadline& deadline);
 

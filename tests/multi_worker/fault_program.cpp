@@ -145,6 +145,7 @@ class Worker {
   }
 
   void weights(const char* what) const {
+    if (is("drops_window")) return;  // there are no digests inside a window
     say("%s %lld weights %016llx", what, static_cast<long long>(optimizer_.steps()),
         static_cast<unsigned long long>(ls::combine(optimizer_.digests())));
   }
@@ -190,13 +191,18 @@ class Worker {
         ls::get_replica_context().replica_id_in_sync_group() - strategy_.worker_id() * settings_.replicas;
     if (replica == 0 && misbehaves("throw_first")) throw std::runtime_error("a bad picture");
     if (replica == settings_.replicas - 1 && misbehaves("throw_last")) throw std::runtime_error("a bad picture");
-    if (replica == 0 && misbehaves("exit_in_run")) std::exit(7);
+    if (misbehaves("exit_in_run")) {
+      if (replica == 0) std::exit(7);
+      sleep_for_ever();  // LibTorch does not survive the end of its static objects in another thread
+    }
     if (replica == 0 && misbehaves("abort_in_run")) std::abort();
     if (replica == 0 && misbehaves("stuck_in_run")) sleep_for_ever();
     torch::Tensor guess = model_->forward(mine);
     if (replica == settings_.replicas - 1 && misbehaves("throw_in_backward"))
       guess.register_hook([](const torch::Tensor&) { throw std::runtime_error("a bad gradient"); });
-    const auto loss = ls::average_loss((guess - mine.sum(1, true)).square().squeeze(1));
+    if (misbehaves("drops_window")) optimizer_.zero_grad();
+    const auto size = is("drops_window") ? std::optional<std::int64_t>(24) : std::nullopt;
+    const auto loss = ls::average_loss((guess - mine.sum(1, true)).square().squeeze(1), size);
     optimizer_.minimize(loss);
     if (replica == 0 && misbehaves("throw_after_step")) throw std::runtime_error("a bad metric");
   }

@@ -346,6 +346,24 @@ TEST_F(Together, WorkersHoldTheSameWeightsAfterTraining) {
   EXPECT_TRUE(torch::equal(strategy.broadcast(digest), digest));
 }
 
+TEST_F(Together, WorkersAgreeOnCallsOfAWindowThatAreDropped) {
+  auto model = strategy.make<Net>();
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(0.1));
+  optimizer.set_accumulate(2);
+  std::vector<bool> has_updated;
+  for (int call = 0; call < 5; ++call) {
+    const auto updates = strategy.run([&] {
+      // Only the chief's replicas can see that their gradients are gone: the others have had nothing but zeros.
+      const bool is_updated =
+          optimizer.minimize(ls::average_loss(model->forward(torch::rand({3, 4})).sum(1) * (rank == 0 ? 1 : 0), 12));
+      if (call == 0) model->zero_grad();
+      return is_updated;
+    });
+    has_updated.push_back(updates[0]);
+  }
+  EXPECT_EQ(has_updated, (std::vector{false, false, true, false, true}));
+}
+
 TEST_F(Together, UnusedParametersCountAsZero) {
   auto model = strategy.make<Net>();
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(0.1));

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -18,6 +19,7 @@
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep::detail {
 namespace {
@@ -211,17 +213,48 @@ void look_for_dropped(const OptimizerCore& core, ReplicaPart& mine) {
   progress.dropped_calls = progress.accumulated;
 }
 
-/// In a meeting, the same on every replica: how many calls of the window zero_grad of the model has dropped. A replica
-/// that still has numbers from them contradicts: then the program has set another replica's gradients to zero.
-int agreed_dropped_calls(const OptimizerCore& core) {
-  int dropped = 0;
-  for (const auto& replica : core.replicas) dropped = std::max(dropped, replica->progress.dropped_calls);
-  if (dropped == 0) return 0;
+/// What replicas know about the calls of a window that ends.
+struct Window {
+  std::int64_t calls = 0;      ///< of minimize, the same on every replica
+  std::int64_t dropped = 0;    ///< of these: what some replica has seen zero_grad of the model drop
+  std::int64_t explained = 0;  ///< so many every replica has seen dropped, or had nothing but zeros from
+};
+
+/// In a meeting: what the replicas of this worker know.
+Window window_here(const OptimizerCore& core, int calls) {
+  Window window{.calls = calls, .explained = std::numeric_limits<int>::max()};
   for (const auto& replica : core.replicas) {
+    const std::int64_t dropped = replica->progress.dropped_calls;
+    window.dropped = std::max(window.dropped, dropped);
     // Numbers do not turn into zeros by adding more: a replica that was blank later was blank then.
-    if (replica->progress.dropped_calls < dropped && replica->progress.blank_calls < dropped) return 0;
+    window.explained = std::min(window.explained, std::max<std::int64_t>(dropped, replica->progress.blank_calls));
   }
-  return dropped;
+  return window;
+}
+
+Window window_of_all(WorkerGroup& workers, const Window& here, const Deadline& deadline) {
+  const auto all = workers::all_gather(workers, {here.calls, here.dropped, here.explained},
+                                       "end of an accumulation window", deadline);
+  Window window{all[0], all[1], all[2]};
+  for (std::size_t w = 1; w < static_cast<std::size_t>(workers.workers()); ++w) {
+    const std::int64_t* const theirs = all.data() + 3 * w;
+    if (theirs[0] != window.calls) {
+      throw FailedPrecondition(
+          errors::kCollectiveMismatch,
+          {.what = "workers have called minimize a different number of times since the last update",
+           .seen = lockstep::str("worker 0: ", window.calls, ", worker ", w, ": ", theirs[0]),
+           .help = "call minimize and zero_grad in the same order on every worker, also where a batch has no rows"});
+    }
+    window.dropped = std::max(window.dropped, theirs[1]);
+    window.explained = std::min(window.explained, theirs[2]);
+  }
+  return window;
+}
+
+/// How many calls of the window zero_grad of the model has dropped. A replica that still has numbers from them
+/// contradicts: then the program has set another replica's gradients to zero.
+int agreed_dropped_calls(const Window& window) {
+  return window.explained >= window.dropped ? static_cast<int>(window.dropped) : 0;
 }
 
 }  // namespace
@@ -306,8 +339,23 @@ int drop_calls_of_window(const OptimizerCore& core, ReplicaPart& mine) {
   look_for_dropped(core, mine);
   int dropped = 0;
   const int calls = std::exchange(mine.window_calls, 0);
-  meet("end of a window", {.optimizer = &core, .call = "minimize", .window_calls = calls},
-       [&] { dropped = agreed_dropped_calls(core); });
+  const StepCall brought{.optimizer = &core, .call = "minimize", .window_calls = calls};
+  const Strategy& strategy = core.module->strategy();
+  if (WorkerGroup* const workers = StrategyAccess::workers(strategy)) {
+    const Deadline deadline = deadline_of(strategy.communication());
+    local::Seat& seat = *get_replica_context().seat();
+    seat.lead(
+        "end of a window", &brought,
+        [&] {
+          require_same_call(seat);
+          const int agreed = agreed_dropped_calls(window_of_all(*workers, window_here(core, calls), deadline));
+          for (const auto& replica : core.replicas) replica->progress.dropped_calls = agreed;
+        },
+        deadline);
+    dropped = mine.progress.dropped_calls;
+  } else {
+    meet("end of a window", brought, [&] { dropped = agreed_dropped_calls(window_here(core, calls)); });
+  }
   warn_of_ended_window(core, mine, "zero_grad() of the model", dropped);
   mine.progress.accumulated -= dropped;
   mine.progress.dropped_calls = mine.progress.blank_calls = 0;

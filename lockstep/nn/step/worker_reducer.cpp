@@ -13,6 +13,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <sstream>
 
 #include "lockstep/base/error.h"
@@ -249,12 +250,13 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const Load& load : loads_) mine[marks + kinds_.size() + b] |= load.is_stale[b] ? 1 : 0;
   }
-  const auto all =
-      workers::all_gather(group_, {at::tensor(mine)}, str(name_, ", what gradients look like"), deadline_of(options_));
-  const auto* first = const_data<std::int64_t>(all[0]);
+  const auto gathered =
+      workers::all_gather(group_, mine, str(name_, ", what gradients look like"), deadline_of(options_));
+  std::vector<std::span<const std::int64_t>> all;
+  for (std::size_t w = 0; w < static_cast<std::size_t>(group_.workers()); ++w)
+    all.push_back(std::span(gathered).subspan(w * mine.size(), mine.size()));
   for (std::size_t w = 1; w < all.size(); ++w) {
-    const auto* theirs = const_data<std::int64_t>(all[w]);
-    if (theirs[0] == first[0] && theirs[1] == first[1]) continue;
+    if (all[w][0] == all[0][0] && all[w][1] == all[0][1]) continue;
     throw FailedPrecondition(
         errors::kCollectiveMismatch,
         {.what = str("the step of worker ", w, " differs from worker 0's"),
@@ -266,12 +268,11 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
     kinds_[p] = GradientKind::None;
     for (std::size_t w = 0; w < all.size(); ++w)
-      kinds_[p] = merged(kinds_[p], static_cast<GradientKind>(const_data<std::int64_t>(all[w])[marks + p]),
-                         module_.parameters()[p].name, str("worker ", w));
+      kinds_[p] = merged(kinds_[p], static_cast<GradientKind>(all[w][marks + p]), module_.parameters()[p].name,
+                         str("worker ", w));
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    for (const at::Tensor& theirs : all)
-      loads_[0].is_stale[b] |= static_cast<char>(const_data<std::int64_t>(theirs)[marks + kinds_.size() + b]);
+    for (const auto& theirs : all) loads_[0].is_stale[b] |= static_cast<char>(theirs[marks + kinds_.size() + b]);
   }
 }
 
