@@ -16,8 +16,8 @@ constexpr const char* kImplementations = "use Implementation::Auto, Ring or Nccl
 void say_once_without_effect(Implementation implementation) {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
-  log_info(str("implementation has no effect: replicas of one process share their memory (asked for ",
-               to_string(implementation), ")"));
+  log_info(str("implementation ", to_string(implementation),
+               " has no effect within a process, whose replicas share their memory"));
 }
 
 }  // namespace

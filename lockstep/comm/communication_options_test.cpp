@@ -7,6 +7,7 @@
 #include <string>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/sum_route.h"
 #include "tests/support/errors.h"
 #include "tests/support/logged_lines.h"
 
@@ -31,7 +32,7 @@ TEST(CommunicationOptions, AreValidByDefault) {
 
 TEST(CommunicationOptions, SayOnceThatAnImplementationHasNoEffect) {
   for (int i = 0; i < 3; ++i) validated({.implementation = Implementation::Ring});
-  EXPECT_EQ(log_of_the_program.count("implementation has no effect"), 1);
+  EXPECT_EQ(log_of_the_program.count(" has no effect within a process"), 1);
 }
 
 TEST(CommunicationOptions, RefuseANegativePackSize) {
@@ -74,6 +75,32 @@ TEST(Implementation, IsReadInAnyCase) {
   EXPECT_EQ(parse_implementation("NCCL"), Implementation::Nccl);
   for (const char* name : {"", "mpi", "rings", "rin"})
     EXPECT_THROW(parse_implementation(name), InvalidArgument) << name;
+}
+
+TEST(SumRoute, DependsOnWhatIsAskedForOnWorkersAndOnSize) {
+  using enum SumRoute;
+  const struct {
+    CommunicationFacts facts;
+    std::size_t bytes;
+    SumRoute route;
+    const char* said;
+  } rows[] = {
+      {{.workers = 1}, 1 << 20, SharedMemory, "share their memory"},
+      {{.asked = Implementation::Ring, .workers = 1}, 4, SharedMemory, "share their memory"},
+      {{.workers = 2}, kInlineBytes, OneMessage, "8192 bytes in one message"},
+      {{.workers = 2}, kInlineBytes + 1, Owners, "over TCP"},
+      {{.workers = 3, .on_this_host = 2}, 1 << 20, Owners, "over TCP between hosts"},
+      {{.workers = 3, .on_this_host = 3}, 1 << 20, Owners, "each other's memory"},
+      {{.asked = Implementation::Ring, .workers = 3}, 4, SumRoute::Ring, "RING: sums by Gloo's ring"},
+      {{.asked = Implementation::Nccl, .on_cpu = false, .workers = 2},
+       1 << 20,
+       Owners,
+       "NCCL is not available, so AUTO: copied through"},
+  };
+  for (const auto& row : rows) {
+    EXPECT_EQ(route_of(row.facts, row.bytes), row.route) << row.said;
+    EXPECT_NE(describe_routes(row.facts).find(row.said), std::string::npos) << describe_routes(row.facts);
+  }
 }
 
 }  // namespace

@@ -7,7 +7,7 @@ namespace lockstep {
 
 Mirrored<at::Tensor> CollectiveAllReduce::reduce(ReduceOp op, const PerReplica<at::Tensor>& value,
                                                  const Devices& destinations, const CommunicationOptions& options) {
-  return broadcast(workers::all_reduce(*group_, op, value.values(), "reduce", deadline_of(options)), destinations);
+  return broadcast(workers::all_reduce(*group_, op, value.values(), "reduce", options), destinations);
 }
 
 Mirrored<IndexedSlices> CollectiveAllReduce::reduce_slices(ReduceOp op, const PerReplica<IndexedSlices>& value,

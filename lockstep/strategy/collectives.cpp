@@ -214,7 +214,8 @@ ReducibleLeaf copy_of(const ReducibleLeaf& leaf) {
 
 /// By the first replica of each worker, for all of its own.
 void reduce_between_workers(const Seat& seat, WorkerGroup& workers, const Contribution& mine,
-                            const Deadline& deadline) {
+                            const CommunicationOptions& options) {
+  const Deadline deadline = deadline_of(options);
   std::vector<workers::SumOfArrays> sums(mine.dense.size());
   for (std::size_t i = 0; i < sums.size(); ++i) {
     sums[i] = {.dtype = mine.dense[i].dtype, .shape = mine.dense[i].input.sizes()};
@@ -225,7 +226,7 @@ void reduce_between_workers(const Seat& seat, WorkerGroup& workers, const Contri
     }
   }
   const std::string name = lockstep::str("all_reduce of ", mine.structure);
-  workers::all_reduce(workers, mine.op, sums, name, deadline);
+  workers::all_reduce(workers, mine.op, sums, name, options);
   for (std::size_t i = 0; i < mine.others.size(); ++i) {
     std::vector<IndexedSlices> slices;
     std::vector<at::Tensor> tensors;
@@ -286,12 +287,12 @@ at::Tensor finished(const Seat& seat, const WorkerGroup* workers, ReduceOp op, c
 }  // namespace
 
 at::Tensor all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const at::Tensor& value,
-                      const Deadline& deadline) {
+                      const CommunicationOptions& options) {
   static const std::string& structure =
       *new std::string("tensor");  // never destroyed: threads may outlive static objects
   require_summable(value, "all_reduce");
   const auto dtype = engine_adds(value);
-  if (!dtype) return std::get<at::Tensor>(all_reduce(seat, workers, op, Leaves{value}, structure, deadline)[0]);
+  if (!dtype) return std::get<at::Tensor>(all_reduce(seat, workers, op, Leaves{value}, structure, options)[0]);
   require_op(op, "all_reduce");
   Contribution mine{.op = op, .structure = structure};
   mine.add(dense_leaf(value, *dtype));
@@ -299,14 +300,14 @@ at::Tensor all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const at::T
       seat, workers, "all_reduce", mine,
       [&] {
         check_agreement(seat, "all_reduce");
-        workers ? reduce_between_workers(seat, *workers, mine, deadline) : sum_dense(seat, mine);
+        workers ? reduce_between_workers(seat, *workers, mine, options) : sum_dense(seat, mine);
       },
-      deadline);
+      deadline_of(options));
   return finished(seat, workers, op, mine.dense[0]);
 }
 
 Leaves all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const Leaves& leaves, const std::string& structure,
-                  const Deadline& deadline) {
+                  const CommunicationOptions& options) {
   require_op(op, "all_reduce");
   Contribution mine{.op = op, .structure = structure};
   for (const auto& leaf : leaves) {
@@ -323,11 +324,11 @@ Leaves all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const Leaves& l
       seat, workers, "all_reduce", mine,
       [&] {
         check_agreement(seat, "all_reduce");
-        if (workers) return reduce_between_workers(seat, *workers, mine, deadline);
+        if (workers) return reduce_between_workers(seat, *workers, mine, options);
         sum_dense(seat, mine);
         for (std::size_t i = 0; i < mine.others.size(); ++i) mine.combined.push_back(combine(seat, op, i));
       },
-      deadline);
+      deadline_of(options));
 
   Leaves results;
   std::size_t next_dense = 0;

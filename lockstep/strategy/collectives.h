@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/worker_group.h"
@@ -22,10 +23,11 @@ using Leaves = std::vector<ReducibleLeaf>;
 /// for itself; of large ones every replica adds one shard and writes it to all: a reduce-scatter and all-gather in one
 /// pass.
 Leaves all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const Leaves& leaves, const std::string& structure,
-                  const Deadline& deadline);
+                  const CommunicationOptions& options);
 
 /// The same for one tensor, without a structure to look at.
-at::Tensor all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const at::Tensor& value, const Deadline& deadline);
+at::Tensor all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const at::Tensor& value,
+                      const CommunicationOptions& options);
 
 /// Each leaf of all replicas, concatenated along `axis`. `begins` receives where this replica's part of each
 /// begins.

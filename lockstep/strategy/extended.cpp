@@ -78,7 +78,7 @@ Mirrored<IndexedSlices> StrategyExtended::reduce_to(ReduceOp op, const PerReplic
   detail::require_cross_replica(strategy_, "reduce_to");
   for (const auto& rows : value) check_indexed_slices(rows, "reduce_to");
   return strategy_.cross_device_ops().reduce_slices(op, value, destinations.resolve(strategy_),
-                                                    merge(strategy_.communication(), validated(options)));
+                                                    detail::StrategyAccess::options_of_call(strategy_, options));
 }
 
 StrategyExtended::ReduceValue::ReduceValue(PerReplica<at::Tensor> value) : components_(std::move(value).values()) {}
@@ -109,7 +109,7 @@ std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op,
     jobs.emplace_back(std::move(components), destinations.resolve(strategy_));
     places.push_back(i);
   }
-  const auto merged = merge(strategy_.communication(), validated(options));
+  const auto merged = detail::StrategyAccess::options_of_call(strategy_, options);
   auto& ops = strategy_.cross_device_ops();
   auto reduced = jobs.size() == 1 ? std::vector{ops.reduce(op, jobs[0].first, jobs[0].second, merged)}
                                   : ops.batch_reduce(op, jobs, merged);

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/cluster/cluster_resolver.h"
+#include "lockstep/comm/sum_route.h"
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/strategy/collective_all_reduce.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -119,6 +120,16 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<const P
                                                                .fast_kernels = plan->options.fast_kernels})) {}
 
 MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
+
+std::string MultiWorkerMirroredStrategy::describe() const {
+  const auto here = cluster_->is_local() ? 1 : static_cast<int>(cluster_->workers_on_this_host().size());
+  return str(to_string(*cluster_), "; ", counted(num_local_replicas(), "replica"), "\n",
+             describe_routes({.asked = communication().implementation,
+                              .on_cpu = torch_device(parse_device(devices()[0])).is_cpu(),
+                              .workers = num_workers(),
+                              .on_this_host = here}),
+             "\n");
+}
 
 int MultiWorkerMirroredStrategy::intra_op_threads() const { return replicas_->threads(); }
 std::uint64_t MultiWorkerMirroredStrategy::seed() const { return replicas_->seed(); }

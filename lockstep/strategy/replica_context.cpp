@@ -137,7 +137,7 @@ at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, cons
       !(at::GradMode::is_enabled() && value.defined() && value.requires_grad())) {
     require_current("all_reduce");
     return local::all_reduce(*seat_, detail::StrategyAccess::workers(*strategy_), op, value,
-                             deadline_of(merge(strategy_->communication(), validated(options))));
+                             detail::StrategyAccess::options_of_call(*strategy_, options));
   }
   return std::get<at::Tensor>(all_reduce_leaves(op, {value}, "tensor", options)[0]);
 }
@@ -146,12 +146,11 @@ ReplicaContext::Leaves ReplicaContext::all_reduce_leaves(ReduceOp op, Leaves lea
                                                          const CommunicationOptions& given) {
   require_current("all_reduce");
   require_op(op, "all_reduce");
-  const CommunicationOptions options = merge(strategy_->communication(), validated(given));
+  const CommunicationOptions options = detail::StrategyAccess::options_of_call(*strategy_, given);
   const auto reduce = [this, op, structure = std::move(structure), options](const Leaves& values) -> Leaves {
     if (seat_ == nullptr) return reduce_alone(op, values);
     if (strategy_->cross_device_ops().is_one_order())
-      return local::all_reduce(*seat_, detail::StrategyAccess::workers(*strategy_), op, values, structure,
-                               deadline_of(options));
+      return local::all_reduce(*seat_, detail::StrategyAccess::workers(*strategy_), op, values, structure, options);
     // A user's own operation: brought to the calling thread, leaf by leaf.
     return merge_call(
         [&](Strategy& strategy, const PerReplica<Leaves>& all, const PerReplica<std::string>& structures,
@@ -176,7 +175,7 @@ at::Tensor ReplicaContext::all_gather(const at::Tensor& value, std::int64_t axis
 ReplicaContext::Leaves ReplicaContext::all_gather_leaves(Leaves leaves, std::int64_t axis, std::string structure,
                                                          const CommunicationOptions& given) {
   require_current("all_gather");
-  const CommunicationOptions options = merge(strategy_->communication(), validated(given));
+  const CommunicationOptions options = detail::StrategyAccess::options_of_call(*strategy_, given);
   const auto gather = [this, axis, structure = std::move(structure), options](
                           const Leaves& values, std::vector<std::int64_t>& begins) -> Leaves {
     if (seat_ != nullptr)

@@ -164,6 +164,21 @@ ReducibleLeaf Strategy::broadcast_leaf(const ReducibleLeaf& leaf, const std::sou
 
 std::uint64_t Strategy::seed() const { return shared_generator_seed(); }
 
+CommunicationOptions detail::StrategyAccess::options_of_call(const Strategy& strategy,
+                                                             const CommunicationOptions& given) {
+  const CommunicationOptions options = merge(strategy.communication(), validated(given));
+  if (options.implementation == Implementation::Ring && strategy.workers_ &&
+      strategy.communication().implementation != Implementation::Ring) {
+    throw FailedPrecondition(
+        errors::kNotAvailable,
+        {.what = "Implementation::Ring needs a strategy that was made with it",
+         .help =
+             "make the strategy with .communication = {.implementation = ls::Implementation::Ring}: its workers are "
+             "then connected in a ring too"});
+  }
+  return options;
+}
+
 std::uint64_t detail::StrategyAccess::next_make_seed(Strategy& strategy) {
   return derived_seed(strategy.seed(), "make", strategy.models_made_++);
 }
@@ -417,8 +432,8 @@ Strategy::Leaves Strategy::reduce_over_workers(ReduceOp op, const Leaves& value)
     std::vector<at::Tensor> components(static_cast<std::size_t>(num_local_replicas_),
                                        tensor->new_zeros(tensor->sizes()));
     components[0] = tensor->detach();
-    const at::Tensor sum = workers::all_reduce(*workers_, ReduceOp::Sum, components, "reduce of plain values",
-                                               deadline_of(communication_));
+    const at::Tensor sum =
+        workers::all_reduce(*workers_, ReduceOp::Sum, components, "reduce of plain values", communication_);
     results.emplace_back(op == ReduceOp::Mean ? divide_sum(sum, num_workers()) : sum);
   }
   return results;

@@ -73,7 +73,8 @@ void broadcast_bytes(WorkerGroup& group, const void* input, void* output, std::s
 }  // namespace
 
 void all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<SumOfArrays>& sums, std::string_view name,
-                const Deadline& deadline) {
+                const CommunicationOptions& options) {
+  const Deadline deadline = deadline_of(options);
   const std::string base = full_name(name);
   std::vector<std::string> names;
   names.reserve(sums.size());
@@ -89,17 +90,18 @@ void all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<SumOfArrays>&
                                     .outputs = sum.outputs,
                                     .reduce = is_floating(sum.dtype) ? op : ReduceOp::Sum,
                                     .shape = std::span<const std::int64_t>(sum.shape.data(), sum.shape.size()),
-                                    .name = names.back()},
+                                    .name = names.back(),
+                                    .implementation = options.implementation},
                                    deadline));
   }
   for (const auto ticket : tickets) group.wait(ticket);
 }
 
 at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Tensor>& components, std::string_view name,
-                      const Deadline& deadline) {
+                      const CommunicationOptions& options) {
   require_equal_form(components, "reduce");
   const auto dtype = engine_dtype(components[0].scalar_type());
-  if (!dtype) return ordered_reduce(op, all_gather(group, components, name, deadline));
+  if (!dtype) return ordered_reduce(op, all_gather(group, components, name, deadline_of(options)));
   std::vector<at::Tensor> inputs;
   SumOfArrays sum{.dtype = *dtype};
   for (const at::Tensor& component : components) {
@@ -109,7 +111,7 @@ at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Ten
   at::Tensor result = at::empty(inputs[0].sizes(), inputs[0].options());
   sum.shape = result.sizes();
   sum.outputs.push_back(result.data_ptr());
-  all_reduce(group, op, {sum}, name, deadline);
+  all_reduce(group, op, {sum}, name, options);
   return op == ReduceOp::Mean && !is_floating(*dtype) ? divide_sum(result, group.all_replicas()) : result;
 }
 

@@ -10,6 +10,7 @@
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/export.h"
+#include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/dtype.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/worker_group.h"
@@ -32,11 +33,11 @@ struct SumOfArrays {
 
 /// All sums travel at the same time. Mean divides floating types by the replicas of all workers; integers stay sums.
 void all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<SumOfArrays>& sums, std::string_view name,
-                const Deadline& deadline);
+                const CommunicationOptions& options);
 
 /// The sum or mean over all replicas of all workers; `components`: one for each local replica, of equal form.
 at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Tensor>& components, std::string_view name,
-                      const Deadline& deadline);
+                      const CommunicationOptions& options);
 
 /// The tensors of all workers, concatenated as lists; each worker brings as many as the others. Forms may differ.
 std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Tensor>& mine, std::string_view name,

@@ -72,13 +72,15 @@ class Noted final : public ls::WorkerGroup {
 };
 
 ls::WorkerGroupMaker real_maker = nullptr;
-const bool is_noted = [] {
-  real_maker =
-      ls::set_worker_group_maker([](const ls::WorkerGroupOptions& options) -> std::unique_ptr<ls::WorkerGroup> {
-        return std::make_unique<Noted>(real_maker(options));
-      });
-  return true;
-}();
+struct NoteAll : testing::Environment {
+  void SetUp() override {  // the component has registered its own by then
+    real_maker =
+        ls::set_worker_group_maker([](const ls::WorkerGroupOptions& options) -> std::unique_ptr<ls::WorkerGroup> {
+          return std::make_unique<Noted>(real_maker(options));
+        });
+  }
+};
+const auto* const note_all = testing::AddGlobalTestEnvironment(new NoteAll);
 
 /// Two replicas on each worker.
 struct Together : testing::Test {
@@ -128,6 +130,32 @@ TEST_F(Together, CollectivesReachAllWorkers) {
   EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, strategy.run([] { return 1; })), n);
   EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, torch::tensor(2)).item<int>(), 2 * workers);
   EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, rank), workers * (workers - 1) / 2);
+}
+
+TEST_F(Together, TheProgramsSumsTakeTheRingIfAskedFor) {
+  EXPECT_NE(strategy.describe().find("AUTO: up to"), std::string::npos) << strategy.describe();
+  const ls::PerReplica<torch::Tensor> ones({torch::ones({3}), torch::ones({3})});
+  EXPECT_THROW(strategy.extended().reduce_to(ls::ReduceOp::Sum, ones, strategy.devices()[0],
+                                             {.implementation = ls::Implementation::Ring}),
+               ls::Error);  // which this strategy was not made for
+
+  ls::MultiWorkerMirroredStrategy ring(
+      {.devices = ls::cpus(2), .communication = {.implementation = ls::Implementation::Ring}, .intra_op_threads = 1});
+  EXPECT_NE(ring.describe().find("RING: "), std::string::npos) << ring.describe();
+  const int before = Noted::count("by a ring");
+  const auto sums = ring.run([] {
+    auto& replica = ls::get_replica_context();
+    return std::pair{
+        replica.all_reduce(ls::ReduceOp::Mean, torch::full({1001}, replica.replica_id_in_sync_group() + 0.5)),
+        replica.all_reduce(ls::ReduceOp::Sum, torch::ones({}, torch::kInt))};
+  });
+  const int n = ring.num_replicas_in_sync();
+  for (const auto& [mean, sum] : ring.local_results(sums)) {
+    EXPECT_EQ(mean[1000].template item<double>(), n / 2.0);
+    EXPECT_EQ(sum.template item<int>(), n);
+  }
+  EXPECT_EQ(ring.reduce(ls::ReduceOp::Sum, ones)[2].item<int>(), n);
+  EXPECT_EQ(Noted::count("by a ring") - before, 3);
 }
 
 TEST_F(Together, TheMeanCountsTheRowsOfAllWorkers) {

@@ -369,8 +369,8 @@ void WorkerReducer::reduce_loose(std::size_t p) {
   std::vector<at::Tensor> components;
   for (std::size_t k = 0; k < replicas_.size(); ++k)
     components.push_back(shown(k, p).defined() ? shown(k, p) : at::zeros_like(leaf.detach()));
-  const at::Tensor sum = workers::all_reduce(
-      group_, op(), components, str(name_, ", gradient of ", module_.parameters()[p].name), deadline_of(options_));
+  const at::Tensor sum = workers::all_reduce(group_, op(), components,
+                                             str(name_, ", gradient of ", module_.parameters()[p].name), options_);
   loose_[p] = at::empty_like(leaf.detach()).copy_(sum);
 }
 

@@ -16,6 +16,9 @@ struct StrategyAccess {
   /// The workers that train together; null: this process alone.
   static WorkerGroup* workers(const Strategy& strategy) { return strategy.workers_.get(); }
 
+  /// The strategy's options with those of one call above them. Throws if they ask for what only a strategy can be made with.
+  static CommunicationOptions options_of_call(const Strategy& strategy, const CommunicationOptions& given);
+
   /// How many runs have thrown. What keeps something from one run to the next sees here that a run was cut short.
   static std::uint64_t failed_runs(const Strategy& strategy) { return strategy.failed_runs_; }
 
