@@ -29,7 +29,7 @@ struct WatchOptions {
 /// What the launcher listens to while it watches; all of it is read with poll.
 struct Events {
   int signals = -1;    ///< a signalfd
-  int life_line = -1;  ///< ends when nobody is there any more who wants this job
+  int life_line = -1;  ///< ends when whoever started this job is gone
   int input = -1;      ///< likewise, for a launcher that was started from another host, which can also ask it to stop
 };
 

@@ -80,7 +80,7 @@ void ModuleWatch::end() const {
 
 /// An optimizer of LibTorch on model.parameters() holds replica 0's leaves from one step to the next, which nothing does
 /// with other replicas' leaves, and it needs gradients that a run has left behind. Weights that are set by hand
-/// (`named_parameters()["w"].copy_(...)`) are held by nobody. What this cannot tell from an optimizer is a program that
+/// (`named_parameters()["w"].copy_(...)`) are held by no one else. What this cannot tell from an optimizer is a program that
 /// keeps a list of the parameters and writes to it by itself, between runs that leave gradients behind. It does not see
 /// an optimizer that is made anew for every step, nor one on parameters that an optimizer of Lockstep has too.
 bool ModuleWatch::may_have_other_optimizer(std::size_t p) const {

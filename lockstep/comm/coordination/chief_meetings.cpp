@@ -158,7 +158,7 @@ void Chief::check_waits(Time now) {
   };
   std::erase_if(waiting_for_key_, [&](const auto& waiting) {
     if (!is_late(waiting.second)) return false;
-    give_up(waiting.second, {.what = str("nobody has set the key \"", waiting.first, "\""),
+    give_up(waiting.second, {.what = str("the key \"", waiting.first, "\" was never set"),
                              .help = "let a worker set it, or wait longer"});
     return true;
   });

@@ -74,7 +74,7 @@ Client::Stage Client::wait_while(Stage stage, Clock::time_point until) {
   return stage_;
 }
 
-// The session ends by itself, with the reason as an exception, unless nobody is there to ask.
+// The session ends by itself, with the reason as an exception, unless there is no one to ask.
 void Client::ask_who_has_the_seat() {
   const Reach reach = probe({options_.members.front().address}, milliseconds(200)).front();
   if (!reach.answers()) return;

@@ -18,7 +18,7 @@ std::string numeric_address(const std::string& address);
 /// Listens there, without waiting. Empty with `errno` set if that cannot be; 0 stands for a name that is not known.
 Descriptor listen_at(const std::string& address);
 
-/// The same for an entry called `name`, which nobody connects to: it is kept, so that a second process is noticed.
+/// The same for an entry called `name`, to which no one connects: it is kept, so that a second process is noticed.
 /// Throws L106 if it is taken, with the process that holds it where /proc shows it, or if the address is not this host's.
 Descriptor hold_port(const std::string& name, const std::string& address);
 void drop_strangers(const Descriptor& held);

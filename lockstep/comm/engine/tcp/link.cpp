@@ -23,7 +23,7 @@ constexpr std::size_t kLargeBody = 32 << 10;
 
 void refuse(int from, const Message& message) {
   throw DataLoss(errors::kStranger,
-                 {.what = str("worker ", from, " sent bytes that nobody expects"),
+                 {.what = str("worker ", from, " sent unexpected bytes"),
                   .seen = str("message ", static_cast<int>(message.kind), " of collective ", message.sequence,
                               ", piece ", message.piece, ", chunk ", message.chunk, ", ", message.bytes, " bytes"),
                   .help = "this is a bug in Lockstep, or the connection is disturbed: please report it"});

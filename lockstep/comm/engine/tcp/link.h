@@ -32,7 +32,7 @@ struct Message {
 };
 static_assert(sizeof(Message) == 24);
 
-/// Throws L112: nobody expects this message.
+/// Throws L112: the message is unexpected.
 [[noreturn]] void refuse(int from, const Message& message);
 
 class Link;
@@ -41,7 +41,7 @@ class Link;
 class Inbox {
  public:
   /// Room for message.bytes, or nullptr if the message has to wait: the link then reads nothing until it is asked
-  /// again. Throws for a message that nobody expects.
+  /// again. Throws for an unexpected message.
   virtual void* target(Link& from, const Message& message) = 0;
   virtual void arrived(Link& from, const Message& message) = 0;
 
