@@ -1,0 +1,230 @@
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <torch/optim/sgd.h>
+
+#include <map>
+#include <memory>
+
+#include "lockstep/comm/worker_group.h"
+#include "lockstep/data/distribute/distributed_dataset.h"
+#include "lockstep/nn/loss.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/strategy/devices.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/errors.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/one_weight.h"
+#include "tests/support/replicas.h"
+
+// The share of the mean loss that each replica contributes, however the rows are spread.
+namespace lockstep {
+namespace {
+
+using torch::optim::SGD;
+
+class AverageLoss : public OneWeightTest {};
+INSTANTIATE_TEST_SUITE_P(Replicas, AverageLoss, testing::Values(2, 3));
+
+TEST_P(AverageLoss, RefusesANumber) {
+  expect_error([&] { strategy.run([&] { average_loss(torch::tensor(3.0)); }); }, Code::InvalidArgument, errors::kShape,
+               {"one loss for each example", "reduction None"});
+  expect_error([&] { strategy.run([&] { compute_average_loss(torch::tensor(3.0)); }); }, Code::InvalidArgument,
+               errors::kShape, {"one loss for each example"});
+}
+
+TEST_P(AverageLoss, TakesIntegersAndWeights) {
+  strategy.run([&] {
+    const double r = replicas();
+    EXPECT_DOUBLE_EQ(average_loss(at::tensor({1, 2, 4}, at::kInt)).item<double>(), 7 / (3 * r));
+    const auto losses = at::tensor({1.0, 2.0, 4.0});
+    const auto by_row = at::tensor({1.0, 0.0, 0.5});
+    for (const auto& weight : {by_row, by_row.unsqueeze(1)})
+      EXPECT_DOUBLE_EQ(average_loss(losses, {.sample_weight = weight}).item<double>(), 3 / (3 * r));
+    EXPECT_DOUBLE_EQ(average_loss(losses, {.sample_weight = at::tensor(2.0)}).item<double>(), 14 / (3 * r));
+    EXPECT_DOUBLE_EQ(average_loss(losses, {.global_batch = 7, .sample_weight = by_row}).item<double>(), 3.0 / 7);
+    const auto by_place = losses.unsqueeze(1).expand({3, 2});
+    EXPECT_DOUBLE_EQ(average_loss(by_place, {.sample_weight = by_row}).item<double>(), 6 / (3 * r));
+    EXPECT_EQ(error_of([&] { average_loss(losses, {.sample_weight = at::ones({2})}); }).number, errors::kShape);
+    const auto small = at::full({3}, 100, at::kChar);  // whose products its type does not hold
+    EXPECT_DOUBLE_EQ(average_loss(small, {.sample_weight = at::full({3}, 2, at::kChar)}).item<double>(), 200 / r);
+    const auto half = average_loss(at::full({3}, 0.5, at::kHalf), {.sample_weight = at::full({3}, 1e5)});
+    EXPECT_NEAR(half.item<double>(), 5e4 / r, 32);
+    EXPECT_EQ(half.scalar_type(), at::kHalf);
+  });
+}
+
+/// Replica k gets k + 1 rows of its number.
+PerReplica<at::Tensor> uneven(Strategy& strategy, int first = 1) {
+  return strategy.values_from_function([&](const ValueContext& its) {
+    const int k = its.replica_id_in_sync_group;
+    return at::full({k + first}, k + 1.0);
+  });
+}
+
+TEST_P(AverageLoss, OfHalfPrecisionHoldsWhatTheirSumDoesNot) {
+  const auto batch = strategy.split(torch::full({4096}, 40.0, at::kHalf).requires_grad_());
+  const auto shares = strategy.run([](const at::Tensor& losses) { return average_loss(losses); }, batch);
+  EXPECT_EQ(shares[0].scalar_type(), at::kHalf);
+  EXPECT_NEAR(strategy.reduce(ReduceOp::Sum, shares).item<double>(), 40.0, 0.05);
+  const auto by_rule = strategy.run([](const at::Tensor& losses) { return compute_average_loss(losses); }, batch);
+  EXPECT_NEAR(by_rule[0].item<double>(), 40.0 / replicas(), 0.05);
+}
+
+TEST_P(AverageLoss, CountsTheRowsOfAllReplicas) {
+  for (const int first : {1, 0}) {  // also with a replica that has none
+    const auto rows = uneven(strategy, first);
+    float sum = 0;
+    float count = 0;
+    for (const auto& part : rows) {
+      sum += part.sum().item<float>();
+      count += static_cast<float>(part.size(0));
+    }
+    const auto total = [&](auto loss_of) {
+      return strategy.reduce(ReduceOp::Sum, strategy.run(loss_of, rows)).template item<float>();
+    };
+    EXPECT_FLOAT_EQ(total([](const at::Tensor& x) { return average_loss(x); }), sum / count);
+    EXPECT_FLOAT_EQ(total([](const at::Tensor& x) {
+                      return average_loss(at::cat({x, x, x}));
+                    }),
+                    sum / count)
+        << "losses that are not one per row";
+    EXPECT_FLOAT_EQ(total([](const at::Tensor& x) { return average_loss(x.clone(), global_rows(x)); }), sum / count);
+    const auto without_argument = strategy.run([&] { return average_loss(rows[static_cast<std::size_t>(my_id())]); });
+    EXPECT_FLOAT_EQ(strategy.reduce(ReduceOp::Sum, without_argument).item<float>(), sum / count);
+  }
+  const auto rows = uneven(strategy);
+  strategy.run(
+      [&](const at::Tensor& x) {
+        EXPECT_FLOAT_EQ(compute_average_loss(x).item<float>(),
+                        static_cast<float>(my_id() + 1) / static_cast<float>(replicas()))
+            << "TensorFlow's rule";
+      },
+      rows);
+}
+
+TEST_P(AverageLoss, MeetsNobodyWhereTheBatchTellsTheRows) {
+  const auto rows = uneven(strategy);
+  strategy.run(
+      [&](const at::Tensor& x) {
+        if (my_id() == 0) average_loss(x);  // a meeting would never end well
+      },
+      rows);
+}
+
+TEST_P(AverageLoss, LossesOfSomeRowsOnlyNeedASize) {
+  const auto rows = uneven(strategy);
+  const auto pick = [](const at::Tensor& x) { return my_id() == 0 ? x : x.slice(0, 1); };
+  const auto error = error_of([&] {
+    strategy.run([&](const at::Tensor& x) { optimizer.minimize(average_loss(model->forward(pick(x)))); }, rows);
+  });
+  EXPECT_EQ(error.number, errors::kDifferentCollective) << error.text;
+  EXPECT_TRUE(contains(error.text, "global_rows")) << error.text;
+  strategy.run(
+      [&](const at::Tensor& x) {
+        const auto losses = model->forward(pick(x));
+        optimizer.minimize(average_loss(losses, global_rows(losses)));
+      },
+      rows);
+}
+
+TEST_P(AverageLoss, LossesOfSomeRowsInTwoCallsAreNotMixedUp) {
+  const auto rows = strategy.split(torch::ones({4 * replicas()}));
+  const auto error = error_of([&] {
+    strategy.run(
+        [&](const at::Tensor& x) {
+          const auto some = [&](bool all) { return average_loss(model->forward(all ? x : x.slice(0, 1))); };
+          optimizer.minimize(some(my_id() == 0) + some(my_id() != 0));
+        },
+        rows);
+  });
+  EXPECT_EQ(error.number, errors::kDifferentCollective) << error.text;
+  EXPECT_EQ(weight_of(model), 1.0);
+}
+
+TEST_P(AverageLoss, RowsAreFoundInStructures) {
+  using Named = std::map<std::string, at::Tensor>;
+  const auto all = torch::ones({2 * replicas() + 1});
+  const auto alone = [&](const auto& mine) {
+    const auto& x = std::get<0>(mine);
+    if (my_id() == 0) average_loss(x);  // a meeting would never end well
+  };
+  strategy.run(alone, strategy.split(std::pair{all, all}));
+  strategy.run([&](const Named& mine) { alone(std::tuple{mine.at("x")}); }, strategy.split(Named{{"x", all}}));
+}
+
+/// One of two workers, whose other is never asked.
+class OneOfTwo final : public Strategy {
+  class Others final : public WorkerGroup {
+   public:
+    using WorkerGroup::WorkerGroup;
+    Ticket submit(Channel, const Collective&, Deadline) override { return 0; }
+    void wait(Ticket) override {}
+    void require_same(std::string_view, const std::vector<std::string>&) override {}
+    void barrier(std::string_view, Deadline) override {}
+    std::string chiefs(std::string_view, std::string_view value) override { return std::string(value); }
+    void set_place(std::int64_t, std::string_view) override {}
+    void report(const Error&) override {}
+    void report(const std::string&) override {}
+  };
+
+ public:
+  OneOfTwo()
+      : Strategy({.devices = plan_mirrored_devices(cpus(1)),
+                  .workers = std::make_shared<Others>(WorkerGroup::Shape{.rank = 0, .workers = 2, .replicas = 1})}) {}
+
+ private:
+  void run_replicas(FunctionRef<void(int, local::Seat*)> body) override { body(0, nullptr); }
+};
+
+TEST_P(AverageLoss, RowsOfOneWorkerAreNotTakenForThoseOfAll) {
+  const auto parts = strategy.split(at::zeros({4}));
+  {
+    const OneOfTwo worker;
+    const auto message = message_of<FailedPrecondition>([&] { global_rows(parts); });
+    EXPECT_TRUE(contains(message, "rows of this worker")) << message;
+    EXPECT_TRUE(contains(message, "inside run")) << message;
+  }
+  EXPECT_EQ(global_rows(parts), 4);
+}
+
+TEST_P(AverageLoss, AWindowNeedsTheSizeOfTheWindow) {
+  optimizer.set_accumulate(2);
+  expect_error([&] { strategy.run([&] { optimizer.minimize(average_loss(model->forward(torch::ones({2})))); }); },
+               Code::FailedPrecondition, errors::kOptimizer, {"set_accumulate(2)", "average_loss(losses, size)"});
+  for (int i = 0; i < 2; ++i) {
+    strategy.run([&] { average_loss(torch::ones({2})); });  // of no concern to the optimizer
+    strategy.run([&] {
+      average_loss(torch::ones({2}));
+      optimizer.minimize(average_loss(model->forward(torch::ones({2})), 4 * replicas()));
+    });
+  }
+  EXPECT_NEAR(weight_of(model), 0.0, 1e-6);
+  auto other = strategy.make<OneWeight>();
+  auto of_other = strategy.make_optimizer<SGD>(other, 1.0);
+  strategy.run([&] {
+    const auto x = torch::ones({2});
+    of_other.minimize(average_loss(other->forward(x)) + average_loss(other->forward(x)));  // no window there
+    optimizer.minimize(average_loss(model->forward(x), 4 * replicas()));
+  });
+  EXPECT_EQ(error_of([&] {
+              strategy.run([&] {
+                const auto late = average_loss(model->forward(torch::ones({2})));
+                of_other.minimize(average_loss(other->forward(torch::ones({2}))));
+                optimizer.minimize(late + 0 * late);
+              });
+            }).number,
+            errors::kOptimizer);
+  const auto expect_refused = [&](auto loss_of) {
+    EXPECT_EQ(
+        error_of([&] { strategy.run([&] { optimizer.minimize(loss_of(model->forward(torch::ones({2})))); }); }).number,
+        errors::kOptimizer);
+  };
+  expect_refused([](const at::Tensor& losses) { return compute_average_loss(losses); });
+  expect_refused([&](const at::Tensor& losses) {
+    at::Tensor loss = average_loss(losses);
+    for (int i = 0; i < 200; ++i) loss = loss + 1e-4 * model->w.square().sum();  // weight decay of a deep model
+    return loss;
+  });
+}
+}  // namespace
+}  // namespace lockstep
