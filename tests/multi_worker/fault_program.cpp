@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -73,9 +74,11 @@ Settings settings_of(int argc, char** argv) {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-template <class... Args>
-void say(const char* format, Args... args) {
-  std::printf(format, args...);
+[[gnu::format(printf, 1, 2)]] void say(const char* format, ...) {
+  std::va_list args;
+  va_start(args, format);
+  std::vprintf(format, args);
+  va_end(args);
   std::fputc('\n', stdout);
   std::fflush(stdout);
 }
