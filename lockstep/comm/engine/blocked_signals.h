@@ -4,13 +4,16 @@
 
 namespace lockstep::engine {
 
-/// Threads made meanwhile get no signals: those are the program's own business.
+/// Threads made meanwhile get no signals: those are the program's own business. Faults of the thread itself are not blocked,
+/// so that a program's crash handler sees them.
 class BlockedSignals {
  public:
   BlockedSignals() {
-    sigset_t all;
-    ::sigfillset(&all);
-    ::pthread_sigmask(SIG_SETMASK, &all, &before_);
+    sigset_t from_outside;
+    ::sigfillset(&from_outside);
+    for (const int fault : {SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP})
+      ::sigdelset(&from_outside, fault);
+    ::pthread_sigmask(SIG_SETMASK, &from_outside, &before_);
   }
   BlockedSignals(const BlockedSignals&) = delete;
   BlockedSignals& operator=(const BlockedSignals&) = delete;
