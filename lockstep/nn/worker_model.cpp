@@ -4,6 +4,7 @@
 #include <ATen/ops/empty.h>
 
 #include <cstring>
+#include <sstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -12,6 +13,7 @@
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
+#include "lockstep/nn/save/optimizer_entries.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -47,23 +49,29 @@ void write_to_all(const std::vector<at::Tensor>& components, const at::Tensor& v
   }
 }
 
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  std::istringstream rest(text);
+  for (std::string line; std::getline(rest, line);) lines.push_back(line);
+  return lines;
+}
+
 OptimizerState chiefs_state(WorkerGroup& workers, const OptimizerState& mine, const Deadline& deadline) {
-  std::string names;  // "parameter\nkey\n" for each tensor
-  for (const auto& [parameter, values] : mine) {
-    for (const auto& [key, value] : values) names += parameter + "\n" + key + "\n";
-  }
+  const bool is_chief = workers.rank() == 0;
+  std::string parameters;  // those that no step has reached have no entries, and must be told too
+  std::string names;
+  TensorMap entries;
+  add_optimizer_entries(mine, entries);
+  for (const auto& [parameter, values] : mine) parameters += parameter + "\n";
+  for (const auto& [name, value] : entries) names += name + "\n";
+  parameters = chiefs_text(workers, parameters, "parameters of an optimizer", deadline);
   names = chiefs_text(workers, names, "names of an optimizer's state", deadline);
-  OptimizerState state;
-  for (std::size_t at = 0; at < names.size();) {
-    const std::size_t middle = names.find('\n', at);
-    const std::size_t end = names.find('\n', middle + 1);
-    const std::string parameter = names.substr(at, middle - at);
-    const std::string key = names.substr(middle + 1, end - middle - 1);
-    const bool is_here = workers.rank() == 0;
-    state[parameter][key] = workers::broadcast(workers, is_here ? mine.at(parameter).at(key) : at::Tensor(),
-                                               "state of an optimizer", deadline);
-    at = end + 1;
-  }
+  for (const std::string& name : lines_of(names))
+    entries[name] = workers::broadcast(workers, is_chief ? entries.at(name) : at::Tensor(), name, deadline);
+  OptimizerState state = optimizer_state_of(entries);
+  for (const std::string& parameter : lines_of(parameters)) state[parameter];
+  at::Tensor& steps = state[""]["steps"];
+  steps = workers::broadcast(workers, is_chief ? mine.at("").at("steps") : steps, "steps of an optimizer", deadline);
   return state;
 }
 

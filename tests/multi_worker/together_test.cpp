@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
@@ -440,6 +441,32 @@ TEST_F(Together, TheChiefSavesAndAllLoad) {
   EXPECT_TRUE(std::filesystem::exists(mine + ".own"));
   std::filesystem::remove(mine);
   std::filesystem::remove(mine + ".own");
+}
+
+TEST_F(Together, ParametersThatNoStepHasReachedAreLoadedToo) {
+  struct Rows : nn::Module {
+    Rows() { register_module("rows", rows), register_module("unused", unused); }
+    nn::Embedding rows{nn::EmbeddingOptions(4, 2).sparse(true)};
+    nn::Linear unused{4, 2};
+  };
+  for (const double momentum : {0.0, 0.9}) {
+    for (const int steps : {0, 2}) {
+      auto model = strategy.make<Rows>();
+      auto optimizer =
+          strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(0.1).momentum(momentum));
+      const auto train_rows = [&] {
+        strategy.run([&] { optimizer.minimize(model->rows->forward(torch::tensor({1, 3})).square().sum()); });
+      };
+      for (int s = 0; s < steps; ++s) train_rows();
+      ls::save(file, model, optimizer);
+      const auto saved = ls::combine(optimizer.digests());
+      train_rows();
+      ls::load(file, model, optimizer);
+      EXPECT_EQ(ls::combine(optimizer.digests()), saved) << momentum << ", " << steps << " steps";
+      EXPECT_EQ(optimizer.steps(), steps);
+      train_rows();
+    }
+  }
 }
 
 TEST_F(Together, AFailedLoadFailsEverywhere) {
