@@ -111,6 +111,7 @@ bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler)
   go_backward(core, mine, loss, scaler);
   mine.progress.accumulated = calls < settings.accumulate ? calls : 0;
   if (calls < settings.accumulate) {
+    detail::sample_gradients(core, mine);
     ++mine.window_calls;
     return false;
   }
@@ -132,11 +133,13 @@ bool MirroredOptimizerBase::apply_gradients(const torch::OrderedDict<std::string
                            is_sum ? detail::kGivenByAll : "apply_gradients(ThisReplica)");
 }
 
-void MirroredOptimizerBase::backward(const at::Tensor& loss) {
-  go_backward(*core_, part_here(*core_, "backward"), loss, nullptr);
-}
-void MirroredOptimizerBase::backward(const at::Tensor& loss, const GradScaler& scaler) {
-  go_backward(*core_, part_here(*core_, "backward"), loss, &scaler);
+void MirroredOptimizerBase::backward(const at::Tensor& loss) { backward(loss, nullptr); }
+void MirroredOptimizerBase::backward(const at::Tensor& loss, const GradScaler& scaler) { backward(loss, &scaler); }
+
+void MirroredOptimizerBase::backward(const at::Tensor& loss, const GradScaler* scaler) {
+  ReplicaPart& mine = part_here(*core_, "backward");
+  go_backward(*core_, mine, loss, scaler);
+  detail::sample_gradients(*core_, mine);
 }
 
 void MirroredOptimizerBase::reduce_gradients() { reduce_gradients(core_->settings.reduce_op); }

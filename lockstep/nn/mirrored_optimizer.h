@@ -101,6 +101,7 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
 
  private:
   bool minimize(const at::Tensor& loss, GradScaler* scaler);
+  void backward(const at::Tensor& loss, const GradScaler* scaler);
   torch::optim::OptimizerOptions& any_options(std::size_t group) const;
 
   std::shared_ptr<detail::OptimizerCore> core_;

@@ -12,6 +12,7 @@
 #include "lockstep/nn/optimizer_class.h"
 #include "lockstep/nn/optimizer_settings.h"
 #include "lockstep/nn/step/gradient_reducer.h"
+#include "lockstep/nn/step/gradient_sample.h"
 #include "lockstep/nn/step/gradient_state.h"
 #include "lockstep/nn/step/update.h"
 
@@ -33,7 +34,7 @@ struct ReplicaPart {
   ShownGradients shown;
   std::vector<GradientKind> kinds;  ///< per parameter; the same on every replica
   NotFiniteSum not_finite;
-  std::vector<GradientSample> samples;  ///< per parameter; empty unless the user has called reduce_gradients
+  std::vector<GradientSample> samples;  ///< per parameter; empty unless gradients wait for the program's next call
 
   std::int64_t steps = 0;
   std::int64_t skipped = 0;

@@ -218,6 +218,24 @@ TEST_P(SilentMistakes, GradientsThatChangeBeforeTheirStepAreWarnedAboutOnce) {
   }
 }
 
+TEST_P(SilentMistakes, ClippingOfAPartBeforeTheReductionIsWarnedAbout) {
+  auto net = strategy.make<SmallNet>();
+  const std::pair<const char*, std::function<void()>> changes[] = {
+      {"norm", [&] { torch::nn::utils::clip_grad_norm_(net->second->parameters(), 1e-3); }},
+      {"value", [&] { torch::nn::utils::clip_grad_value_(net->parameters(), 1e-3); }}};
+  for (const auto& [name, change] : changes) {
+    const LoggedLines lines;
+    auto sgd = strategy.make_optimizer<SGD>(net, 0.1);
+    strategy.run([&, &change_now = change] {
+      sgd.backward(net->forward(torch::ones({3, 9})).square().sum());
+      change_now();
+      sgd.reduce_gradients();
+      sgd.step();
+    });
+    EXPECT_EQ(lines.count("was changed on replica"), 1) << name;
+  }
+}
+
 TEST_P(SilentMistakes, TwoOptimizersOfOneModelTakeTheirSteps) {
   auto net = strategy.make<SmallNet>();
   auto first = strategy.make_optimizer<SGD>(net, {{{"first."}, SGDOptions(0.1)}});

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -12,6 +11,7 @@
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/collect.h"
+#include "lockstep/nn/step/gradient_sample.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
 
@@ -31,31 +31,6 @@ void require_real_gradients(const OptimizerCore& core, const ReplicaPart& mine, 
 
 const at::Tensor& gradient_of(const OptimizerCore& core, const ReplicaPart& mine, std::size_t p) {
   return core.module->parameters()[p].leaves[static_cast<std::size_t>(mine.index)].grad();
-}
-
-std::uint64_t bits_at(const at::Tensor& gradient, std::int64_t place) {
-  std::uint64_t bits = 0;
-  const std::size_t width = gradient.element_size();
-  std::memcpy(&bits, static_cast<const char*>(gradient.const_data_ptr()) + static_cast<std::size_t>(place) * width,
-              std::min(width, sizeof bits));
-  return bits;
-}
-
-bool can_be_sampled(const at::Tensor& gradient) {
-  return gradient.defined() && gradient.layout() == at::kStrided && gradient.is_cpu() && gradient.numel() > 0 &&
-         gradient.is_non_overlapping_and_dense();
-}
-
-/// An element that is not zero, if one is found soon: a factor changes no zeros.
-GradientSample gradient_sample_of(const at::Tensor& gradient) {
-  constexpr std::int64_t kTries = 16;
-  if (!can_be_sampled(gradient)) return {};
-  GradientSample sample;
-  for (std::int64_t i = 0; i < kTries && sample.bits == 0; ++i) {
-    sample.place = gradient.numel() * i / kTries;
-    sample.bits = bits_at(gradient, sample.place);
-  }
-  return sample;
 }
 
 void require_clippable(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
@@ -121,21 +96,12 @@ void require_unscaled(const ReplicaPart& mine, const char* operation) {
                  operation);
 }
 
-void sample_gradients(const OptimizerCore& core, ReplicaPart& mine) {
-  mine.samples.resize(core.module->parameters().size());
-  for (std::size_t p = 0; p < mine.samples.size(); ++p) {
-    // Gradients of other parameters are the business of other optimizers.
-    mine.samples[p] = core.group_of[p] < 0 ? GradientSample{} : gradient_sample_of(gradient_of(core, mine, p));
-  }
-}
-
 void require_own_gradients(const OptimizerCore& core, const ReplicaPart& mine, const char* operation) {
   for (std::size_t p = 0; p < mine.samples.size(); ++p) {
     const GradientSample& sample = mine.samples[p];
     if (sample.place < 0) continue;
     const at::Tensor& gradient = gradient_of(core, mine, p);
-    if (can_be_sampled(gradient) && sample.place < gradient.numel() && bits_at(gradient, sample.place) == sample.bits)
-      continue;
+    if (has_place(gradient, sample) && bits_at(gradient, sample.place) == sample.bits) continue;
     throw_misuse(
         str("the gradient of '", core.module->parameters()[p].name, "' was changed between reduce_gradients and ",
             operation),

@@ -26,9 +26,7 @@ double clip_global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm)
 void clip_value(const OptimizerCore& core, ReplicaPart& mine, double limit);
 
 /// Between reduce_gradients and step the sums lie in the gradients of the replicas' leaves, where LibTorch's own
-/// functions can get at them. `sample_gradients` remembers one element of each; `require_own_gradients` throws if one
-/// has changed.
-void sample_gradients(const OptimizerCore& core, ReplicaPart& mine);
+/// functions can get at them. Throws if an element that `sample_gradients` (collect.h) has remembered is another now.
 void require_own_gradients(const OptimizerCore& core, const ReplicaPart& mine, const char* operation);
 
 /// Throws InvalidArgument unless the number is positive. `name`: how the user knows it.

@@ -3,7 +3,6 @@
 #include <ATen/ops/empty_like.h>
 
 #include <algorithm>
-#include <cstring>
 #include <limits>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/gradient_sample.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/nn/step/sparse_parameters.h"
@@ -36,39 +36,6 @@ void require_loss(const at::Tensor& loss) {
                           {.what = "the loss does not depend on any parameter that requires a gradient",
                            .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
   }
-}
-
-std::size_t width_of(const at::Tensor& gradient) {
-  return std::min<std::size_t>(gradient.element_size(), sizeof(std::uint64_t));
-}
-
-std::uint64_t bits_at(const at::Tensor& gradient, std::int64_t place) {
-  std::uint64_t bits = 0;
-  std::memcpy(&bits,
-              static_cast<const char*>(gradient.const_data_ptr()) +
-                  static_cast<std::size_t>(place) * static_cast<std::size_t>(gradient.element_size()),
-              width_of(gradient));
-  return bits;
-}
-
-/// Other than zero. The sign of a zero does not count.
-bool is_number_at(const at::Tensor& gradient, std::int64_t place) {
-  return bits_at(gradient, place) << (65 - 8 * width_of(gradient)) != 0;
-}
-
-bool has_plain_memory(const at::Tensor& gradient) {
-  return gradient.layout() == at::kStrided && gradient.is_cpu() && gradient.is_non_overlapping_and_dense();
-}
-
-/// Where the gradient holds a number other than zero, if one is found soon; -1: unknown.
-std::int64_t place_of_number(const at::Tensor& gradient) {
-  constexpr std::int64_t kTries = 16;
-  if (!has_plain_memory(gradient) || gradient.numel() == 0) return -1;
-  for (std::int64_t i = 0; i < kTries; ++i) {
-    const std::int64_t place = gradient.numel() * i / kTries;
-    if (is_number_at(gradient, place)) return place;
-  }
-  return -1;
 }
 
 bool holds_numbers(const at::Tensor& gradient) {
@@ -173,25 +140,20 @@ int find_gradient(const OptimizerCore& core, const ReplicaPart& mine, const F& w
 void note_gradients(const OptimizerCore& core, ReplicaPart& mine) {
   GradientProgress& progress = mine.progress;
   progress.witness = find_gradient(core, mine, [&](const at::Tensor& gradient) {
-    progress.witness_place = place_of_number(gradient);
-    if (progress.witness_place >= 0) progress.witness_bits = bits_at(gradient, progress.witness_place);
+    const std::int64_t place = sample_of_gradient(gradient).place;
+    progress.witness_place = place >= 0 && has_number_at(gradient, place) ? place : -1;
     return progress.witness_place >= 0;
   });
   if (progress.witness >= 0 || core.settings.accumulate <= 1) return;
   progress.witness = find_gradient(core, mine, holds_numbers);  // such as the few rows of an embedding
 }
 
-const at::Tensor& witness_of(const OptimizerCore& core, const ReplicaPart& mine) {
-  const auto& leaves = core.module->parameters()[static_cast<std::size_t>(mine.progress.witness)].leaves;
-  return leaves[static_cast<std::size_t>(mine.index)].grad();
-}
-
 /// Whether there is a number where one was after the last backward; for a replica that has a witness.
 bool is_witness_there(const OptimizerCore& core, const ReplicaPart& mine) {
-  const at::Tensor& witness = witness_of(core, mine);
+  const auto& leaves = core.module->parameters()[static_cast<std::size_t>(mine.progress.witness)].leaves;
+  const at::Tensor& witness = leaves[static_cast<std::size_t>(mine.index)].grad();
   const std::int64_t place = mine.progress.witness_place;
-  return witness.defined() && place >= 0 && has_plain_memory(witness) && place < witness.numel() &&
-         is_number_at(witness, place);
+  return has_place(witness, {.place = place}) && has_number_at(witness, place);
 }
 
 /// By zero_grad of a module, whether it leaves zeros or nothing. One number tells whether it is worth a look.
@@ -259,22 +221,36 @@ int agreed_dropped_calls(const Window& window) {
 
 }  // namespace
 
+void sample_gradients(const OptimizerCore& core, ReplicaPart& mine) {
+  const auto& parameters = core.module->parameters();
+  mine.samples.resize(parameters.size());
+  for (std::size_t p = 0; p < mine.samples.size(); ++p) {
+    // Gradients of other parameters are the business of other optimizers.
+    const at::Tensor& gradient = parameters[p].leaves[static_cast<std::size_t>(mine.index)].grad();
+    mine.samples[p] = core.group_of[p] < 0 ? GradientSample{} : sample_of_gradient(gradient);
+  }
+}
+
 void warn_of_changed_gradients(OptimizerCore& core, ReplicaPart& mine) {
-  const GradientProgress& progress = mine.progress;
-  if (progress.stage != GradientStage::Computed || progress.witness < 0 || mine.has_warned_of_leftovers) return;
-  if (!is_witness_there(core, mine) || bits_at(witness_of(core, mine), progress.witness_place) == progress.witness_bits)
-    return;
+  if (mine.progress.stage != GradientStage::Computed || mine.has_warned_of_leftovers) return;
   // One replica alone may clip its gradients before they are reduced.
   if (core.module->strategy().num_replicas_in_sync() == 1) return;
-  mine.has_warned_of_leftovers = true;
-  if (core.has_warned_of_leftovers.exchange(true)) return;
-  log_warning(lockstep::str(
-      "the gradient of '", core.module->parameters()[static_cast<std::size_t>(progress.witness)].name,
-      "' was changed on replica ", mine.index,
-      " between the optimizer's backward and its step: by a backward of another loss, or by hand. The step takes it as it "
-      "is. Freeze a model that another loss goes through, with requires_grad_(false) on every replica; clip with "
-      "optimizer.set_clip_global_norm(max_norm), not with LibTorch's clip_grad_norm_, which sees this replica's share "
-      "alone"));
+  const auto& parameters = core.module->parameters();
+  for (std::size_t p = 0; p < mine.samples.size(); ++p) {
+    const GradientSample& sample = mine.samples[p];
+    const at::Tensor& gradient = parameters[p].leaves[static_cast<std::size_t>(mine.index)].grad();
+    // Gradients that are gone, or zeros now, have been dropped.
+    if (!has_place(gradient, sample) || !has_number_at(gradient, sample.place)) continue;
+    if (bits_at(gradient, sample.place) == sample.bits) continue;
+    mine.has_warned_of_leftovers = true;
+    if (core.has_warned_of_leftovers.exchange(true)) return;
+    return log_warning(lockstep::str(
+        "the gradient of '", parameters[p].name, "' was changed on replica ", mine.index,
+        " between the optimizer's backward and its step: by a backward of another loss, or by hand. The step takes it as "
+        "it is. Freeze a model that another loss goes through, with requires_grad_(false) on every replica; clip with "
+        "optimizer.set_clip_global_norm(max_norm), not with LibTorch's clip_grad_norm_, which sees this replica's share "
+        "alone"));
+  }
 }
 
 void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler) {
@@ -293,6 +269,7 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
                  "give the scaler to every backward and minimize of a step, or to none", "backward");
   }
   progress.stage = GradientStage::Computed;
+  mine.samples.clear();
   if (scaler != nullptr && !progress.loss_scale) progress.loss_scale = scaler->scale();
   (scaler == nullptr ? loss : loss.mul(*progress.loss_scale)).backward();
   note_gradients(core, mine);

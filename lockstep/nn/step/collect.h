@@ -18,7 +18,9 @@ struct ReplicaPart;
 /// Adds the gradients of `loss` to those that are there; with a scaler, of the scaled loss.
 void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler);
 
-/// Once, where somebody else has written to gradients that wait for their step. One number of them tells.
+/// Remembers one element of each gradient while gradients wait for the program's next call.
+void sample_gradients(const OptimizerCore& core, ReplicaPart& mine);
+/// Once, where the program has written to gradients that wait for their reduction.
 void warn_of_changed_gradients(OptimizerCore& core, ReplicaPart& mine);
 
 /// Shows this replica's gradients and calls `work` once all replicas have shown theirs and agree: the same call, the

@@ -28,7 +28,6 @@ struct GradientProgress {
   double given_mark = 0;             ///< of gradients that apply_gradients was given as those of all replicas
   int witness = -1;                  ///< a parameter whose gradient held numbers after the last backward; -1: none
   std::int64_t witness_place = -1;   ///< of such a number in memory; -1: unknown
-  std::uint64_t witness_bits = 0;    ///< the number
   int dropped_calls = 0;             ///< of the open window: gradients that zero_grad of a module has dropped since
   int blank_calls = 0;            ///< of the open window: so many left nothing but zeros, which may be dropped or not
   std::uint64_t failed_runs = 0;  ///< of the strategy, when this replica last dropped its gradients
@@ -45,12 +44,6 @@ struct ShownGradients {
   std::vector<at::Tensor> gradients;  ///< per parameter, in the parameter's memory order
   bool module_is_suspect = false;     ///< this replica's module may have other parameters than before
   std::uint64_t modes = 0;            ///< a mark of what is frozen and what is in training mode (ModuleCore::modes_of)
-};
-
-/// One element of a gradient as it was after the reduction, to notice who writes to it without Lockstep's knowledge.
-struct GradientSample {
-  std::int64_t place = -1;  ///< in memory; -1: none was taken
-  std::uint64_t bits = 0;
 };
 
 /// Reduce: a sum that is not finite.
