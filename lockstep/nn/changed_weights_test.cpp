@@ -106,6 +106,35 @@ TEST_P(ChangedWeights, UpdateChangesWeightsOnce) {
   EXPECT_EQ(weight_of(model), 0.5);
 }
 
+TEST_P(ChangedWeights, BuffersOfReplicaZeroAloneAreWarnedAboutOnce) {
+  constexpr const char* kWarning = "buffer 'norm.running_var' was changed outside of run on replica 0 alone";
+  const auto train = [&](MirroredModule<SmallNet>& net) { strategy.run([&] { net->forward(torch::ones({3, 9})); }); };
+  const auto set_all = [&](MirroredModule<SmallNet>& net) {
+    for (int k = 0; k < replicas(); ++k) net.replica(static_cast<std::size_t>(k))->norm->running_var.fill_(2);
+  };
+  const LoggedLines lines;
+  auto net = strategy.make<SmallNet>();
+  train(net);
+  net.update([](SmallNet& once) { once.norm->running_var.fill_(2); });
+  train(net);
+  set_all(net);
+  train(net);
+  net.synchronize_buffers();
+  strategy.run([&] {
+    if (my_id() == 0) net->norm->running_var.fill_(2);  // inside, where each has its own
+  });
+  EXPECT_EQ(lines.count(kWarning), 0);
+  for (int i = 0; i < 2; ++i) {
+    net->norm->running_var.fill_(3);
+    train(net);
+  }
+  EXPECT_EQ(lines.count(kWarning), 1);
+  auto fresh = strategy.make<SmallNet>();
+  fresh->norm->running_var.fill_(3);
+  train(fresh);
+  EXPECT_EQ(lines.count(kWarning), 2) << "before the first run";
+}
+
 TEST_P(ChangedWeights, UpdateReachesTheBuffersOfAllReplicas) {
   auto net = strategy.make<SmallNet>();
   const auto mean_of = [&](int k) { return net.replica(static_cast<std::size_t>(k))->norm->running_mean; };

@@ -34,11 +34,23 @@ ModuleWatch::ModuleWatch(const ModuleCore& model)
     : model_(model),
       versions_(model.parameters().size() * model.size()),
       samples_(model.parameters().size()),
-      used_(model.size()) {}
+      used_(model.size()) {
+  if (model.size() == 1) return;
+  const auto last = model.buffers_of(model.size() - 1);
+  for (const auto& item : model.buffers_of(0)) {
+    const at::Tensor* const other = last.find(item.key());
+    if (item.value().defined() && other != nullptr && other->defined() && !other->is_same(item.value()))
+      buffers_.push_back({item.key(), item.value(), *other});
+  }
+  remember_buffers();
+}
 
 void ModuleWatch::begin(std::size_t k) const {
   used_[k] = false;
-  if (k == 0) warn_of_other_optimizers();
+  if (k == 0) {
+    warn_of_other_optimizers();
+    warn_of_changed_buffers();
+  }
   remember(k);
 }
 
@@ -66,7 +78,7 @@ void ModuleWatch::require_untouched(std::size_t k) const {
          .where = lockstep::str("on replica ", k),
          .seen =
              lockstep::str(model_.size(), " replicas share their weights: a change that each of them makes is made ",
-                           model_.size(), " times"),
+                           model_.size(), " times. The weights stay changed"),
          .help = "train with strategy.make_optimizer<...>(model, options) and minimize(loss); change weights yourself "
                  "with model.update(f), which does it once"});
   }
@@ -74,6 +86,7 @@ void ModuleWatch::require_untouched(std::size_t k) const {
 
 void ModuleWatch::end() const {
   suspect_other_optimizers();
+  remember_buffers();
   // Here and not after each step: a teacher is used before its student's.
   if (std::ranges::find(used_, true) != used_.end()) model_.require_same_training();
 }
@@ -110,6 +123,28 @@ void ModuleWatch::warn_of_other_optimizers() const {
     break;
   }
   suspects_.clear();  // a run that fails has no end
+}
+
+void ModuleWatch::remember_buffers() const {
+  buffer_versions_.clear();
+  for (const Buffer& buffer : buffers_) {
+    if (has_warned_of_buffers_) return;
+    buffer_versions_.push_back(version_of(buffer.first));
+    buffer_versions_.push_back(version_of(buffer.last));
+  }
+}
+
+void ModuleWatch::warn_of_changed_buffers() const {
+  for (std::size_t b = 0; 2 * b < buffer_versions_.size() && !has_warned_of_buffers_; ++b) {
+    const bool is_first_changed = version_of(buffers_[b].first) != buffer_versions_[2 * b];
+    const bool is_last_changed = version_of(buffers_[b].last) != buffer_versions_[2 * b + 1];
+    if (!is_first_changed || is_last_changed) continue;
+    has_warned_of_buffers_ = true;
+    log_warning(lockstep::str("buffer '", buffers_[b].name,
+                              "' was changed outside of run on replica 0 alone, and every replica has its own. Set it "
+                              "with model.update(f), which reaches all of them; use the model inside run"));
+  }
+  buffer_versions_.clear();
 }
 
 void ModuleWatch::end_of_merge() const {

@@ -1,7 +1,10 @@
 #pragma once
 
+#include <ATen/core/Tensor.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "lockstep/strategy/detail/run_notes.h"
@@ -17,7 +20,8 @@ class ModuleWatch final : public RunWatcher {
   /// `model` has all its parameters, and outlives this.
   explicit ModuleWatch(const ModuleCore& model);
 
-  /// On replica 0 it also warns, once, of a LibTorch optimizer that was stepped since the run before.
+  /// On replica 0 it also warns, once each, of a LibTorch optimizer that was stepped since the run before, and of a buffer
+  /// that was changed on replica 0 alone.
   void begin(std::size_t k) const override;
   void remember(std::size_t k) const override;
   /// Replicas share their weights, so whoever changes them inside run does it once per replica. Throws if replica `k`
@@ -33,8 +37,11 @@ class ModuleWatch final : public RunWatcher {
   void note_use(std::size_t k) const {
     if (!used_[k]) used_[k] = true;
   }
-  /// Weights are set between runs by a call of Lockstep's.
-  void expect_other_weights() const { suspects_.clear(); }
+  /// A call of Lockstep's has set weights or buffers between runs.
+  void expect_other_weights() const {
+    suspects_.clear();
+    remember_buffers();
+  }
 
  private:
   bool may_have_other_optimizer(std::size_t p) const;
@@ -42,6 +49,8 @@ class ModuleWatch final : public RunWatcher {
   void suspect_other_optimizers() const;
   void warn_of_other_optimizers() const;
   void warn_of(std::size_t p, const char* when) const;
+  void remember_buffers() const;
+  void warn_of_changed_buffers() const;
 
   const ModuleCore& model_;
   /// Parameter p of replica k is at k * parameters + p: the version of its leaf. Each replica touches its own.
@@ -50,6 +59,15 @@ class ModuleWatch final : public RunWatcher {
   mutable std::vector<char> used_;              ///< per replica: in this run. Written by the replica alone
   mutable std::vector<std::size_t> suspects_;   ///< parameters that an optimizer of LibTorch may step after this run
   mutable bool has_warned_of_other_optimizers_ = false;
+
+  struct Buffer {
+    std::string name;
+    at::Tensor first, last;  ///< of the first and the last replica
+  };
+  std::vector<Buffer> buffers_;
+  /// Of both, since the last run; empty while one is under way.
+  mutable std::vector<std::uint32_t> buffer_versions_;
+  mutable bool has_warned_of_buffers_ = false;
 };
 
 }  // namespace lockstep::detail
