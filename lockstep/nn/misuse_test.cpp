@@ -13,6 +13,7 @@
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/errors.h"
+#include "tests/support/logged_lines.h"
 #include "tests/support/small_net.h"
 
 // Wrong use of models, optimizers and scalers: each with its type, its number and a text that names the culprit.
@@ -325,6 +326,27 @@ TEST_P(Misuse, OfParametersInOneMemory) {
   strategy.make_optimizer<torch::optim::SGD>(net, {{{"first.", "table"}, SGDOptions(0.1)}});
   if (GetParam() == 1) return make();
   expect_error<InvalidArgument>(errors::kWrongModule, "share memory", make);
+}
+
+TEST_P(Misuse, OfAPartThatAllReplicasShare) {
+  const torch::nn::BatchNorm1d norm(torch::nn::BatchNormOptions(9).affine(false));
+  const auto make = [&] { strategy.make([&] { return torch::nn::Sequential(torch::nn::Linear(9, 9), norm); }); };
+  if (GetParam() == 1) return make();
+  expect_error<InvalidArgument>(errors::kStructure, "'1' of replica 1 is that of replica 0", make);
+  const torch::nn::Dropout drop(0.5);  // has no state of its own
+  strategy.make([&] { return torch::nn::Sequential(torch::nn::Linear(9, 9), drop); });
+}
+
+TEST_P(Misuse, OfAWeightThatWasReplacedAfterItWasRegistered) {
+  const LoggedLines lines;
+  strategy.make([] {
+    auto built = std::make_shared<SmallNet>();
+    built->second->weight = built->first->weight;
+    return built;
+  });
+  EXPECT_EQ(lines.count("'second.weight' is not the tensor that was registered"), 1);
+  strategy.make<torch::nn::Linear>(9, 9);
+  EXPECT_EQ(lines.count("is not the tensor"), 1);
 }
 
 TEST_P(Misuse, OfGradientsOfAnotherForm) {

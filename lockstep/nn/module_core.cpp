@@ -5,6 +5,7 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <exception>
@@ -13,6 +14,7 @@
 #include <unordered_set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/local/replica_team.h"
@@ -73,6 +75,36 @@ void require_own_parameters(const Named& first, const Named& other, std::size_t 
   }
 }
 
+/// A part that replicas share would have its buffers written by all of them at once, as batch normalization does.
+void require_own_parts(const torch::nn::Module& first, const torch::nn::Module& other, std::size_t k) {
+  const auto mine = first.named_modules();
+  for (const auto& part : other.named_modules()) {
+    const auto* const same = mine.find(part.key());
+    if (same == nullptr || *same != part.value() || part.value()->named_buffers(/*recurse=*/false).is_empty()) continue;
+    throw_build("the factory returned a module with the same part for several replicas",
+                "build all of it inside the factory: strategy.make([] { return torch::nn::Sequential(...); })",
+                lockstep::str("'", part.key(), "' of replica ", k, " is that of replica 0, and it has buffers"));
+  }
+}
+
+/// `decoder->weight = encoder->weight` leaves decoder's registered parameter behind, which is then saved in its place.
+void warn_of_replaced_weights(const torch::nn::Module& module) {
+  for (const auto& part : module.named_modules()) {
+    const auto* const linear = part.value()->as<torch::nn::LinearImpl>();
+    const auto* const embedding = part.value()->as<torch::nn::EmbeddingImpl>();
+    if (linear == nullptr && embedding == nullptr) continue;
+    const auto registered = part.value()->named_parameters(/*recurse=*/false);
+    const at::Tensor* const weight = registered.find("weight");
+    if (weight == nullptr || weight->is_same(linear != nullptr ? linear->weight : embedding->weight)) continue;
+    const std::string prefix = part.key().empty() ? "" : part.key() + ".";
+    log_warning(
+        lockstep::str("'", prefix,
+                      "weight' is not the tensor that was registered under this name: files hold the "
+                      "registered one, which is not trained. To tie weights, leave this layer out and compute with the "
+                      "other's: torch::nn::functional::linear(x, encoder->weight)"));
+  }
+}
+
 }  // namespace
 
 ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options)
@@ -104,6 +136,8 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
     }
   }
   collect_parameters();
+  for (std::size_t k = 1; k < replicas_.size(); ++k) require_own_parts(*replicas_[0], *replicas_[k], k);
+  warn_of_replaced_weights(*replicas_[0]);
   require_shareable();
   share_memory();
   take_chiefs_values(*this);
