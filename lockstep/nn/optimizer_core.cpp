@@ -50,8 +50,9 @@ void require_own_memory(const OptimizerCore& core) {
         errors::kWrongModule,
         {.what = str("parameters '", *places[i - 1].name, "' and '", *places[i].name, "' share memory"),
          .where = "make_optimizer",
-         .help = "tie weights in the module's constructor by using one tensor: decoder->weight = encoder->weight, or "
-                 "register_parameter(name, encoder->weight)"});
+         .help =
+             "use one tensor in both places: compute with torch::nn::functional::linear(x, encoder->weight), or register "
+             "it under a second name with register_parameter(name, encoder->weight)"});
   }
 }
 
