@@ -73,6 +73,10 @@ struct ModelTensors {
       {.what = what, .where = str("load of ", path), .seen = std::move(seen), .help = std::move(help)});
 }
 
+constexpr const char* kOtherOptimizerHelp =
+    "load the weights alone, ls::load(path, model), or make the optimizer that was saved, with its options; with "
+    "{.strict = false}, Adam and AdamW take each other's state";
+
 /// The entries of a file by name.
 class NamedEntries {
  public:
@@ -200,7 +204,9 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
   if (!of_other_class.empty() && options.strict) plan.different.push_back(of_other_class);
   if (!plan.fits() && options.strict) {
     refuse(path, str(path, " does not fit: ", count_differences(plan)), list_differences(plan),
-           "build model and optimizer as they were saved, or pass {.strict = false} to load what fits");
+           of_other_class.empty()
+               ? "build model and optimizer as they were saved, or pass {.strict = false} to load what fits"
+               : kOtherOptimizerHelp);
   }
   const NamedEntries named(file);
   require_equal_twins(file, named, plan);
@@ -211,10 +217,9 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
   }
   if (state) {
     try {
-      write_state(*optimizer, *state);  // all of it, or nothing
-    } catch (Error& error) {
-      error.add_where(str("load of ", path));
-      throw;
+      write_state(*optimizer, *state);        // all of it, or nothing
+    } catch (const InvalidArgument& error) {  // which speaks of load_state
+      refuse(path, error.text().what, error.text().seen, kOtherOptimizerHelp);
     }
   }
   for (std::size_t i = 0; i < values.size(); ++i) write(tensors.components[plan.copies[i].to], values[i]);

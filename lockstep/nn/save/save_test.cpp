@@ -397,15 +397,17 @@ TEST(Load, StateOfAnOptimizerThatDoesNotFitChangesNothing) {
     const SeenError seen = error_of([&] { load(path, model, optimizer, options); });
     for (const std::string& part : says) EXPECT_TRUE(contains(seen.text, part)) << part << '\n' << seen.text;
     EXPECT_NE(seen.parts.help, "");
+    EXPECT_EQ(seen.number, errors::kSavedModel);
     expect_same(copies_of_all(model.named_parameters()), before);
     EXPECT_EQ(combine(optimizer.digests()), digests);
   };
   using torch::optim::AdamW;
   using torch::optim::SGD;
   refuses(strategy.make_optimizer<SGD>(model, SGDOptions(0.1)),
-          {"the optimizer (torch::optim::Adam in the file, torch::optim::SGD in the program)"});
-  refuses(strategy.make_optimizer<SGD>(model, SGDOptions(0.1).momentum(0.9)), {"knows no 'exp_avg'", path},
-          {.strict = false});
+          {"the optimizer (torch::optim::Adam in the file, torch::optim::SGD in the program)",
+           "load the weights alone, ls::load(path, model)"});
+  refuses(strategy.make_optimizer<SGD>(model, SGDOptions(0.1).momentum(0.9)),
+          {"knows no 'exp_avg'", path, "load the weights alone, ls::load(path, model)"}, {.strict = false});
   refuses(strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01).amsgrad(true)),
           {"max_exp_avg_sq", "load of"});
   const std::vector<ParameterGroup<AdamOptions>> some{{{"large", "number"}, AdamOptions(0.01)}};
