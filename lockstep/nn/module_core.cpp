@@ -19,6 +19,7 @@
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/nn/autocast.h"
+#include "lockstep/nn/buffer_values.h"
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/worker_model.h"
@@ -59,7 +60,8 @@ void require_same_structure(const char* kind, const Named& first, const Named& o
     const at::Tensor* theirs = other.find(item.key());
     if (theirs == nullptr || theirs->defined() != item.value().defined() ||
         (theirs->defined() &&
-         (theirs->sizes() != item.value().sizes() || theirs->scalar_type() != item.value().scalar_type()))) {
+         (theirs->sizes() != item.value().sizes() || theirs->scalar_type() != item.value().scalar_type() ||
+          theirs->layout() != item.value().layout()))) {
       throw_build("the factory built modules of different structure", "build the same module every time it is called",
                   lockstep::str(kind, " '", item.key(), "' of replica 0 has no equal in replica ", k));
     }
@@ -270,11 +272,7 @@ void ModuleCore::copy_buffers() {
     const auto mine = replicas_[k]->named_buffers();
     require_same_structure("buffer", first, mine, k);
     for (const auto& item : mine) {
-      // Equal ones are left alone: a constant may be one tensor for all, or a view that cannot be written to.
-      const at::Tensor& source = first[item.key()];
-      at::Tensor buffer = item.value();
-      if (!buffer.defined() || buffer.is_same(source) || at::equal(buffer, source.to(buffer.device()))) continue;
-      buffer.copy_(source);
+      if (item.value().defined()) set_buffer(item.value(), first[item.key()]);
     }
   }
 }
@@ -356,11 +354,9 @@ void ModuleCore::change_once(FunctionRef<void(torch::nn::Module&)> change) {
     const auto mine = buffers_of(k);
     for (std::size_t i = 0; i < first.size(); ++i) {
       const at::Tensor& changed = first[i].value();
-      if (!changed.defined()) continue;
-      if (changed.layout() == at::kStrided && before[i].sizes() == changed.sizes() && before[i].equal(changed))
-        continue;
+      if (!changed.defined() || holds_same(before[i], changed)) continue;
       const at::Tensor* const buffer = mine.find(first[i].key());
-      if (buffer != nullptr && buffer->defined() && !buffer->is_same(changed)) at::Tensor(*buffer).copy_(changed);
+      if (buffer != nullptr && buffer->defined()) set_buffer(*buffer, changed);
     }
   }
 }
@@ -458,13 +454,14 @@ ModuleCore::NamedTensors ModuleCore::buffers_of(std::size_t k) const { return re
 
 namespace {
 
-/// Of all replicas: floating ones averaged, others as the first has them.
+/// Of all replicas: floating ones averaged, others, and sparse ones, as the first has them.
 Named as_one(const std::vector<Named>& named) {
   Named result;
   for (const auto& item : named[0]) {
     std::vector<at::Tensor> components;
     for (const auto& buffers : named) components.push_back(buffers[item.key()]);
-    const bool average = item.value().defined() && at::isFloatingType(item.value().scalar_type());
+    const bool average = item.value().defined() && item.value().layout() == at::kStrided &&
+                         at::isFloatingType(item.value().scalar_type());
     // Constants stay what they are: a mean of equal numbers may be rounded, or overflow.
     const bool equal = average && std::all_of(components.begin(), components.end(), [&](const at::Tensor& other) {
                          return other.sizes() == components[0].sizes() && at::equal(other, components[0]);
@@ -509,8 +506,8 @@ void ModuleCore::synchronize_buffers() {
   const at::NoGradGuard no_grad;
   for (const auto& item : named_buffers()) {
     for (auto& module : replicas_) {
-      at::Tensor buffer = module->named_buffers()[item.key()];
-      if (buffer.defined() && !buffer.is_same(item.value())) buffer.copy_(item.value());
+      const at::Tensor buffer = module->named_buffers()[item.key()];
+      if (buffer.defined()) set_buffer(buffer, item.value());
     }
   }
 }

@@ -9,11 +9,13 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/autocast.h"
+#include "lockstep/nn/buffer_values.h"
 #include "lockstep/nn/module_core.h"
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/save/optimizer_entries.h"
+#include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -23,10 +25,17 @@ namespace {
 
 using Named = torch::OrderedDict<std::string, at::Tensor>;
 
+/// Sparse tensors stay where they are: all workers must have made the same ones.
+bool travels(const at::Tensor& tensor) { return tensor.defined() && tensor.layout() == at::kStrided; }
+
 std::string form_of(const char* what, const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined()) return lockstep::str(what, " ", name, ": undefined");
-  return lockstep::str(what, " ", name, ": ", tensor.scalar_type(), tensor.sizes(),
-                       tensor.requires_grad() ? ", trained" : "");
+  std::string form = lockstep::str(what, " ", name, ": ", tensor.scalar_type(), tensor.sizes(),
+                                   tensor.requires_grad() ? ", trained" : "");
+  if (travels(tensor)) return form;
+  form += lockstep::str(", ", tensor.layout(), " with the digests");
+  for (const at::Tensor& part : dense_parts_of(tensor)) form += lockstep::str(' ', digest_of(part));
+  return form;
 }
 
 std::string chiefs_text(WorkerGroup& workers, const std::string& text, const char* name, const Deadline& deadline) {
@@ -112,7 +121,7 @@ void share_chiefs_training(ModuleCore& model, OptimizerCore* optimizer) {
   std::vector<Named> buffers;
   for (std::size_t k = 0; k < model.size(); ++k) buffers.push_back(model.buffers_of(k));
   for (const auto& item : buffers[0]) {
-    if (!item.value().defined() || item.value().numel() == 0) continue;
+    if (!travels(item.value()) || item.value().numel() == 0) continue;
     std::vector<at::Tensor> components;
     for (const Named& of_replica : buffers) components.push_back(of_replica[item.key()]);
     write_to_all(components, workers::broadcast(*workers, item.value(), item.key(), deadline));
@@ -140,7 +149,7 @@ void take_chiefs_values(const ModuleCore& model) {
 
   const at::NoGradGuard no_grad;
   const auto take = [&](at::Tensor value, const std::string& name) {
-    if (value.defined() && value.numel() > 0)
+    if (travels(value) && value.numel() > 0)
       value.copy_(
           workers::broadcast(*workers, value, "initial value of " + name, deadline_of(strategy.communication())));
   };
@@ -158,7 +167,7 @@ std::vector<Named> buffers_of_all_workers(const ModuleCore& model) {
   std::vector<at::Tensor> mine;
   for (const Named& buffers : here) {
     for (const auto& item : buffers) {
-      if (item.value().defined()) mine.push_back(item.value());
+      if (travels(item.value())) mine.push_back(item.value());
     }
   }
   const auto all = workers::all_gather(*workers, mine, "buffers of a model", deadline_of(strategy.communication()));
@@ -166,7 +175,7 @@ std::vector<Named> buffers_of_all_workers(const ModuleCore& model) {
   auto next = all.begin();
   for (int k = 0; k < workers->all_replicas(); ++k) {
     Named buffers;
-    for (const auto& item : here[0]) buffers.insert(item.key(), item.value().defined() ? *next++ : item.value());
+    for (const auto& item : here[0]) buffers.insert(item.key(), travels(item.value()) ? *next++ : item.value());
     result.push_back(std::move(buffers));
   }
   return result;

@@ -254,6 +254,23 @@ TEST_F(Together, BuffersAreAveragedOverAllWorkers) {
   EXPECT_EQ(buffers["norm.num_batches_tracked"].item<int>(), 5);
 }
 
+TEST_F(Together, SparseBuffersAreTheSameEverywhereOrRefused) {
+  const auto build = [](float weight) {
+    auto net = std::make_shared<Net>();
+    net->register_buffer("edges", (torch::eye(3) * weight).to_sparse());
+    return net;
+  };
+  auto model = strategy.make([&] { return build(2); });
+  model.synchronize_buffers();
+  EXPECT_TRUE(model.named_buffers()["edges"].to_dense().equal(torch::eye(3) * 2));
+  try {
+    strategy.make([&] { return build(static_cast<float>(rank + 1)); });
+    ADD_FAILURE() << "workers made different ones";
+  } catch (const ls::Error& error) {
+    EXPECT_NE(std::string(error.what()).find("edges"), std::string::npos) << error.what();
+  }
+}
+
 TEST_F(Together, LossesAreAveragedOverTheRowsOfAllWorkers) {
   const auto shares = strategy.run([] {
     const int rows = ls::get_replica_context().replica_id_in_sync_group();  // the first has none

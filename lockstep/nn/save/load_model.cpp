@@ -50,7 +50,8 @@ struct ModelTensors {
     std::vector<detail::ModuleCore::NamedTensors> buffers;
     for (std::size_t k = 0; k < model.size(); ++k) buffers.push_back(model.buffers_of(k));
     for (const auto& item : buffers[0]) {
-      if (!item.value().defined()) continue;
+      // No file has sparse tensors: they are constants, which stay as the module has built them.
+      if (!item.value().defined() || item.value().layout() != at::kStrided) continue;
       components.emplace_back();
       for (const auto& named : buffers) components.back().push_back(named[item.key()]);
       add_name(item.key(), components.size() - 1);

@@ -29,6 +29,7 @@ namespace {
 void add_model(const detail::ModuleCore& model, bool this_worker_only, detail::TensorMap& tensors) {
   const auto add = [&](const std::string& name, const at::Tensor& value) {
     if (detail::is_optimizer_entry(name)) refuse_name(name, "names with 'optimizer/' in front are an optimizer's");
+    detail::require_savable_member(name, value);
     if (!tensors.emplace(name, value).second) refuse_name(name, "a parameter and a buffer have this name");
   };
   for (const auto& parameter : model.parameters()) add(parameter.name, parameter.leaves[0]);

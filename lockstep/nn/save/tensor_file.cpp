@@ -60,12 +60,20 @@ at::ScalarType torch_type(SafetensorsType type) {
       {.what = lockstep::str("tensor '", name, "' cannot be saved: ", why), .where = "save", .help = help});
 }
 
-SafetensorsType savable_type(const std::string& name, const at::Tensor& tensor) {
+/// Whose tensor it is: what to do about it depends on that.
+enum class Owner { Caller, Model };
+
+SafetensorsType savable_type(const std::string& name, const at::Tensor& tensor, Owner owner) {
+  const auto help = [owner](const char* for_caller, const char* for_model) {
+    return owner == Owner::Model ? for_model : for_caller;
+  };
   if (!tensor.defined()) refuse(name, "it is undefined", "leave it out, or give it a value");
   if (tensor.is_meta()) refuse(name, "it is on the meta device and has no values", "give it values, or leave it out");
   if (tensor.layout() != at::kStrided) {
     refuse(name, lockstep::str("its layout is ", tensor.layout()),
-           "save tensor.to_dense(), or its indices and values under two names");
+           help("save tensor.to_dense(), or its indices and values under two names",
+                "build it in the module's constructor and keep it in a plain member instead of a registered buffer, or "
+                "register it dense: register_buffer(name, tensor.to_dense())"));
   }
   if (tensor.is_quantized())
     refuse(name, "it is quantized", "save tensor.int_repr() and its scale and zero point under names of their own");
@@ -88,12 +96,16 @@ std::string file_type_name(at::ScalarType type) {
   return known ? std::string(to_string(*known)) : std::string(c10::toString(type));
 }
 
+void require_savable_member(const std::string& name, const at::Tensor& tensor) {
+  savable_type(name, tensor, Owner::Model);
+}
+
 void write_tensors(const std::string& path, const TensorMap& tensors, data::SafetensorsMetadata metadata,
                    FunctionRef<void()> before_commit) {
   std::vector<at::Tensor> kept;  // what the bytes below belong to
   std::vector<data::SafetensorsTensor> described;
   for (const auto& [name, tensor] : tensors) {
-    const SafetensorsType type = savable_type(name, tensor);
+    const SafetensorsType type = savable_type(name, tensor, Owner::Caller);
     kept.push_back(tensor.detach().cpu().resolve_neg().contiguous());
     const auto* bytes = static_cast<const char*>(kept.back().const_data_ptr());
     described.push_back({name, type, kept.back().sizes().vec(), {bytes, kept.back().nbytes()}});

@@ -16,6 +16,9 @@ using TensorMap = std::map<std::string, at::Tensor>;
 /// The name of an element type as files have it; LibTorch's own for those that they do not have.
 std::string file_type_name(at::ScalarType type);
 
+/// Unimplemented for a parameter or buffer that no file can hold; the error says what to register instead.
+void require_savable_member(const std::string& name, const at::Tensor& tensor);
+
 /// Adds checksums to the metadata. Unimplemented for an element type or a layout that the format does not have; the
 /// error names the tensor. If `before_commit` throws, an old file stays.
 void write_tensors(
