@@ -25,6 +25,23 @@ constexpr std::size_t kHeaderAlignment = 8;
                   .help = "use another copy of the file, or save it again with ls::save or Python's safetensors"});
 }
 
+/// What torch::save in C++ and torch.save in Python write is the usual thing to take for a safetensors file.
+void require_not_of_torch(std::string_view file, const std::string& path) {
+  const bool is_zip = file.starts_with("PK\3\4");
+  const bool is_pickle = file.starts_with("\x80\x02");
+  if (!is_zip && !is_pickle) return;
+  throw InvalidArgument(
+      errors::kSafetensors,
+      {.what =
+           str(path, is_zip ? " is a zip archive, as torch::save writes them" : " is a pickle, as old torch.save wrote",
+               ", and not a safetensors file"),
+       .where = str("header of ", path),
+       .help = str(is_zip ? "a file of C++: torch::load(plain, path) into a plain module, and copy its tensors in "
+                            "model.update, as docs/saving.md shows; a file of Python: "
+                          : "",
+                   "convert it in Python, safetensors.torch.save_file(torch.load(path), new_path)")});
+}
+
 /// Receives the header piece by piece. Nothing is kept that the format does not have, so that neither deep nesting nor
 /// strange values cost memory.
 class HeaderReader {
@@ -256,6 +273,7 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
   const std::uint64_t length = little_endian_of(file.substr(0, kSafetensorsLength));
   const std::uint64_t rest = file.size() - kSafetensorsLength;
   if (length > rest || length > kLongestSafetensorsHeader) {
+    require_not_of_torch(file, path);
     damaged(path, "its header claims to be longer than it can be",
             str("length ", length, ", the file has ", rest, " more bytes"));
   }

@@ -246,6 +246,21 @@ TEST(Checksums, FindEveryFlippedBit) {
   require_safetensors_checksums(SafetensorsFile(folder / "file"));
 }
 
+TEST(Safetensors, FilesOfTorchAreToldFromDamagedOnes) {
+  const auto expect = [](const std::string& file, const std::vector<std::string>& says) {
+    expect_error([&] { parse_safetensors(file, "x.pt"); }, Code::InvalidArgument, errors::kSafetensors, says);
+  };
+  expect("PK\3\4\0\0\x08\x08\0\0\0\0"s + std::string(64, 'x'),
+         {"x.pt is a zip archive, as torch::save writes them, and not a safetensors file", "torch::load(plain, path)",
+          "model.update", "save_file(torch.load(path)"});
+  expect(
+      "\x80\x02\x8a\nl\xfc\x9c"
+      "F\xf9 j\xa8P\x19."s,
+      {"is a pickle, as old torch.save wrote", "save_file(torch.load(path)"});
+  // A header of 67 MB has the same first bytes.
+  EXPECT_THROW(parse_safetensors("PK\3\4\0\0\0\0"s + "{}" + std::string(0x04034B50 - 2, ' ') + "x", "x"), DataLoss);
+}
+
 TEST(AtomicFile, KeepsTheOldFileUntilTheNewOneIsComplete) {
   const TemporaryFolder folder;
   const std::string path = folder.file("file", "old");
