@@ -123,6 +123,12 @@ void AtomicFile::fail(const char* action, int error_number) const {
   switch (error_number) {
     case ENOENT:
     case ENOTDIR:
+      // The folders of /proc, say, are there and have no place for files.
+      if (std::error_code ignored; temporary_.empty() && std::filesystem::is_directory(folder_, ignored)) {
+        text.what += str(": the folder ", folder_, " takes no new files");
+        text.help = "write to a folder on a disk, such as the one that std::filesystem::temp_directory_path returns";
+        throw FailedPrecondition(errors::kFile, std::move(text));
+      }
       text.what += str(": there is no folder ", folder_);
       text.help = "create the folder first: std::filesystem::create_directories";
       throw NotFound(errors::kFile, std::move(text));

@@ -313,6 +313,8 @@ TEST(AtomicFile, FailuresAreNamedAndLeaveTheOldFile) {
   expect("/dev/null", Code::FailedPrecondition, {"not a file"});
   expect(folder / "none/file", Code::NotFound, {"no folder", "none", "create_directories"});
   expect(folder.file("plain", "") + "/file", Code::NotFound, {"no folder"});
+  expect("/proc/x", Code::FailedPrecondition,
+         {"cannot create /proc/x: the folder /proc takes no new files", "on a disk"});
   if (::geteuid() != 0) {
     std::filesystem::create_directory(folder / "closed");
     std::filesystem::permissions(folder / "closed", std::filesystem::perms::owner_read);
