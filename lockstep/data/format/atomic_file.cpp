@@ -1,6 +1,7 @@
 #include "lockstep/data/format/atomic_file.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -8,6 +9,8 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <csignal>
+#include <ctime>
 #include <filesystem>
 #include <optional>
 #include <system_error>
@@ -59,6 +62,33 @@ std::string space_text(const std::string& folder, std::uint64_t needed) {
   return str("; ", needed, " bytes needed, ", static_cast<std::uint64_t>(space.f_bavail) * space.f_frsize, " free");
 }
 
+/// While it lives, a write beyond `ulimit -f` fails with EFBIG and does not end the program by SIGXFSZ.
+class SizeSignalBlocked {
+ public:
+  SizeSignalBlocked() {
+    ::sigemptyset(&signal_);
+    ::sigaddset(&signal_, SIGXFSZ);
+    sigset_t waiting;
+    ::sigpending(&waiting);
+    was_waiting_ = ::sigismember(&waiting, SIGXFSZ) == 1;
+    ::pthread_sigmask(SIG_BLOCK, &signal_, &before_);
+  }
+  ~SizeSignalBlocked() { ::pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SizeSignalBlocked(const SizeSignalBlocked&) = delete;
+  SizeSignalBlocked& operator=(const SizeSignalBlocked&) = delete;
+
+  /// After EFBIG: the signal of that write, which this thread alone has got.
+  void take() const {
+    constexpr timespec kAtOnce{};
+    while (!was_waiting_ && ::sigtimedwait(&signal_, nullptr, &kAtOnce) < 0 && errno == EINTR) {
+    }
+  }
+
+ private:
+  sigset_t signal_, before_;
+  bool was_waiting_;
+};
+
 }  // namespace
 
 AtomicFile::AtomicFile(const std::string& path, std::uint64_t size)
@@ -98,12 +128,14 @@ AtomicFile::~AtomicFile() {
 }
 
 void AtomicFile::append(std::string_view bytes) {
+  const SizeSignalBlocked blocked;
   while (!bytes.empty()) {
     const ssize_t count = ::write(file_.get(), bytes.data(), std::min(bytes.size(), kMostAtOnce));
     if (count >= 0) {
       bytes.remove_prefix(static_cast<std::size_t>(count));
-    } else if (errno != EINTR) {
-      fail("write to", errno);
+    } else if (const int error = errno; error != EINTR) {
+      if (error == EFBIG) blocked.take();
+      fail("write to", error);
     }
   }
 }
