@@ -113,7 +113,10 @@ std::string describe(const Ending& cause, const std::vector<std::string>& labels
 Next next_step(const Attempt& attempt, const RestartPolicy& policy, int restarts_done, int port_retries_done) {
   const auto* cause = root_cause(attempt);
   if (!cause || attempt.stop_signal != 0) return Next::Finish;
-  if (error_number(cause->tail) == errors::kPortInUse && port_retries_done < policy.port_retries) return Next::NewPorts;
+  // Data ports are free ones unless the program chooses them, and it would do so again.
+  const bool took_port = error_number(cause->tail) == errors::kPortInUse &&
+                         telling_lines(cause->tail).front().find("data port") == std::string::npos;
+  if (took_port && port_retries_done < policy.port_retries) return Next::NewPorts;
   const int code = code_of(*cause);
   if (code == kUsage || code == kStopped || restarts_done >= policy.restarts) return Next::Finish;
   return Next::Restart;

@@ -183,6 +183,8 @@ TEST(Restart, DependsOnTheCause) {
   EXPECT_EQ(next_step(port, {}, 0, 0), Next::NewPorts);
   EXPECT_EQ(next_step(port, {}, 0, 3), Next::Finish);
   EXPECT_EQ(next_step(port, {.restarts = 1, .port_retries = 0}, 0, 0), Next::Restart);
+  const Attempt own{{exited(0, 1, {"error[L106]: the data port 127.0.0.1:5555 is in use", "  help:  end it"})}};
+  EXPECT_EQ(next_step(own, {}, 0, 0), Next::Finish) << "the program has chosen it";
 }
 
 TEST(Restart, WaitsLongerEachTime) {
