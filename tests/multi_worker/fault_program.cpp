@@ -8,6 +8,7 @@
 //   outlive=1    the optimizer outlives the strategy
 //   save=FILE    where to save what is left after a failure; the program then ends as if nothing had happened
 //   each=FILE    where to save after every step
+//   data_port=0  of the faulty worker
 //   tls=A,C,K    the files of authority, certificate and key
 //
 // After each step it prints a digest of the weights. When it fails it prints when, the error, and the weights that it has.
@@ -43,7 +44,7 @@ constexpr int kExitPeerLost = 3;
 
 struct Settings {
   std::string scenario;
-  int faulty = 1, replicas = 2, steps = 12;
+  int faulty = 1, replicas = 2, steps = 12, data_port = 0;
   double timeout = 60, join = 60;
   bool outlive = false;
   std::string save = {}, each = {};
@@ -61,6 +62,7 @@ Settings settings_of(int argc, char** argv) {
     if (name == "steps") settings.steps = std::stoi(value);
     if (name == "timeout") settings.timeout = std::stod(value);
     if (name == "join") settings.join = std::stod(value);
+    if (name == "data_port") settings.data_port = std::stoi(value);
     if (name == "outlive") settings.outlive = value == "1";
     if (name == "save") settings.save = value;
     if (name == "each") settings.each = value;
@@ -98,6 +100,7 @@ class Worker {
                    .intra_op_threads = 1,
                    .seed = is("other_seed") && task() == settings.faulty ? 8 : 7,
                    .join_seconds = settings.join,
+                   .data_port = task() == settings.faulty ? settings.data_port : 0,
                    .tls = settings.tls}),
         model_(strategy_.make([&] {
           return nn::Sequential(nn::Linear(8, misbehaves("other_model") ? 17 : 16), nn::ReLU(),

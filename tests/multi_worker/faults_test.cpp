@@ -257,6 +257,21 @@ TEST_F(Faults, APortInUseIsNamed) {
   ::close(socket);
 }
 
+TEST_F(Faults, ADataPortInUseIsToldToAll) {
+  for (const std::string faulty : {"1", "0"}) {
+    Job job(free_addresses(3));
+    const std::string& address = job.addresses[std::stoul(faulty)];
+    const Strings settings{"faulty=" + faulty, "data_port=" + address.substr(address.find(':') + 1)};
+    for (int k = 0; k < 3; ++k) job.start(k, program("train", settings));
+    const Strings parts{"error[L106]: the data port " + address + " is in use", "reported by worker " + faulty,
+                        "this process itself, "};
+    const double last = expect_errors(job, {0, 1, 2}, {.code = kError, .parts = parts, .has_weights = false});
+    double begin = 0;
+    for (int k = 0; k < 3; ++k) begin = std::max(begin, time_after("begins at ", job[k].said()));
+    noticed(" 8 data port in use", 1, last - begin);
+  }
+}
+
 TEST_F(Faults, AMissingWorkerIsNamedWhileOthersWait) {
   Job job(free_addresses(3));
   job.start(0, program("train", {"join=6"}));

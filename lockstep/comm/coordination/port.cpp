@@ -78,25 +78,6 @@ std::set<std::string> listeners_on(int port) {
   return sockets;
 }
 
-// The process that listens on a port, as far as /proc shows it: those of other users do not show their sockets.
-std::string holder_of(int port) {
-  namespace fs = std::filesystem;
-  const std::set<std::string> sockets = listeners_on(port);
-  std::error_code ignored;
-  for (const auto& process : fs::directory_iterator("/proc", ignored)) {
-    const std::string pid = process.path().filename();
-    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
-    for (fs::directory_iterator file(process.path() / "fd", ignored), end; !ignored && file != end;
-         file.increment(ignored)) {
-      if (!sockets.contains(fs::read_symlink(file->path(), ignored).string())) continue;
-      std::string program;
-      std::getline(std::ifstream(process.path() / "comm") >> std::ws, program);
-      return str("process ", pid, " (", program, ") listens there");
-    }
-  }
-  return sockets.empty() ? "no listening process is visible in /proc" : "the process belongs to another user";
-}
-
 }  // namespace
 
 bool is_loopback(const std::string& address) {
@@ -125,6 +106,25 @@ Descriptor listen_at(const std::string& address) {
   const bool bound = reuses && ::bind(held.get(), all.front().get(), all.front().size) == 0;
   // Two sockets with that option can both be bound; only one of them can listen.
   return bound && ::listen(held.get(), 16) == 0 ? std::move(held) : Descriptor();
+}
+
+std::string holder_of(int port) {
+  namespace fs = std::filesystem;
+  const std::set<std::string> sockets = listeners_on(port);  // processes of other users do not show theirs
+  std::error_code ignored;
+  for (const auto& process : fs::directory_iterator("/proc", ignored)) {
+    const std::string pid = process.path().filename();
+    if (pid.find_first_not_of("0123456789") != std::string::npos) continue;
+    for (fs::directory_iterator file(process.path() / "fd", ignored), end; !ignored && file != end;
+         file.increment(ignored)) {
+      if (!sockets.contains(fs::read_symlink(file->path(), ignored).string())) continue;
+      std::string program;
+      std::getline(std::ifstream(process.path() / "comm") >> std::ws, program);
+      return str(pid == std::to_string(::getpid()) ? "this process itself, " : "process ", pid, " (", program,
+                 ") listens there");
+    }
+  }
+  return sockets.empty() ? "no listening process is visible in /proc" : "the process belongs to another user";
 }
 
 Descriptor hold_port(const std::string& name, const std::string& address) {

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/coordination/port.h"
 
 namespace lockstep {
 namespace {
@@ -84,18 +85,28 @@ ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_pt
   std::vector<std::string> lines;
   for (const auto& [name, value] : options.facts) lines.push_back(str(name, ": ", value));
   require_same("strategy", lines);
-  engine_ = std::make_shared<Engine>(EngineOptions{
-      .rank = rank(),
-      .workers = workers(),
-      .replicas = replicas(),
-      .address = options.bind_address.empty() ? options.cluster.self().address.host : options.bind_address,
-      .port = options.data_port,
-      .prefix = prefix_ + "engine",
-      .store = {.set = [this](const std::string& key, const std::string& value) { coordinator().set(key, value); },
-                .get = [this](const std::string& key, Deadline deadline) { return coordinator().get(key, deadline); }},
-      .connect = limit(),
-      .call_seconds = options.collective_seconds,
-      .ring = options.ring});
+  try {
+    engine_ = std::make_shared<Engine>(EngineOptions{
+        .rank = rank(),
+        .workers = workers(),
+        .replicas = replicas(),
+        .address = options.bind_address.empty() ? options.cluster.self().address.host : options.bind_address,
+        .port = options.data_port,
+        .prefix = prefix_ + "engine",
+        .store = {.set = [this](const std::string& key, const std::string& value) { coordinator().set(key, value); },
+                  .get = [this](const std::string& key, Deadline deadline) { return coordinator().get(key, deadline); },
+                  .check =
+                      [this] {
+                        if (const auto failure = coordinator().failure()) failure->raise();
+                      }},
+        .connect = limit(),
+        .call_seconds = options.collective_seconds,
+        .ring = options.ring});
+  } catch (const Error& error) {
+    ErrorText text = error.text();
+    if (error.code() == Code::AlreadyExists) text.seen = coordination::holder_of(options.data_port);
+    fail_with(Error(error.code(), error.number(), text));
+  }
   coordinator().on_failure([engine = std::weak_ptr(engine_)](const Failure& failure) {
     if (const auto alive = engine.lock()) alive->abort(Error(failure.code, failure.number, failure.text));
   });
@@ -127,7 +138,7 @@ void ClusterWorkers::wait(Ticket ticket) {
 }
 
 void ClusterWorkers::fail_with(const Error& error) {
-  write_log();
+  if (engine_) write_log();
   ErrorText text = error.text();
   if (error.number() == errors::kPeerLost) await_root_cause();
   if (error.number() == errors::kTimeout && text.seen.empty()) text.seen = places_of_others();

@@ -38,6 +38,8 @@ static_assert(sizeof(Hello) == 80);
 
 constexpr std::uint32_t kMagic = 0x4c534532;  // LSE2
 constexpr auto kHelloWait = std::chrono::seconds(5);
+constexpr Deadline::Clock::duration kNewsInterval =
+    std::chrono::milliseconds(50);  // of looking whether the job has failed
 constexpr std::size_t kMostUnverified = 128;
 
 struct Card {  // what a worker leaves in the store: "127.0.0.1:4711 " and the
@@ -152,8 +154,9 @@ class Mesh {
     while (!missing().empty()) {
       std::vector<pollfd> polled{{listener, POLLIN, 0}};
       for (const Caller& caller : callers) polled.push_back({caller.socket.get(), POLLIN, 0});
-      const auto until = std::min(options_.connect.remaining(), Deadline::Clock::duration(kHelloWait));
+      const auto until = std::min(options_.connect.remaining(), kNewsInterval);
       ::poll(polled.data(), polled.size(), poll_milliseconds(Deadline::after(until)));
+      if (options_.store.check) options_.store.check();
       if (options_.connect.expired())
         throw_missing(
             str(workers_text(missing()), " did not connect to worker ", options_.rank, "'s data port ", own_.name));

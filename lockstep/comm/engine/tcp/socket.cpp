@@ -102,8 +102,9 @@ Descriptor listen_at(const std::string& address, int port) {
   }
   throw_error(
       reason == EADDRINUSE ? Code::AlreadyExists : Code::Unavailable, errors::kPortInUse,
-      {.what = str("cannot listen at ", address, ":", port, " for data: ", system_text(reason)),
-       .help = reason == EADDRINUSE ? "stop the program that holds the port, or set data_port to another one (0: any)"
+      {.what = reason == EADDRINUSE ? str("the data port ", address, ":", port, " is in use")
+                                    : str("cannot listen at ", address, ":", port, " for data: ", system_text(reason)),
+       .help = reason == EADDRINUSE ? "stop the program that holds it, or set data_port to another one (0: any)"
                                     : "set bind_address to an address of this machine"});
 }
 
