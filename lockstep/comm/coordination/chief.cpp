@@ -64,6 +64,7 @@ void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Ti
   forget_waits_of(seat.member.id);
   if (!started_) {
     seat.connection = 0;
+    if (failure_) return;
     return log_warning(
         str(title(seat.member), " ", how, " before the job started (", seen, "); waiting for it to come back"));
   }

@@ -19,6 +19,10 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// The chief's limit ends at about the same time as that of its workers. It says who is missing, and a worker that gave up
+// earlier would be missing, too.
+constexpr milliseconds kChiefsWord{2000};
+
 void check(const JoinOptions& options) {
   const auto require = [](bool holds, const auto& what, const char* help) {
     if (!holds) throw InvalidArgument(errors::kBadOption, {.what = what(), .help = help});
@@ -150,8 +154,9 @@ void Client::join() {
     if (reach.answers()) {
       introduce(reach.target, false);
       Stage stage = wait_while(Stage::Introduced, std::min(end, Clock::now() + time_to_introduce_oneself(options_)));
-      while (stage == Stage::Accepted && Clock::now() < end) {
-        stage = wait_while(stage, std::min(end, next_line));
+      const auto last = server_ ? end : end + kChiefsWord;
+      while (stage == Stage::Accepted && Clock::now() < last) {
+        stage = wait_while(stage, std::min(last, next_line));
         if (stage == Stage::Accepted && line_is_due() && server_) {
           server_->with_chief([text = missing()](Chief& book) { book.announce(text); });
         }

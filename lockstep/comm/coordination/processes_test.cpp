@@ -91,6 +91,19 @@ TEST_F(Faults, AMissingWorkerIsNamedWhenAllGiveUp) {
   EXPECT_HAS(alone.await("error"), "missing: worker 0 (" + addresses[0] + "), the chief: connection refused");
 }
 
+// The limits of workers that were started together do not end at the same moment.
+TEST_F(Faults, WhoIsHereIsNotMissingBecauseItsLimitEndsFirst) {
+  const auto addresses = free_addresses(3);
+  MemberProcess chief(0, addresses, {"join=1200", "log=100"});
+  MemberProcess other(2, addresses, {"join=700", "log=100"});
+  EXPECT_NE(other.await("log worker 2: waiting for worker 1"), "");
+  for (MemberProcess* one : {&chief, &other}) {
+    EXPECT_HAS(one->await("error L105"), "missing: worker 1 (" + addresses[1] + "): connection refused   ");
+    EXPECT_EQ(one->wait(), 1);
+    EXPECT_EQ(one->said().find("ended without leaving"), std::string::npos) << one->said();
+  }
+}
+
 TEST_F(Faults, ANameThatIsNotKnownIsSaid) {
   auto addresses = free_addresses(2);
   addresses[1] = "no-such-host.invalid:2222";
