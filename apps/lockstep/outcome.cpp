@@ -24,11 +24,30 @@ bool is_crash(int signal) {
          signal == SIGTRAP || signal == SIGSYS;
 }
 
+// Where an error of the library names the worker that it is about, or that reported it: "worker 2 (host:2222)".
+std::string_view::size_type place_of_name(std::string_view text, bool about_another) {
+  constexpr std::string_view kReported = "reported by ";
+  if (about_another) return text.find("worker ");
+  const auto at = text.find(kReported);
+  return at == text.npos ? at : at + kReported.size();
+}
+
+// The worker that its error names, if that is another one.
+std::string named_by(const Ending& ending) {
+  std::string text;
+  for (const auto& line : telling_lines(ending.tail)) text += line + "\n";
+  const bool about_another = std::ranges::count(kAboutAnother, error_number(ending.tail)) != 0;
+  const auto at = error_number(ending.tail) == 0 ? text.npos : place_of_name(text, about_another);
+  if (at == text.npos) return {};
+  const auto name = text.substr(at, text.find(" (", at) - at);
+  return name == ending.name ? "" : name;
+}
+
 // An uncaught exception ends a program with SIGABRT, even if it reports the failure of another worker.
 bool is_consequence(const Ending& ending) {
   if (ending.signal == 0 && ending.exit_code == kPeerLost) return true;
   return (ending.signal == 0 || ending.signal == SIGABRT) &&
-         std::ranges::count(kAboutAnother, error_number(ending.tail)) != 0;
+         (std::ranges::count(kAboutAnother, error_number(ending.tail)) != 0 || !named_by(ending).empty());
 }
 
 int code_of(const Ending& ending) {
@@ -81,6 +100,11 @@ const Ending* root_cause(const Attempt& attempt) {
   return consequence;
 }
 
+const Ending* culprit(const Attempt& attempt, const Ending& cause) {
+  const auto found = std::ranges::find(attempt.endings, named_by(cause), &Ending::name);
+  return is_consequence(cause) && found != attempt.endings.end() ? &*found : nullptr;
+}
+
 int exit_code(const Attempt& attempt) {
   if (const auto* cause = root_cause(attempt)) return code_of(*cause);
   // Without the user's signal, what the launcher has stopped was an evaluator after all workers had ended well.
@@ -100,12 +124,15 @@ std::string how_it_ended(const Ending& ending) {
   return str("exited with code ", ending.exit_code);
 }
 
-std::string describe(const Ending& cause, const std::vector<std::string>& labels) {
+std::string describe(const Ending& cause, const Ending* culprit) {
+  const Ending& who = culprit ? *culprit : cause;
+  const bool hung = culprit && culprit->by_us, early = culprit && !hung && !culprit->failed();
   std::ostringstream out;
-  out << "lockstep: " << labels[static_cast<size_t>(cause.member)] << " (pid " << cause.pid << ") "
-      << how_it_ended(cause) << ", " << std::fixed << std::setprecision(1) << cause.after.count()
-      << " s after its start\n";
-  for (const auto& line : telling_lines(cause.tail)) out << "  | " << line << "\n";
+  out << "lockstep: " << who.name << " (pid " << who.pid << ") "
+      << (hung ? "did not answer and was stopped" : how_it_ended(who)) << (early ? " before the job was done" : "")
+      << ", " << std::fixed << std::setprecision(1) << who.after.count() << " s after its start\n";
+  for (const auto& line : telling_lines(cause.tail))
+    out << "  | " << (culprit ? "[" + cause.name + "] " : "") << line << "\n";
   if (const auto help = advice(cause); !help.empty()) out << "  help: " << help << "\n";
   return out.str();
 }

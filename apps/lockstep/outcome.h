@@ -14,6 +14,7 @@ enum ExitCode : int { kOk = 0, kProgramError = 1, kUsage = 2, kPeerLost = 3, kIn
 /// How one process of an attempt ended, in the order in which they ended.
 struct Ending {
   int member = 0;
+  std::string name = {};  ///< "worker 2"
   int pid = 0;
   int exit_code = 0;   ///< when `signal` is 0
   int signal = 0;      ///< the signal that ended it
@@ -36,9 +37,12 @@ std::vector<std::string> telling_lines(const std::vector<std::string>& tail);
 /// The number of the last error block ("error[L104]: ..."), or 0.
 int error_number(const std::vector<std::string>& tail);
 
-/// The ending that made the attempt fail, or null. A worker that only reports the loss of another is not the cause, nor
-/// is one that the launcher stopped, however early it ended.
+/// The ending that made the attempt fail, or null. A worker that only reports what happened to another is not the cause,
+/// nor is one that the launcher stopped, however early it ended; unless there is no other.
 const Ending* root_cause(const Attempt& attempt);
+
+/// Who is to blame if the cause is only such a report: a worker that was frozen, or that ended well but too early. Or null.
+const Ending* culprit(const Attempt& attempt, const Ending& cause);
 
 /// A worker's exit code is passed on. Death by a signal is 3 (a worker was lost) if it came from outside and 1 if the
 /// program crashed. A job stopped by SIGTERM or SIGHUP gives 143, by SIGINT 130, unless all workers ended well or one failed.
@@ -50,8 +54,8 @@ std::string signal_name(int signal);
 /// "exited with code 1", "was killed by SIGKILL because memory ran out".
 std::string how_it_ended(const Ending& ending);
 
-/// The block that is printed once for a failed attempt. `labels` name the members ("worker 2").
-std::string describe(const Ending& cause, const std::vector<std::string>& labels);
+/// The block that is printed once for a failed attempt.
+std::string describe(const Ending& cause, const Ending* culprit = nullptr);
 
 enum class Next { Finish, Restart, NewPorts };
 

@@ -104,11 +104,16 @@ TEST(Job, KeysAndPortsAreAllDifferent) {
   EXPECT_EQ(std::set<int>(ports.begin(), ports.end()).size(), 50u);
 }
 
-Ending exited(int member, int code, Strings tail = {}) {
-  return {.member = member, .exit_code = code, .tail = std::move(tail)};
+Ending ended(int member, int code, int signal, Strings tail) {
+  return {.member = member,
+          .name = "worker " + std::to_string(member),
+          .exit_code = code,
+          .signal = signal,
+          .tail = std::move(tail)};
 }
-Ending killed(int member, int signal) { return {.member = member, .signal = signal}; }
-Ending aborted(int member, Strings tail) { return {.member = member, .signal = SIGABRT, .tail = std::move(tail)}; }
+Ending exited(int member, int code, Strings tail = {}) { return ended(member, code, 0, std::move(tail)); }
+Ending killed(int member, int signal) { return ended(member, 0, signal, {}); }
+Ending aborted(int member, Strings tail) { return ended(member, 0, SIGABRT, std::move(tail)); }
 Ending by_us(Ending ending) {
   ending.by_us = true;
   return ending;
@@ -132,6 +137,11 @@ TEST(RootCause, IsTheWorkerThatFailedByItself) {
        1},
       {"even if it did not catch that error",
        {{aborted(0, {"terminate called", "  what():  error[L104]: worker 1 ended"}), aborted(1, {"terminate called"})}},
+       1,
+       1},
+      {"so is one that was told by another",
+       {{exited(0, 1, {"error[L106]: port", "  where: reported by worker 1 (b:2), last at step 0"}),
+         exited(1, 1, {"error[L106]: port", "  where: reported by worker 1 (b:2), last at step 0"})}},
        1,
        1},
       {"only consequences: the first", {{exited(2, 3), exited(0, 3)}}, 2, 3},
@@ -158,7 +168,7 @@ TEST(RootCause, IsDescribedInOneBlock) {
   auto ending = exited(1, 1, {"step 7", "error[L504]: loss is NaN", "  help: look at it"});
   ending.pid = 42;
   ending.after = Seconds(12.34);
-  EXPECT_EQ(describe(ending, {"worker 0", "worker 1"}),
+  EXPECT_EQ(describe(ending),
             "lockstep: worker 1 (pid 42) exited with code 1, 12.3 s after its start\n"
             "  | error[L504]: loss is NaN\n"
             "  |   help: look at it\n"
@@ -168,6 +178,25 @@ TEST(RootCause, IsDescribedInOneBlock) {
   EXPECT_EQ(how_it_ended(memory), "was killed by SIGKILL because memory ran out");
   EXPECT_EQ(how_it_ended(killed(0, SIGSEGV)), "crashed with SIGSEGV");
   EXPECT_EQ(how_it_ended(killed(0, SIGTERM)), "was killed by SIGTERM");
+}
+
+TEST(RootCause, IsNotTheSurvivor) {
+  const Attempt frozen{{exited(0, 3, {"error[L104]: worker 1 (a:2) stopped answering", "  seen:  worker 0 is fine"}),
+                        by_us(killed(1, SIGKILL))}};
+  EXPECT_EQ(describe(*root_cause(frozen), culprit(frozen, *root_cause(frozen))),
+            "lockstep: worker 1 (pid 0) did not answer and was stopped, 0.0 s after its start\n"
+            "  | [worker 0] error[L104]: worker 1 (a:2) stopped answering\n"
+            "  | [worker 0]   seen:  worker 0 is fine\n"
+            "  help: lockstep explain L104\n");
+  const Attempt early{{exited(1, 0), exited(0, 3, {"error[L104]: worker 1 (a:2) ended without leaving"})}};
+  EXPECT_EQ(describe(*root_cause(early), culprit(early, *root_cause(early))),
+            "lockstep: worker 1 (pid 0) exited with code 0 before the job was done, 0.0 s after its start\n"
+            "  | [worker 0] error[L104]: worker 1 (a:2) ended without leaving\n"
+            "  help: lockstep explain L104\n");
+  const Attempt elsewhere{{exited(0, 3, {"error[L104]: worker 7 (c:2) ended without leaving"})}};
+  EXPECT_EQ(culprit(elsewhere, *root_cause(elsewhere)), nullptr);
+  EXPECT_EQ(exit_code(frozen), 3);
+  EXPECT_EQ(exit_code(early), 3);
 }
 
 TEST(Restart, DependsOnTheCause) {

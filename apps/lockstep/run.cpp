@@ -47,12 +47,10 @@ int keep(const RunRequest& request, const MembersOf& members_of, int life_line) 
     const auto result = watch(members, request.watch, events, console, attempt == 0);
     const auto next = next_step(result, request.restart, restarts, port_retries);
     if (const auto* cause = root_cause(result)) {
-      std::vector<std::string> labels;
-      for (const auto& member : members) labels.push_back(member.label);
       auto shown = *cause;
       // The launcher of a host has already said why.
       if (!members[static_cast<size_t>(cause->member)].prefixed) shown.tail.clear();
-      console.add(1, describe(shown, labels));
+      console.add(1, describe(shown, culprit(result, *cause)));
     }
     if (next == Next::Finish) {
       console.flush_for(1);

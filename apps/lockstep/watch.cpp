@@ -165,7 +165,9 @@ class Watch {
       const auto one = std::ranges::find(running_, pid, [](const Running& r) { return r.process.pid; });
       if (one == running_.end()) continue;  // a grandchild that was left to us
       one->ended = true;
-      Ending ending{static_cast<int>(one - running_.begin()), pid};
+      const auto member = one - running_.begin();
+      Ending ending{
+          .member = static_cast<int>(member), .name = members_[static_cast<size_t>(member)].label, .pid = pid};
       ending.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
       ending.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
       ending.by_us = phase_ >= Phase::Stopping;

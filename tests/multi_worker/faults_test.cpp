@@ -515,6 +515,18 @@ TEST_F(Launcher, NamesTheWorkerThatWasKilled) {
   EXPECT_LT(gone_after(pids), 2);
 }
 
+TEST_F(Launcher, NamesTheWorkerThatIsFrozen) {
+  Strings all = words("train", kForLong);
+  all.insert(all.begin() + 2, {"--failure-grace", "0.5"});
+  Process launcher(all, {});
+  const auto pids = workers_of(launcher);
+  ::kill(pids[1], SIGSTOP);
+  EXPECT_EQ(launcher.wait(kEnough), kPeerLost) << launcher.said();
+  EXPECT_TRUE(
+      contains(launcher.said(), str("\nlockstep: worker 1 (pid ", pids[1], ") did not answer and was stopped, ")))
+      << launcher.said();
+}
+
 TEST_F(Launcher, NamesTheWorkerWhoseExceptionNobodyCaught) {
   Process launcher(words("uncaught", {}), {});
   EXPECT_EQ(launcher.wait(kEnough), kError) << launcher.said();
