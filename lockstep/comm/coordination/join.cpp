@@ -133,7 +133,7 @@ void Client::give_up_waiting(const std::string& chief_missing) {
        .where = str("missing: ", who),
        .seen = str("waited ", seconds_text(options_.join_timeout)),
        .help = str("start the missing workers and look at their logs; check addresses, names and firewalls",
-                   options_.tls.any() ? ", and that all certificates are of one authority" : "")}};
+                   options_.tls.any() ? ", that all use TLS, and that all certificates are of one authority" : "")}};
   if (server_) server_->with_chief([&](Chief& chief) { chief.fail(failure); });
   failure.raise();
 }
@@ -162,9 +162,14 @@ void Client::join() {
         }
       }
       if (stage == Stage::Joined) return;
+      if (!options_.tls.any() && speaks_tls(reach.target, milliseconds(500))) {
+        throw FailedPrecondition(errors::kJobKey,
+                                 {.what = str("the chief (", chief.address, ") uses TLS and ", self_.name, " does not"),
+                                  .help = "give all workers the three files of MultiWorkerOptions::tls, or set "
+                                          "LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY"});
+      }
       const std::lock_guard lock(mutex_);
-      why = str("it answers, but not as a chief of this job: ", why_ended_,
-                options_.tls.any() ? "" : "; does it use TLS, and this worker not?");
+      why = str("it answers, but not as a chief of this job: ", why_ended_);
     }
     const std::string waiting_for = str(title(chief), ", the chief: ", why);
     if (Clock::now() >= end) give_up_waiting(waiting_for);

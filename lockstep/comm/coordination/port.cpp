@@ -4,6 +4,7 @@
 #include <netinet/in.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -190,6 +191,27 @@ std::vector<Reach> probe(const std::vector<std::string>& addresses, std::chrono:
       ::getsockopt(ready.fd, SOL_SOCKET, SO_ERROR, &error, &size);
   }
   return reaches;
+}
+
+bool speaks_tls(const std::string& address, std::chrono::milliseconds wait) {
+  // The first message of a TLS 1.2 client: a service that uses TLS answers with a record of its own.
+  constexpr unsigned char kBegin[] = {0x16, 3, 1, 0, 0x4f, 1, 0, 0, 0x4b, 3, 3};                  // and 32 random bytes
+  constexpr unsigned char kEnd[] = {0, 0,  4, 0xc0, 0x2b, 0xc0, 0x2f, 1,    0, 0,    0x1e,        // ciphers
+                                    0, 10, 0, 8,    0,    6,    0,    0x1d, 0, 0x17, 0,    0x18,  // curves
+                                    0, 13, 0, 14,   0,    12,   4,    3,    5, 3,    6,    3,     // signatures
+                                    8, 4,  8, 7,    4,    1};
+  std::string greeting(std::begin(kBegin), std::end(kBegin));
+  greeting.append(32, 'r').append(std::begin(kEnd), std::end(kEnd));
+  const auto all = look_up(address);
+  if (all.empty()) return false;
+  const Descriptor socket(::socket(all.front().bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const timeval limit{.tv_sec = wait.count() / 1000, .tv_usec = wait.count() % 1000 * 1000};
+  for (const int which : {SO_RCVTIMEO, SO_SNDTIMEO})
+    ::setsockopt(socket.get(), SOL_SOCKET, which, &limit, sizeof limit);
+  char kind = 0;
+  return ::connect(socket.get(), all.front().get(), all.front().size) == 0 &&
+         ::send(socket.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL) == std::ssize(greeting) &&
+         ::recv(socket.get(), &kind, 1, 0) == 1 && (kind == 0x15 || kind == 0x16);  // an alert, or a handshake
 }
 
 std::string host_name() {

@@ -35,6 +35,9 @@ struct Reach {
 /// Tries all at the same time for at most `wait` (names are looked up one after the other before).
 std::vector<Reach> probe(const std::vector<std::string>& addresses, std::chrono::milliseconds wait);
 
+/// Whether a service that uses TLS is there.
+bool speaks_tls(const std::string& address, std::chrono::milliseconds wait);
+
 /// Who listens on a port of this machine, as far as /proc shows it: "process 4711 (python) listens there".
 std::string holder_of(int port);
 
