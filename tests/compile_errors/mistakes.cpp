@@ -64,4 +64,19 @@ void mistakes(ls::MirroredStrategy& strategy, ls::MirroredModule<Net> model,
   ls::save("model.safetensors", sequential);
   // error: lockstep::load(path, model, optimizer) loads into the model that strategy.make returned
   ls::load("model.safetensors", optimizer);
+  // error: lockstep::save(path, model, optimizer) saves one model and its optimizer, with SaveOptions at the end
+  ls::save("model.safetensors", model, model);
+  // error: lockstep::save(path, model, optimizer) saves one model and its optimizer, with SaveOptions at the end
+  ls::save("model.safetensors", model, optimizer, 3);
+  // error: lockstep::save(path, tensors) saves a std::map<std::string, torch::Tensor>
+  ls::save("model.safetensors", losses[0]);
+  // error: lockstep::save(path, tensors) saves a std::map<std::string, torch::Tensor>
+  ls::save("model.safetensors", model.parameters());
+  // error: lockstep::load(path, model, optimizer) loads one model and its optimizer, with LoadOptions at the end
+  ls::load("model.safetensors", model, false);
+  std::map<std::string, torch::Tensor> tensors;
+  // error: lockstep::load(path, model, optimizer) loads into the model that strategy.make returned
+  ls::load("model.safetensors", tensors);
+  // error: lockstep::load(path, model) loads into a model; load_tensors(path) returns the tensors of a file
+  tensors = ls::load("model.safetensors");
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <string>
 #include <type_traits>
+#include <unordered_map>
 
 #include "lockstep/base/export.h"
 #include "lockstep/nn/mirrored_module.h"
@@ -38,6 +39,28 @@ struct OptimizerCore;
 /// A module without replicas, or an optimizer without its model.
 template <class T>
 concept NotMirrored = !is_mirrored_module_v<T> && (BuiltModule<T> || std::is_base_of_v<MirroredOptimizerBase, T>);
+
+/// What may follow the model in a call of save or load.
+template <class Options>
+struct AfterModel {
+  void operator()(const Options& = {}) const;
+  void operator()(const MirroredOptimizerBase&, const Options& = {}) const;
+};
+template <class Options, class... Args>
+inline constexpr bool begins_with_model_v = false;
+template <class Options, class M, class... Rest>
+inline constexpr bool begins_with_model_v<Options, MirroredModule<M>, Rest...> =
+    std::is_invocable_v<AfterModel<Options>, const Rest&...>;
+
+/// What `named_parameters()` returns, or an unordered map.
+template <class T>
+concept NamedTensors = std::is_same_v<T, torch::OrderedDict<std::string, at::Tensor>> ||
+    std::is_same_v<T, std::unordered_map<std::string, at::Tensor>>;
+template <class... Args>
+inline constexpr bool is_tensors_v = false;
+template <class T>
+inline constexpr bool is_tensors_v<T> =
+    NamedTensors<T> || std::is_convertible_v<const T&, const std::map<std::string, at::Tensor>&>;
 
 LOCKSTEP_EXPORT void save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer,
                                 const SaveOptions& options);
@@ -81,21 +104,60 @@ template <class M, class... Rest>
 void load(const MirroredModule<M>&, const Rest&...) {
   static_assert(detail::never<M>, "lockstep::load takes the path first: load(path, model)");
 }
-template <detail::NotMirrored T, class... Rest>
+template <class T, class... Rest>
+  requires(!detail::begins_with_model_v<SaveOptions, T, Rest...> && !detail::is_tensors_v<T, Rest...>)
 void save(const std::string&, const T&, const Rest&...) {
-  static_assert(detail::never<T>,
-                "lockstep::save(path, model, optimizer) saves the model that strategy.make returned, and its optimizer "
-                "with it; torch::save saves a plain module");
+  if constexpr (detail::NotMirrored<T>) {
+    static_assert(
+        detail::never<T>,
+        "lockstep::save(path, model, optimizer) saves the model that strategy.make returned, and its optimizer "
+        "with it; torch::save saves a plain module");
+  } else if constexpr (detail::is_mirrored_module_v<T>) {
+    static_assert(detail::never<T>,
+                  "lockstep::save(path, model, optimizer) saves one model and its optimizer, with SaveOptions at the "
+                  "end: give each pair a file of its own, and keep a GradScaler's state() yourself");
+  } else {
+    static_assert(
+        detail::never<T>,
+        "lockstep::save(path, tensors) saves a std::map<std::string, torch::Tensor>: give every tensor a name");
+  }
 }
-template <detail::NotMirrored T, class... Rest>
+template <class T, class... Rest>
+  requires(!detail::begins_with_model_v<LoadOptions, T, Rest...>)
 void load(const std::string&, const T&, const Rest&...) {
+  if constexpr (detail::is_mirrored_module_v<T>) {
+    static_assert(detail::never<T>,
+                  "lockstep::load(path, model, optimizer) loads one model and its optimizer, with LoadOptions at the "
+                  "end: load(path, model, {.strict = false})");
+  } else {
+    static_assert(
+        detail::never<T>,
+        "lockstep::load(path, model, optimizer) loads into the model that strategy.make returned, and into its "
+        "optimizer with it; load_tensors(path) returns the tensors of a file");
+  }
+}
+template <class T = void>
+std::map<std::string, at::Tensor> load(const std::string&) {
   static_assert(detail::never<T>,
-                "lockstep::load(path, model, optimizer) loads into the model that strategy.make returned, and into its "
-                "optimizer with it; load_tensors(path) returns the tensors of a file");
+                "lockstep::load(path, model) loads into a model; load_tensors(path) returns the tensors of a file");
+  return {};
 }
 
 /// Saves tensors under names of your own, such as averaged weights.
 LOCKSTEP_EXPORT void save(const std::string& path, const std::map<std::string, at::Tensor>& tensors);
+/// The same for what `named_parameters()` returns, and for an unordered map.
+template <detail::NamedTensors T>
+void save(const std::string& path, const T& tensors) {
+  std::map<std::string, at::Tensor> by_name;
+  for (const auto& item : tensors) {
+    if constexpr (requires { item.key(); }) {
+      by_name.emplace(item.key(), item.value());
+    } else {
+      by_name.insert(item);
+    }
+  }
+  save(path, by_name);
+}
 /// All tensors of a safetensors file, as copies on the CPU.
 LOCKSTEP_EXPORT std::map<std::string, at::Tensor> load_tensors(const std::string& path);
 /// What else a file says: `lockstep.steps`, `lockstep.seed`, `lockstep.version` and the like, all as text.

@@ -221,6 +221,20 @@ TEST(SavedFile, HoldsAnyTensorsUnderAnyNames) {
   EXPECT_EQ(python.at("count").dim(), 0);
 }
 
+TEST(SavedFile, HoldsWhateverNamesTensors) {
+  const TemporaryFolder folder;
+  const std::string path = folder / "any";
+  MirroredStrategy strategy(on_cpus(2));
+  auto model = strategy.make<SmallNet>();
+  save(path, model.named_parameters());
+  expect_same(load_tensors(path), copies_of_all(model.named_parameters()));
+  const at::Tensor one = torch::ones({2});
+  save(path, std::unordered_map<std::string, at::Tensor>{{"a", one}, {"b", one * 2}});
+  expect_same(load_tensors(path), Tensors{{"a", one}, {"b", one * 2}});
+  save(path, {{"c", one}});
+  expect_same(load_tensors(path), Tensors{{"c", one}});
+}
+
 TEST(SavedFile, SparseStateKeepsItsRows) {
   const TemporaryFolder folder;
   const std::string path = folder / "sparse";
