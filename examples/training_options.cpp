@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -170,6 +171,16 @@ double with_saving(ls::Strategy& strategy, const Digits& digits) {
   mean = ls::load_tensors(path);
   ls::load(path, again, {.strict = false});  // what fits
   std::filesystem::remove(path);
+
+  const std::string old_path = path + ".pt";  // of a program without Lockstep
+  torch::save(std::make_shared<Net>(16), old_path);
+  auto plain = std::make_shared<Net>(16);
+  torch::load(plain, old_path);
+  net.update([&](Net& to) {
+    for (const auto& item : plain->named_parameters()) to.named_parameters()[item.key()].copy_(item.value());
+    for (const auto& item : plain->named_buffers()) to.named_buffers()[item.key()].copy_(item.value());
+  });
+  std::filesystem::remove(old_path);
   return loss;
 }
 
