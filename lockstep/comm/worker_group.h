@@ -48,11 +48,7 @@ class LOCKSTEP_EXPORT WorkerGroup : public std::enable_shared_from_this<WorkerGr
   virtual void wait(Ticket ticket) = 0;
   void run(Channel channel, const Collective& collective, Deadline limit) { wait(submit(channel, collective, limit)); }
 
-  /// Waits for all workers, and throws on each of them (L109) if their lines differ.
-  virtual void require_same(std::string_view what, const std::vector<std::string>& lines) = 0;
   virtual void barrier(std::string_view name, Deadline deadline) = 0;
-  /// The chief's value, on every worker.
-  virtual std::string chiefs(std::string_view key, std::string_view value) = 0;
 
   /// What this worker is doing, for error messages on the others. Cheap.
   virtual void set_place(std::int64_t step, std::string_view place) = 0;

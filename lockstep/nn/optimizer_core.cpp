@@ -12,6 +12,7 @@
 #include "lockstep/nn/step/worker_reducer.h"
 #include "lockstep/nn/torch_optimizers.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
@@ -102,7 +103,8 @@ void require_same_optimizers(WorkerGroup& workers, const OptimizerCore& core, co
   for (std::size_t g = 0; g < core.groups.size(); ++g)
     lines.push_back(str("group ", g, ": ", counted(static_cast<int>(core.groups[g].parameters.size()), "parameter"),
                         ", learning rate ", core.groups[g].options->get_lr()));
-  workers.require_same(name, lines);
+  workers::require_same(workers, {.what = name, .lines = std::move(lines)}, lockstep::str("make_optimizer: ", name),
+                        deadline_of(core.module->strategy().communication()));
 }
 
 std::unique_ptr<GradientReducer> make_reducer(const OptimizerCore& core) {

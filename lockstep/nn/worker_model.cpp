@@ -1,10 +1,8 @@
 #include "lockstep/nn/worker_model.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 
-#include <cstring>
-#include <sstream>
+#include <exception>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -17,6 +15,7 @@
 #include "lockstep/nn/save/optimizer_entries.h"
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
 
@@ -38,13 +37,6 @@ std::string form_of(const char* what, const std::string& name, const at::Tensor&
   return form;
 }
 
-std::string chiefs_text(WorkerGroup& workers, const std::string& text, const char* name, const Deadline& deadline) {
-  at::Tensor bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
-  if (!text.empty()) std::memcpy(bytes.data_ptr(), text.data(), text.size());
-  bytes = workers::broadcast(workers, bytes, name, deadline);
-  return {static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()};
-}
-
 /// On all replicas of this worker. Those that share memory get it once, and all notice the change.
 void write_to_all(const std::vector<at::Tensor>& components, const at::Tensor& value) {
   const void* written = nullptr;
@@ -58,27 +50,20 @@ void write_to_all(const std::vector<at::Tensor>& components, const at::Tensor& v
   }
 }
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::vector<std::string> lines;
-  std::istringstream rest(text);
-  for (std::string line; std::getline(rest, line);) lines.push_back(line);
-  return lines;
-}
-
 OptimizerState chiefs_state(WorkerGroup& workers, const OptimizerState& mine, const Deadline& deadline) {
   const bool is_chief = workers.rank() == 0;
-  std::string parameters;  // those that no step has reached have no entries, and must be told too
-  std::string names;
+  workers::Texts parameters;  // those that no step has reached have no entries, and must be told too
+  workers::Texts names;
   TensorMap entries;
   add_optimizer_entries(mine, entries);
-  for (const auto& [parameter, values] : mine) parameters += parameter + "\n";
-  for (const auto& [name, value] : entries) names += name + "\n";
-  parameters = chiefs_text(workers, parameters, "parameters of an optimizer", deadline);
-  names = chiefs_text(workers, names, "names of an optimizer's state", deadline);
-  for (const std::string& name : lines_of(names))
+  for (const auto& [parameter, values] : mine) parameters.push_back(parameter);
+  for (const auto& [name, value] : entries) names.push_back(name);
+  parameters = workers::broadcast_texts(workers, parameters, "parameters of an optimizer", deadline);
+  names = workers::broadcast_texts(workers, names, "names of an optimizer's state", deadline);
+  for (const std::string& name : names)
     entries[name] = workers::broadcast(workers, is_chief ? entries.at(name) : at::Tensor(), name, deadline);
   OptimizerState state = optimizer_state_of(entries);
-  for (const std::string& parameter : lines_of(parameters)) state[parameter];
+  for (const std::string& parameter : parameters) state[parameter];
   at::Tensor& steps = state[""]["steps"];
   steps = workers::broadcast(workers, is_chief ? mine.at("").at("steps") : steps, "steps of an optimizer", deadline);
   return state;
@@ -89,21 +74,22 @@ OptimizerState chiefs_state(WorkerGroup& workers, const OptimizerState& mine, co
 void do_on_chief(const Strategy& strategy, const char* what, FunctionRef<void()> act) {
   WorkerGroup* const workers = StrategyAccess::workers(strategy);
   if (workers == nullptr) return act();
-  const std::string name = lockstep::str("outcome of ", what);
+  std::exception_ptr failure;
+  std::string seen;
   if (workers->rank() == 0) {
     try {
       act();
     } catch (const std::exception& error) {
-      workers->chiefs(name, *error.what() != '\0' ? error.what() : "unknown");
-      throw;
+      failure = std::current_exception();
+      seen = *error.what() != '\0' ? error.what() : "unknown";
     }
-    workers->chiefs(name, "");
-    return;
   }
-  const std::string error = workers->chiefs(name, "");
-  if (error.empty()) return;
+  const auto name = lockstep::str("outcome of ", what);
+  seen = workers::broadcast_texts(*workers, {seen}, name, deadline_of(strategy.communication()))[0];
+  if (failure) std::rethrow_exception(failure);
+  if (seen.empty()) return;
   throw FailedPrecondition(errors::kPeerFailed, {.what = lockstep::str(what, " failed on the chief"),
-                                                 .seen = error,
+                                                 .seen = seen,
                                                  .help = lockstep::str("fix the cause that `seen` names, then call ",
                                                                        what, " again on every worker")});
 }
@@ -141,11 +127,12 @@ void take_chiefs_values(const ModuleCore& model) {
   WorkerGroup* const workers = StrategyAccess::workers(strategy);
   if (workers == nullptr) return;
   const Named buffers = model.buffers_of(0);
-  std::vector<std::string> lines;
+  workers::Texts lines;
   for (const auto& parameter : model.parameters())
     lines.push_back(form_of("parameter", parameter.name, parameter.leaves[0]));
   for (const auto& buffer : buffers) lines.push_back(form_of("buffer", buffer.key(), buffer.value()));
-  workers->require_same("model", lines);
+  workers::require_same(*workers, {.what = "model", .lines = std::move(lines)}, "make: model",
+                        deadline_of(strategy.communication()));
 
   const at::NoGradGuard no_grad;
   const auto take = [&](at::Tensor value, const std::string& name) {

@@ -15,6 +15,7 @@
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/local_replicas.h"
 #include "lockstep/strategy/replica_random.h"
+#include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/version.h"
 
 namespace lockstep {
@@ -73,7 +74,9 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
 std::uint64_t job_seed(const MultiWorkerOptions& options, WorkerGroup* workers) {
   if (options.seed) return *options.seed;
   const std::uint64_t here = shared_generator_seed();
-  return workers ? std::stoull(workers->chiefs("seed", str(here))) : here;
+  return workers ? std::stoull(workers::broadcast_texts(*workers, {str(here)}, "seed of the strategy",
+                                                        deadline_of(options.communication))[0])
+                 : here;
 }
 
 }  // namespace

@@ -42,6 +42,22 @@ at::Tensor empty_of_form(const std::int64_t* form) {
   return at::empty(sizes, at::TensorOptions().dtype(static_cast<at::ScalarType>(form[0])));
 }
 
+/// Each with a zero behind it.
+at::Tensor bytes_of(const Texts& texts) {
+  std::string all;
+  for (const std::string& text : texts) all.append(text.c_str(), std::strlen(text.c_str()) + 1);
+  at::Tensor bytes = at::empty({static_cast<std::int64_t>(all.size())}, at::kByte);
+  if (!all.empty()) std::memcpy(bytes.data_ptr(), all.data(), all.size());
+  return bytes;
+}
+
+Texts texts_of(const at::Tensor& bytes) {
+  Texts texts;
+  const auto* const begin = static_cast<const char*>(bytes.const_data_ptr());
+  for (std::size_t at = 0; at < bytes.nbytes(); at += texts.back().size() + 1) texts.emplace_back(begin + at);
+  return texts;
+}
+
 template <class T>
 void gather_numbers(WorkerGroup& group, Dtype dtype, const T* mine, T* all, const std::vector<std::uint64_t>& counts,
                     const std::string& name, const Deadline& deadline) {
@@ -184,6 +200,18 @@ at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_vi
     broadcast_bytes(group, is_root ? sent.const_data_ptr() : nullptr, result.data_ptr(), result.nbytes(), base,
                     deadline);
   return result;
+}
+
+Texts broadcast_texts(WorkerGroup& group, const Texts& texts, std::string_view name, const Deadline& deadline) {
+  return texts_of(broadcast(group, bytes_of(texts), name, deadline));
+}
+
+std::vector<Texts> all_gather_texts(WorkerGroup& group, const Texts& mine, std::string_view name,
+                                    const Deadline& deadline) {
+  std::vector<Texts> all;
+  for (const at::Tensor& bytes : all_gather(group, std::vector{bytes_of(mine)}, name, deadline))
+    all.push_back(texts_of(bytes));
+  return all;
 }
 
 PendingSums::PendingSums(WorkerGroup& group, std::vector<std::int64_t> mine, std::string_view name,

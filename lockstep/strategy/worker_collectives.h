@@ -52,6 +52,13 @@ std::vector<std::int64_t> all_gather(WorkerGroup& group, const std::vector<std::
 /// The chief's tensor, on every worker; the others' are not looked at.
 at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_view name, const Deadline& deadline);
 
+/// The chief's texts, on every worker.
+using Texts = std::vector<std::string>;
+Texts broadcast_texts(WorkerGroup& group, const Texts& texts, std::string_view name, const Deadline& deadline);
+/// Those of each worker.
+std::vector<Texts> all_gather_texts(WorkerGroup& group, const Texts& mine, std::string_view name,
+                                    const Deadline& deadline);
+
 /// Sums of numbers over all workers that are under way. The end is awaited at the latest when this object goes, so that
 /// a program which no longer wants them leaves nothing behind.
 class PendingSums {

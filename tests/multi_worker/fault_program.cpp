@@ -189,6 +189,19 @@ class Worker {
     }
     if (is("kinds")) mine ? void(strategy_.broadcast(four)) : sum(four);
     if (is("barrier")) mine ? strategy_.barrier() : sum(four);
+    if (is("save")) mine ? ls::save("/nowhere/file", model_, optimizer_) : sum(four);
+    if (is("load")) mine ? ls::load("/nowhere/file", model_, optimizer_) : sum(four);
+    if (is("saves_more")) {
+      if (mine) ls::save("/nowhere/file", model_);
+      ls::save("/nowhere/file", model_);
+    }
+    if (is("make")) mine ? void(strategy_.make([] { return nn::Linear(1, 1); })) : sum(four);
+    if (is("make_optimizer"))
+      mine ? void(strategy_.make_optimizer<torch::optim::SGD>(model_, torch::optim::SGDOptions(0.1))) : sum(four);
+    if (is("late_save")) {
+      if (mine) std::this_thread::sleep_for(std::chrono::duration<double>(settings_.join + 1));
+      ls::save(settings_.each + ".late", model_);
+    }
     if (is("fewer_steps") && mine) ++step_;
   }
 

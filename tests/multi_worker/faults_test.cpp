@@ -404,8 +404,20 @@ INSTANTIATE_TEST_SUITE_P(All, Mismatches,
                                          Mismatch{"order", "15 swapped order", "different names"},
                                          Mismatch{"operations", "16 SUM and MEAN", "all-reduce MEAN"},
                                          Mismatch{"kinds", "17 all-reduce and broadcast", "broadcast of"},
-                                         Mismatch{"barrier", "17 all-reduce and barrier", "barrier \""}),
+                                         Mismatch{"barrier", "17 all-reduce and barrier", "barrier \""},
+                                         Mismatch{"save", "17 all-reduce and save", "outcome of save (fault_program"},
+                                         Mismatch{"load", "17 all-reduce and load", "outcome of load (fault_program"},
+                                         Mismatch{"saves_more", "15 one save more", "outcome of save (fault_program"},
+                                         Mismatch{"make", "17 all-reduce and make", "\"make: model\""},
+                                         Mismatch{"make_optimizer", "17 all-reduce and make_optimizer",
+                                                  "\"make_optimizer: optimizer 1\""}),
                          [](const auto& each) { return std::string(each.param.scenario); });
+
+TEST_F(Faults, ASaveWaitsForTheChiefAsLongAsCollectivesDo) {
+  const TemporaryFolder folder;
+  Job job(2, program("late_save", {"faulty=0", "join=4", "timeout=0", "each=" + (folder / "model")}));
+  for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
+}
 
 // ---- errors in the program
 

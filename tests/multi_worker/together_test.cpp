@@ -50,11 +50,7 @@ class Noted final : public ls::WorkerGroup {
     return group_->submit(channel, collective, limit);
   }
   void wait(Ticket ticket) override { group_->wait(ticket); }
-  void require_same(std::string_view what, const std::vector<std::string>& lines) override {
-    group_->require_same(what, lines);
-  }
   void barrier(std::string_view name, ls::Deadline deadline) override { group_->barrier(name, deadline); }
-  std::string chiefs(std::string_view key, std::string_view value) override { return group_->chiefs(key, value); }
   void set_place(std::int64_t step, std::string_view place) override { group_->set_place(step, place); }
   void report(const ls::Error& error) override { group_->report(error); }
   void report(const std::string& what) override { group_->report(what); }

@@ -4,18 +4,11 @@
 #include <cstring>
 #include <string_view>
 
+#include "lockstep/base/fnv.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::engine {
 namespace {
-
-// FNV-1a. Equal on all machines, unlike std::hash.
-template <class T>
-std::uint64_t hash_of(std::span<const T> values) {
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const std::byte byte : std::as_bytes(values)) hash = (hash ^ std::to_integer<unsigned>(byte)) * 0x100000001b3U;
-  return hash;
-}
 
 std::string_view differing_part(const Fingerprint& a, const Fingerprint& b) {
   if (a.kind != b.kind) return "operations";
@@ -42,9 +35,9 @@ Fingerprint fingerprint_of(const Collective& collective, std::uint64_t sequence)
   Fingerprint made{};
   made.sequence = sequence;
   made.elements = collective.elements;
-  made.counts_hash = hash_of(collective.counts);
-  made.shape_hash = hash_of(collective.shape);
-  made.name_hash = hash_of<char>(collective.name);
+  made.counts_hash = fnv1a(collective.counts);
+  made.shape_hash = fnv1a(collective.shape);
+  made.name_hash = fnv1a<char>(collective.name);
   const std::size_t shown = std::min(collective.shape.size(), Fingerprint::kShapeSize);
   std::copy_n(collective.shape.begin(), shown, made.shape);
   made.shape_size = static_cast<std::uint8_t>(std::min<std::size_t>(collective.shape.size(), 255));

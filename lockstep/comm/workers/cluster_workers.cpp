@@ -82,9 +82,7 @@ ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_pt
                                log_warning(str(name, " has been waiting for ", static_cast<int>(seconds), " s; ",
                                                who_is_late(name)));
                              }}) {
-  std::vector<std::string> lines;
-  for (const auto& [name, value] : options.facts) lines.push_back(str(name, ": ", value));
-  require_same("strategy", lines);
+  require_same_strategy();
   try {
     engine_ = std::make_shared<Engine>(EngineOptions{
         .rank = rank(),
@@ -203,15 +201,17 @@ void ClusterWorkers::write_log() {
   if (file.flush()) log_info(str("the last collectives of this worker are in ", path.string()));
 }
 
-void ClusterWorkers::require_same(std::string_view what, const std::vector<std::string>& lines) {
-  const std::string name = str(prefix_, calls_++, " ", what);
+void ClusterWorkers::require_same_strategy() {
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : options_.facts) lines.push_back(str(name, ": ", value));
+  const std::string name = prefix_ + "strategy";
   try {
     coordinator().require_same(name, lines, limit());
   } catch (const Error& error) {
-    // The name that tells this call from others says nothing to the user.
+    // The name that tells this strategy from others says nothing to the user.
     Failure failure = failure_of(error, rank());
-    if (const auto at = failure.text.what.find(name); at != std::string::npos)
-      failure.text.what.replace(at, name.size(), what);
+    if (const auto at = failure.text.what.find(prefix_); at != std::string::npos)
+      failure.text.what.erase(at, prefix_.size());
     failure.raise();
   }
 }
@@ -219,12 +219,6 @@ void ClusterWorkers::require_same(std::string_view what, const std::vector<std::
 void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {
   // Beside the program's other collectives, so that one who calls something else is noticed at once.
   run(kProgram, {.kind = CollectiveKind::Barrier, .name = name}, deadline);
-}
-
-std::string ClusterWorkers::chiefs(std::string_view key, std::string_view value) {
-  const std::string full = str(prefix_, calls_++, " ", key);
-  if (rank() == 0) coordinator().set(full, value);
-  return coordinator().get(full, limit());
 }
 
 void ClusterWorkers::set_place(std::int64_t step, std::string_view place) {

@@ -31,9 +31,7 @@ class ClusterWorkers final : public WorkerGroup {
 
   Ticket submit(Channel channel, const Collective& collective, Deadline limit) override;
   void wait(Ticket ticket) override;
-  void require_same(std::string_view what, const std::vector<std::string>& lines) override;
   void barrier(std::string_view name, Deadline deadline) override;
-  std::string chiefs(std::string_view key, std::string_view value) override;
   void set_place(std::int64_t step, std::string_view place) override;
   void report(const Error& error) override;
   void report(const std::string& what) override;
@@ -41,6 +39,7 @@ class ClusterWorkers final : public WorkerGroup {
  private:
   coordination::Coordinator& coordinator() const { return *membership_->coordinator; }
   Deadline limit() const;
+  void require_same_strategy();
   /// Makes `error`, seen by this worker, the job's failure, unless there is one already; throws the job's.
   [[noreturn]] void fail_with(const Error& error);
   /// What one worker sees of another's death is seldom the cause. The coordinator knows more, a moment later.
@@ -58,7 +57,6 @@ class ClusterWorkers final : public WorkerGroup {
   std::int64_t step_ = 0;
   std::string place_;
   SlowCollectives slow_;
-  std::atomic<int> calls_{0};  ///< of require_same and chiefs, which need names of their own
   std::atomic<bool> has_written_log_{false};
 };
 

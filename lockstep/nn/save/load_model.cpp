@@ -28,6 +28,7 @@
 #include "lockstep/nn/save/saved_metadata.h"
 #include "lockstep/nn/save/tensor_file.h"
 #include "lockstep/nn/worker_model.h"
+#include "lockstep/strategy/call_place.h"
 
 // Loading has two halves: all that can fail, which changes nothing, and copying, which cannot fail.
 namespace lockstep {
@@ -235,7 +236,8 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
 }  // namespace
 
 void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCore* optimizer,
-                        const LoadOptions& options) {
+                        const LoadOptions& options, const std::source_location& where) {
+  const CallPlace place(where);
   require_outside_of_run("load");
   require_no_run_elsewhere(model.strategy(), "load");
   model.require_unchanged();

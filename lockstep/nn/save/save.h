@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <map>
+#include <source_location>
 #include <string>
 #include <type_traits>
 #include <unordered_map>
@@ -63,36 +64,38 @@ inline constexpr bool is_tensors_v<T> =
     NamedTensors<T> || std::is_convertible_v<const T&, const std::map<std::string, at::Tensor>&>;
 
 LOCKSTEP_EXPORT void save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer,
-                                const SaveOptions& options);
+                                const SaveOptions& options, const std::source_location& where);
 LOCKSTEP_EXPORT void load_model(const std::string& path, ModuleCore& model, OptimizerCore* optimizer,
-                                const LoadOptions& options);
+                                const LoadOptions& options, const std::source_location& where);
 
 }  // namespace detail
 
 /// Saves the weights, and the buffers as `model.named_buffers()` returns them.
 template <class M>
-void save(const std::string& path, const MirroredModule<M>& model, const SaveOptions& options = {}) {
-  detail::save_model(path, *model.core(), nullptr, options);
+void save(const std::string& path, const MirroredModule<M>& model, const SaveOptions& options = {},
+          const std::source_location& where = std::source_location::current()) {
+  detail::save_model(path, *model.core(), nullptr, options, where);
 }
 /// Saves all that `load` needs to go on: also what the optimizer remembers, and its number of steps.
 template <class M>
 void save(const std::string& path, const MirroredModule<M>& model, const MirroredOptimizerBase& optimizer,
-          const SaveOptions& options = {}) {
-  detail::save_model(path, *model.core(), optimizer.core().get(), options);
+          const SaveOptions& options = {}, const std::source_location& where = std::source_location::current()) {
+  detail::save_model(path, *model.core(), optimizer.core().get(), options, where);
 }
 
 /// Writes the tensors of a file into the weights and the buffers of all replicas. With several workers all of them call it,
 /// and the chief reads the file for all. If anything does not fit, an error lists all of it and nothing is changed. State of
 /// an optimizer in the file is ignored.
 template <class M>
-void load(const std::string& path, const MirroredModule<M>& model, const LoadOptions& options = {}) {
-  detail::load_model(path, *model.core(), nullptr, options);
+void load(const std::string& path, const MirroredModule<M>& model, const LoadOptions& options = {},
+          const std::source_location& where = std::source_location::current()) {
+  detail::load_model(path, *model.core(), nullptr, options, where);
 }
 /// The same with the optimizer's state and number of steps, for the same class of optimizer.
 template <class M>
 void load(const std::string& path, const MirroredModule<M>& model, const MirroredOptimizerBase& optimizer,
-          const LoadOptions& options = {}) {
-  detail::load_model(path, *model.core(), optimizer.core().get(), options);
+          const LoadOptions& options = {}, const std::source_location& where = std::source_location::current()) {
+  detail::load_model(path, *model.core(), optimizer.core().get(), options, where);
 }
 
 // What torch::save and torch::load take, for the compiler to say what these take.

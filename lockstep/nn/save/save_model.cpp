@@ -14,6 +14,7 @@
 #include "lockstep/nn/save/saved_metadata.h"
 #include "lockstep/nn/save/tensor_file.h"
 #include "lockstep/nn/worker_model.h"
+#include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/version.h"
 
@@ -54,7 +55,8 @@ void detail::require_same_model(const ModuleCore& model, const OptimizerCore& op
 }
 
 void detail::save_model(const std::string& path, const ModuleCore& model, const OptimizerCore* optimizer,
-                        const SaveOptions& options) {
+                        const SaveOptions& options, const std::source_location& where) {
+  const CallPlace place(where);
   require_outside_of_run("save");
   require_no_run_elsewhere(model.strategy(), "save");
   const std::uint64_t runs = StrategyAccess::runs_begun(model.strategy());

@@ -4,6 +4,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -14,7 +15,6 @@
 #include <cstring>
 #include <functional>
 #include <span>
-#include <sstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -277,11 +277,9 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
 }
 
 void WorkerReducer::make_plan() {
-  std::ostringstream order;
-  for (const int p : loads_[0].order) order << p << ' ';
-  std::istringstream agreed(group_.chiefs(name_ + ", order of gradients", order.str()));
-  std::vector<int> chiefs_order;
-  for (int p = 0; agreed >> p;) chiefs_order.push_back(p);
+  const at::Tensor order = workers::broadcast(group_, at::tensor(loads_[0].order, at::kInt),
+                                              str(name_, ", order of gradients"), deadline_of(options_));
+  const std::vector<int> chiefs_order(const_data<int>(order), const_data<int>(order) + order.numel());
 
   std::vector<BucketedParameter> parameters;
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
