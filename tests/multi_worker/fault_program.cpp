@@ -198,6 +198,7 @@ class Worker {
     if (is("make")) mine ? void(strategy_.make([] { return nn::Linear(1, 1); })) : sum(four);
     if (is("make_optimizer"))
       mine ? void(strategy_.make_optimizer<torch::optim::SGD>(model_, torch::optim::SGDOptions(0.1))) : sum(four);
+    if (is("constructor")) mine ? void(ls::MultiWorkerMirroredStrategy{{.devices = ls::cpus(1)}}) : sum(four);
     if (is("late_save")) {
       if (mine) std::this_thread::sleep_for(std::chrono::duration<double>(settings_.join + 1));
       ls::save(settings_.each + ".late", model_);

@@ -410,7 +410,9 @@ INSTANTIATE_TEST_SUITE_P(All, Mismatches,
                                          Mismatch{"saves_more", "15 one save more", "outcome of save (fault_program"},
                                          Mismatch{"make", "17 all-reduce and make", "\"make: model\""},
                                          Mismatch{"make_optimizer", "17 all-reduce and make_optimizer",
-                                                  "\"make_optimizer: optimizer 1\""}),
+                                                  "\"make_optimizer: optimizer 1\""},
+                                         Mismatch{"constructor", "17 all-reduce and constructor",
+                                                  "constructor of another MultiWorkerMirroredStrategy"}),
                          [](const auto& each) { return std::string(each.param.scenario); });
 
 TEST_F(Faults, ASaveWaitsForTheChiefAsLongAsCollectivesDo) {

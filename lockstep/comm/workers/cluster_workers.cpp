@@ -67,6 +67,21 @@ std::string place_of(const coordination::MemberState& state) {
 
 Membership::Membership(const WorkerGroupOptions& options) : coordinator(Coordinator::join(join_options(options))) {}
 
+WorkerGroup* Membership::first_alive() {
+  const std::lock_guard lock(mutex_);
+  return alive_.empty() ? nullptr : alive_[0];
+}
+
+void Membership::begins(WorkerGroup* strategy) {
+  const std::lock_guard lock(mutex_);
+  alive_.push_back(strategy);
+}
+
+void Membership::ends(WorkerGroup* strategy) {
+  const std::lock_guard lock(mutex_);
+  std::erase(alive_, strategy);
+}
+
 ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_ptr<Membership> membership)
     : WorkerGroup({options.cluster.id, options.cluster.num_workers(), options.replicas}),
       options_(options),
@@ -105,12 +120,13 @@ ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_pt
     if (error.code() == Code::AlreadyExists) text.seen = coordination::holder_of(options.data_port);
     fail_with(Error(error.code(), error.number(), text));
   }
+  membership_->begins(this);
   coordinator().on_failure([engine = std::weak_ptr(engine_)](const Failure& failure) {
     if (const auto alive = engine.lock()) alive->abort(Error(failure.code, failure.number, failure.text));
   });
 }
 
-ClusterWorkers::~ClusterWorkers() = default;
+ClusterWorkers::~ClusterWorkers() { membership_->ends(this); }
 
 Deadline ClusterWorkers::limit() const { return Deadline::after(milliseconds_of(options_.join_seconds)); }
 
@@ -266,6 +282,9 @@ std::unique_ptr<WorkerGroup> make_cluster_workers(const WorkerGroupOptions& opti
   const auto [known, is_new] = memberships.try_emplace(to_string(options.cluster));
   std::shared_ptr<Membership> membership = known->second.lock();
   if (!membership) known->second = membership = join_next_job(options, !is_new);
+  // A worker that does something else meanwhile does it with a strategy that all have.
+  if (WorkerGroup* const first = membership->first_alive())
+    first->barrier("constructor of another MultiWorkerMirroredStrategy", Deadline::never());
   return std::make_unique<ClusterWorkers>(options, std::move(membership));
 }
 

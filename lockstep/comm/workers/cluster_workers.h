@@ -20,6 +20,15 @@ struct Membership {
 
   std::unique_ptr<coordination::Coordinator> coordinator;
   std::atomic<int> strategies{0};  ///< made so far; all workers make them in the same order
+
+  /// Of the strategies that are alive the one that was made first; null if there is none.
+  WorkerGroup* first_alive();
+  void begins(WorkerGroup* strategy);
+  void ends(WorkerGroup* strategy);
+
+ private:
+  std::mutex mutex_;
+  std::vector<WorkerGroup*> alive_;
 };
 
 /// The workers of a cluster: coordination over gRPC, data through the engine. Whatever ends first, an engine's connection or
