@@ -68,7 +68,10 @@ SafetensorsType savable_type(const std::string& name, const at::Tensor& tensor, 
     return owner == Owner::Model ? for_model : for_caller;
   };
   if (!tensor.defined()) refuse(name, "it is undefined", "leave it out, or give it a value");
-  if (tensor.is_meta()) refuse(name, "it is on the meta device and has no values", "give it values, or leave it out");
+  if (tensor.is_meta()) {
+    refuse(name, "it is on the meta device and has no values",
+           help("give it values, or leave it out", "register a tensor with values, on a device that has memory"));
+  }
   if (tensor.layout() != at::kStrided) {
     refuse(name, lockstep::str("its layout is ", tensor.layout()),
            help("save tensor.to_dense(), or its indices and values under two names",
@@ -76,15 +79,20 @@ SafetensorsType savable_type(const std::string& name, const at::Tensor& tensor, 
                 "register it dense: register_buffer(name, tensor.to_dense())"));
   }
   if (tensor.is_quantized())
-    refuse(name, "it is quantized", "save tensor.int_repr() and its scale and zero point under names of their own");
+    refuse(name, "it is quantized",
+           help("save tensor.int_repr() and its scale and zero point under names of their own",
+                "register tensor.int_repr() and its scale and zero point, and make it of them in forward"));
   if (tensor.is_complex()) {
     refuse(name, lockstep::str("safetensors files have no ", tensor.scalar_type()),
-           "save torch::view_as_real(tensor) and take torch::view_as_complex of it after loading");
+           help("save torch::view_as_real(tensor) and take torch::view_as_complex of it after loading",
+                "register torch::view_as_real(tensor) and take torch::view_as_complex of it in forward; a constant can "
+                "be a plain member of the module instead"));
   }
   const auto type = file_type(tensor.scalar_type());
   if (!type) {
     refuse(name, lockstep::str("safetensors files have no ", tensor.scalar_type()),
-           "convert it first: tensor.to(torch::kFloat)");
+           help("convert it first: tensor.to(torch::kFloat)",
+                "register it as another type: register_buffer(name, tensor.to(torch::kFloat))"));
   }
   return *type;
 }
