@@ -172,14 +172,19 @@ TEST(Doctor, FindsAPortThatIsTakenAndAPeerThatAnswers) {
 }
 
 TEST(Doctor, NamesWhatIsWrongWithACluster) {
-  for (const auto& [config, text] : std::vector<std::pair<std::string, std::string>>{
-           {"{", "problem  "},
-           {R"({"cluster": {"worker": ["no-such-host.invalid:1"]}})",
-            "problem  the name no-such-host.invalid is not known"},
-           {R"({"cluster": {"worker": ["127.0.0.1"]}})", "problem  "},
-           {R"({"cluster": {"worker": ["192.0.2.1:2222"]}, "task": {"type": "worker", "index": 0}})",
-            "is not an address of this machine"},
-           {R"({"cluster": {"worker": ["127.0.0.1:2222"]}, "task": {"type": "worker", "index": 1}})", "problem  "}}) {
+  for (
+      const auto& [config, text] : std::vector<std::pair<std::string, std::string>>{
+          {"{", "problem  "},
+          {R"({"cluster": {"worker": ["no-such-host.invalid:1"]}})",
+           "problem  the name no-such-host.invalid is not known"},
+          {R"({"cluster": {"worker": ["127.0.0.1"]}})", "problem  "},
+          {R"({"cluster": {"worker": ["192.0.2.1:2222"]}, "task": {"type": "worker", "index": 0}})",
+           "is not an address of this machine"},
+          {R"({"cluster": {"worker": ["127.0.0.1:2222"]}, "task": {"type": "worker", "index": 1}})", "problem  "},
+          {R"({"cluster": {"worker": ["127.0.0.1:41001", "127.0.0.1:41002"]}, "task": {"type": "worker", "index": -1}})",
+           "problem  the index of a task must be >= 0, got -1"},
+          {R"({"cluster": {"worker": ["127.0.0.1:41001", "127.0.0.1:41001"]}})",
+           "problem  worker 1 has the address of worker 0 (127.0.0.1:41001)"}}) {
     const Examination examination(config);
     EXPECT_EQ(examination.code, 1) << examination.text;
     EXPECT_TRUE(contains(examination.text, text)) << examination.text;

@@ -87,7 +87,7 @@ class Doctor {
         try {
           loopback = is_loopback(parse_address(entry).host) && loopback;
         } catch (const Error& error) {
-          add({Verdict::Problem, error.text().what, error.text().help});
+          if (report.finding.verdict != Verdict::Problem) add({Verdict::Problem, error.text().what, error.text().help});
           continue;
         }
         if (report.task.type == job && report.task.index == index)

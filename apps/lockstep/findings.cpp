@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/cluster/cluster_description.h"
 #include "lockstep/comm/cluster/tf_config.h"
 
 namespace lockstep::app {
@@ -50,7 +51,9 @@ ClusterReport report_cluster(const std::string& text) {
       return report;
     }
     report.task = {tf_config::task_type(text), tf_config::task_index(text)};
-    check_task(report.cluster, report.task);
+    // A TF_CONFIG without a task is checked as if it were the first one's.
+    const auto* const first = report.cluster.has_job("worker") ? "worker" : "chief";
+    describe_cluster(report.cluster, {report.task.type.value_or(first), report.task.index.value_or(0)});
     const auto workers = worker_count(report.cluster, report.task.type.value_or("worker"));
     report.finding.text = str("TF_CONFIG describes ", counted(workers, "worker"));
     if (report.task.type && report.task.index) {
