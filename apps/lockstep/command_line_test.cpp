@@ -197,6 +197,20 @@ TEST(Doctor, IsContentWithoutACluster) {
   EXPECT_EQ(launch.wait(), 0);
   EXPECT_TRUE(contains(launch.out(), "ok       TF_CONFIG is not set")) << launch.out();
   EXPECT_TRUE(contains(launch.out(), "ok       Lockstep ")) << launch.out();
+  EXPECT_TRUE(contains(launch.out(), "ok       the clock says 20")) << launch.out();
+}
+
+TEST(Doctor, KnowsTheVersionOfLibTorch) {
+  const TemporaryFolder torch;
+  for (const char* folder : {"lib", "include/torch/csrc/api/include/torch"})
+    std::filesystem::create_directories(torch / folder);
+  torch.file("lib/libtorch_cpu.so", "");
+  torch.file("include/torch/csrc/api/include/torch/version.h",
+             "/// Major\n#define TORCH_VERSION_MAJOR 1\n#define TORCH_VERSION_MINOR 2\n#define TORCH_VERSION_PATCH 3\n"
+             "#define TORCH_VERSION_ABI_TAG 0\n#define TORCH_VERSION \\\n  \"1.2.3\"\n");
+  Launch launch({"doctor"}, {"LOCKSTEP_TORCH_DIR=" + torch.path().string()});
+  EXPECT_EQ(launch.wait(), 0);
+  EXPECT_TRUE(contains(launch.out(), "  LibTorch 1.2.3 in " + torch.path().string() + "/lib")) << launch.out();
 }
 
 TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {

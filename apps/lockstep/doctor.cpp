@@ -5,10 +5,13 @@
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/timex.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <ctime>
 #include <fstream>
+#include <iomanip>
 #include <iostream>
 #include <iterator>
 #include <set>
@@ -59,6 +62,20 @@ double loopback_bandwidth() {
   return bytes / std::chrono::duration<double>(Deadline::Clock::now() - start).count();
 }
 
+// From its headers; empty if they are not there.
+std::string torch_version(const std::string& folder) {
+  std::string version;
+  for (const char* header : {"/headeronly/version.h", "/csrc/api/include/torch/version.h"}) {
+    std::ifstream in(folder + "/../include/torch" + header);
+    for (std::string define, name, number; in >> define;) {
+      const bool part = define == "#define" && in >> name >> number && name.starts_with("TORCH_VERSION_");
+      if (part && (name.ends_with("MAJOR") || name.ends_with("MINOR") || name.ends_with("PATCH")))
+        version += str(version.empty() ? "" : ".", number);
+    }
+  }
+  return version;
+}
+
 class Doctor {
  public:
   void check_versions() {
@@ -69,7 +86,8 @@ class Doctor {
     std::istringstream folders(str(environment_variable("LOCKSTEP_TORCH_DIR"),
                                    "/lib:", environment_variable("LD_LIBRARY_PATH"), ":", LOCKSTEP_TORCH_LIBRARIES));
     for (std::string folder; std::getline(folders, folder, ':');) {
-      if (access((folder + "/libtorch_cpu.so").c_str(), R_OK) == 0) return add({Verdict::Ok, "LibTorch in " + folder});
+      if (access((folder + "/libtorch_cpu.so").c_str(), R_OK) == 0)
+        return add(judge_torch(folder, torch_version(folder), LOCKSTEP_TORCH_VERSION));
     }
     add({Verdict::Warning, "LibTorch not found",
          "a program may know where its own is; if not, add that folder to LD_LIBRARY_PATH"});
@@ -96,7 +114,8 @@ class Doctor {
           peers.push_back(entry);
       }
     }
-    if (workers_ > 1 && !loopback && !key_is_set())
+    several_machines_ = workers_ > 1 && !loopback;
+    if (several_machines_ && !key_is_set())
       add({Verdict::Warning, "no job key is set",
            "workers on several machines need one: 'lockstep run' makes it, or set LOCKSTEP_JOB_KEY"});
     const auto reaches = coordination::probe(peers, kPeerWait);
@@ -109,6 +128,10 @@ class Doctor {
   }
 
   void check_machine() {
+    timex clock{};
+    const bool synchronised = adjtimex(&clock) != TIME_ERROR;
+    const std::time_t now = std::time(nullptr);
+    add(judge_clock(str(std::put_time(std::gmtime(&now), "%F %T UTC")), synchronised, several_machines_));
     Limits limits{.usable_cores = usable_cores(), .all_cores = static_cast<int>(std::thread::hardware_concurrency())};
     rlimit files{};
     getrlimit(RLIMIT_NOFILE, &files);
@@ -151,6 +174,7 @@ class Doctor {
   std::vector<Finding> findings_;
   std::set<std::string> unknown_;
   int workers_ = 1;
+  bool several_machines_ = false;
 };
 
 }  // namespace

@@ -123,6 +123,19 @@ std::vector<Finding> judge_limits(const Limits& limits, int workers) {
   return findings;
 }
 
+Finding judge_torch(const std::string& folder, const std::string& version, const std::string& built_with) {
+  const auto text = str("LibTorch ", version.empty() ? "of an unknown version" : version, " in ", folder);
+  if (version.empty() || built_with.empty() || version == built_with) return {Verdict::Ok, text};
+  return {Verdict::Warning, str(text, ", but Lockstep was built with ", built_with),
+          "use that version on all machines: programs crash or give other bits with another one"};
+}
+
+Finding judge_clock(const std::string& time, bool synchronised, bool several_machines) {
+  const auto text = str("the clock says ", time, " and is ", synchronised ? "" : "not ", "synchronised");
+  if (synchronised || !several_machines) return {Verdict::Ok, text};
+  return {Verdict::Warning, text, "compare it with the other machines, or start chrony or systemd-timesyncd"};
+}
+
 Finding judge_loopback(double bytes_per_second) {
   const auto text = gigabytes(bytes_per_second) + "/s between two sockets of this machine";
   if (bytes_per_second >= 0.5e9) return {Verdict::Ok, text};

@@ -48,6 +48,12 @@ struct Limits {
 };
 std::vector<Finding> judge_limits(const Limits& limits, int workers);
 
+/// `built_with`: what Lockstep was compiled for. Either is empty if it is not known.
+Finding judge_torch(const std::string& folder, const std::string& version, const std::string& built_with);
+
+/// `time` is this machine's. Certificates and logs of several machines need clocks that agree.
+Finding judge_clock(const std::string& time, bool synchronised, bool several_machines);
+
 Finding judge_loopback(double bytes_per_second);
 
 }  // namespace lockstep::app

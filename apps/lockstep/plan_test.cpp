@@ -250,6 +250,11 @@ TEST(Findings, JudgePortsPeersAndLimits) {
   EXPECT_EQ(judge_own_port("a:80", EACCES).advice, "choose a port above 1023");
   EXPECT_EQ(judge_peer("a:80", ETIMEDOUT).verdict, Verdict::Problem);
   EXPECT_EQ(judge_peer("a:80", EHOSTUNREACH).verdict, Verdict::Problem);
+  EXPECT_EQ(judge_torch("/t/lib", "2.9.1", "2.9.1").text, "LibTorch 2.9.1 in /t/lib");
+  EXPECT_EQ(judge_torch("/t/lib", "", "2.9.1").verdict, Verdict::Ok);
+  EXPECT_EQ(judge_torch("/t/lib", "2.8.0", "2.9.1").verdict, Verdict::Warning);
+  EXPECT_EQ(judge_clock("12:00", false, true).verdict, Verdict::Warning);
+  EXPECT_EQ(judge_clock("12:00", false, false).text, "the clock says 12:00 and is not synchronised");
   EXPECT_EQ(judge_loopback(3e9).text, "3.0 GB/s between two sockets of this machine");
   EXPECT_EQ(judge_loopback(1e8).verdict, Verdict::Warning);
   struct Row {
