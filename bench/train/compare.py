@@ -26,10 +26,12 @@ PEERS = pathlib.Path(__file__).resolve().parent.parent / "peers"
 class Contestant:
     """A program that reads a number of steps and reports how fast it did them."""
 
-    def __init__(self, name, command):
+    def __init__(self, name, command, environment=None):
         self.name = name
         self.rates = []
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         while (line := self.process.stdout.readline()).strip() != "ready":
             if not line:
                 raise SystemExit(f"error: {name} did not start: {' '.join(command)}")
@@ -60,15 +62,14 @@ class Cluster(Contestant):
 
         def environment(index):
             config = {"cluster": {"worker": addresses}, "task": {"type": "worker", "index": index}}
-            return dict(os.environ, TF_CONFIG=json.dumps(config))
+            # While the others are measured, Lockstep's workers would say that they wait for their turn.
+            return {"LOCKSTEP_LOG": "error", **os.environ, "TF_CONFIG": json.dumps(config)}
 
         self.others = [
             subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, env=environment(index))
             for index in range(1, workers)
         ]
-        os.environ.update(environment(0))
-        super().__init__(name, command)
-        del os.environ["TF_CONFIG"]
+        super().__init__(name, command, environment(0))
 
     def stop(self):
         super().stop()
