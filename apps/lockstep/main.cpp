@@ -27,6 +27,15 @@ constexpr const char* kRunFooter =
     "\nExit codes: that of the worker that failed (1 error, 2 usage, 3 a peer was lost, 4 data, 5 checkpoint), 1 if it\n"
     "crashed, 3 if it was killed, 143 after SIGTERM or SIGHUP, 130 after Ctrl-C.";
 
+// CLI11's own ranges let NaN pass, and print a bound that is none with all its digits.
+const CLI::Validator kNotNegative(
+    [](std::string& text) {
+      double number = -1;
+      const bool fits = CLI::detail::lexical_cast(text, number) && number >= 0 && number <= 1e6;
+      return fits ? "" : "must be a number from 0 to 1000000, got '" + text + "'";
+    },
+    "");
+
 CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
   auto* run = cli.add_subcommand("run", kRunHelp)->footer(kRunFooter)->prefix_command();
   run->add_option("-n,--workers", request.workers, "Workers on this machine")->check(CLI::Range(1, 4096));
@@ -38,12 +47,12 @@ CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
   run->add_flag("--ssh", request.ssh, "Start the workers on the hosts through ssh, in this folder there");
   run->add_option("--port", request.port, "First port on each host (default 2222)")->check(CLI::Range(1, 65535));
   run->add_option("--restarts", request.restart.restarts, "Start all workers again up to K times after a failure")
-      ->check(CLI::NonNegativeNumber);
+      ->check(kNotNegative);
   run->add_option("--log-dir", request.watch.log_dir, "Also write each worker's output to a file in this folder");
   const auto add_seconds = [&](const char* name, app::Seconds& value, const char* help) {
     run->add_option_function<double>(
            name, [&value](double seconds) { value = app::Seconds(seconds); }, help)
-        ->check(CLI::NonNegativeNumber);
+        ->check(kNotNegative);
   };
   add_seconds("--grace", request.watch.grace, "Seconds that workers get to stop after a signal (default 30)");
   add_seconds("--failure-grace", request.watch.failure_grace,
