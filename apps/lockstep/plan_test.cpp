@@ -64,6 +64,7 @@ TEST(Hosts, MistakesAreNamed) {
     EXPECT_NE(usage_error_of([&] { parse_hosts(list); }).find(message), std::string::npos) << list;
   EXPECT_NE(usage_error_of([] { parse_hostfile("a slots=2 max=3\n"); }).find("'host slots=2'"), std::string::npos);
   EXPECT_NE(usage_error_of([] { slurm_hosts("a", "2(x2)"); }).find("describes 2 nodes"), std::string::npos);
+  EXPECT_NE(usage_error_of([] { slurm_hosts("", ""); }).find("SLURM_JOB_NODELIST is not"), std::string::npos);
   EXPECT_NE(usage_error_of([] { worker_addresses({{"a", 3}}, 65534); }).find("another --port"), std::string::npos);
 }
 
