@@ -207,6 +207,10 @@ int run(RunRequest request) {
   if (ways > 1) throw UsageError("use only one of -n, -H and --hostfile");
   if (request.evaluator && request.workers == 0)
     throw UsageError("--evaluator needs -n: on several machines, start the evaluator by hand");
+  if (request.ssh && request.hosts.empty() && request.hostfile.empty())
+    throw UsageError("--ssh needs the machines: -H host:slots,host:slots or --hostfile");
+  if (request.port != 0 && request.workers > 0)
+    throw UsageError("--port is for several machines: the workers of -n get ports that are free");
   if (ways == 0 && !slurm) throw UsageError("say where to run: -n 4 for this machine, or -H host:slots,host:slots");
   const JobIdentity job{key_is_set() ? "" : random_hex(32), request.run_id.empty() ? random_hex(8) : request.run_id};
   if (request.workers > 0) return request.dry_run ? print_workers(request) : run_here(request, job);
