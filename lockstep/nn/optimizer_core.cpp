@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/step/shared_memory_reducer.h"
+#include "lockstep/nn/step/step_description.h"
 #include "lockstep/nn/step/worker_reducer.h"
 #include "lockstep/nn/torch_optimizers.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -99,10 +100,13 @@ void deal_out(OptimizerCore& core) {
 /// Workers that train together must do it in the same way.
 void require_same_optimizers(WorkerGroup& workers, const OptimizerCore& core, const std::string& name) {
   const torch::optim::Optimizer& inner = *core.replicas[0]->inner;
-  std::vector<std::string> lines{str("class: ", c10::demangle(typeid(inner).name()))};
-  for (std::size_t g = 0; g < core.groups.size(); ++g)
-    lines.push_back(str("group ", g, ": ", counted(static_cast<int>(core.groups[g].parameters.size()), "parameter"),
-                        ", learning rate ", core.groups[g].options->get_lr()));
+  workers::Texts lines{str("class: ", c10::demangle(typeid(inner).name()))};
+  for (const std::string& line : lines_of_settings(core)) lines.push_back(line);
+  for (std::size_t p = 0; p < core.group_of.size(); ++p) {
+    const int group = core.group_of[p];
+    const std::string where = group < 0 ? "in no group" : str("in group ", group);
+    lines.push_back(str(core.module->parameters()[p].name, ": ", where));
+  }
   workers::require_same(workers, {.what = name, .lines = std::move(lines)}, lockstep::str("make_optimizer: ", name),
                         deadline_of(core.module->strategy().communication()));
 }

@@ -50,6 +50,15 @@ void check_adam(const Check& check, const Options& options) {
   check.size("weight_decay", options.weight_decay());
 }
 
+template <class Options>
+void see_adam(const Options& options, FunctionRef<void(const char* name, double value)> see) {
+  see("beta 1", std::get<0>(options.betas()));
+  see("beta 2", std::get<1>(options.betas()));
+  see("eps", options.eps());
+  see("weight_decay", options.weight_decay());
+  see("amsgrad", options.amsgrad() ? 1 : 0);
+}
+
 at::Tensor number_tensor(std::int64_t value) { return at::scalar_tensor(value, at::kLong); }
 
 std::int64_t number_of(const ParameterState& state, const char* key) {
@@ -128,6 +137,32 @@ void require_valid_options(std::size_t group, const torch::optim::OptimizerOptio
     check.size("weight_decay", adagrad->weight_decay());
     check.size("initial_accumulator_value", adagrad->initial_accumulator_value());
     check.size("eps", adagrad->eps());
+  }
+}
+
+void for_each_option(const torch::optim::OptimizerOptions& options,
+                     FunctionRef<void(const char* name, double value)> see) {
+  see("lr", options.get_lr());
+  if (const auto* sgd = dynamic_cast<const torch::optim::SGDOptions*>(&options)) {
+    see("momentum", sgd->momentum());
+    see("dampening", sgd->dampening());
+    see("weight_decay", sgd->weight_decay());
+    see("nesterov", sgd->nesterov() ? 1 : 0);
+  } else if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options)) {
+    see_adam(*adam, see);
+  } else if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options)) {
+    see_adam(*adamw, see);
+  } else if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropOptions*>(&options)) {
+    see("alpha", rmsprop->alpha());
+    see("eps", rmsprop->eps());
+    see("weight_decay", rmsprop->weight_decay());
+    see("momentum", rmsprop->momentum());
+    see("centered", rmsprop->centered() ? 1 : 0);
+  } else if (const auto* adagrad = dynamic_cast<const torch::optim::AdagradOptions*>(&options)) {
+    see("lr_decay", adagrad->lr_decay());
+    see("weight_decay", adagrad->weight_decay());
+    see("initial_accumulator_value", adagrad->initial_accumulator_value());
+    see("eps", adagrad->eps());
   }
 }
 

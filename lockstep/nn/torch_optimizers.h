@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "lockstep/base/function_ref.h"
 #include "lockstep/nn/fused_sgd.h"
 #include "lockstep/nn/optimizer_traits.h"
 
@@ -16,6 +17,10 @@ namespace lockstep::detail {
 /// Throws InvalidArgument for option values that the class cannot work with. LibTorch checks the first group only, and
 /// only when an optimizer is made; here all groups are checked, and again before each update.
 void require_valid_options(std::size_t group, const torch::optim::OptimizerOptions& options);
+
+/// Every option by its name. Of a class that is not LibTorch's own, the learning rate alone.
+void for_each_option(const torch::optim::OptimizerOptions& options,
+                     FunctionRef<void(const char* name, double value)> see);
 
 /// Why this optimizer cannot take sparse gradients ("Adam"); null if it can. LibTorch finds out in the middle of an
 /// update.

@@ -107,9 +107,15 @@ class Worker {
                                 nn::Linear(misbehaves("other_model") ? 17 : 16, 1));
         })),
         optimizer_(strategy_.make_optimizer<torch::optim::SGD>(
-            model_, torch::optim::SGDOptions(misbehaves("other_optimizer") ? 0.02 : 0.01).momentum(0.9))) {
+            model_, torch::optim::SGDOptions(misbehaves("other_optimizer") ? 0.02 : 0.01)
+                        .momentum(misbehaves("other_momentum") ? 0.5 : 0.9))) {
     if (settings.outlive) outlives = optimizer_;
     if (is("drops_window")) optimizer_.set_accumulate(2);
+    if (is("other_groups")) {
+      const char* const first = misbehaves("other_groups") ? "0." : "2.";
+      const auto slow = torch::optim::SGDOptions(0.01);
+      strategy_.make_optimizer<torch::optim::SGD>(model_, {{{first}, torch::optim::SGDOptions(0.1)}, {{""}, slow}});
+    }
     say("started %d as worker %d", ::getpid(), strategy_.worker_id());
   }
 
@@ -163,6 +169,10 @@ class Worker {
     if (misbehaves("throw_outside") || misbehaves("uncaught")) throw std::runtime_error("the disk is full");
     if (misbehaves("exit")) std::exit(7);
     if (misbehaves("stuck")) sleep_for_ever();
+    if (misbehaves("other_rate")) optimizer_.set_learning_rate(0.5);
+    if (misbehaves("other_options")) optimizer_.options().weight_decay(0.1);
+    if (misbehaves("other_clip")) optimizer_.set_clip_global_norm(0.001);
+    if (misbehaves("frozen")) model_.named_parameters()["0.weight"].requires_grad_(false);
     collectives(mine);
   }
 

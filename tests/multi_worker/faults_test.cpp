@@ -317,7 +317,9 @@ TEST_F(Faults, DifferentClustersAreCompared) {
 TEST_F(Faults, DifferentProgramsAreCompared) {
   const std::map<std::string, Strings> scenarios{
       {"other_model", {"model of worker 1 differs", "Float[16, 8]", "Float[17, 8]"}},
-      {"other_optimizer", {"optimizer 0 of worker 1 differs", "0.01", "0.02"}},
+      {"other_optimizer", {"optimizer 0 of worker 1 differs", "lr: 0.01", "lr: 0.02"}},
+      {"other_momentum", {"optimizer 0 of worker 1 differs", "momentum: 0.9", "momentum: 0.5"}},
+      {"other_groups", {"optimizer 1 of worker 1 differs", "0.weight: in group 1", "0.weight: in group 0"}},
       {"other_seed", {"error[L109]: strategy of worker 1 differs", "seed: 7", "seed: 8"}}};
   for (const auto& [scenario, parts] : scenarios) {
     Job job(3, program(scenario));
@@ -327,6 +329,19 @@ TEST_F(Faults, DifferentProgramsAreCompared) {
       first = std::max(first, time_after("begins at ", job[k].said()));
     }
     noticed("12 " + scenario, 1, time_after("error at ", job[0].said()) - first);
+  }
+}
+
+TEST_F(Faults, SettingsThatOneWorkerChangesAreNoticedAtTheNextStep) {
+  const std::map<std::string, Strings> scenarios{
+      {"other_rate", {"error[L109]: optimizer 0 of worker 1 differs", "lr: 0.01", "lr: 0.5", "strategy.broadcast"}},
+      {"other_options", {"error[L109]: optimizer 0 of worker 1 differs", "weight_decay: 0.1"}},
+      {"other_clip", {"error[L109]: optimizer 0 of worker 1 differs", "set_clip_global_norm: none"}},
+      {"frozen", {"error[L110]: the step of worker 1 differs", "0.weight: frozen", "0.weight: trained"}}};
+  for (const auto& [scenario, parts] : scenarios) {
+    Job job(3, program(scenario));
+    const double last = expect_errors(job, {0, 1, 2}, {.code = kError, .parts = parts});
+    noticed("12 " + scenario, 1, last - time_after("fault at ", job[1].said()));
   }
 }
 

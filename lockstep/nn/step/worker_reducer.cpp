@@ -11,7 +11,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstring>
 #include <functional>
 #include <span>
@@ -21,6 +20,8 @@
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/meeting.h"
+#include "lockstep/nn/step/step_description.h"
+#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/values/const_data.h"
@@ -234,12 +235,12 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
 }
 
 void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
-  // What the workers compare: the call as one number, then the kind of every gradient and which buckets are stale.
+  // What the workers compare: settings and call as a number each, then the kind of every gradient and which buckets are
+  // stale.
   const std::size_t marks = 2;
   std::vector<std::int64_t> mine(marks + kinds_.size() + buckets_.size(), 0);
-  const std::string called = str(name_, call.call, to_string(op), replicas_[0]->shown.modes);
-  mine[0] = static_cast<std::int64_t>(std::hash<std::string>()(called));
-  mine[1] = std::bit_cast<std::int64_t>(call.argument);
+  mine[0] = static_cast<std::int64_t>(mark_of_settings(*call.optimizer));
+  mine[1] = static_cast<std::int64_t>(mark_of_call(call, op));
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
     if (group_of_[p] < 0) continue;
     auto kind = GradientKind::None;
@@ -255,15 +256,25 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
   std::vector<std::span<const std::int64_t>> all;
   for (std::size_t w = 0; w < static_cast<std::size_t>(group_.workers()); ++w)
     all.push_back(std::span(gathered).subspan(w * mine.size(), mine.size()));
-  for (std::size_t w = 1; w < all.size(); ++w) {
-    if (all[w][0] == all[0][0] && all[w][1] == all[0][1]) continue;
-    throw FailedPrecondition(
-        errors::kCollectiveMismatch,
-        {.what = str("the step of worker ", w, " differs from worker 0's"),
-         .where = name_,
-         .seen = str("this worker called ", call.call, " with ", call.argument,
-                     "; the calls, their arguments, or which parts of the model are frozen or in training mode differ"),
-         .help = "make the same calls with the same arguments on every worker"});
+  const auto differs = [&](std::size_t mark) {
+    return std::ranges::any_of(all, [&](const auto& theirs) { return theirs[mark] != all[0][mark]; });
+  };
+  if (differs(0)) {
+    workers::require_same(group_,
+                          {.what = name_,
+                           .lines = lines_of_settings(*call.optimizer),
+                           .help = "set it on every worker, from a value that is the same on all of them, such as "
+                                   "strategy.broadcast(rate) or a loss that strategy.reduce has brought together"},
+                          str(name_, ", settings"), deadline_of(options_));
+  }
+  if (differs(1)) {
+    workers::require_same(group_,
+                          {.what = "the step",
+                           .lines = lines_of_call(call, op),
+                           .number = errors::kCollectiveMismatch,
+                           .help = "call the same with the same arguments on every worker, and freeze the same "
+                                   "parameters"},
+                          str(name_, ", what the step is"), deadline_of(options_));
   }
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
     kinds_[p] = GradientKind::None;
