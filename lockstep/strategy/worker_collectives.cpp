@@ -25,19 +25,39 @@ std::string full_name(std::string_view name) {
 
 at::Tensor plain(const at::Tensor& value) { return value.detach().cpu().contiguous().resolve_neg().resolve_conj(); }
 
+/// What `form` says in place of the rank of a tensor that cannot travel. Others learn it too, so that all throw.
+constexpr std::int64_t kUndefined = -1;
+constexpr std::int64_t kNotStrided = -2;
+
 void write_form(const at::Tensor& value, std::int64_t* form) {
+  if (!value.defined() || value.layout() != at::kStrided) {
+    form[1] = value.defined() ? kNotStrided : kUndefined;
+    return;
+  }
   form[0] = static_cast<std::int64_t>(value.scalar_type());
   form[1] = value.dim();
   for (std::size_t d = 0; d < std::min<std::size_t>(kMostDims, value.sizes().size()); ++d)
     form[2 + d] = value.sizes()[d];
 }
 
-at::Tensor empty_of_form(const std::int64_t* form) {
+void require_form(const std::int64_t* form) {
+  if (form[1] == kUndefined) {
+    throw InvalidArgument(errors::kShape, {.what = "an undefined tensor cannot travel between workers",
+                                           .help = "give a tensor with values, such as torch::zeros({})"});
+  }
+  if (form[1] == kNotStrided) {
+    throw Unimplemented(errors::kShape, {.what = "a sparse tensor cannot travel between workers",
+                                         .help = "call to_dense() on it, or give its rows as ls::IndexedSlices to "
+                                                 "strategy.reduce"});
+  }
   if (form[1] > static_cast<std::int64_t>(kMostDims)) {
     throw Unimplemented(errors::kShape,
                         {.what = lockstep::str("a tensor of ", form[1], " dimensions cannot travel between workers"),
                          .help = lockstep::str("reshape it to at most ", kMostDims, " dimensions")});
   }
+}
+
+at::Tensor empty_of_form(const std::int64_t* form) {
   const at::IntArrayRef sizes(form + 2, static_cast<std::size_t>(form[1]));
   return at::empty(sizes, at::TensorOptions().dtype(static_cast<at::ScalarType>(form[0])));
 }
@@ -116,6 +136,9 @@ void all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<SumOfArrays>&
 at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Tensor>& components, std::string_view name,
                       const CommunicationOptions& options) {
   require_equal_form(components, "reduce");
+  std::int64_t form[kFormSize] = {};
+  write_form(components[0], form);
+  if (form[1] < 0) require_form(form);
   const auto dtype = engine_dtype(components[0].scalar_type());
   if (!dtype) return ordered_reduce(op, all_gather(group, components, name, deadline_of(options)));
   std::vector<at::Tensor> inputs;
@@ -138,8 +161,7 @@ std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Ten
   std::vector<at::Tensor> here;
   std::vector<std::int64_t> forms(mine.size() * kFormSize);
   for (std::size_t i = 0; i < mine.size(); ++i) {
-    here.push_back(plain(mine[i]));
-    write_form(here[i], forms.data() + i * kFormSize);
+    write_form(mine[i], forms.data() + i * kFormSize);
   }
   std::vector<std::int64_t> all_forms(workers * forms.size());
   gather_numbers(group, Dtype::Int64, forms.data(), all_forms.data(), std::vector<std::uint64_t>(workers, forms.size()),
@@ -147,6 +169,8 @@ std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Ten
 
   std::vector<at::Tensor> all;
   std::vector<std::uint64_t> bytes(workers, 0);
+  for (std::size_t i = 0; i < workers * mine.size(); ++i) require_form(all_forms.data() + i * kFormSize);
+  for (const at::Tensor& tensor : mine) here.push_back(plain(tensor));
   for (std::size_t i = 0; i < workers * mine.size(); ++i) {
     all.push_back(empty_of_form(all_forms.data() + i * kFormSize));
     bytes[i / mine.size()] += all.back().nbytes();
@@ -191,10 +215,11 @@ std::vector<std::int64_t> all_gather(WorkerGroup& group, const std::vector<std::
 at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_view name, const Deadline& deadline) {
   const std::string base = full_name(name);
   const bool is_root = group.rank() == 0;
-  at::Tensor sent = is_root ? plain(value) : at::Tensor();
   std::int64_t form[kFormSize] = {};
-  if (is_root) write_form(sent, form);
+  if (is_root) write_form(value, form);
   broadcast_bytes(group, form, form, sizeof form, base + ", shape", deadline);
+  require_form(form);
+  const at::Tensor sent = is_root ? plain(value) : at::Tensor();
   at::Tensor result = is_root ? sent.clone() : empty_of_form(form);
   if (result.nbytes() > 0)
     broadcast_bytes(group, is_root ? sent.const_data_ptr() : nullptr, result.data_ptr(), result.nbytes(), base,

@@ -182,6 +182,23 @@ TEST_F(Together, BroadcastGivesTheChiefsValue) {
   strategy.barrier();
 }
 
+TEST_F(Together, WhatCannotTravelIsRefusedOnAllWorkers) {
+  const auto refuses = [](const char* part, const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << part;
+    } catch (const ls::Error& error) {
+      EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+    }
+  };
+  const auto sparse = torch::eye(3).to_sparse();
+  refuses("a sparse tensor cannot travel", [&] { strategy.broadcast(rank == 0 ? sparse : torch::eye(3)); });
+  refuses("a sparse tensor cannot travel", [&] { strategy.reduce(ls::ReduceOp::Sum, sparse); });
+  refuses("an undefined tensor cannot travel", [&] { strategy.broadcast(torch::Tensor()); });
+  refuses("15 dimensions", [&] { strategy.broadcast(torch::zeros(std::vector<std::int64_t>(15, 1))); });
+  strategy.barrier();  // the job goes on
+}
+
 TEST_F(Together, VariablesBeginWithTheChiefsValue) {
   auto v = strategy.make_variable(torch::full({2}, rank + 1.0), {.aggregation = ls::Aggregation::Mean});
   EXPECT_EQ(v.read()[0].item<double>(), 1.0);
