@@ -55,20 +55,23 @@ double collective_seconds(const CommunicationOptions& communication) {
 std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const ClusterDescription& cluster, int replicas,
                                   int threads) {
   if (cluster.num_workers() == 1) return nullptr;
-  return join_workers({.cluster = cluster,
-                       .replicas = replicas,
-                       .facts = {{"version of Lockstep", LOCKSTEP_VERSION},
-                                 {"replicas of a worker", str(replicas)},
-                                 {"threads of a replica", str(threads)},
-                                 {"seed", options.seed ? str(*options.seed) : "the chief's"},
-                                 {"own kernels", options.fast_kernels ? str(*options.fast_kernels) : "unset"}},
-                       .tolerated_facts = {{"kind of CPU", kind_of_cpu()}},
-                       .join_seconds = options.join_seconds,
-                       .collective_seconds = collective_seconds(options.communication),
-                       .ring = options.communication.implementation == Implementation::Ring,
-                       .bind_address = options.bind_address,
-                       .data_port = options.data_port,
-                       .tls = options.tls});
+  return join_workers(
+      {.cluster = cluster,
+       .replicas = replicas,
+       .facts = {{"version of Lockstep", LOCKSTEP_VERSION},
+                 {"replicas of a worker", str(replicas)},
+                 {"threads of a replica", str(threads)},
+                 {"seed", options.seed ? str(*options.seed) : "the chief's"},
+                 {"communication.implementation", std::string(to_string(options.communication.implementation))},
+                 {"communication.bytes_per_pack", str(options.communication.bytes_per_pack)},
+                 {"own kernels", options.fast_kernels ? str(*options.fast_kernels) : "unset"}},
+       .tolerated_facts = {{"kind of CPU", kind_of_cpu()}},
+       .join_seconds = options.join_seconds,
+       .collective_seconds = collective_seconds(options.communication),
+       .ring = options.communication.implementation == Implementation::Ring,
+       .bind_address = options.bind_address,
+       .data_port = options.data_port,
+       .tls = options.tls});
 }
 
 std::uint64_t job_seed(const MultiWorkerOptions& options, WorkerGroup* workers) {

@@ -96,7 +96,10 @@ class Worker {
   explicit Worker(const Settings& settings)
       : settings_(settings),
         strategy_({.devices = ls::cpus(settings.replicas),
-                   .communication = {.timeout_seconds = settings.timeout},
+                   .communication = {.timeout_seconds = settings.timeout,
+                                     .implementation = is("other_way") && task() == settings.faulty
+                                                           ? ls::Implementation::Ring
+                                                           : ls::Implementation::Auto},
                    .intra_op_threads = 1,
                    .seed = is("other_seed") && task() == settings.faulty ? 8 : 7,
                    .join_seconds = settings.join,
