@@ -321,6 +321,7 @@ TEST_F(Faults, DifferentProgramsAreCompared) {
       {"other_momentum", {"optimizer 0 of worker 1 differs", "momentum: 0.9", "momentum: 0.5"}},
       {"other_groups", {"optimizer 1 of worker 1 differs", "0.weight: in group 1", "0.weight: in group 0"}},
       {"other_way", {"error[L109]: strategy of worker 1 differs", "communication.implementation: RING"}},
+      {"other_batches", {"error[L109]: dataset of worker 1 differs", "batch size: 12", "batch size: 6"}},
       {"other_seed", {"error[L109]: strategy of worker 1 differs", "seed: 7", "seed: 8"}}};
   for (const auto& [scenario, parts] : scenarios) {
     Job job(3, program(scenario));

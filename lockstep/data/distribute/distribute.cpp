@@ -12,6 +12,7 @@
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/data/distribute/distributed_input.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep::data {
@@ -63,6 +64,23 @@ DistributedInputPtr finish(Strategy& strategy, DistributedInput input, const Inp
   return std::make_shared<const DistributedInput>(std::move(input));
 }
 
+/// Each worker reads its part of what all must have made alike. Files may lie in other folders on other machines, and
+/// with AutoShardPolicy::Off each may have rows of its own.
+void require_same_dataset(Strategy& strategy, const InputPlan& plan, const Stage& dataset) {
+  WorkerGroup* const group = lockstep::detail::StrategyAccess::workers(strategy);
+  if (group == nullptr) return;
+  workers::Texts lines{str("batch size: ", plan.global_batch_size), str("sharding: ", to_string(plan.policy)),
+                       str("assignment: ", to_string(plan.assignment)),
+                       str("element: ", to_string(dataset.element_spec()))};
+  if (plan.policy != AutoShardPolicy::Off) lines.push_back(str("elements: ", to_string(plan.cardinality)));
+  workers::require_same(*group,
+                        {.what = "dataset",
+                         .lines = std::move(lines),
+                         .help = "make the same dataset on every worker; to give each its own, use "
+                                 "strategy.distribute_from_function"},
+                        "distribute: dataset", deadline_of(strategy.communication()));
+}
+
 /// Whether a dataset is distributed for the first time: loops over epochs do it again and again.
 bool is_first_time(const StagePtr& dataset) {
   static std::mutex mutex;
@@ -83,6 +101,7 @@ DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset
   for (const std::string& removed : plan.shards.removed) {
     log_warning(str("distribute: ", removed, " is left out, because the workers share the elements it counts"));
   }
+  require_same_dataset(strategy, plan, *dataset);
   return finish(strategy, distributed_by_plan(plan), options);
 }
 
