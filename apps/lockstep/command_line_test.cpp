@@ -86,9 +86,24 @@ TEST(Hosts, AFailureOnOneHostEndsTheOthers) {
                 {fake_ssh().path()});
   EXPECT_EQ(launch.wait(), 4);
   EXPECT_EQ(count(launch.err(), "lockstep: worker 1 (pid "), 1) << launch.err();
-  EXPECT_EQ(count(launch.err(), "lockstep: host b (pid "), 1) << launch.err();
+  EXPECT_EQ(count(launch.err(), "lockstep: "), 1) << launch.err();
+  EXPECT_EQ(count(launch.err(), " on b) exited with code 4"), 1) << launch.err();
   EXPECT_EQ(count(launch.err(), "  | error[L504]"), 1) << launch.err();
   EXPECT_TRUE(are_gone(processes(pids, 2)));
+}
+
+TEST(Hosts, AKilledWorkerIsNamedOnceThoughOthersNoticeIt) {
+  const std::string others = "sleep 0.3; echo 'error[L104]: worker 1 (b:2222) ended without leaving' >&2; exit 3";
+  for (const auto& [end, cause] : std::vector<std::pair<std::string, std::string>>{
+           {"kill -9 $$", "lockstep: worker 1 (pid "},
+           {"exec sleep 100", "  | [worker 0] error[L104]: worker 1 (b:2222) ended"}}) {
+    Launch launch({"run", "-H", "a:1,b:1,c:1", "--ssh", "--failure-grace", "0.1", "sh", "-c",
+                   "case $TF_CONFIG in *'\"index\":1'*) " + end + ";; esac; " + others},
+                  {fake_ssh().path()});
+    EXPECT_EQ(launch.wait(seconds(30)), 3) << launch.err();
+    EXPECT_EQ(count(launch.err(), "lockstep: "), 1) << launch.err();
+    EXPECT_TRUE(contains(launch.err(), cause)) << launch.err();
+  }
 }
 
 TEST(Hosts, SigtermTravelsToTheWorkersOfAllHosts) {

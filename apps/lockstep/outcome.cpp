@@ -43,13 +43,6 @@ std::string named_by(const Ending& ending) {
   return name == ending.name ? "" : name;
 }
 
-// An uncaught exception ends a program with SIGABRT, even if it reports the failure of another worker.
-bool is_consequence(const Ending& ending) {
-  if (ending.signal == 0 && ending.exit_code == kPeerLost) return true;
-  return (ending.signal == 0 || ending.signal == SIGABRT) &&
-         (std::ranges::count(kAboutAnother, error_number(ending.tail)) != 0 || !named_by(ending).empty());
-}
-
 int code_of(const Ending& ending) {
   if (ending.signal == 0) return ending.exit_code;
   return is_crash(ending.signal) ? kProgramError : kPeerLost;
@@ -90,6 +83,13 @@ std::vector<std::string> telling_lines(const std::vector<std::string>& tail) {
   return line == tail.rend() ? tail : std::vector<std::string>(line.base() - 1, tail.end());
 }
 
+// An uncaught exception ends a program with SIGABRT, even if it reports the failure of another worker.
+bool is_consequence(const Ending& ending) {
+  if (ending.signal == 0 && ending.exit_code == kPeerLost) return true;
+  return (ending.signal == 0 || ending.signal == SIGABRT) &&
+         (std::ranges::count(kAboutAnother, error_number(ending.tail)) != 0 || !named_by(ending).empty());
+}
+
 const Ending* root_cause(const Attempt& attempt) {
   const Ending* consequence = nullptr;
   for (const auto& ending : attempt.endings) {
@@ -128,7 +128,7 @@ std::string describe(const Ending& cause, const Ending* culprit) {
   const Ending& who = culprit ? *culprit : cause;
   const bool hung = culprit && culprit->by_us, early = culprit && !hung && !culprit->failed();
   std::ostringstream out;
-  out << "lockstep: " << who.name << " (pid " << who.pid << ") "
+  out << "lockstep: " << who.name << " (pid " << who.pid << (who.host.empty() ? "" : " on ") << who.host << ") "
       << (hung ? "did not answer and was stopped" : how_it_ended(who)) << (early ? " before the job was done" : "")
       << ", " << std::fixed << std::setprecision(1) << who.after.count() << " s after its start\n";
   for (const auto& line : telling_lines(cause.tail))

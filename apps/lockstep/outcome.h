@@ -15,6 +15,7 @@ enum ExitCode : int { kOk = 0, kProgramError = 1, kUsage = 2, kPeerLost = 3, kIn
 struct Ending {
   int member = 0;
   std::string name = {};  ///< "worker 2"
+  std::string host = {};  ///< its machine, if the job has several
   int pid = 0;
   int exit_code = 0;   ///< when `signal` is 0
   int signal = 0;      ///< the signal that ended it
@@ -28,7 +29,8 @@ struct Ending {
 
 struct Attempt {
   std::vector<Ending> endings;
-  int stop_signal = 0;  ///< the signal by which the user stopped the job
+  int stop_signal = 0;        ///< the signal by which the user stopped the job
+  bool is_explained = false;  ///< the launcher of a host has printed the cause
 };
 
 /// The last lines that are worth showing: from the last error block on, else all.
@@ -40,6 +42,9 @@ int error_number(const std::vector<std::string>& tail);
 /// The ending that made the attempt fail, or null. A worker that only reports what happened to another is not the cause,
 /// nor is one that the launcher stopped, however early it ended; unless there is no other.
 const Ending* root_cause(const Attempt& attempt);
+
+/// Whether it only reports what happened to another worker.
+bool is_consequence(const Ending& ending);
 
 /// Who is to blame if the cause is only such a report: a worker that was frozen, or that ended well but too early. Or null.
 const Ending* culprit(const Attempt& attempt, const Ending& cause);

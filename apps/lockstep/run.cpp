@@ -29,10 +29,13 @@ std::string line_of_stdin() {
 }
 
 std::vector<Member> workers(const RunRequest& request, const JobIdentity& job, const ClusterSpec& cluster, int first,
-                            int count) {
+                            int count, const std::string& host = {}) {
   std::vector<Member> members;
   for (int worker = first; worker < first + count; ++worker)
-    members.push_back({str("worker ", worker), request.program, task_environment(job, cluster, "worker", worker)});
+    members.push_back({.label = str("worker ", worker),
+                       .argv = request.program,
+                       .environment = task_environment(job, cluster, "worker", worker),
+                       .host = host});
   return members;
 }
 
@@ -46,11 +49,11 @@ int keep(const RunRequest& request, const MembersOf& members_of, int life_line) 
     const auto members = members_of(request.generation + attempt);
     const auto result = watch(members, request.watch, events, console, attempt == 0);
     const auto next = next_step(result, request.restart, restarts, port_retries);
-    if (const auto* cause = root_cause(result)) {
-      auto shown = *cause;
-      // The launcher of a host has already said why.
-      if (!members[static_cast<size_t>(cause->member)].prefixed) shown.tail.clear();
-      console.add(1, describe(shown, culprit(result, *cause)));
+    if (const auto* cause = root_cause(result); cause && !result.is_explained) {
+      const auto* const blamed = culprit(result, *cause);
+      // Of several launchers, the one whose worker is the cause says so; if there is none, the launcher of the launchers.
+      const bool one_of_many = request.key_on_stdin || request.host_index == "slurm";
+      if (!one_of_many || blamed || !is_consequence(*cause)) console.add(1, describe(*cause, blamed));
     }
     if (next == Next::Finish) {
       console.flush_for(1);
@@ -112,8 +115,8 @@ int run_as_host(const RunRequest& request, JobIdentity job, const std::vector<Ho
     throw UsageError("set LOCKSTEP_JOB_KEY: all hosts of a job need the same key");
   return launch(request, [&](int generation) {
     job.generation = generation;
-    return workers(request, job, {{"worker", addresses}}, first_worker(hosts, index),
-                   hosts[static_cast<size_t>(index)].slots);
+    const Host& host = hosts[static_cast<size_t>(index)];
+    return workers(request, job, {{"worker", addresses}}, first_worker(hosts, index), host.slots, host.name);
   });
 }
 

@@ -128,6 +128,7 @@ class Watch {
         members_[i].prefixed ? console_.prefix(stream, static_cast<int>(i), members_[i].label) : std::string();
     std::string shown, logged;
     for (const auto& line : lines) {
+      if (!members_[i].prefixed && line.starts_with("lockstep: worker ")) attempt_.is_explained = true;
       shown.append(prefix).append(line).push_back('\n');
       if (running_[i].log) logged.append(line).push_back('\n');
     }
@@ -165,9 +166,9 @@ class Watch {
       const auto one = std::ranges::find(running_, pid, [](const Running& r) { return r.process.pid; });
       if (one == running_.end()) continue;  // a grandchild that was left to us
       one->ended = true;
-      const auto member = one - running_.begin();
-      Ending ending{
-          .member = static_cast<int>(member), .name = members_[static_cast<size_t>(member)].label, .pid = pid};
+      const auto index = one - running_.begin();
+      const Member& member = members_[static_cast<size_t>(index)];
+      Ending ending{.member = static_cast<int>(index), .name = member.label, .host = member.host, .pid = pid};
       ending.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
       ending.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
       ending.by_us = phase_ >= Phase::Stopping;

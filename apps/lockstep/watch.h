@@ -13,6 +13,7 @@ struct Member {
   std::string label;  ///< "worker 2"
   std::vector<std::string> argv;
   std::vector<std::string> environment;
+  std::string host = {};  ///< for messages, if the job has several
   std::string input;  ///< written to its standard input, which stays open; more there asks it to stop, as does its end
   int stop_signal = 0;     ///< sent instead of the user's signal, if not 0
   bool prefixed = true;    ///< its lines get the label in front
