@@ -159,12 +159,16 @@ class LOCKSTEP_EXPORT Strategy {
   auto make(F&& factory, const ModuleOptions& options);
   template <detail::ModuleFactory F>
   auto make(F&& factory);
-  template <int = 0, class Module, class... Rest>
-    requires detail::BuiltModule<std::remove_cvref_t<Module>>
-  auto make(Module&&, const Rest&...) {
-    static_assert(detail::never<Module>,
+  template <int = 0, class Given, class... Rest>
+    requires(!detail::is_factory_call_v<Given, Rest...>)
+  auto make(Given&&, const Rest&...) {
+    constexpr bool kIsModule = detail::BuiltModule<std::remove_cvref_t<Given>>;
+    static_assert(!kIsModule,
                   "strategy.make builds a module per replica and cannot take one that exists: write "
                   "strategy.make<Net>(arguments...) or strategy.make([] { return Net(arguments...); })");
+    static_assert(kIsModule,
+                  "strategy.make(f) calls f without arguments and takes ModuleOptions at most: write "
+                  "strategy.make<Net>(arguments...) or strategy.make([=] { return Net(arguments...); })");
     return detail::AfterCompileError();
   }
 

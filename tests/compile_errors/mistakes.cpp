@@ -40,6 +40,8 @@ void mistakes(ls::MirroredStrategy& strategy, ls::MirroredModule<Net> model,
   torch::nn::Sequential sequential;
   // error: strategy.make builds a module per replica and cannot take one that exists
   auto made = strategy.make(sequential);
+  // error: strategy.make(f) calls f without arguments and takes ModuleOptions at most
+  auto with_size = strategy.make([](int size) { return torch::nn::Linear(size, 1); }, 3);
   // error: strategy.make<Net>(arguments...): Net has no constructor for these arguments
   auto built = strategy.make<Net>("three");
   // error: needs a class derived from torch::nn::Module, or a holder

@@ -74,6 +74,11 @@ concept BuiltModule = requires {
 template <class F>
 concept ModuleFactory = !BuiltModule<F> && std::is_invocable_v<F&>;
 
+/// Whether `make(factory)` or `make(factory, options)` is meant.
+template <class F, class... Rest>
+inline constexpr bool is_factory_call_v = ModuleFactory<F> && sizeof...(Rest) <= 1 &&
+                                          (std::is_same_v<Rest, ModuleOptions> && ...);
+
 template <class...>
 inline constexpr bool begins_with_options_v = false;
 template <class First, class... Rest>
