@@ -152,6 +152,26 @@ TEST_P(AverageLoss, RowsAreFoundInStructures) {
   strategy.run([&](const Named& mine) { alone(std::tuple{mine.at("x")}); }, strategy.split(Named{{"x", all}}));
 }
 
+TEST_P(AverageLoss, RowsOfAStateAreNotTakenForThoseOfTheBatch) {
+  const auto state = strategy.values_from_function([](const ValueContext&) { return at::zeros({2, 4, 5}); });
+  for (const int rows :
+       {4 * replicas(), 2 * replicas() - 1, replicas()}) {  // as many on some replicas as the state has
+    const auto batch = strategy.split(torch::ones({rows}));
+    const auto mean = [&](auto&& step, const auto&... args) {
+      return strategy.reduce(ReduceOp::Sum, strategy.run(step, args...)).template item<float>();
+    };
+    const auto of_batch = [](const at::Tensor&, const at::Tensor& x) { return average_loss(x); };
+    EXPECT_FLOAT_EQ(mean(of_batch, state, batch), 1) << rows;
+    EXPECT_FLOAT_EQ(mean([](const at::Tensor& x, const at::Tensor&) { return average_loss(x); }, batch, state), 1);
+    const auto both = strategy.values_from_function([&](const ValueContext& its) {
+      return std::pair{state[0], batch[size_t(its.replica_id_in_sync_group)]};
+    });
+    EXPECT_FLOAT_EQ(mean([](const auto& mine) { return average_loss(mine.second); }, both), 1) << rows;
+    const auto of_state = [](const at::Tensor& h, const at::Tensor&) { return average_loss(at::ones({h.size(0)})); };
+    EXPECT_FLOAT_EQ(mean(of_state, state, batch), 1) << rows;
+  }
+}
+
 /// One of two workers, whose other is never asked.
 class OneOfTwo final : public Strategy {
   class Others final : public WorkerGroup {

@@ -204,6 +204,41 @@ at::Tensor Strategy::gather_variable(const Variable& variable, std::int64_t axis
   return gather(PerReplica<at::Tensor>(components_of(variable, "gather")), axis);
 }
 
+void detail::StepRowsFinder::end_argument(const BatchRows& known) {
+  const std::size_t components = starts_.size();
+  const std::size_t tensors = components == 0 ? 0 : (components > 1 ? starts_[1] : seen_.size());
+  for (std::size_t i = 0; i < tensors; ++i) {
+    const auto rows_on = [&](std::size_t k) {
+      const std::size_t end = k + 1 < components ? starts_[k + 1] : seen_.size();
+      return starts_[k] + i < end ? seen_[starts_[k] + i] : -1;
+    };
+    bool has_rows = true;
+    std::int64_t sum = 0;
+    for (std::size_t k = 0; has_rows && k < components; ++k) {
+      has_rows = rows_on(k) >= 0;
+      sum += rows_on(k);
+    }
+    if (!has_rows) continue;
+    if (rows_.here.empty()) {
+      for (std::size_t k = 0; k < components; ++k) rows_.here.push_back(rows_on(k));
+      // What the dataset knew is of no use where the program has changed the batches.
+      if (!known.has_empty && known.here == sum) rows_.all = known.all;
+      continue;
+    }
+    std::size_t equal = 0;
+    for (std::size_t k = 0; k < components; ++k) equal += rows_on(k) == rows_.here[k] ? 1U : 0U;
+    is_ambiguous_ = is_ambiguous_ || (equal > 0 && equal < components);
+  }
+  seen_.clear();
+  starts_.clear();
+}
+
+detail::StepRows detail::StepRowsFinder::finish() {
+  // Other workers do not see the tensors here: what all of them know counts.
+  if (is_ambiguous_ && rows_.all < 0) rows_.here.clear();
+  return std::move(rows_);
+}
+
 void detail::throw_component_count(const char* operation, std::size_t argument, const char* kind,
                                    std::size_t components, std::size_t wanted) {
   const bool is_run = std::string_view(operation) == "run";

@@ -46,58 +46,63 @@ template <class T>
 inline constexpr bool is_distributed_variable_v =
     std::is_same_v<T, PerReplica<Variable>> || std::is_same_v<T, Mirrored<Variable>>;
 
-/// The first dimension of the first tensor in `value` that has one, or of the `data` of a torch::data::Example; -1 where
-/// none is found. Of a list or a map only the first entry is looked at: this is done in every run.
+/// Finds the rows of a step in what `run` is given: the first dimensions of the first tensor that has one on every
+/// replica.
+class LOCKSTEP_EXPORT StepRowsFinder {
+ public:
+  void begin_component() { starts_.push_back(seen_.size()); }
+  void see(const at::Tensor& tensor) { seen_.push_back(tensor.defined() && tensor.dim() > 0 ? tensor.size(0) : -1); }
+  /// `known`: what the dataset knew of all workers' batches.
+  void end_argument(const BatchRows& known);
+  /// No rows where a replica could not tell by the number of its losses which of two tensors they belong to.
+  StepRows finish();
+
+ private:
+  StepRows rows_;
+  c10::SmallVector<std::int64_t, 16> seen_;   ///< of the tensors of an argument's components, one after the other
+  c10::SmallVector<std::size_t, 16> starts_;  ///< of each component
+  bool is_ambiguous_ = false;
+};
+
+/// Shows the tensors of a structure to `finder`, and of a torch::data::Example its `data`. Of a list or a map only the
+/// first entry is looked at: this is done in every run.
 template <class T>
-std::int64_t rows_in([[maybe_unused]] const T& value) {
+void find_rows([[maybe_unused]] const T& value, [[maybe_unused]] StepRowsFinder& finder) {
   using enum StructureKind;
   constexpr StructureKind kind = kind_v<T>;
-  [[maybe_unused]] const auto first_of = [](const auto&... parts) {
-    std::int64_t rows = -1;
-    (void)((rows = rows_in(parts), rows >= 0) || ...);
-    return rows;
-  };
+  [[maybe_unused]] const auto find_all = [&](const auto&... parts) { (find_rows(parts, finder), ...); };
   if constexpr (std::is_same_v<T, at::Tensor>) {
-    return value.defined() && value.dim() > 0 ? value.size(0) : -1;
+    finder.see(value);
   } else if constexpr (kind == Tuple) {
-    return std::apply(first_of, value);
+    std::apply(find_all, value);
   } else if constexpr (kind == Aggregate) {
-    return with_fields(value, first_of);
+    with_fields(value, find_all);
   } else if constexpr (kind == Array || kind == Vector) {
-    if constexpr (std::is_arithmetic_v<typename T::value_type>) {
-      return -1;
-    } else {
-      return value.empty() ? -1 : rows_in(*value.begin());
+    if constexpr (!std::is_arithmetic_v<typename T::value_type>) {
+      if (!value.empty()) find_rows(*value.begin(), finder);
     }
   } else if constexpr (kind == Map || kind == UnorderedMap) {
-    return value.empty() ? -1 : rows_in(value.begin()->second);
+    if (!value.empty()) find_rows(value.begin()->second, finder);
   } else if constexpr (requires { requires std::is_same_v<std::remove_cvref_t<decltype(value.data)>, at::Tensor>; }) {
-    return rows_in(value.data);
-  } else {
-    return -1;
+    finder.see(value.data);
   }
 }
 
-/// The rows of the first argument that is a PerReplica with rows; none if none is.
+/// The rows of the arguments that are a PerReplica; none if none is.
 template <class... Args>
 StepRows rows_of_step([[maybe_unused]] const Args&... args) {
-  StepRows rows;
+  StepRowsFinder finder;
   [[maybe_unused]] const auto look = [&]<class T>(const T& arg) {
     if constexpr (is_per_replica_v<T>) {
-      if (!rows.here.empty()) return;
-      std::int64_t sum = 0;
       for (const auto& component : arg) {
-        rows.here.push_back(rows_in(component));
-        sum += rows.here.back();
-        if (rows.here.back() < 0) return rows.here.clear();
+        finder.begin_component();
+        find_rows(component, finder);
       }
-      // What the dataset knew is of no use where the program has changed the batches.
-      const BatchRows& known = arg.batch_rows();
-      if (!known.has_empty && known.here == sum) rows.all = known.all;
+      finder.end_argument(arg.batch_rows());
     }
   };
   (look(args), ...);
-  return rows;
+  return finder.finish();
 }
 
 /// The leaves of each replica's value, and their structures for comparison.
