@@ -45,6 +45,13 @@ concept TorchExampleLike = !is_leaf_v<T> && kind_v<T> == StructureKind::Leaf && 
   requires std::is_member_object_pointer_v<decltype(&T::data)>;
 };
 
+/// Rows of a DataLoader that were not stacked: a list in which each example would count as a batch of its own.
+template <class T>
+inline constexpr bool is_list_of_examples_v = false;
+template <class T>
+  requires requires { requires std::is_member_object_pointer_v<decltype(&T::data)>; }
+inline constexpr bool is_list_of_examples_v<std::vector<T>> = true;
+
 /// Calls `f(data, target)` or `f(data)`.
 template <class Example, class F>
 decltype(auto) with_example(Example& example, F&& f) {

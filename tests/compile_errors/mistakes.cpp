@@ -1,9 +1,11 @@
+#include <torch/data/example.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
+#include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/nn/save/save.h"
 #include "lockstep/strategy/mirrored_strategy.h"
@@ -31,6 +33,10 @@ void mistakes(ls::MirroredStrategy& strategy, ls::MirroredModule<Net> model,
   ls::PerReplica<torch::Tensor> losses = strategy.run([](torch::Tensor& x) { return x; }, batch);
   // error: values_from_function(f) calls f(const lockstep::ValueContext&) for each replica
   auto values = strategy.values_from_function([](int a, int b) { return a + b; });
+  // error: strategy.split cuts a batch, and this is a list of examples: stack them with
+  auto parts = strategy.split(std::vector<torch::data::Example<>>());
+  // error: strategy.split cuts a batch, and this is a list of examples
+  auto halves = strategy.split(std::vector<torch::data::TensorExample>());
   // error: merge_call(f, args...) calls f(lockstep::Strategy&, lockstep::PerReplica<T>...)
   auto merged = ls::get_replica_context().merge_call([](torch::Tensor x) { return x; }, losses[0]);
   // error: update(variable, f, args...) calls f(component, args...), with the component as a torch::Tensor

@@ -168,6 +168,9 @@ auto Strategy::distribute_from_function(F&& make) {
 
 template <class T>
 PerReplica<T> Strategy::split(const T& batch) {
+  static_assert(!data::detail::is_list_of_examples_v<T>,
+                "strategy.split cuts a batch, and this is a list of examples: stack them with "
+                ".map(torch::data::transforms::Stack<>()) on the dataset of the DataLoader");
   data::Element leaves;
   data::encode<T>(batch, leaves);
   std::vector<data::Element> parts = data::split_batch(*this, leaves);
