@@ -15,14 +15,14 @@ namespace {
 
 class CeilSplitIterator final : public ElementIterator {
  public:
-  CeilSplitIterator(IteratorPtr batches, int pieces, std::shared_ptr<std::atomic<bool>> warned)
-      : batches_(std::move(batches)), pieces_(pieces), next_(pieces), warned_(std::move(warned)) {}
+  CeilSplitIterator(IteratorPtr batches, int pieces, std::shared_ptr<CutWarnings> warnings)
+      : batches_(std::move(batches)), pieces_(pieces), next_(pieces), warnings_(std::move(warnings)) {}
 
   bool next(Element& element) override {
     if (next_ == pieces_) {
       if (!batch_.read(*batches_)) return false;
       next_ = 0;
-      if (warned_ && !batch_.error) warn_of_unequal_rows(batch_.element, *warned_);
+      if (warnings_ && !batch_.error) warn_before_cut(batch_.element, *warnings_);
     }
     ++next_;
     if (batch_.error) std::rethrow_exception(batch_.error);  // each piece of a batch that failed
@@ -40,14 +40,14 @@ class CeilSplitIterator final : public ElementIterator {
   IteratorPtr batches_;
   int pieces_;
   int next_;
-  std::shared_ptr<std::atomic<bool>> warned_;
+  std::shared_ptr<CutWarnings> warnings_;
   Place batch_;
 };
 
 class CeilSplitStage final : public StageOf<CeilSplitStage> {
  public:
-  CeilSplitStage(StagePtr batches, int pieces, std::shared_ptr<std::atomic<bool>> warned)
-      : StageOf({std::move(batches)}), pieces_(pieces), warned_(std::move(warned)) {
+  CeilSplitStage(StagePtr batches, int pieces, std::shared_ptr<CutWarnings> warnings)
+      : StageOf({std::move(batches)}), pieces_(pieces), warnings_(std::move(warnings)) {
     if (pieces_ >= 1) return;
     throw InvalidArgument(errors::kBadOption,
                           {.what = str("the number of pieces of a batch must be >= 1, got ", pieces_),
@@ -68,28 +68,36 @@ class CeilSplitStage final : public StageOf<CeilSplitStage> {
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<CeilSplitIterator>(input()->iterate(context), pieces_, warned_);
+    return std::make_unique<CeilSplitIterator>(input()->iterate(context), pieces_, warnings_);
   }
 
  private:
   int pieces_;
-  std::shared_ptr<std::atomic<bool>> warned_;
+  std::shared_ptr<CutWarnings> warnings_;
 };
 
 }  // namespace
 
-StagePtr make_ceil_split(StagePtr batches, int pieces, std::shared_ptr<std::atomic<bool>> warned) {
-  return std::make_shared<CeilSplitStage>(std::move(batches), pieces, std::move(warned));
+StagePtr make_ceil_split(StagePtr batches, int pieces, std::shared_ptr<CutWarnings> warnings) {
+  return std::make_shared<CeilSplitStage>(std::move(batches), pieces, std::move(warnings));
 }
 
-void warn_of_unequal_rows(const Element& batch, std::atomic<bool>& warned) {
+void warn_before_cut(const Element& batch, CutWarnings& warnings) {
   const auto rows = [](const Component& component) { return component_rows(component, "splitting a batch"); };
   for (const Component& component : batch.components) {
-    if (rows(component) == rows(batch.components.front()) || warned.exchange(true)) continue;
+    if (rows(component) == rows(batch.components.front()) || !warnings.of_unequal_rows.exchange(false)) continue;
     log_warning(str("distribute: the components of a batch have ", rows(batch.components.front()), " and ",
                     rows(component),
                     " rows. Each is cut by itself, so rows that belong together may go to different replicas."));
   }
+  if (warnings.of_single_rows && warnings.of_single_rows.exchange(false))
+    log_warning(single_rows_warning(describe(batch)));
+}
+
+std::string single_rows_warning(const std::string& element) {
+  return str("distribute: the dataset was never batched, so each element, ", element,
+             ", is cut along its first dimension: its features go to different replicas. Write .batch(N) before "
+             "distribute, where N is the number of rows of all replicas together.");
 }
 
 Element ceil_piece_of(const Element& batch, int pieces, int k) {

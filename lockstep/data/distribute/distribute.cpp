@@ -11,6 +11,7 @@
 #include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/data/distribute/distributed_input.h"
+#include "lockstep/data/empty_batch.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -90,6 +91,14 @@ bool is_first_time(const StagePtr& dataset) {
   return seen.insert(dataset).second;
 }
 
+/// Now, or once the first element shows what is cut.
+void warn_of_single_rows(const InputPlan& plan, const ElementSpec& spec) {
+  if (plan.split.rule == SplitRule::CeilSplit && !tells_all(spec))
+    plan.split.warnings->of_single_rows = true;
+  else
+    log_warning(single_rows_warning(to_string(spec)));
+}
+
 }  // namespace
 
 DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset, const InputOptions& options) {
@@ -97,7 +106,7 @@ DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset
   check_for_dataset(options);
   const InputPlan plan = plan_input(dataset, policy_of(*dataset), options.assignment, cluster_of(strategy));
   if (const auto warning = fallback_warning(plan)) log_warning(*warning);
-  if (const auto warning = unbatched_warning(plan, *dataset); warning && is_first_time(dataset)) log_warning(*warning);
+  if (plan.has_single_rows && is_first_time(dataset)) warn_of_single_rows(plan, dataset->element_spec());
   for (const std::string& removed : plan.shards.removed) {
     log_warning(str("distribute: ", removed, " is left out, because the workers share the elements it counts"));
   }

@@ -138,6 +138,9 @@ TEST(Distribute, NamesTheShapeOfRowsThatWereNeverBatched) {
   const LoggedLines log;
   strategy_of(2).distribute(from_tensor_slices(std::pair{at::zeros({6, 4}), at::zeros({6, 4})}));
   EXPECT_EQ(log.count("each element, (float32[4], float32[4]), is cut along its first dimension"), 1);
+  const auto doubled = [](const at::Tensor& x) { return x.repeat({2}); };
+  steps_of(strategy_of(2).distribute(from_tensor_slices(at::zeros({6, 4})).map(doubled)));
+  EXPECT_EQ(log.count("each element, float32[8], is cut along its first dimension"), 1) << "of what map returns";
 }
 
 TEST(Distribute, GivesPartsOfSparseBatches) {

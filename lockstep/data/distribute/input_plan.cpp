@@ -19,7 +19,8 @@ namespace {
 StagePtr make_stream(const InputPlan& plan, TooFew too_few) {
   const ClusterShape& cluster = plan.cluster;
   StagePtr stream = plan.pipeline();
-  if (plan.split.rule == SplitRule::CeilSplit) stream = make_ceil_split(stream, cluster.replicas(), plan.split.warned);
+  if (plan.split.rule == SplitRule::CeilSplit)
+    stream = make_ceil_split(stream, cluster.replicas(), plan.split.warnings);
   if (plan.split.rule == SplitRule::BalancedStream) {
     stream = make_rebatch(stream, balanced_sizes(plan.global_batch_size, cluster));
   }
@@ -224,6 +225,7 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
     if (plan.split.rule != SplitRule::BalancedStream || batch.batch_size == plan.global_batch_size)
       plan.split.batch = batch.batch_size;
   }
+  plan.has_single_rows = plan.split.rule != SplitRule::None && gives_single_rows(*dataset);
   plan.partial_steps = handles_partial_steps({shapes, plan.cardinality.is_infinite()}, seen_by.workers);
   plan.element_spec =
       with_rows_of(spec, distributed_shapes(shapes, plan.global_batch_size, seen_by, plan.partial_steps));
@@ -251,13 +253,6 @@ std::string to_string(const InputPlan& plan) {
   text += reason_of(plan) + '\n';
   for (int worker = 0; worker < plan.cluster.workers; ++worker) text += worker_line(plan, worker);
   return text;
-}
-
-std::optional<std::string> unbatched_warning(const InputPlan& plan, const Stage& dataset) {
-  if (plan.split.rule == SplitRule::None || !gives_single_rows(dataset)) return std::nullopt;
-  return str("distribute: the dataset was never batched, so each element, ", to_string(dataset.element_spec()),
-             ", is cut along its first dimension: its features go to different replicas. Write .batch(N) before "
-             "distribute, where N is the number of rows of all replicas together.");
 }
 
 std::optional<std::string> fallback_warning(const InputPlan& plan) {

@@ -23,6 +23,9 @@ struct LOCKSTEP_EXPORT InputPlan {
   StagePtr stream = nullptr;  ///< under Assignment::TensorFlow: what the worker reads, an element per replica in turn
   StagePtr everything = nullptr;  ///< where workers read different parts: the global batches without shards
   bool partial_steps = true;
+  /// Whether rows of a source are cut though they were never batched: along their features, which is hardly meant. Not
+  /// where elements may be batches of the user's own: from a generator, or a `map` of numbers or names.
+  bool has_single_rows = false;
   Cardinality cardinality = Cardinality::unknown();  ///< of the dataset as given
   ElementSpec element_spec;                          ///< of what one replica gets
 
@@ -51,11 +54,6 @@ LOCKSTEP_EXPORT std::string to_string(const InputPlan& plan);
 /// computes rows which it throws away; nothing where rows of others are passed over (Assignment::ByReplica behind a
 /// plain `batch`). HINT without a shard to fill in: that every worker gets every row.
 LOCKSTEP_EXPORT std::optional<std::string> fallback_warning(const InputPlan& plan);
-
-/// For rows of a source that are cut though they were never batched: along their features, which is hardly meant. None
-/// where elements may be batches of the user's own: from a generator, a function that makes datasets, or a `map` of
-/// numbers or names.
-LOCKSTEP_EXPORT std::optional<std::string> unbatched_warning(const InputPlan& plan, const Stage& dataset);
 
 /// The size of the batches of a dataset, as distributing sees it.
 LOCKSTEP_EXPORT std::int64_t global_batch_size_of(const Stage& dataset);

@@ -133,7 +133,7 @@ class CutBatches final : public OwnPieces {
     switch (split_.rule) {
       case SplitRule::None: step.elements.emplace_back(std::move(batch)); break;
       case SplitRule::CeilSplit:
-        warn_of_unequal_rows(batch, *split_.warned);
+        warn_before_cut(batch, *split_.warnings);
         for (std::size_t k = 0; k < own_; ++k)
           step.elements.emplace_back(ceil_piece_of(batch, replicas_, first_ + static_cast<int>(k)));
         step.rows = rows_of_ceil_split(common_rows(batch), replicas_);

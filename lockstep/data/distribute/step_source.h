@@ -1,11 +1,11 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <vector>
 
+#include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/split.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/values/per_replica.h"
@@ -58,8 +58,7 @@ struct GlobalSplit {
   std::optional<std::int64_t> batch = std::nullopt;
   bool drop_remainder = false;
 
-  /// Whether there was a warning that components of a batch have different numbers of rows; of all passes.
-  std::shared_ptr<std::atomic<bool>> warned = std::make_shared<std::atomic<bool>>(false);
+  std::shared_ptr<CutWarnings> warnings = std::make_shared<CutWarnings>();
 };
 
 /// The pieces that are the worker's own of the steps that ONE worker with all replicas would see: piece k of a step is
