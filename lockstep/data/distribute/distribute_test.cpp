@@ -114,6 +114,12 @@ TEST(Distribute, WarnsOnceOfRowsThatWereNeverBatched) {
   EXPECT_EQ(warnings(rows_of_four.shuffle(6).map(same).cache().repeat(2).prefetch(1)), 1);
   EXPECT_EQ(warnings(rows_of_four.batch(2).unbatch()), 1);
   EXPECT_EQ(warnings(rows_of_four.concatenate(rows_of_four)), 1);
+  const auto rows_of = [](const at::Tensor& x) { return from_tensor_slices(x); };
+  const auto batches_of = [](const at::Tensor& x) { return from_tensor_slices(x).batch(2); };
+  EXPECT_EQ(warnings(rows_of_four.batch(3).flat_map(rows_of)), 1);
+  EXPECT_EQ(warnings(rows_of_four.batch(3).interleave(rows_of).map(same)), 1);
+  EXPECT_EQ(warnings(rows_of_four.batch(3).flat_map(batches_of)), 0);
+  EXPECT_EQ(warnings(rows_of_four.batch(3).interleave(rows_of).batch(2)), 0);
   EXPECT_EQ(warnings(rows_of_four, 1), 0) << "one replica gets whole elements";
 
   EXPECT_EQ(warnings(rows_of_four.batch(3)), 0);

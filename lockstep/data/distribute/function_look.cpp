@@ -27,9 +27,14 @@ const FunctionLook::Seen& FunctionLook::at(const Stage& function) {
   const auto known = seen_.find(&function);
   if (known != seen_.end()) return known->second;
   Seen seen;
-  const StagePtr made = make(function, seen.obstacle);
-  seen.reads_files = made && reads_files(*made, seen.obstacle);
+  seen.made = make(function, seen.obstacle);
+  seen.reads_files = seen.made && reads_files(*seen.made, seen.obstacle);
   return seen_.emplace(&function, std::move(seen)).first->second;
+}
+
+StagePtr FunctionLook::made_by(const Stage& function) const {
+  const auto known = seen_.find(&function);
+  return known == seen_.end() ? nullptr : known->second.made;
 }
 
 StagePtr FunctionLook::make(const Stage& function, std::string& obstacle) {

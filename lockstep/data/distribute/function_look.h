@@ -15,9 +15,12 @@ class LOCKSTEP_EXPORT FunctionLook {
   struct Seen {
     bool reads_files = false;
     std::string obstacle = {};  ///< the stage that would have to run to get an element, so the function was not called
+    StagePtr made = nullptr;
   };
   /// What the function of this stage does; the same answer every time.
   const Seen& at(const Stage& function);
+  /// The dataset that the function of this stage made when it was looked at; null where it was not called.
+  StagePtr made_by(const Stage& function) const;
 
  private:
   StagePtr make(const Stage& function, std::string& obstacle);

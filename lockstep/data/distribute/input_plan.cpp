@@ -121,16 +121,21 @@ bool has_features(const ElementSpec& spec) {
 }
 
 /// Whether elements are single rows of a source, as far as stages tell. `mapped`: a function makes something of them; of
-/// a number or a name, that may be a batch.
-bool gives_single_rows(const Stage& stage, bool mapped = false) {
+/// a number or a name, that may be a batch. Of functions that make datasets, what `look` has seen of them.
+bool gives_single_rows(const Stage& stage, const FunctionLook& look, bool mapped = false) {
   using Rows = StageTraits::Rows;
   const StageTraits traits = stage.traits();
-  if (traits.rows == Rows::Many || traits.source == StageTraits::Source::Function) return false;
+  if (traits.rows == Rows::Many) return false;
+  if (traits.source == StageTraits::Source::Function) {
+    const StagePtr made = look.made_by(stage);
+    return made && gives_single_rows(*made, look, mapped);
+  }
   if (traits.rows == Rows::One)
     return !mapped || traits.source == StageTraits::Source::Files || has_features(stage.element_spec());
   mapped = mapped || traits.elements == StageTraits::Elements::Mapped;
-  return !stage.inputs().empty() &&
-         std::ranges::all_of(stage.inputs(), [&](const StagePtr& input) { return gives_single_rows(*input, mapped); });
+  return !stage.inputs().empty() && std::ranges::all_of(stage.inputs(), [&](const StagePtr& input) {
+    return gives_single_rows(*input, look, mapped);
+  });
 }
 
 void check_depth(const Stage& dataset) {
@@ -225,7 +230,7 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
     if (plan.split.rule != SplitRule::BalancedStream || batch.batch_size == plan.global_batch_size)
       plan.split.batch = batch.batch_size;
   }
-  plan.has_single_rows = plan.split.rule != SplitRule::None && gives_single_rows(*dataset);
+  plan.has_single_rows = plan.split.rule != SplitRule::None && gives_single_rows(*dataset, look);
   plan.partial_steps = handles_partial_steps({shapes, plan.cardinality.is_infinite()}, seen_by.workers);
   plan.element_spec =
       with_rows_of(spec, distributed_shapes(shapes, plan.global_batch_size, seen_by, plan.partial_steps));
