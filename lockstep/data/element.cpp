@@ -97,9 +97,9 @@ std::int64_t rows_for_reports(const Element& element) {
   return tensor && tensor->dim() > 0 ? tensor->size(0) : strings ? strings->size() : 1;
 }
 
-std::int64_t row_count(const Element& batch, const std::string& where) {
-  const auto refuse = [&](const char* what, const char* help) {
-    throw InvalidArgument(errors::kShape, {.what = what, .where = where, .seen = describe(batch), .help = help});
+std::int64_t row_count(const Element& batch, const std::string& where, const RowsHelp& help) {
+  const auto refuse = [&](const char* what, const char* how) {
+    throw InvalidArgument(errors::kShape, {.what = what, .where = where, .seen = describe(batch), .help = how});
   };
   std::optional<std::int64_t> count;
   for (const Component& component : batch.components) {
@@ -110,11 +110,8 @@ std::int64_t row_count(const Element& batch, const std::string& where) {
     } else if (const auto* strings = std::get_if<Strings>(&component)) {
       rows = strings->size();
     }
-    if (rows < 0)
-      refuse("every component needs a first dimension to take rows from",
-             "call batch() before, or give tensors with a first dimension");
-    if (count && *count != rows)
-      refuse("all components must have the same batch size", "make their first dimensions equal in a map");
+    if (rows < 0) refuse("every component needs a first dimension to take rows from", help.no_rows);
+    if (count && *count != rows) refuse("all components must have the same batch size", help.unequal);
     count = rows;
   }
   if (!count)

@@ -98,8 +98,17 @@ LOCKSTEP_EXPORT std::string describe(const Element& element);
 LOCKSTEP_EXPORT Element stack(std::vector<Element>&& rows, const std::string& where);
 /// The rows of an element by its first component, for reports; 1 where that has no dimension.
 LOCKSTEP_EXPORT std::int64_t rows_for_reports(const Element& element);
+/// The help of errors about rows.
+struct RowsHelp {
+  const char* no_rows = "call batch() before, or give tensors with a first dimension";
+  const char* unequal = "make their first dimensions equal in a map";
+};
+/// For batches that do not come from a dataset.
+inline constexpr RowsHelp kHelpForBatches{
+    .no_rows = "give tensors with a first dimension, and to run what has none: run(step, split(batch), value)",
+    .unequal = "give one row for each example, and to run what is not: run(step, split(batch), value)"};
 /// The number of rows of a batch: the first dimension that all components share; an error otherwise.
-LOCKSTEP_EXPORT std::int64_t row_count(const Element& batch, const std::string& where);
+LOCKSTEP_EXPORT std::int64_t row_count(const Element& batch, const std::string& where, const RowsHelp& help = {});
 /// Row i of a batch: tensors of their own over the batch's memory; see own_row. Given an element, it is written there.
 LOCKSTEP_EXPORT Element row(const Element& batch, std::int64_t i);
 LOCKSTEP_EXPORT void row(const Element& batch, std::int64_t i, Element& element);

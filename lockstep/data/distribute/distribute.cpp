@@ -141,7 +141,8 @@ void require_all_rows_here() {
 
 std::vector<Element> split_batch(Strategy& strategy, const Element& batch) {
   lockstep::detail::require_cross_replica(strategy, "split");
-  row_count(batch, "split");  // throws where rows could not be told apart, or would lose their partners
+  // Throws where rows could not be told apart, or would lose their partners.
+  row_count(batch, "split", kHelpForBatches);
   std::vector<Element> parts;
   for (int k = 0; k < strategy.num_local_replicas(); ++k)
     parts.push_back(ceil_piece_of(batch, strategy.num_local_replicas(), k));

@@ -209,6 +209,8 @@ TEST(Split, RefusesWhatHasNoRowsOrRowsThatDoNotBelongTogether) {
       strategy.split(batch);
     } catch (const InvalidArgument& error) {
       EXPECT_EQ(error.text().where, "split");
+      EXPECT_EQ(error.text().help.find("batch()"), std::string::npos) << "there is no dataset";
+      EXPECT_EQ(error.text().help.find("map"), std::string::npos) << error.text().help;
       EXPECT_FALSE(error.text().help.empty());
       return error.text().what;
     }

@@ -26,7 +26,7 @@ std::int64_t global_rows(const PerReplica<T>& batch) {
   for (const T& part : batch) {
     data::Element leaves;
     data::encode<T>(part, leaves);
-    rows += data::row_count(leaves, "global_rows");
+    rows += data::row_count(leaves, "global_rows", data::kHelpForBatches);
   }
   const BatchRows& known = batch.batch_rows();
   if (known.all >= 0 && known.here == rows) return known.all;

@@ -76,8 +76,12 @@ void require_readable_rows(const Element& batch, const std::string& where) {
 }
 
 class TensorRows final : public RowSource {
+  static constexpr RowsHelp kHelp{
+      .no_rows = "give tensors with a first dimension, or call from_tensors for one element",
+      .unequal = "give tensors with equal first dimensions"};
+
  public:
-  explicit TensorRows(Element batch) : batch_(std::move(batch)), size_(row_count(batch_, "from_tensor_slices")) {
+  explicit TensorRows(Element batch) : batch_(std::move(batch)), size_(row_count(batch_, "from_tensor_slices", kHelp)) {
     sparse_.resize(batch_.size());
     for (std::size_t i = 0; i < batch_.size(); ++i) {
       auto* tensor = std::get_if<at::Tensor>(&batch_.components[i]);
