@@ -211,6 +211,8 @@ TEST_P(AverageLoss, AWindowNeedsTheSizeOfTheWindow) {
   optimizer.set_accumulate(2);
   expect_error([&] { strategy.run([&] { optimizer.minimize(average_loss(model->forward(torch::ones({2})))); }); },
                Code::FailedPrecondition, errors::kOptimizer, {"set_accumulate(2)", "average_loss(losses, size)"});
+  expect_error([&] { strategy.run([&] { optimizer.backward(average_loss(model->forward(torch::ones({2})))); }); },
+               Code::FailedPrecondition, errors::kOptimizer, {"where: average_loss"});
   for (int i = 0; i < 2; ++i) {
     strategy.run([&] { average_loss(torch::ones({2})); });  // of no concern to the optimizer
     strategy.run([&] {

@@ -123,7 +123,7 @@ void require_given_size(const OptimizerCore& core, const at::Tensor& loss) {
   throw_misuse(lockstep::str("average_loss cannot count the examples of a window of set_accumulate(",
                              core.settings.accumulate, ")"),
                "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
-               "minimize");
+               "average_loss");
 }
 
 /// The index of the first parameter whose gradient, if it has one, is `wanted`; -1 for none.
