@@ -61,7 +61,7 @@ class LOCKSTEP_EXPORT MultiWorkerMirroredStrategy final : public Strategy {
   /// Who the workers are, and what this one has to do besides training. Include <lockstep/cluster.h>.
   const ClusterDescription& cluster() const { return *cluster_; }
   /// Who this worker is, and how data travels to the others: two lines for people.
-  std::string describe() const;
+  std::string describe() const override;
   int intra_op_threads() const;
   std::uint64_t seed() const override;
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <ostream>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -202,6 +203,22 @@ at::Tensor Strategy::reduce_variable(ReduceOp op, const Variable& variable, cons
 
 at::Tensor Strategy::gather_variable(const Variable& variable, std::int64_t axis) {
   return gather(PerReplica<at::Tensor>(components_of(variable, "gather")), axis);
+}
+
+std::string Strategy::describe() const {
+  std::string text = is_default() ? "the default strategy" : type_name(typeid(*this));
+  text += str(": ", counted(num_local_replicas(), "replica"), " on ");
+  for (const std::string& name : devices_) {
+    const DeviceName device = parse_device(name);
+    text += str(&name == &devices_.front() ? "" : ", ", device.type, ":", device.index.value_or(0));
+  }
+  return text;
+}
+
+std::ostream& operator<<(std::ostream& out, const Strategy& strategy) {
+  std::string text = strategy.describe();
+  while (text.ends_with('\n')) text.pop_back();
+  return out << text;
 }
 
 void detail::StepRowsFinder::end_argument(const BatchRows& known) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <exception>
 #include <initializer_list>
+#include <iosfwd>
 #include <memory>
 #include <optional>
 #include <source_location>
@@ -243,6 +244,8 @@ class LOCKSTEP_EXPORT Strategy {
   const CommunicationOptions& communication() const { return communication_; }
   bool strict() const { return strict_; }
   virtual bool is_default() const { return false; }
+  /// What it is and where its replicas run, for people; printing a strategy prints this.
+  virtual std::string describe() const;
 
  protected:
   struct Parts {
@@ -307,6 +310,8 @@ class LOCKSTEP_EXPORT Strategy {
   std::vector<std::weak_ptr<const detail::RunWatcher>> watchers_;
   std::shared_ptr<Strategy*> alive_;  ///< variables hold it weakly, to notice when they outlive their strategy
 };
+
+LOCKSTEP_EXPORT std::ostream& operator<<(std::ostream& out, const Strategy& strategy);
 
 }  // namespace lockstep
 

@@ -6,6 +6,7 @@
 
 #include <future>
 #include <memory>
+#include <sstream>
 #include <stdexcept>
 
 #include "tests/support/replicas.h"
@@ -64,6 +65,12 @@ TEST_P(ContextTest, ContextsAreLeftWhenFunctionsThrow) {
                std::runtime_error);
   EXPECT_EQ(context_here(), 'd');
   expect_usable();
+}
+
+TEST(Contexts, AStrategyPrintsWhatItIs) {
+  std::ostringstream text;
+  text << MirroredStrategy({.devices = cpus(2)}) << "; " << get_strategy();
+  EXPECT_EQ(text.str(), "MirroredStrategy: 2 replicas on CPU:0, CPU:1; the default strategy: 1 replica on CPU:0");
 }
 
 TEST(Contexts, ScopesOfOneStrategyMayEndInAnyOrder) {
