@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace ls = lockstep;
@@ -24,6 +25,29 @@ void mistake(const char* name, const std::function<void()>& make_it) {
   } catch (const ls::Error& error) {
     std::printf("%s\n\n", error.what());
   }
+}
+
+/// With class weights or `ignore_index`, cross_entropy divides by the weights of its labels, not by the rows.
+void divide_by_weights(ls::MirroredStrategy& strategy) {
+  auto net = strategy.make<nn::Linear>(4, 3);
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(net, 0.1);
+  const auto class_weights = torch::tensor({0.1F, 1.0F, 5.0F});
+  const auto plain = nn::functional::CrossEntropyFuncOptions().weight(class_weights).ignore_index(-100);
+  const std::pair batch(torch::randn({6, 4}), torch::tensor({0, -100, 1, -100, 2, 2}));
+  const Tensor wanted = nn::functional::cross_entropy(net->forward(batch.first), batch.second, plain);
+
+  const auto sum = nn::functional::CrossEntropyFuncOptions(plain).reduction(torch::kSum);
+  const auto step = [&](const std::pair<Tensor, Tensor>& mine) {
+    const auto& [rows, labels] = mine;
+    const auto losses = nn::functional::cross_entropy(net->forward(rows), labels, sum);
+    const auto weights = class_weights.index_select(0, labels.index({labels != -100})).sum();
+    const auto loss = losses / ls::get_replica_context().all_reduce(ls::ReduceOp::Sum, weights);
+    optimizer.minimize(loss);
+    return loss.detach();
+  };
+  const Tensor loss = strategy.reduce(ls::ReduceOp::Sum, strategy.run(step, strategy.split(batch)));
+  std::printf("--- class weights and ignore_index\n%.4f, plain %.4f\n\n", loss.item<double>(), wanted.item<double>());
+  if (!loss.allclose(wanted)) ++unnoticed;
 }
 
 int main() {
@@ -58,6 +82,8 @@ int main() {
         optimizer.minimize(ls::average_loss(losses, ls::global_rows(losses)));
       },
       batch);
+
+  divide_by_weights(strategy);
 
   optimizer.set_accumulate(2);
   mistake("a window whose size average_loss cannot know", [&] {
