@@ -179,9 +179,7 @@ class OneOfTwo final : public Strategy {
     using WorkerGroup::WorkerGroup;
     Ticket submit(Channel, const Collective&, Deadline) override { return 0; }
     void wait(Ticket) override {}
-    void require_same(std::string_view, const std::vector<std::string>&) override {}
     void barrier(std::string_view, Deadline) override {}
-    std::string chiefs(std::string_view, std::string_view value) override { return std::string(value); }
     void set_place(std::int64_t, std::string_view) override {}
     void report(const Error&) override {}
     void report(const std::string&) override {}
