@@ -64,6 +64,11 @@ void require_same(WorkerGroup& group, const Description& mine, std::string_view 
   if (std::ranges::count(marks, marks[0]) == std::ssize(marks)) return;
   const auto groups = groups_of(all_gather_texts(group, mine.lines, str(call, ", what differs"), deadline));
   if (groups.size() < 2) return;
+  // What is thrown may end the job, so nobody throws before all know why. Who is last to leave may see the job's end here.
+  try {
+    group.barrier(str(call, ", all know what differs"), deadline);
+  } catch (const Error&) {
+  }
   throw FailedPrecondition(mine.number, {.what = str(mine.what, " of ", who(groups[1].workers),
                                                      " differs from that of ", who(groups[0].workers)),
                                          .where = str("found when all ", group.workers(), " workers compared it"),
