@@ -153,9 +153,8 @@ std::int64_t count_losses(const at::Tensor& losses) {
     if (top->strategy->num_workers() == 1 && std::find(rows.begin(), rows.end(), 0) == rows.end())
       return std::accumulate(rows.begin(), rows.end(), std::int64_t{0});
   }
-  return sum_over_replicas(
-      {here, notes.average_losses},
-      "average_loss, whose losses are not one per row of the batch (give it ls::global_rows(losses))");
+  return sum_over_replicas({here, notes.average_losses},
+                           "average_loss that counts its losses (or give it ls::global_rows(losses))");
 }
 
 }  // namespace

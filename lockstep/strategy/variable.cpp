@@ -388,7 +388,8 @@ at::Tensor read_across(const Variable& handle) {
     case Aggregation::Mean: break;
   }
   Strategy& strategy = variable->strategy();
-  const detail::CallPlace place(variable->options().name);
+  const std::string read = lockstep::str("read of variable '", variable->options().name, "'");
+  const detail::CallPlace place(read);
   return strategy.cross_device_ops().reduce(reduce_op_of(variable->options().aggregation),
                                             PerReplica<at::Tensor>(variable->values()), {strategy.devices()[0]},
                                             strategy.communication())[0];

@@ -17,6 +17,8 @@
 namespace lockstep {
 namespace {
 
+constexpr const char* kDefaultName = "Variable";
+
 thread_local const Variable* colocated_with = nullptr;
 
 /// One component of a distributed variable, as an object of its own.
@@ -44,7 +46,7 @@ VariableOptions checked(VariableOptions options, const at::Tensor& initial_value
         errors::kVariableMode,
         {.what = std::move(what), .where = lockstep::str("variable '", options.name, "'"), .help = std::move(help)});
   };
-  if (options.name.empty()) options.name = "Variable";
+  if (options.name.empty()) options.name = kDefaultName;
   if (!initial_value.defined())
     fail("the initial value of a variable must be a defined tensor", "pass a tensor, for instance torch::zeros({})");
   switch (options.synchronization) {
@@ -84,8 +86,11 @@ std::shared_ptr<Variable::Impl> create_distributed(Strategy& strategy, const at:
   WorkerGroup* const workers = detail::StrategyAccess::workers(strategy);
   if (workers == nullptr || !initial_value.defined())
     return Variable::Impl::create(&strategy, initial_value, options, devices);
-  const at::Tensor chiefs = workers::broadcast(*workers, initial_value, "initial value of variable " + options.name,
-                                               deadline_of(strategy.communication()));
+  const at::Tensor chiefs =
+      workers::broadcast(*workers, initial_value,
+                         lockstep::str("initial value of variable '",
+                                       options.name.empty() ? std::string(kDefaultName) : options.name, "'"),
+                         deadline_of(strategy.communication()));
   return Variable::Impl::create(&strategy, chiefs, options, devices);
 }
 

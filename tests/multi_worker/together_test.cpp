@@ -201,6 +201,7 @@ TEST_F(Together, WhatCannotTravelIsRefusedOnAllWorkers) {
 
 TEST_F(Together, VariablesBeginWithTheChiefsValue) {
   auto v = strategy.make_variable(torch::full({2}, rank + 1.0), {.aggregation = ls::Aggregation::Mean});
+  EXPECT_GT(Noted::count("initial value of variable 'Variable'"), 0);
   EXPECT_EQ(v.read()[0].item<double>(), 1.0);
   strategy.run([&] { v.assign_add(torch::full({2}, 1.0 * ls::get_replica_context().replica_id_in_sync_group())); });
   EXPECT_EQ(v.read()[0].item<double>(), 1 + (strategy.num_replicas_in_sync() - 1) / 2.0);
@@ -231,6 +232,7 @@ TEST_F(Together, AStateThatIsASumIsSharedOutAmongAllReplicas) {
       torch::zeros({}), {.synchronization = ls::Synchronization::OnRead, .aggregation = ls::Aggregation::Sum});
   v.load_state(torch::full({}, 12.0f));
   EXPECT_EQ(v.read().item<double>(), 12);
+  EXPECT_GT(Noted::count("read of variable 'Variable'"), 0);
   EXPECT_EQ(v.values()[0].item<double>(), 12.0 / strategy.num_replicas_in_sync());
 }
 

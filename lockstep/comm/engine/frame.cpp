@@ -46,7 +46,8 @@ Fingerprint fingerprint_of(const Collective& collective, std::uint64_t sequence)
   made.dtype = static_cast<std::uint8_t>(collective.dtype);
   made.reduce = static_cast<std::uint8_t>(collective.reduce);
   made.implementation = static_cast<std::uint8_t>(collective.implementation);
-  collective.name.copy(made.name, Fingerprint::kNameSize);
+  if (collective.name.copy(made.name, Fingerprint::kNameSize) < collective.name.size())
+    std::fill_n(made.name + Fingerprint::kNameSize - 3, 3, '.');
   return made;
 }
 

@@ -26,6 +26,12 @@ TEST(Fingerprint, PrintsWhatACallWas) {
       "broadcast of bool 1 element from worker 2");
 }
 
+TEST(Fingerprint, ShowsThatANameGoesOn) {
+  const std::string name = std::string(90, 'x') + " and what was left of it";
+  EXPECT_EQ(describe(fingerprint_of({.kind = CollectiveKind::Barrier, .name = name}, 0)),
+            "barrier \"" + name.substr(0, 93) + "...\"");
+}
+
 TEST(Fingerprint, OfEqualCallsIsEqual) {
   const std::vector<Fingerprint> all(3, fingerprint_of(sum_of_twelve(), 7));
   EXPECT_EQ(compare(all, 0).culprit, -1);
