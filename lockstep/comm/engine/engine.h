@@ -35,11 +35,12 @@ struct EngineOptions {
   std::string prefix = "engine";      ///< of the keys in the store; another one for every engine of a job
   EngineStore store;                  ///< used only while the engine is made
   Deadline connect = Deadline::after(std::chrono::minutes(5));
-  double call_seconds = 0;                  ///< time limit of a collective that names none; 0: none
-  std::size_t chunk_bytes = 512 << 10;      ///< large arrays travel in chunks of this size
-  std::size_t inline_bytes = kInlineBytes;  ///< smaller ones with the message that announces them
-  bool ring = false;                        ///< also load Gloo and connect its pairs, for Implementation::Ring
-  std::string library = {};                 ///< the plugin for it; empty: $LOCKSTEP_ENGINE, or where it is installed
+  std::chrono::milliseconds reach = std::chrono::seconds(10);  ///< of one connection: the other worker listens already
+  double call_seconds = 0;                                     ///< time limit of a collective that names none; 0: none
+  std::size_t chunk_bytes = 512 << 10;                         ///< large arrays travel in chunks of this size
+  std::size_t inline_bytes = kInlineBytes;                     ///< smaller ones with the message that announces them
+  bool ring = false;         ///< also load Gloo and connect its pairs, for Implementation::Ring
+  std::string library = {};  ///< the plugin for it; empty: $LOCKSTEP_ENGINE, or where it is installed
   const lockstep_engine_api* linked = nullptr;  ///< the plugin, if it is linked in instead of loaded
   /// Workers of one machine read large arrays from each other's memory, where the system lets them.
   bool in_place = true;

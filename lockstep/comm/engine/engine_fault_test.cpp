@@ -201,6 +201,26 @@ TEST(EngineFaults, AMissingWorkerIsNamed) {
       << seen.text;
 }
 
+// As behind a firewall that drops what arrives: the queue of a socket on which nobody accepts is full.
+TEST(EngineFaults, ADataPortThatDoesNotAnswerIsNamedSoon) {
+  const Descriptor silent = listen_at("127.0.0.1", 0);
+  ASSERT_EQ(::listen(silent.get(), 0), 0);
+  const std::string name = own_name(silent.get());
+  std::vector<Descriptor> queue;
+  while (queue.size() < 8 && (queue.empty() || queue.back())) queue.push_back(connect_to(name, Deadline::after(100ms)));
+  ASSERT_FALSE(queue.back()) << "the queue never fills up";
+  MemoryStore store;
+  store.face().set("engine/data/0", name + " " + std::string(32, 'a'));
+  auto options = options_for(1, 2, 1, store);
+  options.connect = Deadline::after(30s);
+  options.reach = 200ms;
+  const auto begin = std::chrono::steady_clock::now();
+  const SeenError seen = error_of([&] { Engine engine(options); });
+  EXPECT_EQ(seen.number, errors::kPeerMissing);
+  EXPECT_TRUE(contains(seen.parts.what, "worker 0's data engine at " + name + " does not answer")) << seen.text;
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
+}
+
 TEST(EngineFaults, APortInUseIsNamed) {
   const Descriptor taken = listen_at("127.0.0.1", 0);
   const std::string name = own_name(taken.get());

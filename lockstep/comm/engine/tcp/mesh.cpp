@@ -134,7 +134,8 @@ class Mesh {
   void call(int rank, int channel) {
     const Hello hello = hello_to(rank, channel);
     const std::string& name = card_of(rank).name;
-    Descriptor socket = connect_to(name, options_.connect);
+    const auto wait = std::min(options_.connect.remaining(), Deadline::Clock::duration(options_.reach));
+    Descriptor socket = connect_to(name, Deadline::after(wait));
     Hello answer{};
     if (!socket || !write_all(socket.get(), &hello, sizeof hello, options_.connect) ||
         !read_all(socket.get(), &answer, sizeof answer, options_.connect))
