@@ -26,7 +26,9 @@ std::vector<Group> groups_of(const std::vector<Texts>& lines_of) {
       same->workers.push_back(static_cast<int>(w));
     }
   }
-  std::ranges::stable_sort(groups, std::greater<>(), [](const Group& group) { return group.workers.size(); });
+  std::ranges::sort(groups, [](const Group& a, const Group& b) {
+    return a.workers.size() != b.workers.size() ? a.workers.size() > b.workers.size() : a.workers[0] < b.workers[0];
+  });
   return groups;
 }
 
