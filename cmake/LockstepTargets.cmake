@@ -2,15 +2,16 @@
 #
 #   lockstep_plain_sources(a.cpp ...)                 objects that know no torch: it is not even on their include path
 #   lockstep_torch_sources(b.cpp ... [BATCH files])   objects that see torch
-#   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [BATCH files] [OPTIMIZED])
-#   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files])
+#   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [BATCH files] [OPTIMIZED] [SHARDS n])
+#   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files] [SHARDS n])
 #
 # A test links the objects and not the library, so that it reaches hidden symbols of a shared build too. The plain tests
 # (ctest label `plain`) also run under ThreadSanitizer; everything runs under AddressSanitizer.
 #
 # Compiling is what a build costs, and most of that is reading LibTorch's headers: objects and tests share precompiled headers
 # (LOCKSTEP_PCH) and are compiled a few files at a time (LOCKSTEP_UNITY), and tests are compiled without optimisation, because
-# the library they exercise has it (OPTIMIZED: those that compute much themselves).
+# the library they exercise has it (OPTIMIZED: those that compute much themselves). SHARDS runs a program that mostly waits as
+# several tests, each with a part of its cases, so that they wait at the same time.
 
 include(LockstepPrecompiled)
 
@@ -160,7 +161,7 @@ ProcessorCount(cores)
 math(EXPR LOCKSTEP_TEST_PROCESSORS "1 + (${cores} - 1) / 2")  # 0 cores: unknown
 
 function(lockstep_add_test name label)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "OPTIMIZED" "TIMEOUT;HEADERS;BATCH" "LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "OPTIMIZED" "TIMEOUT;HEADERS;BATCH;SHARDS" "LIBRARIES")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   lockstep_own_flags(${name})
   if(NOT arg_OPTIMIZED)
@@ -183,18 +184,35 @@ function(lockstep_add_test name label)
   endif()
   target_compile_definitions(${name} PRIVATE LOCKSTEP_TEST_DATA_DIR="${PROJECT_SOURCE_DIR}/tests/data")
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} nlohmann_json::nlohmann_json GTest::gtest_main)
-  add_test(NAME ${name} COMMAND ${name} --gtest_brief=1)
   if(NOT arg_TIMEOUT)
     set(arg_TIMEOUT 120)
   endif()
   if(LOCKSTEP_SANITIZE)
     math(EXPR arg_TIMEOUT "4 * ${arg_TIMEOUT}")
   endif()
-  set_tests_properties(${name} PROPERTIES
-    LABELS ${label}
-    TIMEOUT ${arg_TIMEOUT}
-    PROCESSORS ${LOCKSTEP_TEST_PROCESSORS}
-    ENVIRONMENT "${LOCKSTEP_SANITIZER_ENVIRONMENT}")
+  set(tests ${name})
+  if(arg_SHARDS)
+    list(TRANSFORM tests APPEND _1)
+    foreach(shard RANGE 2 ${arg_SHARDS})
+      list(APPEND tests ${name}_${shard})
+    endforeach()
+  endif()
+  set(shard 0)
+  foreach(test IN LISTS tests)
+    set(environment ${LOCKSTEP_SANITIZER_ENVIRONMENT})
+    set(report "")
+    if(arg_SHARDS)
+      list(APPEND environment "GTEST_TOTAL_SHARDS=${arg_SHARDS}" "GTEST_SHARD_INDEX=${shard}")
+      set(report --gtest_output=xml:${PROJECT_BINARY_DIR}/results/${test}.xml)  # the default is a file for each program
+      math(EXPR shard "${shard} + 1")
+    endif()
+    add_test(NAME ${test} COMMAND ${name} --gtest_brief=1 ${report})
+    set_tests_properties(${test} PROPERTIES
+      LABELS ${label}
+      TIMEOUT ${arg_TIMEOUT}
+      PROCESSORS ${LOCKSTEP_TEST_PROCESSORS}
+      ENVIRONMENT "${environment}")
+  endforeach()
 endfunction()
 
 function(lockstep_plain_test name)
