@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdlib>
 #include <filesystem>
+#include <ios>
 #include <memory>
 #include <string>
 #include <vector>
@@ -39,9 +40,18 @@ inline double now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+/// What the system tells of a process under this name; nothing if the process has ended, if only while it is read.
+inline std::string process_file(pid_t pid, const char* name) {
+  try {
+    return file_content(str("/proc/", pid, "/", name));
+  } catch (const std::ios_base::failure&) {
+    return {};
+  }
+}
+
 /// Dead, or dead but not yet collected by whoever inherited it.
 inline bool is_gone(pid_t pid) {
-  const auto stat = file_content(str("/proc/", pid, "/stat"));
+  const auto stat = process_file(pid, "stat");
   return stat.empty() || contains(stat, ") Z ");
 }
 
@@ -64,7 +74,7 @@ class OrphanCheck : public testing::EmptyTestEventListener {
     std::vector<pid_t> pids;
     for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
       const pid_t pid = std::atoi(entry.path().filename().c_str());
-      if (pid > 0 && contains(file_content(entry.path() / "environ"), variable()) && !is_gone(pid)) pids.push_back(pid);
+      if (pid > 0 && contains(process_file(pid, "environ"), variable()) && !is_gone(pid)) pids.push_back(pid);
     }
     return pids;
   }
@@ -74,7 +84,7 @@ class OrphanCheck : public testing::EmptyTestEventListener {
     for (const auto deadline = Deadline::after(seconds(2)); !pids.empty() && !deadline.expired(); pids = left())
       ::poll(nullptr, 0, 5);
     for (const pid_t pid : pids) {
-      std::string command = file_content(str("/proc/", pid, "/cmdline"));
+      std::string command = process_file(pid, "cmdline");
       std::replace(command.begin(), command.end(), '\0', ' ');
       ADD_FAILURE() << "the test leaves process " << pid << " behind: " << command;
       ::kill(pid, SIGKILL);
