@@ -13,7 +13,6 @@
 #include <fstream>
 #include <iomanip>
 #include <iostream>
-#include <iterator>
 #include <set>
 #include <sstream>
 #include <thread>
@@ -25,6 +24,7 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/cluster/address.h"
 #include "lockstep/comm/coordination/port.h"
@@ -180,11 +180,9 @@ class Doctor {
 }  // namespace
 
 int doctor(const std::string& file) {
-  std::ifstream in;
-  if (!file.empty() && file != "-") in.open(file);
-  if (!file.empty() && file != "-" && !in) throw UsageError(str("cannot read ", file));
   std::string text = environment_variable("TF_CONFIG");
-  if (!file.empty()) text.assign(std::istreambuf_iterator<char>(file == "-" ? std::cin : in), {});
+  if (!file.empty()) text = file_text(file == "-" ? "/dev/stdin" : file);
+  if (!file.empty() && file != "-" && text.empty()) throw UsageError(str("cannot read ", file, ", or it is empty"));
   Doctor doctor;
   doctor.check_versions();
   if (!file.empty() || getenv("TF_CONFIG"))

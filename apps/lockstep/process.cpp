@@ -12,12 +12,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <stdexcept>
 
 #include "apps/lockstep/hosts.h"
+#include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::app {
@@ -55,17 +54,12 @@ void become(char* const* argv, char* const* environment, const int (&streams)[3]
   execvpe(argv[0], argv, environment);
 }
 
-std::string contents(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 // Only those that are still alive, not those that wait to be collected.
 std::vector<pid_t> own_children() {
   std::vector<pid_t> result;
   for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
     const pid_t pid = atoi(entry.path().filename().c_str());
-    const auto stat = pid > 0 ? contents(str("/proc/", pid, "/stat")) : "";
+    const auto stat = pid > 0 ? file_text(str("/proc/", pid, "/stat")) : "";
     // The name of the program, which comes in parentheses before these, may hold anything.
     std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
     char state = 'Z';
@@ -135,16 +129,16 @@ long counter(const std::string& text, const std::string& name) {
 }
 
 long out_of_memory_kills() {
-  std::istringstream groups(contents("/proc/self/cgroup"));
+  std::istringstream groups(file_text("/proc/self/cgroup"));
   for (std::string line; std::getline(groups, line);) {
     const auto path = line.substr(std::min(line.size(), line.rfind(':') + 1));
     const bool unified = line.starts_with("0::");
     if (!unified && line.find(":memory:") == line.npos) continue;
     const auto file = unified ? str("/sys/fs/cgroup", path, "/memory.events")
                               : str("/sys/fs/cgroup/memory", path, "/memory.oom_control");
-    if (const long kills = counter(contents(file), "oom_kill"); kills >= 0) return kills;
+    if (const long kills = counter(file_text(file), "oom_kill"); kills >= 0) return kills;
   }
-  return counter(contents("/proc/vmstat"), "oom_kill");
+  return counter(file_text("/proc/vmstat"), "oom_kill");
 }
 
 }  // namespace lockstep::app

@@ -5,15 +5,14 @@
 #include <unistd.h>
 
 #include <filesystem>
-#include <fstream>
 #include <functional>
 #include <iostream>
-#include <iterator>
 
 #include "apps/lockstep/hosts.h"
 #include "apps/lockstep/job.h"
 #include "apps/lockstep/supervise.h"
 #include "lockstep/base/environment.h"
+#include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::app {
@@ -195,11 +194,6 @@ int run_in_slurm(const RunRequest& request, HostsJob plan, const JobIdentity& jo
 // Jobs that share a node get different ports.
 int slurm_port(const std::string& job_id) { return 10000 + static_cast<int>(std::hash<std::string>()(job_id) % 9000); }
 
-std::string text_of_hostfile(const std::string& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 }  // namespace
 
 int run(RunRequest request) {
@@ -218,13 +212,14 @@ int run(RunRequest request) {
   const JobIdentity job{key_is_set() ? "" : random_hex(32), request.run_id.empty() ? random_hex(8) : request.run_id};
   if (request.workers > 0) return request.dry_run ? print_workers(request) : run_here(request, job);
 
-  if (!request.hostfile.empty() && !std::ifstream(request.hostfile))
-    throw UsageError(str("cannot read the hostfile ", request.hostfile));
+  const std::string hostfile = request.hostfile.empty() ? "" : file_text(request.hostfile);
+  if (!request.hostfile.empty() && hostfile.empty())
+    throw UsageError(str("cannot read the hostfile ", request.hostfile, ", or it is empty"));
   request.restart.port_retries = 0;
   HostsJob plan{.launcher = std::filesystem::read_symlink("/proc/self/exe"), .program = request.program};
   plan.hosts =
       slurm ? slurm_hosts(environment_variable("SLURM_JOB_NODELIST"), environment_variable("SLURM_TASKS_PER_NODE"))
-      : request.hosts.empty() ? parse_hostfile(text_of_hostfile(request.hostfile))
+      : request.hosts.empty() ? parse_hostfile(hostfile)
                               : parse_hosts(request.hosts);
   if (slurm) plan.first_port = slurm_port(environment_variable("SLURM_JOB_ID"));
   if (request.port != 0) plan.first_port = request.port;

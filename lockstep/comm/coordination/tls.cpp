@@ -4,12 +4,11 @@
 #include <openssl/x509.h>
 #include <openssl/x509_vfy.h>
 
-#include <fstream>
-#include <iterator>
 #include <memory>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::coordination {
@@ -67,8 +66,7 @@ void check_together(const TlsFiles& files) {
 }  // namespace
 
 std::string read_pem(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  std::string text{std::istreambuf_iterator<char>(file), {}};
+  std::string text = file_text(path);
   if (text.empty()) refuse_tls(str("the TLS file ", path, " cannot be read"));
   return text;
 }
