@@ -9,6 +9,7 @@
 #include <iterator>
 #include <memory>
 #include <new>
+#include <unordered_set>
 #include <vector>
 
 #include "lockstep/base/sanitizers.h"
@@ -82,24 +83,47 @@ class Places {
   std::array<int, HugeBlocks::kShares> threads_{};
 };
 
+/// Where the data of all blocks begins. Tells them from other memory of which nothing but the address is known; asked
+/// when the system is asked for memory anyway, so its lock costs nothing.
+class MappedData {
+ public:
+  static MappedData& all() {
+    static auto& places = *new MappedData;  // tensors may be freed after main has returned
+    return places;
+  }
+
+  void add(void* data) {
+    const std::lock_guard lock(mutex_);
+    places_.insert(data);
+  }
+  void remove(void* data) {
+    const std::lock_guard lock(mutex_);
+    places_.erase(data);
+  }
+  bool has(void* data) {
+    const std::lock_guard lock(mutex_);
+    return places_.contains(data);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::unordered_set<void*> places_;
+};
+
 }  // namespace
 
 /// Stands in front of the tensor's data, so that the data's address is all that is needed to give it back.
 struct alignas(64) HugeBlocks::Block {
-  static constexpr std::uint64_t kMark = 0x6c6f636b73746570;
-
-  std::uint64_t mark;  ///< depends on the address: tells a block from whatever stands in front of other memory
   Share* owner;
   std::size_t bytes;
   MappedMemory mapping;
 
   void* data() { return this + 1; }
   static Block* of(void* data) { return static_cast<Block*>(data) - 1; }
-  static std::uint64_t mark_of(const Block* block) { return kMark ^ reinterpret_cast<std::uintptr_t>(block); }
 
   struct Release {
     void operator()(Block* block) const {
-      block->mark = 0;
+      MappedData::all().remove(block->data());  // first: the next mapping may get this address
       munmap(block->mapping.begin, block->mapping.bytes);
     }
   };
@@ -152,8 +176,8 @@ HugeBlocks::Block* HugeBlocks::make(Share& share, std::size_t bytes) {
   const std::size_t color = share.number % kColors * kColorBytes;
   const MappedMemory mapping = map_memory(color + sizeof(Block) + bytes);
   if (mapping.begin == nullptr) return nullptr;
-  auto* const block = new (mapping.begin + color) Block{0, &share, bytes, mapping};
-  block->mark = Block::mark_of(block);
+  auto* const block = new (mapping.begin + color) Block{&share, bytes, mapping};
+  MappedData::all().add(block->data());
   const std::lock_guard lock(share.mutex);
   share.used_bytes += bytes;
   share.most_used_bytes = std::max(share.most_used_bytes, share.used_bytes);
@@ -182,13 +206,9 @@ void HugeBlocks::keep(void* data) {
   owner.used_bytes -= block->bytes;
 }
 
-/// For memory of which nothing but the address is known (raw_allocate). Of other memory, no more than the page of its
-/// first byte is read.
+/// For memory of which nothing but the address is known (raw_allocate).
 void HugeBlocks::keep_or_free(void* data) {
-  constexpr std::size_t kPage = 4096;
-  const auto place = reinterpret_cast<std::uintptr_t>(data);
-  const bool may_be_ours = place % kPage >= sizeof(Block) && place % kColorBytes == sizeof(Block);
-  if (may_be_ours && Block::of(data)->mark == Block::mark_of(Block::of(data))) return keep(data);
+  if (MappedData::all().has(data)) return keep(data);
   c10::GetDefaultCPUAllocator()->raw_deallocate(data);
 }
 
