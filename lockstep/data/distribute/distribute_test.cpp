@@ -50,6 +50,24 @@ MirroredStrategy& strategy_of(int replicas) {
   return *strategy;
 }
 
+TEST(Distribute, WholeStepsEndWhereOneReplicaHasNoData) {
+  const auto input = distribute_made(strategy_of(3), {range(11).stage()}, {});
+  const auto steps_in = [](const DistributedInputPtr& each) {
+    DistributedCursor cursor(each);
+    int steps = 0;
+    while (cursor.next()) ++steps;
+    EXPECT_FALSE(cursor.next());
+    return steps;
+  };
+  EXPECT_EQ(steps_in(only_whole_steps(input)), 3);
+  const auto batches = distribute_made(strategy_of(3), {range(11).batch(2).stage()}, {});
+  EXPECT_EQ(steps_in(batches), 2);
+  EXPECT_EQ(steps_in(only_whole_steps(batches)), 2);  // 2, 2, 2 and 2, 2, 1
+  const auto fours = distribute_made(strategy_of(3), {range(14).batch(4).stage()}, {});
+  EXPECT_EQ(steps_in(fours), 2);
+  EXPECT_EQ(steps_in(only_whole_steps(fours)), 1);
+}
+
 TEST(Distribute, GivesEachReplicaAPieceOfEveryBatch) {
   const auto batches = strategy_of(4).distribute(range(26).batch(10));
   const std::vector<std::vector<Rows>> expected = {{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9}},

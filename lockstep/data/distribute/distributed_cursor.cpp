@@ -290,17 +290,21 @@ bool DistributedCursor::Impl::is_complete(Read& read, bool partial_steps) {
   if (step && step->total) {
     batch_rows_ = step->rows;
     const auto all = static_cast<int>(*step->total);
+    if (input_->whole_steps) return all == cluster.replicas();
     return decide_step(partial_steps, all, cluster.replicas(), *step->total) == StepOutcome::Complete;
   }
   const int local = step ? step->local_values() : 0;
   StepTotals all{.values = local};
-  if (read.totals) {
+  const bool is_told = read.totals != nullptr;
+  if (is_told) {
     all = read.totals();
     read.totals = nullptr;
     if (read.error || all.failed > 0) fail_together(read, all);
-    stuck_ = all.helpless > 0 && all.values > 0;  // if no worker has data it does not matter
+    stuck_ = all.helpless > 0 && all.values > 0 && !input_->whole_steps;  // if no worker has data it does not matter
     if (all.unclear == 0) batch_rows_ = {.all = all.rows, .has_empty = all.empty > 0};
   }
+  // Endless data is not counted together: there this worker's replicas are all that is known.
+  if (input_->whole_steps) return all.values == (is_told ? cluster.replicas() : cluster.replicas_per_worker);
   return decide_step(partial_steps, local, cluster.replicas_per_worker, all.values) == StepOutcome::Complete;
 }
 
@@ -418,6 +422,12 @@ DistributedSpec spec_of(const DistributedInput& input) { return input.spec(); }
 Cardinality steps_of(const DistributedInput& input) { return input.steps; }
 bool handles_partial_steps(const DistributedInput& input) { return input.partial_steps; }
 const std::string& plan_of(const DistributedInput& input) { return input.plan; }
+
+DistributedInputPtr only_whole_steps(const DistributedInputPtr& input) {
+  auto changed = std::make_shared<DistributedInput>(*input);
+  changed->whole_steps = true;
+  return changed;
+}
 
 void throw_no_more_data() {
   throw OutOfRange(errors::kNoMoreData, {.what = "the distributed dataset has no more steps",

@@ -59,6 +59,9 @@ LOCKSTEP_EXPORT Cardinality steps_of(const DistributedInput& input);
 LOCKSTEP_EXPORT bool handles_partial_steps(const DistributedInput& input);
 LOCKSTEP_EXPORT const std::string& plan_of(const DistributedInput& input);
 
+/// The same input for iterators of TensorFlow 1, which end where some replica of some worker has no data.
+LOCKSTEP_EXPORT DistributedInputPtr only_whole_steps(const DistributedInputPtr& input);
+
 /// Throws OutOfRange: there is no next step.
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_more_data();
 

@@ -22,6 +22,7 @@ namespace lockstep::data {
 struct LOCKSTEP_EXPORT DistributedInput {
   ClusterShape cluster;
   bool partial_steps = true;
+  bool whole_steps = false;                          ///< a step in which a replica of any worker has no data is none
   Cardinality cardinality = Cardinality::unknown();  ///< of the dataset that is distributed
   Cardinality steps = Cardinality::unknown();        ///< of a pass
   ElementSpec element_spec;
