@@ -4,6 +4,8 @@
 set(LOCKSTEP_ENTRY_HEADERS
   lockstep/lockstep.h
   lockstep/cluster.h
+  lockstep/compat.h
+  lockstep/contrib.h
   lockstep/data/format/csv.h
   lockstep/data/format/example_parser.h
   lockstep/data/format/fixed_length.h
