@@ -1,0 +1,77 @@
+#include "lockstep/contrib/multi_step_context.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::contrib {
+
+void MultiStepContext::set_last_step_output(const std::string& name, const TowerValue& output,
+                                            VariableAggregation aggregation) {
+  constexpr const char* kOperation = "set_last_step_output";
+  if (in_replica_context()) {
+    if (aggregation == Aggregation::None) {
+      throw InvalidArgument(
+          errors::kNotReducible,
+          {.what = str("the output \"", name, "\" of a tower needs an aggregation, got NONE"),
+           .where = kOperation,
+           .help = "pass VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER, or set the output outside of towers"});
+    }
+    get_replica_context().merge_call(
+        [&](Strategy& strategy, const PerReplica<at::Tensor>& outputs) {
+          set_output(name, detail::aggregate(strategy, aggregation, outputs, kOperation));
+        },
+        output.tensor());
+  } else if (aggregation == Aggregation::None) {
+    set_output(name, output);
+  } else {
+    set_output(name, detail::aggregate(*strategy_, aggregation, output, kOperation));
+  }
+}
+
+void MultiStepContext::fetch_outputs() {
+  for (auto& [name, output] : last_step_outputs_) {
+    if (output.kind() == TowerValue::Kind::PerDevice)
+      output = PerReplica<at::Tensor>(detail::all_towers(*strategy_, output.values()));
+  }
+}
+
+void MultiStepContext::run_op() {
+  auto outputs = std::exchange(last_step_outputs_, {});
+  auto others = std::exchange(non_tensor_outputs_, {});
+  try {
+    const Scope scope(*strategy_);
+    for (int i = 0; i < iterations_; ++i) {
+      last_step_outputs_.clear();
+      step_(*this);
+    }
+    fetch_outputs();
+  } catch (...) {
+    last_step_outputs_ = std::move(outputs);
+    non_tensor_outputs_ = std::move(others);
+    throw;
+  }
+}
+
+MultiStepContext MultiStepContext::run(Strategy& strategy, Step step, int iterations,
+                                       const std::vector<at::Tensor>& initial_loop_values) {
+  if (iterations < 1) {
+    throw InvalidArgument(errors::kBadOption, {.what = str("iterations must be >= 1, got ", iterations),
+                                               .help = "leave out the call where there is no step to run"});
+  }
+  MultiStepContext context(strategy, std::move(step), iterations);
+  context.run_op();
+  if (!initial_loop_values.empty()) {
+    std::size_t values = 0;
+    for (const auto& [name, output] : context.last_step_outputs_) values += output.values().size();
+    if (values != initial_loop_values.size()) {
+      throw InvalidArgument(
+          errors::kStructure,
+          {.what = str("initial_loop_values must have one tensor for each last-step output, got ",
+                       initial_loop_values.size(), " for ", values),
+           .help = "pass one tensor per output, sorted by name (a PerDevice output counts once per tower), or none"});
+    }
+  }
+  return context;
+}
+
+}  // namespace lockstep::contrib

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <algorithm>
+#include <any>
+#include <concepts>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/contrib/tower_values.h"
+#include "lockstep/contrib/variable_aggregation.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::contrib {
+
+/// What a loop of several steps hands out: the outputs of its last step. The function given to `run_steps_on_dataset`
+/// gets it, and `run_steps_on_dataset` returns it.
+///
+///     auto step = [&](contrib::MultiStepContext& ctx, const auto& batch) {
+///       auto losses = strategy.call_for_each_tower(train, batch);
+///       ctx.set_last_step_output("loss", losses, contrib::VariableAggregation::MEAN);
+///     };
+///     auto ctx = strategy.run_steps_on_dataset(step, iterator, 100);
+///     torch::Tensor loss = ctx.last_step_outputs().at("loss");
+class LOCKSTEP_EXPORT MultiStepContext {
+ public:
+  /// Outside of towers: with NONE the output is kept as it is, otherwise it is reduced over the towers at once. Inside a
+  /// tower, which every tower must call it in, an aggregation is required.
+  void set_last_step_output(const std::string& name, const TowerValue& output,
+                            VariableAggregation aggregation = VariableAggregation::NONE);
+
+  /// Outside of towers: kept as it is. Inside a tower, which every tower must call it in: the list of the towers' values,
+  /// or of one where all are equal. Texts are kept as std::string.
+  template <class T>
+  void set_non_tensor_output(const std::string& name, T output);
+
+  /// By name; of the last step alone. Values that were not reduced have a component for each tower of all workers.
+  const std::map<std::string, TowerValue>& last_step_outputs() const { return last_step_outputs_; }
+
+  /// `std::any_cast<std::vector<std::string>>(ctx.non_tensor_outputs().at("name"))`
+  const std::map<std::string, std::any>& non_tensor_outputs() const { return non_tensor_outputs_; }
+
+  /// Runs as many steps again, with the next elements of the iterator, which must still exist. The outputs are then those
+  /// of the new last step; if a step fails they stay as they were.
+  void run_op();
+
+  /// Calls `step` `iterations` times in cross-tower context; it takes its input by itself. For library code.
+  /// `initial_loop_values`, which TensorFlow needs and nothing here reads, must be none or one tensor for each value of
+  /// the last step's outputs.
+  using Step = std::function<void(MultiStepContext&)>;
+  static MultiStepContext run(Strategy& strategy, Step step, int iterations,
+                              const std::vector<at::Tensor>& initial_loop_values = {});
+
+ private:
+  MultiStepContext(Strategy& strategy, Step step, int iterations)
+      : strategy_(&strategy), step_(std::move(step)), iterations_(iterations) {}
+  void set_output(const std::string& name, TowerValue output) {
+    last_step_outputs_.insert_or_assign(name, std::move(output));
+  }
+  void fetch_outputs();
+
+  Strategy* strategy_;
+  Step step_;
+  int iterations_;
+  std::map<std::string, TowerValue> last_step_outputs_;
+  std::map<std::string, std::any> non_tensor_outputs_;
+};
+
+template <class T>
+void MultiStepContext::set_non_tensor_output(const std::string& name, T output) {
+  if constexpr (std::convertible_to<T, std::string> && !std::same_as<T, std::string>) {
+    set_non_tensor_output<std::string>(name, std::move(output));
+  } else if (in_replica_context()) {
+    get_replica_context().merge_call(
+        [&](Strategy& strategy, const PerReplica<T>& outputs) {
+          std::vector<T> all = detail::all_towers(strategy, outputs);
+          if constexpr (std::equality_comparable<T> && !std::is_convertible_v<T, at::Tensor>) {
+            if (std::all_of(all.begin(), all.end(), [&](const T& one) { return one == all[0]; }))
+              all.erase(all.begin() + 1, all.end());
+          }
+          non_tensor_outputs_[name] = std::move(all);
+        },
+        std::move(output));
+  } else {
+    non_tensor_outputs_[name] = std::move(output);
+  }
+}
+
+}  // namespace lockstep::contrib
