@@ -110,13 +110,6 @@ StagePtr without_file_caches(const StagePtr& stage) {
   return with_changed_inputs(stage, without_file_caches);
 }
 
-/// Distributed values are taken outside of replicas.
-void require_outside_replicas(const char* operation) {
-  if (!in_replica_context() || !has_strategy()) return;
-  throw InvalidArgument(errors::kWrongContext, {.what = str(operation, " was called inside a replica"),
-                                                .help = "call it before run and give the step to run as an argument"});
-}
-
 }  // namespace
 
 class DistributedCursor::Impl {
@@ -427,6 +420,12 @@ DistributedInputPtr only_whole_steps(const DistributedInputPtr& input) {
   auto changed = std::make_shared<DistributedInput>(*input);
   changed->whole_steps = true;
   return changed;
+}
+
+void require_outside_replicas(const char* operation) {
+  if (!in_replica_context() || !has_strategy()) return;
+  throw InvalidArgument(errors::kWrongContext, {.what = str(operation, " was called inside a replica"),
+                                                .help = "call it before run and give the step to run as an argument"});
 }
 
 void throw_no_more_data() {

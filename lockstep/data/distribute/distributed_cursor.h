@@ -62,6 +62,9 @@ LOCKSTEP_EXPORT const std::string& plan_of(const DistributedInput& input);
 /// The same input for iterators of TensorFlow 1, which end where some replica of some worker has no data.
 LOCKSTEP_EXPORT DistributedInputPtr only_whole_steps(const DistributedInputPtr& input);
 
+/// Throws InvalidArgument inside a replica: distributed values are taken outside of them.
+LOCKSTEP_EXPORT void require_outside_replicas(const char* operation);
+
 /// Throws OutOfRange: there is no next step.
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_more_data();
 
