@@ -1,0 +1,99 @@
+#pragma once
+
+#include <initializer_list>
+#include <optional>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "lockstep/compat/arguments.h"
+#include "lockstep/compat/names.h"
+#include "lockstep/strategy/extended.h"
+
+namespace lockstep::compat {
+
+/// `strategy.extended()` as all pages have it; v1::StrategyExtended adds what only TensorFlow 1 has.
+class ExtendedHandle {
+ public:
+  explicit ExtendedHandle(lockstep::Strategy& core) : core_(core) {}
+
+  template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
+  auto call_for_each_replica(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
+    return call_with([&](const auto&... each) { return extended().call_for_each_replica(fn, each...); }, args, kwargs);
+  }
+
+  template <class T>
+  auto reduce_to(names::ReduceOp op, const T& value, const Destinations& destinations,
+                 const CommunicationOptions& options = {}) const {
+    return extended().reduce_to(op, value, destinations, options);
+  }
+
+  using ReducePair = lockstep::StrategyExtended::ReducePair;
+  template <class Pair>
+  auto batch_reduce_to(names::ReduceOp op, const std::vector<Pair>& value_destination_pairs,
+                       const CommunicationOptions& options = {}) const {
+    return extended().batch_reduce_to(op, value_destination_pairs, options);
+  }
+  auto batch_reduce_to(names::ReduceOp op, std::initializer_list<ReducePair> value_destination_pairs,
+                       const CommunicationOptions& options = {}) const {
+    return extended().batch_reduce_to(op, value_destination_pairs, options);
+  }
+
+  /// Calls `fn(component, args..., kwargs)` for each local component. `group` as a type, since the result's type depends
+  /// on it: std::false_type{} gives a list with a result per component, anything else a Mirrored.
+  template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t, bool kGroup = true>
+  auto update(const Variable& var, F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt,
+              std::bool_constant<kGroup> = {}) const {
+    return grouped<kGroup>([&] {
+      return call_with([&](const auto&... each) { return extended().update(var, fn, each...); }, args, kwargs);
+    });
+  }
+
+  auto colocate_vars_with(const Variable& colocate_with_variable) const {
+    return extended().colocate_vars_with(colocate_with_variable);
+  }
+  bool variable_created_in_scope(const Variable& v) const { return extended().variable_created_in_scope(v); }
+
+  /// The variable that `value` is a component of, else `value` itself.
+  std::variant<at::Tensor, Variable> value_container(const at::Tensor& value) const {
+    if (const auto variable = extended().value_container(value)) return *variable;
+    return value;
+  }
+  template <class T>
+  T value_container(const T& value) const {
+    return value;
+  }
+
+  const Devices& parameter_devices() const { return extended().parameter_devices(); }
+  const Devices& worker_devices() const { return extended().worker_devices(); }
+  bool experimental_between_graph() const { return extended().experimental_between_graph(); }
+  bool experimental_require_static_shapes() const { return extended().experimental_require_static_shapes(); }
+  bool experimental_should_init() const { return extended().experimental_should_init(); }
+  bool should_checkpoint() const { return extended().should_checkpoint(); }
+  bool should_save_summary() const { return extended().should_save_summary(); }
+
+  /// As the strategy's own; `session` is ignored, because there are none.
+  template <class T, class Session = std::nullopt_t>
+  auto experimental_make_numpy_dataset(T numpy_input, const Session& = std::nullopt) const {
+    return core_.make_numpy_dataset(std::move(numpy_input));
+  }
+
+ protected:
+  lockstep::Strategy& core() const { return core_; }
+  lockstep::StrategyExtended& extended() const { return core_.extended(); }
+
+  template <bool kGroup, class Update>
+  static auto grouped(const Update& update) {
+    if constexpr (kGroup || std::is_void_v<decltype(update())>)
+      return update();
+    else
+      return update().release();
+  }
+
+ private:
+  lockstep::Strategy& core_;
+};
+
+}  // namespace lockstep::compat

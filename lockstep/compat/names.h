@@ -1,0 +1,136 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/comm/communication_options.h"
+#include "lockstep/comm/reduce_op.h"
+#include "lockstep/data/auto_shard_policy.h"
+#include "lockstep/data/distribute/input_options.h"
+#include "lockstep/data/input_context.h"
+#include "lockstep/data/stage_options.h"
+#include "lockstep/strategy/axis.h"
+#include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/values/per_replica.h"
+
+// The small types of TensorFlow's pages. v1 and v2 both have them.
+namespace lockstep::compat::names {
+
+using lockstep::CommunicationOptions;
+using lockstep::CrossDeviceOps;
+using lockstep::DistributedValues;
+using lockstep::HierarchicalCopyAllReduce;
+using lockstep::InputContext;
+using lockstep::Mirrored;
+using lockstep::NcclAllReduce;
+using lockstep::PerReplica;
+using lockstep::ReductionToOneDevice;
+using lockstep::ValueContext;
+
+/// Python's None, for arguments that may be left open.
+inline constexpr std::nullopt_t None = std::nullopt;
+
+/// A value of one of Lockstep's enums, with TensorFlow's names for it. Converts to Lockstep's.
+template <class Core>
+class NamedValue {
+ public:
+  constexpr NamedValue(Core value) : value_(value) {}  // NOLINT(google-explicit-constructor)
+  constexpr operator Core() const { return value_; }   // NOLINT(google-explicit-constructor)
+
+ private:
+  Core value_;
+};
+
+/// SUM or MEAN; their names are accepted too, in capitals or not: `strategy.reduce("sum", value)`.
+class ReduceOp : public NamedValue<lockstep::ReduceOp> {
+ public:
+  using NamedValue::NamedValue;
+  ReduceOp(const char* name) : NamedValue(parse_reduce_op(name)) {}         // NOLINT(google-explicit-constructor)
+  ReduceOp(const std::string& name) : NamedValue(parse_reduce_op(name)) {}  // NOLINT(google-explicit-constructor)
+  static const ReduceOp SUM, MEAN;
+};
+inline constexpr ReduceOp ReduceOp::SUM = lockstep::ReduceOp::Sum;
+inline constexpr ReduceOp ReduceOp::MEAN = lockstep::ReduceOp::Mean;
+
+/// How workers exchange values; also from a name, in capitals or not.
+class CollectiveCommunication : public NamedValue<Implementation> {
+ public:
+  using NamedValue::NamedValue;
+  CollectiveCommunication(const char* name)  // NOLINT(google-explicit-constructor)
+      : NamedValue(parse_implementation(name)) {}
+  static const CollectiveCommunication AUTO, RING, NCCL;
+};
+inline constexpr CollectiveCommunication CollectiveCommunication::AUTO = Implementation::Auto;
+inline constexpr CollectiveCommunication CollectiveCommunication::RING = Implementation::Ring;
+inline constexpr CollectiveCommunication CollectiveCommunication::NCCL = Implementation::Nccl;
+using CommunicationImplementation = CollectiveCommunication;
+
+/// Older form of CommunicationOptions, which it converts to.
+struct CollectiveHints {
+  std::int64_t bytes_per_pack = 0;
+  std::optional<double> timeout_seconds = {};
+
+  operator CommunicationOptions() const {  // NOLINT(google-explicit-constructor)
+    return {.bytes_per_pack = bytes_per_pack, .timeout_seconds = timeout_seconds};
+  }
+};
+
+/// For whom an input function makes a pipeline.
+class InputReplicationMode : public NamedValue<ReplicationMode> {
+ public:
+  using NamedValue::NamedValue;
+  static const InputReplicationMode PER_WORKER, PER_REPLICA;
+};
+inline constexpr InputReplicationMode InputReplicationMode::PER_WORKER = ReplicationMode::PerWorker;
+inline constexpr InputReplicationMode InputReplicationMode::PER_REPLICA = ReplicationMode::PerReplica;
+
+class AutoShardPolicy : public NamedValue<lockstep::AutoShardPolicy> {
+ public:
+  using NamedValue::NamedValue;
+  static const AutoShardPolicy AUTO, FILE, DATA, HINT, OFF;
+};
+inline constexpr AutoShardPolicy AutoShardPolicy::AUTO = lockstep::AutoShardPolicy::Auto;
+inline constexpr AutoShardPolicy AutoShardPolicy::FILE = lockstep::AutoShardPolicy::File;
+inline constexpr AutoShardPolicy AutoShardPolicy::DATA = lockstep::AutoShardPolicy::Data;
+inline constexpr AutoShardPolicy AutoShardPolicy::HINT = lockstep::AutoShardPolicy::Hint;
+inline constexpr AutoShardPolicy AutoShardPolicy::OFF = lockstep::AutoShardPolicy::Off;
+
+/// How workers share the rows of a dataset. Batches are cut into one part per replica whatever it says.
+struct DistributeOptions {
+  bool auto_shard = true;  ///< TensorFlow 2.0: false is AutoShardPolicy::OFF
+  AutoShardPolicy auto_shard_policy = AutoShardPolicy::AUTO;
+
+  operator data::DatasetOptions() const {  // NOLINT(google-explicit-constructor)
+    return {.auto_shard_policy = auto_shard ? auto_shard_policy : AutoShardPolicy::OFF};
+  }
+};
+
+/// What `tf.data.Options` is for distribution.
+///
+///     Options options;
+///     options.experimental_distribute.auto_shard = false;
+///     dataset = dataset.with_options(options);
+struct Options {
+  DistributeOptions experimental_distribute = {};
+
+  operator data::DatasetOptions() const { return experimental_distribute; }  // NOLINT(google-explicit-constructor)
+};
+
+/// Options of `run`. Only TPUs use them: they have no effect here.
+struct RunOptions {
+  bool experimental_enable_dynamic_batch_size = true;
+  bool experimental_bucketizing_dynamic_shape = false;
+};
+
+/// Along what a reduction runs inside each replica: None, one dimension or several.
+class Axis : public lockstep::Axis {
+ public:
+  using lockstep::Axis::Axis;
+  Axis(std::nullopt_t) {}  // NOLINT(google-explicit-constructor)
+};
+
+}  // namespace lockstep::compat::names

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <memory>
+#include <source_location>
+#include <utility>
+
+#include "lockstep/base/export.h"
+#include "lockstep/compat/arguments.h"
+#include "lockstep/compat/names.h"
+#include "lockstep/data/distribute/distributed_dataset.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+#include "lockstep/strategy/multi_worker_strategy.h"
+
+namespace lockstep::compat {
+
+/// What the strategies of all pages have in common: TensorFlow's names for calls of one of Lockstep's strategies.
+/// Copies stand for the same strategy, as they do in Python.
+class LOCKSTEP_EXPORT StrategyHandle {
+ public:
+  /// Lockstep's own strategy, for what TensorFlow has no name for: `strategy.core().make<Net>()`, `make_optimizer`.
+  lockstep::Strategy& core() const { return *core_; }
+  bool operator==(const StrategyHandle&) const = default;
+
+  int num_replicas_in_sync() const { return core_->num_replicas_in_sync(); }
+  Scope scope() const { return core_->scope(); }
+
+  template <class T>
+  DistributedDataset<T> experimental_distribute_dataset(const data::Dataset<T>& dataset,
+                                                        const InputOptions& options = {}) const {
+    return core_->distribute(dataset, options);
+  }
+  template <class F>
+  auto experimental_distribute_datasets_from_function(F&& dataset_fn) const {
+    return core_->distribute_from_function(std::forward<F>(dataset_fn));
+  }
+  template <class T>
+  auto experimental_local_results(const T& value) const {
+    return core_->local_results(value);
+  }
+
+ protected:
+  explicit StrategyHandle(std::shared_ptr<lockstep::Strategy> core) : core_(std::move(core)) {}
+  /// One that does not keep its strategy alive.
+  explicit StrategyHandle(lockstep::Strategy& core) : core_(std::shared_ptr<lockstep::Strategy>(), &core) {}
+
+  template <class F, class Args, class Kwargs>
+  auto run_with(F& fn, const Args& args, const Kwargs& kwargs) const {
+    return call_with([&](const auto&... each) { return core_->run(fn, each...); }, args, kwargs);
+  }
+
+ private:
+  std::shared_ptr<lockstep::Strategy> core_;
+};
+
+LOCKSTEP_EXPORT std::shared_ptr<lockstep::Strategy> make_core(MirroredOptions options);
+LOCKSTEP_EXPORT std::shared_ptr<lockstep::Strategy> make_core(MultiWorkerOptions options);
+LOCKSTEP_EXPORT MultiWorkerOptions multi_worker_options(names::CollectiveCommunication communication,
+                                                        std::shared_ptr<const ClusterResolver> cluster_resolver);
+
+namespace names {
+
+/// Opens this strategy's scope on the calling thread, until it is called again. Another one replaces it, None leaves it;
+/// inside of a scope it is FailedPrecondition.
+LOCKSTEP_EXPORT void experimental_set_strategy(const StrategyHandle& strategy);
+LOCKSTEP_EXPORT void experimental_set_strategy(std::nullopt_t none);
+
+}  // namespace names
+
+}  // namespace lockstep::compat

@@ -1,0 +1,233 @@
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "lockstep/cluster.h"
+#include "lockstep/compat.h"
+#include "tests/support/errors.h"
+
+// A test per name of the pages of TensorFlow 2.0 and 2.2; "names:" says which, for the list that is checked against them.
+namespace lockstep {
+namespace {
+
+namespace v1 = compat::v1;
+namespace v2 = compat::v2;
+
+v1::MirroredStrategy& two() {
+  static v1::MirroredStrategy strategy({"cpu:0", "cpu:1"});
+  return strategy;
+}
+
+at::Tensor number(double value) { return at::full({}, value, at::kFloat); }
+double read(const at::Tensor& value) { return value.item().toDouble(); }
+at::Tensor my_number() { return number(v1::get_replica_context().replica_id_in_sync_group() + 1.0); }
+
+// names: MirroredStrategy, Strategy, num_replicas_in_sync, extended, CrossDeviceOps, NcclAllReduce
+TEST(CompatStrategy, IsMadeOfDevicesAndOperations) {
+  EXPECT_EQ(v1::MirroredStrategy().num_replicas_in_sync(), v1::MirroredStrategy(v1::None).num_replicas_in_sync());
+  const v1::Strategy& base = two();
+  EXPECT_EQ(base.num_replicas_in_sync(), 2);
+  EXPECT_EQ(base.extended().worker_devices().size(), 2u);
+  struct Fixed final : v1::CrossDeviceOps {
+    Mirrored<at::Tensor> reduce(lockstep::ReduceOp, const PerReplica<at::Tensor>&, const Devices& to,
+                                const CommunicationOptions&) override {
+      return Mirrored<at::Tensor>(std::vector<at::Tensor>(to.size(), number(77)));
+    }
+  };
+  const v1::MirroredStrategy own(cpus(2), std::make_shared<Fixed>());
+  EXPECT_EQ(read(own.reduce("sum", own.run(my_number))), 77);
+  const v1::MirroredStrategy nccl(cpus(3), std::make_shared<v1::NcclAllReduce>(2));
+  EXPECT_EQ(read(nccl.reduce("sum", nccl.run(my_number))), 6);
+  EXPECT_EQ(v1::MirroredStrategy({.devices = cpus(2), .seed = 5}).core().seed(), 5u);
+}
+
+// names: nccl default
+TEST(CompatStrategy, HasADefaultForMovingValues) {
+  EXPECT_TRUE(two().core().cross_device_ops().is_one_order());
+  EXPECT_EQ(error_of([] { v1::MirroredStrategy({"cpu:0", "cpu:0"}); }).code, Code::InvalidArgument);
+}
+
+// names: scope, has_strategy, get_strategy, in_cross_replica_context
+TEST(CompatStrategy, ScopeMakesItCurrent) {
+  EXPECT_FALSE(v1::has_strategy());
+  EXPECT_FALSE(v1::in_cross_replica_context());
+  EXPECT_EQ(v1::get_strategy().num_replicas_in_sync(), 1);
+  {
+    const auto scope = two().scope();
+    EXPECT_TRUE(v1::has_strategy());
+    EXPECT_TRUE(v1::in_cross_replica_context());
+    EXPECT_EQ(&v1::get_strategy().core(), &two().core());
+    EXPECT_EQ(v2::get_strategy().num_replicas_in_sync(), 2);
+    const Variable v(number(1));
+    EXPECT_EQ(v.values().size(), 2u);
+  }
+  EXPECT_FALSE(v1::has_strategy());
+}
+
+// names: experimental_set_strategy
+TEST(CompatStrategy, SetStrategyOpensAScopeUntilTheNextCall) {
+  v1::experimental_set_strategy(two());
+  EXPECT_EQ(v1::get_strategy().num_replicas_in_sync(), 2);
+  const v1::MirroredStrategy three(cpus(3));
+  v1::experimental_set_strategy(three);
+  EXPECT_EQ(v1::get_strategy().num_replicas_in_sync(), 3);
+  {
+    const auto scope = three.scope();
+    const auto error = error_of([] { v1::experimental_set_strategy(v1::None); });
+    EXPECT_EQ(error.code, Code::FailedPrecondition);
+    EXPECT_FALSE(error.parts.help.empty());
+  }
+  v1::experimental_set_strategy(v1::None);
+  EXPECT_FALSE(v1::has_strategy());
+  {
+    const auto scope = two().scope();
+    error_of([] { v1::experimental_set_strategy(two()); });
+  }
+  EXPECT_FALSE(v1::has_strategy());
+}
+
+// names: run, RunOptions, PerReplica, DistributedValues
+TEST(CompatStrategy, RunTakesArgsKwargsAndOptions) {
+  const PerReplica<at::Tensor> x({number(1), number(2)});
+  const auto sum = [](const at::Tensor& a, double b) { return a + b; };
+  EXPECT_EQ(read(two().run(my_number)[1]), 2);
+  EXPECT_EQ(read(two().run(sum, std::tuple{x, 10.0})[1]), 12);
+  const std::map<std::string, PerReplica<at::Tensor>> kwargs{{"a", x}, {"b", x}};
+  const auto named = [](double k, const std::map<std::string, at::Tensor>& of) { return of.at("a") * k + of.at("b"); };
+  EXPECT_EQ(read(two().run(named, std::tuple{10.0}, kwargs, v1::RunOptions{})[1]), 22);
+  EXPECT_EQ(two().run([] { return 3.0; }, std::tuple{}, v1::None, v1::RunOptions{}).values().size(), 2u);
+  static_assert(std::is_base_of_v<v1::DistributedValues<v1::PerReplica, at::Tensor>, v1::PerReplica<at::Tensor>>);
+}
+
+// names: experimental_run_v2
+TEST(CompatStrategy, RunV2IsRun) {
+  const auto twice = [](const at::Tensor& x) { return x * 2; };
+  EXPECT_EQ(read(two().experimental_run_v2(twice, std::tuple{number(3)})[1]), 6);
+  EXPECT_EQ(read(two().experimental_run_v2(twice, std::tuple{}, number(4), v1::RunOptions{})[0]), 8);
+}
+
+// names: reduce, ReduceOp, experimental_local_results
+TEST(CompatStrategy, ReducesWithAndWithoutAxis) {
+  const PerReplica<at::Tensor> x({at::arange(4, at::kFloat), at::arange(4, 8, at::kFloat)});
+  EXPECT_TRUE(at::equal(two().reduce(v1::ReduceOp::SUM, x), at::tensor({4.f, 6.f, 8.f, 10.f})));
+  EXPECT_EQ(read(two().reduce("Sum", x, 0)), 28);
+  EXPECT_TRUE(at::equal(two().reduce(std::string("MEAN"), x, v1::None), at::tensor({2.f, 3.f, 4.f, 5.f})));
+  const PerReplica<at::Tensor> last({at::arange(4, at::kFloat), at::arange(4, 6, at::kFloat)});
+  EXPECT_EQ(error_of([&] { two().reduce(v1::ReduceOp::SUM, last); }).code, Code::InvalidArgument);
+  EXPECT_EQ(read(two().reduce(v1::ReduceOp::MEAN, last, 0)), 2.5);
+  EXPECT_EQ(read(two().experimental_local_results(x)[1][0]), 4);
+  EXPECT_EQ(v1::ReduceOp("mean"), v1::ReduceOp::MEAN);
+  EXPECT_EQ(to_string(v1::ReduceOp::SUM), "SUM");
+  EXPECT_TRUE(contains(error_of([] { v1::ReduceOp("max"); }).text, "not a valid ReduceOp"));
+}
+
+// names: gather
+TEST(CompatStrategy, Gathers) {
+  const PerReplica<at::Tensor> x({at::arange(1), at::arange(1, 3)});
+  EXPECT_TRUE(at::equal(two().gather(x, 0), at::arange(3)));
+}
+
+// names: get_replica_context, ReplicaContext, replica_id_in_sync_group, ReplicaContext.all_reduce
+TEST(CompatReplicaContext, IsNoneInCrossReplicaContext) {
+  EXPECT_TRUE(v1::get_replica_context());  // the default one
+  const auto scope = two().scope();
+  EXPECT_FALSE(v1::get_replica_context());
+  EXPECT_TRUE(v1::get_replica_context() == v1::None);
+  EXPECT_FALSE(v2::get_replica_context());
+  EXPECT_EQ(error_of([] { v1::get_replica_context().all_reduce("sum", number(1)); }).code, Code::FailedPrecondition);
+  const auto results = two().run([] {
+    const v1::ReplicaContext replica = v1::get_replica_context();
+    EXPECT_EQ(replica.num_replicas_in_sync(), 2);
+    EXPECT_EQ(replica.strategy(), v1::get_strategy());
+    EXPECT_EQ(replica.devices().size(), 1u);
+    EXPECT_EQ(replica.all_gather(my_number().reshape({1}), 0).numel(), 2);
+    const auto both = replica.all_reduce("mean", std::pair{my_number(), my_number()});
+    return both.second + replica.all_reduce(v1::ReduceOp::SUM, my_number(), v1::CollectiveHints{.timeout_seconds = 60});
+  });
+  EXPECT_EQ(read(results[0]), 4.5);
+}
+
+TEST(CompatReplicaContext, MergesWithTheStrategy) {
+  const auto results = two().run([] {
+    const auto merge = [](const v1::Strategy& strategy, const PerReplica<at::Tensor>& v, const PerReplica<int>& k) {
+      EXPECT_EQ(&strategy.core(), &two().core());
+      return strategy.reduce("sum", v) * k[1];
+    };
+    return v1::get_replica_context().merge_call(merge, std::tuple{my_number()}, 10);
+  });
+  EXPECT_EQ(read(results[1]), 30);
+  two().run([] {
+    v2::get_replica_context().merge_call([](const v2::Strategy& s) { EXPECT_EQ(s.num_replicas_in_sync(), 2); });
+  });
+}
+
+// names: experimental_distribute_values_from_function, ValueContext
+TEST(CompatStrategy, MakesValuesByAFunction) {
+  const auto ids = two().experimental_distribute_values_from_function(
+      [](const v1::ValueContext& c) { return 10 * c.num_replicas_in_sync + c.replica_id_in_sync_group; });
+  EXPECT_EQ(ids[0], 20);
+  EXPECT_EQ(ids[1], 21);
+}
+
+// names: update_config_proto, ConfigProto
+TEST(CompatStrategy, UpdatesACopyOfTheConfig) {
+  const v1::ConfigProto given{.allow_soft_placement = true, .device_filters = {"/job:ps"}};
+  v1::ConfigProto expected = given;
+  expected.isolate_session_state = true;
+  EXPECT_EQ(two().update_config_proto(given), expected);
+  EXPECT_FALSE(given.isolate_session_state);
+  EXPECT_EQ(v1::get_strategy().update_config_proto(given), given);
+
+  expected = given;
+  expected.graph_options.rewrite_options.scoped_allocator_optimization = v1::ConfigProto::RewriterConfig::ON;
+  expected.graph_options.rewrite_options.scoped_allocator_opts.enable_op = {"CollectiveReduce"};
+  EXPECT_EQ(v1::experimental::MultiWorkerMirroredStrategy().update_config_proto(given), expected);
+
+  // A cluster of one worker.
+  const auto resolver = std::make_shared<SimpleClusterResolver>(
+      ClusterSpec{{"worker", {"127.0.0.1:2222"}}}, SimpleClusterOptions{.task_type = "worker", .task_id = 0});
+  const v1::experimental::MultiWorkerMirroredStrategy worker(v1::CollectiveCommunication::AUTO, resolver);
+  expected.experimental.collective_group_leader = "/job:worker/replica:0/task:0";
+  expected.device_filters = {"/job:worker/task:0"};
+  EXPECT_EQ(worker.update_config_proto(given), expected);
+}
+
+template <class S>
+concept HasV1Names = requires(S& s, data::Dataset<at::Tensor> d, at::Tensor t) {
+  s.run(my_number);
+}
+|| requires(S& s) { s.experimental_run(my_number); }
+|| requires(S& s, data::Dataset<at::Tensor> d) { s.make_dataset_iterator(d); }
+|| requires(S& s) { s.update_config_proto(v1::ConfigProto()); }
+|| requires(S& s, at::Tensor t) { s.reduce(v1::ReduceOp::SUM, t); }
+|| requires(S& s, at::Tensor t) { s.experimental_make_numpy_dataset(t, v1::None); };
+
+// names: experimental.MultiWorkerMirroredStrategy, CollectiveCommunication, CollectiveHints, CollectiveOps
+TEST(CompatMultiWorker, HasTheNamesOfItsPageOnly) {
+  static_assert(HasV1Names<v1::MirroredStrategy>);
+  static_assert(!HasV1Names<v2::MultiWorkerMirroredStrategy>);
+  static_assert(std::is_same_v<v2::MultiWorkerMirroredStrategy, v2::experimental::MultiWorkerMirroredStrategy>);
+  const v2::experimental::MultiWorkerMirroredStrategy alone(v2::CollectiveCommunication::RING);
+  EXPECT_EQ(alone.core().communication().implementation, Implementation::Ring);
+  EXPECT_EQ(v2::CollectiveCommunication("nccl"), v2::CommunicationImplementation::NCCL);
+  const v2::MultiWorkerMirroredStrategy strategy({.devices = cpus(2)});
+  EXPECT_EQ(strategy.num_replicas_in_sync(), 2);
+  EXPECT_TRUE(strategy.extended().experimental_between_graph());
+  const auto sum = [](const at::Tensor& x, double y) {
+    return v2::get_replica_context().all_reduce("sum", x * y, v2::CollectiveHints{.bytes_per_pack = 64});
+  };
+  const auto results = strategy.experimental_run_v2(sum, std::tuple{number(3)}, 2.0);
+  EXPECT_EQ(read(strategy.experimental_local_results(results)[1]), 12);
+  EXPECT_EQ(read(strategy.reduce(v2::ReduceOp::MEAN, results, v2::None)), 12);
+  EXPECT_EQ(strategy.experimental_make_numpy_dataset(at::ones({10})).cardinality().value(), 10);
+  const CommunicationOptions options = v2::CollectiveHints{.bytes_per_pack = 64, .timeout_seconds = 3};
+  EXPECT_EQ(options, (CommunicationOptions{.bytes_per_pack = 64, .timeout_seconds = 3}));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,155 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/deprecated.h"
+#include "lockstep/base/export.h"
+#include "lockstep/compat/config_proto.h"
+#include "lockstep/compat/extended.h"
+#include "lockstep/compat/input_iterator.h"
+#include "lockstep/compat/names.h"
+#include "lockstep/compat/replica_context.h"
+#include "lockstep/compat/strategy_handle.h"
+
+/// Strategies with the names of `tf.compat.v1.distribute` (TensorFlow 2.0 and 2.2).
+///
+///     namespace tf = lockstep::compat::v1;
+///     tf::MirroredStrategy strategy({"cpu:0", "cpu:1"});
+///     auto iterator = strategy.make_dataset_iterator(dataset);
+///     auto losses = strategy.experimental_run(train_step, iterator);
+///     auto loss = strategy.reduce(tf::ReduceOp::SUM, losses);
+namespace lockstep::compat::v1 {
+
+using namespace names;  // NOLINT(google-build-using-namespace)
+
+class StrategyExtended : public ExtendedHandle {
+ public:
+  using ExtendedHandle::ExtendedHandle;
+
+  Devices non_slot_devices(const std::vector<Variable>& var_list) const {
+    return extended().non_slot_devices(var_list);
+  }
+  /// Calls `fn(args..., kwargs)` once per device; `group` as in `update`.
+  template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t, bool kGroup = true>
+  auto update_non_slot(const Devices& colocate_with, F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt,
+                       std::bool_constant<kGroup> = {}) const {
+    const auto call = [&](const auto&... each) { return extended().update_non_slot(colocate_with, fn, each...); };
+    return grouped<kGroup>([&] { return call_with(call, args, kwargs); });
+  }
+  template <class T>
+  auto broadcast_to(const T& tensor, const Destinations& destinations) const {
+    return extended().broadcast_to(tensor, destinations);
+  }
+  at::Tensor read_var(const Variable& v) const { return extended().read_var(v); }
+};
+
+/// Base of the strategies, and what `get_strategy()` returns. Functions given to it get their arguments as
+/// compat/arguments.h says.
+class Strategy : public StrategyHandle {
+ public:
+  using StrategyHandle::StrategyHandle;
+  explicit Strategy(lockstep::Strategy& core) : StrategyHandle(core) {}
+
+  StrategyExtended extended() const { return StrategyExtended(core()); }
+
+  template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
+  auto run(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt, const RunOptions& = {}) const {
+    return run_with(fn, args, kwargs);
+  }
+  template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
+  LOCKSTEP_DEPRECATED("renamed to run")
+  auto experimental_run_v2(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt,
+                           const RunOptions& = {}) const {
+    return run_with(fn, args, kwargs);
+  }
+  /// Runs `fn` with the iterator's next value as its only argument.
+  template <class F, class T>
+  LOCKSTEP_DEPRECATED("use run(fn, std::tuple{iterator.get_next()})")
+  auto experimental_run(F&& fn, InputIterator<T>& input_iterator) const {
+    const Scope in_scope = scope();
+    return core().run(fn, input_iterator.get_next());
+  }
+  template <class F>
+  LOCKSTEP_DEPRECATED("use run(fn)")
+  auto experimental_run(F&& fn, std::nullopt_t = std::nullopt) const {
+    return core().run(fn);
+  }
+
+  template <class T>
+  auto reduce(ReduceOp reduce_op, const T& value, const Axis& axis = None,
+              const std::source_location& where = std::source_location::current()) const {
+    return core().reduce(reduce_op, value, axis, where);
+  }
+  template <class T>
+  auto gather(const T& value, std::int64_t axis,
+              const std::source_location& where = std::source_location::current()) const {
+    return core().gather(value, axis, where);
+  }
+  template <class F>
+  auto experimental_distribute_values_from_function(F&& value_fn) const {
+    return core().values_from_function(std::forward<F>(value_fn));
+  }
+  /// A dataset of the rows of tensors or npy files; a list of them is stacked. `session` is ignored: there are none.
+  template <class T, class Session = std::nullopt_t>
+  auto experimental_make_numpy_dataset(T numpy_input, const Session& = std::nullopt) const {
+    return core().make_numpy_dataset(std::move(numpy_input));
+  }
+
+  /// Cuts each batch into one per replica.
+  template <class T>
+  LOCKSTEP_DEPRECATED("use experimental_distribute_dataset")
+  InputIterator<T> make_dataset_iterator(const data::Dataset<T>& dataset) const {
+    return InputIterator<T>(dataset_steps(core(), dataset.stage()));
+  }
+  /// `input_fn(InputContext)`, called in the strategy's scope, returns a Dataset of batches for one replica each, or a
+  /// function without arguments that is called for each replica in turn.
+  template <class F>
+  LOCKSTEP_DEPRECATED("use experimental_distribute_datasets_from_function")
+  auto make_input_fn_iterator(F&& input_fn,
+                              InputReplicationMode replication_mode = InputReplicationMode::PER_WORKER) const {
+    return input_fn_iterator(core(), input_fn, replication_mode);
+  }
+
+  /// A copy of `config_proto` as this strategy wants it.
+  LOCKSTEP_DEPRECATED("there are no sessions that could use it")
+  ConfigProto update_config_proto(const ConfigProto& config_proto) const {
+    return updated_config(core(), config_proto);
+  }
+};
+
+using ReplicaContext = ReplicaContextOf<Strategy>;
+/// None in a cross-replica context.
+inline ReplicaContext get_replica_context() { return ReplicaContext(current_replica()); }
+inline Strategy get_strategy() { return Strategy(lockstep::get_strategy()); }
+
+/// One replica per device of this process. Without devices: every GPU, or `cpu:0`.
+class MirroredStrategy : public Strategy {
+ public:
+  explicit MirroredStrategy(std::nullopt_t = None, std::shared_ptr<CrossDeviceOps> cross_device_ops = {})
+      : Strategy(make_core(MirroredOptions{.cross_device_ops = std::move(cross_device_ops)})) {}
+  explicit MirroredStrategy(std::vector<std::string> devices, std::shared_ptr<CrossDeviceOps> cross_device_ops = {})
+      : Strategy(make_core(
+            MirroredOptions{.devices = std::move(devices), .cross_device_ops = std::move(cross_device_ops)})) {}
+  /// With options that TensorFlow does not have: threads, seed.
+  explicit MirroredStrategy(MirroredOptions options) : Strategy(make_core(std::move(options))) {}
+};
+
+namespace experimental {
+
+/// The replicas of several processes; the cluster is that of TF_CONFIG unless a resolver is given.
+class MultiWorkerMirroredStrategy : public Strategy {
+ public:
+  explicit MultiWorkerMirroredStrategy(CollectiveCommunication communication = CollectiveCommunication::AUTO,
+                                       std::shared_ptr<const ClusterResolver> cluster_resolver = {})
+      : Strategy(make_core(multi_worker_options(communication, std::move(cluster_resolver)))) {}
+  explicit MultiWorkerMirroredStrategy(MultiWorkerOptions options) : Strategy(make_core(std::move(options))) {}
+};
+
+}  // namespace experimental
+}  // namespace lockstep::compat::v1

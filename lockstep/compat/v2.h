@@ -1,0 +1,70 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <source_location>
+#include <tuple>
+#include <utility>
+
+#include "lockstep/compat/extended.h"
+#include "lockstep/compat/names.h"
+#include "lockstep/compat/replica_context.h"
+#include "lockstep/compat/strategy_handle.h"
+
+/// Strategies with the names of `tf.distribute.experimental.MultiWorkerMirroredStrategy` of TensorFlow 2.0, and no others.
+///
+///     namespace tf = lockstep::compat::v2;
+///     tf::experimental::MultiWorkerMirroredStrategy strategy;  // the cluster is that of TF_CONFIG
+///     auto losses = strategy.experimental_run_v2(train_step, std::tuple{batch});
+///     auto loss = strategy.reduce(tf::ReduceOp::SUM, losses, tf::None);
+namespace lockstep::compat::v2 {
+
+using namespace names;  // NOLINT(google-build-using-namespace)
+using StrategyExtended = ExtendedHandle;
+
+/// Base of the strategies, and what `get_strategy()` returns. Functions given to it get their arguments as
+/// compat/arguments.h says.
+class Strategy : public StrategyHandle {
+ public:
+  using StrategyHandle::StrategyHandle;
+  explicit Strategy(lockstep::Strategy& core) : StrategyHandle(core) {}
+
+  StrategyExtended extended() const { return StrategyExtended(core()); }
+
+  template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
+  auto experimental_run_v2(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
+    return run_with(fn, args, kwargs);
+  }
+  /// The axis must be given, if only as None.
+  template <class T>
+  auto reduce(ReduceOp reduce_op, const T& value, const Axis& axis,
+              const std::source_location& where = std::source_location::current()) const {
+    return core().reduce(reduce_op, value, axis, where);
+  }
+  /// A dataset of the rows of tensors or npy files; a list of them is stacked.
+  template <class T>
+  auto experimental_make_numpy_dataset(T numpy_input) const {
+    return core().make_numpy_dataset(std::move(numpy_input));
+  }
+};
+
+using ReplicaContext = ReplicaContextOf<Strategy>;
+/// None in a cross-replica context.
+inline ReplicaContext get_replica_context() { return ReplicaContext(current_replica()); }
+inline Strategy get_strategy() { return Strategy(lockstep::get_strategy()); }
+
+/// The replicas of several processes; the cluster is that of TF_CONFIG unless a resolver is given.
+class MultiWorkerMirroredStrategy : public Strategy {
+ public:
+  explicit MultiWorkerMirroredStrategy(CollectiveCommunication communication = CollectiveCommunication::AUTO,
+                                       std::shared_ptr<const ClusterResolver> cluster_resolver = {})
+      : Strategy(make_core(multi_worker_options(communication, std::move(cluster_resolver)))) {}
+  /// With options that TensorFlow does not have: devices, threads, seed.
+  explicit MultiWorkerMirroredStrategy(MultiWorkerOptions options) : Strategy(make_core(std::move(options))) {}
+};
+
+namespace experimental {
+using v2::MultiWorkerMirroredStrategy;
+}
+
+}  // namespace lockstep::compat::v2
