@@ -13,7 +13,7 @@ enum class Program {
   Semantics,  ///< golden_semantics_test
   Input,      ///< golden_input_test
   Cluster,    ///< golden_cluster_test
-  Later,      ///< what Lockstep does not have yet: the iterators of TensorFlow 1
+  Compat,     ///< golden_compat_test
 };
 
 inline std::string_view to_string(Program program) {
@@ -22,7 +22,7 @@ inline std::string_view to_string(Program program) {
     case Program::Semantics: return "golden_semantics_test";
     case Program::Input: return "golden_input_test";
     case Program::Cluster: return "golden_cluster_test";
-    case Program::Later: return "a program to come";
+    case Program::Compat: return "golden_compat_test";
   }
   return "no program";
 }
@@ -63,7 +63,7 @@ inline constexpr AreaOwner kAreaOwners[] = {
     {"sync_on_read", Program::Semantics},
     {"tf_config", Program::Cluster},
     {"update", Program::Semantics},
-    {"v1_iterator", Program::Later},
+    {"v1_iterator", Program::Compat},
     {"values_from_function", Program::Semantics},
 };
 
