@@ -48,6 +48,28 @@ TEST_F(CompatInput, ExperimentalRunTakesTheNextValue) {
   EXPECT_EQ(strategy.experimental_run([] { return 7; }, v1::None)[0], 7);
 }
 
+// names: experimental_run_steps_on_iterator, MultiStepContext
+TEST_F(CompatInput, RunsStepsOnAnIterator) {
+  auto iterator = strategy.make_dataset_iterator(data::range(12).batch(2));
+  const auto step = [&](contrib::MultiStepContext& context, const PerReplica<at::Tensor>& rows) {
+    EXPECT_TRUE(v1::in_cross_replica_context());
+    context.set_last_step_output("sum", rows, v1::ReduceOp::SUM);
+    context.set_last_step_output("rows", rows);
+    strategy.run([&](const at::Tensor& mine) { context.set_last_step_output("mean", mine, v1::ReduceOp::MEAN); },
+                 std::tuple{rows});
+    context.set_non_tensor_output("text", "hello");
+  };
+  auto context = strategy.extended().experimental_run_steps_on_iterator(step, iterator, 2);
+  EXPECT_EQ(total(context.last_step_outputs().at("sum")), 5);
+  EXPECT_EQ(total(context.last_step_outputs().at("rows").values()[1]), 3);
+  EXPECT_EQ(context.last_step_outputs().at("mean").tensor().item().toDouble(), 2.5);
+  EXPECT_EQ(std::any_cast<std::string>(context.non_tensor_outputs().at("text")), "hello");
+  context.run_op();
+  EXPECT_EQ(total(context.last_step_outputs().at("sum")), 13);
+  EXPECT_EQ(error_of([&] { strategy.extended().experimental_run_steps_on_iterator(step, iterator, 3); }).code,
+            Code::OutOfRange);
+}
+
 // names: make_input_fn_iterator, InputContext, InputContext.get_per_replica_batch_size, num_input_pipelines,
 // names: input_pipeline_id, num_replicas_in_sync, InputReplicationMode
 TEST_F(CompatInput, InputFunctionsGiveBatchesOfReplicas) {

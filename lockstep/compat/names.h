@@ -8,6 +8,7 @@
 #include "lockstep/base/export.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
+#include "lockstep/contrib/variable_aggregation.h"
 #include "lockstep/data/auto_shard_policy.h"
 #include "lockstep/data/distribute/input_options.h"
 #include "lockstep/data/input_context.h"
@@ -52,6 +53,10 @@ class ReduceOp : public NamedValue<lockstep::ReduceOp> {
   ReduceOp(const char* name) : NamedValue(parse_reduce_op(name)) {}         // NOLINT(google-explicit-constructor)
   ReduceOp(const std::string& name) : NamedValue(parse_reduce_op(name)) {}  // NOLINT(google-explicit-constructor)
   static const ReduceOp SUM, MEAN;
+  /// For `MultiStepContext::set_last_step_output`, which takes both.
+  operator contrib::VariableAggregation() const {  // NOLINT(google-explicit-constructor)
+    return *this == lockstep::ReduceOp::Sum ? Aggregation::Sum : Aggregation::Mean;
+  }
 };
 inline constexpr ReduceOp ReduceOp::SUM = lockstep::ReduceOp::Sum;
 inline constexpr ReduceOp ReduceOp::MEAN = lockstep::ReduceOp::Mean;

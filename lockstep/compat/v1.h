@@ -16,6 +16,7 @@
 #include "lockstep/compat/names.h"
 #include "lockstep/compat/replica_context.h"
 #include "lockstep/compat/strategy_handle.h"
+#include "lockstep/contrib/multi_step_context.h"
 
 /// Strategies with the names of `tf.compat.v1.distribute` (TensorFlow 2.0 and 2.2).
 ///
@@ -47,6 +48,18 @@ class StrategyExtended : public ExtendedHandle {
     return extended().broadcast_to(tensor, destinations);
   }
   at::Tensor read_var(const Variable& v) const { return extended().read_var(v); }
+
+  /// Calls `fn(context, inputs)` `iterations` times with the iterator's next values, in cross-replica context. The context
+  /// that is returned has what the last call gave to it.
+  template <class F, class T>
+  contrib::MultiStepContext experimental_run_steps_on_iterator(
+      F fn, InputIterator<T>& iterator, int iterations = 1,
+      const std::vector<at::Tensor>& initial_loop_values = {}) const {
+    auto step = [fn = std::move(fn), &iterator](contrib::MultiStepContext& context) mutable {
+      fn(context, iterator.get_next());
+    };
+    return contrib::MultiStepContext::run(core(), std::move(step), iterations, initial_loop_values);
+  }
 };
 
 /// Base of the strategies, and what `get_strategy()` returns. Functions given to it get their arguments as
