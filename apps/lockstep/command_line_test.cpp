@@ -238,6 +238,8 @@ TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
       {{"--version"}, 0, "lockstep "},
       {{"explain", "L101"}, 0, "L101: Replicas meet"},
       {{"explain", "102"}, 0, "L102: "},
+      {{"explain", "error[L102]"}, 0, "L102: "},
+      {{"explain", "L"}, 2, "no error has the number 'L'"},
       {{"run", "-n", "1", "--", "sh", "-c", "echo $0", "--"}, 0, "[worker 0] --\n"},
       {{"run", "-n", "1", "sh", "-c", "echo $0", "--"}, 0, "[worker 0] --\n"},
       {{"run", "--help"}, 0, "lockstep run -n 4 ./train"},

@@ -67,7 +67,8 @@ CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
 }
 
 int explain(const std::string& text) {
-  const auto digits = text.substr(text.find_first_not_of("Ll"));
+  const auto begin = text.find_first_of("0123456789");  // of "L104", "104" or "error[L104]"
+  const auto digits = begin == text.npos ? std::string() : text.substr(begin);
   int number = 0;
   std::from_chars(digits.data(), digits.data() + digits.size(), number);
   const auto paragraph = lockstep::explain(number);
