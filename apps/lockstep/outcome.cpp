@@ -19,31 +19,40 @@ namespace {
 constexpr std::string_view kErrorMark = "error[L";
 constexpr int kAboutAnother[] = {errors::kPeerLost, errors::kPeerMissing, errors::kPeerFailed, errors::kChiefGone};
 
+bool is_about_another(int number) { return std::ranges::count(kAboutAnother, number) != 0; }
+
 bool is_crash(int signal) {
   return signal == SIGABRT || signal == SIGSEGV || signal == SIGBUS || signal == SIGFPE || signal == SIGILL ||
          signal == SIGTRAP || signal == SIGSYS;
 }
 
-// Where an error of the library names the worker that it is about, or that reported it: "worker 2 (host:2222)".
-std::string_view::size_type place_of_name(std::string_view text, bool about_another) {
-  constexpr std::string_view kReported = "reported by ";
-  if (about_another) return text.find("worker ");
-  const auto at = text.find(kReported);
-  return at == text.npos ? at : at + kReported.size();
+constexpr std::string_view kWorker = "worker ";
+
+// Of the worker that is named at this place: "worker 2 (host:2222)". Empty if none is.
+std::string name_at(std::string_view text, std::string_view::size_type at) {
+  if (at == text.npos || !text.substr(at).starts_with(kWorker)) return {};
+  const auto end = text.find_first_not_of("0123456789", at + kWorker.size());
+  const auto name = text.substr(at, end == text.npos ? end : end - at);
+  return name.size() > kWorker.size() ? std::string(name) : std::string();
 }
 
-// The worker that its error names, if that is another one.
+// The worker that its error is about, or that reported it, if that is another one.
 std::string named_by(const Ending& ending) {
-  std::string text;
-  for (const auto& line : telling_lines(ending.tail)) text += line + "\n";
-  const bool about_another = std::ranges::count(kAboutAnother, error_number(ending.tail)) != 0;
-  const auto at = error_number(ending.tail) == 0 ? text.npos : place_of_name(text, about_another);
-  if (at == text.npos) return {};
-  const auto name = text.substr(at, text.find(" (", at) - at);
+  const int number = error_number(ending.tail);
+  if (number == 0) return {};
+  constexpr std::string_view kReported = "reported by ";
+  const auto lines = telling_lines(ending.tail);
+  std::string name;
+  if (is_about_another(number) || number == errors::kTimeout) name = name_at(lines[0], lines[0].find(kWorker));
+  for (const auto& line : lines) {
+    if (!name.empty() || is_about_another(number)) break;
+    if (const auto at = line.find(kReported); at != line.npos) name = name_at(line, at + kReported.size());
+  }
   return name == ending.name ? "" : name;
 }
 
 int code_of(const Ending& ending) {
+  if (ending.never_joined && ending.exit_code == 0) return kProgramError;
   if (ending.signal == 0) return ending.exit_code;
   return is_crash(ending.signal) ? kProgramError : kPeerLost;
 }
@@ -63,11 +72,29 @@ std::string advice(const Ending& ending) {
   if (ending.out_of_memory) return "use fewer workers or a smaller batch, or raise the memory limit";
   if (ending.signal == SIGKILL) return "somebody or a batch system killed it; the kernel reports no lack of memory";
   if (is_crash(ending.signal)) return "the program crashed: run it under a debugger, or look at its core file";
+  if (ending.never_joined)
+    return "let every worker make the strategy: what ends the program before that must come to the same answer on all";
   if (const int number = error_number(ending.tail); number != 0) return str("lockstep explain L", number);
   return "";
 }
 
 }  // namespace
+
+std::vector<int> awaited_workers(std::string_view line) {
+  constexpr std::string_view kWaits = ": waiting for ";
+  const auto begin = line.find(kWaits);
+  if (begin == line.npos) return {};
+  std::vector<int> workers;
+  for (auto at = line.find(kWorker, begin); at != line.npos; at = line.find(kWorker, at + 1)) {
+    const std::string name = name_at(line, at);
+    // Those who are here are named without their addresses, and so are those that others wait for at the end.
+    if (name.empty() || !line.substr(at + name.size()).starts_with(" (")) continue;
+    int number = -1;
+    std::from_chars(name.data() + kWorker.size(), name.data() + name.size(), number);
+    workers.push_back(number);
+  }
+  return workers;
+}
 
 int error_number(const std::vector<std::string>& tail) {
   const auto line = last_error(tail);
@@ -87,7 +114,7 @@ std::vector<std::string> telling_lines(const std::vector<std::string>& tail) {
 bool is_consequence(const Ending& ending) {
   if (ending.signal == 0 && ending.exit_code == kPeerLost) return true;
   return (ending.signal == 0 || ending.signal == SIGABRT) &&
-         (std::ranges::count(kAboutAnother, error_number(ending.tail)) != 0 || !named_by(ending).empty());
+         (is_about_another(error_number(ending.tail)) || !named_by(ending).empty());
 }
 
 const Ending* root_cause(const Attempt& attempt) {
@@ -106,7 +133,10 @@ const Ending* culprit(const Attempt& attempt, const Ending& cause) {
 }
 
 int exit_code(const Attempt& attempt) {
-  if (const auto* cause = root_cause(attempt)) return code_of(*cause);
+  if (const auto* cause = root_cause(attempt)) {
+    const auto* lost = culprit(attempt, *cause);
+    return lost != nullptr && lost->by_us ? kPeerLost : code_of(*cause);
+  }
   // Without the user's signal, what the launcher has stopped was an evaluator after all workers had ended well.
   if (attempt.stop_signal == 0 || std::ranges::none_of(attempt.endings, &Ending::failed)) return kOk;
   return attempt.stop_signal == SIGINT ? kInterrupted : kStopped;
@@ -129,7 +159,10 @@ std::string describe(const Ending& cause, const Ending* culprit) {
   const bool hung = culprit && culprit->by_us, early = culprit && !hung && !culprit->failed();
   std::ostringstream out;
   out << "lockstep: " << who.name << " (pid " << who.pid << (who.host.empty() ? "" : " on ") << who.host << ") "
-      << (hung ? "did not answer and was stopped" : how_it_ended(who)) << (early ? " before the job was done" : "")
+      << (hung ? "did not answer and was stopped" : how_it_ended(who))
+      << (who.never_joined ? " before it joined the others"
+          : early          ? " before the job was done"
+                           : "")
       << ", " << std::fixed << std::setprecision(1) << who.after.count() << " s after its start\n";
   for (const auto& line : telling_lines(cause.tail))
     out << "  | " << (culprit ? "[" + cause.name + "] " : "") << line << "\n";

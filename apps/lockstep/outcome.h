@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace lockstep::app {
@@ -21,10 +22,11 @@ struct Ending {
   int signal = 0;      ///< the signal that ended it
   bool by_us = false;  ///< after the launcher had asked it to stop
   bool out_of_memory = false;
+  bool never_joined = false;      ///< it has ended, and others still wait for it to join
   Seconds after{};                ///< since its start
   std::vector<std::string> tail;  ///< its last lines
 
-  bool failed() const { return signal != 0 || exit_code != 0; }
+  bool failed() const { return signal != 0 || exit_code != 0 || never_joined; }
 };
 
 struct Attempt {
@@ -32,6 +34,10 @@ struct Attempt {
   int stop_signal = 0;        ///< the signal by which the user stopped the job
   bool is_explained = false;  ///< the launcher of a host has printed the cause
 };
+
+/// The workers for which a worker that has printed this line waits so that the job can start: {1, 2} of "lockstep: worker 0:
+/// waiting for worker 1 (a:2): connection refused, worker 2 (b:2): ...; here: worker 0".
+std::vector<int> awaited_workers(std::string_view line);
 
 /// The last lines that are worth showing: from the last error block on, else all.
 std::vector<std::string> telling_lines(const std::vector<std::string>& tail);
@@ -50,7 +56,7 @@ bool is_consequence(const Ending& ending);
 const Ending* culprit(const Attempt& attempt, const Ending& cause);
 
 /// A worker's exit code is passed on. Death by a signal is 3 (a worker was lost) if it came from outside and 1 if the
-/// program crashed. A job stopped by SIGTERM or SIGHUP gives 143, by SIGINT 130, unless all workers ended well or one failed.
+/// program crashed; a worker that was frozen or stuck is lost too, however the others ended. A job stopped by SIGTERM or SIGHUP gives 143, by SIGINT 130, unless all workers ended well or one failed.
 int exit_code(const Attempt& attempt);
 
 /// "SIGKILL"

@@ -200,6 +200,47 @@ TEST(RootCause, IsNotTheSurvivor) {
   EXPECT_EQ(exit_code(early), 3);
 }
 
+TEST(RootCause, IsAWorkerThatLeftTooEarly) {
+  const Attempt left{
+      {exited(1, 0), exited(0, 1, {"error[L104]: worker 1 has left the job", "  where: run (a.cpp:7)"})}};
+  EXPECT_EQ(describe(*root_cause(left), culprit(left, *root_cause(left))),
+            "lockstep: worker 1 (pid 0) exited with code 0 before the job was done, 0.0 s after its start\n"
+            "  | [worker 0] error[L104]: worker 1 has left the job\n"
+            "  | [worker 0]   where: run (a.cpp:7)\n"
+            "  help: lockstep explain L104\n");
+}
+
+TEST(RootCause, IsAWorkerThatWasStuckOrFrozen) {
+  for (const auto* error :
+       {"error[L101]: worker 1 did not reach a collective in time", "error[L104]: worker 1 (a:2) stopped answering"}) {
+    const Attempt stuck{{exited(2, 1, {error, "  where: reported by worker 0 (a:1), call 3 of run"}),
+                         exited(0, 1, {error, "  where: reported by worker 0 (a:1), call 3 of run"}),
+                         by_us(killed(1, SIGKILL))}};
+    const auto text = describe(*root_cause(stuck), culprit(stuck, *root_cause(stuck)));
+    EXPECT_EQ(text.find("lockstep: worker 1 (pid 0) did not answer and was stopped"), 0u) << text;
+    EXPECT_EQ(exit_code(stuck), 3);
+  }
+  const Attempt own{{exited(1, 1, {"error[L101]: replica 3 did not reach a meeting in time"})}};
+  EXPECT_EQ(describe(*root_cause(own)).find("lockstep: worker 1 (pid 0) exited with code 1"), 0u);
+  EXPECT_EQ(exit_code(own), 1);
+}
+
+TEST(RootCause, IsAWorkerThatEndedBeforeItJoined) {
+  EXPECT_EQ(awaited_workers("lockstep: worker 0: waiting for worker 1 (a:2): connection refused, worker 12 (b:2): no "
+                            "such host; here: worker 0 and worker 3"),
+            (std::vector{1, 12}));
+  EXPECT_EQ(awaited_workers("lockstep: worker 0: waiting for worker 1 and worker 2 to leave"), std::vector<int>());
+  EXPECT_EQ(awaited_workers("worker 1 (a:2) is fine"), std::vector<int>());
+  Attempt absent{{exited(1, 0), by_us(killed(0, SIGTERM))}};
+  absent.endings[0].never_joined = true;
+  EXPECT_EQ(
+      describe(*root_cause(absent)),
+      "lockstep: worker 1 (pid 0) exited with code 0 before it joined the others, 0.0 s after its start\n"
+      "  help: let every worker make the strategy: what ends the program before that must come to the same answer "
+      "on all\n");
+  EXPECT_EQ(exit_code(absent), 1);
+}
+
 TEST(Restart, DependsOnTheCause) {
   const RestartPolicy twice{.restarts = 2};
   const Attempt failed{{exited(0, 1)}}, port{{exited(0, 1, {"error[L106]: port 20001 is in use"})}};

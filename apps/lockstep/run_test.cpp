@@ -121,6 +121,15 @@ TEST(Run, NamesTheCauseOnceAndStopsTheRest) {
   EXPECT_TRUE(are_gone(processes(pids, 8)));
 }
 
+TEST(Run, EndsAJobThatWaitsForAWorkerThatHasEnded) {
+  Launch launch({"run", "-n", "2", "--failure-grace", "100", "sh", "-c",
+                 "case $TF_CONFIG in *'\"index\":1'*) exit 0;; esac; sleep 0.5; "
+                 "echo 'lockstep: worker 0: waiting for worker 1 (a:2): connection refused; here: worker 0' >&2; "
+                 "sleep 100"});
+  EXPECT_EQ(launch.wait(), 1);
+  EXPECT_EQ(count(launch.err(), "exited with code 0 before it joined the others"), 1) << launch.err();
+}
+
 TEST(Run, KillsWorkersThatDoNotStopAfterAFailure) {
   const TemporaryFolder pids;
   Launch launch({"run", "-n", "2", "--failure-grace", "0.1", "sh", "-c",

@@ -129,6 +129,7 @@ class Watch {
     std::string shown, logged;
     for (const auto& line : lines) {
       if (!members_[i].prefixed && line.starts_with("lockstep: worker ")) attempt_.is_explained = true;
+      if (phase_ == Phase::Running) look_for_absent(line);
       shown.append(prefix).append(line).push_back('\n');
       if (running_[i].log) logged.append(line).push_back('\n');
     }
@@ -136,6 +137,16 @@ class Watch {
     if (!logged.empty() && write(running_[i].log.get(), logged.data(), logged.size()) != std::ssize(logged)) {
       console_.say(str("the log of ", members_[i].label, " is not written any more: ", strerror(errno)));
       running_[i].log.close();
+    }
+  }
+
+  // A worker that has ended will not join any more, so that those who wait for it wait in vain.
+  void look_for_absent(const std::string& line) {
+    for (const int worker : awaited_workers(line)) {
+      const auto gone = std::ranges::find(attempt_.endings, str("worker ", worker), &Ending::name);
+      if (gone == attempt_.endings.end()) continue;
+      gone->never_joined = true;
+      enter(Phase::Failed, Seconds(0));
     }
   }
 
