@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "lockstep/comm/worker_group.h"
+#include "lockstep/compat.h"
 #include "lockstep/lockstep.h"
 
 namespace ls = lockstep;
@@ -513,6 +514,53 @@ TEST_F(Together, StrategiesFollowEachOther) {
     ls::MultiWorkerMirroredStrategy another({.intra_op_threads = 1});
     EXPECT_EQ(another.reduce(ls::ReduceOp::Sum, another.run([] { return 1; })), workers);
   }
+}
+
+// names: TF_CONFIG, cluster_spec, task_type, task_id
+TEST(CompatTogether, TheNamesOfTensorFlowReachAllWorkers) {
+  namespace v2 = ls::compat::v2;
+  namespace v1 = ls::compat::v1;
+  const v2::experimental::MultiWorkerMirroredStrategy strategy(
+      ls::MultiWorkerOptions{.devices = ls::cpus(2), .intra_op_threads = 1, .seed = 3});
+  const int n = strategy.num_replicas_in_sync(), rank = strategy.core().worker_id();
+  EXPECT_EQ(n, 2 * strategy.core().num_workers());
+  EXPECT_TRUE(strategy.extended().experimental_between_graph());
+  EXPECT_TRUE(strategy.extended().experimental_should_init());
+  EXPECT_EQ(strategy.extended().should_checkpoint(), rank == 0);
+  EXPECT_EQ(strategy.extended().should_save_summary(), rank == 0);
+
+  const auto sums = strategy.experimental_run_v2(
+      [](const torch::Tensor& x) {
+        const auto replica = v2::get_replica_context();
+        return replica.all_reduce(v2::ReduceOp::SUM, x + replica.replica_id_in_sync_group());
+      },
+      std::tuple{torch::ones({})});
+  EXPECT_EQ(strategy.experimental_local_results(sums)[1].item<int>(), n + n * (n - 1) / 2);
+  EXPECT_EQ(strategy.reduce("mean", sums, v2::None).item<int>(), n + n * (n - 1) / 2);
+
+  auto rows = strategy.experimental_make_numpy_dataset(torch::arange(4 * n)).batch(2 * n);
+  int sum = 0;
+  for (const auto& batch : strategy.experimental_distribute_dataset(rows)) {
+    const auto parts = strategy.experimental_run_v2([](const torch::Tensor& x) { return x.sum(); }, std::tuple{batch});
+    sum += strategy.reduce(v2::ReduceOp::SUM, parts, v2::None).item<int>();
+  }
+  EXPECT_EQ(sum, 2 * n * (4 * n - 1));
+
+  // What only TensorFlow 1 has: on all workers an iterator ends where a replica of one of them has no data.
+  const v1::Strategy names(strategy.core());
+  auto iterator = names.make_input_fn_iterator([&](const v1::InputContext& context) {
+    EXPECT_EQ(context.num_input_pipelines, n / 2);
+    EXPECT_EQ(context.input_pipeline_id, rank);
+    return ls::data::range(rank == 0 ? 9 : 7).batch(1);
+  });
+  int steps = 0;
+  EXPECT_THROW(
+      for (;; ++steps) names.experimental_run([](const torch::Tensor& x) { EXPECT_EQ(x.numel(), 1); }, iterator),
+      ls::OutOfRange);
+  EXPECT_EQ(steps, 3);
+  const auto config = names.update_config_proto({});
+  EXPECT_EQ(config.experimental.collective_group_leader, "/job:worker/replica:0/task:0");
+  EXPECT_EQ(config.device_filters, std::vector{"/job:worker/task:" + std::to_string(rank)});
 }
 
 }  // namespace
