@@ -24,6 +24,8 @@ Progress progress_of(const Slot& slot) { return Progress::unpack(slot.progress.l
 
 }  // namespace
 
+thread_local bool RunInTurn::next_ = false;
+
 // ---------------------------------------------------------------------------------------------------------------------
 // The team
 
@@ -112,6 +114,7 @@ void ReplicaTeam::run_replica(const Body& body, Frame& frame, int replica) {
   Seat seat(*this, frame, replica);
   auto state = ReplicaState::Finished;
   try {
+    seat.await_turn();
     body(seat);
   } catch (const ReplicaUnwound&) {
     slot.unwound = true;
@@ -156,6 +159,7 @@ std::optional<ReplicaFailure> ReplicaTeam::run(Body body) {
 
   Frame frame;
   frame.slots = levels_[level].get();
+  frame.in_turn = RunInTurn::take();
   frame.run = job_number_.load(std::memory_order_relaxed) + 1;
   job_body_ = &body;
   job_frame_ = &frame;
@@ -268,6 +272,21 @@ void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
   throw_unequal(stopped);
 }
 
+void Seat::await_turn() {
+  if (!frame_->in_turn || replica_ == 0) return;
+  const Slot& before = frame_->slots[replica_ - 1];
+  const std::uint32_t next = (progress_of(frame_->slots[replica_]).meetings + 1) & Progress::kMeetingMask;
+  Progress other;
+  const auto is_mine = [&] {
+    other = progress_of(before);
+    return other.run == frame_->run && (other.has_stopped() || other.has_reached(next));
+  };
+  team_->wait(replica_, is_mine, Deadline::never());
+  if (other.state != ReplicaState::Failed) return;
+  frame_->slots[replica_].unwound = true;
+  throw ReplicaUnwound();
+}
+
 void Seat::throw_unequal(int stopped) const {
   const Slot& slot = frame_->slots[stopped];
   const Progress other = progress_of(slot);
@@ -326,6 +345,7 @@ void Seat::exchange(const char* name, const void* payload, FunctionRef<void()> w
   await_all(worked, Deadline::never());
   if (error) std::rethrow_exception(error);
   throw_if_late(shown);
+  await_turn();
 }
 
 void Seat::lead(const char* name, const void* payload, FunctionRef<void()> act, const Deadline& deadline) {
@@ -361,6 +381,7 @@ void Seat::lead(const char* name, const void* payload, FunctionRef<void()> act, 
       throw ReplicaUnwound();
     }
   }
+  await_turn();
 }
 
 // Replica 0 counts one arrival more when it has acted. Until then this thread serves the runs it starts.

@@ -85,9 +85,26 @@ struct Frame {
   std::uint32_t run = 0;
   std::atomic<std::uint64_t> late_meeting{0};  ///< 1 + the meeting that missed its deadline; 0 = none
   std::exception_ptr lead_error;               ///< what `act` of the current `lead` threw
+  bool in_turn = false;                        ///< one replica works at a time; see RunInTurn
 };
 
 }  // namespace detail
+
+/// Whether the next run that this thread starts lets one replica work at a time: each begins, and goes on after a meeting,
+/// once the one before it waits in its next meeting or has returned.
+class RunInTurn {
+ public:
+  static void set(bool in_turn) { next_ = in_turn; }
+  /// For the run that begins; runs in its merge functions do not take turns.
+  static bool take() {
+    const bool in_turn = next_;
+    next_ = false;
+    return in_turn;
+  }
+
+ private:
+  static thread_local bool next_;
+};
 
 /// A replica's place in a run. Valid on its own thread, until its function returns.
 class Seat {
@@ -118,6 +135,7 @@ class Seat {
   std::uint32_t arrive_again();
   void await_all(std::uint32_t meeting, const Deadline& deadline);
   void await_leader(std::uint32_t meeting, const Deadline& deadline);
+  void await_turn();
   void check_names() const;
   void throw_if_late(std::uint32_t meeting) const;
   [[noreturn]] void throw_unequal(int stopped) const;

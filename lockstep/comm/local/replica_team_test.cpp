@@ -49,6 +49,40 @@ TEST_P(ReplicaTeamTest, RunsEveryReplicaOnceAndReplicaZeroOnTheCaller) {
   EXPECT_EQ(threads[0], std::this_thread::get_id());
 }
 
+TEST_P(ReplicaTeamTest, ReplicasInTurnWorkOneAfterTheOtherBetweenMeetings) {
+  std::string order;  // plain: only one replica works at a time
+  std::string expected;
+  const auto note = [&](const Seat& seat) { order += static_cast<char>('0' + seat.replica()); };
+  for (int part = 0; part < 3; ++part) {
+    for (int k = 0; k < team.size(); ++k) expected += static_cast<char>('0' + k);
+  }
+  for (int round = 0; round < 50; ++round) {
+    order.clear();
+    RunInTurn::set(true);
+    ASSERT_FALSE(team.run([&](Seat& seat) {
+      note(seat);
+      seat.exchange("meet", nullptr, [] {});
+      note(seat);
+      seat.lead("merge", nullptr,
+                [&] { ASSERT_FALSE(team.run([](Seat& inner) { inner.exchange("in", nullptr, [] {}); })); });
+      note(seat);
+    }));
+    ASSERT_EQ(order, expected);
+  }
+  ASSERT_FALSE(team.run([](Seat&) {}));
+}
+
+TEST_P(ReplicaTeamTest, ReplicasInTurnDoNotBeginAfterAFailure) {
+  std::atomic<int> begun{0};
+  RunInTurn::set(true);
+  const auto failure = team.run([&](Seat&) {
+    ++begun;
+    throw std::runtime_error("no");
+  });
+  EXPECT_EQ(message_of(failure), "no");
+  EXPECT_EQ(begun, 1);
+}
+
 TEST_P(ReplicaTeamTest, ExchangeShowsEverybodysPayload) {
   ASSERT_FALSE(team.run([&](Seat& seat) {
     for (int round = 0; round < 200; ++round) {
