@@ -1,0 +1,439 @@
+// The names of TensorFlow 1.11's contrib.distribute, one by one.
+
+#include "lockstep/contrib.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <gtest/gtest.h>
+
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "lockstep/lockstep.h"
+#include "tests/support/errors.h"
+#include "tests/support/expect_error.h"
+
+namespace lockstep::contrib {
+namespace {
+
+using Agg = VariableAggregation;
+
+at::Tensor number(double value) { return at::full({}, value); }
+double value_of(const at::Tensor& tensor) { return tensor.item<double>(); }
+std::vector<double> values_of(const std::vector<at::Tensor>& tensors) {
+  std::vector<double> values;
+  for (const auto& tensor : tensors) values.push_back(value_of(tensor));
+  return values;
+}
+using Doubles = std::vector<double>;
+
+MirroredStrategy& towers(int n) {
+  static std::vector<std::unique_ptr<MirroredStrategy>> all(5);
+  auto& strategy = all.at(static_cast<std::size_t>(n));
+  if (!strategy) strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(n), .seed = 1});
+  return *strategy;
+}
+
+PerDevice<at::Tensor> ids(MirroredStrategy& strategy) {
+  return strategy.call_for_each_tower([] { return number(get_tower_context().tower_id()); });
+}
+
+class Towers : public testing::TestWithParam<int> {
+ protected:
+  int n = GetParam();
+  MirroredStrategy& strategy = towers(n);
+};
+INSTANTIATE_TEST_SUITE_P(Numbers, Towers, testing::Values(1, 2, 3));
+
+// names: MirroredStrategy.__init__, MirroredStrategy, DistributionStrategy
+TEST(ContribConstructor, FollowsTheRulesOfItsArguments) {
+  const auto refused = [](const MirroredOptions& options, const std::string& fragment) {
+    expect_error([&] { MirroredStrategy strategy(options); }, Code::InvalidArgument, errors::kBadOption, {fragment});
+  };
+  refused({.num_gpus = 1, .num_gpus_per_worker = 1}, "cannot specify both");
+  refused({.devices = cpus(1), .num_gpus = 0}, "Must only specify one of");
+  refused({.devices = cpus(1), .num_gpus_per_worker = 0}, "Must only specify one of");
+  refused({.num_gpus = -1}, "must be >= 0, got -1");
+  EXPECT_THROW(MirroredStrategy({.devices = std::vector<std::string>{}}), InvalidArgument);
+  EXPECT_THROW(MirroredStrategy({.devices = std::vector<std::string>{"cpu:0", "cpu:0"}}), InvalidArgument);
+  const Devices cpu{"/job:localhost/replica:0/task:0/device:CPU:0"};
+  EXPECT_EQ(MirroredStrategy({.num_gpus = 0}).worker_devices(), cpu);
+  EXPECT_EQ(MirroredStrategy({.num_gpus_per_worker = 0}).worker_devices(), cpu);
+  if (visible_gpus() == 0) {
+    EXPECT_EQ(MirroredStrategy().worker_devices(), cpu);
+  }
+  static_assert(std::is_base_of_v<DistributionStrategy, MirroredStrategy>);
+}
+
+// names: num_towers, is_single_tower, between_graph, should_init, should_checkpoint, should_save_summary, parameter_devices,
+// names: worker_devices, non_slot_devices, initialize, finalize, group, scope
+TEST_P(Towers, SayWhatTheyAre) {
+  EXPECT_EQ(strategy.num_towers(), n);
+  EXPECT_EQ(strategy.is_single_tower(), n == 1);
+  EXPECT_FALSE(strategy.between_graph());
+  EXPECT_TRUE(strategy.should_init() && strategy.should_checkpoint() && strategy.should_save_summary());
+  EXPECT_EQ(strategy.worker_devices().size(), static_cast<std::size_t>(n));
+  EXPECT_EQ(strategy.parameter_devices(), strategy.worker_devices());
+  EXPECT_EQ(strategy.non_slot_devices({}), strategy.worker_devices());
+  strategy.initialize();
+  strategy.finalize();
+  strategy.group(ids(strategy), 3);
+  const auto scope = strategy.scope();
+  EXPECT_TRUE(in_cross_tower_context());
+  EXPECT_EQ(&get_distribution_strategy(), &strategy);
+}
+
+// names: call_for_each_tower, worker_device_index, unwrap, get_tower_context, TowerContext, tower_id
+TEST_P(Towers, AreCalledWithTheirOwnComponents) {
+  const auto each = strategy.call_for_each_tower(
+      [&](int index, int plain) {
+        const TowerContext tower = get_tower_context();
+        EXPECT_EQ(tower.tower_id(), index);
+        EXPECT_EQ(tower.num_towers(), n);
+        EXPECT_EQ(tower.is_single_tower(), n == 1);
+        EXPECT_EQ(tower.device(), strategy.worker_devices()[static_cast<std::size_t>(index)]);
+        EXPECT_EQ(&tower.distribution_strategy(), &strategy);
+        EXPECT_FALSE(in_cross_tower_context());
+        return 10 * index + plain;
+      },
+      strategy.worker_device_index(), 7);
+  std::vector<int> expected;
+  for (int k = 0; k < n; ++k) expected.push_back(10 * k + 7);
+  EXPECT_EQ(strategy.unwrap(each), expected);
+  EXPECT_EQ(strategy.unwrap(5), std::vector<int>{5});
+}
+
+// names: merge_call
+TEST_P(Towers, MergeOnceForAll) {
+  int calls = 0;
+  const auto merged = strategy.call_for_each_tower([&] {
+    const auto merge = [&](DistributionStrategy& s, const PerDevice<int>& all) {
+      ++calls;
+      int sum = 0;
+      for (const int one : s.unwrap(all)) sum += one;
+      return sum;
+    };
+    const int mine = 3 + get_tower_context().tower_id();
+    return get_tower_context().merge_call(merge, mine) + mine;
+  });
+  EXPECT_EQ(calls, 1);
+  const std::vector<std::vector<int>> expected{{}, {6}, {10, 11}, {15, 16, 17}};
+  EXPECT_EQ(strategy.unwrap(merged), expected[static_cast<std::size_t>(n)]);
+}
+
+// names: run_concurrently
+TEST_P(Towers, WorkInTurnUpToTheirMergePointsWhenAsked) {
+  std::string order;
+  strategy.call_for_each_tower(
+      [&](int) {
+        order += std::to_string(get_tower_context().tower_id());
+        get_tower_context().merge_call([&](DistributionStrategy&) { order += "m"; });
+        order += std::to_string(get_tower_context().tower_id());
+      },
+      1, run_in_turn);
+  EXPECT_EQ(order, (std::vector<std::string>{"", "0m0", "01m01", "012m012"})[static_cast<std::size_t>(n)]);
+  EXPECT_EQ(strategy.unwrap(strategy.call_for_each_tower([] { return 1; }, run_concurrently)),
+            std::vector<int>(static_cast<std::size_t>(n), 1));
+}
+
+TEST(ContribErrors, SpeakOfTowers) {
+  auto& strategy = towers(2);
+  expect_error(
+      [&] {
+        strategy.call_for_each_tower([&] {
+          if (get_tower_context().tower_id() == 0) get_tower_context().merge_call([](DistributionStrategy&) {});
+        });
+      },
+      Code::FailedPrecondition, errors::kUnequalMeetings, {"Some towers made a different number of"});
+  expect_error([&] { strategy.call_for_each_tower([&] { strategy.call_for_each_tower([] {}); }); },
+               Code::FailedPrecondition, errors::kWrongContext,
+               {"Method requires being in cross-tower context", "get_tower_context().merge_call()"});
+  expect_error(
+      [&] {
+        const auto scope = strategy.scope();
+        get_tower_context();
+      },
+      Code::FailedPrecondition, errors::kWrongContext, {"outside of towers"});
+  expect_error([&] { get_distribution_strategy(); }, Code::FailedPrecondition, errors::kWrongContext, {"contrib"});
+  EXPECT_THROW(strategy.call_for_each_tower([] { throw std::logic_error("x"); }), std::logic_error);
+}
+
+// names: reduce, VariableAggregation
+TEST_P(Towers, Reduce) {
+  const auto value = ids(strategy);
+  EXPECT_EQ(value_of(strategy.reduce(Agg::SUM, value, "/device:CPU:0")), n * (n - 1) / 2.0);
+  EXPECT_EQ(value_of(strategy.reduce(Agg::MEAN, value, "cpu:0")), (n - 1) / 2.0);
+  EXPECT_EQ(value_of(strategy.reduce(Agg::ONLY_FIRST_TOWER, value, "cpu:0")), 0);
+  const auto same = strategy.reduce(Agg::SUM, value, value);
+  EXPECT_EQ(same.size(), static_cast<std::size_t>(n));
+  EXPECT_EQ(strategy.reduce(Agg::SUM, value).size(), static_cast<std::size_t>(n));
+  EXPECT_EQ(strategy.reduce(Agg::SUM, value, std::vector<std::string>{"cpu:0"}).size(), 1U);
+  EXPECT_EQ(value_of(strategy.reduce(Agg::SUM, 0, "cpu:0")), 0);
+  EXPECT_EQ(value_of(strategy.reduce(Agg::MEAN, 3, "cpu:0")), 3);
+  EXPECT_EQ(value_of(strategy.reduce(Agg::ONLY_FIRST_TOWER, 3.0, "cpu:0")), 3);
+  expect_error([&] { strategy.reduce(Agg::MEAN, same, "cpu:0"); }, Code::InvalidArgument, errors::kNotReducible,
+               {"Mirrored"});
+  expect_error([&] { strategy.reduce(Agg::NONE, value, "cpu:0"); }, Code::InvalidArgument, errors::kNotReducible,
+               {"got NONE"});
+  if (n > 1) {
+    expect_error([&] { strategy.reduce(Agg::SUM, 3, "cpu:0"); }, Code::InvalidArgument, errors::kNotReducible,
+                 {"cannot be reduced", "towers"});
+  }
+  EXPECT_EQ(static_cast<int>(static_cast<Aggregation>(Agg::ONLY_FIRST_TOWER)), 3);
+}
+
+// names: batch_reduce, broadcast, PerDevice
+TEST_P(Towers, ReduceInBatchesAndBroadcast) {
+  const auto value = ids(strategy);
+  const auto results = strategy.batch_reduce(Agg::SUM, {{value, value}, {value, "cpu:0"}});
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_EQ(strategy.unwrap(results[0]).size(), static_cast<std::size_t>(n));
+  EXPECT_EQ(value_of(results[1][0]), n * (n - 1) / 2.0);
+  EXPECT_EQ(values_of(strategy.unwrap(strategy.broadcast(number(2)))), Doubles(static_cast<std::size_t>(n), 2));
+  EXPECT_EQ(strategy.broadcast(number(2), "cpu:0").size(), 1U);
+  static_assert(std::is_same_v<PerDevice<int>, PerReplica<int>>);
+}
+
+// names: map, MapOutput
+TEST_P(Towers, MapItemsInTurn) {
+  std::vector<at::Tensor> items;
+  for (int i = 0; i < 10; ++i) items.push_back(number(i));
+  const auto times = [](const at::Tensor& x, const at::Tensor& y) { return x.mul(y); };
+  const auto products = strategy.map(items, times, strategy.broadcast(number(2)));
+  EXPECT_EQ(value_of(strategy.reduce(Agg::SUM, products, "/device:CPU:0")), 90);
+  EXPECT_EQ(value_of(strategy.reduce(Agg::MEAN, products, "/device:CPU:0")), 9);
+  EXPECT_EQ(value_of(strategy.reduce(Agg::ONLY_FIRST_TOWER, products, "/device:CPU:0")), 0);
+  const auto lists = strategy.unwrap(products);
+  ASSERT_EQ(lists.size(), static_cast<std::size_t>(n));
+  EXPECT_EQ(value_of(lists.back().get()[0]), 2.0 * (n - 1));
+  const auto one = strategy.map(std::vector<int>{4}, [](int x) { return x; });
+  EXPECT_EQ(strategy.unwrap(one).size(), 1U);  // devices without items are absent
+  expect_error([&] { strategy.map(items, times, ids(strategy)); }, Code::InvalidArgument, errors::kComponent,
+               {"Expected value to be mirrored across towers"});
+}
+
+// names: update, read_var, value_container
+TEST_P(Towers, UpdateVariables) {
+  const auto scope = strategy.scope();
+  const Variable v(number(1), {.name = "v"});
+  const auto add = [](at::Tensor component, const at::Tensor& x) { return component.add_(x); };
+  EXPECT_EQ(values_of(strategy.unwrap(strategy.update(v, add, number(2)))), Doubles(static_cast<std::size_t>(n), 3));
+  strategy.update(v, add, strategy.broadcast(number(1)));
+  EXPECT_EQ(value_of(strategy.read_var(v)), 4);
+  EXPECT_EQ(strategy.update(v, add, number(0), ungrouped).size(), static_cast<std::size_t>(n));
+  strategy.update(v, [](at::Tensor component) { component.mul_(2); });
+  EXPECT_EQ(values_of(strategy.unwrap(v)), Doubles(static_cast<std::size_t>(n), 8));
+  EXPECT_TRUE(strategy.value_container(v.values().back())->is_same(v));
+  EXPECT_FALSE(strategy.value_container(number(1)));
+  expect_error([&] { strategy.update(v, add, ids(strategy)); }, Code::InvalidArgument, errors::kComponent,
+               {"Expected value to be mirrored across towers"});
+  expect_error([&] { strategy.call_for_each_tower([&] { strategy.update(v, add, number(1)); }); },
+               Code::FailedPrecondition, errors::kWrongContext, {"cross-tower"});
+}
+
+// names: update_non_slot, colocate_vars_with
+TEST_P(Towers, UpdateWhatBelongsToNoVariableAndColocate) {
+  const auto scope = strategy.scope();
+  std::vector<at::Tensor> state(static_cast<std::size_t>(n), number(0));
+  int calls = 0;
+  strategy.update_non_slot(strategy.non_slot_devices({}), [&] { ++calls; });
+  EXPECT_EQ(calls, n);
+  EXPECT_EQ(strategy.update_non_slot(
+                strategy.worker_devices(), [](int x) { return x; }, 4, ungrouped),
+            std::vector<int>(static_cast<std::size_t>(n), 4));
+  EXPECT_THROW(strategy.update_non_slot({"gpu:77"}, [] {}), InvalidArgument);
+
+  const Variable var1(number(1), {.name = "a"});
+  std::optional<Variable> var2, var3;
+  {
+    const auto colocated = strategy.colocate_vars_with(var1);
+    var2.emplace(number(2), VariableOptions{.name = "b"});
+    var3.emplace(number(3), VariableOptions{.name = "c"});
+  }
+  EXPECT_EQ(var2->values().size(), var1.values().size());
+  int seen = 0;
+  strategy.update(
+      var1,
+      [&](const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
+        const auto k = static_cast<std::size_t>(seen++);
+        EXPECT_TRUE(a.is_same(var1.values()[k]) && b.is_same(var2->values()[k]) && c.is_same(var3->values()[k]));
+      },
+      *var2, *var3);
+  EXPECT_EQ(seen, n);
+}
+
+TEST(ContribVariables, WithoutAggregationCannotBeWrittenInTowers) {
+  auto& strategy = towers(2);
+  const auto scope = strategy.scope();
+  Variable none(number(1), {.name = "none"});
+  expect_error([&] { strategy.call_for_each_tower([&] { none.assign(2); }); }, Code::InvalidArgument,
+               errors::kVariableAssign, {"You must specify an aggregation method"});
+  Variable first(number(1), {.name = "first", .aggregation = Agg::ONLY_FIRST_TOWER});
+  strategy.call_for_each_tower([&] { first.assign(3 + get_tower_context().tower_id()); });
+  EXPECT_EQ(values_of(strategy.unwrap(first)), (Doubles{3, 3}));
+}
+
+// names: TowerLocalVariable
+TEST_P(Towers, HaveVariablesOfTheirOwn) {
+  const auto check = [&](VariableAggregation aggregation, double read, double after_assign) {
+    auto v = strategy.tower_local_variable(number(1), aggregation, "local");
+    strategy.call_for_each_tower([&] {
+      v.assign_add(get_tower_context().tower_id());
+      EXPECT_EQ(value_of(v), 1 + get_tower_context().tower_id());
+    });
+    EXPECT_EQ(value_of(strategy.read_var(v)), read);
+    const auto scope = strategy.scope();
+    EXPECT_EQ(value_of(v.assign(6)), after_assign);
+    EXPECT_EQ(strategy.unwrap(v).size(), static_cast<std::size_t>(n));
+    expect_error([&] { v.assign_add(1); }, Code::FailedPrecondition, errors::kWrongContext,
+                 {"Tower-local variables may only be assigned in a tower context."});
+    v.load_state(v.state());
+  };
+  const double sum = n * (n + 1) / 2.0;
+  check(Agg::SUM, sum, 6);
+  check(Agg::NONE, sum, 6.0 * n);
+  check(Agg::MEAN, sum / n, 6);
+  check(Agg::ONLY_FIRST_TOWER, 1, 6);
+}
+
+std::vector<Doubles> all_steps(MirroredStrategy& strategy, TowerIterator<at::Tensor>& iterator) {
+  std::vector<Doubles> steps;
+  try {
+    while (true) steps.push_back(values_of(strategy.unwrap(iterator.get_next())));
+  } catch (const OutOfRange&) {
+    return steps;
+  }
+}
+
+// names: distribute_dataset, prefetch_on_device, make_one_shot_iterator, make_initializable_iterator
+TEST(ContribDatasets, GiveEachTowerAWholeElement) {
+  for (const bool prefetch : {true, false}) {
+    MirroredStrategy strategy({.devices = cpus(2), .prefetch_on_device = prefetch});
+    const auto dataset = strategy.distribute_dataset([] { return data::range(11); });
+    auto once = dataset.make_one_shot_iterator();
+    const std::vector<Doubles> expected{{0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}};
+    EXPECT_EQ(all_steps(strategy, once), expected);
+    auto again = dataset.make_initializable_iterator();
+    expect_error([&] { again.get_next(); }, Code::FailedPrecondition, errors::kNoMoreData, {"initialized"});
+    again.initializer();
+    EXPECT_EQ(all_steps(strategy, again), expected);
+    again.initialize();
+    EXPECT_EQ(all_steps(strategy, again), expected);
+  }
+}
+
+// names: run_steps_on_dataset, MultiStepContext, set_last_step_output, set_non_tensor_output, last_step_outputs,
+// names: non_tensor_outputs, run_op
+TEST(ContribSteps, HandOutTheLastStep) {
+  auto& strategy = towers(2);
+  auto iterator = strategy.distribute_dataset([] { return data::range(12); }).make_one_shot_iterator();
+  const auto step = [&](MultiStepContext& ctx, const PerDevice<at::Tensor>& x) {
+    EXPECT_TRUE(in_cross_tower_context());
+    ctx.set_last_step_output("each", x);
+    ctx.set_last_step_output("sum", x, Agg::SUM);
+    ctx.set_last_step_output("plain", 3.0, Agg::MEAN);
+    ctx.set_non_tensor_output("text", "out");
+    strategy.call_for_each_tower(
+        [&](const at::Tensor& mine) {
+          ctx.set_last_step_output("mean", mine.to(at::kFloat), Agg::MEAN);
+          ctx.set_last_step_output("first", mine, Agg::ONLY_FIRST_TOWER);
+          ctx.set_non_tensor_output("foo", "bar");
+          ctx.set_non_tensor_output("ids", get_tower_context().tower_id());
+        },
+        x);
+  };
+  auto ctx = strategy.run_steps_on_dataset(step, iterator, 3);
+  const auto output = [&](const char* name) { return values_of(ctx.last_step_outputs().at(name).values()); };
+  EXPECT_EQ(output("each"), (Doubles{4, 5}));
+  EXPECT_EQ(output("sum"), (Doubles{9}));
+  EXPECT_EQ(output("mean"), (Doubles{4.5}));
+  EXPECT_EQ(output("first"), (Doubles{4}));
+  EXPECT_EQ(output("plain"), (Doubles{3}));
+  EXPECT_EQ(std::any_cast<std::string>(ctx.non_tensor_outputs().at("text")), "out");
+  EXPECT_EQ(std::any_cast<std::vector<std::string>>(ctx.non_tensor_outputs().at("foo")),
+            std::vector<std::string>{"bar"});
+  EXPECT_EQ(std::any_cast<std::vector<int>>(ctx.non_tensor_outputs().at("ids")), (std::vector<int>{0, 1}));
+  ctx.run_op();
+  EXPECT_EQ(output("each"), (Doubles{10, 11}));
+  EXPECT_THROW(ctx.run_op(), OutOfRange);
+  EXPECT_EQ(output("sum"), (Doubles{21}));
+}
+
+TEST(ContribSteps, CheckTheirArguments) {
+  auto& strategy = towers(2);
+  const auto fresh = [&] {
+    return strategy.distribute_dataset([] { return data::range(9); }).make_one_shot_iterator();
+  };
+  auto iterator = fresh();
+  const auto step = [](MultiStepContext& ctx, const PerDevice<at::Tensor>& x) { ctx.set_last_step_output("x", x); };
+  expect_error([&] { strategy.run_steps_on_dataset(step, iterator, 0); }, Code::InvalidArgument, errors::kBadOption,
+               {"iterations must be >= 1, got 0"});
+  EXPECT_THROW(strategy.run_steps_on_dataset(step, iterator, 5), OutOfRange);
+  iterator = fresh();
+  expect_error([&] { strategy.run_steps_on_dataset(step, iterator, 1, {number(0)}); }, Code::InvalidArgument,
+               errors::kStructure, {"got 1 for 2"});
+  EXPECT_NO_THROW(strategy.run_steps_on_dataset(step, iterator, 1, {number(0), number(0)}));
+  const auto without = [&](MultiStepContext& ctx, const PerDevice<at::Tensor>& x) {
+    strategy.call_for_each_tower([&](const at::Tensor& mine) { ctx.set_last_step_output("x", mine); }, x);
+  };
+  expect_error([&] { strategy.run_steps_on_dataset(without, iterator); }, Code::InvalidArgument, errors::kNotReducible,
+               {"needs an aggregation"});
+}
+
+TEST(ContribSteps, TakePairsInParts) {
+  auto& strategy = towers(2);
+  auto pairs = strategy
+                   .distribute_dataset([] {
+                     return data::range(8).map([](const at::Tensor& x) { return std::pair{x, x.mul(10)}; });
+                   })
+                   .make_one_shot_iterator();
+  const auto ctx =
+      strategy.run_steps_on_dataset([](MultiStepContext& c, const PerDevice<at::Tensor>&,
+                                       const PerDevice<at::Tensor>& ten) { c.set_last_step_output("ten", ten); },
+                                    pairs, 2);
+  EXPECT_EQ(values_of(ctx.last_step_outputs().at("ten").values()), (Doubles{20, 30}));
+}
+
+// names: CrossTowerOps, ReductionToOneDeviceCrossTowerOps, AllReduceCrossTowerOps, MultiWorkerAllReduce
+TEST(ContribCrossTowerOps, AreTakenByStrategies) {
+  const std::vector<std::shared_ptr<CrossTowerOps>> all{
+      std::make_shared<ReductionToOneDeviceCrossTowerOps>("cpu:0"),
+      std::make_shared<AllReduceCrossTowerOps>("hierarchical_copy", 2),
+      std::make_shared<MultiWorkerAllReduce>(std::vector<std::string>{"/job:worker/task:0"}, 0)};
+  for (const auto& ops : all) {
+    MirroredStrategy strategy({.devices = cpus(2), .cross_tower_ops = ops});
+    EXPECT_EQ(value_of(strategy.reduce(Agg::SUM, ids(strategy), "cpu:0")), 1);
+    EXPECT_EQ(&strategy.core().cross_device_ops(), ops.get());
+  }
+  EXPECT_THROW(AllReduceCrossTowerOps("ring"), InvalidArgument);
+  EXPECT_THROW(AllReduceCrossTowerOps("nccl", 1, -1), InvalidArgument);
+  EXPECT_THROW(MultiWorkerAllReduce({}, 0), InvalidArgument);
+}
+
+// names: configure, CollectiveAllReduceStrategy
+TEST(ContribConfigure, ChecksWhatItIsGiven) {
+  MirroredStrategy strategy({.devices = cpus(2)});
+  strategy.configure();
+  EXPECT_EQ(strategy.num_towers(), 2);
+  const ClusterSpec two{{"worker", {"127.0.0.1:1", "127.0.0.1:2"}}};
+  expect_error([&] { strategy.configure({.cluster_spec = two, .task_type = "worker", .task_id = 0}); },
+               Code::InvalidArgument, errors::kBadOption, {"`num_gpus` is required if `cluster_spec` is given"});
+  expect_error([&] { strategy.configure({.devices = cpus(2)}); }, Code::InvalidArgument, errors::kBadOption,
+               {"cluster_spec"});
+  const ClusterSpec one{{"worker", {"127.0.0.1:1"}}};
+  strategy.configure({.cluster_spec = one, .task_type = "worker", .task_id = 0, .devices = cpus(3)});
+  EXPECT_EQ(strategy.num_towers(), 3);
+  EXPECT_EQ(strategy.worker_devices()[2], "/job:worker/replica:0/task:0/device:CPU:2");
+  EXPECT_EQ(value_of(strategy.reduce(Agg::SUM, ids(strategy), strategy.worker_devices()[1])), 3);
+
+  CollectiveAllReduceStrategy collective;
+  EXPECT_TRUE(collective.between_graph());
+  collective.configure({.cluster_spec = one, .task_type = "worker", .task_id = 0});
+  EXPECT_EQ(collective.num_towers(), 1);
+}
+
+}  // namespace
+}  // namespace lockstep::contrib

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/contrib/distribution_strategy.h"
+
+// The bodies of distribution_strategy.h's templates.
+namespace lockstep::contrib {
+
+template <class F, class... Args>
+auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
+  detail::require_cross_tower(*core_, "call_for_each_tower");
+  return detail::with_tag(
+      [&](const RunConcurrently& concurrently, const auto&... given) {
+        const detail::InTurn in_turn(!concurrently.value);
+        return detail::in_tower_words([&] { return core_->run(f, given...); });
+      },
+      run_concurrently, args...);
+}
+
+namespace detail {
+
+template <class T>
+inline constexpr bool is_map_output_v = false;
+template <class T>
+inline constexpr bool is_map_output_v<PerReplica<MapOutput<T>>> = true;
+
+}  // namespace detail
+
+template <class T>
+auto DistributionStrategy::unwrap(const T& value) const {
+  detail::require_cross_tower(*core_, "unwrap");
+  if constexpr (std::is_same_v<T, Variable>) {
+    return value.is_distributed() ? detail::all_towers(*core_, value.values()) : value.values();
+  } else if constexpr (std::is_same_v<T, TowerLocalVariable>) {
+    return detail::all_towers(*core_, value.variable().values());
+  } else if constexpr (detail::is_map_output_v<T>) {
+    return detail::all_outputs(*core_, value);
+  } else if constexpr (is_distributed_v<T>) {
+    using Component = typename T::value_type;
+    const std::vector<Component> mine(value.begin(), value.end());
+    // A value of fewer components is on devices that the caller has named: there are no others.
+    const bool is_everywhere = mine.size() == static_cast<std::size_t>(core_->num_local_replicas());
+    return is_everywhere ? detail::all_towers(*core_, mine) : mine;
+  } else {
+    return std::vector<T>{value};
+  }
+}
+
+template <class T, class F, class... Args>
+auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args&... args) {
+  using Result = std::decay_t<std::invoke_result_t<F&, const T&, decltype(select_component(args, 0))...>>;
+  detail::require_cross_tower(*core_, "map");
+  if constexpr ((lockstep::detail::is_per_replica_v<Args> || ...)) detail::throw_not_mirrored("map");
+  const auto here = static_cast<std::size_t>(core_->num_local_replicas());
+  const auto first = here * static_cast<std::size_t>(core_->worker_id());
+  std::vector<MapOutput<Result>> outputs(here);
+  const Scope scope(*core_);
+  for (std::size_t i = 0; i < map_over.size(); ++i) {
+    const std::size_t tower = i % static_cast<std::size_t>(num_towers());
+    if (tower < first || tower >= first + here) continue;
+    outputs[tower - first].add(f(map_over[i], select_component(args, static_cast<int>(tower - first))...));
+  }
+  return PerDevice<MapOutput<Result>>(std::move(outputs));
+}
+
+template <class F, class T>
+MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T>& iterator, int iterations,
+                                                            const std::vector<at::Tensor>& initial_loop_values) {
+  detail::require_cross_tower(*core_, "run_steps_on_dataset");
+  const auto step = [f = std::move(f), &iterator](MultiStepContext& context) mutable {
+    if constexpr (std::is_invocable_v<F&, MultiStepContext&, PerDevice<T>>) {
+      f(context, iterator.get_next());
+    } else {
+      static_assert(lockstep::detail::TupleLike<T>,
+                    "run_steps_on_dataset(f, iterator) calls f(contrib::MultiStepContext&, contrib::PerDevice<T>), or "
+                    "with a PerDevice for each part of elements that are pairs or tuples");
+      const PerDevice<T> inputs = iterator.get_next();
+      [&]<std::size_t... I>(std::index_sequence<I...>) { f(context, lockstep::get<I>(inputs)...); }
+      (std::make_index_sequence<std::tuple_size_v<T>>{});
+    }
+  };
+  return MultiStepContext::run(*core_, step, iterations, initial_loop_values);
+}
+
+template <class F, class... Args>
+auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const Args&... args) {
+  if constexpr ((lockstep::detail::is_per_replica_v<Args> || ...)) detail::throw_not_mirrored("update");
+  using Result = decltype(core_->extended().update(variable, f, args...));
+  if (variable.is_distributed())
+    return detail::in_tower_words([&] { return core_->extended().update(variable, f, args...); });
+  if constexpr (std::is_void_v<Result>)
+    f(variable.read(), select_component(args, 0)...);
+  else
+    return Result({f(variable.read(), select_component(args, 0)...)});
+}
+
+template <class F, class... Args>
+auto DistributionStrategy::update(const Variable& variable, F&& f, const Args&... args) {
+  detail::require_cross_tower(*core_, "update");
+  if constexpr (detail::ends_with_v<Ungrouped, Args...>) {
+    return detail::with_tag(
+        [&](Ungrouped, const auto&... given) { return listed(update_grouped(variable, f, given...)); }, ungrouped,
+        args...);
+  } else {
+    return update_grouped(variable, f, args...);
+  }
+}
+
+template <class F, class... Args>
+auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Args&... args) {
+  if constexpr ((lockstep::detail::is_per_replica_v<Args> || ...)) detail::throw_not_mirrored("update_non_slot");
+  return detail::in_tower_words([&] { return core_->extended().update_non_slot(own_devices(devices), f, args...); });
+}
+
+template <class F, class... Args>
+auto DistributionStrategy::update_non_slot(const Devices& colocate_with, F&& f, const Args&... args) {
+  detail::require_cross_tower(*core_, "update_non_slot");
+  if constexpr (detail::ends_with_v<Ungrouped, Args...>) {
+    return detail::with_tag(
+        [&](Ungrouped, const auto&... given) { return listed(update_devices(colocate_with, f, given...)); }, ungrouped,
+        args...);
+  } else {
+    return update_devices(colocate_with, f, args...);
+  }
+}
+
+}  // namespace lockstep::contrib

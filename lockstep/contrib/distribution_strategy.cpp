@@ -1,0 +1,185 @@
+#include "lockstep/contrib/distribution_strategy.h"
+
+#include <ATen/ops/empty.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/contrib/loss_reduction.h"
+
+namespace lockstep::contrib {
+namespace {
+
+/// Which strategy of contrib stands on a core: contexts know the core alone.
+struct Owners {
+  std::mutex mutex;
+  std::map<const Strategy*, DistributionStrategy*> by_core;
+};
+
+Owners& owners() {
+  static auto* const all = new Owners;  // may be asked while statics are destroyed
+  return *all;
+}
+
+DistributionStrategy& owner_of(const Strategy& core) {
+  Owners& all = owners();
+  const std::lock_guard lock(all.mutex);
+  const auto found = all.by_core.find(&core);
+  if (found == all.by_core.end()) {
+    throw FailedPrecondition(errors::kWrongContext,
+                             {.what = "no strategy of lockstep::contrib is current here",
+                              .help = "call this inside call_for_each_tower, or open a scope: auto scope = "
+                                      "strategy.scope();"});
+  }
+  return *found->second;
+}
+
+Destinations everywhere(const Strategy& core) {
+  return PerReplica<int>(std::vector<int>(static_cast<std::size_t>(core.num_local_replicas())));
+}
+
+}  // namespace
+
+DistributionStrategy::~DistributionStrategy() { set_core(nullptr, {}); }
+
+void DistributionStrategy::set_core(std::unique_ptr<Strategy> core, Devices devices) {
+  {
+    Owners& all = owners();
+    const std::lock_guard lock(all.mutex);
+    if (core_) all.by_core.erase(core_.get());
+    if (core) all.by_core[core.get()] = this;
+  }
+  core_ = std::move(core);
+  devices_ = std::move(devices);
+}
+
+PerDevice<int> DistributionStrategy::worker_device_index() const {
+  return core_->values_from_function([](const ValueContext& tower) { return tower.replica_id_in_sync_group; });
+}
+
+at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,
+                                        const std::string& device) {
+  return reduce(aggregation, value, std::vector<std::string>{device})[0];
+}
+
+at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value, const char* device) {
+  return reduce(aggregation, value, std::string(device));
+}
+
+Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,
+                                                  const std::vector<std::string>& devices) {
+  detail::require_cross_tower(*core_, "reduce");
+  if (devices.empty()) {
+    throw InvalidArgument(errors::kDestination, {.what = "destinations can not be empty",
+                                                 .where = "reduce",
+                                                 .help = "name a device, or pass the value itself"});
+  }
+  return detail::in_tower_words([&] {
+    const at::Tensor one = detail::aggregate(*core_, aggregation, value, "reduce");
+    return Mirrored<at::Tensor>::generate(devices.size(), [&](std::size_t k) {
+      // The result is on every worker: in place of another worker's device it is on the first of this one.
+      const bool is_here = own_devices({devices[k]}).size() == 1;
+      return core_->extended().broadcast_to(one, is_here ? devices[k] : core_->devices()[0])[0];
+    });
+  });
+}
+
+Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,
+                                                  const Destinations& destinations) {
+  detail::require_cross_tower(*core_, "reduce");
+  return detail::in_tower_words([&] {
+    return core_->extended().broadcast_to(detail::aggregate(*core_, aggregation, value, "reduce"), destinations);
+  });
+}
+
+Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value) {
+  return reduce(aggregation, value, everywhere(*core_));
+}
+
+at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const PerDevice<MapOutput<at::Tensor>>& value,
+                                        const std::string& device) {
+  std::optional<at::Tensor> sum;
+  std::int64_t items = 0;
+  for (const auto& output : unwrap(value)) {
+    for (const at::Tensor& item : output.get()) {
+      ++items;
+      if (!sum)
+        sum = item.clone();
+      else if (aggregation != Aggregation::OnlyFirstReplica)
+        *sum = sum->add(item);
+    }
+  }
+  if (!sum) {
+    throw InvalidArgument(errors::kNotReducible, {.what = "the results of map over no items cannot be reduced",
+                                                  .where = "reduce",
+                                                  .help = "give map at least one item"});
+  }
+  if (aggregation == Aggregation::Mean) *sum = sum->div(items);
+  return aggregation == Aggregation::None ? reduce(aggregation, *sum, device)  // refuses
+                                          : reduce(VariableAggregation::ONLY_FIRST_TOWER, *sum, device);
+}
+
+std::vector<Mirrored<at::Tensor>> DistributionStrategy::batch_reduce(VariableAggregation aggregation,
+                                                                     const std::vector<ReducePair>& pairs) {
+  std::vector<Mirrored<at::Tensor>> results;
+  results.reserve(pairs.size());
+  for (const auto& [value, destinations] : pairs) results.push_back(reduce(aggregation, value, destinations));
+  return results;
+}
+
+Mirrored<at::Tensor> DistributionStrategy::broadcast(const at::Tensor& tensor, const Destinations& destinations) {
+  detail::require_cross_tower(*core_, "broadcast");
+  return detail::in_tower_words([&] { return core_->extended().broadcast_to(tensor, destinations); });
+}
+
+Mirrored<at::Tensor> DistributionStrategy::broadcast(const at::Tensor& tensor) {
+  return broadcast(tensor, everywhere(*core_));
+}
+
+TowerLocalVariable DistributionStrategy::tower_local_variable(const at::Tensor& initial_value,
+                                                              VariableAggregation aggregation,
+                                                              const std::string& name) {
+  return TowerLocalVariable(*core_, initial_value, aggregation, name);
+}
+
+Devices DistributionStrategy::own_devices(const Devices& of_all) const {
+  Devices own;
+  const Devices& here = core_->devices();
+  for (const std::string& device : of_all) {
+    const bool is_here = std::find(here.begin(), here.end(), device) != here.end();
+    const bool is_known = std::find(devices_.begin(), devices_.end(), device) != devices_.end();
+    if (is_here || !is_known) own.push_back(device);  // the core refuses what is unknown
+  }
+  return own;
+}
+
+DistributionStrategy& TowerContext::distribution_strategy() const { return owner_of(replica_->strategy()); }
+
+TowerContext get_tower_context() {
+  return detail::in_tower_words([] { return TowerContext(get_replica_context()); });
+}
+
+bool in_cross_tower_context() { return in_cross_replica_context(); }
+
+DistributionStrategy& get_distribution_strategy() { return owner_of(get_strategy()); }
+
+at::Tensor scale_loss(const at::Tensor& loss, LossReduction reduction) {
+  const int towers = get_tower_context().num_towers();
+  return reduction == LossReduction::MEAN && towers > 1 ? loss.mul(1.0 / towers) : loss;
+}
+
+void detail::append_empty_tensors(std::size_t count, std::vector<at::Tensor>& tensors) {
+  for (std::size_t i = 0; i < count; ++i) tensors.push_back(at::empty({0}));
+}
+
+void detail::throw_not_initialized() {
+  throw FailedPrecondition(errors::kNoMoreData,
+                           {.what = "the iterator has not been initialized",
+                            .where = "get_next",
+                            .help = "call iterator.initialize() first, or make_one_shot_iterator"});
+}
+
+}  // namespace lockstep::contrib

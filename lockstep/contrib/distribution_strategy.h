@@ -1,0 +1,194 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/contrib/map_output.h"
+#include "lockstep/contrib/multi_step_context.h"
+#include "lockstep/contrib/tower_context.h"
+#include "lockstep/contrib/tower_dataset.h"
+#include "lockstep/contrib/tower_local_variable.h"
+#include "lockstep/contrib/tower_values.h"
+#include "lockstep/contrib/tower_words.h"
+#include "lockstep/contrib/variable_aggregation.h"
+#include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::contrib {
+
+/// The last argument of `call_for_each_tower`: whether towers work at the same time, which is the default. Otherwise each
+/// works up to its next merge point before the one after it does.
+struct RunConcurrently {
+  bool value = true;
+};
+inline constexpr RunConcurrently run_concurrently{true}, run_in_turn{false};
+
+/// The last argument of `update` and `update_non_slot` for their results as a list (`grouped=False` in TensorFlow).
+struct Ungrouped {};
+inline constexpr Ungrouped ungrouped{};
+
+namespace detail {
+
+template <class Tag, class... Args>
+inline constexpr bool ends_with_v =
+    std::is_same_v<Tag, std::tuple_element_t<sizeof...(Args), std::tuple<void*, Args...>>>;
+
+/// Calls `f(args...)` without the last argument if that is a Tag, which `f` then gets in front.
+template <class Tag, class F, class... Args>
+decltype(auto) with_tag(F&& f, const Tag& otherwise, const Args&... args) {
+  if constexpr (ends_with_v<Tag, Args...>) {
+    const auto all = std::tie(args...);
+    return [&]<std::size_t... I>(std::index_sequence<I...>)->decltype(auto) {
+      return f(std::get<sizeof...(Args) - 1>(all), std::get<I>(all)...);
+    }
+    (std::make_index_sequence<sizeof...(Args) - 1>{});
+  } else {
+    return f(otherwise, args...);
+  }
+}
+
+}  // namespace detail
+
+/// What the strategies of TensorFlow 1.11's `contrib.distribute` can do. A class on top of a Lockstep strategy, which
+/// `core()` returns for the rest of the main API: models, optimizers, saving.
+///
+/// Over a cluster (`configure`) every worker runs the same program for its own towers. A PerDevice holds the components of
+/// these, and `unwrap`, `reduce`, map results and step outputs bring those of the others: the program sees all towers
+/// wherever it runs. Such calls are collective, and merge functions and side effects of the program happen once per
+/// worker.
+class LOCKSTEP_EXPORT DistributionStrategy {
+ public:
+  virtual ~DistributionStrategy();
+  DistributionStrategy(const DistributionStrategy&) = delete;
+  DistributionStrategy& operator=(const DistributionStrategy&) = delete;
+
+  Strategy& core() const { return *core_; }
+  Scope scope() {
+    return detail::in_tower_words([&] { return Scope(*core_); });
+  }
+
+  int num_towers() const { return core_->num_replicas_in_sync(); }
+  bool is_single_tower() const { return num_towers() == 1; }
+  virtual bool between_graph() const { return false; }
+  bool should_init() const { return true; }
+  /// True of the first worker alone.
+  bool should_checkpoint() const { return core_->is_chief(); }
+  bool should_save_summary() const { return core_->is_chief(); }
+  /// The devices of all towers of all workers, in tower order; the two are the same.
+  const Devices& worker_devices() const { return devices_; }
+  const Devices& parameter_devices() const { return devices_; }
+  /// The number of each tower: inside a tower its own.
+  PerDevice<int> worker_device_index() const;
+  // Nothing to do: kept for programs that call them.
+  void initialize() const {}
+  void finalize() const {}
+  /// Does nothing: what values depend on has happened when they exist.
+  template <class... Values>
+  void group(const Values&...) const {}
+
+  /// Calls `f(args...)` once per tower, with the tower's own component of distributed arguments.
+  ///
+  ///     auto losses = strategy.call_for_each_tower(step, batch);
+  ///     auto losses = strategy.call_for_each_tower(step, batch, contrib::run_in_turn);
+  template <class F, class... Args>
+  auto call_for_each_tower(F&& f, const Args&... args);
+
+  /// The values of all towers as a list, in tower order; a plain value as a list of one.
+  template <class T>
+  auto unwrap(const T& value) const;
+
+  /// The towers' values as one, on a device.
+  at::Tensor reduce(VariableAggregation aggregation, const TowerValue& value, const std::string& device);
+  at::Tensor reduce(VariableAggregation aggregation, const TowerValue& value, const char* device);
+  /// The same on several devices, or where the components of a value or variable are.
+  Mirrored<at::Tensor> reduce(VariableAggregation aggregation, const TowerValue& value,
+                              const std::vector<std::string>& devices);
+  Mirrored<at::Tensor> reduce(VariableAggregation aggregation, const TowerValue& value,
+                              const Destinations& destinations);
+  /// The same on all towers' devices.
+  Mirrored<at::Tensor> reduce(VariableAggregation aggregation, const TowerValue& value);
+  /// All results of `map` as one; MEAN divides by the number of items.
+  at::Tensor reduce(VariableAggregation aggregation, const PerDevice<MapOutput<at::Tensor>>& value,
+                    const std::string& device);
+
+  using ReducePair = std::pair<TowerValue, Destinations>;
+  std::vector<Mirrored<at::Tensor>> batch_reduce(VariableAggregation aggregation, const std::vector<ReducePair>& pairs);
+
+  /// A copy for each destination, or for each tower.
+  Mirrored<at::Tensor> broadcast(const at::Tensor& tensor, const Destinations& destinations);
+  Mirrored<at::Tensor> broadcast(const at::Tensor& tensor);
+
+  /// `f(item, args...)` for each item, item i on device i mod n. Mirrored arguments arrive as that device's component.
+  template <class T, class F, class... Args>
+  auto map(const std::vector<T>& map_over, F&& f, const Args&... args);
+
+  /// `dataset_fn()` gives the elements, which go to the towers in turn, whole: with batches of b rows a step has n * b.
+  /// Over a cluster every worker reads the same stream and takes the elements of its own towers.
+  template <class F>
+  auto distribute_dataset(F&& dataset_fn) {
+    detail::require_cross_tower(*core_, "distribute_dataset");
+    return detail::distribute_elements(*core_, dataset_fn(), prefetch_on_device_);
+  }
+
+  /// Calls `f(context, inputs...)` for `iterations` elements of `iterator`, in cross-tower context. `f` gets one PerDevice,
+  /// or one for each part of elements that are pairs or tuples.
+  template <class F, class T>
+  MultiStepContext run_steps_on_dataset(F f, TowerIterator<T>& iterator, int iterations = 1,
+                                        const std::vector<at::Tensor>& initial_loop_values = {});
+
+  /// Calls `f(component, args...)` for each component of `variable`; arguments are mirrored or plain. A variable that is
+  /// not distributed is updated once.
+  template <class F, class... Args>
+  auto update(const Variable& variable, F&& f, const Args&... args);
+  /// Calls `f(args...)` for each of the devices, which are some of `worker_devices`.
+  template <class F, class... Args>
+  auto update_non_slot(const Devices& colocate_with, F&& f, const Args&... args);
+  Devices non_slot_devices(const std::vector<Variable>&) const { return devices_; }
+
+  at::Tensor read_var(const Variable& variable) const { return variable.read(); }
+  at::Tensor read_var(const TowerLocalVariable& variable) const { return variable.read(); }
+  /// The variable that `component` belongs to, if it is one of this strategy's.
+  std::optional<Variable> value_container(const at::Tensor& component) const {
+    return core_->extended().value_container(component);
+  }
+  /// Variables created while the result lives have their components where those of `variable` are.
+  StrategyExtended::ColocateScope colocate_vars_with(const Variable& variable) {
+    return detail::in_tower_words([&] { return core_->extended().colocate_vars_with(variable); });
+  }
+  TowerLocalVariable tower_local_variable(const at::Tensor& initial_value,
+                                          VariableAggregation aggregation = VariableAggregation::NONE,
+                                          const std::string& name = "");
+
+ protected:
+  DistributionStrategy() = default;
+  /// From now on this is the core; `devices` are those of all towers.
+  void set_core(std::unique_ptr<Strategy> core, Devices devices);
+  void set_prefetch_on_device(bool prefetch) { prefetch_on_device_ = prefetch; }
+
+ private:
+  Devices own_devices(const Devices& of_all) const;
+  template <class F, class... Args>
+  auto update_grouped(const Variable& variable, F& f, const Args&... args);
+  template <class F, class... Args>
+  auto update_devices(const Devices& devices, F& f, const Args&... args);
+  template <class Result>
+  static std::vector<Result> listed(const Mirrored<Result>& results) {
+    return {results.begin(), results.end()};
+  }
+
+  std::unique_ptr<Strategy> core_;
+  Devices devices_;
+  bool prefetch_on_device_ = true;
+};
+
+}  // namespace lockstep::contrib
+
+#include "lockstep/contrib/detail/distribution_strategy_templates.h"

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "lockstep/base/export.h"
+
+namespace lockstep::contrib {
+
+/// How a tower's losses were made one number. TensorFlow 1.11 remembers it by itself; here it is an argument.
+enum class LossReduction { SUM, MEAN };
+
+/// The loss to go backward from: of a mean its part of the mean over all towers. Inside a tower.
+LOCKSTEP_EXPORT at::Tensor scale_loss(const at::Tensor& loss, LossReduction reduction);
+
+/// What the optimizers of TensorFlow 1.11 do in a tower: gradients are added up over towers, so a mean loss is divided by
+/// the number of towers first. `optimizer` is one that `strategy.core().make_optimizer` made.
+///
+///     contrib::minimize(optimizer, torch::mse_loss(model->forward(x), y), contrib::LossReduction::MEAN);
+template <class Optimizer>
+bool minimize(Optimizer& optimizer, const at::Tensor& loss, LossReduction reduction) {
+  return optimizer.minimize(scale_loss(loss, reduction));
+}
+
+}  // namespace lockstep::contrib

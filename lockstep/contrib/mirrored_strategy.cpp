@@ -1,0 +1,112 @@
+#include "lockstep/contrib/mirrored_strategy.h"
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/cluster.h"
+#include "lockstep/strategy/mirrored_strategy.h"
+
+namespace lockstep::contrib {
+namespace {
+
+[[noreturn]] void refuse(std::string what, std::string help) {
+  throw InvalidArgument(errors::kBadOption, {.what = std::move(what), .help = std::move(help)});
+}
+
+std::vector<std::string> devices_of_gpus(std::optional<int> gpus) {
+  if (gpus && *gpus < 0) refuse(str("num_gpus must be >= 0, got ", *gpus), "pass 0 for one tower on the CPU");
+  return local_devices(gpus.value_or(visible_gpus()));
+}
+
+MirroredOptions checked(MirroredOptions options) {
+  if (options.num_gpus && options.num_gpus_per_worker)
+    refuse("you cannot specify both num_gpus and num_gpus_per_worker", "pass num_gpus alone");
+  if (options.devices && (options.num_gpus || options.num_gpus_per_worker))
+    refuse("Must only specify one of `devices` and `num_gpus`", "pass the list of devices alone, or num_gpus alone");
+  if (!options.num_gpus) options.num_gpus = options.num_gpus_per_worker;
+  return options;
+}
+
+/// The name of each tower's device: those of this worker, for each of them.
+Devices devices_of_all(const MultiWorkerMirroredStrategy& core) {
+  if (core.cluster().is_local()) return core.devices();
+  Devices all;
+  for (const WorkerEntry& worker : core.cluster().workers) {
+    for (const std::string& device : core.devices()) {
+      DeviceName name = parse_device(device);
+      name.job = worker.task_type;
+      name.task = worker.task_index;
+      all.push_back(to_string(name));
+    }
+  }
+  return all;
+}
+
+std::unique_ptr<MultiWorkerMirroredStrategy> join(const ConfigureOptions& options,
+                                                  const std::vector<std::string>& devices,
+                                                  std::optional<int> intra_op_threads,
+                                                  std::optional<std::uint64_t> seed) {
+  const TFConfigClusterResolver environment;
+  const SimpleClusterOptions task{
+      .task_type = options.task_type ? options.task_type : environment.task_type(),
+      .task_id = options.task_id ? std::optional<std::int64_t>(*options.task_id) : environment.task_id()};
+  return std::make_unique<MultiWorkerMirroredStrategy>(
+      MultiWorkerOptions{.devices = devices,
+                         .cluster_resolver = std::make_shared<SimpleClusterResolver>(*options.cluster_spec, task),
+                         .intra_op_threads = intra_op_threads,
+                         .seed = seed,
+                         .strict = true,
+                         .join_seconds = options.join_seconds});
+}
+
+}  // namespace
+
+MirroredStrategy::MirroredStrategy(MirroredOptions options) : options_(checked(std::move(options))) {
+  set_prefetch_on_device(options_.prefetch_on_device.value_or(true));
+  detail::in_tower_words([&] {
+    auto core = std::make_unique<lockstep::MirroredStrategy>(
+        lockstep::MirroredOptions{.devices = options_.devices ? *options_.devices : devices_of_gpus(options_.num_gpus),
+                                  .cross_device_ops = options_.cross_tower_ops,
+                                  .intra_op_threads = options_.intra_op_threads,
+                                  .seed = options_.seed,
+                                  .strict = true});
+    Devices devices = core->devices();
+    set_core(std::move(core), std::move(devices));
+  });
+}
+
+void MirroredStrategy::configure(const ConfigureOptions& options) {
+  if (!options.cluster_spec || options.cluster_spec->empty()) {
+    if (options.devices)
+      refuse("`devices` of configure are those of each worker of a cluster, and there is no `cluster_spec`",
+             "pass the devices to the constructor of MirroredStrategy");
+    return;
+  }
+  if (options_.devices && !options.devices)
+    refuse("`num_gpus` is required if `cluster_spec` is given, and the strategy was made with `devices`",
+           "make it with .num_gpus, or pass .devices, those of each worker, to configure");
+  if (options_.cross_tower_ops && !options_.cross_tower_ops->is_one_order())
+    throw Unimplemented(errors::kNotAvailable,
+                        {.what = "cross_tower_ops of your own cannot add up over the workers of a cluster",
+                         .help = "leave out cross_tower_ops: the workers' engine adds in the one order"});
+  auto core = join(options, options.devices ? *options.devices : devices_of_gpus(options_.num_gpus),
+                   options_.intra_op_threads, options_.seed);
+  Devices devices = devices_of_all(*core);
+  set_core(std::move(core), std::move(devices));
+}
+
+CollectiveAllReduceStrategy::CollectiveAllReduceStrategy(int num_gpus_per_worker)
+    : num_gpus_per_worker_(num_gpus_per_worker) {
+  auto core = std::make_unique<lockstep::MirroredStrategy>(
+      lockstep::MirroredOptions{.devices = devices_of_gpus(num_gpus_per_worker), .strict = true});
+  Devices devices = core->devices();
+  set_core(std::move(core), std::move(devices));
+}
+
+void CollectiveAllReduceStrategy::configure(const ConfigureOptions& options) {
+  if (!options.cluster_spec || options.cluster_spec->empty()) return;
+  auto core = join(options, options.devices ? *options.devices : devices_of_gpus(num_gpus_per_worker_), {}, {});
+  Devices devices = devices_of_all(*core);
+  set_core(std::move(core), std::move(devices));
+}
+
+}  // namespace lockstep::contrib

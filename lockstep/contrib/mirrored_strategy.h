@@ -1,0 +1,75 @@
+#pragma once
+
+#include <any>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/comm/cluster/cluster_spec.h"
+#include "lockstep/contrib/cross_tower_ops.h"
+#include "lockstep/contrib/distribution_strategy.h"
+
+namespace lockstep::contrib {
+
+struct MirroredOptions {
+  /// One tower per device. Not together with a number of GPUs.
+  std::optional<std::vector<std::string>> devices = {};
+  /// One tower on each of the first so many GPUs; 0: one on the CPU. Unset, without `devices`: all GPUs.
+  std::optional<int> num_gpus = {};
+  /// Another name of `num_gpus`.
+  std::optional<int> num_gpus_per_worker = {};
+  /// How values travel between the towers of one worker. Unset: the ordered sum.
+  std::shared_ptr<CrossTowerOps> cross_tower_ops = {};
+  /// Whether datasets are read ahead. Unset: they are. The order of elements is the same either way.
+  std::optional<bool> prefetch_on_device = {};
+  /// As in lockstep::MirroredOptions.
+  std::optional<int> intra_op_threads = {};
+  std::optional<std::uint64_t> seed = {};
+};
+
+struct ConfigureOptions {
+  std::any session_config = {};  ///< there are no sessions: taken and not looked at
+  /// The workers: chief tasks, then worker tasks by number. Unset: this process alone, and nothing changes.
+  std::optional<ClusterSpec> cluster_spec = {};
+  /// Which of them this process is. Unset: the "task" of the environment variable TF_CONFIG says.
+  std::optional<std::string> task_type = {};
+  std::optional<int> task_id = {};
+  /// The devices of each worker, in place of the constructor's number of GPUs: `ls::cpus(4)` for four towers.
+  std::optional<std::vector<std::string>> devices = {};
+  double join_seconds = 300;  ///< how long to wait for the other workers
+};
+
+/// MirroredStrategy of TensorFlow 1.11: the same towers on one machine, or, after `configure`, on all workers of a cluster.
+///
+///     contrib::MirroredStrategy strategy({.num_gpus = 0});
+///     strategy.configure({.cluster_spec = cluster, .task_type = "worker", .task_id = 1, .devices = ls::cpus(4)});
+class LOCKSTEP_EXPORT MirroredStrategy final : public DistributionStrategy {
+ public:
+  explicit MirroredStrategy(MirroredOptions options = {});
+
+  /// Joins the other workers of a cluster, which make the same call; returns when all have. There are then
+  /// workers x max(1, GPUs) towers, or workers x devices. Call it first: what was made with the strategy before, such as
+  /// variables, does not belong to the cluster. Needs Lockstep's component `cluster`.
+  void configure(const ConfigureOptions& options = {});
+
+ private:
+  MirroredOptions options_;
+};
+
+/// CollectiveAllReduceStrategy of TensorFlow 1.11, from which MultiWorkerMirroredStrategy came. It is made for a cluster,
+/// which `configure` names; until then it is one worker. Towers as of MirroredStrategy, except that it says of itself that
+/// every worker runs the program.
+class LOCKSTEP_EXPORT CollectiveAllReduceStrategy final : public DistributionStrategy {
+ public:
+  explicit CollectiveAllReduceStrategy(int num_gpus_per_worker = 0);
+  void configure(const ConfigureOptions& options);
+  bool between_graph() const override { return true; }
+
+ private:
+  int num_gpus_per_worker_;
+};
+
+}  // namespace lockstep::contrib

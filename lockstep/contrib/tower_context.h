@@ -1,0 +1,54 @@
+#pragma once
+
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/base/export.h"
+#include "lockstep/contrib/tower_words.h"
+#include "lockstep/strategy/replica_context.h"
+
+namespace lockstep::contrib {
+
+class DistributionStrategy;
+
+/// What a function given to `call_for_each_tower` knows of its tower, and how it meets the others.
+///
+///     strategy.call_for_each_tower([] {
+///       auto tower = contrib::get_tower_context();
+///       auto merge = [](contrib::DistributionStrategy& s, const contrib::PerDevice<int>& v) { return s.unwrap(v); };
+///       std::vector<int> of_all = tower.merge_call(merge, 3 + tower.tower_id());
+///     });
+class LOCKSTEP_EXPORT TowerContext {
+ public:
+  explicit TowerContext(ReplicaContext& replica) : replica_(&replica) {}
+
+  int tower_id() const { return replica_->replica_id_in_sync_group(); }
+  int num_towers() const { return replica_->num_replicas_in_sync(); }
+  bool is_single_tower() const { return num_towers() == 1; }
+  const std::string& device() const { return replica_->device_name(); }
+  /// FailedPrecondition where no strategy of contrib is current.
+  DistributionStrategy& distribution_strategy() const;
+
+  /// Calls `f(strategy, per_device_args...)` once for all towers of this process (so once per worker of a cluster), in
+  /// cross-tower context. Of the result each tower gets its own component of what is distributed, and all of the rest.
+  template <class F, class... Args>
+  auto merge_call(F&& f, Args&&... args) const {
+    DistributionStrategy& strategy = distribution_strategy();
+    return replica_->merge_call(
+        [&](Strategy&, const PerReplica<std::decay_t<Args>>&... all) { return f(strategy, all...); },
+        std::forward<Args>(args)...);
+  }
+
+ private:
+  ReplicaContext* replica_;
+};
+
+/// The tower that calls; FailedPrecondition in cross-tower context, where TensorFlow returns None.
+LOCKSTEP_EXPORT TowerContext get_tower_context();
+LOCKSTEP_EXPORT bool in_cross_tower_context();
+
+/// The strategy of the current context; FailedPrecondition where there is none.
+LOCKSTEP_EXPORT DistributionStrategy& get_distribution_strategy();
+
+}  // namespace lockstep::contrib

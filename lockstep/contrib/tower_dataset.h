@@ -1,0 +1,84 @@
+#pragma once
+
+#include <optional>
+#include <type_traits>
+#include <utility>
+
+#include "lockstep/base/export.h"
+#include "lockstep/contrib/tower_values.h"
+#include "lockstep/data/dataset.h"
+#include "lockstep/data/distribute/distributed_dataset.h"
+
+namespace lockstep::contrib {
+
+namespace detail {
+
+/// Throws: `get_next` before `initialize`.
+[[noreturn]] LOCKSTEP_EXPORT void throw_not_initialized();
+
+/// Of a stream that all workers read, the elements of this worker's towers: element i belongs to tower i mod n.
+template <class T>
+data::Dataset<T> own_elements(const Strategy& core, const data::Dataset<T>& dataset) {
+  if (core.num_workers() == 1) return dataset;
+  const int towers = core.num_replicas_in_sync(), here = core.num_local_replicas(), worker = core.worker_id();
+  const auto is_own = [=](const std::pair<at::Tensor, T>& element) {
+    return element.first.template item<std::int64_t>() % towers / here == worker;
+  };
+  return dataset.enumerate().filter(is_own).map([](const std::pair<at::Tensor, T>& element) { return element.second; });
+}
+
+}  // namespace detail
+
+/// A pass over a distributed dataset: one whole element for each tower and step.
+template <class T>
+class TowerIterator {
+ public:
+  explicit TowerIterator(DistributedDataset<T> dataset) : dataset_(std::move(dataset)) {}
+
+  /// Begins a pass; of an iterator that has begun one, a new one.
+  void initialize() { pass_.emplace(dataset_.iterator()); }
+  /// What TensorFlow 1 runs in a session.
+  void initializer() { initialize(); }
+
+  /// OutOfRange where not every tower has an element: the rest is lost.
+  PerDevice<T> get_next() {
+    if (!pass_) detail::throw_not_initialized();
+    return pass_->get_next();
+  }
+
+ private:
+  DistributedDataset<T> dataset_;
+  std::optional<DistributedIterator<T>> pass_;
+};
+
+/// What `distribute_dataset` returns.
+template <class T>
+class TowerDataset {
+ public:
+  explicit TowerDataset(DistributedDataset<T> dataset) : dataset_(std::move(dataset)) {}
+
+  /// An iterator whose pass has begun.
+  TowerIterator<T> make_one_shot_iterator() const {
+    TowerIterator<T> iterator(dataset_);
+    iterator.initialize();
+    return iterator;
+  }
+  /// An iterator to call `initialize` on.
+  TowerIterator<T> make_initializable_iterator() const { return TowerIterator<T>(dataset_); }
+
+ private:
+  DistributedDataset<T> dataset_;
+};
+
+namespace detail {
+
+/// Whole elements to the towers in turn; a last step that not all towers have an element for is left out.
+template <class T>
+TowerDataset<T> distribute_elements(Strategy& core, const data::Dataset<T>& dataset, bool prefetch) {
+  const InputOptions options{.per_replica_buffer_size = prefetch ? 1 : 0};
+  const auto input = data::distribute_made(core, {own_elements(core, dataset).stage()}, options);
+  return TowerDataset<T>(DistributedDataset<T>(data::only_whole_steps(input)));
+}
+
+}  // namespace detail
+}  // namespace lockstep::contrib
