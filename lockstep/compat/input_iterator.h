@@ -57,8 +57,10 @@ auto input_fn_iterator(lockstep::Strategy& core, F& input_fn, names::InputReplic
   Made made = input_fn(context);
   if constexpr (data::detail::is_dataset_v<Made>) {
     return names::InputIterator<typename Made::value_type>(pipeline_steps(core, made.stage()));
+  } else if constexpr (!std::is_invocable_v<Made&>) {
+    static_assert(lockstep::detail::never<F>, "input_fn must return a Dataset, or a callable without arguments");
+    return lockstep::detail::AfterCompileError();
   } else {
-    static_assert(std::is_invocable_v<Made&>, "input_fn must return a Dataset, or a callable without arguments");
     using T = std::decay_t<std::invoke_result_t<Made&>>;
     std::function<T()> values(std::move(made));
     if (!values) throw_no_input();

@@ -101,6 +101,7 @@ TEST(CompatStrategy, RunTakesArgsKwargsAndOptions) {
   const auto named = [](double k, const std::map<std::string, at::Tensor>& of) { return of.at("a") * k + of.at("b"); };
   EXPECT_EQ(read(two().run(named, std::tuple{10.0}, kwargs, v1::RunOptions{})[1]), 22);
   EXPECT_EQ(two().run([] { return 3.0; }, std::tuple{}, v1::None, v1::RunOptions{}).values().size(), 2u);
+  EXPECT_EQ(read(two().run(sum, std::tuple{x, 1.0}, v1::RunOptions{})[0]), 2);
   static_assert(std::is_base_of_v<v1::DistributedValues<v1::PerReplica, at::Tensor>, v1::PerReplica<at::Tensor>>);
 }
 
@@ -187,6 +188,9 @@ TEST(CompatStrategy, UpdatesACopyOfTheConfig) {
   expected.graph_options.rewrite_options.scoped_allocator_optimization = v1::ConfigProto::RewriterConfig::ON;
   expected.graph_options.rewrite_options.scoped_allocator_opts.enable_op = {"CollectiveReduce"};
   EXPECT_EQ(v1::experimental::MultiWorkerMirroredStrategy().update_config_proto(given), expected);
+
+  const v1::experimental::MultiWorkerMirroredStrategy nccl(v1::CollectiveCommunication::NCCL);
+  EXPECT_TRUE(nccl.update_config_proto(given).experimental.collective_nccl);
 
   // A cluster of one worker.
   const auto resolver = std::make_shared<SimpleClusterResolver>(

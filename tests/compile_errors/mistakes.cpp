@@ -5,6 +5,7 @@
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
+#include "lockstep/compat/v1.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/nn/save/save.h"
@@ -41,6 +42,12 @@ void mistakes(ls::MirroredStrategy& strategy, ls::MirroredModule<Net> model,
   auto merged = ls::get_replica_context().merge_call([](torch::Tensor x) { return x; }, losses[0]);
   // error: update(variable, f, args...) calls f(component, args...), with the component as a torch::Tensor
   strategy.extended().update(ls::Variable(losses[0]), [](int) {});
+
+  ls::compat::v1::Strategy names(strategy);
+  // error: positional args must be a list or tuple: write strategy.run(fn, std::tuple{x})
+  auto named = names.run([](const torch::Tensor& x) { return x; }, batch);
+  // error: input_fn must return a Dataset, or a callable without arguments
+  auto input = names.make_input_fn_iterator([](const ls::InputContext&) { return 3; });
 
   Net net(3);
   torch::nn::Sequential sequential;
