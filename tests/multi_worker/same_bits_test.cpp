@@ -62,6 +62,23 @@ void expect_same_bits(const std::vector<Layout>& layouts, const std::string& var
 TEST(SameBits, FourReplicasInAnyNumberOfProcesses) { expect_same_bits({{1, 4}, {2, 2}, {4, 1}}, ""); }
 TEST(SameBits, SixReplicasInAnyNumberOfProcesses) { expect_same_bits({{1, 6}, {2, 3}, {3, 2}, {6, 1}}, ""); }
 
+// names: configure
+TEST(SameBits, AClientOfTowersSeesTheSameInAnyNumberOfProcesses) {
+  Process alone({LOCKSTEP_TOWER_PROGRAM, "6"}, {});
+  ASSERT_EQ(alone.wait(seconds(60)), 0) << alone.said();
+  const std::string expected = lines_with("saw", alone.said());
+  EXPECT_NE(expected, "");
+  for (const Layout& layout : std::vector<Layout>{{1, 6}, {2, 3}, {3, 2}, {6, 1}}) {
+    Job job(layout.workers, {LOCKSTEP_TOWER_PROGRAM, std::to_string(layout.replicas)});
+    for (int k = 0; k < layout.workers; ++k) {
+      EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
+      const std::string seen = lines_with("saw", job[k].said());
+      EXPECT_EQ(seen, expected) << layout.workers << " x " << layout.replicas << ", worker " << k;
+    }
+    if (HasFailure()) break;
+  }
+}
+
 class Variant : public testing::TestWithParam<std::string> {};
 TEST_P(Variant, HasTheBitsOfOneProcess) { expect_same_bits({{1, 4}, {2, 2}, {4, 1}}, GetParam()); }
 INSTANTIATE_TEST_SUITE_P(SameBits, Variant, testing::Values("clip", "sparse", "batch_norm"),

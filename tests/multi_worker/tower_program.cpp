@@ -1,0 +1,173 @@
+// A client of TensorFlow 1.11 style on all workers of a cluster: `tower_program TOWERS_PER_WORKER`. The cluster comes from
+// TF_CONFIG; without it, it is one worker. Prints all that the program sees, which must be the same for every W x R and on
+// every worker.
+
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <string>
+#include <vector>
+
+#include "lockstep/cluster.h"
+#include "lockstep/contrib.h"
+#include "lockstep/lockstep.h"
+
+namespace ls = lockstep;
+namespace contrib = lockstep::contrib;
+using Agg = contrib::VariableAggregation;
+
+namespace {
+
+void say(const char* name, const torch::Tensor& value) {
+  std::printf("saw %s", name);
+  const auto flat = value.detach().to(torch::kDouble).flatten();
+  for (std::int64_t i = 0; i < flat.numel(); ++i) std::printf(" %a", flat[i].item<double>());
+  std::printf("\n");
+}
+void say(const char* name, const std::vector<torch::Tensor>& values) {
+  for (const auto& value : values) say(name, value);
+}
+void say(const char* name, const std::vector<int>& values) {
+  std::printf("saw %s", name);
+  for (const int value : values) std::printf(" %d", value);
+  std::printf("\n");
+}
+
+torch::Tensor number(double value) { return torch::full({}, value); }
+
+void look_at_values(contrib::MirroredStrategy& strategy) {
+  say("towers", std::vector<int>{strategy.num_towers(), static_cast<int>(strategy.worker_devices().size())});
+  say("indices", strategy.unwrap(strategy.worker_device_index()));
+  const auto random = strategy.call_for_each_tower([] { return torch::rand({3}); });
+  say("random", strategy.unwrap(random));
+  say("sum", strategy.reduce(Agg::SUM, random, "cpu:0"));
+  say("mean", strategy.reduce(Agg::MEAN, random, strategy.worker_devices().back()));
+  say("first", strategy.unwrap(strategy.reduce(Agg::ONLY_FIRST_TOWER, random, random)));
+  say("batch", strategy.batch_reduce(Agg::SUM, {{random, random}, {random, "cpu:0"}})[1][0]);
+  say("shapes differ", strategy.unwrap(strategy.call_for_each_tower(
+                           [] { return torch::ones({contrib::get_tower_context().tower_id()}); })));
+  const auto pairs = strategy.unwrap(strategy.call_for_each_tower([] {
+    return std::pair{contrib::get_tower_context().tower_id(), torch::rand({2})};
+  }));
+  for (const auto& [id, value] : pairs) say(std::to_string(id).c_str(), value);
+
+  const auto merge = [](contrib::DistributionStrategy& s, const contrib::PerDevice<int>& all) {
+    int sum = 0;
+    for (const int one : s.unwrap(all)) sum += one;
+    return sum;
+  };
+  say("merged", strategy.unwrap(strategy.call_for_each_tower(
+                    [&] {
+                      const int mine = 3 + contrib::get_tower_context().tower_id();
+                      return contrib::get_tower_context().merge_call(merge, mine) + mine;
+                    },
+                    contrib::run_in_turn)));
+
+  for (const int items : {10, 2}) {
+    std::vector<torch::Tensor> numbers;
+    for (int i = 0; i < items; ++i) numbers.push_back(number(0.1 * i));
+    const auto products = strategy.map(
+        numbers, [](const torch::Tensor& x, const torch::Tensor& y) { return x * y; }, strategy.broadcast(number(2)));
+    for (const auto& output : strategy.unwrap(products)) say("mapped", output.get());
+    say("sum of map", strategy.reduce(Agg::SUM, products, "cpu:0"));
+    say("mean of map", strategy.reduce(Agg::MEAN, products, "cpu:0"));
+  }
+}
+
+void look_at_variables(contrib::MirroredStrategy& strategy) {
+  const auto scope = strategy.scope();
+  ls::Variable v(number(1), {.name = "v", .aggregation = Agg::MEAN});
+  strategy.call_for_each_tower([&] { v.assign(torch::rand({})); });
+  strategy.update(
+      v, [](torch::Tensor w, const torch::Tensor& x) { return w.add_(x); }, strategy.broadcast(number(2)));
+  say("v", strategy.unwrap(v));
+  int updates = 0;
+  strategy.update_non_slot(strategy.non_slot_devices({v}), [&] { ++updates; });
+  if (updates != strategy.core().num_local_replicas()) throw std::runtime_error("update_non_slot");
+  for (const auto aggregation : {Agg::NONE, Agg::SUM, Agg::MEAN, Agg::ONLY_FIRST_TOWER}) {
+    auto local = strategy.tower_local_variable(number(0), aggregation, "local");
+    strategy.call_for_each_tower([&] { local.assign_add(1.5 + contrib::get_tower_context().tower_id()); });
+    say("local", strategy.read_var(local));
+    say("locals", strategy.unwrap(local));
+    say("assigned", local.assign(6));
+  }
+}
+
+struct Net : torch::nn::Module {
+  Net() { register_module("layers", layers); }
+  torch::Tensor forward(const torch::Tensor& x) { return layers->forward(x); }
+  torch::nn::Sequential layers{torch::nn::Linear(5, 8), torch::nn::Dropout(0.5), torch::nn::Linear(8, 1)};
+};
+
+void train(contrib::MirroredStrategy& strategy) {
+  auto model = strategy.core().make<Net>();
+  auto optimizer = strategy.core().make_optimizer<torch::optim::SGD>(model, 0.05);
+  const auto x = torch::arange(500, torch::kFloat).view({100, 5}).sin(), y = x.sum(1, true);
+  // 34 elements, the last of one row: with 6 towers 5 whole steps.
+  const auto dataset = strategy.distribute_dataset([&] {
+    return ls::data::from_tensor_slices(std::pair{x, y}).shuffle(50, {.seed = 4}).batch(3);
+  });
+  auto iterator = dataset.make_initializable_iterator();
+  const auto step = [&](contrib::MultiStepContext& ctx, const contrib::PerDevice<torch::Tensor>& inputs,
+                        const contrib::PerDevice<torch::Tensor>& labels) {
+    const auto losses = strategy.call_for_each_tower(
+        [&](const torch::Tensor& in, const torch::Tensor& label) {
+          const auto loss = torch::nn::functional::mse_loss(model->forward(in), label);
+          contrib::minimize(optimizer, loss, contrib::LossReduction::MEAN);
+          ctx.set_last_step_output("mean", loss.detach(), Agg::MEAN);
+          ctx.set_non_tensor_output("name", contrib::get_tower_context().tower_id() < 2 ? "low" : "high");
+          ctx.set_non_tensor_output("id", contrib::get_tower_context().tower_id());
+          return loss.detach();
+        },
+        inputs, labels);
+    ctx.set_last_step_output("each", losses);
+    ctx.set_last_step_output("inputs", inputs, Agg::SUM);
+  };
+  for (int epoch = 0; epoch < 3; ++epoch) {
+    iterator.initialize();
+    auto ctx = strategy.run_steps_on_dataset(step, iterator, 2);
+    for (int more = 0; more < 2; ++more) {
+      for (const auto& [name, output] : ctx.last_step_outputs()) say(name.c_str(), output.values());
+      for (const auto& name : std::any_cast<std::vector<std::string>>(ctx.non_tensor_outputs().at("name")))
+        std::printf("saw %s\n", name.c_str());
+      say("ids", std::any_cast<std::vector<int>>(ctx.non_tensor_outputs().at("id")));
+      if (more == 0) ctx.run_op();
+    }
+    int left = 0;
+    try {
+      for (;; ++left) iterator.get_next();
+    } catch (const ls::OutOfRange&) {
+      say("left", std::vector<int>{left});
+    }
+  }
+  for (const auto& parameter : model.replica(0)->parameters()) say("weights", parameter);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    const auto devices = ls::cpus(argc > 1 ? std::atoi(argv[1]) : 2);
+    const ls::TFConfigClusterResolver environment;
+    const ls::ClusterSpec cluster = environment.cluster_spec();
+    contrib::MirroredOptions options{.intra_op_threads = 1, .seed = 5};
+    if (cluster.empty()) options.devices = devices;
+    contrib::MirroredStrategy strategy(options);
+    if (!cluster.empty()) strategy.configure({.cluster_spec = cluster, .devices = devices, .join_seconds = 60});
+    if (strategy.should_checkpoint() != (strategy.core().worker_id() == 0))
+      throw std::runtime_error("should_checkpoint");
+    look_at_values(strategy);
+    look_at_variables(strategy);
+    train(strategy);
+    return 0;
+  } catch (const std::exception& e) {
+    std::printf("failed: %s\n", e.what());
+    return 1;
+  }
+}
