@@ -123,7 +123,7 @@ TEST_F(Coordination, ABarrierNamesWhoIsMissingAndCanBeTriedAgain) {
   std::this_thread::sleep_for(250ms);
   std::thread one([&] { job[1]->barrier("save", Deadline::after(10s)); });
   expect_error([&] { job[0]->barrier("save", Deadline::after(100ms)); }, Code::DeadlineExceeded, errors::kTimeout,
-               {"barrier \"save\"", "missing: worker 2", "step 812, forward"});
+               {"barrier \"save\"", "missing: worker 2", "last heard of in call 812 of run, forward"});
   std::thread zero([&] { job[0]->barrier("save", Deadline::after(10s)); });
   job[2]->barrier("save", Deadline::after(10s));
   one.join();
@@ -199,7 +199,7 @@ TEST_F(Coordination, TheFirstFailureIsToldToAllAndEndsWhatTheyWaitFor) {
     ASSERT_TRUE(failure.has_value());
     EXPECT_EQ(failure->text.what, "out of paint");
     EXPECT_EQ(failure->member, 2);
-    EXPECT_NE(failure->text.where.find("step 7, user code"), std::string::npos) << failure->text.where;
+    EXPECT_NE(failure->text.where.find("call 7 of run, user code"), std::string::npos) << failure->text.where;
   }
   const auto begin = std::chrono::steady_clock::now();
   job.clear();

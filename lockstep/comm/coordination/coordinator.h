@@ -66,9 +66,12 @@ struct MemberState {
   std::string host = {};
   std::int64_t pid = 0;
   std::chrono::milliseconds silent = {};  ///< since its last heartbeat
-  std::int64_t step = 0;                  ///< as set_place said
+  std::int64_t step = 0;                  ///< as set_place said when the last heartbeat was sent
   std::string place = {};
 };
+
+/// "call 812 of run, all-reduce"; empty if nothing is known.
+LOCKSTEP_EXPORT std::string place_text(std::int64_t step, const std::string& place);
 
 /// This process's membership in a job. The chief hosts the service on its entry's address; every other member keeps its
 /// entry's port bound, so that a second process with the same entry is noticed. Heartbeats come from a thread of their own.

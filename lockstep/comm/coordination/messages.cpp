@@ -41,8 +41,15 @@ std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member
   return states;
 }
 
+std::string place_text(std::int64_t step, const std::string& place) {
+  std::string text = step == 0 ? "" : str("call ", step, " of run");
+  if (!place.empty() && (text.empty() || place != "run")) text += str(text.empty() ? "" : ", ", place);
+  return text;
+}
+
 std::string last_seen(const wire::Seat& seat) {
-  return str("last at step ", seat.step(), seat.place().empty() ? "" : ", ", seat.place(), "; host ", seat.host(),
+  const std::string place = place_text(seat.step(), seat.place());
+  return str(place.empty() ? "" : "last heard of in ", place, place.empty() ? "host " : "; host ", seat.host(),
              ", pid ", seat.pid());
 }
 

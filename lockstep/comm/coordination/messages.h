@@ -31,7 +31,7 @@ Failure read(const wire::Fault& from);
 std::vector<Fact> facts_of(const wire::Details& details);
 std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member>& members);
 
-/// "last at step 812, all-reduce; host a, pid 4711"
+/// "last heard of in call 812 of run, all-reduce; host a, pid 4711"
 std::string last_seen(const wire::Seat& seat);
 
 }  // namespace lockstep::coordination

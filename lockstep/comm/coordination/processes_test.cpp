@@ -124,7 +124,7 @@ TEST_F(Faults, AKilledWorkerIsNamedOnAllSurvivors) {
     record(str("killed_noticed_by_", i), notice(*all[i], since, text), 100);
     EXPECT_HAS(text, "L104 member 2: worker 2 (");
     EXPECT_HAS(text, "ended without leaving");
-    EXPECT_HAS(text, str("step 812, all-reduce 3; host "));
+    EXPECT_HAS(text, str("call 812 of run, all-reduce 3; host "));
     EXPECT_HAS(text, str("pid ", all[2]->pid()));
   }
   EXPECT_HAS(all[0]->ask("barrier end 1000"), "error L104");
@@ -223,7 +223,7 @@ TEST_F(Faults, ACutNetworkIsNoticedOnBothSides) {
     EXPECT_HAS(text, i == 2 ? "L117 member 0: worker 0 (10.77.0.1:2222), the chief, stopped answering"
                             : "L104 member 2: worker 2 (10.77.0.2:2222) stopped answering");
     if (i != 2) {
-      EXPECT_HAS(text, "step 812, all-reduce 3");
+      EXPECT_HAS(text, "call 812 of run, all-reduce 3");
     }
   }
   for (const auto& one : all) {
@@ -327,7 +327,7 @@ TEST_F(Faults, AProgramThatFailsTellsAllTheCause) {
     std::string text;
     record("user_failure_noticed", notice(*one, since, text), 1000);
     EXPECT_HAS(text, "L113 member 1: std::runtime_error: no such file");
-    EXPECT_HAS(text, "step 3, user code");
+    EXPECT_HAS(text, "call 3 of run, user code");
   }
 }
 
@@ -338,7 +338,7 @@ TEST_F(Faults, ALateWorkerInABarrierIsWarnedAboutAndNamed) {
   all[0]->tell("barrier step 20000");
   const std::string line = all[0]->await("log worker 0: barrier \"step\" has waited");
   EXPECT_HAS(line, "missing: worker 1 (");
-  EXPECT_HAS(line, "step 9, reading data");
+  EXPECT_HAS(line, "call 9 of run, reading data");
   EXPECT_EQ(all[1]->ask("barrier step 20000"), "ok ");
   EXPECT_EQ(all[0]->await_answer(), "ok ");
   EXPECT_HAS(all[1]->ask("states"), "worker 0 here 0 ; worker 1 here 9 reading data");

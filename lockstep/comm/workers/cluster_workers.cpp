@@ -59,8 +59,9 @@ Failure failure_of(const Error& error, int member) {
 }
 
 std::string place_of(const coordination::MemberState& state) {
-  return str(state.member.name, " (", state.member.address, ") was last at step ", state.step,
-             state.place.empty() ? "" : ", ", state.place);
+  const std::string place = coordination::place_text(state.step, state.place);
+  return str(state.member.name, " (", state.member.address, ") was ",
+             place.empty() ? "in no call of run yet" : str("last heard of in ", place));
 }
 
 }  // namespace
