@@ -82,14 +82,27 @@ void require_same_write(const PerReplica<std::shared_ptr<Variable::Impl>>& varia
 }
 
 void require_aggregation_if_strict(const Variable::Impl& variable) {
-  if (variable.options().aggregation != Aggregation::None || variable.is_sync_on_read() ||
-      !variable.strategy().strict())
-    return;
-  throw InvalidArgument(
-      errors::kVariableAssign,
-      {.what = "a variable without aggregation cannot be written inside a replica of a strict strategy",
-       .where = lockstep::str("variable '", variable.options().name, "'"),
-       .help = "create it with Aggregation::Sum, Mean or OnlyFirstReplica, or make the strategy with .strict = false"});
+  if (variable.is_sync_on_read() || !variable.strategy().strict()) return;
+  const Aggregation aggregation = variable.options().aggregation;
+  const std::string where = lockstep::str("variable '", variable.options().name, "'");
+  if (aggregation == Aggregation::None) {
+    throw InvalidArgument(
+        errors::kVariableAssign,
+        {.what = "a variable without aggregation cannot be written inside a replica of a strict strategy",
+         .where = where,
+         .help =
+             "create it with Aggregation::Sum, Mean or OnlyFirstReplica, or make the strategy with .strict = false"});
+  }
+  if (aggregation == Aggregation::OnlyFirstReplica && variable.strategy().num_workers() > 1) {
+    throw InvalidArgument(
+        errors::kVariableAssign,
+        {.what =
+             "every worker would write its own first replica's value: with OnlyFirstReplica the variable may differ "
+             "between workers",
+         .where = where,
+         .help = "create it with Aggregation::Mean, assign strategy.broadcast(value) outside of run, or make the "
+                 "strategy with .strict = false if all workers give the same value"});
+  }
 }
 
 const char* Write::name() const {
@@ -296,9 +309,8 @@ void require_same_place(const Variable::Impl& variable,
 
 void assign_in_replica(const std::shared_ptr<Variable::Impl>& variable, const Write& write,
                        const VariableValue& value) {
-  const auto& options = variable->options();
-  if (variable->is_sync_on_read() || options.aggregation == Aggregation::None) {
-    detail::require_aggregation_if_strict(*variable);
+  detail::require_aggregation_if_strict(*variable);
+  if (variable->is_sync_on_read() || variable->options().aggregation == Aggregation::None) {
     if (is_distributed_value(value)) {
       throw_assign(*variable, "a distributed value cannot be assigned to one replica's component",
                    "assign this replica's component: value.get()");

@@ -100,7 +100,9 @@ enum class ReadBack { Yes, No };
 /// | OnRead, assign  | own component         | all components (Sum: value / N)          | component k           |
 ///
 /// Assigning an OnWrite variable in a replica: None writes the replica's own component; Sum and Mean give all
-/// components the sum or mean of the replicas' values; OnlyFirstReplica gives all components replica 0's value.
+/// components the sum or mean of the replicas' values; OnlyFirstReplica gives all components replica 0's value. On several
+/// workers that is each worker's own first replica, so that workers may come to hold different values: see to it that
+/// these are equal, as in the example, or use Mean. A strategy with `.strict` refuses such a write.
 ///
 ///     auto scope = strategy.scope();
 ///     ls::Variable steps(torch::zeros({}), {.name = "steps", .aggregation = ls::Aggregation::OnlyFirstReplica});

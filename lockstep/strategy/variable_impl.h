@@ -105,7 +105,8 @@ bool lies_in(const at::Tensor& tensor, const Variable::Impl& variable);
 void require_same_write(const PerReplica<std::shared_ptr<Variable::Impl>>& variables,
                         const PerReplica<const char*>& operations);
 
-/// In a replica: throws if the strategy is strict and the variable has no aggregation.
+/// In a replica: throws if the strategy is strict and a write could make components of the mirrored variable differ: it has no
+/// aggregation, or each of several workers would take its own first replica's value.
 void require_aggregation_if_strict(const Variable::Impl& variable);
 
 }  // namespace detail

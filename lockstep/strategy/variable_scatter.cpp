@@ -102,8 +102,8 @@ void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter
     detail::write_components(target, [&](std::size_t, at::Tensor& component) { apply(kind, component, given); });
   };
   const Aggregation aggregation = variable->options().aggregation;
+  detail::require_aggregation_if_strict(*variable);
   if (aggregation == Aggregation::None) {
-    detail::require_aggregation_if_strict(*variable);
     require_rows_in(*variable, kind, rows);
     return detail::write_component(*variable, detail::calling_component(*variable),
                                    [&](std::size_t, at::Tensor& component) { apply(kind, component, rows); });
