@@ -34,6 +34,13 @@ bool has_own_memory(const ModuleCore::Parameter& parameter, std::size_t replica)
   return std::any_of(parameter.leaves.begin(), parameter.leaves.end(), differs);
 }
 
+void add_buffers(const ModuleCore& module, std::size_t replica, std::vector<TensorDigest>& digests) {
+  for (const auto& buffer : module.buffers_of(replica)) {
+    if (buffer.value().defined())
+      digests.push_back({lockstep::str("buffer '", buffer.key(), "'"), digest_of(buffer.value())});
+  }
+}
+
 }  // namespace
 
 std::vector<TensorDigest> digests_of_replica(const OptimizerCore& core, std::size_t replica, bool buffers) {
@@ -43,12 +50,7 @@ std::vector<TensorDigest> digests_of_replica(const OptimizerCore& core, std::siz
     if (has_own_memory(parameter, replica))
       digests.push_back({lockstep::str("'", parameter.name, "'"), digest_of(parameter.leaves[replica])});
   }
-  if (buffers) {
-    for (const auto& buffer : module.buffers_of(replica)) {
-      if (buffer.value().defined())
-        digests.push_back({lockstep::str("buffer '", buffer.key(), "'"), digest_of(buffer.value())});
-    }
-  }
+  if (buffers) add_buffers(module, replica, digests);
   if (!core.cls.knows_state) return digests;
   const ReplicaPart& part = *core.replicas[replica];
   const auto& states = part.inner->state();
@@ -69,7 +71,7 @@ std::vector<TensorDigest> digests_of_training(const OptimizerCore& core) {
   return digests_while_replicas_wait(core);
 }
 
-std::vector<TensorDigest> digests_while_replicas_wait(const OptimizerCore& core) {
+std::vector<TensorDigest> digests_while_replicas_wait(const OptimizerCore& core, bool buffers) {
   std::vector<TensorDigest> digests;
   const auto& parameters = core.module->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
@@ -78,6 +80,7 @@ std::vector<TensorDigest> digests_while_replicas_wait(const OptimizerCore& core)
     for (const auto& [key, value] : gather_state(core, static_cast<int>(p)))
       digests.push_back({parameters[p].name + "/" + key, digest_of(value)});
   }
+  if (buffers) add_buffers(*core.module, 0, digests);
   return digests;
 }
 

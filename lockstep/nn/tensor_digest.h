@@ -21,8 +21,8 @@ std::vector<TensorDigest> digests_of_replica(const OptimizerCore& core, std::siz
 /// Of the weights by name, and of what the optimizer remembers about them as "name/exp_avg" (for classes whose
 /// state is known).
 std::vector<TensorDigest> digests_of_training(const OptimizerCore& core);
-/// The same inside of run, by the replica that leads the others.
-std::vector<TensorDigest> digests_while_replicas_wait(const OptimizerCore& core);
+/// The same inside of run, by the replica that leads the others; with the buffers of replica 0 if wanted.
+std::vector<TensorDigest> digests_while_replicas_wait(const OptimizerCore& core, bool buffers = false);
 
 }  // namespace detail
 }  // namespace lockstep

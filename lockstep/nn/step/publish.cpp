@@ -60,7 +60,8 @@ void compare_digests(const OptimizerCore& core, ReplicaPart& mine) {
 /// Replicas of one worker share their weights; those of another worker have them to themselves.
 void compare_with_workers(const OptimizerCore& core, const ReplicaPart& mine, WorkerGroup& workers) {
   const auto compare = [&] {
-    const std::vector<TensorDigest> here = digests_while_replicas_wait(core);
+    // Replicas of this worker have just been found to be equal, so that its first one's buffers stand for all.
+    const std::vector<TensorDigest> here = digests_while_replicas_wait(core, core.settings.digest.buffers);
     std::vector<std::int64_t> numbers;
     for (const TensorDigest& each : here) numbers.push_back(static_cast<std::int64_t>(each.value));
     const Deadline deadline = deadline_of(core.module->strategy().communication());
