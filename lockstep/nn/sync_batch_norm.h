@@ -53,7 +53,9 @@ TORCH_MODULE(SyncBatchNorm2d);
 TORCH_MODULE(SyncBatchNorm3d);
 
 /// Makes the ordinary batch-norm layers of a model (BatchNorm1d, 2d, 3d) see the batches of all replicas from now on.
-/// Returns how many layers were converted in each replica.
+/// Returns how many layers were converted in each replica. Such a layer needs more than one value per channel on every replica
+/// that has any: LibTorch refuses a single row of [1, C] before Lockstep sees it. Build the model with SyncBatchNorm1d where
+/// a replica may get one row.
 LOCKSTEP_EXPORT int convert_sync_batch_norm(lockstep::detail::ModuleCore& model);
 template <class M>
 int convert_sync_batch_norm(MirroredModule<M>& model) {
