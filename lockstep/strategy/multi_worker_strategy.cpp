@@ -64,6 +64,8 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
                  {"seed", options.seed ? str(*options.seed) : "the chief's"},
                  {"communication.implementation", std::string(to_string(options.communication.implementation))},
                  {"communication.bytes_per_pack", str(options.communication.bytes_per_pack)},
+                 {"communication.timeout_seconds", str(collective_seconds(options.communication))},
+                 {"strict", options.strict ? "true" : "false"},
                  {"own kernels", options.fast_kernels ? str(*options.fast_kernels) : "unset"}},
        .tolerated_facts = {{"kind of CPU", kind_of_cpu()}},
        .join_seconds = options.join_seconds,
