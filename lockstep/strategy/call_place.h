@@ -17,7 +17,7 @@ class LOCKSTEP_EXPORT CallPlace {
   CallPlace(const CallPlace&) = delete;
   CallPlace& operator=(const CallPlace&) = delete;
 
-  /// "train.cpp:42"; empty where no call is known.
+  /// "train.cpp:42:9", as compilers write it: two calls may stand on one line. Empty where no call is known.
   static std::string current();
 
  private:
@@ -25,8 +25,22 @@ class LOCKSTEP_EXPORT CallPlace {
 
   const char* file_ = nullptr;
   unsigned line_ = 0;
+  unsigned column_ = 0;
   const std::string* name_ = nullptr;
   bool is_outermost_ = false;
+};
+
+/// What a call of this thread does, as its arguments say: "axis 1". `CallPlace::current` has it too while this object lives.
+class CallDetail {
+ public:
+  explicit CallDetail(std::string text);
+  ~CallDetail();
+  CallDetail(const CallDetail&) = delete;
+  CallDetail& operator=(const CallDetail&) = delete;
+
+ private:
+  std::string text_;
+  const std::string* outer_;
 };
 
 }  // namespace lockstep::detail

@@ -1,5 +1,6 @@
 #include "lockstep/strategy/collective_all_reduce.h"
 
+#include "lockstep/base/text.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/worker_collectives.h"
 
@@ -20,7 +21,8 @@ Mirrored<IndexedSlices> CollectiveAllReduce::reduce_slices(ReduceOp op, const Pe
 
 Mirrored<at::Tensor> CollectiveAllReduce::gather(const PerReplica<at::Tensor>& value, std::int64_t axis,
                                                  const Devices& destinations, const CommunicationOptions& options) {
-  const PerReplica<at::Tensor> all(workers::all_gather(*group_, value.values(), "gather", deadline_of(options)));
+  const PerReplica<at::Tensor> all(
+      workers::all_gather(*group_, value.values(), str("gather along ", axis), deadline_of(options)));
   return OrderedCrossDeviceOps::gather(all, axis, destinations, options);
 }
 

@@ -1,11 +1,14 @@
 #include "lockstep/strategy/strategy.h"
 
+#include <ATen/ops/scalar_tensor.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 #include <cxxabi.h>
 
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <optional>
 #include <ostream>
 #include <utility>
 
@@ -14,14 +17,17 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/comm/worker_group.h"
+#include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/replica_random.h"
+#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable_impl.h"
 #include "lockstep/strategy/worker_collectives.h"
+#include "lockstep/values/const_data.h"
 #include "lockstep/values/type_name.h"
 
 namespace lockstep {
@@ -157,10 +163,40 @@ at::Tensor Strategy::broadcast(const at::Tensor& value, const std::source_locati
   return workers_ ? workers::broadcast(*workers_, value, "broadcast", deadline_of(communication_)) : value.clone();
 }
 
-ReducibleLeaf Strategy::broadcast_leaf(const ReducibleLeaf& leaf, const std::source_location& where) {
-  if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) return broadcast(*tensor, where);
-  const auto& rows = std::get<IndexedSlices>(leaf);
-  return IndexedSlices{broadcast(rows.values, where), broadcast(rows.indices, where), rows.dense_shape};
+Strategy::Leaves Strategy::broadcast_leaves(const Leaves& leaves, const std::string* structure,
+                                            const std::source_location& where) {
+  detail::require_cross_replica(*this, "broadcast");
+  const detail::CallPlace place(where);
+  if (workers_ && structure != nullptr) {
+    // A worker with fewer leaves would return at once and leave the others waiting.
+    workers::require_same(
+        *workers_,
+        {.what = "the structure to broadcast",
+         .lines = {*structure},
+         .number = errors::kStructure,
+         .help = "give broadcast the same structure on every worker: broadcast its size first and "
+                 "make one of that size, or pass a std::vector of tensors or numbers, which takes the "
+                 "chief's size"},
+        "broadcast of a structure", deadline_of(communication_));
+  }
+  Leaves results;
+  for (const ReducibleLeaf& leaf : leaves) {
+    if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) {
+      results.emplace_back(broadcast(*tensor, where));
+      continue;
+    }
+    const auto& rows = std::get<IndexedSlices>(leaf);
+    const at::Tensor shape = broadcast(at::tensor(rows.dense_shape, at::kLong), where);
+    const auto* const sizes = const_data<std::int64_t>(shape);
+    results.emplace_back(IndexedSlices{broadcast(rows.values, where), broadcast(rows.indices, where),
+                                       std::vector<std::int64_t>(sizes, sizes + shape.numel())});
+  }
+  return results;
+}
+
+std::size_t Strategy::chiefs_size(std::size_t size, const std::source_location& where) {
+  return static_cast<std::size_t>(
+      broadcast(at::scalar_tensor(static_cast<std::int64_t>(size), at::kLong), where).item<std::int64_t>());
 }
 
 std::uint64_t Strategy::seed() const { return shared_generator_seed(); }
@@ -430,6 +466,12 @@ Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leav
   if (axis.dims().empty()) return std::move(reduce_across(op, components, structures, here, communication_)[0]);
 
   require_equal_structures(components, structures, "reduce");
+  std::optional<detail::CallDetail> along;  // sums along other axes may have the same shape
+  if (workers_) {
+    std::string dims;
+    for (const std::int64_t dim : axis.dims()) dims += str(dims.empty() ? "axis " : ", ", dim);
+    along.emplace(std::move(dims));
+  }
   std::vector<Leaves> sums(components.size());
   std::vector<std::int64_t> elements(components[0].size(), 0);
   for (std::size_t k = 0; k < components.size(); ++k) {

@@ -93,7 +93,8 @@ class LOCKSTEP_EXPORT Strategy {
   /// Returns when all workers have called it. Outside of run; every worker must call it.
   void barrier(const std::source_location& where = std::source_location::current());
 
-  /// Returns the chief's value on every worker and ignores the others' values. Outside of run; every worker must call it.
+  /// Returns the chief's value on every worker and ignores the others' values. Of structures only a vector of tensors or
+  /// numbers may have another size there. Outside of run; every worker must call it.
   at::Tensor broadcast(const at::Tensor& value, const std::source_location& where = std::source_location::current());
   template <class T>
   T broadcast(const T& value, const std::source_location& where = std::source_location::current());
@@ -285,7 +286,9 @@ class LOCKSTEP_EXPORT Strategy {
                            const std::vector<std::string>& structures, const Axis& axis);
   /// A value that all replicas share: `mirrored`, or plain.
   Leaves reduce_shared(ReduceOp op, const Leaves& value, bool mirrored);
-  ReducibleLeaf broadcast_leaf(const ReducibleLeaf& leaf, const std::source_location& where);
+  /// The chief's leaves. `structure` is that of the value they are of, which workers then compare; null: it is known.
+  Leaves broadcast_leaves(const Leaves& leaves, const std::string* structure, const std::source_location& where);
+  std::size_t chiefs_size(std::size_t size, const std::source_location& where);
   /// A plain value of several workers counts once for each of them.
   Leaves reduce_over_workers(ReduceOp op, const Leaves& value);
   Leaves gather_across(const std::vector<Leaves>& components, const std::vector<std::string>& structures,

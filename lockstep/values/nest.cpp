@@ -206,7 +206,7 @@ std::vector<Nest> StructureTraits<Nest>::local_results(const Nest& nest, int rep
   return results;
 }
 
-Nest unflatten_reducible(const Nest& like, std::vector<ReducibleLeaf> leaves) {
+Nest unflatten_reducible(const Nest& like, std::vector<ReducibleLeaf> leaves, detail::LeafPurpose purpose) {
   std::size_t next = 0;
   auto replace = [&](const auto& leaf) -> Nest {
     using T = std::remove_cvref_t<decltype(leaf)>;
@@ -216,7 +216,7 @@ Nest unflatten_reducible(const Nest& like, std::vector<ReducibleLeaf> leaves) {
       return std::visit([](auto& value) { return Nest(std::move(value)); }, reduced);
     } else {
       T number = leaf;
-      detail::from_reducible(std::move(reduced), number, Path());
+      detail::from_reducible(std::move(reduced), number, Path(), purpose);
       return number;
     }
   };

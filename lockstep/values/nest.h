@@ -151,7 +151,8 @@ LOCKSTEP_EXPORT bool same_object(const Nest& a, const Nest& b);
 LOCKSTEP_EXPORT Nest regroup(const std::vector<Nest>& per_replica, bool always_wrap = false);
 
 /// As for other structures; a leaf may also change between a tensor and sparse rows.
-LOCKSTEP_EXPORT Nest unflatten_reducible(const Nest& like, std::vector<ReducibleLeaf> leaves);
+LOCKSTEP_EXPORT Nest unflatten_reducible(const Nest& like, std::vector<ReducibleLeaf> leaves,
+                                         detail::LeafPurpose purpose = detail::LeafPurpose::Reduce);
 
 /// A Nest is a structure like any other, one that can hold distributed values.
 template <>

@@ -27,6 +27,12 @@ at::Scalar only_element(const at::Tensor& tensor, const Path& path) {
 
 [[noreturn]] void throw_does_not_fit(const std::string& value, const IntegerRange& range, const Path& path,
                                      const char* help) {
+  if (range.purpose == LeafPurpose::Broadcast) {
+    throw InvalidArgument(errors::kDtype, {.what = str("the chief's number ", value, " does not fit into ", range.type,
+                                                       ", the type of the number that this worker broadcasts"),
+                                           .where = place(path),
+                                           .help = "call broadcast with the same type of number on every worker"});
+  }
   throw InvalidArgument(errors::kDtype, {.what = str("the result ", value, " does not fit into ", range.type,
                                                      ", the type of the reduced number"),
                                          .where = place(path),
@@ -59,7 +65,14 @@ int64_t integer_of_tensor(const at::Tensor& tensor, const IntegerRange& range, c
 
 double float_of_tensor(const at::Tensor& tensor, const Path& path) { return only_element(tensor, path).toDouble(); }
 
-void throw_not_reducible(const std::string& type, const Path& path) {
+void throw_not_reducible(const std::string& type, const Path& path, LeafPurpose purpose) {
+  if (purpose == LeafPurpose::Broadcast) {
+    throw InvalidArgument(errors::kNotReducible,
+                          {.what = str("a value of type ", type, " cannot be broadcast"),
+                           .where = place(path),
+                           .help = "broadcast tensors, numbers and structures of them; text can travel as a "
+                                   "std::vector<int> of its characters"});
+  }
   throw InvalidArgument(errors::kNotReducible,
                         {.what = str("a value of type ", type, " cannot be reduced"),
                          .where = place(path),
@@ -67,10 +80,13 @@ void throw_not_reducible(const std::string& type, const Path& path) {
                                  "with map, or read them with local_results"});
 }
 
-void throw_integer_too_large(uint64_t value, const Path& path) {
-  throw InvalidArgument(errors::kDtype, {.what = str("the unsigned number ", value, " is too large to reduce"),
-                                         .where = place(path),
-                                         .help = "integers are reduced as int64; pass a double"});
+void throw_integer_too_large(uint64_t value, const Path& path, LeafPurpose purpose) {
+  const bool is_reduced = purpose == LeafPurpose::Reduce;
+  throw InvalidArgument(
+      errors::kDtype,
+      {.what = str("the unsigned number ", value, " is too large to ", is_reduced ? "reduce" : "broadcast"),
+       .where = place(path),
+       .help = str("integers ", is_reduced ? "are reduced" : "travel", " as int64; pass a double")});
 }
 
 void throw_leaf_kind_changed(const Path& path) {

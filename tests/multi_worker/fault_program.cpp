@@ -15,6 +15,7 @@
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
@@ -106,14 +107,17 @@ class Worker {
                    .data_port = task() == settings.faulty ? settings.data_port : 0,
                    .tls = settings.tls}),
         model_(strategy_.make([&] {
-          return nn::Sequential(nn::Linear(8, misbehaves("other_model") ? 17 : 16), nn::ReLU(),
-                                nn::Linear(misbehaves("other_model") ? 17 : 16, 1));
+          nn::Sequential net(nn::Linear(8, misbehaves("other_model") ? 17 : 16), nn::ReLU(),
+                             nn::Linear(misbehaves("other_model") ? 17 : 16, 1));
+          if (is("other_buffers")) net->push_back(nn::BatchNorm1d(nn::BatchNorm1dOptions(1).momentum(0.0)));
+          return net;
         })),
         optimizer_(strategy_.make_optimizer<torch::optim::SGD>(
             model_, torch::optim::SGDOptions(misbehaves("other_optimizer") ? 0.02 : 0.01)
                         .momentum(misbehaves("other_momentum") ? 0.5 : 0.9))) {
     if (settings.outlive) outlives = optimizer_;
     if (is("drops_window")) optimizer_.set_accumulate(2);
+    if (is("other_buffers")) optimizer_.set_digest({.every = 1, .buffers = true});
     if (is("other_groups")) {
       const char* const first = misbehaves("other_groups") ? "0." : "2.";
       const auto slow = torch::optim::SGDOptions(0.01);
@@ -201,6 +205,17 @@ class Worker {
       mine ? second() : first();
       mine ? first() : second();
     }
+    if (is("same_line")) {
+      const torch::Tensor value = torch::zeros({4});
+      // clang-format off
+      const auto first = [&] { strategy_.broadcast(value); }; const auto second = [&] { strategy_.broadcast(value); };
+      // clang-format on
+      mine ? second() : first();
+    }
+    const ls::PerReplica<torch::Tensor> square(
+        std::vector<torch::Tensor>(static_cast<std::size_t>(settings_.replicas), torch::ones({2, 2})));
+    if (is("gather_axis")) strategy_.gather(square, mine ? 1 : 0);
+    if (is("reduce_axis")) strategy_.reduce(ls::ReduceOp::Sum, square, mine ? 1 : 0);
     if (is("kinds")) mine ? void(strategy_.broadcast(four)) : sum(four);
     if (is("barrier")) mine ? strategy_.barrier() : sum(four);
     if (is("save")) mine ? ls::save("/nowhere/file", model_, optimizer_) : sum(four);
@@ -231,6 +246,7 @@ class Worker {
     }
     if (replica == 0 && misbehaves("abort_in_run")) std::abort();
     if (replica == 0 && misbehaves("stuck_in_run")) sleep_for_ever();
+    if (misbehaves("other_buffers")) model_->named_buffers()["3.running_mean"].fill_(1);  // on all its replicas
     torch::Tensor guess = model_->forward(mine);
     if (replica == settings_.replicas - 1 && misbehaves("throw_in_backward"))
       guess.register_hook([](const torch::Tensor&) { throw std::runtime_error("a bad gradient"); });

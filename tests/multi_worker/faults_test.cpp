@@ -146,7 +146,7 @@ void kill_while_training(int victim, const std::string& fault, int number) {
   std::vector<int> survivors{0, 1, 2};
   std::erase(survivors, victim);
   const Strings parts{str("error[L", number, "]: worker ", victim, " (", job.addresses[victim], ")"),
-                      "ended without leaving", "last at step", str("pid ", job[victim].pid())};
+                      "ended without leaving", str("pid ", job[victim].pid())};
   double last = 0;
   for (const int k : survivors) last = std::max(last, expect_error(job[k], {.parts = parts}));
   noticed(fault, 0.1, last - since);
@@ -182,7 +182,7 @@ TEST_F(Faults, AStuckWorkerIsNamedInAWarningAndThenInAnError) {
   Job job(3, program("stuck", {"timeout=11"}));
   ASSERT_TRUE(job[1].says("fault at")) << job[1].said();
   const std::string who = "worker 1 (" + job.addresses[1] + ")";
-  const std::string warning = str(" s; not there yet: ", who, " was last at step 3");
+  const std::string warning = str(" s; not there yet: ", who, " was last heard of in call 3 of run");
   EXPECT_TRUE(job[0].says(warning)) << job[0].said();
   EXPECT_TRUE(job[2].says(warning)) << job[2].said();
   noticed(" 3 worker stuck in user code (warning)", 10, now() - time_after("fault at ", job[1].said()));
@@ -419,6 +419,9 @@ INSTANTIATE_TEST_SUITE_P(All, Mismatches,
                          testing::Values(Mismatch{"sizes", "13 different sizes", "float32 [5]"},
                                          Mismatch{"dtypes", "14 different types", "int32 [4]"},
                                          Mismatch{"order", "15 swapped order", "different names"},
+                                         Mismatch{"same_line", "15 another call on the same line", "different names"},
+                                         Mismatch{"gather_axis", "13 gather along another axis", "gather along 1"},
+                                         Mismatch{"reduce_axis", "13 reduce along another axis", "axis 1"},
                                          Mismatch{"operations", "16 SUM and MEAN", "all-reduce MEAN"},
                                          Mismatch{"kinds", "17 all-reduce and broadcast", "broadcast of"},
                                          Mismatch{"barrier", "17 all-reduce and barrier", "barrier \""},
@@ -431,6 +434,17 @@ INSTANTIATE_TEST_SUITE_P(All, Mismatches,
                                          Mismatch{"constructor", "17 all-reduce and constructor",
                                                   "constructor of another MultiWorkerMirroredStrategy"}),
                          [](const auto& each) { return std::string(each.param.scenario); });
+
+TEST_F(Faults, DigestsFindBuffersThatDifferBetweenWorkers) {
+  Job job(3, program("other_buffers"));
+  for (int k = 0; k < 3; ++k) {
+    EXPECT_NE(job[k].wait(kEnough), 0) << job[k].said();
+    const std::string said = job[k].said();
+    EXPECT_TRUE(contains(error_in(said), "buffer '3.running_mean' of worker 1 differs from worker 0's")) << said;
+    EXPECT_TRUE(contains(said, "step 3 weights")) << said;
+    EXPECT_FALSE(contains(said, "step 4 weights")) << said;
+  }
+}
 
 TEST_F(Faults, ASaveWaitsForTheChiefAsLongAsCollectivesDo) {
   const TemporaryFolder folder;

@@ -12,8 +12,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -198,6 +201,74 @@ TEST_F(Together, WhatCannotTravelIsRefusedOnAllWorkers) {
   refuses("an undefined tensor cannot travel", [&] { strategy.broadcast(torch::Tensor()); });
   refuses("15 dimensions", [&] { strategy.broadcast(torch::zeros(std::vector<std::int64_t>(15, 1))); });
   strategy.barrier();  // the job goes on
+}
+
+/// Throws on every worker, for the same reason; the job goes on.
+template <class F>
+void expect_refused(std::initializer_list<const char*> parts, const F& call) {
+  try {
+    call();
+    ADD_FAILURE() << *parts.begin();
+  } catch (const ls::Error& error) {
+    for (const char* part : parts) EXPECT_NE(std::string(error.what()).find(part), std::string::npos) << error.what();
+  }
+}
+
+TEST_F(Together, BroadcastGivesTheChiefsVectorWhateverItsSize) {
+  const auto numbers = strategy.broadcast(rank == 0 ? std::vector{1.5, 2.5, 3.5} : std::vector<double>());
+  EXPECT_EQ(numbers, (std::vector{1.5, 2.5, 3.5}));
+  const auto tensors = strategy.broadcast(std::vector<torch::Tensor>(rank == 0 ? 2 : 5, torch::full({2}, rank)));
+  ASSERT_EQ(tensors.size(), 2u);
+  EXPECT_TRUE(torch::equal(tensors[1], torch::full({2}, 0)));
+  EXPECT_TRUE(strategy.broadcast(std::vector<int>(static_cast<std::size_t>(rank))).empty());
+  const ls::IndexedSlices rows{torch::full({1}, 1.0), torch::tensor({0}), {rank + 3}};
+  EXPECT_EQ(strategy.broadcast(rows).dense_shape, (std::vector<std::int64_t>{3}));
+}
+
+TEST_F(Together, StructuresOfDifferentSizesAreRefusedByTheirBroadcast) {
+  std::map<std::string, int> counts{{"a", 1}};
+  if (rank == 0) counts["b"] = 2;
+  expect_refused({"the structure to broadcast of worker", "differs from that of worker", "help:"},
+                 [&] { strategy.broadcast(counts); });
+  const std::vector<std::pair<int, double>> pairs(rank == 0 ? 3 : 0);
+  expect_refused({"the structure to broadcast of worker"}, [&] { strategy.broadcast(pairs); });
+  strategy.barrier();
+}
+
+TEST_F(Together, ErrorsOfBroadcastDoNotSpeakOfReducing) {
+  const auto said = [](const auto& call) -> std::string {
+    try {
+      call();
+    } catch (const ls::Error& error) {
+      return error.what();
+    }
+    return "";
+  };
+  const auto send = [&](auto number) { strategy.broadcast(number); };  // one place in the source, as workers compare it
+  const auto fraction = said([&] { rank == 0 ? send(2.5) : send(1); });
+  if (rank > 0) {
+    EXPECT_NE(fraction.find("the chief's number 2.5 does not fit into int"), fraction.npos) << fraction;
+    EXPECT_EQ(fraction.find("reduce"), fraction.npos) << fraction;
+    EXPECT_EQ(fraction.find("mean"), fraction.npos) << fraction;
+  }
+  const auto large = said([&] { strategy.broadcast(~0ULL); });
+  EXPECT_NE(large.find("is too large to broadcast"), large.npos) << large;
+  const auto text = said([&] { strategy.broadcast(std::string("name")); });
+  EXPECT_NE(text.find("cannot be broadcast"), text.npos) << text;
+  strategy.barrier();
+}
+
+TEST_F(Together, AStrictStrategyRefusesToWriteEachWorkersOwnFirstReplica) {
+  ls::MultiWorkerMirroredStrategy strict({.devices = ls::cpus(2), .intra_op_threads = 1, .strict = true});
+  auto v = strict.make_variable(torch::zeros({2}), {.aggregation = ls::Aggregation::OnlyFirstReplica});
+  strict.run([&] {
+    const std::initializer_list<const char*> parts{"every worker would write its own first replica's value",
+                                                   "Aggregation::Mean"};
+    expect_refused(parts, [&] { v.assign_add(torch::ones({2})); });
+    expect_refused(parts, [&] { v[0].assign(torch::ones({})); });
+    expect_refused(parts, [&] { v.scatter_add({torch::ones({1}), torch::tensor({0}), {2}}); });
+  });
+  EXPECT_TRUE(torch::equal(v.read(), torch::zeros({2})));
 }
 
 TEST_F(Together, VariablesBeginWithTheChiefsValue) {

@@ -105,6 +105,12 @@ StepRows rows_of_step([[maybe_unused]] const Args&... args) {
   return finder.finish();
 }
 
+template <class T>
+inline constexpr bool is_vector_of_leaves_v = false;
+template <class T, class A>
+inline constexpr bool is_vector_of_leaves_v<std::vector<T, A>> =
+    std::is_arithmetic_v<T> || std::is_same_v<T, at::Tensor>;
+
 /// The leaves of each replica's value, and their structures for comparison.
 struct TakenApart {
   std::vector<std::vector<ReducibleLeaf>> leaves;
@@ -201,9 +207,18 @@ auto Strategy::gather(const T& value, std::int64_t axis, const std::source_locat
 
 template <class T>
 T Strategy::broadcast(const T& value, const std::source_location& where) {
-  std::vector<ReducibleLeaf> leaves;
-  for (const auto& leaf : flatten_reducible(value)) leaves.emplace_back(broadcast_leaf(leaf, where));
-  return unflatten_reducible(value, std::move(leaves));
+  constexpr auto kPurpose = detail::LeafPurpose::Broadcast;
+  if constexpr (!is_structure_v<T>) {
+    return unflatten_reducible(value, broadcast_leaves(flatten_reducible(value, kPurpose), nullptr, where), kPurpose);
+  } else if constexpr (detail::is_vector_of_leaves_v<T>) {
+    T sized = value;
+    sized.resize(chiefs_size(value.size(), where));
+    return unflatten_reducible(sized, broadcast_leaves(flatten_reducible(sized, kPurpose), nullptr, where), kPurpose);
+  } else {
+    const std::string structure = structure_string(value);
+    return unflatten_reducible(value, broadcast_leaves(flatten_reducible(value, kPurpose), &structure, where),
+                               kPurpose);
+  }
 }
 
 template <class F>
