@@ -104,6 +104,13 @@ TEST_P(Towers, AreCalledWithTheirOwnComponents) {
   for (int k = 0; k < n; ++k) expected.push_back(10 * k + 7);
   EXPECT_EQ(strategy.unwrap(each), expected);
   EXPECT_EQ(strategy.unwrap(5), std::vector<int>{5});
+  EXPECT_EQ(strategy.get(each, strategy.worker_devices().back()), expected.back());
+  EXPECT_EQ(strategy.get(each, "/device:CPU:0"), 7);
+  expect_error([&] { strategy.get(each, "cpu:9"); }, Code::InvalidArgument, errors::kDevice, {"not found in"});
+  if (n == 1) {
+    const int only = strategy.worker_device_index();
+    EXPECT_EQ(only, 0);
+  }
 }
 
 // names: merge_call

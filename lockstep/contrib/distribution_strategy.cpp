@@ -145,6 +145,18 @@ TowerLocalVariable DistributionStrategy::tower_local_variable(const at::Tensor& 
   return TowerLocalVariable(*core_, initial_value, aggregation, name);
 }
 
+std::size_t DistributionStrategy::index_of(const std::string& device) const {
+  const Devices& here = core_->devices();
+  const auto found = std::find(here.begin(), here.end(), to_string(canonicalize(device, here[0])));
+  if (found == here.end()) {
+    throw InvalidArgument(errors::kDevice,
+                          {.what = str("device ", device, " not found in the devices of this worker's towers"),
+                           .where = "get",
+                           .help = "name one of worker_devices(), or call unwrap for the values of all towers"});
+  }
+  return static_cast<std::size_t>(found - here.begin());
+}
+
 Devices DistributionStrategy::own_devices(const Devices& of_all) const {
   Devices own;
   const Devices& here = core_->devices();

@@ -105,6 +105,12 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   template <class T>
   auto unwrap(const T& value) const;
 
+  /// The component of a tower of this worker, by the name of its device.
+  template <class T>
+  T get(const PerDevice<T>& value, const std::string& device) const {
+    return value[index_of(device)];
+  }
+
   /// The towers' values as one, on a device.
   at::Tensor reduce(VariableAggregation aggregation, const TowerValue& value, const std::string& device);
   at::Tensor reduce(VariableAggregation aggregation, const TowerValue& value, const char* device);
@@ -174,6 +180,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   void set_prefetch_on_device(bool prefetch) { prefetch_on_device_ = prefetch; }
 
  private:
+  std::size_t index_of(const std::string& device) const;
   Devices own_devices(const Devices& of_all) const;
   template <class F, class... Args>
   auto update_grouped(const Variable& variable, F& f, const Args&... args);
