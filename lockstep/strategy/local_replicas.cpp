@@ -11,10 +11,12 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/keep_memory.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/huge_blocks.h"
 #include "lockstep/strategy/replica_random.h"
@@ -117,6 +119,7 @@ int plan_intra_op_threads(const std::optional<int>& wanted, int replicas_on_this
 
 LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
     : threads_(plan_intra_op_threads(options.intra_op_threads, options.on_this_host)),
+      first_id_(options.first_id),
       seed_(options.seed),
       are_several_(options.all_replicas > 1),
       // By the replicas of all workers: bits must not depend on where replicas are.
@@ -126,18 +129,28 @@ LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
              .on_thread_start = [count = threads_](int replica) { prepare_thread(replica, count); },
              .spin = plan_spin(options.on_this_host)}) {
   call_vector_functions_once();  // the threads do nothing before the first run
-  for (int k = 0; k < options.replicas; ++k)
-    generators_.push_back(at::detail::createCPUGenerator(replica_seed(seed_, options.first_id + k)));
+  generators_.resize(static_cast<std::size_t>(options.replicas));
+  set_seed(options.seed);
   if (options.keep_memory.value_or(options.on_cpu)) {
     keep_freed_memory();
     keep_huge_blocks();
   }
 }
 
+void LocalReplicas::set_seed(std::uint64_t seed) {
+  const SharedGenerator seen;  // what it was seeded with until now is not meant for the next run
+  seed_ = seed;
+  has_drawn_ = is_seeded_in_vain_ = false;
+  for (std::size_t k = 0; k < generators_.size(); ++k)
+    generators_[k] = at::detail::createCPUGenerator(replica_seed(seed, first_id_ + static_cast<int>(k)));
+}
+
 std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, local::Seat*)> body) {
   const ThreadsInRun threads(threads_);
   const at::ThreadLocalState callers_state;
   const SharedGenerator shared;
+  if (shared.was_seeded_before()) is_seeded_in_vain_ = has_drawn_ || shared_generator_seed() != seed_;
+  const DrawWatch first(generators_[0]);
   auto failure = team_.run([&](local::Seat& seat) {
     const int k = seat.replica();
     std::optional<at::ThreadLocalStateGuard> inherited;
@@ -152,7 +165,15 @@ std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, lo
     throw FailedPrecondition(errors::kSeedInsideRun,
                              {.what = "torch::manual_seed was called inside a replica function",
                               .help = "call it before making the strategy, or set the strategy's option .seed; "
-                                      "each replica draws from its own stream"});
+                                      "strategy.set_seed(seed) between runs starts the numbers again. "
+                                      "Each replica draws from its own stream"});
+  }
+  const bool has_drawn = (!has_drawn_ || is_seeded_in_vain_) && first.has_drawn();
+  has_drawn_ = has_drawn_ || has_drawn;
+  if (has_drawn && std::exchange(is_seeded_in_vain_, false) && !std::exchange(has_warned_of_seed_, true)) {
+    log_warning(
+        "torch::manual_seed was called between runs, and does not reach the replicas, which draw from streams of their "
+        "own. Call strategy.set_seed(seed) to start these again, or torch::manual_seed before the strategy is made");
   }
   return failure;
 }

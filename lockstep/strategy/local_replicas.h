@@ -36,6 +36,8 @@ class LocalReplicas {
 
   int threads() const { return threads_; }
   std::uint64_t seed() const { return seed_; }
+  /// All replicas draw from now on what they would draw if they had been made with `seed`.
+  void set_seed(std::uint64_t seed);
 
   /// Calls `body(k, seat)` once per replica, each on its thread, with the caller's thread-local state. Returns what went
   /// wrong on them. Throws if the shared generator was seeded meanwhile.
@@ -43,7 +45,11 @@ class LocalReplicas {
 
  private:
   int threads_;
+  int first_id_;
   std::uint64_t seed_;
+  bool has_drawn_ = false;          ///< some numbers of the streams of seed_ are gone
+  bool is_seeded_in_vain_ = false;  ///< LibTorch's generator, since the replicas last drew
+  bool has_warned_of_seed_ = false;
   bool are_several_;
   OwnKernels own_kernels_;
   ThreadsOfMaker threads_of_maker_;

@@ -33,6 +33,7 @@ MirroredStrategy::~MirroredStrategy() = default;
 
 int MirroredStrategy::intra_op_threads() const { return replicas_->threads(); }
 std::uint64_t MirroredStrategy::seed() const { return replicas_->seed(); }
+void MirroredStrategy::start_random_numbers(std::uint64_t seed) { replicas_->set_seed(seed); }
 
 void MirroredStrategy::run_replicas(FunctionRef<void(int, local::Seat*)> body) {
   if (const auto failure = replicas_->run(body)) raise_failure(*failure);

@@ -141,6 +141,7 @@ std::string MultiWorkerMirroredStrategy::describe() const {
 
 int MultiWorkerMirroredStrategy::intra_op_threads() const { return replicas_->threads(); }
 std::uint64_t MultiWorkerMirroredStrategy::seed() const { return replicas_->seed(); }
+void MultiWorkerMirroredStrategy::start_random_numbers(std::uint64_t seed) { replicas_->set_seed(seed); }
 
 void MultiWorkerMirroredStrategy::run_replicas(FunctionRef<void(int, local::Seat*)> body) {
   if (WorkerGroup* workers = detail::StrategyAccess::workers(*this)) workers->set_place(++runs_, "run");

@@ -69,6 +69,7 @@ class LOCKSTEP_EXPORT MultiWorkerMirroredStrategy final : public Strategy {
   struct Plan;
   explicit MultiWorkerMirroredStrategy(std::unique_ptr<const Plan> plan);
   void run_replicas(FunctionRef<void(int, local::Seat*)> body) override;
+  void start_random_numbers(std::uint64_t seed) override;
 
   std::unique_ptr<const ClusterDescription> cluster_;
   std::unique_ptr<LocalReplicas> replicas_;

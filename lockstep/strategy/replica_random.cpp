@@ -48,12 +48,26 @@ void register_kernels() {
   }
 }
 
-/// Whether the shared generator was seeded and no number was drawn since.
-bool is_shared_generator_fresh() {
+/// Whether the shared generator was seeded, and neither was a number drawn since nor this called. A generator without numbers
+/// left makes new ones before it draws, wherever it stands among the old ones: a place that seeding does not leave it at
+/// marks one that was seen.
+bool take_fresh_seed() {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
   const std::lock_guard lock(generator.mutex());
+  auto* const shared = at::check_generator<at::CPUGeneratorImpl>(generator);
+  at::mt19937 engine = shared->engine();
+  at::mt19937_data_pod state = engine.data();
+  if (state.left_ != 1 || state.next_ != 0) return false;
+  state.next_ = at::MERSENNE_STATE_N;
+  engine.set_data(state);
+  shared->set_engine(engine);
+  return true;
+}
+
+std::pair<int, std::uint32_t> place_of(at::Generator generator) {
+  const std::lock_guard lock(generator.mutex());
   const at::mt19937_data_pod state = at::check_generator<at::CPUGeneratorImpl>(generator)->engine().data();
-  return state.left_ == 1 && state.next_ == 0;
+  return {state.left_, state.next_};
 }
 
 std::uint64_t mix(std::uint64_t x) {  // splitmix64
@@ -74,11 +88,13 @@ GeneratorScope::GeneratorScope(at::Generator* generator) : outer_(replica_genera
 
 GeneratorScope::~GeneratorScope() { replica_generator = outer_; }
 
-SharedGenerator::SharedGenerator() : seed_(shared_generator_seed()), fresh_(is_shared_generator_fresh()) {}
+DrawWatch::DrawWatch(const at::Generator& generator) : generator_(generator), place_(place_of(generator)) {}
 
-bool SharedGenerator::was_seeded_since() const {
-  return shared_generator_seed() != seed_ || (!fresh_ && is_shared_generator_fresh());
-}
+bool DrawWatch::has_drawn() const { return place_of(generator_) != place_; }
+
+SharedGenerator::SharedGenerator() : was_seeded_before_(take_fresh_seed()), seed_(shared_generator_seed()) {}
+
+bool SharedGenerator::was_seeded_since() const { return take_fresh_seed() || shared_generator_seed() != seed_; }
 
 std::uint64_t replica_seed(std::uint64_t job_seed, int replica_id) {
   return replica_id == 0 ? job_seed : mix(job_seed ^ mix(static_cast<std::uint64_t>(replica_id)));
@@ -91,5 +107,11 @@ std::uint64_t derived_seed(std::uint64_t job_seed, std::string_view purpose, int
 }
 
 std::uint64_t shared_generator_seed() { return at::detail::getDefaultCPUGenerator().current_seed(); }
+
+void seed_shared_generator(std::uint64_t seed) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_current_seed(seed);
+}
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 namespace lockstep {
 
@@ -37,17 +38,31 @@ std::uint64_t derived_seed(std::uint64_t job_seed, std::string_view purpose, int
 
 /// The seed that LibTorch's shared CPU generator was last given.
 std::uint64_t shared_generator_seed();
+void seed_shared_generator(std::uint64_t seed);
 
-/// Remembers LibTorch's shared CPU generator, to notice when it is seeded.
+/// Whether numbers were drawn from a generator since it was last looked at.
+class DrawWatch {
+ public:
+  explicit DrawWatch(const at::Generator& generator);
+  bool has_drawn() const;
+
+ private:
+  at::Generator generator_;
+  std::pair<int, std::uint32_t> place_;
+};
+
+/// Remembers LibTorch's shared CPU generator, to notice when it is seeded, also with the number that it had before.
 class SharedGenerator {
  public:
   SharedGenerator();
-  /// A second seeding with the same number is noticed if numbers were drawn before it and none after it.
+  /// Since the last such object was made, and no number was drawn after it.
+  bool was_seeded_before() const { return was_seeded_before_; }
+  /// Unless numbers were drawn from it after that.
   bool was_seeded_since() const;
 
  private:
+  bool was_seeded_before_;
   std::uint64_t seed_;
-  bool fresh_;
 };
 
 }  // namespace lockstep

@@ -201,6 +201,17 @@ std::size_t Strategy::chiefs_size(std::size_t size, const std::source_location& 
 
 std::uint64_t Strategy::seed() const { return shared_generator_seed(); }
 
+void Strategy::set_seed(std::uint64_t seed, const std::source_location& where) {
+  detail::require_cross_replica(*this, "set_seed");
+  const detail::CallPlace place(where);
+  if (workers_)
+    workers::require_same(*workers_, {.what = "seed", .lines = {str("seed: ", seed)}}, "set_seed",
+                          deadline_of(communication_));
+  start_random_numbers(seed);
+}
+
+void Strategy::start_random_numbers(std::uint64_t seed) { seed_shared_generator(seed); }
+
 CommunicationOptions detail::StrategyAccess::options_of_call(const Strategy& strategy,
                                                              const CommunicationOptions& given) {
   const CommunicationOptions options = merge(strategy.communication(), validated(given));
@@ -258,6 +269,7 @@ std::ostream& operator<<(std::ostream& out, const Strategy& strategy) {
 }
 
 void detail::StepRowsFinder::end_argument(const BatchRows& known) {
+  if (rows_.place.step < 0) rows_.place = known.place;
   const std::size_t components = starts_.size();
   const std::size_t tensors = components == 0 ? 0 : (components > 1 ? starts_[1] : seen_.size());
   for (std::size_t i = 0; i < tensors; ++i) {

@@ -207,6 +207,15 @@ class LOCKSTEP_EXPORT Strategy {
   DistributedDataset<T> distribute(const data::Dataset<T>& dataset);
   template <class T>
   DistributedDataset<T> distribute(const data::Dataset<T>& dataset, const InputOptions& options);
+  template <int = 0, class Given, class... Rest>
+    requires(!detail::IsDataset<Given>)
+  auto distribute(Given&&, const Rest&...) {
+    static_assert(
+        detail::never<Given>,
+        "distribute takes an ls::data::Dataset: make one with ls::data::from_torch_dataset(dataset), or cut the batches "
+        "of a torch::data DataLoader with strategy.split(batch)");
+    return detail::AfterCompileError();
+  }
 
   /// A dataset of per-replica batches: `make(InputContext)` gives this worker's pipeline, whose elements go to the
   /// replicas in turn; nothing is split or shared out.
@@ -238,6 +247,10 @@ class LOCKSTEP_EXPORT Strategy {
 
   /// The seed of all random numbers that the strategy draws.
   virtual std::uint64_t seed() const;
+  /// Starts the replicas' random numbers again, as if the strategy had been made with this seed: for an evaluation with
+  /// dropout that gives the same each time. `torch::manual_seed` between runs does not reach them. Outside of run; every
+  /// worker must call it, with the same seed.
+  void set_seed(std::uint64_t seed, const std::source_location& where = std::source_location::current());
 
   const Devices& devices() const { return devices_; }
   ReplicaContext& replica_context(int local_index);
@@ -260,6 +273,8 @@ class LOCKSTEP_EXPORT Strategy {
 
   /// Calls `body(k, seat)` once for each local replica k, on its thread; `seat` is null where there are no meetings.
   virtual void run_replicas(FunctionRef<void(int local_index, local::Seat* seat)> body) = 0;
+
+  virtual void start_random_numbers(std::uint64_t seed);
 
   /// Throws the failure with the replica added to its text. What other replicas have thrown is logged where it differs.
   [[noreturn]] void raise_failure(const local::ReplicaFailure& failure);

@@ -151,6 +151,12 @@ const Misuse kContexts[] = {
        w.in_replicas([](auto&) { if (my_id() == 1) at::manual_seed(at::detail::getDefaultCPUGenerator().current_seed()); });
      },
      kPrecondition, errors::kSeedInsideRun, {"manual_seed"}},
+    {"ManualSeedInsideAReplicaWithTheSeedThatWasJustSet",
+     [](World& w) {
+       at::manual_seed(5);
+       w.in_replicas([](auto&) { if (my_id() == 1) at::manual_seed(5); });
+     },
+     kPrecondition, errors::kSeedInsideRun, {"manual_seed", "set_seed"}},
 };
 // clang-format on
 

@@ -32,6 +32,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/errors.h"
+#include "tests/support/logged_lines.h"
 #include "tests/support/replicas.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/watchdog.h"
@@ -245,6 +247,66 @@ TEST(Random, TheSeedIsTheOptionElseWhatManualSeedWasGiven) {
   for (std::size_t k = 0; k < 2; ++k) {
     EXPECT_TRUE(same_bits(inherited[k], asked[k]));
     EXPECT_FALSE(same_bits(inherited[k], other[k]));
+  }
+}
+
+TEST(Random, SetSeedStartsTheNumbersAgain) {
+  MirroredStrategy strategy(seeded(2, 5));
+  const auto draw = [&] { return strategy.run([] { return at::rand({10}); }); };
+  const auto first = draw();
+  const auto second = draw();
+  strategy.set_seed(5);
+  const auto again = draw();
+  strategy.set_seed(6);
+  const auto other = draw();
+  EXPECT_EQ(strategy.seed(), 6u);
+  for (std::size_t k = 0; k < 2; ++k) {
+    EXPECT_TRUE(same_bits(first[k], again[k]));
+    EXPECT_FALSE(same_bits(first[k], second[k]));
+    EXPECT_FALSE(same_bits(first[k], other[k]));
+  }
+  EXPECT_EQ(error_of([&] { strategy.run([&] { strategy.set_seed(7); }); }).number, errors::kWrongContext);
+}
+
+/// What is logged when `between` is called between two runs that draw numbers.
+std::vector<std::string> logged_between_draws(const std::function<void(MirroredStrategy&)>& between) {
+  at::manual_seed(5);
+  MirroredStrategy strategy(on_cpus(2));
+  LoggedLines log;
+  strategy.run([] { at::rand({10}); });
+  for (int i = 0; i < 2; ++i) {
+    between(strategy);
+    strategy.run([] { at::rand({10}); });
+  }
+  return log.lines();
+}
+
+TEST(Random, ASeedBetweenRunsIsWarnedOfOnceIfReplicasDraw) {
+  for (const std::uint64_t seed : {5u, 6u}) {
+    const auto lines = logged_between_draws([&](auto&) { at::manual_seed(seed); });
+    ASSERT_EQ(lines.size(), 1u) << "seed " << seed;
+    EXPECT_NE(lines[0].find("strategy.set_seed(seed)"), std::string::npos) << lines[0];
+  }
+  EXPECT_TRUE(logged_between_draws([](auto& strategy) { strategy.set_seed(5); }).empty());
+  EXPECT_TRUE(logged_between_draws([](auto&) {
+                at::manual_seed(6);
+                at::rand({3});  // it was meant for these
+              }).empty());
+  const auto after_a_run_without_draws = [](auto& strategy) {
+    at::manual_seed(6);
+    strategy.run([] { at::zeros({3}); });
+  };
+  EXPECT_EQ(logged_between_draws(after_a_run_without_draws).size(), 1u);
+}
+
+TEST(Random, ASeedBetweenMakingAndTheFirstRunIsWarnedOfIfItIsAnother) {
+  for (const std::uint64_t seed : {5u, 6u}) {
+    at::manual_seed(5);
+    MirroredStrategy strategy(on_cpus(2));
+    at::manual_seed(seed);
+    LoggedLines log;
+    strategy.run([] { at::rand({10}); });
+    EXPECT_EQ(log.lines().size(), seed == 5u ? 0u : 1u);
   }
 }
 

@@ -8,11 +8,18 @@
 
 namespace lockstep {
 
+/// Where in its distributed dataset a batch comes from, so that workers notice when they train on different ones.
+struct BatchPlace {
+  std::int64_t pass = -1;
+  std::int64_t step = -1;  ///< counted from 1; -1: unknown
+};
+
 /// What a distributed dataset of several workers knows about the batches of one step.
 struct BatchRows {
   std::int64_t all = -1;  ///< rows of all replicas of all workers; -1: unknown
   std::int64_t here = 0;  ///< of this worker's replicas
   bool has_empty = true;  ///< some replica of some worker has no rows
+  BatchPlace place = {};
 };
 
 /// One possibly different component per local replica: what a distributed dataset yields and what `run` returns.

@@ -50,6 +50,13 @@ inline constexpr bool is_mirrored_module_v = false;
 template <class M>
 inline constexpr bool is_mirrored_module_v<MirroredModule<M>> = true;
 
+template <class T>
+void take_dataset(const data::Dataset<T>&);
+template <class Given>
+concept IsDataset = requires(const Given& given) {
+  take_dataset(given);
+};
+
 /// For a static_assert that says what is wrong with a call, and what such a call returns: with it in the place of the
 /// real result the compiler finds no second error.
 template <class...>

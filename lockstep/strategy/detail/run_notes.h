@@ -7,6 +7,7 @@
 #include <span>
 
 #include "lockstep/base/export.h"
+#include "lockstep/values/per_replica.h"
 
 namespace lockstep::detail {
 
@@ -34,6 +35,7 @@ struct StepRows {
   c10::SmallVector<std::int64_t, 16> here = {};  ///< of each local replica; empty where no batch was given
   /// Of all workers together; -1: unknown, or some replica has none. The same on all workers.
   std::int64_t all = -1;
+  BatchPlace place = {};
 };
 
 /// What belongs to one replica's part of one run and to no other.
