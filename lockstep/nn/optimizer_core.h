@@ -65,6 +65,7 @@ struct OptimizerCore {
   std::unique_ptr<GradientReducer> reducer;
   Poison poison{*module};
   std::atomic<bool> has_warned_of_leftovers{false};
+  std::atomic<bool> has_warned_of_reduced_loss{false};
 
   // Clipping by norm: one sum of squares per block of every parameter, written by the block's owner.
   std::vector<double> block_sums;

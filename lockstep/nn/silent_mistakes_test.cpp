@@ -236,6 +236,30 @@ TEST_P(SilentMistakes, ClippingOfAPartBeforeTheReductionIsWarnedAbout) {
   }
 }
 
+TEST_P(SilentMistakes, ALossThatIsAlreadyReducedIsWarnedAboutOnce) {
+  auto trainer = strategy.make_optimizer<SGD>(model, 0.0);
+  const auto train = [&](ReduceOp op) {
+    strategy.run([&] {
+      const at::Tensor own = model->forward(torch::ones({1})).sum();
+      trainer.minimize(get_replica_context().all_reduce(op, own));
+    });
+  };
+  LoggedLines log;
+  trainer.set_reduce_op(ReduceOp::Mean);
+  train(ReduceOp::Sum);
+  EXPECT_TRUE(log.lines().empty()) << "the mean of the sums is the sum";
+  trainer.set_reduce_op(ReduceOp::Sum);
+  train(ReduceOp::Mean);
+  train(ReduceOp::Sum);
+  ASSERT_EQ(log.lines().size(), 1u);
+  EXPECT_NE(log.lines()[0].find("loss.detach()"), std::string::npos) << log.lines()[0];
+  strategy.run([&] {
+    const at::Tensor own = model->forward(torch::ones({1})).sum();
+    get_replica_context().all_reduce(ReduceOp::Sum, own.detach());
+    trainer.minimize(own);
+  });
+}
+
 TEST_P(SilentMistakes, TwoOptimizersOfOneModelTakeTheirSteps) {
   auto net = strategy.make<SmallNet>();
   auto first = strategy.make_optimizer<SGD>(net, {{{"first."}, SGDOptions(0.1)}});

@@ -131,6 +131,10 @@ std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, Re
   return apply<AllReduce>(collective, std::move(leaves));
 }
 
+bool is_from_all_reduce(const at::Tensor& result) {
+  return dynamic_cast<const torch::autograd::CppNode<AllReduce>*>(result.grad_fn().get()) != nullptr;
+}
+
 std::vector<ReducibleLeaf> differentiable_all_gather(ReplicaContext& replica, std::vector<ReducibleLeaf> leaves,
                                                      std::int64_t axis, const CommunicationOptions& options,
                                                      const LeafGather& gather) {

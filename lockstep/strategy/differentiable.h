@@ -20,6 +20,9 @@ std::vector<ReducibleLeaf> differentiable_all_reduce(ReplicaContext& replica, Re
                                                      std::vector<ReducibleLeaf> leaves,
                                                      const CommunicationOptions& options, const LeafCollective& reduce);
 
+/// Whether backward from here begins with that.
+bool is_from_all_reduce(const at::Tensor& result);
+
 /// Also says where this replica's part of each result begins.
 using LeafGather =
     std::function<std::vector<ReducibleLeaf>(const std::vector<ReducibleLeaf>&, std::vector<std::int64_t>& begins)>;

@@ -18,6 +18,7 @@
 #include "lockstep/nn/unsized_losses.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/differentiable.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
 
@@ -113,6 +114,18 @@ void warn_of_leftovers(OptimizerCore& core, ReplicaPart& mine) {
         "step. Call optimizer.zero_grad() inside run before minimize, and optimizer.backward(loss) instead of "
         "loss.backward() to add up gradients"));
   }
+}
+
+/// Backward through all_reduce adds up the gradients of all replicas, and the optimizer then adds them up once more.
+void warn_of_reduced_loss(OptimizerCore& core, const at::Tensor& loss) {
+  const int replicas = core.module->strategy().num_replicas_in_sync();
+  if (replicas == 1 || core.settings.reduce_op != ReduceOp::Sum || !is_from_all_reduce(loss)) return;
+  if (core.has_warned_of_reduced_loss.exchange(true)) return;
+  log_warning(lockstep::str(
+      "the loss given to the optimizer is the result of all_reduce: its gradients are already those of all replicas, and "
+      "the step is ",
+      replicas,
+      " times too large. Give the optimizer this replica's own loss, and all_reduce loss.detach() for the log"));
 }
 
 /// Each call of a window would be divided by its own rows, and the sum would not be the mean over the window.
@@ -263,6 +276,7 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
                  "backward");
   require_loss(loss);
   require_given_size(core, loss);
+  warn_of_reduced_loss(core, loss);
   if (progress.stage == GradientStage::None) warn_of_leftovers(core, mine);
   if (progress.stage == GradientStage::Computed && progress.loss_scale.has_value() != (scaler != nullptr)) {
     throw_misuse("gradients of a scaled loss cannot be added to those of an unscaled one",
