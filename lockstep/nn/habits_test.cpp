@@ -258,6 +258,16 @@ TEST_P(Habits, AnOpenWindowSaysHowManyCallsAreMissing) {
   EXPECT_NO_THROW(optimizer.state());
 }
 
+TEST_P(Habits, AWindowThatAFailedRunHasEndedIsNotWaitedFor) {
+  auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
+  optimizer.set_accumulate(3);
+  strategy.run([&] { optimizer.minimize(loss()); });
+  EXPECT_ANY_THROW(strategy.run([] { throw std::runtime_error("a bad picture"); }));
+  EXPECT_NO_THROW(optimizer.state());
+  for (int call = 0; call < 3; ++call) strategy.run([&] { optimizer.minimize(loss()); });
+  EXPECT_EQ(optimizer.steps(), 1);
+}
+
 TEST_P(Habits, ALossThatReachesNoParameterIsToldOnce) {
   auto other = strategy.make<HeadAndBody>();
   auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));

@@ -38,7 +38,7 @@ const std::string& name_of(const OptimizerCore& core, const OwnedSegment& segmen
 void require_no_open_window(const OptimizerCore& core, const char* operation) {
   for (const auto& part : core.replicas) {
     const int accumulated = part->progress.accumulated;
-    if (accumulated == 0) continue;
+    if (accumulated == 0 || has_failed_run(core, *part)) continue;  // minimize drops what a failed run has left
     throw_misuse(
         lockstep::str("gradients of ", counted(accumulated, "call"), " of minimize wait for the rest of their window"),
         lockstep::str(
