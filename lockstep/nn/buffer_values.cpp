@@ -17,12 +17,23 @@ std::vector<at::Tensor> dense_parts_of(const at::Tensor& tensor) {
   }
 }
 
+namespace {
+
+/// LibTorch compares no 8-bit floating types.
+at::Tensor comparable(const at::Tensor& tensor) {
+  const bool is_float8 = tensor.element_size() == 1 && at::isFloatingType(tensor.scalar_type());
+  return is_float8 ? tensor.view(at::kByte) : tensor;
+}
+
+}  // namespace
+
 bool holds_same(const at::Tensor& a, const at::Tensor& b) {
   if (a.is_same(b)) return true;
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type() || a.layout() != b.layout()) return false;
   const auto of_a = dense_parts_of(a), of_b = dense_parts_of(b);
   for (std::size_t i = 0; i < of_a.size(); ++i) {
-    const bool is_same = of_a[i].sizes() == of_b[i].sizes() && of_a[i].equal(of_b[i].to(of_a[i].device()));
+    const bool is_same =
+        of_a[i].sizes() == of_b[i].sizes() && comparable(of_a[i]).equal(comparable(of_b[i]).to(of_a[i].device()));
     if (!is_same) return false;
   }
   return true;

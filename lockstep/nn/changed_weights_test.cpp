@@ -298,6 +298,44 @@ TEST_P(ChangedWeights, ARunThatIsRefusedAtItsEndDropsTheGradientsOfItsWindow) {
   }
 }
 
+TEST_P(ChangedWeights, AWeightReplacedOnOneReplicaIsRefused) {
+  auto net = strategy.make<SmallNet>();
+  auto trainer = strategy.make_optimizer<SGD>(net, 0.1);
+  const auto train = [&] { strategy.run([&] { trainer.minimize(net->forward(torch::ones({2, 9})).sum()); }); };
+  const auto evaluate = [&] { strategy.run([&] { net->forward(torch::ones({2, 9})); }); };
+  train();
+  const at::Tensor before = net.named_parameters()["second.weight"].detach().clone();
+  const at::Tensor own = net->second->weight;
+  net->second->weight = torch::ones({4, 24});
+  for (const auto& use : {std::function<void()>(train), std::function<void()>(evaluate)}) {
+    expect_error(use, Code::FailedPrecondition, errors::kWrongModule,
+                 {"'second.weight' was replaced by another tensor on replica 0", "model.update"}, "replaced");
+  }
+  EXPECT_TRUE(same_bits(net.named_parameters()["second.weight"], before)) << "no step was made";
+  net->second->weight = own;
+  train();
+}
+
+TEST_P(ChangedWeights, EvaluationWithStatisticsOfSingleReplicasIsWarnedAboutOnce) {
+  auto net = strategy.make<SmallNet>();
+  LoggedLines log;
+  const auto forward = [&] {
+    strategy.run([&] { net->forward(torch::full({2, 9}, 1.0 + my_id()) * torch::arange(2).view({2, 1})); });
+  };
+  forward();
+  EXPECT_TRUE(log.lines().empty()) << "in training mode each replica has its own";
+  net.synchronize_buffers();
+  net.eval();
+  forward();
+  EXPECT_TRUE(log.lines().empty()) << log.lines()[0];
+  net.train();
+  forward();
+  net.eval();
+  for (int i = 0; i < 2; ++i) forward();
+  ASSERT_EQ(log.lines().size(), 1u);
+  EXPECT_NE(log.lines()[0].find("model.synchronize_buffers()"), std::string::npos) << log.lines()[0];
+}
+
 TEST_P(ChangedWeights, ModesAreComparedOverARunInsideAMergeFunctionToo) {
   auto net = strategy.make<SmallNet>();
   const Batch batch = random_batch(4);

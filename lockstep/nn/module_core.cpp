@@ -5,7 +5,6 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <exception>
@@ -89,19 +88,12 @@ void require_own_parts(const torch::nn::Module& first, const torch::nn::Module& 
   }
 }
 
-/// `decoder->weight = encoder->weight` leaves decoder's registered parameter behind, which is then saved in its place.
-void warn_of_replaced_weights(const torch::nn::Module& module) {
-  for (const auto& part : module.named_modules()) {
-    const auto* const linear = part.value()->as<torch::nn::LinearImpl>();
-    const auto* const embedding = part.value()->as<torch::nn::EmbeddingImpl>();
-    if (linear == nullptr && embedding == nullptr) continue;
-    const auto registered = part.value()->named_parameters(/*recurse=*/false);
-    const at::Tensor* const weight = registered.find("weight");
-    if (weight == nullptr || weight->is_same(linear != nullptr ? linear->weight : embedding->weight)) continue;
-    const std::string prefix = part.key().empty() ? "" : part.key() + ".";
+void warn_of_replaced_weights(const std::vector<LayerMember>& members) {
+  for (const LayerMember& each : members) {
+    if (each.is_registered()) continue;
     log_warning(
-        lockstep::str("'", prefix,
-                      "weight' is not the tensor that was registered under this name: files hold the "
+        lockstep::str("'", each.name,
+                      "' is not the tensor that was registered under this name: files hold the "
                       "registered one, which is not trained. To tie weights, leave this layer out and compute with the "
                       "other's: torch::nn::functional::linear(x, encoder->weight)"));
   }
@@ -139,7 +131,8 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   }
   collect_parameters();
   for (std::size_t k = 1; k < replicas_.size(); ++k) require_own_parts(*replicas_[0], *replicas_[k], k);
-  warn_of_replaced_weights(*replicas_[0]);
+  for (const auto& module : replicas_) members_.push_back(layer_members(*module));
+  warn_of_replaced_weights(members_[0]);
   require_shareable();
   share_memory();
   take_chiefs_values(*this);
@@ -182,6 +175,7 @@ std::uint64_t ModuleCore::modes_of(std::size_t k) const {
   const auto add = [&](bool flag) { mark = (mark * 2 + (flag ? 1 : 0)) * 0x9E3779B97F4A7C15U + (mark >> 32); };
   for (const auto& parameter : parameters_) add(parameter.leaves[k].requires_grad());
   for (const auto& part : parts_[k]) add(part.value()->is_training());
+  for (const LayerMember& member : members_[k]) add(member.is_registered());
   return mark;
 }
 
@@ -198,10 +192,22 @@ void ModuleCore::require_alike() const {
                    "p.requires_grad_(false); })"});
     }
   }
-  require_same_training();
+  require_same_use();
 }
 
-void ModuleCore::require_same_training() const {
+void ModuleCore::require_same_use() const {
+  for (std::size_t k = 1; k < replicas_.size(); ++k) {
+    for (std::size_t i = 0; i < members_[k].size(); ++i) {
+      const bool here = members_[k][i].is_registered();
+      if (here == members_[0][i].is_registered()) continue;
+      throw FailedPrecondition(
+          errors::kWrongModule,
+          {.what = lockstep::str("'", members_[k][i].name, "' was replaced by another tensor on replica ", here ? 0 : k,
+                                 " and not on replica ", here ? k : 0),
+           .help = "an assignment replaces the member of one replica's layer; write into the weights instead, for all "
+                   "replicas: model.update([&](auto& net) { net.layer->weight.copy_(value); })"});
+    }
+  }
   for (std::size_t k = 1; k < replicas_.size(); ++k) {
     for (std::size_t i = 0; i < parts_[k].size(); ++i) {
       const bool here = parts_[k][i].value()->is_training();
@@ -464,7 +470,7 @@ Named as_one(const std::vector<Named>& named) {
                          at::isFloatingType(item.value().scalar_type());
     // Constants stay what they are: a mean of equal numbers may be rounded, or overflow.
     const bool equal = average && std::all_of(components.begin(), components.end(), [&](const at::Tensor& other) {
-                         return other.sizes() == components[0].sizes() && at::equal(other, components[0]);
+                         return holds_same(other, components[0]);
                        });
     if (!item.value().defined()) {
       result.insert(item.key(), item.value());

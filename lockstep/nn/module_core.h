@@ -12,6 +12,7 @@
 
 #include "lockstep/base/export.h"
 #include "lockstep/base/function_ref.h"
+#include "lockstep/nn/layer_members.h"
 #include "lockstep/nn/module_options.h"
 
 namespace torch::nn {
@@ -92,13 +93,14 @@ class LOCKSTEP_EXPORT ModuleCore {
   /// Whether it was made in inference mode, outside of which its weights cannot be written to.
   bool is_inference() const;
 
-  /// A mark of which parameters of replica `k` are frozen and which of its parts are in training mode.
+  /// A mark of which parameters of replica `k` are frozen, which of its parts are in training mode, and which weights of its
+  /// layers were replaced.
   std::uint64_t modes_of(std::size_t k) const;
   /// Throws, with the first difference, if replicas have other parameters frozen, or other parts in training mode, than
   /// replica 0. While no replica changes that: they have met.
   void require_alike() const;
-  /// Of these only the parts in training mode.
-  void require_same_training() const;
+  /// The same for what an evaluation sees: parts in training mode, and weights of layers that were replaced.
+  void require_same_use() const;
 
  private:
   void collect_parameters();
@@ -112,7 +114,8 @@ class LOCKSTEP_EXPORT ModuleCore {
   std::weak_ptr<Strategy*> alive_;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
   std::vector<torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>>
-      parts_;  ///< of each replica, by name
+      parts_;                                      ///< of each replica, by name
+  std::vector<std::vector<LayerMember>> members_;  ///< of each replica
   std::vector<Parameter> parameters_;
   std::vector<const void*> addresses_;  ///< of the memory of parameter p on replica k, at p * size() + k
   std::unique_ptr<ModuleWatch> watch_;

@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/buffer_values.h"
 #include "lockstep/nn/module_core.h"
 
 namespace lockstep::detail {
@@ -88,7 +90,9 @@ void ModuleWatch::end() const {
   suspect_other_optimizers();
   remember_buffers();
   // Here and not after each step: a teacher is used before its student's.
-  if (std::ranges::find(used_, true) != used_.end()) model_.require_same_training();
+  if (std::ranges::find(used_, true) == used_.end()) return;
+  model_.require_same_use();
+  warn_of_different_buffers();
 }
 
 /// An optimizer of LibTorch on model.parameters() holds replica 0's leaves from one step to the next, which nothing does
@@ -145,6 +149,23 @@ void ModuleWatch::warn_of_changed_buffers() const {
                               "with model.update(f), which reaches all of them; use the model inside run"));
   }
   buffer_versions_.clear();
+}
+
+/// In an evaluation each replica uses its own statistics of batch normalization, and a saved model has yet others.
+void ModuleWatch::warn_of_different_buffers() const {
+  if (model_.replica(0)->is_training()) {  // batch normalization leaves no new versions behind
+    may_differ_ = true;
+    return;
+  }
+  if (!std::exchange(may_differ_, false) || has_warned_of_evaluation_) return;
+  for (const Buffer& buffer : buffers_) {
+    if (!at::isFloatingType(buffer.first.scalar_type()) || holds_same(buffer.first, buffer.last)) continue;
+    has_warned_of_evaluation_ = true;
+    return log_warning(lockstep::str(
+        "the model was used in eval mode, and buffer '", buffer.name,
+        "' differs between replicas, as training leaves it: results depend on the replica that computes them, and differ "
+        "from those of the saved model. Call model.synchronize_buffers() before model.eval()"));
+  }
 }
 
 void ModuleWatch::end_of_merge() const {

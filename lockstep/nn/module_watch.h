@@ -30,7 +30,8 @@ class ModuleWatch final : public RunWatcher {
   void require_untouched(std::size_t k) const override;
   /// Warns, once, of a LibTorch optimizer that was stepped in the merge function.
   void end_of_merge() const override;
-  /// Throws if replicas have used the model while parts of it were in training mode on some of them only.
+  /// Throws if replicas have used the model while parts of it were in training mode on some of them only, or weights of
+  /// layers replaced. Warns, once, if they have used it in eval mode with buffers that differ.
   void end() const override;
 
   /// Replica `k` works with the model in this run.
@@ -51,6 +52,7 @@ class ModuleWatch final : public RunWatcher {
   void warn_of(std::size_t p, const char* when) const;
   void remember_buffers() const;
   void warn_of_changed_buffers() const;
+  void warn_of_different_buffers() const;
 
   const ModuleCore& model_;
   /// Parameter p of replica k is at k * parameters + p: the version of its leaf. Each replica touches its own.
@@ -68,6 +70,8 @@ class ModuleWatch final : public RunWatcher {
   /// Of both, since the last run; empty while one is under way.
   mutable std::vector<std::uint32_t> buffer_versions_;
   mutable bool has_warned_of_buffers_ = false;
+  mutable bool may_differ_ = true;  ///< the model was used in training mode since they were last compared
+  mutable bool has_warned_of_evaluation_ = false;
 };
 
 }  // namespace lockstep::detail

@@ -587,6 +587,21 @@ TEST(ABufferWithoutMemoryOfItsOwn, CanBeSynchronizedWhereItIsAConstant) {
   EXPECT_EQ(model.replica(1)->mean[0].item<float>(), 0.5);
 }
 
+struct WithFloat8 : torch::nn::Module {
+  WithFloat8() { register_buffer("scale", torch::full({2}, 0.5).to(at::kFloat8_e4m3fn)); }
+};
+
+TEST(SaveAndLoad, BuffersOfEightBitsAreSavedToo) {
+  MirroredStrategy strategy(on_cpus(2));
+  auto model = strategy.make<WithFloat8>();
+  const TemporaryFolder folder;
+  save(folder / "model", model);
+  auto other = strategy.make<WithFloat8>();
+  other.update([](WithFloat8& net) { net.named_buffers()["scale"].copy_(torch::ones({2})); });
+  load(folder / "model", other);
+  EXPECT_TRUE(other.named_buffers()["scale"].to(at::kFloat).equal(torch::full({2}, 0.5)));
+}
+
 // What is refused.
 
 struct OddNames : torch::nn::Module {
