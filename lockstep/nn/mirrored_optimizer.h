@@ -35,6 +35,15 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
  public:
   explicit MirroredOptimizerBase(std::shared_ptr<detail::OptimizerCore> core) : core_(std::move(core)) {}
 
+  /// For LibTorch's schedulers, which this is no optimizer for.
+  template <class Torch>
+    requires std::is_same_v<Torch, torch::optim::Optimizer>
+  operator Torch&() const {  // NOLINT(google-explicit-constructor)
+    static_assert(detail::never<Torch>,
+                  "an optimizer of Lockstep is no torch::optim::Optimizer: for a schedule call "
+                  "optimizer.set_learning_rate(rate), with a rate from ls::StepSchedule and its kin if you like");
+  }
+
   // Inside run, by every replica.
 
   /// Goes backward, adds up gradients over replicas, updates the weights and forgets the gradients. Returns whether the

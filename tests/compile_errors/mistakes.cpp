@@ -2,6 +2,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 #include <torch/serialize.h>
 
@@ -70,6 +71,11 @@ void mistakes(ls::MirroredStrategy& strategy, ls::MirroredModule<Net> model,
   auto of_other_class = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::AdamOptions(0.1));
   // error: LibTorch's optimizers and functions do not take a mirrored model: write strategy.make_optimizer
   torch::optim::SGD plain(model, 0.1);
+
+  // error: an optimizer of Lockstep is no torch::optim::Optimizer: for a schedule call optimizer.set_learning_rate(rate)
+  torch::optim::StepLR schedule(optimizer, 30, 0.1);
+  // error: distribute takes an ls::data::Dataset
+  auto distributed = strategy.distribute(std::vector<torch::Tensor>());
 
   // error: lockstep::save takes the path first: save(path, model)
   ls::save(model, "model.safetensors");
