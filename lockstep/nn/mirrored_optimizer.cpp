@@ -162,10 +162,14 @@ bool MirroredOptimizerBase::unscale(GradScaler& scaler) {
   return detail::unscale(*core_, part_here(*core_, "unscale"), scaler);
 }
 double MirroredOptimizerBase::clip_global_norm(double max_norm) {
-  return detail::clip_global_norm(*core_, part_here(*core_, "clip_global_norm"), max_norm);
+  ReplicaPart& mine = part_here(*core_, "clip_global_norm");
+  detail::require_same_clip(*core_, "clip_global_norm", max_norm);
+  return detail::clip_global_norm(*core_, mine, max_norm);
 }
 void MirroredOptimizerBase::clip_value(double limit) {
-  detail::clip_value(*core_, part_here(*core_, "clip_value"), limit);
+  ReplicaPart& mine = part_here(*core_, "clip_value");
+  detail::require_same_clip(*core_, "clip_value", limit);
+  detail::clip_value(*core_, mine, limit);
 }
 
 void MirroredOptimizerBase::step() {

@@ -123,6 +123,7 @@ class Worker {
       const auto slow = torch::optim::SGDOptions(0.01);
       strategy_.make_optimizer<torch::optim::SGD>(model_, {{{first}, torch::optim::SGDOptions(0.1)}, {{""}, slow}});
     }
+    if (misbehaves("other_init")) change_weights();
     say("started %d as worker %d", ::getpid(), strategy_.worker_id());
   }
 
@@ -131,12 +132,14 @@ class Worker {
     const auto rows = torch::linspace(-1, 1, 120 * 8).view({120, 8});
     const auto batches =
         strategy_.distribute(ls::data::from_tensor_slices(rows).repeat().batch(misbehaves("other_batches") ? 6 : 12));
+    std::optional<ls::PerReplica<torch::Tensor>> last;
     try {
       for (const auto& batch : batches) {
         if (step_ == settings_.steps) break;
         ++step_;
         before_step();
-        strategy_.run([&](const torch::Tensor& mine) { step(mine); }, batch);
+        strategy_.run([&](const torch::Tensor& mine) { step(mine); }, misbehaves("other_batch") ? *last : batch);
+        last = batch;
         weights("step");
         if (!settings_.each.empty()) ls::save(settings_.each, model_, optimizer_);
         std::this_thread::sleep_for(std::chrono::milliseconds(3));
@@ -164,6 +167,10 @@ class Worker {
     return is(scenario) && strategy_.worker_id() == settings_.faulty && (step_ == 0 || step_ == kFaultyStep);
   }
 
+  void change_weights() {
+    model_.update([](nn::SequentialImpl& net) { net.parameters()[0].mul_(0.5); });
+  }
+
   void weights(const char* what) const {
     if (is("drops_window")) return;  // there are no digests inside a window
     say("%s %lld weights %016llx", what, static_cast<long long>(optimizer_.steps()),
@@ -180,6 +187,7 @@ class Worker {
     if (misbehaves("other_rate")) optimizer_.set_learning_rate(0.5);
     if (misbehaves("other_options")) optimizer_.options().weight_decay(0.1);
     if (misbehaves("other_clip")) optimizer_.set_clip_global_norm(0.001);
+    if (misbehaves("other_weights")) change_weights();
     if (misbehaves("frozen")) model_.named_parameters()["0.weight"].requires_grad_(false);
     collectives(mine);
   }
@@ -253,7 +261,14 @@ class Worker {
     if (misbehaves("drops_window")) optimizer_.zero_grad();
     const auto size = is("drops_window") ? std::optional<std::int64_t>(24) : std::nullopt;
     const auto loss = ls::average_loss((guess - mine.sum(1, true)).square().squeeze(1), size);
-    optimizer_.minimize(loss);
+    if (is("other_limit") || is("skipped_step")) {
+      optimizer_.backward(loss);
+      optimizer_.reduce_gradients();
+      if (is("other_limit")) optimizer_.clip_global_norm(misbehaves("other_limit") ? 0.25 : 0.5);
+      misbehaves("skipped_step") ? optimizer_.zero_grad() : optimizer_.step();
+    } else {
+      optimizer_.minimize(loss);
+    }
     if (replica == 0 && misbehaves("throw_after_step")) throw std::runtime_error("a bad metric");
   }
 

@@ -347,6 +347,24 @@ TEST_F(Faults, SettingsThatOneWorkerChangesAreNoticedAtTheNextStep) {
   }
 }
 
+TEST_F(Faults, WorkersThatTrainInDifferentWaysAreNoticed) {
+  struct Scenario {
+    const char* name;
+    Strings parts;
+    bool has_weights = false;  ///< those of the last step, on all workers
+  };
+  const Scenario scenarios[] = {
+      {"other_init", {"error[L109]: the model of worker 1 differs", "digest of 0.weight", "strategy.broadcast"}},
+      {"other_weights", {"error[L109]: the model of worker 1 differs", "digest of 0.weight", "strategy.broadcast"}},
+      {"other_limit", {"error[L110]: clip_global_norm of worker 1 differs", "limit: 0.25", "limit: 0.5"}},
+      {"other_batch", {"error[L110]: the step of worker 1 differs", "batch given to run: number 3 of pass 0"}, true},
+      {"skipped_step", {"error[L110]: the step of worker 1 differs", "updates made before: 3"}}};
+  for (const auto& [scenario, parts, has_weights] : scenarios) {
+    Job job(3, program(scenario));
+    expect_errors(job, {0, 1, 2}, {.code = kError, .parts = parts, .has_weights = has_weights});
+  }
+}
+
 TEST_F(Faults, ADifferentKindOfCpuIsAWarning) {
   const TemporaryFolder folder;
   std::string others = file_content("/proc/cpuinfo");

@@ -334,7 +334,11 @@ std::optional<DistributedCursor::Values> DistributedCursor::Impl::read(bool part
     values[k] = std::move(*step->elements[k]);
     batch_rows_.here += std::max<std::int64_t>(common_rows(values[k]), 0);
   }
-  if (input_->cluster.workers == 1) batch_rows_ = {};
+  if (input_->cluster.workers == 1) {
+    batch_rows_ = {};
+  } else {
+    batch_rows_.place = {.pass = static_cast<std::int64_t>(context_.epoch), .step = steps_};
+  }
   if (seen_.size() == 0 && !tells_all(input_->element_spec)) {
     const auto with_data = std::ranges::find_if(values, [](const Element& value) { return value.size() > 0; });
     if (with_data != values.end()) seen_ = without_rows(*with_data);

@@ -14,6 +14,9 @@
 #include "lockstep/nn/step/gradient_sample.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
+#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/same_on_workers.h"
+#include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
 namespace {
@@ -167,6 +170,27 @@ bool unscale(const OptimizerCore& core, ReplicaPart& mine, GradScaler& scaler) {
   sample_again(core, mine);
   progress.stage = GradientStage::Unscaled;
   return true;
+}
+
+void require_same_clip(const OptimizerCore& core, const char* call, double limit) {
+  const Strategy& strategy = core.module->strategy();
+  WorkerGroup* const workers = StrategyAccess::workers(strategy);
+  if (workers == nullptr) return;
+  const Deadline deadline = deadline_of(strategy.communication());
+  const StepCall brought{&core, call, limit};
+  local::Seat& seat = *get_replica_context().seat();
+  seat.lead(
+      call, &brought,
+      [&] {
+        require_same_call(seat);
+        workers::require_same(*workers,
+                              {.what = call,
+                               .lines = {str("limit: ", limit)},
+                               .number = errors::kCollectiveMismatch,
+                               .help = "clip on every worker, to the same limit"},
+                              call, deadline);
+      },
+      deadline);
 }
 
 double clip_global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm) {

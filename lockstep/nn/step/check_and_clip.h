@@ -25,6 +25,9 @@ double clip_global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm)
 /// Clamps each element to [-limit, limit].
 void clip_value(const OptimizerCore& core, ReplicaPart& mine, double limit);
 
+/// For a clip that the program has called itself: throws, on every worker, unless all have called the same.
+void require_same_clip(const OptimizerCore& core, const char* call, double limit);
+
 /// Between reduce_gradients and step the sums lie in the gradients of the replicas' leaves, where LibTorch's own
 /// functions can get at them. Throws if an element that `sample_gradients` (collect.h) has remembered is another now.
 void require_own_gradients(const OptimizerCore& core, const ReplicaPart& mine, const char* operation);

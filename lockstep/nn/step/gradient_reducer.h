@@ -47,6 +47,8 @@ class GradientReducer {
   virtual void survey(ReplicaPart& mine) = 0;
   /// Fills in `sum` or `parts` of `mine.owned`, and clears both where `kinds` says that there is no gradient.
   virtual void reduce(ReplicaPart& mine, const ReduceRequest& request) = 0;
+  /// By replica 0 alone: the update is made, and its weights are marked as changed.
+  virtual void step_is_over() {}
 };
 
 }  // namespace lockstep::detail

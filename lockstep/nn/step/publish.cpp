@@ -99,6 +99,7 @@ void publish_step(OptimizerCore& core, ReplicaPart& mine) {
     // would give wrong gradients instead of the error that LibTorch raises.
     parameters[p].leaves[k].unsafeGetTensorImpl()->bump_version();
   }
+  if (k == 0) core.reducer->step_is_over();
   remember_watched();
   // Weights that autocast has cast before the update are of no use after it.
   forget_cast_weights();

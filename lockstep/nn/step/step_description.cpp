@@ -13,6 +13,7 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/torch_optimizers.h"
+#include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/values/float_text.h"
 
 namespace lockstep::detail {
@@ -49,6 +50,12 @@ std::uint64_t mixed(std::uint64_t mark, const T& value) {
   return fnv1a(std::span<const T>(&value, 1), mark);
 }
 
+/// Of the run that is under way.
+BatchPlace place_of_batch() {
+  const RunNotes* const notes = current_context()->notes;
+  return notes != nullptr ? notes->rows.place : BatchPlace();
+}
+
 }  // namespace
 
 std::uint64_t mark_of_settings(const OptimizerCore& optimizer) {
@@ -80,13 +87,20 @@ std::uint64_t mark_of_call(const StepCall& call, ReduceOp op) {
   std::uint64_t mark = fnv1a(std::span<const char>(name.data(), name.size()));
   mark = mixed(mark, call.argument);
   mark = mixed(mark, op);
-  return mixed(mark, call.optimizer->replicas[0]->shown.modes);
+  const ReplicaPart& first = *call.optimizer->replicas[0];
+  mark = mixed(mark, first.steps);
+  const BatchPlace place = place_of_batch();
+  mark = mixed(mixed(mark, place.pass), place.step);
+  return mixed(mark, first.shown.modes);
 }
 
 workers::Texts lines_of_call(const StepCall& call, ReduceOp op) {
   workers::Texts lines{lockstep::str("call: ", call.call),
                        lockstep::str("loss scale, or mark of the gradients given: ", number_text(call.argument)),
-                       lockstep::str("reduction: ", to_string(op))};
+                       lockstep::str("reduction: ", to_string(op)),
+                       lockstep::str("updates made before: ", call.optimizer->replicas[0]->steps)};
+  if (const BatchPlace place = place_of_batch(); place.step >= 0)
+    lines.push_back(lockstep::str("batch given to run: number ", place.step, " of pass ", place.pass));
   const ModuleCore& module = *call.optimizer->module;
   for (const auto& parameter : module.parameters())
     lines.push_back(lockstep::str(parameter.name, ": ", parameter.leaves[0].requires_grad() ? "trained" : "frozen"));

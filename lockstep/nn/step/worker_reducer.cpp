@@ -77,7 +77,8 @@ WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const
       name_(std::move(name)),
       loads_(replicas.size()),
       loose_(group_of.size()),
-      kinds_(group_of.size(), GradientKind::None) {
+      kinds_(group_of.size(), GradientKind::None),
+      outside_changes_(module, group_of) {
   for (Load& load : loads_) load.has_arrived.assign(group_of.size(), false);
   add_hooks();
 }
@@ -235,12 +236,13 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
 }
 
 void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
-  // What the workers compare: settings and call as a number each, then the kind of every gradient and which buckets are
-  // stale.
-  const std::size_t marks = 2;
+  // What the workers compare: settings, call and weights as a number each, then the kind of every gradient and which buckets
+  // are stale.
+  const std::size_t marks = 3;
   std::vector<std::int64_t> mine(marks + kinds_.size() + buckets_.size(), 0);
   mine[0] = static_cast<std::int64_t>(mark_of_settings(*call.optimizer));
   mine[1] = static_cast<std::int64_t>(mark_of_call(call, op));
+  mine[2] = static_cast<std::int64_t>(outside_changes_.mark());
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
     if (group_of_[p] < 0) continue;
     auto kind = GradientKind::None;
@@ -275,6 +277,15 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
                            .help = "call the same with the same arguments on every worker, and freeze the same "
                                    "parameters"},
                           str(name_, ", what the step is"), deadline_of(options_));
+  }
+  if (differs(2)) {
+    workers::require_same(group_,
+                          {.what = "the model",
+                           .lines = outside_changes_.lines(),
+                           .help = "change weights on every worker, and in the same way: with values from "
+                                   "strategy.broadcast(tensor), or after torch::manual_seed with one number on all of "
+                                   "them"},
+                          str(name_, ", weights that the program has changed"), deadline_of(options_));
   }
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
     kinds_[p] = GradientKind::None;

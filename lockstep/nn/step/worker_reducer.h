@@ -13,6 +13,7 @@
 #include "lockstep/nn/step/bucket_plan.h"
 #include "lockstep/nn/step/gradient_reducer.h"
 #include "lockstep/nn/step/gradient_state.h"
+#include "lockstep/nn/step/outside_changes.h"
 
 namespace torch::autograd {
 struct Node;
@@ -41,6 +42,7 @@ class WorkerReducer final : public GradientReducer {
   void bring_together(ReplicaPart& mine, ReduceOp op, const StepCall& call) override;
   void survey(ReplicaPart& mine) override;
   void reduce(ReplicaPart& mine, const ReduceRequest& request) override;
+  void step_is_over() override { outside_changes_.remember(); }
 
  private:
   /// What one replica has put into buckets. Touched by its own thread, and by the leader while it waits.
@@ -110,6 +112,7 @@ class WorkerReducer final : public GradientReducer {
   std::vector<at::Tensor> sums_;   ///< per bucket
   std::vector<at::Tensor> loose_;  ///< per parameter: sums that are in no bucket
   std::vector<GradientKind> kinds_;
+  OutsideChanges outside_changes_;
 };
 
 }  // namespace lockstep::detail
