@@ -19,6 +19,7 @@
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/detail/one_thread.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
@@ -109,11 +110,7 @@ bool runs_on_replicas_of(const Strategy& strategy) {
 
 std::atomic<int> strategies_of_several_workers{0};
 
-/// An address that no other thread has.
-const void* this_thread() {
-  thread_local const char mark = 0;
-  return &mark;
-}
+using detail::this_thread;
 
 [[noreturn]] void throw_not_reducible(const std::string& what, const std::string& help) {
   throw InvalidArgument(errors::kNotReducible, {.what = what, .where = "reduce", .help = help});
@@ -159,6 +156,8 @@ void Strategy::barrier(const std::source_location& where) {
 
 at::Tensor Strategy::broadcast(const at::Tensor& value, const std::source_location& where) {
   detail::require_cross_replica(*this, "broadcast");
+  std::optional<detail::OneThread> one;
+  if (workers_) one.emplace(collective_thread_, "broadcast");
   const detail::CallPlace place(where);
   return workers_ ? workers::broadcast(*workers_, value, "broadcast", deadline_of(communication_)) : value.clone();
 }
@@ -474,6 +473,8 @@ std::vector<Strategy::Leaves> Strategy::reduce_across(ReduceOp op, const std::ve
 Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leaves>& components,
                                              const std::vector<std::string>& structures, const Axis& axis) {
   require_op(op, "reduce");
+  std::optional<detail::OneThread> one;
+  if (workers_) one.emplace(collective_thread_, "reduce");
   const Devices here{devices_[0]};
   if (axis.dims().empty()) return std::move(reduce_across(op, components, structures, here, communication_)[0]);
 
@@ -512,6 +513,8 @@ Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool 
     throw_not_reducible("a Mirrored value cannot be reduced with ReduceOp::Sum: it is one value, not one per replica",
                         "use ReduceOp::Mean, or multiply by num_replicas_in_sync() if that is what you mean");
   }
+  std::optional<detail::OneThread> one;
+  if (workers_) one.emplace(collective_thread_, "reduce");
   if (workers_ && !mirrored) return reduce_over_workers(op, value);
   if (op == ReduceOp::Sum && num_replicas_in_sync_ != 1) {
     throw_not_reducible(
@@ -548,6 +551,8 @@ Strategy::Leaves Strategy::reduce_over_workers(ReduceOp op, const Leaves& value)
 Strategy::Leaves Strategy::gather_across(const std::vector<Leaves>& components,
                                          const std::vector<std::string>& structures, std::int64_t axis) {
   require_equal_structures(components, structures, "gather");
+  std::optional<detail::OneThread> one;
+  if (workers_) one.emplace(collective_thread_, "gather");
   Leaves results;
   for (std::size_t i = 0; i < components[0].size(); ++i) {
     for (const auto& component : components) {

@@ -323,6 +323,7 @@ class LOCKSTEP_EXPORT Strategy {
   std::uint64_t failed_runs_ = 0;
   std::atomic<const void*> runner_{nullptr};  ///< stands for the thread that is inside run; null: none is
   std::atomic<std::uint64_t> runs_begun_{0};
+  std::atomic<const void*> collective_thread_{nullptr};  ///< the same of reduce, gather and broadcast
   int models_made_ = 0;
   int optimizers_made_ = 0;
   std::vector<std::weak_ptr<const detail::RunWatcher>> watchers_;

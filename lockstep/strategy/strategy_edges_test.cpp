@@ -7,7 +7,9 @@
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cstring>
+#include <future>
 #include <memory>
 #include <stdexcept>
 #include <string>
@@ -15,6 +17,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/sanitizers.h"
+#include "lockstep/strategy/detail/one_thread.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/errors.h"
 #include "tests/support/logged_lines.h"
@@ -167,6 +170,17 @@ TEST_F(Edges, VariablesAreUsedLikeTensors) {
   v.assign(w);
   v.assign_add(std::string("abc").size());
   EXPECT_EQ(v.read().item<float>(), 5.0f);
+}
+
+TEST(OneThread, RefusesASecondThreadAndLetsItselfInAgain) {
+  std::atomic<const void*> user{nullptr};
+  const auto use = [&] { const detail::OneThread one(user, "reduce"); };
+  {
+    const detail::OneThread one(user, "reduce");
+    use();
+    EXPECT_EQ(error_of([&] { std::async(std::launch::async, use).get(); }).number, errors::kWrongContext);
+  }
+  std::async(std::launch::async, use).get();
 }
 
 }  // namespace

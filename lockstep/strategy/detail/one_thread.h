@@ -1,0 +1,39 @@
+#pragma once
+
+#include <atomic>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+
+namespace lockstep::detail {
+
+/// An address that no other thread has.
+inline const void* this_thread() {
+  thread_local const char mark = 0;
+  return &mark;
+}
+
+/// Throws if another thread holds one for the same `user`. Collectives that two threads of a worker begin at the same time
+/// would meet each other's on other workers, in an order that nobody knows.
+class OneThread {
+ public:
+  OneThread(std::atomic<const void*>& user, const char* operation) : user_(user) {
+    const void* holder = nullptr;
+    is_first_ = user.compare_exchange_strong(holder, this_thread());
+    if (is_first_ || holder == this_thread()) return;
+    throw FailedPrecondition(errors::kWrongContext,
+                             {.what = str(operation, " was called while another thread is inside such a call"),
+                              .help = "use a strategy from one thread at a time"});
+  }
+  ~OneThread() {
+    if (is_first_) user_.store(nullptr);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  std::atomic<const void*>& user_;
+  bool is_first_;
+};
+
+}  // namespace lockstep::detail
