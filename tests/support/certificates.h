@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <mutex>
 #include <string>
 
 #include "lockstep/base/text.h"
@@ -20,7 +21,10 @@ class CertificateAuthority {
   /// False without the program openssl.
   bool made() const { return made_; }
 
+  /// Any thread may call it.
   TlsFiles sign(const std::string& host, const std::string& name = "IP:127.0.0.1") const {
+    static std::mutex mutex;  // the authority's serial number is a file, which openssl does not lock
+    const std::lock_guard lock(mutex);
     openssl(str("req -new ", kNewKey, " -subj /CN=", host, " -addext subjectAltName=", name, " -keyout ", host,
                 ".key -out ", host, ".csr"));
     openssl(str("x509 -req -in ", host, ".csr -CA authority.pem -CAkey authority.key -CAcreateserial -days 30 ",
