@@ -31,27 +31,28 @@ class LOCKSTEP_EXPORT TowerValue {
   /// A tower-local variable is one value per tower, any other is mirrored.
   TowerValue(const Variable& variable);
   template <class T>
-    requires std::is_arithmetic_v<T> TowerValue(T number) : TowerValue(tensor_of(number)) {}
-    template <class T>
-      requires std::is_arithmetic_v<T> TowerValue(const PerReplica<T>& numbers)
-          : TowerValue(numbers.map([](T number) { return tensor_of(number); })) {}
-      // NOLINTEND(google-explicit-constructor)
+    requires(std::is_arithmetic_v<T>)
+  TowerValue(T number) : TowerValue(tensor_of(number)) {}
+  template <class T>
+    requires(std::is_arithmetic_v<T>)
+  TowerValue(const PerReplica<T>& numbers) : TowerValue(numbers.map([](T number) { return tensor_of(number); })) {}
+  // NOLINTEND(google-explicit-constructor)
 
-      Kind kind() const { return kind_; }
-      /// In tower order; one of a plain value.
-      const std::vector<at::Tensor>& values() const { return components_; }
-      /// The value as one tensor: the own component inside a tower. InvalidArgument for one per tower elsewhere.
-      at::Tensor tensor() const;
-      operator at::Tensor() const { return tensor(); }  // NOLINT(google-explicit-constructor): it stands for its tensor
+  Kind kind() const { return kind_; }
+  /// In tower order; one of a plain value.
+  const std::vector<at::Tensor>& values() const { return components_; }
+  /// The value as one tensor: the own component inside a tower. InvalidArgument for one per tower elsewhere.
+  at::Tensor tensor() const;
+  operator at::Tensor() const { return tensor(); }  // NOLINT(google-explicit-constructor): it stands for its tensor
 
-     private:
-      template <class T>
-      static at::Tensor tensor_of(T number) {
-        return std::get<at::Tensor>(lockstep::detail::to_reducible(number, Path()));
-      }
+ private:
+  template <class T>
+  static at::Tensor tensor_of(T number) {
+    return std::get<at::Tensor>(lockstep::detail::to_reducible(number, Path()));
+  }
 
-      Kind kind_;
-      std::vector<at::Tensor> components_;
+  Kind kind_;
+  std::vector<at::Tensor> components_;
 };
 
 namespace detail {

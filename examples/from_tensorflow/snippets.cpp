@@ -1,0 +1,205 @@
+// The small examples of TensorFlow's reference pages: the main API first, then the names of the page. The test compares what this
+// prints with snippets.txt.
+
+#include <lockstep/compat.h>
+#include <lockstep/contrib.h>
+#include <lockstep/data/format/tfrecord.h>
+#include <lockstep/lockstep.h>
+#include <torch/torch.h>
+
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <iostream>
+#include <numeric>
+
+namespace ls = lockstep;
+namespace v1 = lockstep::compat::v1;
+namespace towers = lockstep::contrib;
+using torch::Tensor;
+
+/// A value, or one per replica, on a line.
+void show(const char* what, const std::vector<Tensor>& values) {
+  std::cout << what << ":";
+  for (const Tensor& value : values) {
+    std::cout << " [";
+    const Tensor flat = value.to(torch::kDouble).reshape({-1}).contiguous();
+    for (std::int64_t i = 0; i < flat.numel(); ++i) std::cout << (i == 0 ? "" : ", ") << flat[i].item<double>();
+    std::cout << "]";
+  }
+  std::cout << "\n";
+}
+void show(const char* what, const Tensor& value) { show(what, std::vector<Tensor>{value}); }
+void show(const char* what, const ls::PerReplica<Tensor>& values) {
+  show(what, std::vector<Tensor>(values.begin(), values.end()));
+}
+
+Tensor twice(const Tensor& x) { return x * 2; }
+
+/// 1: a dataset of four files, one run per batch.
+void four_files(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old) {
+  const auto folder = std::filesystem::temp_directory_path() / ("lockstep_snippets_" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  std::vector<std::string> files;
+  for (int k = 0; k < 4; ++k) {
+    files.push_back((folder / ("part" + std::to_string(k) + ".tfrecord")).string());
+    ls::data::TFRecordWriter writer(files.back());
+    for (int i = 0; i < 2; ++i) writer.write(std::to_string(2 * k + i));
+  }
+  const auto numbers = ls::data::tfrecord_dataset(files)
+                           .map([](const std::string& record) { return torch::tensor(std::stod(record)); })
+                           .batch(4);
+  for (const auto& batch : strategy.distribute(numbers)) show("1 files", strategy.run(twice, batch));
+  for (const auto& batch : old.experimental_distribute_dataset(numbers))
+    show("1 files, v1", old.run(twice, std::tuple{batch}));
+  std::filesystem::remove_all(folder);
+}
+
+/// 2 and 4: a function that makes the pipeline of a worker.
+void dataset_functions(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old) {
+  const auto make = [](const ls::InputContext& input) {
+    return ls::data::from_tensor_slices(torch::ones({1, 1}))
+        .repeat()
+        .batch(input.get_per_replica_batch_size(4))
+        .shard(input.num_input_pipelines, input.input_pipeline_id);
+  };
+  auto steps = strategy.distribute_from_function(make).iterator();
+  show("2 dataset function", strategy.run(twice, steps.get_next()));
+  auto iterator = old.make_input_fn_iterator(make);
+  show("4 input_fn iterator, v1", old.experimental_run(twice, iterator));
+}
+
+/// 3: arrays in memory, with and without batch.
+void arrays(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old) {
+  auto rows = strategy.distribute(strategy.make_numpy_dataset(torch::ones({10})).batch(4)).iterator();
+  show("3 arrays", rows.get_next());
+  auto of_v1 = old.experimental_distribute_dataset(old.experimental_make_numpy_dataset(torch::ones({10})).batch(4));
+  show("3 arrays, v1", of_v1.iterator().get_next());
+  int count = 0;
+  for (const auto& row : strategy.make_numpy_dataset(torch::ones({10}))) count += row.dim() == 0 ? 1 : 0;
+  std::cout << "3 arrays without batch: " << count << " scalars\n";
+}
+
+/// 5: reductions of a whole batch and of a short last one.
+void reductions(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old) {
+  const ls::PerReplica<Tensor> whole({torch::arange(0., 4.), torch::arange(4., 8.)});
+  const ls::PerReplica<Tensor> last({torch::arange(0., 4.), torch::arange(4., 6.)});
+  show("5 SUM", strategy.reduce(ls::ReduceOp::Sum, whole));
+  show("5 SUM, axis 0", strategy.reduce(ls::ReduceOp::Sum, whole, 0));
+  show("5 MEAN, axis 0", strategy.reduce(ls::ReduceOp::Mean, last, 0));
+  show("5 SUM, v1", old.reduce("SUM", whole));
+  show("5 MEAN, axis 0, v1", old.reduce(v1::ReduceOp::MEAN, last, 0));
+  try {
+    strategy.reduce(ls::ReduceOp::Sum, last);
+  } catch (const ls::InvalidArgument& error) {
+    std::cout << "5 shapes differ: L" << error.number() << "\n";
+  }
+}
+
+/// 6 and 7: variables made in a scope, once.
+void variables(ls::MirroredStrategy& strategy) {
+  const auto scope = strategy.scope();
+  const ls::Variable one(torch::ones({}), {.name = "one"});
+  show("6 a variable in scope", one.values());
+  std::optional<ls::Variable> made;
+  const auto count = [&] {
+    if (!made) made.emplace(torch::zeros({}), ls::VariableOptions{.name = "calls"});
+    made->assign_add(torch::ones({}));
+  };
+  count();
+  count();
+  show("7 made on the first call only", made->values());
+}
+
+/// 8 to 10: epochs over a distributed dataset, whose spec is the signature of the step.
+void epochs(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old) {
+  const auto numbers = ls::data::from_tensor_slices(torch::arange(0., 8.)).batch(4);
+  const auto batches = strategy.distribute(numbers);
+  const auto batches_of_v1 = old.experimental_distribute_dataset(numbers);
+  const auto sum = [](const Tensor& x) { return x.sum(); };
+  for (int epoch = 0; epoch < 2; ++epoch) {
+    Tensor total = torch::zeros({}), total_of_v1 = torch::zeros({});
+    for (const auto& x : batches) total = total + strategy.reduce(ls::ReduceOp::Sum, strategy.run(sum, x));
+    for (const auto& x : batches_of_v1) total_of_v1 = total_of_v1 + old.reduce("sum", old.run(sum, std::tuple{x}));
+    show("8 an epoch", {total, total_of_v1});
+  }
+  for (const auto& x : batches) show("9 with a signature", strategy.run(batches.element_spec(), sum, x));
+  auto steps = strategy.distribute_from_function([&](const ls::InputContext&) { return numbers.repeat(); }).iterator();
+  for (int step = 0; step < 2; ++step)
+    show("10 of a dataset function", strategy.run(steps.element_spec(), sum, steps.get_next()));
+}
+
+/// 11 and 12: values of replicas.
+void values(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old) {
+  show("11 a constant", strategy.run(twice, torch::tensor(3.0)));
+  show("11 a constant, v1", old.run(twice, std::tuple{torch::tensor(3.0)}));
+  const auto count = [](const ls::ValueContext& its) { return torch::tensor(its.num_replicas_in_sync); };
+  show("12 values from a function", strategy.run(twice, strategy.values_from_function(count)));
+  show("12 values from a function, v1",
+       old.run(twice, std::tuple{old.experimental_distribute_values_from_function(count)}));
+}
+
+/// 13 to 16: towers.
+void tower_calls() {
+  for (const int n : {1, 2}) {
+    towers::MirroredStrategy strategy({.devices = ls::cpus(n)});
+    const auto is_own = strategy.call_for_each_tower(
+        [](int index) { return index == towers::get_tower_context().tower_id(); }, strategy.worker_device_index());
+    std::cout << "13 worker_device_index:";
+    for (const bool each : is_own) std::cout << (each ? " own" : " other");
+    std::cout << "\n";
+
+    std::atomic<int> merges{0};
+    const auto merged = strategy.call_for_each_tower([&] {
+      const auto tower = towers::get_tower_context();
+      const int v = 3 + tower.tower_id();
+      const auto add_up = [&](towers::DistributionStrategy& its, const towers::PerDevice<int>& all) {
+        ++merges;
+        const std::vector<int> list = its.unwrap(all);
+        return std::accumulate(list.begin(), list.end(), 0);
+      };
+      return v + tower.merge_call(add_up, v);
+    });
+    std::cout << "14 merge_call:";
+    for (const int each : strategy.unwrap(merged)) std::cout << " " << each;
+    std::cout << ", merged " << merges << " time\n";
+  }
+
+  towers::MirroredStrategy strategy({.devices = ls::cpus(2)});
+  const auto scope = strategy.scope();
+  const ls::Variable var1(torch::ones({}), {.name = "var1"});
+  const auto colocated = strategy.colocate_vars_with(var1);
+  const ls::Variable var2(torch::full({}, 2.0), {.name = "var2"}), var3(torch::full({}, 3.0), {.name = "var3"});
+  strategy.update(
+      var1, [](Tensor v, const Tensor& a, const Tensor& b) { return v.add_(a).add_(b); }, var2, var3);
+  show("15 variables of one device", var1.values());
+  strategy.update(
+      var1, [](Tensor v, const Tensor& a, double b) { return v.add_(a).add_(b); },
+      strategy.broadcast(torch::tensor(10.0)), 100.0);
+  show("16 mirrored and plain arguments", var1.values());
+  try {
+    const ls::PerReplica<Tensor> one_each({torch::ones({}), torch::zeros({})});
+    strategy.update(
+        var1, [](Tensor v, const Tensor& a) { return v.add_(a); }, one_each);
+  } catch (const ls::InvalidArgument& error) {
+    std::cout << "16 one argument per device: L" << error.number() << "\n";
+  }
+}
+
+int main() {
+  ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
+  v1::MirroredStrategy old({"cpu:0", "cpu:1"});
+  four_files(strategy, old);
+  dataset_functions(strategy, old);
+  arrays(strategy, old);
+  reductions(strategy, old);
+  variables(strategy);
+  epochs(strategy, old);
+  values(strategy, old);
+  tower_calls();
+  ls::MirroredStrategy alone({.devices = ls::cpus(1)});
+  show("12 with one replica", alone.run(twice, alone.values_from_function([](const ls::ValueContext& its) {
+    return torch::tensor(its.num_replicas_in_sync);
+  })));
+}
