@@ -140,7 +140,7 @@ LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
 void LocalReplicas::set_seed(std::uint64_t seed) {
   const SharedGenerator seen;  // what it was seeded with until now is not meant for the next run
   seed_ = seed;
-  has_drawn_ = is_seeded_in_vain_ = false;
+  has_run_ = is_seeded_in_vain_ = false;
   for (std::size_t k = 0; k < generators_.size(); ++k)
     generators_[k] = at::detail::createCPUGenerator(replica_seed(seed, first_id_ + static_cast<int>(k)));
 }
@@ -149,8 +149,10 @@ std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, lo
   const ThreadsInRun threads(threads_);
   const at::ThreadLocalState callers_state;
   const SharedGenerator shared;
-  if (shared.was_seeded_before()) is_seeded_in_vain_ = has_drawn_ || shared_generator_seed() != seed_;
-  const DrawWatch first(generators_[0]);
+  if (shared.was_seeded_before()) is_seeded_in_vain_ = has_run_ || shared_generator_seed() != seed_;
+  std::optional<DrawWatch> first;
+  if (is_seeded_in_vain_) first.emplace(generators_[0]);
+  has_run_ = true;
   auto failure = team_.run([&](local::Seat& seat) {
     const int k = seat.replica();
     std::optional<at::ThreadLocalStateGuard> inherited;
@@ -168,12 +170,13 @@ std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, lo
                                       "strategy.set_seed(seed) between runs starts the numbers again. "
                                       "Each replica draws from its own stream"});
   }
-  const bool has_drawn = (!has_drawn_ || is_seeded_in_vain_) && first.has_drawn();
-  has_drawn_ = has_drawn_ || has_drawn;
-  if (has_drawn && std::exchange(is_seeded_in_vain_, false) && !std::exchange(has_warned_of_seed_, true)) {
-    log_warning(
-        "torch::manual_seed was called between runs, and does not reach the replicas, which draw from streams of their "
-        "own. Call strategy.set_seed(seed) to start these again, or torch::manual_seed before the strategy is made");
+  if (first && first->has_drawn()) {
+    is_seeded_in_vain_ = false;
+    if (!std::exchange(has_warned_of_seed_, true)) {
+      log_warning(
+          "torch::manual_seed was called between runs, and does not reach the replicas, which draw from streams of their "
+          "own. Call strategy.set_seed(seed) to start these again, or torch::manual_seed before the strategy is made");
+    }
   }
   return failure;
 }

@@ -47,7 +47,7 @@ class LocalReplicas {
   int threads_;
   int first_id_;
   std::uint64_t seed_;
-  bool has_drawn_ = false;          ///< some numbers of the streams of seed_ are gone
+  bool has_run_ = false;            ///< some numbers of the streams of seed_ may be gone
   bool is_seeded_in_vain_ = false;  ///< LibTorch's generator, since the replicas last drew
   bool has_warned_of_seed_ = false;
   bool are_several_;
