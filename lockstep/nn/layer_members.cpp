@@ -10,11 +10,13 @@
 namespace lockstep::detail {
 namespace {
 
+/// Finds those of one layer.
 class Members {
  public:
   Members(const torch::nn::Module& part, std::string prefix, std::vector<LayerMember>& found)
       : part_(part), prefix_(std::move(prefix)), found_(found) {}
 
+  /// If it is one of these.
   template <class... Layers>
   void add_of() {
     (void)(add_if<Layers>() || ...);
@@ -46,13 +48,12 @@ class Members {
 std::vector<LayerMember> layer_members(const torch::nn::Module& module) {
   using namespace torch::nn;
   std::vector<LayerMember> found;
-  for (const auto& part : module.named_modules("", /*include_self=*/false)) {
-    Members(*part.value(), part.key() + ".", found)
+  for (const auto& part : module.named_modules()) {
+    Members(*part.value(), part.key().empty() ? "" : part.key() + ".", found)
         .add_of<LinearImpl, EmbeddingImpl, EmbeddingBagImpl, Conv1dImpl, Conv2dImpl, Conv3dImpl, ConvTranspose1dImpl,
                 ConvTranspose2dImpl, ConvTranspose3dImpl, BatchNorm1dImpl, BatchNorm2dImpl, BatchNorm3dImpl,
                 LayerNormImpl, GroupNormImpl>();
   }
-  Members(module, "", found).add_of<LinearImpl, EmbeddingImpl, Conv1dImpl, Conv2dImpl, Conv3dImpl>();
   return found;
 }
 
