@@ -40,7 +40,7 @@ std::uint64_t derived_seed(std::uint64_t job_seed, std::string_view purpose, int
 std::uint64_t shared_generator_seed();
 void seed_shared_generator(std::uint64_t seed);
 
-/// Whether numbers were drawn from a generator since it was last looked at.
+/// Notices whether numbers are drawn from a generator after this object was made.
 class DrawWatch {
  public:
   explicit DrawWatch(const at::Generator& generator);

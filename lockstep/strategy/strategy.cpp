@@ -156,8 +156,7 @@ void Strategy::barrier(const std::source_location& where) {
 
 at::Tensor Strategy::broadcast(const at::Tensor& value, const std::source_location& where) {
   detail::require_cross_replica(*this, "broadcast");
-  std::optional<detail::OneThread> one;
-  if (workers_) one.emplace(collective_thread_, "broadcast");
+  const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "broadcast");
   const detail::CallPlace place(where);
   return workers_ ? workers::broadcast(*workers_, value, "broadcast", deadline_of(communication_)) : value.clone();
 }
@@ -473,8 +472,7 @@ std::vector<Strategy::Leaves> Strategy::reduce_across(ReduceOp op, const std::ve
 Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leaves>& components,
                                              const std::vector<std::string>& structures, const Axis& axis) {
   require_op(op, "reduce");
-  std::optional<detail::OneThread> one;
-  if (workers_) one.emplace(collective_thread_, "reduce");
+  const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "reduce");
   const Devices here{devices_[0]};
   if (axis.dims().empty()) return std::move(reduce_across(op, components, structures, here, communication_)[0]);
 
@@ -513,8 +511,7 @@ Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool 
     throw_not_reducible("a Mirrored value cannot be reduced with ReduceOp::Sum: it is one value, not one per replica",
                         "use ReduceOp::Mean, or multiply by num_replicas_in_sync() if that is what you mean");
   }
-  std::optional<detail::OneThread> one;
-  if (workers_) one.emplace(collective_thread_, "reduce");
+  const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "reduce");
   if (workers_ && !mirrored) return reduce_over_workers(op, value);
   if (op == ReduceOp::Sum && num_replicas_in_sync_ != 1) {
     throw_not_reducible(
@@ -551,8 +548,7 @@ Strategy::Leaves Strategy::reduce_over_workers(ReduceOp op, const Leaves& value)
 Strategy::Leaves Strategy::gather_across(const std::vector<Leaves>& components,
                                          const std::vector<std::string>& structures, std::int64_t axis) {
   require_equal_structures(components, structures, "gather");
-  std::optional<detail::OneThread> one;
-  if (workers_) one.emplace(collective_thread_, "gather");
+  const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "gather");
   Leaves results;
   for (std::size_t i = 0; i < components[0].size(); ++i) {
     for (const auto& component : components) {

@@ -174,9 +174,9 @@ TEST_F(Edges, VariablesAreUsedLikeTensors) {
 
 TEST(OneThread, RefusesASecondThreadAndLetsItselfInAgain) {
   std::atomic<const void*> user{nullptr};
-  const auto use = [&] { const detail::OneThread one(user, "reduce"); };
+  const auto use = [&] { const detail::OneThread one(&user, "reduce"); };
   {
-    const detail::OneThread one(user, "reduce");
+    const detail::OneThread one(&user, "reduce");
     use();
     EXPECT_EQ(error_of([&] { std::async(std::launch::async, use).get(); }).number, errors::kWrongContext);
   }

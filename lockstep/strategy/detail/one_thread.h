@@ -13,27 +13,28 @@ inline const void* this_thread() {
   return &mark;
 }
 
-/// Throws if another thread holds one for the same `user`. Collectives that two threads of a worker begin at the same time
-/// would meet each other's on other workers, in an order that nobody knows.
+/// Throws if another thread holds one for the same `user`. If two threads of a worker began collectives at the same time, other
+/// workers could match them in another order. Without a `user` it does nothing.
 class OneThread {
  public:
-  OneThread(std::atomic<const void*>& user, const char* operation) : user_(user) {
+  OneThread(std::atomic<const void*>* user, const char* operation) : user_(user) {
+    if (user == nullptr) return;
     const void* holder = nullptr;
-    is_first_ = user.compare_exchange_strong(holder, this_thread());
+    is_first_ = user->compare_exchange_strong(holder, this_thread());
     if (is_first_ || holder == this_thread()) return;
     throw FailedPrecondition(errors::kWrongContext,
                              {.what = str(operation, " was called while another thread is inside such a call"),
                               .help = "use a strategy from one thread at a time"});
   }
   ~OneThread() {
-    if (is_first_) user_.store(nullptr);
+    if (is_first_) user_->store(nullptr);
   }
   OneThread(const OneThread&) = delete;
   OneThread& operator=(const OneThread&) = delete;
 
  private:
-  std::atomic<const void*>& user_;
-  bool is_first_;
+  std::atomic<const void*>* user_;
+  bool is_first_ = false;
 };
 
 }  // namespace lockstep::detail
