@@ -37,10 +37,6 @@ DistributionStrategy& owner_of(const Strategy& core) {
   return *found->second;
 }
 
-Destinations everywhere(const Strategy& core) {
-  return PerReplica<int>(std::vector<int>(static_cast<std::size_t>(core.num_local_replicas())));
-}
-
 }  // namespace
 
 DistributionStrategy::~DistributionStrategy() { set_core(nullptr, {}); }
@@ -62,7 +58,7 @@ PerDevice<int> DistributionStrategy::worker_device_index() const {
 
 at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,
                                         const std::string& device) {
-  return reduce(aggregation, value, std::vector<std::string>{device})[0];
+  return reduce(aggregation, value, TowerDestinations(device))[0];
 }
 
 at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value, const char* device) {
@@ -70,33 +66,10 @@ at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const T
 }
 
 Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,
-                                                  const std::vector<std::string>& devices) {
+                                                  const TowerDestinations& destinations) {
   detail::require_cross_tower(*core_, "reduce");
-  if (devices.empty()) {
-    throw InvalidArgument(errors::kDestination, {.what = "destinations can not be empty",
-                                                 .where = "reduce",
-                                                 .help = "name a device, or pass the value itself"});
-  }
-  return detail::in_tower_words([&] {
-    const at::Tensor one = detail::aggregate(*core_, aggregation, value, "reduce");
-    return Mirrored<at::Tensor>::generate(devices.size(), [&](std::size_t k) {
-      // The result is on every worker: in place of another worker's device it is on the first of this one.
-      const bool is_here = own_devices({devices[k]}).size() == 1;
-      return core_->extended().broadcast_to(one, is_here ? devices[k] : core_->devices()[0])[0];
-    });
-  });
-}
-
-Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,
-                                                  const Destinations& destinations) {
-  detail::require_cross_tower(*core_, "reduce");
-  return detail::in_tower_words([&] {
-    return core_->extended().broadcast_to(detail::aggregate(*core_, aggregation, value, "reduce"), destinations);
-  });
-}
-
-Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value) {
-  return reduce(aggregation, value, everywhere(*core_));
+  return detail::in_tower_words(
+      [&] { return destinations.deliver(*core_, devices_, detail::aggregate(*core_, aggregation, value, "reduce")); });
 }
 
 at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const PerDevice<MapOutput<at::Tensor>>& value,
@@ -106,10 +79,16 @@ at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const P
   for (const auto& output : unwrap(value)) {
     for (const at::Tensor& item : output.get()) {
       ++items;
-      if (!sum)
+      if (!sum) {
         sum = item.clone();
-      else if (aggregation != Aggregation::OnlyFirstReplica)
+      } else if (aggregation != Aggregation::OnlyFirstReplica) {
+        if (item.sizes() != sum->sizes())  // LibTorch would broadcast
+          throw InvalidArgument(errors::kShape, {.what = "the results of map must have equal shapes to be reduced",
+                                                 .where = "reduce",
+                                                 .seen = lockstep::str("shapes ", sum->sizes(), " and ", item.sizes()),
+                                                 .help = "let the function given to map return values of one shape"});
         *sum = sum->add(item);
+      }
     }
   }
   if (!sum) {
@@ -130,13 +109,9 @@ std::vector<Mirrored<at::Tensor>> DistributionStrategy::batch_reduce(VariableAgg
   return results;
 }
 
-Mirrored<at::Tensor> DistributionStrategy::broadcast(const at::Tensor& tensor, const Destinations& destinations) {
+Mirrored<at::Tensor> DistributionStrategy::broadcast(const at::Tensor& tensor, const TowerDestinations& destinations) {
   detail::require_cross_tower(*core_, "broadcast");
-  return detail::in_tower_words([&] { return core_->extended().broadcast_to(tensor, destinations); });
-}
-
-Mirrored<at::Tensor> DistributionStrategy::broadcast(const at::Tensor& tensor) {
-  return broadcast(tensor, everywhere(*core_));
+  return detail::in_tower_words([&] { return destinations.deliver(*core_, devices_, tensor); });
 }
 
 TowerLocalVariable DistributionStrategy::tower_local_variable(const at::Tensor& initial_value,
@@ -155,17 +130,6 @@ std::size_t DistributionStrategy::index_of(const std::string& device) const {
                            .help = "name one of worker_devices(), or call unwrap for the values of all towers"});
   }
   return static_cast<std::size_t>(found - here.begin());
-}
-
-Devices DistributionStrategy::own_devices(const Devices& of_all) const {
-  Devices own;
-  const Devices& here = core_->devices();
-  for (const std::string& device : of_all) {
-    const bool is_here = std::find(here.begin(), here.end(), device) != here.end();
-    const bool is_known = std::find(devices_.begin(), devices_.end(), device) != devices_.end();
-    if (is_here || !is_known) own.push_back(device);  // the core refuses what is unknown
-  }
-  return own;
 }
 
 DistributionStrategy& TowerContext::distribution_strategy() const { return owner_of(replica_->strategy()); }

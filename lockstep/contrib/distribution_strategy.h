@@ -114,23 +114,18 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// The towers' values as one, on a device.
   at::Tensor reduce(VariableAggregation aggregation, const TowerValue& value, const std::string& device);
   at::Tensor reduce(VariableAggregation aggregation, const TowerValue& value, const char* device);
-  /// The same on several devices, or where the components of a value or variable are.
+  /// The same on several devices, where the components of a value or variable are, or on all towers' devices.
   Mirrored<at::Tensor> reduce(VariableAggregation aggregation, const TowerValue& value,
-                              const std::vector<std::string>& devices);
-  Mirrored<at::Tensor> reduce(VariableAggregation aggregation, const TowerValue& value,
-                              const Destinations& destinations);
-  /// The same on all towers' devices.
-  Mirrored<at::Tensor> reduce(VariableAggregation aggregation, const TowerValue& value);
+                              const TowerDestinations& destinations = {});
   /// All results of `map` as one; MEAN divides by the number of items.
   at::Tensor reduce(VariableAggregation aggregation, const PerDevice<MapOutput<at::Tensor>>& value,
                     const std::string& device);
 
-  using ReducePair = std::pair<TowerValue, Destinations>;
+  using ReducePair = std::pair<TowerValue, TowerDestinations>;
   std::vector<Mirrored<at::Tensor>> batch_reduce(VariableAggregation aggregation, const std::vector<ReducePair>& pairs);
 
   /// A copy for each destination, or for each tower.
-  Mirrored<at::Tensor> broadcast(const at::Tensor& tensor, const Destinations& destinations);
-  Mirrored<at::Tensor> broadcast(const at::Tensor& tensor);
+  Mirrored<at::Tensor> broadcast(const at::Tensor& tensor, const TowerDestinations& destinations = {});
 
   /// `f(item, args...)` for each item, item i on device i mod n. Mirrored arguments arrive as that device's component.
   template <class T, class F, class... Args>
@@ -181,7 +176,6 @@ class LOCKSTEP_EXPORT DistributionStrategy {
 
  private:
   std::size_t index_of(const std::string& device) const;
-  Devices own_devices(const Devices& of_all) const;
   template <class F, class... Args>
   auto update_grouped(const Variable& variable, F& f, const Args&... args);
   template <class F, class... Args>

@@ -45,17 +45,19 @@ std::unique_ptr<MultiWorkerMirroredStrategy> join(const ConfigureOptions& option
                                                   const std::vector<std::string>& devices,
                                                   std::optional<int> intra_op_threads,
                                                   std::optional<std::uint64_t> seed) {
-  const TFConfigClusterResolver environment;
-  const SimpleClusterOptions task{
-      .task_type = options.task_type ? options.task_type : environment.task_type(),
-      .task_id = options.task_id ? std::optional<std::int64_t>(*options.task_id) : environment.task_id()};
-  return std::make_unique<MultiWorkerMirroredStrategy>(
-      MultiWorkerOptions{.devices = devices,
-                         .cluster_resolver = std::make_shared<SimpleClusterResolver>(*options.cluster_spec, task),
-                         .intra_op_threads = intra_op_threads,
-                         .seed = seed,
-                         .strict = true,
-                         .join_seconds = options.join_seconds});
+  return detail::in_tower_words([&] {
+    const TFConfigClusterResolver environment;
+    const SimpleClusterOptions task{
+        .task_type = options.task_type ? options.task_type : environment.task_type(),
+        .task_id = options.task_id ? std::optional<std::int64_t>(*options.task_id) : environment.task_id()};
+    return std::make_unique<MultiWorkerMirroredStrategy>(
+        MultiWorkerOptions{.devices = devices,
+                           .cluster_resolver = std::make_shared<SimpleClusterResolver>(*options.cluster_spec, task),
+                           .intra_op_threads = intra_op_threads,
+                           .seed = seed,
+                           .strict = true,
+                           .join_seconds = options.join_seconds});
+  });
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/export.h"
 #include "lockstep/contrib/tower_values.h"
+#include "lockstep/contrib/tower_words.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 
@@ -43,7 +44,7 @@ class TowerIterator {
   /// OutOfRange where not every tower has an element: the rest is lost.
   PerDevice<T> get_next() {
     if (!pass_) detail::throw_not_initialized();
-    return pass_->get_next();
+    return detail::in_tower_words([&] { return pass_->get_next(); });
   }
 
  private:

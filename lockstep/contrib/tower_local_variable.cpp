@@ -8,7 +8,7 @@ namespace lockstep::contrib {
 namespace {
 
 void require_tower(const char* operation, const Variable& variable) {
-  if (!in_cross_replica_context()) return;
+  if (has_strategy() && !in_cross_replica_context()) return;  // outside of all scopes is no tower
   throw FailedPrecondition(errors::kWrongContext,
                            {.what = "Tower-local variables may only be assigned in a tower context.",
                             .where = str(operation, " of '", variable.name(), "'"),

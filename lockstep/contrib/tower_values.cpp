@@ -1,14 +1,19 @@
 #include "lockstep/contrib/tower_values.h"
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep::contrib {
 
 TowerValue::TowerValue(const Variable& variable)
-    : kind_(variable.synchronization() == Synchronization::OnRead ? Kind::PerDevice : Kind::Mirrored),
+    : kind_(!variable.is_distributed()                              ? Kind::Plain
+            : variable.synchronization() == Synchronization::OnRead ? Kind::PerDevice
+                                                                    : Kind::Mirrored),
       components_(variable.values()) {}
 
 at::Tensor TowerValue::tensor() const {
@@ -20,7 +25,47 @@ at::Tensor TowerValue::tensor() const {
   return PerReplica<at::Tensor>(components_).get();
 }
 
+TowerDestinations::TowerDestinations(std::vector<std::string> devices) : devices_(std::move(devices)) {
+  if (devices_.empty())
+    throw InvalidArgument(errors::kDestination,
+                          {.what = "destinations can not be empty", .help = "name a device, or pass the value itself"});
+}
+
+Mirrored<at::Tensor> TowerDestinations::deliver(Strategy& core, const Devices& of_all_towers,
+                                                const at::Tensor& value) const {
+  if (value_) return core.extended().broadcast_to(value, *value_);
+  if (devices_.empty()) {
+    const std::vector<int> one_each(static_cast<std::size_t>(core.num_local_replicas()));
+    return core.extended().broadcast_to(value, PerReplica<int>(one_each));
+  }
+  const std::string& here = core.devices()[0];
+  return Mirrored<at::Tensor>::generate(devices_.size(), [&](std::size_t k) {
+    const DeviceName wanted = canonicalize(devices_[k], here);
+    const auto is_there = [&](const std::string& tower) {
+      const DeviceName name = parse_device(tower);
+      return name.job == wanted.job && name.task == wanted.task;
+    };
+    if (std::none_of(of_all_towers.begin(), of_all_towers.end(), is_there)) {
+      throw InvalidArgument(errors::kDevice, {.what = str("no worker of this strategy has the device ", devices_[k]),
+                                              .help = "name a device like those of worker_devices()"});
+    }
+    return core.extended().broadcast_to(value, is_there(here) ? devices_[k] : here)[0];
+  });
+}
+
 namespace detail {
+
+Devices own_devices(const Strategy& core, const Devices& of_all_towers, const Devices& devices) {
+  const Devices& here = core.devices();
+  Devices own;
+  for (const std::string& device : devices) {
+    const std::string name = to_string(canonicalize(device, here[0]));
+    const bool is_here = std::find(here.begin(), here.end(), name) != here.end();
+    const bool is_known = std::find(of_all_towers.begin(), of_all_towers.end(), name) != of_all_towers.end();
+    if (is_here || !is_known) own.push_back(device);  // the core refuses what is unknown
+  }
+  return own;
+}
 
 std::vector<at::Tensor> all_towers(const Strategy& core, const std::vector<at::Tensor>& mine) {
   WorkerGroup* workers = lockstep::detail::StrategyAccess::workers(core);

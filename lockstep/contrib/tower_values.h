@@ -2,13 +2,17 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
+#include "lockstep/contrib/tower_local_variable.h"
 #include "lockstep/contrib/variable_aggregation.h"
+#include "lockstep/strategy/devices.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/per_replica.h"
 #include "lockstep/values/reducible.h"
@@ -28,8 +32,9 @@ class LOCKSTEP_EXPORT TowerValue {
   TowerValue(at::Tensor value) : kind_(Kind::Plain), components_{std::move(value)} {}
   TowerValue(Mirrored<at::Tensor> value) : kind_(Kind::Mirrored), components_(std::move(value).release()) {}
   TowerValue(PerReplica<at::Tensor> value) : kind_(Kind::PerDevice), components_(std::move(value).release()) {}
-  /// A tower-local variable is one value per tower, any other is mirrored.
+  /// A tower-local variable is one value per tower, any other of a strategy is mirrored.
   TowerValue(const Variable& variable);
+  TowerValue(const TowerLocalVariable& variable) : TowerValue(variable.variable()) {}
   template <class T>
     requires(std::is_arithmetic_v<T>)
   TowerValue(T number) : TowerValue(tensor_of(number)) {}
@@ -55,7 +60,31 @@ class LOCKSTEP_EXPORT TowerValue {
   std::vector<at::Tensor> components_;
 };
 
+/// Where a value for towers goes: to devices by name, or where the components of a value or variable are. By default to
+/// the devices of all towers.
+class LOCKSTEP_EXPORT TowerDestinations {
+ public:
+  TowerDestinations() = default;
+  // NOLINTBEGIN(google-explicit-constructor)
+  TowerDestinations(std::string device) : devices_{std::move(device)} {}
+  TowerDestinations(const char* device) : devices_{device} {}
+  TowerDestinations(std::vector<std::string> devices);
+  template <std::convertible_to<Destinations> T>
+  TowerDestinations(const T& value) : value_(Destinations(value)) {}
+  // NOLINTEND(google-explicit-constructor)
+
+  /// Copies for them. Every worker has the value: in place of another worker's device it is on the first of this one.
+  Mirrored<at::Tensor> deliver(Strategy& core, const Devices& of_all_towers, const at::Tensor& value) const;
+
+ private:
+  std::vector<std::string> devices_;
+  std::optional<Destinations> value_;
+};
+
 namespace detail {
+
+/// Of `devices`, those of this worker and those that no tower has.
+LOCKSTEP_EXPORT Devices own_devices(const Strategy& core, const Devices& of_all_towers, const Devices& devices);
 
 /// The values of all towers, in tower order. Those of other workers come from there: all workers must call it.
 LOCKSTEP_EXPORT std::vector<at::Tensor> all_towers(const Strategy& core, const std::vector<at::Tensor>& mine);

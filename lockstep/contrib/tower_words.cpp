@@ -47,6 +47,8 @@ void throw_in_tower_words(const Error& error) {
   } else if (error.number() == errors::kVariableAssign && text.what.find("without aggregation") != std::string::npos) {
     text.what = "You must specify an aggregation method to write a mirrored variable inside a tower";
     text.help = "create it with VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER";
+  } else if (error.number() == errors::kShape && text.help.find("axis") != std::string::npos) {
+    text.help = "give all towers values of one shape, such as the sums of their rows: towers reduce without an axis";
   }
   throw_error(error.code(), error.number(), std::move(text));
 }

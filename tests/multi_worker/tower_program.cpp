@@ -50,6 +50,11 @@ void look_at_values(contrib::MirroredStrategy& strategy) {
   say("mean", strategy.reduce(Agg::MEAN, random, strategy.worker_devices().back()));
   say("first", strategy.unwrap(strategy.reduce(Agg::ONLY_FIRST_TOWER, random, random)));
   say("batch", strategy.batch_reduce(Agg::SUM, {{random, random}, {random, "cpu:0"}})[1][0]);
+  const auto& devices = strategy.worker_devices();
+  const auto of_others = strategy.batch_reduce(Agg::SUM, {{random, devices.front()}, {random, devices.back()}});
+  say("on devices of others", {of_others[0][0], of_others[1][0]});
+  say("on all devices by name", strategy.unwrap(strategy.reduce(Agg::MEAN, random, devices)));
+  say("broadcast by name", strategy.unwrap(strategy.broadcast(number(4), devices)));
   say("shapes differ", strategy.unwrap(strategy.call_for_each_tower(
                            [] { return torch::ones({contrib::get_tower_context().tower_id()}); })));
   const auto pairs = strategy.unwrap(strategy.call_for_each_tower([] {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <c10/core/GradMode.h>
+
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -27,6 +29,20 @@ inline constexpr bool is_map_output_v = false;
 template <class T>
 inline constexpr bool is_map_output_v<PerReplica<MapOutput<T>>> = true;
 
+template <class T>
+bool is_per_tower([[maybe_unused]] const T& argument) {
+  if constexpr (std::is_same_v<T, Variable>)
+    return argument.is_distributed() && argument.synchronization() == Synchronization::OnRead;
+  else
+    return std::is_same_v<T, TowerLocalVariable> || lockstep::detail::is_per_replica_v<T>;
+}
+
+/// Throws unless all arguments are mirrored or plain.
+template <class... Args>
+void require_mirrored(const char* operation, const Args&... args) {
+  if ((is_per_tower(args) || ...)) throw_not_mirrored(operation);
+}
+
 }  // namespace detail
 
 template <class T>
@@ -53,7 +69,7 @@ template <class T, class F, class... Args>
 auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args&... args) {
   using Result = std::decay_t<std::invoke_result_t<F&, const T&, decltype(select_component(args, 0))...>>;
   detail::require_cross_tower(*core_, "map");
-  if constexpr ((lockstep::detail::is_per_replica_v<Args> || ...)) detail::throw_not_mirrored("map");
+  detail::require_mirrored("map", args...);
   const auto here = static_cast<std::size_t>(core_->num_local_replicas());
   const auto first = here * static_cast<std::size_t>(core_->worker_id());
   std::vector<MapOutput<Result>> outputs(here);
@@ -70,7 +86,7 @@ template <class F, class T>
 MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T>& iterator, int iterations,
                                                             const std::vector<at::Tensor>& initial_loop_values) {
   detail::require_cross_tower(*core_, "run_steps_on_dataset");
-  const auto step = [f = std::move(f), &iterator](MultiStepContext& context) mutable {
+  auto step = [f = std::move(f), &iterator](MultiStepContext& context) mutable {
     if constexpr (std::is_invocable_v<F&, MultiStepContext&, PerDevice<T>>) {
       f(context, iterator.get_next());
     } else {
@@ -82,15 +98,19 @@ MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T
       (std::make_index_sequence<std::tuple_size_v<T>>{});
     }
   };
-  return MultiStepContext::run(*core_, step, iterations, initial_loop_values);
+  auto in_words = [step = std::move(step)](MultiStepContext& context) mutable {
+    detail::in_tower_words([&] { step(context); });
+  };
+  return MultiStepContext::run(*core_, std::move(in_words), iterations, initial_loop_values);
 }
 
 template <class F, class... Args>
 auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const Args&... args) {
-  if constexpr ((lockstep::detail::is_per_replica_v<Args> || ...)) detail::throw_not_mirrored("update");
+  detail::require_mirrored("update", args...);
   using Result = decltype(core_->extended().update(variable, f, args...));
   if (variable.is_distributed())
     return detail::in_tower_words([&] { return core_->extended().update(variable, f, args...); });
+  const c10::AutoGradMode no_grad(false);  // as for the components of a distributed one
   if constexpr (std::is_void_v<Result>)
     f(variable.read(), select_component(args, 0)...);
   else
@@ -111,8 +131,9 @@ auto DistributionStrategy::update(const Variable& variable, F&& f, const Args&..
 
 template <class F, class... Args>
 auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Args&... args) {
-  if constexpr ((lockstep::detail::is_per_replica_v<Args> || ...)) detail::throw_not_mirrored("update_non_slot");
-  return detail::in_tower_words([&] { return core_->extended().update_non_slot(own_devices(devices), f, args...); });
+  detail::require_mirrored("update_non_slot", args...);
+  return detail::in_tower_words(
+      [&] { return core_->extended().update_non_slot(detail::own_devices(*core_, devices_, devices), f, args...); });
 }
 
 template <class F, class... Args>
