@@ -1,5 +1,7 @@
 #include "lockstep/contrib/mirrored_strategy.h"
 
+#include <atomic>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cluster.h"
@@ -12,9 +14,12 @@ namespace {
   throw InvalidArgument(errors::kBadOption, {.what = std::move(what), .help = std::move(help)});
 }
 
-std::vector<std::string> devices_of_gpus(std::optional<int> gpus) {
-  if (gpus && *gpus < 0) refuse(str("num_gpus must be >= 0, got ", *gpus), "pass 0 for one tower on the CPU");
-  return local_devices(gpus.value_or(visible_gpus()));
+std::atomic<int> logical_cpus{1};
+
+std::vector<std::string> devices_of_gpus(std::optional<int> wanted) {
+  if (wanted && *wanted < 0) refuse(str("num_gpus must be >= 0, got ", *wanted), "pass 0 for towers on the CPU");
+  const int gpus = wanted.value_or(visible_gpus());
+  return gpus == 0 ? cpus(logical_cpus) : local_devices(gpus);
 }
 
 MirroredOptions checked(MirroredOptions options) {
@@ -61,6 +66,11 @@ std::unique_ptr<MultiWorkerMirroredStrategy> join(const ConfigureOptions& option
 }
 
 }  // namespace
+
+void set_logical_cpus(int n) {
+  if (n < 1) refuse(str("the number of logical CPUs must be >= 1, got ", n), "set_logical_cpus(1) is the default");
+  logical_cpus = n;
+}
 
 MirroredStrategy::MirroredStrategy(MirroredOptions options) : options_(checked(std::move(options))) {
   set_prefetch_on_device(options_.prefetch_on_device.value_or(true));

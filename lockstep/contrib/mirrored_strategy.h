@@ -17,7 +17,7 @@ namespace lockstep::contrib {
 struct MirroredOptions {
   /// One tower per device. Not together with a number of GPUs.
   std::optional<std::vector<std::string>> devices = {};
-  /// One tower on each of the first so many GPUs; 0: one on the CPU. Unset, without `devices`: all GPUs.
+  /// One tower on each of the first so many GPUs; 0: on the CPU. Unset, without `devices`: all GPUs.
   std::optional<int> num_gpus = {};
   /// Another name of `num_gpus`.
   std::optional<int> num_gpus_per_worker = {};
@@ -29,6 +29,10 @@ struct MirroredOptions {
   std::optional<int> intra_op_threads = {};
   std::optional<std::uint64_t> seed = {};
 };
+
+/// From now on the CPU of this process counts as `n` devices (TensorFlow's logical CPUs), 1 at first: where there are no
+/// GPUs, strategies that are made or configured without `devices` have a tower on each.
+LOCKSTEP_EXPORT void set_logical_cpus(int n);
 
 struct ConfigureOptions {
   std::any session_config = {};  ///< there are no sessions: taken and not looked at
@@ -51,7 +55,7 @@ class LOCKSTEP_EXPORT MirroredStrategy final : public DistributionStrategy {
   explicit MirroredStrategy(MirroredOptions options = {});
 
   /// Joins the other workers of a cluster, which make the same call; returns when all have. There are then
-  /// workers x max(1, GPUs) towers, or workers x devices. Call it first: what was made with the strategy before, such as
+  /// workers x max(logical CPUs, GPUs) towers, or workers x devices. Call it first: what was made with the strategy before, such as
   /// variables, does not belong to the cluster. Needs Lockstep's component `cluster`.
   void configure(const ConfigureOptions& options = {});
 

@@ -158,6 +158,7 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
                              .devices = Devices{"cpu:0", "cpu:0"}});
        },
        "CPU:0"},
+      {[] { set_logical_cpus(0); }, "must be >= 1, got 0"},
   };
   for (std::size_t i = 0; i < std::size(cases); ++i) {
     SCOPED_TRACE(str("case ", i, ": ", cases[i].fragment));
@@ -168,6 +169,22 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
     for (std::size_t at; (at = words.find("/replica:")) != std::string::npos;) words.erase(at, 9);
     EXPECT_FALSE(contains(words, "eplica")) << seen.text;
   }
+}
+
+TEST(LogicalCpus, AreTheTowersWhereThereIsNoGpu) {
+  const struct Restored {
+    ~Restored() { set_logical_cpus(1); }
+  } restored;
+  set_logical_cpus(3);
+  EXPECT_EQ(MirroredStrategy({.num_gpus = 0}).num_towers(), 3);
+  EXPECT_EQ(MirroredStrategy({.devices = cpus(2)}).num_towers(), 2);
+  EXPECT_EQ(CollectiveAllReduceStrategy().num_towers(), 3);
+  const ClusterSpec alone{{"worker", {"127.0.0.1:1"}}};
+  MirroredStrategy strategy({.num_gpus = 0});
+  strategy.configure({.cluster_spec = alone, .task_type = "worker", .task_id = 0});
+  EXPECT_EQ(strategy.num_towers(), 3);
+  strategy.configure({.cluster_spec = alone, .task_type = "worker", .task_id = 0, .devices = cpus(2)});
+  EXPECT_EQ(strategy.num_towers(), 2);
 }
 
 }  // namespace
