@@ -1,6 +1,7 @@
 // The small examples of TensorFlow's reference pages: the main API first, then the names of the page. The test compares what this
-// prints with snippets.txt.
+// prints with snippets.txt. The examples of two workers are for `lockstep run -n 2`, which prints snippets_two_workers.txt.
 
+#include <lockstep/cluster.h>
 #include <lockstep/compat.h>
 #include <lockstep/contrib.h>
 #include <lockstep/data/format/tfrecord.h>
@@ -37,8 +38,8 @@ void show(const char* what, const ls::PerReplica<Tensor>& values) {
 
 Tensor twice(const Tensor& x) { return x * 2; }
 
-/// 1: a dataset of four files, one run per batch.
-void four_files(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old) {
+/// 1: a dataset of four files, one run per batch. Two workers read two files each.
+void four_files(ls::Strategy& strategy, v1::Strategy& old) {
   const auto folder = std::filesystem::temp_directory_path() / ("lockstep_snippets_" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);
   std::vector<std::string> files;
@@ -187,7 +188,29 @@ void tower_calls() {
   }
 }
 
+/// 17: two workers of four towers have eight copies of each variable.
+void four_towers_each(const ls::ClusterSpec& cluster) {
+  ls::MultiWorkerMirroredStrategy strategy({.devices = ls::cpus(4)});
+  const ls::Variable v = strategy.make_variable(torch::ones({}), {.name = "v"});
+  std::cout << "17 replicas: " << strategy.num_replicas_in_sync() << ", copies here: " << v.values().size() << "\n";
+
+  towers::set_logical_cpus(4);  // or .devices = ls::cpus(4) for configure
+  towers::MirroredStrategy of_1_11({.num_gpus = 0});
+  of_1_11.configure({.cluster_spec = cluster});
+  const auto scope = of_1_11.scope();
+  const ls::Variable copied(torch::ones({}), {.name = "copied"});
+  std::cout << "17 towers: " << of_1_11.num_towers() << "\n";
+  show("17 copies in all", of_1_11.unwrap(copied));
+}
+
 int main() {
+  if (const auto cluster = ls::TFConfigClusterResolver().cluster_spec(); !cluster.empty()) {
+    ls::MultiWorkerMirroredStrategy strategy;
+    v1::experimental::MultiWorkerMirroredStrategy old;
+    four_files(strategy, old);
+    four_towers_each(cluster);
+    return 0;
+  }
   ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
   v1::MirroredStrategy old({"cpu:0", "cpu:1"});
   four_files(strategy, old);
