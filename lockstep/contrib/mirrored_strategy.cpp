@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cluster.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 
 namespace lockstep::contrib {
@@ -55,13 +56,15 @@ std::unique_ptr<MultiWorkerMirroredStrategy> join(const ConfigureOptions& option
     const SimpleClusterOptions task{
         .task_type = options.task_type ? options.task_type : environment.task_type(),
         .task_id = options.task_id ? std::optional<std::int64_t>(*options.task_id) : environment.task_id()};
-    return std::make_unique<MultiWorkerMirroredStrategy>(
+    auto core = std::make_unique<MultiWorkerMirroredStrategy>(
         MultiWorkerOptions{.devices = devices,
                            .cluster_resolver = std::make_shared<SimpleClusterResolver>(*options.cluster_spec, task),
                            .intra_op_threads = intra_op_threads,
                            .seed = seed,
                            .strict = true,
                            .join_seconds = options.join_seconds});
+    lockstep::detail::StrategyAccess::set_one_client(*core);
+    return core;
   });
 }
 

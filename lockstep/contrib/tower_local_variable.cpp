@@ -28,11 +28,7 @@ TowerLocalVariable::TowerLocalVariable(Strategy& core, const at::Tensor& initial
 at::Tensor TowerLocalVariable::read() const {
   if (has_strategy() && !in_cross_replica_context()) return variable_.read();
   const Scope scope(*core_);
-  switch (variable_.aggregation()) {
-    case Aggregation::None: return core_->reduce(ReduceOp::Sum, variable_);
-    case Aggregation::OnlyFirstReplica: return core_->broadcast(variable_.values()[0]);
-    default: return variable_.read();
-  }
+  return variable_.aggregation() == Aggregation::None ? core_->reduce(ReduceOp::Sum, variable_) : variable_.read();
 }
 
 at::Tensor TowerLocalVariable::assign(const VariableValue& value) {

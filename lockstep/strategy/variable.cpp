@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable_impl.h"
@@ -93,7 +94,8 @@ void require_aggregation_if_strict(const Variable::Impl& variable) {
          .help =
              "create it with Aggregation::Sum, Mean or OnlyFirstReplica, or make the strategy with .strict = false"});
   }
-  if (aggregation == Aggregation::OnlyFirstReplica && variable.strategy().num_workers() > 1) {
+  if (aggregation == Aggregation::OnlyFirstReplica && variable.strategy().num_workers() > 1 &&
+      !StrategyAccess::is_first_of_all(variable.strategy())) {
     throw InvalidArgument(
         errors::kVariableAssign,
         {.what =
@@ -257,8 +259,9 @@ Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variab
   const std::size_t count = variable.values().size();
   const Devices& devices = strategy.devices();
   if (aggregation == Aggregation::OnlyFirstReplica) {
-    const at::Tensor value = value_for(variable, write, values[0], 0);
+    at::Tensor value = value_for(variable, write, values[0], 0);
     require_fitting(variable, target_of(variable, write), value);
+    if (detail::StrategyAccess::is_first_of_all(strategy)) value = strategy.broadcast(value);
     return strategy.cross_device_ops().broadcast(value, devices);
   }
   const bool sum = aggregation == Aggregation::Sum;
@@ -383,6 +386,8 @@ at::Tensor read_across(const Variable& handle) {
   if (!variable->is_sync_on_read() || !variable->is_distributed()) return variable->values()[0];
   switch (variable->options().aggregation) {
     case Aggregation::OnlyFirstReplica:
+      if (detail::StrategyAccess::is_first_of_all(variable->strategy()))
+        return variable->strategy().broadcast(variable->values()[0]);
       if (variable->strategy().strict() && variable->strategy().num_workers() > 1) {
         throw InvalidArgument(
             errors::kVariableMode,

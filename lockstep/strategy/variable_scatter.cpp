@@ -3,6 +3,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable.h"
@@ -112,7 +113,10 @@ void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter
       [&](Strategy& strategy, const PerReplica<IndexedSlices>& all,
           const PerReplica<std::shared_ptr<Variable::Impl>>& variables, const PerReplica<const char*>& operations) {
         detail::require_same_write(variables, operations);
-        if (aggregation == Aggregation::OnlyFirstReplica) return write_all(*variable, all[0]);
+        if (aggregation == Aggregation::OnlyFirstReplica) {
+          const bool of_all = detail::StrategyAccess::is_first_of_all(strategy);
+          return write_all(*variable, of_all ? strategy.broadcast(all[0]) : all[0]);
+        }
         for (const auto& each : all) require_rows_in(*variable, kind, each);
         bool one_object = all.size() > 1;
         for (const auto& other : all)

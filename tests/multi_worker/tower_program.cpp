@@ -92,6 +92,14 @@ void look_at_variables(contrib::MirroredStrategy& strategy) {
   strategy.update(
       v, [](torch::Tensor w, const torch::Tensor& x) { return w.add_(x); }, strategy.broadcast(number(2)));
   say("v", strategy.unwrap(v));
+  ls::Variable first(torch::zeros({3}), {.name = "first", .aggregation = Agg::ONLY_FIRST_TOWER});
+  strategy.call_for_each_tower([&] {
+    const int tower = contrib::get_tower_context().tower_id();
+    first.assign(torch::full({3}, 3.0 + tower));
+    first.assign_add(torch::rand({3}));
+    first.scatter_add({torch::ones({1 + tower}), torch::zeros({1 + tower}, torch::kLong)});
+  });
+  say("first", strategy.unwrap(first));
   int updates = 0;
   strategy.update_non_slot(strategy.non_slot_devices({v}), [&] { ++updates; });
   if (updates != strategy.core().num_local_replicas()) throw std::runtime_error("update_non_slot");

@@ -16,6 +16,12 @@ struct StrategyAccess {
   /// The workers that train together; null: this process alone.
   static WorkerGroup* workers(const Strategy& strategy) { return strategy.workers_.get(); }
 
+  /// The workers stand for one client that drives all replicas: OnlyFirstReplica is the first of all, not of each worker.
+  static void set_one_client(Strategy& strategy) { strategy.has_one_client_ = true; }
+  static bool is_first_of_all(const Strategy& strategy) {
+    return strategy.has_one_client_ && strategy.num_workers() > 1;
+  }
+
   /// The strategy's options with those of one call above them. Throws if they ask for what only a strategy can be made with.
   static CommunicationOptions options_of_call(const Strategy& strategy, const CommunicationOptions& given);
 
