@@ -103,10 +103,26 @@ at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const P
 
 std::vector<Mirrored<at::Tensor>> DistributionStrategy::batch_reduce(VariableAggregation aggregation,
                                                                      const std::vector<ReducePair>& pairs) {
-  std::vector<Mirrored<at::Tensor>> results;
-  results.reserve(pairs.size());
-  for (const auto& [value, destinations] : pairs) results.push_back(reduce(aggregation, value, destinations));
-  return results;
+  detail::require_cross_tower(*core_, "batch_reduce");
+  const bool is_sum = aggregation == Aggregation::Sum;
+  const auto is_batched = [&](const TowerValue& value) {
+    return (is_sum || aggregation == Aggregation::Mean) && value.kind() == TowerValue::Kind::PerDevice;
+  };
+  return detail::in_tower_words([&] {
+    std::vector<StrategyExtended::ReducePair> batch;
+    for (const auto& [value, destinations] : pairs)
+      if (is_batched(value)) batch.emplace_back(PerReplica<at::Tensor>(value.values()), core_->devices()[0]);
+    const auto reduced = core_->extended().batch_reduce_to(is_sum ? ReduceOp::Sum : ReduceOp::Mean, batch);
+    std::vector<Mirrored<at::Tensor>> results;
+    results.reserve(pairs.size());
+    auto next = reduced.begin();
+    for (const auto& [value, destinations] : pairs) {
+      const at::Tensor one =
+          is_batched(value) ? (*next++)[0] : detail::aggregate(*core_, aggregation, value, "batch_reduce");
+      results.push_back(destinations.deliver(*core_, devices_, one));
+    }
+    return results;
+  });
 }
 
 Mirrored<at::Tensor> DistributionStrategy::broadcast(const at::Tensor& tensor, const TowerDestinations& destinations) {

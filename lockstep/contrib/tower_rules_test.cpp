@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -58,6 +59,30 @@ TEST_F(TowerDestinationsOf, ReduceBatchReduceAndBroadcastAreTheSame) {
   EXPECT_EQ(strategy.reduce(Agg::SUM, local, "cpu:0").item<double>(), 2);
 }
 
+/// Counts the batches that it is given.
+struct CountingOps final : OrderedCrossDeviceOps {
+  std::vector<Mirrored<at::Tensor>> batch_reduce(ReduceOp op, const std::vector<Job>& jobs,
+                                                 const CommunicationOptions& options) override {
+    sizes.push_back(jobs.size());
+    return OrderedCrossDeviceOps::batch_reduce(op, jobs, options);
+  }
+  std::vector<std::size_t> sizes;
+};
+
+TEST(ContribBatches, ReachCrossTowerOpsAsOneBatch) {
+  const auto ops = std::make_shared<CountingOps>();
+  MirroredStrategy strategy({.devices = cpus(2), .cross_tower_ops = ops});
+  const auto ids = strategy.call_for_each_tower([] { return get_tower_context().tower_id(); });
+  const auto tens = strategy.call_for_each_tower([] { return at::full({3}, 10.0); });
+  const auto means = strategy.batch_reduce(Agg::MEAN, {{ids, "cpu:0"}, {7, "cpu:1"}, {tens, tens}});
+  EXPECT_EQ(ops->sizes, std::vector<std::size_t>{2});
+  EXPECT_EQ(means[0][0].item<double>(), 0.5);
+  EXPECT_EQ(means[1][0].item<double>(), 7);
+  ASSERT_EQ(means[2].size(), 2U);
+  EXPECT_TRUE(means[2][1].equal(at::full({3}, 10.0)));
+  EXPECT_EQ(strategy.batch_reduce(Agg::ONLY_FIRST_TOWER, {{ids, "cpu:0"}})[0][0].item<double>(), 0);
+}
+
 TEST_F(TwoTowers, TakeAVariableOutsideOfAllScopesForAPlainValue) {
   const Variable plain(one(), {.name = "plain"});
   EXPECT_EQ(strategy.reduce(Agg::MEAN, plain, "cpu:0").item<double>(), 1);
@@ -98,7 +123,12 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
       {in_towers([&] { strategy.update_non_slot({"cpu:0"}, [] {}); }), "cross-tower context"},
       {in_towers([&] { strategy.distribute_dataset([] { return data::range(4); }); }), "cross-tower context"},
       {in_towers([&] { auto inner = strategy.scope(); }), "tower"},
-      {in_towers([&] { steps.get_next(); }), "tower"},
+      {in_towers([&] { steps.get_next(); }), "call it first and pass what it returns as an argument"},
+      {[&] {
+         const auto its = strategy.scope();
+         get_tower_context();
+       },
+       "in_cross_tower_context() says where you are"},
       {in_towers([&] { other.call_for_each_tower([] {}); }), "strateg"},
       {in_first_tower(merge), "Some towers made a different number of"},
       {in_towers([&] { v.assign(2); }), "You must specify an aggregation method"},

@@ -13,10 +13,13 @@ namespace {
 
 using Words = std::pair<std::string_view, std::string_view>;
 /// Longer words first. "/replica:0" is a part of a device's name and stays.
-constexpr std::array<Words, 6> kWords = {{{"/replica", "/replica"},
+constexpr std::array<Words, 9> kWords = {{{"/replica", "/replica"},
+                                          {"in_replica_context", "in_cross_tower_context"},
                                           {"PerReplica", "PerDevice"},
                                           {"OnlyFirstReplica", "OnlyFirstTower"},
                                           {"given to run", "given to call_for_each_tower"},
+                                          {"before run and give the step to run", "first and pass what it returns"},
+                                          {"inside run", "inside call_for_each_tower"},
                                           {"replica", "tower"},
                                           {"Replica", "Tower"}}};
 
