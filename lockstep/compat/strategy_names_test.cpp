@@ -5,6 +5,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <map>
 
 #include "lockstep/cluster.h"
@@ -210,6 +211,18 @@ concept HasV1Names = requires(S& s, data::Dataset<at::Tensor> d, at::Tensor t) {
 || requires(S& s) { s.update_config_proto(v1::ConfigProto()); }
 || requires(S& s, at::Tensor t) { s.reduce(v1::ReduceOp::SUM, t); }
 || requires(S& s, at::Tensor t) { s.experimental_make_numpy_dataset(t, v1::None); };
+
+// names: TF_CONFIG, cluster_spec, task_type, task_id
+TEST(CompatMultiWorker, ReadsItsClusterFromTheEnvironment) {
+  const struct TfConfig {
+    TfConfig() {
+      ::setenv("TF_CONFIG", R"({"cluster": {"chief": ["127.0.0.1:1"]}, "task": {"type": "chief", "index": 0}})", 1);
+    }
+    ~TfConfig() { ::unsetenv("TF_CONFIG"); }
+  } environment;
+  const v2::MultiWorkerMirroredStrategy strategy;
+  EXPECT_EQ(strategy.extended().worker_devices()[0], "/job:chief/replica:0/task:0/device:CPU:0");
+}
 
 // names: experimental.MultiWorkerMirroredStrategy, CollectiveCommunication, CollectiveHints, CollectiveOps
 TEST(CompatMultiWorker, HasTheNamesOfItsPageOnly) {

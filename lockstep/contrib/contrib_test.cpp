@@ -241,7 +241,7 @@ TEST_P(Towers, UpdateVariables) {
                Code::FailedPrecondition, errors::kWrongContext, {"cross-tower"});
 }
 
-// names: update_non_slot, colocate_vars_with
+// names: update_non_slot, grouped, colocate_vars_with
 TEST_P(Towers, UpdateWhatBelongsToNoVariableAndColocate) {
   const auto scope = strategy.scope();
   std::vector<at::Tensor> state(static_cast<std::size_t>(n), number(0));
@@ -420,7 +420,7 @@ TEST(ContribCrossTowerOps, AreTakenByStrategies) {
   EXPECT_THROW(MultiWorkerAllReduce({}, 0), InvalidArgument);
 }
 
-// names: configure, CollectiveAllReduceStrategy
+// names: configure, session_config, cluster_spec, task_type, task_id, CollectiveAllReduceStrategy
 TEST(ContribConfigure, ChecksWhatItIsGiven) {
   MirroredStrategy strategy({.devices = cpus(2)});
   strategy.configure();
@@ -431,7 +431,8 @@ TEST(ContribConfigure, ChecksWhatItIsGiven) {
   expect_error([&] { strategy.configure({.devices = cpus(2)}); }, Code::InvalidArgument, errors::kBadOption,
                {"cluster_spec"});
   const ClusterSpec one{{"worker", {"127.0.0.1:1"}}};
-  strategy.configure({.cluster_spec = one, .task_type = "worker", .task_id = 0, .devices = cpus(3)});
+  strategy.configure(
+      {.session_config = 1, .cluster_spec = one, .task_type = "worker", .task_id = 0, .devices = cpus(3)});
   EXPECT_EQ(strategy.num_towers(), 3);
   EXPECT_EQ(strategy.worker_devices()[2], "/job:worker/replica:0/task:0/device:CPU:2");
   EXPECT_EQ(value_of(strategy.reduce(Agg::SUM, ids(strategy), strategy.worker_devices()[1])), 3);
