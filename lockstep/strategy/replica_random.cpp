@@ -48,25 +48,46 @@ void register_kernels() {
   }
 }
 
+// LibTorch hands out a generator's engine only as a copy of 2.5 KB, and every run looks at it twice. An explicit
+// instantiation may name private members, so the engine can be looked at where it is.
+template <class Member, typename Member::Pointer pointer>
+struct Reveal {
+  friend typename Member::Pointer reveal(Member) { return pointer; }
+};
+
+struct EngineOfGenerator {
+  using Pointer = at::mt19937 at::CPUGeneratorImpl::*;
+  friend Pointer reveal(EngineOfGenerator);
+};
+template struct Reveal<EngineOfGenerator, &at::CPUGeneratorImpl::engine_>;
+
+struct StateOfEngine {
+  using Pointer = at::mt19937_data_pod at::mt19937::*;
+  friend Pointer reveal(StateOfEngine);
+};
+template struct Reveal<StateOfEngine, &at::mt19937::data_>;
+
+/// Of a CPU generator; its mutex must be held.
+at::mt19937_data_pod& state_of(c10::GeneratorImpl& generator) {
+  return static_cast<at::CPUGeneratorImpl&>(generator).*reveal(EngineOfGenerator{}).*reveal(StateOfEngine{});
+}
+
 /// Whether the shared generator was seeded, and neither was a number drawn since nor this called. A generator without numbers
 /// left makes new ones before it draws, wherever it stands among the old ones: a place that seeding does not leave it at
 /// marks one that was seen.
 bool take_fresh_seed() {
-  at::Generator generator = at::detail::getDefaultCPUGenerator();
-  const std::lock_guard lock(generator.mutex());
-  auto* const shared = at::check_generator<at::CPUGeneratorImpl>(generator);
-  at::mt19937 engine = shared->engine();
-  at::mt19937_data_pod state = engine.data();
+  c10::GeneratorImpl& shared = *at::detail::getDefaultCPUGenerator().unsafeGetGeneratorImpl();
+  const std::lock_guard lock(shared.mutex_);
+  at::mt19937_data_pod& state = state_of(shared);
   if (state.left_ != 1 || state.next_ != 0) return false;
   state.next_ = at::MERSENNE_STATE_N;
-  engine.set_data(state);
-  shared->set_engine(engine);
   return true;
 }
 
-std::pair<int, std::uint32_t> place_of(at::Generator generator) {
-  const std::lock_guard lock(generator.mutex());
-  const at::mt19937_data_pod state = at::check_generator<at::CPUGeneratorImpl>(generator)->engine().data();
+std::pair<int, std::uint32_t> place_of(const at::Generator& generator) {
+  c10::GeneratorImpl& impl = *generator.unsafeGetGeneratorImpl();
+  const std::lock_guard lock(impl.mutex_);
+  const at::mt19937_data_pod& state = state_of(impl);
   return {state.left_, state.next_};
 }
 
