@@ -25,7 +25,7 @@ class FakeProgram {
 };
 
 const FakeProgram& fake_ssh() {
-  static const FakeProgram ssh("ssh", "for last; do :; done; exec sh -c \"$last\"\n");
+  static const FakeProgram ssh("ssh", "for last; do :; done; exec env -i PATH=\"$PATH\" sh -c \"$last\"\n");
   return ssh;
 }
 
@@ -44,19 +44,21 @@ TEST(Run, OneHostOfManyRunsItsOwnWorkers) {
 TEST(Hosts, SshRunsTheWorkersOfAllHostsAsOneJob) {
   Launch launch(
       {"run", "-H", "a:2,b:1", "--ssh", "--port", "3000", LOCKSTEP_TEST_WORKER, "environment", "TF_CONFIG",
-       "environment", "LOCKSTEP_JOB_KEY", "environment", "LOCKSTEP_RUN_ID", "only", "2", "print", "a 'quoted' text"},
-      {fake_ssh().path()});
+       "environment", "LOCKSTEP_JOB_KEY", "environment", "LOCKSTEP_RUN_ID", "environment", "LOCKSTEP_TLS_KEY", "only", "2",
+       "print", "a 'quoted' text"},
+      {fake_ssh().path(), "LOCKSTEP_TLS_KEY=/my keys/host.key"});
   EXPECT_EQ(launch.wait(), 0) << launch.err();
   std::vector<Strings> lines(3);
   std::istringstream in(launch.out());
   for (std::string line; std::getline(in, line);)
     lines.at(static_cast<size_t>(line.at(8) - '0')).push_back(line.substr(11));
   for (const auto& worker : lines) {
-    ASSERT_GE(worker.size(), 3u) << launch.out();
+    ASSERT_GE(worker.size(), 4u) << launch.out();
     EXPECT_TRUE(contains(worker[0], R"({"cluster":{"worker":["a:3000","a:3001","b:3000"]})")) << worker[0];
     EXPECT_EQ(worker[1].size(), 64u);
     EXPECT_EQ(worker[1], lines[0][1]);
     EXPECT_EQ(worker[2], lines[0][2]);
+    EXPECT_EQ(worker[3], "/my keys/host.key");
   }
   EXPECT_EQ(lines[2].back(), "a 'quoted' text");
 }

@@ -138,12 +138,12 @@ std::vector<std::string> ssh_command(const HostsJob& job, int host, const std::s
   there.options.push_back("--key-on-stdin");
   std::string name = job.hosts[static_cast<size_t>(host)].name;
   if (name.front() == '[') name = name.substr(1, name.size() - 2);
-  return {"ssh",
-          "-o",
-          "BatchMode=yes",
-          "-T",
-          name,
-          str("cd ", shell_quoted(folder), " && exec ", shell_line(host_command(there, std::to_string(host))))};
+  std::vector<std::string> words = host_command(there, std::to_string(host));
+  if (!job.settings.empty()) {
+    words.insert(words.begin(), job.settings.begin(), job.settings.end());
+    words.insert(words.begin(), "env");  // the other side's shell need not be a POSIX one
+  }
+  return {"ssh", "-o", "BatchMode=yes", "-T", name, str("cd ", shell_quoted(folder), " && exec ", shell_line(words))};
 }
 
 std::vector<std::string> srun_command(const HostsJob& job) {

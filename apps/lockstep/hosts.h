@@ -48,6 +48,7 @@ struct HostsJob {
   int first_port = 2222;
   std::string launcher = "lockstep";  ///< this program, as the hosts find it
   std::vector<std::string> options;   ///< passed on: --log-dir, --grace, ...
+  std::vector<std::string> settings;  ///< "NAME=value", for the environment of all hosts
   std::vector<std::string> program;
 };
 

@@ -76,7 +76,7 @@ TEST(Hosts, WorkersAreNumberedHostByHost) {
 }
 
 TEST(Hosts, CommandsCarryArgumentsThroughTheShell) {
-  const HostsJob job{
+  HostsJob job{
       .hosts = {{"a", 2}, {"[fd00::1]", 1}}, .options = {"--grace", "3"}, .program = {"./train", "it's", ""}};
   EXPECT_EQ(shell_line(host_command(job, "1")),
             "lockstep run -H 'a:2,[fd00::1]:1' --host-index 1 --port 2222 --grace 3 ./train 'it'\\''s' ''");
@@ -84,6 +84,11 @@ TEST(Hosts, CommandsCarryArgumentsThroughTheShell) {
   EXPECT_EQ(ssh[ssh.size() - 2], "fd00::1");
   EXPECT_TRUE(ssh.back().starts_with("cd '/home/me/my job' && exec lockstep run -H")) << ssh.back();
   EXPECT_NE(ssh.back().find("--key-on-stdin"), std::string::npos);
+  job.settings = {"LOCKSTEP_LOG=debug", "LOCKSTEP_TLS_KEY=/my keys/host.key"};
+  const auto with_settings = ssh_command(job, 1, "/").back();
+  EXPECT_TRUE(with_settings.starts_with(
+      "cd / && exec env LOCKSTEP_LOG=debug 'LOCKSTEP_TLS_KEY=/my keys/host.key' lockstep run -H"))
+      << with_settings;
   EXPECT_EQ(shell_line(srun_command(job)).find("srun --nodes=2 --ntasks-per-node=1 --kill-on-bad-exit=1 lockstep run"),
             0u);
 }

@@ -166,9 +166,20 @@ RunRequest of_launchers(RunRequest request) {
   return request;
 }
 
+// ssh leaves the environment behind. The key is not among these: it travels where nobody sees it.
+std::vector<std::string> settings_for_hosts() {
+  std::vector<std::string> settings;
+  for (const char* name : {"LOCKSTEP_LOG", "LOCKSTEP_ENGINE", "LOCKSTEP_FAILURE_DIR", "LOCKSTEP_TLS_AUTHORITY",
+                           "LOCKSTEP_TLS_CERTIFICATE", "LOCKSTEP_TLS_KEY"}) {
+    if (const auto value = environment_variable(name); !value.empty()) settings.push_back(str(name, "=", value));
+  }
+  return settings;
+}
+
 int run_over_ssh(const RunRequest& request, HostsJob plan, const std::string& run_id) {
   const auto folder = std::filesystem::current_path().string();
   const auto key = random_hex(32);
+  plan.settings = settings_for_hosts();
   return launch(of_launchers(request), [&](int generation) {
     std::vector<Member> members;
     plan.options = shared_options(request, run_id, generation);
