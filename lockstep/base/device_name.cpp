@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kKnownTypes{"CPU", "GPU", "TPU", "CUSTOM"};
 constexpr std::string_view kLocalJob = "localhost";
-constexpr const char* kSpellings = "write a device as \"cpu:0\", \"gpu:1\" or \"/job:worker/task:0/device:GPU:1\"";
+constexpr const char* kSpellings =
+    "write a device as \"cpu:0\", \"gpu:1\", \"gpu:0/1\" or \"/job:worker/task:0/device:GPU:1\"";
 
 [[noreturn]] void refuse(std::string what, std::string_view name, std::string help = kSpellings) {
   throw InvalidArgument(errors::kDevice,
@@ -69,8 +70,20 @@ void set_type(DeviceName& device, std::string type, std::string_view name) {
   device.type = std::move(type);
 }
 
+/// The number behind "gpu:0/": one of several replicas on that GPU.
+void read_logical(DeviceName& device, std::string_view digits, std::string_view name) {
+  if (device.type != "GPU" || !device.index || device.logical) {
+    refuse(
+        str("only a GPU with an index can have logical replicas, got '", digits, "'"), name,
+        "write \"gpu:0/0\", \"gpu:0/1\" for two replicas on one GPU; \"cpu:0\", \"cpu:1\" share the cores as they are");
+  }
+  device.logical = parse_number(digits, "replica", name);
+}
+
 void read_attribute(DeviceName& device, std::string_view attribute, std::string_view name) {
   const auto parts = split(attribute, ':');
+  if (parts.size() == 1 && !attribute.empty() && attribute.find_first_not_of("0123456789") == std::string_view::npos)
+    return read_logical(device, attribute, name);
   const std::string_view key = parts[0];
   const std::string type = known_by_its_name(upper(key));
 
@@ -101,6 +114,7 @@ DeviceName merged(DeviceName base, const DeviceName& device) {
   if (device.task) base.task = device.task;
   if (!device.type.empty()) base.type = device.type;
   if (device.index) base.index = device.index;
+  if (device.index || device.logical) base.logical = device.logical;
   return base;
 }
 
@@ -176,6 +190,7 @@ std::string to_string(const DeviceName& name) {
   if (name.replica) result += str("/replica:", *name.replica);
   if (name.task) result += str("/task:", *name.task);
   if (!name.type.empty()) result += str("/device:", name.type, ":", name.index ? str(*name.index) : "*");
+  if (name.logical) result += str("/", *name.logical);
   return result;
 }
 
@@ -201,6 +216,7 @@ DeviceName host_for(std::string_view device) {
   DeviceName host = parse_device(device);
   host.type = "CPU";
   host.index = 0;
+  host.logical.reset();
   return host;
 }
 
@@ -213,6 +229,8 @@ std::vector<std::string> local_devices(int num_gpus) {
 std::vector<std::string> cpus(int n) { return numbered("cpu:", n); }
 
 std::vector<std::string> gpus(int n) { return numbered("gpu:", n); }
+
+std::vector<std::string> logical_gpus(int n, int index) { return numbered(str("gpu:", index, "/"), n); }
 
 std::vector<DeviceName> plan_mirrored_devices(const std::vector<std::string>& devices) {
   if (devices.empty()) {
@@ -228,12 +246,22 @@ std::vector<DeviceName> plan_mirrored_devices(const std::vector<std::string>& de
   plan.reserve(devices.size());
   for (const auto& device : given) {
     auto full = canonical(device, {});
+    const auto is_half_numbered = [&](const DeviceName& other) {
+      return other.type == full.type && other.index == full.index &&
+             other.logical.has_value() != full.logical.has_value();
+    };
+    if (std::ranges::any_of(plan, is_half_numbered)) {
+      throw InvalidArgument(errors::kDevice,
+                            {.what = str("replicas on one GPU must all have a number, got ", listed(devices)),
+                             .help = "write \"gpu:0/0\", \"gpu:0/1\", ... for several replicas on gpu:0"});
+    }
     if (std::ranges::find(plan, full) != plan.end()) {
       throw InvalidArgument(errors::kDevice,
                             {.what = str("devices must be different, got ", to_string(full), " more than once"),
                              .seen = listed(devices),
                              .help = "give each replica its own device; \"cpu:0\", \"cpu:1\", ... "
-                                     "are logical devices that share the cores"});
+                                     "are logical devices that share the cores, \"gpu:0/0\", \"gpu:0/1\", ... "
+                                     "share a GPU"});
     }
     plan.push_back(std::move(full));
   }

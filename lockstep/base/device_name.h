@@ -17,11 +17,12 @@ struct DeviceName {
   std::optional<int> task;
   std::string type;  ///< "CPU", "GPU", ...; empty: none given
   std::optional<int> index;
+  std::optional<int> logical = {};  ///< of several replicas on one GPU: "gpu:0/1" is the second on the first GPU
 
   bool operator==(const DeviceName&) const = default;
 };
 
-/// Reads a name in any of the usual spellings: "cpu:0", "/gpu:1", "GPU", "/gpu:*", "cuda:0",
+/// Reads a name in any of the usual spellings: "cpu:0", "/gpu:1", "GPU", "/gpu:*", "cuda:0", "gpu:0/1",
 /// "/job:worker/task:1/device:GPU:0".
 /// A name that makes no sense is InvalidArgument.
 LOCKSTEP_EXPORT DeviceName parse_device(std::string_view name);
@@ -55,6 +56,9 @@ LOCKSTEP_EXPORT std::vector<std::string> cpus(int n);
 
 /// {"gpu:0", ..., "gpu:<n-1>"}.
 LOCKSTEP_EXPORT std::vector<std::string> gpus(int n);
+
+/// {"gpu:<index>/0", ..., "gpu:<index>/<n-1>"}: n replicas that share one GPU and its memory.
+LOCKSTEP_EXPORT std::vector<std::string> logical_gpus(int n, int index = 0);
 
 /// The devices of a mirrored strategy in full spelling; replica k runs on the k-th. They must be at least one, of one
 /// worker, each named once.

@@ -72,6 +72,38 @@ TEST(MirroredDevices, OfAnotherJobNeedATask) {
             "/job:worker/replica:0/task:3/device:CPU:0");
 }
 
+TEST(LogicalGpus, AreReadAndWritten) {
+  const DeviceName second = parse_device("gpu:3/1");
+  EXPECT_EQ(second.type, "GPU");
+  EXPECT_EQ(second.index, 3);
+  EXPECT_EQ(second.logical, 1);
+  EXPECT_EQ(to_string(canonicalize("cuda:0/7")), "/job:localhost/replica:0/task:0/device:GPU:0/7");
+  for (const char* name : {"gpu:0", "gpu:0/0", "/job:worker/task:1/device:GPU:2/12", "cpu:1"}) {
+    const DeviceName full = canonicalize(name);
+    EXPECT_EQ(parse_device(to_string(full)), full) << name;
+  }
+  EXPECT_EQ(to_string(host_for("/task:1/gpu:0/1")), "/task:1/device:CPU:0");
+  EXPECT_EQ(merge("gpu:0/1", "gpu:1").logical, std::nullopt);
+  EXPECT_EQ(logical_gpus(2), (std::vector<std::string>{"gpu:0/0", "gpu:0/1"}));
+  EXPECT_EQ(logical_gpus(1, 3), (std::vector<std::string>{"gpu:3/0"}));
+}
+
+TEST(LogicalGpus, AreRefusedWhereTheyMakeNoSense) {
+  for (const char* name :
+       {"cpu:0/0", "gpu/0", "gpu:*/0", "gpu:0/0/1", "3", "gpu:0/99999999999", "gpu:0/-1", "gpu:0/x"}) {
+    EXPECT_THROW(parse_device(name), InvalidArgument) << name;
+  }
+}
+
+TEST(LogicalGpus, OfOneGpuAreDifferentDevices) {
+  const auto plan = plan_mirrored_devices({"gpu:0/1", "gpu:0/0"});
+  EXPECT_EQ(to_string(plan[0]), "/job:localhost/replica:0/task:0/device:GPU:0/1");
+  EXPECT_EQ(to_string(plan[1]), "/job:localhost/replica:0/task:0/device:GPU:0/0");
+  EXPECT_NE(refusal<InvalidArgument>({"gpu:0/1", "gpu:0/1"}).find("more than once"), std::string::npos);
+  EXPECT_NE(refusal<InvalidArgument>({"gpu:0", "gpu:0/1"}).find("must all have a number"), std::string::npos);
+  EXPECT_NE(refusal<InvalidArgument>({"gpu:0/1", "gpu:0"}).find("must all have a number"), std::string::npos);
+}
+
 TEST(DeviceLists, CountFromZero) {
   EXPECT_EQ(cpus(2), (std::vector<std::string>{"cpu:0", "cpu:1"}));
   EXPECT_EQ(gpus(1), (std::vector<std::string>{"gpu:0"}));
