@@ -163,6 +163,7 @@ std::optional<ReplicaFailure> ReplicaTeam::run(Body body) {
   frame.run = job_number_.load(std::memory_order_relaxed) + 1;
   job_body_ = &body;
   job_frame_ = &frame;
+  if (options_.deferred) options_.deferred->begin_run();
   if (size() > 1) {
     job_number_.store(frame.run, std::memory_order_seq_cst);
     event_.announce();
@@ -171,7 +172,9 @@ std::optional<ReplicaFailure> ReplicaTeam::run(Body body) {
   }
 
   run_replica(body, frame, 0);
-  return collect(frame);
+  auto failure = collect(frame);
+  if (options_.deferred) options_.deferred->end_run();
+  return failure;
 }
 
 std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
@@ -233,6 +236,7 @@ std::uint32_t Seat::arrive(const char* name, const void* payload) {
 
 // The second arrival of a meeting shows nothing new: others may still be reading what the first one showed.
 std::uint32_t Seat::arrive_again() {
+  if (team_->options_.deferred) team_->options_.deferred->mark(replica_);
   Slot& slot = frame_->slots[replica_];
   Progress mine = progress_of(slot);
   mine.meetings = (mine.meetings + 1) & Progress::kMeetingMask;
@@ -267,7 +271,10 @@ void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
     log(Severity::Error, str("deadline exceeded while waiting for ", describe()));
   }
   team_->wait_naming_missing(replica_, decided, describe);
-  if (stopped < 0) return;
+  if (stopped < 0) {
+    if (team_->options_.deferred) team_->options_.deferred->wait_for_others(replica_);
+    return;
+  }
   throw_if_late(meeting);
   throw_unequal(stopped);
 }
@@ -420,7 +427,10 @@ void Seat::await_leader(std::uint32_t meeting, const Deadline& deadline) {
   }
   while (true) {
     team_->wait_naming_missing(replica_, has_news, describe);
-    if (news == News::Acted) return;
+    if (news == News::Acted) {
+      if (team_->options_.deferred) team_->options_.deferred->wait_for_others(replica_);
+      return;
+    }
     if (news == News::Broken) {
       throw_if_late(meeting);
       throw_unequal(stopped);

@@ -106,6 +106,21 @@ class RunInTurn {
   static thread_local bool next_;
 };
 
+/// Work that goes on after the call that started it has returned, such as that of a GPU. Runs and meetings put it in the
+/// order in which they put what threads do.
+class DeferredWork {
+ public:
+  virtual ~DeferredWork() = default;
+  /// By the caller, before its replicas begin, and after all have ended.
+  virtual void begin_run() = 0;
+  virtual void end_run() = 0;
+  // On the thread of `replica`:
+  /// Before the replica arrives: what it has started so far is what the others may use.
+  virtual void mark(int replica) = 0;
+  /// All have arrived: what the replica starts from now on comes after what the others have marked.
+  virtual void wait_for_others(int replica) = 0;
+};
+
 /// A replica's place in a run. Valid on its own thread, until its function returns.
 class Seat {
  public:
@@ -152,7 +167,8 @@ class ReplicaTeam {
     std::function<void(int replica)> on_thread_start;               ///< runs once on every thread the team starts
     std::chrono::nanoseconds spin = std::chrono::microseconds(50);  ///< before a waiting thread sleeps
     std::chrono::milliseconds name_after =
-        std::chrono::seconds(10);  ///< a replica waited for longer is named in the log
+        std::chrono::seconds(10);      ///< a replica waited for longer is named in the log
+    DeferredWork* deferred = nullptr;  ///< of all replicas; null: a replica's work is done when its calls return
   };
 
   explicit ReplicaTeam(Options options);

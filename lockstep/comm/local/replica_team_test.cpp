@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <ctime>
+#include <mutex>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -302,6 +304,77 @@ TEST_P(SeveralReplicasTest, MeetingsAreCountedAsTheProgramCountsThem) {
     if (seat.replica() != 0) seat.exchange("second", nullptr, [] {});
   });
   EXPECT_NE(message_of(failure).find("returned after 1 meeting "), std::string::npos) << message_of(failure);
+}
+
+/// Streams as lists of what they wait for: replica k's work number n has been done by the time replica j goes on, if
+/// `known[j][k] >= n`.
+class CountedStreams final : public DeferredWork {
+ public:
+  explicit CountedStreams(int size)
+      : started(static_cast<std::size_t>(size)),
+        known(started.size(), std::vector<int>(started.size())),
+        marked_(known) {}
+
+  void begin_run() override { ++runs_begun; }
+  void end_run() override { ++runs_ended; }
+  void mark(int replica) override {
+    const auto k = static_cast<std::size_t>(replica);
+    const std::lock_guard lock(mutex_);
+    known[k][k] = started[k];
+    marked_[k] = known[k];
+  }
+  void wait_for_others(int replica) override {
+    const auto k = static_cast<std::size_t>(replica);
+    const std::lock_guard lock(mutex_);
+    for (const auto& other : marked_) {
+      for (std::size_t i = 0; i < other.size(); ++i) known[k][i] = std::max(known[k][i], other[i]);
+    }
+  }
+  /// Whether `replica` comes after the first `works` of everybody.
+  bool comes_after_all(int replica, int works) const {
+    const std::lock_guard lock(mutex_);
+    const auto& mine = known[static_cast<std::size_t>(replica)];
+    return std::all_of(mine.begin(), mine.end(), [&](int done) { return done >= works; });
+  }
+  bool comes_after(int replica, int other, int works) const {
+    const std::lock_guard lock(mutex_);
+    return known[static_cast<std::size_t>(replica)][static_cast<std::size_t>(other)] >= works;
+  }
+  void start(int replica) { ++started[static_cast<std::size_t>(replica)]; }
+
+  int runs_begun = 0;
+  int runs_ended = 0;
+  std::vector<int> started;             ///< per replica; written on its thread
+  std::vector<std::vector<int>> known;  ///< by replica, of each replica
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::vector<int>> marked_;
+};
+
+TEST_P(SeveralReplicasTest, MeetingsOrderWorkThatGoesOnElsewhere) {
+  CountedStreams streams(GetParam());
+  ReplicaTeam with_streams({.size = GetParam(), .deferred = &streams});
+  const auto failure = with_streams.run([&](Seat& seat) {
+    const int me = seat.replica();
+    EXPECT_EQ(streams.runs_begun, 1);
+    for (int round = 0; round < 50; ++round) {
+      const int before = 3 * round;
+      streams.start(me);
+      seat.exchange("exchange", nullptr, [&] {
+        EXPECT_TRUE(streams.comes_after_all(me, before + 1));
+        streams.start(me);
+      });
+      EXPECT_TRUE(streams.comes_after_all(me, before + 2));  // memory that others have read may be used again
+      streams.start(me);
+      seat.lead("lead", nullptr, [&] { EXPECT_TRUE(streams.comes_after_all(0, before + 3)); });
+      EXPECT_TRUE(streams.comes_after(me, 0, before + 3));
+    }
+  });
+  EXPECT_EQ(message_of(failure), "");
+  EXPECT_EQ(streams.runs_ended, 1);
+  EXPECT_NE(message_of(with_streams.run([](Seat&) { throw std::runtime_error("on purpose"); })), "");
+  EXPECT_EQ(streams.runs_ended, 2);
 }
 
 TEST(ReplicaTeam, NamesTheReplicaThatIsWaitedFor) {
