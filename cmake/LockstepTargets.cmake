@@ -2,6 +2,7 @@
 #
 #   lockstep_plain_sources(a.cpp ...)                 objects that know no torch: it is not even on their include path
 #   lockstep_torch_sources(b.cpp ... [BATCH files])   objects that see torch
+#   lockstep_cuda_sources(c.cu ...)                   kernels for GPUs, which know no torch; with LOCKSTEP_CUDA only
 #   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [BATCH files] [OPTIMIZED] [SHARDS n])
 #   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files] [SHARDS n])
 #
@@ -126,6 +127,10 @@ function(lockstep_torch_sources)
     target_link_libraries(lockstep_torch PUBLIC LibTorch::LibTorch Threads::Threads)
     lockstep_precompile(lockstep_torch library)
     target_sources(lockstep PRIVATE $<TARGET_OBJECTS:lockstep_torch>)
+    if(LOCKSTEP_CUDA)
+      target_link_libraries(lockstep_torch PUBLIC CUDA::cudart)
+      target_link_libraries(lockstep PRIVATE CUDA::cudart)
+    endif()
   endif()
   cmake_parse_arguments(PARSE_ARGV 0 arg "" "BATCH" "")
   if(NOT arg_BATCH)
@@ -134,6 +139,26 @@ function(lockstep_torch_sources)
   lockstep_absolute(sources ${arg_UNPARSED_ARGUMENTS})
   target_sources(lockstep_torch PRIVATE ${sources})
   lockstep_batch_folder(lockstep_torch ${arg_BATCH} ${sources})
+endfunction()
+
+function(lockstep_cuda_sources)
+  if(NOT TARGET lockstep_cuda)
+    add_library(lockstep_cuda OBJECT)
+    lockstep_own_includes(lockstep_cuda)
+    target_link_libraries(lockstep_cuda PRIVATE CUDA::cudart)
+    set_target_properties(lockstep_cuda PROPERTIES
+      CUDA_STANDARD 20
+      CUDA_VISIBILITY_PRESET hidden
+      POSITION_INDEPENDENT_CODE ON)
+    # Where a product is fused with a sum is written in the code, as LibTorch's kernels do it.
+    target_compile_options(lockstep_cuda PRIVATE --fmad=false -Xcompiler=-Wall,-Wextra)
+    if(LOCKSTEP_WERROR)
+      target_compile_options(lockstep_cuda PRIVATE -Werror=all-warnings)
+    endif()
+    target_sources(lockstep PRIVATE $<TARGET_OBJECTS:lockstep_cuda>)
+  endif()
+  lockstep_absolute(sources ${ARGN})
+  target_sources(lockstep_cuda PRIVATE ${sources})
 endfunction()
 
 # clang's reports are bare addresses if it does not find the symbolizer of its own version, which is often not installed: any
@@ -225,6 +250,7 @@ endfunction()
 function(lockstep_torch_test name)
   if(LOCKSTEP_BUILD_TESTS AND LOCKSTEP_WITH_TORCH)
     lockstep_add_test(${name} torch ${ARGN})
-    target_link_libraries(${name} PRIVATE lockstep_plain $<TARGET_NAME_IF_EXISTS:lockstep_torch> LibTorch::LibTorch)
+    target_link_libraries(${name} PRIVATE lockstep_plain $<TARGET_NAME_IF_EXISTS:lockstep_torch>
+      $<TARGET_NAME_IF_EXISTS:lockstep_cuda> LibTorch::LibTorch)
   endif()
 endfunction()

@@ -20,8 +20,8 @@ void require_device_of(const ModuleCore& model, const at::Device& device) {
       errors::kDevice,
       {.what = lockstep::str("a model cannot be moved to ", device, ": its replicas are on ", here),
        .where = "to",
-       .help = "choose devices when you make the strategy: MirroredStrategy({.devices = ls::cpus(2)}); "
-               "GPUs are not supported in this build"});
+       .help = "choose devices when you make the strategy: MirroredStrategy({.devices = ls::cpus(2)}), or "
+               "{.devices = {{\"gpu:0\"}}} in a build with LOCKSTEP_CUDA"});
 }
 
 }  // namespace lockstep::detail

@@ -107,7 +107,7 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   const std::uint64_t seed = StrategyAccess::next_make_seed(strategy);
   for (int k = 0; k < strategy.num_local_replicas(); ++k) {
     // The same numbers for every replica and every topology; the caller's stream is left alone.
-    at::Generator numbers = at::detail::createCPUGenerator(seed);
+    ReplicaGenerators numbers = make_generators(strategy.replica_context(k).device(), seed);
     const GeneratorScope building(&numbers);
     auto module = factory();
     if (!module)

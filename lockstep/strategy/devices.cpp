@@ -1,10 +1,8 @@
 #include "lockstep/strategy/devices.h"
 
-#include <ATen/Context.h>
-#include <ATen/detail/CUDAHooksInterface.h>
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable.h"
 
@@ -17,19 +15,37 @@ at::Device torch_device(const DeviceName& name) {
                                           .help = "use cpu:<n> or gpu:<n>"});
 }
 
-int visible_gpus() { return at::hasCUDA() ? static_cast<int>(at::detail::getCUDAHooks().deviceCount()) : 0; }
+int visible_gpus() { return gpu::visible(); }
 
 const DeviceName& require_here(const DeviceName& name) {
   if (!torch_device(name).is_cuda() || name.index.value_or(0) < visible_gpus()) return name;
-  if (!at::hasCUDA()) {
+  if (!gpu::is_built()) {
     throw InvalidArgument(errors::kDevice,
                           {.what = "GPUs are not supported in this build",
-                           .seen = str("device ", to_string(name), "; this LibTorch is built without CUDA"),
-                           .help = "use ls::cpus(n): n replicas that share the cores of this machine"});
+                           .seen = str("device ", to_string(name), "; Lockstep is built without LOCKSTEP_CUDA"),
+                           .help = "use ls::cpus(n): n replicas that share the cores of this machine; for GPUs build "
+                                   "Lockstep with -DLOCKSTEP_CUDA=ON"});
   }
   throw InvalidArgument(errors::kDevice, {.what = str("there is no device ", to_string(name)),
                                           .seen = str(visible_gpus(), " GPUs are visible to this LibTorch"),
                                           .help = "name one of these GPUs, or use ls::cpus(n)"});
+}
+
+void require_one_kind(const std::vector<DeviceName>& devices) {
+  for (const DeviceName& device : devices) {
+    const DeviceName& first = devices.front();
+    if (device.type != first.type) {
+      throw Unimplemented(errors::kDevice, {.what = "CPUs and GPUs cannot be replicas of one strategy yet",
+                                            .seen = str(to_string(first), " and ", to_string(device)),
+                                            .help = "name either CPUs or one GPU"});
+    }
+    if (device.type == "GPU" && device.index != first.index) {
+      throw Unimplemented(errors::kDevice, {.what = "a strategy cannot use several GPUs yet",
+                                            .seen = str(to_string(first), " and ", to_string(device)),
+                                            .help = "name one: {.devices = {{\"gpu:0\"}}}, or several replicas on it: "
+                                                    "{.devices = ls::logical_gpus(2)}"});
+    }
+  }
 }
 
 Destinations::Destinations(const std::string& device) : devices_{to_string(require_here(canonicalize(device)))} {}

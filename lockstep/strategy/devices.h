@@ -22,11 +22,14 @@ using Devices = std::vector<std::string>;
 /// the thread that works, not in the memory.
 LOCKSTEP_EXPORT at::Device torch_device(const DeviceName& name);
 
-/// How many GPUs this LibTorch can use.
+/// How many GPUs this build of Lockstep can use.
 LOCKSTEP_EXPORT int visible_gpus();
 
 /// The name itself, or InvalidArgument if the linked LibTorch has no such device.
 LOCKSTEP_EXPORT const DeviceName& require_here(const DeviceName& name);
+
+/// Throws unless one strategy can work on all of them today: CPUs, or logical replicas of one GPU.
+LOCKSTEP_EXPORT void require_one_kind(const std::vector<DeviceName>& devices);
 
 /// Where a reduction or broadcast delivers its result: a device by name, or wherever a value lives.
 ///

@@ -57,7 +57,8 @@ class CastsInRun {
   }
   ~CastsInRun() {
     at::autocast::set_autocast_cache_enabled(outer_);
-    if (at::autocast::is_autocast_enabled(at::kCPU)) at::autocast::clear_cache();
+    if (at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(at::kCUDA))
+      at::autocast::clear_cache();
   }
   CastsInRun(const CastsInRun&) = delete;
   CastsInRun& operator=(const CastsInRun&) = delete;
@@ -123,15 +124,18 @@ LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
       seed_(options.seed),
       are_several_(options.all_replicas > 1),
       // By the replicas of all workers: bits must not depend on where replicas are.
-      own_kernels_(plan_own_kernels(options.fast_kernels, options.all_replicas, options.on_cpu)),
+      own_kernels_(plan_own_kernels(options.fast_kernels, options.all_replicas, options.device.is_cpu())),
       threads_of_maker_(threads_),
+      device_(options.device),
+      streams_(device_.is_cuda() ? gpu::make_streams(device_, options.replicas) : nullptr),
       team_({.size = options.replicas,
              .on_thread_start = [count = threads_](int replica) { prepare_thread(replica, count); },
-             .spin = plan_spin(options.on_this_host)}) {
+             .spin = plan_spin(options.on_this_host),
+             .deferred = streams_.get()}) {
   call_vector_functions_once();  // the threads do nothing before the first run
   generators_.resize(static_cast<std::size_t>(options.replicas));
   set_seed(options.seed);
-  if (options.keep_memory.value_or(options.on_cpu)) {
+  if (options.keep_memory.value_or(options.device.is_cpu())) {
     keep_freed_memory();
     keep_huge_blocks();
   }
@@ -142,7 +146,7 @@ void LocalReplicas::set_seed(std::uint64_t seed) {
   seed_ = seed;
   has_run_ = is_seeded_in_vain_ = false;
   for (std::size_t k = 0; k < generators_.size(); ++k)
-    generators_[k] = at::detail::createCPUGenerator(replica_seed(seed, first_id_ + static_cast<int>(k)));
+    generators_[k] = make_generators(device_, replica_seed(seed, first_id_ + static_cast<int>(k)));
 }
 
 std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, local::Seat*)> body) {
@@ -151,12 +155,13 @@ std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, lo
   const SharedGenerator shared;
   if (shared.was_seeded_before()) is_seeded_in_vain_ = has_run_ || shared_generator_seed() != seed_;
   std::optional<DrawWatch> first;
-  if (is_seeded_in_vain_) first.emplace(generators_[0]);
+  if (is_seeded_in_vain_) first.emplace(generators_[0].cpu);
   has_run_ = true;
   auto failure = team_.run([&](local::Seat& seat) {
     const int k = seat.replica();
     std::optional<at::ThreadLocalStateGuard> inherited;
     if (k > 0) inherited.emplace(callers_state);
+    const auto own_stream = streams_ ? streams_->enter(k) : nullptr;
     const SingleThreadedBackward own_thread;
     const GeneratorScope own_numbers(&generators_[static_cast<std::size_t>(k)]);
     const OwnKernelsScope kernels(own_kernels_);

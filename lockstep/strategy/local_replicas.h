@@ -1,25 +1,28 @@
 #pragma once
 
-#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "lockstep/base/function_ref.h"
 #include "lockstep/comm/local/replica_team.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/kernels/replica_kernels.h"
+#include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/thread_counts.h"
 
 namespace lockstep {
 
 /// What the replicas of one process are made of.
 struct LocalReplicasOptions {
-  int replicas = 1;      ///< of this process
-  int first_id = 0;      ///< of the first of them, among those of all workers
-  int all_replicas = 1;  ///< of all workers
-  int on_this_host = 1;  ///< replicas that share the cores of this machine
-  bool on_cpu = true;
+  int replicas = 1;              ///< of this process
+  int first_id = 0;              ///< of the first of them, among those of all workers
+  int all_replicas = 1;          ///< of all workers
+  int on_this_host = 1;          ///< replicas that share the cores of this machine
+  at::Device device = at::kCPU;  ///< of all of them
   std::optional<int> intra_op_threads = {};
   std::uint64_t seed = 0;
   std::optional<bool> keep_memory = {};
@@ -29,7 +32,8 @@ struct LocalReplicasOptions {
 /// Threads that one replica uses inside an operation: as asked for, or its share of what LibTorch would use.
 int plan_intra_op_threads(const std::optional<int>& wanted, int replicas_on_this_host);
 
-/// The replicas of this process: a thread each, with its own random numbers, number of threads and kernels.
+/// The replicas of this process: a thread each, with its own random numbers, number of threads and kernels, and on a GPU its own
+/// stream.
 class LocalReplicas {
  public:
   explicit LocalReplicas(const LocalReplicasOptions& options);
@@ -53,7 +57,9 @@ class LocalReplicas {
   bool are_several_;
   OwnKernels own_kernels_;
   ThreadsOfMaker threads_of_maker_;
-  std::vector<at::Generator> generators_;
+  at::Device device_;
+  std::vector<ReplicaGenerators> generators_;
+  std::unique_ptr<gpu::ReplicaStreams> streams_;  ///< null on CPU
   local::ReplicaTeam team_;
 };
 

@@ -9,6 +9,7 @@ namespace {
 std::vector<DeviceName> plan_devices(const MirroredOptions& options) {
   auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
   for (const auto& device : devices) require_here(device);
+  require_one_kind(devices);
   return devices;
 }
 
@@ -23,7 +24,7 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
           LocalReplicasOptions{.replicas = num_local_replicas(),
                                .all_replicas = num_local_replicas(),
                                .on_this_host = num_local_replicas(),
-                               .on_cpu = replica_context(0).device().is_cpu(),
+                               .device = replica_context(0).device(),
                                .intra_op_threads = options.intra_op_threads,
                                .seed = options.seed ? *options.seed : shared_generator_seed(),
                                .keep_memory = options.keep_memory,

@@ -16,7 +16,8 @@ namespace lockstep {
 class LocalReplicas;
 
 struct MirroredOptions {
-  /// One replica per device: `ls::cpus(2)`, `{"gpu:0", "gpu:1"}`. Unset: every GPU, or `cpu:0` with all cores.
+  /// One replica per device: `ls::cpus(2)`, `{{"gpu:0"}}`, `ls::logical_gpus(2)`. Unset: every GPU, or `cpu:0` with all
+  /// cores.
   std::optional<std::vector<std::string>> devices = {};
   /// How values travel between devices. Unset: the ordered sum by the replicas' own threads; NCCL for GPUs.
   std::shared_ptr<CrossDeviceOps> cross_device_ops = {};

@@ -25,10 +25,18 @@ constexpr double kDefaultSeconds = 600;
 
 std::vector<DeviceName> plan_devices(const MultiWorkerOptions& options, const ClusterDescription& cluster) {
   auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
+  for (const auto& device : devices) require_here(device);
+  require_one_kind(devices);
+  if (devices.front().type == "GPU" && cluster.num_workers() > 1) {
+    throw Unimplemented(errors::kDevice, {.what = "several workers cannot train on GPUs yet",
+                                          .seen = str("device ", to_string(devices.front())),
+                                          .help = "give every worker CPUs: .devices = ls::cpus(n)"});
+  }
   for (DeviceName& device : devices) {
-    require_here(device);
     if (cluster.is_local()) continue;
+    const auto logical = device.logical;
     device = cluster.device(device.type, device.index.value_or(0));
+    device.logical = logical;
     device.replica = 0;  // the full name, as devices are compared by it
   }
   return devices;
@@ -121,7 +129,7 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<const P
                                                                .first_id = worker_id() * num_local_replicas(),
                                                                .all_replicas = num_replicas_in_sync(),
                                                                .on_this_host = plan->on_this_host,
-                                                               .on_cpu = replica_context(0).device().is_cpu(),
+                                                               .device = replica_context(0).device(),
                                                                .intra_op_threads = plan->threads,
                                                                .seed = job_seed(plan->options, plan->workers.get()),
                                                                .keep_memory = plan->options.keep_memory,

@@ -11,6 +11,7 @@
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/differentiable.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
@@ -94,6 +95,8 @@ void ReplicaContext::require_current(const char* operation) const {
                             .where = where,
                             .help = "call get_replica_context() for the strategy that is running"});
 }
+
+void detail::keep_for_this_replica(const at::Tensor& tensor) { gpu::keep_for_this_stream(tensor); }
 
 void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const std::vector<const Ticket*>&)> act) {
   const auto lead = [&] {

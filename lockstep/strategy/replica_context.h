@@ -20,6 +20,7 @@
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/forward.h"
+#include "lockstep/strategy/detail/hand_over.h"
 #include "lockstep/values/per_replica.h"
 #include "lockstep/values/reducible.h"
 #include "lockstep/values/select.h"
@@ -199,7 +200,10 @@ auto ReplicaContext::merge_replicas(F& f, Args&&... args) {
     (std::index_sequence_for<Args...>{});
   };
   meet_and_lead(mine, act);
-  if constexpr (!kNoResult) return std::move(*mine.part);
+  if constexpr (!kNoResult) {
+    detail::take_over(*mine.part);
+    return std::move(*mine.part);
+  }
 }
 
 }  // namespace lockstep

@@ -2,31 +2,69 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/kernels/dispatch.h"
 
 namespace lockstep {
 namespace {
 
-thread_local at::Generator* replica_generator = nullptr;
+thread_local ReplicaGenerators* replica_generators = nullptr;
 
 bool is_optional_generator(const c10::Argument& argument) {
   const auto* optional = argument.type()->castRaw<c10::OptionalType>();
   return optional != nullptr && optional->getElementType()->kind() == c10::TypeKind::GeneratorType;
 }
 
+/// Whether a call works on a GPU: as it says itself, or as its first tensor does.
+bool is_on_gpu(const c10::FunctionSchema& schema, torch::jit::Stack& stack) {
+  const std::size_t count = schema.arguments().size();
+  std::optional<bool> of_tensor;
+  for (std::size_t i = 0; i < count; ++i) {
+    const c10::IValue& given = torch::jit::peek(stack, i, count);
+    if (given.isDevice()) return given.toDevice().is_cuda();
+    if (of_tensor) continue;
+    if (given.isTensor() && given.toTensor().defined()) of_tensor = given.toTensor().is_cuda();
+    if (given.isTensorList() && !given.toTensorList().empty()) of_tensor = given.toTensorList().get(0).is_cuda();
+  }
+  return of_tensor.value_or(false);
+}
+
 void fill_in_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  if (replica_generator != nullptr) {
+  if (replica_generators != nullptr) {
     const auto& arguments = op.schema().arguments();
     for (std::size_t i = 0; i < arguments.size(); ++i) {
       if (!is_optional_generator(arguments[i])) continue;
       c10::IValue& given = torch::jit::peek(*stack, i, arguments.size());
-      if (given.isNone()) given = *replica_generator;
+      if (!given.isNone()) continue;
+      const bool on_gpu = replica_generators->gpu.defined() && is_on_gpu(op.schema(), *stack);
+      given = on_gpu ? replica_generators->gpu : replica_generators->cpu;
     }
   }
   kernels::pass_on(op, keys, stack);
+}
+
+void draw_from_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  std::optional<gpu::DefaultGeneratorScope> own_numbers;
+  if (replica_generators != nullptr && replica_generators->gpu.defined() && is_on_gpu(op.schema(), *stack))
+    own_numbers.emplace(replica_generators->gpu);
+  kernels::pass_on(op, keys, stack);
+}
+
+/// Operators that draw on a GPU and cannot be given a generator, such as dropout and attention.
+void register_kernels_for_gpus() {
+  for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (name.name.rfind("aten::", 0) != 0) continue;
+    const auto op = c10::Dispatcher::singleton().findSchema(name);
+    if (!op || !op->hasTag(at::Tag::nondeterministic_seeded)) continue;
+    const auto& arguments = op->schema().arguments();
+    if (std::any_of(arguments.begin(), arguments.end(), is_optional_generator)) continue;
+    const std::string overload = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
+    kernels::put_before_libtorch<&draw_from_replica>(overload.c_str());
+  }
 }
 
 /// Which operators there are is read from the loaded LibTorch, not from a list of ours.
@@ -46,6 +84,7 @@ void register_kernels() {
       break;
     }
   }
+  if (gpu::is_built()) register_kernels_for_gpus();
 }
 
 // LibTorch hands out a generator's engine only as a copy of 2.5 KB, and every run looks at it twice. An explicit
@@ -100,14 +139,19 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64
 
 }  // namespace
 
-GeneratorScope::GeneratorScope(at::Generator* generator) : outer_(replica_generator) {
-  static const bool registered = (register_kernels(), true);
-  (void)registered;
-  replica_generator = generator;
-  if (generator != nullptr) active_.emplace(kernels::kReplicaDispatchKey);
+ReplicaGenerators make_generators(const at::Device& device, std::uint64_t seed) {
+  return {.cpu = at::detail::createCPUGenerator(seed),
+          .gpu = device.is_cuda() ? gpu::make_generator(device, seed) : at::Generator()};
 }
 
-GeneratorScope::~GeneratorScope() { replica_generator = outer_; }
+GeneratorScope::GeneratorScope(ReplicaGenerators* generators) : outer_(replica_generators) {
+  static const bool registered = (register_kernels(), true);
+  (void)registered;
+  replica_generators = generators;
+  if (generators != nullptr) active_.emplace(kernels::kReplicaDispatchKey);
+}
+
+GeneratorScope::~GeneratorScope() { replica_generators = outer_; }
 
 DrawWatch::DrawWatch(const at::Generator& generator) : generator_(generator), place_(place_of(generator)) {}
 

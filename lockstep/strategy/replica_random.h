@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
@@ -10,22 +11,33 @@
 
 namespace lockstep {
 
+/// A replica's sources of random numbers.
+struct ReplicaGenerators {
+  at::Generator cpu;
+  at::Generator gpu = {};  ///< undefined where the replica is on no GPU
+};
+
+/// Generators of `device`'s kind, all seeded with `seed`.
+ReplicaGenerators make_generators(const at::Device& device, std::uint64_t seed);
+
 /// Random numbers that belong to a replica. LibTorch's CPU threads share one generator, and operations such as dropout
 /// take none, so with replicas on threads the numbers would depend on timing. While a scope lives, every random
-/// operation of this thread that was given no generator uses `generator` instead of the shared one.
+/// operation of this thread that was given no generator uses `generators` instead of the shared one: that of the device
+/// that the operation works on.
 ///
 /// How: for each operator with an optional generator a kernel is registered under a spare dispatch key that is active
-/// only inside such a scope; it fills the generator in and passes the call on.
+/// only inside such a scope; it fills the generator in and passes the call on. Some operators draw on GPUs and take no
+/// generator: for these the replica's numbers take the place of LibTorch's own while the operator is called.
 class GeneratorScope {
  public:
-  /// null: back to LibTorch's own generator.
-  explicit GeneratorScope(at::Generator* generator);
+  /// null: back to LibTorch's own generators.
+  explicit GeneratorScope(ReplicaGenerators* generators);
   ~GeneratorScope();
   GeneratorScope(const GeneratorScope&) = delete;
   GeneratorScope& operator=(const GeneratorScope&) = delete;
 
  private:
-  at::Generator* outer_;
+  ReplicaGenerators* outer_;
   std::optional<c10::impl::IncludeDispatchKeyGuard> active_;
 };
 

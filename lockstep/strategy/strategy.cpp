@@ -255,7 +255,8 @@ std::string Strategy::describe() const {
   text += str(": ", counted(num_local_replicas(), "replica"), " on ");
   for (const std::string& name : devices_) {
     const DeviceName device = parse_device(name);
-    text += str(&name == &devices_.front() ? "" : ", ", device.type, ":", device.index.value_or(0));
+    text += str(&name == &devices_.front() ? "" : ", ", device.type, ":", device.index.value_or(0),
+                device.logical ? str("/", *device.logical) : "");
   }
   return text;
 }

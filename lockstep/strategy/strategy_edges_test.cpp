@@ -183,5 +183,16 @@ TEST(OneThread, RefusesASecondThreadAndLetsItselfInAgain) {
   std::async(std::launch::async, use).get();
 }
 
+TEST(DevicesOfOneStrategy, AreCpusOrReplicasOfOneGpu) {
+  const auto accepts = [](const std::vector<std::string>& names) { require_one_kind(plan_mirrored_devices(names)); };
+  EXPECT_NO_THROW(accepts(cpus(3)));
+  EXPECT_NO_THROW(accepts(gpus(1)));
+  EXPECT_NO_THROW(accepts(logical_gpus(4, /*index=*/2)));
+  EXPECT_THROW(accepts(gpus(2)), Unimplemented);
+  EXPECT_THROW(accepts({"gpu:0/0", "gpu:1/0"}), Unimplemented);
+  EXPECT_THROW(accepts({"cpu:0", "gpu:0"}), Unimplemented);
+  EXPECT_THROW(accepts({"gpu:0/1", "cpu:0"}), Unimplemented);
+}
+
 }  // namespace
 }  // namespace lockstep

@@ -243,7 +243,7 @@ struct TfConfig {
 TEST(WithoutTheClusterComponent, SeveralWorkersAreAnErrorThatNamesIt) {
   const TfConfig config(
       R"({"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 1}})");
-  const SeenError seen = error_of([] { MultiWorkerMirroredStrategy strategy; });
+  const SeenError seen = error_of([] { MultiWorkerMirroredStrategy strategy({.devices = cpus(1)}); });
   EXPECT_EQ(to_string(seen.code), to_string(Code::Unimplemented));
   EXPECT_EQ(seen.number, errors::kNotAvailable);
   for (const char* fragment : {"2 workers", "worker 1 (host1:2222)"})

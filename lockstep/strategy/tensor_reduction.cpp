@@ -5,6 +5,7 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/div.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/sum.h>
 
 #include <set>
@@ -148,7 +149,10 @@ void require_summable(const at::Tensor& value, const char* operation) {
 }
 
 at::Tensor divide_sum(const at::Tensor& sum, std::int64_t count) {
-  return at::div(sum.to(mean_type(sum.scalar_type())), static_cast<double>(count));
+  const at::Tensor floating = sum.to(mean_type(sum.scalar_type()));
+  if (floating.is_cpu()) return at::div(floating, static_cast<double>(count));
+  // On GPUs LibTorch multiplies by the reciprocal of a plain number, which rounds differently.
+  return at::div(floating, at::full({}, static_cast<double>(count), floating.options().layout(at::kStrided)));
 }
 
 at::Tensor ordered_reduce(ReduceOp op, const std::vector<at::Tensor>& components) {

@@ -56,7 +56,7 @@ void require_rows_in(const Variable::Impl& variable, Scatter kind, const Indexed
     fail(errors::kShape, lockstep::str("Shape mismatch: rows of shape ", rows.values.sizes().slice(1),
                                        " in a variable of shape ", component.sizes()));
   }
-  const at::Tensor indices = rows.indices.to(at::kLong).contiguous();
+  const at::Tensor indices = rows.indices.cpu().to(at::kLong).contiguous();
   const auto* index = const_data<std::int64_t>(indices);
   for (std::int64_t i = 0; i < indices.numel(); ++i) {
     if (index[i] < 0 || index[i] >= component.size(0)) {
@@ -78,7 +78,8 @@ void apply(Scatter kind, at::Tensor& component, const IndexedSlices& rows) {
     component.index_add_(0, indices, rows.values, kind == Scatter::Add ? 1 : -1);
     return;
   }
-  const auto* index = const_data<std::int64_t>(indices);
+  const at::Tensor on_host = indices.cpu();
+  const auto* index = const_data<std::int64_t>(on_host);
   for (std::int64_t i = 0; i < indices.numel(); ++i) {
     at::Tensor row = component.select(0, index[i]);
     const at::Tensor value = rows.values.select(0, i);

@@ -1,0 +1,38 @@
+#include <ATen/Context.h>
+#include <ATen/cuda/CUDAGeneratorImpl.h>
+
+#include <mutex>
+
+#include "lockstep/strategy/gpu.h"
+
+namespace lockstep::gpu {
+namespace {
+
+/// LibTorch's default generator of a GPU belongs to all threads. Recursive: a composite operator calls others.
+std::recursive_mutex& default_generator_mutex() {
+  static auto& mutex = *new std::recursive_mutex;
+  return mutex;
+}
+
+}  // namespace
+
+at::Generator make_generator(at::Device device, std::uint64_t seed) {
+  at::globalContext().lazyInitDevice(at::kCUDA);
+  at::Generator generator = at::cuda::detail::createCUDAGenerator(device.index());
+  generator.set_current_seed(seed);
+  return generator;
+}
+
+DefaultGeneratorScope::DefaultGeneratorScope(const at::Generator& generator)
+    : shared_(at::cuda::detail::getDefaultCUDAGenerator(generator.device().index())) {
+  default_generator_mutex().lock();
+  outer_ = shared_.graphsafe_get_state();
+  shared_.graphsafe_set_state(generator.graphsafe_get_state());
+}
+
+DefaultGeneratorScope::~DefaultGeneratorScope() {
+  shared_.graphsafe_set_state(outer_);
+  default_generator_mutex().unlock();
+}
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,109 @@
+#include <ATen/cuda/CUDAContext.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <optional>
+#include <vector>
+
+#include "lockstep/strategy/gpu.h"
+
+namespace lockstep::gpu {
+namespace {
+
+/// cudaSetDevice makes the device's context current on the thread; c10's guards leave that out where the number is already
+/// right, and the first call of cuBLAS on such a thread warns.
+void make_context_current(c10::DeviceIndex device) {
+  thread_local int current = -1;
+  if (current == device) return;
+  C10_CUDA_CHECK(cudaSetDevice(device));
+  current = device;
+}
+
+class CudaStreams final : public ReplicaStreams {
+ public:
+  CudaStreams(c10::DeviceIndex device, int replicas) : device_(device) {
+    const c10::cuda::CUDAGuard here(device);
+    for (int k = 1; k < replicas; ++k) own_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
+    marks_.resize(static_cast<std::size_t>(replicas));
+    // Made now and not at their first use, where another replica may wait for them at the same time.
+    for (auto& mark : marks_) mark.record(c10::cuda::getCurrentCUDAStream(device));
+  }
+
+  void begin_run() override {
+    if (own_.empty()) return;
+    begin_.record(c10::cuda::getCurrentCUDAStream(device_));
+  }
+
+  void end_run() override {
+    const auto callers = c10::cuda::getCurrentCUDAStream(device_);
+    for (std::size_t k = 1; k < marks_.size(); ++k) marks_[k].block(callers);
+  }
+
+  std::unique_ptr<Scope> enter(int replica) override { return std::make_unique<OnStream>(*this, replica); }
+
+  void mark(int replica) override {
+    marks_[static_cast<std::size_t>(replica)].record(c10::cuda::getCurrentCUDAStream(device_));
+  }
+
+  /// An event may by now have been recorded again, by a replica that is further on: then more is waited for than needed,
+  /// and never for something that waits for this replica.
+  void wait_for_others(int replica) override {
+    const auto mine = c10::cuda::getCurrentCUDAStream(device_);
+    for (std::size_t k = 0; k < marks_.size(); ++k) {
+      if (k != static_cast<std::size_t>(replica)) marks_[k].block(mine);
+    }
+  }
+
+ private:
+  class OnStream final : public Scope {
+   public:
+    OnStream(CudaStreams& streams, int replica) : streams_(streams), replica_(replica) {
+      device_.emplace(streams.device_);
+      make_context_current(streams.device_);
+      if (replica == 0) return;
+      const auto& own = streams.own_[static_cast<std::size_t>(replica - 1)];
+      stream_.emplace(own);
+      streams.begin_.block(own);
+    }
+    /// Also after a failure: the caller waits for what a replica has started.
+    ~OnStream() override {
+      if (replica_ == 0) return;
+      try {
+        streams_.mark(replica_);
+      } catch (const std::exception&) {
+        // The GPU has failed: the caller's next call says so.
+      }
+    }
+
+   private:
+    CudaStreams& streams_;
+    int replica_;
+    std::optional<c10::cuda::CUDAGuard> device_;
+    std::optional<c10::cuda::CUDAStreamGuard> stream_;
+  };
+
+  c10::DeviceIndex device_;
+  std::vector<c10::cuda::CUDAStream> own_;  ///< of replicas 1, 2, ...
+  at::cuda::CUDAEvent begin_;               ///< of a run, on the caller's stream
+  std::vector<at::cuda::CUDAEvent> marks_;  ///< per replica
+};
+
+}  // namespace
+
+bool is_built() { return true; }
+
+int visible() { return static_cast<int>(c10::cuda::device_count()); }
+
+void keep_for_this_stream(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.is_cuda() || !tensor.has_storage()) return;
+  c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(),
+                                                c10::cuda::getCurrentCUDAStream(tensor.device().index()));
+}
+
+std::unique_ptr<ReplicaStreams> make_streams(at::Device device, int replicas) {
+  return std::make_unique<CudaStreams>(device.index(), replicas);
+}
+
+}  // namespace lockstep::gpu

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "lockstep/comm/local/replica_team.h"
+
+// All that the rest of this floor knows of GPUs. Built with LOCKSTEP_CUDA it is what cuda/ does; without, gpu_absent.cpp
+// stands in, which has no GPU.
+namespace lockstep::gpu {
+
+bool is_built();
+
+/// How many GPUs the process sees; 0 where Lockstep or LibTorch is built without them.
+int visible();
+
+/// A generator with numbers of its own on `device`.
+at::Generator make_generator(at::Device device, std::uint64_t seed);
+
+/// The allocator must not hand out the tensor's memory again before what the calling thread has started so far is done.
+/// For a tensor that another replica has made, and that this one uses after their meeting.
+void keep_for_this_stream(const at::Tensor& tensor);
+
+/// The streams of the replicas on one GPU. Replica 0 works on the caller's current stream, the others each on their own.
+/// Streams wait for each other by events, and no thread waits for the GPU: when a run begins and ends, and at meetings.
+class ReplicaStreams : public local::DeferredWork {
+ public:
+  /// On a replica's thread, as long as its function runs: its device and stream are the current ones.
+  class Scope {
+   public:
+    virtual ~Scope() = default;
+  };
+  virtual std::unique_ptr<Scope> enter(int replica) = 0;
+};
+
+std::unique_ptr<ReplicaStreams> make_streams(at::Device device, int replicas);
+
+/// Copies that are under way to a GPU.
+class Arrival {
+ public:
+  virtual ~Arrival() = default;
+  /// What the calling thread starts from now on comes after them.
+  virtual void await() = 0;
+};
+
+/// Copies to a GPU on a stream of their own, from pinned memory, while the GPU computes.
+class CopyStream {
+ public:
+  virtual ~CopyStream() = default;
+  /// Starts a copy. `from` may be written to again when this returns.
+  virtual at::Tensor copy(const at::Tensor& from) = 0;
+  /// The copies that were started so far.
+  virtual std::shared_ptr<Arrival> mark() = 0;
+};
+
+std::unique_ptr<CopyStream> make_copy_stream(at::Device device);
+
+/// While it lives, operators without a generator argument that draw on the GPU (dropout, attention) take the numbers of
+/// `generator` instead of LibTorch's. One thread at a time: it holds a lock.
+class DefaultGeneratorScope {
+ public:
+  explicit DefaultGeneratorScope(const at::Generator& generator);
+  ~DefaultGeneratorScope();
+  DefaultGeneratorScope(const DefaultGeneratorScope&) = delete;
+  DefaultGeneratorScope& operator=(const DefaultGeneratorScope&) = delete;
+
+ private:
+  at::Generator shared_;
+  at::Generator outer_;
+};
+
+}  // namespace lockstep::gpu

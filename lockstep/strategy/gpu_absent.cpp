@@ -1,0 +1,23 @@
+#include "lockstep/base/error.h"
+#include "lockstep/strategy/gpu.h"
+
+namespace lockstep::gpu {
+namespace {
+
+[[noreturn]] void throw_not_built() {
+  throw Internal(errors::kInternal, {.what = "a GPU was used in a build without LOCKSTEP_CUDA",
+                                     .help = "this is a bug in Lockstep: please report it"});
+}
+
+}  // namespace
+
+bool is_built() { return false; }
+int visible() { return 0; }
+at::Generator make_generator(at::Device, std::uint64_t) { throw_not_built(); }
+void keep_for_this_stream(const at::Tensor&) {}
+std::unique_ptr<ReplicaStreams> make_streams(at::Device, int) { throw_not_built(); }
+std::unique_ptr<CopyStream> make_copy_stream(at::Device) { throw_not_built(); }
+DefaultGeneratorScope::DefaultGeneratorScope(const at::Generator&) { throw_not_built(); }
+DefaultGeneratorScope::~DefaultGeneratorScope() = default;
+
+}  // namespace lockstep::gpu
