@@ -7,6 +7,7 @@
 #include <bit>
 
 #include "lockstep/nn/shard_plan.h"
+#include "lockstep/nn/step/device_step.h"
 #include "lockstep/strategy/intra_op.h"
 #include "lockstep/values/const_data.h"
 
@@ -42,6 +43,7 @@ double tree_sum(const double* values, std::size_t count) {
 }  // namespace
 
 void sum_squares_in_blocks(const at::Tensor& values, double* sums, std::size_t blocks) {
+  if (!values.is_cpu()) return detail::sum_squares_on_device(values, sums, blocks);
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, values.scalar_type(), "sum_squares_in_blocks", [&] {
     const auto* data = const_data<scalar_t>(values);
     const std::int64_t elements = values.numel();

@@ -58,7 +58,7 @@ void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
 /// All phases in one meeting, where nothing has to be decided between sum and update: each segment is updated right
 /// after it was summed, or in the same pass over memory.
 void take_whole_step(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call) {
-  const detail::ReduceRequest request{.op = op, .may_leave_to_update = core.cls.fused != nullptr};
+  const detail::ReduceRequest request{.op = op, .may_leave_to_update = has_fused_update(core)};
   detail::meet_with_gradients(core, mine, op, call, [&] {
     core.poison.update_or_poison(mine.steps, [&] {
       core.reducer->reduce(mine, request);
@@ -81,7 +81,7 @@ bool reduce_and_update(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, Grad
   } else if (settings.not_finite != NotFinite::Ignore && !may_update(core, mine)) {
     return false;
   }
-  if (settings.clip_global_norm) detail::clip_global_norm(core, mine, *settings.clip_global_norm);
+  if (settings.clip_global_norm) detail::clip_global_norm_unseen(core, mine, *settings.clip_global_norm);
   if (settings.clip_value) detail::clip_value(core, mine, *settings.clip_value);
   update_and_publish(core, mine);
   return true;

@@ -1,5 +1,6 @@
 #include "lockstep/nn/optimizer_core.h"
 
+#include <ATen/ops/zeros.h>
 #include <c10/util/Type.h>
 
 #include <algorithm>
@@ -8,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/shared_memory_reducer.h"
 #include "lockstep/nn/step/step_description.h"
 #include "lockstep/nn/step/worker_reducer.h"
@@ -139,6 +141,11 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
     const std::int64_t blocks = std::max<std::int64_t>(1, (leaf.numel() + kShardBlock - 1) / kShardBlock);
     block_sums.resize(block_sums.size() + static_cast<std::size_t>(blocks));
   }
+  const at::Device device = module->strategy().replica_context(0).device();
+  on_device = device.is_cuda();
+  if (on_device)
+    device_block_sums =
+        at::zeros({static_cast<std::int64_t>(block_sums.size())}, at::TensorOptions(device).dtype(at::kDouble));
   deal_out(*this);
   reducer = make_reducer(*this);
   for (std::size_t p = 0; p < group_of.size(); ++p) {
@@ -175,6 +182,10 @@ std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<
          .help = "give a prefix that a name begins with; the first group that fits takes a parameter"});
   }
   return groups;
+}
+
+bool has_fused_update(const OptimizerCore& core) {
+  return core.on_device ? has_device_update(core) : core.cls.fused != nullptr;
 }
 
 ReplicaPart& part_here(OptimizerCore& core, const char* operation) {

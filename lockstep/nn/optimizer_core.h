@@ -60,6 +60,7 @@ struct OptimizerCore {
   std::vector<OptimizerGroup> groups;
   std::vector<int> group_of;   ///< per parameter; -1: not optimized
   std::vector<bool> is_whole;  ///< per parameter: updated as one, by one replica
+  bool on_device = false;      ///< the weights are on a GPU
   OptimizerSettings settings;
   std::vector<std::unique_ptr<ReplicaPart>> replicas;
   std::unique_ptr<GradientReducer> reducer;
@@ -70,6 +71,7 @@ struct OptimizerCore {
   // Clipping by norm: one sum of squares per block of every parameter, written by the block's owner.
   std::vector<double> block_sums;
   std::vector<std::size_t> first_block;  ///< per parameter
+  at::Tensor device_block_sums;          ///< the same on a GPU, where clipping does not wait for it
 
   const torch::optim::OptimizerOptions& options_of(std::size_t parameter) const {
     return *groups[static_cast<std::size_t>(group_of[parameter])].options;
@@ -78,6 +80,9 @@ struct OptimizerCore {
 
 /// Each parameter goes to the first group that has a prefix of its name. InvalidArgument if a group stays empty.
 std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<GroupRecipe> recipes);
+
+/// Whether sum and update can be one pass over memory, as the options are now.
+bool has_fused_update(const OptimizerCore& core);
 
 /// The calling replica's part; throws outside of run.
 ReplicaPart& part_here(OptimizerCore& core, const char* operation);

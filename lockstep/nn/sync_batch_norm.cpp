@@ -112,8 +112,15 @@ at::Tensor sync_batch_norm(const BatchNormInput& layer) {
   const std::int64_t channels = x.size(1);
   const double count = channels == 0 ? 0.0 : static_cast<double>(x.numel()) / static_cast<double>(channels);
   // Two passes, as the textbook has it: squares of differences do not cancel as differences of squares do.
-  const at::Tensor sums = replica.all_reduce(ReduceOp::Sum, at::cat({x.sum(dims), at::full({1}, count, x.options())}));
-  const double total = sums.select(0, channels).item<double>();
+  at::Tensor sums;
+  double total = 0;
+  if (x.is_cpu()) {
+    sums = replica.all_reduce(ReduceOp::Sum, at::cat({x.sum(dims), at::full({1}, count, x.options())}));
+    total = sums.select(0, channels).item<double>();
+  } else {  // the threads can tell each other without waiting for the GPU
+    sums = replica.all_reduce(ReduceOp::Sum, x.sum(dims));
+    total = replica.all_reduce(ReduceOp::Sum, at::full({}, count, at::kDouble)).item<double>();
+  }
   if (total <= 1.0) {
     throw InvalidArgument(errors::kShape, {.what = "Expected more than 1 value per channel when training",
                                            .where = "sync_batch_norm",

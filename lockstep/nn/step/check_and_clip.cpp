@@ -11,6 +11,7 @@
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/collect.h"
+#include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/gradient_sample.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
@@ -115,10 +116,22 @@ void require_own_gradients(const OptimizerCore& core, const ReplicaPart& mine, c
   }
 }
 
+bool are_finite(const std::vector<OwnedSegment>& segments) {
+  at::Tensor all;  // on the GPU
+  for (const OwnedSegment& segment : segments) {
+    if (!segment.sum.defined()) continue;
+    const at::Tensor here = segment.values().isfinite().all();
+    if (!here.is_cpu()) {
+      all = all.defined() ? all.logical_and(here) : here;
+    } else if (!here.item<bool>()) {
+      return false;
+    }
+  }
+  return !all.defined() || all.item<bool>();
+}
+
 bool are_all_finite(const OptimizerCore& core, ReplicaPart& mine) {
-  const bool is_finite = std::all_of(mine.owned.begin(), mine.owned.end(), [](const OwnedSegment& segment) {
-    return !segment.sum.defined() || segment.values().isfinite().all().item<bool>();
-  });
+  const bool is_finite = are_finite(mine.owned);
   bool all = true;
   meet("gradients_are_finite", {&core, "gradients_are_finite", 0, &is_finite},
        [&] { for_each_payload(is_finite, [&](bool theirs) { all = all && theirs; }); });
@@ -202,6 +215,18 @@ double clip_global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm)
   if (factor < 1.0) scale_gradients(mine, factor);
   sample_again(core, mine);
   return norm;
+}
+
+void clip_global_norm_unseen(OptimizerCore& core, ReplicaPart& mine, double max_norm) {
+  if (!can_clip_on_device(core, mine)) {
+    clip_global_norm(core, mine, max_norm);
+    return;
+  }
+  require_clippable(core, mine, "clip_global_norm");
+  write_squares_on_device(core, mine);
+  meet("clip_global_norm", {&core, "clip_global_norm", max_norm}, [&] { clip_on_device(core, mine, max_norm); });
+  mine.progress.clip_mark = 5 * mine.progress.clip_mark + max_norm;
+  sample_again(core, mine);
 }
 
 void clip_value(const OptimizerCore& core, ReplicaPart& mine, double limit) {

@@ -76,7 +76,8 @@ void show_gradients(const OptimizerCore& core, ReplicaPart& mine) {
     // Who sets it by hand may give it another type.
     const bool is_ordered = !gradient.defined() || gradient.is_sparse() ||
                             (gradient.strides() == leaf.strides() && gradient.sizes() == leaf.sizes() &&
-                             gradient.scalar_type() == leaf.scalar_type() && gradient.is_non_overlapping_and_dense());
+                             gradient.scalar_type() == leaf.scalar_type() && gradient.device() == leaf.device() &&
+                             gradient.is_non_overlapping_and_dense());
     if (!is_ordered) require_same_shape(parameters[p].name, leaf, gradient);
     mine.shown.gradients[p] =
         is_ordered ? gradient : at::empty_like(leaf, leaf.options().requires_grad(false)).copy_(gradient);

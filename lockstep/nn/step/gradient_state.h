@@ -77,4 +77,7 @@ struct OwnedSegment {
   at::Tensor values() const { return sum.is_sparse() ? sum._values() : slice_of(sum, where); }
 };
 
+/// Whether all sums are finite. On a GPU it waits for all of them at once.
+bool are_finite(const std::vector<OwnedSegment>& segments);
+
 }  // namespace lockstep::detail

@@ -13,6 +13,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/ordered_sum.h"
 #include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/device_step.h"
 #include "lockstep/strategy/intra_op.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/values/const_data.h"
@@ -57,6 +58,7 @@ void SharedMemoryReducer::reduce(ReplicaPart& mine, const ReduceRequest& request
   const at::NoGradGuard no_grad;
   mine.not_finite = {};
   mine.divisor = divisor_of(request.op, replicas_.size());
+  std::vector<DeviceSum> on_device;
   for (OwnedSegment& segment : mine.owned) {
     const auto p = static_cast<std::size_t>(segment.where.parameter);
     segment.sum.reset();
@@ -72,24 +74,40 @@ void SharedMemoryReducer::reduce(ReplicaPart& mine, const ReduceRequest& request
       // Autograd may give two parameters one memory: then the sum has to go elsewhere.
       const bool in_place = own.defined() && own.storage().use_count() == 1;
       segment.sum = in_place ? own : at::empty_like(module_.parameters()[p].leaves[0].data());
-      sum_dense(segment.where, segment.sum, request.op);
+      if (has_device_sum(segment.sum, replicas_.size())) {
+        on_device.push_back({.target = slice_of(segment.sum, segment.where)});
+        list_parts(segment.where, on_device.back().gradients);
+      } else {
+        sum_dense(segment.where, segment.sum, request.op);
+      }
     }
-    if (request.find_not_finite && mine.not_finite.parameter < 0)
-      mine.not_finite = find_not_finite(segment, mine.index);
+  }
+  if (!on_device.empty()) sum_on_device(on_device, mine.divisor);
+  if (!request.find_not_finite || are_finite(mine.owned)) return;
+  for (const OwnedSegment& segment : mine.owned) {
+    if (segment.sum.defined() && mine.not_finite.parameter < 0) mine.not_finite = find_not_finite(segment, mine.index);
+  }
+}
+
+/// Where each replica's gradient of the segment is, in float32; null where it has none.
+void SharedMemoryReducer::list_parts(const Segment& segment, std::vector<const float*>& parts) const {
+  parts.clear();
+  for (const auto& replica : replicas_) {
+    const at::Tensor& gradient = replica->shown.gradients[static_cast<std::size_t>(segment.parameter)];
+    parts.push_back(gradient.defined() ? const_data<float>(gradient) + segment.begin : nullptr);
   }
 }
 
 bool SharedMemoryReducer::leave_to_update(OwnedSegment& segment) const {
-  if (!segment.weights.is_contiguous() || !segment.weights.is_cpu() || segment.weights.scalar_type() != at::kFloat)
-    return false;
-  for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = replicas_[k]->shown.gradients[static_cast<std::size_t>(segment.where.parameter)];
-    if (!gradient.defined() || !gradient.is_cpu() || gradient.scalar_type() != at::kFloat) {
-      segment.parts.clear();
+  if (!segment.weights.is_contiguous() || segment.weights.scalar_type() != at::kFloat) return false;
+  for (const auto& replica : replicas_) {
+    const at::Tensor& gradient = replica->shown.gradients[static_cast<std::size_t>(segment.where.parameter)];
+    // The fused update of CPUs needs them all.
+    if (!gradient.defined() && !segment.weights.is_cpu()) continue;
+    if (!gradient.defined() || gradient.device() != segment.weights.device() || gradient.scalar_type() != at::kFloat)
       return false;
-    }
-    segment.parts.push_back(const_data<float>(gradient) + segment.where.begin);
   }
+  list_parts(segment.where, segment.parts);
   return true;
 }
 

@@ -25,6 +25,7 @@ class SharedMemoryReducer final : public GradientReducer {
 
  private:
   bool leave_to_update(OwnedSegment& segment) const;
+  void list_parts(const Segment& segment, std::vector<const float*>& parts) const;
   /// A replica without a gradient counts as zero.
   void sum_dense(const Segment& segment, at::Tensor& target, ReduceOp op) const;
   /// All rows in replica order, equal ones added up in that order.

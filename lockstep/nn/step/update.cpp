@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/sparse_parameters.h"
 #include "lockstep/strategy/intra_op.h"
 
@@ -19,16 +20,18 @@ void update_owned(OptimizerCore& core, ReplicaPart& mine) {
   for (std::size_t g = 0; g < core.groups.size(); ++g)
     mine.inner->param_groups()[g].set_options(core.groups[g].options->clone());
   if (mine.owns_sparse) reconcile_layouts(core, mine);
+  if (core.on_device && has_device_update(core)) leave_sums_to_device(mine);
   for (OwnedSegment& segment : mine.owned) {
-    if (segment.sum.defined()) segment.weights.mutable_grad() = segment.gradient();
+    if (segment.sum.defined() && segment.parts.empty()) segment.weights.mutable_grad() = segment.gradient();
   }
   {
     std::optional<OneIntraOpThread> one_thread;
     if (mine.updates_on_one_thread) one_thread.emplace();
     mine.inner->step();  // does nothing for weights without a gradient
   }
+  if (core.on_device) update_on_device(core, mine);
   for (OwnedSegment& segment : mine.owned) {
-    if (!segment.parts.empty())
+    if (!segment.parts.empty() && !core.on_device)
       core.cls.fused({*mine.inner, segment.group, segment.weights, segment.parts, mine.divisor});
     if (segment.sum.defined()) segment.weights.mutable_grad().reset();
     segment.sum.reset();
