@@ -16,6 +16,7 @@
 #include "lockstep/data/stage_counters.h"
 #include "lockstep/data/stage_meter.h"
 #include "lockstep/strategy/context.h"
+#include "lockstep/strategy/gpu.h"
 
 namespace lockstep::data {
 namespace {
@@ -24,16 +25,45 @@ constexpr const char* kSteps = "distributed steps\n";
 
 Element moved_to(Element element, const at::Device& device) {
   for (Component& component : element.components) {
-    if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = tensor->to(device, /*non_blocking=*/true);
+    if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = tensor->to(device);
   }
   return element;
 }
 
-void move_to_devices(InputStep& step, const std::vector<at::Device>& devices) {
-  for (std::size_t k = 0; k < devices.size() && k < step.elements.size(); ++k) {
-    if (step.elements[k] && !devices[k].is_cpu()) step.elements[k] = moved_to(std::move(*step.elements[k]), devices[k]);
+/// Brings elements to a GPU ahead of their use.
+class DeviceCopies {
+ public:
+  explicit DeviceCopies(const std::vector<at::Device>& devices) {
+    if (!devices.empty() && devices.front().is_cuda()) stream_ = gpu::make_copy_stream(devices.front());
   }
-}
+
+  void start(InputStep& step) {
+    if (!stream_) return;
+    for (std::optional<Element>& element : step.elements) {
+      if (!element) continue;
+      for (Component& component : element->components) {
+        if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = stream_->copy(*tensor);
+      }
+    }
+    step.arrival = stream_->mark();
+  }
+
+  /// By the thread that the elements are for, before it gets them.
+  static void finish(const InputStep& step) {
+    if (!step.arrival) return;
+    step.arrival->await();
+    for (const std::optional<Element>& element : step.elements) {
+      if (!element) continue;
+      for (const Component& component : element->components) {
+        // The caller's stream waits for the replicas' when a run ends, so that it stands for all of them.
+        if (const auto* tensor = std::get_if<at::Tensor>(&component)) gpu::keep_for_this_stream(*tensor);
+      }
+    }
+  }
+
+ private:
+  std::unique_ptr<gpu::CopyStream> stream_;  ///< null on CPU
+};
 
 using Clock = std::chrono::steady_clock;
 
@@ -69,7 +99,11 @@ struct StepFailed {
 class StepReader {
  public:
   StepReader(DistributedInputPtr input, const IterationContext& context, std::int64_t steps)
-      : input_(std::move(input)), counters_(context.counters), number_(steps), source_(input_->make_source(context)) {
+      : input_(std::move(input)),
+        counters_(context.counters),
+        number_(steps),
+        copies_(input_->devices),
+        source_(input_->make_source(context)) {
     if (number_ > 0) source_->seek(number_);
   }
 
@@ -81,7 +115,7 @@ class StepReader {
       InputStep step = source_->next();
       ended_ = step.local_values() == 0 && step.total.value_or(0) == 0;
       separate_replicas(step);
-      move_to_devices(step, input_->devices);
+      copies_.start(step);
       ++number_;
       if (counters_) counters_->computing_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
       return step;
@@ -99,6 +133,7 @@ class StepReader {
   DistributedInputPtr input_;
   std::shared_ptr<StageCounters> counters_;  ///< null: not measured
   std::int64_t number_;                      ///< of the step to be read
+  DeviceCopies copies_;
   std::unique_ptr<StepSource> source_;
   std::exception_ptr failure_;  ///< of one of several workers
   bool ended_ = false;
@@ -328,6 +363,7 @@ std::optional<DistributedCursor::Values> DistributedCursor::Impl::read(bool part
     return std::nullopt;
   }
   ++steps_;
+  if (step) DeviceCopies::finish(*step);
   Values values(static_cast<std::size_t>(input_->cluster.replicas_per_worker));
   for (std::size_t k = 0; step && k < values.size(); ++k) {
     if (!step->elements[k]) continue;

@@ -10,6 +10,10 @@
 #include "lockstep/data/stage.h"
 #include "lockstep/values/per_replica.h"
 
+namespace lockstep::gpu {
+class Arrival;  // strategy/gpu.h
+}
+
 // What the replicas of one worker get, step by step.
 namespace lockstep::data {
 
@@ -22,6 +26,8 @@ struct InputStep {
   Element like_others = {};
   /// Of all workers, if this worker can tell by itself.
   BatchRows rows = {};
+  /// Where elements are on their way to a GPU: what to wait for before they are used.
+  std::shared_ptr<gpu::Arrival> arrival = nullptr;
 
   int local_values() const;
 };
