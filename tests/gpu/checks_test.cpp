@@ -1,0 +1,175 @@
+#include <c10/cuda/CUDAFunctions.h>
+#include <gtest/gtest.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
+
+#include <cmath>
+#include <limits>
+
+#include "lockstep/base/error.h"
+#include "lockstep/nn/grad_scaler.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "tests/gpu/gpu_support.h"
+#include "tests/gpu/gpu_training.h"
+
+// What comes between the sum of the gradients and the update; and that nothing waits for the GPU that need not.
+namespace lockstep {
+namespace {
+
+using torch::optim::AdamOptions;
+using torch::optim::AdamWOptions;
+using torch::optim::SGDOptions;
+
+class GpuChecks : public testing::TestWithParam<int> {
+ protected:
+  const int replicas = GetParam();
+};
+INSTANTIATE_TEST_SUITE_P(Replicas, GpuChecks, testing::Values(1, 2, 3, 4));
+
+/// What training leaves, with dropout and all that may come between sum and update.
+template <class Prepare>
+std::vector<at::Tensor> trained(const MirroredOptions& options, const Prepare& prepare, int steps = 12) {
+  torch::manual_seed(23);
+  MirroredStrategy strategy(options);
+  auto model = strategy.make<Net>(300, 0.3);
+  auto optimizer = strategy.make_optimizer<torch::optim::AdamW>(model, AdamWOptions(0.01));
+  prepare(optimizer);
+  const at::Device device = strategy.replica_context(0).device();
+  for (int step = 0; step < steps; ++step) {
+    const Batch batch = random_batch(24);
+    mirrored_step(strategy, model, optimizer, Batch{batch.rows.to(device), batch.labels.to(device)});
+  }
+  return on_host(model.parameters());
+}
+
+TEST_P(GpuChecks, TwoRunsAreBitwiseEqualWithDropout) {
+  const auto nothing = [](auto&) {};
+  const auto first = trained(on_gpu(replicas), nothing);
+  for (int again = 0; again < 5; ++again) EXPECT_EQ(first_difference(trained(on_gpu(replicas), nothing), first), "");
+}
+
+TEST_P(GpuChecks, ClippingAndChecksFollowTheCpu) {
+  const auto checks = [](auto& optimizer) {
+    optimizer.set_clip_global_norm(0.05);
+    optimizer.set_clip_value(0.01);
+    optimizer.set_not_finite(NotFinite::Raise);
+    optimizer.set_digest({.every = 3});
+  };
+  const auto prepare = [&](auto& optimizer) { checks(optimizer); };
+  const auto first = trained(on_gpu(replicas), prepare);
+  EXPECT_EQ(first_difference(trained(on_gpu(replicas), prepare), first), "");
+}
+
+/// minimize clips without waiting for the GPU; clip_global_norm gives its caller the norm.
+TEST_P(GpuChecks, ClippingThatNobodyWaitsForHasTheSameBits) {
+  const auto train = [&](bool waits) {
+    torch::manual_seed(4);
+    MirroredStrategy strategy(on_gpu(replicas));
+    auto model = strategy.make<Net>(3000);
+    auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1).momentum(0.9));
+    if (!waits) optimizer.set_clip_global_norm(0.02);
+    for (int step = 0; step < 5; ++step) {
+      strategy.run(
+          [&](const Batch& mine) {
+            const at::Tensor loss = average_loss(loss_per_row(model->forward(mine.rows), mine.labels), 16);
+            if (!waits) {
+              optimizer.minimize(loss);
+              return;
+            }
+            optimizer.backward(loss);
+            optimizer.reduce_gradients();
+            EXPECT_GT(optimizer.clip_global_norm(0.02), 0.02);
+            optimizer.step();
+          },
+          split(strategy, gpu_batch(16)));
+    }
+    return on_host(model.parameters());
+  };
+  EXPECT_EQ(first_difference(train(false), train(true)), "");
+}
+
+TEST_P(GpuChecks, NotFiniteGradientsChangeNothing) {
+  MirroredStrategy strategy(on_gpu(replicas));
+  auto model = strategy.make<Net>();
+  auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
+  const auto before = on_host(model.parameters());
+  Batch bad = gpu_batch(8);
+  bad.rows[7][3] = std::numeric_limits<float>::infinity();
+  optimizer.set_not_finite(NotFinite::Raise);
+  EXPECT_THROW(mirrored_step(strategy, model, optimizer, bad), FailedPrecondition);
+  optimizer.set_not_finite(NotFinite::SkipStep);
+  mirrored_step(strategy, model, optimizer, bad);
+  EXPECT_EQ(optimizer.skipped_steps(), 1);
+  EXPECT_EQ(first_difference(on_host(model.parameters()), before), "");
+  mirrored_step(strategy, model, optimizer, gpu_batch(8));
+  EXPECT_EQ(optimizer.steps(), 1);
+}
+
+TEST_P(GpuChecks, AScaledLossTrainsAsAnUnscaledOne) {
+  const auto train = [&](bool scaled) {
+    torch::manual_seed(3);
+    MirroredStrategy strategy(on_gpu(replicas));
+    auto model = strategy.make<Net>();
+    auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1).momentum(0.9));
+    GradScaler scaler(strategy, {.initial_scale = 1024});
+    for (int step = 0; step < 5; ++step) {
+      strategy.run(
+          [&](const Batch& mine) {
+            const at::Tensor loss = average_loss(loss_per_row(model->forward(mine.rows), mine.labels), 16);
+            scaled ? optimizer.minimize(loss, scaler) : optimizer.minimize(loss);
+          },
+          split(strategy, gpu_batch(16)));
+    }
+    return on_host(model.parameters());
+  };
+  EXPECT_EQ(first_difference(train(true), train(false)), "");
+}
+
+TEST_P(GpuChecks, AccumulatedCallsMakeOneStep) {
+  MirroredStrategy strategy(on_gpu(replicas));
+  auto model = strategy.make<Net>();
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1));
+  optimizer.set_accumulate(3);
+  for (int call = 0; call < 7; ++call) mirrored_step(strategy, model, optimizer, gpu_batch(8));
+  EXPECT_EQ(optimizer.steps(), 2);
+}
+
+/// LibTorch throws where an operation waits for the GPU.
+struct NoWaiting {
+  NoWaiting() { c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_ERROR); }
+  ~NoWaiting() { c10::cuda::warning_state().set_sync_debug_mode(c10::cuda::SyncDebugMode::L_DISABLED); }
+};
+
+TEST_P(GpuChecks, AStepDoesNotWaitForTheGpu) {
+  MirroredStrategy strategy(on_gpu(replicas));
+  auto model = strategy.make<Net>(70, 0.2);
+  auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
+  optimizer.set_clip_global_norm(0.1);
+  const Batch batch = gpu_batch(24);
+  const auto step = [&] {
+    const auto losses = strategy.run(
+        [&](const Batch& mine) {
+          const at::Tensor loss = average_loss(loss_per_row(model->forward(mine.rows), mine.labels));
+          optimizer.minimize(loss);
+          return loss.detach();
+        },
+        split(strategy, batch));
+    return strategy.reduce(ReduceOp::Sum, losses);
+  };
+  step();
+  at::Tensor last;
+  {
+    const NoWaiting here;
+    for (int i = 0; i < 5; ++i) last = step();
+  }
+  EXPECT_TRUE(std::isfinite(last.item<double>()));
+  EXPECT_EQ(optimizer.steps(), 6);
+  optimizer.set_clip_global_norm(std::nullopt);
+  const NoWaiting here;
+  for (int i = 0; i < 5; ++i) last = step();
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/strategy/mirrored_strategy.h"
+
+namespace lockstep {
+
+inline const at::Device kGpu(at::kCUDA, 0);
+
+/// The options of a strategy with this many replicas on the first GPU.
+inline MirroredOptions on_gpu(int replicas) { return {.devices = replicas == 1 ? gpus(1) : logical_gpus(replicas)}; }
+
+/// Keeps the calling thread's stream busy for a few milliseconds and gives zeros that come after it: whoever does not wait
+/// for the stream sees what was in the memory before.
+inline at::Tensor slow_zeros(const at::IntArrayRef& sizes) {
+  const at::NoGradGuard no_grad;
+  at::Tensor x = at::ones({1536, 1536}, kGpu);
+  for (int i = 0; i < 12; ++i) x = at::matmul(x, x).clamp(0, 1);
+  return x.sum().sub(1536.0 * 1536.0).mul(0).expand(sizes).clone();
+}
+
+inline std::vector<at::Tensor> on_host(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().cpu());
+  return copies;
+}
+
+}  // namespace lockstep

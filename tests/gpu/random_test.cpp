@@ -1,0 +1,104 @@
+#include <ATen/ops/bernoulli.h>
+#include <ATen/ops/dropout.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/multinomial.h>
+#include <ATen/ops/normal.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/rand_like.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/randperm.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include "tests/gpu/gpu_support.h"
+#include "tests/support/replicas.h"
+#include "tests/support/same_bits.h"
+
+namespace lockstep {
+namespace {
+
+/// One call of each kind: with a generator argument, without one, factories, in place, and on the CPU.
+std::vector<at::Tensor> draw() {
+  const at::Tensor ones = at::ones({513}, kGpu);
+  const at::TensorOptions half = at::TensorOptions(kGpu).dtype(at::kHalf);
+  const at::Tensor q = at::full({2, 2, 16, 16}, 0.1, half);
+  at::Tensor noise = at::ones({17}, kGpu);
+  return {at::rand({65}, kGpu),
+          at::randn({65}, kGpu),
+          at::dropout(ones, 0.5, true),
+          at::randint(1000, {33}, kGpu),
+          at::bernoulli(ones.mul(0.5)),
+          at::dropout(ones, 0.25, true),
+          noise.uniform_(),
+          at::randperm(50, kGpu),
+          at::normal(ones, ones),
+          at::multinomial(ones, 5),
+          at::scaled_dot_product_attention(q, q, q, {}, 0.5),
+          at::rand_like(at::ones({5}), at::TensorOptions(kGpu)),
+          at::rand_like(ones),
+          at::randn({5})};
+}
+
+std::vector<at::Tensor> drawn_by(int replicas, std::uint64_t seed, int rounds = 3) {
+  torch::manual_seed(seed);
+  MirroredStrategy strategy(on_gpu(replicas));
+  std::vector<at::Tensor> all;
+  for (int round = 0; round < rounds; ++round) {
+    for (const auto& mine : strategy.run([] { return draw(); })) {
+      for (const at::Tensor& each : mine) all.push_back(each.cpu());
+    }
+  }
+  return all;
+}
+
+class GpuRandom : public testing::TestWithParam<int> {};
+INSTANTIATE_TEST_SUITE_P(Replicas, GpuRandom, testing::Values(1, 2, 4));
+
+TEST_P(GpuRandom, NumbersDependOnTheSeedAloneAndNotOnTiming) {
+  const auto first = drawn_by(GetParam(), 7);
+  for (int again = 0; again < 10; ++again) EXPECT_EQ(first_difference(drawn_by(GetParam(), 7), first), "");
+  EXPECT_NE(first_difference(drawn_by(GetParam(), 8), first), "");
+}
+
+TEST_P(GpuRandom, ReplicaZeroDrawsWhatAPlainProgramDraws) {
+  torch::manual_seed(7);
+  std::vector<at::Tensor> plain;
+  for (const at::Tensor& each : draw()) plain.push_back(each.cpu());
+  auto ours = drawn_by(GetParam(), 7, 1);
+  ours.resize(plain.size());
+  EXPECT_EQ(first_difference(ours, plain), "");
+}
+
+TEST_P(GpuRandom, ReplicasDrawDifferentNumbers) {
+  MirroredStrategy strategy(on_gpu(GetParam()));
+  const auto drawn = strategy.run([] { return draw(); });
+  for (std::size_t k = 1; k < drawn.size(); ++k) {
+    for (std::size_t i = 0; i < drawn[k].size(); ++i)
+      EXPECT_FALSE(same_bits(drawn[k][i].cpu(), drawn[0][i].cpu())) << "kind #" << i << " of replica " << k;
+  }
+}
+
+TEST_P(GpuRandom, SetSeedStartsAgain) {
+  MirroredStrategy strategy(on_gpu(GetParam()));
+  const auto numbers = [&] { return on_host(strategy.run([] { return at::randn({9}, kGpu); }).values()); };
+  strategy.set_seed(3);
+  const auto first = numbers();
+  EXPECT_NE(first_difference(numbers(), first), "");
+  strategy.set_seed(3);
+  EXPECT_EQ(first_difference(numbers(), first), "");
+}
+
+TEST_P(GpuRandom, TheCallersNumbersAreLeftAlone) {
+  MirroredStrategy strategy(on_gpu(GetParam()));
+  torch::manual_seed(5);
+  const at::Tensor expected = at::randn({9}, kGpu).cpu();
+  torch::manual_seed(5);
+  strategy.run([] { draw(); });
+  EXPECT_TRUE(same_bits(at::randn({9}, kGpu).cpu(), expected));
+}
+
+}  // namespace
+}  // namespace lockstep
