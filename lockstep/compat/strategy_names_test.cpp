@@ -220,7 +220,7 @@ TEST(CompatMultiWorker, ReadsItsClusterFromTheEnvironment) {
     }
     ~TfConfig() { ::unsetenv("TF_CONFIG"); }
   } environment;
-  const v2::MultiWorkerMirroredStrategy strategy;
+  const v2::MultiWorkerMirroredStrategy strategy({.devices = cpus(1)});
   EXPECT_EQ(strategy.extended().worker_devices()[0], "/job:chief/replica:0/task:0/device:CPU:0");
 }
 
