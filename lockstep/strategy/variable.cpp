@@ -5,8 +5,11 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -15,6 +18,7 @@
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable_impl.h"
+#include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/values/print.h"
 
 // Reading and assigning: which components are meant, and what they get.
@@ -248,6 +252,19 @@ bool is_one_object(const PerReplica<VariableValue>& values) {
   return !is_distributed_value(first);
 }
 
+/// Whether the replicas of all workers gave the one number that those here gave. Its mean is the number itself, wherever the
+/// replicas are: adding up and dividing may round. Workers that gave something else must ask, too.
+bool is_one_number_everywhere(Strategy& strategy, const PerReplica<VariableValue>& values) {
+  const bool one_number = is_real_number(values[0]) && is_one_object(values);
+  const std::vector<std::int64_t> mine{
+      one_number, one_number ? std::bit_cast<std::int64_t>(values[0].number().toDouble()) : 0};
+  const auto all = workers::all_gather(*detail::StrategyAccess::workers(strategy), mine, "numbers of a mean", deadline_of(strategy.communication()));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != mine[i % 2]) return false;
+  }
+  return one_number;
+}
+
 ReduceOp reduce_op_of(Aggregation aggregation) {
   return aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean;
 }
@@ -284,8 +301,9 @@ Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variab
          .where = lockstep::str("variable '", variable.options().name, "'"),
          .help = "assign a tensor of its own on each replica, or use Aggregation::Mean or OnlyFirstReplica"});
   }
-  // What replicas of other workers gave is not known here, so that it counts even if all local ones gave the same.
-  if (mirrored || (one_object && strategy.num_workers() == 1)) {
+  // Which tensors replicas of other workers gave is not known here: they count even if all local ones gave the same.
+  const bool one_value = strategy.num_workers() == 1 ? one_object : !sum && !mirrored && is_one_number_everywhere(strategy, values);
+  if (mirrored || one_value) {
     return Mirrored<at::Tensor>::generate(count,
                                           [&](std::size_t k) { return value_for(variable, write, values[0], k); });
   }

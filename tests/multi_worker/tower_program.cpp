@@ -92,6 +92,12 @@ void look_at_variables(contrib::MirroredStrategy& strategy) {
   strategy.update(
       v, [](torch::Tensor w, const torch::Tensor& x) { return w.add_(x); }, strategy.broadcast(number(2)));
   say("v", strategy.unwrap(v));
+  for (int i = 1; i < 40; ++i) {  // added up over six towers and divided, some of these numbers would be rounded
+    strategy.call_for_each_tower([&] { v.assign(0.1 * i); });
+    if (v.read().item<float>() != static_cast<float>(0.1 * i))
+      throw std::runtime_error("the mean of a number");
+  }
+  say("numbers", strategy.unwrap(v));
   ls::Variable first(torch::zeros({3}), {.name = "first", .aggregation = Agg::ONLY_FIRST_TOWER});
   strategy.call_for_each_tower([&] {
     const int tower = contrib::get_tower_context().tower_id();
