@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
@@ -257,14 +258,32 @@ void MirroredOptimizerBase::set_digest(const DigestOptions& options) {
                                                .help = "set_digest({.every = 0}) never compares"});
   core_->settings.digest = options;
 }
-void MirroredOptimizerBase::set_learning_rate(double rate) {
+namespace {
+
+void require_learning_rate(double rate) {
   detail::require_outside_of_run("set_learning_rate");
-  if (!(std::isfinite(rate) && rate >= 0)) {
-    throw InvalidArgument(errors::kBadOption, {.what = str("a learning rate must be finite and >= 0, got ", rate),
-                                               .where = "set_learning_rate",
-                                               .help = "check the schedule that it comes from"});
+  if (std::isfinite(rate) && rate >= 0) return;
+  throw InvalidArgument(errors::kBadOption, {.what = str("a learning rate must be finite and >= 0, got ", rate),
+                                             .where = "set_learning_rate",
+                                             .help = "check the schedule that it comes from"});
+}
+
+}  // namespace
+
+void MirroredOptimizerBase::set_learning_rate(double rate) {
+  require_learning_rate(rate);
+  for (std::size_t g = 1; g < core_->groups.size(); ++g) {
+    if (learning_rate(g) == learning_rate(0) || std::exchange(core_->has_warned_of_rates, true)) continue;
+    log_warning(str("set_learning_rate gives all parameter groups the rate ", rate, ", but group 0 had ",
+                    learning_rate(0), " and group ", g, " had ", learning_rate(g),
+                    ". Use set_learning_rate(rate, group) to keep them apart"));
   }
   for (auto& group : core_->groups) group.options->set_lr(rate);
+}
+
+void MirroredOptimizerBase::set_learning_rate(double rate, std::size_t group) {
+  require_learning_rate(rate);
+  any_options(group).set_lr(rate);
 }
 
 torch::optim::OptimizerOptions& MirroredOptimizerBase::any_options(std::size_t group) const {

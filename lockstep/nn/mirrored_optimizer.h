@@ -87,7 +87,8 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
   void set_accumulate(int calls);
   /// Compare what the replicas hold every so many steps; DataLoss names the replica and the tensor that differ.
   void set_digest(const DigestOptions& options);
-  void set_learning_rate(double rate);  ///< of all groups
+  void set_learning_rate(double rate);                     ///< of all groups
+  void set_learning_rate(double rate, std::size_t group);  ///< of one
 
   double learning_rate(std::size_t group = 0) const;
   std::size_t group_count() const;
@@ -151,7 +152,7 @@ class MirroredOptimizer : public MirroredOptimizerBase {
 };
 
 /// Parameters with options of their own, by name: those that begin with one of the prefixes and are in no earlier
-/// group.
+/// group. Names are taken part by part: "fc1" is "fc1.weight", not "fc10.weight"; "" is all.
 ///
 ///     strategy.make_optimizer<SGD>(model, {{{"head."}, SGDOptions(0.1)}, {{""}, SGDOptions(0.01)}});
 template <class Options>

@@ -153,6 +153,16 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
   }
 }
 
+namespace {
+
+/// With whole parts of a name: "fc1" means "fc1.weight", not "fc10.weight".
+bool begins_with(const std::string& name, const std::string& prefix) {
+  if (!name.starts_with(prefix)) return false;
+  return prefix.empty() || prefix.ends_with('.') || name.size() == prefix.size() || name[prefix.size()] == '.';
+}
+
+}  // namespace
+
 std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<GroupRecipe> recipes) {
   std::vector<OptimizerGroup> groups;
   for (auto& recipe : recipes) groups.push_back({{}, std::move(recipe.options)});
@@ -163,7 +173,7 @@ std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<
     const auto& own_names = names_of[parameters[p].leaves[0].unsafeGetTensorImpl()];
     const auto takes = [&](const GroupRecipe& recipe) {
       return std::ranges::any_of(recipe.prefixes, [&](const std::string& prefix) {
-        return std::ranges::any_of(own_names, [&](const std::string& name) { return name.starts_with(prefix); });
+        return std::ranges::any_of(own_names, [&](const std::string& name) { return begins_with(name, prefix); });
       });
     };
     const auto first = std::find_if(recipes.begin(), recipes.end(), takes);
@@ -179,7 +189,7 @@ std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<
         {.what = str("parameter group ", g, " holds no parameter"),
          .where = "make_optimizer",
          .seen = parameters.empty() ? "the model has no parameters" : "the model has" + names,
-         .help = "give a prefix that a name begins with; the first group that fits takes a parameter"});
+         .help = "give whole parts that a name begins with, such as 'head' for 'head.weight'; the first group that fits takes a parameter"});
   }
   return groups;
 }

@@ -44,6 +44,7 @@ struct ReplicaPart {
   bool has_warned_of_window = false;     ///< that zero_grad has ended
   bool has_warned_of_unreached = false;  ///< parameters
   bool has_warned_of_leftovers = false;  ///< or need not, because another replica has
+  bool has_warned_of_changed_gradients = false;
 };
 
 struct OptimizerGroup {
@@ -66,7 +67,9 @@ struct OptimizerCore {
   std::unique_ptr<GradientReducer> reducer;
   Poison poison{*module};
   std::atomic<bool> has_warned_of_leftovers{false};
+  std::atomic<bool> has_warned_of_changed_gradients{false};
   std::atomic<bool> has_warned_of_reduced_loss{false};
+  bool has_warned_of_rates = false;
 
   // Clipping by norm: one sum of squares per block of every parameter, written by the block's owner.
   std::vector<double> block_sums;
