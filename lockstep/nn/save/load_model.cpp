@@ -210,6 +210,10 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
                ? "build model and optimizer as they were saved, or pass {.strict = false} to load what fits"
                : kOtherOptimizerHelp);
   }
+  if (plan.copies.empty() && !tensors.targets.empty()) {
+    refuse(path, str(path, " holds nothing that fits this model"), list_differences(plan),
+           "build the model as it was saved; load_tensors(path) returns what the file holds, by name");
+  }
   const NamedEntries named(file);
   require_equal_twins(file, named, plan);
   std::vector<at::Tensor> values;
