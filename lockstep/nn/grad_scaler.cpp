@@ -1,5 +1,7 @@
 #include "lockstep/nn/grad_scaler.h"
 
+#include <torch/csrc/autograd/function.h>
+
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -49,7 +51,32 @@ GradScaler::State& GradScaler::here() {
   return states_.at(k).state;
 }
 
-at::Tensor GradScaler::scaled(const at::Tensor& loss) const { return loss.mul(scale()); }
+namespace {
+
+/// Its node in the graph, not owned. Numbered, because another may come to lie in its place.
+struct ScaledLoss {
+  const void* node = nullptr;
+  std::uint64_t number = 0;
+};
+thread_local ScaledLoss last_scaled;
+
+ScaledLoss scaled_loss(const at::Tensor& loss) {
+  const auto* const node = loss.grad_fn().get();
+  return {node, node == nullptr ? 0 : node->sequence_nr()};
+}
+
+}  // namespace
+
+bool detail::is_scaled(const at::Tensor& loss) {
+  const ScaledLoss given = scaled_loss(loss);
+  return given.node != nullptr && given.node == last_scaled.node && given.number == last_scaled.number;
+}
+
+at::Tensor GradScaler::scaled(const at::Tensor& loss) const {
+  at::Tensor result = loss.mul(scale());
+  last_scaled = scaled_loss(result);
+  return result;
+}
 
 double GradScaler::scale() const { return const_cast<GradScaler*>(this)->here().scale; }
 

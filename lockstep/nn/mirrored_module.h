@@ -46,10 +46,12 @@ class MirroredModule {
   M& operator*() const { return static_cast<M&>(*core_->current()); }
   template <class... Args>
   auto operator()(Args&&... args) const {
+    core_->expect_forward();
     return (*this)->forward(std::forward<Args>(args)...);
   }
   template <class... Args>
   auto forward(Args&&... args) const {
+    core_->expect_forward();
     return (*this)->forward(std::forward<Args>(args)...);
   }
 

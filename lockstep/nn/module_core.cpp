@@ -408,6 +408,11 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   return mine;
 }
 
+void ModuleCore::expect_forward() const {
+  const ContextEntry* top = current_context();
+  if (replicas_.size() > 1 && (top == nullptr || top->replica == nullptr)) watch_->note_use_outside();
+}
+
 void ModuleCore::train(bool on) {
   require_outside_of_run("train or eval of a model");
   for (auto& module : replicas_) module->train(on);
@@ -454,7 +459,7 @@ void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
   for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].leaves[0].data().copy_(values[p]);
 }
 
-ModuleCore::NamedTensors ModuleCore::named_parameters() const { return replicas_[0]->named_parameters(); }
+ModuleCore::NamedTensors ModuleCore::named_parameters() const { return current()->named_parameters(); }
 ModuleCore::NamedTensors ModuleCore::parameters_of(std::size_t k) const { return replicas_[k]->named_parameters(); }
 ModuleCore::NamedTensors ModuleCore::buffers_of(std::size_t k) const { return replicas_[k]->named_buffers(); }
 

@@ -51,7 +51,9 @@ class LOCKSTEP_EXPORT ModuleCore {
   const std::shared_ptr<torch::nn::Module>& current() const;
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
-  NamedTensors named_parameters() const;  ///< replica 0's leaves
+  NamedTensors named_parameters() const;  ///< of the calling replica; replica 0's outside of replicas
+  /// The handle is about to call the module's forward.
+  void expect_forward() const;
 
   void train(bool on);
   void to(at::ScalarType dtype);

@@ -38,6 +38,8 @@ class ModuleWatch final : public RunWatcher {
   void note_use(std::size_t k) const {
     if (!used_[k]) used_[k] = true;
   }
+  /// The first replica's module is about to compute, outside of run.
+  void note_use_outside() const;
   /// A call of Lockstep's has set weights or buffers between runs.
   void expect_other_weights() const {
     suspects_.clear();

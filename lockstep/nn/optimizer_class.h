@@ -61,7 +61,7 @@ LOCKSTEP_EXPORT OptimizerClass optimizer_class_of() {
           .knows_state = !is_unknown,
           .kept_by_element = keys_kept_by_element<Traits>(),
           .is_elementwise = is_elementwise_v<Opt>,
-          .takes_gradients_once = !std::is_same_v<Opt, torch::optim::LBFGS>,
+          .takes_gradients_once = !std::is_base_of_v<torch::optim::LBFGS, Opt>,
           .fused = std::is_same_v<Opt, torch::optim::SGD> ? fused_sgd_update() : nullptr};
 }
 

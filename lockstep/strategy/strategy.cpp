@@ -226,6 +226,11 @@ CommunicationOptions detail::StrategyAccess::options_of_call(const Strategy& str
 }
 
 std::uint64_t detail::StrategyAccess::next_make_seed(Strategy& strategy) {
+  if (shared_generator_seed() != strategy.seed() && SharedGenerator().was_seeded_before()) {
+    log_warning(
+        "torch::manual_seed was called after the strategy was made, and does not reach the initial weights of this model. "
+        "Call strategy.set_seed(seed), or torch::manual_seed before the strategy is made");
+  }
   return derived_seed(strategy.seed(), "make", strategy.models_made_++);
 }
 

@@ -246,7 +246,7 @@ void sample_gradients(const OptimizerCore& core, ReplicaPart& mine) {
 }
 
 void warn_of_changed_gradients(OptimizerCore& core, ReplicaPart& mine) {
-  if (mine.progress.stage != GradientStage::Computed || mine.has_warned_of_leftovers) return;
+  if (mine.progress.stage != GradientStage::Computed || mine.has_warned_of_changed_gradients) return;
   // One replica alone may clip its gradients before they are reduced.
   if (core.module->strategy().num_replicas_in_sync() == 1) return;
   const auto& parameters = core.module->parameters();
@@ -256,8 +256,8 @@ void warn_of_changed_gradients(OptimizerCore& core, ReplicaPart& mine) {
     // Gradients that are gone, or zeros now, have been dropped.
     if (!has_place(gradient, sample) || !has_number_at(gradient, sample.place)) continue;
     if (bits_at(gradient, sample.place) == sample.bits) continue;
-    mine.has_warned_of_leftovers = true;
-    if (core.has_warned_of_leftovers.exchange(true)) return;
+    mine.has_warned_of_changed_gradients = true;
+    if (core.has_warned_of_changed_gradients.exchange(true)) return;
     return log_warning(lockstep::str(
         "the gradient of '", parameters[p].name, "' was changed on replica ", mine.index,
         " between the optimizer's backward and its step: by a backward of another loss, or by hand. The step takes it as "
@@ -278,6 +278,10 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
   require_loss(loss);
   require_given_size(core, loss);
   warn_of_reduced_loss(core, loss);
+  if (is_scaled(loss)) {
+    throw_misuse("the loss was multiplied by the scale already",
+                 "pass the loss itself: minimize(loss, scaler) or backward(loss, scaler) multiplies it", "backward");
+  }
   if (progress.stage == GradientStage::None) warn_of_leftovers(core, mine);
   if (progress.stage == GradientStage::Computed && progress.loss_scale.has_value() != (scaler != nullptr)) {
     throw_misuse("gradients of a scaled loss cannot be added to those of an unscaled one",

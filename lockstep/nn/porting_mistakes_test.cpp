@@ -1,0 +1,185 @@
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/sgd.h>
+
+#include <string>
+#include <vector>
+
+#include "lockstep/nn/grad_scaler.h"
+#include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/save/save.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/logged_lines.h"
+#include "tests/support/one_weight.h"
+#include "tests/support/replicas.h"
+#include "tests/support/temporary_folder.h"
+
+// What people write who bring a program of LibTorch with them.
+namespace lockstep {
+namespace {
+
+using torch::optim::SGD;
+using torch::optim::SGDOptions;
+
+class PortingMistakes : public OneWeightTest {};
+INSTANTIATE_TEST_SUITE_P(Replicas, PortingMistakes, testing::Values(1, 2, 3));
+
+TEST_P(PortingMistakes, ASeedAfterTheStrategyThatModelsDoNotSeeIsWarnedOf) {
+  MirroredStrategy seeded({.devices = cpus(replicas()), .seed = 3});
+  const LoggedLines lines;
+  at::manual_seed(4);
+  seeded.make<OneWeight>();
+  EXPECT_EQ(lines.count("does not reach the initial weights"), 1);
+  seeded.make<OneWeight>();
+  EXPECT_EQ(lines.count("does not reach the initial weights"), 1);
+  at::manual_seed(5);
+  seeded.set_seed(5);
+  seeded.make<OneWeight>();
+  EXPECT_EQ(lines.count("does not reach the initial weights"), 1);
+}
+
+TEST_P(PortingMistakes, ALossThatIsScaledAlreadyIsRefused) {
+  GradScaler scaler(strategy);
+  const auto loss = [&] { return model->forward(torch::ones({1})).sum(); };
+  const std::pair<const char*, std::function<void()>> calls[] = {
+      {"minimize", [&] { optimizer.minimize(scaler.scaled(loss())); }},
+      {"minimize with the scaler", [&] { optimizer.minimize(scaler.scaled(loss()), scaler); }},
+      {"backward", [&] { optimizer.backward(scaler.scaled(loss()), scaler); }}};
+  for (const auto& [name, call] : calls)
+    expect_error([&] { strategy.run(call); }, Code::FailedPrecondition, errors::kOptimizer,
+                 {"multiplied by the scale already", "minimize(loss, scaler)"}, name);
+  EXPECT_EQ(weight_of(model), 1.0);
+  strategy.run([&] {
+    scaler.scaled(loss());
+    EXPECT_TRUE(optimizer.minimize(loss(), scaler)) << "another loss";
+  });
+}
+
+TEST_P(PortingMistakes, ParametersOfTheHandleAreTheCallingReplicas) {
+  strategy.run([&] {
+    EXPECT_TRUE(model.parameters()[0].is_same(model->w)) << my_id();
+    const auto loss = (my_id() + 1.0) * model->forward(torch::ones({1})).sum();
+    optimizer.apply_gradients(torch::autograd::grad({loss}, model.parameters()));
+  });
+  EXPECT_EQ(weight_of(model), 1.0 - replicas() * (replicas() + 1) / 2.0);
+  EXPECT_TRUE(model.parameters()[0].is_same(model.replica(0)->w));
+}
+
+struct TwoLayers : torch::nn::Module {
+  TwoLayers() {
+    for (const char* name : {"fc1", "fc10", "fc"}) register_parameter(name, torch::ones({1}));
+  }
+};
+
+TEST_P(PortingMistakes, OneRateForGroupsOfDifferentRatesIsWarnedOf) {
+  auto net = strategy.make<TwoLayers>();
+  auto of_groups = strategy.make_optimizer<SGD>(
+      net, std::vector<ParameterGroup<SGDOptions>>{{{"fc1"}, SGDOptions(0.5)}, {{""}, SGDOptions(0.0)}});
+  const LoggedLines lines;
+  of_groups.set_learning_rate(0.25, 0);
+  EXPECT_EQ(of_groups.learning_rate(0), 0.25);
+  EXPECT_EQ(of_groups.learning_rate(1), 0.0);
+  EXPECT_EQ(lines.lines().size(), 0u);
+  for (int i = 0; i < 2; ++i) of_groups.set_learning_rate(0.125);
+  EXPECT_EQ(of_groups.learning_rate(1), 0.125);
+  EXPECT_EQ(lines.count("group 0 had 0.25 and group 1 had 0"), 1);
+  EXPECT_EQ(lines.count("set_learning_rate(rate, group)"), 1);
+  expect_error([&] { of_groups.set_learning_rate(1.0, 2); }, Code::InvalidArgument, errors::kBadOption,
+               {"no parameter group 2"});
+}
+
+TEST_P(PortingMistakes, APrefixIsAWholePartOfAName) {
+  auto net = strategy.make<TwoLayers>();
+  auto of_groups = strategy.make_optimizer<SGD>(
+      net, std::vector<ParameterGroup<SGDOptions>>{{{"fc1"}, SGDOptions(1.0)}, {{"fc10", "fc"}, SGDOptions(0.0)}});
+  strategy.run([&] {
+    at::Tensor loss = torch::zeros({});
+    for (const auto& parameter : net->parameters()) loss = loss + parameter.sum();
+    of_groups.minimize(loss / replicas());
+  });
+  const auto named = net.named_parameters();
+  EXPECT_NEAR(named["fc1"].item<double>(), 0.0, 1e-6);
+  EXPECT_EQ(named["fc10"].item<double>(), 1.0);
+  expect_error(
+      [&] {
+        strategy.make_optimizer<SGD>(net, std::vector<ParameterGroup<SGDOptions>>{{{"f"}, SGDOptions(1.0)}});
+      },
+      Code::InvalidArgument, errors::kOptimizer, {"holds no parameter", "whole parts"});
+}
+
+TEST_P(PortingMistakes, EveryKindOfChangedGradientIsWarnedOfOnItsOwn) {
+  const LoggedLines lines;
+  const auto loss = [&] { return model->forward(torch::ones({1})).sum(); };
+  strategy.run([&] { loss().backward(); });
+  strategy.run([&] { optimizer.minimize(loss()); });
+  EXPECT_EQ(lines.count("before the step's backward"), 1);
+  strategy.run([&] {
+    optimizer.backward(loss());
+    model->w.mutable_grad().mul_(0.5);
+    optimizer.reduce_gradients();
+    optimizer.step();
+  });
+  EXPECT_EQ(lines.count("between the optimizer's backward and its step"), replicas() > 1 ? 1 : 0);
+}
+
+class MyLbfgs : public torch::optim::LBFGS {
+ public:
+  using LBFGS::LBFGS;
+};
+
+TEST_P(PortingMistakes, AClassDerivedFromLbfgsIsRefusedLikeIt) {
+  const SeenError seen =
+      error_of([&] { strategy.make_optimizer<MyLbfgs>(model, torch::optim::LBFGSOptions(1.0)); });
+  EXPECT_TRUE(contains(seen.text, "LBFGS cannot be mirrored")) << seen.text;
+}
+
+TEST_P(PortingMistakes, AFileOfWhichNothingFitsIsRefusedAlsoIfNotStrict) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path() / "other.safetensors";
+  auto net = strategy.make<TwoLayers>();
+  save(path, net);
+  const SeenError seen = error_of([&] { load(path, model, {.strict = false}); });
+  EXPECT_TRUE(contains(seen.text, "holds nothing that fits")) << seen.text;
+  EXPECT_TRUE(contains(seen.text, "load_tensors")) << seen.text;
+}
+
+struct Norm : torch::nn::Module {
+  Norm() { norm = register_module("norm", torch::nn::BatchNorm1d(3)); }
+  at::Tensor forward(const at::Tensor& x) { return norm->forward(x); }
+  torch::nn::BatchNorm1d norm = nullptr;
+};
+
+TEST_P(PortingMistakes, AModelUsedOutsideOfRunWithStatisticsOfOneReplicaIsWarnedOf) {
+  const bool are_several = replicas() > 1;
+  const auto x = [](double shift) { return torch::arange(12.0).reshape({4, 3}).to(torch::kFloat) + shift; };
+  {
+    auto net = strategy.make<Norm>();
+    const LoggedLines lines;
+    for (int i = 0; i < 2; ++i) net(x(0));
+    EXPECT_EQ(lines.count("outside of run in train mode"), are_several ? 1 : 0);
+  }
+  {
+    auto net = strategy.make<Norm>();
+    const LoggedLines lines;
+    strategy.run([&] { net->forward(x(my_id())); });
+    net.eval();
+    for (int i = 0; i < 2; ++i) net.forward(x(0));
+    EXPECT_EQ(lines.count("synchronize_buffers()"), are_several ? 1 : 0);
+  }
+  {
+    auto net = strategy.make<Norm>();
+    const LoggedLines lines;
+    strategy.run([&] { net->forward(x(my_id())); });
+    net.synchronize_buffers();
+    net.eval();
+    net(x(0));
+    model(torch::ones({1}));  // has no buffers
+    EXPECT_EQ(lines.lines().size(), 0u);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
