@@ -166,7 +166,7 @@ RunRequest of_launchers(RunRequest request) {
   return request;
 }
 
-// ssh leaves the environment behind. The key is not among these: it travels where nobody sees it.
+// ssh does not pass the environment on. The key is not among these: it travels on standard input.
 std::vector<std::string> settings_for_hosts() {
   std::vector<std::string> settings;
   for (const char* name : {"LOCKSTEP_LOG", "LOCKSTEP_ENGINE", "LOCKSTEP_FAILURE_DIR", "LOCKSTEP_TLS_AUTHORITY",

@@ -43,7 +43,7 @@ TEST_P(GpuInput, BatchesArriveWholeAndStayWhole) {
           return slow_zeros({1}).add(mine.to(at::kDouble).sum());
         },
         batch);
-    sums.push_back(strategy.reduce(ReduceOp::Sum, parts));  // nobody waits for the GPU in this loop
+    sums.push_back(strategy.reduce(ReduceOp::Sum, parts));  // nothing in this loop waits for the GPU
     ++step;
   }
   ASSERT_EQ(step, kSteps);

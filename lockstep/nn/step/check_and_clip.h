@@ -22,7 +22,7 @@ bool unscale(const OptimizerCore& core, ReplicaPart& mine, GradScaler& scaler);
 
 /// Shortens all gradients together to at most `max_norm`; returns their norm before.
 double clip_global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm);
-/// The same where nobody wants to know the norm: on a GPU nothing waits for it.
+/// The same without returning the norm, so that nothing has to wait for a GPU.
 void clip_global_norm_unseen(OptimizerCore& core, ReplicaPart& mine, double max_norm);
 /// Clamps each element to [-limit, limit].
 void clip_value(const OptimizerCore& core, ReplicaPart& mine, double limit);
