@@ -6,6 +6,8 @@
 #include <string>
 #include <type_traits>
 
+#include "lockstep/base/error_words.h"
+
 namespace lockstep {
 namespace {
 
@@ -72,6 +74,22 @@ TEST(Codes, HaveTheUsualNames) {
   EXPECT_EQ(to_string(Code::InvalidArgument), "INVALID_ARGUMENT");
   EXPECT_EQ(to_string(Code::DeadlineExceeded), "DEADLINE_EXCEEDED");
   EXPECT_EQ(to_string(Code::Internal), "INTERNAL");
+}
+
+TEST(ErrorWords, TakeTheLongerTextAndWholeParts) {
+  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+      {"=run", "call"}, {"in replicas", "here"}, {"replica", "tower"}};
+  EXPECT_EQ(in_words(kWords, "run"), "call");
+  EXPECT_EQ(in_words(kWords, "run in replicas of a replica"), "run here of a tower");
+  EXPECT_EQ(in_words({}, "replica"), "replica");
+  try {
+    with_error_words(kWords, [] { throw OutOfRange(7, {.what = "a replica", .where = "run", .help = "in replicas"}); });
+    FAIL();
+  } catch (const OutOfRange& error) {
+    EXPECT_EQ(error.text().what + error.text().where + error.text().help, "a towercallhere");
+    EXPECT_EQ(error.number(), 7);
+  }
+  EXPECT_EQ(with_error_words(kWords, [] { return 3; }), 3);
 }
 
 TEST(Explain, HasAParagraphForEachNumber) {
