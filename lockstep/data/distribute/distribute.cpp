@@ -105,8 +105,11 @@ DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset
   lockstep::detail::require_cross_replica(strategy, "distribute");
   check_for_dataset(options);
   const InputPlan plan = plan_input(dataset, policy_of(*dataset), options.assignment, cluster_of(strategy));
-  if (const auto warning = fallback_warning(plan)) log_warning(*warning);
-  if (plan.has_single_rows && is_first_time(dataset)) warn_of_single_rows(plan, dataset->element_spec());
+  const auto warning = fallback_warning(plan);
+  if ((warning || plan.has_single_rows) && is_first_time(dataset)) {
+    if (warning) log_warning(*warning);
+    if (plan.has_single_rows) warn_of_single_rows(plan, dataset->element_spec());
+  }
   for (const std::string& removed : plan.shards.removed) {
     log_warning(str("distribute: ", removed, " is left out, because the workers share the elements it counts"));
   }

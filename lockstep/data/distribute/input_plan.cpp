@@ -263,6 +263,13 @@ std::string to_string(const InputPlan& plan) {
 std::optional<std::string> fallback_warning(const InputPlan& plan) {
   const int workers = plan.cluster.workers;
   if (workers == 1) return std::nullopt;
+  if (plan.assignment == Assignment::ByReplica &&
+      (plan.policy == AutoShardPolicy::Off || plan.policy == AutoShardPolicy::File)) {
+    return str("distribute: AutoShardPolicy::", plan.policy == AutoShardPolicy::Off ? "Off" : "File",
+               " has no effect, because Assignment::ByReplica gives each replica its piece of every batch. For ",
+               plan.policy == AutoShardPolicy::Off ? "every row on every worker" : "files of its own on every worker",
+               " write distribute(dataset, {.assignment = Assignment::TensorFlow}), or use distribute_from_function.");
+  }
   if (plan.policy == AutoShardPolicy::Hint && plan.shards.by == ShardBy::Nothing) {
     if (plan.assignment == Assignment::ByReplica) return std::nullopt;  // pieces are shared out anyway
     return str(

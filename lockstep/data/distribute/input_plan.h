@@ -52,7 +52,8 @@ LOCKSTEP_EXPORT std::string to_string(const InputPlan& plan);
 
 /// What the user should know about a plan of several workers. AUTO that found no files to share out: that every worker
 /// computes rows which it throws away; nothing where rows of others are passed over (Assignment::ByReplica behind a
-/// plain `batch`). HINT without a shard to fill in: that every worker gets every row.
+/// plain `batch`). HINT without a shard to fill in: that every worker gets every row. OFF or FILE by replica: that they
+/// have no effect.
 LOCKSTEP_EXPORT std::optional<std::string> fallback_warning(const InputPlan& plan);
 
 /// The size of the batches of a dataset, as distributing sees it.

@@ -221,6 +221,23 @@ TEST(InputPlan, WarnsWhereRowsAreComputedAndThrownAway) {
   }
 }
 
+TEST(InputPlan, WarnsWhereAPolicyHasNoEffect) {
+  const StagePtr names = make_slices(Element({Strings({"a", "b", "c"})}));
+  const StagePtr batches = make_batch(make_text_line_stage(names, {}), 4);
+  const auto warning = [&](AutoShardPolicy policy, Assignment assignment, int workers) {
+    return fallback_warning(plan_input(batches, policy, assignment, {workers, 1, 0})).value_or("");
+  };
+  for (const auto& [policy, name] :
+       {std::pair{AutoShardPolicy::Off, "AutoShardPolicy::Off"}, {AutoShardPolicy::File, "AutoShardPolicy::File"}}) {
+    const std::string text = warning(policy, Assignment::ByReplica, 2);
+    for (const char* part : {name, "has no effect", "{.assignment = Assignment::TensorFlow}"})
+      EXPECT_NE(text.find(part), std::string::npos) << text;
+    EXPECT_EQ(warning(policy, Assignment::TensorFlow, 2), "");
+    EXPECT_EQ(warning(policy, Assignment::ByReplica, 1), "");
+  }
+  EXPECT_EQ(warning(AutoShardPolicy::Auto, Assignment::ByReplica, 2), "");
+}
+
 TEST(InputPlan, WarnsWhereRowsOfFilesAreSharedOutForAFunction) {
   const StagePtr names = make_slices(Element({Strings({"a", "b", "c"})}));
   const StagePtr lines = make_text_line_stage(names, {});
