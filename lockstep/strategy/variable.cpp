@@ -256,9 +256,10 @@ bool is_one_object(const PerReplica<VariableValue>& values) {
 /// replicas are: adding up and dividing may round. Workers that gave something else must ask, too.
 bool is_one_number_everywhere(Strategy& strategy, const PerReplica<VariableValue>& values) {
   const bool one_number = is_real_number(values[0]) && is_one_object(values);
-  const std::vector<std::int64_t> mine{
-      one_number, one_number ? std::bit_cast<std::int64_t>(values[0].number().toDouble()) : 0};
-  const auto all = workers::all_gather(*detail::StrategyAccess::workers(strategy), mine, "numbers of a mean", deadline_of(strategy.communication()));
+  const std::vector<std::int64_t> mine{one_number,
+                                       one_number ? std::bit_cast<std::int64_t>(values[0].number().toDouble()) : 0};
+  const auto all = workers::all_gather(*detail::StrategyAccess::workers(strategy), mine, "numbers of a mean",
+                                       deadline_of(strategy.communication()));
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i] != mine[i % 2]) return false;
   }
@@ -266,7 +267,7 @@ bool is_one_number_everywhere(Strategy& strategy, const PerReplica<VariableValue
 }
 
 ReduceOp reduce_op_of(Aggregation aggregation) {
-  return aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean;
+  return aggregation == Aggregation::Mean ? ReduceOp::Mean : ReduceOp::Sum;
 }
 
 /// What every component gets when replicas assign `values` to a mirrored variable, at the merge point.
@@ -302,7 +303,8 @@ Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variab
          .help = "assign a tensor of its own on each replica, or use Aggregation::Mean or OnlyFirstReplica"});
   }
   // Which tensors replicas of other workers gave is not known here: they count even if all local ones gave the same.
-  const bool one_value = strategy.num_workers() == 1 ? one_object : !sum && !mirrored && is_one_number_everywhere(strategy, values);
+  const bool one_value =
+      strategy.num_workers() == 1 ? one_object : !sum && !mirrored && is_one_number_everywhere(strategy, values);
   if (mirrored || one_value) {
     return Mirrored<at::Tensor>::generate(count,
                                           [&](std::size_t k) { return value_for(variable, write, values[0], k); });
@@ -418,7 +420,9 @@ at::Tensor read_across(const Variable& handle) {
                  "read values()"});
       }
       return variable->values()[0];
-    case Aggregation::None: throw_no_reduction(*variable, "reading an OnRead variable outside of replicas");
+    case Aggregation::None:
+      if (detail::StrategyAccess::has_one_client(variable->strategy())) break;
+      throw_no_reduction(*variable, "reading an OnRead variable outside of replicas");
     case Aggregation::Sum:
     case Aggregation::Mean: break;
   }

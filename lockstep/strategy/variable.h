@@ -247,7 +247,7 @@ concept TensorOperand = std::is_convertible_v<const T&, at::Tensor>;
 template <class T>
 concept Operand = TensorOperand<T> || std::is_convertible_v<const T&, c10::Scalar>;
 template <class T>
-concept UsedAsTensor = std::same_as<T, Variable> || std::same_as<T, VariableSlice>;
+concept UsedAsTensor = std::derived_from<T, Variable> || std::same_as<T, VariableSlice>;
 template <class A, class B>
 concept VariableOperands = Operand<A> && Operand<B> &&(UsedAsTensor<A> || UsedAsTensor<B>);
 

@@ -16,8 +16,10 @@ struct StrategyAccess {
   /// The workers that train together; null: this process alone.
   static WorkerGroup* workers(const Strategy& strategy) { return strategy.workers_.get(); }
 
-  /// The workers stand for one client that drives all replicas: OnlyFirstReplica is the first of all, not of each worker.
+  /// One client drives all replicas, as in TensorFlow 1.11, however many workers stand for it: OnlyFirstReplica is the
+  /// first of all, not of each worker, and an OnRead variable without aggregation is read as a sum.
   static void set_one_client(Strategy& strategy) { strategy.has_one_client_ = true; }
+  static bool has_one_client(const Strategy& strategy) { return strategy.has_one_client_; }
   static bool is_first_of_all(const Strategy& strategy) {
     return strategy.has_one_client_ && strategy.num_workers() > 1;
   }
