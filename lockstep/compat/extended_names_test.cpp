@@ -51,7 +51,7 @@ TEST_F(CompatExtended, UpdatesComponents) {
   EXPECT_EQ(item(v.values()[1]), 0);
 }
 
-// names: colocate_vars_with, variable_created_in_scope, value_container, read_var
+// names: colocate_vars_with, variable_created_in_scope, value_container, read_var, group
 TEST_F(CompatExtended, KnowsItsVariables) {
   const auto scope = strategy.scope();
   const Variable v(value_of(5));
@@ -63,7 +63,11 @@ TEST_F(CompatExtended, KnowsItsVariables) {
   EXPECT_EQ(std::get<Variable>(extended.value_container(v.values()[1])).name(), v.name());
   EXPECT_TRUE(std::holds_alternative<at::Tensor>(extended.value_container(value_of(1))));
   EXPECT_EQ(extended.value_container(7), 7);
-  EXPECT_EQ(item(extended.read_var(v)), 5);
+  const at::Tensor before = extended.read_var(v);
+  extended.update(v, [](at::Tensor w) { w.add_(1); });
+  EXPECT_EQ(item(before), 5);
+  EXPECT_EQ(item(extended.read_var(v)), 6);
+  extended.group(v, before);
 }
 
 // names: non_slot_devices, update_non_slot

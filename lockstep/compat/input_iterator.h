@@ -30,7 +30,7 @@ class InputIterator {
     if (!dataset_)
       return PerReplica<T>::generate(static_cast<std::size_t>(replicas_), [&](std::size_t) { return values_(); });
     if (!steps_) initialize();
-    return steps_->get_next();
+    return in_own_words([&] { return steps_->get_next(); });
   }
 
  private:

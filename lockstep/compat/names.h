@@ -3,8 +3,10 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "lockstep/base/error_words.h"
 #include "lockstep/base/export.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
@@ -18,7 +20,19 @@
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/per_replica.h"
 
-// The small types of TensorFlow's pages. v1 and v2 both have them.
+namespace lockstep::compat {
+
+/// TensorFlow's names for the calls that errors of the main API point to.
+LOCKSTEP_EXPORT ErrorWords error_words();
+
+template <class F>
+decltype(auto) in_own_words(F&& f) {
+  return with_error_words(error_words(), std::forward<F>(f));
+}
+
+}  // namespace lockstep::compat
+
+// The small types of TensorFlow's pages. v1 has them all.
 namespace lockstep::compat::names {
 
 using lockstep::CommunicationOptions;
@@ -50,8 +64,9 @@ class NamedValue {
 class ReduceOp : public NamedValue<lockstep::ReduceOp> {
  public:
   using NamedValue::NamedValue;
-  ReduceOp(const char* name) : NamedValue(parse_reduce_op(name)) {}         // NOLINT(google-explicit-constructor)
-  ReduceOp(const std::string& name) : NamedValue(parse_reduce_op(name)) {}  // NOLINT(google-explicit-constructor)
+  ReduceOp(const char* name) : ReduceOp(std::string(name)) {}  // NOLINT(google-explicit-constructor)
+  ReduceOp(const std::string& name)                            // NOLINT(google-explicit-constructor)
+      : NamedValue(in_own_words([&] { return parse_reduce_op(name); })) {}
   static const ReduceOp SUM, MEAN;
   /// For `MultiStepContext::set_last_step_output`, which takes both.
   operator contrib::VariableAggregation() const {  // NOLINT(google-explicit-constructor)
@@ -66,7 +81,7 @@ class CollectiveCommunication : public NamedValue<Implementation> {
  public:
   using NamedValue::NamedValue;
   CollectiveCommunication(const char* name)  // NOLINT(google-explicit-constructor)
-      : NamedValue(parse_implementation(name)) {}
+      : NamedValue(in_own_words([&] { return parse_implementation(name); })) {}
   static const CollectiveCommunication AUTO, RING, NCCL;
 };
 inline constexpr CollectiveCommunication CollectiveCommunication::AUTO = Implementation::Auto;

@@ -6,14 +6,33 @@
 namespace lockstep::compat {
 namespace {
 
-/// The scope that experimental_set_strategy has opened on this thread.
+constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+    {"loop over the dataset, or use get_next_as_optional",
+     "stop at lockstep::OutOfRange, or call initialize() to start again"},
+    {"from distribute, values_from_function or run of",
+     "from experimental_distribute_dataset, experimental_distribute_values_from_function or a run of"},
+    {"what run or values_from_function returned",
+     "what experimental_distribute_values_from_function or a run returned"},
+    {"before distribute()", "before experimental_distribute_dataset()"},
+    {"strategy.distribute ", "strategy.experimental_distribute_dataset "},
+    {"distribute_from_function", "experimental_distribute_datasets_from_function"},
+    {"strategy.local_results", "strategy.experimental_local_results"},
+    {"read them with local_results", "read them with experimental_local_results"},
+    {"ReduceOp::Sum or ReduceOp::Mean", "ReduceOp::SUM or ReduceOp::MEAN"},
+    {"Implementation::Auto, Ring or Nccl", "CollectiveCommunication::AUTO, RING or NCCL"},
+    {"AutoShardPolicy::Off", "AutoShardPolicy::OFF"},
+    {"AutoShardPolicy::Data", "AutoShardPolicy::DATA"},
+    {"AutoShardPolicy::Hint", "AutoShardPolicy::HINT"}};
+
+/// The scope that experimental_set_strategy has opened on this thread, and its strategy, which nobody else may hold.
 struct OpenedScope {
+  std::optional<StrategyHandle> strategy;
   std::optional<Scope> scope;
   lockstep::detail::ContextEntry* entry = nullptr;
 };
 thread_local OpenedScope opened;
 
-void replace_scope(lockstep::Strategy* strategy) {
+void replace_scope(std::optional<StrategyHandle> strategy) {
   if (lockstep::detail::current_context() != opened.entry) {
     throw FailedPrecondition(errors::kWrongContext,
                              {.what = "experimental_set_strategy was called inside a scope or a replica function",
@@ -21,11 +40,14 @@ void replace_scope(lockstep::Strategy* strategy) {
                               .help = "call it where no strategy.scope() is open; inside of one the strategy is set"});
   }
   opened.scope.reset();
-  if (strategy != nullptr) opened.scope.emplace(*strategy);
+  opened.strategy = std::move(strategy);
+  if (opened.strategy) opened.scope.emplace(opened.strategy->core());
   opened.entry = lockstep::detail::current_context();
 }
 
 }  // namespace
+
+ErrorWords error_words() { return kWords; }
 
 lockstep::ReplicaContext* current_replica() {
   return in_cross_replica_context() ? nullptr : &lockstep::get_replica_context();
@@ -46,8 +68,8 @@ MultiWorkerOptions multi_worker_options(names::CollectiveCommunication communica
 
 namespace names {
 
-void experimental_set_strategy(const StrategyHandle& strategy) { replace_scope(&strategy.core()); }
-void experimental_set_strategy(std::nullopt_t) { replace_scope(nullptr); }
+void experimental_set_strategy(const StrategyHandle& strategy) { replace_scope(strategy); }
+void experimental_set_strategy(std::nullopt_t) { replace_scope(std::nullopt); }
 
 }  // namespace names
 }  // namespace lockstep::compat

@@ -24,14 +24,15 @@ class LOCKSTEP_EXPORT StrategyHandle {
   int num_replicas_in_sync() const { return core_->num_replicas_in_sync(); }
   Scope scope() const { return core_->scope(); }
 
+  /// Workers share files or rows as in TensorFlow, and none with auto-sharding off. `core().distribute` shares out what one
+  /// worker with all replicas would see.
   template <class T>
-  DistributedDataset<T> experimental_distribute_dataset(const data::Dataset<T>& dataset,
-                                                        const InputOptions& options = {}) const {
-    return core_->distribute(dataset, options);
+  DistributedDataset<T> experimental_distribute_dataset(const data::Dataset<T>& dataset) const {
+    return in_own_words([&] { return core_->distribute(dataset, {.assignment = Assignment::TensorFlow}); });
   }
   template <class F>
   auto experimental_distribute_datasets_from_function(F&& dataset_fn) const {
-    return core_->distribute_from_function(std::forward<F>(dataset_fn));
+    return in_own_words([&] { return core_->distribute_from_function(std::forward<F>(dataset_fn)); });
   }
   template <class T>
   auto experimental_local_results(const T& value) const {
@@ -45,7 +46,8 @@ class LOCKSTEP_EXPORT StrategyHandle {
 
   template <class F, class Args, class Kwargs>
   auto run_with(F& fn, const Args& args, const Kwargs& kwargs) const {
-    return call_with([&](const auto&... each) { return core_->run(fn, each...); }, args, kwargs);
+    return call_with([&](const auto&... each) { return in_own_words([&] { return core_->run(fn, each...); }); }, args,
+                     kwargs);
   }
 
  private:

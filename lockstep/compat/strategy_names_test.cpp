@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <functional>
 #include <map>
 
 #include "lockstep/cluster.h"
@@ -90,6 +91,58 @@ TEST(CompatStrategy, SetStrategyOpensAScopeUntilTheNextCall) {
     error_of([] { v1::experimental_set_strategy(two()); });
   }
   EXPECT_FALSE(v1::has_strategy());
+}
+
+TEST(CompatStrategy, SetStrategyKeepsIt) {
+  v1::experimental_set_strategy(v1::MirroredStrategy(cpus(2)));
+  EXPECT_TRUE(v1::has_strategy());
+  EXPECT_EQ(read(v1::get_strategy().reduce("sum", v1::get_strategy().run(my_number))), 3);
+  v1::experimental_set_strategy(v1::None);
+  EXPECT_FALSE(v1::has_strategy());
+}
+
+/// Errors name calls that v1 has, and replicas.
+TEST(CompatStrategy, ErrorsHaveItsOwnNames) {
+  auto iterator = two().make_dataset_iterator(data::range(2).batch(2));
+  const auto take_all = [&](auto& context, const PerReplica<at::Tensor>& rows) {
+    context.set_last_step_output("rows", rows);
+  };
+  const auto steps = [&](auto step, int iterations = 1) {
+    iterator.initialize();
+    two().extended().experimental_run_steps_on_iterator(step, iterator, iterations);
+  };
+  const auto of_replicas = [&](auto& context, const PerReplica<at::Tensor>&) {
+    two().run([&] { context.set_last_step_output("x", number(1)); });
+  };
+  const auto plain = [&](auto& context, const PerReplica<at::Tensor>&) {
+    context.set_last_step_output("x", number(1), v1::ReduceOp::SUM);
+  };
+  const auto mirrored = [&](auto& context, const PerReplica<at::Tensor>& rows) {
+    context.set_last_step_output("x", two().extended().broadcast_to(number(1), rows), v1::ReduceOp::MEAN);
+  };
+  const struct {
+    std::function<void()> call;
+    std::string fragment;
+  } cases[] = {
+      {[&] { steps(take_all, 2); }, "call initialize() to start again"},
+      {[&] { steps(of_replicas); }, "pass ReduceOp::SUM or MEAN, or set the output outside of replicas"},
+      {[&] { steps(plain); }, "cannot be reduced with SUM over 2 replicas"},
+      {[&] { steps(mirrored); }, "one value, not one per replica"},
+      {[&] {
+         two().run([](int) {}, std::tuple{PerReplica<int>({1, 2, 3})});
+       },
+       "experimental_distribute_values_from_function"},
+      {[&] { v1::ReduceOp("max"); }, "ReduceOp::SUM or ReduceOp::MEAN"},
+      {[&] { v1::CollectiveCommunication("foo"); }, "CollectiveCommunication::AUTO"},
+      {[&] { two().experimental_distribute_dataset(data::range(4)); },
+       "experimental_distribute_datasets_from_function"},
+  };
+  for (const auto& [call, fragment] : cases) {
+    const SeenError seen = error_of(call);
+    EXPECT_TRUE(contains(seen.text, fragment)) << seen.text;
+    for (const char* word : {"ower", "get_next_as_optional", " distribute_from", " local_results", "call_for_each"})
+      EXPECT_FALSE(contains(seen.text, word)) << word << " in:\n" << seen.text;
+  }
 }
 
 // names: run, RunOptions, PerReplica, DistributedValues
@@ -212,6 +265,25 @@ concept HasV1Names = requires(S& s, data::Dataset<at::Tensor> d, at::Tensor t) {
 || requires(S& s, at::Tensor t) { s.reduce(v1::ReduceOp::SUM, t); }
 || requires(S& s, at::Tensor t) { s.experimental_make_numpy_dataset(t, v1::None); };
 
+// Names that v2's page does not have. With one of them in v2 as well, `in_both::Name` would be ambiguous and not compile.
+namespace absent {
+struct InputIterator;
+struct RunOptions;
+struct ValueContext;
+struct InputReplicationMode;
+struct CollectiveHints;
+struct ConfigProto;
+struct CrossDeviceOps;
+}  // namespace absent
+namespace in_both {
+using namespace absent;      // NOLINT(google-build-using-namespace)
+using namespace compat::v2;  // NOLINT(google-build-using-namespace)
+}  // namespace in_both
+using Absent =
+    std::tuple<in_both::InputIterator*, in_both::RunOptions*, in_both::ValueContext*, in_both::InputReplicationMode*,
+               in_both::CollectiveHints*, in_both::ConfigProto*, in_both::CrossDeviceOps*>;
+static_assert(std::is_same_v<std::tuple_element_t<1, Absent>, absent::RunOptions*>);
+
 // names: TF_CONFIG, cluster_spec, task_type, task_id
 TEST(CompatMultiWorker, ReadsItsClusterFromTheEnvironment) {
   const struct TfConfig {
@@ -231,18 +303,18 @@ TEST(CompatMultiWorker, HasTheNamesOfItsPageOnly) {
   static_assert(std::is_same_v<v2::MultiWorkerMirroredStrategy, v2::experimental::MultiWorkerMirroredStrategy>);
   const v2::experimental::MultiWorkerMirroredStrategy alone(v2::CollectiveCommunication::RING);
   EXPECT_EQ(alone.core().communication().implementation, Implementation::Ring);
-  EXPECT_EQ(v2::CollectiveCommunication("nccl"), v2::CommunicationImplementation::NCCL);
+  EXPECT_EQ(v2::CollectiveCommunication("nccl"), v1::CommunicationImplementation::NCCL);
   const v2::MultiWorkerMirroredStrategy strategy({.devices = cpus(2)});
   EXPECT_EQ(strategy.num_replicas_in_sync(), 2);
   EXPECT_TRUE(strategy.extended().experimental_between_graph());
   const auto sum = [](const at::Tensor& x, double y) {
-    return v2::get_replica_context().all_reduce("sum", x * y, v2::CollectiveHints{.bytes_per_pack = 64});
+    return v2::get_replica_context().all_reduce("sum", x * y, v1::CollectiveHints{.bytes_per_pack = 64});
   };
   const auto results = strategy.experimental_run_v2(sum, std::tuple{number(3)}, 2.0);
   EXPECT_EQ(read(strategy.experimental_local_results(results)[1]), 12);
   EXPECT_EQ(read(strategy.reduce(v2::ReduceOp::MEAN, results, v2::None)), 12);
   EXPECT_EQ(strategy.experimental_make_numpy_dataset(at::ones({10})).cardinality().value(), 10);
-  const CommunicationOptions options = v2::CollectiveHints{.bytes_per_pack = 64, .timeout_seconds = 3};
+  const CommunicationOptions options = v1::CollectiveHints{.bytes_per_pack = 64, .timeout_seconds = 3};
   EXPECT_EQ(options, (CommunicationOptions{.bytes_per_pack = 64, .timeout_seconds = 3}));
 }
 

@@ -47,18 +47,23 @@ class StrategyExtended : public ExtendedHandle {
   auto broadcast_to(const T& tensor, const Destinations& destinations) const {
     return extended().broadcast_to(tensor, destinations);
   }
-  at::Tensor read_var(const Variable& v) const { return extended().read_var(v); }
+  /// A copy, as in TensorFlow; `v.read()` is the component itself.
+  at::Tensor read_var(const Variable& v) const { return extended().read_var(v).clone(); }
+  template <class... Values>
+  void group(const Values&... values) const {
+    extended().group(values...);
+  }
 
   /// Calls `fn(context, inputs)` `iterations` times with the iterator's next values, in cross-replica context. The context
-  /// that is returned has what the last call gave to it.
+  /// that is returned has what the last call gave to it. The last argument is what TensorFlow's loops begin with: taken and
+  /// not looked at.
   template <class F, class T>
-  contrib::MultiStepContext experimental_run_steps_on_iterator(
-      F fn, InputIterator<T>& iterator, int iterations = 1,
-      const std::vector<at::Tensor>& initial_loop_values = {}) const {
+  contrib::MultiStepContext experimental_run_steps_on_iterator(F fn, InputIterator<T>& iterator, int iterations = 1,
+                                                               const std::vector<at::Tensor>& = {}) const {
     auto step = [fn = std::move(fn), &iterator](contrib::MultiStepContext& context) mutable {
       fn(context, iterator.get_next());
     };
-    return contrib::MultiStepContext::run(core(), std::move(step), iterations, initial_loop_values);
+    return contrib::MultiStepContext::run(core(), std::move(step), iterations);
   }
 };
 
@@ -86,7 +91,7 @@ class Strategy : public StrategyHandle {
   LOCKSTEP_DEPRECATED("use run(fn, std::tuple{iterator.get_next()})")
   auto experimental_run(F&& fn, InputIterator<T>& input_iterator) const {
     const Scope in_scope = scope();
-    return core().run(fn, input_iterator.get_next());
+    return run_with(fn, std::tuple{input_iterator.get_next()}, None);
   }
   template <class F>
   LOCKSTEP_DEPRECATED("use run(fn)")
@@ -97,7 +102,7 @@ class Strategy : public StrategyHandle {
   template <class T>
   auto reduce(ReduceOp reduce_op, const T& value, const Axis& axis = None,
               const std::source_location& where = std::source_location::current()) const {
-    return core().reduce(reduce_op, value, axis, where);
+    return in_own_words([&] { return core().reduce(reduce_op, value, axis, where); });
   }
   template <class T>
   auto gather(const T& value, std::int64_t axis,

@@ -19,7 +19,17 @@
 ///     auto loss = strategy.reduce(tf::ReduceOp::SUM, losses, tf::None);
 namespace lockstep::compat::v2 {
 
-using namespace names;  // NOLINT(google-build-using-namespace)
+using names::Axis;
+using names::CollectiveCommunication;
+using names::DistributeOptions;
+using names::has_strategy;
+using names::in_cross_replica_context;
+using names::InputContext;
+using names::Mirrored;
+using names::None;
+using names::Options;
+using names::PerReplica;
+using names::ReduceOp;
 using StrategyExtended = ExtendedHandle;
 
 /// Base of the strategies, and what `get_strategy()` returns. Functions given to it get their arguments as
@@ -39,7 +49,7 @@ class Strategy : public StrategyHandle {
   template <class T>
   auto reduce(ReduceOp reduce_op, const T& value, const Axis& axis,
               const std::source_location& where = std::source_location::current()) const {
-    return core().reduce(reduce_op, value, axis, where);
+    return in_own_words([&] { return core().reduce(reduce_op, value, axis, where); });
   }
   /// A dataset of the rows of tensors or npy files; a list of them is stacked.
   template <class T>

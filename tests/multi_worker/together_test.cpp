@@ -617,6 +617,20 @@ TEST(CompatTogether, TheNamesOfTensorFlowReachAllWorkers) {
   }
   EXPECT_EQ(sum, 2 * n * (4 * n - 1));
 
+  // With auto-sharding off each worker has the rows that it reads: here 2 n of its own, a step each.
+  v2::Options off;
+  off.experimental_distribute.auto_shard = false;
+  const auto own = ls::data::range(2 * n * rank, 2 * n * (rank + 1)).batch(n).with_options(off);
+  const auto first_rows = [&](const auto& step) { return step[0][0].template item<int>(); };
+  EXPECT_EQ(first_rows(strategy.experimental_distribute_dataset(own).iterator().get_next()), 2 * n * rank);
+  EXPECT_EQ(first_rows(v1::Strategy(strategy.core()).make_dataset_iterator(own).get_next()), 2 * n * rank);
+  int steps_of_own = 0;
+  for (const auto& batch : strategy.experimental_distribute_dataset(own)) {
+    EXPECT_GE(batch[1][0].item<int>(), 2 * n * rank);
+    ++steps_of_own;
+  }
+  EXPECT_EQ(steps_of_own, n);
+
   // What only TensorFlow 1 has: on all workers an iterator ends where a replica of one of them has no data.
   const v1::Strategy names(strategy.core());
   auto iterator = names.make_input_fn_iterator([&](const v1::InputContext& context) {
