@@ -1,7 +1,5 @@
 #include "lockstep/contrib/distribution_strategy.h"
 
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -9,6 +7,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/contrib/loss_reduction.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 
 namespace lockstep::contrib {
 namespace {
@@ -48,21 +47,13 @@ void DistributionStrategy::set_core(std::unique_ptr<Strategy> core, Devices devi
     if (core_) all.by_core.erase(core_.get());
     if (core) all.by_core[core.get()] = this;
   }
+  if (core) lockstep::detail::StrategyAccess::set_one_client(*core);
   core_ = std::move(core);
   devices_ = std::move(devices);
 }
 
 PerDevice<int> DistributionStrategy::worker_device_index() const {
   return core_->values_from_function([](const ValueContext& tower) { return tower.replica_id_in_sync_group; });
-}
-
-at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,
-                                        const std::string& device) {
-  return reduce(aggregation, value, TowerDestinations(device))[0];
-}
-
-at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value, const char* device) {
-  return reduce(aggregation, value, std::string(device));
 }
 
 Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,
@@ -72,33 +63,10 @@ Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregatio
       [&] { return destinations.deliver(*core_, devices_, detail::aggregate(*core_, aggregation, value, "reduce")); });
 }
 
-at::Tensor DistributionStrategy::reduce(VariableAggregation aggregation, const PerDevice<MapOutput<at::Tensor>>& value,
-                                        const std::string& device) {
-  std::optional<at::Tensor> sum;
-  std::int64_t items = 0;
-  for (const auto& output : unwrap(value)) {
-    for (const at::Tensor& item : output.get()) {
-      ++items;
-      if (!sum) {
-        sum = item.clone();
-      } else if (aggregation != Aggregation::OnlyFirstReplica) {
-        if (item.sizes() != sum->sizes())  // LibTorch would broadcast
-          throw InvalidArgument(errors::kShape, {.what = "the results of map must have equal shapes to be reduced",
-                                                 .where = "reduce",
-                                                 .seen = lockstep::str("shapes ", sum->sizes(), " and ", item.sizes()),
-                                                 .help = "let the function given to map return values of one shape"});
-        *sum = sum->add(item);
-      }
-    }
-  }
-  if (!sum) {
-    throw InvalidArgument(errors::kNotReducible, {.what = "the results of map over no items cannot be reduced",
-                                                  .where = "reduce",
-                                                  .help = "give map at least one item"});
-  }
-  if (aggregation == Aggregation::Mean) *sum = sum->div(items);
-  return aggregation == Aggregation::None ? reduce(aggregation, *sum, device)  // refuses
-                                          : reduce(VariableAggregation::ONLY_FIRST_TOWER, *sum, device);
+Mirrored<IndexedSlices> DistributionStrategy::reduce(VariableAggregation aggregation,
+                                                     const PerDevice<IndexedSlices>& value,
+                                                     const TowerDestinations& destinations) {
+  return batch_reduce(aggregation, std::vector{SparseReducePair{value, destinations}})[0];
 }
 
 std::vector<Mirrored<at::Tensor>> DistributionStrategy::batch_reduce(VariableAggregation aggregation,
@@ -111,7 +79,7 @@ std::vector<Mirrored<at::Tensor>> DistributionStrategy::batch_reduce(VariableAgg
   return detail::in_tower_words([&] {
     std::vector<StrategyExtended::ReducePair> batch;
     for (const auto& [value, destinations] : pairs)
-      if (is_batched(value)) batch.emplace_back(PerReplica<at::Tensor>(value.values()), core_->devices()[0]);
+      if (is_batched(value)) batch.emplace_back(PerReplica<at::Tensor>(value.local_values()), core_->devices()[0]);
     const auto reduced = core_->extended().batch_reduce_to(is_sum ? ReduceOp::Sum : ReduceOp::Mean, batch);
     std::vector<Mirrored<at::Tensor>> results;
     results.reserve(pairs.size());
@@ -125,6 +93,18 @@ std::vector<Mirrored<at::Tensor>> DistributionStrategy::batch_reduce(VariableAgg
   });
 }
 
+std::vector<Mirrored<IndexedSlices>> DistributionStrategy::batch_reduce(VariableAggregation aggregation,
+                                                                        const std::vector<SparseReducePair>& pairs) {
+  detail::require_cross_tower(*core_, "batch_reduce");
+  return detail::in_tower_words([&] {
+    std::vector<Mirrored<IndexedSlices>> results;
+    for (const auto& [value, destinations] : pairs)
+      results.push_back(
+          destinations.deliver(*core_, devices_, detail::aggregate(*core_, aggregation, value, "reduce")));
+    return results;
+  });
+}
+
 Mirrored<at::Tensor> DistributionStrategy::broadcast(const at::Tensor& tensor, const TowerDestinations& destinations) {
   detail::require_cross_tower(*core_, "broadcast");
   return detail::in_tower_words([&] { return destinations.deliver(*core_, devices_, tensor); });
@@ -133,7 +113,27 @@ Mirrored<at::Tensor> DistributionStrategy::broadcast(const at::Tensor& tensor, c
 TowerLocalVariable DistributionStrategy::tower_local_variable(const at::Tensor& initial_value,
                                                               VariableAggregation aggregation,
                                                               const std::string& name) {
-  return TowerLocalVariable(*core_, initial_value, aggregation, name);
+  const VariableOptions options{
+      .name = name, .synchronization = Synchronization::OnRead, .aggregation = aggregation, .trainable = false};
+  return detail::in_tower_words([&] {
+    return TowerLocalVariable(detail::is_in_tower(*core_) ? Variable(initial_value, options)
+                                                          : core_->make_variable(initial_value, options));
+  });
+}
+
+std::vector<std::size_t> DistributionStrategy::towers_of(const Devices& devices) const {
+  std::vector<std::size_t> towers;
+  for (const std::string& device : devices) {
+    const auto found =
+        std::find(devices_.begin(), devices_.end(), to_string(canonicalize(device, core_->devices()[0])));
+    if (found == devices_.end()) {
+      throw InvalidArgument(errors::kDevice, {.what = str("no tower has the device ", device),
+                                              .where = "update_non_slot",
+                                              .help = "pass what non_slot_devices() returns, or some of it"});
+    }
+    towers.push_back(static_cast<std::size_t>(found - devices_.begin()));
+  }
+  return towers;
 }
 
 std::size_t DistributionStrategy::index_of(const std::string& device) const {
@@ -161,10 +161,6 @@ DistributionStrategy& get_distribution_strategy() { return owner_of(get_strategy
 at::Tensor scale_loss(const at::Tensor& loss, LossReduction reduction) {
   const int towers = get_tower_context().num_towers();
   return reduction == LossReduction::MEAN && towers > 1 ? loss.mul(1.0 / towers) : loss;
-}
-
-void detail::append_empty_tensors(std::size_t count, std::vector<at::Tensor>& tensors) {
-  for (std::size_t i = 0; i < count; ++i) tensors.push_back(at::empty({0}));
 }
 
 void detail::throw_not_initialized() {

@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <concepts>
+#include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
@@ -111,18 +113,27 @@ class LOCKSTEP_EXPORT DistributionStrategy {
     return value[index_of(device)];
   }
 
-  /// The towers' values as one, on a device.
-  at::Tensor reduce(VariableAggregation aggregation, const TowerValue& value, const std::string& device);
-  at::Tensor reduce(VariableAggregation aggregation, const TowerValue& value, const char* device);
-  /// The same on several devices, where the components of a value or variable are, or on all towers' devices.
+  /// The towers' values as one, on several devices, where the components of a value or variable are, or on all towers'
+  /// devices. Of results of `map` MEAN divides by the number of items; sparse rows are put one behind the other.
   Mirrored<at::Tensor> reduce(VariableAggregation aggregation, const TowerValue& value,
                               const TowerDestinations& destinations = {});
-  /// All results of `map` as one; MEAN divides by the number of items.
-  at::Tensor reduce(VariableAggregation aggregation, const PerDevice<MapOutput<at::Tensor>>& value,
-                    const std::string& device);
+  Mirrored<IndexedSlices> reduce(VariableAggregation aggregation, const PerDevice<IndexedSlices>& value,
+                                 const TowerDestinations& destinations = {});
+  /// The same on one device, as a plain value.
+  template <class Value, std::convertible_to<std::string> Device>
+  auto reduce(VariableAggregation aggregation, const Value& value, const Device& device) {
+    return reduce(aggregation, value, TowerDestinations(std::string(device)))[0];
+  }
 
   using ReducePair = std::pair<TowerValue, TowerDestinations>;
+  using SparseReducePair = std::pair<PerDevice<IndexedSlices>, TowerDestinations>;
   std::vector<Mirrored<at::Tensor>> batch_reduce(VariableAggregation aggregation, const std::vector<ReducePair>& pairs);
+  std::vector<Mirrored<at::Tensor>> batch_reduce(VariableAggregation aggregation,
+                                                 std::initializer_list<ReducePair> pairs) {
+    return batch_reduce(aggregation, std::vector(pairs));
+  }
+  std::vector<Mirrored<IndexedSlices>> batch_reduce(VariableAggregation aggregation,
+                                                    const std::vector<SparseReducePair>& pairs);
 
   /// A copy for each destination, or for each tower.
   Mirrored<at::Tensor> broadcast(const at::Tensor& tensor, const TowerDestinations& destinations = {});
@@ -140,22 +151,26 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   }
 
   /// Calls `f(context, inputs...)` for `iterations` elements of `iterator`, in cross-tower context. `f` gets one PerDevice,
-  /// or one for each part of elements that are pairs or tuples.
+  /// or one for each part of elements that are pairs or tuples. `initial_loop_values` is what TensorFlow's loops begin with:
+  /// taken and not looked at.
   template <class F, class T>
   MultiStepContext run_steps_on_dataset(F f, TowerIterator<T>& iterator, int iterations = 1,
                                         const std::vector<at::Tensor>& initial_loop_values = {});
 
   /// Calls `f(component, args...)` for each component of `variable`; arguments are mirrored or plain. A variable that is
-  /// not distributed is updated once.
+  /// not distributed is updated once. A component that `f` returns is copied.
   template <class F, class... Args>
   auto update(const Variable& variable, F&& f, const Args&... args);
-  /// Calls `f(args...)` for each of the devices, which are some of `worker_devices`.
+  /// Calls `f(args...)` for each of the devices, which are some of `worker_devices`, on the worker that has it. Results are
+  /// this worker's for a list of all towers' devices, else those of the whole list.
   template <class F, class... Args>
   auto update_non_slot(const Devices& colocate_with, F&& f, const Args&... args);
   Devices non_slot_devices(const std::vector<Variable>&) const { return devices_; }
 
-  at::Tensor read_var(const Variable& variable) const { return variable.read(); }
-  at::Tensor read_var(const TowerLocalVariable& variable) const { return variable.read(); }
+  /// A copy of the value: inside a tower of its own component, elsewhere of the sum, mean or first of tower-local ones.
+  at::Tensor read_var(const Variable& variable) const {
+    return detail::in_tower_words([&] { return variable.read().clone(); });
+  }
   /// The variable that `component` belongs to, if it is one of this strategy's.
   std::optional<Variable> value_container(const at::Tensor& component) const {
     return core_->extended().value_container(component);
@@ -164,6 +179,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   StrategyExtended::ColocateScope colocate_vars_with(const Variable& variable) {
     return detail::in_tower_words([&] { return core_->extended().colocate_vars_with(variable); });
   }
+  /// Inside a tower all of them make it together.
   TowerLocalVariable tower_local_variable(const at::Tensor& initial_value,
                                           VariableAggregation aggregation = VariableAggregation::NONE,
                                           const std::string& name = "");
@@ -180,6 +196,8 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   auto update_grouped(const Variable& variable, F& f, const Args&... args);
   template <class F, class... Args>
   auto update_devices(const Devices& devices, F& f, const Args&... args);
+  /// The number of each device among those of all towers; InvalidArgument for one that no tower has.
+  std::vector<std::size_t> towers_of(const Devices& devices) const;
   template <class Result>
   static std::vector<Result> listed(const Mirrored<Result>& results) {
     return {results.begin(), results.end()};

@@ -47,24 +47,19 @@ Devices devices_of_all(const MultiWorkerMirroredStrategy& core) {
   return all;
 }
 
-std::unique_ptr<MultiWorkerMirroredStrategy> join(const ConfigureOptions& options,
-                                                  const std::vector<std::string>& devices,
-                                                  std::optional<int> intra_op_threads,
-                                                  std::optional<std::uint64_t> seed) {
+std::unique_ptr<MultiWorkerMirroredStrategy> join(const ConfigureOptions& options, const MirroredOptions& made_with) {
   return detail::in_tower_words([&] {
     const TFConfigClusterResolver environment;
     const SimpleClusterOptions task{
         .task_type = options.task_type ? options.task_type : environment.task_type(),
         .task_id = options.task_id ? std::optional<std::int64_t>(*options.task_id) : environment.task_id()};
-    auto core = std::make_unique<MultiWorkerMirroredStrategy>(
-        MultiWorkerOptions{.devices = devices,
+    return std::make_unique<MultiWorkerMirroredStrategy>(
+        MultiWorkerOptions{.devices = options.devices ? *options.devices : devices_of_gpus(made_with.num_gpus),
                            .cluster_resolver = std::make_shared<SimpleClusterResolver>(*options.cluster_spec, task),
-                           .intra_op_threads = intra_op_threads,
-                           .seed = seed,
+                           .intra_op_threads = made_with.intra_op_threads,
+                           .seed = made_with.seed,
                            .strict = true,
                            .join_seconds = options.join_seconds});
-    lockstep::detail::StrategyAccess::set_one_client(*core);
-    return core;
   });
 }
 
@@ -96,6 +91,10 @@ void MirroredStrategy::configure(const ConfigureOptions& options) {
              "pass the devices to the constructor of MirroredStrategy");
     return;
   }
+  if (has_strategy())
+    throw FailedPrecondition(errors::kWrongContext, {.what = "configure was called inside a scope or a tower",
+                                                     .where = "configure",
+                                                     .help = "call it right after making the strategy"});
   if (options_.devices && !options.devices)
     refuse("`num_gpus` is required if `cluster_spec` is given, and the strategy was made with `devices`",
            "make it with .num_gpus, or pass .devices, those of each worker, to configure");
@@ -103,23 +102,7 @@ void MirroredStrategy::configure(const ConfigureOptions& options) {
     throw Unimplemented(errors::kNotAvailable,
                         {.what = "cross_tower_ops of your own cannot add up over the workers of a cluster",
                          .help = "leave out cross_tower_ops: the workers' engine adds in the one order"});
-  auto core = join(options, options.devices ? *options.devices : devices_of_gpus(options_.num_gpus),
-                   options_.intra_op_threads, options_.seed);
-  Devices devices = devices_of_all(*core);
-  set_core(std::move(core), std::move(devices));
-}
-
-CollectiveAllReduceStrategy::CollectiveAllReduceStrategy(int num_gpus_per_worker)
-    : num_gpus_per_worker_(num_gpus_per_worker) {
-  auto core = std::make_unique<lockstep::MirroredStrategy>(
-      lockstep::MirroredOptions{.devices = devices_of_gpus(num_gpus_per_worker), .strict = true});
-  Devices devices = core->devices();
-  set_core(std::move(core), std::move(devices));
-}
-
-void CollectiveAllReduceStrategy::configure(const ConfigureOptions& options) {
-  if (!options.cluster_spec || options.cluster_spec->empty()) return;
-  auto core = join(options, options.devices ? *options.devices : devices_of_gpus(num_gpus_per_worker_), {}, {});
+  auto core = join(options, options_);
   Devices devices = devices_of_all(*core);
   set_core(std::move(core), std::move(devices));
 }

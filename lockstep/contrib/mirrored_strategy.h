@@ -50,13 +50,13 @@ struct ConfigureOptions {
 ///
 ///     contrib::MirroredStrategy strategy({.num_gpus = 0});
 ///     strategy.configure({.cluster_spec = cluster, .task_type = "worker", .task_id = 1, .devices = ls::cpus(4)});
-class LOCKSTEP_EXPORT MirroredStrategy final : public DistributionStrategy {
+class LOCKSTEP_EXPORT MirroredStrategy : public DistributionStrategy {
  public:
   explicit MirroredStrategy(MirroredOptions options = {});
 
   /// Joins the other workers of a cluster, which make the same call; returns when all have. There are then
-  /// workers x max(logical CPUs, GPUs) towers, or workers x devices. Call it first: what was made with the strategy before, such as
-  /// variables, does not belong to the cluster. Needs Lockstep's component `cluster`.
+  /// workers x max(logical CPUs, GPUs) towers, or workers x devices. Call it first, outside of scopes: what was made with
+  /// the strategy before, such as variables, does not belong to the cluster. Needs Lockstep's component `cluster`.
   void configure(const ConfigureOptions& options = {});
 
  private:
@@ -66,14 +66,11 @@ class LOCKSTEP_EXPORT MirroredStrategy final : public DistributionStrategy {
 /// CollectiveAllReduceStrategy of TensorFlow 1.11, from which MultiWorkerMirroredStrategy came. It is made for a cluster,
 /// which `configure` names; until then it is one worker. Towers as of MirroredStrategy, except that it says of itself that
 /// every worker runs the program.
-class LOCKSTEP_EXPORT CollectiveAllReduceStrategy final : public DistributionStrategy {
+class LOCKSTEP_EXPORT CollectiveAllReduceStrategy final : public MirroredStrategy {
  public:
-  explicit CollectiveAllReduceStrategy(int num_gpus_per_worker = 0);
-  void configure(const ConfigureOptions& options);
+  explicit CollectiveAllReduceStrategy(int num_gpus_per_worker = 0)
+      : MirroredStrategy({.num_gpus_per_worker = num_gpus_per_worker}) {}
   bool between_graph() const override { return true; }
-
- private:
-  int num_gpus_per_worker_;
 };
 
 }  // namespace lockstep::contrib

@@ -10,11 +10,10 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
   constexpr const char* kOperation = "set_last_step_output";
   if (in_replica_context()) {
     if (aggregation == Aggregation::None) {
-      throw InvalidArgument(
-          errors::kNotReducible,
-          {.what = str("the output \"", name, "\" of a tower needs an aggregation, got NONE"),
-           .where = kOperation,
-           .help = "pass VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER, or set the output outside of towers"});
+      throw InvalidArgument(errors::kNotReducible,
+                            {.what = str("the output \"", name, "\" of a replica needs an aggregation, got NONE"),
+                             .where = kOperation,
+                             .help = "pass ReduceOp::SUM or MEAN, or set the output outside of replicas"});
     }
     get_replica_context().merge_call(
         [&](Strategy& strategy, const PerReplica<at::Tensor>& outputs) {
@@ -31,7 +30,7 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
 void MultiStepContext::fetch_outputs() {
   for (auto& [name, output] : last_step_outputs_) {
     if (output.kind() == TowerValue::Kind::PerDevice)
-      output = PerReplica<at::Tensor>(detail::all_towers(*strategy_, output.values()));
+      output.set_values_of_all_towers(detail::all_towers(*strategy_, output.local_values()));
   }
 }
 
@@ -52,25 +51,13 @@ void MultiStepContext::run_op() {
   }
 }
 
-MultiStepContext MultiStepContext::run(Strategy& strategy, Step step, int iterations,
-                                       const std::vector<at::Tensor>& initial_loop_values) {
+MultiStepContext MultiStepContext::run(Strategy& strategy, Step step, int iterations) {
   if (iterations < 1) {
     throw InvalidArgument(errors::kBadOption, {.what = str("iterations must be >= 1, got ", iterations),
                                                .help = "leave out the call where there is no step to run"});
   }
   MultiStepContext context(strategy, std::move(step), iterations);
   context.run_op();
-  if (!initial_loop_values.empty()) {
-    std::size_t values = 0;
-    for (const auto& [name, output] : context.last_step_outputs_) values += output.values().size();
-    if (values != initial_loop_values.size()) {
-      throw InvalidArgument(
-          errors::kStructure,
-          {.what = str("initial_loop_values must have one tensor for each last-step output, got ",
-                       initial_loop_values.size(), " for ", values),
-           .help = "pass one tensor per output, sorted by name (a PerDevice output counts once per tower), or none"});
-    }
-  }
   return context;
 }
 

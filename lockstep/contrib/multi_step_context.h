@@ -48,11 +48,8 @@ class LOCKSTEP_EXPORT MultiStepContext {
   void run_op();
 
   /// Calls `step` `iterations` times in cross-tower context; it takes its input by itself. For library code.
-  /// `initial_loop_values`, which TensorFlow needs and nothing here reads, must be none or one tensor for each value of
-  /// the last step's outputs.
   using Step = std::function<void(MultiStepContext&)>;
-  static MultiStepContext run(Strategy& strategy, Step step, int iterations,
-                              const std::vector<at::Tensor>& initial_loop_values = {});
+  static MultiStepContext run(Strategy& strategy, Step step, int iterations);
 
  private:
   MultiStepContext(Strategy& strategy, Step step, int iterations)

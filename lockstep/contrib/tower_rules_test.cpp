@@ -2,10 +2,12 @@
 
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -45,6 +47,10 @@ TEST_F(TowerDestinationsOf, ReduceBatchReduceAndBroadcastAreTheSame) {
                {"the value itself", ids, 2},
                {"a mirrored value", strategy.broadcast(one()), 2},
                {"a variable", v, 2},
+               {"a tower-local variable", local, 2},
+               {"two devices in braces", {"cpu:0", "cpu:1"}, 2},
+               {"an output of a step", TowerValue(ids), 2},
+               {"a plain output of a step", TowerValue(one()), 1},
                {"a tensor", one(), 1},
                {"None", {}, 2}};
   for (const auto& [name, destinations, components] : cases) {
@@ -56,6 +62,9 @@ TEST_F(TowerDestinationsOf, ReduceBatchReduceAndBroadcastAreTheSame) {
     }
   }
   EXPECT_TRUE(strategy.batch_reduce(Agg::SUM, {}).empty());
+  // Once these were one text between two pointers.
+  EXPECT_EQ(strategy.reduce(Agg::SUM, ids, {"cpu:0", "cpu:1"}).size(), 2U);
+  EXPECT_EQ(strategy.broadcast(one(), {"cpu:1", "cpu:0", "cpu:1"}).size(), 3U);
   EXPECT_EQ(strategy.reduce(Agg::SUM, local, "cpu:0").item<double>(), 2);
 }
 
@@ -96,7 +105,7 @@ TEST_F(TwoTowers, TakeAVariableOutsideOfAllScopesForAPlainValue) {
 TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
   auto v = strategy.core().make_variable(one(), {.name = "v"});
   auto local = strategy.tower_local_variable(one(), Agg::SUM, "local");
-  const Variable on_read = local.variable();
+  const Variable on_read = local;
   const auto in_towers = [&](const std::function<void()>& f) {
     return [this, f] { strategy.call_for_each_tower([&] { f(); }); };
   };
@@ -111,6 +120,12 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
   auto steps = strategy.distribute_dataset([] { return data::range(4); }).make_one_shot_iterator();
   auto uneven = strategy.map(std::vector<int>{1, 2}, [](int n) { return at::ones({n}); });
   MirroredStrategy other({.devices = cpus(2)});
+  auto summed = strategy.core().make_variable(one(), {.name = "summed", .aggregation = Agg::SUM});
+  auto table = strategy.core().make_variable(at::ones({3}), {.name = "table", .aggregation = Agg::SUM});
+  const PerDevice<IndexedSlices> rows(
+      {{at::ones({1}), at::ones({1}, at::kLong), {3}}, {at::ones({1}), at::ones({1}, at::kLong), {3}}});
+  const ConfigureOptions alone{
+      .cluster_spec = ClusterSpec{{"worker", {"127.0.0.1:1"}}}, .task_type = "worker", .task_id = 0};
 
   const struct {
     std::function<void()> call;
@@ -189,6 +204,58 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
        },
        "CPU:0"},
       {[] { set_logical_cpus(0); }, "must be >= 1, got 0"},
+      {[&] {
+         strategy.configure({.cluster_spec = ClusterSpec{{"worker", {"h:1"}}}, .task_id = 0, .devices = cpus(2)});
+       },
+       "or task_type and task_id of configure"},
+      {in_towers([&] { strategy.configure(alone); }), "configure was called inside a scope or a tower"},
+      {[&] {
+         const auto its = strategy.scope();
+         strategy.configure(alone);
+       },
+       "configure was called inside a scope or a tower"},
+      {[&] {
+         strategy.map(
+             std::vector<int>{0, 1}, [](int, const auto& pair) { return at::Tensor(pair.first); }, std::pair{ids, 1});
+       },
+       "Expected value to be mirrored across towers"},
+      {[&] {
+         strategy.map(
+             std::vector<int>{0, 1}, [](int, const at::Tensor& x) { return x; }, TowerValue(ids));
+       },
+       "Expected value to be mirrored across towers"},
+      {[&] {
+         strategy.map(std::vector<int>{0, 1}, [&](int) { return at::Tensor(ids); });
+       },
+       "strategy.unwrap(...) for single components"},
+      {[&] {
+         const auto its = other.scope();
+         strategy.read_var(on_read);
+       },
+       "strateg"},
+      {[&] {
+         strategy.batch_reduce(Agg::NONE, {{rows, "cpu:0"}});
+       },
+       "VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER, got NONE"},
+      {[&] { strategy.reduce(Agg::SUM, strategy.map(std::vector<int>{}, [](int x) { return x; })); }, "no items"},
+      {in_towers([&] {
+         table.scatter_max({at::ones({1}), at::ones({1}, at::kLong), {3}});
+       }),
+       "scatter_max needs VariableAggregation::NONE or ONLY_FIRST_TOWER, got VariableAggregation::SUM"},
+      {in_towers([&] { summed.assign(3.0); }), "VariableAggregation::MEAN or ONLY_FIRST_TOWER"},
+      {[&] {
+         auto short_steps = strategy.distribute_dataset([] { return data::range(3); }).make_one_shot_iterator();
+         strategy.run_steps_on_dataset([](MultiStepContext&, const PerDevice<at::Tensor>&) {}, short_steps, 2);
+       },
+       "call initialize() for another pass"},
+      {[&] {
+         strategy.run_steps_on_dataset(
+             [&](MultiStepContext& ctx, const auto&) {
+               strategy.call_for_each_tower([&] { ctx.set_last_step_output("x", 1.0); });
+             },
+             steps);
+       },
+       "pass VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER, or set the output outside of towers"},
   };
   for (std::size_t i = 0; i < std::size(cases); ++i) {
     SCOPED_TRACE(str("case ", i, ": ", cases[i].fragment));
@@ -197,8 +264,81 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
     EXPECT_NE(seen.parts.help, "") << seen.text;
     std::string words = seen.text;
     for (std::size_t at; (at = words.find("/replica:")) != std::string::npos;) words.erase(at, 9);
-    EXPECT_FALSE(contains(words, "eplica")) << seen.text;
+    for (const char* word : {"eplica", "get_next_as_optional", "local_results", ".strict", "all_reduce", "OnlyFirst",
+                             "resolver", "values_from_function", "given to run", " of run", "where: run"})
+      EXPECT_FALSE(contains(words, word)) << word << " in:\n" << seen.text;
+    EXPECT_EQ(words.find("on tower"), words.rfind("on tower")) << seen.text;
   }
+}
+
+TEST_F(TwoTowers, ReduceSparseRows) {
+  const auto rows = strategy.call_for_each_tower([] {
+    const int tower = get_tower_context().tower_id();
+    return IndexedSlices{at::full({1 + tower, 1}, 2.0 + tower), at::full({1 + tower}, tower, at::kLong), {5, 1}};
+  });
+  const IndexedSlices sum = strategy.reduce(Agg::SUM, rows, "cpu:0");
+  EXPECT_TRUE(sum.indices.equal(at::tensor({0, 1, 1})));
+  EXPECT_TRUE(sum.values.flatten().equal(at::tensor({2.0f, 3.0f, 3.0f})));
+  EXPECT_EQ(sum.dense_shape, (std::vector<std::int64_t>{5, 1}));
+  EXPECT_EQ(strategy.reduce(Agg::MEAN, rows, {"cpu:0", "cpu:1"})[1].values[0].item<double>(), 1);
+  EXPECT_EQ(strategy.reduce(Agg::ONLY_FIRST_TOWER, rows).size(), 2U);
+  const auto batch = strategy.batch_reduce(Agg::ONLY_FIRST_TOWER, {{rows, "cpu:0"}, {rows, rows}});
+  EXPECT_EQ(batch[1][1].indices.numel(), 1);
+}
+
+TEST_F(TwoTowers, ReduceResultsOfMapOfAnyKindToAnyPlace) {
+  const std::vector<int> items{1, 2, 3};
+  const auto doubles = strategy.map(items, [](int x) { return 0.5 * x; });
+  EXPECT_EQ(strategy.reduce(Agg::SUM, doubles, "cpu:0").item<double>(), 3);
+  EXPECT_EQ(strategy.reduce(Agg::MEAN, doubles, {"cpu:0", "cpu:1"})[1].item<double>(), 1);
+  EXPECT_EQ(strategy.reduce(Agg::ONLY_FIRST_TOWER, doubles).size(), 2U);
+  const auto tensors = strategy.map(items, [](int x) { return at::full({2}, x); });
+  EXPECT_TRUE(strategy.batch_reduce(Agg::SUM, {{tensors, "cpu:1"}, {ids, ids}})[0][0].equal(at::full({2}, 6)));
+}
+
+TEST_F(TwoTowers, TakeOutputsOfStepsBack) {
+  auto iterator = strategy.distribute_dataset([] { return data::range(8); }).make_one_shot_iterator();
+  const auto first = strategy.run_steps_on_dataset(
+      [](MultiStepContext& ctx, const PerDevice<at::Tensor>& x) { ctx.set_last_step_output("x", x); }, iterator);
+  const TowerValue x = first.last_step_outputs().at("x");
+  EXPECT_EQ(strategy.reduce(Agg::SUM, x, "cpu:0").item<int>(), 1);
+  EXPECT_EQ(strategy.unwrap(x).size(), 2U);
+  const auto seen = strategy.call_for_each_tower([](const TowerValue& mine) { return mine.tensor().item<int>(); }, x);
+  EXPECT_EQ(strategy.unwrap(seen), (std::vector<int>{0, 1}));
+  const auto again = strategy.run_steps_on_dataset(
+      [&](MultiStepContext& ctx, const PerDevice<at::Tensor>&) { ctx.set_last_step_output("x", x); }, iterator);
+  EXPECT_EQ(again.last_step_outputs().at("x").values()[1].item<int>(), 1);
+}
+
+TEST_F(TwoTowers, MakeVariablesOfTheirOwnTogether) {
+  std::optional<TowerLocalVariable> local;
+  strategy.call_for_each_tower([&] {
+    const auto made = strategy.tower_local_variable(one(), Agg::SUM, "inside");
+    if (get_tower_context().tower_id() == 0) local = made;
+  });
+  strategy.call_for_each_tower([&] { local->assign_add(1.0 + get_tower_context().tower_id()); });
+  EXPECT_EQ(strategy.read_var(*local).item<double>(), 5);
+  EXPECT_EQ((*local + 1).item<double>(), 6);
+  EXPECT_EQ((2 * *local).item<double>(), 10);
+}
+
+TEST_F(TwoTowers, ReadAVariableWithoutAggregationAsASum) {
+  const auto scope = strategy.scope();
+  const Variable v(at::full({}, 1.5), {.name = "v", .synchronization = Synchronization::OnRead});
+  EXPECT_EQ(strategy.read_var(v).item<double>(), 3);
+}
+
+TEST_F(TwoTowers, GiveCopiesOfVariables) {
+  const auto scope = strategy.scope();
+  Variable v(one(), {.name = "v"});
+  const auto before = strategy.read_var(v);
+  const auto add = [](at::Tensor component) { return component.add_(1); };
+  const auto updated = strategy.update(v, add);
+  const auto listed = strategy.update(v, add, ungrouped);
+  v.assign(9);
+  EXPECT_EQ(before.item<double>(), 1);
+  EXPECT_EQ(updated[1].item<double>(), 2);
+  EXPECT_EQ(listed[1].item<double>(), 3);
 }
 
 TEST(LogicalCpus, AreTheTowersWhereThereIsNoGpu) {

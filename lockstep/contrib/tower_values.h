@@ -3,14 +3,16 @@
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
+#include <initializer_list>
 #include <optional>
+#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
-#include "lockstep/contrib/tower_local_variable.h"
+#include "lockstep/contrib/map_output.h"
 #include "lockstep/contrib/variable_aggregation.h"
 #include "lockstep/strategy/devices.h"
 #include "lockstep/strategy/strategy.h"
@@ -23,10 +25,10 @@ namespace lockstep::contrib {
 template <class T>
 using PerDevice = PerReplica<T>;
 
-/// A tensor or number as a program of towers has it: plain, mirrored, or one per tower.
+/// A tensor or number as a program of towers has it: plain, mirrored, one per tower, or several as results of `map`.
 class LOCKSTEP_EXPORT TowerValue {
  public:
-  enum class Kind { Plain, Mirrored, PerDevice };
+  enum class Kind { Plain, Mirrored, PerDevice, MapOutput };
 
   // NOLINTBEGIN(google-explicit-constructor)
   TowerValue(at::Tensor value) : kind_(Kind::Plain), components_{std::move(value)} {}
@@ -34,30 +36,44 @@ class LOCKSTEP_EXPORT TowerValue {
   TowerValue(PerReplica<at::Tensor> value) : kind_(Kind::PerDevice), components_(std::move(value).release()) {}
   /// A tower-local variable is one value per tower, any other of a strategy is mirrored.
   TowerValue(const Variable& variable);
-  TowerValue(const TowerLocalVariable& variable) : TowerValue(variable.variable()) {}
   template <class T>
     requires(std::is_arithmetic_v<T>)
   TowerValue(T number) : TowerValue(tensor_of(number)) {}
   template <class T>
     requires(std::is_arithmetic_v<T>)
   TowerValue(const PerReplica<T>& numbers) : TowerValue(numbers.map([](T number) { return tensor_of(number); })) {}
+  template <class T>
+    requires(std::is_arithmetic_v<T> || std::is_same_v<T, at::Tensor>)
+  TowerValue(const PerReplica<MapOutput<T>>& outputs) : kind_(Kind::MapOutput) {
+    for (const MapOutput<T>& output : outputs) {
+      for (const T& item : output.get()) components_.push_back(tensor_of(item));
+      items_.push_back(output.get().size());
+    }
+  }
   // NOLINTEND(google-explicit-constructor)
 
   Kind kind() const { return kind_; }
-  /// In tower order; one of a plain value.
-  const std::vector<at::Tensor>& values() const { return components_; }
+  /// In tower order, one of a plain value. Of a PerDevice those of this worker, and of all towers in a step's outputs.
+  const std::vector<at::Tensor>& values() const { return of_all_towers_.empty() ? components_ : of_all_towers_; }
+  /// Those of this worker: what the strategy takes.
+  const std::vector<at::Tensor>& local_values() const { return components_; }
+  /// How many of them each tower has, of the results of `map`.
+  const std::vector<std::size_t>& items() const { return items_; }
+  void set_values_of_all_towers(std::vector<at::Tensor> values) { of_all_towers_ = std::move(values); }
   /// The value as one tensor: the own component inside a tower. InvalidArgument for one per tower elsewhere.
   at::Tensor tensor() const;
   operator at::Tensor() const { return tensor(); }  // NOLINT(google-explicit-constructor): it stands for its tensor
 
  private:
   template <class T>
-  static at::Tensor tensor_of(T number) {
-    return std::get<at::Tensor>(lockstep::detail::to_reducible(number, Path()));
+  static at::Tensor tensor_of(const T& value) {
+    return std::get<at::Tensor>(lockstep::detail::to_reducible(value, Path()));
   }
 
   Kind kind_;
   std::vector<at::Tensor> components_;
+  std::vector<at::Tensor> of_all_towers_;
+  std::vector<std::size_t> items_;
 };
 
 /// Where a value for towers goes: to devices by name, or where the components of a value or variable are. By default to
@@ -69,12 +85,17 @@ class LOCKSTEP_EXPORT TowerDestinations {
   TowerDestinations(std::string device) : devices_{std::move(device)} {}
   TowerDestinations(const char* device) : devices_{device} {}
   TowerDestinations(std::vector<std::string> devices);
+  /// Without it {"cpu:0", "cpu:1"} would be one text between two pointers.
+  TowerDestinations(std::initializer_list<std::string> devices) : TowerDestinations(std::vector(devices)) {}
+  TowerDestinations(const TowerValue& value);
   template <std::convertible_to<Destinations> T>
   TowerDestinations(const T& value) : value_(Destinations(value)) {}
   // NOLINTEND(google-explicit-constructor)
 
-  /// Copies for them. Every worker has the value: in place of another worker's device it is on the first of this one.
-  Mirrored<at::Tensor> deliver(Strategy& core, const Devices& of_all_towers, const at::Tensor& value) const;
+  /// Copies of a tensor or of sparse rows for them. Every worker has the value: in place of another worker's device it is
+  /// on the first of this one.
+  template <class T>
+  Mirrored<T> deliver(Strategy& core, const Devices& of_all_towers, const T& value) const;
 
  private:
   std::vector<std::string> devices_;
@@ -83,31 +104,52 @@ class LOCKSTEP_EXPORT TowerDestinations {
 
 namespace detail {
 
-/// Of `devices`, those of this worker and those that no tower has.
-LOCKSTEP_EXPORT Devices own_devices(const Strategy& core, const Devices& of_all_towers, const Devices& devices);
-
 /// The values of all towers, in tower order. Those of other workers come from there: all workers must call it.
 LOCKSTEP_EXPORT std::vector<at::Tensor> all_towers(const Strategy& core, const std::vector<at::Tensor>& mine);
 LOCKSTEP_EXPORT std::vector<std::string> all_towers(const Strategy& core, const std::vector<std::string>& mine);
 
-/// The tensors that a leaf travels as: of sparse rows the values and the indices.
-LOCKSTEP_EXPORT void append_tensors(const std::vector<ReducibleLeaf>& leaves, std::vector<at::Tensor>& tensors);
-/// The leaves that `tensors`, from `next` on, came from; `like` says which of them are sparse rows.
-LOCKSTEP_EXPORT std::vector<ReducibleLeaf> take_leaves(const std::vector<ReducibleLeaf>& like,
-                                                       const std::vector<at::Tensor>& tensors, std::size_t& next);
+/// The values of each tower of all workers, taken apart. `structures` has the different ones of each tower's values and
+/// `like` the parts of one value. Throws on every worker unless all have one structure: values are put together again like
+/// one of this worker or, where a worker has none, like an empty one, whose structure is `of_none`.
+using Leaves = std::vector<ReducibleLeaf>;
+LOCKSTEP_EXPORT std::vector<std::vector<Leaves>> all_leaves(const Strategy& core,
+                                                            const std::vector<std::vector<Leaves>>& mine,
+                                                            const std::vector<std::set<std::string>>& structures,
+                                                            const Leaves& like, const std::string& of_none);
 
-/// The same for structures of tensors and numbers.
+/// The lists of all towers, of any length each.
+template <class T>
+std::vector<std::vector<T>> all_lists(const Strategy& core, const std::vector<std::vector<T>>& mine) {
+  if (core.num_workers() == 1) return mine;
+  const T none{};
+  const T* like = &none;
+  std::vector<std::vector<Leaves>> leaves;
+  std::vector<std::set<std::string>> structures;
+  for (const std::vector<T>& values : mine) {
+    leaves.emplace_back();
+    structures.emplace_back();
+    for (const T& value : values) {
+      leaves.back().push_back(flatten_reducible(value));
+      structures.back().insert(structure_string(value));
+      like = &value;
+    }
+  }
+  std::vector<std::vector<T>> all;
+  for (auto& tower : all_leaves(core, leaves, structures, flatten_reducible(*like), structure_string(none))) {
+    all.emplace_back();
+    for (Leaves& value : tower) all.back().push_back(unflatten_reducible(*like, std::move(value)));
+  }
+  return all;
+}
+
+/// Structures of tensors and numbers, one for each tower.
 template <class T>
 std::vector<T> all_towers(const Strategy& core, const std::vector<T>& mine) {
-  if (core.num_workers() == 1) return mine;
-  std::vector<at::Tensor> tensors;
-  for (const T& value : mine) append_tensors(flatten_reducible(value), tensors);
-  const std::vector<ReducibleLeaf> like = flatten_reducible(mine.at(0));
-  const std::vector<at::Tensor> all = all_towers(core, tensors);
-  std::vector<T> values;
-  for (std::size_t next = 0; values.size() < static_cast<std::size_t>(core.num_replicas_in_sync());)
-    values.push_back(unflatten_reducible(mine[0], take_leaves(like, all, next)));
-  return values;
+  std::vector<std::vector<T>> lists;
+  for (const T& value : mine) lists.push_back({value});
+  std::vector<T> all;
+  for (auto& list : all_lists(core, lists)) all.push_back(std::move(list.at(0)));
+  return all;
 }
 
 template <class T>
@@ -115,9 +157,22 @@ std::vector<T> all_towers(const Strategy& core, const PerReplica<T>& mine) {
   return all_towers(core, std::vector<T>(mine.begin(), mine.end()));
 }
 
+/// The outputs of all towers that had items.
+template <class T>
+std::vector<MapOutput<T>> all_outputs(const Strategy& core, const PerReplica<MapOutput<T>>& mine) {
+  std::vector<std::vector<T>> lists;
+  for (const MapOutput<T>& output : mine) lists.push_back(output.get());
+  std::vector<MapOutput<T>> all;
+  for (auto& list : all_lists(core, lists))
+    if (!list.empty()) all.emplace_back(std::move(list));
+  return all;
+}
+
 /// The one value that the towers' values become, by the rules of TensorFlow 1.11's `reduce`.
 LOCKSTEP_EXPORT at::Tensor aggregate(Strategy& core, VariableAggregation aggregation, const TowerValue& value,
                                      const char* operation);
+LOCKSTEP_EXPORT IndexedSlices aggregate(Strategy& core, VariableAggregation aggregation,
+                                        const PerReplica<IndexedSlices>& value, const char* operation);
 
 }  // namespace detail
 }  // namespace lockstep::contrib

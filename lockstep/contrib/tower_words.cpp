@@ -1,69 +1,79 @@
 #include "lockstep/contrib/tower_words.h"
 
-#include <array>
-#include <string>
+#include <algorithm>
 #include <string_view>
 
+#include "lockstep/base/error_words.h"
 #include "lockstep/base/text.h"
-#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/local/replica_team.h"
 
 namespace lockstep::contrib::detail {
 namespace {
 
 using Words = std::pair<std::string_view, std::string_view>;
-/// Longer words first. "/replica:0" is a part of a device's name and stays.
-constexpr std::array<Words, 9> kWords = {{{"/replica", "/replica"},
-                                          {"in_replica_context", "in_cross_tower_context"},
-                                          {"PerReplica", "PerDevice"},
-                                          {"OnlyFirstReplica", "OnlyFirstTower"},
-                                          {"given to run", "given to call_for_each_tower"},
-                                          {"before run and give the step to run", "first and pass what it returns"},
-                                          {"inside run", "inside call_for_each_tower"},
-                                          {"replica", "tower"},
-                                          {"Replica", "Tower"}}};
-
-std::string in_words_of_towers(std::string_view text) {
-  std::string result;
-  while (!text.empty()) {
-    std::size_t taken = 1;
-    std::string_view written = text.substr(0, 1);
-    for (const auto& [from, to] : kWords) {
-      if (!text.starts_with(from)) continue;
-      taken = from.size();
-      written = to;
-      break;
-    }
-    result += written;
-    text.remove_prefix(taken);
-  }
-  return result;
-}
+/// What the main API says, and what programs of towers call it. "/replica:0" is a part of a device's name and stays.
+constexpr Words kTowerWords[] = {
+    {"=run", "call_for_each_tower"},
+    {"/replica", "/replica"},
+    {"replicas made a different number of", "Some towers made a different number of"},
+    {"a variable without aggregation cannot be written inside a replica of a strict strategy",
+     "You must specify an aggregation method to write a mirrored variable inside a tower"},
+    {"pass an axis to reduce uneven batches: strategy.reduce(op, value, /*axis=*/0)",
+     "give all towers values of one shape, such as the sums of their rows: towers reduce without an axis"},
+    {"loop over the dataset, or use get_next_as_optional",
+     "stop at lockstep::OutOfRange, or call initialize() for another pass"},
+    {"call it before run and give the step to run", "call it first and pass what it returns"},
+    {"from distribute, values_from_function or run of", "from an iterator or call_for_each_tower of"},
+    {"pass what run or values_from_function returned", "pass what call_for_each_tower returned"},
+    {"; inside replicas use all_reduce and all_gather", ""},
+    {"merge_call, all_reduce, all_gather, aggregated assign", "merge_call, aggregated assign"},
+    {", or make the strategy with .strict = false", ""},
+    {"task_type and task_id of the resolver", "task_type and task_id of configure"},
+    {"strategy.local_results(...) or operator[]", "strategy.unwrap(...)"},
+    {"read them with local_results", "read them with unwrap"},
+    {"ReduceOp::SUM or MEAN", "VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER"},
+    {"Aggregation::Sum, Mean or OnlyFirstReplica", "VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER"},
+    {"Aggregation::Mean or OnlyFirstReplica", "VariableAggregation::MEAN or ONLY_FIRST_TOWER"},
+    {"Aggregation::None or OnlyFirstReplica", "VariableAggregation::NONE or ONLY_FIRST_TOWER"},
+    {"Aggregation::None", "VariableAggregation::NONE"},
+    {"Aggregation::Sum", "VariableAggregation::SUM"},
+    {"Aggregation::Mean", "VariableAggregation::MEAN"},
+    {"Aggregation::OnlyFirstReplica", "VariableAggregation::ONLY_FIRST_TOWER"},
+    {"OnlyFirstReplica", "ONLY_FIRST_TOWER"},
+    {"in_replica_context", "in_cross_tower_context"},
+    {"given to run", "given to call_for_each_tower"},
+    {"inside run", "inside call_for_each_tower"},
+    {"outside of run", "outside of call_for_each_tower"},
+    {" of run ", " of call_for_each_tower "},
+    {"strategy.run", "strategy.call_for_each_tower"},
+    {"what run returned", "what call_for_each_tower returned"},
+    {"PerReplica", "PerDevice"},
+    {"replica", "tower"},
+    {"Replica", "Tower"}};
 
 }  // namespace
 
 void throw_in_tower_words(const Error& error) {
   ErrorText text = error.text();
-  for (std::string* part : {&text.what, &text.where, &text.seen, &text.help}) *part = in_words_of_towers(*part);
-  if (error.number() == errors::kUnequalMeetings) {
-    text.what = "Some towers made a different number of merge_call and collective calls";
-  } else if (error.number() == errors::kVariableAssign && text.what.find("without aggregation") != std::string::npos) {
-    text.what = "You must specify an aggregation method to write a mirrored variable inside a tower";
-    text.help = "create it with VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER";
-  } else if (error.number() == errors::kShape && text.help.find("axis") != std::string::npos) {
-    text.help = "give all towers values of one shape, such as the sums of their rows: towers reduce without an axis";
-  }
-  throw_error(error.code(), error.number(), std::move(text));
+  // What came out of a tower in these words already has its place.
+  if (const auto added = text.where.find(", on replica ");
+      text.where.substr(0, added).find("on tower ") != text.where.npos)
+    text.where.resize(std::min(added, text.where.size()));
+  throw_in_words(kTowerWords, Error(error.code(), error.number(), std::move(text)));
+}
+
+bool is_in_tower(const Strategy& core) {
+  const lockstep::detail::ContextEntry* here = lockstep::detail::current_context();
+  return here != nullptr && here->strategy == &core && here->replica != nullptr;
 }
 
 void require_cross_tower(const Strategy& core, const char* operation) {
-  const lockstep::detail::ContextEntry* here = lockstep::detail::current_context();
-  if (here != nullptr && here->strategy == &core && here->replica != nullptr) {
+  if (is_in_tower(core)) {
     throw FailedPrecondition(
         errors::kWrongContext,
         {.what = str("Method requires being in cross-tower context, use get_tower_context().merge_call(): ", operation,
                      " was called inside a tower"),
-         .where = str(operation, ", on tower ", here->replica->replica_id_in_sync_group()),
+         .where = operation,
          .help = str("call ", operation, " outside of the function given to call_for_each_tower, or inside ",
                      "get_tower_context().merge_call(...)")});
   }

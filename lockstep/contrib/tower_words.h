@@ -20,6 +20,8 @@ decltype(auto) in_tower_words(F&& f) {
   }
 }
 
+LOCKSTEP_EXPORT bool is_in_tower(const Strategy& core);
+
 /// Throws unless `operation` may be called here: outside of towers.
 LOCKSTEP_EXPORT void require_cross_tower(const Strategy& core, const char* operation);
 

@@ -11,6 +11,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <functional>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -40,6 +42,30 @@ void say(const char* name, const std::vector<int>& values) {
 }
 
 torch::Tensor number(double value) { return torch::full({}, value); }
+
+/// Over several workers all refuse what could not be put together: towers, and items of map, with other structures.
+void require_one_structure(contrib::MirroredStrategy& strategy) {
+  if (strategy.core().num_workers() == 1) return;
+  const auto list_of = [](int n) { return std::vector<torch::Tensor>(static_cast<std::size_t>(n), number(n)); };
+  const auto lists =
+      strategy.call_for_each_tower([&] { return list_of(contrib::get_tower_context().tower_id() == 1 ? 2 : 1); });
+  const auto named = strategy.call_for_each_tower([&] {
+    return std::map<std::string, torch::Tensor>{{contrib::get_tower_context().tower_id() == 0 ? "a" : "b", number(1)}};
+  });
+  const auto mapped = strategy.map(std::vector<int>{1, 1, 1, 1, 1, 1, 2}, list_of);
+  const auto of_one_worker = strategy.map(std::vector<int>{1}, list_of);
+  const std::function<void()> calls[] = {[&] { strategy.unwrap(lists); }, [&] { strategy.unwrap(named); },
+                                         [&] { strategy.unwrap(mapped); }, [&] { strategy.unwrap(of_one_worker); }};
+  for (std::size_t i = 0; i < std::size(calls); ++i) {
+    int thrown = 0;
+    try {
+      calls[i]();
+    } catch (const ls::Error& error) {
+      thrown = error.number();
+    }
+    if (thrown != ls::errors::kStructure) throw std::runtime_error("structures of case " + std::to_string(i));
+  }
+}
 
 void look_at_values(contrib::MirroredStrategy& strategy) {
   say("towers", std::vector<int>{strategy.num_towers(), static_cast<int>(strategy.worker_devices().size())});
@@ -74,12 +100,38 @@ void look_at_values(contrib::MirroredStrategy& strategy) {
                     },
                     contrib::run_in_turn)));
 
-  for (const int items : {10, 2}) {
+  const auto rows = strategy.call_for_each_tower([] {
+    const int tower = contrib::get_tower_context().tower_id();
+    return ls::IndexedSlices{torch::rand({1 + tower, 2}), torch::full({1 + tower}, tower), {9, 2}};
+  });
+  for (const auto& of_tower : strategy.unwrap(strategy.call_for_each_tower(
+           [](ls::IndexedSlices mine) {
+             mine.dense_shape[0] += contrib::get_tower_context().tower_id();
+             return mine;
+           },
+           rows))) {
+    say("rows", std::vector<torch::Tensor>{of_tower.values, of_tower.indices});
+    say("of", std::vector<int>(of_tower.dense_shape.begin(), of_tower.dense_shape.end()));
+  }
+  for (const auto aggregation : {Agg::SUM, Agg::MEAN, Agg::ONLY_FIRST_TOWER}) {
+    const ls::IndexedSlices all = strategy.reduce(aggregation, rows, "cpu:0");
+    say("rows of all", std::vector<torch::Tensor>{all.values, all.indices});
+  }
+  const auto twice = strategy.update_non_slot(
+      {devices.back(), devices.front()}, [](const torch::Tensor& x) { return x * 2; }, number(3));
+  say("on two devices", {twice[0], twice[1]});
+  require_one_structure(strategy);
+
+  for (const int items : {10, 2, 1}) {
     std::vector<torch::Tensor> numbers;
     for (int i = 0; i < items; ++i) numbers.push_back(number(0.1 * i));
     const auto products = strategy.map(
         numbers, [](const torch::Tensor& x, const torch::Tensor& y) { return x * y; }, strategy.broadcast(number(2)));
     for (const auto& output : strategy.unwrap(products)) say("mapped", output.get());
+    const auto pairs_of_map = strategy.map(numbers, [](const torch::Tensor& x) { return std::pair{x, 2.5}; });
+    for (const auto& output : strategy.unwrap(pairs_of_map))
+      for (const auto& [x, y] : output.get()) say("mapped pair", {x, number(y)});
+    say("map everywhere", strategy.unwrap(strategy.reduce(Agg::SUM, products)));
     say("sum of map", strategy.reduce(Agg::SUM, products, "cpu:0"));
     say("mean of map", strategy.reduce(Agg::MEAN, products, "cpu:0"));
   }
@@ -94,8 +146,7 @@ void look_at_variables(contrib::MirroredStrategy& strategy) {
   say("v", strategy.unwrap(v));
   for (int i = 1; i < 40; ++i) {  // added up over six towers and divided, some of these numbers would be rounded
     strategy.call_for_each_tower([&] { v.assign(0.1 * i); });
-    if (v.read().item<float>() != static_cast<float>(0.1 * i))
-      throw std::runtime_error("the mean of a number");
+    if (v.read().item<float>() != static_cast<float>(0.1 * i)) throw std::runtime_error("the mean of a number");
   }
   say("numbers", strategy.unwrap(v));
   ls::Variable first(torch::zeros({3}), {.name = "first", .aggregation = Agg::ONLY_FIRST_TOWER});
@@ -113,6 +164,7 @@ void look_at_variables(contrib::MirroredStrategy& strategy) {
     auto local = strategy.tower_local_variable(number(0), aggregation, "local");
     strategy.call_for_each_tower([&] { local.assign_add(1.5 + contrib::get_tower_context().tower_id()); });
     say("local", strategy.read_var(local));
+    say("local as a variable", strategy.read_var(static_cast<const ls::Variable&>(local)));
     say("locals", strategy.unwrap(local));
     say("assigned", local.assign(6));
   }
@@ -151,6 +203,19 @@ void train(contrib::MirroredStrategy& strategy) {
   for (int epoch = 0; epoch < 3; ++epoch) {
     iterator.initialize();
     auto ctx = strategy.run_steps_on_dataset(step, iterator, 2);
+    const contrib::TowerValue each = ctx.last_step_outputs().at("each");
+    say("outputs given back", strategy.unwrap(strategy.call_for_each_tower(
+                                  [](const contrib::TowerValue& mine) { return mine.tensor() * 2; }, each)));
+    say("their sum", strategy.reduce(Agg::SUM, each, "cpu:0"));
+    say("their batch", strategy.batch_reduce(Agg::MEAN, {{each, each}})[0][0]);
+    const auto again = strategy.run_steps_on_dataset(
+        [&](contrib::MultiStepContext& next, const contrib::PerDevice<torch::Tensor>&,
+            const contrib::PerDevice<torch::Tensor>&) {
+          next.set_last_step_output("again", each);
+          next.set_last_step_output("sum", each, Agg::SUM);
+        },
+        iterator);
+    for (const auto& [name, output] : again.last_step_outputs()) say(name.c_str(), output.values());
     for (int more = 0; more < 2; ++more) {
       for (const auto& [name, output] : ctx.last_step_outputs()) say(name.c_str(), output.values());
       for (const auto& name : std::any_cast<std::vector<std::string>>(ctx.non_tensor_outputs().at("name")))

@@ -2,6 +2,7 @@
 
 #include <c10/core/GradMode.h>
 
+#include <concepts>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -30,11 +31,15 @@ template <class T>
 inline constexpr bool is_map_output_v<PerReplica<MapOutput<T>>> = true;
 
 template <class T>
+struct IsPerDevice : std::bool_constant<lockstep::detail::is_per_replica_v<T>> {};
+
+/// Whether it is, or holds, one value per tower.
+template <class T>
 bool is_per_tower([[maybe_unused]] const T& argument) {
-  if constexpr (std::is_same_v<T, Variable>)
-    return argument.is_distributed() && argument.synchronization() == Synchronization::OnRead;
+  if constexpr (std::derived_from<T, Variable> || std::is_same_v<T, TowerValue>)
+    return TowerValue(argument).kind() >= TowerValue::Kind::PerDevice;
   else
-    return std::is_same_v<T, TowerLocalVariable> || lockstep::detail::is_per_replica_v<T>;
+    return lockstep::detail::Contains<IsPerDevice, T>::value;
 }
 
 /// Throws unless all arguments are mirrored or plain.
@@ -48,10 +53,10 @@ void require_mirrored(const char* operation, const Args&... args) {
 template <class T>
 auto DistributionStrategy::unwrap(const T& value) const {
   detail::require_cross_tower(*core_, "unwrap");
-  if constexpr (std::is_same_v<T, Variable>) {
-    return value.is_distributed() ? detail::all_towers(*core_, value.values()) : value.values();
-  } else if constexpr (std::is_same_v<T, TowerLocalVariable>) {
-    return detail::all_towers(*core_, value.variable().values());
+  if constexpr (std::derived_from<T, Variable> || std::is_same_v<T, TowerValue>) {
+    const TowerValue known(value);
+    const bool is_plain = known.kind() == TowerValue::Kind::Plain;
+    return is_plain ? known.values() : detail::all_towers(*core_, known.local_values());
   } else if constexpr (detail::is_map_output_v<T>) {
     return detail::all_outputs(*core_, value);
   } else if constexpr (is_distributed_v<T>) {
@@ -73,18 +78,20 @@ auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args
   const auto here = static_cast<std::size_t>(core_->num_local_replicas());
   const auto first = here * static_cast<std::size_t>(core_->worker_id());
   std::vector<MapOutput<Result>> outputs(here);
-  const Scope scope(*core_);
-  for (std::size_t i = 0; i < map_over.size(); ++i) {
-    const std::size_t tower = i % static_cast<std::size_t>(num_towers());
-    if (tower < first || tower >= first + here) continue;
-    outputs[tower - first].add(f(map_over[i], select_component(args, static_cast<int>(tower - first))...));
-  }
+  detail::in_tower_words([&] {
+    const Scope scope(*core_);
+    for (std::size_t i = 0; i < map_over.size(); ++i) {
+      const std::size_t tower = i % static_cast<std::size_t>(num_towers());
+      if (tower < first || tower >= first + here) continue;
+      outputs[tower - first].add(f(map_over[i], select_component(args, static_cast<int>(tower - first))...));
+    }
+  });
   return PerDevice<MapOutput<Result>>(std::move(outputs));
 }
 
 template <class F, class T>
 MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T>& iterator, int iterations,
-                                                            const std::vector<at::Tensor>& initial_loop_values) {
+                                                            const std::vector<at::Tensor>&) {
   detail::require_cross_tower(*core_, "run_steps_on_dataset");
   auto step = [f = std::move(f), &iterator](MultiStepContext& context) mutable {
     if constexpr (std::is_invocable_v<F&, MultiStepContext&, PerDevice<T>>) {
@@ -101,20 +108,28 @@ MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T
   auto in_words = [step = std::move(step)](MultiStepContext& context) mutable {
     detail::in_tower_words([&] { step(context); });
   };
-  return MultiStepContext::run(*core_, std::move(in_words), iterations, initial_loop_values);
+  return MultiStepContext::run(*core_, std::move(in_words), iterations);
 }
 
 template <class F, class... Args>
 auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const Args&... args) {
   detail::require_mirrored("update", args...);
-  using Result = decltype(core_->extended().update(variable, f, args...));
+  const auto call = [&](const at::Tensor& component, const auto&... given) {
+    if constexpr (std::is_same_v<at::Tensor, std::decay_t<decltype(f(component, given...))>>) {
+      at::Tensor result = f(component, given...);
+      return result.defined() && result.is_alias_of(component) ? result.clone() : result;
+    } else {
+      return f(component, given...);
+    }
+  };
+  using Result = decltype(core_->extended().update(variable, call, args...));
   if (variable.is_distributed())
-    return detail::in_tower_words([&] { return core_->extended().update(variable, f, args...); });
+    return detail::in_tower_words([&] { return core_->extended().update(variable, call, args...); });
   const c10::AutoGradMode no_grad(false);  // as for the components of a distributed one
   if constexpr (std::is_void_v<Result>)
-    f(variable.read(), select_component(args, 0)...);
+    call(variable.read(), select_component(args, 0)...);
   else
-    return Result({f(variable.read(), select_component(args, 0)...)});
+    return Result({call(variable.read(), select_component(args, 0)...)});
 }
 
 template <class F, class... Args>
@@ -131,9 +146,32 @@ auto DistributionStrategy::update(const Variable& variable, F&& f, const Args&..
 
 template <class F, class... Args>
 auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Args&... args) {
+  using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
   detail::require_mirrored("update_non_slot", args...);
-  return detail::in_tower_words(
-      [&] { return core_->extended().update_non_slot(detail::own_devices(*core_, devices_, devices), f, args...); });
+  const std::vector<std::size_t> towers = towers_of(devices);
+  const auto here = static_cast<std::size_t>(core_->num_local_replicas());
+  const auto worker = static_cast<std::size_t>(core_->worker_id());
+  Devices own;
+  for (const std::size_t tower : towers)
+    if (tower / here == worker) own.push_back(devices_[tower]);
+  const auto update_own = [&] {
+    return detail::in_tower_words([&] { return core_->extended().update_non_slot(own, f, args...); });
+  };
+  const bool has_own = !own.empty() || devices.empty();  // which the core refuses
+  if constexpr (std::is_void_v<Result>) {
+    if (has_own) update_own();
+  } else {
+    if (core_->num_workers() == 1 || devices.size() == devices_.size()) return update_own();
+    std::vector<std::vector<Result>> lists(here);
+    if (has_own) {
+      const auto results = update_own();
+      auto result = results.begin();
+      for (const std::size_t tower : towers)
+        if (tower / here == worker) lists[tower % here].push_back(*result++);
+    }
+    lists = detail::all_lists(*core_, lists);
+    return Mirrored<Result>::generate(devices.size(), [&](std::size_t k) -> Result { return lists[towers[k]].at(0); });
+  }
 }
 
 template <class F, class... Args>
