@@ -1,8 +1,6 @@
 #include "lockstep/contrib/distribution_strategy.h"
 
 #include <algorithm>
-#include <map>
-#include <mutex>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -12,42 +10,22 @@
 namespace lockstep::contrib {
 namespace {
 
-/// Which strategy of contrib stands on a core: contexts know the core alone.
-struct Owners {
-  std::mutex mutex;
-  std::map<const Strategy*, DistributionStrategy*> by_core;
-};
-
-Owners& owners() {
-  static auto* const all = new Owners;  // may be asked while statics are destroyed
-  return *all;
-}
-
+/// Contexts know the core alone.
 DistributionStrategy& owner_of(const Strategy& core) {
-  Owners& all = owners();
-  const std::lock_guard lock(all.mutex);
-  const auto found = all.by_core.find(&core);
-  if (found == all.by_core.end()) {
-    throw FailedPrecondition(errors::kWrongContext,
-                             {.what = "no strategy of lockstep::contrib is current here",
-                              .help = "call this inside call_for_each_tower, or open a scope: auto scope = "
-                                      "strategy.scope();"});
-  }
-  return *found->second;
+  if (void* const owner = lockstep::detail::StrategyAccess::one_client(core))
+    return *static_cast<DistributionStrategy*>(owner);
+  throw FailedPrecondition(errors::kWrongContext,
+                           {.what = "no strategy of lockstep::contrib is current here",
+                            .help = "call this inside call_for_each_tower, or open a scope: auto scope = "
+                                    "strategy.scope();"});
 }
 
 }  // namespace
 
-DistributionStrategy::~DistributionStrategy() { set_core(nullptr, {}); }
+DistributionStrategy::~DistributionStrategy() = default;
 
 void DistributionStrategy::set_core(std::unique_ptr<Strategy> core, Devices devices) {
-  {
-    Owners& all = owners();
-    const std::lock_guard lock(all.mutex);
-    if (core_) all.by_core.erase(core_.get());
-    if (core) all.by_core[core.get()] = this;
-  }
-  if (core) lockstep::detail::StrategyAccess::set_one_client(*core);
+  lockstep::detail::StrategyAccess::set_one_client(*core, this);
   core_ = std::move(core);
   devices_ = std::move(devices);
 }
@@ -121,31 +99,15 @@ TowerLocalVariable DistributionStrategy::tower_local_variable(const at::Tensor& 
   });
 }
 
-std::vector<std::size_t> DistributionStrategy::towers_of(const Devices& devices) const {
-  std::vector<std::size_t> towers;
-  for (const std::string& device : devices) {
-    const auto found =
-        std::find(devices_.begin(), devices_.end(), to_string(canonicalize(device, core_->devices()[0])));
-    if (found == devices_.end()) {
-      throw InvalidArgument(errors::kDevice, {.what = str("no tower has the device ", device),
-                                              .where = "update_non_slot",
-                                              .help = "pass what non_slot_devices() returns, or some of it"});
-    }
-    towers.push_back(static_cast<std::size_t>(found - devices_.begin()));
+std::size_t DistributionStrategy::index_of(const std::string& device, const Devices& among,
+                                           const char* operation) const {
+  const auto found = std::find(among.begin(), among.end(), to_string(canonicalize(device, core_->devices()[0])));
+  if (found == among.end()) {
+    throw InvalidArgument(errors::kDevice, {.what = str("device ", device, " not found in the devices of the towers"),
+                                            .where = operation,
+                                            .help = "name some of worker_devices(), in get those of this worker"});
   }
-  return towers;
-}
-
-std::size_t DistributionStrategy::index_of(const std::string& device) const {
-  const Devices& here = core_->devices();
-  const auto found = std::find(here.begin(), here.end(), to_string(canonicalize(device, here[0])));
-  if (found == here.end()) {
-    throw InvalidArgument(errors::kDevice,
-                          {.what = str("device ", device, " not found in the devices of this worker's towers"),
-                           .where = "get",
-                           .help = "name one of worker_devices(), or call unwrap for the values of all towers"});
-  }
-  return static_cast<std::size_t>(found - here.begin());
+  return static_cast<std::size_t>(found - among.begin());
 }
 
 DistributionStrategy& TowerContext::distribution_strategy() const { return owner_of(replica_->strategy()); }

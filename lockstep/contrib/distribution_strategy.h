@@ -43,9 +43,9 @@ template <class Tag, class... Args>
 inline constexpr bool ends_with_v =
     std::is_same_v<Tag, std::tuple_element_t<sizeof...(Args), std::tuple<void*, Args...>>>;
 
-/// Calls `f(args...)` without the last argument if that is a Tag, which `f` then gets in front.
+/// Calls `f(tag, args...)`: if the last argument is a Tag it is the first one then, which otherwise is nullopt.
 template <class Tag, class F, class... Args>
-decltype(auto) with_tag(F&& f, const Tag& otherwise, const Args&... args) {
+decltype(auto) with_tag(F&& f, const Args&... args) {
   if constexpr (ends_with_v<Tag, Args...>) {
     const auto all = std::tie(args...);
     return [&]<std::size_t... I>(std::index_sequence<I...>)->decltype(auto) {
@@ -53,7 +53,7 @@ decltype(auto) with_tag(F&& f, const Tag& otherwise, const Args&... args) {
     }
     (std::make_index_sequence<sizeof...(Args) - 1>{});
   } else {
-    return f(otherwise, args...);
+    return f(std::nullopt, args...);
   }
 }
 
@@ -110,7 +110,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// The component of a tower of this worker, by the name of its device.
   template <class T>
   T get(const PerDevice<T>& value, const std::string& device) const {
-    return value[index_of(device)];
+    return value[index_of(device, core_->devices(), "get")];
   }
 
   /// The towers' values as one, on several devices, where the components of a value or variable are, or on all towers'
@@ -191,17 +191,11 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   void set_prefetch_on_device(bool prefetch) { prefetch_on_device_ = prefetch; }
 
  private:
-  std::size_t index_of(const std::string& device) const;
+  std::size_t index_of(const std::string& device, const Devices& among, const char* operation) const;
   template <class F, class... Args>
   auto update_grouped(const Variable& variable, F& f, const Args&... args);
   template <class F, class... Args>
   auto update_devices(const Devices& devices, F& f, const Args&... args);
-  /// The number of each device among those of all towers; InvalidArgument for one that no tower has.
-  std::vector<std::size_t> towers_of(const Devices& devices) const;
-  template <class Result>
-  static std::vector<Result> listed(const Mirrored<Result>& results) {
-    return {results.begin(), results.end()};
-  }
 
   std::unique_ptr<Strategy> core_;
   Devices devices_;

@@ -30,7 +30,7 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
 void MultiStepContext::fetch_outputs() {
   for (auto& [name, output] : last_step_outputs_) {
     if (output.kind() == TowerValue::Kind::PerDevice)
-      output.set_values_of_all_towers(detail::all_towers(*strategy_, output.local_values()));
+      output.set_values_of_all_towers(lockstep::detail::of_all_replicas(*strategy_, output.local_values()));
   }
 }
 

@@ -73,7 +73,7 @@ void MultiStepContext::set_non_tensor_output(const std::string& name, T output) 
   } else if (in_replica_context()) {
     get_replica_context().merge_call(
         [&](Strategy& strategy, const PerReplica<T>& outputs) {
-          std::vector<T> all = detail::all_towers(strategy, outputs);
+          std::vector<T> all = lockstep::detail::of_all_replicas(strategy, outputs);
           if constexpr (std::equality_comparable<T> && !std::is_convertible_v<T, at::Tensor>) {
             if (std::all_of(all.begin(), all.end(), [&](const T& one) { return one == all[0]; }))
               all.erase(all.begin() + 1, all.end());

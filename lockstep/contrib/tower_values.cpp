@@ -1,17 +1,10 @@
 #include "lockstep/contrib/tower_values.h"
 
-#include <ATen/ops/empty.h>
-#include <ATen/ops/tensor.h>
-
 #include <algorithm>
-#include <cstdlib>
-#include <sstream>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
-#include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep::contrib {
 
@@ -67,100 +60,6 @@ template Mirrored<IndexedSlices> TowerDestinations::deliver(Strategy&, const Dev
 namespace detail {
 namespace {
 
-/// The tensors that a part travels as: of sparse rows the values, the indices and the shape of the whole.
-void append_tensors(const ReducibleLeaf& leaf, std::vector<at::Tensor>& tensors) {
-  if (const auto* rows = std::get_if<IndexedSlices>(&leaf))
-    tensors.insert(tensors.end(), {rows->values, rows->indices, at::tensor(rows->dense_shape, at::kLong)});
-  else
-    tensors.push_back(std::get<at::Tensor>(leaf));
-}
-
-/// The part that came as the tensors from `next` on; `like` says what it is.
-ReducibleLeaf take_leaf(const ReducibleLeaf& like, std::vector<at::Tensor>::const_iterator& next) {
-  if (std::holds_alternative<at::Tensor>(like)) return *next++;
-  IndexedSlices rows{next[0], next[1], {}};
-  rows.dense_shape.assign(next[2].const_data_ptr<std::int64_t>(),
-                          next[2].const_data_ptr<std::int64_t>() + next[2].numel());
-  next += 3;
-  return rows;
-}
-
-/// Of the texts of all towers, which begin with the number of values.
-void require_one_structure(const std::vector<std::string>& texts, std::size_t towers_per_worker,
-                           const std::string& of_none) {
-  std::set<std::string> structures;
-  for (const std::string& text : texts) {
-    std::istringstream lines(text.substr(text.find('\n') + 1));
-    for (std::string line; std::getline(lines, line);) structures.insert(line);
-  }
-  for (std::size_t first = 0; first < texts.size(); first += towers_per_worker) {
-    const auto has_none = [](const std::string& text) { return text.starts_with("0\n"); };
-    const auto its = texts.begin() + static_cast<std::ptrdiff_t>(first);
-    if (std::all_of(its, its + static_cast<std::ptrdiff_t>(towers_per_worker), has_none)) structures.insert(of_none);
-  }
-  if (structures.size() < 2) return;
-  std::string seen;
-  for (const std::string& structure : structures) seen += str(seen.empty() ? "" : " and ", structure);
-  throw InvalidArgument(
-      errors::kStructure,
-      {.what = "the values of towers on several workers must have one structure",
-       .seen = std::move(seen),
-       .help = "give the same structure on every tower, with an empty tensor where one lacks something"});
-}
-
-}  // namespace
-
-std::vector<at::Tensor> all_towers(const Strategy& core, const std::vector<at::Tensor>& mine) {
-  WorkerGroup* workers = lockstep::detail::StrategyAccess::workers(core);
-  if (workers == nullptr) return mine;
-  return workers::all_gather(*workers, mine, "values of towers", deadline_of(core.communication()));
-}
-
-std::vector<std::string> all_towers(const Strategy& core, const std::vector<std::string>& mine) {
-  WorkerGroup* workers = lockstep::detail::StrategyAccess::workers(core);
-  if (workers == nullptr) return mine;
-  std::vector<std::string> all;
-  for (const auto& texts :
-       workers::all_gather_texts(*workers, mine, "texts of towers", deadline_of(core.communication())))
-    all.insert(all.end(), texts.begin(), texts.end());
-  return all;
-}
-
-std::vector<std::vector<Leaves>> all_leaves(const Strategy& core, const std::vector<std::vector<Leaves>>& mine,
-                                            const std::vector<std::set<std::string>>& structures, const Leaves& like,
-                                            const std::string& of_none) {
-  std::vector<std::string> texts;
-  for (std::size_t k = 0; k < mine.size(); ++k) {
-    texts.push_back(str(mine[k].size(), '\n'));
-    for (const std::string& structure : structures[k]) texts.back() += structure + '\n';
-  }
-  texts = all_towers(core, texts);
-  require_one_structure(texts, mine.size(), of_none);
-  std::vector<std::size_t> counts;
-  for (const std::string& text : texts) counts.push_back(std::strtoul(text.c_str(), nullptr, 10));
-
-  // Every tower sends as many tensors as the one with the most values.
-  std::vector<at::Tensor> of_one;
-  for (const ReducibleLeaf& leaf : like) append_tensors(leaf, of_one);
-  const std::size_t each = *std::max_element(counts.begin(), counts.end()) * of_one.size();
-  std::vector<at::Tensor> tensors;
-  for (std::size_t k = 0; k < mine.size(); ++k) {
-    for (const Leaves& value : mine[k])
-      for (const ReducibleLeaf& leaf : value) append_tensors(leaf, tensors);
-    tensors.resize((k + 1) * each, at::empty({0}));
-  }
-  tensors = all_towers(core, tensors);
-  std::vector<std::vector<Leaves>> all(counts.size());
-  for (std::size_t tower = 0; tower < counts.size(); ++tower) {
-    auto next = tensors.cbegin() + static_cast<std::ptrdiff_t>(tower * each);
-    for (all[tower].resize(counts[tower]); Leaves & value : all[tower])
-      for (const ReducibleLeaf& leaf : like) value.push_back(take_leaf(leaf, next));
-  }
-  return all;
-}
-
-namespace {
-
 template <class... Parts>
 [[noreturn]] void throw_not_reducible(const char* operation, std::string help, const Parts&... what) {
   throw InvalidArgument(errors::kNotReducible, {.what = str(what...), .where = operation, .help = std::move(help)});
@@ -187,7 +86,8 @@ at::Tensor of_map_outputs(Strategy& core, VariableAggregation aggregation, const
     next += static_cast<std::ptrdiff_t>(count);
   }
   std::vector<at::Tensor> items;
-  for (const auto& list : all_lists(core, lists)) items.insert(items.end(), list.begin(), list.end());
+  for (const auto& list : lockstep::detail::lists_of_all_replicas(core, lists))
+    items.insert(items.end(), list.begin(), list.end());
   if (items.empty())
     throw_not_reducible(operation, "give map at least one item", "the results of map over no items cannot be reduced");
   at::Tensor sum = items[0].clone();

@@ -5,7 +5,6 @@
 #include <concepts>
 #include <initializer_list>
 #include <optional>
-#include <set>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "lockstep/contrib/variable_aggregation.h"
 #include "lockstep/strategy/devices.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/values_of_all.h"
 #include "lockstep/values/per_replica.h"
 #include "lockstep/values/reducible.h"
 
@@ -104,66 +104,13 @@ class LOCKSTEP_EXPORT TowerDestinations {
 
 namespace detail {
 
-/// The values of all towers, in tower order. Those of other workers come from there: all workers must call it.
-LOCKSTEP_EXPORT std::vector<at::Tensor> all_towers(const Strategy& core, const std::vector<at::Tensor>& mine);
-LOCKSTEP_EXPORT std::vector<std::string> all_towers(const Strategy& core, const std::vector<std::string>& mine);
-
-/// The values of each tower of all workers, taken apart. `structures` has the different ones of each tower's values and
-/// `like` the parts of one value. Throws on every worker unless all have one structure: values are put together again like
-/// one of this worker or, where a worker has none, like an empty one, whose structure is `of_none`.
-using Leaves = std::vector<ReducibleLeaf>;
-LOCKSTEP_EXPORT std::vector<std::vector<Leaves>> all_leaves(const Strategy& core,
-                                                            const std::vector<std::vector<Leaves>>& mine,
-                                                            const std::vector<std::set<std::string>>& structures,
-                                                            const Leaves& like, const std::string& of_none);
-
-/// The lists of all towers, of any length each.
-template <class T>
-std::vector<std::vector<T>> all_lists(const Strategy& core, const std::vector<std::vector<T>>& mine) {
-  if (core.num_workers() == 1) return mine;
-  const T none{};
-  const T* like = &none;
-  std::vector<std::vector<Leaves>> leaves;
-  std::vector<std::set<std::string>> structures;
-  for (const std::vector<T>& values : mine) {
-    leaves.emplace_back();
-    structures.emplace_back();
-    for (const T& value : values) {
-      leaves.back().push_back(flatten_reducible(value));
-      structures.back().insert(structure_string(value));
-      like = &value;
-    }
-  }
-  std::vector<std::vector<T>> all;
-  for (auto& tower : all_leaves(core, leaves, structures, flatten_reducible(*like), structure_string(none))) {
-    all.emplace_back();
-    for (Leaves& value : tower) all.back().push_back(unflatten_reducible(*like, std::move(value)));
-  }
-  return all;
-}
-
-/// Structures of tensors and numbers, one for each tower.
-template <class T>
-std::vector<T> all_towers(const Strategy& core, const std::vector<T>& mine) {
-  std::vector<std::vector<T>> lists;
-  for (const T& value : mine) lists.push_back({value});
-  std::vector<T> all;
-  for (auto& list : all_lists(core, lists)) all.push_back(std::move(list.at(0)));
-  return all;
-}
-
-template <class T>
-std::vector<T> all_towers(const Strategy& core, const PerReplica<T>& mine) {
-  return all_towers(core, std::vector<T>(mine.begin(), mine.end()));
-}
-
 /// The outputs of all towers that had items.
 template <class T>
 std::vector<MapOutput<T>> all_outputs(const Strategy& core, const PerReplica<MapOutput<T>>& mine) {
   std::vector<std::vector<T>> lists;
   for (const MapOutput<T>& output : mine) lists.push_back(output.get());
   std::vector<MapOutput<T>> all;
-  for (auto& list : all_lists(core, lists))
+  for (auto& list : lockstep::detail::lists_of_all_replicas(core, lists))
     if (!list.empty()) all.emplace_back(std::move(list));
   return all;
 }

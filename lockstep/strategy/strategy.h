@@ -318,7 +318,7 @@ class LOCKSTEP_EXPORT Strategy {
   std::shared_ptr<CrossDeviceOps> cross_device_ops_;
   CommunicationOptions communication_;
   bool strict_;
-  bool has_one_client_ = false;
+  void* one_client_ = nullptr;
   std::unique_ptr<StrategyExtended> extended_;
   std::optional<RunFailure> last_failure_;
   std::uint64_t failed_runs_ = 0;

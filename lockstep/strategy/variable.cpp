@@ -421,7 +421,7 @@ at::Tensor read_across(const Variable& handle) {
       }
       return variable->values()[0];
     case Aggregation::None:
-      if (detail::StrategyAccess::has_one_client(variable->strategy())) break;
+      if (detail::StrategyAccess::one_client(variable->strategy()) != nullptr) break;
       throw_no_reduction(*variable, "reading an OnRead variable outside of replicas");
     case Aggregation::Sum:
     case Aggregation::Mean: break;

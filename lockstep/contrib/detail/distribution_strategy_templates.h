@@ -15,12 +15,12 @@ namespace lockstep::contrib {
 template <class F, class... Args>
 auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "call_for_each_tower");
-  return detail::with_tag(
-      [&](const RunConcurrently& concurrently, const auto&... given) {
-        const detail::InTurn in_turn(!concurrently.value);
+  return detail::with_tag<RunConcurrently>(
+      [&](const std::optional<RunConcurrently>& concurrently, const auto&... given) {
+        const detail::InTurn in_turn(concurrently && !concurrently->value);
         return detail::in_tower_words([&] { return core_->run(f, given...); });
       },
-      run_concurrently, args...);
+      args...);
 }
 
 namespace detail {
@@ -53,21 +53,23 @@ void require_mirrored(const char* operation, const Args&... args) {
 template <class T>
 auto DistributionStrategy::unwrap(const T& value) const {
   detail::require_cross_tower(*core_, "unwrap");
-  if constexpr (std::derived_from<T, Variable> || std::is_same_v<T, TowerValue>) {
-    const TowerValue known(value);
-    const bool is_plain = known.kind() == TowerValue::Kind::Plain;
-    return is_plain ? known.values() : detail::all_towers(*core_, known.local_values());
-  } else if constexpr (detail::is_map_output_v<T>) {
-    return detail::all_outputs(*core_, value);
-  } else if constexpr (is_distributed_v<T>) {
-    using Component = typename T::value_type;
-    const std::vector<Component> mine(value.begin(), value.end());
-    // A value of fewer components is on devices that the caller has named: there are no others.
-    const bool is_everywhere = mine.size() == static_cast<std::size_t>(core_->num_local_replicas());
-    return is_everywhere ? detail::all_towers(*core_, mine) : mine;
-  } else {
-    return std::vector<T>{value};
-  }
+  return detail::in_tower_words([&] {
+    if constexpr (std::derived_from<T, Variable> || std::is_same_v<T, TowerValue>) {
+      const TowerValue known(value);
+      const bool is_plain = known.kind() == TowerValue::Kind::Plain;
+      return is_plain ? known.values() : lockstep::detail::of_all_replicas(*core_, known.local_values());
+    } else if constexpr (detail::is_map_output_v<T>) {
+      return detail::all_outputs(*core_, value);
+    } else if constexpr (is_distributed_v<T>) {
+      using Component = typename T::value_type;
+      const std::vector<Component> mine(value.begin(), value.end());
+      // A value of fewer components is on devices that the caller has named: there are no others.
+      const bool is_everywhere = mine.size() == static_cast<std::size_t>(core_->num_local_replicas());
+      return is_everywhere ? lockstep::detail::of_all_replicas(*core_, mine) : mine;
+    } else {
+      return std::vector<T>{value};
+    }
+  });
 }
 
 template <class T, class F, class... Args>
@@ -132,23 +134,35 @@ auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const 
     return Result({call(variable.read(), select_component(args, 0)...)});
 }
 
+namespace detail {
+
+/// The results of `update(args...)`: as a list if the last argument is `ungrouped`.
+template <class Update, class... Args>
+auto grouped_or_not(const Update& update, const Args&... args) {
+  return with_tag<Ungrouped>(
+      [&](const auto& tag, const auto&... given) {
+        if constexpr (std::is_same_v<decltype(tag), const Ungrouped&>)
+          return update(given...).release();
+        else
+          return update(given...);
+      },
+      args...);
+}
+
+}  // namespace detail
+
 template <class F, class... Args>
 auto DistributionStrategy::update(const Variable& variable, F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "update");
-  if constexpr (detail::ends_with_v<Ungrouped, Args...>) {
-    return detail::with_tag(
-        [&](Ungrouped, const auto&... given) { return listed(update_grouped(variable, f, given...)); }, ungrouped,
-        args...);
-  } else {
-    return update_grouped(variable, f, args...);
-  }
+  return detail::grouped_or_not([&](const auto&... given) { return update_grouped(variable, f, given...); }, args...);
 }
 
 template <class F, class... Args>
 auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Args&... args) {
   using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
   detail::require_mirrored("update_non_slot", args...);
-  const std::vector<std::size_t> towers = towers_of(devices);
+  std::vector<std::size_t> towers;
+  for (const std::string& device : devices) towers.push_back(index_of(device, devices_, "update_non_slot"));
   const auto here = static_cast<std::size_t>(core_->num_local_replicas());
   const auto worker = static_cast<std::size_t>(core_->worker_id());
   Devices own;
@@ -169,7 +183,7 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
       for (const std::size_t tower : towers)
         if (tower / here == worker) lists[tower % here].push_back(*result++);
     }
-    lists = detail::all_lists(*core_, lists);
+    lists = lockstep::detail::lists_of_all_replicas(*core_, lists);
     return Mirrored<Result>::generate(devices.size(), [&](std::size_t k) -> Result { return lists[towers[k]].at(0); });
   }
 }
@@ -177,13 +191,8 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
 template <class F, class... Args>
 auto DistributionStrategy::update_non_slot(const Devices& colocate_with, F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "update_non_slot");
-  if constexpr (detail::ends_with_v<Ungrouped, Args...>) {
-    return detail::with_tag(
-        [&](Ungrouped, const auto&... given) { return listed(update_devices(colocate_with, f, given...)); }, ungrouped,
-        args...);
-  } else {
-    return update_devices(colocate_with, f, args...);
-  }
+  return detail::grouped_or_not([&](const auto&... given) { return update_devices(colocate_with, f, given...); },
+                                args...);
 }
 
 }  // namespace lockstep::contrib

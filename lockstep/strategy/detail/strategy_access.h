@@ -18,10 +18,10 @@ struct StrategyAccess {
 
   /// One client drives all replicas, as in TensorFlow 1.11, however many workers stand for it: OnlyFirstReplica is the
   /// first of all, not of each worker, and an OnRead variable without aggregation is read as a sum.
-  static void set_one_client(Strategy& strategy) { strategy.has_one_client_ = true; }
-  static bool has_one_client(const Strategy& strategy) { return strategy.has_one_client_; }
+  static void set_one_client(Strategy& strategy, void* client) { strategy.one_client_ = client; }
+  static void* one_client(const Strategy& strategy) { return strategy.one_client_; }  ///< null: there is none
   static bool is_first_of_all(const Strategy& strategy) {
-    return strategy.has_one_client_ && strategy.num_workers() > 1;
+    return strategy.one_client_ != nullptr && strategy.num_workers() > 1;
   }
 
   /// The strategy's options with those of one call above them. Throws if they ask for what only a strategy can be made with.

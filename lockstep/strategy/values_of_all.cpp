@@ -1,0 +1,111 @@
+#include "lockstep/strategy/values_of_all.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/worker_collectives.h"
+
+namespace lockstep::detail {
+namespace {
+
+/// The tensors that a part travels as: of sparse rows the values, the indices and the shape of the whole.
+void append_tensors(const ReducibleLeaf& leaf, std::vector<at::Tensor>& tensors) {
+  if (const auto* rows = std::get_if<IndexedSlices>(&leaf))
+    tensors.insert(tensors.end(), {rows->values, rows->indices, at::tensor(rows->dense_shape, at::kLong)});
+  else
+    tensors.push_back(std::get<at::Tensor>(leaf));
+}
+
+/// The part that came as the tensors from `next` on; `like` says what it is.
+ReducibleLeaf take_leaf(const ReducibleLeaf& like, std::vector<at::Tensor>::const_iterator& next) {
+  if (std::holds_alternative<at::Tensor>(like)) return *next++;
+  IndexedSlices rows{next[0], next[1], {}};
+  rows.dense_shape.assign(next[2].const_data_ptr<std::int64_t>(),
+                          next[2].const_data_ptr<std::int64_t>() + next[2].numel());
+  next += 3;
+  return rows;
+}
+
+/// Of the texts of all replicas, which begin with the number of values.
+void require_one_structure(const std::vector<std::string>& texts, std::size_t replicas_per_worker,
+                           const std::string& of_none) {
+  std::set<std::string> structures;
+  for (const std::string& text : texts) {
+    std::istringstream lines(text.substr(text.find('\n') + 1));
+    for (std::string line; std::getline(lines, line);) structures.insert(line);
+  }
+  for (std::size_t first = 0; first < texts.size(); first += replicas_per_worker) {
+    const auto has_none = [](const std::string& text) { return text.starts_with("0\n"); };
+    const auto its = texts.begin() + static_cast<std::ptrdiff_t>(first);
+    if (std::all_of(its, its + static_cast<std::ptrdiff_t>(replicas_per_worker), has_none)) structures.insert(of_none);
+  }
+  if (structures.size() < 2) return;
+  std::string seen;
+  for (const std::string& structure : structures) seen += str(seen.empty() ? "" : " and ", structure);
+  throw InvalidArgument(
+      errors::kStructure,
+      {.what = "the values of replicas on several workers must have one structure",
+       .seen = std::move(seen),
+       .help = "give the same structure on every replica, with an empty tensor where one lacks something"});
+}
+
+}  // namespace
+
+std::vector<at::Tensor> of_all_replicas(const Strategy& strategy, const std::vector<at::Tensor>& mine) {
+  WorkerGroup* workers = StrategyAccess::workers(strategy);
+  if (workers == nullptr) return mine;
+  return workers::all_gather(*workers, mine, "values of replicas", deadline_of(strategy.communication()));
+}
+
+std::vector<std::string> of_all_replicas(const Strategy& strategy, const std::vector<std::string>& mine) {
+  WorkerGroup* workers = StrategyAccess::workers(strategy);
+  if (workers == nullptr) return mine;
+  std::vector<std::string> all;
+  for (const auto& texts :
+       workers::all_gather_texts(*workers, mine, "texts of replicas", deadline_of(strategy.communication())))
+    all.insert(all.end(), texts.begin(), texts.end());
+  return all;
+}
+
+std::vector<std::vector<Leaves>> leaves_of_all_replicas(const Strategy& strategy,
+                                                        const std::vector<std::vector<Leaves>>& mine,
+                                                        const std::vector<std::set<std::string>>& structures,
+                                                        const Leaves& like, const std::string& of_none) {
+  std::vector<std::string> texts;
+  for (std::size_t k = 0; k < mine.size(); ++k) {
+    texts.push_back(str(mine[k].size(), '\n'));
+    for (const std::string& structure : structures[k]) texts.back() += structure + '\n';
+  }
+  texts = of_all_replicas(strategy, texts);
+  require_one_structure(texts, mine.size(), of_none);
+  std::vector<std::size_t> counts;
+  for (const std::string& text : texts) counts.push_back(std::strtoul(text.c_str(), nullptr, 10));
+
+  // Every replica sends as many tensors as the one with the most values.
+  std::vector<at::Tensor> of_one;
+  for (const ReducibleLeaf& leaf : like) append_tensors(leaf, of_one);
+  const std::size_t each = *std::max_element(counts.begin(), counts.end()) * of_one.size();
+  std::vector<at::Tensor> tensors;
+  for (std::size_t k = 0; k < mine.size(); ++k) {
+    for (const Leaves& value : mine[k])
+      for (const ReducibleLeaf& leaf : value) append_tensors(leaf, tensors);
+    tensors.resize((k + 1) * each, at::empty({0}));
+  }
+  tensors = of_all_replicas(strategy, tensors);
+  std::vector<std::vector<Leaves>> all(counts.size());
+  for (std::size_t replica = 0; replica < counts.size(); ++replica) {
+    auto next = tensors.cbegin() + static_cast<std::ptrdiff_t>(replica * each);
+    for (all[replica].resize(counts[replica]); Leaves & value : all[replica])
+      for (const ReducibleLeaf& leaf : like) value.push_back(take_leaf(leaf, next));
+  }
+  return all;
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,72 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/export.h"
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/values/per_replica.h"
+#include "lockstep/values/reducible.h"
+
+// What the replicas of all workers have, in replica order. What other workers have comes from there: all workers must make
+// these calls.
+namespace lockstep::detail {
+
+LOCKSTEP_EXPORT std::vector<at::Tensor> of_all_replicas(const Strategy& strategy, const std::vector<at::Tensor>& mine);
+LOCKSTEP_EXPORT std::vector<std::string> of_all_replicas(const Strategy& strategy,
+                                                         const std::vector<std::string>& mine);
+
+/// The values of each replica of all workers, taken apart. `structures` has the different ones of each replica's values and
+/// `like` the parts of one value. Throws on every worker unless all have one structure: values are put together again like
+/// one of this worker or, where a worker has none, like an empty one, whose structure is `of_none`.
+using Leaves = std::vector<ReducibleLeaf>;
+LOCKSTEP_EXPORT std::vector<std::vector<Leaves>> leaves_of_all_replicas(
+    const Strategy& strategy, const std::vector<std::vector<Leaves>>& mine,
+    const std::vector<std::set<std::string>>& structures, const Leaves& like, const std::string& of_none);
+
+/// The lists of all replicas, of any length each, of structures of tensors and numbers.
+template <class T>
+std::vector<std::vector<T>> lists_of_all_replicas(const Strategy& strategy, const std::vector<std::vector<T>>& mine) {
+  if (strategy.num_workers() == 1) return mine;
+  const T none{};
+  const T* like = &none;
+  std::vector<std::vector<Leaves>> leaves;
+  std::vector<std::set<std::string>> structures;
+  for (const std::vector<T>& values : mine) {
+    leaves.emplace_back();
+    structures.emplace_back();
+    for (const T& value : values) {
+      leaves.back().push_back(flatten_reducible(value));
+      structures.back().insert(structure_string(value));
+      like = &value;
+    }
+  }
+  std::vector<std::vector<T>> all;
+  for (auto& replica :
+       leaves_of_all_replicas(strategy, leaves, structures, flatten_reducible(*like), structure_string(none))) {
+    all.emplace_back();
+    for (Leaves& value : replica) all.back().push_back(unflatten_reducible(*like, std::move(value)));
+  }
+  return all;
+}
+
+/// One value of each replica.
+template <class T>
+std::vector<T> of_all_replicas(const Strategy& strategy, const std::vector<T>& mine) {
+  std::vector<std::vector<T>> lists;
+  for (const T& value : mine) lists.push_back({value});
+  std::vector<T> all;
+  for (auto& list : lists_of_all_replicas(strategy, lists)) all.push_back(std::move(list.at(0)));
+  return all;
+}
+
+template <class T>
+std::vector<T> of_all_replicas(const Strategy& strategy, const PerReplica<T>& mine) {
+  return of_all_replicas(strategy, std::vector<T>(mine.begin(), mine.end()));
+}
+
+}  // namespace lockstep::detail
