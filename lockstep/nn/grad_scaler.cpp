@@ -1,13 +1,12 @@
 #include "lockstep/nn/grad_scaler.h"
 
-#include <torch/csrc/autograd/function.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/noted_losses.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -51,30 +50,9 @@ GradScaler::State& GradScaler::here() {
   return states_.at(k).state;
 }
 
-namespace {
-
-/// Its node in the graph, not owned. Numbered, because another may come to lie in its place.
-struct ScaledLoss {
-  const void* node = nullptr;
-  std::uint64_t number = 0;
-};
-thread_local ScaledLoss last_scaled;
-
-ScaledLoss scaled_loss(const at::Tensor& loss) {
-  const auto* const node = loss.grad_fn().get();
-  return {node, node == nullptr ? 0 : node->sequence_nr()};
-}
-
-}  // namespace
-
-bool detail::is_scaled(const at::Tensor& loss) {
-  const ScaledLoss given = scaled_loss(loss);
-  return given.node != nullptr && given.node == last_scaled.node && given.number == last_scaled.number;
-}
-
 at::Tensor GradScaler::scaled(const at::Tensor& loss) const {
   at::Tensor result = loss.mul(scale());
-  last_scaled = scaled_loss(result);
+  detail::note_loss(result, detail::LossNote::Scaled);
   return result;
 }
 

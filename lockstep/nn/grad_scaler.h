@@ -11,11 +11,6 @@ namespace lockstep {
 
 class Strategy;
 
-namespace detail {
-/// Whether this is what `scaled` has returned last on this thread.
-bool is_scaled(const at::Tensor& loss);
-}  // namespace detail
-
 struct GradScalerOptions {
   double initial_scale = 65536.0;
   double growth = 2.0;   ///< after `growth_interval` good steps

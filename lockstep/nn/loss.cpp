@@ -1,22 +1,13 @@
 #include "lockstep/nn/loss.h"
 
-#include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/autograd/function.h>
-
 #include <algorithm>
-#include <limits>
-#include <memory>
 #include <numeric>
-#include <type_traits>
-#include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/local/replica_team.h"
-#include "lockstep/nn/unsized_losses.h"
+#include "lockstep/nn/noted_losses.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
@@ -92,6 +83,22 @@ std::int64_t checked_size(std::int64_t global_batch) {
                                              .help = "give the number of examples of all replicas, or leave it out"});
 }
 
+/// The rows of the batch that was given to run, on all replicas; -1 where that is not known without a meeting.
+std::int64_t known_rows(const detail::ContextEntry& here) {
+  const detail::StepRows& rows = here.notes->rows;
+  if (rows.all >= 0) return rows.all;
+  if (here.strategy->num_workers() > 1 || rows.here.empty()) return -1;
+  return std::accumulate(rows.here.begin(), rows.here.end(), std::int64_t{0});
+}
+
+at::Tensor divided_by_size(const at::Tensor& losses, std::int64_t global_batch, at::ScalarType given) {
+  at::Tensor result = divided(losses, checked_size(global_batch), given);
+  const detail::ContextEntry* const top = detail::current_context();
+  if (top != nullptr && top->notes != nullptr && known_rows(*top) == global_batch)
+    detail::note_loss(result, detail::LossNote::OfOneBatch);
+  return result;
+}
+
 /// What a replica brings where all count together. `call` numbers its calls of average_loss in this run.
 struct Count {
   std::int64_t rows = 0;
@@ -159,79 +166,14 @@ std::int64_t count_losses(const at::Tensor& losses) {
 
 }  // namespace
 
-namespace detail {
-namespace {
-
-// How LibTorch counts the owners of a graph's nodes depends on its version.
-template <class Pointer>
-struct WeakOf;
-template <class T>
-struct WeakOf<std::shared_ptr<T>> : std::type_identity<std::weak_ptr<T>> {};
-template <class T, class Null>
-struct WeakOf<c10::intrusive_ptr<T, Null>> : std::type_identity<c10::weak_intrusive_ptr<T, Null>> {};
-
-using NodePtr = std::remove_cvref_t<decltype(std::declval<const at::Tensor&>().grad_fn())>;
-
-/// Nodes of the graph, not owned: what the user has dropped is gone.
-std::vector<WeakOf<NodePtr>::type>& unsized_losses() {
-  thread_local std::vector<WeakOf<NodePtr>::type> nodes;
-  return nodes;
-}
-
-}  // namespace
-
-void note_unsized_loss(const at::Tensor& result, bool is_first) {
-  if (is_first) unsized_losses().clear();
-  unsized_losses().emplace_back(result.grad_fn());
-}
-
-bool holds_unsized_loss(const at::Tensor& loss) {
-  using torch::autograd::Node;
-  std::vector<NodePtr> unsized;
-  std::uint64_t first = std::numeric_limits<std::uint64_t>::max();
-  for (const auto& each : unsized_losses()) {
-    if (auto node = each.lock()) {
-      first = std::min(first, node->sequence_nr());
-      unsized.push_back(std::move(node));
-    }
-  }
-  // Nodes are numbered as they are made: what is older than all of these was not computed from them.
-  std::unordered_set<const Node*> seen;
-  std::vector<const Node*> to_see;
-  const auto see_later = [&](const Node* node) {
-    if (node != nullptr && node->sequence_nr() >= first && seen.insert(node).second) to_see.push_back(node);
-  };
-  see_later(loss.grad_fn().get());
-  while (!to_see.empty()) {
-    const Node* const node = to_see.back();
-    to_see.pop_back();
-    if (std::ranges::any_of(unsized, [&](const auto& each) { return each.get() == node; })) return true;
-    for (const auto& edge : node->next_edges()) see_later(edge.function.get());
-  }
-  return false;
-}
-
-namespace {
-
-/// Of what was divided without a size.
-void note_if_unsized(const at::Tensor& result) {
-  const ContextEntry* const top = current_context();
-  if (top != nullptr && top->notes != nullptr && result.requires_grad())
-    note_unsized_loss(result, /*is_first=*/top->notes->unsized_losses++ == 0);
-}
-
-}  // namespace
-
-}  // namespace detail
-
 at::Tensor average_loss(const at::Tensor& per_example, const AverageLossOptions& options) {
   require_inside_of_run("average_loss");
   require_per_example(per_example);
   const at::Tensor losses = weighted(per_example, options.sample_weight);
   const at::ScalarType given = per_example.scalar_type();
-  if (options.global_batch) return divided(losses, checked_size(*options.global_batch), given);
+  if (options.global_batch) return divided_by_size(losses, *options.global_batch, given);
   at::Tensor result = divided(losses, count_losses(per_example), given);
-  detail::note_if_unsized(result);
+  detail::note_loss(result, detail::LossNote::Unsized);
   return result;
 }
 
@@ -244,9 +186,9 @@ at::Tensor compute_average_loss(const at::Tensor& per_example, const AverageLoss
   require_per_example(per_example);
   const at::Tensor losses = weighted(per_example, options.sample_weight);
   const at::ScalarType given = per_example.scalar_type();
-  if (options.global_batch) return divided(losses, checked_size(*options.global_batch), given);
+  if (options.global_batch) return divided_by_size(losses, *options.global_batch, given);
   at::Tensor result = divided(losses, per_example.size(0) * get_strategy().num_replicas_in_sync(), given);
-  detail::note_if_unsized(result);
+  detail::note_loss(result, detail::LossNote::Unsized);
   return result;
 }
 

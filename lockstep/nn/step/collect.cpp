@@ -10,12 +10,12 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/grad_scaler.h"
+#include "lockstep/nn/noted_losses.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/gradient_sample.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/nn/step/sparse_parameters.h"
-#include "lockstep/nn/unsized_losses.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/differentiable.h"
@@ -130,14 +130,21 @@ void warn_of_reduced_loss(OptimizerCore& core, const at::Tensor& loss) {
 }
 
 /// Each call of a window would be divided by its own rows, and the sum would not be the mean over the window.
-void require_given_size(const OptimizerCore& core, const at::Tensor& loss) {
-  const RunNotes* const notes = current_context()->notes;
-  if (core.settings.accumulate <= 1 || notes == nullptr || notes->unsized_losses == 0 || !holds_unsized_loss(loss))
-    return;
-  throw_misuse(lockstep::str("average_loss cannot count the examples of a window of set_accumulate(",
-                             core.settings.accumulate, ")"),
-               "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
-               "average_loss");
+void require_size_of_window(OptimizerCore& core, const at::Tensor& loss) {
+  const int window = core.settings.accumulate;
+  if (window <= 1) return;
+  if (holds_noted(loss, LossNote::Unsized)) {
+    throw_misuse(
+        lockstep::str("average_loss cannot count the examples of a window of set_accumulate(", window, ")"),
+        "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
+        "average_loss");
+  }
+  // Whoever divides the loss by `window` gives the optimizer another one.
+  if (!is_noted(loss, LossNote::OfOneBatch) || core.has_warned_of_batch_size.exchange(true)) return;
+  log_warning(lockstep::str("the size given to average_loss is that of one batch, and set_accumulate(", window,
+                            ") adds up the gradients of ", window, " batches: the step is ", window,
+                            " times that of their mean. Give it the number of examples of the whole window, on all "
+                            "replicas"));
 }
 
 /// The index of the first parameter whose gradient, if it has one, is `wanted`; -1 for none.
@@ -276,9 +283,9 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
     throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next backward",
                  "backward");
   require_loss(loss);
-  require_given_size(core, loss);
+  require_size_of_window(core, loss);
   warn_of_reduced_loss(core, loss);
-  if (is_scaled(loss)) {
+  if (is_noted(loss, LossNote::Scaled)) {
     throw_misuse("the loss was multiplied by the scale already",
                  "pass the loss itself: minimize(loss, scaler) or backward(loss, scaler) multiplies it", "backward");
   }

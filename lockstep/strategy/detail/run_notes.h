@@ -43,7 +43,7 @@ struct RunNotes {
   const StepRows& rows;
   std::span<const std::shared_ptr<const RunWatcher>> watchers = {};
   std::int64_t average_losses = 0;  ///< calls of average_loss without a size
-  int unsized_losses = 0;           ///< of these, results that a backward may start from
+  std::int64_t noted_losses = 0;    ///< calls of note_loss
 };
 
 /// For what Lockstep itself changes inside run, or lets the user change once: check before, remember after. On every

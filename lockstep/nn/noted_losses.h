@@ -1,0 +1,23 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+// What is known of a loss where it is computed, and matters where an optimizer gets it: inside run, on one replica's
+// thread and until its next run.
+namespace lockstep::detail {
+
+enum class LossNote {
+  Unsized,     ///< divided by the rows of one call, which average_loss has counted
+  OfOneBatch,  ///< divided by a size that the program gave: the rows of the batch that was given to run
+  Scaled,      ///< multiplied by a GradScaler
+};
+
+/// Nothing outside of run, or where no backward may start from `loss`.
+void note_loss(const at::Tensor& loss, LossNote note);
+
+bool is_noted(const at::Tensor& loss, LossNote note);
+
+/// The same of a loss that was computed from one, such as a sum with other losses.
+bool holds_noted(const at::Tensor& loss, LossNote note);
+
+}  // namespace lockstep::detail
