@@ -103,7 +103,7 @@ bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler& scaler)
 bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler) {
   OptimizerCore& core = *core_;
   ReplicaPart& mine = part_here(core, "minimize");
-  require_valid_options(core);
+  require_valid_options(core, mine);
   const detail::OptimizerSettings& settings = core.settings;
   if (detail::has_failed_run(core, mine)) drop_gradients(core, mine);
   int calls = mine.progress.accumulated + 1;
@@ -127,7 +127,7 @@ bool MirroredOptimizerBase::apply_gradients(const torch::OrderedDict<std::string
                                             GradientsOf whose) {
   OptimizerCore& core = *core_;
   ReplicaPart& mine = part_here(core, "apply_gradients");
-  require_valid_options(core);
+  require_valid_options(core, mine);
   detail::take_gradients(core, mine, gradients, whose);
   const bool is_sum = whose == GradientsOf::AllReplicas;
   return reduce_and_update(core, mine, is_sum ? ReduceOp::Sum : core.settings.reduce_op, nullptr,
@@ -177,7 +177,7 @@ void MirroredOptimizerBase::step() {
   OptimizerCore& core = *core_;
   ReplicaPart& mine = part_here(core, "step");
   detail::require_no_failed_run(core, mine, "step");
-  require_valid_options(core);
+  require_valid_options(core, mine);
   if (!mine.progress.is_reduced())
     throw_misuse("the gradients have not been reduced over replicas",
                  "call reduce_gradients() before step(), or use minimize(loss)", "step");

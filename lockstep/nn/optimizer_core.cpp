@@ -9,6 +9,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/shared_memory_reducer.h"
 #include "lockstep/nn/step/step_description.h"
@@ -212,6 +213,17 @@ ReplicaPart& part_here(OptimizerCore& core, const char* operation) {
 
 void require_valid_options(const OptimizerCore& core) {
   for (std::size_t g = 0; g < core.groups.size(); ++g) require_valid_options(g, *core.groups[g].options);
+}
+
+void require_valid_options(const OptimizerCore& core, ReplicaPart& mine) {
+  require_valid_options(core);
+  mine.asked_state.resize(core.groups.size());
+  for (std::size_t g = 0; g < core.groups.size(); ++g) {
+    const OptionalState asked = optional_state(*core.groups[g].options);
+    if (asked == mine.asked_state[g]) continue;
+    require_state_for_options(core, mine, g);
+    mine.asked_state[g] = asked;
+  }
 }
 
 }  // namespace lockstep::detail

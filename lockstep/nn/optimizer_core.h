@@ -15,6 +15,7 @@
 #include "lockstep/nn/step/gradient_sample.h"
 #include "lockstep/nn/step/gradient_state.h"
 #include "lockstep/nn/step/update.h"
+#include "lockstep/nn/torch_optimizers.h"
 
 // The state that the phases of a step work on. Who may touch what: OptimizerCore is changed outside of run, or while
 // replica 0 leads; a ReplicaPart belongs to its replica's thread, and others read it inside meetings.
@@ -40,6 +41,7 @@ struct ReplicaPart {
   std::int64_t skipped = 0;
   int window_calls = 0;  ///< of minimize that have not ended the window, whatever zero_grad has dropped of them
   std::int64_t module_looks = 0;         ///< how often the module was shown to the others
+  std::vector<OptionalState> asked_state;  ///< per group: what `owned` was last found to have
   std::size_t registered = 0;            ///< ModuleCore::registered_in when the module was last found unchanged
   bool has_warned_of_window = false;     ///< that zero_grad has ended
   bool has_warned_of_unreached = false;  ///< parameters
@@ -69,6 +71,7 @@ struct OptimizerCore {
   std::atomic<bool> has_warned_of_leftovers{false};
   std::atomic<bool> has_warned_of_changed_gradients{false};
   std::atomic<bool> has_warned_of_reduced_loss{false};
+  std::atomic<bool> has_warned_of_batch_size{false};
   bool has_warned_of_rates = false;
 
   // Clipping by norm: one sum of squares per block of every parameter, written by the block's owner.
@@ -92,5 +95,7 @@ ReplicaPart& part_here(OptimizerCore& core, const char* operation);
 
 /// Throws where an option of a group has a value that no optimizer can work with.
 void require_valid_options(const OptimizerCore& core);
+/// The same, and where an option was switched on that the state of a replica's segments has nothing for.
+void require_valid_options(const OptimizerCore& core, ReplicaPart& mine);
 
 }  // namespace lockstep::detail

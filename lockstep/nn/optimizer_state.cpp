@@ -135,6 +135,23 @@ ParameterState cut_state(const OptimizerCore& core, const OwnedSegment& segment,
 
 }  // namespace
 
+void require_state_for_options(const OptimizerCore& core, const ReplicaPart& mine, std::size_t group) {
+  if (!core.cls.knows_state) return;
+  const auto& states = mine.inner->state();
+  for (const OwnedSegment& segment : mine.owned) {
+    const auto found = states.find(segment.weights.unsafeGetTensorImpl());
+    if (segment.group != group || found == states.end()) continue;
+    const char* const missing = missing_state(*core.groups[group].options, core.cls.read_state(*found->second));
+    if (missing == nullptr) continue;
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = "an option was switched on that the optimizer's steps so far have kept nothing for",
+         .where = lockstep::str("parameter group ", group),
+         .seen = lockstep::str("the state of '", name_of(core, segment), "' has no ", missing),
+         .help = "set amsgrad, centered or RMSprop's momentum before the first step, or make a new optimizer"});
+  }
+}
+
 ParameterState gather_state(const OptimizerCore& core, int parameter) {
   const at::NoGradGuard no_grad;
   ParameterState whole;
@@ -220,6 +237,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
     }
     drop_gradients(core, *replica);
     replica->window_calls = 0;
+    replica->asked_state.clear();
     replica->steps = steps;
   }
 }

@@ -7,6 +7,7 @@
 namespace lockstep::detail {
 
 struct OptimizerCore;
+struct ReplicaPart;
 
 /// Throws inside of run, where an update has failed, and in an open window.
 void require_readable_state(const OptimizerCore& core, const char* operation);
@@ -14,6 +15,8 @@ void require_readable_state(const OptimizerCore& core, const char* operation);
 OptimizerState read_state(const OptimizerCore& core);
 /// Takes them apart again. Changes nothing unless all of it fits. Outside of run.
 void write_state(OptimizerCore& core, const OptimizerState& state);
+/// Throws where the options of a group ask for something that this replica's state was begun without.
+void require_state_for_options(const OptimizerCore& core, const ReplicaPart& mine, std::size_t group);
 /// The state of one parameter, by its index.
 ParameterState gather_state(const OptimizerCore& core, int parameter);
 

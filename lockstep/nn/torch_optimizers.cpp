@@ -185,16 +185,21 @@ bool adds_state_to_gradient(const torch::optim::Optimizer& optimizer, const torc
          static_cast<const torch::optim::SGDOptions&>(options).nesterov();
 }
 
+OptionalState optional_state(const torch::optim::OptimizerOptions& options) {
+  const auto key_if = [](bool is_kept, const char* key) { return is_kept ? key : nullptr; };
+  if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options))
+    return {key_if(adam->amsgrad(), "max_exp_avg_sq")};
+  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options))
+    return {key_if(adamw->amsgrad(), "max_exp_avg_sq")};
+  if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropOptions*>(&options))
+    return {key_if(rmsprop->momentum() > 0, "momentum_buffer"), key_if(rmsprop->centered(), "grad_avg")};
+  return {};
+}
+
 const char* missing_state(const torch::optim::OptimizerOptions& options, const ParameterState& state) {
   if (state.empty()) return nullptr;
-  const auto lacks = [&](bool needed, const char* key) { return needed && state.count(key) == 0 ? key : nullptr; };
-  if (const auto* adam = dynamic_cast<const torch::optim::AdamOptions*>(&options))
-    return lacks(adam->amsgrad(), "max_exp_avg_sq");
-  if (const auto* adamw = dynamic_cast<const torch::optim::AdamWOptions*>(&options))
-    return lacks(adamw->amsgrad(), "max_exp_avg_sq");
-  if (const auto* rmsprop = dynamic_cast<const torch::optim::RMSpropOptions*>(&options)) {
-    const char* momentum = lacks(rmsprop->momentum() > 0, "momentum_buffer");
-    return momentum ? momentum : lacks(rmsprop->centered(), "grad_avg");
+  for (const char* key : optional_state(options)) {
+    if (key != nullptr && state.count(key) == 0) return key;
   }
   return nullptr;
 }

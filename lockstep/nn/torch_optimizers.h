@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 
 #include "lockstep/base/function_ref.h"
@@ -32,6 +33,10 @@ bool adds_state_to_gradient(const torch::optim::Optimizer& optimizer, const torc
 
 /// Whether it is one whole number >= 0, of any type: Python's optimizers keep their numbers of steps as floats.
 bool is_count(const at::Tensor& tensor);
+
+/// Keys of a parameter's state that the class keeps only if an option asks for them; null where there is none.
+using OptionalState = std::array<const char*, 2>;
+OptionalState optional_state(const torch::optim::OptimizerOptions& options);
 
 /// What the class takes for granted once a parameter has a state, and `state` lacks; null if all is there.
 const char* missing_state(const torch::optim::OptimizerOptions& options, const ParameterState& state);
