@@ -139,8 +139,8 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   copy_buffers();
   guard_gradients();
   is_pinned_.resize(parameters_.size());
-  watch_ = std::make_unique<ModuleWatch>(*this);
   for (const auto& module : replicas_) parts_.push_back(module->named_modules("", /*include_self=*/false));
+  watch_ = std::make_unique<ModuleWatch>(*this);
 }
 
 ModuleCore::~ModuleCore() = default;
@@ -170,8 +170,15 @@ std::size_t ModuleCore::registered_in(std::size_t k) const {
   return count;
 }
 
+bool ModuleCore::has_lost_part(std::size_t k) const {
+  for (const auto& part : parts_[k]) {
+    if (part.value().use_count() == 1) return true;  // held here alone
+  }
+  return false;
+}
+
 std::uint64_t ModuleCore::modes_of(std::size_t k) const {
-  std::uint64_t mark = 1;
+  std::uint64_t mark = replicas_[k]->is_training() ? 2 : 1;
   const auto add = [&](bool flag) { mark = (mark * 2 + (flag ? 1 : 0)) * 0x9E3779B97F4A7C15U + (mark >> 32); };
   for (const auto& parameter : parameters_) add(parameter.leaves[k].requires_grad());
   for (const auto& part : parts_[k]) add(part.value()->is_training());
@@ -208,6 +215,7 @@ void ModuleCore::require_same_use() const {
                    "replicas: model.update([&](auto& net) { net.layer->weight.copy_(value); })"});
     }
   }
+  require_same_mode();
   for (std::size_t k = 1; k < replicas_.size(); ++k) {
     for (std::size_t i = 0; i < parts_[k].size(); ++i) {
       const bool here = parts_[k][i].value()->is_training();
@@ -398,14 +406,17 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   // weights than the rest.
   if (!parameters_.empty() && has_moved(0, k)) require_unchanged();
   watch_->note_use(k);
-  const auto& mine = replicas_[k];
-  if (mine->is_training() != replicas_[0]->is_training()) {
+  return replicas_[k];
+}
+
+void ModuleCore::require_same_mode() const {
+  for (const auto& module : replicas_) {
+    if (module->is_training() == replicas_[0]->is_training()) continue;
     throw FailedPrecondition(errors::kWrongModule,
                              {.what = "replicas disagree on whether the model is training",
                               .help = "call model.train() or model.eval() on the handle, outside of run: "
                                       "model->eval() reaches one replica only"});
   }
-  return mine;
 }
 
 void ModuleCore::expect_forward() const {
@@ -416,6 +427,7 @@ void ModuleCore::expect_forward() const {
 void ModuleCore::train(bool on) {
   require_outside_of_run("train or eval of a model");
   for (auto& module : replicas_) module->train(on);
+  watch_->expect_mode(on);
 }
 
 void ModuleCore::to(at::ScalarType dtype) {

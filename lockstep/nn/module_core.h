@@ -101,8 +101,13 @@ class LOCKSTEP_EXPORT ModuleCore {
   /// Throws, with the first difference, if replicas have other parameters frozen, or other parts in training mode, than
   /// replica 0. While no replica changes that: they have met.
   void require_alike() const;
-  /// The same for what an evaluation sees: parts in training mode, and weights of layers that were replaced.
+  /// The same for what an evaluation sees: the model and its parts in training mode, and weights of layers that were
+  /// replaced.
   void require_same_use() const;
+  /// The same for the model as a whole.
+  void require_same_mode() const;
+  /// Whether a part that `make` has built is no longer in replica `k`'s module.
+  bool has_lost_part(std::size_t k) const;
 
  private:
   void collect_parameters();

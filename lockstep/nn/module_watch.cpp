@@ -36,7 +36,9 @@ ModuleWatch::ModuleWatch(const ModuleCore& model)
     : model_(model),
       versions_(model.parameters().size() * model.size()),
       samples_(model.parameters().size()),
-      used_(model.size()) {
+      used_(model.size()),
+      is_training_(model.replica(0)->is_training()),
+      registered_(model.registered_in(0)) {
   if (model.size() == 1) return;
   const auto last = model.buffers_of(model.size() - 1);
   for (const auto& item : model.buffers_of(0)) {
@@ -92,7 +94,38 @@ void ModuleWatch::end() const {
   // Here and not after each step: a teacher is used before its student's.
   if (std::ranges::find(used_, true) == used_.end()) return;
   model_.require_same_use();
+  is_training_ = model_.replica(0)->is_training();
+  if (!is_training_) require_same_parts();
   warn_of_different_buffers();
+  warn_of_frozen_on_some();
+}
+
+void ModuleWatch::note_use(std::size_t k) const {
+  if (std::exchange(used_[k], true)) return;
+  if (model_.replica(k)->is_training() != is_training_) model_.require_same_mode();
+}
+
+/// In training the optimizer looks for them.
+void ModuleWatch::require_same_parts() const {
+  const bool may_count = evaluations_ < 100 || evaluations_ % 16 == 0;  // it costs some microseconds
+  ++evaluations_;
+  if (!model_.has_lost_part(0) && !(may_count && model_.registered_in(0) != registered_)) return;
+  model_.require_unchanged();
+  registered_ = model_.registered_in(0);
+}
+
+void ModuleWatch::warn_of_frozen_on_some() const {
+  if (has_warned_of_frozen_) return;
+  for (const auto& parameter : model_.parameters()) {
+    const bool is_first_frozen = !parameter.leaves.front().requires_grad();
+    if (is_first_frozen == !parameter.leaves.back().requires_grad()) continue;
+    has_warned_of_frozen_ = true;
+    return log_warning(lockstep::str(
+        "parameter '", parameter.name, "' is frozen on ", is_first_frozen ? "replica 0" : "other replicas",
+        " and not on ", is_first_frozen ? "others" : "replica 0",
+        ", which compute its gradients. Freeze on every replica: strategy.run([&] { for (auto& p : "
+        "model->parameters()) p.requires_grad_(false); })"));
+  }
 }
 
 /// An optimizer of LibTorch on model.parameters() holds replica 0's leaves from one step to the next, which nothing does

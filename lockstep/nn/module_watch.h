@@ -30,14 +30,15 @@ class ModuleWatch final : public RunWatcher {
   void require_untouched(std::size_t k) const override;
   /// Warns, once, of a LibTorch optimizer that was stepped in the merge function.
   void end_of_merge() const override;
-  /// Throws if replicas have used the model while parts of it were in training mode on some of them only, or weights of
-  /// layers replaced. Warns, once, if they have used it in eval mode with buffers that differ.
+  /// Throws if replicas have used the model while it or parts of it were in training mode on some of them only, or weights
+  /// of layers replaced; if they have evaluated it, also if it was built anew. Warns, once each, if they have used it in
+  /// eval mode with buffers that differ, and if parameters are frozen on some replicas only.
   void end() const override;
 
-  /// Replica `k` works with the model in this run.
-  void note_use(std::size_t k) const {
-    if (!used_[k]) used_[k] = true;
-  }
+  /// Replica `k` works with the model in this run. Throws if it was put into training or eval mode on some replicas only.
+  void note_use(std::size_t k) const;
+  /// All replicas were put into training or eval mode.
+  void expect_mode(bool is_training) const { is_training_ = is_training; }
   /// The first replica's module is about to compute, outside of run.
   void note_use_outside() const;
   /// A call of Lockstep's has set weights or buffers between runs.
@@ -55,6 +56,8 @@ class ModuleWatch final : public RunWatcher {
   void remember_buffers() const;
   void warn_of_changed_buffers() const;
   void warn_of_different_buffers() const;
+  void require_same_parts() const;
+  void warn_of_frozen_on_some() const;
 
   const ModuleCore& model_;
   /// Parameter p of replica k is at k * parameters + p: the version of its leaf. Each replica touches its own.
@@ -74,6 +77,11 @@ class ModuleWatch final : public RunWatcher {
   mutable bool has_warned_of_buffers_ = false;
   mutable bool may_differ_ = true;  ///< the model was used in training mode since they were last compared
   mutable bool has_warned_of_evaluation_ = false;
+  mutable bool has_warned_of_frozen_ = false;
+  /// Of all replicas, when the last run ended. A replica may change its own inside run, where no other may look at it.
+  mutable bool is_training_ = true;
+  mutable std::size_t registered_;      ///< ModuleCore::registered_in replica 0
+  mutable std::int64_t evaluations_ = 0;
 };
 
 }  // namespace lockstep::detail

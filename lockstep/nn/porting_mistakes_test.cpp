@@ -2,13 +2,19 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "lockstep/nn/grad_scaler.h"
+#include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/nn/save/save.h"
 #include "tests/support/expect_error.h"
@@ -179,6 +185,117 @@ TEST_P(PortingMistakes, AModelUsedOutsideOfRunWithStatisticsOfOneReplicaIsWarned
     model(torch::ones({1}));  // has no buffers
     EXPECT_EQ(lines.lines().size(), 0u);
   }
+}
+
+
+TEST_P(PortingMistakes, TheSizeOfOneBatchInAWindowIsWarnedOf) {
+  optimizer.set_accumulate(2);
+  const auto batch = strategy.split(torch::ones({12}));
+  const auto count = [&](const std::function<at::Tensor(const at::Tensor&)>& loss_of) {
+    const LoggedLines lines;
+    for (int call = 0; call < 4; ++call)
+      strategy.run([&](const at::Tensor& x) { optimizer.minimize(loss_of(model->forward(x))); }, batch);
+    return lines.count("is that of one batch, and set_accumulate(2) adds up the gradients of 2 batches");
+  };
+  EXPECT_EQ(count([](const at::Tensor& losses) { return average_loss(losses, 24); }), 0);
+  EXPECT_EQ(count([](const at::Tensor& losses) { return average_loss(losses, 12) / 2; }), 0);
+  EXPECT_EQ(count([](const at::Tensor& losses) { return average_loss(losses, 12); }), 1) << "once";
+}
+
+template <class Optimizer, class Options>
+void expect_refused_after_a_step(Strategy& strategy, const char* missing, Options& (*switch_on)(Options&)) {
+  auto model = strategy.make<OneWeight>();
+  auto optimizer = strategy.make_optimizer<Optimizer>(model, Options(0.125));
+  const auto step = [&] {
+    strategy.run([&] { optimizer.minimize(model->forward(torch::ones({1})).sum()); });
+    return weight_of(model);
+  };
+  const double before = step();
+  const Options off = optimizer.options();
+  switch_on(optimizer.options());
+  for (int twice = 0; twice < 2; ++twice) {
+    expect_error(step, Code::InvalidArgument, errors::kBadOption, {"was switched on", "'w' has no", missing});
+    EXPECT_EQ(weight_of(model), before);
+  }
+  optimizer.options() = off;
+  EXPECT_LT(step(), before) << "nothing is torn";
+
+  auto from_the_start = strategy.make_optimizer<Optimizer>(model, Options(0.125));
+  switch_on(from_the_start.options());
+  for (int steps = 0; steps < 2; ++steps)
+    strategy.run([&] { from_the_start.minimize(model->forward(torch::ones({1})).sum()); });
+}
+
+TEST_P(PortingMistakes, AnOptionThatTheStateHasNothingForIsRefusedBeforeAnythingChanges) {
+  using torch::optim::AdamOptions;
+  using torch::optim::AdamWOptions;
+  using torch::optim::RMSpropOptions;
+  expect_refused_after_a_step<torch::optim::Adam, AdamOptions>(
+      strategy, "max_exp_avg_sq", [](AdamOptions& options) -> AdamOptions& { return options.amsgrad(true); });
+  expect_refused_after_a_step<torch::optim::AdamW, AdamWOptions>(
+      strategy, "max_exp_avg_sq", [](AdamWOptions& options) -> AdamWOptions& { return options.amsgrad(true); });
+  expect_refused_after_a_step<torch::optim::RMSprop, RMSpropOptions>(
+      strategy, "momentum_buffer", [](RMSpropOptions& options) -> RMSpropOptions& { return options.momentum(0.5); });
+  expect_refused_after_a_step<torch::optim::RMSprop, RMSpropOptions>(
+      strategy, "grad_avg", [](RMSpropOptions& options) -> RMSpropOptions& { return options.centered(true); });
+}
+
+TEST_P(PortingMistakes, EveryReplicaMayChangeItsOwnMode) {
+  strategy.run([&] { model->eval(); });
+  EXPECT_FALSE(model->is_training());
+  strategy.run([&] {
+    EXPECT_FALSE(model->is_training());
+    model->train();
+    EXPECT_TRUE(model->is_training());
+  });
+  model->eval();  // replica 0 alone
+  const auto use = [&] { strategy.run([&] { model->forward(torch::ones({1})); }); };
+  if (replicas() == 1) return use();
+  for (int twice = 0; twice < 2; ++twice)
+    expect_error(use, Code::FailedPrecondition, errors::kWrongModule, {"disagree", "model.eval()"});
+  model.eval();
+  use();
+  expect_error([&] { strategy.run([&] { model->train(my_id() == 0); }); }, Code::FailedPrecondition,
+               errors::kWrongModule, {"disagree"});
+}
+
+struct Doubler : torch::nn::Module {
+  Doubler() : inner(register_module("inner", torch::nn::Linear(1, 1))) {}
+  at::Tensor forward(const at::Tensor& x) { return inner->forward(x); }
+  torch::nn::Linear inner;
+};
+
+TEST_P(PortingMistakes, APartThatWasReplacedIsNoticedInAnEvaluation) {
+  if (replicas() == 1) return;
+  auto net = strategy.make<Doubler>();
+  const auto evaluate = [&] {
+    strategy.run([&] {
+      const at::NoGradGuard no_grad;
+      net->forward(torch::ones({1, 1}));
+    });
+  };
+  net.eval();
+  evaluate();
+  net->inner = net->replace_module("inner", torch::nn::Linear(1, 1));
+  net->inner->eval();
+  for (int twice = 0; twice < 2; ++twice)
+    expect_error(evaluate, Code::FailedPrecondition, errors::kWrongModule, {"is not the one that make built"});
+}
+
+TEST_P(PortingMistakes, APartThatWasAddedIsNoticedInAnEvaluation) {
+  if (replicas() == 1) return;
+  auto net = strategy.make<Doubler>();
+  net.eval();
+  net->register_module("more", torch::nn::Linear(1, 1))->eval();
+  expect_error([&] { strategy.run([&] { net->forward(torch::ones({1, 1})); }); }, Code::FailedPrecondition,
+               errors::kWrongModule, {"'more.weight'", "is not the one that make built"});
+}
+
+TEST_P(PortingMistakes, ATeacherThatIsFrozenOnOneReplicaIsWarnedOf) {
+  const LoggedLines lines;
+  for (auto& parameter : model.parameters()) parameter.requires_grad_(false);
+  for (int runs = 0; runs < 2; ++runs) strategy.run([&] { model->forward(torch::ones({1})); });
+  EXPECT_EQ(lines.count("'w' is frozen on replica 0 and not on others"), replicas() > 1 ? 1 : 0);
 }
 
 }  // namespace
