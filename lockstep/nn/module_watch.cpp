@@ -203,9 +203,10 @@ void ModuleWatch::warn_of_different_buffers() const {
 
 void ModuleWatch::note_use_outside() const {
   if (model_.replica(0)->is_training() && !buffers_.empty() && !std::exchange(has_warned_of_buffers_, true)) {
-    log_warning(lockstep::str("the model was used outside of run in train mode: buffers such as '", buffers_[0].name,
-                              "' change on replica 0 alone, and every replica has its own. Use the model inside run, or call "
-                              "model.eval() before"));
+    log_warning(
+        lockstep::str("the model was used outside of run in train mode: buffers such as '", buffers_[0].name,
+                      "' change on replica 0 alone, and every replica has its own. Use the model inside run, or call "
+                      "model.eval() before"));
   }
   warn_of_different_buffers();
 }

@@ -80,7 +80,7 @@ class ModuleWatch final : public RunWatcher {
   mutable bool has_warned_of_frozen_ = false;
   /// Of all replicas, when the last run ended. A replica may change its own inside run, where no other may look at it.
   mutable bool is_training_ = true;
-  mutable std::size_t registered_;      ///< ModuleCore::registered_in replica 0
+  mutable std::size_t registered_;  ///< ModuleCore::registered_in replica 0
   mutable std::int64_t evaluations_ = 0;
 };
 

@@ -133,6 +133,12 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
       groups(std::move(parameter_groups)),
       group_of(groups_of_parameters(*module, groups)) {
   module->require_unchanged();
+  if (module->is_inference()) {
+    throw FailedPrecondition(errors::kWrongModule,
+                             {.what = "the model was made in inference mode, and its weights cannot be trained",
+                              .where = "make_optimizer",
+                              .help = "call strategy.make where no c10::InferenceMode is in force"});
+  }
   require_own_memory(*this);
   require_valid_options(*this);
   for (const auto& parameter : module->parameters()) {
@@ -190,7 +196,8 @@ std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<
         {.what = str("parameter group ", g, " holds no parameter"),
          .where = "make_optimizer",
          .seen = parameters.empty() ? "the model has no parameters" : "the model has" + names,
-         .help = "give whole parts that a name begins with, such as 'head' for 'head.weight'; the first group that fits takes a parameter"});
+         .help =
+             "give whole parts that a name begins with, such as 'head' for 'head.weight'; the first group that fits takes a parameter"});
   }
   return groups;
 }

@@ -40,12 +40,12 @@ struct ReplicaPart {
   std::int64_t steps = 0;
   std::int64_t skipped = 0;
   int window_calls = 0;  ///< of minimize that have not ended the window, whatever zero_grad has dropped of them
-  std::int64_t module_looks = 0;         ///< how often the module was shown to the others
+  std::int64_t module_looks = 0;           ///< how often the module was shown to the others
   std::vector<OptionalState> asked_state;  ///< per group: what `owned` was last found to have
-  std::size_t registered = 0;            ///< ModuleCore::registered_in when the module was last found unchanged
-  bool has_warned_of_window = false;     ///< that zero_grad has ended
-  bool has_warned_of_unreached = false;  ///< parameters
-  bool has_warned_of_leftovers = false;  ///< or need not, because another replica has
+  std::size_t registered = 0;              ///< ModuleCore::registered_in when the module was last found unchanged
+  bool has_warned_of_window = false;       ///< that zero_grad has ended
+  bool has_warned_of_unreached = false;    ///< parameters
+  bool has_warned_of_leftovers = false;    ///< or need not, because another replica has
   bool has_warned_of_changed_gradients = false;
 };
 

@@ -1,4 +1,5 @@
 #include <ATen/Functions.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/batchnorm.h>
@@ -137,8 +138,7 @@ class MyLbfgs : public torch::optim::LBFGS {
 };
 
 TEST_P(PortingMistakes, AClassDerivedFromLbfgsIsRefusedLikeIt) {
-  const SeenError seen =
-      error_of([&] { strategy.make_optimizer<MyLbfgs>(model, torch::optim::LBFGSOptions(1.0)); });
+  const SeenError seen = error_of([&] { strategy.make_optimizer<MyLbfgs>(model, torch::optim::LBFGSOptions(1.0)); });
   EXPECT_TRUE(contains(seen.text, "LBFGS cannot be mirrored")) << seen.text;
 }
 
@@ -186,7 +186,6 @@ TEST_P(PortingMistakes, AModelUsedOutsideOfRunWithStatisticsOfOneReplicaIsWarned
     EXPECT_EQ(lines.lines().size(), 0u);
   }
 }
-
 
 TEST_P(PortingMistakes, TheSizeOfOneBatchInAWindowIsWarnedOf) {
   optimizer.set_accumulate(2);
@@ -287,7 +286,9 @@ TEST_P(PortingMistakes, APartThatWasAddedIsNoticedInAnEvaluation) {
   auto net = strategy.make<Doubler>();
   net.eval();
   net->register_module("more", torch::nn::Linear(1, 1))->eval();
-  expect_error([&] { strategy.run([&] { net->forward(torch::ones({1, 1})); }); }, Code::FailedPrecondition,
+  expect_error([&] { strategy.run([&] {
+                       net->forward(torch::ones({1, 1}));
+                     }); }, Code::FailedPrecondition,
                errors::kWrongModule, {"'more.weight'", "is not the one that make built"});
 }
 
@@ -296,6 +297,41 @@ TEST_P(PortingMistakes, ATeacherThatIsFrozenOnOneReplicaIsWarnedOf) {
   for (auto& parameter : model.parameters()) parameter.requires_grad_(false);
   for (int runs = 0; runs < 2; ++runs) strategy.run([&] { model->forward(torch::ones({1})); });
   EXPECT_EQ(lines.count("'w' is frozen on replica 0 and not on others"), replicas() > 1 ? 1 : 0);
+}
+
+TEST_P(PortingMistakes, OneLossForTwoOptimizersNamesTheCalls) {
+  auto head = strategy.make<OneWeight>();
+  auto of_head = strategy.make_optimizer<SGD>(head, 0.5);
+  const auto loss = [&] { return (head->forward(torch::ones({1})) * (model->forward(torch::ones({1})) + 3)).sum(); };
+  expect_error(
+      [&] {
+        strategy.run([&] {
+          const at::Tensor one = loss();
+          optimizer.minimize(one);
+          of_head.minimize(one);
+        });
+      },
+      Code::FailedPrecondition, errors::kOptimizer, {"graph of this loss already", "second.reduce_gradients()"});
+  const double before = weight_of(head);
+  strategy.run([&] {
+    optimizer.zero_grad();
+    of_head.zero_grad();
+    optimizer.backward(loss());
+    optimizer.reduce_gradients();
+    of_head.reduce_gradients();
+    optimizer.step();
+    of_head.step();
+  });
+  EXPECT_NE(weight_of(head), before);
+}
+
+TEST_P(PortingMistakes, AModelOfInferenceModeHasNoOptimizer) {
+  const auto made = [&] {
+    const c10::InferenceMode inference;
+    return strategy.make<OneWeight>();
+  }();
+  expect_error([&] { strategy.make_optimizer<SGD>(made, 0.5); }, Code::FailedPrecondition, errors::kWrongModule,
+               {"made in inference mode", "strategy.make"});
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   if (!file) throw_file_error("open", path_, errno);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw_file_error("inspect", path_, errno);
-  if (S_ISDIR(status.st_mode)) throw_file_error("map", path_, EISDIR);
+  if (S_ISDIR(status.st_mode)) throw_file_error("read", path_, EISDIR);
   if (!S_ISREG(status.st_mode)) throw_file_error("map", path_, ENODEV);
   size_ = static_cast<std::size_t>(status.st_size);
   if (size_ == 0) return;  // nothing can be mapped then

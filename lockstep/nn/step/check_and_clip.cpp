@@ -111,7 +111,8 @@ void require_own_gradients(const OptimizerCore& core, const ReplicaPart& mine, c
             operation),
         "call optimizer.clip_global_norm(max_norm) or optimizer.clip_value(limit), which know the gradients of "
         "all replicas; clip_grad_norm_ of LibTorch sees only this replica's. To change gradients in another "
-        "way, give them to optimizer.apply_gradients",
+        "way, give them to optimizer.apply_gradients. Of two optimizers on the same weights, each has to step "
+        "before the other reduces",
         operation);
   }
 }

@@ -1,9 +1,11 @@
 #include "lockstep/nn/step/collect.h"
 
 #include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "lockstep/base/error.h"
@@ -134,10 +136,9 @@ void require_size_of_window(OptimizerCore& core, const at::Tensor& loss) {
   const int window = core.settings.accumulate;
   if (window <= 1) return;
   if (holds_noted(loss, LossNote::Unsized)) {
-    throw_misuse(
-        lockstep::str("average_loss cannot count the examples of a window of set_accumulate(", window, ")"),
-        "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
-        "average_loss");
+    throw_misuse(lockstep::str("average_loss cannot count the examples of a window of set_accumulate(", window, ")"),
+                 "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
+                 "average_loss");
   }
   // Whoever divides the loss by `window` gives the optimizer another one.
   if (!is_noted(loss, LossNote::OfOneBatch) || core.has_warned_of_batch_size.exchange(true)) return;
@@ -274,6 +275,25 @@ void warn_of_changed_gradients(OptimizerCore& core, ReplicaPart& mine) {
   }
 }
 
+namespace {
+
+/// LibTorch's own text proposes to keep the graph, and each gradient would then be counted twice.
+void go_back_once(const at::Tensor& loss) {
+  try {
+    loss.backward();
+  } catch (const c10::Error& error) {
+    if (error.msg().find("backward through the graph a second time") == std::string::npos) throw;
+    throw_misuse(
+        "backward has gone through the graph of this loss already",
+        "for two optimizers and one loss, call backward once, and reduce_gradients() and step() of each: "
+        "first.backward(loss); first.reduce_gradients(); second.reduce_gradients(); first.step(); second.step(); "
+        "compute a new loss for every other backward",
+        "backward");
+  }
+}
+
+}  // namespace
+
 void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler) {
   if (has_failed_run(core, mine)) drop_gradients(core, mine);
   look_for_dropped(core, mine);
@@ -297,7 +317,7 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
   progress.stage = GradientStage::Computed;
   mine.samples.clear();
   if (scaler != nullptr && !progress.loss_scale) progress.loss_scale = scaler->scale();
-  (scaler == nullptr ? loss : loss.mul(*progress.loss_scale)).backward();
+  go_back_once(scaler == nullptr ? loss : loss.mul(*progress.loss_scale));
   note_gradients(core, mine);
 }
 
