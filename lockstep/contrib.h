@@ -5,7 +5,6 @@
 #include "lockstep/contrib/cross_tower_ops.h"
 #include "lockstep/contrib/distribution_strategy.h"
 #include "lockstep/contrib/loss_reduction.h"
-#include "lockstep/contrib/map_output.h"
 #include "lockstep/contrib/mirrored_strategy.h"
 #include "lockstep/contrib/multi_step_context.h"
 #include "lockstep/contrib/tower_context.h"

@@ -17,10 +17,6 @@ data::DistributedInputPtr dataset_steps(lockstep::Strategy& core, const data::St
   }
 }
 
-data::DistributedInputPtr pipeline_steps(lockstep::Strategy& core, const data::StagePtr& pipeline) {
-  return data::only_whole_steps(data::distribute_made(core, {pipeline}, {}));
-}
-
 InputContext worker_context(lockstep::Strategy& core, names::InputReplicationMode mode) {
   if (mode != names::InputReplicationMode::PER_WORKER) {
     throw InvalidArgument(errors::kBadOption,

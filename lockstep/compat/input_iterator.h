@@ -11,8 +11,7 @@
 
 namespace lockstep::compat::names {
 
-/// TensorFlow 1's iterator over what `make_dataset_iterator` or `make_input_fn_iterator` was given. A step in which some
-/// replica has no data is not returned.
+/// TensorFlow 1's iterator, of `make_dataset_iterator` and `make_input_fn_iterator`. In every step all replicas have data.
 template <class T>
 class InputIterator {
  public:
@@ -45,7 +44,6 @@ class InputIterator {
 namespace lockstep::compat {
 
 LOCKSTEP_EXPORT data::DistributedInputPtr dataset_steps(lockstep::Strategy& core, const data::StagePtr& dataset);
-LOCKSTEP_EXPORT data::DistributedInputPtr pipeline_steps(lockstep::Strategy& core, const data::StagePtr& pipeline);
 LOCKSTEP_EXPORT InputContext worker_context(lockstep::Strategy& core, names::InputReplicationMode mode);
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_input();
 
@@ -56,7 +54,8 @@ auto input_fn_iterator(lockstep::Strategy& core, F& input_fn, names::InputReplic
   const Scope scope = core.scope();
   Made made = input_fn(context);
   if constexpr (data::detail::is_dataset_v<Made>) {
-    return names::InputIterator<typename Made::value_type>(pipeline_steps(core, made.stage()));
+    return names::InputIterator<typename Made::value_type>(
+        data::only_whole_steps(data::distribute_made(core, {made.stage()}, {})));
   } else if constexpr (!std::is_invocable_v<Made&>) {
     static_assert(lockstep::detail::never<F>, "input_fn must return a Dataset, or a callable without arguments");
     return lockstep::detail::AfterCompileError();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <concepts>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -8,6 +9,7 @@
 
 #include "lockstep/base/error_words.h"
 #include "lockstep/base/export.h"
+#include "lockstep/base/named_value.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/contrib/variable_aggregation.h"
@@ -49,23 +51,12 @@ using lockstep::ValueContext;
 /// Python's None, for arguments that may be left open.
 inline constexpr std::nullopt_t None = std::nullopt;
 
-/// A value of one of Lockstep's enums, with TensorFlow's names for it. Converts to Lockstep's.
-template <class Core>
-class NamedValue {
- public:
-  constexpr NamedValue(Core value) : value_(value) {}  // NOLINT(google-explicit-constructor)
-  constexpr operator Core() const { return value_; }   // NOLINT(google-explicit-constructor)
-
- private:
-  Core value_;
-};
-
 /// SUM or MEAN; their names are accepted too, in capitals or not: `strategy.reduce("sum", value)`.
 class ReduceOp : public NamedValue<lockstep::ReduceOp> {
  public:
   using NamedValue::NamedValue;
-  ReduceOp(const char* name) : ReduceOp(std::string(name)) {}  // NOLINT(google-explicit-constructor)
-  ReduceOp(const std::string& name)                            // NOLINT(google-explicit-constructor)
+  template <std::convertible_to<std::string> Name>
+  ReduceOp(const Name& name)  // NOLINT(google-explicit-constructor)
       : NamedValue(in_own_words([&] { return parse_reduce_op(name); })) {}
   static const ReduceOp SUM, MEAN;
   /// For `MultiStepContext::set_last_step_output`, which takes both.

@@ -24,8 +24,7 @@ class LOCKSTEP_EXPORT StrategyHandle {
   int num_replicas_in_sync() const { return core_->num_replicas_in_sync(); }
   Scope scope() const { return core_->scope(); }
 
-  /// Workers share files or rows as in TensorFlow, and none with auto-sharding off. `core().distribute` shares out what one
-  /// worker with all replicas would see.
+  /// Workers share files or rows as in TensorFlow, and nothing with auto-sharding off, unlike by `core().distribute`.
   template <class T>
   DistributedDataset<T> experimental_distribute_dataset(const data::Dataset<T>& dataset) const {
     return in_own_words([&] { return core_->distribute(dataset, {.assignment = Assignment::TensorFlow}); });

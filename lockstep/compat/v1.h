@@ -55,8 +55,7 @@ class StrategyExtended : public ExtendedHandle {
   }
 
   /// Calls `fn(context, inputs)` `iterations` times with the iterator's next values, in cross-replica context. The context
-  /// that is returned has what the last call gave to it. The last argument is what TensorFlow's loops begin with: taken and
-  /// not looked at.
+  /// that is returned has what the last call gave to it. The last argument, initial_loop_values, is not looked at.
   template <class F, class T>
   contrib::MultiStepContext experimental_run_steps_on_iterator(F fn, InputIterator<T>& iterator, int iterations = 1,
                                                                const std::vector<at::Tensor>& = {}) const {

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
-#include "lockstep/contrib/map_output.h"
 #include "lockstep/contrib/multi_step_context.h"
 #include "lockstep/contrib/tower_context.h"
 #include "lockstep/contrib/tower_dataset.h"
@@ -39,14 +38,10 @@ inline constexpr Ungrouped ungrouped{};
 
 namespace detail {
 
-template <class Tag, class... Args>
-inline constexpr bool ends_with_v =
-    std::is_same_v<Tag, std::tuple_element_t<sizeof...(Args), std::tuple<void*, Args...>>>;
-
 /// Calls `f(tag, args...)`: if the last argument is a Tag it is the first one then, which otherwise is nullopt.
 template <class Tag, class F, class... Args>
 decltype(auto) with_tag(F&& f, const Args&... args) {
-  if constexpr (ends_with_v<Tag, Args...>) {
+  if constexpr (std::is_same_v<Tag, std::tuple_element_t<sizeof...(Args), std::tuple<void*, Args...>>>) {
     const auto all = std::tie(args...);
     return [&]<std::size_t... I>(std::index_sequence<I...>)->decltype(auto) {
       return f(std::get<sizeof...(Args) - 1>(all), std::get<I>(all)...);
@@ -64,8 +59,7 @@ decltype(auto) with_tag(F&& f, const Args&... args) {
 ///
 /// Over a cluster (`configure`) every worker runs the same program for its own towers. A PerDevice holds the components of
 /// these, and `unwrap`, `reduce`, map results and step outputs bring those of the others: the program sees all towers
-/// wherever it runs. Such calls are collective, and merge functions and side effects of the program happen once per
-/// worker.
+/// wherever it runs. Such calls are collective. Merge functions and side effects of the program happen once per worker.
 class LOCKSTEP_EXPORT DistributionStrategy {
  public:
   virtual ~DistributionStrategy();
@@ -151,8 +145,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   }
 
   /// Calls `f(context, inputs...)` for `iterations` elements of `iterator`, in cross-tower context. `f` gets one PerDevice,
-  /// or one for each part of elements that are pairs or tuples. `initial_loop_values` is what TensorFlow's loops begin with:
-  /// taken and not looked at.
+  /// or one for each part of elements that are pairs or tuples. `initial_loop_values` are not looked at.
   template <class F, class T>
   MultiStepContext run_steps_on_dataset(F f, TowerIterator<T>& iterator, int iterations = 1,
                                         const std::vector<at::Tensor>& initial_loop_values = {});

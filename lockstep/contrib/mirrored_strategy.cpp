@@ -5,7 +5,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/cluster.h"
-#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 
 namespace lockstep::contrib {

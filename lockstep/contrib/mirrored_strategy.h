@@ -63,9 +63,8 @@ class LOCKSTEP_EXPORT MirroredStrategy : public DistributionStrategy {
   MirroredOptions options_;
 };
 
-/// CollectiveAllReduceStrategy of TensorFlow 1.11, from which MultiWorkerMirroredStrategy came. It is made for a cluster,
-/// which `configure` names; until then it is one worker. Towers as of MirroredStrategy, except that it says of itself that
-/// every worker runs the program.
+/// CollectiveAllReduceStrategy of TensorFlow 1.11, from which MultiWorkerMirroredStrategy came: as MirroredStrategy, except
+/// that it says of itself that every worker runs the program. Until `configure` it is one worker.
 class LOCKSTEP_EXPORT CollectiveAllReduceStrategy final : public MirroredStrategy {
  public:
   explicit CollectiveAllReduceStrategy(int num_gpus_per_worker = 0)

@@ -17,20 +17,13 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
     }
     get_replica_context().merge_call(
         [&](Strategy& strategy, const PerReplica<at::Tensor>& outputs) {
-          set_output(name, detail::aggregate(strategy, aggregation, outputs, kOperation));
+          last_step_outputs_.insert_or_assign(name, detail::aggregate(strategy, aggregation, outputs, kOperation));
         },
         output.tensor());
   } else if (aggregation == Aggregation::None) {
-    set_output(name, output);
+    last_step_outputs_.insert_or_assign(name, output);
   } else {
-    set_output(name, detail::aggregate(*strategy_, aggregation, output, kOperation));
-  }
-}
-
-void MultiStepContext::fetch_outputs() {
-  for (auto& [name, output] : last_step_outputs_) {
-    if (output.kind() == TowerValue::Kind::PerDevice)
-      output.set_values_of_all_towers(lockstep::detail::of_all_replicas(*strategy_, output.local_values()));
+    last_step_outputs_.insert_or_assign(name, detail::aggregate(*strategy_, aggregation, output, kOperation));
   }
 }
 
@@ -43,7 +36,9 @@ void MultiStepContext::run_op() {
       last_step_outputs_.clear();
       step_(*this);
     }
-    fetch_outputs();
+    for (auto& [name, output] : last_step_outputs_)
+      if (output.kind() == TowerValue::Kind::PerDevice)
+        output.set_values_of_all_towers(lockstep::detail::of_all_replicas(*strategy_, output.local_values()));
   } catch (...) {
     last_step_outputs_ = std::move(outputs);
     non_tensor_outputs_ = std::move(others);

@@ -54,10 +54,6 @@ class LOCKSTEP_EXPORT MultiStepContext {
  private:
   MultiStepContext(Strategy& strategy, Step step, int iterations)
       : strategy_(&strategy), step_(std::move(step)), iterations_(iterations) {}
-  void set_output(const std::string& name, TowerValue output) {
-    last_step_outputs_.insert_or_assign(name, std::move(output));
-  }
-  void fetch_outputs();
 
   Strategy* strategy_;
   Step step_;

@@ -9,6 +9,7 @@
 #include "lockstep/contrib/tower_words.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
+#include "lockstep/data/distribute/own_elements.h"
 
 namespace lockstep::contrib {
 
@@ -16,17 +17,6 @@ namespace detail {
 
 /// Throws: `get_next` before `initialize`.
 [[noreturn]] LOCKSTEP_EXPORT void throw_not_initialized();
-
-/// Of a stream that all workers read, the elements of this worker's towers: element i belongs to tower i mod n.
-template <class T>
-data::Dataset<T> own_elements(const Strategy& core, const data::Dataset<T>& dataset) {
-  if (core.num_workers() == 1) return dataset;
-  const int towers = core.num_replicas_in_sync(), here = core.num_local_replicas(), worker = core.worker_id();
-  const auto is_own = [=](const std::pair<at::Tensor, T>& element) {
-    return element.first.template item<std::int64_t>() % towers / here == worker;
-  };
-  return dataset.enumerate().filter(is_own).map([](const std::pair<at::Tensor, T>& element) { return element.second; });
-}
 
 }  // namespace detail
 
@@ -77,7 +67,7 @@ namespace detail {
 template <class T>
 TowerDataset<T> distribute_elements(Strategy& core, const data::Dataset<T>& dataset, bool prefetch) {
   const InputOptions options{.per_replica_buffer_size = prefetch ? 1 : 0};
-  const auto input = data::distribute_made(core, {own_elements(core, dataset).stage()}, options);
+  const auto input = data::distribute_made(core, {data::own_elements(core, dataset).stage()}, options);
   return TowerDataset<T>(DistributedDataset<T>(data::only_whole_steps(input)));
 }
 

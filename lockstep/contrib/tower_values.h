@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
-#include "lockstep/contrib/map_output.h"
 #include "lockstep/contrib/variable_aggregation.h"
 #include "lockstep/strategy/devices.h"
 #include "lockstep/strategy/strategy.h"
@@ -24,6 +23,19 @@ namespace lockstep::contrib {
 /// TensorFlow 1.11's name for one component per tower. Over a cluster a process holds the components of its own towers.
 template <class T>
 using PerDevice = PerReplica<T>;
+
+/// What `map` has computed on one device: the results of its items, in their order.
+template <class T>
+class MapOutput {
+ public:
+  MapOutput() = default;
+  explicit MapOutput(std::vector<T> items) : items_(std::move(items)) {}
+  const std::vector<T>& get() const { return items_; }
+  void add(T item) { items_.push_back(std::move(item)); }
+
+ private:
+  std::vector<T> items_;
+};
 
 /// A tensor or number as a program of towers has it: plain, mirrored, one per tower, or several as results of `map`.
 class LOCKSTEP_EXPORT TowerValue {
@@ -76,8 +88,7 @@ class LOCKSTEP_EXPORT TowerValue {
   std::vector<std::size_t> items_;
 };
 
-/// Where a value for towers goes: to devices by name, or where the components of a value or variable are. By default to
-/// the devices of all towers.
+/// Where a value for towers goes: to devices by name, where the components of a value or variable are, or to all towers.
 class LOCKSTEP_EXPORT TowerDestinations {
  public:
   TowerDestinations() = default;
@@ -92,8 +103,7 @@ class LOCKSTEP_EXPORT TowerDestinations {
   TowerDestinations(const T& value) : value_(Destinations(value)) {}
   // NOLINTEND(google-explicit-constructor)
 
-  /// Copies of a tensor or of sparse rows for them. Every worker has the value: in place of another worker's device it is
-  /// on the first of this one.
+  /// Copies of a tensor or of sparse rows for them; for another worker's device one on the first of this worker.
   template <class T>
   Mirrored<T> deliver(Strategy& core, const Devices& of_all_towers, const T& value) const;
 

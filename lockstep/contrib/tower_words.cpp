@@ -5,7 +5,6 @@
 
 #include "lockstep/base/error_words.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/local/replica_team.h"
 
 namespace lockstep::contrib::detail {
 namespace {
@@ -33,8 +32,6 @@ constexpr Words kTowerWords[] = {
     {"read them with local_results", "read them with unwrap"},
     {"ReduceOp::SUM or MEAN", "VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER"},
     {"Aggregation::Sum, Mean or OnlyFirstReplica", "VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER"},
-    {"Aggregation::Mean or OnlyFirstReplica", "VariableAggregation::MEAN or ONLY_FIRST_TOWER"},
-    {"Aggregation::None or OnlyFirstReplica", "VariableAggregation::NONE or ONLY_FIRST_TOWER"},
     {"Aggregation::None", "VariableAggregation::NONE"},
     {"Aggregation::Sum", "VariableAggregation::SUM"},
     {"Aggregation::Mean", "VariableAggregation::MEAN"},
@@ -86,8 +83,5 @@ void throw_not_mirrored(const char* operation) {
       {.what = str(operation, ": Expected value to be mirrored across towers, got one value per tower (PerDevice)"),
        .help = "reduce the value first: strategy.reduce(VariableAggregation::MEAN, value, value)"});
 }
-
-InTurn::InTurn(bool in_turn) { local::RunInTurn::set(in_turn); }
-InTurn::~InTurn() { local::RunInTurn::set(false); }
 
 }  // namespace lockstep::contrib::detail

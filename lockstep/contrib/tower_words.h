@@ -28,13 +28,4 @@ LOCKSTEP_EXPORT void require_cross_tower(const Strategy& core, const char* opera
 /// Throws: `operation` was given one value per tower where it needs a mirrored or plain one.
 [[noreturn]] LOCKSTEP_EXPORT void throw_not_mirrored(const char* operation);
 
-/// While it lives, the next run lets its towers work one after the other if `in_turn`.
-class LOCKSTEP_EXPORT InTurn {
- public:
-  explicit InTurn(bool in_turn);
-  ~InTurn();
-  InTurn(const InTurn&) = delete;
-  InTurn& operator=(const InTurn&) = delete;
-};
-
 }  // namespace lockstep::contrib::detail

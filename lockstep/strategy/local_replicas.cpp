@@ -18,6 +18,7 @@
 #include "lockstep/base/keep_memory.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/strategy/detail/in_turn.h"
 #include "lockstep/strategy/huge_blocks.h"
 #include "lockstep/strategy/replica_random.h"
 
@@ -185,5 +186,8 @@ std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, lo
   }
   return failure;
 }
+
+detail::InTurn::InTurn(bool in_turn) { local::RunInTurn::set(in_turn); }
+detail::InTurn::~InTurn() { local::RunInTurn::set(false); }
 
 }  // namespace lockstep

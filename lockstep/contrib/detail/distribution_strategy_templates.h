@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/contrib/distribution_strategy.h"
+#include "lockstep/strategy/detail/in_turn.h"
 
 // The bodies of distribution_strategy.h's templates.
 namespace lockstep::contrib {
@@ -17,18 +18,13 @@ auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "call_for_each_tower");
   return detail::with_tag<RunConcurrently>(
       [&](const std::optional<RunConcurrently>& concurrently, const auto&... given) {
-        const detail::InTurn in_turn(concurrently && !concurrently->value);
+        const lockstep::detail::InTurn in_turn(concurrently && !concurrently->value);
         return detail::in_tower_words([&] { return core_->run(f, given...); });
       },
       args...);
 }
 
 namespace detail {
-
-template <class T>
-inline constexpr bool is_map_output_v = false;
-template <class T>
-inline constexpr bool is_map_output_v<PerReplica<MapOutput<T>>> = true;
 
 template <class T>
 struct IsPerDevice : std::bool_constant<lockstep::detail::is_per_replica_v<T>> {};
@@ -58,7 +54,7 @@ auto DistributionStrategy::unwrap(const T& value) const {
       const TowerValue known(value);
       const bool is_plain = known.kind() == TowerValue::Kind::Plain;
       return is_plain ? known.values() : lockstep::detail::of_all_replicas(*core_, known.local_values());
-    } else if constexpr (detail::is_map_output_v<T>) {
+    } else if constexpr (requires { detail::all_outputs(*core_, value); }) {
       return detail::all_outputs(*core_, value);
     } else if constexpr (is_distributed_v<T>) {
       using Component = typename T::value_type;
