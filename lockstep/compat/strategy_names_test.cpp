@@ -313,6 +313,9 @@ TEST(CompatMultiWorker, HasTheNamesOfItsPageOnly) {
   const auto results = strategy.experimental_run_v2(sum, std::tuple{number(3)}, 2.0);
   EXPECT_EQ(read(strategy.experimental_local_results(results)[1]), 12);
   EXPECT_EQ(read(strategy.reduce(v2::ReduceOp::MEAN, results, v2::None)), 12);
+  const auto nested = error_of([&] { strategy.experimental_run_v2([&] { strategy.experimental_run_v2([] {}); }); });
+  EXPECT_TRUE(contains(nested.parts.help, "strategy.experimental_run_v2 outside of the function given to experim"))
+      << nested.text;
   EXPECT_EQ(strategy.experimental_make_numpy_dataset(at::ones({10})).cardinality().value(), 10);
   const CommunicationOptions options = v1::CollectiveHints{.bytes_per_pack = 64, .timeout_seconds = 3};
   EXPECT_EQ(options, (CommunicationOptions{.bytes_per_pack = 64, .timeout_seconds = 3}));

@@ -66,8 +66,7 @@ class StrategyExtended : public ExtendedHandle {
   }
 };
 
-/// Base of the strategies, and what `get_strategy()` returns. Functions given to it get their arguments as
-/// compat/arguments.h says.
+/// Base of the strategies, and what `get_strategy()` returns. compat/arguments.h says how functions get their arguments.
 class Strategy : public StrategyHandle {
  public:
   using StrategyHandle::StrategyHandle;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <source_location>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -32,8 +33,7 @@ using names::PerReplica;
 using names::ReduceOp;
 using StrategyExtended = ExtendedHandle;
 
-/// Base of the strategies, and what `get_strategy()` returns. Functions given to it get their arguments as
-/// compat/arguments.h says.
+/// Base of the strategies, and what `get_strategy()` returns. compat/arguments.h says how functions get their arguments.
 class Strategy : public StrategyHandle {
  public:
   using StrategyHandle::StrategyHandle;
@@ -43,7 +43,12 @@ class Strategy : public StrategyHandle {
 
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   auto experimental_run_v2(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
-    return run_with(fn, args, kwargs);
+    // Errors of the main API speak of run, which is not on the page.
+    static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+        {"=run", "experimental_run_v2"},
+        {"given to run", "given to experimental_run_v2"},
+        {"strategy.run", "strategy.experimental_run_v2"}};
+    return with_error_words(kWords, [&] { return run_with(fn, args, kwargs); });
   }
   /// The axis must be given, if only as None.
   template <class T>

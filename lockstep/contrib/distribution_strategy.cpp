@@ -83,9 +83,9 @@ std::vector<Mirrored<IndexedSlices>> DistributionStrategy::batch_reduce(Variable
   });
 }
 
-Mirrored<at::Tensor> DistributionStrategy::broadcast(const at::Tensor& tensor, const TowerDestinations& destinations) {
+Mirrored<at::Tensor> DistributionStrategy::broadcast(const TowerValue& value, const TowerDestinations& destinations) {
   detail::require_cross_tower(*core_, "broadcast");
-  return detail::in_tower_words([&] { return destinations.deliver(*core_, devices_, tensor); });
+  return detail::in_tower_words([&] { return destinations.deliver(*core_, devices_, value.tensor()); });
 }
 
 TowerLocalVariable DistributionStrategy::tower_local_variable(const at::Tensor& initial_value,

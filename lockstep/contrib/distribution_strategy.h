@@ -130,7 +130,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
                                                     const std::vector<SparseReducePair>& pairs);
 
   /// A copy for each destination, or for each tower.
-  Mirrored<at::Tensor> broadcast(const at::Tensor& tensor, const TowerDestinations& destinations = {});
+  Mirrored<at::Tensor> broadcast(const TowerValue& value, const TowerDestinations& destinations = {});
 
   /// `f(item, args...)` for each item, item i on device i mod n. Mirrored arguments arrive as that device's component.
   template <class T, class F, class... Args>

@@ -65,6 +65,7 @@ TEST_F(TowerDestinationsOf, ReduceBatchReduceAndBroadcastAreTheSame) {
   // Once these were one text between two pointers.
   EXPECT_EQ(strategy.reduce(Agg::SUM, ids, {"cpu:0", "cpu:1"}).size(), 2U);
   EXPECT_EQ(strategy.broadcast(one(), {"cpu:1", "cpu:0", "cpu:1"}).size(), 3U);
+  EXPECT_EQ(strategy.broadcast(2.5)[1].item<double>(), 2.5);
   EXPECT_EQ(strategy.reduce(Agg::SUM, local, "cpu:0").item<double>(), 2);
 }
 
