@@ -329,6 +329,18 @@ TEST_F(TwoTowers, ReadAVariableWithoutAggregationAsASum) {
   EXPECT_EQ(strategy.read_var(v).item<double>(), 3);
 }
 
+TEST_F(TwoTowers, UnwrapValuesOfAnyType) {
+  struct Named {
+    explicit Named(int of) : tower(of) {}
+    int tower;
+  };
+  const auto named =
+      strategy.unwrap(strategy.call_for_each_tower([] { return Named(get_tower_context().tower_id()); }));
+  EXPECT_EQ(named.at(1).tower, 1);
+  EXPECT_EQ(strategy.unwrap(strategy.map(std::vector<int>{5}, [](int x) { return Named(x); })).at(0).get().at(0).tower,
+            5);
+}
+
 TEST_F(TwoTowers, GiveCopiesOfVariables) {
   const auto scope = strategy.scope();
   Variable v(one(), {.name = "v"});

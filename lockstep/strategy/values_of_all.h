@@ -2,8 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <set>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -32,8 +34,9 @@ LOCKSTEP_EXPORT std::vector<std::vector<Leaves>> leaves_of_all_replicas(
 template <class T>
 std::vector<std::vector<T>> lists_of_all_replicas(const Strategy& strategy, const std::vector<std::vector<T>>& mine) {
   if (strategy.num_workers() == 1) return mine;
-  const T none{};
-  const T* like = &none;
+  std::optional<T> none;
+  if constexpr (std::is_default_constructible_v<T>) none.emplace();
+  const T* like = none ? &*none : nullptr;
   std::vector<std::vector<Leaves>> leaves;
   std::vector<std::set<std::string>> structures;
   for (const std::vector<T>& values : mine) {
@@ -46,8 +49,8 @@ std::vector<std::vector<T>> lists_of_all_replicas(const Strategy& strategy, cons
     }
   }
   std::vector<std::vector<T>> all;
-  for (auto& replica :
-       leaves_of_all_replicas(strategy, leaves, structures, flatten_reducible(*like), structure_string(none))) {
+  for (auto& replica : leaves_of_all_replicas(strategy, leaves, structures, like ? flatten_reducible(*like) : Leaves(),
+                                              none ? structure_string(*none) : "unknown")) {
     all.emplace_back();
     for (Leaves& value : replica) all.back().push_back(unflatten_reducible(*like, std::move(value)));
   }

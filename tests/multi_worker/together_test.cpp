@@ -23,6 +23,7 @@
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/compat.h"
 #include "lockstep/lockstep.h"
+#include "tests/support/logged_lines.h"
 
 namespace ls = lockstep;
 namespace nn = torch::nn;
@@ -585,6 +586,13 @@ TEST_F(Together, StrategiesFollowEachOther) {
     ls::MultiWorkerMirroredStrategy another({.intra_op_threads = 1});
     EXPECT_EQ(another.reduce(ls::ReduceOp::Sum, another.run([] { return 1; })), workers);
   }
+}
+
+TEST_F(Together, APolicyWithoutEffectIsWarnedOfOnce) {
+  const ls::LoggedLines logged;
+  const auto off = ls::data::range(24).batch(12).with_options({.auto_shard_policy = ls::AutoShardPolicy::Off});
+  for (int epoch = 0; epoch < 3; ++epoch) strategy.distribute(off);
+  EXPECT_EQ(logged.count("AutoShardPolicy::Off has no effect"), 1);
 }
 
 // names: TF_CONFIG, cluster_spec, task_type, task_id

@@ -115,7 +115,7 @@ auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const 
   const auto call = [&](const at::Tensor& component, const auto&... given) {
     if constexpr (std::is_same_v<at::Tensor, std::decay_t<decltype(f(component, given...))>>) {
       at::Tensor result = f(component, given...);
-      return result.defined() && result.is_alias_of(component) ? result.clone() : result;
+      return result.defined() && result.has_storage() && result.is_alias_of(component) ? result.clone() : result;
     } else {
       return f(component, given...);
     }
