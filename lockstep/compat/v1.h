@@ -50,9 +50,7 @@ class StrategyExtended : public ExtendedHandle {
   /// A copy, as in TensorFlow; `v.read()` is the component itself.
   at::Tensor read_var(const Variable& v) const { return extended().read_var(v).clone(); }
   template <class... Values>
-  void group(const Values&... values) const {
-    extended().group(values...);
-  }
+  void group(const Values&...) const {}
 
   /// Calls `fn(context, inputs)` `iterations` times with the iterator's next values, in cross-replica context. The context
   /// that is returned has what the last call gave to it. The last argument, initial_loop_values, is not looked at.

@@ -8,13 +8,14 @@ namespace lockstep::contrib {
 void MultiStepContext::set_last_step_output(const std::string& name, const TowerValue& output,
                                             VariableAggregation aggregation) {
   constexpr const char* kOperation = "set_last_step_output";
+  // Of map, other workers have other numbers of results.
+  if (aggregation == Aggregation::None && (in_replica_context() || output.kind() == TowerValue::Kind::MapOutput)) {
+    throw InvalidArgument(errors::kNotReducible,
+                          {.what = str("the output \"", name, "\" of replicas or map needs an aggregation, got NONE"),
+                           .where = kOperation,
+                           .help = "pass ReduceOp::SUM or MEAN, or set the output outside of replicas"});
+  }
   if (in_replica_context()) {
-    if (aggregation == Aggregation::None) {
-      throw InvalidArgument(errors::kNotReducible,
-                            {.what = str("the output \"", name, "\" of a replica needs an aggregation, got NONE"),
-                             .where = kOperation,
-                             .help = "pass ReduceOp::SUM or MEAN, or set the output outside of replicas"});
-    }
     get_replica_context().merge_call(
         [&](Strategy& strategy, const PerReplica<at::Tensor>& outputs) {
           last_step_outputs_.insert_or_assign(name, detail::aggregate(strategy, aggregation, outputs, kOperation));

@@ -251,6 +251,11 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
        "call initialize() for another pass"},
       {[&] {
          strategy.run_steps_on_dataset(
+             [&](MultiStepContext& ctx, const auto&) { ctx.set_last_step_output("x", uneven); }, steps);
+       },
+       "the output \"x\" of towers or map needs an aggregation"},
+      {[&] {
+         strategy.run_steps_on_dataset(
              [&](MultiStepContext& ctx, const auto&) {
                strategy.call_for_each_tower([&] { ctx.set_last_step_output("x", 1.0); });
              },
