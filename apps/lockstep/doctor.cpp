@@ -1,10 +1,9 @@
 #include "apps/lockstep/doctor.h"
 
 #include <errno.h>
-#include <netinet/in.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/timex.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -26,8 +25,8 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/cluster/address.h"
 #include "lockstep/comm/coordination/port.h"
+#include "lockstep/comm/socket.h"
 #include "lockstep/version.h"
 
 namespace lockstep::app {
@@ -36,21 +35,15 @@ namespace {
 constexpr auto kPeerWait = std::chrono::seconds(2);
 
 double loopback_bandwidth() {
-  const Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  Descriptor sender(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  auto* where = reinterpret_cast<sockaddr*>(&address);
-  socklen_t size = sizeof address;
-  if (bind(listener.get(), where, size) != 0 || listen(listener.get(), 1) != 0 ||
-      getsockname(listener.get(), where, &size) != 0 || connect(sender.get(), where, size) != 0)
-    return 0;
-  const Descriptor receiver(accept(listener.get(), nullptr, nullptr));
+  const auto end = Deadline::after(std::chrono::milliseconds(200));
+  const Descriptor listener = listen_at({"127.0.0.1", 0});
+  Descriptor sender = connect_to(parse_address(own_name(listener.get())), end);
+  if (!sender || !is_ready(listener.get(), POLLIN, end)) return 0;
+  const Descriptor receiver(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
   std::thread sending([&] {
     const std::vector<char> block(1 << 20);
-    for (const auto end = Deadline::after(std::chrono::milliseconds(200)); !end.expired();)
-      if (send(sender.get(), block.data(), block.size(), MSG_NOSIGNAL) < 0) break;
+    while (write_all(sender.get(), block.data(), block.size(), end) && !end.expired()) {
+    }
     sender.close();
   });
   const auto start = Deadline::Clock::now();
@@ -166,7 +159,7 @@ class Doctor {
   }
 
   void check_own(const std::string& entry) {
-    const Descriptor held = coordination::listen_at(entry);
+    const Descriptor held = listen_at(parse_address(entry));
     if (!held && errno == 0) return add_unknown_name(entry);
     add(judge_own_port(entry, held ? 0 : errno));
   }

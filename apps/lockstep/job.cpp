@@ -1,17 +1,14 @@
 #include "apps/lockstep/job.h"
 
-#include <netinet/in.h>
 #include <sys/random.h>
-#include <sys/socket.h>
-#include <unistd.h>
 
 #include <fstream>
 #include <random>
 #include <stdexcept>
 
-#include "lockstep/base/descriptor.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/socket.h"
 
 namespace lockstep::app {
 namespace {
@@ -22,18 +19,6 @@ int first_served_port() {
   int first = 0;
   std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
   return first > kLowestPort + 1000 ? first : 0;
-}
-
-// The port that the socket holds, or 0.
-int bind_loopback(int socket, int port) {
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  if (bind(socket, reinterpret_cast<sockaddr*>(&address), size) != 0) return 0;
-  getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size);
-  return ntohs(address.sin_port);
 }
 
 }  // namespace
@@ -71,10 +56,10 @@ std::vector<int> free_ports(int count) {
   std::vector<Descriptor> holders;
   std::vector<int> ports;
   for (int tries = 0; std::ssize(ports) < count && tries < 100 * count; ++tries) {
-    holders.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     const bool choose = limit != 0 && tries < 50 * count;
     const int wanted = choose ? std::uniform_int_distribution(kLowestPort, limit - 1)(random) : 0;
-    if (const int port = bind_loopback(holders.back().get(), wanted); port != 0) ports.push_back(port);
+    holders.push_back(listen_at({"127.0.0.1", static_cast<std::uint16_t>(wanted)}));
+    if (holders.back()) ports.push_back(parse_address(own_name(holders.back().get())).port);
   }
   if (std::ssize(ports) < count) throw std::runtime_error(str("found only ", ports.size(), " free ports of ", count));
   return ports;

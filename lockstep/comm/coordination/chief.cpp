@@ -6,6 +6,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/words.h"
+#include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -74,7 +75,7 @@ void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Ti
     if (answers) fine.push_back(other.member.name);
   }
   const std::string others =
-      fine.empty() ? "no other worker answers" : str(name_list(fine), fine.size() == 1 ? " is fine" : " are fine");
+      fine.empty() ? "no other worker answers" : str(list_of(fine), fine.size() == 1 ? " is fine" : " are fine");
   fail({Code::Unavailable,
         &seat == &seats_.front() ? errors::kChiefGone : errors::kPeerLost,
         {.what = str(title(seat.member), " ", how),
@@ -159,7 +160,7 @@ std::vector<std::string> Chief::here() const {
 
 void Chief::announce(const std::string& missing_text) {
   wire::FromChief message;
-  message.mutable_notice()->set_line(str("waiting for ", missing_text, "; here: ", name_list(here())));
+  message.mutable_notice()->set_line(str("waiting for ", missing_text, "; here: ", list_of(here())));
   message.mutable_notice()->set_missing(missing_text);
   tell_all(message);
 }

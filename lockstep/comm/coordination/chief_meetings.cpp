@@ -6,6 +6,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/words.h"
+#include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -96,7 +97,7 @@ void Chief::conclude(const MeetingKey& key, const Meeting& meeting) {
           waiter,
           {Code::FailedPrecondition,
            errors::kDifferentPrograms,
-           {.what = str(std::get<1>(key), " of ", name_list(names[1]), " differs from that of ", name_list(names[0])),
+           {.what = str(std::get<1>(key), " of ", list_of(names[1]), " differs from that of ", list_of(names[0])),
             .where = str("found when all ", seats_.size(), " workers compared it"),
             .seen = difference(names[0][0], groups[0].first, names[1][0], groups[1].first),
             .help = "run the same program with the same arguments on all workers"},
@@ -132,7 +133,7 @@ std::string Chief::missing_in(const Meeting& meeting) const {
   for (const Seat& seat : seats_) {
     if (!meeting.arrived.contains(seat.member.id)) names.push_back(str(title(seat.member), ", ", last_seen(seat.last)));
   }
-  return name_list(names, 4);
+  return list_of(names, 4);
 }
 
 void Chief::fail_meetings_without(const Seat& gone) {

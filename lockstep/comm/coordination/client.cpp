@@ -8,6 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/words.h"
+#include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -220,7 +221,7 @@ void Client::wait_for_others_to_leave(Server& server, const Deadline& deadline) 
   const auto others = [&] {
     std::vector<std::string> names;
     server.with_chief([&](Chief& chief) { names = chief.here(); });
-    return name_list(names);
+    return list_of(names);
   };
   while (!others().empty() && !deadline.expired() && !failure()) {
     if (Clock::now() >= next_line) {

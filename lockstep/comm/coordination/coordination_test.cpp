@@ -142,7 +142,7 @@ TEST_F(Coordination, EqualModelsPassAndDifferentOnesAreShownToAll) {
         },
         Code::FailedPrecondition, errors::kDifferentPrograms,
         {"model of worker 1 differs from that of worker 0 and worker 2",
-         "line 2: worker 0 has \"conv.bias [8]\", worker 1 has \"conv.bias [16]\""});
+         "worker 0 has \"conv.bias [8]\", worker 1 has \"conv.bias [16]\""});
   });
   on_all(job, [](Coordinator& member) { member.require_same("model", {"a", "b"}, Deadline::after(10s)); });
   leave_all(job);

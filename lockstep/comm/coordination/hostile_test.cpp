@@ -15,6 +15,7 @@
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/coordination/words.h"
+#include "lockstep/comm/disagreement.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/logged_lines.h"
 #include "tests/support/member_processes.h"
@@ -256,12 +257,12 @@ TEST(JobKey, ComesFromAFileOnlyItsOwnerCanRead) {
 TEST(Words, DifferencesShowTheLinesThatDiffer) {
   using Facts = std::vector<Fact>;
   EXPECT_EQ(difference("a", "1\n2", "b", "1\n2"), "");
-  EXPECT_EQ(difference("a", "1\n2\n3", "b", "1\n3"), "line 2: a has \"2\", b has nothing");
+  EXPECT_EQ(difference("a", "1\n2\n3", "b", "1\n3"), "a has \"2\", b has nothing");
   const auto facts =
       difference("a", Facts{{"seed", "1"}, {"host", "x", true}}, "b", Facts{{"seed", "2"}, {"host", "y", true}});
   EXPECT_EQ(facts.program, "seed: a has \"1\", b has \"2\"");
   EXPECT_EQ(facts.tolerated, "host: a has \"x\", b has \"y\"");
-  EXPECT_EQ(name_list({"a", "b", "c"}, 2), "a and 2 more");
+  EXPECT_EQ(list_of({"a", "b", "c"}, 2), "a and 2 more");
 }
 
 TEST(Address, OfLoopbackIsFoundByLookingItUp) {

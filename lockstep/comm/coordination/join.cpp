@@ -13,6 +13,7 @@
 #include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/coordination/tls.h"
 #include "lockstep/comm/coordination/words.h"
+#include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -120,7 +121,7 @@ std::string Client::missing() {
     lines.push_back(str(title(members[i]), ": ",
                         reaches[i].answers() ? "its port answers but it has not joined" : reaches[i].why()));
   }
-  return name_list(lines);
+  return list_of(lines);
 }
 
 void Client::give_up_waiting(const std::string& chief_missing) {

@@ -1,65 +1,22 @@
 #include "lockstep/comm/coordination/port.h"
 
-#include <netdb.h>
 #include <netinet/in.h>
-#include <poll.h>
-#include <sys/socket.h>
-#include <sys/time.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
 #include <sstream>
-#include <system_error>
 
-#include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/cluster/address.h"
+#include "lockstep/comm/socket.h"
 
 namespace lockstep::coordination {
 namespace {
-
-struct SocketAddress {
-  sockaddr_storage bytes{};
-  socklen_t size = 0;
-
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&bytes); }
-  Descriptor socket() const {
-    return Descriptor(::socket(bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  }
-};
-
-std::vector<SocketAddress> look_up(const std::string& address) {
-  const auto [host, port] = parse_address(address);
-  addrinfo wanted{}, *found = nullptr;
-  wanted.ai_socktype = SOCK_STREAM;
-  wanted.ai_flags = AI_NUMERICSERV;
-  if (::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &wanted, &found) != 0) return {};
-  std::vector<SocketAddress> all;
-  // Hosts list the two families in different orders; the chief and its workers must choose the same.
-  for (const int family : {AF_INET, AF_INET6}) {
-    for (const addrinfo* one = found; one != nullptr; one = one->ai_next) {
-      if (one->ai_family != family) continue;
-      std::memcpy(&all.emplace_back().bytes, one->ai_addr, one->ai_addrlen);
-      all.back().size = one->ai_addrlen;
-    }
-  }
-  ::freeaddrinfo(found);
-  return all;
-}
-
-std::string text_of(const SocketAddress& address) {
-  char host[NI_MAXHOST], port[NI_MAXSERV];
-  const int flags = NI_NUMERICHOST | NI_NUMERICSERV;
-  if (::getnameinfo(address.get(), address.size, host, sizeof host, port, sizeof port, flags) != 0) return {};
-  return address.bytes.ss_family == AF_INET6 ? str("[", host, "]:", port) : str(host, ":", port);
-}
 
 // Sockets that listen on a port, as /proc shows them among the files of a process.
 std::set<std::string> listeners_on(int port) {
@@ -82,7 +39,7 @@ std::set<std::string> listeners_on(int port) {
 }  // namespace
 
 bool is_loopback(const std::string& address) {
-  const auto all = look_up(address);
+  const auto all = look_up(parse_address(address));
   return !all.empty() && std::ranges::all_of(all, [](const SocketAddress& one) {
     if (one.bytes.ss_family == AF_INET) {
       return (ntohl(reinterpret_cast<const sockaddr_in*>(&one.bytes)->sin_addr.s_addr) >> 24) == 127;
@@ -92,21 +49,8 @@ bool is_loopback(const std::string& address) {
 }
 
 std::string numeric_address(const std::string& address) {
-  const auto all = look_up(address);
-  return all.empty() ? std::string() : text_of(all.front());
-}
-
-Descriptor listen_at(const std::string& address) {
-  const auto all = look_up(address);
-  errno = 0;
-  if (all.empty()) return {};
-  Descriptor held = all.front().socket();
-  const int on = 1;
-  // Without this, connections of a job that has just ended would keep the port taken for a minute.
-  const bool reuses = held && ::setsockopt(held.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0;
-  const bool bound = reuses && ::bind(held.get(), all.front().get(), all.front().size) == 0;
-  // Two sockets with that option can both be bound; only one of them can listen.
-  return bound && ::listen(held.get(), 16) == 0 ? std::move(held) : Descriptor();
+  const auto all = look_up(parse_address(address));
+  return all.empty() ? std::string() : to_string(all.front());
 }
 
 std::string holder_of(int port) {
@@ -129,9 +73,10 @@ std::string holder_of(int port) {
 }
 
 Descriptor hold_port(const std::string& name, const std::string& address) {
-  Descriptor held = listen_at(address);
+  const auto [host, port] = parse_address(address);
+  Descriptor held = listen_at({host, port});
   if (held) return held;
-  const int error = errno, port = parse_address(address).port;
+  const int error = errno;
   const std::string who = str(name, " (", address, ")"), here = str("on host ", host_name());
   if (error == 0) {
     throw InvalidArgument(errors::kPortInUse, {.what = str("the name of ", who, " is not known"),
@@ -151,7 +96,7 @@ Descriptor hold_port(const std::string& name, const std::string& address) {
                            .help = "check the task index of this process: its entry must name the host it runs on"});
   }
   throw Unavailable(errors::kPortInUse, {.what = str("port ", port, " of ", who, " cannot be bound"),
-                                         .seen = std::generic_category().message(error),
+                                         .seen = system_text(error),
                                          .help = "ports below 1024 need special rights; choose a higher one"});
 }
 
@@ -163,32 +108,21 @@ void drop_strangers(const Descriptor& held) {
 
 std::string Reach::why() const {
   if (target.empty()) return "name not known";
-  return error == ETIMEDOUT      ? "no answer"
-         : error == ECONNREFUSED ? "connection refused"
-                                 : std::generic_category().message(error);
+  return error == ETIMEDOUT ? "no answer" : error == ECONNREFUSED ? "connection refused" : system_text(error);
 }
 
 std::vector<Reach> probe(const std::vector<std::string>& addresses, std::chrono::milliseconds wait) {
   std::vector<Reach> reaches;
   std::vector<Descriptor> sockets;
   for (const std::string& address : addresses) {
-    const auto all = look_up(address);
-    reaches.push_back({.target = all.empty() ? "" : text_of(all.front())});
-    sockets.push_back(all.empty() ? Descriptor() : all.front().socket());
-    if (!all.empty() && ::connect(sockets.back().get(), all.front().get(), all.front().size) != 0)
-      reaches.back().error = errno;
+    const auto all = look_up(parse_address(address));
+    reaches.push_back({.target = all.empty() ? "" : to_string(all.front())});
+    sockets.push_back(all.empty() ? Descriptor() : begin_to_connect(all.front()));
+    if (!sockets.back()) reaches.back().error = errno;
   }
   const Deadline deadline = Deadline::after(wait);
   for (std::size_t i = 0; i < reaches.size(); ++i) {
-    int& error = reaches[i].error;
-    if (error != EINPROGRESS) continue;
-    pollfd ready{.fd = sockets[i].get(), .events = POLLOUT, .revents = 0};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
-    socklen_t size = sizeof error;
-    if (::poll(&ready, 1, static_cast<int>(left)) <= 0)
-      error = ETIMEDOUT;
-    else
-      ::getsockopt(ready.fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    if (sockets[i]) reaches[i].error = connect_error(sockets[i], deadline);
   }
   return reaches;
 }
@@ -202,16 +136,11 @@ bool speaks_tls(const std::string& address, std::chrono::milliseconds wait) {
                                     8, 4,  8, 7,    4,    1};
   std::string greeting(std::begin(kBegin), std::end(kBegin));
   greeting.append(32, 'r').append(std::begin(kEnd), std::end(kEnd));
-  const auto all = look_up(address);
-  if (all.empty()) return false;
-  const Descriptor socket(::socket(all.front().bytes.ss_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  const timeval limit{.tv_sec = wait.count() / 1000, .tv_usec = wait.count() % 1000 * 1000};
-  for (const int which : {SO_RCVTIMEO, SO_SNDTIMEO})
-    ::setsockopt(socket.get(), SOL_SOCKET, which, &limit, sizeof limit);
+  const Deadline deadline = Deadline::after(wait);
+  const Descriptor socket = connect_to(parse_address(address), deadline);
   char kind = 0;
-  return ::connect(socket.get(), all.front().get(), all.front().size) == 0 &&
-         ::send(socket.get(), greeting.data(), greeting.size(), MSG_NOSIGNAL) == std::ssize(greeting) &&
-         ::recv(socket.get(), &kind, 1, 0) == 1 && (kind == 0x15 || kind == 0x16);  // an alert, or a handshake
+  return socket && write_all(socket.get(), greeting.data(), greeting.size(), deadline) &&
+         read_all(socket.get(), &kind, 1, deadline) && (kind == 0x15 || kind == 0x16);  // an alert, or a handshake
 }
 
 std::string host_name() {

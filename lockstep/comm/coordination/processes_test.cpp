@@ -277,7 +277,7 @@ TEST_F(Faults, DifferentClustersOrProgramsAreShownToAll) {
     std::string chiefs, others, number, difference;
   };
   for (const Case& one :
-       {Case{"cluster=a\nb\nc", "cluster=a\nx\nc", "L108", "cluster, line 2: worker 0 has \"b\", worker 1 has \"x\""},
+       {Case{"cluster=a\nb\nc", "cluster=a\nx\nc", "L108", "cluster: worker 0 has \"b\", worker 1 has \"x\""},
         Case{R"(cluster={"worker":["a:1","b:1"]})", R"(cluster={"worker":["a:1","c:1"]})", "L108",
              "cluster: worker 1 is b:1 on worker 0, but c:1 on worker 1"},
         Case{"seed=42", "seed=43", "L109", "seed: worker 0 has \"42\", worker 1 has \"43\""}}) {

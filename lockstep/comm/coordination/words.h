@@ -11,9 +11,6 @@ namespace lockstep::coordination {
 /// "worker 2 (10.0.0.3:2222)"
 std::string title(const Member& member);
 
-/// "worker 0, worker 1 and 3 more"
-std::string name_list(const std::vector<std::string>& names, std::size_t most = 8);
-
 /// "3.2 s"
 std::string seconds_text(std::chrono::nanoseconds time);
 

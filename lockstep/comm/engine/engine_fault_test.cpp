@@ -8,7 +8,7 @@
 #include <chrono>
 
 #include "lockstep/base/text.h"
-#include "lockstep/comm/engine/tcp/socket.h"
+#include "lockstep/comm/socket.h"
 #include "tests/support/engine_workers.h"
 
 namespace lockstep::engine {
@@ -203,11 +203,12 @@ TEST(EngineFaults, AMissingWorkerIsNamed) {
 
 // As behind a firewall that drops what arrives: the queue of a socket on which nobody accepts is full.
 TEST(EngineFaults, ADataPortThatDoesNotAnswerIsNamedSoon) {
-  const Descriptor silent = listen_at("127.0.0.1", 0);
+  const Descriptor silent = listen_at({"127.0.0.1", 0});
   ASSERT_EQ(::listen(silent.get(), 0), 0);
   const std::string name = own_name(silent.get());
   std::vector<Descriptor> queue;
-  while (queue.size() < 8 && (queue.empty() || queue.back())) queue.push_back(connect_to(name, Deadline::after(100ms)));
+  while (queue.size() < 8 && (queue.empty() || queue.back()))
+    queue.push_back(connect_to(parse_address(name), Deadline::after(100ms)));
   ASSERT_FALSE(queue.back()) << "the queue never fills up";
   MemoryStore store;
   store.face().set("engine/data/0", name + " " + std::string(32, 'a'));
@@ -222,7 +223,7 @@ TEST(EngineFaults, ADataPortThatDoesNotAnswerIsNamedSoon) {
 }
 
 TEST(EngineFaults, APortInUseIsNamed) {
-  const Descriptor taken = listen_at("127.0.0.1", 0);
+  const Descriptor taken = listen_at({"127.0.0.1", 0});
   const std::string name = own_name(taken.get());
   MemoryStore store;
   auto options = options_for(0, 2, 1, store);
@@ -255,7 +256,7 @@ TEST(EngineFaults, StrayConnectionsEndNobody) {
   name = face.get("engine/data/0", Deadline::after(10s));
   name = name.substr(0, name.find(' '));
   for (int k = 0; k < 200; ++k) {
-    strangers.push_back(connect_to(name, Deadline::after(10s)));
+    strangers.push_back(connect_to(parse_address(name), Deadline::after(10s)));
     ASSERT_TRUE(strangers.back());
     // Silent ones, ones that say too little, ones that send rubbish.
     const std::string rubbish(static_cast<std::size_t>(k % 7) * 40, static_cast<char>(k));
@@ -265,7 +266,7 @@ TEST(EngineFaults, StrayConnectionsEndNobody) {
   auto options = options_for(1, 2, 1, store);
   Engine engine(options);
   engine.run(0, {.kind = CollectiveKind::Barrier});  // worker 0 has all its connections now
-  EXPECT_FALSE(connect_to(name, Deadline::after(1s))) << "the data port still listens";
+  EXPECT_FALSE(connect_to(parse_address(name), Deadline::after(1s))) << "the data port still listens";
   first.join();
 }
 

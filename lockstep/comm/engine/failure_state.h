@@ -8,8 +8,8 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/descriptor.h"
 #include "lockstep/base/error.h"
-#include "lockstep/comm/engine/tcp/socket.h"
 
 namespace lockstep::engine {
 

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/fnv.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/disagreement.h"
 
 namespace lockstep::engine {
 namespace {
@@ -22,14 +23,6 @@ std::string_view differing_part(const Fingerprint& a, const Fingerprint& b) {
 }
 
 }  // namespace
-
-std::string workers_text(const std::vector<int>& workers) {
-  if (workers.size() == 1) return str("worker ", workers[0]);
-  std::string text = "workers ";
-  for (std::size_t i = 0; i < workers.size(); ++i)
-    text += str(i == 0 ? "" : i + 1 == workers.size() ? " and " : ", ", workers[i]);
-  return text;
-}
 
 Fingerprint fingerprint_of(const Collective& collective, std::uint64_t sequence) {
   Fingerprint made{};
@@ -75,39 +68,20 @@ std::string describe(const Fingerprint& fingerprint) {
   return text;
 }
 
-Comparison compare(const std::vector<Fingerprint>& of_workers, int channel) {
-  struct Group {
-    const Fingerprint* fingerprint;
-    std::vector<int> workers;
-  };
-  std::vector<Group> groups;
-  for (std::size_t worker = 0; worker < of_workers.size(); ++worker) {
-    const auto same =
-        std::ranges::find_if(groups, [&](const Group& group) { return *group.fingerprint == of_workers[worker]; });
-    if (same == groups.end()) {
-      groups.push_back({&of_workers[worker], {static_cast<int>(worker)}});
-    } else {
-      same->workers.push_back(static_cast<int>(worker));
-    }
-  }
+ErrorText compare(const std::vector<Fingerprint>& of_workers, int channel) {
+  const auto groups = group_by_what_they_say(of_workers);
   if (groups.size() < 2) return {};
-  // The most frequent call first; among equals the one of the lowest worker.
-  std::ranges::sort(groups, [](const Group& a, const Group& b) {
-    return a.workers.size() != b.workers.size() ? a.workers.size() > b.workers.size() : a.workers[0] < b.workers[0];
-  });
-
-  Comparison made;
-  const Group& most = groups.front();
-  const Group& odd = groups.back();
-  made.culprit = odd.workers.front();
-  made.text.what = str(workers_text(odd.workers), " and ", workers_text(most.workers),
-                       " called collectives with different ", differing_part(*odd.fingerprint, *most.fingerprint));
-  made.text.where = str("collective ", of_workers.front().sequence, " of channel ", channel);
+  const auto &most = groups.front(), &odd = groups.back();
+  ErrorText text{
+      .what = str(workers_text(odd.workers), " and ", workers_text(most.workers), " called collectives with different ",
+                  differing_part(odd.said, most.said)),
+      .where = str("collective ", of_workers.front().sequence, " of channel ", channel),
+      .help =
+          "let every worker make the same collectives in the same order, with equal shapes, types and names; no data "
+          "was used"};
   for (std::size_t i = 0; i < groups.size() && i < 6; ++i)
-    made.text.seen += str(i == 0 ? "" : "; ", workers_text(groups[i].workers), ": ", describe(*groups[i].fingerprint));
-  made.text.help =
-      "let every worker make the same collectives in the same order, with equal shapes, types and names; no data was used";
-  return made;
+    text.seen += str(i == 0 ? "" : "; ", workers_text(groups[i].workers), ": ", describe(groups[i].said));
+  return text;
 }
 
 }  // namespace lockstep::engine

@@ -41,15 +41,8 @@ Fingerprint fingerprint_of(const Collective& collective, std::uint64_t sequence)
 /// `all-reduce SUM of float32 [3, 4] "conv1/kernel"`
 std::string describe(const Fingerprint& fingerprint);
 
-/// "worker 2" or "workers 0, 1 and 3".
-std::string workers_text(const std::vector<int>& workers);
-
 /// The same text on every worker: what the workers called, grouped, and whom most others disagree with. Empty `what` if
-/// all are equal; `culprit` is the first worker of the smallest group.
-struct Comparison {
-  ErrorText text;
-  int culprit = -1;
-};
-Comparison compare(const std::vector<Fingerprint>& of_workers, int channel);
+/// all are equal.
+ErrorText compare(const std::vector<Fingerprint>& of_workers, int channel);
 
 }  // namespace lockstep::engine

@@ -34,8 +34,7 @@ TEST(Fingerprint, ShowsThatANameGoesOn) {
 
 TEST(Fingerprint, OfEqualCallsIsEqual) {
   const std::vector<Fingerprint> all(3, fingerprint_of(sum_of_twelve(), 7));
-  EXPECT_EQ(compare(all, 0).culprit, -1);
-  EXPECT_EQ(compare(all, 0).text.what, "");
+  EXPECT_EQ(compare(all, 0).what, "");
 }
 
 TEST(Fingerprint, SeesEveryDifferenceAndNamesBothSides) {
@@ -63,12 +62,11 @@ TEST(Fingerprint, SeesEveryDifferenceAndNamesBothSides) {
     Collective other = sum_of_twelve();
     each.change(other);
     all[2] = fingerprint_of(other, 7);
-    const Comparison seen = compare(all, 1);
-    EXPECT_EQ(seen.culprit, 2);
-    EXPECT_EQ(seen.text.what, "worker 2 and workers 0, 1 and 3 called collectives with different " + each.named);
-    EXPECT_EQ(seen.text.where, "collective 7 of channel 1");
-    EXPECT_TRUE(contains(seen.text.seen, describe(all[2]))) << seen.text.seen;
-    EXPECT_TRUE(contains(seen.text.seen, describe(all[0]))) << seen.text.seen;
+    const ErrorText seen = compare(all, 1);
+    EXPECT_EQ(seen.what, "worker 2 and workers 0, 1 and 3 called collectives with different " + each.named);
+    EXPECT_EQ(seen.where, "collective 7 of channel 1");
+    EXPECT_TRUE(contains(seen.seen, describe(all[2]))) << seen.seen;
+    EXPECT_TRUE(contains(seen.seen, describe(all[0]))) << seen.seen;
   }
 }
 
@@ -80,7 +78,8 @@ TEST(Fingerprint, NamesThatDifferOnlyAtTheirEndDiffer) {
   const std::string two = name + "2";
   a.name = one;
   b.name = two;
-  EXPECT_EQ(compare({fingerprint_of(a, 0), fingerprint_of(b, 0)}, 0).culprit, 1);
+  EXPECT_EQ(compare({fingerprint_of(a, 0), fingerprint_of(b, 0)}, 0).what,
+            "worker 1 and worker 0 called collectives with different names");
 }
 
 }  // namespace

@@ -45,7 +45,7 @@ void Channel::await_frames(const Job& job) {
   if (std::ranges::all_of(frames(), is_equal)) return;
   std::vector<Fingerprint> all;
   for (const Frame& frame : frames()) all.push_back(frame.fingerprint());
-  throw FailedPrecondition(errors::kCollectiveMismatch, compare(all, index_).text);
+  throw FailedPrecondition(errors::kCollectiveMismatch, compare(all, index_));
 }
 
 void Channel::finish_inline(const Job& job) {

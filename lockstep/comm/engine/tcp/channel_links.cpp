@@ -7,7 +7,9 @@
 #include <chrono>
 
 #include "lockstep/base/text.h"
+#include "lockstep/comm/disagreement.h"
 #include "lockstep/comm/engine/tcp/channel.h"
+#include "lockstep/comm/socket.h"
 
 namespace lockstep::engine {
 namespace {

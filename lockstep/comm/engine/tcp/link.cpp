@@ -12,6 +12,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/socket.h"
 
 namespace lockstep::engine {
 namespace {

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <string>
 
-#include "lockstep/comm/engine/tcp/socket.h"
+#include "lockstep/base/descriptor.h"
 
 namespace lockstep::engine {
 
@@ -34,6 +36,12 @@ static_assert(sizeof(Message) == 24);
 
 /// Throws L112: the message is unexpected.
 [[noreturn]] void refuse(int from, const Message& message);
+
+/// A connection to another worker.
+struct Connection {
+  Descriptor socket = {};
+  pid_t neighbour = 0;  ///< if not 0, the process at the other end: both may read each other's memory
+};
 
 class Link;
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "lockstep/comm/engine/engine.h"
-#include "lockstep/comm/engine/tcp/socket.h"
+#include "lockstep/comm/engine/tcp/link.h"
 
 namespace lockstep::engine {
 

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+
+// What is said about workers that should have said the same and have not.
+namespace lockstep {
+
+/// "a, b and c"; "a and 3 more" if there are more than `most`.
+LOCKSTEP_EXPORT std::string list_of(const std::vector<std::string>& names, std::size_t most = 8);
+
+/// "worker 2", "workers 0, 1 and 3".
+LOCKSTEP_EXPORT std::string workers_text(const std::vector<int>& workers);
+
+/// What someone has said, line by line.
+struct Statement {
+  std::string name;
+  std::vector<std::string> lines;
+};
+
+/// Where two differ, a few lines at most; empty if they do not.
+LOCKSTEP_EXPORT std::string difference(const Statement& a, const Statement& b);
+
+/// Workers that say the same.
+template <class T>
+struct WorkersOfOneMind {
+  T said;
+  std::vector<int> workers;
+};
+
+/// The largest group, which is probably right, comes first; between equal ones, that of the lowest worker.
+template <class T>
+std::vector<WorkersOfOneMind<T>> group_by_what_they_say(const std::vector<T>& of_workers) {
+  using Group = WorkersOfOneMind<T>;
+  std::vector<Group> groups;
+  for (int worker = 0; worker < std::ssize(of_workers); ++worker) {
+    const T& said = of_workers[static_cast<std::size_t>(worker)];
+    auto same = std::ranges::find(groups, said, &Group::said);
+    if (same == groups.end()) same = groups.insert(same, {said, {}});
+    same->workers.push_back(worker);
+  }
+  // Stable: they are in order of their lowest workers already.
+  std::ranges::stable_sort(groups, std::greater(), [](const Group& group) { return group.workers.size(); });
+  return groups;
+}
+
+}  // namespace lockstep
