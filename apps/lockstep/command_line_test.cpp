@@ -42,11 +42,10 @@ TEST(Run, OneHostOfManyRunsItsOwnWorkers) {
 }
 
 TEST(Hosts, SshRunsTheWorkersOfAllHostsAsOneJob) {
-  Launch launch(
-      {"run", "-H", "a:2,b:1", "--ssh", "--port", "3000", LOCKSTEP_TEST_WORKER, "environment", "TF_CONFIG",
-       "environment", "LOCKSTEP_JOB_KEY", "environment", "LOCKSTEP_RUN_ID", "environment", "LOCKSTEP_TLS_KEY", "only", "2",
-       "print", "a 'quoted' text"},
-      {fake_ssh().path(), "LOCKSTEP_TLS_KEY=/my keys/host.key"});
+  Launch launch({"run", "-H", "a:2,b:1", "--ssh", "--port", "3000", LOCKSTEP_TEST_WORKER, "environment", "TF_CONFIG",
+                 "environment", "LOCKSTEP_JOB_KEY", "environment", "LOCKSTEP_RUN_ID", "environment", "LOCKSTEP_TLS_KEY",
+                 "only", "2", "print", "a 'quoted' text"},
+                {fake_ssh().path(), "LOCKSTEP_TLS_KEY=/my keys/host.key"});
   EXPECT_EQ(launch.wait(), 0) << launch.err();
   std::vector<Strings> lines(3);
   std::istringstream in(launch.out());
@@ -138,9 +137,6 @@ TEST(Hosts, InsideASlurmAllocationEveryTaskIsAWorker) {
   EXPECT_EQ(launch.wait(), 0) << launch.err();
   EXPECT_EQ(count(launch.out(), "\n"), 3) << launch.out();
   EXPECT_TRUE(contains(launch.out(), "[worker 2] {\"cluster\":{\"worker\":[\"n1:")) << launch.out();
-  Launch dry({"run", "--dry-run", "./train"}, slurm);
-  EXPECT_EQ(dry.wait(), 0);
-  EXPECT_TRUE(contains(dry.out(), "srun --nodes=2 --ntasks-per-node=1")) << dry.out();
 }
 
 // What `lockstep doctor` says about a TF_CONFIG, and its exit code.
@@ -246,7 +242,6 @@ TEST(CommandLine, AnswersWithAnExitCodeAndOneLine) {
       {{"run", "-n", "1", "sh", "-c", "echo $0", "--"}, 0, "[worker 0] --\n"},
       {{"run", "--help"}, 0, "lockstep run -n 4 ./train"},
       {{"run", "-H", "a:2,b:1", "./train"}, 0, "--host-index 1"},
-      {{"run", "-n", "2", "--dry-run", "./train"}, 0, "TF_CONFIG='{"},
       {{"doctor", "--tf-config", "/no/such"}, 2, "cannot read /no/such"},
       {{"doctor", "--tf-config", "/tmp"}, 2, "cannot read /tmp"},
       {{}, 2, "name a command"},

@@ -57,7 +57,6 @@ CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
   add_seconds("--grace", request.watch.grace, "Seconds that workers get to stop after a signal (default 30)");
   add_seconds("--failure-grace", request.watch.failure_grace,
               "Seconds that the others get to end by themselves after one has failed (default 5)");
-  run->add_flag("--dry-run", request.dry_run, "Only print what would be run");
   const auto hidden = [](CLI::Option* option) { option->group(""); };
   hidden(run->add_option("--host-index", request.host_index));
   hidden(run->add_option("--generation", request.generation));

@@ -129,22 +129,6 @@ std::vector<std::string> shared_options(const RunRequest& request, const std::st
   return options;
 }
 
-int print_line(const std::vector<std::string>& words) {
-  std::cout << shell_line(words) << "\n";
-  return kOk;
-}
-
-int print_workers(const RunRequest& request) {
-  const ClusterSpec cluster = local_cluster(request);
-  const auto print = [&](const std::string& type, int index) {
-    std::cout << "TF_CONFIG=" << shell_quoted(tf_config_of(cluster, type, index)) << " " << shell_line(request.program)
-              << "\n";
-  };
-  for (int i = 0; i < request.workers; ++i) print("worker", i);
-  if (request.evaluator) print("evaluator", 0);
-  return kOk;
-}
-
 int print_commands(const HostsJob& plan, const std::string& key) {
   const auto key_text = !environment_variable("LOCKSTEP_JOB_KEY_FILE").empty()
                             ? "LOCKSTEP_JOB_KEY_FILE=" + shell_quoted(environment_variable("LOCKSTEP_JOB_KEY_FILE"))
@@ -221,7 +205,7 @@ int run(RunRequest request) {
     throw UsageError("--port is for several machines: the workers of -n get ports that are free");
   if (ways == 0 && !slurm) throw UsageError("say where to run: -n 4 for this machine, or -H host:slots,host:slots");
   const JobIdentity job{key_is_set() ? "" : random_hex(32), request.run_id.empty() ? random_hex(8) : request.run_id};
-  if (request.workers > 0) return request.dry_run ? print_workers(request) : run_here(request, job);
+  if (request.workers > 0) return run_here(request, job);
 
   const std::string hostfile = request.hostfile.empty() ? "" : file_text(request.hostfile);
   if (!request.hostfile.empty() && hostfile.empty())
@@ -237,9 +221,8 @@ int run(RunRequest request) {
   const auto addresses = worker_addresses(plan.hosts, plan.first_port);
   if (!request.host_index.empty()) return run_as_host(request, job, plan.hosts, addresses);
   plan.options = shared_options(request, job.run_id, request.generation);
-  if (slurm && request.dry_run) return print_line(srun_command(plan));
   if (slurm) return run_in_slurm(request, plan, job);
-  if (request.ssh && !request.dry_run) return run_over_ssh(request, plan, job.run_id);
+  if (request.ssh) return run_over_ssh(request, plan, job.run_id);
   plan.options.insert(plan.options.end(), {"--restarts", std::to_string(request.restart.restarts)});
   return print_commands(plan, job.key);
 }

@@ -16,7 +16,6 @@ struct RunRequest {
   std::string host_index;  ///< --host-index: which of the hosts this is; "slurm": SLURM_NODEID
   bool evaluator = false;
   bool ssh = false;
-  bool dry_run = false;
   bool key_on_stdin = false;  ///< the job key is the first line of standard input, whose end stops the job
   int port = 0;               ///< 0: the default
   int generation = 0;
