@@ -147,8 +147,8 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
   const std::string host = details.seat().host().substr(0, 256);
   const bool old = details.incarnation() != options_.incarnation;
   const bool same_process = seat.last.pid() == details.seat().pid() && seat.last.host() == host;
-  if (!old && seat.presence == Presence::Left && same_process) {
-    // It wants the next job, which begins once the chief has left this one too. Until then it tries again.
+  if (!old && seat.presence != Presence::Absent && same_process) {
+    // It wants the next job, which begins once the chief is done with this one too. Until then it tries again.
     sessions_.erase(connection);
     return outbox_.close(connection);
   }

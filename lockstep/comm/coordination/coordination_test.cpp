@@ -310,5 +310,27 @@ TEST_F(Coordination, TwentyJobsInARowHaveTwentyGenerations) {
   EXPECT_EQ(generations.size(), 20u);
 }
 
+TEST_F(Coordination, AProcessWhoseJobHasFailedWaitsForTheNextOne) {
+  const auto addresses = free_addresses(2);
+  const auto join = [&](int self) { return Coordinator::join(options_of(addresses, self)); };
+  std::thread other([&] {
+    auto job = join(1);
+    job->barrier("here", Deadline::after(10s));
+    job->report_failure({.number = errors::kPeerFailed, .text = {.what = "out of paint"}});
+    EXPECT_TRUE(job->wait_for_failure(Deadline::after(5s)));
+    job.reset();
+    join(1)->barrier("again", Deadline::after(10s));
+  });
+  auto job = join(0);
+  job->barrier("here", Deadline::after(10s));
+  EXPECT_TRUE(job->wait_for_failure(Deadline::after(5s)));
+  std::this_thread::sleep_for(300ms);  // the other one is at the door of a job that has failed
+  job.reset();
+  job = join(0);
+  job->barrier("again", Deadline::after(10s));
+  job.reset();
+  other.join();
+}
+
 }  // namespace
 }  // namespace lockstep::coordination

@@ -7,7 +7,6 @@
 #include <fstream>
 #include <map>
 #include <mutex>
-#include <thread>
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
@@ -221,16 +220,8 @@ void ClusterWorkers::write_log() {
 void ClusterWorkers::require_same_strategy() {
   std::vector<std::string> lines;
   for (const auto& [name, value] : options_.facts) lines.push_back(str(name, ": ", value));
-  const std::string name = prefix_ + "strategy";
-  try {
-    coordinator().require_same(name, lines, limit());
-  } catch (const Error& error) {
-    // The name that tells this strategy from others says nothing to the user.
-    Failure failure = failure_of(error, rank());
-    if (const auto at = failure.text.what.find(prefix_); at != std::string::npos)
-      failure.text.what.erase(at, prefix_.size());
-    failure.raise();
-  }
+  // Of one name, meetings are told apart by how many there were before.
+  coordinator().require_same("strategy", lines, limit());
 }
 
 void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {
@@ -259,30 +250,13 @@ void ClusterWorkers::report(const std::string& what) {
                                            .help = str("look at the log of ", who, "; all workers have stopped")}));
 }
 
-namespace {
-
-/// A worker that has left a job may be back before the chief, who leaves last, has closed that job and opened the next.
-std::shared_ptr<Membership> join_next_job(const WorkerGroupOptions& options, bool has_left_before) {
-  const auto deadline = Deadline::after(milliseconds_of(options.join_seconds));
-  for (;;) {
-    try {
-      return std::make_shared<Membership>(options);
-    } catch (const Error& error) {
-      if (!has_left_before || error.number() != errors::kOldIncarnation || deadline.expired()) throw;
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-}
-
-}  // namespace
-
 std::unique_ptr<WorkerGroup> make_cluster_workers(const WorkerGroupOptions& options) {
   static std::mutex mutex;
   static auto& memberships = *new std::map<std::string, std::weak_ptr<Membership>>;
   const std::lock_guard lock(mutex);
-  const auto [known, is_new] = memberships.try_emplace(to_string(options.cluster));
-  std::shared_ptr<Membership> membership = known->second.lock();
-  if (!membership) known->second = membership = join_next_job(options, !is_new);
+  std::weak_ptr<Membership>& known = memberships[to_string(options.cluster)];
+  std::shared_ptr<Membership> membership = known.lock();
+  if (!membership) known = membership = std::make_shared<Membership>(options);
   // A worker that does something else meanwhile does it with a strategy that all have.
   if (WorkerGroup* const first = membership->first_alive())
     first->barrier("constructor of another MultiWorkerMirroredStrategy", Deadline::never());
