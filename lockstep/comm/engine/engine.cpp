@@ -31,8 +31,6 @@ struct Engine::Impl {
 };
 
 Engine::Engine(const EngineOptions& options) : impl_(std::make_unique<Impl>(options)) {}
-Engine::Engine(Engine&&) noexcept = default;
-Engine& Engine::operator=(Engine&&) noexcept = default;
 Engine::~Engine() = default;
 
 Engine::Ticket Engine::submit(int channel, const Collective& collective, Deadline limit) {
@@ -44,9 +42,9 @@ Engine::Ticket Engine::submit(int channel, const Collective& collective, Deadlin
   return channels[channel]->submit(collective, limit) * channels.size() + static_cast<Ticket>(channel) + 1;
 }
 
-void Engine::wait(Ticket ticket, Deadline deadline) {
+void Engine::wait(Ticket ticket) {
   auto& channels = impl_->channels;
-  channels[(ticket - 1) % channels.size()]->wait((ticket - 1) / channels.size(), deadline);
+  channels[(ticket - 1) % channels.size()]->wait((ticket - 1) / channels.size());
 }
 
 void Engine::abort(const Error& reason) { impl_->failure.set(reason); }

@@ -61,16 +61,15 @@ class LOCKSTEP_EXPORT Engine {
  public:
   /// Connects to all workers. L105, L106; L114 if Gloo's ring is asked for and cannot be loaded.
   explicit Engine(const EngineOptions& options);
-  Engine(Engine&&) noexcept;
-  Engine& operator=(Engine&&) noexcept;
   ~Engine();  ///< tells the others; waits at most 2 s for what they still have to receive
 
   using Ticket = std::uint64_t;
 
-  /// Begins a collective. The arrays belong to it until `wait` has returned.
+  /// Begins a collective. The arrays belong to it until `wait` has returned. A limit that passes ends the engine, since the
+  /// arrays are then in no known state.
   Ticket submit(int channel, const Collective& collective, Deadline limit = Deadline::never());
-  /// Waits for it; once per ticket. A deadline that passes ends the engine, since the arrays are then in no known state.
-  void wait(Ticket ticket, Deadline deadline = Deadline::never());
+  /// Waits for it; once per ticket.
+  void wait(Ticket ticket);
   void run(int channel, const Collective& collective, Deadline limit = Deadline::never()) {
     wait(submit(channel, collective, limit));
   }

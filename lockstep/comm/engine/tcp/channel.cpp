@@ -55,7 +55,7 @@ std::uint64_t Channel::submit(const Collective& collective, Deadline limit) {
   return number;
 }
 
-void Channel::wait(std::uint64_t number, Deadline deadline) {
+void Channel::wait(std::uint64_t number) {
   std::unique_lock lock(mutex_);
   const auto found = jobs_.find(number);
   if (found == jobs_.end())
@@ -63,14 +63,8 @@ void Channel::wait(std::uint64_t number, Deadline deadline) {
                           {.what = "wait was called with a ticket that is not of this engine or was waited for before",
                            .help = "wait once for each ticket of submit"});
   const std::shared_ptr<Job> job = found->second;
-  const auto is_done = [&] { return job->done; };
   ++waiting_;
-  if (!deadline.is_never() && !done_.wait_for(lock, deadline.remaining(), is_done)) {
-    // The arrays belong to the collective until the thread has let go of them.
-    overdue_ = std::max(overdue_.load(), number + 1);
-    signal_event(event_.get());
-  }
-  done_.wait(lock, is_done);
+  done_.wait(lock, [&] { return job->done; });
   --waiting_;
   jobs_.erase(number);
   if (job->error) raise(*job->error);

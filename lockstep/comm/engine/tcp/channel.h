@@ -35,7 +35,7 @@ class Channel final : private Inbox {
   std::uint64_t submit(const Collective& collective,
                        Deadline limit);  ///< number of the collective
   /// Waits until it is done and forgets it; a failure comes as an exception.
-  void wait(std::uint64_t number, Deadline deadline);
+  void wait(std::uint64_t number);
   void stop();              ///< lets the thread tell the others and end
   std::string log() const;  ///< the last collectives, one line each
 
@@ -95,8 +95,7 @@ class Channel final : private Inbox {
 
   const Descriptor event_;
   std::atomic<bool> stopping_ = false;
-  std::atomic<std::uint64_t> overdue_ = 0;  // whoever waited for an earlier collective than this gave up
-  std::atomic<int> waiting_ = 0;            // callers in wait()
+  std::atomic<int> waiting_ = 0;  // callers in wait()
   mutable std::mutex mutex_;
   std::condition_variable done_;
   std::map<std::uint64_t, std::shared_ptr<Job>> jobs_;

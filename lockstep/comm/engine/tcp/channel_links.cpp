@@ -67,7 +67,7 @@ void Channel::check(const Job* job) const {
     throw Cancelled(errors::kPeerLost, {.what = "the data engine was destroyed while a collective was under way",
                                         .where = describe(job->fingerprint),
                                         .help = "wait for every ticket before the strategy ends"});
-  if (overdue_ > sequence_ || job->deadline.expired()) throw_timeout(*job);
+  if (job->deadline.expired()) throw_timeout(*job);
 }
 
 std::string Channel::place_of(const Job& job) const {

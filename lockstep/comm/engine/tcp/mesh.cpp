@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <map>
 
+#include "lockstep/base/fnv.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
@@ -62,13 +63,13 @@ Token make_token() {
 
 // What must be equal on all workers.
 std::uint64_t hash_of_settings(const EngineOptions& options) {
-  std::uint64_t hash = 0;
-  for (const std::uint64_t setting :
-       {static_cast<std::uint64_t>(options.workers), static_cast<std::uint64_t>(options.replicas),
-        static_cast<std::uint64_t>(options.channels), std::uint64_t{options.chunk_bytes},
-        std::uint64_t{options.inline_bytes}, std::uint64_t{options.ring}})
-    hash = (hash ^ setting) * 0x100000001b3U + 1;
-  return hash;
+  const std::uint64_t settings[] = {static_cast<std::uint64_t>(options.workers),
+                                    static_cast<std::uint64_t>(options.replicas),
+                                    static_cast<std::uint64_t>(options.channels),
+                                    options.chunk_bytes,
+                                    options.inline_bytes,
+                                    options.ring};
+  return fnv1a<std::uint64_t>(settings);
 }
 
 Descriptor listen_for_data(const Address& address) {
