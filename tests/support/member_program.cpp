@@ -103,8 +103,10 @@ std::string obey(Coordinator& job, std::istringstream& line) {
     job.report_failure(
         {.code = Code::Unavailable, .number = errors::kPeerFailed, .text = {.what = rest}, .member = member});
   } else if (verb == "states") {
+    constexpr const char* kPresences[] = {"absent", "here", "left", "lost"};
     for (const MemberState& state : job.states())
-      rest += str(state.member.name, " ", to_string(state.presence), " ", state.step, " ", state.place, "; ");
+      rest += str(state.member.name, " ", kPresences[static_cast<int>(state.presence)], " ", state.step, " ",
+                  state.place, "; ");
     return rest;
   } else if (verb == "leave") {
     line >> number;

@@ -165,13 +165,12 @@ void Chief::announce(const std::string& missing_text) {
   tell_all(message);
 }
 
-wire::Roster Chief::roster(Time now) const {
+wire::Roster Chief::roster() const {
   wire::Roster all;
   for (const Seat& seat : seats_) {
     wire::Seat& line = *all.add_seats() = seat.last;
     line.set_id(seat.member.id);
     line.set_presence(static_cast<int>(seat.presence));
-    line.set_silent_ms(std::chrono::duration_cast<milliseconds>(now - seat.last_beat).count());
   }
   return all;
 }

@@ -104,7 +104,7 @@ class Chief {
   void beat(Seat& seat, const wire::Seat& said, Time now);
   void lose(Seat& seat, const std::string& how, const std::string& seen, Time now);
   void reported(const wire::Fault& fault, const Seat& reporter, Time now);
-  wire::Roster roster(Time now) const;
+  wire::Roster roster() const;
   Seat* seat_of(int member);
   void send(Connection connection, wire::FromChief message);
   void tell_all(const wire::FromChief& message);

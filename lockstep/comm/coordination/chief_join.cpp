@@ -179,7 +179,7 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
   if (std::ranges::any_of(seats_, [](const Seat& one) { return one.presence == Presence::Absent; })) return;
   started_ = true;
   wire::FromChief welcome;
-  *welcome.mutable_roster() = roster(now);
+  *welcome.mutable_roster() = roster();
   tell_all(welcome);
 }
 

@@ -42,7 +42,7 @@ void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Tim
     case wire::Call::ROSTER: {
       wire::FromChief answer;
       answer.set_request(request);
-      *answer.mutable_roster() = roster(now);
+      *answer.mutable_roster() = roster();
       return send(seat.connection, std::move(answer));
     }
     case wire::Call::LEAVE:

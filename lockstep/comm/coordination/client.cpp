@@ -36,7 +36,7 @@ void check_size(const std::string& what, std::size_t size, std::size_t most, con
 Client::Client(const JoinOptions& options, std::string key)
     : options_(options),
       key_(std::move(key)),
-      self_(*std::ranges::find(options_.members, options_.self, &Member::id)),
+      self_(options_.members.at(static_cast<std::size_t>(options_.self))),
       heart_([this] { run_heart(); }) {}
 
 Client::~Client() {

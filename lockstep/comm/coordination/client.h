@@ -26,8 +26,6 @@ class Client final : public Coordinator {
   void join();
 
   int self() const override { return self_.id; }
-  bool is_chief() const override { return &self_ == &options_.members.front(); }
-  const std::vector<Member>& members() const override { return options_.members; }
   std::uint64_t generation() const override;
   void set(std::string_view key, std::string_view value) override;
   std::string get(std::string_view key, Deadline deadline) override;

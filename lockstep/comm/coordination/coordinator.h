@@ -29,7 +29,7 @@ struct Failure {
 
 /// One entry of the cluster.
 struct Member {
-  int id = 0;
+  int id = 0;                ///< its place among the members
   std::string name = {};     ///< as messages call it: "worker 2"
   std::string address = {};  ///< "host:port"; IPv6 as "[::1]:2222"
 };
@@ -58,15 +58,13 @@ struct JoinOptions {
 };
 
 enum class Presence { Absent, Here, Left, Lost };
-LOCKSTEP_EXPORT std::string_view to_string(Presence presence);
 
 struct MemberState {
   Member member = {};
   Presence presence = Presence::Absent;
   std::string host = {};
   std::int64_t pid = 0;
-  std::chrono::milliseconds silent = {};  ///< since its last heartbeat
-  std::int64_t step = 0;                  ///< as set_place said when the last heartbeat was sent
+  std::int64_t step = 0;  ///< as set_place said when the last heartbeat was sent
   std::string place = {};
 };
 
@@ -91,8 +89,6 @@ class LOCKSTEP_EXPORT Coordinator {
   virtual ~Coordinator() = default;
 
   virtual int self() const = 0;
-  virtual bool is_chief() const = 0;
-  virtual const std::vector<Member>& members() const = 0;
   virtual std::uint64_t generation() const = 0;  ///< of this job; no other job of the chief has the same
 
   /// The store. Keys have at most 4 KB, values 1 MB, all together 64 MB.

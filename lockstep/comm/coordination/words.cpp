@@ -21,16 +21,6 @@ std::vector<std::string> lines_of(const std::string& text) {
 
 }  // namespace
 
-std::string_view to_string(Presence presence) {
-  switch (presence) {
-    case Presence::Absent: return "absent";
-    case Presence::Here: return "here";
-    case Presence::Left: return "left";
-    case Presence::Lost: return "lost";
-  }
-  return "unknown";
-}
-
 std::string title(const Member& member) { return str(member.name, " (", member.address, ")"); }
 
 std::string seconds_text(std::chrono::nanoseconds time) {
