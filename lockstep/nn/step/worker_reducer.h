@@ -65,12 +65,13 @@ class WorkerReducer final : public GradientReducer {
   void submit(std::size_t b);
 
   // In the lead of all local replicas.
-  void make_plan();
-  void agree(ReduceOp op, const StepCall& call);
   void send_again(std::size_t b);
+  void reset();
+  // Likewise; worker_agreement.cpp
+  void agree(ReduceOp op, const StepCall& call);
+  void make_plan();
   void gather_sparse(std::size_t p);
   void reduce_loose(std::size_t p);
-  void reset();
 
   at::Tensor view_of(const at::Tensor& flat, std::size_t begin, std::size_t p) const;
   ReduceOp op() const {

@@ -1,0 +1,182 @@
+// What the workers agree on before a sum is used: the same call, the plan of buckets, and the gradients that travel alone.
+
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/sparse_coo_tensor.h>
+#include <ATen/ops/tensor.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include <algorithm>
+#include <span>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/meeting.h"
+#include "lockstep/nn/step/step_description.h"
+#include "lockstep/nn/step/worker_reducer.h"
+#include "lockstep/strategy/same_on_workers.h"
+#include "lockstep/strategy/tensor_reduction.h"
+#include "lockstep/strategy/worker_collectives.h"
+#include "lockstep/values/const_data.h"
+
+namespace lockstep::detail {
+namespace {
+
+/// Small enough for the last one to be on its way soon after backward has ended, large enough to be worth a message.
+constexpr std::size_t kBucketBytes = 1 << 20;
+
+GradientKind merged(GradientKind a, GradientKind b, const std::string& name, const std::string& who) {
+  if (a == GradientKind::None || a == b) return b;
+  if (b == GradientKind::None) return a;
+  throw InvalidArgument(errors::kOptimizer,
+                        {.what = str("'", name, "' has a sparse gradient on one replica and a dense one on another"),
+                         .seen = str(who, " has a ", b == GradientKind::Sparse ? "sparse" : "dense", " one"),
+                         .help = "use the parameter in the same way on every replica"});
+}
+
+GradientKind kind_of(const at::Tensor& gradient) {
+  if (!gradient.defined()) return GradientKind::None;
+  return gradient.is_sparse() ? GradientKind::Sparse : GradientKind::Dense;
+}
+
+}  // namespace
+
+void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
+  // What the workers compare: settings, call and weights as a number each, then the kind of every gradient and which buckets
+  // are stale.
+  const std::size_t marks = 3;
+  std::vector<std::int64_t> mine(marks + kinds_.size() + buckets_.size(), 0);
+  mine[0] = static_cast<std::int64_t>(mark_of_settings(*call.optimizer));
+  mine[1] = static_cast<std::int64_t>(mark_of_call(call, op));
+  mine[2] = static_cast<std::int64_t>(outside_changes_.mark());
+  for (std::size_t p = 0; p < kinds_.size(); ++p) {
+    if (group_of_[p] < 0) continue;
+    auto kind = GradientKind::None;
+    for (std::size_t k = 0; k < replicas_.size(); ++k)
+      kind = merged(kind, kind_of(shown(k, p)), module_.parameters()[p].name, str("replica ", k, " of this worker"));
+    mine[marks + p] = static_cast<std::int64_t>(kind);
+  }
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    for (const Load& load : loads_) mine[marks + kinds_.size() + b] |= load.is_stale[b] ? 1 : 0;
+  }
+  const auto gathered =
+      workers::all_gather(group_, mine, str(name_, ", what gradients look like"), deadline_of(options_));
+  std::vector<std::span<const std::int64_t>> all;
+  for (std::size_t w = 0; w < static_cast<std::size_t>(group_.workers()); ++w)
+    all.push_back(std::span(gathered).subspan(w * mine.size(), mine.size()));
+  const auto differs = [&](std::size_t mark) {
+    return std::ranges::any_of(all, [&](const auto& theirs) { return theirs[mark] != all[0][mark]; });
+  };
+  if (differs(0)) {
+    workers::require_same(group_,
+                          {.what = name_,
+                           .lines = lines_of_settings(*call.optimizer),
+                           .help = "set it on every worker, from a value that is the same on all of them, such as "
+                                   "strategy.broadcast(rate) or a loss that strategy.reduce has brought together"},
+                          str(name_, ", settings"), deadline_of(options_));
+  }
+  if (differs(1)) {
+    workers::require_same(group_,
+                          {.what = "the step",
+                           .lines = lines_of_call(call, op),
+                           .number = errors::kCollectiveMismatch,
+                           .help = "call the same with the same arguments on every worker, and freeze the same "
+                                   "parameters"},
+                          str(name_, ", what the step is"), deadline_of(options_));
+  }
+  if (differs(2)) {
+    workers::require_same(group_,
+                          {.what = "the model",
+                           .lines = outside_changes_.lines(),
+                           .help = "change weights on every worker, and in the same way: with values from "
+                                   "strategy.broadcast(tensor), or after torch::manual_seed with one number on all of "
+                                   "them"},
+                          str(name_, ", weights that the program has changed"), deadline_of(options_));
+  }
+  for (std::size_t p = 0; p < kinds_.size(); ++p) {
+    kinds_[p] = GradientKind::None;
+    for (std::size_t w = 0; w < all.size(); ++w)
+      kinds_[p] = merged(kinds_[p], static_cast<GradientKind>(all[w][marks + p]), module_.parameters()[p].name,
+                         str("worker ", w));
+  }
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    for (const auto& theirs : all) loads_[0].is_stale[b] |= static_cast<char>(theirs[marks + kinds_.size() + b]);
+  }
+}
+
+void WorkerReducer::make_plan() {
+  const at::Tensor order = workers::broadcast(group_, at::tensor(loads_[0].order, at::kInt),
+                                              str(name_, ", order of gradients"), deadline_of(options_));
+  const std::vector<int> chiefs_order(const_data<int>(order), const_data<int>(order) + order.numel());
+
+  std::vector<BucketedParameter> parameters;
+  for (std::size_t p = 0; p < kinds_.size(); ++p) {
+    const auto& parameter = module_.parameters()[p];
+    const auto dtype = engine_dtype(parameter.leaves[0].scalar_type());
+    parameters.push_back({.name = parameter.name,
+                          .elements = static_cast<std::size_t>(parameter.leaves[0].numel()),
+                          .dtype = dtype.value_or(Dtype::Float32),
+                          .travels = group_of_[p] >= 0 && dtype && kinds_[p] != GradientKind::Sparse});
+  }
+  const auto bytes = static_cast<std::size_t>(options_.bytes_per_pack);
+  buckets_ = plan_buckets(parameters, chiefs_order, bytes > 0 ? bytes : kBucketBytes);
+  bucket_of_.assign(kinds_.size(), -1);
+  place_of_.assign(kinds_.size(), -1);
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i) {
+      const auto p = static_cast<std::size_t>(buckets_[b].parameters[i]);
+      bucket_of_[p] = static_cast<int>(b);
+      place_of_[p] = static_cast<int>(i);
+    }
+    const at::Tensor& like = module_.parameters()[static_cast<std::size_t>(buckets_[b].parameters[0])].leaves[0];
+    sums_.push_back(at::zeros({static_cast<std::int64_t>(buckets_[b].elements)}, like.options().requires_grad(false)));
+    names_.push_back(str(name_, ", ", buckets_[b].name));
+  }
+  inputs_.assign(buckets_.size(), std::vector<const void*>(replicas_.size(), nullptr));
+  tickets_.resize(buckets_.size());
+  loaded_ = std::make_unique<std::atomic<int>[]>(buckets_.size());
+  for (Load& load : loads_) {
+    load.flats.resize(buckets_.size());
+    load.held.resize(buckets_.size());
+  }
+  has_plan_ = true;
+  reset();
+}
+
+void WorkerReducer::gather_sparse(std::size_t p) {
+  const at::Tensor& leaf = module_.parameters()[p].leaves[0];
+  std::vector<at::Tensor> mine;  // indices and values of each replica; none where it has no gradient
+  for (std::size_t k = 0; k < replicas_.size(); ++k) {
+    const at::Tensor& gradient = shown(k, p);
+    mine.push_back(gradient.defined() ? gradient._indices() : at::zeros({0}, at::kLong));
+    mine.push_back(gradient.defined() ? gradient._values() : at::zeros({0}, leaf.options().requires_grad(false)));
+  }
+  const auto all = workers::all_gather(group_, mine, str(name_, ", sparse gradient of ", module_.parameters()[p].name),
+                                       deadline_of(options_));
+  std::vector<at::Tensor> indices;
+  std::vector<at::Tensor> values;
+  for (std::size_t i = 0; i < all.size(); i += 2) {
+    if (all[i].dim() < 2) continue;
+    indices.push_back(all[i]);
+    values.push_back(all[i + 1]);
+  }
+  at::Tensor all_values = at::cat(values);
+  if (op() == ReduceOp::Mean) all_values = divide_sum(all_values, group_.all_replicas());
+  loose_[p] = at::sparse_coo_tensor(at::cat(indices, 1), all_values, leaf.sizes(),
+                                    leaf.options().requires_grad(false).layout(at::kSparse))
+                  .coalesce();
+}
+
+void WorkerReducer::reduce_loose(std::size_t p) {
+  const at::Tensor& leaf = module_.parameters()[p].leaves[0];
+  std::vector<at::Tensor> components;
+  for (std::size_t k = 0; k < replicas_.size(); ++k)
+    components.push_back(shown(k, p).defined() ? shown(k, p) : at::zeros_like(leaf.detach()));
+  const at::Tensor sum = workers::all_reduce(group_, op(), components,
+                                             str(name_, ", gradient of ", module_.parameters()[p].name), options_);
+  loose_[p] = at::empty_like(leaf.detach()).copy_(sum);
+}
+
+}  // namespace lockstep::detail
