@@ -1,9 +1,11 @@
 #include "lockstep/nn/loss.h"
 
 #include <algorithm>
+#include <atomic>
 #include <numeric>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/local/replica_team.h"
@@ -91,11 +93,28 @@ std::int64_t known_rows(const detail::ContextEntry& here) {
   return std::accumulate(rows.here.begin(), rows.here.end(), std::int64_t{0});
 }
 
-at::Tensor divided_by_size(const at::Tensor& losses, std::int64_t global_batch, at::ScalarType given) {
+void warn_of_local_size(std::int64_t size, std::int64_t all) {
+  static std::atomic<bool> has_warned{false};
+  if (has_warned.exchange(true)) return;
+  log_warning(lockstep::str("average_loss was given the size ", size,
+                            ", the rows of this replica alone, and the batch has ", all, ": its mean would be ",
+                            static_cast<double>(all) / static_cast<double>(size),
+                            " times too large. Leave the size out, or give that of all replicas: "
+                            "average_loss(losses, ls::global_rows(losses))"));
+}
+
+/// `rows`: how many losses the program gave.
+at::Tensor divided_by_size(const at::Tensor& losses, std::int64_t rows, std::int64_t global_batch,
+                           at::ScalarType given) {
   at::Tensor result = divided(losses, checked_size(global_batch), given);
   const detail::ContextEntry* const top = detail::current_context();
-  if (top != nullptr && top->notes != nullptr && known_rows(*top) == global_batch)
-    detail::note_loss(result, detail::LossNote::OfOneBatch);
+  if (top == nullptr || top->notes == nullptr) return result;
+  const std::int64_t all = known_rows(*top);
+  const auto& here = top->notes->rows.here;
+  const bool is_of_batch =
+      all >= 0 && !here.empty() && here[static_cast<std::size_t>(top->replica->local_index())] == rows;
+  if (is_of_batch && global_batch == all) detail::note_loss(result, detail::LossNote::OfOneBatch);
+  if (is_of_batch && global_batch == rows && rows < all) warn_of_local_size(rows, all);
   return result;
 }
 
@@ -171,7 +190,7 @@ at::Tensor average_loss(const at::Tensor& per_example, const AverageLossOptions&
   require_per_example(per_example);
   const at::Tensor losses = weighted(per_example, options.sample_weight);
   const at::ScalarType given = per_example.scalar_type();
-  if (options.global_batch) return divided_by_size(losses, *options.global_batch, given);
+  if (options.global_batch) return divided_by_size(losses, per_example.size(0), *options.global_batch, given);
   at::Tensor result = divided(losses, count_losses(per_example), given);
   detail::note_loss(result, detail::LossNote::Unsized);
   return result;
@@ -186,7 +205,7 @@ at::Tensor compute_average_loss(const at::Tensor& per_example, const AverageLoss
   require_per_example(per_example);
   const at::Tensor losses = weighted(per_example, options.sample_weight);
   const at::ScalarType given = per_example.scalar_type();
-  if (options.global_batch) return divided_by_size(losses, *options.global_batch, given);
+  if (options.global_batch) return divided_by_size(losses, per_example.size(0), *options.global_batch, given);
   at::Tensor result = divided(losses, per_example.size(0) * get_strategy().num_replicas_in_sync(), given);
   detail::note_loss(result, detail::LossNote::Unsized);
   return result;

@@ -45,6 +45,10 @@ void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, con
   const bool find_not_finite = core.settings.not_finite != NotFinite::Ignore;
   detail::meet_with_gradients(core, mine, op, call,
                               [&] { core.reducer->reduce(mine, {.op = op, .find_not_finite = find_not_finite}); });
+  // A backward of another optimizer has made them.
+  const detail::RunNotes* const notes = detail::current_context()->notes;
+  if (mine.progress.stage == detail::GradientStage::None && notes != nullptr && notes->loss_scale != 0)
+    mine.progress.loss_scale = notes->loss_scale;
   mine.progress.stage = detail::GradientStage::Reduced;
 }
 
@@ -183,6 +187,11 @@ void MirroredOptimizerBase::step() {
                  "call reduce_gradients() before step(), or use minimize(loss)", "step");
   detail::require_unscaled(mine, "step");
   detail::require_own_gradients(core, mine, "step");
+  if ((core.settings.clip_global_norm || core.settings.clip_value) && mine.progress.clip_mark == 0 &&
+      !core.has_warned_of_clipping.exchange(true))
+    log_warning(
+        "set_clip_global_norm and set_clip_value are for minimize alone: these gradients are not clipped. Call "
+        "clip_global_norm(max_norm) or clip_value(limit) between reduce_gradients and step");
   const bool checks = core.settings.not_finite != NotFinite::Ignore && !mine.progress.loss_scale;
   if (checks && !may_update(core, mine)) return;
   update_and_publish(core, mine);

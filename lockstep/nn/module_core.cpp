@@ -215,7 +215,13 @@ void ModuleCore::require_same_use() const {
                    "replicas: model.update([&](auto& net) { net.layer->weight.copy_(value); })"});
     }
   }
-  require_same_mode();
+  for (const auto& module : replicas_) {
+    if (module->is_training() == replicas_[0]->is_training()) continue;
+    throw FailedPrecondition(errors::kWrongModule,
+                             {.what = "replicas disagree on whether the model is training",
+                              .help = "call model.train() or model.eval() on the handle, outside of run: "
+                                      "model->eval() reaches one replica only"});
+  }
   for (std::size_t k = 1; k < replicas_.size(); ++k) {
     for (std::size_t i = 0; i < parts_[k].size(); ++i) {
       const bool here = parts_[k][i].value()->is_training();
@@ -409,16 +415,6 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   return replicas_[k];
 }
 
-void ModuleCore::require_same_mode() const {
-  for (const auto& module : replicas_) {
-    if (module->is_training() == replicas_[0]->is_training()) continue;
-    throw FailedPrecondition(errors::kWrongModule,
-                             {.what = "replicas disagree on whether the model is training",
-                              .help = "call model.train() or model.eval() on the handle, outside of run: "
-                                      "model->eval() reaches one replica only"});
-  }
-}
-
 void ModuleCore::expect_forward() const {
   const ContextEntry* top = current_context();
   if (replicas_.size() > 1 && (top == nullptr || top->replica == nullptr)) watch_->note_use_outside();
@@ -427,7 +423,6 @@ void ModuleCore::expect_forward() const {
 void ModuleCore::train(bool on) {
   require_outside_of_run("train or eval of a model");
   for (auto& module : replicas_) module->train(on);
-  watch_->expect_mode(on);
 }
 
 void ModuleCore::to(at::ScalarType dtype) {

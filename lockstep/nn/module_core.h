@@ -104,8 +104,6 @@ class LOCKSTEP_EXPORT ModuleCore {
   /// The same for what an evaluation sees: the model and its parts in training mode, and weights of layers that were
   /// replaced.
   void require_same_use() const;
-  /// The same for the model as a whole.
-  void require_same_mode() const;
   /// Whether a part that `make` has built is no longer in replica `k`'s module.
   bool has_lost_part(std::size_t k) const;
 

@@ -37,7 +37,6 @@ ModuleWatch::ModuleWatch(const ModuleCore& model)
       versions_(model.parameters().size() * model.size()),
       samples_(model.parameters().size()),
       used_(model.size()),
-      is_training_(model.replica(0)->is_training()),
       registered_(model.registered_in(0)) {
   if (model.size() == 1) return;
   const auto last = model.buffers_of(model.size() - 1);
@@ -94,15 +93,9 @@ void ModuleWatch::end() const {
   // Here and not after each step: a teacher is used before its student's.
   if (std::ranges::find(used_, true) == used_.end()) return;
   model_.require_same_use();
-  is_training_ = model_.replica(0)->is_training();
-  if (!is_training_) require_same_parts();
+  if (!model_.replica(0)->is_training()) require_same_parts();
   warn_of_different_buffers();
   warn_of_frozen_on_some();
-}
-
-void ModuleWatch::note_use(std::size_t k) const {
-  if (std::exchange(used_[k], true)) return;
-  if (model_.replica(k)->is_training() != is_training_) model_.require_same_mode();
 }
 
 /// In training the optimizer looks for them.
@@ -202,9 +195,13 @@ void ModuleWatch::warn_of_different_buffers() const {
 }
 
 void ModuleWatch::note_use_outside() const {
-  if (model_.replica(0)->is_training() && !buffers_.empty() && !std::exchange(has_warned_of_buffers_, true)) {
+  // Batch normalization leaves no new versions behind. What others change is seen when the next run begins.
+  const auto statistics =
+      std::ranges::find_if(buffers_, [](const Buffer& buffer) { return buffer.name.ends_with("running_mean"); });
+  if (model_.replica(0)->is_training() && statistics != buffers_.end() &&
+      !std::exchange(has_warned_of_buffers_, true)) {
     log_warning(
-        lockstep::str("the model was used outside of run in train mode: buffers such as '", buffers_[0].name,
+        lockstep::str("the model was used outside of run in train mode: buffers such as '", statistics->name,
                       "' change on replica 0 alone, and every replica has its own. Use the model inside run, or call "
                       "model.eval() before"));
   }

@@ -35,10 +35,10 @@ class ModuleWatch final : public RunWatcher {
   /// eval mode with buffers that differ, and if parameters are frozen on some replicas only.
   void end() const override;
 
-  /// Replica `k` works with the model in this run. Throws if it was put into training or eval mode on some replicas only.
-  void note_use(std::size_t k) const;
-  /// All replicas were put into training or eval mode.
-  void expect_mode(bool is_training) const { is_training_ = is_training; }
+  /// Replica `k` works with the model in this run.
+  void note_use(std::size_t k) const {
+    if (!used_[k]) used_[k] = true;
+  }
   /// The first replica's module is about to compute, outside of run.
   void note_use_outside() const;
   /// A call of Lockstep's has set weights or buffers between runs.
@@ -75,11 +75,9 @@ class ModuleWatch final : public RunWatcher {
   /// Of both, since the last run; empty while one is under way.
   mutable std::vector<std::uint32_t> buffer_versions_;
   mutable bool has_warned_of_buffers_ = false;
-  mutable bool may_differ_ = true;  ///< the model was used in training mode since they were last compared
+  mutable bool may_differ_ = false;  ///< the model was used in training mode since they were last compared
   mutable bool has_warned_of_evaluation_ = false;
   mutable bool has_warned_of_frozen_ = false;
-  /// Of all replicas, when the last run ended. A replica may change its own inside run, where no other may look at it.
-  mutable bool is_training_ = true;
   mutable std::size_t registered_;  ///< ModuleCore::registered_in replica 0
   mutable std::int64_t evaluations_ = 0;
 };

@@ -4,8 +4,11 @@
 #include <torch/csrc/autograd/function.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <unordered_set>
 #include <utility>
@@ -61,19 +64,24 @@ void note_loss(const at::Tensor& loss, LossNote note) {
   noted_losses.push_back({loss.grad_fn(), note});
 }
 
-bool is_noted(const at::Tensor& loss, LossNote note) {
-  bool is_one = false;
-  for_each_noted(note, [&](const NodePtr& node) { is_one |= node == loss.grad_fn(); });
-  return is_one;
+namespace {
+
+bool adds_up(const Node& node) {
+  const std::string name = node.name();
+  return std::ranges::any_of(std::array{"Add", "Sub", "Neg", "Sum", "Mean"},
+                             [&](std::string_view kind) { return name.starts_with(kind); });
 }
 
-bool holds_noted(const at::Tensor& loss, LossNote note) {
+/// `follows`: whether the search goes on at what a node was computed from.
+template <class F>
+bool is_found(const at::Tensor& loss, LossNote note, const F& follows) {
   std::vector<NodePtr> nodes;
   std::uint64_t first = std::numeric_limits<std::uint64_t>::max();
   for_each_noted(note, [&](NodePtr node) {
     first = std::min(first, node->sequence_nr());
     nodes.push_back(std::move(node));
   });
+  if (nodes.empty()) return false;
   // Nodes are numbered as they are made: what is older than all of these was not computed from them.
   std::unordered_set<const Node*> seen;
   std::vector<const Node*> to_see;
@@ -85,9 +93,18 @@ bool holds_noted(const at::Tensor& loss, LossNote note) {
     const Node* const node = to_see.back();
     to_see.pop_back();
     if (std::ranges::any_of(nodes, [&](const NodePtr& each) { return each.get() == node; })) return true;
+    if (!follows(*node)) continue;
     for (const auto& edge : node->next_edges()) see_later(edge.function.get());
   }
   return false;
+}
+
+}  // namespace
+
+bool is_noted(const at::Tensor& loss, LossNote note) { return is_found(loss, note, adds_up); }
+
+bool holds_noted(const at::Tensor& loss, LossNote note) {
+  return is_found(loss, note, [](const Node&) { return true; });
 }
 
 }  // namespace lockstep::detail

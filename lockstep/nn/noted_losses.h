@@ -8,16 +8,18 @@ namespace lockstep::detail {
 
 enum class LossNote {
   Unsized,     ///< divided by the rows of one call, which average_loss has counted
-  OfOneBatch,  ///< divided by a size that the program gave: the rows of the batch that was given to run
+  OfOneBatch,  ///< of every row of the batch given to run, divided by a size that the program gave: the rows of the batch
   Scaled,      ///< multiplied by a GradScaler
 };
 
 /// Nothing outside of run, or where no backward may start from `loss`.
 void note_loss(const at::Tensor& loss, LossNote note);
 
+/// Whether it is such a loss, or a sum with one. A loss that was computed from one in another way, such as by a division,
+/// is none.
 bool is_noted(const at::Tensor& loss, LossNote note);
 
-/// The same of a loss that was computed from one, such as a sum with other losses.
+/// Whether it was computed from one in any way.
 bool holds_noted(const at::Tensor& loss, LossNote note);
 
 }  // namespace lockstep::detail

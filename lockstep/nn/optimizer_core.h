@@ -72,6 +72,8 @@ struct OptimizerCore {
   std::atomic<bool> has_warned_of_changed_gradients{false};
   std::atomic<bool> has_warned_of_reduced_loss{false};
   std::atomic<bool> has_warned_of_batch_size{false};
+  std::atomic<bool> has_warned_of_mean_of_shares{false};
+  std::atomic<bool> has_warned_of_clipping{false};
   bool has_warned_of_rates = false;
 
   // Clipping by norm: one sum of squares per block of every parameter, written by the block's owner.

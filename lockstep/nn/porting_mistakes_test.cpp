@@ -11,6 +11,7 @@
 #include <torch/optim/sgd.h>
 
 #include <functional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -194,11 +195,105 @@ TEST_P(PortingMistakes, TheSizeOfOneBatchInAWindowIsWarnedOf) {
     const LoggedLines lines;
     for (int call = 0; call < 4; ++call)
       strategy.run([&](const at::Tensor& x) { optimizer.minimize(loss_of(model->forward(x))); }, batch);
-    return lines.count("is that of one batch, and set_accumulate(2) adds up the gradients of 2 batches");
+    return lines.count("is that of one batch, and set_accumulate(2) adds up the gradients of several");
   };
   EXPECT_EQ(count([](const at::Tensor& losses) { return average_loss(losses, 24); }), 0);
   EXPECT_EQ(count([](const at::Tensor& losses) { return average_loss(losses, 12) / 2; }), 0);
-  EXPECT_EQ(count([](const at::Tensor& losses) { return average_loss(losses, 12); }), 1) << "once";
+  strategy.run(
+      [&](const at::Tensor& x) {
+        for (int of_two = 0; of_two < 2; ++of_two) optimizer.minimize(average_loss(model->forward(x), 12));
+      },
+      batch);
+  EXPECT_EQ(count([](const at::Tensor& losses) { return average_loss(losses, 12) + average_loss(losses, 24); }), 1);
+  EXPECT_EQ(count([](const at::Tensor& losses) { return average_loss(losses, 12); }), 0) << "once";
+}
+
+TEST_P(PortingMistakes, AMeanOverReplicasOfSharesIsWarnedOf) {
+  optimizer.set_reduce_op(ReduceOp::Mean);
+  const LoggedLines lines;
+  const auto batch = strategy.split(torch::ones({12}));
+  for (int runs = 0; runs < 2; ++runs)
+    strategy.run([&](const at::Tensor& x) { optimizer.minimize(average_loss(model->forward(x))); }, batch);
+  EXPECT_EQ(lines.count("Leave the reduction at ReduceOp::Sum"), replicas() > 1 ? 1 : 0);
+}
+
+TEST_P(PortingMistakes, ClippingThatOnlyMinimizeDoesIsWarnedOf) {
+  optimizer.set_clip_global_norm(0.5);
+  const LoggedLines lines;
+  const auto step = [&](bool clips) {
+    strategy.run([&] {
+      optimizer.backward(model->forward(torch::ones({1})).sum());
+      optimizer.reduce_gradients();
+      if (clips) optimizer.clip_global_norm(0.5);
+      optimizer.step();
+    });
+  };
+  step(true);
+  EXPECT_EQ(lines.count("these gradients are not clipped"), 0);
+  for (int steps = 0; steps < 2; ++steps) step(false);
+  EXPECT_EQ(lines.count("these gradients are not clipped"), 1);
+}
+
+TEST_P(PortingMistakes, TheGradientsOfAnotherOptimizersScaledLossAreScaled) {
+  auto head = strategy.make<OneWeight>();
+  auto of_head = strategy.make_optimizer<SGD>(head, 0.5);
+  GradScaler scaler(strategy);
+  const auto step = [&](bool unscales) {
+    strategy.run([&] {
+      const at::Tensor loss =
+          (head->forward(torch::ones({1})) * (model->forward(torch::ones({1})) + 3)).sum() / replicas();
+      optimizer.backward(loss, scaler);
+      optimizer.reduce_gradients();
+      of_head.reduce_gradients();
+      if (unscales) of_head.unscale(scaler);
+      of_head.step();
+      optimizer.zero_grad();
+    });
+  };
+  expect_error([&] { step(false); }, Code::FailedPrecondition, errors::kOptimizer, {"unscale(scaler)"});
+  strategy.run([&] {
+    optimizer.zero_grad();
+    of_head.zero_grad();
+  });
+  step(true);
+  EXPECT_EQ(weight_of(head), 1.0 - 0.5 * 4);
+}
+
+TEST_P(PortingMistakes, ASumOfScaledLossesIsRefused) {
+  GradScaler scaler(strategy);
+  const auto loss = [&] { return scaler.scaled(model->forward(torch::ones({1})).sum()); };
+  expect_error([&] { strategy.run([&] { optimizer.minimize(loss() + loss()); }); }, Code::FailedPrecondition,
+               errors::kOptimizer, {"multiplied by the scale already"});
+}
+
+TEST_P(PortingMistakes, AModeThatAFailedRunHasLeftIsNoDisagreement) {
+  for (int epochs = 0; epochs < 20; ++epochs) {
+    EXPECT_THROW(strategy.run([&] {
+      model->eval();
+      throw std::runtime_error("a bad file");
+    }),
+                 std::runtime_error);
+    strategy.run([&] {
+      model->train();
+      optimizer.minimize(model->forward(torch::ones({1})).sum());
+    });
+  }
+}
+
+struct Encoded : torch::nn::Module {
+  Encoded() { register_buffer("places", torch::ones({2})); }
+  at::Tensor forward(const at::Tensor& x) { return x; }
+};
+
+TEST_P(PortingMistakes, BuffersThatNothingChangesAreNotWarnedOf) {
+  const LoggedLines lines;
+  auto constant = strategy.make<Encoded>();
+  constant(torch::ones({1}));
+  auto with_state = strategy.make<Encoded>();
+  with_state.eval();
+  strategy.run([&] { with_state->named_buffers()["places"].fill_(my_id()); });
+  strategy.run([&] { with_state->forward(torch::ones({1})); });
+  EXPECT_EQ(lines.lines().size(), 0u);
 }
 
 template <class Optimizer, class Options>

@@ -132,7 +132,7 @@ void warn_of_reduced_loss(OptimizerCore& core, const at::Tensor& loss) {
 }
 
 /// Each call of a window would be divided by its own rows, and the sum would not be the mean over the window.
-void require_size_of_window(OptimizerCore& core, const at::Tensor& loss) {
+void require_size_of_window(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss) {
   const int window = core.settings.accumulate;
   if (window <= 1) return;
   if (holds_noted(loss, LossNote::Unsized)) {
@@ -140,12 +140,26 @@ void require_size_of_window(OptimizerCore& core, const at::Tensor& loss) {
                  "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
                  "average_loss");
   }
-  // Whoever divides the loss by `window` gives the optimizer another one.
-  if (!is_noted(loss, LossNote::OfOneBatch) || core.has_warned_of_batch_size.exchange(true)) return;
-  log_warning(lockstep::str("the size given to average_loss is that of one batch, and set_accumulate(", window,
-                            ") adds up the gradients of ", window, " batches: the step is ", window,
-                            " times that of their mean. Give it the number of examples of the whole window, on all "
-                            "replicas"));
+  // Whoever divides the loss by `window` gives the optimizer another one. One batch may come as several losses of one run,
+  // and a window may be ended after one batch.
+  if (!is_noted(loss, LossNote::OfOneBatch)) return;
+  if (current_context()->notes->losses_of_batch++ > 0 || ++mine.progress.batches < 2) return;
+  if (core.has_warned_of_batch_size.exchange(true)) return;
+  log_warning(
+      lockstep::str("the size given to average_loss is that of one batch, and set_accumulate(", window,
+                    ") adds up the gradients of several: the step is as many times that of their mean. Give it the "
+                    "number of examples of the whole window, on all replicas"));
+}
+
+/// Its share of a mean over all replicas would be divided by the number of replicas once more.
+void warn_of_mean_of_shares(OptimizerCore& core, const at::Tensor& loss) {
+  const int replicas = core.module->strategy().num_replicas_in_sync();
+  if (replicas == 1 || core.settings.reduce_op != ReduceOp::Mean) return;
+  if (!is_noted(loss, LossNote::Unsized) && !is_noted(loss, LossNote::OfOneBatch)) return;
+  if (core.has_warned_of_mean_of_shares.exchange(true)) return;
+  log_warning(lockstep::str(
+      "average_loss divides by the rows of all replicas, and set_reduce_op(ReduceOp::Mean) by the ", replicas,
+      " replicas once more: the step is ", replicas, " times too small. Leave the reduction at ReduceOp::Sum"));
 }
 
 /// The index of the first parameter whose gradient, if it has one, is `wanted`; -1 for none.
@@ -303,7 +317,8 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
     throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next backward",
                  "backward");
   require_loss(loss);
-  require_size_of_window(core, loss);
+  require_size_of_window(core, mine, loss);
+  warn_of_mean_of_shares(core, loss);
   warn_of_reduced_loss(core, loss);
   if (is_noted(loss, LossNote::Scaled)) {
     throw_misuse("the loss was multiplied by the scale already",
@@ -317,6 +332,8 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
   progress.stage = GradientStage::Computed;
   mine.samples.clear();
   if (scaler != nullptr && !progress.loss_scale) progress.loss_scale = scaler->scale();
+  if (scaler != nullptr && current_context()->notes != nullptr)
+    current_context()->notes->loss_scale = *progress.loss_scale;
   go_back_once(scaler == nullptr ? loss : loss.mul(*progress.loss_scale));
   note_gradients(core, mine);
 }

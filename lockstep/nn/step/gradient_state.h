@@ -23,6 +23,7 @@ enum class GradientStage {
 struct GradientProgress {
   GradientStage stage = GradientStage::None;
   int accumulated = 0;               ///< calls of minimize in the open window; 0: no window is open
+  int batches = 0;                   ///< runs with a loss that was divided by the rows of its batch alone
   std::optional<double> loss_scale;  ///< fixed at the first backward: another optimizer may change the scaler's
   double clip_mark = 0;              ///< what the sums have been clipped to, in which order, as one number
   double given_mark = 0;             ///< of gradients that apply_gradients was given as those of all replicas
