@@ -53,14 +53,16 @@ class StrategyExtended : public ExtendedHandle {
   void group(const Values&...) const {}
 
   /// Calls `fn(context, inputs)` `iterations` times with the iterator's next values, in cross-replica context. The context
-  /// that is returned has what the last call gave to it. The last argument, initial_loop_values, is not looked at.
+  /// that is returned has what the last call gave to it. `initial_loop_values`: none, or
+  /// one for each tensor of the last-step outputs; nothing reads them.
   template <class F, class T>
-  contrib::MultiStepContext experimental_run_steps_on_iterator(F fn, InputIterator<T>& iterator, int iterations = 1,
-                                                               const std::vector<at::Tensor>& = {}) const {
+  contrib::MultiStepContext experimental_run_steps_on_iterator(
+      F fn, InputIterator<T>& iterator, int iterations = 1,
+      const std::vector<at::Tensor>& initial_loop_values = {}) const {
     auto step = [fn = std::move(fn), &iterator](contrib::MultiStepContext& context) mutable {
       fn(context, iterator.get_next());
     };
-    return contrib::MultiStepContext::run(core(), std::move(step), iterations);
+    return contrib::MultiStepContext::run(core(), std::move(step), iterations, initial_loop_values.size());
   }
 };
 

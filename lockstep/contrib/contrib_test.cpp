@@ -380,7 +380,15 @@ TEST(ContribSteps, CheckTheirArguments) {
                {"iterations must be >= 1, got 0"});
   EXPECT_THROW(strategy.run_steps_on_dataset(step, iterator, 5), OutOfRange);
   iterator = fresh();
-  EXPECT_NO_THROW(strategy.run_steps_on_dataset(step, iterator, 1, {number(0), number(0)}));  // nothing reads them
+  int calls = 0;
+  const auto counted = [&](MultiStepContext& ctx, const PerDevice<at::Tensor>& x) {
+    ++calls;
+    step(ctx, x);
+  };
+  expect_error([&] { strategy.run_steps_on_dataset(counted, iterator, 2, {number(0)}); }, Code::InvalidArgument,
+               errors::kStructure, {"got 1 for 2"});
+  EXPECT_EQ(calls, 1);
+  EXPECT_NO_THROW(strategy.run_steps_on_dataset(step, iterator, 1, {number(0), number(0)}));
   const auto without = [&](MultiStepContext& ctx, const PerDevice<at::Tensor>& x) {
     strategy.call_for_each_tower([&](const at::Tensor& mine) { ctx.set_last_step_output("x", mine); }, x);
   };

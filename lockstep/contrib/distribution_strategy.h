@@ -145,7 +145,8 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   }
 
   /// Calls `f(context, inputs...)` for `iterations` elements of `iterator`, in cross-tower context. `f` gets one PerDevice,
-  /// or one for each part of elements that are pairs or tuples. `initial_loop_values` are not looked at.
+  /// or one for each part of elements that are pairs or tuples. `initial_loop_values`: none, or one
+  /// for each tensor of the last-step outputs; nothing reads them.
   template <class F, class T>
   MultiStepContext run_steps_on_dataset(F f, TowerIterator<T>& iterator, int iterations = 1,
                                         const std::vector<at::Tensor>& initial_loop_values = {});

@@ -47,10 +47,30 @@ void MultiStepContext::run_op() {
   }
 }
 
-MultiStepContext MultiStepContext::run(Strategy& strategy, Step step, int iterations) {
+void MultiStepContext::require_outputs(std::size_t loop_values) const {
+  std::size_t values = 0;
+  for (const auto& [name, output] : last_step_outputs_) {
+    const bool is_of_towers = output.kind() == TowerValue::Kind::PerDevice;
+    values += is_of_towers ? static_cast<std::size_t>(strategy_->num_replicas_in_sync()) : 1;
+  }
+  if (values == loop_values) return;
+  throw InvalidArgument(
+      errors::kStructure,
+      {.what = str("initial_loop_values must have one tensor for each last-step output, got ", loop_values, " for ",
+                   values),
+       .help = "pass one tensor per output, sorted by name (a PerDevice output counts once per tower), or none"});
+}
+
+MultiStepContext MultiStepContext::run(Strategy& strategy, Step step, int iterations, std::size_t loop_values) {
   if (iterations < 1) {
     throw InvalidArgument(errors::kBadOption, {.what = str("iterations must be >= 1, got ", iterations),
                                                .help = "leave out the call where there is no step to run"});
+  }
+  if (loop_values > 0) {
+    step = [step = std::move(step), loop_values, is_first = true](MultiStepContext& context) mutable {
+      step(context);
+      if (std::exchange(is_first, false)) context.require_outputs(loop_values);
+    };
   }
   MultiStepContext context(strategy, std::move(step), iterations);
   context.run_op();

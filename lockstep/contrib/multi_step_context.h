@@ -47,13 +47,16 @@ class LOCKSTEP_EXPORT MultiStepContext {
   /// of the new last step; if a step fails they stay as they were.
   void run_op();
 
-  /// Calls `step` `iterations` times in cross-tower context; it takes its input by itself. For library code.
+  /// Calls `step` `iterations` times in cross-tower context; it takes its input by itself. `loop_values`: the number of
+  /// `initial_loop_values`, which TensorFlow needs and nothing here reads: none, or as many as the outputs of a step have.
+  /// For library code.
   using Step = std::function<void(MultiStepContext&)>;
-  static MultiStepContext run(Strategy& strategy, Step step, int iterations);
+  static MultiStepContext run(Strategy& strategy, Step step, int iterations, std::size_t loop_values);
 
  private:
   MultiStepContext(Strategy& strategy, Step step, int iterations)
       : strategy_(&strategy), step_(std::move(step)), iterations_(iterations) {}
+  void require_outputs(std::size_t loop_values) const;
 
   Strategy* strategy_;
   Step step_;

@@ -89,7 +89,7 @@ auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args
 
 template <class F, class T>
 MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T>& iterator, int iterations,
-                                                            const std::vector<at::Tensor>&) {
+                                                            const std::vector<at::Tensor>& initial_loop_values) {
   detail::require_cross_tower(*core_, "run_steps_on_dataset");
   auto step = [f = std::move(f), &iterator](MultiStepContext& context) mutable {
     if constexpr (std::is_invocable_v<F&, MultiStepContext&, PerDevice<T>>) {
@@ -106,7 +106,7 @@ MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T
   auto in_words = [step = std::move(step)](MultiStepContext& context) mutable {
     detail::in_tower_words([&] { step(context); });
   };
-  return MultiStepContext::run(*core_, std::move(in_words), iterations);
+  return MultiStepContext::run(*core_, std::move(in_words), iterations, initial_loop_values.size());
 }
 
 template <class F, class... Args>
