@@ -19,6 +19,7 @@
 #include "lockstep/nn/save/save.h"
 #include "lockstep/nn/schedules.h"
 #include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/strategy/captured_step.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/extended.h"

@@ -14,7 +14,7 @@
 #include "lockstep/lockstep.h"
 #include "lockstep/nn/cuda/segment_kernels.h"
 
-// Steps of AdamW on one GPU: a plain LibTorch loop beside Lockstep with 1, 2 and 4 replicas, in turns; a pipeline that copies
+// Steps of AdamW on one GPU: a plain LibTorch loop beside Lockstep with 1, 2 and 4 replicas, captured and not, in turns; a pipeline that copies
 // its batches to the GPU; and the bandwidth of the kernels. bench/peers has the same networks for PyTorch.
 namespace lockstep::bench {
 namespace {
@@ -52,9 +52,47 @@ torch::Tensor losses_of(const torch::Tensor& logits, const torch::Tensor& labels
 
 MirroredOptions on_gpu(int replicas) { return {.devices = replicas == 1 ? gpus(1) : logical_gpus(replicas)}; }
 
+/// A layer as PyTorch's TransformerEncoderLayer, which has fused attention where LibTorch's has not.
+struct EncoderLayerImpl : torch::nn::Module {
+  static constexpr std::int64_t kWidth = 512, kHeads = 8;
+  static constexpr double kDropout = 0.1;
+
+  torch::Tensor forward(const torch::Tensor& x) {
+    const auto heads = into->forward(x).unflatten(-1, {3, kHeads, kWidth / kHeads}).permute({2, 0, 3, 1, 4});
+    const auto mixed = at::scaled_dot_product_attention(heads[0], heads[1], heads[2], {}, is_training() ? kDropout : 0);
+    const auto y = first->forward(x + drop->forward(out->forward(mixed.transpose(1, 2).flatten(2))));
+    return second->forward(y + drop->forward(down->forward(drop->forward(up->forward(y).relu()))));
+  }
+  torch::nn::Linear into = register_module("into", torch::nn::Linear(kWidth, 3 * kWidth));
+  torch::nn::Linear out = register_module("out", torch::nn::Linear(kWidth, kWidth));
+  torch::nn::Linear up = register_module("up", torch::nn::Linear(kWidth, 4 * kWidth));
+  torch::nn::Linear down = register_module("down", torch::nn::Linear(4 * kWidth, kWidth));
+  torch::nn::LayerNorm first = register_module("first", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
+  torch::nn::LayerNorm second = register_module("second", torch::nn::LayerNorm(torch::nn::LayerNormOptions({kWidth})));
+  torch::nn::Dropout drop = register_module("drop", torch::nn::Dropout(kDropout));
+};
+TORCH_MODULE(EncoderLayer);
+
+torch::nn::Sequential net_of(const std::string& name) {
+  if (name != "transformer") return make_model(name).net;
+  torch::nn::Sequential net(torch::nn::Embedding(8192, 512));
+  for (int layer = 0; layer < 6; ++layer) net->push_back(EncoderLayer());
+  net->push_back(torch::nn::Linear(512, 8192));
+  net->push_back(torch::nn::Flatten(torch::nn::FlattenOptions().start_dim(0).end_dim(1)));
+  return net;
+}
+
+Pair batch_for(const std::string& name, std::int64_t rows) {
+  if (name == "transformer")
+    return {torch::randint(8192, {rows, 128}).to(kGpu), torch::randint(8192, {rows * 128}).to(kGpu)};
+  std::vector<std::int64_t> shape = make_model(name).example;
+  shape.insert(shape.begin(), rows);
+  return {torch::randn(shape).to(kGpu), torch::randint(10, {rows}).to(kGpu)};
+}
+
 /// A plain loop.
 Step plain_step(const std::string& name, const Pair& batch) {
-  auto net = make_model(name).net;
+  auto net = net_of(name);
   net->to(kGpu);
   auto optimizer = std::make_shared<torch::optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(1e-3));
   return [=]() mutable {
@@ -64,31 +102,34 @@ Step plain_step(const std::string& name, const Pair& batch) {
   };
 }
 
-Step mirrored_step(const std::string& name, const Pair& batch, int replicas) {
+Step mirrored_step(const std::string& name, const Pair& batch, int replicas, bool captures) {
   auto strategy = std::make_shared<MirroredStrategy>(on_gpu(replicas));
-  auto model = strategy->make([&] { return make_model(name).net; });
+  auto model = strategy->make([&] { return net_of(name); });
   auto optimizer = strategy->make_optimizer<torch::optim::AdamW>(model, torch::optim::AdamWOptions(1e-3));
   auto parts = strategy->values_from_function([&](const ValueContext& its) {
     const auto k = static_cast<std::size_t>(its.replica_id_in_sync_group);
     return Pair{batch.first.chunk(its.num_replicas_in_sync)[k], batch.second.chunk(its.num_replicas_in_sync)[k]};
   });
-  return [=, rows = batch.first.size(0)]() mutable {
-    strategy->run(
-        [&](const Pair& mine) {
-          optimizer.minimize(average_loss(losses_of(model->forward(mine.first), mine.second), rows));
-        },
-        parts);
+  const auto train = [=, rows = batch.second.size(0)](const Pair& mine) mutable {
+    optimizer.minimize(average_loss(losses_of(model->forward(mine.first), mine.second), rows));
+  };
+  if (!captures) return [=]() mutable { strategy->run(train, parts); };
+  auto step = std::make_shared<CapturedStep<std::decay_t<decltype(train)>>>(strategy->capture(train));
+  return [=]() mutable {
+    (*step)(parts);
+    static_cast<void>(strategy);
   };
 }
 
 void compare_steps(const std::string& name, std::int64_t rows) {
   torch::manual_seed(0);
-  std::vector<std::int64_t> shape = make_model(name).example;
-  shape.insert(shape.begin(), rows);
-  const Pair batch{torch::randn(shape).to(kGpu), torch::randint(10, {rows}).to(kGpu)};
+  const Pair batch = batch_for(name, rows);
   std::vector<std::pair<std::string, Step>> programs{{"plain LibTorch", plain_step(name, batch)}};
-  for (const int replicas : {1, 2, 4})
-    programs.emplace_back("Lockstep, " + std::to_string(replicas), mirrored_step(name, batch, replicas));
+  for (const bool captures : {false, true}) {
+    for (const int replicas : {1, 2, 4})
+      programs.emplace_back((captures ? "captured, " : "Lockstep, ") + std::to_string(replicas),
+                            mirrored_step(name, batch, replicas, captures));
+  }
   std::vector<std::vector<double>> times(programs.size());
   const int steps = rows > 1000 ? 10 : 30;
   for (int round = 0; round < kRounds; ++round) {
@@ -101,7 +142,7 @@ void compare_steps(const std::string& name, std::int64_t rows) {
     std::vector<double> ratios;
     for (std::size_t round = 0; round < times[p].size(); ++round) ratios.push_back(times[p][round] / times[0][round]);
     const Spread time(times[p]), ratio(ratios);
-    std::printf("%-5s %6lld rows  %-15s %8.3f ms   %.3f (%.3f .. %.3f) of plain\n", name.c_str(),
+    std::printf("%-11s %6lld rows  %-15s %8.3f ms   %.3f (%.3f .. %.3f) of plain\n", name.c_str(),
                 static_cast<long long>(rows), programs[p].first.c_str(), time.median, ratio.median, ratio.low,
                 ratio.high);
   }
@@ -161,7 +202,9 @@ void measure_kernels() {
                                .second_state = memory[2].mutable_data_ptr<float>(),
                                .gradients = gradient,
                                .elements = memory[0].numel()}};
-  const gpu::AdamStep adam{0.9F, 0.1F, 0.999F, 0.001F, 1.0F, 1e-8F, 1e-3F, 0.0F, 1.0F};
+  gpu::AdamStep numbers{0.9F, 0.1F, 0.999F, 0.001F, 1.0F, 1e-8F, 1e-3F, 0.0F, 1.0F, false};
+  const torch::Tensor there = torch::from_blob(&numbers, {sizeof numbers}, torch::kByte).to(kGpu);
+  const auto* const adam = reinterpret_cast<const gpu::AdamStep*>(there.const_data_ptr<std::uint8_t>());
   say("Adam of 1e8 weights", milliseconds_of([&] { gpu::update_adam(weights, 1, 1, adam, stream); }, 20), 28e8);
   for (const int replicas : {2, 4, 8}) {
     std::vector<torch::Tensor> gradients;
@@ -180,15 +223,22 @@ void measure_kernels() {
 }  // namespace
 }  // namespace lockstep::bench
 
-int main() {
+/// All of it, or the steps of the networks that are named.
+int main(int count, char** names) {
   using namespace lockstep::bench;
   if (lockstep::visible_gpus() == 0) {
     std::cerr << "error: no GPU is visible\n";
     return 1;
   }
-  measure_kernels();
-  for (const int replicas : {1, 2}) compare_input(replicas);
-  for (const std::int64_t rows : {128, 1024, 16384}) compare_steps("mlp", rows);
-  for (const std::int64_t rows : {128, 1024}) compare_steps("cnn", rows);
-  for (const std::int64_t rows : {128, 4096}) compare_steps("wide", rows);
+  const std::vector<std::string> wanted(names + 1, names + count);
+  if (wanted.empty()) {
+    measure_kernels();
+    for (const int replicas : {1, 2}) compare_input(replicas);
+  }
+  const std::vector<std::pair<std::string, std::vector<std::int64_t>>> networks{
+      {"mlp", {128, 1024, 16384}}, {"cnn", {128, 1024}}, {"wide", {128, 4096}}, {"transformer", {8, 64}}};
+  for (const auto& [name, sizes] : networks) {
+    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
+    for (const std::int64_t rows : sizes) compare_steps(name, rows);
+  }
 }

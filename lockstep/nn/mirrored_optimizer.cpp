@@ -18,6 +18,7 @@
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/step/check_and_clip.h"
 #include "lockstep/nn/step/collect.h"
+#include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/given_gradients.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
@@ -36,15 +37,22 @@ using detail::throw_misuse;
 
 namespace {
 
-/// Collect and reduce: one meeting.
-void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call) {
+/// Collect and reduce: one meeting. `may_leave_to_update`: nobody asks for the sums before the update.
+void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call,
+                        bool may_leave_to_update = false) {
   detail::require_no_failed_run(core, mine, "reduce_gradients");
   if (mine.progress.is_reduced())
     throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next reduction",
                  "reduce_gradients");
-  const bool find_not_finite = core.settings.not_finite != NotFinite::Ignore;
-  detail::meet_with_gradients(core, mine, op, call,
-                              [&] { core.reducer->reduce(mine, {.op = op, .find_not_finite = find_not_finite}); });
+  const detail::OptimizerSettings& settings = core.settings;
+  const bool checks = settings.not_finite != NotFinite::Ignore;
+  detail::meet_with_gradients(core, mine, op, call, [&] {
+    mine.checks_on_device = checks && !mine.progress.loss_scale && can_check_on_device(core, mine);
+    core.reducer->reduce(mine, {.op = op,
+                                .may_leave_to_update = may_leave_to_update && mine.checks_on_device,
+                                .find_not_finite = checks && !mine.checks_on_device});
+    if (mine.checks_on_device) check_on_device(core, mine);
+  });
   // A backward of another optimizer has made them.
   const detail::RunNotes* const notes = detail::current_context()->notes;
   if (mine.progress.stage == detail::GradientStage::None && notes != nullptr && notes->loss_scale != 0)
@@ -63,6 +71,7 @@ void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
 /// All phases in one meeting, where nothing has to be decided between sum and update: each segment is updated right
 /// after it was summed, or in the same pass over memory.
 void take_whole_step(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call) {
+  mine.checks_on_device = false;
   const detail::ReduceRequest request{.op = op, .may_leave_to_update = has_fused_update(core)};
   detail::meet_with_gradients(core, mine, op, call, [&] {
     core.poison.update_or_poison(mine.steps, [&] {
@@ -80,10 +89,10 @@ bool reduce_and_update(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, Grad
     take_whole_step(core, mine, op, call);
     return true;
   }
-  collect_and_reduce(core, mine, op, call);
+  collect_and_reduce(core, mine, op, call, !settings.clip_global_norm && !settings.clip_value);
   if (scaler) {
     if (!detail::unscale(core, mine, *scaler)) return false;
-  } else if (settings.not_finite != NotFinite::Ignore && !may_update(core, mine)) {
+  } else if (settings.not_finite != NotFinite::Ignore && !mine.checks_on_device && !may_update(core, mine)) {
     return false;
   }
   if (settings.clip_global_norm) detail::clip_global_norm_unseen(core, mine, *settings.clip_global_norm);
@@ -96,7 +105,9 @@ bool reduce_and_update(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, Grad
 const ReplicaPart& counting_part(const OptimizerCore& core) {
   const detail::ContextEntry* top = detail::current_context();
   const bool here = top != nullptr && top->replica != nullptr && top->strategy == &core.module->strategy();
-  return *core.replicas[here ? static_cast<std::size_t>(top->replica->local_index()) : 0];
+  ReplicaPart& part = *core.replicas[here ? static_cast<std::size_t>(top->replica->local_index()) : 0];
+  settle_checks(core, part);
+  return part;
 }
 
 }  // namespace
@@ -192,7 +203,8 @@ void MirroredOptimizerBase::step() {
     log_warning(
         "set_clip_global_norm and set_clip_value are for minimize alone: these gradients are not clipped. Call "
         "clip_global_norm(max_norm) or clip_value(limit) between reduce_gradients and step");
-  const bool checks = core.settings.not_finite != NotFinite::Ignore && !mine.progress.loss_scale;
+  const bool checks =
+      core.settings.not_finite != NotFinite::Ignore && !mine.progress.loss_scale && !mine.checks_on_device;
   if (checks && !may_update(core, mine)) return;
   update_and_publish(core, mine);
 }

@@ -154,6 +154,9 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
     device_block_sums =
         at::zeros({static_cast<std::int64_t>(block_sums.size())}, at::TensorOptions(device).dtype(at::kDouble));
   deal_out(*this);
+  if (on_device)
+    device_bad_sums =
+        at::zeros({static_cast<std::int64_t>(replicas.size())}, at::TensorOptions(device).dtype(at::kLong));
   reducer = make_reducer(*this);
   for (std::size_t p = 0; p < group_of.size(); ++p) {
     if (group_of[p] >= 0) module->pin(p);

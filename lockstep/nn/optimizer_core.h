@@ -21,6 +21,8 @@
 // replica 0 leads; a ReplicaPart belongs to its replica's thread, and others read it inside meetings.
 namespace lockstep::detail {
 
+struct DeviceNumbers;  // nn/cuda/device_numbers.h
+
 /// One replica's part of an optimizer: the segments it owns, and where its gradients are.
 struct ReplicaPart {
   int index = 0;
@@ -35,6 +37,8 @@ struct ReplicaPart {
   ShownGradients shown;
   std::vector<GradientKind> kinds;  ///< per parameter; the same on every replica
   NotFiniteSum not_finite;
+  std::shared_ptr<DeviceNumbers> numbers;  ///< what the fused update on a GPU counts; null before its first step
+  bool checks_on_device = false;           ///< the sums of this step were checked there: the update knows
   std::vector<GradientSample> samples;  ///< per parameter; empty unless gradients wait for the program's next call
 
   std::int64_t steps = 0;
@@ -55,7 +59,7 @@ struct OptimizerGroup {
 };
 
 /// What the replicas of an optimizer share.
-struct OptimizerCore {
+struct OptimizerCore : std::enable_shared_from_this<OptimizerCore> {
   OptimizerCore(std::shared_ptr<ModuleCore> module, std::vector<OptimizerGroup> groups, const OptimizerClass& cls);
 
   std::shared_ptr<ModuleCore> module;
@@ -80,6 +84,7 @@ struct OptimizerCore {
   std::vector<double> block_sums;
   std::vector<std::size_t> first_block;  ///< per parameter
   at::Tensor device_block_sums;          ///< the same on a GPU, where clipping does not wait for it
+  at::Tensor device_bad_sums;            ///< one number per replica: which of its sums is not finite
 
   const torch::optim::OptimizerOptions& options_of(std::size_t parameter) const {
     return *groups[static_cast<std::size_t>(group_of[parameter])].options;

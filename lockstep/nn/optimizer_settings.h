@@ -26,6 +26,8 @@ struct DigestOptions {
   std::int64_t every = 0;
   /// Compare the model's buffers too. Those of ordinary batch norm differ; those of SyncBatchNorm must not.
   bool buffers = false;
+
+  bool operator==(const DigestOptions&) const = default;
 };
 
 namespace detail {
@@ -39,6 +41,7 @@ struct OptimizerSettings {
   int accumulate = 1;  ///< calls of minimize per update
   DigestOptions digest;
 
+  bool operator==(const OptimizerSettings&) const = default;
   /// Whether something has to be known of all sums before the first weight may change.
   bool checks_before_update() const { return clip_global_norm || clip_value || not_finite != NotFinite::Ignore; }
 };

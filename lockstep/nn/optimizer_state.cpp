@@ -13,6 +13,7 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/step/collect.h"
+#include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/nn/step/sparse_parameters.h"
 #include "lockstep/nn/torch_optimizers.h"
@@ -154,6 +155,7 @@ void require_state_for_options(const OptimizerCore& core, const ReplicaPart& min
 
 ParameterState gather_state(const OptimizerCore& core, int parameter) {
   const at::NoGradGuard no_grad;
+  for (const auto& replica : core.replicas) settle_counts(core, *replica);
   ParameterState whole;
   const at::Tensor& leaf = core.module->parameters()[static_cast<std::size_t>(parameter)].leaves[0];
   for (const auto& replica : core.replicas) {
@@ -194,6 +196,7 @@ void require_readable_state(const OptimizerCore& core, const char* operation) {
 
 OptimizerState read_state(const OptimizerCore& core) {
   require_readable_state(core, "state");
+  for (const auto& replica : core.replicas) settle_counts(core, *replica);
   OptimizerState result;
   result[kNoParameter]["steps"] = at::scalar_tensor(core.replicas[0]->steps, at::kLong);
   for (const auto& replica : core.replicas) {
@@ -235,6 +238,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
       if (saved.empty()) continue;
       states[segment.weights.unsafeGetTensorImpl()] = core.cls.write_state(cut_state(core, segment, saved));
     }
+    replica->numbers.reset();
     drop_gradients(core, *replica);
     replica->window_calls = 0;
     replica->asked_state.clear();

@@ -6,6 +6,7 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/shard_plan.h"
+#include "lockstep/nn/step/device_step.h"
 
 namespace lockstep {
 
@@ -52,7 +53,8 @@ std::vector<TensorDigest> digests_of_replica(const OptimizerCore& core, std::siz
   }
   if (buffers) add_buffers(module, replica, digests);
   if (!core.cls.knows_state) return digests;
-  const ReplicaPart& part = *core.replicas[replica];
+  ReplicaPart& part = *core.replicas[replica];
+  settle_counts(core, part);
   const auto& states = part.inner->state();
   for (const OwnedSegment& segment : part.owned) {
     const auto found = states.find(segment.weights.unsafeGetTensorImpl());

@@ -5,7 +5,9 @@
 
 #include <cstdint>
 #include <memory>
+#include <vector>
 
+#include "lockstep/base/function_ref.h"
 #include "lockstep/comm/local/replica_team.h"
 
 // All that the rest of this floor knows of GPUs. Built with LOCKSTEP_CUDA it is what cuda/ does; without, gpu_absent.cpp
@@ -37,6 +39,23 @@ class ReplicaStreams : public local::DeferredWork {
 };
 
 std::unique_ptr<ReplicaStreams> make_streams(at::Device device, int replicas);
+
+/// What runs start on a GPU, recorded once and repeated as a whole.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+  /// Calls `run`, whose GPU work is recorded and not done. Throws what it throws, or why it cannot be recorded; the GPU can then
+  /// be used as before.
+  virtual void record(FunctionRef<void()> run) = 0;
+  /// Starts all of it on the caller's stream, with the next random numbers.
+  virtual void replay() = 0;
+};
+
+/// `generators`: those of the replicas.
+std::shared_ptr<Graph> make_graph(at::Device device, const std::vector<at::Generator>& generators);
+
+/// Copies each tensor into the other of its place, which has its size and type and is on the same GPU.
+void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& into);
 
 /// Copies that are under way to a GPU.
 class Arrival {

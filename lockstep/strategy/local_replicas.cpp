@@ -146,8 +146,21 @@ void LocalReplicas::set_seed(std::uint64_t seed) {
   const SharedGenerator seen;  // what it was seeded with until now is not meant for the next run
   seed_ = seed;
   has_run_ = is_seeded_in_vain_ = false;
-  for (std::size_t k = 0; k < generators_.size(); ++k)
-    generators_[k] = make_generators(device_, replica_seed(seed, first_id_ + static_cast<int>(k)));
+  for (std::size_t k = 0; k < generators_.size(); ++k) {
+    const std::uint64_t own = replica_seed(seed, first_id_ + static_cast<int>(k));
+    at::Generator kept = generators_[k].gpu;  // which recorded steps draw from
+    generators_[k] = make_generators(device_, own);
+    if (!kept.defined()) continue;
+    kept.set_current_seed(own);
+    generators_[k].gpu = kept;
+  }
+}
+
+std::shared_ptr<gpu::Graph> LocalReplicas::make_graph() const {
+  if (!device_.is_cuda()) return nullptr;
+  std::vector<at::Generator> generators;
+  for (const ReplicaGenerators& each : generators_) generators.push_back(each.gpu);
+  return gpu::make_graph(device_, generators);
 }
 
 std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, local::Seat*)> body) {

@@ -43,6 +43,9 @@ class LocalReplicas {
   /// All replicas draw from now on what they would draw if they had been made with `seed`.
   void set_seed(std::uint64_t seed);
 
+  /// For recording runs of these replicas; null on CPU.
+  std::shared_ptr<gpu::Graph> make_graph() const;
+
   /// Calls `body(k, seat)` once per replica, each on its thread, with the caller's thread-local state. Returns what went
   /// wrong on them. Throws if the shared generator was seeded meanwhile.
   std::optional<local::ReplicaFailure> run(FunctionRef<void(int local_index, local::Seat* seat)> body);

@@ -36,6 +36,8 @@ int MirroredStrategy::intra_op_threads() const { return replicas_->threads(); }
 std::uint64_t MirroredStrategy::seed() const { return replicas_->seed(); }
 void MirroredStrategy::start_random_numbers(std::uint64_t seed) { replicas_->set_seed(seed); }
 
+std::shared_ptr<gpu::Graph> MirroredStrategy::make_graph() { return replicas_->make_graph(); }
+
 void MirroredStrategy::run_replicas(FunctionRef<void(int, local::Seat*)> body) {
   if (const auto failure = replicas_->run(body)) raise_failure(*failure);
 }

@@ -55,6 +55,7 @@ class LOCKSTEP_EXPORT MirroredStrategy final : public Strategy {
  private:
   void run_replicas(FunctionRef<void(int, local::Seat*)> body) override;
   void start_random_numbers(std::uint64_t seed) override;
+  std::shared_ptr<gpu::Graph> make_graph() override;
 
   std::unique_ptr<LocalReplicas> replicas_;
 };

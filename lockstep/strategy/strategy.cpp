@@ -23,6 +23,7 @@
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/tensor_reduction.h"
@@ -196,6 +197,8 @@ std::size_t Strategy::chiefs_size(std::size_t size, const std::source_location& 
   return static_cast<std::size_t>(
       broadcast(at::scalar_tensor(static_cast<std::int64_t>(size), at::kLong), where).item<std::int64_t>());
 }
+
+std::shared_ptr<gpu::Graph> Strategy::make_graph() { return nullptr; }
 
 std::uint64_t Strategy::seed() const { return shared_generator_seed(); }
 

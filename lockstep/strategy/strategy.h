@@ -31,8 +31,16 @@
 namespace lockstep {
 
 class WorkerGroup;
+template <class F>
+class CapturedStep;  // strategy/captured_step.h
+
+namespace gpu {
+class Graph;  // strategy/gpu.h
+}
 
 namespace detail {
+
+class StepRecorder;  // strategy/detail/step_recorder.h
 
 struct StrategyAccess;
 class RunWatcher;  // strategy/detail/run_notes.h
@@ -116,6 +124,15 @@ class LOCKSTEP_EXPORT Strategy {
   ///     strategy.run(batches.element_spec(), train_step, batch);
   template <class F, class... Args>
   auto run(const DistributedSpec& signature, F&& f, const Args&... args);
+
+  /// A step that is called like a function, with the arguments that `run` would take, and returns what `run` would return. On a GPU
+  /// it is recorded and repeated as one CUDA graph, which saves the time of starting its kernels one by one; see
+  /// <lockstep/strategy/captured_step.h> for what such a step must keep to.
+  ///
+  ///     auto step = strategy.capture([&](const Digits& mine) { ...; return loss.detach(); });
+  ///     for (const auto& batch : batches) auto losses = step(batch);
+  template <class F>
+  CapturedStep<std::decay_t<F>> capture(F&& f);
 
   /// The sum or mean over all replicas, as one plain value; leaf by leaf for structures. With `axis`, each replica
   /// first reduces along it, and Mean divides by the number of elements of all replicas: exact for uneven and empty
@@ -276,6 +293,9 @@ class LOCKSTEP_EXPORT Strategy {
 
   virtual void start_random_numbers(std::uint64_t seed);
 
+  /// For recording runs on a GPU; null where the replicas are on none.
+  virtual std::shared_ptr<gpu::Graph> make_graph();
+
   /// Throws the failure with the replica added to its text. What other replicas have thrown is logged where it differs.
   [[noreturn]] void raise_failure(const local::ReplicaFailure& failure);
 
@@ -328,6 +348,7 @@ class LOCKSTEP_EXPORT Strategy {
   int models_made_ = 0;
   int optimizers_made_ = 0;
   std::vector<std::weak_ptr<const detail::RunWatcher>> watchers_;
+  detail::StepRecorder* recorder_ = nullptr;  ///< of the captured step that runs; null: none does
   std::shared_ptr<Strategy*> alive_;  ///< variables hold it weakly, to notice when they outlive their strategy
 };
 

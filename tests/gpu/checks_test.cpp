@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "lockstep/base/error.h"
 #include "lockstep/nn/grad_scaler.h"
@@ -98,7 +99,18 @@ TEST_P(GpuChecks, NotFiniteGradientsChangeNothing) {
   Batch bad = gpu_batch(8);
   bad.rows[7][3] = std::numeric_limits<float>::infinity();
   optimizer.set_not_finite(NotFinite::Raise);
-  EXPECT_THROW(mirrored_step(strategy, model, optimizer, bad), FailedPrecondition);
+  mirrored_step(strategy, model, optimizer, bad);  // nobody waits for what it comes to
+  try {
+    mirrored_step(strategy, model, optimizer, gpu_batch(8));
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const FailedPrecondition& e) {
+    EXPECT_NE(std::string(e.what()).find("first.weight"), std::string::npos) << e.what();
+    const std::string who = "replica " + std::to_string(replicas == 3 ? 2 : replicas - 1);
+    EXPECT_NE(std::string(e.what()).find(who), std::string::npos) << e.what();
+  }
+  mirrored_step(strategy, model, optimizer, bad);
+  EXPECT_THROW(optimizer.steps(), FailedPrecondition);
+  EXPECT_EQ(optimizer.steps(), 0);
   optimizer.set_not_finite(NotFinite::SkipStep);
   mirrored_step(strategy, model, optimizer, bad);
   EXPECT_EQ(optimizer.skipped_steps(), 1);
@@ -166,9 +178,19 @@ TEST_P(GpuChecks, AStepDoesNotWaitForTheGpu) {
   }
   EXPECT_TRUE(std::isfinite(last.item<double>()));
   EXPECT_EQ(optimizer.steps(), 6);
+  const auto expect_no_waiting = [&] {
+    const NoWaiting here;
+    for (int i = 0; i < 5; ++i) last = step();
+  };
   optimizer.set_clip_global_norm(std::nullopt);
-  const NoWaiting here;
-  for (int i = 0; i < 5; ++i) last = step();
+  expect_no_waiting();
+  optimizer.set_not_finite(NotFinite::SkipStep);
+  expect_no_waiting();
+  optimizer.set_not_finite(NotFinite::Raise);
+  optimizer.set_clip_global_norm(0.1);
+  expect_no_waiting();
+  optimizer.set_accumulate(2);
+  expect_no_waiting();
 }
 
 }  // namespace

@@ -54,7 +54,9 @@ __device__ void add_up(const Table& table, float* const* row, std::int64_t at, f
   for (int i = 0; i < kN; ++i) sum[i] = table.divisor == 1.0f ? waiting[0][i] : waiting[0][i] / table.divisor;
 }
 
+// What is done with a sum. `begin(row)` is called first, by all threads of a block; false: nothing is done with this row.
 struct Keep {
+  __device__ bool begin(int) { return true; }
   template <int kN>
   __device__ void operator()(float* const* row, std::int64_t at, const float (&sum)[kN]) const {
     store(sum, row[0] + at);
@@ -62,8 +64,13 @@ struct Keep {
 };
 
 struct Sgd {
+  const SgdStep* steps;
   SgdStep step;
 
+  __device__ bool begin(int row) {
+    step = steps[row];
+    return !step.skip;
+  }
   template <int kN>
   __device__ void operator()(float* const* row, std::int64_t at, const float (&sum)[kN]) const {
     float weights[kN], buffer[kN] = {};
@@ -84,8 +91,13 @@ struct Sgd {
 };
 
 struct Adam {
+  const AdamStep* steps;
   AdamStep step;
 
+  __device__ bool begin(int row) {
+    step = steps[row];
+    return !step.skip;
+  }
   template <int kN>
   __device__ void operator()(float* const* row, std::int64_t at, const float (&sum)[kN]) const {
     float weights[kN], mean[kN], square[kN];
@@ -106,9 +118,32 @@ struct Adam {
   }
 };
 
+/// The first column holds the parameter's number in the place of a pointer; the lowest bits are left for the test of alignment.
+constexpr int kBitsOfAlignment = 4;
+
+struct FindBad {
+  int replicas;  ///< that may be named
+  BadSum* bad;
+
+  __device__ bool begin(int) { return true; }
+  template <int kN>
+  __device__ void operator()(float* const* row, std::int64_t at, const float (&sum)[kN]) const {
+    for (int i = 0; i < kN; ++i) {
+      if (isfinite(sum[i])) continue;
+      int replica = kNoReplica;
+      for (int k = replicas - 1; k >= 0; --k) {
+        if (row[kStates + k] != nullptr && !isfinite(row[kStates + k][at + i])) replica = k;
+      }
+      const BadSum parameter = reinterpret_cast<std::uintptr_t>(row[0]) >> kBitsOfAlignment;
+      atomicMin(bad, parameter << 8 | static_cast<BadSum>(replica));
+    }
+  }
+};
+
 template <int kReplicas, class Use>
-__global__ void __launch_bounds__(kThreads) walk(const __grid_constant__ Table table, const __grid_constant__ Use use) {
+__global__ void __launch_bounds__(kThreads) walk(const __grid_constant__ Table table, const int first_row, Use use) {
   const int row_index = row_of(table, static_cast<int>(blockIdx.x));
+  if (!use.begin(first_row + row_index)) return;
   float* const* const row = table.pointers + row_index * (kStates + table.replicas);
   const std::int64_t begin = static_cast<std::int64_t>(blockIdx.x - table.first_chunk[row_index]) * kChunk;
   const std::int64_t end = min(begin + kChunk, table.elements[row_index]);
@@ -131,28 +166,32 @@ __global__ void __launch_bounds__(kThreads) walk(const __grid_constant__ Table t
 }
 
 template <class Use>
-void launch(const Table& table, const Use& use, cudaStream_t stream) {
+void launch(const Table& table, int first_row, const Use& use, cudaStream_t stream) {
   const auto chunks = static_cast<unsigned>(table.first_chunk[table.rows]);
   switch (table.replicas) {
-    case 1: walk<1><<<chunks, kThreads, 0, stream>>>(table, use); break;
-    case 2: walk<2><<<chunks, kThreads, 0, stream>>>(table, use); break;
-    case 4: walk<4><<<chunks, kThreads, 0, stream>>>(table, use); break;
-    case 8: walk<8><<<chunks, kThreads, 0, stream>>>(table, use); break;
-    default: walk<0><<<chunks, kThreads, 0, stream>>>(table, use); break;
+    case 1: walk<1><<<chunks, kThreads, 0, stream>>>(table, first_row, use); break;
+    case 2: walk<2><<<chunks, kThreads, 0, stream>>>(table, first_row, use); break;
+    case 4: walk<4><<<chunks, kThreads, 0, stream>>>(table, first_row, use); break;
+    case 8: walk<8><<<chunks, kThreads, 0, stream>>>(table, first_row, use); break;
+    default: walk<0><<<chunks, kThreads, 0, stream>>>(table, first_row, use); break;
   }
 }
 
 template <class Use>
 cudaError_t for_each(const Segments& segments, int replicas, std::int64_t divisor, const Use& use,
                      cudaStream_t stream) {
-  static_assert(sizeof(Table) + sizeof(Use) <= 4096);
+  static_assert(sizeof(Table) + sizeof(int) + sizeof(Use) <= 4096);
   const auto fill = [&](std::size_t i, float** row) {
     row[0] = segments[i].target;
     row[1] = segments[i].first_state;
     row[2] = segments[i].second_state;
     for (int k = 0; k < replicas; ++k) row[kStates + k] = const_cast<float*>(segments[i].gradients[k]);
   };
-  return for_each_table(segments, replicas, divisor, fill, [&](const Table& table) { launch(table, use, stream); });
+  int first_row = 0;
+  return for_each_table(segments, replicas, divisor, fill, [&](const Table& table) {
+    launch(table, first_row, use, stream);
+    first_row += table.rows;
+  });
 }
 
 }  // namespace
@@ -161,14 +200,26 @@ cudaError_t sum_segments(const Segments& segments, int replicas, std::int64_t di
   return for_each(segments, replicas, divisor, Keep{}, stream);
 }
 
-cudaError_t update_sgd(const Segments& segments, int replicas, std::int64_t divisor, const SgdStep& step,
+cudaError_t update_sgd(const Segments& segments, int replicas, std::int64_t divisor, const SgdStep* steps,
                        cudaStream_t stream) {
-  return for_each(segments, replicas, divisor, Sgd{step}, stream);
+  return for_each(segments, replicas, divisor, Sgd{steps, {}}, stream);
 }
 
-cudaError_t update_adam(const Segments& segments, int replicas, std::int64_t divisor, const AdamStep& step,
+cudaError_t update_adam(const Segments& segments, int replicas, std::int64_t divisor, const AdamStep* steps,
                         cudaStream_t stream) {
-  return for_each(segments, replicas, divisor, Adam{step}, stream);
+  return for_each(segments, replicas, divisor, Adam{steps, {}}, stream);
+}
+
+cudaError_t find_bad_sum(const Segments& segments, const std::vector<int>& parameters, int replicas, bool are_sums,
+                         BadSum* bad, cudaStream_t stream) {
+  static_assert(kAllFinite == ~0ULL);  // all bytes are 0xff
+  if (const cudaError_t failed = cudaMemsetAsync(bad, 0xff, sizeof(BadSum), stream)) return failed;
+  Segments numbered = segments;
+  for (std::size_t i = 0; i < numbered.size(); ++i) {
+    const auto number = static_cast<std::uintptr_t>(parameters[i]) << kBitsOfAlignment;
+    numbered[i].target = reinterpret_cast<float*>(number);
+  }
+  return for_each(numbered, replicas, 1, FindBad{are_sums ? 0 : replicas, bad}, stream);
 }
 
 }  // namespace lockstep::gpu

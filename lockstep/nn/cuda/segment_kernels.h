@@ -19,9 +19,12 @@ struct SegmentMemory {
   std::int64_t elements = 0;
 };
 
+// What a segment is updated with. The kernels read it on the GPU, so that a step that is recorded once can be repeated with other
+// numbers.
 struct SgdStep {
   float learning_rate, momentum, one_less_dampening, weight_decay;
   bool nesterov, first_step;
+  bool skip;  ///< leave all as it is
 };
 
 struct AdamStep {
@@ -29,18 +32,29 @@ struct AdamStep {
   float one_over_root_of_bias2, eps, step_size;
   float weight_decay;     ///< Adam: of the gradient; 0 for AdamW
   float keep_of_weights;  ///< AdamW: 1 - learning rate * decay; 1 for Adam
+  bool skip;
 };
 
 using Segments = std::vector<SegmentMemory>;
 
 /// target = sum / divisor.
 cudaError_t sum_segments(const Segments& segments, int replicas, std::int64_t divisor, cudaStream_t stream);
-/// The arithmetic of `torch::optim::SGD` on a GPU.
-cudaError_t update_sgd(const Segments& segments, int replicas, std::int64_t divisor, const SgdStep& step,
+/// The arithmetic of `torch::optim::SGD` on a GPU. `steps` is there too, with one for each segment; none may be empty.
+cudaError_t update_sgd(const Segments& segments, int replicas, std::int64_t divisor, const SgdStep* steps,
                        cudaStream_t stream);
 /// The arithmetic of `torch::optim::Adam` and `AdamW` on a GPU.
-cudaError_t update_adam(const Segments& segments, int replicas, std::int64_t divisor, const AdamStep& step,
+cudaError_t update_adam(const Segments& segments, int replicas, std::int64_t divisor, const AdamStep* steps,
                         cudaStream_t stream);
+
+/// A sum that is not finite, as one number: 256 * parameter + replica.
+using BadSum = unsigned long long;
+inline constexpr BadSum kAllFinite = ~0ULL;
+inline constexpr int kNoReplica = 255;  ///< finite gradients whose sum is not
+
+/// Sets `bad`, which is on the GPU, to the first sum that is not finite, or to kAllFinite. `parameters`: one per segment.
+/// `are_sums`: the gradients are sums already, of which no replica can be named.
+cudaError_t find_bad_sum(const Segments& segments, const std::vector<int>& parameters, int replicas, bool are_sums,
+                         BadSum* bad, cudaStream_t stream);
 
 /// What one block of threads works on.
 inline constexpr std::int64_t kChunkElements = 4096;

@@ -14,9 +14,11 @@
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/noted_losses.h"
 #include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/gradient_sample.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
+#include "lockstep/nn/step/recording.h"
 #include "lockstep/nn/step/sparse_parameters.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -45,6 +47,9 @@ bool holds_numbers(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
   return values.any().item<bool>();  // zero_grad of LibTorch may leave zeros
 }
+
+/// To look at numbers on a GPU is to wait for it.
+bool may_hold_numbers(const at::Tensor& gradient) { return !gradient.is_cpu() || holds_numbers(gradient); }
 
 void show_module(const ModuleCore& module, ReplicaPart& mine) {
   const auto k = static_cast<std::size_t>(mine.index);
@@ -181,7 +186,7 @@ void note_gradients(const OptimizerCore& core, ReplicaPart& mine) {
     return progress.witness_place >= 0;
   });
   if (progress.witness >= 0 || core.settings.accumulate <= 1) return;
-  progress.witness = find_gradient(core, mine, holds_numbers);  // such as the few rows of an embedding
+  progress.witness = find_gradient(core, mine, may_hold_numbers);  // such as the few rows of an embedding
 }
 
 /// Whether there is a number where one was after the last backward; for a replica that has a witness.
@@ -196,7 +201,7 @@ bool is_witness_there(const OptimizerCore& core, const ReplicaPart& mine) {
 bool are_dropped(const OptimizerCore& core, const ReplicaPart& mine) {
   const GradientProgress& progress = mine.progress;
   if (progress.stage != GradientStage::Computed || progress.witness < 0) return false;
-  return !is_witness_there(core, mine) && find_gradient(core, mine, holds_numbers) < 0;
+  return !is_witness_there(core, mine) && find_gradient(core, mine, may_hold_numbers) < 0;
 }
 
 /// In an open window nothing is decided here: a replica that has computed nothing but zeros cannot see what zero_grad
@@ -309,6 +314,7 @@ void go_back_once(const at::Tensor& loss) {
 }  // namespace
 
 void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss, const GradScaler* scaler) {
+  refuse_unrecordable(core);
   if (has_failed_run(core, mine)) drop_gradients(core, mine);
   look_for_dropped(core, mine);
   warn_of_changed_gradients(core, mine);
@@ -340,6 +346,7 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
 
 void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call,
                          FunctionRef<void()> work) {
+  if (!is_recording(core)) receive_check(core, mine);
   require_watched_untouched();
   show_module(*core.module, mine);
   show_gradients(core, mine);

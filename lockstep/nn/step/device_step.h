@@ -11,6 +11,7 @@
 // device_step_absent.cpp stands in, which takes nothing.
 namespace lockstep::detail {
 
+struct DeviceNumbers;  // nn/cuda/device_numbers.h
 struct OptimizerCore;
 struct OwnedSegment;
 struct ReplicaPart;
@@ -23,8 +24,29 @@ bool has_device_update(const OptimizerCore& core);
 void leave_sums_to_device(ReplicaPart& mine);
 
 /// Adds up `parts` of every owned segment that has them and updates its weights, as the inner optimizer would, and leaves
-/// the same state in it. Only where `has_device_update`.
+/// the same state in it, but for the number of steps, which the device counts. Only where `has_device_update`.
 void update_on_device(OptimizerCore& core, ReplicaPart& mine);
+
+// The device alone knows how many steps were made, where a step whose sums are not finite is skipped without asking the host.
+/// Waits for the device: the inner optimizer and `mine` know it from now on, as far as there is something to know. Throws
+/// what `receive_check` throws.
+void settle_counts(const OptimizerCore& core, ReplicaPart& mine);
+/// The same for `mine.steps` and `mine.skipped` alone.
+void settle_checks(const OptimizerCore& core, ReplicaPart& mine);
+
+/// The check for NaN and infinity without waiting for the device. `check_on_device` looks at the sums of what a replica
+/// owns; after a meeting of all replicas the update skips the step if one has found some.
+bool can_check_on_device(const OptimizerCore& core, const ReplicaPart& mine);
+void check_on_device(OptimizerCore& core, ReplicaPart& mine);
+/// NotFinite::Raise: `send_check` starts to copy what the last check came to, and `receive_check`, a step later, throws if
+/// it was bad. By then no later step has changed the weights either.
+void send_check(const OptimizerCore& core, ReplicaPart& mine);
+void receive_check(const OptimizerCore& core, ReplicaPart& mine);
+
+/// Before a step that was recorded is repeated: tells the device of options that have changed.
+void send_options_to_device(const OptimizerCore& core, ReplicaPart& mine);
+/// After it.
+void note_replay_on_device(const OptimizerCore& core, ReplicaPart& mine);
 
 /// A sum that is to be made.
 struct DeviceSum {

@@ -16,6 +16,14 @@ bool has_device_update(const OptimizerCore&) { return false; }
 bool has_device_sum(const at::Tensor&, std::size_t) { return false; }
 void leave_sums_to_device(ReplicaPart&) { throw_not_built(); }
 void update_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }
+void settle_counts(const OptimizerCore&, ReplicaPart&) {}
+void settle_checks(const OptimizerCore&, ReplicaPart&) {}
+bool can_check_on_device(const OptimizerCore&, const ReplicaPart&) { return false; }
+void check_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }
+void send_check(const OptimizerCore&, ReplicaPart&) {}
+void receive_check(const OptimizerCore&, ReplicaPart&) {}
+void send_options_to_device(const OptimizerCore&, ReplicaPart&) { throw_not_built(); }
+void note_replay_on_device(const OptimizerCore&, ReplicaPart&) { throw_not_built(); }
 void sum_on_device(const std::vector<DeviceSum>&, std::int64_t) { throw_not_built(); }
 bool can_clip_on_device(const OptimizerCore&, const ReplicaPart&) { return false; }
 void write_squares_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }

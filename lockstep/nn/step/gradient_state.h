@@ -70,6 +70,7 @@ struct OwnedSegment {
   at::Tensor weights = {};  ///< what the inner optimizer updates: a view that lasts as long as the parameter
   at::Tensor sum = {};      ///< of the parameter's form; the sum is in the elements of `where`
   std::vector<const float*> parts = {};  ///< one per replica, at the segment's first element
+  bool is_counted_on_device = false;     ///< its steps are; the inner optimizer does not know them all
 
   bool has_gradient() const { return sum.defined() || !parts.empty(); }
   /// The sum in the form of `weights`.

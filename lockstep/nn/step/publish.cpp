@@ -9,12 +9,12 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
-#include "lockstep/nn/autocast.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/collect.h"
+#include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/meeting.h"
+#include "lockstep/nn/step/recording.h"
 #include "lockstep/nn/tensor_digest.h"
-#include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -89,25 +89,17 @@ void compare_with_workers(const OptimizerCore& core, const ReplicaPart& mine, Wo
 }  // namespace
 
 void publish_step(OptimizerCore& core, ReplicaPart& mine) {
-  const auto& parameters = core.module->parameters();
-  const auto k = static_cast<std::size_t>(mine.index);
-  bool is_reached = false;
-  for (std::size_t p = 0; p < parameters.size(); ++p) {
-    if (mine.kinds[p] == GradientKind::None) continue;
-    is_reached = true;
-    // Leaves share memory but not version counters. Without this a backward through values from before the update
-    // would give wrong gradients instead of the error that LibTorch raises.
-    parameters[p].leaves[k].unsafeGetTensorImpl()->bump_version();
-  }
-  if (k == 0) core.reducer->step_is_over();
-  remember_watched();
-  // Weights that autocast has cast before the update are of no use after it.
-  forget_cast_weights();
-  ++mine.steps;
+  count_step(core, mine);
   drop_gradients(core, mine);
+  const bool is_reached = std::any_of(mine.kinds.begin(), mine.kinds.end(),
+                                      [](GradientKind kind) { return kind != GradientKind::None; });
   if (!is_reached) warn_of_unreached(core, mine);
+  if (is_recording(core)) return;
+  send_check(core, mine);
   const std::int64_t every = core.settings.digest.every;
-  if (every == 0 || mine.steps % every != 0) return;
+  if (every == 0) return;
+  settle_checks(core, mine);
+  if (mine.steps % every != 0) return;
   compare_digests(core, mine);
   if (WorkerGroup* workers = StrategyAccess::workers(core.module->strategy()))
     compare_with_workers(core, mine, *workers);

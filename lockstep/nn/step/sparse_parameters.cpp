@@ -53,6 +53,7 @@ void deal_out_whole(OptimizerCore& core, int parameter) {
   const ParameterState state = gather_state(core, parameter);  // some classes have one before the first step
   const auto group = static_cast<std::size_t>(core.group_of[p]);
   for (const auto& part : core.replicas) {
+    part->numbers.reset();  // which counts by segment
     std::erase_if(part->owned, [&](const OwnedSegment& segment) {
       if (segment.where.parameter != parameter) return false;
       part->inner->state().erase(segment.weights.unsafeGetTensorImpl());

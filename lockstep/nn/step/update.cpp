@@ -5,12 +5,15 @@
 #include <exception>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
+#include "lockstep/nn/step/recording.h"
 #include "lockstep/nn/step/sparse_parameters.h"
+#include "lockstep/strategy/detail/step_recorder.h"
 #include "lockstep/strategy/intra_op.h"
 
 namespace lockstep::detail {
@@ -22,7 +25,11 @@ void update_owned(OptimizerCore& core, ReplicaPart& mine) {
   if (mine.owns_sparse) reconcile_layouts(core, mine);
   if (core.on_device && has_device_update(core)) leave_sums_to_device(mine);
   for (OwnedSegment& segment : mine.owned) {
-    if (segment.sum.defined() && segment.parts.empty()) segment.weights.mutable_grad() = segment.gradient();
+    if (!segment.sum.defined() || !segment.parts.empty()) continue;
+    refuse_if_recording(core, "a gradient is sparse or not float32");
+    if (segment.is_counted_on_device) settle_counts(core, mine);
+    if (std::exchange(segment.is_counted_on_device, false)) mine.numbers.reset();
+    segment.weights.mutable_grad() = segment.gradient();
   }
   {
     std::optional<OneIntraOpThread> one_thread;
@@ -42,8 +49,10 @@ void update_owned(OptimizerCore& core, ReplicaPart& mine) {
 void Poison::update_or_poison(std::int64_t step, FunctionRef<void()> update) {
   try {
     update();
+  } catch (const CannotRecord&) {
+    throw;  // nothing has been changed
   } catch (const std::exception& e) {
-    set(step, e.what());
+    if (!is_recording(module_)) set(step, e.what());
     throw;
   } catch (...) {
     set(step, "the exception is not a std::exception");

@@ -22,7 +22,8 @@ class CudaArrival final : public Arrival {
 class CudaCopyStream final : public CopyStream {
  public:
   explicit CudaCopyStream(c10::DeviceIndex device)
-      : stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device)) {}
+      // Not of those that replicas get: copies go on while a step is recorded on these.
+      : stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)) {}
 
   at::Tensor copy(const at::Tensor& from) override {
     if (!from.is_cpu() || from.layout() != at::kStrided) return from.to(stream_.device());

@@ -21,6 +21,13 @@ void make_context_current(c10::DeviceIndex device) {
   current = device;
 }
 
+/// The stream is being recorded, and something has already gone wrong with that: events would only hide what.
+bool is_broken(const c10::cuda::CUDAStream& stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  C10_CUDA_CHECK(cudaStreamIsCapturing(stream.stream(), &status));
+  return status == cudaStreamCaptureStatusInvalidated;
+}
+
 class CudaStreams final : public ReplicaStreams {
  public:
   CudaStreams(c10::DeviceIndex device, int replicas) : device_(device) {
@@ -37,7 +44,9 @@ class CudaStreams final : public ReplicaStreams {
   }
 
   void end_run() override {
+    if (own_.empty()) return;
     const auto callers = c10::cuda::getCurrentCUDAStream(device_);
+    if (is_broken(callers)) return;
     for (std::size_t k = 1; k < marks_.size(); ++k) marks_[k].block(callers);
   }
 

@@ -40,6 +40,11 @@ struct StrategyAccess {
     strategy.watchers_.push_back(std::move(watcher));
   }
 
+  /// Of the captured step whose run goes on; null: none does.
+  static StepRecorder* recorder(const Strategy& strategy) { return strategy.recorder_; }
+  static void set_recorder(Strategy& strategy, StepRecorder* recorder) { strategy.recorder_ = recorder; }
+  static std::shared_ptr<gpu::Graph> make_graph(Strategy& strategy) { return strategy.make_graph(); }
+
   /// Optimizers are numbered, so that workers can tell whose gradients they exchange.
   static int next_optimizer(Strategy& strategy) { return strategy.optimizers_made_++; }
 

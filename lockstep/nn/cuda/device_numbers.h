@@ -1,0 +1,51 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <ATen/cuda/CUDAEvent.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <vector>
+
+#include "lockstep/nn/cuda/step_numbers.h"
+
+namespace lockstep::detail {
+
+struct OptimizerCore;
+struct ReplicaPart;
+
+inline cudaStream_t current_stream(const at::Tensor& tensor) {
+  return c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
+}
+
+/// What the fused update of one replica reads and counts on the GPU, and what the host knows of it.
+struct DeviceNumbers {
+  /// Takes over the steps that the inner optimizer has counted.
+  explicit DeviceNumbers(const OptimizerCore& core, ReplicaPart& mine);
+
+  /// Whether the GPU has the options as they are now.
+  bool is_current(const OptimizerCore& core) const;
+  /// Tells it of those that have changed.
+  void send_options(const OptimizerCore& core);
+
+  /// For `rows` steps of a kind.
+  template <class Step>
+  Step* steps_for() {
+    return reinterpret_cast<Step*>(steps.mutable_data_ptr<std::uint8_t>());
+  }
+  gpu::CheckResult* result() { return reinterpret_cast<gpu::CheckResult*>(results.mutable_data_ptr<std::int64_t>()); }
+
+  at::Tensor groups;   ///< GroupNumbers, as bytes
+  at::Tensor counts;   ///< per owned segment
+  at::Tensor steps;    ///< AdamStep or SgdStep, as bytes
+  at::Tensor results;  ///< a CheckResult
+  std::vector<gpu::GroupNumbers> sent;
+  bool has_counted = false;  ///< since the host last looked
+  bool has_checked = false;  ///< the same: steps may have been skipped
+
+  // Raise: what the last check has come to, on its way to the host.
+  at::Tensor on_host;  ///< pinned
+  at::cuda::CUDAEvent arrival;
+  bool is_under_way = false;
+};
+
+}  // namespace lockstep::detail

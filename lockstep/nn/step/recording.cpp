@@ -1,0 +1,128 @@
+#include "lockstep/nn/step/recording.h"
+
+#include <torch/optim/sgd.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/nn/autocast.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/device_step.h"
+#include "lockstep/strategy/detail/run_notes.h"
+#include "lockstep/strategy/detail/step_recorder.h"
+#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::detail {
+namespace {
+
+StepRecorder* recorder_of(const ModuleCore& module) { return StrategyAccess::recorder(module.strategy()); }
+
+/// What a graph has been recorded with and cannot follow: a change makes it worthless.
+struct Recorded {
+  explicit Recorded(const OptimizerCore& core) : settings(core.settings) {
+    for (const auto& part : core.replicas) {
+      numbers.push_back(part->numbers);
+      modes.push_back(core.module->modes_of(static_cast<std::size_t>(part->index)));
+    }
+    for (const OptimizerGroup& group : core.groups) have_momentum.push_back(has_momentum(group));
+  }
+
+  static bool has_momentum(const OptimizerGroup& group) {
+    const auto* const sgd = dynamic_cast<const torch::optim::SGDOptions*>(group.options.get());
+    return sgd != nullptr && sgd->momentum() != 0;
+  }
+
+  std::string reason_against(const OptimizerCore& core) const {
+    if (!(settings == core.settings)) return "the optimizer's settings were changed";
+    if (!has_device_update(core)) return "the optimizer's options were changed";
+    for (std::size_t g = 0; g < have_momentum.size(); ++g) {
+      if (have_momentum[g] != has_momentum(core.groups[g])) return "momentum was switched on or off";
+    }
+    for (std::size_t k = 0; k < numbers.size(); ++k) {
+      const ReplicaPart& part = *core.replicas[k];
+      if (part.numbers != numbers[k]) return "the optimizer's state was loaded";
+      if (core.module->modes_of(k) != modes[k])
+        return "what is trained, or the model's training mode, was changed";
+      if (part.progress.stage != GradientStage::None) return "gradients wait for a step";
+    }
+    for (const auto& parameter : core.module->parameters()) {
+      for (const at::Tensor& leaf : parameter.leaves) {
+        if (leaf.grad().defined()) return "a parameter has a gradient before the step";
+      }
+    }
+    return {};
+  }
+
+  OptimizerSettings settings;
+  std::vector<std::shared_ptr<DeviceNumbers>> numbers;
+  std::vector<std::uint64_t> modes;
+  std::vector<bool> have_momentum;  ///< per group
+};
+
+/// Leaves share memory but not version counters. Without this a backward through values from before the update would give wrong
+/// gradients instead of the error that LibTorch raises.
+void count(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKind>& kinds) {
+  const auto& parameters = core.module->parameters();
+  const auto k = static_cast<std::size_t>(mine.index);
+  for (std::size_t p = 0; p < parameters.size(); ++p) {
+    if (kinds[p] != GradientKind::None) parameters[p].leaves[k].unsafeGetTensorImpl()->bump_version();
+  }
+  if (k == 0) core.reducer->step_is_over();
+  remember_watched();
+  // Weights that autocast has cast before the update are of no use after it.
+  forget_cast_weights();
+  ++mine.steps;
+}
+
+void count_replay(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKind>& kinds) {
+  count(core, mine, kinds);
+  if (!mine.numbers) return;  // it owns nothing
+  note_replay_on_device(core, mine);
+  receive_check(core, mine);
+  send_check(core, mine);
+}
+
+}  // namespace
+
+bool is_recording(const ModuleCore& module) {
+  const StepRecorder* const recorder = recorder_of(module);
+  return recorder != nullptr && recorder->is_recording();
+}
+
+bool is_recording(const OptimizerCore& core) { return is_recording(*core.module); }
+
+void refuse_if_recording(const OptimizerCore& core, const char* why) {
+  if (is_recording(core)) throw CannotRecord(why);
+}
+
+void refuse_unrecordable(const OptimizerCore& core) {
+  if (!is_recording(core)) return;
+  if (!has_device_update(core))
+    throw CannotRecord("only SGD, Adam and AdamW without amsgrad keep all that a step needs on the GPU");
+  if (core.settings.accumulate > 1) throw CannotRecord("set_accumulate is above 1, so that calls differ");
+  if (core.settings.digest.every > 0) throw CannotRecord("set_digest compares on the host");
+}
+
+void count_step(OptimizerCore& core, ReplicaPart& mine) {
+  StepRecorder* const recorder = recorder_of(*core.module);
+  if (recorder != nullptr && mine.index == 0 && core.on_device && has_device_update(core)) {
+    recorder->before_replay([held = core.shared_from_this(), recorded = Recorded(core)] {
+      held->poison.require_clean("a captured step");
+      require_valid_options(*held);
+      std::string reason = recorded.reason_against(*held);
+      if (!reason.empty()) return reason;
+      for (const auto& part : held->replicas) {
+        if (part->numbers) send_options_to_device(*held, *part);
+      }
+      return reason;
+    });
+  }
+  if (recorder == nullptr || !recorder->is_recording()) return count(core, mine, mine.kinds);
+  recorder->after_replay(mine.index, [held = core.shared_from_this(), &mine, kinds = mine.kinds] {
+    count_replay(*held, mine, kinds);
+  });
+}
+
+}  // namespace lockstep::detail

@@ -1,0 +1,91 @@
+#include <ATen/cuda/CUDAEvent.h>
+#include <ATen/cuda/CUDAGraph.h>
+#include <ATen/ops/_foreach_copy.h>
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <optional>
+
+#include "lockstep/strategy/gpu.h"
+
+namespace lockstep::gpu {
+namespace {
+
+/// One graph for all replicas: recording begins on a stream of its own, and the streams of the replicas join in when they wait for
+/// its event, as they do in every run.
+class CudaGraph final : public Graph {
+ public:
+  CudaGraph(c10::DeviceIndex device, std::vector<at::Generator> generators)
+      : device_(device),
+        generators_(std::move(generators)),
+        stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device)),
+        pool_(at::cuda::graph_pool_handle()) {}
+
+  void record(FunctionRef<void()> run) override {
+    at::cuda::CUDAEvent ready;
+    ready.record(c10::cuda::getCurrentCUDAStream(device_));
+    const c10::cuda::CUDAStreamGuard here(stream_);
+    ready.block(stream_);
+    begin(pool_);
+    try {
+      run();
+      graph_->capture_end();
+    } catch (...) {
+      abandon();
+      throw;
+    }
+  }
+
+  void replay() override { graph_->replay(); }
+
+ private:
+  void begin(const at::cuda::MempoolId_t& pool) {
+    graph_.emplace();
+    for (const at::Generator& generator : generators_) graph_->register_generator_state(generator);
+    // Other threads may go on to use the GPU meanwhile, such as those that copy batches.
+    graph_->capture_begin(pool, cudaStreamCaptureModeThreadLocal);
+  }
+
+  /// LibTorch leaves its allocator and its generators in the state of recording when that fails.
+  void abandon() noexcept {
+    try {
+      cudaGraph_t broken = nullptr;
+      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+      cudaStreamIsCapturing(stream_.stream(), &status);
+      if (status != cudaStreamCaptureStatusNone) cudaStreamEndCapture(stream_.stream(), &broken);
+      if (broken != nullptr) cudaGraphDestroy(broken);
+      cudaGetLastError();
+      c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool_);
+      c10::cuda::CUDACachingAllocator::releasePool(device_, pool_);
+      // Recording something small to its end sets the generators right.
+      const at::Tensor any = at::empty({1}, at::TensorOptions(stream_.device()));
+      begin({0, 0});
+      any.zero_();
+      graph_->capture_end();
+    } catch (const std::exception&) {
+      // The GPU has failed: the next call says so.
+    }
+    graph_.reset();
+  }
+
+  c10::DeviceIndex device_;
+  std::vector<at::Generator> generators_;
+  c10::cuda::CUDAStream stream_;
+  at::cuda::MempoolId_t pool_;
+  std::optional<at::cuda::CUDAGraph> graph_;
+};
+
+}  // namespace
+
+std::shared_ptr<Graph> make_graph(at::Device device, const std::vector<at::Generator>& generators) {
+  return std::make_shared<CudaGraph>(device.index(), generators);
+}
+
+void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& into) {
+  if (!from.empty()) at::_foreach_copy_(into, from, /*non_blocking=*/true);
+}
+
+}  // namespace lockstep::gpu
