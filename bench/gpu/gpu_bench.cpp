@@ -110,7 +110,7 @@ Step mirrored_step(const std::string& name, const Pair& batch, int replicas, boo
     const auto k = static_cast<std::size_t>(its.replica_id_in_sync_group);
     return Pair{batch.first.chunk(its.num_replicas_in_sync)[k], batch.second.chunk(its.num_replicas_in_sync)[k]};
   });
-  const auto train = [=, rows = batch.second.size(0)](const Pair& mine) mutable {
+  auto train = [=, rows = batch.second.size(0)](const Pair& mine) mutable {
     optimizer.minimize(average_loss(losses_of(model->forward(mine.first), mine.second), rows));
   };
   if (!captures) return [=]() mutable { strategy->run(train, parts); };
