@@ -7,7 +7,8 @@
 
 namespace lockstep {
 
-/// What to do when a reduced gradient holds NaN or infinity.
+/// What to do when a reduced gradient holds NaN or infinity. GPUs find it a step later, see docs/gpu.md; nothing has been changed
+/// there either.
 enum class NotFinite {
   Ignore,    ///< as LibTorch does. The default: checking costs a pass over the gradients and a meeting per step
   Raise,     ///< an error that names parameter and replica; nothing has been changed

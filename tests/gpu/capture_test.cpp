@@ -316,18 +316,5 @@ TEST_P(GpuCapture, SkippedStepsDoNotCount) {
   EXPECT_EQ(first_difference(train(true, true), expected), "");
 }
 
-TEST(Capture, IsAPlainRunOnCpus) {
-  MirroredStrategy strategy(on_cpus(2));
-  int calls = 0;
-  auto step = strategy.capture([&](const at::Tensor& x) {
-    if (get_replica_context().replica_id_in_sync_group() == 0) ++calls;
-    return x + 1;
-  });
-  for (int i = 0; i < 5; ++i) EXPECT_EQ(step(at::full({2}, i))[1][0].item<double>(), i + 1);
-  EXPECT_EQ(calls, 5);
-  EXPECT_FALSE(step.was_replayed());
-  EXPECT_NE(step.reason().find("CPU"), std::string::npos);
-}
-
 }  // namespace
 }  // namespace lockstep
