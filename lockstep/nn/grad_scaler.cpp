@@ -8,6 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/nn/noted_losses.h"
 #include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/step/loss_scale.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
@@ -24,7 +25,7 @@ void require_scale(double scale) {
 }  // namespace
 
 GradScaler::GradScaler(Strategy& strategy, GradScalerOptions options)
-    : strategy_(&strategy), options_(options), states_(static_cast<std::size_t>(strategy.num_local_replicas())) {
+    : strategy_(&strategy), options_(options), scales_(static_cast<std::size_t>(strategy.num_local_replicas())) {
   require_scale(options_.initial_scale);
   const auto require = [](bool holds, std::string what) {
     if (holds) return;
@@ -35,10 +36,10 @@ GradScaler::GradScaler(Strategy& strategy, GradScalerOptions options)
   require(options_.growth >= 1, str("growth must be >= 1, got ", options_.growth));
   require(options_.backoff > 0 && options_.backoff < 1, str("backoff must be > 0 and < 1, got ", options_.backoff));
   require(options_.growth_interval >= 1, str("growth_interval must be >= 1, got ", options_.growth_interval));
-  for (auto& own : states_) own.state.scale = options_.initial_scale;
+  for (auto& own : scales_) own = std::make_shared<detail::LossScale>(options_);
 }
 
-GradScaler::State& GradScaler::here() {
+detail::LossScale& GradScaler::here() const {
   const detail::ContextEntry* top = detail::current_context();
   if (top != nullptr && top->replica != nullptr && top->strategy != strategy_) {
     throw InvalidArgument(errors::kMixedStrategies,
@@ -47,7 +48,7 @@ GradScaler::State& GradScaler::here() {
                            .help = "make scaler, model and optimizer with the same strategy"});
   }
   const auto k = static_cast<std::size_t>(std::max(0, current_component()));
-  return states_.at(k).state;
+  return *scales_.at(k);
 }
 
 at::Tensor GradScaler::scaled(const at::Tensor& loss) const {
@@ -56,10 +57,27 @@ at::Tensor GradScaler::scaled(const at::Tensor& loss) const {
   return result;
 }
 
-double GradScaler::scale() const { return const_cast<GradScaler*>(this)->here().scale; }
+double GradScaler::scale() const { return here().read().scale; }
+GradScaler::State GradScaler::state() const { return scales_[0]->read(); }
+
+std::shared_ptr<detail::LossScale> detail::LossScale::of_replica(const GradScaler& scaler) {
+  return scaler.here().shared_from_this();
+}
+
+const GradScaler::State& detail::LossScale::read() {
+  fetch_scale(*this);
+  return state_;
+}
+
+void detail::LossScale::write(const GradScaler::State& state) {
+  fetch_scale(*this);  // what it comes to on the GPU counts for nothing
+  state_ = state;
+  is_sent = false;
+}
 
 void GradScaler::update(bool was_finite) {
-  State& state = here();
+  detail::LossScale& own = here();
+  State state = own.read();
   if (!was_finite) {
     // Gradients are divided by it: that number must fit into a float, too.
     state = {.scale = std::max(state.scale * options_.backoff, double{std::numeric_limits<float>::min()})};
@@ -67,12 +85,13 @@ void GradScaler::update(bool was_finite) {
     const double grown = state.scale * options_.growth;
     state = {.scale = std::isfinite(grown) ? grown : state.scale};
   }
+  own.write(state);
 }
 
 void GradScaler::load_state(const State& state) {
   detail::require_outside_of_run("load_state of a GradScaler");
   require_scale(state.scale);
-  for (auto& own : states_) own.state = state;
+  for (auto& own : scales_) own->write(state);
 }
 
 }  // namespace lockstep

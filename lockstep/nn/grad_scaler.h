@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "lockstep/base/export.h"
@@ -10,6 +11,10 @@
 namespace lockstep {
 
 class Strategy;
+
+namespace detail {
+struct LossScale;  // nn/step/loss_scale.h
+}
 
 struct GradScalerOptions {
   double initial_scale = 65536.0;
@@ -41,19 +46,16 @@ class LOCKSTEP_EXPORT GradScaler {
 
     bool operator==(const State&) const = default;
   };
-  State state() const { return states_[0].state; }
+  State state() const;
   void load_state(const State& state);  ///< outside of run
 
  private:
-  /// One per replica: each changes its own, and all change alike.
-  struct alignas(128) Own {
-    State state;
-  };
-  State& here();
+  friend struct detail::LossScale;
+  detail::LossScale& here() const;
 
   const Strategy* strategy_;
   GradScalerOptions options_;
-  std::vector<Own> states_;
+  std::vector<std::shared_ptr<detail::LossScale>> scales_;  ///< one per replica: each changes its own, and all alike
 };
 
 }  // namespace lockstep

@@ -20,6 +20,7 @@
 #include "lockstep/nn/step/collect.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/given_gradients.h"
+#include "lockstep/nn/step/loss_scale.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/nn/step/publish.h"
@@ -47,9 +48,14 @@ void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, con
   const detail::OptimizerSettings& settings = core.settings;
   const bool checks = settings.not_finite != NotFinite::Ignore;
   detail::meet_with_gradients(core, mine, op, call, [&] {
-    mine.checks_on_device = checks && !mine.progress.loss_scale && can_check_on_device(core, mine);
+    const bool can_check = (mine.scale || (checks && !mine.progress.loss_scale)) && can_check_on_device(core, mine);
+    mine.checks_on_device = can_check;
+    if (mine.scale && !can_check) {  // such as for sparse gradients
+      mine.progress.loss_scale = mine.scale->read().scale;
+      mine.scale.reset();
+    }
     core.reducer->reduce(mine, {.op = op,
-                                .may_leave_to_update = may_leave_to_update && mine.checks_on_device,
+                                .may_leave_to_update = may_leave_to_update && mine.checks_on_device && !mine.scale,
                                 .find_not_finite = checks && !mine.checks_on_device});
     if (mine.checks_on_device) check_on_device(core, mine);
   });
@@ -64,7 +70,10 @@ void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, con
 void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
   detail::require_watched_untouched();
   detail::meet("step", {&core, "step", mine.progress.clip_mark},
-               [&] { core.poison.update_or_poison(mine.steps, [&] { update_owned(core, mine); }); });
+               [&] {
+                 core.poison.update_or_poison(mine.steps, [&] { update_owned(core, mine); });
+                 if (mine.scale) update_scale_on_device(*mine.scale, core);
+               });
   publish_step(core, mine);
 }
 
@@ -90,7 +99,10 @@ bool reduce_and_update(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, Grad
     return true;
   }
   collect_and_reduce(core, mine, op, call, !settings.clip_global_norm && !settings.clip_value);
-  if (scaler) {
+  if (mine.scale) {
+    unscale_on_device(*mine.scale, mine);
+    mine.progress.stage = detail::GradientStage::Unscaled;
+  } else if (scaler) {
     if (!detail::unscale(core, mine, *scaler)) return false;
   } else if (settings.not_finite != NotFinite::Ignore && !mine.checks_on_device && !may_update(core, mine)) {
     return false;
@@ -124,6 +136,9 @@ bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler)
   int calls = mine.progress.accumulated + 1;
   if (calls > 1 && calls >= settings.accumulate) calls -= detail::drop_calls_of_window(core, mine);
   if (calls >= settings.accumulate) core.reducer->start(mine, settings.reduce_op);
+  const bool scales_on_device = scaler && mine.progress.stage == detail::GradientStage::None &&
+                                detail::can_scale_on_device(core, loss);
+  mine.scale = scales_on_device ? detail::LossScale::of_replica(*scaler) : nullptr;
   go_backward(core, mine, loss, scaler);
   mine.progress.accumulated = calls < settings.accumulate ? calls : 0;
   if (calls < settings.accumulate) {

@@ -47,7 +47,8 @@ class LOCKSTEP_EXPORT MirroredOptimizerBase {
   // Inside run, by every replica.
 
   /// Goes backward, adds up gradients over replicas, updates the weights and forgets the gradients. Returns whether the
-  /// weights were updated: false inside a `set_accumulate` window and for skipped steps.
+  /// weights were updated: false inside a `set_accumulate` window and for skipped steps. On a GPU, which may not know yet, a step that
+  /// will be skipped counts as updated here; `skipped_steps()` knows.
   bool minimize(const at::Tensor& loss);
   /// The same for half precision: scales the loss, and skips the step where that made gradients infinite.
   bool minimize(const at::Tensor& loss, GradScaler& scaler);

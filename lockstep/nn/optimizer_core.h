@@ -22,6 +22,7 @@
 namespace lockstep::detail {
 
 struct DeviceNumbers;  // nn/cuda/device_numbers.h
+struct LossScale;      // nn/step/loss_scale.h
 
 /// One replica's part of an optimizer: the segments it owns, and where its gradients are.
 struct ReplicaPart {
@@ -38,6 +39,7 @@ struct ReplicaPart {
   std::vector<GradientKind> kinds;  ///< per parameter; the same on every replica
   NotFiniteSum not_finite;
   std::shared_ptr<DeviceNumbers> numbers;  ///< what the fused update on a GPU counts; null before its first step
+  std::shared_ptr<LossScale> scale;        ///< of this step's loss, where it is left to the GPU
   bool checks_on_device = false;           ///< the sums of this step were checked there: the update knows
   std::vector<GradientSample> samples;  ///< per parameter; empty unless gradients wait for the program's next call
 

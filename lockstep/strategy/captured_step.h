@@ -29,8 +29,8 @@ namespace lockstep {
 ///   * What `f` does on the host, such as counting or printing, is done when it is recorded and not again.
 ///   * `f` returns tensors on the GPU, structures of them, or nothing. A caller gets copies.
 ///
-/// A step that cannot be recorded runs as it is, and `reason` says why: it reads a number back from the GPU (`item`), has a
-/// GradScaler, set_accumulate, sparse gradients, or another optimizer than SGD, Adam and AdamW. Settings of the optimizer, the model's
+/// A step that cannot be recorded runs as it is, and `reason` says why: it reads a number back from the GPU (`item`), has
+/// set_accumulate, sparse gradients, or another optimizer than SGD, Adam and AdamW. Settings of the optimizer, the model's
 /// mode or its state that change between calls cost a recording.
 template <class F>
 class CapturedStep {

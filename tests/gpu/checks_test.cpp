@@ -12,6 +12,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/strategy/captured_step.h"
 #include "tests/gpu/gpu_support.h"
 #include "tests/gpu/gpu_training.h"
 
@@ -137,6 +138,38 @@ TEST_P(GpuChecks, AScaledLossTrainsAsAnUnscaledOne) {
     return on_host(model.parameters());
   };
   EXPECT_EQ(first_difference(train(true), train(false)), "");
+}
+
+/// A step that overflows is skipped and lowers the scale; good ones raise it. As on CPUs, and nobody waits for it.
+TEST_P(GpuChecks, TheScaleFollowsTheGradients) {
+  const auto scales = [&](const MirroredOptions& options, bool captures) {
+    torch::manual_seed(3);
+    MirroredStrategy strategy(options);
+    const at::Device device = strategy.replica_context(0).device();
+    auto model = strategy.make<Net>();
+    auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
+    GradScaler scaler(strategy, {.initial_scale = 1024, .growth_interval = 3});
+    const auto train = [&](const Batch& mine) {
+      optimizer.minimize(average_loss(loss_per_row(model->forward(mine.rows), mine.labels), 16), scaler);
+    };
+    auto step = strategy.capture(train);
+    std::vector<double> seen;
+    for (int i = 0; i < 14; ++i) {
+      Batch batch = random_batch(16);
+      if (i % 5 == 4) batch.rows[15][0] = std::numeric_limits<float>::infinity();
+      const auto parts = split(strategy, Batch{batch.rows.to(device), batch.labels.to(device)});
+      if (i == 9) scaler.load_state({.scale = 64});
+      captures ? step(parts) : strategy.run(train, parts);
+      if (i > 6) seen.push_back(scaler.scale());  // and before that the host does not look
+    }
+    EXPECT_EQ(step.was_replayed(), captures) << step.reason();
+    EXPECT_EQ(optimizer.steps(), 12);
+    EXPECT_EQ(optimizer.skipped_steps(), 2);
+    return seen;
+  };
+  const auto expected = scales({.devices = cpus(replicas)}, false);
+  EXPECT_EQ(scales(on_gpu(replicas), false), expected);
+  EXPECT_EQ(scales(on_gpu(replicas), true), expected);
 }
 
 TEST_P(GpuChecks, AccumulatedCallsMakeOneStep) {

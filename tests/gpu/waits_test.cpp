@@ -7,6 +7,7 @@
 #include <atomic>
 #include <functional>
 
+#include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/captured_step.h"
 #include "tests/gpu/gpu_training.h"
@@ -85,6 +86,11 @@ TEST_P(GpuWaits, NoneInAStep) {
   optimizer.set_not_finite(NotFinite::SkipStep);
   EXPECT_EQ(waits_in(plainly), 0);
   EXPECT_EQ(waits_in(as_graph), 0);
+  GradScaler scaler(strategy);
+  const auto scaled = [&](const Batch& mine) {
+    optimizer.minimize(average_loss(loss_per_row(model->forward(mine.rows), mine.labels)), scaler);
+  };
+  EXPECT_EQ(waits_in([&] { strategy.run(scaled, batch); }), 0);
   optimizer.set_not_finite(NotFinite::Raise);  // each replica waits for the step before
   EXPECT_EQ(waits_in(plainly), 10 * replicas);
   EXPECT_EQ(waits_in(as_graph), 10 * replicas);

@@ -268,7 +268,7 @@ void update_on_device(OptimizerCore& core, ReplicaPart& mine) {
   if (mine.checks_on_device) {
     memory.bad_sums = reinterpret_cast<const gpu::BadSum*>(core.device_bad_sums.mutable_data_ptr<std::int64_t>());
     memory.replicas = static_cast<int>(core.replicas.size());
-    memory.skips_all = core.settings.not_finite == NotFinite::Raise;
+    memory.skips_all = core.settings.not_finite == NotFinite::Raise && !mine.scale;
     numbers.has_checked = true;
   }
   numbers.has_counted = true;
@@ -333,9 +333,9 @@ void send_options_to_device(const OptimizerCore& core, ReplicaPart& mine) {
   mine.numbers->send_options(core);
 }
 
-void note_replay_on_device(const OptimizerCore& core, ReplicaPart& mine) {
+void note_replay_on_device(const OptimizerCore& core, ReplicaPart& mine, bool is_scaled) {
   mine.numbers->has_counted = true;
-  mine.numbers->has_checked |= core.settings.not_finite != NotFinite::Ignore;
+  mine.numbers->has_checked |= is_scaled || core.settings.not_finite != NotFinite::Ignore;
 }
 
 bool can_check_on_device(const OptimizerCore& core, const ReplicaPart& mine) {

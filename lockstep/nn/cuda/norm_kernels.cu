@@ -53,9 +53,10 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) *factor = max_norm / (sqrt(count == 0 ? 0.0 : from[0]) + 1e-6);
 }
 
-__global__ void __launch_bounds__(kThreads) shrink(const __grid_constant__ Table table, const double* factor) {
+__global__ void __launch_bounds__(kThreads)
+    multiply(const __grid_constant__ Table table, const double* factor, bool only_shrink) {
   const double wanted = *factor;
-  if (!(wanted < 1.0)) return;
+  if (only_shrink && !(wanted < 1.0)) return;
   const auto f = static_cast<float>(wanted);
   const int row_index = row_of(table, static_cast<int>(blockIdx.x));
   float* const values = table.pointers[row_index * kStates];
@@ -108,11 +109,23 @@ cudaError_t norm_factor(const double* sums, std::size_t count, double max_norm, 
   return cudaGetLastError();
 }
 
-cudaError_t shrink_segments(const Segments& segments, const double* factor, cudaStream_t stream) {
+namespace {
+
+cudaError_t launch_multiply(const Segments& segments, const double* factor, bool only_shrink, cudaStream_t stream) {
   const auto fill = [&](std::size_t i, float** row) { row[0] = segments[i].target; };
   return for_each_table(segments, 0, 1, fill, [&](const Table& table) {
-    shrink<<<static_cast<unsigned>(table.first_chunk[table.rows]), kThreads, 0, stream>>>(table, factor);
+    multiply<<<static_cast<unsigned>(table.first_chunk[table.rows]), kThreads, 0, stream>>>(table, factor, only_shrink);
   });
+}
+
+}  // namespace
+
+cudaError_t shrink_segments(const Segments& segments, const double* factor, cudaStream_t stream) {
+  return launch_multiply(segments, factor, /*only_shrink=*/true, stream);
+}
+
+cudaError_t multiply_segments(const Segments& segments, const double* factor, cudaStream_t stream) {
+  return launch_multiply(segments, factor, /*only_shrink=*/false, stream);
 }
 
 }  // namespace lockstep::gpu

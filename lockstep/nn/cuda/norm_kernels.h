@@ -22,4 +22,7 @@ cudaError_t norm_factor(const double* sums, std::size_t count, double max_norm, 
 /// target *= factor, where the factor, which is on the GPU, is below 1.
 cudaError_t shrink_segments(const Segments& segments, const double* factor, cudaStream_t stream);
 
+/// target *= factor, whatever it is.
+cudaError_t multiply_segments(const Segments& segments, const double* factor, cudaStream_t stream);
+
 }  // namespace lockstep::gpu

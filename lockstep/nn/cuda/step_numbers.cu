@@ -70,12 +70,40 @@ cudaError_t launch_prepare(const StepMemory& memory, const std::vector<StepRow>&
   return cudaGetLastError();
 }
 
-__global__ void assign(const __grid_constant__ GroupNumbers from, GroupNumbers* into) { *into = from; }
+template <class T>
+__global__ void assign(const __grid_constant__ T from, T* into) {
+  *into = from;
+}
+
+__global__ void change_scale(ScaleRule rule, const BadSum* bad_sums, int replicas, ScaleNumbers* numbers) {
+  bool is_finite = true;
+  for (int k = 0; k < replicas; ++k) is_finite = is_finite && bad_sums[k] == kAllFinite;
+  double scale = numbers->scale, good_steps = numbers->good_steps + 1;
+  if (!is_finite) {
+    scale = max(scale * rule.backoff, rule.least);
+    good_steps = 0;
+  } else if (good_steps >= rule.interval) {
+    scale = isfinite(scale * rule.growth) ? scale * rule.growth : scale;
+    good_steps = 0;
+  }
+  *numbers = {scale, good_steps, 1.0 / scale};
+}
 
 }  // namespace
 
 cudaError_t set_group(const GroupNumbers& from, GroupNumbers* into, cudaStream_t stream) {
   assign<<<1, 1, 0, stream>>>(from, into);
+  return cudaGetLastError();
+}
+
+cudaError_t set_scale(const ScaleNumbers& from, ScaleNumbers* into, cudaStream_t stream) {
+  assign<<<1, 1, 0, stream>>>(from, into);
+  return cudaGetLastError();
+}
+
+cudaError_t update_scale(const ScaleRule& rule, const BadSum* bad_sums, int replicas, ScaleNumbers* scale,
+                         cudaStream_t stream) {
+  change_scale<<<1, 1, 0, stream>>>(rule, bad_sums, replicas, scale);
   return cudaGetLastError();
 }
 

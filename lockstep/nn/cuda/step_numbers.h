@@ -43,4 +43,15 @@ cudaError_t prepare_steps(const StepMemory& memory, const std::vector<StepRow>& 
 cudaError_t prepare_steps(const StepMemory& memory, const std::vector<StepRow>& rows, AdamStep* steps,
                           cudaStream_t stream);
 
+/// A loss scale, on the GPU, and how it changes: as GradScaler::update says.
+struct ScaleNumbers {
+  double scale, good_steps, inverse;
+};
+struct ScaleRule {
+  double growth, backoff, interval, least;
+};
+cudaError_t set_scale(const ScaleNumbers& from, ScaleNumbers* into, cudaStream_t stream);
+cudaError_t update_scale(const ScaleRule& rule, const BadSum* bad_sums, int replicas, ScaleNumbers* scale,
+                         cudaStream_t stream);
+
 }  // namespace lockstep::gpu

@@ -16,6 +16,7 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/gradient_sample.h"
+#include "lockstep/nn/step/loss_scale.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/nn/step/recording.h"
@@ -337,10 +338,18 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
   }
   progress.stage = GradientStage::Computed;
   mine.samples.clear();
-  if (scaler != nullptr && !progress.loss_scale) progress.loss_scale = scaler->scale();
+  if (mine.scale) {
+    if (!mine.scale->is_sent) refuse_if_recording(core, "the loss scale was set on the host");
+    progress.loss_scale = kScaleOnDevice;
+  } else if (scaler != nullptr && !progress.loss_scale) {
+    progress.loss_scale = scaler->scale();
+  }
   if (scaler != nullptr && current_context()->notes != nullptr)
     current_context()->notes->loss_scale = *progress.loss_scale;
-  go_back_once(scaler == nullptr ? loss : loss.mul(*progress.loss_scale));
+  if (mine.scale)
+    go_back_once(scale_on_device(*mine.scale, loss));
+  else
+    go_back_once(scaler == nullptr ? loss : loss.mul(*progress.loss_scale));
   note_gradients(core, mine);
 }
 
@@ -378,6 +387,7 @@ void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
     segment.parts.clear();
   }
   mine.samples.clear();
+  mine.scale.reset();
   if (has_failed_run(core, mine)) mine.window_calls = 0;  // it may have stopped at another call on each replica
   mine.progress = {.failed_runs = StrategyAccess::failed_runs(core.module->strategy())};
 }

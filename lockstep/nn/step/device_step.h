@@ -45,8 +45,8 @@ void receive_check(const OptimizerCore& core, ReplicaPart& mine);
 
 /// Before a step that was recorded is repeated: tells the device of options that have changed.
 void send_options_to_device(const OptimizerCore& core, ReplicaPart& mine);
-/// After it.
-void note_replay_on_device(const OptimizerCore& core, ReplicaPart& mine);
+/// After it. `is_scaled`: its loss was.
+void note_replay_on_device(const OptimizerCore& core, ReplicaPart& mine, bool is_scaled);
 
 /// A sum that is to be made.
 struct DeviceSum {

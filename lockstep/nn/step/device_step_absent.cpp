@@ -1,6 +1,7 @@
 #include "lockstep/nn/step/device_step.h"
 
 #include "lockstep/base/error.h"
+#include "lockstep/nn/step/loss_scale.h"
 
 namespace lockstep::detail {
 namespace {
@@ -23,7 +24,13 @@ void check_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }
 void send_check(const OptimizerCore&, ReplicaPart&) {}
 void receive_check(const OptimizerCore&, ReplicaPart&) {}
 void send_options_to_device(const OptimizerCore&, ReplicaPart&) { throw_not_built(); }
-void note_replay_on_device(const OptimizerCore&, ReplicaPart&) { throw_not_built(); }
+void note_replay_on_device(const OptimizerCore&, ReplicaPart&, bool) { throw_not_built(); }
+bool can_scale_on_device(const OptimizerCore&, const at::Tensor&) { return false; }
+void send_scale(LossScale&, at::Device) { throw_not_built(); }
+void fetch_scale(LossScale&) {}
+at::Tensor scale_on_device(LossScale&, const at::Tensor&) { throw_not_built(); }
+void unscale_on_device(LossScale&, ReplicaPart&) { throw_not_built(); }
+void update_scale_on_device(LossScale&, const OptimizerCore&) { throw_not_built(); }
 void sum_on_device(const std::vector<DeviceSum>&, std::int64_t) { throw_not_built(); }
 bool can_clip_on_device(const OptimizerCore&, const ReplicaPart&) { return false; }
 void write_squares_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }

@@ -20,6 +20,9 @@ enum class GradientStage {
   Unscaled,  ///< the same, divided by the loss scale
 };
 
+/// A loss scale that only the GPU knows.
+inline constexpr double kScaleOnDevice = -1;
+
 struct GradientProgress {
   GradientStage stage = GradientStage::None;
   int accumulated = 0;               ///< calls of minimize in the open window; 0: no window is open

@@ -9,6 +9,7 @@
 #include "lockstep/nn/autocast.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
+#include "lockstep/nn/step/loss_scale.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/step_recorder.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -24,6 +25,7 @@ struct Recorded {
   explicit Recorded(const OptimizerCore& core) : settings(core.settings) {
     for (const auto& part : core.replicas) {
       numbers.push_back(part->numbers);
+      scales.push_back(part->scale);
       modes.push_back(core.module->modes_of(static_cast<std::size_t>(part->index)));
     }
     for (const OptimizerGroup& group : core.groups) have_momentum.push_back(has_momentum(group));
@@ -57,6 +59,7 @@ struct Recorded {
 
   OptimizerSettings settings;
   std::vector<std::shared_ptr<DeviceNumbers>> numbers;
+  std::vector<std::shared_ptr<LossScale>> scales;
   std::vector<std::uint64_t> modes;
   std::vector<bool> have_momentum;  ///< per group
 };
@@ -76,10 +79,11 @@ void count(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKin
   ++mine.steps;
 }
 
-void count_replay(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKind>& kinds) {
+void count_replay(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKind>& kinds, LossScale* scale) {
   count(core, mine, kinds);
+  if (scale != nullptr) scale->is_ahead = true;
   if (!mine.numbers) return;  // it owns nothing
-  note_replay_on_device(core, mine);
+  note_replay_on_device(core, mine, scale != nullptr);
   receive_check(core, mine);
   send_check(core, mine);
 }
@@ -115,13 +119,15 @@ void count_step(OptimizerCore& core, ReplicaPart& mine) {
       if (!reason.empty()) return reason;
       for (const auto& part : held->replicas) {
         if (part->numbers) send_options_to_device(*held, *part);
+        const auto& scale = recorded.scales[static_cast<std::size_t>(part->index)];
+        if (scale) send_scale(*scale, held->device_bad_sums.device());
       }
       return reason;
     });
   }
   if (recorder == nullptr || !recorder->is_recording()) return count(core, mine, mine.kinds);
-  recorder->after_replay(mine.index, [held = core.shared_from_this(), &mine, kinds = mine.kinds] {
-    count_replay(*held, mine, kinds);
+  recorder->after_replay(mine.index, [held = core.shared_from_this(), &mine, kinds = mine.kinds, scale = mine.scale] {
+    count_replay(*held, mine, kinds, scale.get());
   });
 }
 

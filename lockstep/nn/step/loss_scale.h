@@ -1,0 +1,41 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+
+#include "lockstep/nn/grad_scaler.h"
+
+namespace lockstep::detail {
+
+struct OptimizerCore;
+struct ReplicaPart;
+
+/// A replica's scale of a GradScaler. On a GPU it changes there, without the host knowing; who asks for it waits.
+struct alignas(128) LossScale : std::enable_shared_from_this<LossScale> {
+  explicit LossScale(const GradScalerOptions& of_scaler) : options(of_scaler), state_{of_scaler.initial_scale, 0} {}
+
+  static std::shared_ptr<LossScale> of_replica(const GradScaler& scaler);
+  const GradScaler::State& read();
+  void write(const GradScaler::State& state);
+
+  const GradScalerOptions options;
+  at::Tensor on_device;   ///< scale, good steps and 1 / scale, in double; undefined where it was never used
+  bool is_sent = false;   ///< the device has what `write` was given last
+  bool is_ahead = false;  ///< and may have changed it
+  GradScaler::State state_;
+};
+
+// Without waiting for the device. Built with LOCKSTEP_CUDA it is nn/cuda/; without, device_step_absent.cpp stands in.
+/// Whether minimize can leave the scale of this loss to the device.
+bool can_scale_on_device(const OptimizerCore& core, const at::Tensor& loss);
+void send_scale(LossScale& scale, at::Device device);
+/// Waits for the device, if it is ahead.
+void fetch_scale(LossScale& scale);
+at::Tensor scale_on_device(LossScale& scale, const at::Tensor& loss);
+/// Divides the sums that the replica owns.
+void unscale_on_device(LossScale& scale, ReplicaPart& mine);
+/// After a meeting: grows or lowers the scale as the sums of all replicas were found.
+void update_scale_on_device(LossScale& scale, const OptimizerCore& core);
+
+}  // namespace lockstep::detail
