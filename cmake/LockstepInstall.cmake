@@ -56,6 +56,11 @@ install(FILES
 # For programs built without CMake. The folder of LibTorch can be given again: --define-variable=torch_dir=...
 if(LibTorch_DIR_USED)
   set(LOCKSTEP_PC_TORCH_DIR ${LibTorch_DIR_USED})
+  set(LOCKSTEP_PC_CUDA "")
+  if(LOCKSTEP_CUDA)
+    # Their kernels register themselves when they are loaded, which no undefined symbol tells the linker.
+    set(LOCKSTEP_PC_CUDA " -Wl,--push-state,--no-as-needed -ltorch_cuda -lc10_cuda -Wl,--pop-state -L${CUDAToolkit_LIBRARY_DIR} -lcudart")
+  endif()
   configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep.pc.in lockstep.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lockstep.pc
     DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT Lockstep_Development)
