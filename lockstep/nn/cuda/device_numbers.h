@@ -13,6 +13,10 @@ namespace lockstep::detail {
 struct OptimizerCore;
 struct ReplicaPart;
 
+/// The classes that the fused update knows.
+enum class FusedClass { None, Sgd, Adam, AdamW };
+FusedClass fused_class_of(const OptimizerCore& core);
+
 inline cudaStream_t current_stream(const at::Tensor& tensor) {
   return c10::cuda::getCurrentCUDAStream(tensor.device().index()).stream();
 }
@@ -27,7 +31,7 @@ struct DeviceNumbers {
   /// Tells it of those that have changed.
   void send_options(const OptimizerCore& core);
 
-  /// For `rows` steps of a kind.
+  std::int64_t* count_of(std::size_t segment) { return counts.mutable_data_ptr<std::int64_t>() + segment; }
   template <class Step>
   Step* steps_for() {
     return reinterpret_cast<Step*>(steps.mutable_data_ptr<std::uint8_t>());
