@@ -118,7 +118,10 @@ const ReplicaPart& counting_part(const OptimizerCore& core) {
   const detail::ContextEntry* top = detail::current_context();
   const bool here = top != nullptr && top->replica != nullptr && top->strategy == &core.module->strategy();
   ReplicaPart& part = *core.replicas[here ? static_cast<std::size_t>(top->replica->local_index()) : 0];
-  settle_checks(core, part);
+  if (here)
+    settle_checks(core, part);
+  else
+    settle_all(core, detail::settle_checks);
   return part;
 }
 

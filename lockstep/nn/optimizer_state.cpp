@@ -155,7 +155,7 @@ void require_state_for_options(const OptimizerCore& core, const ReplicaPart& min
 
 ParameterState gather_state(const OptimizerCore& core, int parameter) {
   const at::NoGradGuard no_grad;
-  for (const auto& replica : core.replicas) settle_counts(core, *replica);
+  settle_all(core, settle_counts);
   ParameterState whole;
   const at::Tensor& leaf = core.module->parameters()[static_cast<std::size_t>(parameter)].leaves[0];
   for (const auto& replica : core.replicas) {
@@ -196,7 +196,7 @@ void require_readable_state(const OptimizerCore& core, const char* operation) {
 
 OptimizerState read_state(const OptimizerCore& core) {
   require_readable_state(core, "state");
-  for (const auto& replica : core.replicas) settle_counts(core, *replica);
+  settle_all(core, settle_counts);
   OptimizerState result;
   result[kNoParameter]["steps"] = at::scalar_tensor(core.replicas[0]->steps, at::kLong);
   for (const auto& replica : core.replicas) {

@@ -117,9 +117,10 @@ void leave_sums_to_device(ReplicaPart& mine) {
 void update_on_device(OptimizerCore& core, ReplicaPart& mine) {
   const auto first = std::find_if(mine.owned.begin(), mine.owned.end(),
                                   [](const OwnedSegment& segment) { return !segment.parts.empty(); });
-  if (first == mine.owned.end()) return;
-  const c10::cuda::CUDAGuard device(first->weights.device());
-  const cudaStream_t stream = current_stream(first->weights);
+  // A replica that owns nothing still counts what is skipped.
+  if (first == mine.owned.end() && !mine.checks_on_device) return;
+  const c10::cuda::CUDAGuard device(core.device_bad_sums.device());
+  const cudaStream_t stream = current_stream(core.device_bad_sums);
   if (!mine.numbers) {
     refuse_if_recording(core, "it is the optimizer's first step");
     mine.numbers = std::make_shared<DeviceNumbers>(core, mine);
@@ -130,7 +131,7 @@ void update_on_device(OptimizerCore& core, ReplicaPart& mine) {
     numbers.send_options(core);
   }
   const FusedClass kind = fused_class_of(core);
-  const auto replicas = static_cast<int>(first->parts.size());
+  const int replicas = first == mine.owned.end() ? 1 : static_cast<int>(first->parts.size());
   const Work work = work_of(core, mine, kind, stream);
   gpu::StepMemory memory{
       .groups = reinterpret_cast<const gpu::GroupNumbers*>(numbers.groups.mutable_data_ptr<std::uint8_t>()),

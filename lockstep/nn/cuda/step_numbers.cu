@@ -60,7 +60,7 @@ cudaError_t launch_prepare(const StepMemory& memory, const std::vector<StepRow>&
                            cudaStream_t stream) {
   static_assert(sizeof(StepMemory) + sizeof(StepRows) + sizeof(Step*) <= 4096);
   StepRows some;
-  for (std::size_t first = 0; first < rows.size(); first += kMostStepRows) {
+  for (std::size_t first = 0; first == 0 || first < rows.size(); first += kMostStepRows) {
     const std::size_t count = std::min<std::size_t>(kMostStepRows, rows.size() - first);
     std::copy_n(rows.begin() + static_cast<std::ptrdiff_t>(first), count, some.rows);
     some.count = static_cast<int>(count);

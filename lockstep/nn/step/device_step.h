@@ -33,6 +33,8 @@ void update_on_device(OptimizerCore& core, ReplicaPart& mine);
 void settle_counts(const OptimizerCore& core, ReplicaPart& mine);
 /// The same for `mine.steps` and `mine.skipped` alone.
 void settle_checks(const OptimizerCore& core, ReplicaPart& mine);
+/// `settle` of all replicas, while none runs; throws what the first of them has thrown.
+void settle_all(const OptimizerCore& core, void (*settle)(const OptimizerCore&, ReplicaPart&));
 
 /// The check for NaN and infinity without waiting for the device. `check_on_device` looks at the sums of what a replica
 /// owns; after a meeting of all replicas the update skips the step if one has found some.

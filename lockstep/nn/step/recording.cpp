@@ -20,14 +20,13 @@ namespace {
 
 StepRecorder* recorder_of(const ModuleCore& module) { return StrategyAccess::recorder(module.strategy()); }
 
-/// What a graph has been recorded with and cannot follow: a change makes it worthless.
+/// What a replica's part of a graph has been recorded with and cannot follow: a change makes it worthless.
 struct Recorded {
-  explicit Recorded(const OptimizerCore& core) : settings(core.settings) {
-    for (const auto& part : core.replicas) {
-      numbers.push_back(part->numbers);
-      scales.push_back(part->scale);
-      modes.push_back(core.module->modes_of(static_cast<std::size_t>(part->index)));
-    }
+  Recorded(const OptimizerCore& core, const ReplicaPart& mine)
+      : settings(core.settings),
+        numbers(mine.numbers),
+        scale(mine.scale),
+        modes(core.module->modes_of(static_cast<std::size_t>(mine.index))) {
     for (const OptimizerGroup& group : core.groups) have_momentum.push_back(has_momentum(group));
   }
 
@@ -36,31 +35,26 @@ struct Recorded {
     return sgd != nullptr && sgd->momentum() != 0;
   }
 
-  std::string reason_against(const OptimizerCore& core) const {
+  std::string reason_against(const OptimizerCore& core, const ReplicaPart& mine) const {
+    const auto k = static_cast<std::size_t>(mine.index);
     if (!(settings == core.settings)) return "the optimizer's settings were changed";
     if (!has_device_update(core)) return "the optimizer's options were changed";
     for (std::size_t g = 0; g < have_momentum.size(); ++g) {
       if (have_momentum[g] != has_momentum(core.groups[g])) return "momentum was switched on or off";
     }
-    for (std::size_t k = 0; k < numbers.size(); ++k) {
-      const ReplicaPart& part = *core.replicas[k];
-      if (part.numbers != numbers[k]) return "the optimizer's state was loaded";
-      if (core.module->modes_of(k) != modes[k])
-        return "what is trained, or the model's training mode, was changed";
-      if (part.progress.stage != GradientStage::None) return "gradients wait for a step";
-    }
+    if (mine.numbers != numbers) return "the optimizer's state was loaded";
+    if (core.module->modes_of(k) != modes) return "what is trained, or the model's training mode, was changed";
+    if (mine.progress.stage != GradientStage::None) return "gradients wait for a step";
     for (const auto& parameter : core.module->parameters()) {
-      for (const at::Tensor& leaf : parameter.leaves) {
-        if (leaf.grad().defined()) return "a parameter has a gradient before the step";
-      }
+      if (parameter.leaves[k].grad().defined()) return "a parameter has a gradient before the step";
     }
     return {};
   }
 
   OptimizerSettings settings;
-  std::vector<std::shared_ptr<DeviceNumbers>> numbers;
-  std::vector<std::shared_ptr<LossScale>> scales;
-  std::vector<std::uint64_t> modes;
+  std::shared_ptr<DeviceNumbers> numbers;
+  std::shared_ptr<LossScale> scale;
+  std::uint64_t modes;
   std::vector<bool> have_momentum;  ///< per group
 };
 
@@ -111,17 +105,14 @@ void refuse_unrecordable(const OptimizerCore& core) {
 
 void count_step(OptimizerCore& core, ReplicaPart& mine) {
   StepRecorder* const recorder = recorder_of(*core.module);
-  if (recorder != nullptr && mine.index == 0 && core.on_device && has_device_update(core)) {
-    recorder->before_replay([held = core.shared_from_this(), recorded = Recorded(core)] {
+  if (recorder != nullptr && core.on_device && has_device_update(core)) {
+    recorder->before_replay(mine.index, [held = core.shared_from_this(), &mine, recorded = Recorded(core, mine)] {
       held->poison.require_clean("a captured step");
       require_valid_options(*held);
-      std::string reason = recorded.reason_against(*held);
+      std::string reason = recorded.reason_against(*held, mine);
       if (!reason.empty()) return reason;
-      for (const auto& part : held->replicas) {
-        if (part->numbers) send_options_to_device(*held, *part);
-        const auto& scale = recorded.scales[static_cast<std::size_t>(part->index)];
-        if (scale) send_scale(*scale, held->device_bad_sums.device());
-      }
+      if (mine.numbers) send_options_to_device(*held, mine);
+      if (recorded.scale) send_scale(*recorded.scale, held->device_bad_sums.device());
       return reason;
     });
   }

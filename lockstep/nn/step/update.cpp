@@ -46,6 +46,18 @@ void update_owned(OptimizerCore& core, ReplicaPart& mine) {
   }
 }
 
+void settle_all(const OptimizerCore& core, void (*settle)(const OptimizerCore&, ReplicaPart&)) {
+  std::exception_ptr first;
+  for (const auto& part : core.replicas) {
+    try {
+      settle(core, *part);
+    } catch (const std::exception&) {
+      if (!first) first = std::current_exception();
+    }
+  }
+  if (first) std::rethrow_exception(first);
+}
+
 void Poison::update_or_poison(std::int64_t step, FunctionRef<void()> update) {
   try {
     update();

@@ -4,6 +4,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <optional>
 #include <vector>
 
@@ -34,12 +35,14 @@ class CudaStreams final : public ReplicaStreams {
     const c10::cuda::CUDAGuard here(device);
     for (int k = 1; k < replicas; ++k) own_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
     marks_.resize(static_cast<std::size_t>(replicas));
+    has_worked_.resize(marks_.size());
     // Made now and not at their first use, where another replica may wait for them at the same time.
     for (auto& mark : marks_) mark.record(c10::cuda::getCurrentCUDAStream(device));
   }
 
   void begin_run() override {
     if (own_.empty()) return;
+    std::fill(has_worked_.begin(), has_worked_.end(), 0);
     begin_.record(c10::cuda::getCurrentCUDAStream(device_));
   }
 
@@ -47,7 +50,9 @@ class CudaStreams final : public ReplicaStreams {
     if (own_.empty()) return;
     const auto callers = c10::cuda::getCurrentCUDAStream(device_);
     if (is_broken(callers)) return;
-    for (std::size_t k = 1; k < marks_.size(); ++k) marks_[k].block(callers);
+    for (std::size_t k = 1; k < marks_.size(); ++k) {
+      if (has_worked_[k] != 0) marks_[k].block(callers);
+    }
   }
 
   std::unique_ptr<Scope> enter(int replica) override { return std::make_unique<OnStream>(*this, replica); }
@@ -81,6 +86,7 @@ class CudaStreams final : public ReplicaStreams {
       if (replica_ == 0) return;
       try {
         streams_.mark(replica_);
+        streams_.has_worked_[static_cast<std::size_t>(replica_)] = 1;
       } catch (const std::exception&) {
         // The GPU has failed: the caller's next call says so.
       }
@@ -97,6 +103,8 @@ class CudaStreams final : public ReplicaStreams {
   std::vector<c10::cuda::CUDAStream> own_;  ///< of replicas 1, 2, ...
   at::cuda::CUDAEvent begin_;               ///< of a run, on the caller's stream
   std::vector<at::cuda::CUDAEvent> marks_;  ///< per replica
+  /// Per replica: its function was called in this run. A run that has failed may leave replicas out.
+  std::vector<char> has_worked_;
 };
 
 }  // namespace

@@ -20,33 +20,41 @@ class CannotRecord final : public std::runtime_error {
 class StepRecorder {
  public:
   StepRecorder(int replicas, bool is_recording)
-      : after_(static_cast<std::size_t>(replicas)), is_recording_(is_recording) {}
+      : parts_(static_cast<std::size_t>(replicas)), is_recording_(is_recording) {}
 
   /// What is started on the GPU is recorded and not done: counts must not change. False in the runs before, which do all as
   /// usual; what is left here by the last of them is called before the step is recorded.
   bool is_recording() const { return is_recording_; }
 
-  /// By replica 0. Called on the caller's thread before the step is repeated; says why it cannot be, or nothing.
-  void before_replay(std::function<std::string()> check) { before_.push_back(std::move(check)); }
-  /// By each replica. Called on its thread, inside a run, after the step was repeated.
+  // By each replica for itself.
+  /// Called on the caller's thread before the step is repeated; says why it cannot be, or nothing.
+  void before_replay(int local_index, std::function<std::string()> check) {
+    parts_[static_cast<std::size_t>(local_index)].before.push_back(std::move(check));
+  }
+  /// Called on the replica's thread, inside a run, after the step was repeated.
   void after_replay(int local_index, std::function<void()> act) {
-    after_[static_cast<std::size_t>(local_index)].push_back(std::move(act));
+    parts_[static_cast<std::size_t>(local_index)].after.push_back(std::move(act));
   }
 
   std::string prepare() const {
-    for (const auto& check : before_) {
-      std::string reason = check();
-      if (!reason.empty()) return reason;
+    for (const Part& part : parts_) {
+      for (const auto& check : part.before) {
+        std::string reason = check();
+        if (!reason.empty()) return reason;
+      }
     }
     return {};
   }
   void finish(int local_index) const {
-    for (const auto& act : after_[static_cast<std::size_t>(local_index)]) act();
+    for (const auto& act : parts_[static_cast<std::size_t>(local_index)].after) act();
   }
 
  private:
-  std::vector<std::function<std::string()>> before_;
-  std::vector<std::vector<std::function<void()>>> after_;
+  struct Part {
+    std::vector<std::function<std::string()>> before;
+    std::vector<std::function<void()>> after;
+  };
+  std::vector<Part> parts_;
   bool is_recording_;
 };
 
