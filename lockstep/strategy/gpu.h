@@ -19,6 +19,9 @@ bool is_built();
 /// How many GPUs the process sees; 0 where Lockstep or LibTorch is built without them.
 int visible();
 
+/// LibTorch's, from now on, in the whole process.
+void use_deterministic_algorithms();
+
 /// A generator with numbers of its own on `device`.
 at::Generator make_generator(at::Device device, std::uint64_t seed);
 

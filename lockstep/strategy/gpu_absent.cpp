@@ -13,6 +13,7 @@ namespace {
 
 bool is_built() { return false; }
 int visible() { return 0; }
+void use_deterministic_algorithms() { throw_not_built(); }
 at::Generator make_generator(at::Device, std::uint64_t) { throw_not_built(); }
 void keep_for_this_stream(const at::Tensor&) {}
 std::unique_ptr<ReplicaStreams> make_streams(at::Device, int) { throw_not_built(); }

@@ -28,7 +28,9 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
                                .intra_op_threads = options.intra_op_threads,
                                .seed = options.seed ? *options.seed : shared_generator_seed(),
                                .keep_memory = options.keep_memory,
-                               .fast_kernels = options.fast_kernels})) {}
+                               .fast_kernels = options.fast_kernels})) {
+  if (options.deterministic && replica_context(0).device().is_cuda()) gpu::use_deterministic_algorithms();
+}
 
 MirroredStrategy::~MirroredStrategy() = default;
 

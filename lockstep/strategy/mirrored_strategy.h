@@ -39,6 +39,9 @@ struct MirroredOptions {
   std::optional<bool> fast_kernels = {};
   /// Defaults for all collectives.
   CommunicationOptions communication = {};
+  /// On GPUs: the same bits from run to run, by LibTorch's deterministic algorithms. Acts on the whole process. Operations that have
+  /// none throw. CPUs need no such option.
+  bool deterministic = false;
 };
 
 /// Synchronous training on the devices of one machine: one replica per device, each on its own thread.

@@ -1,5 +1,7 @@
+#include <ATen/Context.h>
 #include <ATen/ops/bernoulli.h>
 #include <ATen/ops/dropout.h>
+#include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/multinomial.h>
 #include <ATen/ops/normal.h>
@@ -10,6 +12,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
@@ -98,6 +101,26 @@ TEST_P(GpuRandom, TheCallersNumbersAreLeftAlone) {
   torch::manual_seed(5);
   strategy.run([] { draw(); });
   EXPECT_TRUE(same_bits(at::randn({9}, kGpu).cpu(), expected));
+}
+
+/// Rows that many threads add to in any order: LibTorch's usual way differs from call to call.
+TEST_P(GpuRandom, DeterministicSumsOfRowsAreBitwiseEqual) {
+  struct Restore {
+    ~Restore() {
+      at::globalContext().setDeterministicAlgorithms(false, false);
+      at::globalContext().setDeterministicCuDNN(false);
+    }
+  } restore;
+  MirroredOptions options = on_gpu(GetParam());
+  options.deterministic = true;
+  MirroredStrategy strategy(options);
+  const at::Tensor rows = at::randn({200'000, 3}, kGpu);
+  const at::Tensor places = at::randint(7, {200'000}, at::TensorOptions(kGpu).dtype(at::kLong));
+  const auto sums = [&] {
+    return strategy.run([&] { return at::zeros({7, 3}, kGpu).index_add(0, places, rows); })[0].cpu();
+  };
+  const at::Tensor first = sums();
+  for (int again = 0; again < 10; ++again) EXPECT_TRUE(at::equal(sums(), first));
 }
 
 }  // namespace

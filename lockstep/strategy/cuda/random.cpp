@@ -1,6 +1,7 @@
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
 
+#include <cstdlib>
 #include <mutex>
 
 #include "lockstep/strategy/gpu.h"
@@ -15,6 +16,15 @@ std::recursive_mutex& default_generator_mutex() {
 }
 
 }  // namespace
+
+void use_deterministic_algorithms() {
+  // cuBLAS gives the same bits on several streams only with a workspace of this kind, which LibTorch insists on.
+  setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8", /*overwrite=*/0);
+  at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/false);
+  at::globalContext().setDeterministicFillUninitializedMemory(false);
+  at::globalContext().setDeterministicCuDNN(true);
+  at::globalContext().setBenchmarkCuDNN(false);
+}
 
 at::Generator make_generator(at::Device device, std::uint64_t seed) {
   at::globalContext().lazyInitDevice(at::kCUDA);
