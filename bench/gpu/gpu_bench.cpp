@@ -131,7 +131,7 @@ void compare_steps(const std::string& name, std::int64_t rows) {
                             mirrored_step(name, batch, replicas, captures));
   }
   std::vector<std::vector<double>> times(programs.size());
-  const int steps = rows > 1000 ? 10 : 30;
+  const int steps = rows > 1000 || name == "transformer" ? 10 : 30;
   for (int round = 0; round < kRounds; ++round) {
     for (std::size_t i = 0; i < programs.size(); ++i) {
       const std::size_t p = round % 2 == 0 ? i : programs.size() - 1 - i;
@@ -223,7 +223,7 @@ void measure_kernels() {
 }  // namespace
 }  // namespace lockstep::bench
 
-/// All of it, or the steps of the networks that are named.
+/// All of it, or the parts that are named: kernels, input, and the steps of networks.
 int main(int count, char** names) {
   using namespace lockstep::bench;
   if (lockstep::visible_gpus() == 0) {
@@ -231,14 +231,18 @@ int main(int count, char** names) {
     return 1;
   }
   const std::vector<std::string> wanted(names + 1, names + count);
-  if (wanted.empty()) {
-    measure_kernels();
-    for (const int replicas : {1, 2}) compare_input(replicas);
+  const auto is_wanted = [&](const std::string& part) {
+    return wanted.empty() || std::find(wanted.begin(), wanted.end(), part) != wanted.end();
+  };
+  if (is_wanted("kernels")) measure_kernels();
+  for (const int replicas : {1, 2}) {
+    if (is_wanted("input")) compare_input(replicas);
   }
   const std::vector<std::pair<std::string, std::vector<std::int64_t>>> networks{
       {"mlp", {128, 1024, 16384}}, {"cnn", {128, 1024}}, {"wide", {128, 4096}}, {"transformer", {8, 64}}};
   for (const auto& [name, sizes] : networks) {
-    if (!wanted.empty() && std::find(wanted.begin(), wanted.end(), name) == wanted.end()) continue;
-    for (const std::int64_t rows : sizes) compare_steps(name, rows);
+    for (const std::int64_t rows : sizes) {
+      if (is_wanted(name)) compare_steps(name, rows);
+    }
   }
 }

@@ -26,7 +26,7 @@ TEST(CapturedStep, IsAPlainRunOnCpus) {
   int calls = 0;
   auto step = strategy.capture([&](const at::Tensor& x) {
     if (get_replica_context().replica_id_in_sync_group() == 0) ++calls;
-    return x + get_replica_context().replica_id_in_sync_group();
+    return x.add(get_replica_context().replica_id_in_sync_group());
   });
   EXPECT_FALSE(step.was_replayed());
   for (int i = 0; i < 5; ++i) {

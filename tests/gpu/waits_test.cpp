@@ -26,6 +26,7 @@ cudaError_t counted(const char* name, Args... args) {
 
 }  // namespace
 
+#pragma GCC visibility push(default)
 extern "C" {
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   return counted<decltype(cudaStreamSynchronize)>("cudaStreamSynchronize", stream);
@@ -42,6 +43,7 @@ cudaError_t cudaMalloc(void** memory, size_t bytes) {
 }
 cudaError_t cudaFree(void* memory) { return counted<decltype(cudaFree)>("cudaFree", memory); }
 }
+#pragma GCC visibility pop
 
 namespace lockstep {
 namespace {

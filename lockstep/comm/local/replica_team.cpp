@@ -271,12 +271,16 @@ void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
     log(Severity::Error, str("deadline exceeded while waiting for ", describe()));
   }
   team_->wait_naming_missing(replica_, decided, describe);
-  if (stopped < 0) {
-    if (team_->options_.deferred) team_->options_.deferred->wait_for_others(replica_);
-    return;
-  }
+  if (stopped < 0) return wait_for_deferred_work();
   throw_if_late(meeting);
   throw_unequal(stopped);
+}
+
+// In turn also inside a meeting: what is recorded for a GPU must come from one thread at a time.
+void Seat::wait_for_deferred_work() {
+  if (team_->options_.deferred == nullptr) return;
+  await_turn();
+  team_->options_.deferred->wait_for_others(replica_);
 }
 
 void Seat::await_turn() {
@@ -427,10 +431,7 @@ void Seat::await_leader(std::uint32_t meeting, const Deadline& deadline) {
   }
   while (true) {
     team_->wait_naming_missing(replica_, has_news, describe);
-    if (news == News::Acted) {
-      if (team_->options_.deferred) team_->options_.deferred->wait_for_others(replica_);
-      return;
-    }
+    if (news == News::Acted) return wait_for_deferred_work();
     if (news == News::Broken) {
       throw_if_late(meeting);
       throw_unequal(stopped);

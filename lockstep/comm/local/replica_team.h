@@ -91,7 +91,7 @@ struct Frame {
 }  // namespace detail
 
 /// Whether the next run that this thread starts lets one replica work at a time: each begins, and goes on after a meeting,
-/// once the one before it waits in its next meeting or has returned.
+/// once the one before it waits in its next meeting or has returned; with deferred work also inside a meeting.
 class RunInTurn {
  public:
   static void set(bool in_turn) { next_ = in_turn; }
@@ -151,6 +151,7 @@ class Seat {
   void await_all(std::uint32_t meeting, const Deadline& deadline);
   void await_leader(std::uint32_t meeting, const Deadline& deadline);
   void await_turn();
+  void wait_for_deferred_work();
   void check_names() const;
   void throw_if_late(std::uint32_t meeting) const;
   [[noreturn]] void throw_unequal(int stopped) const;

@@ -22,11 +22,10 @@ void make_context_current(c10::DeviceIndex device) {
   current = device;
 }
 
-/// The stream is being recorded, and something has already gone wrong with that: events would only hide what.
-bool is_broken(const c10::cuda::CUDAStream& stream) {
+cudaStreamCaptureStatus capture_status(const c10::cuda::CUDAStream& stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   C10_CUDA_CHECK(cudaStreamIsCapturing(stream.stream(), &status));
-  return status == cudaStreamCaptureStatusInvalidated;
+  return status;
 }
 
 class CudaStreams final : public ReplicaStreams {
@@ -34,39 +33,47 @@ class CudaStreams final : public ReplicaStreams {
   CudaStreams(c10::DeviceIndex device, int replicas) : device_(device) {
     const c10::cuda::CUDAGuard here(device);
     for (int k = 1; k < replicas; ++k) own_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
-    marks_.resize(static_cast<std::size_t>(replicas));
-    has_worked_.resize(marks_.size());
+    usual_.marks.resize(static_cast<std::size_t>(replicas));
+    has_worked_.resize(usual_.marks.size());
     // Made now and not at their first use, where another replica may wait for them at the same time.
-    for (auto& mark : marks_) mark.record(c10::cuda::getCurrentCUDAStream(device));
+    for (auto& mark : usual_.marks) mark.record(c10::cuda::getCurrentCUDAStream(device));
   }
 
   void begin_run() override {
     if (own_.empty()) return;
     std::fill(has_worked_.begin(), has_worked_.end(), 0);
-    begin_.record(c10::cuda::getCurrentCUDAStream(device_));
+    const auto callers = c10::cuda::getCurrentCUDAStream(device_);
+    const bool is_recording = capture_status(callers) != cudaStreamCaptureStatusNone;
+    events_ = is_recording ? &recorded_ : &usual_;
+    if (is_recording) {
+      recorded_ = {};
+      recorded_.marks.resize(usual_.marks.size());
+    }
+    events_->begin.record(callers);
   }
 
   void end_run() override {
     if (own_.empty()) return;
     const auto callers = c10::cuda::getCurrentCUDAStream(device_);
-    if (is_broken(callers)) return;
-    for (std::size_t k = 1; k < marks_.size(); ++k) {
-      if (has_worked_[k] != 0) marks_[k].block(callers);
+    // Recording has failed: events would only hide why.
+    if (capture_status(callers) == cudaStreamCaptureStatusInvalidated) return;
+    for (std::size_t k = 1; k < has_worked_.size(); ++k) {
+      if (has_worked_[k] != 0) events_->marks[k].block(callers);
     }
   }
 
   std::unique_ptr<Scope> enter(int replica) override { return std::make_unique<OnStream>(*this, replica); }
 
   void mark(int replica) override {
-    marks_[static_cast<std::size_t>(replica)].record(c10::cuda::getCurrentCUDAStream(device_));
+    events_->marks[static_cast<std::size_t>(replica)].record(c10::cuda::getCurrentCUDAStream(device_));
   }
 
   /// An event may by now have been recorded again, by a replica that is further on: then more is waited for than needed,
   /// and never for something that waits for this replica.
   void wait_for_others(int replica) override {
     const auto mine = c10::cuda::getCurrentCUDAStream(device_);
-    for (std::size_t k = 0; k < marks_.size(); ++k) {
-      if (k != static_cast<std::size_t>(replica)) marks_[k].block(mine);
+    for (std::size_t k = 0; k < events_->marks.size(); ++k) {
+      if (k != static_cast<std::size_t>(replica)) events_->marks[k].block(mine);
     }
   }
 
@@ -79,7 +86,7 @@ class CudaStreams final : public ReplicaStreams {
       if (replica == 0) return;
       const auto& own = streams.own_[static_cast<std::size_t>(replica - 1)];
       stream_.emplace(own);
-      streams.begin_.block(own);
+      streams.events_->begin.block(own);
     }
     /// Also after a failure: the caller waits for what a replica has started.
     ~OnStream() override {
@@ -101,8 +108,13 @@ class CudaStreams final : public ReplicaStreams {
 
   c10::DeviceIndex device_;
   std::vector<c10::cuda::CUDAStream> own_;  ///< of replicas 1, 2, ...
-  at::cuda::CUDAEvent begin_;               ///< of a run, on the caller's stream
-  std::vector<at::cuda::CUDAEvent> marks_;  ///< per replica
+  struct Events {
+    at::cuda::CUDAEvent begin;               ///< of a run, on the caller's stream
+    std::vector<at::cuda::CUDAEvent> marks;  ///< per replica
+  };
+  Events usual_;
+  Events recorded_;  ///< of a run that is recorded: new ones each time, since they belong to what is recorded
+  Events* events_ = &usual_;
   /// Per replica: its function was called in this run. A run that has failed may leave replicas out.
   std::vector<char> has_worked_;
 };
