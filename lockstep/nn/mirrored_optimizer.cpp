@@ -69,11 +69,10 @@ void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, con
 /// Update and publish: one meeting.
 void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
   detail::require_watched_untouched();
-  detail::meet("step", {&core, "step", mine.progress.clip_mark},
-               [&] {
-                 core.poison.update_or_poison(mine.steps, [&] { update_owned(core, mine); });
-                 if (mine.scale) update_scale_on_device(*mine.scale, core);
-               });
+  detail::meet("step", {&core, "step", mine.progress.clip_mark}, [&] {
+    core.poison.update_or_poison(mine.steps, [&] { update_owned(core, mine); });
+    if (mine.scale) update_scale_on_device(*mine.scale, core);
+  });
   publish_step(core, mine);
 }
 
@@ -139,8 +138,8 @@ bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler)
   int calls = mine.progress.accumulated + 1;
   if (calls > 1 && calls >= settings.accumulate) calls -= detail::drop_calls_of_window(core, mine);
   if (calls >= settings.accumulate) core.reducer->start(mine, settings.reduce_op);
-  const bool scales_on_device = scaler && mine.progress.stage == detail::GradientStage::None &&
-                                detail::can_scale_on_device(core, loss);
+  const bool scales_on_device =
+      scaler && mine.progress.stage == detail::GradientStage::None && detail::can_scale_on_device(core, loss);
   mine.scale = scales_on_device ? detail::LossScale::of_replica(*scaler) : nullptr;
   go_backward(core, mine, loss, scaler);
   mine.progress.accumulated = calls < settings.accumulate ? calls : 0;

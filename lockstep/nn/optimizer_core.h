@@ -41,7 +41,7 @@ struct ReplicaPart {
   std::shared_ptr<DeviceNumbers> numbers;  ///< what the fused update on a GPU counts; null before its first step
   std::shared_ptr<LossScale> scale;        ///< of this step's loss, where it is left to the GPU
   bool checks_on_device = false;           ///< the sums of this step were checked there: the update knows
-  std::vector<GradientSample> samples;  ///< per parameter; empty unless gradients wait for the program's next call
+  std::vector<GradientSample> samples;     ///< per parameter; empty unless gradients wait for the program's next call
 
   std::int64_t steps = 0;
   std::int64_t skipped = 0;

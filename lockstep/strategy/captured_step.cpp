@@ -20,7 +20,7 @@
 namespace lockstep::detail {
 namespace {
 
-constexpr int kPlainRuns = 2;    // before a step is recorded: what is made at first use must be there
+constexpr int kPlainRuns = 2;     // before a step is recorded: what is made at first use must be there
 constexpr int kMostFailures = 2;  // of recording, before it is given up
 
 bool have_same_shape(const at::Tensor& a, const at::Tensor& b) {
@@ -38,7 +38,8 @@ void add_modes(std::vector<std::uint64_t>& numbers) {
 std::string why_unfit(const std::vector<at::Tensor>& tensors, at::Device device) {
   for (const at::Tensor& tensor : tensors) {
     if (!tensor.defined()) return "an argument is an undefined tensor";
-    if (tensor.device() != device) return str("an argument is on ", tensor.device().str(), " instead of ", device.str());
+    if (tensor.device() != device)
+      return str("an argument is on ", tensor.device().str(), " instead of ", device.str());
     if (tensor.layout() != at::kStrided) return "an argument is sparse";
     if (tensor.requires_grad()) return "an argument requires a gradient";
   }

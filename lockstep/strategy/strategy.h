@@ -349,7 +349,7 @@ class LOCKSTEP_EXPORT Strategy {
   int optimizers_made_ = 0;
   std::vector<std::weak_ptr<const detail::RunWatcher>> watchers_;
   detail::StepRecorder* recorder_ = nullptr;  ///< of the captured step that runs; null: none does
-  std::shared_ptr<Strategy*> alive_;  ///< variables hold it weakly, to notice when they outlive their strategy
+  std::shared_ptr<Strategy*> alive_;          ///< variables hold it weakly, to notice when they outlive their strategy
 };
 
 LOCKSTEP_EXPORT std::ostream& operator<<(std::ostream& out, const Strategy& strategy);

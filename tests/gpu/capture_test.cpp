@@ -305,7 +305,8 @@ TEST_P(GpuCapture, SkippedStepsDoNotCount) {
       Batch batch = gpu_batch(24);
       if (i % 3 == 1) batch.rows[5][2] = std::numeric_limits<float>::quiet_NaN();
       if (i % 3 == 1 && !with_bad) continue;
-      captures ? step(split(training.strategy, batch)) : training.strategy.run(training.step(), split(training.strategy, batch));
+      captures ? step(split(training.strategy, batch))
+               : training.strategy.run(training.step(), split(training.strategy, batch));
     }
     EXPECT_EQ(training.optimizer.steps(), 7);
     EXPECT_EQ(training.optimizer.skipped_steps(), with_bad ? 3 : 0);

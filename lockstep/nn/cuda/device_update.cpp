@@ -180,7 +180,8 @@ void check_on_device(OptimizerCore& core, ReplicaPart& mine) {
     parameters.push_back(segment.where.parameter);
   }
   auto* const bad = reinterpret_cast<gpu::BadSum*>(core.device_bad_sums.mutable_data_ptr<std::int64_t>()) + mine.index;
-  C10_CUDA_CHECK(gpu::find_bad_sum(segments, parameters, replicas, are_sums, bad, current_stream(core.device_bad_sums)));
+  C10_CUDA_CHECK(
+      gpu::find_bad_sum(segments, parameters, replicas, are_sums, bad, current_stream(core.device_bad_sums)));
 }
 
 }  // namespace lockstep::detail

@@ -91,8 +91,8 @@ void compare_with_workers(const OptimizerCore& core, const ReplicaPart& mine, Wo
 void publish_step(OptimizerCore& core, ReplicaPart& mine) {
   count_step(core, mine);
   drop_gradients(core, mine);
-  const bool is_reached = std::any_of(mine.kinds.begin(), mine.kinds.end(),
-                                      [](GradientKind kind) { return kind != GradientKind::None; });
+  const bool is_reached =
+      std::any_of(mine.kinds.begin(), mine.kinds.end(), [](GradientKind kind) { return kind != GradientKind::None; });
   if (!is_reached) warn_of_unreached(core, mine);
   if (is_recording(core)) return;
   send_check(core, mine);
