@@ -112,9 +112,9 @@ DeviceNumbers::DeviceNumbers(const OptimizerCore& core, ReplicaPart& mine) {
   for (const OwnedSegment& segment : mine.owned) before.push_back(counted_by_inner(kind, mine, segment));
   groups = at::zeros({of_size(core.groups.size(), sizeof(gpu::GroupNumbers))}, bytes);
   steps = at::zeros({of_size(mine.owned.size(), std::max(sizeof(gpu::SgdStep), sizeof(gpu::AdamStep)))}, bytes);
-  counts = at::tensor(before, at::kLong).to(device);
+  counts = at::tensor(before, at::kLong).to(device, /*non_blocking=*/true);
   static_assert(sizeof(gpu::CheckResult) == 2 * sizeof(std::int64_t) && offsetof(gpu::CheckResult, bad) == 0);
-  results = at::tensor({std::int64_t{-1}, std::int64_t{0}}, at::kLong).to(device);
+  results = at::tensor({std::int64_t{-1}, std::int64_t{0}}, at::kLong).to(device, /*non_blocking=*/true);
   on_host = at::empty({2}, at::TensorOptions(at::kLong).pinned_memory(true));
 }
 
