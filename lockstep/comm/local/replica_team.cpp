@@ -160,6 +160,8 @@ std::optional<ReplicaFailure> ReplicaTeam::run(Body body) {
   Frame frame;
   frame.slots = levels_[level].get();
   frame.in_turn = RunInTurn::take();
+  if (depth_ == 1) is_in_turn_ = frame.in_turn;
+  if (options_.deferred) frame.in_turn = is_in_turn_;  // also in merge functions
   frame.run = job_number_.load(std::memory_order_relaxed) + 1;
   job_body_ = &body;
   job_frame_ = &frame;

@@ -218,6 +218,7 @@ class ReplicaTeam {
   std::vector<std::unique_ptr<detail::Slot[]>> levels_;  ///< slots by depth of nesting, kept for the next run
   std::atomic<std::thread::id> caller_{};                ///< the thread inside `run`; none = idle
   int depth_ = 0;
+  bool is_in_turn_ = false;  ///< the outermost run
 
   std::vector<std::thread> threads_;
 };

@@ -74,6 +74,42 @@ TEST_P(ReplicaTeamTest, ReplicasInTurnWorkOneAfterTheOtherBetweenMeetings) {
   ASSERT_FALSE(team.run([](Seat&) {}));
 }
 
+/// Notes who is at work with what goes on after calls have returned.
+struct NotedWork : DeferredWork {
+  void begin_run() override {}
+  void end_run() override {}
+  void mark(int replica) override { note(replica); }
+  void wait_for_others(int replica) override { note(replica); }
+  void note(int replica) {
+    EXPECT_EQ(inside.fetch_add(1), 0) << "replica " << replica;
+    std::this_thread::sleep_for(50us);
+    inside.fetch_sub(1);
+  }
+  std::atomic<int> inside{0};
+};
+
+TEST_P(ReplicaTeamTest, ReplicasInTurnStartDeferredWorkOneAfterTheOther) {
+  NotedWork work;
+  ReplicaTeam with_work{{.size = GetParam(), .deferred = &work}};
+  for (int round = 0; round < 20; ++round) {
+    RunInTurn::set(true);
+    ASSERT_FALSE(with_work.run([&](Seat& seat) {
+      for (int meeting = 0; meeting < 3; ++meeting) {
+        work.note(seat.replica());
+        seat.exchange("meet", nullptr, [&] { work.note(seat.replica()); });
+        work.note(seat.replica());
+        seat.lead("merge", nullptr, [&] {
+          work.note(seat.replica());
+          ASSERT_FALSE(with_work.run([&](Seat& inner) {
+            work.note(inner.replica());
+            inner.exchange("in", nullptr, [&] { work.note(inner.replica()); });
+          }));
+        });
+      }
+    }));
+  }
+}
+
 TEST_P(ReplicaTeamTest, ReplicasInTurnDoNotBeginAfterAFailure) {
   std::atomic<int> begun{0};
   RunInTurn::set(true);
