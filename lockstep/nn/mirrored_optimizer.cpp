@@ -61,8 +61,14 @@ void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, con
   });
   // A backward of another optimizer has made them.
   const detail::RunNotes* const notes = detail::current_context()->notes;
-  if (mine.progress.stage == detail::GradientStage::None && notes != nullptr && notes->loss_scale != 0)
+  if (mine.progress.stage == detail::GradientStage::None && notes != nullptr && notes->loss_scale != 0) {
+    if (notes->loss_scale == detail::kScaleOnDevice)
+      throw_misuse(
+          "the gradients are of a loss that another optimizer's minimize has scaled on the GPU",
+          "call backward(loss, scaler) of one optimizer, then reduce_gradients(), unscale(scaler) and step() of each",
+          "reduce_gradients");
     mine.progress.loss_scale = notes->loss_scale;
+  }
   mine.progress.stage = detail::GradientStage::Reduced;
 }
 
