@@ -32,6 +32,12 @@ struct GradScalerOptions {
 class LOCKSTEP_EXPORT GradScaler {
  public:
   explicit GradScaler(Strategy& strategy, GradScalerOptions options = {});
+  /// Its scale is one, whoever holds it: pass it by reference.
+  GradScaler(const GradScaler&) = delete;
+  GradScaler& operator=(const GradScaler&) = delete;
+  GradScaler(GradScaler&&) = default;
+  GradScaler& operator=(GradScaler&&) = default;
+  ~GradScaler() = default;
 
   /// The loss times the scale; for use inside `run`, where no optimizer's `minimize` or `backward` does it.
   at::Tensor scaled(const at::Tensor& loss) const;
