@@ -42,8 +42,10 @@ std::vector<WorkersOfOneMind<T>> group_by_what_they_say(const std::vector<T>& of
     if (same == groups.end()) same = groups.insert(same, {said, {}});
     same->workers.push_back(worker);
   }
-  // Stable: they are in order of their lowest workers already.
-  std::ranges::stable_sort(groups, std::greater(), [](const Group& group) { return group.workers.size(); });
+  std::ranges::sort(groups, [](const Group& a, const Group& b) {
+    if (a.workers.size() != b.workers.size()) return a.workers.size() > b.workers.size();
+    return a.workers[0] < b.workers[0];
+  });
   return groups;
 }
 
