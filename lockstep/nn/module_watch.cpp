@@ -1,6 +1,7 @@
 #include "lockstep/nn/module_watch.h"
 
 #include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
 #include <algorithm>
 #include <cstring>

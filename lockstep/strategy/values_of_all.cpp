@@ -27,8 +27,8 @@ void append_tensors(const ReducibleLeaf& leaf, std::vector<at::Tensor>& tensors)
 ReducibleLeaf take_leaf(const ReducibleLeaf& like, std::vector<at::Tensor>::const_iterator& next) {
   if (std::holds_alternative<at::Tensor>(like)) return *next++;
   IndexedSlices rows{next[0], next[1], {}};
-  rows.dense_shape.assign(next[2].const_data_ptr<std::int64_t>(),
-                          next[2].const_data_ptr<std::int64_t>() + next[2].numel());
+  const auto* const shape = static_cast<const std::int64_t*>(next[2].const_data_ptr());
+  rows.dense_shape.assign(shape, shape + next[2].numel());
   next += 3;
   return rows;
 }
