@@ -41,7 +41,7 @@ LOCKSTEP_EXPORT std::string peer_name(int socket);
 LOCKSTEP_EXPORT Descriptor begin_to_connect(const SocketAddress& address);
 LOCKSTEP_EXPORT int connect_error(const Descriptor& socket, Deadline deadline);
 
-/// Both in one. Empty if nobody answers.
+/// Connects, and waits for it. Empty if there is no answer before the deadline.
 LOCKSTEP_EXPORT Descriptor connect_to(const Address& address, Deadline deadline);
 
 /// Reads or writes all of `size` bytes; false if that is not possible before the deadline.

@@ -24,7 +24,7 @@ constexpr std::pair<std::string_view, std::string_view> kWords[] = {
     {"AutoShardPolicy::Data", "AutoShardPolicy::DATA"},
     {"AutoShardPolicy::Hint", "AutoShardPolicy::HINT"}};
 
-/// The scope that experimental_set_strategy has opened on this thread, and its strategy, which nobody else may hold.
+/// The scope that experimental_set_strategy has opened on this thread. It keeps the strategy: the program may have let go of it.
 struct OpenedScope {
   std::optional<StrategyHandle> strategy;
   std::optional<Scope> scope;

@@ -108,7 +108,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   }
 
   /// The towers' values as one, on several devices, where the components of a value or variable are, or on all towers'
-  /// devices. Of results of `map` MEAN divides by the number of items; sparse rows are put one behind the other.
+  /// devices. For results of `map`, MEAN divides by the number of items. Sparse rows are concatenated.
   Mirrored<at::Tensor> reduce(VariableAggregation aggregation, const TowerValue& value,
                               const TowerDestinations& destinations = {});
   Mirrored<IndexedSlices> reduce(VariableAggregation aggregation, const PerDevice<IndexedSlices>& value,

@@ -38,7 +38,8 @@ using detail::throw_misuse;
 
 namespace {
 
-/// Collect and reduce: one meeting. `may_leave_to_update`: nobody asks for the sums before the update.
+/// Collect and reduce: one meeting. `may_leave_to_update`: the update may add up by itself, since nothing reads the sums
+/// before it.
 void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call,
                         bool may_leave_to_update = false) {
   detail::require_no_failed_run(core, mine, "reduce_gradients");

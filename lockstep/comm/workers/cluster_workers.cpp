@@ -220,7 +220,7 @@ void ClusterWorkers::write_log() {
 void ClusterWorkers::require_same_strategy() {
   std::vector<std::string> lines;
   for (const auto& [name, value] : options_.facts) lines.push_back(str(name, ": ", value));
-  // Of one name, meetings are told apart by how many there were before.
+  // A job may make several strategies: the coordinator numbers the comparisons that have the same name.
   coordinator().require_same("strategy", lines, limit());
 }
 

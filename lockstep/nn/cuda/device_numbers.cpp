@@ -20,7 +20,8 @@
 #include "lockstep/nn/torch_optimizers.h"
 #include "lockstep/values/const_data.h"
 
-// What the GPU is told of an optimizer's options, and what it tells of the steps it has made.
+// The numbers of a step that are in GPU memory: options of the optimizer on their way there, counts and checks on their way
+// back.
 namespace lockstep::detail {
 namespace {
 
