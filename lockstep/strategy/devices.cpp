@@ -1,5 +1,7 @@
 #include "lockstep/strategy/devices.h"
 
+#include <algorithm>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/gpu.h"
@@ -48,13 +50,22 @@ void require_one_kind(const std::vector<DeviceName>& devices) {
   }
 }
 
-Destinations::Destinations(const std::string& device) : devices_{to_string(require_here(canonicalize(device)))} {}
+std::shared_ptr<const Placement> place_on(Devices devices, const Devices& of_replicas) {
+  Placement placement;
+  for (const std::string& device : devices) {
+    const auto found = std::find(of_replicas.begin(), of_replicas.end(), device);
+    placement.replicas.push_back(found == of_replicas.end() ? -1 : static_cast<int>(found - of_replicas.begin()));
+  }
+  placement.devices = std::move(devices);
+  return std::make_shared<const Placement>(std::move(placement));
+}
+
+Destinations::Destinations(const std::string& device) : devices_{device} { require_here(canonicalize(device)); }
 
 Destinations::Destinations(const at::Tensor& where_this_is) {
   if (!where_this_is.defined()) return;
   const at::Device device = where_this_is.device();
-  devices_.push_back(
-      to_string(canonicalize(device.is_cuda() ? str("gpu:", static_cast<int>(device.index())) : "cpu:0")));
+  devices_.push_back(device.is_cuda() ? str("gpu:", static_cast<int>(device.index())) : "cpu:0");
 }
 
 Destinations::Destinations(const Variable& where_its_components_are)
@@ -76,7 +87,9 @@ Devices Destinations::resolve(const Strategy& strategy) const {
                           {.what = "destinations must not be empty",
                            .help = "name a device, or pass a tensor, value or variable that has one"});
   }
-  return devices_;
+  Devices names;  // those without a job and a task are the worker's own
+  for (const std::string& device : devices_) names.push_back(to_string(canonicalize(device, strategy.devices()[0])));
+  return names;
 }
 
 }  // namespace lockstep

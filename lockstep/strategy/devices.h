@@ -3,12 +3,14 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/device_name.h"
 #include "lockstep/base/export.h"
 #include "lockstep/values/distributed_fwd.h"
+#include "lockstep/values/placement.h"
 
 namespace lockstep {
 
@@ -31,6 +33,9 @@ LOCKSTEP_EXPORT const DeviceName& require_here(const DeviceName& name);
 /// Throws unless one strategy can work on all of them today: CPUs, or logical replicas of one GPU.
 LOCKSTEP_EXPORT void require_one_kind(const std::vector<DeviceName>& devices);
 
+/// For a Mirrored with a component on each of `devices`; `of_replicas`: those of the local replicas. All in full spelling.
+LOCKSTEP_EXPORT std::shared_ptr<const Placement> place_on(Devices devices, const Devices& of_replicas);
+
 /// Where a reduction or broadcast delivers its result: a device by name, or wherever a value lives.
 ///
 ///     strategy.extended().reduce_to(ReduceOp::Sum, value, "cpu:0");    // one device
@@ -47,11 +52,16 @@ class LOCKSTEP_EXPORT Destinations {
   Destinations(const PerReplica<T>& value)  // NOLINT(google-explicit-constructor)
       : components_(static_cast<int>(value.size())) {}
   template <class T>
-  Destinations(const Mirrored<T>& value)  // NOLINT(google-explicit-constructor)
-      : components_(static_cast<int>(value.size())) {}
+  Destinations(const Mirrored<T>& value) {  // NOLINT(google-explicit-constructor)
+    if (value.placement())
+      devices_ = value.placement()->devices;
+    else
+      components_ = static_cast<int>(value.size());
+  }
 
-  /// The devices in order; components of distributed values are on the first replicas' devices.
+  /// The devices in order, in full spelling; components that were not put on devices by name are on the first replicas'.
   Devices resolve(const Strategy& strategy) const;
+  bool is_by_name() const { return components_ == 0; }
 
  private:
   Devices devices_;

@@ -61,7 +61,7 @@ Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const at::Tensor& 
                                                  const CommunicationOptions&) {
   detail::require_cross_replica(strategy_, "reduce_to");
   const Devices to = destinations.resolve(strategy_);
-  return strategy_.cross_device_ops().broadcast(strategy_.reduce(op, value), to);
+  return placed(strategy_.cross_device_ops().broadcast(strategy_.reduce(op, value), to), to);
 }
 
 Mirrored<at::Tensor> StrategyExtended::reduce_to(ReduceOp op, const Variable& value, const Destinations& destinations,
@@ -77,13 +77,17 @@ Mirrored<IndexedSlices> StrategyExtended::reduce_to(ReduceOp op, const PerReplic
                                                     const CommunicationOptions& options) {
   detail::require_cross_replica(strategy_, "reduce_to");
   for (const auto& rows : value) check_indexed_slices(rows, "reduce_to");
-  return strategy_.cross_device_ops().reduce_slices(op, value, destinations.resolve(strategy_),
-                                                    detail::StrategyAccess::options_of_call(strategy_, options));
+  const Devices to = destinations.resolve(strategy_);
+  return placed(strategy_.cross_device_ops().reduce_slices(op, value, to,
+                                                           detail::StrategyAccess::options_of_call(strategy_, options)),
+                to);
 }
 
 StrategyExtended::ReduceValue::ReduceValue(PerReplica<at::Tensor> value) : components_(std::move(value).values()) {}
 StrategyExtended::ReduceValue::ReduceValue(Mirrored<at::Tensor> value)
-    : components_(std::move(value).values()), is_mirrored_(true) {}
+    : is_mirrored_(true), placement_(value.placement()) {
+  components_ = std::move(value).values();
+}
 StrategyExtended::ReduceValue::ReduceValue(const Variable& variable)
     : components_(variable.values()),
       is_mirrored_(variable.synchronization() != Synchronization::OnRead),
@@ -100,7 +104,9 @@ std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op,
     const auto& [value, destinations] = pairs[i];
     if (value.variable_) strategy_.components_of(*value.variable_, "batch_reduce_to");
     if (value.is_mirrored_) {
-      results[i] = reduce_to(op, Mirrored<at::Tensor>(value.components_), destinations, options);
+      Mirrored<at::Tensor> mirrored(value.components_);
+      mirrored.set_placement(value.placement_);
+      results[i] = reduce_to(op, mirrored, destinations, options);
       continue;
     }
     PerReplica<at::Tensor> components(value.components_);
@@ -113,7 +119,8 @@ std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op,
   auto& ops = strategy_.cross_device_ops();
   auto reduced = jobs.size() == 1 ? std::vector{ops.reduce(op, jobs[0].first, jobs[0].second, merged)}
                                   : ops.batch_reduce(op, jobs, merged);
-  for (std::size_t j = 0; j < places.size(); ++j) results[places[j]] = std::move(reduced.at(j));
+  for (std::size_t j = 0; j < places.size(); ++j)
+    results[places[j]] = placed(std::move(reduced.at(j)), std::move(jobs[j].second));
   std::vector<Mirrored<at::Tensor>> all;
   all.reserve(results.size());
   for (auto& result : results) all.push_back(std::move(*result));
@@ -143,16 +150,17 @@ Mirrored<at::Tensor> StrategyExtended::broadcast_to(const at::Tensor& tensor, co
                                                   .where = "broadcast_to",
                                                   .help = "pass a defined tensor, for instance torch::zeros({})"});
   }
-  return strategy_.cross_device_ops().broadcast(tensor, destinations.resolve(strategy_));
+  const Devices to = destinations.resolve(strategy_);
+  return placed(strategy_.cross_device_ops().broadcast(tensor, to), to);
 }
 
 Mirrored<IndexedSlices> StrategyExtended::broadcast_to(const IndexedSlices& rows, const Destinations& destinations) {
   check_indexed_slices(rows, "broadcast_to");
   const auto values = broadcast_to(rows.values, destinations);
   const auto indices = broadcast_to(rows.indices, destinations);
-  return Mirrored<IndexedSlices>::generate(values.size(), [&](std::size_t k) {
+  return values.at_my_place(Mirrored<IndexedSlices>::generate(values.size(), [&](std::size_t k) {
     return IndexedSlices{.values = values[k], .indices = indices[k], .dense_shape = rows.dense_shape};
-  });
+  }));
 }
 
 c10::Scalar StrategyExtended::broadcast_to(const c10::Scalar& number, const Destinations& destinations) {
@@ -163,28 +171,28 @@ c10::Scalar StrategyExtended::broadcast_to(const c10::Scalar& number, const Dest
 
 Devices StrategyExtended::non_slot_devices(const std::vector<Variable>&) const { return strategy_.devices(); }
 
-void StrategyExtended::require_devices(const Devices& devices) const {
+std::vector<int> StrategyExtended::replicas_on(const Devices& devices) const {
   if (devices.empty() || devices.size() > strategy_.devices().size()) {
     throw InvalidArgument(errors::kDestination,
                           {.what = str("update_non_slot needs between 1 and ", strategy_.devices().size(),
                                        " devices, got ", devices.size()),
                            .help = "pass what non_slot_devices() returns"});
   }
-  Devices seen;
+  std::vector<int> replicas;
   for (const std::string& device : devices) {
-    const std::string name = to_string(canonicalize(device, strategy_.devices()[0]));
-    const bool known =
-        std::find(strategy_.devices().begin(), strategy_.devices().end(), name) != strategy_.devices().end();
-    const bool doubled = std::find(seen.begin(), seen.end(), name) != seen.end();
-    if (!known || doubled) {
+    const Devices name{to_string(canonicalize(device, strategy_.devices()[0]))};
+    const int replica = place_on(name, strategy_.devices())->replicas[0];
+    const bool doubled = std::find(replicas.begin(), replicas.end(), replica) != replicas.end();
+    if (replica < 0 || doubled) {
       throw InvalidArgument(
           errors::kDevice,
           {.what = str("'", device, doubled ? "' is named twice" : "' is not a device of this strategy"),
            .where = "update_non_slot",
            .help = "pass what non_slot_devices() returns"});
     }
-    seen.push_back(name);
+    replicas.push_back(replica);
   }
+  return replicas;
 }
 
 void StrategyExtended::require_one_variable(const PerReplica<Variable>& variables) {

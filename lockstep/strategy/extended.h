@@ -50,6 +50,7 @@ class LOCKSTEP_EXPORT StrategyExtended {
     friend class StrategyExtended;
     std::vector<at::Tensor> components_;
     bool is_mirrored_ = false;
+    std::shared_ptr<const Placement> placement_;
     std::optional<Variable> variable_;
   };
 
@@ -79,7 +80,8 @@ class LOCKSTEP_EXPORT StrategyExtended {
   template <class F, class... Args>
   auto update(const Variable& variable, F&& f, const Args&... args);
 
-  /// Like `update`, for state that belongs to no variable: calls `f(args...)` once per device.
+  /// Like `update`, for state that belongs to no variable: calls `f(args...)` once per device, which is one of a local
+  /// replica. Distributed arguments arrive as their component on that device.
   template <class F, class... Args>
   auto update_non_slot(const Devices& colocate_with, F&& f, const Args&... args);
   /// The devices for state that belongs to no variable: all local replicas'.
@@ -114,7 +116,14 @@ class LOCKSTEP_EXPORT StrategyExtended {
   friend class Strategy;
   friend class Variable;
   void require_own(const Variable& variable, const char* operation) const;
-  void require_devices(const Devices& devices) const;
+  /// The local replicas that have these devices; InvalidArgument if one has none or is named twice.
+  std::vector<int> replicas_on(const Devices& devices) const;
+  /// The value, which is on these devices, and knows it.
+  template <class T>
+  Mirrored<T> placed(Mirrored<T> value, Devices devices) const {
+    if (devices != strategy_.devices()) value.set_placement(place_on(std::move(devices), strategy_.devices()));
+    return value;
+  }
   static void require_one_variable(const PerReplica<Variable>& variables);
   void refuse_divergence(const char* operation) const;
   void remember(const Variable& variable);
@@ -122,9 +131,9 @@ class LOCKSTEP_EXPORT StrategyExtended {
   template <class F, class... Args>
   auto update_components(const Variable& variable, F& f, const Args&... args);
 
-  /// Calls `f(k)` for each k in update context k and mirrors the results.
+  /// Calls `f(k)` for each of these replicas in update context k and mirrors the results.
   template <class F>
-  auto update_each(std::size_t count, F&& f);
+  auto update_each(const std::vector<int>& replicas, F&& f);
 
   class Containers;  ///< which variable a component belongs to
 
@@ -145,17 +154,17 @@ class LOCKSTEP_EXPORT StrategyExtended::ColocateScope {
 };
 
 template <class F>
-auto StrategyExtended::update_each(std::size_t count, F&& f) {
+auto StrategyExtended::update_each(const std::vector<int>& replicas, F&& f) {
   using Result = std::decay_t<std::invoke_result_t<F&, int>>;
-  const auto call = [&](std::size_t k) -> Result {
-    detail::ContextGuard update(strategy_, nullptr, static_cast<int>(k));
+  const auto call = [&](int k) -> Result {
+    detail::ContextGuard update(strategy_, nullptr, k);
     const c10::AutoGradMode no_grad(false);
-    return f(static_cast<int>(k));
+    return f(k);
   };
   if constexpr (std::is_void_v<Result>) {
-    for (std::size_t k = 0; k < count; ++k) call(k);
+    for (const int k : replicas) call(k);
   } else {
-    return Mirrored<Result>::generate(count, call);
+    return Mirrored<Result>::generate(replicas.size(), [&](std::size_t i) -> Result { return call(replicas[i]); });
   }
 }
 
@@ -176,8 +185,9 @@ auto StrategyExtended::update_components(const Variable& variable, F& f, const A
   const std::vector<at::Tensor>& components = variable.values();
   using Result = std::decay_t<std::invoke_result_t<F&, at::Tensor, decltype(select_component(args, 0))...>>;
   const auto update_all = [&](const auto&... parts) {
-    detail::require_components_for_update("update", components.size(), parts...);
-    return update_each(components.size(), [&](int k) -> Result {
+    const auto replicas = detail::first_replicas(components.size());
+    detail::require_components_for_update("update", replicas, parts...);
+    return update_each(replicas, [&](int k) -> Result {
       return f(at::Tensor(components[static_cast<std::size_t>(k)]), select_component(parts, k)...);
     });
   };
@@ -212,9 +222,16 @@ auto StrategyExtended::update_components(const Variable& variable, F& f, const A
 template <class F, class... Args>
 auto StrategyExtended::update_non_slot(const Devices& colocate_with, F&& f, const Args&... args) {
   detail::require_cross_replica(strategy_, "update_non_slot");
-  require_devices(colocate_with);
-  detail::require_components_for_update("update_non_slot", colocate_with.size(), args...);
-  return update_each(colocate_with.size(), [&]([[maybe_unused]] int k) { return f(select_component(args, k)...); });
+  const std::vector<int> replicas = replicas_on(colocate_with);
+  detail::require_components_for_update("update_non_slot", replicas, args...);
+  const auto call = [&]([[maybe_unused]] int k) { return f(select_component(args, k)...); };
+  if constexpr (std::is_void_v<decltype(call(0))>) {
+    update_each(replicas, call);
+  } else {
+    Devices devices;
+    for (const int k : replicas) devices.push_back(strategy_.devices()[static_cast<std::size_t>(k)]);
+    return placed(update_each(replicas, call), std::move(devices));
+  }
 }
 
 }  // namespace lockstep

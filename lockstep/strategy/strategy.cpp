@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <ostream>
 #include <utility>
@@ -324,6 +325,20 @@ void detail::throw_component_count(const char* operation, std::size_t argument, 
        .help =
            "pass a value with one component per local replica: from distribute, values_from_function or run of the same "
            "strategy"});
+}
+
+void detail::require_placed(const char* operation, std::size_t argument, const Placement& placement,
+                            const std::vector<int>& replicas) {
+  for (const int replica : replicas) {
+    if (std::find(placement.replicas.begin(), placement.replicas.end(), replica) == placement.replicas.end())
+      throw_not_placed(placement, replica, str("argument ", argument, " of ", operation));
+  }
+}
+
+std::vector<int> detail::first_replicas(std::size_t count) {
+  std::vector<int> replicas(count);
+  std::iota(replicas.begin(), replicas.end(), 0);
+  return replicas;
 }
 
 PerReplica<at::Tensor> detail::ComponentsOfVariables::operator()(const Variable& variable) const {

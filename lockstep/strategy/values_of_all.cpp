@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <sstream>
+#include <tuple>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -72,6 +73,18 @@ std::vector<std::string> of_all_replicas(const Strategy& strategy, const std::ve
        workers::all_gather_texts(*workers, mine, "texts of replicas", deadline_of(strategy.communication())))
     all.insert(all.end(), texts.begin(), texts.end());
   return all;
+}
+
+std::vector<std::size_t> order_of(const Placement& placement, const Devices& of_all_replicas) {
+  std::vector<std::tuple<std::ptrdiff_t, std::string, std::size_t>> places;
+  for (std::size_t k = 0; k < placement.devices.size(); ++k) {
+    const auto replica = std::find(of_all_replicas.begin(), of_all_replicas.end(), placement.devices[k]);
+    places.emplace_back(replica - of_all_replicas.begin(), placement.devices[k], k);
+  }
+  std::sort(places.begin(), places.end());
+  std::vector<std::size_t> order;
+  for (const auto& place : places) order.push_back(std::get<2>(place));
+  return order;
 }
 
 std::vector<std::vector<Leaves>> leaves_of_all_replicas(const Strategy& strategy,

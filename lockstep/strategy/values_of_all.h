@@ -72,4 +72,23 @@ std::vector<T> of_all_replicas(const Strategy& strategy, const PerReplica<T>& mi
   return of_all_replicas(strategy, std::vector<T>(mine.begin(), mine.end()));
 }
 
+/// In which order the components of a Mirrored on devices by name are listed: in that of the replicas, then by name.
+LOCKSTEP_EXPORT std::vector<std::size_t> order_of(const Placement& placement, const Devices& of_all_replicas);
+
+/// The components of all workers, where `devices` are those of all replicas. Those of a Mirrored on devices by name are all
+/// here.
+template <class Value>
+auto components_of_all(const Strategy& strategy, const Devices& devices, const Value& value) {
+  std::vector<typename Value::value_type> all;
+  if constexpr (requires { value.placement(); }) {
+    if (value.placement()) {
+      for (const std::size_t k : order_of(*value.placement(), devices)) all.push_back(value[k]);
+      return all;
+    }
+  }
+  all.assign(value.begin(), value.end());
+  const bool is_of_replicas = all.size() == static_cast<std::size_t>(strategy.num_local_replicas());
+  return is_of_replicas ? of_all_replicas(strategy, all) : all;
+}
+
 }  // namespace lockstep::detail

@@ -20,4 +20,14 @@ void throw_not_inside_replica(std::size_t size) {
                "strategy.local_results(...) or operator[] for single components"});
 }
 
+void throw_not_placed(const Placement& placement, int replica, const std::string& holder) {
+  std::string devices;
+  for (const std::string& device : placement.devices) devices += str(devices.empty() ? "" : ", ", device);
+  throw InvalidArgument(errors::kComponent,
+                        {.what = str(holder, holder.empty() ? "" : " holds ",
+                                     "a Mirrored without a component on the device of local replica ", replica),
+                         .seen = str("its devices are ", devices),
+                         .help = "reduce or broadcast it to the devices of all replicas"});
+}
+
 }  // namespace lockstep::detail

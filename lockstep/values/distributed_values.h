@@ -10,12 +10,16 @@
 #include "lockstep/base/export.h"
 #include "lockstep/values/current_component.h"
 #include "lockstep/values/distributed_fwd.h"
+#include "lockstep/values/placement.h"
 
 namespace lockstep {
 
 namespace detail {
 [[noreturn]] LOCKSTEP_EXPORT void throw_component_out_of_range(const char* kind, std::size_t index, std::size_t size);
 [[noreturn]] LOCKSTEP_EXPORT void throw_not_inside_replica(std::size_t size);
+/// Throws: a Mirrored on these devices has no component for a replica. `holder`: what holds it, if that is known.
+[[noreturn]] LOCKSTEP_EXPORT void throw_not_placed(const Placement& placement, int replica,
+                                                   const std::string& holder = "");
 }  // namespace detail
 
 /// What PerReplica and Mirrored have in common: one component per local replica, in the order of replicas. `Self` says
@@ -80,17 +84,25 @@ class DistributedValues {
   auto map(F&& f) const {
     using U = std::decay_t<std::invoke_result_t<F&, const T&>>;
     static_assert(!std::is_void_v<U>, "map needs a function that returns the new component");
-    return Self<U>::generate(size(), [&](std::size_t k) -> U { return std::invoke(f, components_[k]); });
+    return at_my_place(Self<U>::generate(size(), [&](std::size_t k) -> U { return std::invoke(f, components_[k]); }));
   }
 
   /// The component that this thread stands for; see the class for what happens elsewhere.
-  const T& get() const& { return (*this)[Self<T>::chosen(size())]; }
-  T get() && { return std::move((*this)[Self<T>::chosen(size())]); }
+  const T& get() const& { return (*this)[self().chosen()]; }
+  T get() && { return std::move((*this)[self().chosen()]); }
 
   /// As get(). The reference is into this object: of a temporary take a copy, `T x = strategy.run(...)`.
   operator const T&() const { return get(); }
 
+  /// A value made of this one's components, on the same devices.
+  template <class U>
+  Self<U> at_my_place(Self<U> made) const {
+    if constexpr (requires { made.set_placement(self().placement()); }) made.set_placement(self().placement());
+    return made;
+  }
+
  private:
+  const Self<T>& self() const { return static_cast<const Self<T>&>(*this); }
   void check(std::size_t k) const {
     if (k >= size()) [[unlikely]]
       detail::throw_component_out_of_range(Self<T>::kKind, k, size());
@@ -121,7 +133,8 @@ template <std::size_t I, template <class> class Kind, detail::TupleLike T>
 auto get(Kind<T>&& value) {
   using std::get;
   using Part = std::tuple_element_t<I, T>;
-  return Kind<Part>::generate(value.size(), [&](std::size_t k) -> Part { return get<I>(std::move(value[k])); });
+  return value.at_my_place(
+      Kind<Part>::generate(value.size(), [&](std::size_t k) -> Part { return get<I>(std::move(value[k])); }));
 }
 
 }  // namespace lockstep

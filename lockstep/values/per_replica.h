@@ -1,7 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <tuple>
+#include <utility>
 
 #include "lockstep/values/distributed_values.h"
 #include "lockstep/values/write_value.h"
@@ -41,13 +44,16 @@ class PerReplica : public DistributedValues<PerReplica, T> {
   const BatchRows& batch_rows() const { return batch_rows_; }
   void set_batch_rows(const BatchRows& rows) { batch_rows_ = rows; }
 
+  /// Where in the list the component of a local replica is.
+  static std::size_t index_of(int replica) { return static_cast<std::size_t>(replica); }
+
  private:
   friend DistributedValues<PerReplica, T>;
 
-  static std::size_t chosen(std::size_t size) {
+  std::size_t chosen() const {
     const int current = in_update() ? -1 : current_component();
-    if (current >= 0 && static_cast<std::size_t>(current) < size) return static_cast<std::size_t>(current);
-    if (size != 1) detail::throw_not_inside_replica(size);
+    if (current >= 0 && static_cast<std::size_t>(current) < this->size()) return static_cast<std::size_t>(current);
+    if (this->size() != 1) detail::throw_not_inside_replica(this->size());
     return 0;
   }
 
@@ -55,20 +61,40 @@ class PerReplica : public DistributedValues<PerReplica, T> {
 };
 
 /// One component per local replica, all equal by contract: the result of a reduction, a broadcast, an update. Usable as
-/// one `T` anywhere: the own component inside a replica or update, the first one elsewhere.
+/// one `T` anywhere: the own component inside a replica or update, the first one elsewhere. One that was reduced or
+/// broadcast to devices by name has a component on each of these instead, and knows them.
 template <class T>
 class Mirrored : public DistributedValues<Mirrored, T> {
  public:
   static constexpr const char* kKind = "Mirrored";
   using DistributedValues<Mirrored, T>::DistributedValues;
 
+  /// The devices of the components; null: component k is on the device of local replica k.
+  const std::shared_ptr<const Placement>& placement() const { return placement_; }
+  void set_placement(std::shared_ptr<const Placement> placement) { placement_ = std::move(placement); }
+
+  /// Where in the list the component on a local replica's device is; InvalidArgument if it has none there.
+  std::size_t index_of(int replica) const {
+    const std::size_t found = find(replica);
+    if (placement_ && found == this->size()) detail::throw_not_placed(*placement_, replica);
+    return found;
+  }
+
  private:
   friend DistributedValues<Mirrored, T>;
 
-  static std::size_t chosen(std::size_t size) {
-    const int current = current_component();
-    return current >= 0 && static_cast<std::size_t>(current) < size ? static_cast<std::size_t>(current) : 0;
+  /// The number of components or more: there is none.
+  std::size_t find(int replica) const {
+    if (!placement_) return static_cast<std::size_t>(replica);
+    const auto& replicas = placement_->replicas;
+    return static_cast<std::size_t>(std::find(replicas.begin(), replicas.end(), replica) - replicas.begin());
   }
+  std::size_t chosen() const {
+    const std::size_t found = current_component() < 0 ? 0 : find(current_component());
+    return found < this->size() ? found : 0;
+  }
+
+  std::shared_ptr<const Placement> placement_;
 };
 
 /// Prints one line per component: "PerReplica:{\n  0: 1,\n  1: 2\n}".

@@ -69,7 +69,7 @@ struct Selector {
 template <class A>
 decltype(auto) select_component(const A& a, int k) {
   if constexpr (is_distributed_v<A>)
-    return a[static_cast<std::size_t>(k)];
+    return a[a.index_of(k)];
   else if constexpr (detail::SelectsItself<A>)
     return StructureTraits<A>::select(a, k);
   else if constexpr (contains_distributed_v<A>)
@@ -78,14 +78,18 @@ decltype(auto) select_component(const A& a, int k) {
     return (a);
 }
 
-/// Calls `f(kind, components)` for every distributed value that `a` holds, with its kind in words: "PerReplica".
+/// Calls `f(kind, components)` for every distributed value that `a` holds, with its kind in words: "PerReplica"; and
+/// `f(kind, components, placement)` for a Mirrored on devices of its own.
 template <class A, class F>
 void for_each_distributed([[maybe_unused]] const A& a, [[maybe_unused]] F& f) {
   using enum detail::StructureKind;
   constexpr detail::StructureKind kind = detail::kind_v<A>;
   [[maybe_unused]] const auto each = [&](const auto&... parts) { (for_each_distributed(parts, f), ...); };
   if constexpr (is_distributed_v<A>) {
-    f(A::kKind, a.size());
+    if constexpr (requires { a.placement(); })
+      f(A::kKind, a.size(), a.placement().get());
+    else
+      f(A::kKind, a.size());
   } else if constexpr (requires { StructureTraits<A>::for_each_distributed(a, f); }) {
     StructureTraits<A>::for_each_distributed(a, f);
   } else if constexpr (!contains_distributed_v<A>) {

@@ -20,23 +20,34 @@ namespace detail {
 [[noreturn]] LOCKSTEP_EXPORT void throw_component_count(const char* operation, std::size_t argument, const char* kind,
                                                         std::size_t components, std::size_t wanted);
 
-/// Throws InvalidArgument for a distributed value whose number of components is not that of replicas.
+/// Throws InvalidArgument for a value on other devices than those of all these local replicas.
+LOCKSTEP_EXPORT void require_placed(const char* operation, std::size_t argument, const Placement& placement,
+                                    const std::vector<int>& replicas);
+/// The numbers of so many local replicas.
+LOCKSTEP_EXPORT std::vector<int> first_replicas(std::size_t count);
+
+/// Throws InvalidArgument for a distributed value whose components are not those of the replicas.
 template <class... Args>
 void require_components(int replicas, const Args&... args) {
   [[maybe_unused]] std::size_t argument = 0;
-  [[maybe_unused]] const auto check = [&](const char* kind, std::size_t components) {
-    const auto wanted = static_cast<std::size_t>(replicas);
+  [[maybe_unused]] const auto wanted = static_cast<std::size_t>(replicas);
+  [[maybe_unused]] const auto check = [&](const char* kind, std::size_t components, const Placement* placed = nullptr) {
+    if (placed != nullptr) return require_placed("run", argument, *placed, first_replicas(wanted));
     if (components != wanted) throw_component_count("run", argument, kind, components, wanted);
   };
   ((for_each_distributed(args, check), ++argument), ...);
 }
 
-/// The same for what is called once per component, of which there may be fewer than replicas.
+/// The same for what is called once for each of these replicas.
 template <class... Args>
-void require_components_for_update(const char* operation, std::size_t wanted, const Args&... args) {
+void require_components_for_update(const char* operation, const std::vector<int>& replicas, const Args&... args) {
   [[maybe_unused]] std::size_t argument = 0;
-  [[maybe_unused]] const auto check = [&](const char* kind, std::size_t components) {
-    if (components < wanted) throw_component_count(operation, argument, kind, components, wanted);
+  [[maybe_unused]] const auto check = [&](const char* kind, std::size_t components, const Placement* placed = nullptr) {
+    if (placed != nullptr) return require_placed(operation, argument, *placed, replicas);
+    for (const int replica : replicas) {
+      const auto wanted = static_cast<std::size_t>(replica) + 1;
+      if (components < wanted) throw_component_count(operation, argument, kind, components, wanted);
+    }
   };
   ((for_each_distributed(args, check), ++argument), ...);
 }
