@@ -62,7 +62,8 @@ class StrategyExtended : public ExtendedHandle {
     auto step = [fn = std::move(fn), &iterator](contrib::MultiStepContext& context) mutable {
       fn(context, iterator.get_next());
     };
-    return contrib::MultiStepContext::run(core(), std::move(step), iterations, initial_loop_values.size());
+    return contrib::MultiStepContext::run(core(), core().devices(), std::move(step), iterations,
+                                          initial_loop_values.size());
   }
 };
 

@@ -6,6 +6,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/contrib/loss_reduction.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/same_on_workers.h"
 
 namespace lockstep::contrib {
 namespace {
@@ -99,9 +100,8 @@ TowerLocalVariable DistributionStrategy::tower_local_variable(const at::Tensor& 
   });
 }
 
-std::size_t DistributionStrategy::index_of(const std::string& device, const Devices& among,
-                                           const char* operation) const {
-  const auto found = std::find(among.begin(), among.end(), to_string(canonicalize(device, core_->devices()[0])));
+std::size_t DistributionStrategy::index_of(const std::string& device, const Devices& among, const char* operation) {
+  const auto found = std::find(among.begin(), among.end(), to_string(canonicalize(device, among[0])));
   if (found == among.end()) {
     throw InvalidArgument(errors::kDevice, {.what = str("device ", device, " not found in the devices of the towers"),
                                             .where = operation,
@@ -110,7 +110,36 @@ std::size_t DistributionStrategy::index_of(const std::string& device, const Devi
   return static_cast<std::size_t>(found - among.begin());
 }
 
+std::vector<std::size_t> DistributionStrategy::towers_of(const Devices& devices, const char* operation) const {
+  std::vector<std::size_t> towers;
+  for (const std::string& device : devices) {
+    const std::size_t tower = index_of(device, devices_, operation);
+    if (std::find(towers.begin(), towers.end(), tower) != towers.end())
+      throw InvalidArgument(errors::kDevice, {.what = str("device ", device, " is named twice"),
+                                              .where = operation,
+                                              .help = "name each device once, as worker_devices() does"});
+    towers.push_back(tower);
+  }
+  if (!towers.empty()) return towers;
+  throw InvalidArgument(errors::kDestination, {.what = str(operation, " needs at least one device, got none"),
+                                               .help = "pass what non_slot_devices() returns"});
+}
+
+void DistributionStrategy::require_equal_merges() const {
+  WorkerGroup* const workers = lockstep::detail::StrategyAccess::workers(*core_);
+  if (workers == nullptr) return;
+  workers::require_same(*workers,
+                        {.what = "the number of merge calls",
+                         .lines = {str("merge_call calls: ", merges_)},
+                         .number = errors::kUnequalMeetings,
+                         .help = "Some towers made a different number of merge_call calls: make the same ones on every "
+                                 "tower of every worker"},
+                        "end of call_for_each_tower", deadline_of(core_->communication()));
+}
+
 DistributionStrategy& TowerContext::distribution_strategy() const { return owner_of(replica_->strategy()); }
+
+void TowerContext::count_merge(DistributionStrategy& strategy) { ++strategy.merges_; }
 
 TowerContext get_tower_context() {
   return detail::in_tower_words([] { return TowerContext(get_replica_context()); });

@@ -155,8 +155,8 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// not distributed is updated once. A component that `f` returns is copied.
   template <class F, class... Args>
   auto update(const Variable& variable, F&& f, const Args&... args);
-  /// Calls `f(args...)` for each of the devices, which are some of `worker_devices`, on the worker that has it. Results are
-  /// this worker's for a list of all towers' devices, else those of the whole list.
+  /// Calls `f(args...)` for each of the devices, which are some of `worker_devices`, on the worker that has it, with the
+  /// component on that device of mirrored arguments.
   template <class F, class... Args>
   auto update_non_slot(const Devices& colocate_with, F&& f, const Args&... args);
   Devices non_slot_devices(const std::vector<Variable>&) const { return devices_; }
@@ -185,7 +185,16 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   void set_prefetch_on_device(bool prefetch) { prefetch_on_device_ = prefetch; }
 
  private:
-  std::size_t index_of(const std::string& device, const Devices& among, const char* operation) const;
+  static std::size_t index_of(const std::string& device, const Devices& among, const char* operation);
+  /// Of devices that are named once each.
+  std::vector<std::size_t> towers_of(const Devices& devices, const char* operation) const;
+  /// The results of `update(args...)`: of all towers as a list if the last argument is `ungrouped`.
+  template <class Update, class... Args>
+  auto grouped_or_not(const Update& update, const Args&... args) const;
+  friend class TowerContext;
+  /// Throws on all workers unless all have made as many merge calls: the towers of one may have finished without those that
+  /// others wait in.
+  void require_equal_merges() const;
   template <class F, class... Args>
   auto update_grouped(const Variable& variable, F& f, const Args&... args);
   template <class F, class... Args>
@@ -194,6 +203,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   std::unique_ptr<Strategy> core_;
   Devices devices_;
   bool prefetch_on_device_ = true;
+  int merges_ = 0;  ///< merge calls so far
 };
 
 }  // namespace lockstep::contrib

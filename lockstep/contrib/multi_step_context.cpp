@@ -38,8 +38,7 @@ void MultiStepContext::run_op() {
       step_(*this);
     }
     for (auto& [name, output] : last_step_outputs_)
-      if (output.kind() == TowerValue::Kind::PerDevice)
-        output.set_values_of_all_towers(lockstep::detail::of_all_replicas(*strategy_, output.local_values()));
+      output.set_values_of_all_towers(output.unwrap(*strategy_, devices_));
   } catch (...) {
     last_step_outputs_ = std::move(outputs);
     non_tensor_outputs_ = std::move(others);
@@ -49,19 +48,17 @@ void MultiStepContext::run_op() {
 
 void MultiStepContext::require_outputs(std::size_t loop_values) const {
   std::size_t values = 0;
-  for (const auto& [name, output] : last_step_outputs_) {
-    const bool is_of_towers = output.kind() == TowerValue::Kind::PerDevice;
-    values += is_of_towers ? static_cast<std::size_t>(strategy_->num_replicas_in_sync()) : 1;
-  }
+  for (const auto& [name, output] : last_step_outputs_) values += output.unwrap(*strategy_, devices_).size();
   if (values == loop_values) return;
   throw InvalidArgument(
       errors::kStructure,
       {.what = str("initial_loop_values must have one tensor for each last-step output, got ", loop_values, " for ",
                    values),
-       .help = "pass one tensor per output, sorted by name (a PerDevice output counts once per tower), or none"});
+       .help = "pass one tensor per output, sorted by name (a PerReplica output counts once per replica), or none"});
 }
 
-MultiStepContext MultiStepContext::run(Strategy& strategy, Step step, int iterations, std::size_t loop_values) {
+MultiStepContext MultiStepContext::run(Strategy& strategy, const Devices& of_all_towers, Step step, int iterations,
+                                       std::size_t loop_values) {
   if (iterations < 1) {
     throw InvalidArgument(errors::kBadOption, {.what = str("iterations must be >= 1, got ", iterations),
                                                .help = "leave out the call where there is no step to run"});
@@ -72,7 +69,7 @@ MultiStepContext MultiStepContext::run(Strategy& strategy, Step step, int iterat
       if (std::exchange(is_first, false)) context.require_outputs(loop_values);
     };
   }
-  MultiStepContext context(strategy, std::move(step), iterations);
+  MultiStepContext context(strategy, of_all_towers, std::move(step), iterations);
   context.run_op();
   return context;
 }

@@ -51,14 +51,16 @@ class LOCKSTEP_EXPORT MultiStepContext {
   /// `initial_loop_values`, which TensorFlow needs and nothing here reads: none, or as many as the outputs of a step have.
   /// For library code.
   using Step = std::function<void(MultiStepContext&)>;
-  static MultiStepContext run(Strategy& strategy, Step step, int iterations, std::size_t loop_values);
+  static MultiStepContext run(Strategy& strategy, const Devices& of_all_towers, Step step, int iterations,
+                              std::size_t loop_values);
 
  private:
-  MultiStepContext(Strategy& strategy, Step step, int iterations)
-      : strategy_(&strategy), step_(std::move(step)), iterations_(iterations) {}
+  MultiStepContext(Strategy& strategy, Devices devices, Step step, int iterations)
+      : strategy_(&strategy), devices_(std::move(devices)), step_(std::move(step)), iterations_(iterations) {}
   void require_outputs(std::size_t loop_values) const;
 
   Strategy* strategy_;
+  Devices devices_;  ///< of all towers
   Step step_;
   int iterations_;
   std::map<std::string, TowerValue> last_step_outputs_;

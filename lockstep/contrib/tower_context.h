@@ -36,11 +36,16 @@ class LOCKSTEP_EXPORT TowerContext {
   auto merge_call(F&& f, Args&&... args) const {
     DistributionStrategy& strategy = distribution_strategy();
     return replica_->merge_call(
-        [&](Strategy&, const PerReplica<std::decay_t<Args>>&... all) { return f(strategy, all...); },
+        [&](Strategy&, const PerReplica<std::decay_t<Args>>&... all) {
+          count_merge(strategy);
+          return f(strategy, all...);
+        },
         std::forward<Args>(args)...);
   }
 
  private:
+  static void count_merge(DistributionStrategy& strategy);
+
   ReplicaContext* replica_;
 };
 

@@ -27,7 +27,10 @@ class TowerIterator {
   explicit TowerIterator(DistributedDataset<T> dataset) : dataset_(std::move(dataset)) {}
 
   /// Begins a pass; of an iterator that has begun one, a new one.
-  void initialize() { pass_.emplace(dataset_.iterator()); }
+  void initialize() {
+    detail::in_tower_words([] { data::require_outside_replicas("initialize"); });
+    pass_.emplace(dataset_.iterator());
+  }
   /// What TensorFlow 1 runs in a session.
   void initializer() { initialize(); }
 

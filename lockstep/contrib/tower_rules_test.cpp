@@ -120,6 +120,12 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
   const auto merge = [] { get_tower_context().merge_call([](DistributionStrategy&) {}); };
   auto steps = strategy.distribute_dataset([] { return data::range(4); }).make_one_shot_iterator();
   auto uneven = strategy.map(std::vector<int>{1, 2}, [](int n) { return at::ones({n}); });
+  auto truths = strategy.map(std::vector<int>{1, 2, 3}, [](int n) { return at::full({}, n > 1, at::kBool); });
+  const auto any = [](const auto&...) {};
+  struct Settings {
+    double rate;
+    Variable state;
+  };
   MirroredStrategy other({.devices = cpus(2)});
   auto summed = strategy.core().make_variable(one(), {.name = "summed", .aggregation = Agg::SUM});
   auto table = strategy.core().make_variable(at::ones({3}), {.name = "table", .aggregation = Agg::SUM});
@@ -165,6 +171,29 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
              std::vector<int>{1}, [](int, const at::Tensor& x) { return x; }, local);
        },
        "Expected value to be mirrored"},
+      {[&] {
+         strategy.update(v, any, std::pair{local, 1});
+       },
+       "Expected value to be mirrored across towers"},
+      {[&] {
+         strategy.update(v, any, std::vector{TowerValue(1), TowerValue(ids)});
+       },
+       "Expected value to be mirrored"},
+      {[&] { strategy.update(v, any, std::optional{on_read}); }, "Expected value to be mirrored across towers"},
+      {[&] { strategy.update(v, any, Settings{.rate = 1, .state = on_read}); }, "Expected value to be mirrored"},
+      {[&] {
+         strategy.update_non_slot({"cpu:1", "cpu:1"}, [] {});
+       },
+       "cpu:1 is named twice"},
+      {[&] { strategy.update_non_slot({}, [] {}); }, "needs at least one device"},
+      {[&] { strategy.update_non_slot({"cpu:0"}, any, strategy.reduce(Agg::SUM, ids, {"cpu:1"})); },
+       "without a component on the device of local tower 0"},
+      {in_towers([&] { steps.initialize(); }), "initialize was called inside a tower"},
+      {in_towers([&] { steps.initializer(); }), "initialize was called inside a tower"},
+      {[&] { strategy.reduce(Agg::SUM, truths, "cpu:0"); }, "bool values have no sum"},
+      {[&] { strategy.reduce(Agg::MEAN, truths, "cpu:0"); }, "bool values have no sum"},
+      {[&] { at::Tensor(TowerValue(ids)).item<double>(); }, "a value of 2 components is used as one"},
+      {[&] { strategy.broadcast(uneven); }, "a value of 2 results of map is used as one"},
       {[&] { local.assign_add(1); }, "Tower-local variables may only be assigned in a tower context."},
       {[&] { local.assign_sub(1); }, "Tower-local variables may only be assigned in a tower context."},
       {[&] { strategy.reduce(Agg::SUM, shapes, "cpu:0"); }, "values of one shape"},
@@ -300,6 +329,21 @@ TEST_F(TwoTowers, ReduceResultsOfMapOfAnyKindToAnyPlace) {
   EXPECT_EQ(strategy.reduce(Agg::ONLY_FIRST_TOWER, doubles).size(), 2U);
   const auto tensors = strategy.map(items, [](int x) { return at::full({2}, x); });
   EXPECT_TRUE(strategy.batch_reduce(Agg::SUM, {{tensors, "cpu:1"}, {ids, ids}})[0][0].equal(at::full({2}, 6)));
+}
+
+TEST_F(TwoTowers, GetTheComponentsOfADevice) {
+  const Mirrored<int> numbers({10, 11});
+  const auto same = [](int x) { return x; };
+  const auto swapped = strategy.update_non_slot({"cpu:1", "cpu:0"}, same, numbers);
+  EXPECT_EQ(swapped[0], 11);
+  EXPECT_EQ(strategy.unwrap(swapped), (std::vector<int>{10, 11}));
+  EXPECT_EQ(strategy.unwrap(strategy.call_for_each_tower(same, swapped)), (std::vector<int>{10, 11}));
+  EXPECT_EQ(strategy
+                .unwrap(strategy.map(
+                    std::vector<int>{0, 0}, [](int, int x) { return x; }, swapped))[1]
+                .get()[0],
+            11);
+  EXPECT_EQ(strategy.update_non_slot({"cpu:1"}, same, swapped, ungrouped), std::vector<int>{11});
 }
 
 TEST_F(TwoTowers, TakeOutputsOfStepsBack) {

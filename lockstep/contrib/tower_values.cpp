@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/tensor_reduction.h"
 
 namespace lockstep::contrib {
 
@@ -14,10 +15,35 @@ TowerValue::TowerValue(const Variable& variable)
                                                                     : Kind::Mirrored),
       components_(variable.values()) {}
 
+TowerValue::TowerValue(Mirrored<at::Tensor> value) : kind_(Kind::Mirrored), placement_(value.placement()) {
+  components_ = std::move(value).release();
+}
+
+Mirrored<at::Tensor> TowerValue::mirrored() const {
+  Mirrored<at::Tensor> value(components_);
+  value.set_placement(placement_);
+  return value;
+}
+
 at::Tensor TowerValue::tensor() const {
   if (kind_ == Kind::Plain) return components_.at(0);
-  return kind_ == Kind::Mirrored ? lockstep::Mirrored<at::Tensor>(components_).get()
-                                 : PerReplica<at::Tensor>(components_).get();
+  if (kind_ == Kind::Mirrored) return mirrored().get();
+  const bool is_inside = current_component() >= 0 && !in_update();
+  if (kind_ == Kind::PerDevice && (is_inside || components_.size() == 1))
+    return PerReplica<at::Tensor>(components_).get();
+  const char* const parts = kind_ == Kind::PerDevice ? " components" : " results of map";
+  throw InvalidArgument(errors::kComponent, {.what = str("a value of ", components_.size(), parts, " is used as one"),
+                                             .help = "reduce it first, or take its parts: values()"});
+}
+
+std::vector<at::Tensor> TowerValue::unwrap(const Strategy& core, const Devices& of_all_towers) const {
+  if (kind_ == Kind::Plain) return components_;
+  if (kind_ == Kind::Mirrored) return lockstep::detail::components_of_all(core, of_all_towers, mirrored());
+  if (kind_ == Kind::PerDevice) return lockstep::detail::of_all_replicas(core, components_);
+  std::vector<at::Tensor> items;
+  for (const auto& list : lockstep::detail::lists_of_all_replicas(core, items_))
+    items.insert(items.end(), list.begin(), list.end());
+  return items;
 }
 
 TowerDestinations::TowerDestinations(std::vector<std::string> devices) : devices_(std::move(devices)) {
@@ -27,22 +53,30 @@ TowerDestinations::TowerDestinations(std::vector<std::string> devices) : devices
 }
 
 TowerDestinations::TowerDestinations(const TowerValue& value) {
-  if (value.kind() == TowerValue::Kind::Plain)
-    value_ = value.tensor();
-  else
-    value_ = PerReplica<at::Tensor>(value.local_values());
+  switch (value.kind()) {
+    case TowerValue::Kind::Plain: value_ = value.tensor(); return;
+    case TowerValue::Kind::Mirrored: value_ = value.mirrored(); return;
+    default: value_ = PerReplica<at::Tensor>(value.local_values());
+  }
 }
 
 template <class T>
 Mirrored<T> TowerDestinations::deliver(Strategy& core, const Devices& of_all_towers, const T& value) const {
-  if (value_) return core.extended().broadcast_to(value, *value_);
+  if (value_) {
+    Mirrored<T> copies = core.extended().broadcast_to(value, *value_);
+    // By name, also where these are the devices of all towers of this worker.
+    if (value_->is_by_name()) copies.set_placement(place_on(value_->resolve(core), core.devices()));
+    return copies;
+  }
   if (devices_.empty()) {
     const std::vector<int> one_each(static_cast<std::size_t>(core.num_local_replicas()));
     return core.extended().broadcast_to(value, PerReplica<int>(one_each));
   }
   const std::string& here = core.devices()[0];
-  return Mirrored<T>::generate(devices_.size(), [&](std::size_t k) {
-    const DeviceName wanted = canonicalize(devices_[k], here);
+  Devices names;
+  auto copies = Mirrored<T>::generate(devices_.size(), [&](std::size_t k) {
+    const DeviceName wanted = canonicalize(devices_[k], of_all_towers[0]);  // without a task: the first worker's
+    names.push_back(to_string(wanted));
     const auto is_there = [&](const std::string& tower) {
       const DeviceName name = parse_device(tower);
       return name.job == wanted.job && name.task == wanted.task;
@@ -51,8 +85,10 @@ Mirrored<T> TowerDestinations::deliver(Strategy& core, const Devices& of_all_tow
       throw InvalidArgument(errors::kDevice, {.what = str("no worker of this strategy has the device ", devices_[k]),
                                               .help = "name a device like those of worker_devices()"});
     }
-    return core.extended().broadcast_to(value, is_there(here) ? devices_[k] : here)[0];
+    return core.extended().broadcast_to(value, is_there(here) ? names[k] : here)[0];
   });
+  copies.set_placement(place_on(std::move(names), core.devices()));
+  return copies;
 }
 template Mirrored<at::Tensor> TowerDestinations::deliver(Strategy&, const Devices&, const at::Tensor&) const;
 template Mirrored<IndexedSlices> TowerDestinations::deliver(Strategy&, const Devices&, const IndexedSlices&) const;
@@ -71,36 +107,22 @@ void require_aggregation(VariableAggregation aggregation, const char* operation)
                       "the aggregation must be ReduceOp::SUM or MEAN, got NONE");
 }
 
+ReduceOp op_of(VariableAggregation aggregation) {
+  return aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean;
+}
+
 template <class T>
 T of_each_tower(Strategy& core, VariableAggregation aggregation, const PerReplica<T>& value) {
   if (aggregation == Aggregation::OnlyFirstReplica) return core.broadcast(value[0]);
-  return core.reduce(aggregation == Aggregation::Sum ? ReduceOp::Sum : ReduceOp::Mean, value);
+  return core.reduce(op_of(aggregation), value);
 }
 
 at::Tensor of_map_outputs(Strategy& core, VariableAggregation aggregation, const TowerValue& value,
                           const char* operation) {
-  std::vector<std::vector<at::Tensor>> lists;
-  auto next = value.local_values().begin();
-  for (const std::size_t count : value.items()) {
-    lists.emplace_back(next, next + static_cast<std::ptrdiff_t>(count));
-    next += static_cast<std::ptrdiff_t>(count);
-  }
-  std::vector<at::Tensor> items;
-  for (const auto& list : lockstep::detail::lists_of_all_replicas(core, lists))
-    items.insert(items.end(), list.begin(), list.end());
+  const std::vector<at::Tensor> items = value.unwrap(core, {});
   if (items.empty())
     throw_not_reducible(operation, "give map at least one item", "the results of map over no items cannot be reduced");
-  at::Tensor sum = items[0].clone();
-  if (aggregation == Aggregation::OnlyFirstReplica) return sum;
-  for (std::size_t i = 1; i < items.size(); ++i) {
-    if (items[i].sizes() != sum.sizes())  // LibTorch would broadcast
-      throw InvalidArgument(errors::kShape, {.what = "the results of map must have equal shapes to be reduced",
-                                             .where = operation,
-                                             .seen = lockstep::str("shapes ", sum.sizes(), " and ", items[i].sizes()),
-                                             .help = "let the function given to map return values of one shape"});
-    sum = sum.add(items[i]);
-  }
-  return aggregation == Aggregation::Mean ? sum.div(static_cast<std::int64_t>(items.size())) : sum;
+  return aggregation == Aggregation::OnlyFirstReplica ? items[0].clone() : ordered_reduce(op_of(aggregation), items);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <concepts>
 #include <initializer_list>
+#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -44,7 +45,7 @@ class LOCKSTEP_EXPORT TowerValue {
 
   // NOLINTBEGIN(google-explicit-constructor)
   TowerValue(at::Tensor value) : kind_(Kind::Plain), components_{std::move(value)} {}
-  TowerValue(Mirrored<at::Tensor> value) : kind_(Kind::Mirrored), components_(std::move(value).release()) {}
+  TowerValue(Mirrored<at::Tensor> value);
   TowerValue(PerReplica<at::Tensor> value) : kind_(Kind::PerDevice), components_(std::move(value).release()) {}
   /// A tower-local variable is one value per tower, any other of a strategy is mirrored.
   TowerValue(const Variable& variable);
@@ -58,23 +59,25 @@ class LOCKSTEP_EXPORT TowerValue {
     requires(std::is_arithmetic_v<T> || std::is_same_v<T, at::Tensor>)
   TowerValue(const PerReplica<MapOutput<T>>& outputs) : kind_(Kind::MapOutput) {
     for (const MapOutput<T>& output : outputs) {
-      for (const T& item : output.get()) components_.push_back(tensor_of(item));
-      items_.push_back(output.get().size());
+      items_.emplace_back();
+      for (const T& item : output.get()) items_.back().push_back(tensor_of(item));
+      components_.insert(components_.end(), items_.back().begin(), items_.back().end());
     }
   }
   // NOLINTEND(google-explicit-constructor)
 
   Kind kind() const { return kind_; }
-  /// In tower order, one of a plain value. Of a PerDevice those of this worker, and of all towers in a step's outputs.
+  /// In tower order, one of a plain value: those of this worker, and of all towers in a step's outputs.
   const std::vector<at::Tensor>& values() const { return of_all_towers_.empty() ? components_ : of_all_towers_; }
   /// Those of this worker: what the strategy takes.
   const std::vector<at::Tensor>& local_values() const { return components_; }
-  /// How many of them each tower has, of the results of `map`.
-  const std::vector<std::size_t>& items() const { return items_; }
+  /// The same of all towers, as `unwrap` gives them; results of `map` one after the other.
+  std::vector<at::Tensor> unwrap(const Strategy& core, const Devices& of_all_towers) const;
   void set_values_of_all_towers(std::vector<at::Tensor> values) { of_all_towers_ = std::move(values); }
   /// The value as one tensor: the own component inside a tower. InvalidArgument for one per tower elsewhere.
   at::Tensor tensor() const;
   operator at::Tensor() const { return tensor(); }  // NOLINT(google-explicit-constructor): it stands for its tensor
+  Mirrored<at::Tensor> mirrored() const;            ///< of a mirrored one
 
  private:
   template <class T>
@@ -85,7 +88,8 @@ class LOCKSTEP_EXPORT TowerValue {
   Kind kind_;
   std::vector<at::Tensor> components_;
   std::vector<at::Tensor> of_all_towers_;
-  std::vector<std::size_t> items_;
+  std::vector<std::vector<at::Tensor>> items_;  ///< of each tower, if they are results of `map`
+  std::shared_ptr<const Placement> placement_;  ///< of a mirrored one
 };
 
 /// Where a value for towers goes: to devices by name, where the components of a value or variable are, or to all towers.

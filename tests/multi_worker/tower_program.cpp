@@ -137,6 +137,65 @@ void look_at_values(contrib::MirroredStrategy& strategy) {
   }
 }
 
+/// A mirrored value is where its devices are, however many of them a worker has.
+void look_at_devices(contrib::MirroredStrategy& strategy) {
+  const auto& devices = strategy.worker_devices();
+  auto ids = strategy.tower_local_variable(number(0), Agg::SUM, "ids");
+  strategy.call_for_each_tower([&] { ids.assign(contrib::get_tower_context().tower_id()); });
+  const auto copy = [](const torch::Tensor& x) { return x * 1; };
+  const auto by_tower = strategy.update(ids, copy);
+  for (const std::size_t count : {1, 2, 3, 6}) {
+    const ls::Devices some(devices.rbegin(), devices.rbegin() + static_cast<std::ptrdiff_t>(count));
+    say("sum on some", strategy.unwrap(strategy.reduce(Agg::SUM, ids, some)));
+    say("broadcast where it is", strategy.unwrap(strategy.broadcast(number(7), strategy.reduce(Agg::SUM, ids, some))));
+    const auto updated = strategy.update_non_slot(some, copy, by_tower);
+    say("first of the list", updated[0]);
+    say("in order", strategy.unwrap(updated));
+    say("as a list", strategy.update_non_slot(some, copy, by_tower, contrib::ungrouped));
+    say("as one value", strategy.unwrap(contrib::TowerValue(updated)));
+    say("once more", strategy.update_non_slot(some, copy, updated, contrib::ungrouped));
+  }
+  say("as a list of all", strategy.update(ids, copy, contrib::ungrouped));
+  const ls::Variable plain(number(3), {.name = "plain"});
+  say("not distributed", strategy.update(plain, copy, contrib::ungrouped));
+  auto iterator = strategy.distribute_dataset([] { return ls::data::range(24); }).make_one_shot_iterator();
+  const auto outputs = strategy.run_steps_on_dataset(
+      [&](contrib::MultiStepContext& ctx, const contrib::PerDevice<torch::Tensor>& x) {
+        ctx.set_last_step_output("all", strategy.reduce(Agg::SUM, x));
+        ctx.set_last_step_output("one", strategy.reduce(Agg::SUM, x, {"cpu:0"}));
+        ctx.set_last_step_output("two", strategy.reduce(Agg::SUM, x, {devices[0], devices[5]}));
+        ctx.set_last_step_output("plain", strategy.reduce(Agg::SUM, x, "cpu:0"));
+        ctx.set_last_step_output("by tower", by_tower);
+      },
+      iterator, 2, std::vector<torch::Tensor>(16, number(0)));
+  for (const auto& [name, output] : outputs.last_step_outputs()) {
+    say(name.c_str(), output.values());
+    say("unwrapped", strategy.unwrap(output));
+    say("where it is", strategy.unwrap(strategy.broadcast(number(1), output)));
+    say("inside", strategy.unwrap(strategy.call_for_each_tower(
+                      [](const contrib::TowerValue& mine) { return mine.tensor() * 1; }, output)));
+  }
+}
+
+/// Where towers do not merge alike, every worker ends with an error that says so. The job is over then.
+void merge_unequally(contrib::MirroredStrategy& strategy) {
+  const auto merge = [] { contrib::get_tower_context().merge_call([](contrib::DistributionStrategy&) {}); };
+  const auto refused = [&](const std::function<bool()>& merges) {
+    try {
+      strategy.call_for_each_tower([&] {
+        if (merges()) merge();
+      });
+    } catch (const ls::Error& error) {
+      if (std::string(error.what()).find("made a different number of merge_call") != std::string::npos) return;
+      throw;
+    }
+    throw std::runtime_error("unequal merge calls");
+  };
+  if (strategy.core().num_workers() > 1) refused([&] { return strategy.core().worker_id() == 0; });
+  refused([] { return contrib::get_tower_context().tower_id() == 0; });
+  std::printf("saw the end\n");
+}
+
 void look_at_variables(contrib::MirroredStrategy& strategy) {
   const auto scope = strategy.scope();
   ls::Variable v(number(1), {.name = "v", .aggregation = Agg::MEAN});
@@ -249,6 +308,9 @@ int main(int argc, char** argv) {
     look_at_values(strategy);
     look_at_variables(strategy);
     train(strategy);
+    look_at_devices(strategy);
+    std::fflush(stdout);  // a failed job writes to the same pipe
+    merge_unequally(strategy);
     return 0;
   } catch (const std::exception& e) {
     std::printf("failed: %s\n", e.what());

@@ -19,29 +19,32 @@ auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
   return detail::with_tag<RunConcurrently>(
       [&](const std::optional<RunConcurrently>& concurrently, const auto&... given) {
         const lockstep::detail::InTurn in_turn(concurrently && !concurrently->value);
-        return detail::in_tower_words([&] { return core_->run(f, given...); });
+        return detail::in_tower_words([&] {
+          if constexpr (std::is_void_v<decltype(core_->run(f, given...))>) {
+            core_->run(f, given...);
+            require_equal_merges();
+          } else {
+            auto results = core_->run(f, given...);
+            require_equal_merges();
+            return results;
+          }
+        });
       },
       args...);
 }
 
 namespace detail {
 
-template <class T>
-struct IsPerDevice : std::bool_constant<lockstep::detail::is_per_replica_v<T>> {};
-
-/// Whether it is, or holds, one value per tower.
-template <class T>
-bool is_per_tower([[maybe_unused]] const T& argument) {
-  if constexpr (std::derived_from<T, Variable> || std::is_same_v<T, TowerValue>)
-    return TowerValue(argument).kind() >= TowerValue::Kind::PerDevice;
-  else
-    return lockstep::detail::Contains<IsPerDevice, T>::value;
-}
-
-/// Throws unless all arguments are mirrored or plain.
+/// Throws unless all arguments, and what they hold, are mirrored or plain.
 template <class... Args>
 void require_mirrored(const char* operation, const Args&... args) {
-  if ((is_per_tower(args) || ...)) throw_not_mirrored(operation);
+  [[maybe_unused]] const auto check = [&]<class T>(const T& leaf) {
+    bool is_per_tower = lockstep::detail::is_per_replica_v<T>;
+    if constexpr (std::derived_from<T, Variable> || std::is_same_v<T, TowerValue>)
+      is_per_tower = TowerValue(leaf).kind() >= TowerValue::Kind::PerDevice;
+    if (is_per_tower) throw_not_mirrored(operation);
+  };
+  (for_each_leaf(args, check), ...);
 }
 
 }  // namespace detail
@@ -51,17 +54,11 @@ auto DistributionStrategy::unwrap(const T& value) const {
   detail::require_cross_tower(*core_, "unwrap");
   return detail::in_tower_words([&] {
     if constexpr (std::derived_from<T, Variable> || std::is_same_v<T, TowerValue>) {
-      const TowerValue known(value);
-      const bool is_plain = known.kind() == TowerValue::Kind::Plain;
-      return is_plain ? known.values() : lockstep::detail::of_all_replicas(*core_, known.local_values());
+      return TowerValue(value).unwrap(*core_, devices_);
     } else if constexpr (requires { detail::all_outputs(*core_, value); }) {
       return detail::all_outputs(*core_, value);
     } else if constexpr (is_distributed_v<T>) {
-      using Component = typename T::value_type;
-      const std::vector<Component> mine(value.begin(), value.end());
-      // A value of fewer components is on devices that the caller has named: there are no others.
-      const bool is_everywhere = mine.size() == static_cast<std::size_t>(core_->num_local_replicas());
-      return is_everywhere ? lockstep::detail::of_all_replicas(*core_, mine) : mine;
+      return lockstep::detail::components_of_all(*core_, devices_, value);
     } else {
       return std::vector<T>{value};
     }
@@ -106,7 +103,9 @@ MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T
   auto in_words = [step = std::move(step)](MultiStepContext& context) mutable {
     detail::in_tower_words([&] { step(context); });
   };
-  return MultiStepContext::run(*core_, std::move(in_words), iterations, initial_loop_values.size());
+  return detail::in_tower_words([&] {
+    return MultiStepContext::run(*core_, devices_, std::move(in_words), iterations, initial_loop_values.size());
+  });
 }
 
 template <class F, class... Args>
@@ -124,71 +123,71 @@ auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const 
   if (variable.is_distributed())
     return detail::in_tower_words([&] { return core_->extended().update(variable, call, args...); });
   const c10::AutoGradMode no_grad(false);  // as for the components of a distributed one
-  if constexpr (std::is_void_v<Result>)
+  if constexpr (std::is_void_v<Result>) {
     call(variable.read(), select_component(args, 0)...);
-  else
-    return Result({call(variable.read(), select_component(args, 0)...)});
+  } else {
+    Result result({call(variable.read(), select_component(args, 0)...)});
+    result.set_placement(place_on({devices_[0]}, core_->devices()));  // on one device, whatever the number of towers
+    return result;
+  }
 }
 
-namespace detail {
-
-/// The results of `update(args...)`: as a list if the last argument is `ungrouped`.
 template <class Update, class... Args>
-auto grouped_or_not(const Update& update, const Args&... args) {
-  return with_tag<Ungrouped>(
+auto DistributionStrategy::grouped_or_not(const Update& update, const Args&... args) const {
+  return detail::with_tag<Ungrouped>(
       [&](const auto& tag, const auto&... given) {
-        if constexpr (std::is_same_v<decltype(tag), const Ungrouped&>)
-          return update(given...).release();
+        if constexpr (std::is_same_v<decltype(tag), const Ungrouped&> && !std::is_void_v<decltype(update(given...))>)
+          return unwrap(update(given...));
         else
           return update(given...);
       },
       args...);
 }
 
-}  // namespace detail
-
 template <class F, class... Args>
 auto DistributionStrategy::update(const Variable& variable, F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "update");
-  return detail::grouped_or_not([&](const auto&... given) { return update_grouped(variable, f, given...); }, args...);
+  return grouped_or_not([&](const auto&... given) { return update_grouped(variable, f, given...); }, args...);
 }
 
 template <class F, class... Args>
 auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Args&... args) {
   using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
   detail::require_mirrored("update_non_slot", args...);
-  std::vector<std::size_t> towers;
-  for (const std::string& device : devices) towers.push_back(index_of(device, devices_, "update_non_slot"));
+  const std::vector<std::size_t> towers = towers_of(devices, "update_non_slot");
   const auto here = static_cast<std::size_t>(core_->num_local_replicas());
   const auto worker = static_cast<std::size_t>(core_->worker_id());
-  Devices own;
-  for (const std::size_t tower : towers)
+  Devices names, own;
+  for (const std::size_t tower : towers) {
+    names.push_back(devices_[tower]);
     if (tower / here == worker) own.push_back(devices_[tower]);
+  }
   const auto update_own = [&] {
     return detail::in_tower_words([&] { return core_->extended().update_non_slot(own, f, args...); });
   };
-  const bool has_own = !own.empty() || devices.empty();  // which the core refuses
   if constexpr (std::is_void_v<Result>) {
-    if (has_own) update_own();
+    if (!own.empty()) update_own();
   } else {
-    if (core_->num_workers() == 1 || devices.size() == devices_.size()) return update_own();
+    if (core_->num_workers() == 1 || names == devices_) return update_own();
     std::vector<std::vector<Result>> lists(here);
-    if (has_own) {
+    if (!own.empty()) {
       const auto results = update_own();
       auto result = results.begin();
       for (const std::size_t tower : towers)
         if (tower / here == worker) lists[tower % here].push_back(*result++);
     }
     lists = lockstep::detail::lists_of_all_replicas(*core_, lists);
-    return Mirrored<Result>::generate(devices.size(), [&](std::size_t k) -> Result { return lists[towers[k]].at(0); });
+    const auto of = [&](std::size_t k) -> Result { return lists[towers[k]].at(0); };
+    auto all = Mirrored<Result>::generate(towers.size(), of);
+    all.set_placement(place_on(std::move(names), core_->devices()));
+    return all;
   }
 }
 
 template <class F, class... Args>
 auto DistributionStrategy::update_non_slot(const Devices& colocate_with, F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "update_non_slot");
-  return detail::grouped_or_not([&](const auto&... given) { return update_devices(colocate_with, f, given...); },
-                                args...);
+  return grouped_or_not([&](const auto&... given) { return update_devices(colocate_with, f, given...); }, args...);
 }
 
 }  // namespace lockstep::contrib
