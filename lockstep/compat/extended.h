@@ -21,24 +21,25 @@ class ExtendedHandle {
 
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   auto call_for_each_replica(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
-    return call_with([&](const auto&... each) { return extended().call_for_each_replica(fn, each...); }, args, kwargs);
+    return call_with([&](const auto&... each) { return in_own_words([&] { return core_.run(fn, each...); }); }, args,
+                     kwargs);
   }
 
   template <class T>
   auto reduce_to(names::ReduceOp op, const T& value, const Destinations& destinations,
                  const CommunicationOptions& options = {}) const {
-    return extended().reduce_to(op, value, destinations, options);
+    return in_own_words([&] { return extended().reduce_to(op, value, destinations, options); });
   }
 
   using ReducePair = lockstep::StrategyExtended::ReducePair;
   template <class Pair>
   auto batch_reduce_to(names::ReduceOp op, const std::vector<Pair>& value_destination_pairs,
                        const CommunicationOptions& options = {}) const {
-    return extended().batch_reduce_to(op, value_destination_pairs, options);
+    return in_own_words([&] { return extended().batch_reduce_to(op, value_destination_pairs, options); });
   }
   auto batch_reduce_to(names::ReduceOp op, std::initializer_list<ReducePair> value_destination_pairs,
                        const CommunicationOptions& options = {}) const {
-    return extended().batch_reduce_to(op, value_destination_pairs, options);
+    return in_own_words([&] { return extended().batch_reduce_to(op, value_destination_pairs, options); });
   }
 
   /// Calls `fn(component, args..., kwargs)` for each local component. `group` as a type, since the result's type depends
@@ -47,12 +48,13 @@ class ExtendedHandle {
   auto update(const Variable& var, F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt,
               std::bool_constant<kGroup> = {}) const {
     return grouped<kGroup>([&] {
-      return call_with([&](const auto&... each) { return extended().update(var, fn, each...); }, args, kwargs);
+      const auto call = [&](const auto&... each) { return extended().update(var, fn, each...); };
+      return in_own_words([&] { return call_with(call, args, kwargs); });
     });
   }
 
   auto colocate_vars_with(const Variable& colocate_with_variable) const {
-    return extended().colocate_vars_with(colocate_with_variable);
+    return in_own_words([&] { return extended().colocate_vars_with(colocate_with_variable); });
   }
   bool variable_created_in_scope(const Variable& v) const { return extended().variable_created_in_scope(v); }
 

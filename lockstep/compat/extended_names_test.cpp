@@ -43,9 +43,10 @@ TEST_F(CompatExtended, ReducesToDestinations) {
 TEST_F(CompatExtended, UpdatesComponents) {
   const auto v = strategy.core().make_variable(value_of(0));
   const auto add = [](at::Tensor w, const at::Tensor& delta, double scale) { return w.add_(delta * scale); };
-  const Mirrored<at::Tensor> results = extended.update(v, add, std::tuple{x}, 2.0);
+  const Mirrored<at::Tensor> deltas({value_of(1), value_of(3)});
+  const Mirrored<at::Tensor> results = extended.update(v, add, std::tuple{deltas}, 2.0);
   EXPECT_EQ(item(results[1]), 6);
-  const std::vector<at::Tensor> each = extended.update(v, add, std::tuple{x, 1.0}, v1::None, std::false_type());
+  const std::vector<at::Tensor> each = extended.update(v, add, std::tuple{deltas, 1.0}, v1::None, std::false_type());
   EXPECT_EQ(item(each[0]), 3);
   extended.update(v, [](at::Tensor w) { w.zero_(); });
   EXPECT_EQ(item(v.values()[1]), 0);

@@ -28,6 +28,11 @@ InputContext worker_context(lockstep::Strategy& core, names::InputReplicationMod
   return data::contexts_for_function(core, {}).at(0);
 }
 
+void names::throw_no_element_spec() {
+  throw FailedPrecondition(errors::kBadOption, {.what = "an iterator over a callable has no element_spec",
+                                                .help = "let input_fn return a dataset"});
+}
+
 void throw_no_input() {
   throw InvalidArgument(
       errors::kBadOption,

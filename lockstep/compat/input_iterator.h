@@ -11,6 +11,8 @@
 
 namespace lockstep::compat::names {
 
+[[noreturn]] LOCKSTEP_EXPORT void throw_no_element_spec();
+
 /// TensorFlow 1's iterator, of `make_dataset_iterator` and `make_input_fn_iterator`. In every step all replicas have data.
 template <class T>
 class InputIterator {
@@ -20,7 +22,16 @@ class InputIterator {
 
   /// Starts again from the first step; without effect on a callable. The first `get_next` does it by itself.
   void initialize() {
+    in_own_words([] { data::require_outside_replicas("initialize"); });
     if (dataset_) steps_.emplace(dataset_->iterator());
+  }
+
+  /// What TensorFlow runs in a session.
+  void initializer() { initialize(); }
+  /// Of a dataset; a callable has none.
+  DistributedSpec element_spec() const {
+    if (!dataset_) throw_no_element_spec();
+    return dataset_->element_spec();
   }
 
   /// The next value of each replica; OutOfRange at the end.

@@ -81,6 +81,10 @@ TEST_F(CompatInput, InputFunctionsGiveBatchesOfReplicas) {
     return data::range(7).batch(context.get_per_replica_batch_size(4));
   };
   auto iterator = strategy.make_input_fn_iterator(input_fn);
+  EXPECT_EQ(error_of([&] { strategy.core().run(iterator.element_spec(), total, at::ones({2})); }).number,
+            errors::kSignature);
+  iterator.get_next();
+  iterator.initializer();
   EXPECT_EQ(total(iterator.get_next()[1]), 5);
   EXPECT_EQ(iterator.get_next()[1].numel(), 1);
   EXPECT_EQ(error_of([&] { iterator.get_next(); }).code, Code::OutOfRange);

@@ -71,7 +71,8 @@ inline constexpr ReduceOp ReduceOp::MEAN = lockstep::ReduceOp::Mean;
 class CollectiveCommunication : public NamedValue<Implementation> {
  public:
   using NamedValue::NamedValue;
-  CollectiveCommunication(const char* name)  // NOLINT(google-explicit-constructor)
+  template <std::convertible_to<std::string> Name>
+  CollectiveCommunication(const Name& name)  // NOLINT(google-explicit-constructor)
       : NamedValue(in_own_words([&] { return parse_implementation(name); })) {}
   static const CollectiveCommunication AUTO, RING, NCCL;
 };

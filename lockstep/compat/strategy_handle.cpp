@@ -13,6 +13,10 @@ constexpr std::pair<std::string_view, std::string_view> kWords[] = {
      "from experimental_distribute_dataset, experimental_distribute_values_from_function or a run of"},
     {"what run or values_from_function returned",
      "what experimental_distribute_values_from_function or a run returned"},
+    {"a variable without aggregation cannot be written inside a replica of a strict strategy",
+     "You must specify an aggregation method to write a mirrored variable inside a replica"},
+    {"the value must be Mirrored: a PerReplica would",
+     "Expected value to be mirrored across replicas, got a PerReplica: it would"},
     {"before distribute()", "before experimental_distribute_dataset()"},
     {"strategy.distribute ", "strategy.experimental_distribute_dataset "},
     {"distribute_from_function", "experimental_distribute_datasets_from_function"},
@@ -51,19 +55,6 @@ ErrorWords error_words() { return kWords; }
 
 lockstep::ReplicaContext* current_replica() {
   return in_cross_replica_context() ? nullptr : &lockstep::get_replica_context();
-}
-
-std::shared_ptr<lockstep::Strategy> make_core(MirroredOptions options) {
-  return std::make_shared<lockstep::MirroredStrategy>(std::move(options));
-}
-
-std::shared_ptr<lockstep::Strategy> make_core(MultiWorkerOptions options) {
-  return std::make_shared<lockstep::MultiWorkerMirroredStrategy>(std::move(options));
-}
-
-MultiWorkerOptions multi_worker_options(names::CollectiveCommunication communication,
-                                        std::shared_ptr<const ClusterResolver> cluster_resolver) {
-  return {.cluster_resolver = std::move(cluster_resolver), .communication = {.implementation = communication}};
 }
 
 namespace names {

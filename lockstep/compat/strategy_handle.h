@@ -53,10 +53,20 @@ class LOCKSTEP_EXPORT StrategyHandle {
   std::shared_ptr<lockstep::Strategy> core_;
 };
 
-LOCKSTEP_EXPORT std::shared_ptr<lockstep::Strategy> make_core(MirroredOptions options);
-LOCKSTEP_EXPORT std::shared_ptr<lockstep::Strategy> make_core(MultiWorkerOptions options);
-LOCKSTEP_EXPORT MultiWorkerOptions multi_worker_options(names::CollectiveCommunication communication,
-                                                        std::shared_ptr<const ClusterResolver> cluster_resolver);
+/// The replicas of several processes; the cluster is that of TF_CONFIG unless a resolver is given. Not strict: strict
+/// strategies of several workers refuse ONLY_FIRST_REPLICA, which TensorFlow takes.
+template <class Base>
+class MultiWorkerStrategyOf : public Base {
+ public:
+  using Communication = names::CollectiveCommunication;
+  explicit MultiWorkerStrategyOf(Communication communication = Communication::AUTO,
+                                 std::shared_ptr<const ClusterResolver> cluster_resolver = {})
+      : MultiWorkerStrategyOf(MultiWorkerOptions{.cluster_resolver = std::move(cluster_resolver),
+                                                 .communication = {.implementation = communication}}) {}
+  /// With options that TensorFlow does not have: devices, threads, seed, strictness.
+  explicit MultiWorkerStrategyOf(MultiWorkerOptions options)
+      : Base(std::make_shared<lockstep::MultiWorkerMirroredStrategy>(std::move(options))) {}
+};
 
 namespace names {
 

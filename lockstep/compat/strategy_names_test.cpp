@@ -120,6 +120,7 @@ TEST(CompatStrategy, ErrorsHaveItsOwnNames) {
   const auto mirrored = [&](auto& context, const PerReplica<at::Tensor>& rows) {
     context.set_last_step_output("x", two().extended().broadcast_to(number(1), rows), v1::ReduceOp::MEAN);
   };
+  Variable none = two().core().make_variable(number(1), {.name = "none"});
   const struct {
     std::function<void()> call;
     std::string fragment;
@@ -132,6 +133,30 @@ TEST(CompatStrategy, ErrorsHaveItsOwnNames) {
          two().run([](int) {}, std::tuple{PerReplica<int>({1, 2, 3})});
        },
        "experimental_distribute_values_from_function"},
+      {[&] {
+         two().extended().call_for_each_replica([](int) {}, std::tuple{PerReplica<int>({1, 2, 3})});
+       },
+       "experimental_distribute_values_from_function"},
+      {[&] {
+         iterator.initialize();
+         two().extended().experimental_run_steps_on_iterator(take_all, iterator, 1, {number(0)});
+       },
+       "a PerReplica output counts once per replica"},
+      {[&] {
+         iterator.initialize();
+         const auto context = two().extended().experimental_run_steps_on_iterator(take_all, iterator);
+         at::Tensor(context.last_step_outputs().at("rows")).numel();
+       },
+       "a value of 2 components is used as one"},
+      {[&] { two().run([&] { iterator.initialize(); }); }, "initialize was called inside a replica"},
+      {[&] { two().run([&] { none.assign(my_number()); }); }, "You must specify an aggregation method"},
+      {[&] {
+         two().extended().update(
+             none, [](const at::Tensor&, const at::Tensor&) {}, std::tuple{two().run(my_number)});
+       },
+       "Expected value to be mirrored across replicas"},
+      {[&] { two().make_input_fn_iterator([](const v1::InputContext&) { return [] { return 1; }; }).element_spec(); },
+       "a callable has no element_spec"},
       {[&] { v1::ReduceOp("max"); }, "ReduceOp::SUM or ReduceOp::MEAN"},
       {[&] { v1::CollectiveCommunication("foo"); }, "CollectiveCommunication::AUTO"},
       {[&] { two().experimental_distribute_dataset(data::range(4)); },
@@ -304,6 +329,7 @@ TEST(CompatMultiWorker, HasTheNamesOfItsPageOnly) {
   const v2::experimental::MultiWorkerMirroredStrategy alone(v2::CollectiveCommunication::RING);
   EXPECT_EQ(alone.core().communication().implementation, Implementation::Ring);
   EXPECT_EQ(v2::CollectiveCommunication("nccl"), v1::CommunicationImplementation::NCCL);
+  EXPECT_EQ(v2::CollectiveCommunication(std::string("Ring")), v2::CollectiveCommunication::RING);
   const v2::MultiWorkerMirroredStrategy strategy({.devices = cpus(2)});
   EXPECT_EQ(strategy.num_replicas_in_sync(), 2);
   EXPECT_TRUE(strategy.extended().experimental_between_graph());

@@ -41,14 +41,16 @@ class StrategyExtended : public ExtendedHandle {
   auto update_non_slot(const Devices& colocate_with, F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt,
                        std::bool_constant<kGroup> = {}) const {
     const auto call = [&](const auto&... each) { return extended().update_non_slot(colocate_with, fn, each...); };
-    return grouped<kGroup>([&] { return call_with(call, args, kwargs); });
+    return grouped<kGroup>([&] { return in_own_words([&] { return call_with(call, args, kwargs); }); });
   }
   template <class T>
   auto broadcast_to(const T& tensor, const Destinations& destinations) const {
-    return extended().broadcast_to(tensor, destinations);
+    return in_own_words([&] { return extended().broadcast_to(tensor, destinations); });
   }
   /// A copy, as in TensorFlow; `v.read()` is the component itself.
-  at::Tensor read_var(const Variable& v) const { return extended().read_var(v).clone(); }
+  at::Tensor read_var(const Variable& v) const {
+    return in_own_words([&] { return extended().read_var(v).clone(); });
+  }
   template <class... Values>
   void group(const Values&...) const {}
 
@@ -60,7 +62,7 @@ class StrategyExtended : public ExtendedHandle {
       F fn, InputIterator<T>& iterator, int iterations = 1,
       const std::vector<at::Tensor>& initial_loop_values = {}) const {
     auto step = [fn = std::move(fn), &iterator](contrib::MultiStepContext& context) mutable {
-      fn(context, iterator.get_next());
+      in_own_words([&] { fn(context, iterator.get_next()); });
     };
     return contrib::MultiStepContext::run(core(), core().devices(), std::move(step), iterations,
                                           initial_loop_values.size());
@@ -95,7 +97,7 @@ class Strategy : public StrategyHandle {
   template <class F>
   LOCKSTEP_DEPRECATED("use run(fn)")
   auto experimental_run(F&& fn, std::nullopt_t = std::nullopt) const {
-    return core().run(fn);
+    return run_with(fn, std::tuple<>(), None);
   }
 
   template <class T>
@@ -106,11 +108,11 @@ class Strategy : public StrategyHandle {
   template <class T>
   auto gather(const T& value, std::int64_t axis,
               const std::source_location& where = std::source_location::current()) const {
-    return core().gather(value, axis, where);
+    return in_own_words([&] { return core().gather(value, axis, where); });
   }
   template <class F>
   auto experimental_distribute_values_from_function(F&& value_fn) const {
-    return core().values_from_function(std::forward<F>(value_fn));
+    return in_own_words([&] { return core().values_from_function(std::forward<F>(value_fn)); });
   }
   /// A dataset of the rows of tensors or npy files; a list of them is stacked. `session` is ignored: there are none.
   template <class T, class Session = std::nullopt_t>
@@ -145,28 +147,21 @@ using ReplicaContext = ReplicaContextOf<Strategy>;
 inline ReplicaContext get_replica_context() { return ReplicaContext(current_replica()); }
 inline Strategy get_strategy() { return Strategy(lockstep::get_strategy()); }
 
-/// One replica per device of this process. Without devices: every GPU, or `cpu:0`.
+/// One replica per device of this process. Without devices: every GPU, or `cpu:0`. Strict, as TensorFlow up to 2.2 is: what
+/// would make the components of a mirrored variable differ is an error.
 class MirroredStrategy : public Strategy {
  public:
   explicit MirroredStrategy(std::nullopt_t = None, std::shared_ptr<CrossDeviceOps> cross_device_ops = {})
-      : Strategy(make_core(MirroredOptions{.cross_device_ops = std::move(cross_device_ops)})) {}
+      : MirroredStrategy(MirroredOptions{.cross_device_ops = std::move(cross_device_ops), .strict = true}) {}
   explicit MirroredStrategy(std::vector<std::string> devices, std::shared_ptr<CrossDeviceOps> cross_device_ops = {})
-      : Strategy(make_core(
-            MirroredOptions{.devices = std::move(devices), .cross_device_ops = std::move(cross_device_ops)})) {}
-  /// With options that TensorFlow does not have: threads, seed.
-  explicit MirroredStrategy(MirroredOptions options) : Strategy(make_core(std::move(options))) {}
+      : MirroredStrategy(MirroredOptions{
+            .devices = std::move(devices), .cross_device_ops = std::move(cross_device_ops), .strict = true}) {}
+  /// With options that TensorFlow does not have: threads, seed. They also say whether it is strict.
+  explicit MirroredStrategy(MirroredOptions options)
+      : Strategy(std::make_shared<lockstep::MirroredStrategy>(std::move(options))) {}
 };
 
 namespace experimental {
-
-/// The replicas of several processes; the cluster is that of TF_CONFIG unless a resolver is given.
-class MultiWorkerMirroredStrategy : public Strategy {
- public:
-  explicit MultiWorkerMirroredStrategy(CollectiveCommunication communication = CollectiveCommunication::AUTO,
-                                       std::shared_ptr<const ClusterResolver> cluster_resolver = {})
-      : Strategy(make_core(multi_worker_options(communication, std::move(cluster_resolver)))) {}
-  explicit MultiWorkerMirroredStrategy(MultiWorkerOptions options) : Strategy(make_core(std::move(options))) {}
-};
-
+using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;
 }  // namespace experimental
 }  // namespace lockstep::compat::v1

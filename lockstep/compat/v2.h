@@ -68,16 +68,7 @@ using ReplicaContext = ReplicaContextOf<Strategy>;
 inline ReplicaContext get_replica_context() { return ReplicaContext(current_replica()); }
 inline Strategy get_strategy() { return Strategy(lockstep::get_strategy()); }
 
-/// The replicas of several processes; the cluster is that of TF_CONFIG unless a resolver is given.
-class MultiWorkerMirroredStrategy : public Strategy {
- public:
-  explicit MultiWorkerMirroredStrategy(CollectiveCommunication communication = CollectiveCommunication::AUTO,
-                                       std::shared_ptr<const ClusterResolver> cluster_resolver = {})
-      : Strategy(make_core(multi_worker_options(communication, std::move(cluster_resolver)))) {}
-  /// With options that TensorFlow does not have: devices, threads, seed.
-  explicit MultiWorkerMirroredStrategy(MultiWorkerOptions options) : Strategy(make_core(std::move(options))) {}
-};
-
+using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;
 namespace experimental {
 using v2::MultiWorkerMirroredStrategy;
 }
