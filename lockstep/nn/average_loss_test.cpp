@@ -2,9 +2,12 @@
 #include <gtest/gtest.h>
 #include <torch/optim/sgd.h>
 
+#include <functional>
 #include <map>
 #include <memory>
+#include <tuple>
 
+#include "lockstep/base/text.h"
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/nn/loss.h"
@@ -13,6 +16,7 @@
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/errors.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/logged_lines.h"
 #include "tests/support/one_weight.h"
 #include "tests/support/replicas.h"
 
@@ -246,5 +250,100 @@ TEST_P(AverageLoss, AWindowNeedsTheSizeOfTheWindow) {
     return loss;
   });
 }
+TEST_P(AverageLoss, AMeanOfThisReplicasRowsIsWarnedOf) {
+  using Loss = std::function<at::Tensor(const at::Tensor&)>;
+  const auto truth = torch::zeros({4});
+  const auto labels = torch::zeros({2}, at::kLong);
+  const auto rows = [](const at::Tensor& y) { return y.reshape({2, 2}); };
+  const std::tuple<const char*, bool, Loss> losses[] = {
+      {"mean", true, [](const at::Tensor& y) { return y.mean(); }},
+      {"mean over dimensions", true,
+       [&](const at::Tensor& y) {
+         return rows(y).mean(at::IntArrayRef{0, 1});
+       }},
+      {"a sum with a mean", true, [](const at::Tensor& y) { return average_loss(y) + y.square().mean(); }},
+      {"minus a mean", true, [](const at::Tensor& y) { return -y.mean(); }},
+      {"mse_loss", true, [&](const at::Tensor& y) { return at::mse_loss(y, truth); }},
+      {"l1_loss", true, [&](const at::Tensor& y) { return at::l1_loss(y, truth); }},
+      {"smooth_l1_loss", true, [&](const at::Tensor& y) { return at::smooth_l1_loss(y, truth); }},
+      {"huber_loss", true, [&](const at::Tensor& y) { return at::huber_loss(y, truth); }},
+      {"cross_entropy_loss", true, [&](const at::Tensor& y) { return at::cross_entropy_loss(rows(y), labels); }},
+      {"binary_cross_entropy_with_logits", true,
+       [&](const at::Tensor& y) { return at::binary_cross_entropy_with_logits(y, truth); }},
+      {"mse_loss, summed", false, [&](const at::Tensor& y) { return at::mse_loss(y, truth, at::Reduction::Sum); }},
+      {"cross_entropy_loss, summed", false,
+       [&](const at::Tensor& y) { return at::cross_entropy_loss(rows(y), labels, {}, at::Reduction::Sum); }},
+      {"average_loss of means of rows", false, [&](const at::Tensor& y) { return average_loss(rows(y).mean(1)); }},
+      {"the mean of one number", false, [](const at::Tensor& y) { return average_loss(y).mean(); }},
+      {"a mean that the program divides", false, [](const at::Tensor& y) { return y.mean() / 3; }},
+      {"sums of sums", false,
+       [](const at::Tensor& y) {
+         at::Tensor sum = y.sum();
+         for (int times = 0; times < 40; ++times) sum = sum + sum;
+         return sum;
+       }},
+      {"sum", false, [](const at::Tensor& y) { return y.sum(); }}};
+  for (const auto& [name, is_mean, loss] : losses) {
+    auto of_loss = strategy.make_optimizer<SGD>(model, 0.0);
+    const auto count = [&] {
+      const LoggedLines lines;
+      for (int steps = 0; steps < 2; ++steps)
+        strategy.run([&, &loss = loss] { of_loss.minimize(loss(model->forward(torch::ones({4})))); });
+      return lines.count("the loss is a mean over this replica's rows");
+    };
+    of_loss.set_reduce_op(ReduceOp::Mean);
+    EXPECT_EQ(count(), 0) << name << ", averaged over replicas";
+    of_loss.set_reduce_op(ReduceOp::Sum);
+    EXPECT_EQ(count(), is_mean ? 1 : 0) << name;
+  }
+  MirroredStrategy alone(on_cpus(1));
+  auto own = alone.make<OneWeight>();
+  auto of_own = alone.make_optimizer<SGD>(own, 1.0);
+  const LoggedLines lines;
+  alone.run([&] { of_own.minimize(own->forward(torch::ones({4})).mean()); });
+  EXPECT_EQ(lines.count("mean"), 0);
+}
+
+TEST_P(AverageLoss, SizesThatDifferBetweenReplicasAreWarnedOf) {
+  const LoggedLines lines;
+  const auto batch = strategy.split(torch::ones({3 * replicas() - 1}));
+  const auto step = [&](const auto& size) {
+    strategy.run(
+        [&](const at::Tensor& x) {
+          const at::Tensor losses = model->forward(x);
+          optimizer.minimize(average_loss(losses, size(losses)));
+        },
+        batch);
+  };
+  step([&](const at::Tensor& losses) { return global_rows(losses); });
+  step([](const at::Tensor&) { return 40; });
+  EXPECT_EQ(lines.count("was given the size"), 0);
+  for (int steps = 0; steps < 2; ++steps) step([&](const at::Tensor& losses) { return replicas() * losses.size(0); });
+  EXPECT_EQ(lines.count(str("was given the size ", 3 * replicas(), " on replica 0 and ", 2 * replicas(), " on replica ",
+                            replicas() - 1)),
+            1);
+}
+
+TEST_P(AverageLoss, AWindowIsOfMinimizeAlone) {
+  optimizer.set_accumulate(3);
+  const LoggedLines lines;
+  const auto end_step = [&] {
+    optimizer.reduce_gradients();
+    optimizer.step();
+  };
+  strategy.run([&] {
+    optimizer.minimize(model->forward(torch::ones({1})).sum());
+    end_step();  // a window that ends early
+  });
+  EXPECT_EQ(lines.count("set_accumulate is for minimize alone"), 0);
+  for (int steps = 0; steps < 2; ++steps) {
+    strategy.run([&] {
+      optimizer.backward(model->forward(torch::ones({1})).sum());
+      end_step();
+    });
+  }
+  EXPECT_EQ(lines.count("set_accumulate is for minimize alone"), 1);
+}
+
 }  // namespace
 }  // namespace lockstep

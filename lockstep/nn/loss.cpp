@@ -109,12 +109,12 @@ at::Tensor divided_by_size(const at::Tensor& losses, std::int64_t rows, std::int
   at::Tensor result = divided(losses, checked_size(global_batch), given);
   const detail::ContextEntry* const top = detail::current_context();
   if (top == nullptr || top->notes == nullptr) return result;
-  const std::int64_t all = known_rows(*top);
   const auto& here = top->notes->rows.here;
-  const bool is_of_batch =
-      all >= 0 && !here.empty() && here[static_cast<std::size_t>(top->replica->local_index())] == rows;
-  if (is_of_batch && global_batch == all) detail::note_loss(result, detail::LossNote::OfOneBatch);
-  if (is_of_batch && global_batch == rows && rows < all) warn_of_local_size(rows, all);
+  if (here.empty() || here[static_cast<std::size_t>(top->replica->local_index())] != rows) return result;
+  top->notes->loss_size = global_batch;
+  const std::int64_t all = known_rows(*top);
+  if (global_batch == all) detail::note_loss(result, detail::LossNote::OfOneBatch);
+  if (global_batch == rows && rows < all) warn_of_local_size(rows, all);
   return result;
 }
 

@@ -60,7 +60,7 @@ void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, con
                                 .find_not_finite = checks && !mine.checks_on_device});
     if (mine.checks_on_device) check_on_device(core, mine);
   });
-  // A backward of another optimizer has made them.
+  // A backward of another optimizer has made them, or of a loss that the program has scaled.
   const detail::RunNotes* const notes = detail::current_context()->notes;
   if (mine.progress.stage == detail::GradientStage::None && notes != nullptr && notes->loss_scale != 0) {
     if (notes->loss_scale == detail::kScaleOnDevice)
@@ -187,6 +187,11 @@ void MirroredOptimizerBase::reduce_gradients(ReduceOp op) {
   const char* call = op == ReduceOp::Sum ? "reduce_gradients(Sum)" : "reduce_gradients(Mean)";
   ReplicaPart& mine = part_here(*core_, "reduce_gradients");
   detail::warn_of_changed_gradients(*core_, mine);
+  if (core_->settings.accumulate > 1 && mine.window_calls == 0 &&
+      mine.progress.stage == detail::GradientStage::Computed && core_->said.is_first(detail::Warning::UnusedWindow))
+    log_warning(
+        "set_accumulate is for minimize alone: reduce_gradients and step update the weights at every call. Call "
+        "backward several times before reduce_gradients, or minimize");
   mine.window_calls = 0;  // of a window that ends here, where a replica may have made fewer calls
   collect_and_reduce(*core_, mine, op, call);
   detail::sample_gradients(*core_, mine);
@@ -223,7 +228,7 @@ void MirroredOptimizerBase::step() {
   detail::require_unscaled(mine, "step");
   detail::require_own_gradients(core, mine, "step");
   if ((core.settings.clip_global_norm || core.settings.clip_value) && mine.progress.clip_mark == 0 &&
-      !core.has_warned_of_clipping.exchange(true))
+      core.said.is_first(detail::Warning::UnusedClipping))
     log_warning(
         "set_clip_global_norm and set_clip_value are for minimize alone: these gradients are not clipped. Call "
         "clip_global_norm(max_norm) or clip_value(limit) between reduce_gradients and step");
@@ -318,7 +323,7 @@ void require_learning_rate(double rate) {
 void MirroredOptimizerBase::set_learning_rate(double rate) {
   require_learning_rate(rate);
   for (std::size_t g = 1; g < core_->groups.size(); ++g) {
-    if (learning_rate(g) == learning_rate(0) || std::exchange(core_->has_warned_of_rates, true)) continue;
+    if (learning_rate(g) == learning_rate(0) || !core_->said.is_first(detail::Warning::EqualRates)) continue;
     log_warning(str("set_learning_rate gives all parameter groups the rate ", rate, ", but group 0 had ",
                     learning_rate(0), " and group ", g, " had ", learning_rate(g),
                     ". Use set_learning_rate(rate, group) to keep them apart"));

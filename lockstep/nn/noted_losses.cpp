@@ -1,19 +1,14 @@
 #include "lockstep/nn/noted_losses.h"
 
 #include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/autograd/function.h>
-
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <memory>
-#include <string>
-#include <string_view>
 #include <type_traits>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
+#include "lockstep/nn/loss_graph.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/run_notes.h"
 
@@ -66,12 +61,6 @@ void note_loss(const at::Tensor& loss, LossNote note) {
 
 namespace {
 
-bool adds_up(const Node& node) {
-  const std::string name = node.name();
-  return std::ranges::any_of(std::array{"Add", "Sub", "Neg", "Sum", "Mean"},
-                             [&](std::string_view kind) { return name.starts_with(kind); });
-}
-
 /// `follows`: whether the search goes on at what a node was computed from.
 template <class F>
 bool is_found(const at::Tensor& loss, LossNote note, const F& follows) {
@@ -82,26 +71,19 @@ bool is_found(const at::Tensor& loss, LossNote note, const F& follows) {
     nodes.push_back(std::move(node));
   });
   if (nodes.empty()) return false;
-  // Nodes are numbered as they are made: what is older than all of these was not computed from them.
-  std::unordered_set<const Node*> seen;
-  std::vector<const Node*> to_see;
-  const auto see_later = [&](const Node* node) {
-    if (node != nullptr && node->sequence_nr() >= first && seen.insert(node).second) to_see.push_back(node);
+  const auto is_noted = [&](const Node& node) {
+    return std::ranges::any_of(nodes, [&](const NodePtr& each) { return each.get() == &node; });
   };
-  see_later(loss.grad_fn().get());
-  while (!to_see.empty()) {
-    const Node* const node = to_see.back();
-    to_see.pop_back();
-    if (std::ranges::any_of(nodes, [&](const NodePtr& each) { return each.get() == node; })) return true;
-    if (!follows(*node)) continue;
-    for (const auto& edge : node->next_edges()) see_later(edge.function.get());
-  }
-  return false;
+  // Nodes are numbered as they are made: what is older than all of these was not computed from them.
+  return any_node(loss.grad_fn().get(), is_noted,
+                  [&](const Node& node) { return node.sequence_nr() >= first && follows(node); });
 }
 
 }  // namespace
 
-bool is_noted(const at::Tensor& loss, LossNote note) { return is_found(loss, note, adds_up); }
+bool is_noted(const at::Tensor& loss, LossNote note) {
+  return is_found(loss, note, [](const Node& node) { return is_one_of(node, {"Add", "Sub", "Neg", "Sum", "Mean"}); });
+}
 
 bool holds_noted(const at::Tensor& loss, LossNote note) {
   return is_found(loss, note, [](const Node&) { return true; });

@@ -2,7 +2,6 @@
 
 #include <torch/optim/optimizer.h>
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -14,6 +13,7 @@
 #include "lockstep/nn/step/gradient_reducer.h"
 #include "lockstep/nn/step/gradient_sample.h"
 #include "lockstep/nn/step/gradient_state.h"
+#include "lockstep/nn/step/said_once.h"
 #include "lockstep/nn/step/update.h"
 #include "lockstep/nn/torch_optimizers.h"
 
@@ -49,10 +49,6 @@ struct ReplicaPart {
   std::int64_t module_looks = 0;           ///< how often the module was shown to the others
   std::vector<OptionalState> asked_state;  ///< per group: what `owned` was last found to have
   std::size_t registered = 0;              ///< ModuleCore::registered_in when the module was last found unchanged
-  bool has_warned_of_window = false;       ///< that zero_grad has ended
-  bool has_warned_of_unreached = false;    ///< parameters
-  bool has_warned_of_leftovers = false;    ///< or need not, because another replica has
-  bool has_warned_of_changed_gradients = false;
 };
 
 struct OptimizerGroup {
@@ -74,13 +70,7 @@ struct OptimizerCore : std::enable_shared_from_this<OptimizerCore> {
   std::vector<std::unique_ptr<ReplicaPart>> replicas;
   std::unique_ptr<GradientReducer> reducer;
   Poison poison{*module};
-  std::atomic<bool> has_warned_of_leftovers{false};
-  std::atomic<bool> has_warned_of_changed_gradients{false};
-  std::atomic<bool> has_warned_of_reduced_loss{false};
-  std::atomic<bool> has_warned_of_batch_size{false};
-  std::atomic<bool> has_warned_of_mean_of_shares{false};
-  std::atomic<bool> has_warned_of_clipping{false};
-  bool has_warned_of_rates = false;
+  SaidOnce said;
 
   // Clipping by norm: one sum of squares per block of every parameter, written by the block's owner.
   std::vector<double> block_sums;

@@ -480,6 +480,21 @@ TEST_F(Together, WorkersHoldTheSameWeightsAfterTraining) {
   EXPECT_TRUE(torch::equal(strategy.broadcast(digest), digest));
 }
 
+TEST_F(Together, SizesOfLossesThatDifferBetweenWorkersAreWarnedOfOnce) {
+  auto model = strategy.make<Net>();
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(0.1));
+  const auto batch = strategy.split(torch::ones({6, 4}));
+  const auto step = [&](int size) {
+    strategy.run([&](const torch::Tensor& x) { optimizer.minimize(ls::average_loss(model->forward(x).sum(1), size)); },
+                 batch);
+  };
+  const ls::LoggedLines logged;
+  step(50);
+  EXPECT_EQ(logged.count("was given the size"), 0);
+  for (int steps = 0; steps < 2; ++steps) step(50 + rank);
+  EXPECT_EQ(logged.count("was given the size 50 on worker 0 and 51 on worker 1"), workers > 1 ? 1 : 0);
+}
+
 TEST_F(Together, WorkersAgreeOnCallsOfAWindowThatAreDropped) {
   auto model = strategy.make<Net>();
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(0.1));

@@ -2,6 +2,7 @@
 
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <limits>
@@ -12,10 +13,10 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/grad_scaler.h"
-#include "lockstep/nn/noted_losses.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/gradient_sample.h"
+#include "lockstep/nn/step/loss_checks.h"
 #include "lockstep/nn/step/loss_scale.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
@@ -23,26 +24,11 @@
 #include "lockstep/nn/step/sparse_parameters.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/differentiable.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep::detail {
 namespace {
-
-void require_loss(const at::Tensor& loss) {
-  if (!loss.defined() || loss.numel() != 1) {
-    throw InvalidArgument(errors::kShape,
-                          {.what = "a loss must be one number",
-                           .seen = loss.defined() ? lockstep::str("shape ", loss.sizes()) : "an undefined tensor",
-                           .help = "use average_loss(per_example_losses, global_batch)"});
-  }
-  if (!loss.requires_grad()) {
-    throw InvalidArgument(errors::kOptimizer,
-                          {.what = "the loss does not depend on any parameter that requires a gradient",
-                           .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
-  }
-}
 
 bool holds_numbers(const at::Tensor& gradient) {
   const at::Tensor values = gradient.is_sparse() ? gradient._values() : gradient;
@@ -59,6 +45,8 @@ void show_module(const ModuleCore& module, ReplicaPart& mine) {
   const bool look = before < 100 || before % 16 == 0;
   mine.shown.module_is_suspect = before == 0 || (look && module.registered_in(k) != mine.registered);
   mine.shown.modes = module.modes_of(k);
+  const RunNotes* const notes = current_context()->notes;
+  mine.shown.loss_size = notes == nullptr ? 0 : notes->loss_size;
 }
 
 void require_same_shape(const std::string& name, const at::Tensor& leaf, const at::Tensor& gradient) {
@@ -108,64 +96,27 @@ void require_same_modules(const OptimizerCore& core, ReplicaPart& mine) {
   if (!is_alike) core.module->require_alike();
 }
 
+void compare_sizes(const OptimizerCore& core, const ReplicaPart& mine) {
+  if (mine.index != 0 || mine.shown.loss_size == 0 || core.said.has(Warning::DifferentSizes)) return;
+  c10::SmallVector<std::int64_t, 16> sizes;
+  for (const auto& replica : core.replicas) sizes.push_back(replica->shown.loss_size);
+  warn_of_different_sizes(core, sizes, "replica");
+}
+
 /// Gradients that are there before the first backward of a step come from elsewhere, and would be taken for its own.
 void warn_of_leftovers(OptimizerCore& core, ReplicaPart& mine) {
-  if (mine.has_warned_of_leftovers) return;
+  if (core.said.has(Warning::Leftovers)) return;
   const auto& parameters = core.module->parameters();
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     const at::Tensor& gradient = parameters[p].leaves[static_cast<std::size_t>(mine.index)].grad();
     if (core.group_of[p] < 0 || !gradient.defined() || !holds_numbers(gradient)) continue;
-    mine.has_warned_of_leftovers = true;
-    if (core.has_warned_of_leftovers.exchange(true)) return;
+    if (!core.said.is_first(Warning::Leftovers)) return;
     return log_warning(lockstep::str(
         "parameter '", parameters[p].name, "' has a gradient on replica ", mine.index,
         " before the step's backward: of a backward outside of run, or of the loss of another model. It joins this "
         "step. Call optimizer.zero_grad() inside run before minimize, and optimizer.backward(loss) instead of "
         "loss.backward() to add up gradients"));
   }
-}
-
-/// Backward through all_reduce adds up the gradients of all replicas, and the optimizer then adds them up once more.
-void warn_of_reduced_loss(OptimizerCore& core, const at::Tensor& loss) {
-  const int replicas = core.module->strategy().num_replicas_in_sync();
-  if (replicas == 1 || core.settings.reduce_op != ReduceOp::Sum || !is_from_all_reduce(loss)) return;
-  if (core.has_warned_of_reduced_loss.exchange(true)) return;
-  log_warning(lockstep::str(
-      "the loss given to the optimizer is the result of all_reduce: its gradients are already those of all replicas, and "
-      "the step is ",
-      replicas,
-      " times too large. Give the optimizer this replica's own loss, and all_reduce loss.detach() for the log"));
-}
-
-/// Each call of a window would be divided by its own rows, and the sum would not be the mean over the window.
-void require_size_of_window(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss) {
-  const int window = core.settings.accumulate;
-  if (window <= 1) return;
-  if (holds_noted(loss, LossNote::Unsized)) {
-    throw_misuse(lockstep::str("average_loss cannot count the examples of a window of set_accumulate(", window, ")"),
-                 "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
-                 "average_loss");
-  }
-  // Whoever divides the loss by `window` gives the optimizer another one. One batch may come as several losses of one run,
-  // and a window may be ended after one batch.
-  if (!is_noted(loss, LossNote::OfOneBatch)) return;
-  if (current_context()->notes->losses_of_batch++ > 0 || ++mine.progress.batches < 2) return;
-  if (core.has_warned_of_batch_size.exchange(true)) return;
-  log_warning(
-      lockstep::str("the size given to average_loss is that of one batch, and set_accumulate(", window,
-                    ") adds up the gradients of several: the step is as many times that of their mean. Give it the "
-                    "number of examples of the whole window, on all replicas"));
-}
-
-/// Its share of a mean over all replicas would be divided by the number of replicas once more.
-void warn_of_mean_of_shares(OptimizerCore& core, const at::Tensor& loss) {
-  const int replicas = core.module->strategy().num_replicas_in_sync();
-  if (replicas == 1 || core.settings.reduce_op != ReduceOp::Mean) return;
-  if (!is_noted(loss, LossNote::Unsized) && !is_noted(loss, LossNote::OfOneBatch)) return;
-  if (core.has_warned_of_mean_of_shares.exchange(true)) return;
-  log_warning(lockstep::str(
-      "average_loss divides by the rows of all replicas, and set_reduce_op(ReduceOp::Mean) by the ", replicas,
-      " replicas once more: the step is ", replicas, " times too small. Leave the reduction at ReduceOp::Sum"));
 }
 
 /// The index of the first parameter whose gradient, if it has one, is `wanted`; -1 for none.
@@ -274,7 +225,7 @@ void sample_gradients(const OptimizerCore& core, ReplicaPart& mine) {
 }
 
 void warn_of_changed_gradients(OptimizerCore& core, ReplicaPart& mine) {
-  if (mine.progress.stage != GradientStage::Computed || mine.has_warned_of_changed_gradients) return;
+  if (mine.progress.stage != GradientStage::Computed || core.said.has(Warning::ChangedGradients)) return;
   // One replica alone may clip its gradients before they are reduced.
   if (core.module->strategy().num_replicas_in_sync() == 1) return;
   const auto& parameters = core.module->parameters();
@@ -284,8 +235,7 @@ void warn_of_changed_gradients(OptimizerCore& core, ReplicaPart& mine) {
     // Gradients that are gone, or zeros now, have been dropped.
     if (!has_place(gradient, sample) || !has_number_at(gradient, sample.place)) continue;
     if (bits_at(gradient, sample.place) == sample.bits) continue;
-    mine.has_warned_of_changed_gradients = true;
-    if (core.has_warned_of_changed_gradients.exchange(true)) return;
+    if (!core.said.is_first(Warning::ChangedGradients)) return;
     return log_warning(lockstep::str(
         "the gradient of '", parameters[p].name, "' was changed on replica ", mine.index,
         " between the optimizer's backward and its step: by a backward of another loss, or by hand. The step takes it as "
@@ -323,14 +273,7 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
   if (progress.is_reduced())
     throw_misuse("the gradients are already reduced", "call step() or zero_grad() before the next backward",
                  "backward");
-  require_loss(loss);
-  require_size_of_window(core, mine, loss);
-  warn_of_mean_of_shares(core, loss);
-  warn_of_reduced_loss(core, loss);
-  if (is_noted(loss, LossNote::Scaled)) {
-    throw_misuse("the loss was multiplied by the scale already",
-                 "pass the loss itself: minimize(loss, scaler) or backward(loss, scaler) multiplies it", "backward");
-  }
+  check_loss(core, mine, loss);
   if (progress.stage == GradientStage::None) warn_of_leftovers(core, mine);
   if (progress.stage == GradientStage::Computed && progress.loss_scale.has_value() != (scaler != nullptr)) {
     throw_misuse("gradients of a scaled loss cannot be added to those of an unscaled one",
@@ -364,6 +307,7 @@ void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, co
   core.reducer->bring_together(mine, op, brought);
   const auto agree_and_work = [&] {
     require_same_modules(core, mine);
+    compare_sizes(core, mine);
     core.reducer->survey(mine);
     is_new_sparse = has_new_sparse(core, mine);
     if (!is_new_sparse) work();
@@ -427,7 +371,7 @@ bool begins_anew(const OptimizerCore& core, ReplicaPart& mine) {
 }
 
 void warn_of_ended_window(const OptimizerCore& core, ReplicaPart& mine, const char* call, int calls) {
-  if (calls == 0 || mine.index != 0 || std::exchange(mine.has_warned_of_window, true)) return;
+  if (calls == 0 || mine.index != 0 || !core.said.is_first(Warning::EndedWindow)) return;
   log_warning(lockstep::str(call, " has ended an accumulation window: the gradients of ", counted(calls, "call"),
                             " of minimize out of ", core.settings.accumulate,
                             " are dropped without an update. minimize forgets gradients by itself after each update; "

@@ -47,6 +47,7 @@ enum class GradientKind : std::uint8_t { None, Dense, Sparse };
 struct ShownGradients {
   std::vector<at::Tensor> gradients;  ///< per parameter, in the parameter's memory order
   bool module_is_suspect = false;     ///< this replica's module may have other parameters than before
+  std::int64_t loss_size = 0;         ///< RunNotes::loss_size
   std::uint64_t modes = 0;            ///< a mark of what is frozen and what is in training mode (ModuleCore::modes_of)
 };
 

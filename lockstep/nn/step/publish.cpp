@@ -24,7 +24,7 @@ namespace lockstep::detail {
 namespace {
 
 void warn_of_unreached(const OptimizerCore& core, ReplicaPart& mine) {
-  if (mine.index != 0 || std::exchange(mine.has_warned_of_unreached, true)) return;
+  if (mine.index != 0 || !core.said.is_first(Warning::UnreachedParameters)) return;
   const auto first = static_cast<std::size_t>(
       std::find_if(core.group_of.begin(), core.group_of.end(), [](int group) { return group >= 0; }) -
       core.group_of.begin());

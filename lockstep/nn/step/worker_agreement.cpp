@@ -13,6 +13,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/loss_checks.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/step_description.h"
 #include "lockstep/nn/step/worker_reducer.h"
@@ -44,13 +45,14 @@ GradientKind kind_of(const at::Tensor& gradient) {
 }  // namespace
 
 void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
-  // What the workers compare: settings, call and weights as a number each, then the kind of every gradient and which buckets
-  // are stale.
-  const std::size_t marks = 3;
+  // What the workers compare: settings, call, weights and size of the losses as a number each, then the kind of every
+  // gradient and which buckets are stale.
+  const std::size_t marks = 4;
   std::vector<std::int64_t> mine(marks + kinds_.size() + buckets_.size(), 0);
   mine[0] = static_cast<std::int64_t>(mark_of_settings(*call.optimizer));
   mine[1] = static_cast<std::int64_t>(mark_of_call(call, op));
   mine[2] = static_cast<std::int64_t>(outside_changes_.mark());
+  mine[3] = replicas_[0]->shown.loss_size;
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
     if (group_of_[p] < 0) continue;
     auto kind = GradientKind::None;
@@ -94,6 +96,11 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
                                    "strategy.broadcast(tensor), or after torch::manual_seed with one number on all of "
                                    "them"},
                           str(name_, ", weights that the program has changed"), deadline_of(options_));
+  }
+  if (differs(3)) {
+    std::vector<std::int64_t> sizes;
+    for (const auto& theirs : all) sizes.push_back(theirs[3]);
+    warn_of_different_sizes(*call.optimizer, sizes, "worker");
   }
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
     kinds_[p] = GradientKind::None;

@@ -45,7 +45,8 @@ struct RunNotes {
   std::int64_t average_losses = 0;  ///< calls of average_loss without a size
   std::int64_t noted_losses = 0;    ///< calls of note_loss
   int losses_of_batch = 0;          ///< given to optimizers, in windows of several calls
-  double loss_scale = 0;            ///< of the last backward with a GradScaler; 0: there was none
+  std::int64_t loss_size = 0;       ///< the last one given to average_loss with the rows of the batch; 0: none
+  double loss_scale = 0;            ///< that a GradScaler has last multiplied a loss by; 0: none has
 };
 
 /// For what Lockstep itself changes inside run, or lets the user change once: check before, remember after. On every

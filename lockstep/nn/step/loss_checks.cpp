@@ -1,0 +1,158 @@
+#include "lockstep/nn/step/loss_checks.h"
+
+#include <ATen/core/Reduction.h>
+#include <torch/csrc/autograd/generated/Functions.h>
+
+#include <algorithm>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
+#include "lockstep/base/text.h"
+#include "lockstep/nn/loss_graph.h"
+#include "lockstep/nn/noted_losses.h"
+#include "lockstep/nn/optimizer_core.h"
+#include "lockstep/nn/step/misuse.h"
+#include "lockstep/strategy/detail/run_notes.h"
+#include "lockstep/strategy/differentiable.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::detail {
+namespace {
+
+namespace nodes = torch::autograd::generated;
+using torch::autograd::Node;
+
+void require_loss(const at::Tensor& loss) {
+  if (!loss.defined() || loss.numel() != 1) {
+    throw InvalidArgument(errors::kShape,
+                          {.what = "a loss must be one number",
+                           .seen = loss.defined() ? lockstep::str("shape ", loss.sizes()) : "an undefined tensor",
+                           .help = "use average_loss(per_example_losses, global_batch)"});
+  }
+  if (!loss.requires_grad()) {
+    throw InvalidArgument(errors::kOptimizer,
+                          {.what = "the loss does not depend on any parameter that requires a gradient",
+                           .help = "compute it from model->forward(...) without NoGradGuard or detach()"});
+  }
+}
+
+/// Whether all replicas add up their gradients. One alone cannot count anything twice.
+bool sums_over_replicas(const OptimizerCore& core) {
+  return core.module->strategy().num_replicas_in_sync() > 1 && core.settings.reduce_op == ReduceOp::Sum;
+}
+
+/// Backward through all_reduce adds up the gradients of all replicas, and the optimizer then adds them up once more.
+void warn_of_reduced_loss(const OptimizerCore& core, const at::Tensor& loss) {
+  if (!sums_over_replicas(core) || !is_from_all_reduce(loss) || !core.said.is_first(Warning::ReducedLoss)) return;
+  const int replicas = core.module->strategy().num_replicas_in_sync();
+  log_warning(lockstep::str(
+      "the loss given to the optimizer is the result of all_reduce: its gradients are already those of all replicas, and "
+      "the step is ",
+      replicas,
+      " times too large. Give the optimizer this replica's own loss, and all_reduce loss.detach() for the log"));
+}
+
+/// Each call of a window would be divided by its own rows, and the sum would not be the mean over the window.
+void require_size_of_window(const OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss) {
+  const int window = core.settings.accumulate;
+  if (window <= 1) return;
+  if (holds_noted(loss, LossNote::Unsized)) {
+    throw_misuse(lockstep::str("average_loss cannot count the examples of a window of set_accumulate(", window, ")"),
+                 "give it the number of examples of the whole window, on all replicas: average_loss(losses, size)",
+                 "average_loss");
+  }
+  // Whoever divides the loss by `window` gives the optimizer another one. One batch may come as several losses of one run,
+  // and a window may be ended after one batch.
+  if (!is_noted(loss, LossNote::OfOneBatch)) return;
+  if (current_context()->notes->losses_of_batch++ > 0 || ++mine.progress.batches < 2) return;
+  if (!core.said.is_first(Warning::BatchSizeInWindow)) return;
+  log_warning(
+      lockstep::str("the size given to average_loss is that of one batch, and set_accumulate(", window,
+                    ") adds up the gradients of several: the step is as many times that of their mean. Give it the "
+                    "number of examples of the whole window, on all replicas"));
+}
+
+/// Its share of a mean over all replicas would be divided by the number of replicas once more.
+void warn_of_mean_of_shares(const OptimizerCore& core, const at::Tensor& loss) {
+  const int replicas = core.module->strategy().num_replicas_in_sync();
+  if (replicas == 1 || core.settings.reduce_op != ReduceOp::Mean) return;
+  if (!is_noted(loss, LossNote::Unsized) && !is_noted(loss, LossNote::OfOneBatch)) return;
+  if (!core.said.is_first(Warning::MeanOfShares)) return;
+  log_warning(lockstep::str(
+      "average_loss divides by the rows of all replicas, and set_reduce_op(ReduceOp::Mean) by the ", replicas,
+      " replicas once more: the step is ", replicas, " times too small. Leave the reduction at ReduceOp::Sum"));
+}
+
+/// Of one number there is no other mean. Not every version of LibTorch tells how many there were.
+template <class Mean>
+bool is_of_several(const Mean& mean) {
+  if constexpr (requires { mean.self_sym_numel > 1; })
+    return mean.self_sym_numel > 1;
+  else
+    return true;
+}
+
+template <class... Losses>
+bool is_mean_of_any(const Node& node) {
+  const auto is_mean = [](const auto* loss) { return loss != nullptr && loss->reduction == at::Reduction::Mean; };
+  return (is_mean(dynamic_cast<const Losses*>(&node)) || ...);
+}
+
+/// Whether a replica has averaged over its own rows: by mean(), or by a loss function's default reduction. Losses that
+/// are not in the list end in mean().
+bool is_mean(const Node& node) {
+  if (const auto* mean = dynamic_cast<const nodes::MeanBackward0*>(&node)) return is_of_several(*mean);
+  if (is_one_of(node, {"Mean"})) return true;
+  const bool is_loss = is_one_of(node, {"Nll", "Mse", "Binary", "Smooth", "Huber", "Soft", "Multi"});
+  return is_loss &&
+         is_mean_of_any<nodes::NllLossBackward0, nodes::NllLoss2DBackward0, nodes::MseLossBackward0,
+                        nodes::BinaryCrossEntropyBackward0, nodes::BinaryCrossEntropyWithLogitsBackward0,
+                        nodes::SmoothL1LossBackward0, nodes::HuberLossBackward0, nodes::SoftMarginLossBackward0,
+                        nodes::MultiMarginLossBackward0, nodes::MultilabelMarginLossBackward0>(node);
+}
+
+/// It, or a term of a sum. What was divided or multiplied since is taken for right.
+bool has_mean(const at::Tensor& loss) {
+  return any_node(loss.grad_fn().get(), is_mean, [](const Node& node) {
+    return is_one_of(node, {"Add", "Sub", "Neg"});
+  });
+}
+
+void warn_of_mean_of_rows(const OptimizerCore& core, const at::Tensor& loss) {
+  if (!sums_over_replicas(core) || core.said.has(Warning::MeanOfRows) || !has_mean(loss)) return;
+  if (!core.said.is_first(Warning::MeanOfRows)) return;
+  const int replicas = core.module->strategy().num_replicas_in_sync();
+  log_warning(lockstep::str(
+      "the loss is a mean over this replica's rows, and gradients are summed over ", replicas,
+      " replicas: the step is ", replicas,
+      " times that of one replica with the whole batch. Compute one loss for each row (reduction None) and give the "
+      "optimizer average_loss(losses); or average over replicas: optimizer.set_reduce_op(ReduceOp::Mean)"));
+}
+
+}  // namespace
+
+void check_loss(const OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss) {
+  require_loss(loss);
+  require_size_of_window(core, mine, loss);
+  warn_of_mean_of_shares(core, loss);
+  warn_of_reduced_loss(core, loss);
+  warn_of_mean_of_rows(core, loss);
+  if (!is_noted(loss, LossNote::Scaled)) return;
+  throw_misuse("the loss was multiplied by the scale already",
+               "pass the loss itself: minimize(loss, scaler) or backward(loss, scaler) multiplies it", "backward");
+}
+
+void warn_of_different_sizes(const OptimizerCore& core, std::span<const std::int64_t> sizes, const char* who) {
+  const auto is_given = [](std::int64_t size) { return size != 0; };
+  const auto first = std::ranges::find_if(sizes, is_given);
+  if (first == sizes.end()) return;
+  const auto other =
+      std::find_if(first, sizes.end(), [&](std::int64_t size) { return is_given(size) && size != *first; });
+  if (other == sizes.end() || !core.said.is_first(Warning::DifferentSizes)) return;
+  log_warning(lockstep::str("average_loss was given the size ", *first, " on ", who, " ", first - sizes.begin(),
+                            " and ", *other, " on ", who, " ", other - sizes.begin(),
+                            ", and rows have different weights in the step. Leave the size out, or give all the same: "
+                            "average_loss(losses, ls::global_rows(losses))"));
+}
+
+}  // namespace lockstep::detail
