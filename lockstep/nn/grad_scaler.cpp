@@ -9,6 +9,7 @@
 #include "lockstep/nn/noted_losses.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/step/loss_scale.h"
+#include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep {
@@ -52,8 +53,12 @@ detail::LossScale& GradScaler::here() const {
 }
 
 at::Tensor GradScaler::scaled(const at::Tensor& loss) const {
-  at::Tensor result = loss.mul(scale());
+  const double factor = scale();
+  at::Tensor result = loss.mul(factor);
   detail::note_loss(result, detail::LossNote::Scaled);
+  // A backward of this may leave gradients to any optimizer.
+  const detail::ContextEntry* const top = detail::current_context();
+  if (result.requires_grad() && top != nullptr && top->notes != nullptr) top->notes->loss_scale = factor;
   return result;
 }
 

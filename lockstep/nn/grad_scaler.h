@@ -39,7 +39,8 @@ class LOCKSTEP_EXPORT GradScaler {
   GradScaler& operator=(GradScaler&&) = default;
   ~GradScaler() = default;
 
-  /// The loss times the scale; for use inside `run`, where no optimizer's `minimize` or `backward` does it.
+  /// The loss times the scale; for use inside `run`, where no optimizer's `minimize` or `backward` does it. After a
+  /// backward of it call the optimizer's `reduce_gradients()`, `unscale(scaler)` and `step()`.
   at::Tensor scaled(const at::Tensor& loss) const;
   double scale() const;
   /// Reports how a step went, once per replica. `minimize` and `unscale` call it.

@@ -259,6 +259,23 @@ TEST_P(PortingMistakes, TheGradientsOfAnotherOptimizersScaledLossAreScaled) {
   EXPECT_EQ(weight_of(head), 1.0 - 0.5 * 4);
 }
 
+TEST_P(PortingMistakes, TheGradientsOfALossThatTheProgramHasScaledAreScaled) {
+  GradScaler scaler(strategy);
+  const auto step = [&](bool unscales) {
+    strategy.run([&] {
+      optimizer.zero_grad();
+      scaler.scaled(model->forward(torch::ones({1})).sum() / (4 * replicas())).backward();
+      optimizer.reduce_gradients();
+      if (unscales) optimizer.unscale(scaler);
+      optimizer.step();
+    });
+  };
+  expect_error([&] { step(false); }, Code::FailedPrecondition, errors::kOptimizer, {"unscale(scaler)"});
+  EXPECT_EQ(weight_of(model), 1.0);
+  step(true);
+  EXPECT_EQ(weight_of(model), 0.75);
+}
+
 TEST_P(PortingMistakes, ASumOfScaledLossesIsRefused) {
   GradScaler scaler(strategy);
   const auto loss = [&] { return scaler.scaled(model->forward(torch::ones({1})).sum()); };
