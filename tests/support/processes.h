@@ -119,7 +119,8 @@ class Process {
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::setpgid(0, 0);
-      for (const int signal : {SIGINT, SIGQUIT, SIGHUP}) ::signal(signal, SIG_DFL);  // ignored where a shell runs tests with &
+      for (const int signal : {SIGINT, SIGQUIT, SIGHUP})
+        ::signal(signal, SIG_DFL);  // ignored where a shell runs tests with &
       if (options.input) ::dup2(ends[0], STDIN_FILENO);
       ::dup2(::open(out.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600), STDOUT_FILENO);
       ::dup2(::open(err.c_str(), O_CREAT | O_WRONLY | O_APPEND | O_CLOEXEC, 0600), STDERR_FILENO);
