@@ -57,6 +57,11 @@ void Client::ask_who_has_the_seat() {
   try {
     introduce(reach.target, true);
     wait_while(Stage::Introduced, Clock::now() + milliseconds(500));
+    std::unique_lock lock(mutex_);
+    const std::shared_ptr<Wire> wire = wire_;
+    lock.unlock();
+    if (wire && wire->is_heard())  // a chief that is busy
+      wait_while(Stage::Introduced, Clock::now() + time_to_introduce_oneself(options_));
   } catch (const AlreadyExists&) {
     throw;
   } catch (const Error& error) {

@@ -32,6 +32,7 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
 
   void send(const wire::ToChief& message) override { queue(message.SerializeAsString()); }
   void flush() override { write_queued(); }
+  bool is_heard() const override { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
 
   void cut() override {
     {
