@@ -187,7 +187,12 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
        "cpu:1 is named twice"},
       {[&] { strategy.update_non_slot({}, [] {}); }, "needs at least one device"},
       {[&] { strategy.update_non_slot({"cpu:0"}, any, strategy.reduce(Agg::SUM, ids, {"cpu:1"})); },
-       "without a component on the device of local tower 0"},
+       "a mirrored argument of update_non_slot has no component on /job:localhost/replica:0/task:0/device:CPU:0"},
+      {[&] {
+         strategy.update(v, any, std::pair{strategy.broadcast(one(), {"cpu:0"}), 1});
+       },
+       "no component on"},
+      {[&] { strategy.call_for_each_tower(any, strategy.broadcast(one(), {"cpu:1"})); }, "no component on"},
       {in_towers([&] { steps.initialize(); }), "initialize was called inside a tower"},
       {in_towers([&] { steps.initializer(); }), "initialize was called inside a tower"},
       {[&] { strategy.reduce(Agg::SUM, truths, "cpu:0"); }, "bool values have no sum"},

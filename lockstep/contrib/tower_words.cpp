@@ -77,6 +77,16 @@ void require_cross_tower(const Strategy& core, const char* operation) {
   in_tower_words([&] { lockstep::detail::require_cross_replica(core, operation); });
 }
 
+void require_on(const char* operation, const Placement& placement, const Devices& devices) {
+  for (const std::string& device : devices) {
+    if (std::find(placement.devices.begin(), placement.devices.end(), device) != placement.devices.end()) continue;
+    throw InvalidArgument(errors::kComponent,
+                          {.what = str("a mirrored argument of ", operation, " has no component on ", device),
+                           .where = operation,
+                           .help = "reduce or broadcast it without naming devices: it is then on all of them"});
+  }
+}
+
 void throw_not_mirrored(const char* operation) {
   throw InvalidArgument(
       errors::kComponent,

@@ -52,6 +52,8 @@ const Misuse kVariables[] = {
      {"OnRead", "inside run"}},
     {"AddToATotalFromOutside", [](World& w) { w.total.assign_add(at::ones({2})); }, kArgument, errors::kVariableAssign,
      {"assign_add is not possible outside of replicas", "inside run"}},
+    {"AddToAPartOfATotalFromOutside", [](World& w) { w.total[0] += 1; }, kArgument, errors::kVariableAssign,
+     {"assign_add to a slice is not possible outside of replicas", "variable[i] = variable[i] + value"}},
     {"ReadWithoutAggregation", [](World& w) { w.silent.read(); }, kArgument, errors::kVariableMode, {"needs an aggregation", "values()"}},
     {"HandleFromOutside",
      [](World& w) {

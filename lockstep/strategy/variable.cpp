@@ -393,7 +393,8 @@ void assign_across(const std::shared_ptr<Variable::Impl>& variable, const Write&
     throw_assign(*variable,
                  lockstep::str(write.name(),
                                " is not possible outside of replicas for an OnRead variable with Aggregation::Sum"),
-                 "call it inside run, or assign(variable.read() + value)");
+                 write.place ? "call it inside run, or assign the result: variable[i] = variable[i] + value"
+                             : "call it inside run, or assign(variable.read() + value)");
   }
   const at::Tensor whole = value_for(*variable, write, value, 0);
   require_fitting(*variable, target_of(*variable, write), whole);

@@ -155,6 +155,23 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
     say("as one value", strategy.unwrap(contrib::TowerValue(updated)));
     say("once more", strategy.update_non_slot(some, copy, updated, contrib::ungrouped));
   }
+  // Every worker refuses what one of them cannot do.
+  const auto on_first = strategy.broadcast(number(1), {devices[0], devices[1], devices[2]});
+  const auto nothing = [](const auto&...) {};
+  const std::function<void()> refused[] = {[&] { strategy.broadcast(number(1), "/device:GPU:99"); },
+                                           [&] { strategy.update(ids, nothing, on_first); },
+                                           [&] { strategy.call_for_each_tower(nothing, on_first); },
+                                           [&] {
+                                             strategy.update_non_slot({devices[0], devices[5]}, nothing, on_first);
+                                           }};
+  for (std::size_t i = 0; i < std::size(refused); ++i) {
+    try {
+      refused[i]();
+    } catch (const ls::InvalidArgument&) {
+      continue;
+    }
+    throw std::runtime_error("not refused: case " + std::to_string(i));
+  }
   say("as a list of all", strategy.update(ids, copy, contrib::ungrouped));
   const ls::Variable plain(number(3), {.name = "plain"});
   say("not distributed", strategy.update(plain, copy, contrib::ungrouped));

@@ -13,9 +13,35 @@
 // The bodies of distribution_strategy.h's templates.
 namespace lockstep::contrib {
 
+namespace detail {
+
+template <class... Args>
+void require_on_devices(const char* operation, const Devices& devices, const Args&... args) {
+  [[maybe_unused]] const auto check = [&](const char*, std::size_t, const Placement* placed = nullptr) {
+    if (placed != nullptr) require_on(operation, *placed, devices);
+  };
+  (for_each_distributed(args, check), ...);
+}
+
+/// Throws unless all arguments, and what they hold, are plain or mirrored on these devices.
+template <class... Args>
+void require_mirrored(const char* operation, const Devices& devices, const Args&... args) {
+  [[maybe_unused]] const auto check = [&]<class T>(const T& leaf) {
+    bool is_per_tower = lockstep::detail::is_per_replica_v<T>;
+    if constexpr (std::derived_from<T, Variable> || std::is_same_v<T, TowerValue>)
+      is_per_tower = TowerValue(leaf).kind() >= TowerValue::Kind::PerDevice;
+    if (is_per_tower) throw_not_mirrored(operation);
+  };
+  (for_each_leaf(args, check), ...);
+  require_on_devices(operation, devices, args...);
+}
+
+}  // namespace detail
+
 template <class F, class... Args>
 auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "call_for_each_tower");
+  detail::require_on_devices("call_for_each_tower", devices_, args...);
   return detail::with_tag<RunConcurrently>(
       [&](const std::optional<RunConcurrently>& concurrently, const auto&... given) {
         const lockstep::detail::InTurn in_turn(concurrently && !concurrently->value);
@@ -32,22 +58,6 @@ auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
       },
       args...);
 }
-
-namespace detail {
-
-/// Throws unless all arguments, and what they hold, are mirrored or plain.
-template <class... Args>
-void require_mirrored(const char* operation, const Args&... args) {
-  [[maybe_unused]] const auto check = [&]<class T>(const T& leaf) {
-    bool is_per_tower = lockstep::detail::is_per_replica_v<T>;
-    if constexpr (std::derived_from<T, Variable> || std::is_same_v<T, TowerValue>)
-      is_per_tower = TowerValue(leaf).kind() >= TowerValue::Kind::PerDevice;
-    if (is_per_tower) throw_not_mirrored(operation);
-  };
-  (for_each_leaf(args, check), ...);
-}
-
-}  // namespace detail
 
 template <class T>
 auto DistributionStrategy::unwrap(const T& value) const {
@@ -69,7 +79,7 @@ template <class T, class F, class... Args>
 auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args&... args) {
   using Result = std::decay_t<std::invoke_result_t<F&, const T&, decltype(select_component(args, 0))...>>;
   detail::require_cross_tower(*core_, "map");
-  detail::require_mirrored("map", args...);
+  detail::require_mirrored("map", devices_, args...);
   const auto here = static_cast<std::size_t>(core_->num_local_replicas());
   const auto first = here * static_cast<std::size_t>(core_->worker_id());
   std::vector<MapOutput<Result>> outputs(here);
@@ -89,28 +99,27 @@ MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T
                                                             const std::vector<at::Tensor>& initial_loop_values) {
   detail::require_cross_tower(*core_, "run_steps_on_dataset");
   auto step = [f = std::move(f), &iterator](MultiStepContext& context) mutable {
-    if constexpr (std::is_invocable_v<F&, MultiStepContext&, PerDevice<T>>) {
-      f(context, iterator.get_next());
-    } else {
-      static_assert(lockstep::detail::TupleLike<T>,
-                    "run_steps_on_dataset(f, iterator) calls f(contrib::MultiStepContext&, contrib::PerDevice<T>), or "
-                    "with a PerDevice for each part of elements that are pairs or tuples");
-      const PerDevice<T> inputs = iterator.get_next();
-      [&]<std::size_t... I>(std::index_sequence<I...>) { f(context, lockstep::get<I>(inputs)...); }
-      (std::make_index_sequence<std::tuple_size_v<T>>{});
-    }
+    detail::in_tower_words([&] {
+      if constexpr (std::is_invocable_v<F&, MultiStepContext&, PerDevice<T>>) {
+        f(context, iterator.get_next());
+      } else {
+        static_assert(
+            lockstep::detail::TupleLike<T>,
+            "run_steps_on_dataset(f, iterator) calls f(contrib::MultiStepContext&, contrib::PerDevice<T>), or "
+            "with a PerDevice for each part of elements that are pairs or tuples");
+        const PerDevice<T> inputs = iterator.get_next();
+        [&]<std::size_t... I>(std::index_sequence<I...>) { f(context, lockstep::get<I>(inputs)...); }
+        (std::make_index_sequence<std::tuple_size_v<T>>{});
+      }
+    });
   };
-  auto in_words = [step = std::move(step)](MultiStepContext& context) mutable {
-    detail::in_tower_words([&] { step(context); });
-  };
-  return detail::in_tower_words([&] {
-    return MultiStepContext::run(*core_, devices_, std::move(in_words), iterations, initial_loop_values.size());
-  });
+  return detail::in_tower_words(
+      [&] { return MultiStepContext::run(*core_, devices_, std::move(step), iterations, initial_loop_values.size()); });
 }
 
 template <class F, class... Args>
 auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const Args&... args) {
-  detail::require_mirrored("update", args...);
+  detail::require_mirrored("update", devices_, args...);
   const auto call = [&](const at::Tensor& component, const auto&... given) {
     if constexpr (std::is_same_v<at::Tensor, std::decay_t<decltype(f(component, given...))>>) {
       at::Tensor result = f(component, given...);
@@ -153,7 +162,6 @@ auto DistributionStrategy::update(const Variable& variable, F&& f, const Args&..
 template <class F, class... Args>
 auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Args&... args) {
   using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
-  detail::require_mirrored("update_non_slot", args...);
   const std::vector<std::size_t> towers = towers_of(devices, "update_non_slot");
   const auto here = static_cast<std::size_t>(core_->num_local_replicas());
   const auto worker = static_cast<std::size_t>(core_->worker_id());
@@ -162,6 +170,7 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
     names.push_back(devices_[tower]);
     if (tower / here == worker) own.push_back(devices_[tower]);
   }
+  detail::require_mirrored("update_non_slot", names, args...);
   const auto update_own = [&] {
     return detail::in_tower_words([&] { return core_->extended().update_non_slot(own, f, args...); });
   };
