@@ -130,6 +130,7 @@ LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
       device_(options.device),
       streams_(device_.is_cuda() ? gpu::make_streams(device_, options.replicas) : nullptr),
       team_({.size = options.replicas,
+             .first_id = options.first_id,
              .on_thread_start = [count = threads_](int replica) { prepare_thread(replica, count); },
              .spin = plan_spin(options.on_this_host),
              .deferred = streams_.get()}) {

@@ -189,7 +189,7 @@ std::optional<ReplicaFailure> ReplicaTeam::collect(Frame& frame) {
   };
   wait_naming_missing(
       0, [&] { return missing() < 0; },
-      [&] { return str("replica ", missing(), " to end its function; a replica cannot be interrupted in user code"); });
+      [&] { return str(name_of(missing()), " to end its function; a replica cannot be interrupted in user code"); });
 
   std::optional<ReplicaFailure> first;
   bool first_is_cause = false;
@@ -264,8 +264,8 @@ void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
     return missing < 0;
   };
   const auto describe = [&] {
-    return str("replica ", missing, " to reach ", frame_->slots[replica_].meeting_name, " #", number_of(meeting),
-               " (replica ", replica_, " is there)");
+    return str(team_->name_of(missing), " to reach ", frame_->slots[replica_].meeting_name, " #", number_of(meeting),
+               " (", team_->name_of(replica_), " is there)");
   };
   if (!deadline.is_never() && !team_->wait(replica_, decided, deadline)) {
     // The others may be about to read what this replica shows, so it stays; all of them leave with the error together.
@@ -310,9 +310,9 @@ void Seat::throw_unequal(int stopped) const {
   throw FailedPrecondition(
       errors::kUnequalMeetings,
       {.what = "replicas made a different number of merge_call and collective calls",
-       .where = str(frame_->slots[replica_].meeting_name, ", on replica ", replica_),
-       .seen = str("replica ", stopped, " returned after ", counted(number_of(other.meetings), "meeting"),
-                   " while replica ", replica_, " waits in ", frame_->slots[replica_].meeting_name),
+       .where = str(frame_->slots[replica_].meeting_name, ", on ", team_->name_of(replica_)),
+       .seen = str(team_->name_of(stopped), " returned after ", counted(number_of(other.meetings), "meeting"),
+                   " while ", team_->name_of(replica_), " waits in ", frame_->slots[replica_].meeting_name),
        .help =
            "make the same merge_call, all_reduce, all_gather, aggregated assign and minimize (or reduce_gradients "
            "and step) calls on every replica, even if its batch is empty: the loss of zero rows is a valid loss; do "
@@ -323,7 +323,7 @@ void Seat::throw_if_late(std::uint32_t meeting) const {
   if (frame_->late_meeting.load(std::memory_order_seq_cst) != std::uint64_t{meeting} + 1) return;
   throw DeadlineExceeded(errors::kTimeout,
                          {.what = str(frame_->slots[replica_].meeting_name, " did not finish within its timeout"),
-                          .where = str("on replica ", replica_),
+                          .where = str("on ", team_->name_of(replica_)),
                           .help = "raise timeout_seconds in CommunicationOptions, or find out why a replica is late"});
 }
 
@@ -332,10 +332,11 @@ void Seat::check_names() const {
   const char* first = meeting_of(0);
   for (int k = 1; k < size(); ++k) {
     if (meeting_of(k) == first || std::strcmp(meeting_of(k), first) == 0) continue;
-    throw FailedPrecondition(errors::kDifferentCollective,
-                             {.what = "replicas met in different operations",
-                              .seen = str("replica 0 called ", first, " while replica ", k, " called ", meeting_of(k)),
-                              .help = "make the same calls in the same order on every replica"});
+    throw FailedPrecondition(
+        errors::kDifferentCollective,
+        {.what = "replicas met in different operations",
+         .seen = str(team_->name_of(0), " called ", first, " while ", team_->name_of(k), " called ", meeting_of(k)),
+         .help = "make the same calls in the same order on every replica"});
   }
 }
 
@@ -424,7 +425,7 @@ void Seat::await_leader(std::uint32_t meeting, const Deadline& deadline) {
     return news != News::None;
   };
   const auto describe = [&] {
-    return str("replica 0 to finish ", frame_->slots[replica_].meeting_name, " #", number_of(meeting));
+    return str(team_->name_of(0), " to finish ", frame_->slots[replica_].meeting_name, " #", number_of(meeting));
   };
   if (!deadline.is_never() && !team_->wait(replica_, has_news, deadline) &&
       !progress_of(frame_->slots[0]).has_reached(meeting)) {

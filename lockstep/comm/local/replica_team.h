@@ -165,6 +165,7 @@ class ReplicaTeam {
  public:
   struct Options {
     int size = 1;
+    int first_id = 0;  ///< of replica 0 among those of all workers: what errors and the log call it
     std::function<void(int replica)> on_thread_start;               ///< runs once on every thread the team starts
     std::chrono::nanoseconds spin = std::chrono::microseconds(50);  ///< before a waiting thread sleeps
     std::chrono::milliseconds name_after =
@@ -190,6 +191,7 @@ class ReplicaTeam {
 
   class RunGuard;
 
+  std::string name_of(int replica) const { return "replica " + std::to_string(options_.first_id + replica); }
   void thread_main(int replica);
   void send_home();
   void serve_next_job(int replica);

@@ -250,6 +250,18 @@ TEST_P(SeveralReplicasTest, AReplicaThatEndsWhileOthersWaitIsReported) {
   }
 }
 
+TEST(ReplicaTeam, ErrorsHaveTheNumbersOfAllWorkers) {
+  ReplicaTeam team({.size = 2, .first_id = 4});
+  const auto unequal = team.run([](Seat& seat) {
+    if (seat.replica() == 0) seat.exchange("merge_call", nullptr, [] {});
+  });
+  const auto different =
+      team.run([](Seat& seat) { seat.exchange(seat.replica() == 0 ? "merge_call" : "all_reduce", nullptr, [] {}); });
+  for (const auto& [failure, text] : {std::pair{unequal, "replica 5 returned after 0 meetings while replica 4 waits"},
+                                      std::pair{different, "replica 4 called merge_call while replica 5 called"}})
+    EXPECT_NE(message_of(failure).find(text), std::string::npos) << message_of(failure);
+}
+
 TEST_P(SeveralReplicasTest, DifferentMeetingsAreReportedAndNobodyHangs) {
   for (int odd = 0; odd < team.size(); ++odd) {
     for (const bool odd_leads : {false, true}) {
