@@ -61,8 +61,9 @@ class MultiWorkerStrategyOf : public Base {
   using Communication = names::CollectiveCommunication;
   explicit MultiWorkerStrategyOf(Communication communication = Communication::AUTO,
                                  std::shared_ptr<const ClusterResolver> cluster_resolver = {})
-      : MultiWorkerStrategyOf(MultiWorkerOptions{.cluster_resolver = std::move(cluster_resolver),
-                                                 .communication = {.implementation = communication}}) {}
+      : MultiWorkerStrategyOf(
+            MultiWorkerOptions{.cluster_resolver = std::move(cluster_resolver),
+                               .communication = {.timeout_seconds = {}, .implementation = communication}}) {}
   /// With options that TensorFlow does not have: devices, threads, seed, strictness.
   explicit MultiWorkerStrategyOf(MultiWorkerOptions options)
       : Base(std::make_shared<lockstep::MultiWorkerMirroredStrategy>(std::move(options))) {}
