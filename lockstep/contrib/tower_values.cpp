@@ -76,7 +76,7 @@ Mirrored<T> TowerDestinations::deliver(Strategy& core, const Devices& of_all_tow
   Devices names;
   auto copies = Mirrored<T>::generate(devices_.size(), [&](std::size_t k) {
     // Without a task it is the first worker's. Workers have the same devices: one that is not here is not there.
-    const DeviceName wanted = require_here(canonicalize(devices_[k], of_all_towers[0]));
+    const DeviceName wanted = require_here(canonicalize(devices_[k], to_string(host_for(of_all_towers[0]))));
     names.push_back(to_string(wanted));
     const auto is_there = [&](const std::string& tower) {
       const DeviceName name = parse_device(tower);

@@ -87,8 +87,9 @@ Devices Destinations::resolve(const Strategy& strategy) const {
                           {.what = "destinations must not be empty",
                            .help = "name a device, or pass a tensor, value or variable that has one"});
   }
-  Devices names;  // those without a job and a task are the worker's own
-  for (const std::string& device : devices_) names.push_back(to_string(canonicalize(device, strategy.devices()[0])));
+  const std::string here = to_string(host_for(strategy.devices()[0]));  // whose devices need no job and task
+  Devices names;
+  for (const std::string& device : devices_) names.push_back(to_string(canonicalize(device, here)));
   return names;
 }
 
