@@ -76,8 +76,7 @@ TEST(Hosts, WorkersAreNumberedHostByHost) {
 }
 
 TEST(Hosts, CommandsCarryArgumentsThroughTheShell) {
-  HostsJob job{
-      .hosts = {{"a", 2}, {"[fd00::1]", 1}}, .options = {"--grace", "3"}, .program = {"./train", "it's", ""}};
+  HostsJob job{.hosts = {{"a", 2}, {"[fd00::1]", 1}}, .options = {"--grace", "3"}, .program = {"./train", "it's", ""}};
   EXPECT_EQ(shell_line(host_command(job, "1")),
             "lockstep run -H 'a:2,[fd00::1]:1' --host-index 1 --port 2222 --grace 3 ./train 'it'\\''s' ''");
   const auto ssh = ssh_command(job, 1, "/home/me/my job");

@@ -270,6 +270,19 @@ TEST_P(AverageLoss, AMeanOfThisReplicasRowsIsWarnedOf) {
       {"cross_entropy_loss", true, [&](const at::Tensor& y) { return at::cross_entropy_loss(rows(y), labels); }},
       {"binary_cross_entropy_with_logits", true,
        [&](const at::Tensor& y) { return at::binary_cross_entropy_with_logits(y, truth); }},
+      {"a mean of another type", true, [](const at::Tensor& y) { return y.mean().to(at::kDouble).clone().squeeze(); }},
+      {"a mean of averages", false,
+       [](const at::Tensor& y) { return at::stack({average_loss(y), average_loss(y, 40)}).mean(); }},
+      {"an average's mean over a dimension", false,
+       [](const at::Tensor& y) { return average_loss(y).reshape({1}).mean(0); }},
+      {"a product of means", false,
+       [&](const at::Tensor& y) {
+         return at::addmm(torch::zeros({1, 1}), rows(y).mean(0, true), torch::ones({2, 1})).reshape({});
+       }},
+      {"a mean on one replica alone", false,
+       [](const at::Tensor& y) {
+         return get_replica_context().replica_id_in_sync_group() == 0 ? y.sum() + y.mean() : y.sum();
+       }},
       {"mse_loss, summed", false, [&](const at::Tensor& y) { return at::mse_loss(y, truth, at::Reduction::Sum); }},
       {"cross_entropy_loss, summed", false,
        [&](const at::Tensor& y) { return at::cross_entropy_loss(rows(y), labels, {}, at::Reduction::Sum); }},
@@ -296,6 +309,22 @@ TEST_P(AverageLoss, AMeanOfThisReplicasRowsIsWarnedOf) {
     of_loss.set_reduce_op(ReduceOp::Sum);
     EXPECT_EQ(count(), is_mean ? 1 : 0) << name;
   }
+  // What a step by parts is brought together by is known at its reduction.
+  for (const ReduceOp op : {ReduceOp::Sum, ReduceOp::Mean}) {
+    auto by_parts = strategy.make_optimizer<SGD>(model, 0.0);
+    const LoggedLines lines;
+    const auto step = [&](const Loss& loss) {
+      strategy.run([&] {
+        by_parts.backward(loss(model->forward(torch::ones({4}))));
+        by_parts.reduce_gradients(op);
+        by_parts.step();
+      });
+    };
+    step([](const at::Tensor& y) { return y.mean(); });
+    step([](const at::Tensor& y) { return average_loss(y); });
+    EXPECT_EQ(lines.count("the loss is a mean over this replica's rows"), op == ReduceOp::Sum ? 1 : 0);
+    EXPECT_EQ(lines.count("Leave the reduction at ReduceOp::Sum"), op == ReduceOp::Sum ? 0 : 1);
+  }
   MirroredStrategy alone(on_cpus(1));
   auto own = alone.make<OneWeight>();
   auto of_own = alone.make_optimizer<SGD>(own, 1.0);
@@ -317,6 +346,13 @@ TEST_P(AverageLoss, SizesThatDifferBetweenReplicasAreWarnedOf) {
   };
   step([&](const at::Tensor& losses) { return global_rows(losses); });
   step([](const at::Tensor&) { return 40; });
+  strategy.run(
+      [&](const at::Tensor& x) {
+        const at::Tensor losses = model->forward(x);
+        optimizer.minimize(average_loss(losses, 40));
+        average_loss(losses.detach(), 2 * losses.size(0));  // for a log
+      },
+      batch);
   EXPECT_EQ(lines.count("was given the size"), 0);
   for (int steps = 0; steps < 2; ++steps) step([&](const at::Tensor& losses) { return replicas() * losses.size(0); });
   EXPECT_EQ(lines.count(str("was given the size ", 3 * replicas(), " on replica 0 and ", 2 * replicas(), " on replica ",
@@ -327,22 +363,33 @@ TEST_P(AverageLoss, SizesThatDifferBetweenReplicasAreWarnedOf) {
 TEST_P(AverageLoss, AWindowIsOfMinimizeAlone) {
   optimizer.set_accumulate(3);
   const LoggedLines lines;
+  const auto loss = [&] { return model->forward(torch::ones({1})).sum(); };
   const auto end_step = [&] {
     optimizer.reduce_gradients();
     optimizer.step();
   };
-  strategy.run([&] {
-    optimizer.minimize(model->forward(torch::ones({1})).sum());
-    end_step();  // a window that ends early
-  });
-  EXPECT_EQ(lines.count("set_accumulate is for minimize alone"), 0);
-  for (int steps = 0; steps < 2; ++steps) {
-    strategy.run([&] {
-      optimizer.backward(model->forward(torch::ones({1})).sum());
-      end_step();
-    });
-  }
-  EXPECT_EQ(lines.count("set_accumulate is for minimize alone"), 1);
+  const auto run = [&](const auto& step) {
+    for (int runs = 0; runs < 3; ++runs) {
+      strategy.run([&] {
+        step();
+        end_step();
+      });
+    }
+    return lines.count("set_accumulate is for minimize alone");
+  };
+  EXPECT_EQ(run([&] { optimizer.minimize(loss()); }), 0) << "a window that ends early";
+  const auto go_back_twice = [&] {
+    optimizer.backward(loss());
+    optimizer.backward(loss());
+  };
+  EXPECT_EQ(run(go_back_twice), 0) << "a window of the program's own";
+  const auto full_window_and_one_more = [&] {
+    for (int calls = 0; calls < 3; ++calls) optimizer.minimize(loss());
+    optimizer.backward(loss());
+  };
+  EXPECT_EQ(run(full_window_and_one_more), 0) << "the last batch of an epoch";
+  EXPECT_EQ(run([&] { loss().backward(); }), 1);
+  EXPECT_EQ(run([&] { optimizer.backward(loss()); }), 1) << "once";
 }
 
 }  // namespace

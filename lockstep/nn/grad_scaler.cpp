@@ -56,9 +56,11 @@ at::Tensor GradScaler::scaled(const at::Tensor& loss) const {
   const double factor = scale();
   at::Tensor result = loss.mul(factor);
   detail::note_loss(result, detail::LossNote::Scaled);
-  // A backward of this may leave gradients to any optimizer.
-  const detail::ContextEntry* const top = detail::current_context();
-  if (result.requires_grad() && top != nullptr && top->notes != nullptr) top->notes->loss_scale = factor;
+  if (!result.requires_grad()) return result;
+  result.register_hook([factor](const at::Tensor&) {  // a backward of it leaves gradients to any optimizer
+    const detail::ContextEntry* const top = detail::current_context();
+    if (top != nullptr && top->notes != nullptr) top->notes->note_scale(factor);
+  });
   return result;
 }
 

@@ -73,9 +73,10 @@ at::Tensor weighted(const at::Tensor& losses, at::Tensor weight) {
 /// The sum of `losses` over `count`, of the type that the program gave them in.
 at::Tensor divided(const at::Tensor& losses, std::int64_t count, at::ScalarType given) {
   const at::Tensor sum = losses.sum(type_of_sum(losses));
-  const at::Tensor share =
-      sum.div(static_cast<double>(std::max<std::int64_t>(count, 1)));  // nothing here: a share of 0
-  return at::isFloatingType(given) ? share.to(given) : share;
+  at::Tensor share = sum.div(static_cast<double>(std::max<std::int64_t>(count, 1)));  // nothing here: a share of 0
+  if (at::isFloatingType(given)) share = share.to(given);
+  detail::note_loss(share, detail::LossNote::Averaged);
+  return share;
 }
 
 std::int64_t checked_size(std::int64_t global_batch) {
@@ -111,7 +112,7 @@ at::Tensor divided_by_size(const at::Tensor& losses, std::int64_t rows, std::int
   if (top == nullptr || top->notes == nullptr) return result;
   const auto& here = top->notes->rows.here;
   if (here.empty() || here[static_cast<std::size_t>(top->replica->local_index())] != rows) return result;
-  top->notes->loss_size = global_batch;
+  if (result.requires_grad()) top->notes->loss_size = global_batch;  // else it is for a log
   const std::int64_t all = known_rows(*top);
   if (global_batch == all) detail::note_loss(result, detail::LossNote::OfOneBatch);
   if (global_batch == rows && rows < all) warn_of_local_size(rows, all);

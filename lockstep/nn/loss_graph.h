@@ -33,10 +33,12 @@ bool any_node(const torch::autograd::Node* last, const Matches& matches, const F
   return false;
 }
 
-/// LibTorch's names of nodes: "AddBackward0" is an "Add".
+/// LibTorch's names of nodes: "AddBackward0" is an "Add", "AddmmBackward0" is not.
 inline bool is_one_of(const torch::autograd::Node& node, std::initializer_list<std::string_view> operations) {
   const std::string name = node.name();
-  return std::ranges::any_of(operations, [&](std::string_view operation) { return name.starts_with(operation); });
+  return std::ranges::any_of(operations, [&](std::string_view operation) {
+    return name.starts_with(operation) && name.compare(operation.size(), 8, "Backward") == 0;
+  });
 }
 
 }  // namespace lockstep::detail

@@ -63,6 +63,10 @@ void collect_and_reduce(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, con
   // A backward of another optimizer has made them, or of a loss that the program has scaled.
   const detail::RunNotes* const notes = detail::current_context()->notes;
   if (mine.progress.stage == detail::GradientStage::None && notes != nullptr && notes->loss_scale != 0) {
+    if (notes->has_several_scales)
+      throw_misuse(
+          "losses of different scales have gone backward in this run, and these gradients may be of any of them",
+          "call backward(loss, scaler) of this optimizer instead of scaled(loss).backward()", "reduce_gradients");
     if (notes->loss_scale == detail::kScaleOnDevice)
       throw_misuse(
           "the gradients are of a loss that another optimizer's minimize has scaled on the GPU",
@@ -142,6 +146,7 @@ bool MirroredOptimizerBase::minimize(const at::Tensor& loss, GradScaler* scaler)
   require_valid_options(core, mine);
   const detail::OptimizerSettings& settings = core.settings;
   if (detail::has_failed_run(core, mine)) drop_gradients(core, mine);
+  mine.steps_beside_window = 0;
   int calls = mine.progress.accumulated + 1;
   if (calls > 1 && calls >= settings.accumulate) calls -= detail::drop_calls_of_window(core, mine);
   if (calls >= settings.accumulate) core.reducer->start(mine, settings.reduce_op);
@@ -187,8 +192,10 @@ void MirroredOptimizerBase::reduce_gradients(ReduceOp op) {
   const char* call = op == ReduceOp::Sum ? "reduce_gradients(Sum)" : "reduce_gradients(Mean)";
   ReplicaPart& mine = part_here(*core_, "reduce_gradients");
   detail::warn_of_changed_gradients(*core_, mine);
-  if (core_->settings.accumulate > 1 && mine.window_calls == 0 &&
-      mine.progress.stage == detail::GradientStage::Computed && core_->said.is_first(detail::Warning::UnusedWindow))
+  // One may be the last batch of an epoch.
+  const bool is_alone = mine.window_calls == 0 && mine.progress.backwards <= 1;
+  if (core_->settings.accumulate > 1 && is_alone && ++mine.steps_beside_window > 1 &&
+      core_->said.is_first(detail::Warning::UnusedWindow))
     log_warning(
         "set_accumulate is for minimize alone: reduce_gradients and step update the weights at every call. Call "
         "backward several times before reduce_gradients, or minimize");

@@ -63,7 +63,7 @@ namespace {
 
 /// `follows`: whether the search goes on at what a node was computed from.
 template <class F>
-bool is_found(const at::Tensor& loss, LossNote note, const F& follows) {
+bool is_found(const Node* last, LossNote note, const F& follows) {
   std::vector<NodePtr> nodes;
   std::uint64_t first = std::numeric_limits<std::uint64_t>::max();
   for_each_noted(note, [&](NodePtr node) {
@@ -75,18 +75,24 @@ bool is_found(const at::Tensor& loss, LossNote note, const F& follows) {
     return std::ranges::any_of(nodes, [&](const NodePtr& each) { return each.get() == &node; });
   };
   // Nodes are numbered as they are made: what is older than all of these was not computed from them.
-  return any_node(loss.grad_fn().get(), is_noted,
-                  [&](const Node& node) { return node.sequence_nr() >= first && follows(node); });
+  return any_node(last, is_noted, [&](const Node& node) { return node.sequence_nr() >= first && follows(node); });
 }
 
 }  // namespace
 
 bool is_noted(const at::Tensor& loss, LossNote note) {
-  return is_found(loss, note, [](const Node& node) { return is_one_of(node, {"Add", "Sub", "Neg", "Sum", "Mean"}); });
+  return is_found(loss.grad_fn().get(), note, [](const Node& node) {
+    return is_one_of(node, {"Add", "Sub", "Neg", "Sum", "Mean"});
+  });
 }
 
 bool holds_noted(const at::Tensor& loss, LossNote note) {
-  return is_found(loss, note, [](const Node&) { return true; });
+  const NodePtr node = loss.grad_fn();
+  return node && holds_noted(*node, note);
+}
+
+bool holds_noted(const Node& node, LossNote note) {
+  return is_found(&node, note, [](const Node&) { return true; });
 }
 
 }  // namespace lockstep::detail

@@ -2,11 +2,16 @@
 
 #include <ATen/core/Tensor.h>
 
+namespace torch::autograd {
+struct Node;
+}
+
 // What is known of a loss where it is computed, and matters where an optimizer gets it: inside run, on one replica's
 // thread and until its next run.
 namespace lockstep::detail {
 
 enum class LossNote {
+  Averaged,    ///< by average_loss, whatever it was divided by
   Unsized,     ///< divided by the rows of one call, which average_loss has counted
   OfOneBatch,  ///< of every row of the batch given to run, divided by a size that the program gave: the rows of the batch
   Scaled,      ///< multiplied by a GradScaler
@@ -21,5 +26,6 @@ bool is_noted(const at::Tensor& loss, LossNote note);
 
 /// Whether it was computed from one in any way.
 bool holds_noted(const at::Tensor& loss, LossNote note);
+bool holds_noted(const torch::autograd::Node& node, LossNote note);
 
 }  // namespace lockstep::detail

@@ -45,7 +45,8 @@ struct ReplicaPart {
 
   std::int64_t steps = 0;
   std::int64_t skipped = 0;
-  int window_calls = 0;  ///< of minimize that have not ended the window, whatever zero_grad has dropped of them
+  int window_calls = 0;         ///< of minimize that have not ended the window, whatever zero_grad has dropped of them
+  int steps_beside_window = 0;  ///< by parts, of one backward each, since minimize was last called
   std::int64_t module_looks = 0;           ///< how often the module was shown to the others
   std::vector<OptionalState> asked_state;  ///< per group: what `owned` was last found to have
   std::size_t registered = 0;              ///< ModuleCore::registered_in when the module was last found unchanged

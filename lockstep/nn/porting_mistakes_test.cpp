@@ -276,6 +276,41 @@ TEST_P(PortingMistakes, TheGradientsOfALossThatTheProgramHasScaledAreScaled) {
   EXPECT_EQ(weight_of(model), 0.75);
 }
 
+TEST_P(PortingMistakes, GradientsThatMayBeOfOneOfTwoScalesAreRefused) {
+  auto other = strategy.make<OneWeight>();
+  auto of_other = strategy.make_optimizer<SGD>(other, 1.0);
+  GradScaler small(strategy, {.initial_scale = 16});
+  GradScaler large(strategy, {.initial_scale = 1024});
+  const auto of = [&](const auto& net) { return net->forward(torch::ones({1})).sum() / (4 * replicas()); };
+  strategy.run([&] {
+    small.scaled(of(other)).item<double>();  // for a log
+    large.scaled(of(model)).backward();
+    optimizer.reduce_gradients();
+    optimizer.unscale(large);
+    optimizer.step();
+  });
+  EXPECT_EQ(weight_of(model), 0.75);
+  const std::pair<const char*, std::function<void()>> mixtures[] = {{"scaled by hand, both",
+                                                                     [&] {
+                                                                       small.scaled(of(model)).backward();
+                                                                       large.scaled(of(other)).backward();
+                                                                     }},
+                                                                    {"scaled by another optimizer after", [&] {
+                                                                       small.scaled(of(model)).backward();
+                                                                       of_other.backward(of(other), large);
+                                                                     }}};
+  for (const auto& [name, mix] : mixtures) {
+    const auto step = [&, &mix = mix] {
+      optimizer.zero_grad();
+      of_other.zero_grad();
+      mix();
+      optimizer.reduce_gradients();
+    };
+    expect_error([&] { strategy.run(step); }, Code::FailedPrecondition, errors::kOptimizer,
+                 {"different scales", "backward(loss, scaler)"});
+  }
+}
+
 TEST_P(PortingMistakes, ASumOfScaledLossesIsRefused) {
   GradScaler scaler(strategy);
   const auto loss = [&] { return scaler.scaled(model->forward(torch::ones({1})).sum()); };

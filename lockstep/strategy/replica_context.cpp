@@ -79,10 +79,13 @@ void ReplicaContext::require_current(const char* operation) const {
   if (&current->strategy() == strategy_) {
     throw FailedPrecondition(
         errors::kWrongContext,
-        {.what = "this is the ReplicaContext of another replica",
+        {.what = current->replica_id_ == replica_id_ ? "this is a copy of the ReplicaContext"
+                                                     : "this is the ReplicaContext of another replica",
          .where = where,
          .seen = str("the calling thread is replica ", current->replica_id_),
-         .help = "call get_replica_context() inside the function instead of passing a context in"});
+         .help =
+             "call get_replica_context() inside the function instead of passing a context in, and keep no more than a "
+             "reference: auto& replica = ls::get_replica_context()"});
   }
   if (top == nullptr || top->strategy->is_default()) {
     throw FailedPrecondition(errors::kWrongContext,

@@ -96,7 +96,9 @@ void require_reduced(const ReplicaPart& mine, const char* operation) {
 
 void require_unscaled(const ReplicaPart& mine, const char* operation) {
   if (mine.progress.is_scaled())
-    throw_misuse("the gradients are still those of the scaled loss", str("call unscale(scaler) before ", operation),
+    throw_misuse("the gradients are still those of the scaled loss",
+                 str("call unscale(scaler) before ", operation,
+                     "; if they are of another loss, go backward with optimizer.backward(loss)"),
                  operation);
 }
 

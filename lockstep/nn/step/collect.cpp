@@ -97,7 +97,7 @@ void require_same_modules(const OptimizerCore& core, ReplicaPart& mine) {
 }
 
 void compare_sizes(const OptimizerCore& core, const ReplicaPart& mine) {
-  if (mine.index != 0 || mine.shown.loss_size == 0 || core.said.has(Warning::DifferentSizes)) return;
+  if (mine.shown.loss_size == 0 || core.said.has(Warning::DifferentSizes)) return;
   c10::SmallVector<std::int64_t, 16> sizes;
   for (const auto& replica : core.replicas) sizes.push_back(replica->shown.loss_size);
   warn_of_different_sizes(core, sizes, "replica");
@@ -280,6 +280,7 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
                  "give the scaler to every backward and minimize of a step, or to none", "backward");
   }
   progress.stage = GradientStage::Computed;
+  ++progress.backwards;
   mine.samples.clear();
   if (mine.scale) {
     if (!mine.scale->is_sent) refuse_if_recording(core, "the loss scale was set on the host");
@@ -288,7 +289,7 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
     progress.loss_scale = scaler->scale();
   }
   if (scaler != nullptr && current_context()->notes != nullptr)
-    current_context()->notes->loss_scale = *progress.loss_scale;
+    current_context()->notes->note_scale(*progress.loss_scale);
   if (mine.scale)
     go_back_once(scale_on_device(*mine.scale, loss));
   else
@@ -307,7 +308,10 @@ void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, co
   core.reducer->bring_together(mine, op, brought);
   const auto agree_and_work = [&] {
     require_same_modules(core, mine);
-    compare_sizes(core, mine);
+    if (mine.index == 0) {
+      compare_sizes(core, mine);
+      warn_of_losses(core, op);
+    }
     core.reducer->survey(mine);
     is_new_sparse = has_new_sparse(core, mine);
     if (!is_new_sparse) work();

@@ -23,8 +23,17 @@ enum class GradientStage {
 /// A loss scale that only the GPU knows.
 inline constexpr double kScaleOnDevice = -1;
 
+/// What is known of the losses that gradients are of, and matters once it is known how they are brought together.
+struct LossTraits {
+  bool has_mean = false;  ///< a term is a mean over this replica's rows
+  bool is_share = false;  ///< divided by the rows of all replicas
+  bool is_sum = false;    ///< of the losses of all replicas
+};
+
 struct GradientProgress {
   GradientStage stage = GradientStage::None;
+  LossTraits losses;
+  int backwards = 0;                 ///< calls of the optimizer's backward or minimize
   int accumulated = 0;               ///< calls of minimize in the open window; 0: no window is open
   int batches = 0;                   ///< runs with a loss that was divided by the rows of its batch alone
   std::optional<double> loss_scale;  ///< fixed at the first backward: another optimizer may change the scaler's

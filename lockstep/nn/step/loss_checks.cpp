@@ -36,22 +36,6 @@ void require_loss(const at::Tensor& loss) {
   }
 }
 
-/// Whether all replicas add up their gradients. One alone cannot count anything twice.
-bool sums_over_replicas(const OptimizerCore& core) {
-  return core.module->strategy().num_replicas_in_sync() > 1 && core.settings.reduce_op == ReduceOp::Sum;
-}
-
-/// Backward through all_reduce adds up the gradients of all replicas, and the optimizer then adds them up once more.
-void warn_of_reduced_loss(const OptimizerCore& core, const at::Tensor& loss) {
-  if (!sums_over_replicas(core) || !is_from_all_reduce(loss) || !core.said.is_first(Warning::ReducedLoss)) return;
-  const int replicas = core.module->strategy().num_replicas_in_sync();
-  log_warning(lockstep::str(
-      "the loss given to the optimizer is the result of all_reduce: its gradients are already those of all replicas, and "
-      "the step is ",
-      replicas,
-      " times too large. Give the optimizer this replica's own loss, and all_reduce loss.detach() for the log"));
-}
-
 /// Each call of a window would be divided by its own rows, and the sum would not be the mean over the window.
 void require_size_of_window(const OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss) {
   const int window = core.settings.accumulate;
@@ -72,17 +56,6 @@ void require_size_of_window(const OptimizerCore& core, ReplicaPart& mine, const 
                     "number of examples of the whole window, on all replicas"));
 }
 
-/// Its share of a mean over all replicas would be divided by the number of replicas once more.
-void warn_of_mean_of_shares(const OptimizerCore& core, const at::Tensor& loss) {
-  const int replicas = core.module->strategy().num_replicas_in_sync();
-  if (replicas == 1 || core.settings.reduce_op != ReduceOp::Mean) return;
-  if (!is_noted(loss, LossNote::Unsized) && !is_noted(loss, LossNote::OfOneBatch)) return;
-  if (!core.said.is_first(Warning::MeanOfShares)) return;
-  log_warning(lockstep::str(
-      "average_loss divides by the rows of all replicas, and set_reduce_op(ReduceOp::Mean) by the ", replicas,
-      " replicas once more: the step is ", replicas, " times too small. Leave the reduction at ReduceOp::Sum"));
-}
-
 /// Of one number there is no other mean. Not every version of LibTorch tells how many there were.
 template <class Mean>
 bool is_of_several(const Mean& mean) {
@@ -99,11 +72,14 @@ bool is_mean_of_any(const Node& node) {
 }
 
 /// Whether a replica has averaged over its own rows: by mean(), or by a loss function's default reduction. Losses that
-/// are not in the list end in mean().
-bool is_mean(const Node& node) {
-  if (const auto* mean = dynamic_cast<const nodes::MeanBackward0*>(&node)) return is_of_several(*mean);
-  if (is_one_of(node, {"Mean"})) return true;
-  const bool is_loss = is_one_of(node, {"Nll", "Mse", "Binary", "Smooth", "Huber", "Soft", "Multi"});
+/// are not in the list end in mean(). A mean of what average_loss has given is one of shares.
+bool is_mean_of_rows(const Node& node) {
+  const auto* const mean = dynamic_cast<const nodes::MeanBackward0*>(&node);
+  const bool is_mean = mean != nullptr ? is_of_several(*mean) : is_one_of(node, {"Mean"});
+  if (is_mean) return !holds_noted(node, LossNote::Averaged);
+  const bool is_loss =
+      is_one_of(node, {"NllLoss", "NllLoss2D", "MseLoss", "BinaryCrossEntropy", "BinaryCrossEntropyWithLogits",
+                       "SmoothL1Loss", "HuberLoss", "SoftMarginLoss", "MultiMarginLoss", "MultilabelMarginLoss"});
   return is_loss &&
          is_mean_of_any<nodes::NllLossBackward0, nodes::NllLoss2DBackward0, nodes::MseLossBackward0,
                         nodes::BinaryCrossEntropyBackward0, nodes::BinaryCrossEntropyWithLogitsBackward0,
@@ -112,21 +88,10 @@ bool is_mean(const Node& node) {
 }
 
 /// It, or a term of a sum. What was divided or multiplied since is taken for right.
-bool has_mean(const at::Tensor& loss) {
-  return any_node(loss.grad_fn().get(), is_mean, [](const Node& node) {
-    return is_one_of(node, {"Add", "Sub", "Neg"});
+bool has_mean_of_rows(const at::Tensor& loss) {
+  return any_node(loss.grad_fn().get(), is_mean_of_rows, [](const Node& node) {
+    return is_one_of(node, {"Add", "Sub", "Neg", "Clone", "Squeeze", "ToCopy", "Unsqueeze", "View"});
   });
-}
-
-void warn_of_mean_of_rows(const OptimizerCore& core, const at::Tensor& loss) {
-  if (!sums_over_replicas(core) || core.said.has(Warning::MeanOfRows) || !has_mean(loss)) return;
-  if (!core.said.is_first(Warning::MeanOfRows)) return;
-  const int replicas = core.module->strategy().num_replicas_in_sync();
-  log_warning(lockstep::str(
-      "the loss is a mean over this replica's rows, and gradients are summed over ", replicas,
-      " replicas: the step is ", replicas,
-      " times that of one replica with the whole batch. Compute one loss for each row (reduction None) and give the "
-      "optimizer average_loss(losses); or average over replicas: optimizer.set_reduce_op(ReduceOp::Mean)"));
 }
 
 }  // namespace
@@ -134,12 +99,48 @@ void warn_of_mean_of_rows(const OptimizerCore& core, const at::Tensor& loss) {
 void check_loss(const OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss) {
   require_loss(loss);
   require_size_of_window(core, mine, loss);
-  warn_of_mean_of_shares(core, loss);
-  warn_of_reduced_loss(core, loss);
-  warn_of_mean_of_rows(core, loss);
-  if (!is_noted(loss, LossNote::Scaled)) return;
-  throw_misuse("the loss was multiplied by the scale already",
-               "pass the loss itself: minimize(loss, scaler) or backward(loss, scaler) multiplies it", "backward");
+  if (is_noted(loss, LossNote::Scaled)) {
+    throw_misuse("the loss was multiplied by the scale already",
+                 "pass the loss itself: minimize(loss, scaler) or backward(loss, scaler) multiplies it", "backward");
+  }
+  if (core.module->strategy().num_replicas_in_sync() == 1) return;  // it cannot count anything twice
+  LossTraits& traits = mine.progress.losses;
+  traits.has_mean |= !core.said.has(Warning::MeanOfRows) && has_mean_of_rows(loss);
+  traits.is_share |= is_noted(loss, LossNote::Unsized) || is_noted(loss, LossNote::OfOneBatch);
+  traits.is_sum |= is_from_all_reduce(loss);
+}
+
+void warn_of_losses(const OptimizerCore& core, ReduceOp op) {
+  const int replicas = core.module->strategy().num_replicas_in_sync();
+  const auto has = [](bool LossTraits::*trait) {
+    return [trait](const auto& replica) { return replica->progress.losses.*trait; };
+  };
+  const bool is_sum = op == ReduceOp::Sum;
+  // A loss that one replica computes for all counts once.
+  if (is_sum && std::ranges::all_of(core.replicas, has(&LossTraits::has_mean)) &&
+      core.said.is_first(Warning::MeanOfRows)) {
+    log_warning(lockstep::str(
+        "the loss is a mean over this replica's rows, and gradients are summed over ", replicas,
+        " replicas: the step is ", replicas,
+        " times that of one replica with the whole batch. Compute one loss for each row (reduction None) and give the "
+        "optimizer average_loss(losses), as docs/common_mistakes.md shows; or average over replicas: "
+        "optimizer.set_reduce_op(ReduceOp::Mean)"));
+  }
+  // Backward through all_reduce adds up the gradients of all replicas, and the optimizer then adds them up once more.
+  if (is_sum && std::ranges::any_of(core.replicas, has(&LossTraits::is_sum)) &&
+      core.said.is_first(Warning::ReducedLoss)) {
+    log_warning(lockstep::str(
+        "the loss given to the optimizer is the result of all_reduce: its gradients are already those of all replicas, "
+        "and the step is ",
+        replicas,
+        " times too large. Give the optimizer this replica's own loss, and all_reduce loss.detach() for the log"));
+  }
+  if (!is_sum && std::ranges::any_of(core.replicas, has(&LossTraits::is_share)) &&
+      core.said.is_first(Warning::MeanOfShares)) {
+    log_warning(lockstep::str("average_loss divides by the rows of all replicas, and ReduceOp::Mean by the ", replicas,
+                              " replicas once more: the step is ", replicas,
+                              " times too small. Leave the reduction at ReduceOp::Sum"));
+  }
 }
 
 void warn_of_different_sizes(const OptimizerCore& core, std::span<const std::int64_t> sizes, const char* who) {

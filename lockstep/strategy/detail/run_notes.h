@@ -46,7 +46,13 @@ struct RunNotes {
   std::int64_t noted_losses = 0;    ///< calls of note_loss
   int losses_of_batch = 0;          ///< given to optimizers, in windows of several calls
   std::int64_t loss_size = 0;       ///< the last one given to average_loss with the rows of the batch; 0: none
-  double loss_scale = 0;            ///< that a GradScaler has last multiplied a loss by; 0: none has
+  double loss_scale = 0;  ///< of the last backward of a loss that a GradScaler has multiplied; 0: there was none
+  bool has_several_scales = false;
+
+  void note_scale(double scale) {
+    has_several_scales |= loss_scale != 0 && loss_scale != scale;
+    loss_scale = scale;
+  }
 };
 
 /// For what Lockstep itself changes inside run, or lets the user change once: check before, remember after. On every
