@@ -146,7 +146,8 @@ at::Tensor literal_tensor(const Variable::Impl& variable, const c10::Scalar& lit
   const bool to_integer = at::isIntegralType(dtype, /*includeBool=*/true);
   const bool fraction = literal.isFloatingPoint() && literal.toDouble() != std::trunc(literal.toDouble());  // NaN too
   try {
-    if (!(to_integer && fraction)) return at::scalar_tensor(literal, at::TensorOptions(dtype));
+    if (!(to_integer && fraction))
+      return at::scalar_tensor(literal, variable.values()[0].options().requires_grad(false));
   } catch (const std::exception&) {  // LibTorch's way to say that the number is out of range
   }
   throw InvalidArgument(
@@ -357,7 +358,7 @@ void assign_in_replica(const std::shared_ptr<Variable::Impl>& variable, const Wr
 std::vector<at::Tensor> shares_of(const at::Tensor& value, std::size_t count) {
   const auto n = static_cast<std::int64_t>(count);
   if (!at::isIntegralType(value.scalar_type(), /*includeBool=*/false)) {
-    return std::vector<at::Tensor>(count, at::div(value, static_cast<double>(n)).to(value.scalar_type()));
+    return std::vector<at::Tensor>(count, divide_sum(value, n));
   }
   const at::Tensor share = at::div(value, n, "trunc");
   std::vector<at::Tensor> shares(count, share);
@@ -532,12 +533,14 @@ at::Tensor Variable::state() const {
 
 void Variable::load_state(const at::Tensor& state) {
   if (is_distributed()) detail::require_cross_replica(strategy(), "load_state");
-  require_fitting(*impl_, values()[0], state);
+  require_defined(*impl_, state);
+  const at::Tensor value = state.to(values()[0].device());
+  require_fitting(*impl_, values()[0], value);
   if (impl_->is_sync_on_read() && aggregation() == Aggregation::Sum && is_distributed()) {
-    const auto shares = own_shares(*impl_, state);
+    const auto shares = own_shares(*impl_, value);
     return apply_to_all(*impl_, {Assign::Set}, [&](std::size_t k) { return shares[k]; });
   }
-  apply_to_all(*impl_, {Assign::Set}, [&](std::size_t) { return state; });
+  apply_to_all(*impl_, {Assign::Set}, [&](std::size_t) { return value; });
 }
 
 SyncOnReadScope::SyncOnReadScope() { ++detail::open_scopes; }

@@ -73,7 +73,7 @@ IndexedSlices apart_from(const Variable::Impl& variable, const IndexedSlices& ro
 
 // In order, row by row: a row that occurs twice is written twice.
 void apply(Scatter kind, at::Tensor& component, const IndexedSlices& rows) {
-  const at::Tensor indices = rows.indices.to(at::kLong).contiguous();
+  const at::Tensor indices = rows.indices.to(component.device(), at::kLong).contiguous();
   if (kind == Scatter::Add || kind == Scatter::Sub) {
     component.index_add_(0, indices, rows.values, kind == Scatter::Add ? 1 : -1);
     return;
