@@ -4,13 +4,11 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/strategy/devices.h"
 
 namespace lockstep {
 
-Autocast::Autocast(at::ScalarType dtype, at::DeviceType device)
-    : device_(device),
-      outer_dtype_(at::autocast::get_autocast_dtype(device)),
-      outer_enabled_(at::autocast::is_autocast_enabled(device)) {
+Autocast::Autocast(at::ScalarType dtype, std::optional<at::DeviceType> device) {
   if (dtype != at::kBFloat16 && dtype != at::kHalf) {
     throw InvalidArgument(errors::kDtype,
                           {.what = str("autocast needs a 16-bit floating type, got ", c10::toString(dtype)),
@@ -18,13 +16,20 @@ Autocast::Autocast(at::ScalarType dtype, at::DeviceType device)
                            .help = "use torch::kBFloat16 or torch::kHalf"});
   }
   at::autocast::increment_nesting();
-  at::autocast::set_autocast_dtype(device, dtype);
-  at::autocast::set_autocast_enabled(device, true);
+  std::vector<at::DeviceType> devices{device.value_or(at::kCPU)};
+  if (!device && visible_gpus() > 0) devices.push_back(at::kCUDA);
+  for (const at::DeviceType each : devices) {
+    outer_.push_back({each, at::autocast::get_autocast_dtype(each), at::autocast::is_autocast_enabled(each)});
+    at::autocast::set_autocast_dtype(each, dtype);
+    at::autocast::set_autocast_enabled(each, true);
+  }
 }
 
 Autocast::~Autocast() {
-  at::autocast::set_autocast_enabled(device_, outer_enabled_);
-  at::autocast::set_autocast_dtype(device_, outer_dtype_);
+  for (const Outer& outer : outer_) {
+    at::autocast::set_autocast_enabled(outer.device, outer.is_enabled);
+    at::autocast::set_autocast_dtype(outer.device, outer.dtype);
+  }
   if (at::autocast::decrement_nesting() == 0) detail::forget_cast_weights();
 }
 

@@ -3,6 +3,9 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
+#include <optional>
+#include <vector>
+
 #include "lockstep/base/export.h"
 
 namespace lockstep {
@@ -15,18 +18,21 @@ namespace lockstep {
 ///       optimizer.minimize(ls::average_loss(loss_per_row(model->forward(x))));
 ///     }, batch);
 ///
-/// Around `run` it does the same for all replicas.
+/// Around `run` it does the same for all replicas. Unless a device is named, it is for CPUs and GPUs.
 class LOCKSTEP_EXPORT Autocast {
  public:
-  explicit Autocast(at::ScalarType dtype = at::ScalarType::BFloat16, at::DeviceType device = at::DeviceType::CPU);
+  explicit Autocast(at::ScalarType dtype = at::ScalarType::BFloat16, std::optional<at::DeviceType> device = {});
   ~Autocast();
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
  private:
-  at::DeviceType device_;
-  at::ScalarType outer_dtype_;
-  bool outer_enabled_;
+  struct Outer {
+    at::DeviceType device;
+    at::ScalarType dtype;
+    bool is_enabled;
+  };
+  std::vector<Outer> outer_;
 };
 
 namespace detail {
