@@ -24,6 +24,10 @@ void use_deterministic_algorithms();
 
 /// A generator with numbers of its own on `device`.
 at::Generator make_generator(at::Device device, std::uint64_t seed);
+/// A count that grows with each draw since it was seeded; 0 of an undefined one, and while a graph is recorded.
+std::uint64_t numbers_drawn(const at::Generator& generator);
+/// Likewise of LibTorch's generator of the current GPU; 0 if there is none.
+std::uint64_t shared_numbers_drawn();
 
 /// The allocator must not hand out the tensor's memory again before what the calling thread has started so far is done.
 /// For a tensor that another replica has made, and that this one uses after their meeting.

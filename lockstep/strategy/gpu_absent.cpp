@@ -15,6 +15,8 @@ bool is_built() { return false; }
 int visible() { return 0; }
 void use_deterministic_algorithms() { throw_not_built(); }
 at::Generator make_generator(at::Device, std::uint64_t) { throw_not_built(); }
+std::uint64_t numbers_drawn(const at::Generator&) { return 0; }
+std::uint64_t shared_numbers_drawn() { return 0; }
 void keep_for_this_stream(const at::Tensor&) {}
 std::unique_ptr<ReplicaStreams> make_streams(at::Device, int) { throw_not_built(); }
 std::shared_ptr<Graph> make_graph(at::Device, const std::vector<at::Generator>&) { throw_not_built(); }

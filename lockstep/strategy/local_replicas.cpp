@@ -170,7 +170,7 @@ std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, lo
   const SharedGenerator shared;
   if (shared.was_seeded_before()) is_seeded_in_vain_ = has_run_ || shared_generator_seed() != seed_;
   std::optional<DrawWatch> first;
-  if (is_seeded_in_vain_) first.emplace(generators_[0].cpu);
+  if (is_seeded_in_vain_) first.emplace(generators_[0]);
   has_run_ = true;
   auto failure = team_.run([&](local::Seat& seat) {
     const int k = seat.replica();

@@ -118,7 +118,7 @@ bool take_fresh_seed() {
   c10::GeneratorImpl& shared = *at::detail::getDefaultCPUGenerator().unsafeGetGeneratorImpl();
   const std::lock_guard lock(shared.mutex_);
   at::mt19937_data_pod& state = state_of(shared);
-  if (state.left_ != 1 || state.next_ != 0) return false;
+  if (state.left_ != 1 || state.next_ != 0 || gpu::shared_numbers_drawn() > 0) return false;
   state.next_ = at::MERSENNE_STATE_N;
   return true;
 }
@@ -153,9 +153,12 @@ GeneratorScope::GeneratorScope(ReplicaGenerators* generators) : outer_(replica_g
 
 GeneratorScope::~GeneratorScope() { replica_generators = outer_; }
 
-DrawWatch::DrawWatch(const at::Generator& generator) : generator_(generator), place_(place_of(generator)) {}
+DrawWatch::DrawWatch(const ReplicaGenerators& generators)
+    : generators_(generators), place_(place_of(generators.cpu)), drawn_on_gpu_(gpu::numbers_drawn(generators.gpu)) {}
 
-bool DrawWatch::has_drawn() const { return place_of(generator_) != place_; }
+bool DrawWatch::has_drawn() const {
+  return place_of(generators_.cpu) != place_ || gpu::numbers_drawn(generators_.gpu) != drawn_on_gpu_;
+}
 
 SharedGenerator::SharedGenerator() : was_seeded_before_(take_fresh_seed()), seed_(shared_generator_seed()) {}
 

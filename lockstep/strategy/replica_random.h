@@ -52,15 +52,16 @@ std::uint64_t derived_seed(std::uint64_t job_seed, std::string_view purpose, int
 std::uint64_t shared_generator_seed();
 void seed_shared_generator(std::uint64_t seed);
 
-/// Notices whether numbers are drawn from a generator after this object was made.
+/// Notices whether a replica draws numbers after this object was made.
 class DrawWatch {
  public:
-  explicit DrawWatch(const at::Generator& generator);
+  explicit DrawWatch(const ReplicaGenerators& generators);
   bool has_drawn() const;
 
  private:
-  at::Generator generator_;
+  const ReplicaGenerators& generators_;
   std::pair<int, std::uint32_t> place_;
+  std::uint64_t drawn_on_gpu_;
 };
 
 /// Remembers LibTorch's shared CPU generator, to notice when it is seeded, also with the number that it had before.

@@ -1,5 +1,6 @@
 #include <ATen/Context.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/cuda/CUDAGraphsUtils.cuh>
 
 #include <cstdlib>
 #include <mutex>
@@ -31,6 +32,15 @@ at::Generator make_generator(at::Device device, std::uint64_t seed) {
   at::Generator generator = at::cuda::detail::createCUDAGenerator(device.index());
   generator.set_current_seed(seed);
   return generator;
+}
+
+std::uint64_t numbers_drawn(const at::Generator& generator) {
+  if (!generator.defined() || at::cuda::currentStreamCaptureStatus() != at::cuda::CaptureStatus::None) return 0;
+  return generator.get_offset();
+}
+
+std::uint64_t shared_numbers_drawn() {
+  return visible() > 0 ? numbers_drawn(at::cuda::detail::getDefaultCUDAGenerator()) : 0;
 }
 
 DefaultGeneratorScope::DefaultGeneratorScope(const at::Generator& generator)
