@@ -188,6 +188,9 @@ void components_of(const Seat& seat, std::size_t i, std::vector<IndexedSlices>& 
       slices.push_back(*rows);
     } else {
       tensors.push_back(std::get<at::Tensor>(leaf));
+      const at::Tensor &first = tensors[0], &other = tensors.back();
+      if (first.defined() && other.defined() && first.sizes() != other.sizes())
+        throw_mismatch(errors::kShape, "all_reduce", k, describe(first), describe(other));
     }
     if (!slices.empty() && !tensors.empty()) {
       const bool rows_first = std::holds_alternative<IndexedSlices>(*contribution_of(seat, 0).others[i]);
