@@ -241,7 +241,7 @@ void reduce_between_workers(const Seat& seat, WorkerGroup& workers, const Contri
       } else if (tensors.empty()) {
         theirs.combined.emplace_back(concatenate_slices(mine.op, workers::all_gather(workers, slices, name, deadline)));
       } else {
-        theirs.combined.emplace_back(ordered_reduce(mine.op, workers::all_gather(workers, tensors, name, deadline)));
+        theirs.combined.emplace_back(workers::all_reduce(workers, mine.op, tensors, name, options));
       }
     }
   }

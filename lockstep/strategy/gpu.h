@@ -64,13 +64,21 @@ std::shared_ptr<Graph> make_graph(at::Device device, const std::vector<at::Gener
 /// Copies each tensor into the other of its place, which has its size and type and is on the same GPU.
 void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& into);
 
-/// Copies that are under way to a GPU.
+/// What was started on a stream up to some moment.
 class Arrival {
  public:
   virtual ~Arrival() = default;
-  /// What the calling thread starts from now on comes after them.
+  /// What the calling thread starts from now on comes after it.
   virtual void await() = 0;
+  /// The calling thread itself waits until it is done.
+  virtual void wait_on_host() = 0;
 };
+
+/// What the calling thread has started so far on the GPU.
+std::shared_ptr<Arrival> mark_this_stream(at::Device device);
+
+/// A tensor for the host to read and write, and for a GPU to copy from and to without waiting.
+at::Tensor make_pinned(at::IntArrayRef sizes, at::ScalarType type);
 
 /// Copies to a GPU on a stream of their own, from pinned memory, while the GPU computes.
 class CopyStream {

@@ -21,6 +21,8 @@ void keep_for_this_stream(const at::Tensor&) {}
 std::unique_ptr<ReplicaStreams> make_streams(at::Device, int) { throw_not_built(); }
 std::shared_ptr<Graph> make_graph(at::Device, const std::vector<at::Generator>&) { throw_not_built(); }
 void copy_all(const std::vector<at::Tensor>&, const std::vector<at::Tensor>&) { throw_not_built(); }
+std::shared_ptr<Arrival> mark_this_stream(at::Device) { throw_not_built(); }
+at::Tensor make_pinned(at::IntArrayRef, at::ScalarType) { throw_not_built(); }
 std::unique_ptr<CopyStream> make_copy_stream(at::Device) { throw_not_built(); }
 DefaultGeneratorScope::DefaultGeneratorScope(const at::Generator&) { throw_not_built(); }
 DefaultGeneratorScope::~DefaultGeneratorScope() = default;

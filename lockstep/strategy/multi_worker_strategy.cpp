@@ -13,6 +13,7 @@
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/strategy/collective_all_reduce.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/local_replicas.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -27,11 +28,6 @@ std::vector<DeviceName> plan_devices(const MultiWorkerOptions& options, const Cl
   auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
   for (const auto& device : devices) require_here(device);
   require_one_kind(devices);
-  if (devices.front().type == "GPU" && cluster.num_workers() > 1) {
-    throw Unimplemented(errors::kDevice, {.what = "several workers cannot train on GPUs yet",
-                                          .seen = str("device ", to_string(devices.front())),
-                                          .help = "give every worker CPUs: .devices = ls::cpus(n)"});
-  }
   for (DeviceName& device : devices) {
     if (cluster.is_local()) continue;
     const auto logical = device.logical;
@@ -61,7 +57,7 @@ double collective_seconds(const CommunicationOptions& communication) {
 }
 
 std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const ClusterDescription& cluster, int replicas,
-                                  int threads) {
+                                  int threads, const std::string& kind_of_device) {
   if (cluster.num_workers() == 1) return nullptr;
   return join_workers(
       {.cluster = cluster,
@@ -69,6 +65,7 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
        .facts = {{"version of Lockstep", LOCKSTEP_VERSION},
                  {"replicas of a worker", str(replicas)},
                  {"threads of a replica", str(threads)},
+                 {"devices", kind_of_device},
                  {"seed", options.seed ? str(*options.seed) : "the chief's"},
                  {"communication.implementation", std::string(to_string(options.communication.implementation))},
                  {"communication.bytes_per_pack", str(options.communication.bytes_per_pack)},
@@ -104,7 +101,7 @@ struct MultiWorkerMirroredStrategy::Plan {
         on_this_host(static_cast<int>(devices.size()) *
                      (cluster.is_local() ? 1 : static_cast<int>(cluster.workers_on_this_host().size()))),
         threads(plan_intra_op_threads(options.intra_op_threads, on_this_host)),
-        workers(join(options, cluster, static_cast<int>(devices.size()), threads)) {}
+        workers(join(options, cluster, static_cast<int>(devices.size()), threads, devices.front().type)) {}
 
   MultiWorkerOptions options;
   ClusterDescription cluster;
@@ -133,7 +130,9 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<const P
                                                                .intra_op_threads = plan->threads,
                                                                .seed = job_seed(plan->options, plan->workers.get()),
                                                                .keep_memory = plan->options.keep_memory,
-                                                               .fast_kernels = plan->options.fast_kernels})) {}
+                                                               .fast_kernels = plan->options.fast_kernels})) {
+  if (plan->options.deterministic && replica_context(0).device().is_cuda()) gpu::use_deterministic_algorithms();
+}
 
 MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
 

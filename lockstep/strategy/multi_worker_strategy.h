@@ -35,6 +35,7 @@ struct MultiWorkerOptions {
   /// As in MirroredOptions.
   std::optional<bool> keep_memory = {};
   std::optional<bool> fast_kernels = {};
+  bool deterministic = false;
   /// How long the constructor waits for the other workers.
   double join_seconds = 300;
   /// Where data from other workers arrives. Unset: a free port on the address of this worker's entry.

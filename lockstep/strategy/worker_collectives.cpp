@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/call_place.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
 namespace lockstep::workers {
@@ -23,7 +24,10 @@ std::string full_name(std::string_view name) {
   return place.empty() ? std::string(name) : lockstep::str(name, " (", place, ")");
 }
 
-at::Tensor plain(const at::Tensor& value) { return value.detach().cpu().contiguous().resolve_neg().resolve_conj(); }
+at::Tensor plain(const at::Tensor& value) {
+  const at::Tensor here = value.detach().resolve_neg().resolve_conj();
+  return (here.is_cuda() ? gpu::make_pinned(here.sizes(), here.scalar_type()).copy_(here) : here.cpu()).contiguous();
+}
 
 /// What `form` says in place of the rank of a tensor that cannot travel. Others learn it too, so that all throw.
 constexpr std::int64_t kUndefined = -1;
@@ -147,10 +151,13 @@ at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Ten
     inputs.push_back(plain(component));
     sum.inputs.push_back(inputs.back().const_data_ptr());
   }
-  at::Tensor result = at::empty(inputs[0].sizes(), inputs[0].options());
+  const at::Device device = components[0].device();
+  at::Tensor result = device.is_cuda() ? gpu::make_pinned(inputs[0].sizes(), inputs[0].scalar_type())
+                                       : at::empty(inputs[0].sizes(), inputs[0].options());
   sum.shape = result.sizes();
   sum.outputs.push_back(result.data_ptr());
   all_reduce(group, op, {sum}, name, options);
+  result = result.to(device);
   return op == ReduceOp::Mean && !is_floating(*dtype) ? divide_sum(result, group.all_replicas()) : result;
 }
 
@@ -183,13 +190,13 @@ std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Ten
     at += tensor.nbytes();
   }
   std::vector<char> received(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}));
-  if (received.empty()) return all;
-  gather_numbers(group, Dtype::UInt8, packed.data(), received.data(), bytes, base, deadline);
+  if (!received.empty()) gather_numbers(group, Dtype::UInt8, packed.data(), received.data(), bytes, base, deadline);
   at = 0;
   for (at::Tensor& tensor : all) {
     if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), received.data() + at, tensor.nbytes());
     at += tensor.nbytes();
   }
+  for (std::size_t i = 0; i < all.size(); ++i) all[i] = all[i].to(mine[i % mine.size()].device());
   return all;
 }
 
@@ -224,7 +231,7 @@ at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_vi
   if (result.nbytes() > 0)
     broadcast_bytes(group, is_root ? sent.const_data_ptr() : nullptr, result.data_ptr(), result.nbytes(), base,
                     deadline);
-  return result;
+  return value.defined() ? result.to(value.device()) : result;
 }
 
 Texts broadcast_texts(WorkerGroup& group, const Texts& texts, std::string_view name, const Deadline& deadline) {

@@ -17,6 +17,7 @@
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/step_description.h"
 #include "lockstep/nn/step/worker_reducer.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -139,6 +140,7 @@ void WorkerReducer::make_plan() {
     }
     const at::Tensor& like = module_.parameters()[static_cast<std::size_t>(buckets_[b].parameters[0])].leaves[0];
     sums_.push_back(at::zeros({static_cast<std::int64_t>(buckets_[b].elements)}, like.options().requires_grad(false)));
+    if (on_gpu_) sums_on_host_.push_back(gpu::make_pinned(sums_.back().sizes(), sums_.back().scalar_type()));
     names_.push_back(str(name_, ", ", buckets_[b].name));
   }
   inputs_.assign(buckets_.size(), std::vector<const void*>(replicas_.size(), nullptr));
@@ -147,6 +149,7 @@ void WorkerReducer::make_plan() {
   for (Load& load : loads_) {
     load.flats.resize(buckets_.size());
     load.held.resize(buckets_.size());
+    load.copied.resize(buckets_.size());
   }
   has_plan_ = true;
   reset();
@@ -166,7 +169,7 @@ void WorkerReducer::gather_sparse(std::size_t p) {
   std::vector<at::Tensor> values;
   for (std::size_t i = 0; i < all.size(); i += 2) {
     if (all[i].dim() < 2) continue;
-    indices.push_back(all[i]);
+    indices.push_back(all[i].to(leaf.device()));
     values.push_back(all[i + 1]);
   }
   at::Tensor all_values = at::cat(values);

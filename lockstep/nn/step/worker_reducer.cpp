@@ -13,6 +13,7 @@
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/meeting.h"
+#include "lockstep/strategy/strategy.h"
 #include "lockstep/values/const_data.h"
 
 namespace lockstep::detail {
@@ -47,6 +48,7 @@ WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const
       replicas_(replicas),
       options_(options),
       name_(std::move(name)),
+      on_gpu_(module.strategy().replica_context(0).device().is_cuda()),
       loads_(replicas.size()),
       loose_(group_of.size()),
       kinds_(group_of.size(), GradientKind::None),
@@ -106,7 +108,7 @@ void WorkerReducer::arrived(std::size_t k, std::size_t p) {
   }
   load.has_arrived[p] = true;
   put(k, bucket, static_cast<std::size_t>(place_of_[p]), module_.parameters()[p].leaves[k].grad());
-  if (--load.missing[bucket] == 0) bucket_is_loaded(bucket);
+  if (--load.missing[bucket] == 0) bucket_is_loaded(k, bucket);
 }
 
 at::Tensor WorkerReducer::view_of(const at::Tensor& flat, std::size_t begin, std::size_t p) const {
@@ -121,19 +123,26 @@ void WorkerReducer::put(std::size_t k, std::size_t b, std::size_t i, const at::T
   const Bucket& bucket = buckets_[b];
   const auto p = static_cast<std::size_t>(bucket.parameters[i]);
   const bool is_dense = gradient.defined() && !gradient.is_sparse();
-  if (bucket.parameters.size() == 1 && is_dense && is_dense_in_order(gradient, module_.parameters()[p].leaves[k])) {
+  if (bucket.parameters.size() == 1 && is_dense && !on_gpu_ &&
+      is_dense_in_order(gradient, module_.parameters()[p].leaves[k])) {
     load.held[b] = gradient;
     inputs_[b][k] = gradient.const_data_ptr();
     return;
   }
   at::Tensor& flat = load.flats[b];
-  if (!flat.defined()) flat = at::zeros_like(sums_[b]);  // gaps stay zero
+  if (!flat.defined()) {  // gaps stay zero
+    flat = on_gpu_ ? gpu::make_pinned(sums_[b].sizes(), sums_[b].scalar_type()).zero_() : at::zeros_like(sums_[b]);
+  }
   at::Tensor place = view_of(flat, bucket.begins[i], p);
-  is_dense ? place.copy_(gradient) : place.zero_();
+  is_dense ? place.copy_(gradient, /*non_blocking=*/true) : place.zero_();
   inputs_[b][k] = flat.const_data_ptr();
 }
 
-void WorkerReducer::bucket_is_loaded(std::size_t b) {
+void WorkerReducer::bucket_is_loaded(std::size_t k, std::size_t b) {
+  if (on_gpu_) {
+    loads_[k].copied[b] = gpu::mark_this_stream(sums_[b].device());
+    return;
+  }
   const int all = static_cast<int>(replicas_.size());
   if (loaded_[b].fetch_add(1, std::memory_order_acq_rel) + 1 < all) return;
   const std::lock_guard lock(mutex_);
@@ -149,7 +158,7 @@ void WorkerReducer::bucket_is_loaded(std::size_t b) {
 }
 
 void WorkerReducer::submit(std::size_t b) {
-  void* output = sums_[b].data_ptr();
+  void* output = (on_gpu_ ? sums_on_host_ : sums_)[b].data_ptr();
   tickets_[b] = group_.submit(WorkerGroup::kGradients,
                               {.kind = CollectiveKind::AllReduce,
                                .dtype = buckets_[b].dtype,
@@ -160,6 +169,13 @@ void WorkerReducer::submit(std::size_t b) {
                                .name = names_[b],
                                .implementation = options_.implementation},
                               deadline_of(options_));
+}
+
+void WorkerReducer::send_from_gpu() {
+  for (; next_ < buckets_.size(); ++next_) {
+    for (const Load& load : loads_) load.copied[next_]->wait_on_host();
+    submit(next_);
+  }
 }
 
 const at::Tensor& WorkerReducer::shown(std::size_t k, std::size_t p) const { return replicas_[k]->shown.gradients[p]; }
@@ -173,7 +189,7 @@ void WorkerReducer::put_the_rest(std::size_t k) {
       if (!std::exchange(load.has_arrived[p], true)) put(k, b, i, shown(k, p));
     }
     load.missing[b] = 0;
-    bucket_is_loaded(b);
+    bucket_is_loaded(k, b);
   }
 }
 
@@ -186,10 +202,12 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
       "gradients", &call,
       [&] {
         require_same_call(*get_replica_context().seat());
+        if (on_gpu_ && has_plan_) send_from_gpu();
         agree(op, call);
         if (!has_plan_) {
           make_plan();
           for (std::size_t r = 0; r < loads_.size(); ++r) put_the_rest(r);
+          if (on_gpu_) send_from_gpu();
         }
         if (failure_) std::rethrow_exception(failure_);
         for (std::size_t p = 0; p < kinds_.size(); ++p) {
@@ -201,6 +219,7 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
           awaited_ = b + 1;
           group_.wait(tickets_[b]);
           if (loads_[0].is_stale[b]) send_again(b);
+          if (on_gpu_) sums_[b].copy_(sums_on_host_[b], /*non_blocking=*/true);
         }
         reset();
       },
@@ -226,6 +245,7 @@ void WorkerReducer::send_again(std::size_t b) {
     for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i)
       put(k, b, i, shown(k, static_cast<std::size_t>(buckets_[b].parameters[i])));
   }
+  if (on_gpu_) gpu::mark_this_stream(sums_[b].device())->wait_on_host();
   submit(b);
   group_.wait(tickets_[b]);
 }

@@ -14,6 +14,7 @@
 #include "lockstep/nn/step/gradient_reducer.h"
 #include "lockstep/nn/step/gradient_state.h"
 #include "lockstep/nn/step/outside_changes.h"
+#include "lockstep/strategy/gpu.h"
 
 namespace torch::autograd {
 struct Node;
@@ -29,6 +30,9 @@ class ModuleCore;
 ///
 /// One exchange per step tells every worker what the others' gradients are (missing, dense, sparse), and checks that all make
 /// the same call. Gradients that are sparse, or of a type that the engine does not add, travel after it, one by one.
+///
+/// Gradients on a GPU are copied to pinned memory as they are computed. Buckets then go out when the host has started all of
+/// backward, each when its copies are done.
 class WorkerReducer final : public GradientReducer {
  public:
   using Replicas = std::vector<std::unique_ptr<ReplicaPart>>;
@@ -53,18 +57,20 @@ class WorkerReducer final : public GradientReducer {
     std::vector<int> missing;       ///< gradients, per bucket
     std::vector<at::Tensor> flats;  ///< per bucket; undefined until needed
     std::vector<at::Tensor> held;   ///< per bucket of one gradient: that gradient, which travels from where it is
-    std::vector<int> order;         ///< of arrivals, in the first step
-    std::vector<char> is_stale;     ///< per bucket: went out before its last gradient was there
+    std::vector<std::shared_ptr<gpu::Arrival>> copied;  ///< per bucket, from a GPU
+    std::vector<int> order;                             ///< of arrivals, in the first step
+    std::vector<char> is_stale;                         ///< per bucket: went out before its last gradient was there
   };
 
   void add_hooks();
   void arrived(std::size_t k, std::size_t p);
   void put(std::size_t k, std::size_t b, std::size_t i, const at::Tensor& gradient);
   void put_the_rest(std::size_t k);
-  void bucket_is_loaded(std::size_t b);
+  void bucket_is_loaded(std::size_t k, std::size_t b);
   void submit(std::size_t b);
 
   // In the lead of all local replicas.
+  void send_from_gpu();
   void send_again(std::size_t b);
   void reset();
   // Likewise; worker_agreement.cpp
@@ -88,6 +94,7 @@ class WorkerReducer final : public GradientReducer {
   const Replicas& replicas_;
   CommunicationOptions options_;
   std::string name_;
+  bool on_gpu_;
 
   struct Hook {
     std::shared_ptr<torch::autograd::Node> node;  ///< of a leaf; LibTorch itself holds it weakly
@@ -110,8 +117,9 @@ class WorkerReducer final : public GradientReducer {
   std::vector<WorkerGroup::Ticket> tickets_;
   std::exception_ptr failure_;
 
-  std::vector<at::Tensor> sums_;   ///< per bucket
-  std::vector<at::Tensor> loose_;  ///< per parameter: sums that are in no bucket
+  std::vector<at::Tensor> sums_on_host_;  ///< per bucket, where replicas are on a GPU
+  std::vector<at::Tensor> sums_;          ///< per bucket
+  std::vector<at::Tensor> loose_;         ///< per parameter: sums that are in no bucket
   std::vector<GradientKind> kinds_;
   OutsideChanges outside_changes_;
 };

@@ -13,6 +13,7 @@ class CudaArrival final : public Arrival {
  public:
   explicit CudaArrival(const c10::cuda::CUDAStream& stream) : device_(stream.device_index()) { event_.record(stream); }
   void await() override { event_.block(c10::cuda::getCurrentCUDAStream(device_)); }
+  void wait_on_host() override { event_.synchronize(); }
 
  private:
   c10::DeviceIndex device_;
@@ -42,6 +43,14 @@ class CudaCopyStream final : public CopyStream {
 };
 
 }  // namespace
+
+std::shared_ptr<Arrival> mark_this_stream(at::Device device) {
+  return std::make_shared<CudaArrival>(c10::cuda::getCurrentCUDAStream(device.index()));
+}
+
+at::Tensor make_pinned(at::IntArrayRef sizes, at::ScalarType type) {
+  return at::empty(sizes, at::TensorOptions(type).pinned_memory(true));
+}
 
 std::unique_ptr<CopyStream> make_copy_stream(at::Device device) {
   return std::make_unique<CudaCopyStream>(device.index());
