@@ -4,7 +4,8 @@
 #   lockstep_torch_sources(b.cpp ... [BATCH files])   objects that see torch
 #   lockstep_cuda_sources(c.cu ...)                   kernels for GPUs, which know no torch; with LOCKSTEP_CUDA only
 #   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [BATCH files] [OPTIMIZED] [SHARDS n])
-#   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files] [SHARDS n])
+#   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files] [SHARDS n]
+#                       [ON_GPU])
 #
 # A test links the objects and not the library, so that it reaches hidden symbols of a shared build too. The plain tests
 # (ctest label `plain`) also run under ThreadSanitizer; everything runs under AddressSanitizer.
@@ -12,7 +13,8 @@
 # Compiling is what a build costs, and most of that is reading LibTorch's headers: objects and tests share precompiled headers
 # (LOCKSTEP_PCH) and are compiled a few files at a time (LOCKSTEP_UNITY), and tests are compiled without optimisation, because
 # the library they exercise has it (OPTIMIZED: those that compute much themselves). SHARDS runs a program that mostly waits as
-# several tests, each with a part of its cases, so that they wait at the same time.
+# several tests, each with a part of its cases, so that they wait at the same time. ON_GPU: with LOCKSTEP_CUDA the program is
+# also run with replicas on a GPU (tests/support/on_gpu.cpp).
 
 include(LockstepPrecompiled)
 
@@ -186,7 +188,7 @@ ProcessorCount(cores)
 math(EXPR LOCKSTEP_TEST_PROCESSORS "1 + (${cores} - 1) / 2")  # 0 cores: unknown
 
 function(lockstep_add_test name label)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "OPTIMIZED" "TIMEOUT;HEADERS;BATCH;SHARDS" "LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "OPTIMIZED;ON_GPU" "TIMEOUT;HEADERS;BATCH;SHARDS" "LIBRARIES")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   lockstep_own_flags(${name})
   if(NOT arg_OPTIMIZED)
@@ -238,6 +240,16 @@ function(lockstep_add_test name label)
       PROCESSORS ${LOCKSTEP_TEST_PROCESSORS}
       ENVIRONMENT "${environment}")
   endforeach()
+  if(arg_ON_GPU AND LOCKSTEP_CUDA)
+    target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/on_gpu.cpp)
+    set_source_files_properties(${PROJECT_SOURCE_DIR}/tests/support/on_gpu.cpp PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
+    add_test(NAME ${name}_on_gpu COMMAND ${name} --gtest_brief=1)
+    set_tests_properties(${name}_on_gpu PROPERTIES
+      LABELS gpu
+      TIMEOUT ${arg_TIMEOUT}
+      SKIP_RETURN_CODE 77
+      ENVIRONMENT LOCKSTEP_TEST_DEVICES=gpu)
+  endif()
 endfunction()
 
 function(lockstep_plain_test name)

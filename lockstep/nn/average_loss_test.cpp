@@ -325,7 +325,7 @@ TEST_P(AverageLoss, AMeanOfThisReplicasRowsIsWarnedOf) {
     EXPECT_EQ(lines.count("the loss is a mean over this replica's rows"), op == ReduceOp::Sum ? 1 : 0);
     EXPECT_EQ(lines.count("Leave the reduction at ReduceOp::Sum"), op == ReduceOp::Sum ? 0 : 1);
   }
-  MirroredStrategy alone(on_cpus(1));
+  MirroredStrategy alone(on_devices(1));
   auto own = alone.make<OneWeight>();
   auto of_own = alone.make_optimizer<SGD>(own, 1.0);
   const LoggedLines lines;

@@ -229,7 +229,7 @@ TEST_P(ChangedWeights, AnOptimizerOfLibTorchBesideOneOfLockstepIsWarnedAbout) {
 }
 
 TEST_P(ChangedWeights, BuffersOfAllReplicasAreReadOutsideOfRun) {
-  MirroredStrategy one(on_cpus(1));
+  MirroredStrategy one(on_devices(1));
   for (Strategy* const of : {static_cast<Strategy*>(&strategy), static_cast<Strategy*>(&one)}) {
     auto net = of->make<SmallNet>();
     expect_error([&] { of->run([&] { net.named_buffers(); }); }, Code::FailedPrecondition, errors::kWrongContext,

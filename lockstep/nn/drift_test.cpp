@@ -9,6 +9,7 @@
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
 // One replica's copy goes bad, and the comparison of digests says whose and which.
@@ -16,9 +17,9 @@ namespace lockstep {
 namespace {
 
 at::Tensor with_one_bit_flipped(const at::Tensor& tensor) {
-  at::Tensor changed = tensor.detach().clone();
+  at::Tensor changed = tensor.detach().to(at::kCPU, /*non_blocking=*/false, /*copy=*/true);
   static_cast<unsigned char*>(changed.data_ptr())[changed.nbytes() - 1] ^= 1u;
-  return changed;
+  return changed.to(tensor.device());
 }
 
 template <class Call>
@@ -36,7 +37,7 @@ void expect_drift(const std::string& what, const std::string& where, Call&& call
 class Drift : public testing::Test {
  protected:
   Drift()
-      : strategy({.devices = cpus(3)}),
+      : strategy({.devices = test_devices(3)}),
         model(strategy.make<SmallNet>(600)),
         optimizer(strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.01))) {
     set_log_severity(Severity::Silent);
@@ -114,7 +115,7 @@ TEST_F(Drift, WithAnUnknownOptimizerClassIsAboutWeights) {
 TEST_F(Drift, DigestsOfATrainingDependOnAllOfItAndNotOnTheNumberOfReplicas) {
   const auto digests = [](int replicas, double last_bit) {
     torch::manual_seed(2);
-    MirroredStrategy some({.devices = cpus(replicas)});
+    MirroredStrategy some({.devices = test_devices(replicas)});
     auto net = some.make([] { return torch::nn::Linear(90, 100); });
     auto adam = some.make_optimizer<torch::optim::Adam>(net, torch::optim::AdamOptions(0.01));
     some.run([&] {

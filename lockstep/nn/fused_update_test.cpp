@@ -9,6 +9,7 @@
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/replicas.h"
 
 namespace lockstep {
 namespace {
@@ -41,7 +42,7 @@ struct Outcome {
 
 /// Some steps of `minimize`, which fuses, or of its parts, which sum first and call LibTorch's optimizer then.
 Outcome train(const UpdateCase& c, int replicas, bool in_parts) {
-  MirroredStrategy strategy({.devices = cpus(replicas), .seed = 5});
+  MirroredStrategy strategy({.devices = test_devices(replicas), .seed = 5});
   auto model = strategy.make([] {  // sizes that are no multiple of a vector, a block or a shard
     return torch::nn::Sequential(torch::nn::Linear(37, 131), torch::nn::Tanh(), torch::nn::Linear(131, 3));
   });
@@ -98,7 +99,7 @@ INSTANTIATE_TEST_SUITE_P(OptionsAndReplicas, FusedUpdate,
 
 TEST(Minimize, ForgetsWhatAFailedRunLeftBehind) {
   const auto weights_after = [](bool with_failure) {
-    MirroredStrategy strategy({.devices = cpus(2), .seed = 5});
+    MirroredStrategy strategy({.devices = test_devices(2), .seed = 5});
     auto model = strategy.make<torch::nn::Linear>(3, 1);
     auto optimizer = strategy.make_optimizer<SGD>(model, SGDOptions(0.1));
     optimizer.set_accumulate(2);

@@ -10,6 +10,7 @@
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/plain_loop.h"
+#include "tests/support/replicas.h"
 
 // Gradients between backward and the update: gathered, reduced, shown, clipped, looked at.
 namespace lockstep {
@@ -25,13 +26,13 @@ INSTANTIATE_TEST_SUITE_P(Replicas, Gradients, testing::Values(1, 2, 3, 4));
 
 TEST_P(Gradients, OfTheWholeBatchAreShownToEveryReplica) {
   torch::manual_seed(3);
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<Net>(3000);  // large enough to be cut into shards
   auto ids = strategy.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(6, 2).sparse(true)); });
   model.to(at::kDouble);
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1));
   auto of_ids = strategy.make_optimizer<torch::optim::SGD>(ids, SGDOptions(0.1));
-  auto plain = std::make_shared<Net>(3000);
+  auto plain = module_here(std::make_shared<Net>(3000));
   plain->to(at::kDouble);
   copy_values(model.parameters(), plain->parameters());
   const Batch batch = random_batch(7, at::kDouble);
@@ -40,7 +41,7 @@ TEST_P(Gradients, OfTheWholeBatchAreShownToEveryReplica) {
   const auto shown = strategy.run(
       [&](const Batch& mine) {
         optimizer.backward(average_loss(loss_per_row(model->forward(mine.rows), mine.labels), 7));
-        of_ids.backward(ids->forward(torch::tensor({4, 4, 1})).sum());
+        of_ids.backward(ids->forward(here(torch::tensor({4, 4, 1}))).sum());
         EXPECT_THROW(optimizer.gradients(), FailedPrecondition) << "before the reduction there are none to show";
         optimizer.reduce_gradients();
         of_ids.reduce_gradients();
@@ -85,7 +86,7 @@ TEST_P(Gradients, OfTheWholeBatchAreShownToEveryReplica) {
 
 TEST_P(Gradients, AccumulationEqualsOneLargeBatch) {
   torch::manual_seed(2);
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto parts = strategy.make<Net>(16);
   auto whole = strategy.make<Net>(16);
   parts.to(at::kDouble);
@@ -111,10 +112,10 @@ TEST_P(Gradients, AccumulationEqualsOneLargeBatch) {
 
 TEST_P(Gradients, ClippingByGlobalNormActsAfterTheReduction) {
   torch::manual_seed(4);
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<Net>(50);
   model.to(at::kDouble);
-  auto plain = std::make_shared<Net>(50);
+  auto plain = module_here(std::make_shared<Net>(50));
   plain->to(at::kDouble);
   copy_values(model.parameters(), plain->parameters());
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(1.0));
@@ -136,7 +137,7 @@ TEST_P(Gradients, ClippingByGlobalNormActsAfterTheReduction) {
 
 TEST_P(Gradients, SparseGradientsFollowTheDenseOnes) {
   torch::manual_seed(6);
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   const auto build = [](bool sparse) {
     return [sparse] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(50, 3).sparse(sparse)); };
   };
@@ -159,7 +160,7 @@ TEST_P(Gradients, SparseGradientsFollowTheDenseOnes) {
 }
 
 TEST_P(Gradients, AGradientThatIsNotFiniteIsNamedBeforeTheWeightsChange) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<Net>(8);
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1));
   const int culprit = GetParam() - 1;

@@ -45,7 +45,7 @@ struct HeadAndBody : torch::nn::Module {
 
 class Habits : public testing::TestWithParam<int> {
  protected:
-  Habits() : strategy({.devices = cpus(GetParam())}), model(strategy.make<HeadAndBody>()) {
+  Habits() : strategy({.devices = test_devices(GetParam())}), model(strategy.make<HeadAndBody>()) {
     set_log_severity(Severity::Warning);
     set_log_sink([this](Severity, std::string_view line) {
       const std::lock_guard lock(mutex);
@@ -303,11 +303,13 @@ TEST_P(Habits, ZeroGradOfAModelDropsTheCallersGradientsInsideRunAndAllOutside) {
 }
 
 TEST_P(Habits, AModelStaysOnItsReplicasDevices) {
-  model.to(torch::kCPU);
-  model.to(torch::Device("cpu"));
-  const SeenError seen = error_of([&] { model.to(torch::kCUDA); });
+  const torch::Device own = test_device(), other(own.is_cpu() ? torch::kCUDA : torch::kCPU);
+  model.to(own.type());
+  model.to(own);
+  const SeenError seen = error_of([&] { model.to(other); });
   EXPECT_EQ(seen.number, errors::kDevice);
-  EXPECT_TRUE(contains(seen.text, "a model cannot be moved to cuda: its replicas are on cpu")) << seen.text;
+  EXPECT_TRUE(contains(seen.text, lockstep::str("a model cannot be moved to ", other, ": its replicas are on ", own)))
+      << seen.text;
   EXPECT_TRUE(contains(seen.parts.help, ".devices = ")) << seen.text;
 }
 
@@ -319,7 +321,7 @@ TEST_P(Habits, ForwardOfTheHandleIsTheModules) {
 
 TEST_P(Habits, WeightsThatTorchLoadPutIntoOneReplicaAreNotedWhereTheyAreUsed) {
   std::stringstream file;
-  torch::save(std::make_shared<HeadAndBody>(), file);
+  torch::save(module_here(std::make_shared<HeadAndBody>()), file);
   auto module = model.replica(0);
   torch::load(module, file);
   const SeenError seen = error_of([&] { strategy.run([&] { model->head->forward(torch::ones({1, 1})); }); });

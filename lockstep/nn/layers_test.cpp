@@ -15,6 +15,7 @@
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/replicas.h"
 
 // Batch norm over replicas, scaled losses and saved optimizers.
 namespace lockstep {
@@ -46,9 +47,9 @@ void expect_whole_batch_norm(int replicas, bool converted) {
   torch::manual_seed(1);
   const at::Tensor x = torch::randn({7, 3, 4, 5}, at::kDouble);
   const at::Tensor outer = torch::randn({7, 3, 4, 5}, at::kDouble);
-  torch::nn::BatchNorm2d whole(3);
+  auto whole = module_here(torch::nn::BatchNorm2d(3));
   whole->to(at::kDouble);
-  MirroredStrategy strategy({.devices = cpus(replicas)});
+  MirroredStrategy strategy({.devices = test_devices(replicas)});
   auto model = strategy.make([] { return std::make_shared<NormNet<Norm>>(); });
   model.to(at::kDouble);
   for (std::size_t k = 0; k < model.size(); ++k) model.replica(k)->to(at::kDouble);
@@ -89,7 +90,7 @@ TEST_P(Layers, ConvertedBatchNormSeesTheWholeBatch) {
 /// with its own, and no replica waits for another.
 template <class Norm>
 void expect_own_statistics_in_eval(int replicas, bool converted) {
-  MirroredStrategy strategy({.devices = cpus(replicas)});
+  MirroredStrategy strategy({.devices = test_devices(replicas)});
   auto model = strategy.make<Norm>(torch::nn::BatchNormOptions(3).track_running_stats(false));
   if (converted) {
     EXPECT_EQ(nn::convert_sync_batch_norm(model), 1);
@@ -97,7 +98,7 @@ void expect_own_statistics_in_eval(int replicas, bool converted) {
   model.eval();
   const at::Tensor x = torch::randn({4, 3, 2, 2});
   const at::Tensor expected =
-      torch::nn::BatchNorm2d(torch::nn::BatchNormOptions(3).track_running_stats(false))->forward(x);
+      module_here(torch::nn::BatchNorm2d(torch::nn::BatchNormOptions(3).track_running_stats(false)))->forward(x);
   const auto results = strategy.run([&] {
     const int k = get_replica_context().replica_id_in_sync_group();
     return k == 0 ? at::Tensor(expected) : model->forward(x.mul(k));  // replica 0 stays away
@@ -111,7 +112,7 @@ TEST_P(Layers, BatchNormWithoutRunningStatisticsIsEachReplicasOwnInEval) {
 }
 
 TEST(SyncBatchNorm, TakesOneRowOfAReplica) {
-  MirroredStrategy strategy({.devices = cpus(3)});
+  MirroredStrategy strategy({.devices = test_devices(3)});
   auto model = strategy.make([] { return nn::SyncBatchNorm1d(3); });
   const auto rows = strategy.run([&] {
     return model->forward(torch::full({1, 3}, static_cast<float>(get_replica_context().replica_id_in_sync_group())));
@@ -122,7 +123,7 @@ TEST(SyncBatchNorm, TakesOneRowOfAReplica) {
 
 TEST_P(Layers, ABatchThatNeverWasIsNotCounted) {
   set_log_severity(Severity::Silent);
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make([] { return std::make_shared<NormNet<nn::SyncBatchNorm2d>>(); });
   EXPECT_THROW(strategy.run([&] {
     if (get_replica_context().replica_id_in_sync_group() == GetParam() - 1)
@@ -136,7 +137,7 @@ TEST_P(Layers, ABatchThatNeverWasIsNotCounted) {
 }
 
 TEST_P(Layers, BuffersAreAveragedOutsideOfReplicas) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make([] { return std::make_shared<NormNet<torch::nn::BatchNorm2d>>(); });
   strategy.run([&] {
     const double value = get_replica_context().replica_id_in_sync_group() + 1.0;
@@ -150,7 +151,7 @@ TEST_P(Layers, BuffersAreAveragedOutsideOfReplicas) {
 }
 
 TEST_P(Layers, AScaledLossGivesTheSameStepsAndSkipsInfiniteOnes) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto plain = strategy.make([] { return torch::nn::Linear(4, 2); });
   auto scaled = strategy.make([] { return torch::nn::Linear(4, 2); });
   {
@@ -190,7 +191,7 @@ void expect_resumable(int replicas, const Options& options) {
       optimizer.minimize(model->forward(x).square().sum().div(4.0 * get_replica_context().num_replicas_in_sync()));
     });
   };
-  MirroredStrategy first({.devices = cpus(replicas), .seed = 3});
+  MirroredStrategy first({.devices = test_devices(replicas), .seed = 3});
   auto model = first.make([] { return torch::nn::Linear(100, 70); });
   model.to(at::kDouble);
   auto optimizer = first.make_optimizer<Opt>(model, options);
@@ -198,7 +199,7 @@ void expect_resumable(int replicas, const Options& options) {
   const OptimizerState saved = optimizer.state();
   ASSERT_EQ(saved.size(), 3u);  // two parameters, and the number of steps
 
-  MirroredStrategy second({.devices = cpus(replicas % 4 + 1), .seed = 4});
+  MirroredStrategy second({.devices = test_devices(replicas % 4 + 1), .seed = 4});
   auto resumed = second.make([] { return torch::nn::Linear(100, 70); });
   resumed.to(at::kDouble);
   {

@@ -14,6 +14,7 @@
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/errors.h"
 #include "tests/support/logged_lines.h"
+#include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
 // Wrong use of models, optimizers and scalers: each with its type, its number and a text that names the culprit.
@@ -35,7 +36,7 @@ void expect_error(int number, const std::string& part, const std::function<void(
 class Misuse : public testing::TestWithParam<int> {
  protected:
   Misuse()
-      : strategy({.devices = cpus(GetParam())}),
+      : strategy({.devices = test_devices(GetParam())}),
         model(strategy.make<SmallNet>()),
         optimizer(strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1))) {
     set_log_severity(Severity::Silent);
@@ -51,7 +52,7 @@ class Misuse : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Replicas, Misuse, testing::Values(1, 2, 4));
 
 TEST_P(Misuse, OfAnOptimizerOrModelOfAnotherStrategy) {
-  MirroredStrategy other({.devices = cpus(GetParam())});
+  MirroredStrategy other({.devices = test_devices(GetParam())});
   expect_error<InvalidArgument>(errors::kMixedStrategies, "another strategy",
                                 [&] { other.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1)); });
   auto others_model = other.make<SmallNet>();
@@ -62,7 +63,7 @@ TEST_P(Misuse, OfAnOptimizerOrModelOfAnotherStrategy) {
 }
 
 TEST_P(Misuse, OfAModelThatOutlivedItsStrategy) {
-  auto short_lived = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(GetParam())});
+  auto short_lived = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = test_devices(GetParam())});
   auto orphan = short_lived->make<SmallNet>();
   short_lived.reset();
   expect_error<FailedPrecondition>(errors::kMixedStrategies, "outlived",
@@ -130,7 +131,7 @@ TEST_P(Misuse, OfAModelWithAReplacedPart) {
     const auto train = [&] { strategy.run([&] { sgd.minimize(net->forward(torch::ones({2, 3}))); }); };
     for (int s = 0; s < steps_before; ++s) train();
     for (std::size_t k = 0; k < net.size(); ++k)
-      net.replica(k)->head = net.replica(k)->replace_module("head", torch::nn::Linear(4, 2));
+      net.replica(k)->head = net.replica(k)->replace_module("head", module_here(torch::nn::Linear(4, 2)));
     expect_error<FailedPrecondition>(errors::kWrongModule, "head.", train);
   }
 }
@@ -222,7 +223,7 @@ TEST_P(Misuse, OfGradientsThatAreNotReducedYet) {
 }
 
 TEST_P(Misuse, OfAScalerOfAnotherStrategy) {
-  MirroredStrategy other({.devices = cpus(GetParam())});
+  MirroredStrategy other({.devices = test_devices(GetParam())});
   GradScaler scaler(other);
   expect_error<InvalidArgument>(errors::kMixedStrategies, "GradScaler", [&] {
     strategy.run([&] { optimizer.minimize(model->forward(torch::ones({2, 9})).sum(), scaler); });

@@ -16,6 +16,7 @@
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
 // 16-bit types: autocast in and around run, scaled losses in half precision, weights in bfloat16.
@@ -31,7 +32,7 @@ class MixedPrecision : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Replicas, MixedPrecision, testing::Values(1, 2, 3, 4));
 
 TEST_P(MixedPrecision, AutocastReachesReplicasFromOutsideAndInside) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make([] { return torch::nn::Linear(8, 8); });
   const at::Tensor x = torch::ones({2, 8});
   const auto type_of_output = [&] { return model->forward(x).scalar_type(); };
@@ -54,11 +55,11 @@ TEST_P(MixedPrecision, AutocastReachesReplicasFromOutsideAndInside) {
   }
   expect_all(strategy.run(type_of_output), at::kFloat, "after one from outside");
   EXPECT_THROW(Autocast{at::kDouble}, InvalidArgument);
-  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU));
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(test_device().type()));
 }
 
 TEST_P(MixedPrecision, AutocastSeesWeightsAsTheyAreAfterEachStep) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make([] { return torch::nn::Linear(torch::nn::LinearOptions(1, 1).bias(false)); });
   copy_values({torch::full({1, 1}, 64.0)}, model.parameters());
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(1.0));
@@ -109,7 +110,7 @@ double train(Strategy& strategy, Model& model, Optimizer& optimizer, const Batch
 /// LibTorch keeps one list of cast weights for all threads; who leaves an autocast empties it for everybody.
 TEST_P(MixedPrecision, AutocastGivesTheSameBitsWhereWeightsAreUsedManyTimes) {
   const auto train = [&] {
-    MirroredStrategy strategy({.devices = cpus(GetParam()), .seed = 6});
+    MirroredStrategy strategy({.devices = test_devices(GetParam()), .seed = 6});
     auto model = strategy.make<torch::nn::Linear>(24, 24);
     auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, 0.01);
     for (int step = 0; step < 4; ++step) {
@@ -131,7 +132,7 @@ TEST_P(MixedPrecision, AutocastGivesTheSameBitsWhereWeightsAreUsedManyTimes) {
 }
 
 TEST_P(MixedPrecision, TheScaleNeverSinksSoFarThatGradientsOverflowWithoutIt) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   GradScaler scaler(strategy);
   strategy.run([&] {
     for (int k = 0; k < 400; ++k) scaler.update(/*was_finite=*/false);
@@ -142,7 +143,7 @@ TEST_P(MixedPrecision, TheScaleNeverSinksSoFarThatGradientsOverflowWithoutIt) {
 
 TEST_P(MixedPrecision, AutocastTrainsFloatWeights) {
   torch::manual_seed(3);
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<SmallNet>(32);
   auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.02));
   const Batch batch = random_batch(24);
@@ -155,7 +156,7 @@ TEST_P(MixedPrecision, AutocastTrainsFloatWeights) {
 TEST_P(MixedPrecision, WeightsInBfloat16TrainWithTheSameBitsEachTime) {
   const auto run = [&] {
     torch::manual_seed(4);
-    MirroredStrategy strategy({.devices = cpus(GetParam())});
+    MirroredStrategy strategy({.devices = test_devices(GetParam())});
     auto model = strategy.make<SmallNet>(32);
     model.to(at::kBFloat16);
     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1).momentum(0.9));
@@ -187,7 +188,7 @@ TEST_P(MixedPrecision, ConvolutionsIn16BitsTrainOnAllReplicasAtATime) {
     for (const bool autocast : {true, false}) {
       SCOPED_TRACE(std::string(c10::toString(dtype)) + (autocast ? " by autocast" : " weights"));
       torch::manual_seed(6);
-      MirroredStrategy strategy({.devices = cpus(GetParam())});
+      MirroredStrategy strategy({.devices = test_devices(GetParam())});
       auto model = strategy.make<ConvNet>();
       auto in_float = strategy.make<ConvNet>();
       copy_values(model.parameters(), in_float.parameters());
@@ -217,7 +218,7 @@ TEST_P(MixedPrecision, ConvolutionsIn16BitsTrainOnAllReplicasAtATime) {
 
 /// Two threads at a time got other results from LibTorch's LSTM in bfloat16 on Arm than one.
 TEST_P(MixedPrecision, RecurrentLayersGiveTheSameBitsOnAllReplicasAtATime) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   const auto hidden = 24;
   std::vector<at::Tensor> values = {torch::randn({7, 16, 20})};
   for (const auto& sizes : std::vector<std::vector<std::int64_t>>{{96, 20}, {96, hidden}, {96}, {96}})
@@ -269,7 +270,7 @@ TEST_P(MixedPrecision, RecurrentLayersGiveTheSameBitsOnAllReplicasAtATime) {
 
 /// Gradients of about 2^-30 flow back through half precision, whose smallest number is 2^-24.
 TEST_P(MixedPrecision, AScalerKeepsTinyGradientsOfHalfPrecision) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   const double replicas = GetParam();
   const auto step_of_first_weight = [&](bool scaled) {
     auto model = strategy.make([] { return std::make_shared<SmallNet>(6); });
@@ -296,7 +297,7 @@ TEST_P(MixedPrecision, AScalerKeepsTinyGradientsOfHalfPrecision) {
 TEST_P(MixedPrecision, APartwiseStepWithAScalerIsThatOfMinimize) {
   const auto train_once = [&](bool in_parts) {
     torch::manual_seed(3);
-    MirroredStrategy strategy({.devices = cpus(GetParam())});
+    MirroredStrategy strategy({.devices = test_devices(GetParam())});
     auto model = strategy.make<SmallNet>(16);
     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.05).momentum(0.9));
     optimizer.set_clip_global_norm(0.3);
@@ -333,7 +334,7 @@ TEST_P(MixedPrecision, APartwiseStepWithAScalerIsThatOfMinimize) {
 TEST_P(MixedPrecision, OneScalerServesAnOptimizerThatAccumulatesAndOneThatDoesNot) {
   const auto train_once = [&](double growth) {
     torch::manual_seed(3);
-    MirroredStrategy strategy({.devices = cpus(GetParam())});
+    MirroredStrategy strategy({.devices = test_devices(GetParam())});
     auto model = strategy.make<SmallNet>(16), other = strategy.make<SmallNet>(16);
     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.05));
     auto of_other = strategy.make_optimizer<torch::optim::SGD>(other, SGDOptions(0.05));
@@ -356,7 +357,7 @@ TEST_P(MixedPrecision, OneScalerServesAnOptimizerThatAccumulatesAndOneThatDoesNo
 }
 
 TEST_P(MixedPrecision, UnscalingUsesTheScaleOfTheLoss) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto first = strategy.make<torch::nn::Linear>(1, 1), second = strategy.make<torch::nn::Linear>(1, 1);
   auto of_first = strategy.make_optimizer<torch::optim::SGD>(first, SGDOptions(1.0));
   auto of_second = strategy.make_optimizer<torch::optim::SGD>(second, SGDOptions(1.0));
@@ -383,7 +384,7 @@ TEST_P(MixedPrecision, UnscalingUsesTheScaleOfTheLoss) {
 }
 
 TEST_P(MixedPrecision, TheScaleSinksUntilHalfPrecisionHoldsTheGradientsAndGrowsAgain) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<SmallNet>(16);
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.05));
   GradScaler scaler(strategy, {.initial_scale = std::ldexp(1.0, 40), .growth_interval = 4});

@@ -7,6 +7,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
 namespace lockstep {
@@ -42,7 +43,7 @@ class ChannelsLast : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Replicas, ChannelsLast, testing::Values(1, 2, 3));
 
 TEST_P(ChannelsLast, ConvertsWeightsOfEveryReplicaAndWhatConvolutionsGiveOn) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<WatchfulConvNet>({.channels_last = true}, 5);
   const ModuleOptions named{.channels_last = true};
   auto from_factory = strategy.make([] { return std::make_shared<WatchfulConvNet>(5); }, named);
@@ -76,7 +77,7 @@ TEST_P(ChannelsLast, ConvertsWeightsOfEveryReplicaAndWhatConvolutionsGiveOn) {
 
 TEST_P(ChannelsLast, TrainsAsTheOrdinaryFormatDoes) {
   torch::manual_seed(7);
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto last = strategy.make<WatchfulConvNet>({.channels_last = true});
   auto plain = strategy.make<WatchfulConvNet>();
   last.to(at::kDouble);

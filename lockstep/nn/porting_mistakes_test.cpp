@@ -36,7 +36,7 @@ class PortingMistakes : public OneWeightTest {};
 INSTANTIATE_TEST_SUITE_P(Replicas, PortingMistakes, testing::Values(1, 2, 3));
 
 TEST_P(PortingMistakes, ASeedAfterTheStrategyThatModelsDoNotSeeIsWarnedOf) {
-  MirroredStrategy seeded({.devices = cpus(replicas()), .seed = 3});
+  MirroredStrategy seeded({.devices = test_devices(replicas()), .seed = 3});
   const LoggedLines lines;
   at::manual_seed(4);
   seeded.make<OneWeight>();
@@ -422,7 +422,7 @@ TEST_P(PortingMistakes, APartThatWasReplacedIsNoticedInAnEvaluation) {
   };
   net.eval();
   evaluate();
-  net->inner = net->replace_module("inner", torch::nn::Linear(1, 1));
+  net->inner = net->replace_module("inner", module_here(torch::nn::Linear(1, 1)));
   net->inner->eval();
   for (int twice = 0; twice < 2; ++twice)
     expect_error(evaluate, Code::FailedPrecondition, errors::kWrongModule, {"is not the one that make built"});

@@ -13,6 +13,7 @@
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
 // One seed, one result: over repeats, under load, and against the plain loop with the same seed.
@@ -46,7 +47,7 @@ class Load {
 /// Two epochs over shuffled rows, with dropout and batch norm: all that a training leaves behind.
 std::vector<at::Tensor> train_from_seed(int replicas, std::uint64_t seed) {
   torch::manual_seed(seed);
-  MirroredStrategy strategy({.devices = cpus(replicas)});
+  MirroredStrategy strategy({.devices = test_devices(replicas)});
   auto model = strategy.make<SmallNet>(24, 0.5);
   auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.01));
   const Batch all = random_batch(44);
@@ -88,7 +89,7 @@ TEST_P(Reproducible, FiftyRunsWithOneSeedUnderLoadLeaveTheSameBits) {
 TEST_P(Reproducible, InitialWeightsOfSeveralModelsDoNotDependOnReplicasOrOtherDraws) {
   const auto weights = [](int replicas, bool draw_between) {
     torch::manual_seed(11);
-    MirroredStrategy strategy({.devices = cpus(replicas)});
+    MirroredStrategy strategy({.devices = test_devices(replicas)});
     auto all = copies_of(strategy.make<SmallNet>(20).parameters());
     if (draw_between) {
       torch::rand({7});
@@ -115,10 +116,10 @@ void expect_bits_of_the_plain_loop(const Options& options) {
   for (int step = 0; step < 20; ++step) batches.push_back(random_batch(2 + (step * 5) % 13));
 
   torch::manual_seed(kSeed);
-  MirroredStrategy strategy({.devices = cpus(1)});
+  MirroredStrategy strategy({.devices = test_devices(1)});
   auto model = strategy.make<SmallNet>(24, 0.4);
   auto optimizer = strategy.make_optimizer<Opt>(model, options);
-  auto plain = std::make_shared<SmallNet>(24, 0.4);
+  auto plain = module_here(std::make_shared<SmallNet>(24, 0.4));
   copy_values(model.parameters(), plain->parameters());
   for (const auto& batch : batches) {
     strategy.run([&] { optimizer.minimize(loss_per_row(model->forward(batch.rows), batch.labels).mean()); });

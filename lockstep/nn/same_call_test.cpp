@@ -12,6 +12,7 @@
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/errors.h"
+#include "tests/support/replicas.h"
 
 // Replicas that call different optimizers, or one in different ways: an error on all of them, and no weight has moved.
 namespace lockstep {
@@ -37,7 +38,7 @@ class SameCall : public testing::Test {
     EXPECT_EQ(of_b.steps(), 0);
   }
 
-  MirroredStrategy strategy{{.devices = cpus(3)}};
+  MirroredStrategy strategy{{.devices = test_devices(3)}};
   MirroredModule<torch::nn::LinearImpl> a = strategy.make<torch::nn::Linear>(3, 2),
                                         b = strategy.make<torch::nn::Linear>(3, 700);
   MirroredOptimizer<torch::optim::SGD> of_a =

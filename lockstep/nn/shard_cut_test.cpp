@@ -9,6 +9,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
 // Where parameters are cut into shards must not show in any bit: not in updates, not in norms.
@@ -56,7 +57,7 @@ template <class Opt, class Options>
 Outcome train_mirrored(int replicas, at::ScalarType dtype, const Options& options, Way way,
                        std::optional<double> clip = {}) {
   torch::manual_seed(9);
-  MirroredStrategy strategy({.devices = cpus(replicas)});
+  MirroredStrategy strategy({.devices = test_devices(replicas)});
   auto model = strategy.make<Table>(dtype);
   auto optimizer = strategy.make_optimizer<Opt>(model, options);
   Outcome outcome;
@@ -93,7 +94,7 @@ Outcome train_mirrored(int replicas, at::ScalarType dtype, const Options& option
 template <class Opt, class Options>
 std::vector<at::Tensor> train_plain(at::ScalarType dtype, const Options& options) {
   torch::manual_seed(9);
-  MirroredStrategy strategy({.devices = cpus(1)});
+  MirroredStrategy strategy({.devices = test_devices(1)});
   Table table(dtype);
   copy_values(strategy.make<Table>(dtype).parameters(), table.parameters());
   Opt optimizer(table.parameters(), options);

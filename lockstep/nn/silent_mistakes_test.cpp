@@ -36,7 +36,7 @@ INSTANTIATE_TEST_SUITE_P(Replicas, SilentMistakes, testing::Values(2, 3));
 
 TEST(LateReplicas, AreNoticedByEveryMeetingOfTheOptimizerBeforeAnythingChanges) {
   const Watchdog watchdog(std::chrono::seconds(120), "late replicas");
-  MirroredStrategy strategy({.devices = cpus(2), .communication = {.timeout_seconds = 0.1}});
+  MirroredStrategy strategy({.devices = test_devices(2), .communication = {.timeout_seconds = 0.1}});
   auto model = strategy.make<OneWeight>();
   auto optimizer = strategy.make_optimizer<SGD>(model, 1.0);
   set_log_severity(Severity::Info);
@@ -109,13 +109,13 @@ TEST(LateReplicas, AreNoticedByEveryMeetingOfTheOptimizerBeforeAnythingChanges) 
 
 TEST_P(SilentMistakes, NesterovTakesSparseGradientsWithDenseMomentum) {
   const auto train = [&](bool sparse_at_last) {
-    MirroredStrategy of(on_cpus(replicas()));
+    MirroredStrategy of(on_devices(replicas()));
     auto table = of.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(4, 2).sparse(true)); });
     copy_values({torch::ones({4, 2})}, table.parameters());
     auto sgd = of.make_optimizer<SGD>(table, SGDOptions(0.1).momentum(0.9).nesterov(true));
     const auto step = [&](bool sparse) {
       of.run([&] {
-        const auto row = at::tensor({1});
+        const auto row = here(at::tensor({1}));
         sgd.minimize((sparse ? table->forward(row) : table->weight.index_select(0, row)).sum());
       });
     };
@@ -309,7 +309,7 @@ TEST_P(SilentMistakes, ClippingByLibTorchBetweenReductionAndStepIsRefused) {
 TEST_P(SilentMistakes, ApplyGradientsDoesWhatMinimizeDoes) {
   const auto batch = random_batch(12);
   const auto train = [&](auto step) {
-    MirroredStrategy of({.devices = cpus(replicas()), .seed = 3});
+    MirroredStrategy of({.devices = test_devices(replicas()), .seed = 3});
     auto net = of.make<SmallNet>();
     auto sgd = of.make_optimizer<SGD>(net, SGDOptions(0.1).momentum(0.9));
     for (int i = 0; i < 3; ++i) {

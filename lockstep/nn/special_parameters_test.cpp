@@ -18,6 +18,7 @@
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
 // Parameters that are tied, frozen, sparse or used by some replicas only; and the ways to weigh losses and gradients.
@@ -97,7 +98,7 @@ class SpecialParameters : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Replicas, SpecialParameters, testing::Values(1, 2, 3, 4));
 
 TEST_P(SpecialParameters, AClassOfItsOwnKindGetsBackTheStateItHad) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<torch::nn::Linear>(3, 4);
   const auto make = [&] { return strategy.make_optimizer<RowMeans>(model, SGDOptions(0.1)); };
   const auto step = [&](auto& optimizer) {
@@ -119,9 +120,9 @@ TEST_P(SpecialParameters, AClassOfItsOwnKindGetsBackTheStateItHad) {
 
 TEST_P(SpecialParameters, TiedAndFrozenOnesFollowThePlainLoop) {
   torch::manual_seed(5);
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<TiedNet>();
-  auto plain = std::make_shared<TiedNet>();
+  auto plain = module_here(std::make_shared<TiedNet>());
   model.to(at::kDouble);
   plain->to(at::kDouble);
   for (std::size_t k = 0; k < model.size(); ++k) {
@@ -150,7 +151,7 @@ TEST_P(SpecialParameters, TiedAndFrozenOnesFollowThePlainLoop) {
 }
 
 TEST_P(SpecialParameters, TiedOnesBelongToGroupsByAnyOfTheirNames) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<TiedNet>();
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, {{{"in.weight", "bias"}, SGDOptions(1.0)}});
   const auto before = copies_of({model->tied, model->bias, model->in->bias});
@@ -161,7 +162,7 @@ TEST_P(SpecialParameters, TiedOnesBelongToGroupsByAnyOfTheirNames) {
 }
 
 TEST_P(SpecialParameters, OneWithoutGradientOnSomeReplicasCountsAsZeroThere) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<SmallNet>();
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(1.0));
   const int user = GetParam() - 1;
@@ -177,7 +178,7 @@ TEST_P(SpecialParameters, OneWithoutGradientOnSomeReplicasCountsAsZeroThere) {
 template <class Opt, class Options>
 std::vector<at::Tensor> train_embedding(int replicas, bool sparse, const Options& options, bool save_and_load) {
   torch::manual_seed(6);
-  MirroredStrategy strategy({.devices = cpus(replicas)});
+  MirroredStrategy strategy({.devices = test_devices(replicas)});
   const auto build = [&] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(900, 6).sparse(sparse)); };
   auto table = strategy.make(build);
   auto optimizer = strategy.make_optimizer<Opt>(table, options);
@@ -214,7 +215,7 @@ TEST_P(SpecialParameters, SparseGradientsFollowDenseOnesWithEveryOptimizerThatTa
 template <class Opt>
 struct SparseTable {
   SparseTable(int replicas, const SGDOptions& options, bool sparse = true)
-      : strategy({.devices = cpus(replicas), .seed = 6}),
+      : strategy({.devices = test_devices(replicas), .seed = 6}),
         table(strategy.make([&] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(900, 6).sparse(sparse)); })),
         optimizer(strategy.make_optimizer<Opt>(table, options)) {}
 
@@ -291,7 +292,7 @@ TEST_P(SpecialParameters, MomentumOfSparseGradientsGoesOnWithDenseOnes) {
 }
 
 TEST_P(SpecialParameters, AGradientThatBecomesSparseTakesTheStateWithIt) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto table = strategy.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(2000, 6)); });
   auto optimizer = strategy.make_optimizer<torch::optim::Adagrad>(table, AdagradOptions(0.1));
   const at::Tensor ids = torch::arange(5);
@@ -306,7 +307,7 @@ TEST_P(SpecialParameters, AGradientThatBecomesSparseTakesTheStateWithIt) {
 }
 
 TEST_P(SpecialParameters, LossesAndGradientsAreWeighedAsAsked) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   const auto bias_after = [&](const std::function<at::Tensor(const at::Tensor&)>& loss, const auto& settings) {
     auto model = strategy.make([] { return torch::nn::Linear(1, 1); });
     copy_values({torch::zeros({1, 1}), torch::zeros({1})}, model.parameters());
@@ -348,7 +349,7 @@ struct AliasedGradients : torch::nn::Module {
 };
 
 TEST_P(SpecialParameters, GradientsThatShareMemoryAreAddedUpOnce) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<AliasedGradients>();
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(1.0));
   strategy.run([&] { optimizer.minimize(model->forward()); });
@@ -358,14 +359,14 @@ TEST_P(SpecialParameters, GradientsThatShareMemoryAreAddedUpOnce) {
 }
 
 TEST_P(SpecialParameters, OneReplicaUpdatesRepeatedSparseRowsAsLibTorchDoes) {
-  MirroredStrategy strategy({.devices = cpus(1), .seed = 3});
+  MirroredStrategy strategy({.devices = test_devices(1), .seed = 3});
   auto table = strategy.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(10, 3).sparse(true)); });
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(table, SGDOptions(0.1));
   at::Tensor plain = table->weight.detach().clone().requires_grad_();
   torch::optim::SGD plain_optimizer({plain}, SGDOptions(0.1));
   for (int step = 0; step < 30; ++step) {
     optimizer.set_not_finite(step < 10 ? NotFinite::Ignore : NotFinite::Raise);
-    const at::Tensor ids = torch::tensor({1, 4, 1, 1, step % 10, 4});
+    const at::Tensor ids = here(torch::tensor({1, 4, 1, 1, step % 10, 4}));
     const at::Tensor slopes = torch::linspace(0.1, 1.7, 18).view({6, 3});
     strategy.run([&] {
       const at::Tensor loss = (table->forward(ids) * slopes).sin().sum();
@@ -385,7 +386,7 @@ TEST_P(SpecialParameters, OneReplicaUpdatesRepeatedSparseRowsAsLibTorchDoes) {
 }
 
 TEST_P(SpecialParameters, BuffersBeginAsThoseOfReplicaZero) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   int calls = 0;
   const auto build = [&](bool odd) {
     return [&calls, odd] {
@@ -404,7 +405,7 @@ TEST_P(SpecialParameters, BuffersBeginAsThoseOfReplicaZero) {
 }
 
 TEST_P(SpecialParameters, ConstantBuffersStayWhatTheyAre) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   const auto build = [] {
     auto net = torch::nn::Linear(2, 2);
     net->register_buffer("mask", torch::full({3}, std::numeric_limits<float>::lowest()));
@@ -421,7 +422,7 @@ TEST_P(SpecialParameters, ConstantBuffersStayWhatTheyAre) {
 }
 
 TEST_P(SpecialParameters, TheMeanOfHalfPrecisionBuffersHoldsWhatTheirSumDoesNot) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make([] {
     auto net = torch::nn::Linear(2, 2);
     net->register_buffer("variance", torch::ones({3}, at::kHalf));
@@ -436,7 +437,7 @@ TEST_P(SpecialParameters, TheMeanOfHalfPrecisionBuffersHoldsWhatTheirSumDoesNot)
 }
 
 TEST_P(SpecialParameters, AnInfiniteSparseGradientIsBlamedOnItsReplica) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto table = strategy.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(20, 6).sparse(true)); });
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(table, SGDOptions(0.1));
   optimizer.set_not_finite(NotFinite::Raise);
@@ -456,7 +457,7 @@ TEST_P(SpecialParameters, AnInfiniteSparseGradientIsBlamedOnItsReplica) {
 
 TEST_P(SpecialParameters, StateDoesNotDependOnLayoutOrOnHowParametersAreDealtOut) {
   const auto train = [&]<class Opt>(std::type_identity<Opt>, bool channels_last, int replicas) {
-    MirroredStrategy strategy({.devices = cpus(replicas), .seed = 5, .fast_kernels = false});
+    MirroredStrategy strategy({.devices = test_devices(replicas), .seed = 5, .fast_kernels = false});
     auto model = strategy.make([] { return torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3)); },
                                {.channels_last = channels_last});
     auto optimizer = strategy.make_optimizer<Opt>(model, SGDOptions(0.1).momentum(0.9));

@@ -25,6 +25,7 @@
 #include "lockstep/nn/shard_plan.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/plain_loop.h"
+#include "tests/support/replicas.h"
 
 // Mirrored training against the loop one would write with LibTorch alone.
 namespace lockstep {
@@ -41,11 +42,11 @@ template <class Opt, class Options>
 void expect_plain_training(int replicas, const Options& options) {
   SCOPED_TRACE(std::to_string(replicas) + " replicas");
   torch::manual_seed(5);
-  MirroredStrategy strategy({.devices = cpus(replicas)});
+  MirroredStrategy strategy({.devices = test_devices(replicas)});
   auto model = strategy.make([] { return std::make_shared<Net>(); });
   model.to(at::kDouble);
   auto optimizer = strategy.make_optimizer<Opt>(model, options);
-  auto plain = std::make_shared<Net>();
+  auto plain = module_here(std::make_shared<Net>());
   plain->to(at::kDouble);
   copy_values(model.parameters(), plain->parameters());
   Opt plain_optimizer(plain->parameters(), options);
@@ -103,7 +104,7 @@ TEST_P(Training, AnyOtherOptimizerFollowsThePlainLoopWithWholeParameters) {
 TEST_P(Training, InitialWeightsOfSeveralModelsDoNotDependOnTheNumberOfReplicas) {
   const auto weights = [](int replicas) {
     torch::manual_seed(11);
-    MirroredStrategy strategy({.devices = cpus(replicas)});
+    MirroredStrategy strategy({.devices = test_devices(replicas)});
     auto first = strategy.make<Net>(20);
     auto second = strategy.make<Net>(30);
     std::vector<at::Tensor> all;
@@ -117,7 +118,7 @@ TEST_P(Training, InitialWeightsOfSeveralModelsDoNotDependOnTheNumberOfReplicas) 
 TEST_P(Training, TwoRunsWithOneSeedAreBitwiseEqualWithDropout) {
   const auto train = [&] {
     torch::manual_seed(23);
-    MirroredStrategy strategy({.devices = cpus(GetParam())});
+    MirroredStrategy strategy({.devices = test_devices(GetParam())});
     auto model = strategy.make<Net>(40, 0.5);
     model.to(at::kDouble);
     auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
@@ -131,7 +132,7 @@ TEST_P(Training, TwoRunsWithOneSeedAreBitwiseEqualWithDropout) {
 }
 
 TEST_P(Training, ReplicasShareTheMemoryOfWeightsAndOptimizerState) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<Net>(600);
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1).momentum(0.9));
   std::int64_t elements = 0;
@@ -150,7 +151,7 @@ TEST_P(Training, ReplicasShareTheMemoryOfWeightsAndOptimizerState) {
 }
 
 TEST_P(Training, AStaleBackwardRaisesAsInLibTorch) {
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<Net>(8);
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1));
   EXPECT_THROW(strategy.run([&] {
@@ -173,7 +174,7 @@ struct BrokenSgd : torch::optim::SGD {
 
 TEST_P(Training, AFailingUpdatePoisonsTheOptimizer) {
   set_log_severity(Severity::Silent);
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<Net>(8);
   auto optimizer = strategy.make_optimizer<BrokenSgd>(model, SGDOptions(0.1));
   const auto step = [&] { strategy.run([&] { optimizer.minimize(model->forward(torch::ones({2, 9})).sum()); }); };
@@ -188,8 +189,8 @@ TEST_P(Training, AFailingUpdatePoisonsTheOptimizer) {
 
 TEST_P(Training, MisuseGivesTypedErrors) {
   set_log_severity(Severity::Silent);
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
-  MirroredStrategy other({.devices = cpus(1)});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
+  MirroredStrategy other({.devices = test_devices(1)});
   auto model = strategy.make<Net>(8);
   EXPECT_THROW(other.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1)), InvalidArgument);
   EXPECT_THROW(strategy.make_optimizer<torch::optim::LBFGS>(model, torch::optim::LBFGSOptions(1)), Unimplemented);
@@ -217,7 +218,7 @@ TEST_P(Training, MisuseGivesTypedErrors) {
 }
 
 TEST(TrainingGroups, GroupsHaveOptionsOfTheirOwnAndLearningRatesChange) {
-  MirroredStrategy strategy({.devices = cpus(2)});
+  MirroredStrategy strategy({.devices = test_devices(2)});
   auto model = strategy.make<Net>(8);
   std::vector<at::Tensor> before;
   for (const auto& item : model.named_parameters()) before.push_back(item.value().detach().clone());
@@ -259,7 +260,7 @@ TEST(ShardPlanTest, EveryElementHasOneOwnerAndCutsAreAtBlocks) {
 /// As LibTorch's own constructors take them.
 TEST_P(Training, GroupsInBracesAndALearningRateAlone) {
   using torch::optim::SGD;
-  MirroredStrategy strategy({.devices = cpus(GetParam())});
+  MirroredStrategy strategy({.devices = test_devices(GetParam())});
   auto model = strategy.make<Net>(3);
   copy_values({torch::zeros({3}), torch::zeros({4})}, {model->first->bias, model->second->bias});
   const auto step = [&](auto optimizer) {

@@ -13,6 +13,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/strategy/mirrored_strategy.h"
+#include "tests/support/replicas.h"
 #include "tests/support/small_net.h"
 
 // What is refused is refused on every replica before anything has been changed: after the mistake is mended, training
@@ -33,7 +34,7 @@ struct Layers : torch::nn::Module {
     register_module("table", table);
   }
   at::Tensor loss() { return second(first(torch::ones({2, 9})).tanh()).sum(); }
-  at::Tensor sparse_loss() { return loss() + table(torch::tensor({1, 3, 3})).sum(); }
+  at::Tensor sparse_loss() { return loss() + table(here(torch::tensor({1, 3, 3}))).sum(); }
 
   torch::nn::Linear first, second;
   torch::nn::Embedding table;
@@ -41,7 +42,7 @@ struct Layers : torch::nn::Module {
 
 class UntouchedWeights : public testing::TestWithParam<int> {
  protected:
-  UntouchedWeights() : strategy({.devices = cpus(GetParam()), .seed = 4}), model(strategy.make<Layers>()) {
+  UntouchedWeights() : strategy({.devices = test_devices(GetParam()), .seed = 4}), model(strategy.make<Layers>()) {
     set_log_severity(Severity::Silent);
   }
 

@@ -39,7 +39,7 @@ TEST(CapturedStep, IsAPlainRunOnCpus) {
 }
 
 TEST(CapturedStep, TakesWhatRunTakes) {
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   const PerReplica<Row> rows(std::vector<Row>{{at::full({1}, 3.0), 1}, {at::full({1}, 4.0), 2}});
   auto labels = strategy.capture([](const Row& mine, int factor) { return factor * mine.label; });
   EXPECT_EQ(labels(rows, 10)[1], 20);
@@ -50,13 +50,13 @@ TEST(CapturedStep, TakesWhatRunTakes) {
 }
 
 TEST(CapturedStep, ThrowsWhatTheStepThrows) {
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto step = strategy.capture([] { throw std::out_of_range("too far"); });
   EXPECT_THROW(step(), std::out_of_range);
 }
 
 TEST(CapturedStep, RefusesToRunWithoutItsStrategy) {
-  auto strategy = std::make_unique<MirroredStrategy>(on_cpus(1));
+  auto strategy = std::make_unique<MirroredStrategy>(on_devices(1));
   auto step = strategy->capture([] {});
   auto moved = std::move(step);
   moved();

@@ -64,7 +64,7 @@ class CustomOpsTest : public testing::TestWithParam<int> {
   const int replicas = GetParam();
   const std::shared_ptr<Recording> ops = std::make_shared<Recording>();
   MirroredStrategy strategy{
-      {.devices = cpus(replicas), .cross_device_ops = ops, .communication = {.bytes_per_pack = 7}}};
+      {.devices = test_devices(replicas), .cross_device_ops = ops, .communication = {.bytes_per_pack = 7}}};
   const PerReplica<at::Tensor> ids = strategy.values_from_function(
       [](const ValueContext& c) { return at::full({2}, c.replica_id_in_sync_group, at::kFloat); });
   const float sum = static_cast<float>(replicas * (replicas - 1)) / 2;
@@ -177,7 +177,7 @@ struct Careless : CrossDeviceOps {
 
 TEST(CustomOps, WhatTheyThrowArrivesAsItself) {
   const LoggedLines quiet;
-  MirroredStrategy strategy({.devices = cpus(3), .cross_device_ops = std::make_shared<Failing>()});
+  MirroredStrategy strategy({.devices = test_devices(3), .cross_device_ops = std::make_shared<Failing>()});
   for (int round = 0; round < 10; ++round) {
     EXPECT_THROW(strategy.run([] { get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})); }),
                  std::domain_error);
@@ -186,7 +186,7 @@ TEST(CustomOps, WhatTheyThrowArrivesAsItself) {
 }
 
 TEST(CustomOps, AResultWithoutComponentsIsAnError) {
-  MirroredStrategy strategy({.devices = cpus(2), .cross_device_ops = std::make_shared<Careless>()});
+  MirroredStrategy strategy({.devices = test_devices(2), .cross_device_ops = std::make_shared<Careless>()});
   EXPECT_EQ(
       error_of([&] { strategy.run([] { get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})); }); }).number,
       errors::kComponent);
@@ -204,8 +204,8 @@ at::Tensor largest(const std::vector<at::Tensor>& parts) {
 }
 
 TEST_P(CustomOpsTest, AnAccumulationFunctionStandsForTheSum) {
-  MirroredStrategy maximum(
-      {.devices = cpus(replicas), .cross_device_ops = std::make_shared<ReductionToOneDevice>("cpu:0", largest)});
+  MirroredStrategy maximum({.devices = test_devices(replicas),
+                            .cross_device_ops = std::make_shared<ReductionToOneDevice>("cpu:0", largest)});
   const float top = static_cast<float>(replicas - 1);
   EXPECT_EQ(maximum.reduce(ReduceOp::Sum, ids)[0].item<float>(), top);
   EXPECT_EQ(maximum.reduce(ReduceOp::Mean, ids)[0].item<float>(), top / static_cast<float>(replicas));
@@ -218,7 +218,7 @@ TEST_P(CustomOpsTest, AnAccumulationFunctionStandsForTheSum) {
 TEST_P(CustomOpsTest, AnAccumulationThatReturnsAnInputDoesNotShareItsMemory) {
   const auto first = [](const std::vector<at::Tensor>& parts) { return parts[0]; };
   MirroredStrategy lazy(
-      {.devices = cpus(replicas), .cross_device_ops = std::make_shared<ReductionToOneDevice>("", first)});
+      {.devices = test_devices(replicas), .cross_device_ops = std::make_shared<ReductionToOneDevice>("", first)});
   EXPECT_FALSE(lazy.reduce(ReduceOp::Sum, ids).is_alias_of(ids[0]));
   for (const auto& result :
        lazy.run([](const at::Tensor& mine) { return get_replica_context().all_reduce(ReduceOp::Sum, mine); }, ids)) {
@@ -250,7 +250,7 @@ class PackingTest : public testing::TestWithParam<int> {
 INSTANTIATE_TEST_SUITE_P(Replicas, PackingTest, testing::Values(1, 2, 3, 4, 7));
 
 TEST_P(PackingTest, NoOperationAndNoPackChangesABit) {
-  MirroredStrategy plain(on_cpus(GetParam()));
+  MirroredStrategy plain(on_devices(GetParam()));
   const auto pairs = batch(plain);
   for (const auto op : {ReduceOp::Sum, ReduceOp::Mean}) {
     const auto expected = plain.extended().batch_reduce_to(op, pairs);
@@ -270,23 +270,23 @@ TEST_P(PackingTest, NoOperationAndNoPackChangesABit) {
     for (const std::int64_t bytes : {1, 50, 4096, 1 << 30})
       check(plain, {.bytes_per_pack = bytes}, lockstep::str("packs of ", bytes));
     for (const int packs : {0, 1, 2, 5, 1000}) {  // the last one: more packs than elements
-      MirroredStrategy two_groups(
-          {.devices = cpus(GetParam()), .cross_device_ops = std::make_shared<HierarchicalCopyAllReduce>(packs)});
+      MirroredStrategy two_groups({.devices = test_devices(GetParam()),
+                                   .cross_device_ops = std::make_shared<HierarchicalCopyAllReduce>(packs)});
       check(two_groups, {}, lockstep::str("hierarchical copy, ", packs, " packs"));
     }
     MirroredStrategy one_device(
-        {.devices = cpus(GetParam()), .cross_device_ops = std::make_shared<ReductionToOneDevice>("cpu:0")});
+        {.devices = test_devices(GetParam()), .cross_device_ops = std::make_shared<ReductionToOneDevice>("cpu:0")});
     check(one_device, {.bytes_per_pack = 50}, "one device");
   }
 }
 
 TEST_P(PackingTest, AnEmptyBatchIsEmpty) {
-  MirroredStrategy plain(on_cpus(GetParam()));
+  MirroredStrategy plain(on_devices(GetParam()));
   EXPECT_TRUE(plain.extended().batch_reduce_to(ReduceOp::Sum, {}).empty());
 }
 
 TEST_P(PackingTest, SparseRowsOfABatchAreReducedOneByOne) {
-  MirroredStrategy plain(on_cpus(GetParam()));
+  MirroredStrategy plain(on_devices(GetParam()));
   auto& extended = plain.extended();
   const auto rows_of = [&](std::int64_t width) {
     return PerReplica<IndexedSlices>::generate(static_cast<std::size_t>(GetParam()), [&](std::size_t k) {
@@ -317,7 +317,7 @@ TEST(Nccl, OnCpusGivesTheOrderedSumAndWarnsOnce) {
   MirroredStrategy plain(on_cpus(3));
   MirroredStrategy nccl({.devices = cpus(3), .cross_device_ops = std::make_shared<NcclAllReduce>(2)});
   for (int round = 0; round < 3; ++round) {
-    const auto values = plain.values_from_function([](const ValueContext&) { return at::randn({1000}); });
+    const auto values = plain.values_from_function([](const ValueContext&) { return at::randn({1000}, at::kCPU); });
     EXPECT_TRUE(same_bits(nccl.reduce(ReduceOp::Sum, values), plain.reduce(ReduceOp::Sum, values)));
     nccl.run([&](const at::Tensor& mine) { get_replica_context().all_reduce(ReduceOp::Sum, mine); }, values);
   }
@@ -328,7 +328,7 @@ TEST(Nccl, OnCpusGivesTheOrderedSumAndWarnsOnce) {
 // Destinations
 
 TEST(DestinationsOf, AReductionGetACopyEach) {
-  MirroredStrategy strategy(on_cpus(3));
+  MirroredStrategy strategy(on_devices(3));
   auto& extended = strategy.extended();
   const auto ones = strategy.values_from_function([](const ValueContext&) { return at::ones({2}); });
   const Variable v = strategy.make_variable(at::zeros({5}));

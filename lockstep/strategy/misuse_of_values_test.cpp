@@ -75,7 +75,7 @@ const Misuse kMeetings[] = {
     {"ATimeoutOfAMergeCall",
      [](World&) {
        const LoggedLines quiet;
-       MirroredStrategy hasty({.devices = cpus(2), .communication = {.timeout_seconds = 0.01}});
+       MirroredStrategy hasty({.devices = test_devices(2), .communication = {.timeout_seconds = 0.01}});
        hasty.run([&] {
          if (my_id() == 1) quiet.await("deadline exceeded");
          get_replica_context().merge_call([](Strategy&) {});

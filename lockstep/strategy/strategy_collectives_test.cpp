@@ -42,7 +42,7 @@ at::Tensor naive_reduce(ReduceOp op, const std::vector<at::Tensor>& x) {
   const auto type = sum.scalar_type();
   const bool integral = at::isIntegralType(type, false);
   const auto mean = !integral ? type : type == at::kInt || type == at::kLong ? at::kDouble : at::kFloat;
-  return sum.to(mean).div(static_cast<double>(x.size()));
+  return here(sum.cpu().to(mean).div(static_cast<double>(x.size())));
 }
 
 at::Tensor random_values(at::IntArrayRef sizes, at::ScalarType type) {
@@ -81,7 +81,7 @@ class AllReduceTest : public testing::TestWithParam<std::tuple<int, at::ScalarTy
 TEST_P(AllReduceTest, GivesTheBitsOfTheTreeOnEveryReplicaAndThoseOfReduce) {
   const auto [replicas, type] = GetParam();
   const Watchdog watchdog(120s, "all_reduce");
-  MirroredStrategy strategy(on_cpus(replicas));
+  MirroredStrategy strategy(on_devices(replicas));
   for (const std::int64_t length :
        {0, 1, 2, 1001, 9000, 33001}) {  // large ones cross 32 KB, where replicas share the work
     for (const auto layout :
@@ -122,7 +122,7 @@ class CollectivesTest : public testing::TestWithParam<int> {
  protected:
   const Watchdog watchdog{120s, testing::UnitTest::GetInstance()->current_test_info()->name()};
   const int replicas = GetParam();
-  MirroredStrategy strategy{on_cpus(replicas)};
+  MirroredStrategy strategy{on_devices(replicas)};
 };
 
 INSTANTIATE_TEST_SUITE_P(Replicas, CollectivesTest, testing::ValuesIn(kReplicas));
@@ -132,7 +132,7 @@ TEST_P(CollectivesTest, SpecialValuesComeThroughAsTheTreeGivesThem) {
   const std::vector<double> numbers{0.0, -0.0, inf, -inf, std::nan(""), 1e308, -1e308, 5e-324, 1.0};
   for (const auto type : {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16}) {
     const auto values = strategy.values_from_function([&](const ValueContext& c) {
-      return at::tensor(numbers, at::kDouble).roll(c.replica_id_in_sync_group).to(type);
+      return here(at::tensor(numbers, at::kDouble)).roll(c.replica_id_in_sync_group).to(type);
     });
     for (const auto op : {ReduceOp::Sum, ReduceOp::Mean}) {
       const at::Tensor expected = naive_reduce(op, values.values());
@@ -249,7 +249,8 @@ TEST_P(CollectivesTest, SparseRowsOfAllReplicasComeOneBehindTheOther) {
     for (const auto& result :
          strategy.run([&](const IndexedSlices& mine) { return get_replica_context().all_reduce(op, mine); }, rows)) {
       EXPECT_TRUE(same_bits(result.indices, indices));
-      EXPECT_TRUE(same_bits(result.values, op == ReduceOp::Sum ? values : values.div(static_cast<double>(replicas))));
+      EXPECT_TRUE(
+          same_bits(result.values, op == ReduceOp::Sum ? values : values.cpu().div(static_cast<double>(replicas))));
       EXPECT_EQ(result.dense_shape, (std::vector<std::int64_t>{6, 3}));
     }
   }

@@ -69,12 +69,12 @@ TEST_P(ContextTest, ContextsAreLeftWhenFunctionsThrow) {
 
 TEST(Contexts, AStrategyPrintsWhatItIs) {
   std::ostringstream text;
-  text << MirroredStrategy({.devices = cpus(2)}) << "; " << get_strategy();
+  text << MirroredStrategy(on_cpus(2)) << "; " << get_strategy();
   EXPECT_EQ(text.str(), "MirroredStrategy: 2 replicas on CPU:0, CPU:1; the default strategy: 1 replica on CPU:0");
 }
 
 TEST(Contexts, ScopesOfOneStrategyMayEndInAnyOrder) {
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto first = std::make_unique<Scope>(strategy);
   auto second = std::make_unique<Scope>(strategy);
   first.reset();
@@ -86,7 +86,7 @@ TEST(Contexts, ScopesOfOneStrategyMayEndInAnyOrder) {
 }
 
 TEST(Contexts, AThreadStartedInsideAScopeOrReplicaBeginsInTheDefaultContext) {
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   const auto scope = strategy.scope();
   EXPECT_EQ(std::async(std::launch::async, context_here).get(), 'd');
   strategy.run([] { EXPECT_EQ(std::async(std::launch::async, context_here).get(), 'd'); });
@@ -131,22 +131,23 @@ TEST_P(ContextTest, InferenceModeIsTheCallers) {
   for (const bool on : modes()) EXPECT_FALSE(on);
 }
 
-/// Switches autocast on for the CPU on this thread.
+/// Switches autocast on for the device that is tested, on this thread.
 class Autocast {
  public:
-  explicit Autocast(at::ScalarType type) : outer_(at::autocast::get_autocast_dtype(at::kCPU)) {
-    at::autocast::set_autocast_dtype(at::kCPU, type);
-    at::autocast::set_autocast_enabled(at::kCPU, true);
+  explicit Autocast(at::ScalarType type) : outer_(at::autocast::get_autocast_dtype(kDevice)) {
+    at::autocast::set_autocast_dtype(kDevice, type);
+    at::autocast::set_autocast_enabled(kDevice, true);
   }
   ~Autocast() {
-    at::autocast::set_autocast_enabled(at::kCPU, false);
-    at::autocast::set_autocast_dtype(at::kCPU, outer_);
+    at::autocast::set_autocast_enabled(kDevice, false);
+    at::autocast::set_autocast_dtype(kDevice, outer_);
     at::autocast::clear_cache();
   }
   Autocast(const Autocast&) = delete;
   Autocast& operator=(const Autocast&) = delete;
 
  private:
+  const at::DeviceType kDevice = test_device().type();
   at::ScalarType outer_;
 };
 

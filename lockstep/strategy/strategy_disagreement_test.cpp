@@ -102,7 +102,7 @@ TEST_P(DisagreementTest, ATimeoutIsAnErrorForAllAndTheNextCallIsFine) {
 
 TEST_P(DisagreementTest, TheStrategysTimeoutHoldsForEveryCall) {
   const LoggedLines quiet;
-  MirroredStrategy hasty({.devices = cpus(replicas), .communication = {.timeout_seconds = 0.005}});
+  MirroredStrategy hasty({.devices = test_devices(replicas), .communication = {.timeout_seconds = 0.005}});
   const auto late_call = [&](auto&& call) {
     const int missed = quiet.count("deadline exceeded");
     return error_of([&] {

@@ -32,7 +32,7 @@ namespace {
 class Edges : public testing::Test {
  protected:
   const LogSilence quiet;
-  MirroredStrategy strategy{{.devices = cpus(2)}};
+  MirroredStrategy strategy{{.devices = test_devices(2)}};
 };
 
 TEST_F(Edges, ComponentsOnDifferentDevicesAreRefused) {
@@ -83,7 +83,7 @@ TEST_F(Edges, ANumberIsNeverSummedWhateverTheOtherReplicasGive) {
 }
 
 TEST_F(Edges, StrictStrategiesRefuseUpdatesThatDifferByReplica) {
-  MirroredStrategy strict({.devices = cpus(2), .strict = true});
+  MirroredStrategy strict({.devices = test_devices(2), .strict = true});
   Variable v = strict.make_variable(at::zeros({}));
   const auto add = [](at::Tensor w, const at::Tensor& x) { w.add_(x); };
   EXPECT_THROW(strict.run([&] { strict.extended().update(v, add, at::full({}, my_id() + 1.0)); }), InvalidArgument);
@@ -138,7 +138,7 @@ TEST_F(Edges, MirroredValuesKnowTheDevicesOfTheirComponents) {
 }
 
 TEST_F(Edges, AScopeThatOutlivesItsStrategyIsNobodys) {
-  auto gone = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(2)});
+  auto gone = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = test_devices(2)});
   const Scope scope = gone->scope();
   gone.reset();
   EXPECT_FALSE(has_strategy());
@@ -181,7 +181,7 @@ TEST_F(Edges, AProgramsOwnAllocatorStays) {
   } own;
   c10::Allocator* const before = c10::GetCPUAllocator();
   c10::SetCPUAllocator(&own);
-  { const MirroredStrategy another({.devices = cpus(2), .keep_memory = true}); }
+  { const MirroredStrategy another({.devices = test_devices(2), .keep_memory = true}); }
   EXPECT_EQ(c10::GetCPUAllocator(), &own);
   c10::SetCPUAllocator(before);
 }

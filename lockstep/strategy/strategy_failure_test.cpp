@@ -41,7 +41,7 @@ TEST_P(FailureTest, OfAnyReplicaStopsAllAndArrivesWithItsOwnType) {
   const FailureCase& failure = kFailures[kind];
   const Watchdog watchdog(60s, failure.name);
   const LoggedLines quiet;
-  MirroredStrategy strategy(on_cpus(replicas));
+  MirroredStrategy strategy(on_devices(replicas));
   for (int culprit = 0; culprit < replicas; ++culprit) {
     std::atomic<int> unwound = 0;
     const auto run = [&] {

@@ -137,7 +137,7 @@ const Misuse kContexts[] = {
      kPrecondition, errors::kWrongContext, {"outside of its strategy's replicas"}},
     {"BackwardAfterTheStrategyIsGone",
      [](World&) {
-       auto gone = std::make_unique<MirroredStrategy>(on_cpus(2));
+       auto gone = std::make_unique<MirroredStrategy>(on_devices(2));
        const auto results = gone->run([] { return get_replica_context().all_gather(at::ones({2}).requires_grad_(), 0); });
        gone.reset();
        results[1].sum().backward();
@@ -213,7 +213,7 @@ const Misuse kMixtures[] = {
      kArgument, errors::kMixedStrategies, {"needs a variable of this strategy", "'foreign'"}},
     {"ReadOfAVariableThatOutlivedItsStrategy",
      [](World&) {
-       auto gone = std::make_unique<MirroredStrategy>(on_cpus(2));
+       auto gone = std::make_unique<MirroredStrategy>(on_devices(2));
        const Variable orphan = gone->make_variable(at::zeros({}), {.name = "orphan"});
        gone.reset();
        orphan.read();
@@ -221,7 +221,7 @@ const Misuse kMixtures[] = {
      kPrecondition, errors::kMixedStrategies, {"'orphan'", "outlived its strategy", "keep the strategy"}},
     {"AssignToAVariableThatOutlivedItsStrategy",
      [](World&) {
-       auto gone = std::make_unique<MirroredStrategy>(on_cpus(2));
+       auto gone = std::make_unique<MirroredStrategy>(on_devices(2));
        Variable orphan = gone->make_variable(at::zeros({}), {.name = "orphan"});
        gone.reset();
        orphan.assign_add(1);
@@ -243,7 +243,7 @@ struct TfConfig {
 TEST(WithoutTheClusterComponent, SeveralWorkersAreAnErrorThatNamesIt) {
   const TfConfig config(
       R"({"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 1}})");
-  const SeenError seen = error_of([] { MultiWorkerMirroredStrategy strategy({.devices = cpus(1)}); });
+  const SeenError seen = error_of([] { MultiWorkerMirroredStrategy strategy({.devices = test_devices(1)}); });
   EXPECT_EQ(to_string(seen.code), to_string(Code::Unimplemented));
   EXPECT_EQ(seen.number, errors::kNotAvailable);
   for (const char* fragment : {"2 workers", "worker 1 (host1:2222)"})
@@ -257,7 +257,7 @@ TEST(WithoutTheClusterComponent, OneWorkerTrains) {
                              R"({"cluster": {"worker": ["host0:2222", "host1:2222"], "evaluator": ["host2:2222"]},
                                  "task": {"type": "evaluator", "index": 0}})"}) {
     const TfConfig set(config);
-    MultiWorkerMirroredStrategy strategy({.devices = cpus(2)});
+    MultiWorkerMirroredStrategy strategy({.devices = test_devices(2)});
     EXPECT_EQ(strategy.num_workers(), 1) << config;
     EXPECT_TRUE(strategy.extended().experimental_between_graph()) << config;
     EXPECT_EQ(strategy.reduce(ReduceOp::Sum, strategy.run([] { return 1; })), 2) << config;

@@ -202,7 +202,7 @@ TEST_F(ThreadsTest, OfAThreadThatStartedWhileAStrategyLivedAreNotTakenForTheProg
 TEST(Threads, StrategiesOnDifferentThreadsDoNotDisturbEachOther) {
   const Watchdog watchdog(60s, "two strategies at the same time");
   const auto train = [](int replicas) {
-    MirroredStrategy strategy(on_cpus(replicas));
+    MirroredStrategy strategy(on_devices(replicas));
     for (int step = 0; step < 200; ++step) {
       const auto ids =
           strategy.run([&] { return get_replica_context().all_reduce(ReduceOp::Sum, at::ones({})).item<float>(); });
@@ -215,7 +215,7 @@ TEST(Threads, StrategiesOnDifferentThreadsDoNotDisturbEachOther) {
 }
 
 TEST(Threads, AStrategyMayBeMadeHereAndRunThere) {
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   std::async(std::launch::async, [&] {
     const auto scope = strategy.scope();
     Variable v(at::zeros({}), {.aggregation = Aggregation::Sum});
@@ -227,7 +227,7 @@ TEST(Threads, AStrategyMayBeMadeHereAndRunThere) {
 
 TEST(Threads, ASecondRunAtTheSameTimeIsRefusedAndTheFirstGoesOn) {
   const Watchdog watchdog(60s, "a second run");
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   const auto ids = strategy.run([&] {
     if (my_id() == 0) {
       const SeenError seen =

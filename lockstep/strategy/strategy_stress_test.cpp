@@ -54,7 +54,7 @@ class Foretold : public std::runtime_error {
 
 /// A strategy with a variable to assign to.
 struct Stage {
-  explicit Stage(int replicas) : strategy(on_cpus(replicas)) {}
+  explicit Stage(int replicas) : strategy(on_devices(replicas)) {}
   MirroredStrategy strategy;
   Variable total = strategy.make_variable(at::zeros({}), {.aggregation = Aggregation::Sum});
 };
@@ -212,6 +212,7 @@ TEST(Stress, TenThousandRandomRunsEndAsForetoldAndLeaveNothingBehind) {
   std::vector<std::unique_ptr<Stage>> stages;
   for (const int replicas : sizes) stages.push_back(std::make_unique<Stage>(replicas));
   [[maybe_unused]] long memory = 0;
+  at::ones({1}).requires_grad_().sum().backward();  // LibTorch starts a thread for each GPU
   const long threads = process_status("Threads");
   for (int round = 0; round < runs && !testing::Test::HasFailure(); ++round) {
     const auto chosen = static_cast<std::size_t>(pick(static_cast<int>(stages.size())));

@@ -43,7 +43,7 @@ using Numbers = std::vector<double>;
 
 class VariableTest : public testing::Test {
  protected:
-  MirroredStrategy strategy{on_cpus(2)};
+  MirroredStrategy strategy{on_devices(2)};
 
   Variable make(Aggregation aggregation, Synchronization when = Synchronization::OnWrite,
                 at::ScalarType type = at::kFloat) {
@@ -72,7 +72,7 @@ TEST_F(VariableTest, PrintsOneLinePerComponent) {
             "  0: <'hits' shape=(2,) dtype=int64 value=array([0, 0])>,\n"
             "  1: <'hits/replica_1' shape=(2,) dtype=int64 value=array([0, 0])>\n"
             "}");
-  EXPECT_EQ(printed(MirroredStrategy(on_cpus(1)).make_variable(at::ones({}))),
+  EXPECT_EQ(printed(MirroredStrategy(on_devices(1)).make_variable(at::ones({}))),
             "Variable OnWrite:{\n"
             "  0: <'Variable' shape=() dtype=float32 value=1.0>\n"
             "}");
@@ -93,7 +93,7 @@ TEST_F(VariableTest, PropertiesAreResolvedAtCreation) {
   EXPECT_EQ(v.shape(), (at::IntArrayRef{2, 3}));
   EXPECT_EQ(v.synchronization(), Synchronization::OnWrite);
   EXPECT_EQ(v.aggregation(), Aggregation::None);
-  EXPECT_TRUE(v.device().is_cpu());
+  EXPECT_EQ(v.device(), test_device());
   EXPECT_TRUE(v.is_initialized());
   EXPECT_TRUE(v.is_distributed());
   EXPECT_EQ(&v.strategy(), &strategy);
@@ -158,7 +158,7 @@ TEST_F(VariableTest, AHandleIsTheVariableAndItsEndTheEndOfTheComponents) {
 }
 
 TEST_F(VariableTest, ContainersAreFoundForOwnComponentsOnly) {
-  MirroredStrategy other(on_cpus(2));
+  MirroredStrategy other(on_devices(2));
   const Variable v = make(Aggregation::Sum);
   EXPECT_TRUE(strategy.extended().variable_created_in_scope(v));
   EXPECT_FALSE(other.extended().variable_created_in_scope(v));
@@ -561,7 +561,7 @@ TEST_F(VariableTest, ACloneIsAVariableOfTheSameKind) {
 // Strictness
 
 TEST(StrictVariables, MayDoWhatKeepsThemEqual) {
-  MirroredStrategy strict({.devices = cpus(2), .strict = true});
+  MirroredStrategy strict({.devices = test_devices(2), .strict = true});
   Variable none = strict.make_variable(at::zeros({}));
   Variable sum = strict.make_variable(at::zeros({}), {.aggregation = Aggregation::Sum});
   Variable own = strict.make_variable(at::zeros({}),
@@ -615,7 +615,7 @@ TEST_F(VariableTest, CheckpointsHoldOneValueForAnyNumberOfReplicas) {
     EXPECT_FALSE(saved.requires_grad());
     EXPECT_FALSE(saved.is_alias_of(v.values()[0]));
     for (const int replicas : {1, 2, 3}) {
-      MirroredStrategy other(on_cpus(replicas));
+      MirroredStrategy other(on_devices(replicas));
       Variable restored =
           other.make_variable(at::zeros({}, row.type), {.synchronization = row.when, .aggregation = row.aggregation});
       restored.load_state(saved);

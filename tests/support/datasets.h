@@ -19,7 +19,7 @@ namespace lockstep::data {
 using Rows = std::vector<std::vector<std::int64_t>>;
 
 inline std::vector<std::int64_t> integers(const at::Tensor& tensor) {
-  const at::Tensor flat = tensor.contiguous().view({-1});
+  const at::Tensor flat = tensor.cpu().contiguous().view({-1});
   return {flat.data_ptr<std::int64_t>(), flat.data_ptr<std::int64_t>() + flat.numel()};
 }
 

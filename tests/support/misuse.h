@@ -20,9 +20,9 @@ namespace lockstep {
 
 /// Two strategies and their variables, for mistakes to be made with.
 struct World {
-  MirroredStrategy a{on_cpus(2)};
-  MirroredStrategy b{on_cpus(2)};
-  MirroredStrategy strict{{.devices = cpus(2), .strict = true}};
+  MirroredStrategy a{on_devices(2)};
+  MirroredStrategy b{on_devices(2)};
+  MirroredStrategy strict{{.devices = test_devices(2), .strict = true}};
   Variable none = a.make_variable(at::zeros({2}), {.name = "none"});
   Variable sum = a.make_variable(at::zeros({2}), {.name = "sum", .aggregation = Aggregation::Sum});
   Variable mean = a.make_variable(at::zeros({2}), {.name = "mean", .aggregation = Aggregation::Mean});

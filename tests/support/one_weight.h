@@ -24,7 +24,7 @@ inline double weight_of(const MirroredModule<OneWeight>& model) { return model->
 /// A model of one weight and its optimizer, on as many replicas as the parameter says.
 class OneWeightTest : public testing::TestWithParam<int> {
  protected:
-  OneWeightTest() : strategy(on_cpus(GetParam())), model(strategy.make<OneWeight>()) {
+  OneWeightTest() : strategy(on_devices(GetParam())), model(strategy.make<OneWeight>()) {
     set_log_severity(Severity::Info);
   }
   int replicas() const { return GetParam(); }

@@ -1,10 +1,39 @@
 #pragma once
 
+#include <cstdlib>
+#include <string_view>
+
 #include "lockstep/strategy/mirrored_strategy.h"
 
 namespace lockstep {
 
-/// The options of a strategy with this many CPU replicas.
+/// Whether the tests' replicas are on the first GPU: LOCKSTEP_TEST_DEVICES=gpu. Tensors that a test makes without naming a
+/// device are there too then (tests/support/on_gpu.cpp).
+inline bool tests_are_on_gpu() {
+  const char* const devices = std::getenv("LOCKSTEP_TEST_DEVICES");
+  return devices != nullptr && std::string_view(devices) == "gpu";
+}
+
+/// Devices for this many replicas, of the kind that is tested.
+inline Devices test_devices(int replicas) {
+  if (!tests_are_on_gpu()) return cpus(replicas);
+  return replicas == 1 ? gpus(1) : logical_gpus(replicas);
+}
+
+inline at::Device test_device() { return tests_are_on_gpu() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU); }
+
+/// A tensor or module that was made for the host, on the device that is tested.
+inline at::Tensor here(const at::Tensor& tensor) { return tensor.to(test_device()); }
+template <class Module>
+Module module_here(Module module) {
+  module->to(test_device());
+  return module;
+}
+
+/// The options of a strategy with this many replicas.
+inline MirroredOptions on_devices(int replicas) { return {.devices = test_devices(replicas)}; }
+
+/// The same, on CPUs whatever is tested.
 inline MirroredOptions on_cpus(int replicas) { return {.devices = cpus(replicas)}; }
 
 /// The calling replica's id.

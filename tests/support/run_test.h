@@ -36,7 +36,7 @@ class RunTest : public testing::TestWithParam<int> {
  protected:
   const Watchdog watchdog{std::chrono::seconds(120), testing::UnitTest::GetInstance()->current_test_info()->name()};
   const int replicas = GetParam();
-  MirroredStrategy strategy{on_cpus(replicas)};
+  MirroredStrategy strategy{on_devices(replicas)};
 
   /// Whether the strategy still does what it is for.
   void expect_usable() {

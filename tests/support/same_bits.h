@@ -12,8 +12,8 @@ namespace lockstep {
 /// Equal shape, element type and bytes; NaN equals itself and -0 differs from 0.
 inline bool same_bits(const at::Tensor& a, const at::Tensor& b) {
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) return false;
-  const at::Tensor x = a.detach().contiguous().resolve_conj().resolve_neg();
-  const at::Tensor y = b.detach().contiguous().resolve_conj().resolve_neg();
+  const at::Tensor x = a.detach().cpu().contiguous().resolve_conj().resolve_neg();
+  const at::Tensor y = b.detach().cpu().contiguous().resolve_conj().resolve_neg();
   return x.numel() == 0 || std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0;
 }
 

@@ -18,6 +18,7 @@
 #include "lockstep/data/distribute/worker_shards.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/logged_lines.h"
+#include "tests/support/replicas.h"
 #include "tests/support/resume.h"
 
 namespace lockstep::data {
@@ -26,7 +27,7 @@ namespace {
 using Rows = std::vector<std::int64_t>;
 
 Rows rows(const at::Tensor& tensor) {
-  const auto flat = tensor.to(at::kLong).contiguous().view({-1});
+  const auto flat = tensor.cpu().to(at::kLong).contiguous().view({-1});
   return Rows(flat.data_ptr<std::int64_t>(), flat.data_ptr<std::int64_t>() + flat.numel());
 }
 
@@ -46,7 +47,8 @@ std::vector<std::vector<Rows>> steps_of(const D& dataset) {
 MirroredStrategy& strategy_of(int replicas) {
   static std::map<int, std::unique_ptr<MirroredStrategy>> strategies;
   auto& strategy = strategies[replicas];
-  if (!strategy) strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(replicas), .seed = 7});
+  if (!strategy)
+    strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = test_devices(replicas), .seed = 7});
   return *strategy;
 }
 

@@ -150,7 +150,7 @@ TEST(Python, ReadsWhatWasSavedAndWritesWhatIsLoaded) {
     const std::string script = folder.file("script.py", code);
     return std::system(str("'", python, "' '", script, "' >'", folder / "log", "' 2>&1").c_str());
   };
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<SmallNet>();
   auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.01));
   mirrored_step(strategy, model, optimizer, random_batch(8));

@@ -87,14 +87,14 @@ Recipe recipe(std::string name, Options options) {
             const std::string path = folder / "run.safetensors";
             const ModuleOptions format{.channels_last = true};
             torch::manual_seed(3);
-            MirroredStrategy whole(on_cpus(before));
+            MirroredStrategy whole(on_devices(before));
             auto uninterrupted = whole.make<Zoo>(format);
             auto of_it = whole.make_optimizer<Opt>(uninterrupted, options);
             train(whole, uninterrupted, of_it, 0, 3);
             save(path, uninterrupted, of_it);
             train(whole, uninterrupted, of_it, 3, 6);
             torch::manual_seed(4);  // other weights at first
-            MirroredStrategy strategy(on_cpus(after));
+            MirroredStrategy strategy(on_devices(after));
             auto model = strategy.make<Zoo>(format);
             auto optimizer = strategy.make_optimizer<Opt>(model, options);
             train(strategy, model, optimizer, 0, 1);
@@ -136,7 +136,7 @@ TEST(SaveAndLoad, ARealTrainingGoesOnWithTheSameBits) {
   for (int i = 0; i < 6; ++i) batches.push_back(random_batch(24));
   const auto run = [&](bool interrupted) {
     torch::manual_seed(5);
-    auto strategy = std::make_unique<MirroredStrategy>(on_cpus(2));
+    auto strategy = std::make_unique<MirroredStrategy>(on_devices(2));
     auto model = strategy->make<SmallNet>();
     auto optimizer = strategy->make_optimizer<torch::optim::Adam>(
         model, {{{"first."}, AdamOptions(0.1)}, {{""}, AdamOptions(0.01)}});
@@ -156,7 +156,7 @@ TEST(SaveAndLoad, ARealTrainingGoesOnWithTheSameBits) {
 TEST(SavedFile, HasWeightsBuffersAndStateByName) {
   const TemporaryFolder folder;
   const std::string path = folder / "run.safetensors";
-  MirroredStrategy strategy({.devices = cpus(2), .seed = 77});
+  MirroredStrategy strategy({.devices = test_devices(2), .seed = 77});
   auto model = strategy.make<Zoo>({.channels_last = true});
   auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
   train(strategy, model, optimizer, 0, 2);
@@ -224,7 +224,7 @@ TEST(SavedFile, HoldsAnyTensorsUnderAnyNames) {
 TEST(SavedFile, HoldsWhateverNamesTensors) {
   const TemporaryFolder folder;
   const std::string path = folder / "any";
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<SmallNet>();
   save(path, model.named_parameters());
   expect_same(load_tensors(path), copies_of_all(model.named_parameters()));
@@ -243,11 +243,11 @@ TEST(SavedFile, SparseStateKeepsItsRows) {
   };
   const auto step = [](Strategy& strategy, auto& model, auto& optimizer, std::int64_t row) {
     strategy.run([&] {
-      const at::Tensor rows = torch::tensor({row, row + 1 + my_id()});
+      const at::Tensor rows = here(torch::tensor({row, row + 1 + my_id()}));
       optimizer.minimize(model->forward(rows).square().sum() * (my_id() == 0 ? 1.0 : 0.0));
     });
   };
-  MirroredStrategy two(on_cpus(2)), three(on_cpus(3));
+  MirroredStrategy two(on_devices(2)), three(on_devices(3));
   auto model = build(two);
   auto optimizer = two.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1).momentum(0.9));
   step(two, model, optimizer, 4);
@@ -283,7 +283,7 @@ TEST(Load, ReachesAllReplicasAndIsNoticed) {
   const TemporaryFolder folder;
   const std::string path = folder / "model";
   torch::manual_seed(1);
-  MirroredStrategy strategy(on_cpus(3));
+  MirroredStrategy strategy(on_devices(3));
   auto source = strategy.make<Zoo>();
   strategy.run([&] {
     source->mean.fill_(my_id());
@@ -307,7 +307,7 @@ TEST(Load, ReachesAllReplicasAndIsNoticed) {
 
 TEST(Load, InInferenceModeGivesStateThatCanBeTrainedOn) {
   const TemporaryFolder folder;
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<Zoo>();
   auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, 0.1);
   train(strategy, model, optimizer, 0, 1);
@@ -328,7 +328,7 @@ TEST(Load, TakesFilesWhoseDataIsNotAligned) {
   const std::vector<float> values{3, 4};
   std::string file = std::string(1, static_cast<char>(header.size())) + std::string(7, '\0') + header;
   file.append(reinterpret_cast<const char*>(values.data()), 8);
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make([] { return torch::nn::Linear(torch::nn::LinearOptions(2, 1).bias(false)); });
   load(folder.file("odd", file), model);
   EXPECT_TRUE(same_bits(model->weight, torch::tensor({{3.F, 4.F}})));
@@ -345,7 +345,7 @@ TEST(Load, AnyByteButZeroIsTrue) {
 TEST(Load, TiedWeightsHaveEitherNameOrBoth) {
   const TemporaryFolder folder;
   const std::string path = folder / "model";
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<Zoo>();
   save(path, model);
   Tensors tensors = load_tensors(path);
@@ -369,7 +369,7 @@ TEST(Load, TiedWeightsHaveEitherNameOrBoth) {
 TEST(Load, TellsAllThatDoesNotFitAndChangesNothing) {
   const TemporaryFolder folder;
   const std::string path = folder / "run.safetensors";
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<Zoo>();
   auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
   train(strategy, model, optimizer, 0, 2);
@@ -399,7 +399,7 @@ TEST(Load, TellsAllThatDoesNotFitAndChangesNothing) {
 TEST(Load, StateOfAnOptimizerThatDoesNotFitChangesNothing) {
   const TemporaryFolder folder;
   const std::string path = folder / "run.safetensors";
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<Zoo>();
   auto adam = strategy.make_optimizer<torch::optim::Adam>(model, AdamOptions(0.01));
   train(strategy, model, adam, 0, 2);
@@ -442,7 +442,7 @@ TEST(Load, StateOfAnOptimizerThatDoesNotFitChangesNothing) {
 TEST(Load, StateOfSomeParametersIsNotTakenForThatOfAll) {
   const TemporaryFolder folder;
   const std::string path = folder / "run.safetensors";
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<Zoo>();
   const std::vector<ParameterGroup<AdamOptions>> some{{{"large", "number"}, AdamOptions(0.01)}};
   auto of_some = strategy.make_optimizer<torch::optim::Adam>(model, some);
@@ -467,7 +467,7 @@ TEST(Load, StateOfSomeParametersIsNotTakenForThatOfAll) {
 TEST(Load, NotStrictStateFollowsItsWeight) {
   const TemporaryFolder folder;
   const std::string path = folder / "run.safetensors";
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto small = strategy.make<Zoo>(10);
   auto of_small = strategy.make_optimizer<torch::optim::Adam>(small, AdamOptions(0.01));
   train(strategy, small, of_small, 0, 3);
@@ -506,7 +506,7 @@ TEST(Load, TornWeightsAreLoadedWithANewOptimizer) {
   const LogSilence silence;
   const TemporaryFolder folder;
   const std::string path = folder / "run.safetensors";
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<Zoo>();
   auto optimizer = strategy.make_optimizer<TearingSgd>(model, SGDOptions(0.01).momentum(0.9));
   train(strategy, model, optimizer, 0, 2);
@@ -540,7 +540,7 @@ TEST(SparseBuffer, IsComparedAndCopiedButNeverAveraged) {
   for (const bool is_compressed : {false, true}) {
     SCOPED_TRACE(is_compressed ? "CSR" : "COO");
     const TemporaryFolder folder;
-    MirroredStrategy strategy(on_cpus(2));
+    MirroredStrategy strategy(on_devices(2));
     int calls = 0;
     auto model = strategy.make([&] { return std::make_shared<Graph>(is_compressed, torch::eye(3) * ++calls); });
     const auto expect_diagonal = [&](float value) {
@@ -570,7 +570,7 @@ TEST(SparseBuffer, IsComparedAndCopiedButNeverAveraged) {
 TEST(SparseBuffer, OfAnotherNumberOfElementsIsCopiedToo) {
   for (const bool is_compressed : {false, true}) {
     SCOPED_TRACE(is_compressed ? "CSR" : "COO");
-    MirroredStrategy strategy(on_cpus(2));
+    MirroredStrategy strategy(on_devices(2));
     int calls = 0;
     auto model = strategy.make([&] {
       return std::make_shared<Graph>(is_compressed, ++calls == 1 ? torch::eye(3) : torch::ones({3, 3}));
@@ -580,7 +580,7 @@ TEST(SparseBuffer, OfAnotherNumberOfElementsIsCopiedToo) {
 }
 
 TEST(ABufferWithoutMemoryOfItsOwn, CanBeSynchronizedWhereItIsAConstant) {
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<Zoo>();
   strategy.run([&] { model->mean.fill_(my_id()); });
   model.synchronize_buffers();
@@ -592,7 +592,7 @@ struct WithFloat8 : torch::nn::Module {
 };
 
 TEST(SaveAndLoad, BuffersOfEightBitsAreSavedToo) {
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<WithFloat8>();
   const TemporaryFolder folder;
   save(folder / "model", model);
@@ -612,7 +612,7 @@ struct OddNames : torch::nn::Module {
 
 TEST(SaveAndLoad, MistakesAreNamed) {
   const TemporaryFolder folder;
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<Zoo>();
   auto other = strategy.make<Zoo>();
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.01));
@@ -746,7 +746,7 @@ TEST(SaveAndLoad, MistakesAreNamed) {
 TEST(SaveAndLoad, AreRefusedWhileAnotherThreadTrains) {
   const TemporaryFolder folder;
   const std::string path = folder / "model";
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<Zoo>();
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.01));
   save(path, model, optimizer);
@@ -783,7 +783,7 @@ TEST(SaveAndLoad, AreRefusedWhileAnotherThreadTrains) {
 TEST(Load, ABufferWithoutMemoryOfItsOwnIsLeftAloneOrNamed) {
   const TemporaryFolder folder;
   const std::string path = folder / "model";
-  MirroredStrategy strategy(on_cpus(2));
+  MirroredStrategy strategy(on_devices(2));
   auto model = strategy.make<Zoo>();
   save(path, model);
   load(path, model);
