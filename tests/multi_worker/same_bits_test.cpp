@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -29,6 +30,10 @@ std::string lines_with(const std::string& start, const std::string& text) {
   return found;
 }
 
+/// What a worker says of its weights: replicas are on a GPU if LOCKSTEP_TEST_DEVICES says so.
+const char* const kDevices = std::getenv("LOCKSTEP_TEST_DEVICES");
+const std::string kDevice = kDevices != nullptr && std::string(kDevices) == "gpu" ? "device cuda:0\n" : "device cpu\n";
+
 /// Trains on the digits: dropout, shuffling, Adam, a short last batch, 3 epochs.
 Trained train(const Layout& layout, const std::string& variant) {
   Strings words{LOCKSTEP_TRAIN_PROGRAM, std::to_string(layout.replicas)};
@@ -38,6 +43,7 @@ Trained train(const Layout& layout, const std::string& variant) {
   for (int k = 0; k < layout.workers; ++k) {
     EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
     const std::string weights = lines_with("weights", job[k].said());
+    EXPECT_EQ(lines_with("device", job[k].said()), kDevice) << "worker " << k;
     EXPECT_FALSE(weights.empty()) << "worker " << k;
     if (k == 0) {
       chiefs = {lines_with("loss", job[k].said()), weights};
@@ -59,6 +65,7 @@ void expect_same_bits(const std::vector<Layout>& layouts, const std::string& var
   }
 }
 
+TEST(SameBits, FourReplicasAfterARestart) { expect_same_bits({{1, 4}, {1, 4}}, ""); }
 TEST(SameBits, FourReplicasInAnyNumberOfProcesses) { expect_same_bits({{1, 4}, {2, 2}, {4, 1}}, ""); }
 TEST(SameBits, SixReplicasInAnyNumberOfProcesses) { expect_same_bits({{1, 6}, {2, 3}, {3, 2}, {6, 1}}, ""); }
 

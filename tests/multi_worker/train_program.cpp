@@ -1,5 +1,5 @@
 // A worker that trains on the digits: `train_program REPLICAS [batch_norm] [clip] [sparse] [...]`. The cluster comes from
-// TF_CONFIG; without it, it is one worker. Prints a digest of the weights, which must be the same for every W x R.
+// TF_CONFIG; without it, it is one worker. LOCKSTEP_TEST_DEVICES=gpu puts the replicas of all on the first GPU. Prints a digest of the weights, which must be the same for every W x R.
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
@@ -20,6 +20,7 @@
 
 #include "../../examples/digits.h"
 #include "lockstep/lockstep.h"
+#include "tests/support/replicas.h"
 
 namespace ls = lockstep;
 namespace nn = torch::nn;
@@ -92,10 +93,12 @@ void train(ls::Strategy& strategy, ls::MirroredModule<Net>& model, Optimizer& op
 }
 
 int run(const Flags& flags, int replicas) {
-  ls::MultiWorkerMirroredStrategy strategy({.devices = ls::cpus(replicas), .intra_op_threads = 1, .seed = 7});
+  ls::MultiWorkerMirroredStrategy strategy(
+      {.devices = ls::test_devices(replicas), .intra_op_threads = 1, .seed = 7, .deterministic = true});
   Digits digits = load_digits();
   digits = digits.pick(torch::arange(5 * kBatch + 17));  // the last batch is short
   auto model = strategy.make<Net>(flags);
+  std::printf("device %s\n", model.parameters()[0].device().str().c_str());
   if (flags.sparse) {
     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(0.05));
     train(strategy, model, optimizer, digits, flags);
