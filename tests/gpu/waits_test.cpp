@@ -90,9 +90,14 @@ TEST_P(GpuWaits, NoneInAStep) {
   EXPECT_EQ(waits_in(as_graph), 0);
   GradScaler scaler(strategy);
   const auto scaled = [&](const Batch& mine) {
-    optimizer.minimize(average_loss(loss_per_row(model->forward(mine.rows), mine.labels)), scaler);
+    const at::Tensor loss = average_loss(loss_per_row(model->forward(mine.rows), mine.labels));
+    optimizer.minimize(loss, scaler);
+    return loss.detach();
   };
+  auto captured_scaled = strategy.capture(scaled);
   EXPECT_EQ(waits_in([&] { strategy.run(scaled, batch); }), 0);
+  EXPECT_EQ(waits_in([&] { captured_scaled(batch); }), 0) << captured_scaled.reason();
+  EXPECT_TRUE(captured_scaled.was_replayed());
   optimizer.set_not_finite(NotFinite::Raise);  // each replica waits for the step before
   EXPECT_EQ(waits_in(plainly), 10 * replicas);
   EXPECT_EQ(waits_in(as_graph), 10 * replicas);
