@@ -1,26 +1,27 @@
-// A step that is recorded as a CUDA graph: `captured_step --device gpu`. Without that it trains on two CPU replicas, where each
+// A step that is recorded as a CUDA graph: `captured_step --device gpu`. Without that its two replicas are on CPUs, where each
 // call of the step is a plain run.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
 #include <cstdio>
-#include <string>
 
+#include "devices.h"
 #include "digits.h"
 
 namespace ls = lockstep;
 namespace nn = torch::nn;
 
 int main(int argc, char** argv) {
-  const bool on_gpu = argc > 2 && std::string(argv[1]) == "--device" && std::string(argv[2]) == "gpu";
   torch::manual_seed(3);
   const auto [known, unseen] = split_digits(load_digits());
-  ls::MirroredStrategy strategy({.devices = on_gpu ? ls::gpus(1) : ls::cpus(2)});
+  ls::MirroredStrategy strategy({.devices = devices_of(argc, argv, 2)});
   auto model =
       strategy.make([] { return nn::Sequential(nn::Flatten(), nn::Linear(64, 128), nn::ReLU(), nn::Linear(128, 10)); });
   auto optimizer = strategy.make_optimizer<torch::optim::AdamW>(model, torch::optim::AdamWOptions(0.003));
-  const auto batches = strategy.distribute(ls::data::from_tensor_slices(known).shuffle(2048).batch(64));
+  // Batches of one size: a shorter one at the end would be a plain run.
+  const auto rows = ls::data::from_tensor_slices(known).shuffle(2048);
+  const auto batches = strategy.distribute(rows.batch(64, {.drop_remainder = true}));
 
   const auto per_row = nn::functional::CrossEntropyFuncOptions().reduction(torch::kNone);
   auto losses_of = [&](const torch::Tensor& guess, const torch::Tensor& labels) {
@@ -42,7 +43,7 @@ int main(int argc, char** argv) {
       return model->forward(held_out.images.to(device)).argmax(1).eq(held_out.labels.to(device)).to(torch::kFloat);
     });
     accuracy = right[0].mean().item<double>();
-    std::printf("epoch %2d: loss %.4f, held out %.1f%%\n", epoch, total.item<double>() / 23, 100 * accuracy);
+    std::printf("epoch %2d: loss %.4f, held out %.1f%%\n", epoch, total.item<double>() / 22, 100 * accuracy);
   }
   std::printf("the last step was %s\n", step.was_replayed() ? "a graph" : ("a plain run: " + step.reason()).c_str());
   return accuracy > 0.9 ? 0 : 1;

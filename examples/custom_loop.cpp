@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "devices.h"
 #include "digits.h"
 
 namespace ls = lockstep;
@@ -23,10 +24,11 @@ nn::Sequential make_net() {
   return nn::Sequential(nn::Flatten(), nn::Linear(64, 128), nn::ReLU(), nn::Linear(128, 10));
 }
 
-int main() {
+int main(int argc, char** argv) {
   torch::manual_seed(4);
   const auto [known, unseen] = split_digits(load_digits());
-  ls::MirroredStrategy strategy({.devices = ls::cpus(3)});
+  ls::MirroredStrategy strategy({.devices = devices_of(argc, argv, 3)});
+  const auto device = strategy.replica_context(0).device();
   auto net = strategy.make(make_net);
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(net, torch::optim::SGDOptions(0.05).momentum(0.9));
 
@@ -47,8 +49,9 @@ int main() {
   };
 
   auto share_out = [&](const Digits& batch) {
-    return strategy.values_from_function(
-        [&](ls::ValueContext its) { return batch.part(its.replica_id_in_sync_group, its.num_replicas_in_sync); });
+    return strategy.values_from_function([&](ls::ValueContext its) {
+      return batch.part(its.replica_id_in_sync_group, its.num_replicas_in_sync).to(device);
+    });
   };
 
   double accuracy = 0;

@@ -16,6 +16,7 @@ struct Digits {
 
   std::int64_t count() const { return labels.size(0); }
   Digits pick(const torch::Tensor& rows) const { return {images.index_select(0, rows), labels.index_select(0, rows)}; }
+  Digits to(const torch::Device& device) const { return {images.to(device), labels.to(device)}; }
   Digits part(int k, int parts) const { return {images.tensor_split(parts)[k], labels.tensor_split(parts)[k]}; }
 };
 

@@ -1,5 +1,5 @@
 // Trains two models in one step, each with its own optimizer. A painter learns to put points on a circle it has never
-// seen. It learns from a judge, which learns to tell the painter's points from real ones.
+// seen. It learns from a judge, which learns to tell the painter's points from real ones. `--device gpu` trains on a GPU.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -8,14 +8,16 @@
 #include <cstdio>
 #include <string>
 
+#include "devices.h"
+
 namespace ls = lockstep;
 namespace nn = torch::nn;
 using torch::Tensor;
 
 /// Points near a circle of radius 1, spread evenly.
-Tensor points_on_circle(std::int64_t count) {
-  const auto angle = 2 * M_PI * torch::rand({count});
-  return torch::stack({angle.cos(), angle.sin()}, 1) + 0.05 * torch::randn({count, 2});
+Tensor points_on_circle(std::int64_t count, const torch::Device& device) {
+  const auto angle = 2 * M_PI * torch::rand({count}, device);
+  return torch::stack({angle.cos(), angle.sin()}, 1) + 0.05 * torch::randn({count, 2}, device);
 }
 
 nn::Sequential make_net(int inputs, int outputs) {
@@ -43,10 +45,11 @@ void draw(const Tensor& points) {
   for (const auto& line : canvas) std::printf("    %s\n", line.c_str());
 }
 
-int main() {
+int main(int argc, char** argv) {
   constexpr std::int64_t kPoints = 64;  // per replica
   torch::manual_seed(5);
-  ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
+  ls::MirroredStrategy strategy({.devices = devices_of(argc, argv, 2)});
+  const auto device = strategy.replica_context(0).device();
   auto painter = strategy.make([] { return make_net(2, 2); });
   auto judge = strategy.make([] { return make_net(2, 1); });
   const auto options = torch::optim::AdamOptions(1e-3).betas({0.5, 0.9});
@@ -58,8 +61,8 @@ int main() {
   };
   auto step = [&] {
     // Every replica draws from its own random stream, so together they see 2 * kPoints different points.
-    const auto real = points_on_circle(kPoints);
-    const auto painted = painter->forward(torch::randn({kPoints, 2}));
+    const auto real = points_on_circle(kPoints, device);
+    const auto painted = painter->forward(torch::randn({kPoints, 2}, device));
 
     const auto judging = verdict_loss(judge->forward(real), 1) + verdict_loss(judge->forward(painted.detach()), 0);
     const auto judge_loss = ls::average_loss(judging);
@@ -78,7 +81,7 @@ int main() {
   }
 
   const torch::NoGradGuard no_grad;
-  const auto points = painter->forward(torch::randn({500, 2}));
+  const auto points = painter->forward(torch::randn({500, 2}, device)).cpu();
   std::printf("\nWhat the painter paints:\n\n");
   draw(points);
   const auto radius = points.norm(2, 1);
