@@ -105,32 +105,33 @@ TEST_F(Edges, OnlyTheStrategysDevicesTakeNonSlotUpdates) {
 
 TEST_F(Edges, MirroredValuesKnowTheDevicesOfTheirComponents) {
   auto& extended = strategy.extended();
+  const Devices devices = strategy.devices();
   const auto same = [](int x) { return x; };
-  const auto swapped = extended.update_non_slot({"cpu:1", "cpu:0"}, same, Mirrored<int>({10, 11}));
+  const auto swapped = extended.update_non_slot({devices[1], devices[0]}, same, Mirrored<int>({10, 11}));
   EXPECT_EQ(swapped[0], 11);
   EXPECT_EQ(strategy.run(same, swapped)[1], 11);
   const auto whole = strategy.run([&] { return swapped.get(); });
   EXPECT_EQ(whole[0], 10);
   EXPECT_EQ(swapped.map([](int x) { return 2.0 * x; }).get(), 22.0);
-  EXPECT_EQ(extended.update_non_slot({"cpu:1"}, same, PerReplica<int>({10, 11}))[0], 11);
+  EXPECT_EQ(extended.update_non_slot({devices[1]}, same, PerReplica<int>({10, 11}))[0], 11);
 
-  const auto second = extended.broadcast_to(at::ones({}), "cpu:1");
+  const auto second = extended.broadcast_to(at::ones({}), devices[1]);
   ASSERT_TRUE(second.placement());
   EXPECT_EQ(second.placement()->devices, Devices{strategy.devices()[1]});
   EXPECT_EQ(extended.broadcast_to(at::zeros({}), second).placement()->replicas, std::vector<int>{1});
-  EXPECT_EQ(extended.batch_reduce_to(ReduceOp::Mean, {{second, "cpu:0"}})[0].placement(), second.placement());
+  EXPECT_EQ(extended.batch_reduce_to(ReduceOp::Mean, {{second, devices[0]}})[0].placement(), second.placement());
   EXPECT_FALSE(extended.broadcast_to(at::ones({}), swapped.map(same)).placement()->devices.empty());
   EXPECT_FALSE(extended.broadcast_to(at::ones({}), whole).placement()) << "where the replicas are";
   EXPECT_EQ(extended
                 .update_non_slot(
-                    {"cpu:1"}, [](const at::Tensor& x) { return x; }, second)
+                    {devices[1]}, [](const at::Tensor& x) { return x; }, second)
                 .size(),
             1U);
   for (const auto& call : std::vector<std::function<void()>>{
            [&] { strategy.run([](const at::Tensor&) {}, second); },
            [&] {
              extended.update_non_slot(
-                 {"cpu:0"}, [](const at::Tensor&) {}, second);
+                 {devices[0]}, [](const at::Tensor&) {}, second);
            },
            [&] { strategy.run([&] { get_replica_context().merge_call([&](Strategy&) { return second; }); }); }})
     EXPECT_TRUE(contains(error_of(call).text, "without a component on the device of local replica 0"))
