@@ -30,7 +30,7 @@ const Left kAboutCpus[] = {
     {"Save.AKillAtAnyMoment*:Save.ProcessesThatSave*", "forks, after which CUDA cannot be used"},
 };
 
-/// Tests of what docs/gpu.md says to be otherwise on GPUs; tests/gpu has others in their place.
+/// Tests of what is otherwise on GPUs. docs/gpu.md has what users see of it.
 const Left kOtherwise[] = {
     {"*/Gradients.AGradientThatIsNotFinite*:*/Misuse.OfNotFiniteGradientsInParts/*:*/Layers.AScaledLossGives*:"
      "*/MixedPrecision.TheScaleSinks*",
