@@ -365,6 +365,34 @@ TEST_F(TwoTowers, TakeOutputsOfStepsBack) {
   EXPECT_EQ(again.last_step_outputs().at("x").values()[1].item<int>(), 1);
 }
 
+TEST_F(TwoTowers, TakeOutputsOfStepsByTheirDevices) {
+  const auto output = [&](const Mirrored<at::Tensor>& value) {
+    auto iterator = strategy.distribute_dataset([] { return data::range(8); }).make_one_shot_iterator();
+    const auto context = strategy.run_steps_on_dataset(
+        [&](MultiStepContext& ctx, const PerDevice<at::Tensor>&) { ctx.set_last_step_output("x", value); }, iterator);
+    return context.last_step_outputs().at("x");
+  };
+  const auto number = [](const TowerValue& mine) { return mine.tensor().item<int>(); };
+  const auto of_item = [&](int, const TowerValue& mine) { return number(mine); };
+  const Mirrored<at::Tensor> numbers({at::full({}, 10), at::full({}, 11)});
+  const auto same = [](const at::Tensor& x) { return x; };
+  const TowerValue swapped = output(strategy.update_non_slot({"cpu:1", "cpu:0"}, same, numbers));
+  EXPECT_EQ(strategy.unwrap(strategy.call_for_each_tower(number, swapped)), (std::vector<int>{10, 11}));
+  const auto in_pair = [&](const std::pair<TowerValue, int>& mine) { return number(mine.first); };
+  EXPECT_EQ(strategy.unwrap(strategy.call_for_each_tower(in_pair, std::pair(swapped, 0))), (std::vector<int>{10, 11}));
+  EXPECT_EQ(strategy.unwrap(strategy.map(std::vector<int>{0, 0}, of_item, swapped))[1].get()[0], 11);
+  EXPECT_EQ(strategy.update_non_slot({"cpu:1"}, number, swapped, ungrouped), std::vector<int>{11});
+
+  const TowerValue second = output(strategy.update_non_slot({"cpu:1"}, same, numbers));
+  for (const auto& call :
+       std::vector<std::function<void()>>{[&] { strategy.call_for_each_tower(number, second); },
+                                          [&] {
+                                            strategy.map(std::vector<int>{0, 0}, of_item, second);
+                                          },
+                                          [&] { strategy.update_non_slot({"cpu:0"}, number, second); }})
+    EXPECT_NE(error_of(call).text.find("has no component on"), std::string::npos) << error_of(call).text;
+}
+
 TEST_F(TwoTowers, MakeVariablesOfTheirOwnTogether) {
   std::optional<TowerLocalVariable> local;
   strategy.call_for_each_tower([&] {

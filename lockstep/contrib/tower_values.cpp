@@ -25,6 +25,12 @@ Mirrored<at::Tensor> TowerValue::mirrored() const {
   return value;
 }
 
+TowerValue TowerValue::of_tower(int local_tower) const {
+  if (kind_ == Kind::Mirrored) return components_.at(mirrored().index_of(local_tower));
+  if (kind_ == Kind::PerDevice) return components_.at(static_cast<std::size_t>(local_tower));
+  return *this;
+}
+
 at::Tensor TowerValue::tensor() const {
   if (kind_ == Kind::Plain) return components_.at(0);
   if (kind_ == Kind::Mirrored) return mirrored().get();

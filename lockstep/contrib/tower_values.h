@@ -78,6 +78,8 @@ class LOCKSTEP_EXPORT TowerValue {
   at::Tensor tensor() const;
   operator at::Tensor() const { return tensor(); }  // NOLINT(google-explicit-constructor): it stands for its tensor
   Mirrored<at::Tensor> mirrored() const;            ///< of a mirrored one
+  /// What a tower of this worker sees of it.
+  TowerValue of_tower(int local_tower) const;
 
  private:
   template <class T>
@@ -137,3 +139,28 @@ LOCKSTEP_EXPORT IndexedSlices aggregate(Strategy& core, VariableAggregation aggr
 
 }  // namespace detail
 }  // namespace lockstep::contrib
+
+/// For a tower it is its own component, wherever the value stands in an argument.
+template <>
+struct lockstep::StructureTraits<lockstep::contrib::TowerValue> {
+  using TowerValue = contrib::TowerValue;
+
+  template <class T, class F>
+  static void visit(T& value, const Path& path, F& f) {
+    f(path, value);
+  }
+  template <class F>
+  static auto map(F& f, const TowerValue& value) {
+    return f(value);
+  }
+  static std::string describe(const TowerValue&) { return "."; }
+  static bool same_structure(const TowerValue&, const TowerValue&) { return true; }
+  static TowerValue select(const TowerValue& value, int k) { return value.of_tower(k); }
+  template <class F>
+  static void for_each_distributed(const TowerValue& value, F& f) {
+    if (value.kind() == TowerValue::Kind::Mirrored)
+      f("Mirrored", value.local_values().size(), value.mirrored().placement().get());
+    else if (value.kind() == TowerValue::Kind::PerDevice)
+      f("PerDevice", value.local_values().size());
+  }
+};

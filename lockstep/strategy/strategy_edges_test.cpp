@@ -127,8 +127,13 @@ TEST_F(Edges, MirroredValuesKnowTheDevicesOfTheirComponents) {
                     {devices[1]}, [](const at::Tensor& x) { return x; }, second)
                 .size(),
             1U);
+  const Scope scope = strategy.scope();
+  Variable variable(at::zeros({}));
+  variable.assign(swapped.map([](int x) { return at::full({}, static_cast<float>(x)); }));
+  EXPECT_EQ(variable.values()[0].item<int>(), 10);
+  EXPECT_EQ(variable.values()[1].item<int>(), 11);
   for (const auto& call : std::vector<std::function<void()>>{
-           [&] { strategy.run([](const at::Tensor&) {}, second); },
+           [&] { strategy.run([](const at::Tensor&) {}, second); }, [&] { variable.assign(second); },
            [&] {
              extended.update_non_slot(
                  {devices[0]}, [](const at::Tensor&) {}, second);

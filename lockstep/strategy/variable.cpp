@@ -5,6 +5,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -163,12 +164,17 @@ at::Tensor target_of(const Variable::Impl& variable, const Write& write, std::si
   return write.place ? detail::part_of(component.detach(), write.place.get()) : component;
 }
 
-/// The tensor that component k gets. PerReplica and Mirrored values give their component k.
+/// The tensor that component k gets: of a PerReplica its component k, of a Mirrored the one on the same device.
 at::Tensor value_for(const Variable::Impl& variable, const Write& write, const VariableValue& value, std::size_t k) {
   if (value.kind() == Kind::Tensor) return value.tensor();
   if (value.kind() == Kind::Number) {
     const at::Tensor number = literal_tensor(variable, value.number());
     return write.place ? number.expand(target_of(variable, write).sizes()) : number;
+  }
+  if (const Placement* const placed = value.placement()) {
+    const auto found = std::ranges::find(placed->replicas, static_cast<int>(k));
+    if (found == placed->replicas.end()) detail::throw_not_placed(*placed, static_cast<int>(k));
+    return value.components()[static_cast<std::size_t>(found - placed->replicas.begin())];
   }
   if (k >= value.components().size()) {
     detail::throw_component_out_of_range(value.kind() == Kind::Mirrored ? "Mirrored" : "PerReplica", k,
@@ -476,8 +482,9 @@ VariableValue::VariableValue(const Variable& variable) : kind_(Kind::Tensor), te
 VariableValue::VariableValue(const VariableSlice& slice) : kind_(Kind::Tensor), tensor_(slice) {}
 VariableValue::VariableValue(PerReplica<at::Tensor> value)
     : kind_(Kind::PerReplica), components_(std::move(value).values()) {}
-VariableValue::VariableValue(Mirrored<at::Tensor> value)
-    : kind_(Kind::Mirrored), components_(std::move(value).values()) {}
+VariableValue::VariableValue(Mirrored<at::Tensor> value) : kind_(Kind::Mirrored), placement_(value.placement()) {
+  components_ = std::move(value).values();
+}
 
 at::Tensor Variable::read() const {
   if (!is_distributed()) return values()[0];

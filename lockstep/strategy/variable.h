@@ -78,12 +78,14 @@ class LOCKSTEP_EXPORT VariableValue {
   const at::Tensor& tensor() const { return tensor_; }                       ///< of Kind::Tensor
   const c10::Scalar& number() const { return number_; }                      ///< of Kind::Number
   const std::vector<at::Tensor>& components() const { return components_; }  ///< of the others
+  const Placement* placement() const { return placement_.get(); }            ///< of Kind::Mirrored; may be null
 
  private:
   Kind kind_;
   at::Tensor tensor_;
   c10::Scalar number_;
   std::vector<at::Tensor> components_;
+  std::shared_ptr<const Placement> placement_;
 };
 
 /// Whether a write also returns what reading gives afterwards.
