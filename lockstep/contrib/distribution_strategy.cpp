@@ -32,7 +32,8 @@ void DistributionStrategy::set_core(std::unique_ptr<Strategy> core, Devices devi
 }
 
 PerDevice<int> DistributionStrategy::worker_device_index() const {
-  return core_->values_from_function([](const ValueContext& tower) { return tower.replica_id_in_sync_group; });
+  return detail::of_towers(
+      *core_, core_->values_from_function([](const ValueContext& tower) { return tower.replica_id_in_sync_group; }));
 }
 
 Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,

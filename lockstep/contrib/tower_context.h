@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/base/export.h"
+#include "lockstep/contrib/tower_values.h"
 #include "lockstep/contrib/tower_words.h"
 #include "lockstep/strategy/replica_context.h"
 
@@ -36,9 +37,9 @@ class LOCKSTEP_EXPORT TowerContext {
   auto merge_call(F&& f, Args&&... args) const {
     DistributionStrategy& strategy = distribution_strategy();
     return replica_->merge_call(
-        [&](Strategy&, const PerReplica<std::decay_t<Args>>&... all) {
+        [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
           count_merge(strategy);
-          return f(strategy, all...);
+          return f(strategy, detail::of_towers(core, all)...);
         },
         std::forward<Args>(args)...);
   }

@@ -24,7 +24,9 @@ namespace detail {
 template <class T>
 class TowerIterator {
  public:
-  explicit TowerIterator(DistributedDataset<T> dataset) : dataset_(std::move(dataset)) {}
+  /// `whole_size`: as that of a PerReplica.
+  TowerIterator(std::size_t whole_size, DistributedDataset<T> dataset)
+      : whole_size_(whole_size), dataset_(std::move(dataset)) {}
 
   /// Begins a pass; of an iterator that has begun one, a new one.
   void initialize() {
@@ -37,10 +39,13 @@ class TowerIterator {
   /// OutOfRange where not every tower has an element: the rest is lost.
   PerDevice<T> get_next() {
     if (!pass_) detail::throw_not_initialized();
-    return detail::in_tower_words([&] { return pass_->get_next(); });
+    PerDevice<T> next = detail::in_tower_words([&] { return pass_->get_next(); });
+    next.set_whole_size(whole_size_);
+    return next;
   }
 
  private:
+  std::size_t whole_size_;
   DistributedDataset<T> dataset_;
   std::optional<DistributedIterator<T>> pass_;
 };
@@ -49,18 +54,20 @@ class TowerIterator {
 template <class T>
 class TowerDataset {
  public:
-  explicit TowerDataset(DistributedDataset<T> dataset) : dataset_(std::move(dataset)) {}
+  TowerDataset(std::size_t whole_size, DistributedDataset<T> dataset)
+      : whole_size_(whole_size), dataset_(std::move(dataset)) {}
 
   /// An iterator whose pass has begun.
   TowerIterator<T> make_one_shot_iterator() const {
-    TowerIterator<T> iterator(dataset_);
+    TowerIterator<T> iterator(whole_size_, dataset_);
     iterator.initialize();
     return iterator;
   }
   /// An iterator to call `initialize` on.
-  TowerIterator<T> make_initializable_iterator() const { return TowerIterator<T>(dataset_); }
+  TowerIterator<T> make_initializable_iterator() const { return TowerIterator<T>(whole_size_, dataset_); }
 
  private:
+  std::size_t whole_size_;
   DistributedDataset<T> dataset_;
 };
 
@@ -71,7 +78,7 @@ template <class T>
 TowerDataset<T> distribute_elements(Strategy& core, const data::Dataset<T>& dataset, bool prefetch) {
   const InputOptions options{.per_replica_buffer_size = prefetch ? 1 : 0};
   const auto input = data::distribute_made(core, {data::own_elements(core, dataset).stage()}, options);
-  return TowerDataset<T>(DistributedDataset<T>(data::only_whole_steps(input)));
+  return TowerDataset<T>(whole_size_of(core), DistributedDataset<T>(data::only_whole_steps(input)));
 }
 
 }  // namespace detail

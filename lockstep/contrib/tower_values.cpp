@@ -13,7 +13,9 @@ TowerValue::TowerValue(const Variable& variable)
     : kind_(!variable.is_distributed()                              ? Kind::Plain
             : variable.synchronization() == Synchronization::OnRead ? Kind::PerDevice
                                                                     : Kind::Mirrored),
-      components_(variable.values()) {}
+      components_(variable.values()) {
+  if (kind_ == Kind::PerDevice) whole_size_ = static_cast<std::size_t>(variable.strategy().num_replicas_in_sync());
+}
 
 TowerValue::TowerValue(Mirrored<at::Tensor> value) : kind_(Kind::Mirrored), placement_(value.placement()) {
   components_ = std::move(value).release();
@@ -35,10 +37,10 @@ at::Tensor TowerValue::tensor() const {
   if (kind_ == Kind::Plain) return components_.at(0);
   if (kind_ == Kind::Mirrored) return mirrored().get();
   const bool is_inside = current_component() >= 0 && !in_update();
-  if (kind_ == Kind::PerDevice && (is_inside || components_.size() == 1))
-    return PerReplica<at::Tensor>(components_).get();
+  const std::size_t all = whole_size_ == 0 ? components_.size() : whole_size_;
+  if (kind_ == Kind::PerDevice && (is_inside || all == 1)) return PerReplica<at::Tensor>(components_).get();
   const char* const parts = kind_ == Kind::PerDevice ? " components" : " results of map";
-  throw InvalidArgument(errors::kComponent, {.what = str("a value of ", components_.size(), parts, " is used as one"),
+  throw InvalidArgument(errors::kComponent, {.what = str("a value of ", all, parts, " is used as one"),
                                              .help = "reduce it first, or take its parts: values()"});
 }
 

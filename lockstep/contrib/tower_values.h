@@ -46,7 +46,9 @@ class LOCKSTEP_EXPORT TowerValue {
   // NOLINTBEGIN(google-explicit-constructor)
   TowerValue(at::Tensor value) : kind_(Kind::Plain), components_{std::move(value)} {}
   TowerValue(Mirrored<at::Tensor> value);
-  TowerValue(PerReplica<at::Tensor> value) : kind_(Kind::PerDevice), components_(std::move(value).release()) {}
+  TowerValue(PerReplica<at::Tensor> value) : kind_(Kind::PerDevice), whole_size_(value.whole_size()) {
+    components_ = std::move(value).release();
+  }
   /// A tower-local variable is one value per tower, any other of a strategy is mirrored.
   TowerValue(const Variable& variable);
   template <class T>
@@ -92,6 +94,7 @@ class LOCKSTEP_EXPORT TowerValue {
   std::vector<at::Tensor> of_all_towers_;
   std::vector<std::vector<at::Tensor>> items_;  ///< of each tower, if they are results of `map`
   std::shared_ptr<const Placement> placement_;  ///< of a mirrored one
+  std::size_t whole_size_ = 0;                  ///< as that of a PerReplica
 };
 
 /// Where a value for towers goes: to devices by name, where the components of a value or variable are, or to all towers.
@@ -119,6 +122,16 @@ class LOCKSTEP_EXPORT TowerDestinations {
 };
 
 namespace detail {
+
+/// One value per tower is many also where each worker has one tower.
+inline std::size_t whole_size_of(const Strategy& core) {
+  return core.num_workers() > 1 ? static_cast<std::size_t>(core.num_replicas_in_sync()) : 0;
+}
+template <class T>
+PerDevice<T> of_towers(const Strategy& core, PerDevice<T> value) {
+  value.set_whole_size(whole_size_of(core));
+  return value;
+}
 
 /// The outputs of all towers that had items.
 template <class T>

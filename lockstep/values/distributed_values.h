@@ -94,10 +94,11 @@ class DistributedValues {
   /// As get(). The reference is into this object: of a temporary take a copy, `T x = strategy.run(...)`.
   operator const T&() const { return get(); }
 
-  /// A value made of this one's components, on the same devices.
+  /// A value made of this one's components, on the same devices and of as many workers.
   template <class U>
   Self<U> at_my_place(Self<U> made) const {
     if constexpr (requires { made.set_placement(self().placement()); }) made.set_placement(self().placement());
+    if constexpr (requires { made.set_whole_size(self().whole_size()); }) made.set_whole_size(self().whole_size());
     return made;
   }
 

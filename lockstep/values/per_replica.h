@@ -44,6 +44,10 @@ class PerReplica : public DistributedValues<PerReplica, T> {
   const BatchRows& batch_rows() const { return batch_rows_; }
   void set_batch_rows(const BatchRows& rows) { batch_rows_ = rows; }
 
+  /// In a program that stands for several workers: the number of components on all of them; 0: these are all.
+  std::size_t whole_size() const { return whole_size_; }
+  void set_whole_size(std::size_t components) { whole_size_ = components; }
+
   /// Where in the list the component of a local replica is.
   static std::size_t index_of(int replica) { return static_cast<std::size_t>(replica); }
 
@@ -53,11 +57,13 @@ class PerReplica : public DistributedValues<PerReplica, T> {
   std::size_t chosen() const {
     const int current = in_update() ? -1 : current_component();
     if (current >= 0 && static_cast<std::size_t>(current) < this->size()) return static_cast<std::size_t>(current);
-    if (this->size() != 1) detail::throw_not_inside_replica(this->size());
+    const std::size_t all = whole_size_ == 0 ? this->size() : whole_size_;
+    if (all != 1) detail::throw_not_inside_replica(all);
     return 0;
   }
 
   BatchRows batch_rows_;
+  std::size_t whole_size_ = 0;
 };
 
 /// One component per local replica, all equal by contract: the result of a reduction, a broadcast, an update. Usable as

@@ -158,7 +158,29 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
   // Every worker refuses what one of them cannot do.
   const auto on_first = strategy.broadcast(number(1), {devices[0], devices[1], devices[2]});
   const auto nothing = [](const auto&...) {};
-  const std::function<void()> refused[] = {[&] { strategy.broadcast(number(1), "/device:GPU:99"); },
+  // One value per tower is no single one, also where this worker has one tower.
+  const auto towers = strategy.call_for_each_tower([] { return number(contrib::get_tower_context().tower_id()); });
+  auto iterator = strategy.distribute_dataset([] { return ls::data::range(6); }).make_one_shot_iterator();
+  const auto rows = strategy.run_steps_on_dataset(
+      [](contrib::MultiStepContext& ctx, const contrib::PerDevice<torch::Tensor>& row) {
+        ctx.set_last_step_output("row", row);
+      },
+      iterator);
+  const auto use = [](const torch::Tensor&) {};
+  // A variable gets the components of a mirrored value by their devices.
+  auto placed = [&] {
+    const auto scope = strategy.scope();
+    return ls::Variable(number(0), {.name = "placed"});
+  }();
+  placed.assign(strategy.update_non_slot(ls::Devices(devices.rbegin(), devices.rend()), copy, by_tower));
+  say("by device", strategy.unwrap(placed));
+  const std::function<void()> refused[] = {[&] { use(towers); },
+                                           [&] { use(towers + 1); },
+                                           [&] { std::abs(strategy.worker_device_index()); },
+                                           [&] { strategy.broadcast(towers); },
+                                           [&] { strategy.broadcast(contrib::TowerValue(ids)); },
+                                           [&] { use(rows.last_step_outputs().at("row")); },
+                                           [&] { strategy.broadcast(number(1), "/device:GPU:99"); },
                                            [&] { strategy.update(ids, nothing, on_first); },
                                            [&] { strategy.call_for_each_tower(nothing, on_first); },
                                            [&] {
@@ -175,7 +197,7 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
   say("as a list of all", strategy.update(ids, copy, contrib::ungrouped));
   const ls::Variable plain(number(3), {.name = "plain"});
   say("not distributed", strategy.update(plain, copy, contrib::ungrouped));
-  auto iterator = strategy.distribute_dataset([] { return ls::data::range(24); }).make_one_shot_iterator();
+  iterator = strategy.distribute_dataset([] { return ls::data::range(24); }).make_one_shot_iterator();
   const auto outputs = strategy.run_steps_on_dataset(
       [&](contrib::MultiStepContext& ctx, const contrib::PerDevice<torch::Tensor>& x) {
         ctx.set_last_step_output("all", strategy.reduce(Agg::SUM, x));
@@ -189,8 +211,12 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
     say(name.c_str(), output.values());
     say("unwrapped", strategy.unwrap(output));
     say("where it is", strategy.unwrap(strategy.broadcast(number(1), output)));
-    say("inside", strategy.unwrap(strategy.call_for_each_tower(
-                      [](const contrib::TowerValue& mine) { return mine.tensor() * 1; }, output)));
+    const auto inside = [](const contrib::TowerValue& mine) { return mine.tensor() * 1; };
+    try {
+      say("inside", strategy.unwrap(strategy.call_for_each_tower(inside, output)));
+    } catch (const ls::InvalidArgument&) {
+      std::printf("saw that %s is not on the devices of all towers\n", name.c_str());
+    }
   }
 }
 

@@ -52,7 +52,7 @@ auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
           } else {
             auto results = core_->run(f, given...);
             require_equal_merges();
-            return results;
+            return detail::of_towers(*core_, std::move(results));
           }
         });
       },
@@ -91,7 +91,7 @@ auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args
       outputs[tower - first].add(f(map_over[i], select_component(args, static_cast<int>(tower - first))...));
     }
   });
-  return PerDevice<MapOutput<Result>>(std::move(outputs));
+  return detail::of_towers(*core_, PerDevice<MapOutput<Result>>(std::move(outputs)));
 }
 
 template <class F, class T>
