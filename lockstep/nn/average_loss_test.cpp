@@ -301,7 +301,7 @@ TEST_P(AverageLoss, AMeanOfThisReplicasRowsIsWarnedOf) {
     const auto count = [&] {
       const LoggedLines lines;
       for (int steps = 0; steps < 2; ++steps)
-        strategy.run([&, &loss = loss] { of_loss.minimize(loss(model->forward(torch::ones({4})))); });
+        strategy.run([&, &loss_of = loss] { of_loss.minimize(loss_of(model->forward(torch::ones({4})))); });
       return lines.count("the loss is a mean over this replica's rows");
     };
     of_loss.set_reduce_op(ReduceOp::Mean);

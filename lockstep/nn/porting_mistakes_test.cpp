@@ -290,20 +290,19 @@ TEST_P(PortingMistakes, GradientsThatMayBeOfOneOfTwoScalesAreRefused) {
     optimizer.step();
   });
   EXPECT_EQ(weight_of(model), 0.75);
-  const std::pair<const char*, std::function<void()>> mixtures[] = {{"scaled by hand, both",
-                                                                     [&] {
-                                                                       small.scaled(of(model)).backward();
-                                                                       large.scaled(of(other)).backward();
-                                                                     }},
-                                                                    {"scaled by another optimizer after", [&] {
-                                                                       small.scaled(of(model)).backward();
-                                                                       of_other.backward(of(other), large);
-                                                                     }}};
-  for (const auto& [name, mix] : mixtures) {
-    const auto step = [&, &mix = mix] {
+  const auto by_hand = [&] {
+    small.scaled(of(model)).backward();
+    large.scaled(of(other)).backward();
+  };
+  const auto by_another_optimizer = [&] {
+    small.scaled(of(model)).backward();
+    of_other.backward(of(other), large);
+  };
+  for (const std::function<void()>& go_backward : std::vector<std::function<void()>>{by_hand, by_another_optimizer}) {
+    const auto step = [&] {
       optimizer.zero_grad();
       of_other.zero_grad();
-      mix();
+      go_backward();
       optimizer.reduce_gradients();
     };
     expect_error([&] { strategy.run(step); }, Code::FailedPrecondition, errors::kOptimizer,
