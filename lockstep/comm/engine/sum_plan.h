@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "lockstep/base/export.h"
 #include "lockstep/comm/dtype.h"
 
 namespace lockstep::engine {
@@ -40,12 +41,13 @@ struct SumPlan {
   int most_pieces = 0;
 };
 
-SumPlan plan_sum(int workers, int replicas);
+LOCKSTEP_EXPORT SumPlan plan_sum(int workers, int replicas);
 
 /// Carries the steps out. `values` are the pieces; the other steps' sums go to `room`, `stride` bytes apart, the last
 /// one's to all outputs.
-void finish_sum(const SumPlan& plan, Dtype dtype, std::vector<const void*> values, std::byte* room, std::size_t stride,
-                const std::vector<void*>& outputs, std::size_t elements, std::int64_t divisor);
+LOCKSTEP_EXPORT void finish_sum(const SumPlan& plan, Dtype dtype, std::vector<const void*> values, std::byte* room,
+                                std::size_t stride, const std::vector<void*>& outputs, std::size_t elements,
+                                std::int64_t divisor);
 
 /// Elements begin..end-1 of an array.
 struct Shard {
@@ -58,9 +60,9 @@ struct Shard {
 
 /// Cuts `count` elements into one shard per worker. Cuts are multiples of 64 elements, so that no two owners write to
 /// one cache line; shards differ by 64 elements at most, apart from the last one that is not empty.
-std::vector<Shard> even_shards(std::size_t count, int workers);
+LOCKSTEP_EXPORT std::vector<Shard> even_shards(std::size_t count, int workers);
 
 /// Shards of given sizes, concatenated.
-std::vector<Shard> shards_of(const std::vector<std::size_t>& counts);
+LOCKSTEP_EXPORT std::vector<Shard> shards_of(const std::vector<std::size_t>& counts);
 
 }  // namespace lockstep::engine
