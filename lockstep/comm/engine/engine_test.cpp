@@ -204,6 +204,20 @@ TEST(Engine, RingOfGlooAddsUpToo) {
   });
 }
 
+TEST(Engine, NcclThatIsAskedForIsTheOneOrderHere) {
+  MemoryStore store;
+  on_workers(2, [&](int rank) {
+    Engine engine(options_for(rank, 2, 1, store));
+    Local local(rank, 1, Dtype::Float32, 1001, 3);
+    engine.run(0, {.kind = CollectiveKind::AllReduce,
+                   .elements = 1001,
+                   .inputs = local.inputs,
+                   .outputs = local.outputs,
+                   .implementation = Implementation::Nccl});
+    EXPECT_TRUE(local.values[0] == expected_sum(Dtype::Float32, 1001, 2, 1, 3));
+  });
+}
+
 TEST(Engine, WritesDownItsLastCollectives) {
   MemoryStore store;
   on_workers(2, [&](int rank) {

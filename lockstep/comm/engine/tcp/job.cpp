@@ -49,8 +49,6 @@ void check(const Collective& collective, const Settings& settings) {
     refuse(collective, str("needs one count per worker (", settings.workers, "), got ", counts.size()));
   if (!counts.empty() && std::accumulate(counts.begin(), counts.end(), std::uint64_t{0}) != collective.elements)
     refuse(collective, "needs counts that add up to `elements`");
-  if (collective.implementation == Implementation::Nccl)
-    refuse(collective, "by NCCL needs GPU memory; this engine is for CPU memory");
 }
 
 }  // namespace
