@@ -330,7 +330,7 @@ void detail::throw_component_count(const char* operation, std::size_t argument, 
 void detail::require_placed(const char* operation, std::size_t argument, const Placement& placement,
                             const std::vector<int>& replicas) {
   for (const int replica : replicas) {
-    if (std::find(placement.replicas.begin(), placement.replicas.end(), replica) == placement.replicas.end())
+    if (placement.component_of(replica) == placement.devices.size())
       throw_not_placed(placement, replica, str("argument ", argument, " of ", operation));
   }
 }

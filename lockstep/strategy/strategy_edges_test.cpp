@@ -132,13 +132,42 @@ TEST_F(Edges, MirroredValuesKnowTheDevicesOfTheirComponents) {
   variable.assign(swapped.map([](int x) { return at::full({}, static_cast<float>(x)); }));
   EXPECT_EQ(variable.values()[0].item<int>(), 10);
   EXPECT_EQ(variable.values()[1].item<int>(), 11);
+}
+
+TEST_F(Edges, AValueOnOneDeviceIsAPlainValue) {
+  auto& extended = strategy.extended();
+  const auto second = extended.broadcast_to(at::ones({}), strategy.devices()[1]);
+  const auto read = [](const at::Tensor& x) { return x.item<int>(); };
+  EXPECT_EQ(strategy.run(read, second)[0], 1);
+  EXPECT_EQ(strategy.run([&] { return read(second); })[0], 1);
+  EXPECT_EQ(extended.update_non_slot({strategy.devices()[0]}, read, second)[0], 1);
+  EXPECT_EQ(strategy.run([&] { return read(get_replica_context().merge_call([&](Strategy&) { return second; })); })[0],
+            1);
+  const Scope scope = strategy.scope();
+  Variable variable(at::zeros({}));
+  variable.assign(second);
+  EXPECT_EQ(variable.values()[0].item<int>(), 1);
+  extended.update(
+      variable, [](at::Tensor w, const at::Tensor& x) { w.add_(x); }, second);
+  EXPECT_EQ(variable.values()[0].item<int>(), 2);
+}
+
+TEST(EdgesOfThree, AValueOnTwoDevicesIsRefusedForTheThird) {
+  MirroredStrategy strategy({.devices = test_devices(3)});
+  auto& extended = strategy.extended();
+  const Devices devices = strategy.devices();
+  const auto two = extended.update_non_slot({devices[2], devices[1]}, [] { return at::ones({}); });
+  ASSERT_EQ(two.size(), 2U);
+  const Scope scope = strategy.scope();
+  Variable variable(at::zeros({}));
   for (const auto& call : std::vector<std::function<void()>>{
-           [&] { strategy.run([](const at::Tensor&) {}, second); }, [&] { variable.assign(second); },
+           [&] { strategy.run([](const at::Tensor&) {}, two); }, [&] { variable.assign(two); },
+           [&] { strategy.run([&] { at::Tensor own = two; }); },
            [&] {
              extended.update_non_slot(
-                 {devices[0]}, [](const at::Tensor&) {}, second);
+                 {devices[0]}, [](const at::Tensor&) {}, two);
            },
-           [&] { strategy.run([&] { get_replica_context().merge_call([&](Strategy&) { return second; }); }); }})
+           [&] { strategy.run([&] { get_replica_context().merge_call([&](Strategy&) { return two; }); }); }})
     EXPECT_TRUE(contains(error_of(call).text, "without a component on the device of local replica 0"))
         << error_of(call).text;
 }

@@ -172,9 +172,9 @@ at::Tensor value_for(const Variable::Impl& variable, const Write& write, const V
     return write.place ? number.expand(target_of(variable, write).sizes()) : number;
   }
   if (const Placement* const placed = value.placement()) {
-    const auto found = std::ranges::find(placed->replicas, static_cast<int>(k));
-    if (found == placed->replicas.end()) detail::throw_not_placed(*placed, static_cast<int>(k));
-    return value.components()[static_cast<std::size_t>(found - placed->replicas.begin())];
+    const std::size_t found = placed->component_of(static_cast<int>(k));
+    if (found == value.components().size()) detail::throw_not_placed(*placed, static_cast<int>(k));
+    return value.components()[found];
   }
   if (k >= value.components().size()) {
     detail::throw_component_out_of_range(value.kind() == Kind::Mirrored ? "Mirrored" : "PerReplica", k,
