@@ -339,6 +339,8 @@ TEST(CompatMultiWorker, HasTheNamesOfItsPageOnly) {
   const auto results = strategy.experimental_run_v2(sum, std::tuple{number(3)}, 2.0);
   EXPECT_EQ(read(strategy.experimental_local_results(results)[1]), 12);
   EXPECT_EQ(read(strategy.reduce(v2::ReduceOp::MEAN, results, v2::None)), 12);
+  const auto summed = error_of([&] { strategy.reduce("sum", number(1), v2::None); });
+  EXPECT_TRUE(contains(summed.text, "what experimental_run_v2 returned")) << summed.text;
   const auto nested = error_of([&] { strategy.experimental_run_v2([&] { strategy.experimental_run_v2([] {}); }); });
   EXPECT_TRUE(contains(nested.parts.help, "strategy.experimental_run_v2 outside of the function given to experim"))
       << nested.text;
