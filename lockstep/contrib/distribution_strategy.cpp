@@ -140,7 +140,11 @@ void DistributionStrategy::require_equal_merges() const {
 
 DistributionStrategy& TowerContext::distribution_strategy() const { return owner_of(replica_->strategy()); }
 
-void TowerContext::count_merge(DistributionStrategy& strategy) { ++strategy.merges_; }
+bool detail::count_merge(const Strategy& core) {
+  void* const owner = lockstep::detail::StrategyAccess::one_client(core);
+  if (owner != nullptr) ++static_cast<DistributionStrategy*>(owner)->merges_;
+  return owner != nullptr;
+}
 
 TowerContext get_tower_context() {
   return detail::in_tower_words([] { return TowerContext(get_replica_context()); });

@@ -191,10 +191,13 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// The results of `update(args...)`: of all towers as a list if the last argument is `ungrouped`.
   template <class Update, class... Args>
   auto grouped_or_not(const Update& update, const Args&... args) const;
-  friend class TowerContext;
+  friend bool detail::count_merge(const Strategy& core);
   /// Throws on all workers unless all have made as many merge calls: the towers of one may have finished without those that
   /// others wait in.
   void require_equal_merges() const;
+  /// Results that may differ between towers, from all workers: used as one value they are the first tower's everywhere.
+  template <class T>
+  Mirrored<T> of_all_towers(const Mirrored<T>& own) const;
   template <class F, class... Args>
   auto update_grouped(const Variable& variable, F& f, const Args&... args);
   template <class F, class... Args>

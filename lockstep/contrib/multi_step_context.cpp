@@ -2,6 +2,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 
 namespace lockstep::contrib {
 
@@ -18,6 +19,7 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
   if (in_replica_context()) {
     get_replica_context().merge_call(
         [&](Strategy& strategy, const PerReplica<at::Tensor>& outputs) {
+          detail::count_merge(strategy);
           last_step_outputs_.insert_or_assign(name, detail::aggregate(strategy, aggregation, outputs, kOperation));
         },
         output.tensor());
@@ -37,8 +39,7 @@ void MultiStepContext::run_op() {
       last_step_outputs_.clear();
       step_(*this);
     }
-    for (auto& [name, output] : last_step_outputs_)
-      output.set_values_of_all_towers(output.unwrap(*strategy_, devices_));
+    for (auto& [name, output] : last_step_outputs_) output.set_values_of_all_towers(seen_of(output));
   } catch (...) {
     last_step_outputs_ = std::move(outputs);
     non_tensor_outputs_ = std::move(others);
@@ -46,9 +47,14 @@ void MultiStepContext::run_op() {
   }
 }
 
+std::vector<at::Tensor> MultiStepContext::seen_of(const TowerValue& output) const {
+  const bool is_one_client = lockstep::detail::StrategyAccess::one_client(*strategy_) != nullptr;
+  return is_one_client ? output.unwrap(*strategy_, devices_) : output.local_values();
+}
+
 void MultiStepContext::require_outputs(std::size_t loop_values) const {
   std::size_t values = 0;
-  for (const auto& [name, output] : last_step_outputs_) values += output.unwrap(*strategy_, devices_).size();
+  for (const auto& [name, output] : last_step_outputs_) values += seen_of(output).size();
   if (values == loop_values) return;
   throw InvalidArgument(
       errors::kStructure,

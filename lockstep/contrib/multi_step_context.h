@@ -37,7 +37,8 @@ class LOCKSTEP_EXPORT MultiStepContext {
   template <class T>
   void set_non_tensor_output(const std::string& name, T output);
 
-  /// By name; of the last step alone. Values that were not reduced have a component for each tower of all workers.
+  /// By name; of the last step alone. Values that were not reduced have a component for each tower of all workers (of
+  /// this worker, in strategies of which every worker is a client of its own).
   const std::map<std::string, TowerValue>& last_step_outputs() const { return last_step_outputs_; }
 
   /// `std::any_cast<std::vector<std::string>>(ctx.non_tensor_outputs().at("name"))`
@@ -58,6 +59,8 @@ class LOCKSTEP_EXPORT MultiStepContext {
   MultiStepContext(Strategy& strategy, Devices devices, Step step, int iterations)
       : strategy_(&strategy), devices_(std::move(devices)), step_(std::move(step)), iterations_(iterations) {}
   void require_outputs(std::size_t loop_values) const;
+  /// The components that the program sees.
+  std::vector<at::Tensor> seen_of(const TowerValue& output) const;
 
   Strategy* strategy_;
   Devices devices_;  ///< of all towers
@@ -74,7 +77,9 @@ void MultiStepContext::set_non_tensor_output(const std::string& name, T output) 
   } else if (in_replica_context()) {
     get_replica_context().merge_call(
         [&](Strategy& strategy, const PerReplica<T>& outputs) {
-          std::vector<T> all = lockstep::detail::of_all_replicas(strategy, outputs);
+          const bool sees_all = detail::count_merge(strategy);
+          std::vector<T> all(outputs.begin(), outputs.end());
+          if (sees_all) all = lockstep::detail::of_all_replicas(strategy, all);
           if constexpr (std::equality_comparable<T> && !std::is_convertible_v<T, at::Tensor>) {
             if (std::all_of(all.begin(), all.end(), [&](const T& one) { return one == all[0]; }))
               all.erase(all.begin() + 1, all.end());

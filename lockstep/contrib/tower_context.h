@@ -38,15 +38,13 @@ class LOCKSTEP_EXPORT TowerContext {
     DistributionStrategy& strategy = distribution_strategy();
     return replica_->merge_call(
         [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
-          count_merge(strategy);
+          detail::count_merge(core);
           return f(strategy, detail::of_towers(core, all)...);
         },
         std::forward<Args>(args)...);
   }
 
  private:
-  static void count_merge(DistributionStrategy& strategy);
-
   ReplicaContext* replica_;
 };
 

@@ -51,6 +51,9 @@ class LOCKSTEP_EXPORT TowerValue {
   }
   /// A tower-local variable is one value per tower, any other of a strategy is mirrored.
   TowerValue(const Variable& variable);
+  /// What towers have returned: one variable.
+  template <std::derived_from<Variable> T>
+  TowerValue(const PerReplica<T>& variable) : TowerValue(static_cast<const Variable&>(variable.get())) {}
   template <class T>
     requires(std::is_arithmetic_v<T>)
   TowerValue(T number) : TowerValue(tensor_of(number)) {}
@@ -123,10 +126,29 @@ class LOCKSTEP_EXPORT TowerDestinations {
 
 namespace detail {
 
+/// A variable, or what towers that have returned it gave.
+template <class T>
+inline constexpr bool is_of_variable_v = std::derived_from<T, Variable>;
+template <class T>
+inline constexpr bool is_of_variable_v<PerReplica<T>> = std::derived_from<T, Variable>;
+
+/// The variable that towers have returned; any other argument is itself.
+template <class T>
+const T& one_of_variable(const T& argument) {
+  return argument;
+}
+template <std::derived_from<Variable> T>
+const T& one_of_variable(const PerReplica<T>& argument) {
+  return argument.get();
+}
+
 /// One value per tower is many also where each worker has one tower.
 inline std::size_t whole_size_of(const Strategy& core) {
   return core.num_workers() > 1 ? static_cast<std::size_t>(core.num_replicas_in_sync()) : 0;
 }
+/// Counts a merge call of towers; false if the strategy has none: each worker is then a client of its own.
+LOCKSTEP_EXPORT bool count_merge(const Strategy& core);
+
 template <class T>
 PerDevice<T> of_towers(const Strategy& core, PerDevice<T> value) {
   value.set_whole_size(whole_size_of(core));

@@ -44,6 +44,9 @@ constexpr Words kTowerWords[] = {
     {" of run ", " of call_for_each_tower "},
     {"strategy.run", "strategy.call_for_each_tower"},
     {"what run returned", "what call_for_each_tower returned"},
+    {"on the device of local replica", "on the device of this worker's tower"},
+    {"local replicas", "towers of this worker"},
+    {"local replica", "tower of this worker"},
     {"PerReplica", "PerDevice"},
     {"replica", "tower"},
     {"Replica", "Tower"}};

@@ -32,8 +32,8 @@ struct BatchRows {
 ///     auto means = losses.map([](const Tensor& t) { return t.mean(); });
 ///     auto [loss, hits] = strategy.run(pair_step, batch);  // PerReplica of each part
 ///
-/// It is usable as one `T` inside a replica (its own component) and when there is only one component; anywhere else
-/// that is an InvalidArgument.
+/// It is usable as one `T` inside a replica (its own component), when there is only one component, and when all are the
+/// same variable; anywhere else that is an InvalidArgument.
 template <class T>
 class PerReplica : public DistributedValues<PerReplica, T> {
  public:
@@ -58,8 +58,17 @@ class PerReplica : public DistributedValues<PerReplica, T> {
     const int current = in_update() ? -1 : current_component();
     if (current >= 0 && static_cast<std::size_t>(current) < this->size()) return static_cast<std::size_t>(current);
     const std::size_t all = whole_size_ == 0 ? this->size() : whole_size_;
-    if (all != 1) detail::throw_not_inside_replica(all);
+    if (all != 1 && !is_one_variable()) detail::throw_not_inside_replica(all);
     return 0;
+  }
+
+  /// Whether all replicas have returned the same variable.
+  bool is_one_variable() const {
+    if constexpr (requires(const T& t) { t.synchronization(), t.is_same(t); }) {
+      const auto is_same = [&](const T& other) { return other.is_same((*this)[0]); };
+      return this->size() > 0 && std::all_of(this->begin(), this->end(), is_same);
+    }
+    return false;
   }
 
   BatchRows batch_rows_;
@@ -68,7 +77,8 @@ class PerReplica : public DistributedValues<PerReplica, T> {
 
 /// One component per local replica, all equal by contract: the result of a reduction, a broadcast, an update. Usable as
 /// one `T` anywhere: the own component inside a replica or update, the first one elsewhere. One that was reduced or
-/// broadcast to devices by name has a component on each of these instead, and knows them.
+/// broadcast to devices by name has a component on each of these instead, and knows them; on one device it is a plain
+/// value, which all replicas see.
 template <class T>
 class Mirrored : public DistributedValues<Mirrored, T> {
  public:
@@ -91,12 +101,11 @@ class Mirrored : public DistributedValues<Mirrored, T> {
 
   /// The number of components or more: there is none.
   std::size_t find(int replica) const {
-    if (!placement_) return static_cast<std::size_t>(replica);
-    const auto& replicas = placement_->replicas;
-    return static_cast<std::size_t>(std::find(replicas.begin(), replicas.end(), replica) - replicas.begin());
+    return placement_ ? placement_->component_of(replica) : static_cast<std::size_t>(replica);
   }
   std::size_t chosen() const {
-    const std::size_t found = current_component() < 0 ? 0 : find(current_component());
+    if (current_component() < 0) return 0;
+    const std::size_t found = index_of(current_component());
     return found < this->size() ? found : 0;
   }
 

@@ -669,6 +669,17 @@ TEST(CompatTogether, TheNamesOfTensorFlowReachAllWorkers) {
       for (;; ++steps) names.experimental_run([](const torch::Tensor& x) { EXPECT_EQ(x.numel(), 1); }, iterator),
       ls::OutOfRange);
   EXPECT_EQ(steps, 3);
+  // Every worker is a client of its own: the values that its program sees are those of its replicas.
+  iterator.initialize();
+  const auto context = names.extended().experimental_run_steps_on_iterator(
+      [&](ls::contrib::MultiStepContext& ctx, const ls::PerReplica<torch::Tensor>& rows_of_step) {
+        ctx.set_last_step_output("each", rows_of_step);
+        names.run([&] { ctx.set_non_tensor_output("id", v1::get_replica_context().replica_id_in_sync_group()); });
+      },
+      iterator, 2, std::vector<torch::Tensor>(2));
+  EXPECT_EQ(context.last_step_outputs().at("each").values().size(), 2U);
+  EXPECT_EQ(std::any_cast<std::vector<int>>(context.non_tensor_outputs().at("id")),
+            (std::vector{2 * rank, 2 * rank + 1}));
   const auto config = names.update_config_proto({});
   EXPECT_EQ(config.experimental.collective_group_leader, "/job:worker/replica:0/task:0");
   EXPECT_EQ(config.device_filters, std::vector{"/job:worker/task:" + std::to_string(rank)});

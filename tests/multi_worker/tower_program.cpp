@@ -144,6 +144,8 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
   strategy.call_for_each_tower([&] { ids.assign(contrib::get_tower_context().tower_id()); });
   const auto copy = [](const torch::Tensor& x) { return x * 1; };
   const auto by_tower = strategy.update(ids, copy);
+  say("of the first tower", {by_tower.get(), contrib::TowerValue(by_tower).tensor()});
+  say("of the first device", strategy.update_non_slot(devices, copy, by_tower).get() + 1);
   for (const std::size_t count : {1, 2, 3, 6}) {
     const ls::Devices some(devices.rbegin(), devices.rbegin() + static_cast<std::ptrdiff_t>(count));
     say("sum on some", strategy.unwrap(strategy.reduce(Agg::SUM, ids, some)));
@@ -176,7 +178,7 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
   say("by device", strategy.unwrap(placed));
   const std::function<void()> refused[] = {[&] { use(towers); },
                                            [&] { use(towers + 1); },
-                                           [&] { std::abs(strategy.worker_device_index()); },
+                                           [&] { (void)std::abs(strategy.worker_device_index()); },
                                            [&] { strategy.broadcast(towers); },
                                            [&] { strategy.broadcast(contrib::TowerValue(ids)); },
                                            [&] { use(rows.last_step_outputs().at("row")); },
@@ -251,6 +253,18 @@ void look_at_variables(contrib::MirroredStrategy& strategy) {
     if (v.read().item<float>() != static_cast<float>(0.1 * i)) throw std::runtime_error("the mean of a number");
   }
   say("numbers", strategy.unwrap(v));
+  // A variable that towers return is the variable.
+  const auto returned = strategy.call_for_each_tower([&] { return v; });
+  strategy.update(
+      returned, [](torch::Tensor w, const torch::Tensor& x) { w.add_(x); }, returned);
+  say("returned", strategy.unwrap(returned));
+  say("its value", strategy.read_var(returned));
+  const auto [one, number_of_it] = strategy.call_for_each_tower([&] {
+    return std::pair{v, contrib::get_tower_context().tower_id()};
+  });
+  say("where it is", strategy.unwrap(strategy.broadcast(one, one)));
+  say("in a pair", strategy.unwrap(strategy.call_for_each_tower(
+                       [](const ls::Variable& w, int id) { return w.read() + id; }, one, number_of_it)));
   ls::Variable first(torch::zeros({3}), {.name = "first", .aggregation = Agg::ONLY_FIRST_TOWER});
   strategy.call_for_each_tower([&] {
     const int tower = contrib::get_tower_context().tower_id();

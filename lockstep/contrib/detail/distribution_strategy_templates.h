@@ -28,7 +28,7 @@ template <class... Args>
 void require_mirrored(const char* operation, const Devices& devices, const Args&... args) {
   [[maybe_unused]] const auto check = [&]<class T>(const T& leaf) {
     bool is_per_tower = lockstep::detail::is_per_replica_v<T>;
-    if constexpr (std::derived_from<T, Variable> || std::is_same_v<T, TowerValue>)
+    if constexpr (is_of_variable_v<T> || std::is_same_v<T, TowerValue>)
       is_per_tower = TowerValue(leaf).kind() >= TowerValue::Kind::PerDevice;
     if (is_per_tower) throw_not_mirrored(operation);
   };
@@ -63,7 +63,7 @@ template <class T>
 auto DistributionStrategy::unwrap(const T& value) const {
   detail::require_cross_tower(*core_, "unwrap");
   return detail::in_tower_words([&] {
-    if constexpr (std::derived_from<T, Variable> || std::is_same_v<T, TowerValue>) {
+    if constexpr (detail::is_of_variable_v<T> || std::is_same_v<T, TowerValue>) {
       return TowerValue(value).unwrap(*core_, devices_);
     } else if constexpr (requires { detail::all_outputs(*core_, value); }) {
       return detail::all_outputs(*core_, value);
@@ -117,6 +117,14 @@ MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T
       [&] { return MultiStepContext::run(*core_, devices_, std::move(step), iterations, initial_loop_values.size()); });
 }
 
+template <class T>
+Mirrored<T> DistributionStrategy::of_all_towers(const Mirrored<T>& own) const {
+  if (core_->num_workers() == 1) return own;
+  Mirrored<T> all(lockstep::detail::components_of_all(*core_, devices_, own));
+  all.set_placement(place_on(devices_, core_->devices()));
+  return all;
+}
+
 template <class F, class... Args>
 auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const Args&... args) {
   detail::require_mirrored("update", devices_, args...);
@@ -129,8 +137,16 @@ auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const 
     }
   };
   using Result = decltype(core_->extended().update(variable, call, args...));
-  if (variable.is_distributed())
-    return detail::in_tower_words([&] { return core_->extended().update(variable, call, args...); });
+  if (variable.is_distributed()) {
+    return detail::in_tower_words([&] {
+      if constexpr (std::is_void_v<Result>) {
+        core_->extended().update(variable, call, args...);
+      } else {
+        Result result = core_->extended().update(variable, call, args...);
+        return variable.synchronization() == Synchronization::OnRead ? of_all_towers(result) : result;
+      }
+    });
+  }
   const c10::AutoGradMode no_grad(false);  // as for the components of a distributed one
   if constexpr (std::is_void_v<Result>) {
     call(variable.read(), select_component(args, 0)...);
@@ -156,7 +172,8 @@ auto DistributionStrategy::grouped_or_not(const Update& update, const Args&... a
 template <class F, class... Args>
 auto DistributionStrategy::update(const Variable& variable, F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "update");
-  return grouped_or_not([&](const auto&... given) { return update_grouped(variable, f, given...); }, args...);
+  return grouped_or_not(
+      [&](const auto&... given) { return update_grouped(variable, f, detail::one_of_variable(given)...); }, args...);
 }
 
 template <class F, class... Args>
@@ -177,7 +194,7 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
   if constexpr (std::is_void_v<Result>) {
     if (!own.empty()) update_own();
   } else {
-    if (core_->num_workers() == 1 || names == devices_) return update_own();
+    if (core_->num_workers() == 1) return update_own();
     std::vector<std::vector<Result>> lists(here);
     if (!own.empty()) {
       const auto results = update_own();
@@ -196,7 +213,9 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
 template <class F, class... Args>
 auto DistributionStrategy::update_non_slot(const Devices& colocate_with, F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "update_non_slot");
-  return grouped_or_not([&](const auto&... given) { return update_devices(colocate_with, f, given...); }, args...);
+  return grouped_or_not(
+      [&](const auto&... given) { return update_devices(colocate_with, f, detail::one_of_variable(given)...); },
+      args...);
 }
 
 }  // namespace lockstep::contrib
