@@ -47,6 +47,11 @@ void Engine::wait(Ticket ticket) {
   channels[(ticket - 1) % channels.size()]->wait((ticket - 1) / channels.size());
 }
 
+std::optional<LateCollective> Engine::late_after(Ticket ticket, std::chrono::milliseconds patience) {
+  auto& channels = impl_->channels;
+  return channels[(ticket - 1) % channels.size()]->late_after((ticket - 1) / channels.size(), patience);
+}
+
 void Engine::abort(const Error& reason) { impl_->failure.set(reason); }
 
 std::string Engine::log() const {

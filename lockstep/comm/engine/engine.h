@@ -4,8 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/error.h"
@@ -46,6 +47,12 @@ struct EngineOptions {
   bool in_place = true;
 };
 
+/// A collective that takes long, and the workers that have not reached it.
+struct LateCollective {
+  std::string name;
+  std::vector<int> workers;
+};
+
 /// Moves CPU arrays between the workers of a job; all workers make one at the same time. Sums have the order of
 /// reduction_tree.h over all replicas of all workers, whatever W x R they are, so the bits are always the same.
 ///
@@ -70,6 +77,8 @@ class LOCKSTEP_EXPORT Engine {
   Ticket submit(int channel, const Collective& collective, Deadline limit = Deadline::never());
   /// Waits for it; once per ticket.
   void wait(Ticket ticket);
+  /// Waits for it at most that long; nothing if it is done. `wait` is to be called in any case.
+  std::optional<LateCollective> late_after(Ticket ticket, std::chrono::milliseconds patience);
   void run(int channel, const Collective& collective, Deadline limit = Deadline::never()) {
     wait(submit(channel, collective, limit));
   }

@@ -111,6 +111,31 @@ TEST(EngineFaults, AbortEndsEveryWaitWithItsReasonOnAllWorkers) {
   EXPECT_LT(took.load(), 1s);
 }
 
+TEST(EngineFaults, ALateCollectiveNamesTheWorkersThatAreBehind) {
+  std::atomic<int> warned = 0;
+  MemoryStore store;
+  on_workers(3, [&](int rank) {
+    Engine engine(options_for(rank, 3, 1, store));
+    const auto submit = [&](std::string_view name) {
+      return engine.submit(0, {.kind = CollectiveKind::Barrier, .name = name});
+    };
+    while (rank == 1 && warned < 2) std::this_thread::sleep_for(1ms);
+    const auto ahead = submit("end of data"), awaited = submit("loss");
+    if (rank != 1) {
+      // The other one gets to "end of data", too, and is then not behind, although nobody is at "loss".
+      auto late = engine.late_after(awaited, 20ms);
+      for (int i = 0; i < 500 && late && late->workers.size() > 1; ++i) late = engine.late_after(awaited, 20ms);
+      ++warned;
+      ASSERT_TRUE(late);
+      EXPECT_EQ(late->name, "loss");
+      EXPECT_EQ(late->workers, std::vector{1});
+    }
+    EXPECT_FALSE(engine.late_after(awaited, 60s));
+    engine.wait(ahead);
+    engine.wait(awaited);
+  });
+}
+
 TEST(EngineFaults, ATimeLimitNamesWhoIsMissing) {
   std::atomic<int> ready = 0;
   const auto seen = errors_of(3, [&](Engine& engine, int rank) {

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -11,6 +12,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/port.h"
+#include "lockstep/comm/disagreement.h"
 
 namespace lockstep {
 namespace {
@@ -26,7 +28,6 @@ constexpr std::chrono::milliseconds kDeadAfter(2500);
 constexpr std::chrono::milliseconds kNewsWait(50);
 constexpr std::chrono::seconds kReportWait(1);
 constexpr std::chrono::seconds kSlowAfter(10);
-constexpr std::string_view kWaitsIn = "waits in ";
 
 std::uint64_t incarnation() {
   const char* const generation = std::getenv("LOCKSTEP_GENERATION");
@@ -86,17 +87,7 @@ ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_pt
     : WorkerGroup({options.cluster.id, options.cluster.num_workers(), options.replicas}),
       options_(options),
       membership_(std::move(membership)),
-      prefix_(str("strategy ", membership_->strategies++, "/")),
-      slow_(kSlowAfter, {.waits =
-                             [this](const std::string& name) {
-                               const std::lock_guard lock(mutex_);
-                               coordinator().set_place(step_, name.empty() ? place_ : str(kWaitsIn, name));
-                             },
-                         .say =
-                             [this](const std::string& name, double seconds) {
-                               log_warning(str(name, " has been waiting for ", static_cast<int>(seconds), " s; ",
-                                               who_is_late(name)));
-                             }}) {
+      prefix_(str("strategy ", membership_->strategies++, "/")) {
   require_same_strategy();
   try {
     engine_ = std::make_shared<Engine>(EngineOptions{
@@ -132,23 +123,19 @@ Deadline ClusterWorkers::limit() const { return Deadline::after(milliseconds_of(
 
 WorkerGroup::Ticket ClusterWorkers::submit(Channel channel, const Collective& collective, Deadline deadline) {
   try {
-    const Ticket ticket = engine_->submit(channel, collective, deadline);
-    slow_.begins(ticket, collective.name);
-    return ticket;
+    return engine_->submit(channel, collective, deadline);
   } catch (const Error& error) {
     fail_with(error);
   }
 }
 
 void ClusterWorkers::wait(Ticket ticket) {
-  slow_.is_awaited(ticket);
   try {
+    if (const auto late = engine_->late_after(ticket, kSlowAfter)) warn_of(*late);
     engine_->wait(ticket);
   } catch (const Error& error) {
-    slow_.ends(ticket);
     fail_with(error);
   }
-  slow_.ends(ticket);
 }
 
 void ClusterWorkers::fail_with(const Error& error) {
@@ -182,20 +169,18 @@ std::string ClusterWorkers::places_of_others() {
   return text;
 }
 
-std::string ClusterWorkers::who_is_late(const std::string& collective) {
-  const std::string waits_in_it = str(kWaitsIn, collective);
-  std::string late;
-  std::string waiting;
+void ClusterWorkers::warn_of(const LateCollective& late) {
+  std::vector<std::string> absent, waiting;
   for (const auto& state : states()) {
-    if (state.member.id == rank()) continue;
-    if (state.place.starts_with(kWaitsIn) && waits_in_it.starts_with(state.place)) {  // it may be cut short
-      waiting += str(waiting.empty() ? "" : ", ", state.member.name);
-    } else {
-      late += str(late.empty() ? "" : "; ", place_of(state));
+    if (std::ranges::count(late.workers, state.member.id) != 0) {
+      absent.push_back(place_of(state));
+    } else if (state.member.id != rank()) {
+      waiting.push_back(state.member.name);
     }
   }
-  if (late.empty()) return "all workers are there";
-  return str("not there yet: ", late, waiting.empty() ? "" : "; also waiting: ", waiting);
+  log_warning(str(late.name, " has been waiting for ", kSlowAfter.count(), " s; ",
+                  absent.empty() ? "all workers are there" : str("not there yet: ", list_of(absent)),
+                  absent.empty() || waiting.empty() ? "" : str("; also waiting: ", list_of(waiting))));
 }
 
 std::vector<coordination::MemberState> ClusterWorkers::states() {
@@ -230,9 +215,6 @@ void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {
 }
 
 void ClusterWorkers::set_place(std::int64_t step, std::string_view place) {
-  const std::lock_guard lock(mutex_);
-  step_ = step;
-  place_ = place;
   coordinator().set_place(step, place);
 }
 

@@ -10,7 +10,6 @@
 #include "lockstep/comm/coordination/coordinator.h"
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/worker_group.h"
-#include "lockstep/comm/workers/slow_collectives.h"
 
 namespace lockstep {
 
@@ -54,7 +53,7 @@ class ClusterWorkers final : public WorkerGroup {
   /// What one worker sees of another's death is seldom the cause. The coordinator knows more, a moment later.
   void await_root_cause();
   std::string places_of_others();
-  std::string who_is_late(const std::string& collective);
+  void warn_of(const LateCollective& late);
   std::vector<coordination::MemberState> states();
   void write_log();
 
@@ -62,10 +61,6 @@ class ClusterWorkers final : public WorkerGroup {
   std::shared_ptr<Membership> membership_;
   std::string prefix_;  ///< of names that belong to this strategy
   std::shared_ptr<Engine> engine_;
-  std::mutex mutex_;  ///< of where this worker is
-  std::int64_t step_ = 0;
-  std::string place_;
-  SlowCollectives slow_;
   std::atomic<bool> has_written_log_{false};
 };
 

@@ -9,6 +9,11 @@
 #include "lockstep/comm/ordered_sum.h"
 
 namespace lockstep::engine {
+namespace {
+
+constexpr Job::Clock::duration kForEver = std::chrono::hours(24 * 365);
+
+}  // namespace
 
 Channel::Channel(const Settings& settings, int index, FailureState& failure, std::vector<Connection> connections,
                  std::unique_ptr<Ring> ring)
@@ -17,6 +22,7 @@ Channel::Channel(const Settings& settings, int index, FailureState& failure, std
       failure_(failure),
       ring_(std::move(ring)),
       left_after_(connections.size(), kStays),
+      reached_(connections.size()),
       event_(make_event()) {
   const std::size_t words = (sizeof(Fingerprint) + settings_.inline_bytes + 7) / 8;
   for (auto& frames : frames_) frames.assign(connections.size(), {std::vector<std::uint64_t>(words)});
@@ -55,8 +61,8 @@ std::uint64_t Channel::submit(const Collective& collective, Deadline limit) {
   return number;
 }
 
-void Channel::wait(std::uint64_t number) {
-  std::unique_lock lock(mutex_);
+std::shared_ptr<Job> Channel::await(std::unique_lock<std::mutex>& lock, std::uint64_t number,
+                                    Job::Clock::duration most) {
   const auto found = jobs_.find(number);
   if (found == jobs_.end())
     throw InvalidArgument(errors::kBadOption,
@@ -64,10 +70,31 @@ void Channel::wait(std::uint64_t number) {
                            .help = "wait once for each ticket of submit"});
   const std::shared_ptr<Job> job = found->second;
   ++waiting_;
-  done_.wait(lock, [&] { return job->done; });
+  done_.wait_for(lock, most, [&] { return job->done; });
   --waiting_;
+  return job;
+}
+
+void Channel::wait(std::uint64_t number) {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Job> job = await(lock, number, kForEver);
   jobs_.erase(number);
   if (job->error) raise(*job->error);
+}
+
+std::optional<LateCollective> Channel::late_after(std::uint64_t number, std::chrono::milliseconds patience) {
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Job> job = await(lock, number, patience);
+  if (job->done) return {};
+  return LateCollective{std::string(job->name), late()};
+}
+
+// Those behind this worker; the collective that it is at may be an earlier one than a caller waits for.
+std::vector<int> Channel::late() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < settings_.workers; ++rank)
+    if (reached_[rank] < reached_[settings_.rank]) ranks.push_back(rank);
+  return ranks;
 }
 
 std::string Channel::log() const {
@@ -128,7 +155,6 @@ void Channel::carry_out(const Job& job) {
   } else {
     move_data(job);
   }
-  for (Frame& frame : frames()) frame.is_here = false;
   ++sequence_;
 }
 

@@ -36,6 +36,7 @@ class Channel final : private Inbox {
                        Deadline limit);  ///< number of the collective
   /// Waits until it is done and forgets it; a failure comes as an exception.
   void wait(std::uint64_t number);
+  std::optional<LateCollective> late_after(std::uint64_t number, std::chrono::milliseconds patience);
   void stop();              ///< lets the thread tell the others and end
   std::string log() const;  ///< the last collectives, one line each
 
@@ -45,7 +46,6 @@ class Channel final : private Inbox {
 
   struct Frame {
     std::vector<std::uint64_t> words;  // for their alignment
-    bool is_here = false;
 
     const Fingerprint& fingerprint() const { return *reinterpret_cast<const Fingerprint*>(words.data()); }
     std::byte* payload() { return reinterpret_cast<std::byte*>(words.data()) + sizeof(Fingerprint); }
@@ -58,6 +58,8 @@ class Channel final : private Inbox {
   // channel.cpp: the thread and its collectives
   void run() noexcept;
   std::shared_ptr<Job> next_job();
+  std::shared_ptr<Job> await(std::unique_lock<std::mutex>& lock, std::uint64_t number, Job::Clock::duration most);
+  std::vector<int> late() const;
   void carry_out(const Job& job);
   void move_data(const Job& job);
   bool feed_links(Flow& flow);
@@ -93,6 +95,7 @@ class Channel final : private Inbox {
   Scratch scratch_;
   std::optional<Flow> flow_;
 
+  std::vector<std::atomic<std::uint64_t>> reached_;  // by rank: collectives whose frames are here
   const Descriptor event_;
   std::atomic<bool> stopping_ = false;
   std::atomic<int> waiting_ = 0;  // callers in wait()

@@ -12,7 +12,7 @@ void Channel::send_frames(const Job& job) {
   const int rank = settings_.rank;
   Frame& own = frames()[rank];
   std::memcpy(own.words.data(), &job.fingerprint, sizeof(Fingerprint));
-  own.is_here = true;
+  ++reached_[rank];
   std::size_t bytes = 0;
   if (job.is_inline && job.reduces()) {
     const SumPlan& plan = settings_.plan;
@@ -37,8 +37,7 @@ void Channel::send_frames(const Job& job) {
 
 void Channel::await_frames(const Job& job) {
   const auto are_here = [&] {
-    return std::ranges::all_of(frames(), &Frame::is_here) &&
-           std::ranges::all_of(links_, [](const auto& link) { return link->queued() == 0; });
+    return late().empty() && std::ranges::all_of(links_, [](const auto& link) { return link->queued() == 0; });
   };
   while (!are_here()) step(&job, true);
   const auto is_equal = [&](const Frame& frame) { return frame.fingerprint() == job.fingerprint; };

@@ -91,13 +91,7 @@ void Channel::check_closed(const Link& link, const Job* job) {
 }
 
 void Channel::throw_timeout(const Job& job) const {
-  std::vector<int> ranks;
-  if (flow_) {
-    ranks = flow_->awaited();
-  } else {
-    for (const auto& link : links_)
-      if (!frames_[sequence_ % 2][link->rank()].is_here) ranks.push_back(link->rank());
-  }
+  const std::vector<int> ranks = flow_ ? flow_->awaited() : late();
   const std::string who = workers_text(ranks);
   throw DeadlineExceeded(errors::kTimeout,
                          {.what = ranks.empty() ? str(describe(job.fingerprint), " took longer than its time limit")
@@ -109,13 +103,12 @@ void Channel::throw_timeout(const Job& job) const {
 
 void* Channel::target(Link& from, const Message& message) {
   const auto is = [&](std::uint64_t sequence) { return message.sequence == static_cast<std::uint32_t>(sequence); };
+  const std::uint64_t reached = reached_[from.rank()];
   switch (message.kind) {
     case MessageKind::Frame: {
-      Frame& frame = frames_[message.sequence % 2][from.rank()];
-      if ((!is(sequence_) && !is(sequence_ + 1)) || frame.is_here || message.bytes < sizeof(Fingerprint) ||
-          message.bytes > sizeof(Fingerprint) + settings_.inline_bytes)
-        break;
-      return frame.words.data();
+      const std::size_t most = sizeof(Fingerprint) + settings_.inline_bytes;
+      if (!is(reached) || reached > sequence_ + 1 || message.bytes < sizeof(Fingerprint) || message.bytes > most) break;
+      return frames_[reached % 2][from.rank()].words.data();
     }
     case MessageKind::Piece:
     case MessageKind::Result:
@@ -136,7 +129,7 @@ void* Channel::target(Link& from, const Message& message) {
 
 void Channel::arrived(Link& from, const Message& message) {
   switch (message.kind) {
-    case MessageKind::Frame: frames_[message.sequence % 2][from.rank()].is_here = true; return;
+    case MessageKind::Frame: ++reached_[from.rank()]; return;
     case MessageKind::Piece:
     case MessageKind::Result:
     case MessageKind::Taken: flow_->arrived(from.rank(), message); return;
