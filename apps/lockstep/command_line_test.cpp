@@ -176,7 +176,9 @@ TEST(Doctor, FindsAPortThatIsTakenAndAPeerThatAnswers) {
   const Examination first(config(0)), second(config(1));
   close(listener);
   EXPECT_EQ(first.code, 1) << first.text;
-  EXPECT_TRUE(contains(first.text, "problem  " + entry + " is in use\n         run 'ss")) << first.text;
+  EXPECT_TRUE(contains(first.text,
+                       "problem  port " + std::to_string(port) + " of worker 0 (" + entry + ") is in use (process "))
+      << first.text;
   EXPECT_TRUE(contains(first.text, "ok       " + other + " is reachable, but no worker listens")) << first.text;
   EXPECT_EQ(second.code, 0) << second.text;
   EXPECT_TRUE(contains(second.text, "ok       " + entry + " answers\n")) << second.text;
@@ -189,10 +191,10 @@ TEST(Doctor, NamesWhatIsWrongWithACluster) {
       const auto& [config, text] : std::vector<std::pair<std::string, std::string>>{
           {"{", "problem  "},
           {R"({"cluster": {"worker": ["no-such-host.invalid:1"]}})",
-           "problem  the name no-such-host.invalid is not known"},
+           "problem  no-such-host.invalid:1 cannot be reached: name not known"},
           {R"({"cluster": {"worker": ["127.0.0.1"]}})", "problem  "},
           {R"({"cluster": {"worker": ["192.0.2.1:2222"]}, "task": {"type": "worker", "index": 0}})",
-           "is not an address of this machine"},
+           "is not an address of this host"},
           {R"({"cluster": {"worker": ["127.0.0.1:2222"]}, "task": {"type": "worker", "index": 1}})", "problem  "},
           {R"({"cluster": {"worker": ["127.0.0.1:41001", "127.0.0.1:41002"]}, "task": {"type": "worker", "index": -1}})",
            "problem  the index of a task must be >= 0, got -1"},

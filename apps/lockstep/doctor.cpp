@@ -1,6 +1,5 @@
 #include "apps/lockstep/doctor.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -12,7 +11,6 @@
 #include <fstream>
 #include <iomanip>
 #include <iostream>
-#include <set>
 #include <sstream>
 #include <thread>
 
@@ -22,10 +20,8 @@
 #include "lockstep/base/cores.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
-#include "lockstep/base/error.h"
 #include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/socket.h"
 #include "lockstep/version.h"
 
@@ -98,11 +94,11 @@ class Doctor {
         try {
           loopback = is_loopback(parse_address(entry).host) && loopback;
         } catch (const Error& error) {
-          if (report.finding.verdict != Verdict::Problem) add({Verdict::Problem, error.text().what, error.text().help});
+          if (report.finding.verdict != Verdict::Problem) add(problem_of(error));
           continue;
         }
         if (report.task.type == job && report.task.index == index)
-          check_own(entry);
+          check_own(str(job, " ", index), entry);
         else
           peers.push_back(entry);
       }
@@ -112,12 +108,7 @@ class Doctor {
       add({Verdict::Warning, "no job key is set",
            "workers on several machines need one: 'lockstep run' makes it, or set LOCKSTEP_JOB_KEY"});
     const auto reaches = coordination::probe(peers, kPeerWait);
-    for (size_t i = 0; i < peers.size(); ++i) {
-      if (reaches[i].target.empty())
-        add_unknown_name(peers[i]);
-      else
-        add(judge_peer(peers[i], reaches[i].error));
-    }
+    for (size_t i = 0; i < peers.size(); ++i) add(judge_peer(peers[i], reaches[i]));
   }
 
   void check_machine() {
@@ -151,21 +142,16 @@ class Doctor {
     findings_.push_back(std::move(finding));
   }
 
-  void add_unknown_name(const std::string& entry) {
-    const auto name = parse_address(entry).host;
-    if (unknown_.insert(name).second)
-      add({Verdict::Problem, str("the name ", name, " is not known here"),
-           "write its IP address, or add it to /etc/hosts"});
-  }
-
-  void check_own(const std::string& entry) {
-    const Descriptor held = listen_at(parse_address(entry));
-    if (!held && errno == 0) return add_unknown_name(entry);
-    add(judge_own_port(entry, held ? 0 : errno));
+  void check_own(const std::string& name, const std::string& entry) {
+    try {
+      coordination::hold_port(name, entry);
+      add({Verdict::Ok, entry + " is free here"});
+    } catch (const Error& error) {
+      add(problem_of(error));
+    }
   }
 
   std::vector<Finding> findings_;
-  std::set<std::string> unknown_;
   int workers_ = 1;
   bool several_machines_ = false;
 };

@@ -1,13 +1,10 @@
 #include "apps/lockstep/findings.h"
 
 #include <errno.h>
-#include <string.h>
 
 #include <algorithm>
 #include <iomanip>
-#include <sstream>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/cluster/cluster_description.h"
 #include "lockstep/comm/cluster/tf_config.h"
@@ -15,10 +12,11 @@
 namespace lockstep::app {
 namespace {
 
-std::string gigabytes(double bytes) {
-  std::ostringstream out;
-  out << std::fixed << std::setprecision(1) << bytes / 1e9 << " GB";
-  return out.str();
+std::string gigabytes(double bytes) { return str(std::fixed, std::setprecision(1), bytes / 1e9, " GB"); }
+
+Finding warning_unless(bool is_well, std::string text, std::string advice) {
+  if (is_well) return {Verdict::Ok, std::move(text)};
+  return {Verdict::Warning, std::move(text), std::move(advice)};
 }
 
 }  // namespace
@@ -64,63 +62,42 @@ ClusterReport report_cluster(const std::string& text) {
       report.finding.advice = R"(add "task": {"type": "worker", "index": 0}, with another index for each worker)";
     }
   } catch (const Error& error) {
-    report.finding = {Verdict::Problem, error.text().what, error.text().help};
-    if (!error.text().where.empty()) report.finding.text += " (" + error.text().where + ")";
+    report.finding = problem_of(error);
   }
   return report;
 }
 
-Finding judge_own_port(const std::string& entry, int error) {
-  const auto port = entry.substr(entry.rfind(':') + 1);
-  switch (error) {
-    case 0: return {Verdict::Ok, entry + " is free here"};
-    case EADDRINUSE:
-      return {Verdict::Problem, entry + " is in use",
-              str("run 'ss -ltnp sport = :", port, "' to see by whom, or choose another port")};
-    case EADDRNOTAVAIL:
-      return {Verdict::Problem, entry + " is not an address of this machine",
-              "check the task index in TF_CONFIG, and which address the name stands for ('getent ahosts NAME')"};
-    case EACCES: return {Verdict::Problem, entry + " needs root", "choose a port above 1023"};
-    default: return {Verdict::Problem, str(entry, " cannot be used: ", strerror(error)), "choose another address"};
-  }
+Finding problem_of(const Error& error) {
+  const ErrorText& text = error.text();
+  const std::string& more = text.where.empty() ? text.seen : text.where;
+  return {Verdict::Problem, more.empty() ? text.what : str(text.what, " (", more, ")"), text.help};
 }
 
-Finding judge_peer(const std::string& entry, int error) {
-  switch (error) {
-    case 0: return {Verdict::Ok, entry + " answers"};
-    case ECONNREFUSED: return {Verdict::Ok, entry + " is reachable, but no worker listens there yet"};
-    case ETIMEDOUT:
-      return {Verdict::Problem, entry + " does not answer",
-              "is the machine up, and does its firewall let this port through?"};
-    default:
-      return {Verdict::Problem, str(entry, " is not reachable: ", strerror(error)), "check the network and its routes"};
-  }
+Finding judge_peer(const std::string& entry, const coordination::Reach& reach) {
+  if (reach.answers()) return {Verdict::Ok, entry + " answers"};
+  if (reach.error == ECONNREFUSED) return {Verdict::Ok, entry + " is reachable, but no worker listens there yet"};
+  return {Verdict::Problem, str(entry, " cannot be reached: ", reach.why()),
+          reach.target.empty() ? "write its IP address, or add it to /etc/hosts"
+                               : "is the machine up, and do routes and firewalls let this port through?"};
 }
 
 std::vector<Finding> judge_limits(const Limits& limits, int workers) {
-  std::vector<Finding> findings;
   // A connection to every other worker for data, one for coordination, files, and room for the program itself.
   const auto files_needed = static_cast<std::uint64_t>(256 + 4 * workers);
-  const auto files = str(limits.open_files, " open files allowed");
-  if (limits.open_files >= files_needed)
-    findings.push_back({Verdict::Ok, files});
-  else
-    findings.push_back({Verdict::Warning, str(files, ", ", files_needed, " may be needed"), "run 'ulimit -n 65536'"});
-
+  const bool enough_files = limits.open_files >= files_needed;
   const auto memory = std::min(limits.memory, limits.memory_limit.value_or(limits.memory));
-  auto text = gigabytes(static_cast<double>(memory)) + " of memory available";
-  if (limits.memory_limit && *limits.memory_limit <= limits.memory) text += " (limit of the control group)";
-  if (memory >= 1'000'000'000)
-    findings.push_back({Verdict::Ok, text});
-  else
-    findings.push_back({Verdict::Warning, text, "end other programs, or use fewer workers on this machine"});
-
-  text = str(limits.usable_cores, " of ", counted(limits.all_cores, "core"), " usable");
-  if (2 * limits.usable_cores > limits.all_cores)
-    findings.push_back({Verdict::Ok, text});
-  else
-    findings.push_back({Verdict::Warning, text, "taskset, the batch system or a control group holds back the others"});
-  return findings;
+  const bool is_limited = limits.memory_limit && *limits.memory_limit <= limits.memory;
+  return {warning_unless(enough_files,
+                         str(limits.open_files, " open files allowed",
+                             enough_files ? "" : str(", ", files_needed, " may be needed")),
+                         "run 'ulimit -n 65536'"),
+          warning_unless(memory >= 1'000'000'000,
+                         str(gigabytes(static_cast<double>(memory)), " of memory available",
+                             is_limited ? " (limit of the control group)" : ""),
+                         "end other programs, or use fewer workers on this machine"),
+          warning_unless(2 * limits.usable_cores > limits.all_cores,
+                         str(limits.usable_cores, " of ", counted(limits.all_cores, "core"), " usable"),
+                         "taskset, the batch system or a control group holds back the others")};
 }
 
 Finding judge_torch(const std::string& folder, const std::string& version, const std::string& built_with) {
@@ -131,15 +108,15 @@ Finding judge_torch(const std::string& folder, const std::string& version, const
 }
 
 Finding judge_clock(const std::string& time, bool synchronised, bool several_machines) {
-  const auto text = str("the clock says ", time, " and is ", synchronised ? "" : "not ", "synchronised");
-  if (synchronised || !several_machines) return {Verdict::Ok, text};
-  return {Verdict::Warning, text, "compare it with the other machines, or start chrony or systemd-timesyncd"};
+  return warning_unless(synchronised || !several_machines,
+                        str("the clock says ", time, " and is ", synchronised ? "" : "not ", "synchronised"),
+                        "compare it with the other machines, or start chrony or systemd-timesyncd");
 }
 
 Finding judge_loopback(double bytes_per_second) {
-  const auto text = gigabytes(bytes_per_second) + "/s between two sockets of this machine";
-  if (bytes_per_second >= 0.5e9) return {Verdict::Ok, text};
-  return {Verdict::Warning, text, "the machine is busy: training would be slow, too"};
+  return warning_unless(bytes_per_second >= 0.5e9,
+                        gigabytes(bytes_per_second) + "/s between two sockets of this machine",
+                        "the machine is busy: training would be slow, too");
 }
 
 }  // namespace lockstep::app

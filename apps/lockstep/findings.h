@@ -5,8 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/comm/cluster/cluster_spec.h"
 #include "lockstep/comm/cluster/roles.h"
+#include "lockstep/comm/coordination/port.h"
 
 namespace lockstep::app {
 
@@ -35,10 +37,9 @@ struct ClusterReport {
 };
 ClusterReport report_cluster(const std::string& tf_config);
 
-/// `error` is the errno of binding a socket to this host's own entry.
-Finding judge_own_port(const std::string& entry, int error);
-/// `error` is the errno of connecting: 0 if the port is open, ETIMEDOUT if there was no answer.
-Finding judge_peer(const std::string& entry, int error);
+Finding problem_of(const Error& error);
+
+Finding judge_peer(const std::string& entry, const coordination::Reach& reach);
 
 struct Limits {
   std::uint64_t open_files = 0;

@@ -292,10 +292,13 @@ TEST(OutOfMemory, IsReadFromCounters) {
   EXPECT_EQ(counter("", "oom_kill"), -1);
 }
 
-TEST(Findings, JudgePortsPeersAndLimits) {
-  EXPECT_EQ(judge_own_port("a:80", EACCES).advice, "choose a port above 1023");
-  EXPECT_EQ(judge_peer("a:80", ETIMEDOUT).verdict, Verdict::Problem);
-  EXPECT_EQ(judge_peer("a:80", EHOSTUNREACH).verdict, Verdict::Problem);
+TEST(Findings, JudgePeersAndLimits) {
+  EXPECT_EQ(judge_peer("a:80", {.target = "10.0.0.1:80"}).verdict, Verdict::Ok);
+  EXPECT_EQ(judge_peer("a:80", {.target = "10.0.0.1:80", .error = ECONNREFUSED}).verdict, Verdict::Ok);
+  EXPECT_EQ(judge_peer("a:80", {.target = "10.0.0.1:80", .error = ETIMEDOUT}).text,
+            "a:80 cannot be reached: no answer");
+  EXPECT_EQ(judge_peer("a:80", {.target = "10.0.0.1:80", .error = EHOSTUNREACH}).verdict, Verdict::Problem);
+  EXPECT_EQ(judge_peer("a:80", {}).advice, "write its IP address, or add it to /etc/hosts");
   EXPECT_EQ(judge_torch("/t/lib", "2.9.1", "2.9.1").text, "LibTorch 2.9.1 in /t/lib");
   EXPECT_EQ(judge_torch("/t/lib", "", "2.9.1").verdict, Verdict::Ok);
   EXPECT_EQ(judge_torch("/t/lib", "2.8.0", "2.9.1").verdict, Verdict::Warning);
