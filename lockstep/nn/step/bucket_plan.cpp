@@ -1,7 +1,7 @@
 #include "lockstep/nn/step/bucket_plan.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <iomanip>
 #include <iterator>
 
 #include "lockstep/base/text.h"
@@ -12,12 +12,6 @@ namespace {
 constexpr std::size_t kAlignment = 16;      // elements; each gradient then begins where vector code likes it
 constexpr std::size_t kSharePerBucket = 4;  // what is larger than this part of a bucket travels alone
 
-std::string megabytes(std::size_t bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f MB", static_cast<double>(bytes) / 1e6);
-  return text;
-}
-
 std::string described(const Bucket& bucket, std::size_t number, std::size_t count,
                       const std::vector<BucketedParameter>& parameters) {
   constexpr std::size_t kNamed = 3;
@@ -25,8 +19,8 @@ std::string described(const Bucket& bucket, std::size_t number, std::size_t coun
   for (std::size_t i = 0; i < bucket.parameters.size() && i < kNamed; ++i)
     names += (i > 0 ? ", " : "") + parameters[static_cast<std::size_t>(bucket.parameters[i])].name;
   if (bucket.parameters.size() > kNamed) names += str(" and ", bucket.parameters.size() - kNamed, " more");
-  return str("bucket ", number + 1, " of ", count, " (", names, "; ",
-             megabytes(bucket.elements * size_of(bucket.dtype)), ")");
+  return str("bucket ", number + 1, " of ", count, " (", names, "; ", std::fixed, std::setprecision(1),
+             static_cast<double>(bucket.elements * size_of(bucket.dtype)) / 1e6, " MB)");
 }
 
 }  // namespace

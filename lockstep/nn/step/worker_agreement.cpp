@@ -72,31 +72,31 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
   const auto differs = [&](std::size_t mark) {
     return std::ranges::any_of(all, [&](const auto& theirs) { return theirs[mark] != all[0][mark]; });
   };
-  if (differs(0)) {
-    workers::require_same(group_,
-                          {.what = name_,
-                           .lines = lines_of_settings(*call.optimizer),
-                           .help = "set it on every worker, from a value that is the same on all of them, such as "
-                                   "strategy.broadcast(rate) or a loss that strategy.reduce has brought together"},
-                          str(name_, ", settings"), deadline_of(options_));
-  }
-  if (differs(1)) {
-    workers::require_same(group_,
-                          {.what = "the step",
-                           .lines = lines_of_call(call, op),
-                           .number = errors::kCollectiveMismatch,
-                           .help = "call the same with the same arguments on every worker, and freeze the same "
-                                   "parameters"},
-                          str(name_, ", what the step is"), deadline_of(options_));
-  }
-  if (differs(2)) {
-    workers::require_same(group_,
-                          {.what = "the model",
-                           .lines = outside_changes_.lines(),
-                           .help = "change weights on every worker, and in the same way: with values from "
-                                   "strategy.broadcast(tensor), or after torch::manual_seed with one number on all of "
-                                   "them"},
-                          str(name_, ", weights that the program has changed"), deadline_of(options_));
+  // Who differs is shown by what the numbers stand for.
+  const auto description = [&](std::size_t mark) -> workers::Description {
+    if (mark == 0) {
+      return {.what = name_,
+              .lines = lines_of_settings(*call.optimizer),
+              .help =
+                  "set it on every worker, from a value that is the same on all of them, such as "
+                  "strategy.broadcast(rate) or a loss that strategy.reduce has brought together"};
+    }
+    if (mark == 1) {
+      return {.what = "the step",
+              .lines = lines_of_call(call, op),
+              .number = errors::kCollectiveMismatch,
+              .help = "call the same with the same arguments on every worker, and freeze the same parameters"};
+    }
+    return {.what = "the model",
+            .lines = outside_changes_.lines(),
+            .help =
+                "change weights on every worker, and in the same way: with values from "
+                "strategy.broadcast(tensor), or after torch::manual_seed with one number on all of them"};
+  };
+  constexpr const char* kCompared[] = {"settings", "what the step is", "weights that the program has changed"};
+  for (std::size_t mark = 0; mark < std::size(kCompared); ++mark) {
+    if (differs(mark))
+      workers::require_same(group_, description(mark), str(name_, ", ", kCompared[mark]), deadline_of(options_));
   }
   if (differs(3)) {
     std::vector<std::int64_t> sizes;
