@@ -68,8 +68,7 @@ struct WorkerGroupOptions {
   int replicas = 1;
   /// What must be the same on all workers, as (name, value).
   std::vector<std::pair<std::string, std::string>> facts = {};
-  /// What should be the same: a difference is a warning on the chief.
-  std::vector<std::pair<std::string, std::string>> tolerated_facts = {};
+  std::string machine = {};  ///< what kind of machine this is; another one is a warning on the chief
   double join_seconds = 300;
   double collective_seconds = 0;  ///< the limit of collectives that name none; 0: none
   bool ring = false;              ///< Implementation::Ring will be asked for

@@ -72,7 +72,7 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
                  {"communication.timeout_seconds", str(collective_seconds(options.communication))},
                  {"strict", options.strict ? "true" : "false"},
                  {"own kernels", options.fast_kernels ? str(*options.fast_kernels) : "unset"}},
-       .tolerated_facts = {{"kind of CPU", kind_of_cpu()}},
+       .machine = kind_of_cpu(),
        .join_seconds = options.join_seconds,
        .collective_seconds = collective_seconds(options.communication),
        .ring = options.communication.implementation == Implementation::Ring,

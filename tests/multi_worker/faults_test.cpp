@@ -380,7 +380,7 @@ TEST_F(Faults, ADifferentKindOfCpuIsAWarning) {
   job.start(0, words);
   job.start(1, on_another);
   for (int k = 0; k < 2; ++k) EXPECT_EQ(job[k].wait(kEnough), 0) << job[k].said();
-  EXPECT_TRUE(contains(job[0].said(), "worker 1 differs from worker 0: kind of CPU: worker 0 has \"")) << job[0].said();
+  EXPECT_TRUE(contains(job[0].said(), "worker 1 runs on another kind of machine: worker 0 has \"")) << job[0].said();
 }
 
 TEST_F(Faults, WrongCertificatesAreNamedOnBothSides) {

@@ -2,7 +2,7 @@
 // each with one line: "ok ..." or "error L104 ...". Log lines begin with "log ", the job's failure with "failure ".
 //
 //   member_program SELF ADDRESS,ADDRESS,... [name=value ...]     heartbeat, dead, join, log, slow, leave (ms); key (hex);
-//                                                                incarnation; every other name is a fact
+//                                                                incarnation, cluster, machine
 
 #include <unistd.h>
 
@@ -70,8 +70,10 @@ JoinOptions read_arguments(int count, char** arguments) {
       options.job_key = value;
     else if (name == "incarnation")
       options.incarnation = std::stoull(value);
-    else
-      options.facts.push_back({.name = name, .value = value});
+    else if (name == "cluster")
+      options.cluster = value;
+    else if (name == "machine")
+      options.machine = value;
   }
   return options;
 }

@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -69,14 +67,14 @@ class Chief {
     int member = 0;
     Time since = {};
     std::optional<Time> until = {};
+    std::string said = {};  // what it compares at a barrier
   };
 
   struct Meeting {
     bool warned = false;
-    std::map<int, Waiter> arrived = {};                // by member
-    std::map<std::string, std::set<int>> groups = {};  // of members, by what they compare
+    std::map<int, Waiter> arrived = {};  // by member
   };
-  using MeetingKey = std::tuple<wire::Call::Verb, std::string, std::uint64_t>;
+  using MeetingKey = std::pair<std::string, std::uint64_t>;  // name and round
 
   // chief_join.cpp
   void hello(Connection connection, Session& session, const wire::ToChief& message);
@@ -85,7 +83,7 @@ class Chief {
   void refuse(Connection connection, const Failure& failure);
   void drop_stranger(Connection connection, const std::string& why);
   void refuse_second(Connection connection, const Seat& holder, const wire::Seat& second, Time now);
-  bool same_facts(Connection connection, const Member& member, const wire::Details& details);
+  bool same_cluster(Connection connection, const Member& member, const wire::Details& details);
 
   // chief_meetings.cpp
   void serve(Seat& seat, std::uint64_t request, const wire::Call& call, Time now);

@@ -114,20 +114,19 @@ void Chief::refuse_second(Connection connection, const Seat& holder, const wire:
                       holder.member.id});
 }
 
-bool Chief::same_facts(Connection connection, const Member& member, const wire::Details& details) {
+bool Chief::same_cluster(Connection connection, const Member& member, const wire::Details& details) {
   const Member& chief = seats_.front().member;
-  const auto found = difference(chief.name, options_.facts, member.name, facts_of(details));
-  if (!found.tolerated.empty()) log_warning(str(member.name, " differs from ", chief.name, ": ", found.tolerated));
-  if (found.cluster.empty() && found.program.empty()) return true;
-  const bool cluster = !found.cluster.empty();
+  if (details.machine() != options_.machine) {
+    log_warning(str(member.name, " runs on another kind of machine: ",
+                    difference(chief.name, options_.machine, member.name, details.machine())));
+  }
+  if (details.cluster() == options_.cluster) return true;
   const Failure failure{Code::FailedPrecondition,
-                        cluster ? errors::kDifferentClusters : errors::kDifferentPrograms,
-                        {.what = str(title(member), " and ", title(chief),
-                                     cluster ? " have different clusters" : " run different programs"),
+                        errors::kDifferentClusters,
+                        {.what = str(title(member), " and ", title(chief), " have different clusters"),
                          .where = str("when ", member.name, " joined; ", process_of(details.seat())),
-                         .seen = cluster ? found.cluster : found.program,
-                         .help = cluster ? "give all workers the same cluster; only the task differs"
-                                         : "run the same program with the same settings on all workers"},
+                         .seen = cluster_difference(chief.name, options_.cluster, member.name, details.cluster()),
+                         .help = "give all workers the same cluster; only the task differs"},
                         member.id};
   // The job cannot start with this one, and who is right is not for the chief to say: all are told.
   if (!started_) fail(failure);
@@ -165,7 +164,7 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
                                seat.member.id});
   }
   if (failure_) return refuse(connection, *failure_);
-  if (!same_facts(connection, seat.member, details)) return;
+  if (!same_cluster(connection, seat.member, details)) return;
   session.stage = Stage::Seated;
   session.token = random_bytes(kNonceBytes);
   seat.presence = Presence::Here;

@@ -27,12 +27,10 @@ void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Tim
       if (const auto found = store_.find(call.key()); found != store_.end()) return reply_value(waiter, found->second);
       waiting_for_key_.emplace_back(call.key(), waiter);
       return;
-    case wire::Call::BARRIER:
-    case wire::Call::COMPARE: {
-      const MeetingKey key{call.verb(), call.key(), call.round()};
+    case wire::Call::BARRIER: {
+      const MeetingKey key{call.key(), call.round()};
       Meeting& meeting = meetings_[key];
-      meeting.arrived[seat.member.id] = waiter;
-      meeting.groups[call.value()].insert(seat.member.id);
+      (meeting.arrived[seat.member.id] = waiter).said = call.value();
       for (const Seat& other : seats_) {
         if (other.presence == Presence::Left || other.presence == Presence::Lost) return fail_meetings_without(other);
       }
@@ -78,30 +76,27 @@ void Chief::set(const Waiter& waiter, const wire::Call& call) {
 }
 
 void Chief::conclude(const MeetingKey& key, const Meeting& meeting) {
-  using Group = std::pair<std::string, std::set<int>>;
-  std::vector<Group> groups(meeting.groups.begin(), meeting.groups.end());
-  // The largest group is probably right; between equal ones, that of the lowest id.
-  std::ranges::sort(groups, [](const Group& a, const Group& b) {
-    return std::pair(b.second.size(), *a.second.begin()) < std::pair(a.second.size(), *b.second.begin());
-  });
-  std::vector<std::vector<std::string>> names;
-  for (const auto& [text, members] : groups) {
-    names.emplace_back();
-    for (const int member : members) names.back().push_back(seat_of(member)->member.name);
-  }
+  std::vector<std::string_view> said;
+  for (const auto& [member, waiter] : meeting.arrived) said.push_back(waiter.said);
+  const auto groups = group_by_what_they_say(said);
+  const auto name_of_one = [&](std::size_t group) { return seat_of(groups[group].workers[0])->member.name; };
+  const auto names_of = [&](std::size_t group) {
+    std::vector<std::string> names;
+    for (const int member : groups[group].workers) names.push_back(seat_of(member)->member.name);
+    return list_of(names);
+  };
   for (const auto& [member, waiter] : meeting.arrived) {
     if (groups.size() == 1) {
       reply_value(waiter, {});
     } else {
-      reply_error(
-          waiter,
-          {Code::FailedPrecondition,
-           errors::kDifferentPrograms,
-           {.what = str(std::get<1>(key), " of ", list_of(names[1]), " differs from that of ", list_of(names[0])),
-            .where = str("found when all ", seats_.size(), " workers compared it"),
-            .seen = difference(names[0][0], groups[0].first, names[1][0], groups[1].first),
-            .help = "run the same program with the same arguments on all workers"},
-           *groups[1].second.begin()});
+      reply_error(waiter, {Code::FailedPrecondition,
+                           errors::kDifferentPrograms,
+                           {.what = str(key.first, " of ", names_of(1), " differs from that of ", names_of(0)),
+                            .where = str("found when all ", seats_.size(), " workers compared it"),
+                            .seen = difference(name_of_one(0), std::string(groups[0].said), name_of_one(1),
+                                               std::string(groups[1].said)),
+                            .help = "run the same program with the same arguments on all workers"},
+                           groups[1].workers[0]});
     }
   }
   meetings_.erase(key);
@@ -113,8 +108,6 @@ void Chief::withdraw(int member, std::optional<std::uint64_t> request) {
     const auto found = meeting.arrived.find(member);
     if (found == meeting.arrived.end() || (request && found->second.request != *request)) continue;
     meeting.arrived.erase(found);
-    for (auto& [text, members] : meeting.groups) members.erase(member);
-    std::erase_if(meeting.groups, [](const auto& group) { return group.second.empty(); });
   }
   std::erase_if(meetings_, [](const auto& entry) { return entry.second.arrived.empty(); });
 }
@@ -124,9 +117,7 @@ void Chief::forget_waits_of(int member) {
   withdraw(member, std::nullopt);
 }
 
-std::string Chief::name_of(const MeetingKey& key) {
-  return str(std::get<0>(key) == wire::Call::COMPARE ? "comparison" : "barrier", " \"", std::get<1>(key), "\"");
-}
+std::string Chief::name_of(const MeetingKey& key) { return str("barrier \"", key.first, "\""); }
 
 std::string Chief::missing_in(const Meeting& meeting) const {
   std::vector<std::string> names;

@@ -107,8 +107,9 @@ wire::FromChief Client::ask(wire::Call call) {
   failure.raise();
 }
 
-void Client::meet(wire::Call call) {
-  const auto next_round = [&, key = std::pair(call.verb(), call.key())](int step) {
+void Client::meet(std::string_view name, std::string said, const Deadline& deadline) {
+  wire::Call call = call_of(wire::Call::BARRIER, name, std::move(said), deadline);
+  const auto next_round = [&, key = call.key()](int step) {
     const std::lock_guard lock(mutex_);
     return rounds_[key] += static_cast<std::uint64_t>(step);
   };
@@ -135,15 +136,13 @@ std::string Client::get(std::string_view key, Deadline deadline) {
   return ask(call_of(wire::Call::GET, key, {}, deadline)).value();
 }
 
-void Client::barrier(std::string_view name, Deadline deadline) {
-  meet(call_of(wire::Call::BARRIER, name, {}, deadline));
-}
+void Client::barrier(std::string_view name, Deadline deadline) { meet(name, {}, deadline); }
 
 void Client::require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline) {
   std::string text;
   for (const std::string& line : lines) text += line + "\n";
   check_size("lines to compare", text.size(), kMaxValue, "compare a digest of them");
-  meet(call_of(wire::Call::COMPARE, name, std::move(text), deadline));
+  meet(name, std::move(text), deadline);
 }
 
 void Client::set_place(std::int64_t step, std::string_view place) {

@@ -29,7 +29,7 @@ using Job = std::vector<std::unique_ptr<Coordinator>>;
 
 JoinOptions options_of(const std::vector<std::string>& addresses, int self) {
   JoinOptions options{.self = self,
-                      .facts = {{.name = "cluster", .value = "two\nlines"}, {.name = "seed", .value = "42"}},
+                      .cluster = "two\nlines",
                       .join_timeout = 20s,
                       .waiting_log_interval = 100ms,
                       .heartbeat_interval = 100ms,

@@ -34,20 +34,14 @@ struct Member {
   std::string address = {};  ///< "host:port"; IPv6 as "[::1]:2222"
 };
 
-/// What members compare when they join. Values may have several lines.
-struct Fact {
-  std::string name = {};  ///< "cluster" (a difference is L108), "seed", "version", ... (L109)
-  std::string value = {};
-  bool may_differ = false;  ///< a difference is only a warning
-};
-
 struct JoinOptions {
   std::vector<Member> members = {};  ///< all of them in the same order everywhere; the first is the chief
   int self = 0;                      ///< this process's id
-  std::vector<Fact> facts = {};
-  std::uint64_t incarnation = 0;  ///< how often the job was restarted; others than the chief's are refused
-  std::string job_key = {};       ///< 32 bytes; empty: from LOCKSTEP_JOB_KEY_FILE or LOCKSTEP_JOB_KEY
-  TlsFiles tls = {};              ///< empty: from LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY
+  std::string cluster = {};          ///< its description, the same for all members (L108)
+  std::string machine = {};          ///< what kind of machine this is; another one is a warning on the chief
+  std::uint64_t incarnation = 0;     ///< how often the job was restarted; others than the chief's are refused
+  std::string job_key = {};          ///< 32 bytes; empty: from LOCKSTEP_JOB_KEY_FILE or LOCKSTEP_JOB_KEY
+  TlsFiles tls = {};  ///< empty: from LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY
 
   std::chrono::milliseconds join_timeout = std::chrono::minutes(5);
   std::chrono::milliseconds waiting_log_interval = std::chrono::seconds(5);
@@ -74,7 +68,7 @@ LOCKSTEP_EXPORT std::string place_text(std::int64_t step, const std::string& pla
 /// This process's membership in a job. The chief hosts the service on its entry's address; every other member keeps its
 /// entry's port bound, so that a second process with the same entry is noticed. Heartbeats come from a thread of their own.
 ///
-///     auto job = Coordinator::join({.members = members, .self = 1, .facts = {{"seed", "42"}}});
+///     auto job = Coordinator::join({.members = members, .self = 1, .cluster = text});
 ///     job->barrier("ready", Deadline::after(1min));
 ///     job->leave(Deadline::after(10s));
 ///

@@ -48,7 +48,7 @@ struct Desk : Outbox {
 class AtTheDesk : public ::testing::Test {
  protected:
   static JoinOptions options() {
-    return {.members = {{0, "worker 0", "127.0.0.1:1"}, {1, "worker 1", "127.0.0.1:2"}}, .facts = {{"seed", "42"}}};
+    return {.members = {{0, "worker 0", "127.0.0.1:1"}, {1, "worker 1", "127.0.0.1:2"}}, .cluster = "a"};
   }
 
   void say(std::uint64_t connection, const wire::ToChief& message) {
@@ -63,12 +63,10 @@ class AtTheDesk : public ::testing::Test {
     return message;
   }
 
-  wire::ToChief proof(int member, const std::string& key, const std::string& seed = "42") {
+  wire::ToChief proof(int member, const std::string& key, const std::string& cluster = "a") {
     wire::Details details;
     details.mutable_seat()->set_pid(7);
-    auto& fact = *details.add_facts();
-    fact.set_name("seed");
-    fact.set_value(seed);
+    details.set_cluster(cluster);
     wire::ToChief message;
     message.mutable_proof()->set_details(details.SerializeAsString());
     message.mutable_proof()->set_mac(
@@ -255,13 +253,8 @@ TEST(JobKey, ComesFromAFileOnlyItsOwnerCanRead) {
 }
 
 TEST(Words, DifferencesShowTheLinesThatDiffer) {
-  using Facts = std::vector<Fact>;
   EXPECT_EQ(difference("a", "1\n2", "b", "1\n2"), "");
   EXPECT_EQ(difference("a", "1\n2\n3", "b", "1\n3"), "a has \"2\", b has nothing");
-  const auto facts =
-      difference("a", Facts{{"seed", "1"}, {"host", "x", true}}, "b", Facts{{"seed", "2"}, {"host", "y", true}});
-  EXPECT_EQ(facts.program, "seed: a has \"1\", b has \"2\"");
-  EXPECT_EQ(facts.tolerated, "host: a has \"x\", b has \"y\"");
   EXPECT_EQ(list_of({"a", "b", "c"}, 2), "a and 2 more");
 }
 

@@ -24,12 +24,6 @@ Failure read(const wire::Fault& from) {
   return {static_cast<Code>(code), from.number(), text, from.member()};
 }
 
-std::vector<Fact> facts_of(const wire::Details& details) {
-  std::vector<Fact> facts;
-  for (const wire::Fact& fact : details.facts()) facts.push_back({fact.name(), fact.value(), fact.may_differ()});
-  return facts;
-}
-
 std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member>& members) {
   std::vector<MemberState> states;
   for (const wire::Seat& seat : from.seats()) {

@@ -11,7 +11,7 @@
 
 namespace lockstep::coordination {
 
-inline constexpr unsigned kProtocol = 2;
+inline constexpr unsigned kProtocol = 3;
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMaxHello = 256;
 inline constexpr std::size_t kMaxKey = 4 << 10;
@@ -28,7 +28,6 @@ inline std::chrono::milliseconds time_to_introduce_oneself(const JoinOptions& op
 void write(const Failure& failure, wire::Fault& to);
 Failure read(const wire::Fault& from);
 
-std::vector<Fact> facts_of(const wire::Details& details);
 std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member>& members);
 
 /// "last heard of in call 812 of run, all-reduce; host a, pid 4711"

@@ -82,12 +82,8 @@ void Client::challenged(const wire::Greeting& challenge, Lock& lock) {
   details.mutable_seat()->set_host(host_name());
   details.mutable_seat()->set_pid(::getpid());
   details.set_port_taken(port_taken_);
-  for (const Fact& fact : options_.facts) {
-    wire::Fact& line = *details.add_facts();
-    line.set_name(fact.name);
-    line.set_value(fact.value);
-    line.set_may_differ(fact.may_differ);
-  }
+  details.set_cluster(options_.cluster);
+  details.set_machine(options_.machine);
   wire::ToChief answer;
   wire::Proof& proof = *answer.mutable_proof();
   proof.set_details(details.SerializeAsString());

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <string>
-#include <vector>
 
 #include "lockstep/comm/coordination/coordinator.h"
 
@@ -18,13 +17,8 @@ std::string seconds_text(std::chrono::nanoseconds time);
 std::string difference(const std::string& name_a, const std::string& a, const std::string& name_b,
                        const std::string& b);
 
-/// The facts that differ, by kind: `cluster` for the fact of that name, `program` for others that must be equal.
-struct FactDifference {
-  std::string cluster = {};
-  std::string program = {};
-  std::string tolerated = {};
-};
-FactDifference difference(const std::string& name_a, const std::vector<Fact>& a, const std::string& name_b,
-                          const std::vector<Fact>& b);
+/// The same of two clusters, by their tasks.
+std::string cluster_difference(const std::string& name_a, const std::string& a, const std::string& name_b,
+                               const std::string& b);
 
 }  // namespace lockstep::coordination

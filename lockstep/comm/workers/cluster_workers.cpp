@@ -40,12 +40,12 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
 
 JoinOptions join_options(const WorkerGroupOptions& options) {
   JoinOptions join{.self = options.cluster.id,
-                   .facts = {{"cluster", to_string(options.cluster.training)}},
+                   .cluster = to_string(options.cluster.training),
+                   .machine = options.machine,
                    .incarnation = incarnation(),
                    .tls = options.tls,
                    .join_timeout = milliseconds_of(options.join_seconds),
                    .dead_after = kDeadAfter};
-  for (const auto& [name, value] : options.tolerated_facts) join.facts.push_back({name, value, true});
   for (std::size_t id = 0; id < options.cluster.workers.size(); ++id) {
     const WorkerEntry& worker = options.cluster.workers[id];
     join.members.push_back(
@@ -214,9 +214,7 @@ void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {
   run(kProgram, {.kind = CollectiveKind::Barrier, .name = name}, deadline);
 }
 
-void ClusterWorkers::set_place(std::int64_t step, std::string_view place) {
-  coordinator().set_place(step, place);
-}
+void ClusterWorkers::set_place(std::int64_t step, std::string_view place) { coordinator().set_place(step, place); }
 
 void ClusterWorkers::report(const Error& error) {
   if (!coordinator().failure()) coordinator().report_failure(failure_of(error, rank()));
