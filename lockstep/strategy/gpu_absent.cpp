@@ -1,15 +1,7 @@
-#include "lockstep/base/error.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/gpu_not_built.h"
 
 namespace lockstep::gpu {
-namespace {
-
-[[noreturn]] void throw_not_built() {
-  throw Internal(errors::kInternal, {.what = "a GPU was used in a build without LOCKSTEP_CUDA",
-                                     .help = "this is a bug in Lockstep: please report it"});
-}
-
-}  // namespace
 
 bool is_built() { return false; }
 int visible() { return 0; }

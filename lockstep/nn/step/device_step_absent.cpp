@@ -1,17 +1,11 @@
 #include "lockstep/nn/step/device_step.h"
 
-#include "lockstep/base/error.h"
 #include "lockstep/nn/step/loss_scale.h"
+#include "lockstep/strategy/gpu_not_built.h"
 
 namespace lockstep::detail {
-namespace {
 
-[[noreturn]] void throw_not_built() {
-  throw Internal(errors::kInternal, {.what = "a GPU was used in a build without LOCKSTEP_CUDA",
-                                     .help = "this is a bug in Lockstep: please report it"});
-}
-
-}  // namespace
+using gpu::throw_not_built;
 
 bool has_device_update(const OptimizerCore&) { return false; }
 bool has_device_sum(const at::Tensor&, std::size_t) { return false; }
