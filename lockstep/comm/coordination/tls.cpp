@@ -14,16 +14,15 @@
 namespace lockstep::coordination {
 namespace {
 
-template <class Type, void (*free)(Type*)>
+template <auto free>
 struct Freed {
-  void operator()(Type* one) const { free(one); }
+  void operator()(auto* one) const { free(one); }
 };
-void free_bio(BIO* one) { BIO_free(one); }
-using Bio = std::unique_ptr<BIO, Freed<BIO, free_bio>>;
-using Certificate = std::unique_ptr<X509, Freed<X509, X509_free>>;
-using PrivateKey = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY, EVP_PKEY_free>>;
-using Store = std::unique_ptr<X509_STORE, Freed<X509_STORE, X509_STORE_free>>;
-using Check = std::unique_ptr<X509_STORE_CTX, Freed<X509_STORE_CTX, X509_STORE_CTX_free>>;
+using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
+using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
+using PrivateKey = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
+using Store = std::unique_ptr<X509_STORE, Freed<X509_STORE_free>>;
+using Check = std::unique_ptr<X509_STORE_CTX, Freed<X509_STORE_CTX_free>>;
 
 [[noreturn]] void refuse_tls(std::string what, std::string seen = {}) {
   throw FailedPrecondition(errors::kJobKey, {.what = std::move(what),
