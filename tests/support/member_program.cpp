@@ -98,12 +98,9 @@ std::string obey(Coordinator& job, std::istringstream& line) {
     line >> number >> std::ws;
     std::getline(line, rest);
     job.set_place(number, rest);
-  } else if (verb == "fail" || verb == "suspect") {
-    int member = job.self();
-    if (verb == "suspect") line >> member;
+  } else if (verb == "fail") {
     std::getline(line >> std::ws, rest);
-    job.report_failure(
-        {.code = Code::Unavailable, .number = errors::kPeerFailed, .text = {.what = rest}, .member = member});
+    job.report_failure(Unavailable(errors::kPeerFailed, {.what = rest}));
   } else if (verb == "states") {
     constexpr const char* kPresences[] = {"absent", "here", "left", "lost"};
     for (const MemberState& state : job.states())

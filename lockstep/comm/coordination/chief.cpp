@@ -11,11 +11,6 @@
 namespace lockstep::coordination {
 namespace {
 
-using std::chrono::milliseconds;
-
-// A member that sees a broken connection knows less than the chief, which will see the process behind it end in this time.
-constexpr milliseconds kBenefitOfDoubt{250};
-
 std::uint64_t random_generation() {
   std::uint64_t number = 0;
   for (const char byte : random_bytes(8)) number = number << 8 | static_cast<unsigned char>(byte);
@@ -48,7 +43,7 @@ void Chief::received(Connection connection, const std::string& bytes, Time now) 
   Seat& seat = *seat_of(session.hello.member());
   if (seat.connection != connection) return;
   if (message.has_beat()) return beat(seat, message.beat(), now);
-  if (message.has_fault()) return reported(message.fault(), seat, now);
+  if (message.has_fault()) return reported(message.fault(), seat);
   serve(seat, message.request(), message.call(), now);
 }
 
@@ -100,13 +95,12 @@ void Chief::beat(Seat& seat, const wire::Seat& said, Time now) {
   send(seat.connection, std::move(answer));
 }
 
-void Chief::reported(const wire::Fault& fault, const Seat& reporter, Time now) {
+void Chief::reported(const wire::Fault& fault, const Seat& reporter) {
   Failure failure = read(fault);
+  failure.member = reporter.member.id;
   failure.text.where += str(failure.text.where.empty() ? "" : "; ", "reported by ", title(reporter.member), ", ",
                             last_seen(reporter.last));
-  const Seat* about = seat_of(failure.member);
-  if (!fault.suspected() || about == nullptr || about == &reporter) return fail(failure);
-  if (!suspicion_) suspicion_ = {failure, now + kBenefitOfDoubt};
+  fail(failure);
 }
 
 void Chief::fail(const Failure& failure) {
@@ -132,7 +126,6 @@ void Chief::tick(Time now) {
     lose(seat, "stopped answering", str("last heartbeat ", seconds_text(silent), " ago"), now);
     outbox_.close(connection);
   }
-  if (suspicion_ && now >= suspicion_->second) fail(suspicion_->first);
   std::vector<Connection> late;
   for (const auto& [connection, session] : sessions_) {
     const bool is_late = now - session.opened > time_to_introduce_oneself(options_);

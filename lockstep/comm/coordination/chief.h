@@ -101,7 +101,7 @@ class Chief {
   // chief.cpp
   void beat(Seat& seat, const wire::Seat& said, Time now);
   void lose(Seat& seat, const std::string& how, const std::string& seen, Time now);
-  void reported(const wire::Fault& fault, const Seat& reporter, Time now);
+  void reported(const wire::Fault& fault, const Seat& reporter);
   wire::Roster roster() const;
   Seat* seat_of(int member);
   void send(Connection connection, wire::FromChief message);
@@ -122,7 +122,6 @@ class Chief {
   std::vector<std::pair<std::string, Waiter>> waiting_for_key_;
   std::map<MeetingKey, Meeting> meetings_;
   std::optional<Failure> failure_;
-  std::optional<std::pair<Failure, Time>> suspicion_;  // and when it is taken for true
 };
 
 }  // namespace lockstep::coordination

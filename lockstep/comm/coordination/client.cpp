@@ -42,10 +42,9 @@ Client::Client(const JoinOptions& options, std::string key)
 Client::~Client() {
   try {
     if (std::uncaught_exceptions() > exceptions_) {
-      report_failure({Code::Unavailable,
-                      errors::kPeerFailed,
-                      {.what = str("the program of ", title(self_), " ended with an exception")},
-                      self_.id});
+      report_failure(
+          Unavailable(errors::kPeerFailed, {.what = str("the program of ", title(self_), " ended with an exception"),
+                                            .help = str("look at the log of ", self_.name)}));
       wait_for_failure(Deadline::after(std::chrono::milliseconds(300)));
     }
     leave(Deadline::after(options_.leave_timeout));
@@ -159,12 +158,9 @@ std::vector<MemberState> Client::states() {
   return read(roster_, options_.members);
 }
 
-void Client::report_failure(Failure failure) {
-  if (failure.member < 0) failure.member = self_.id;
-  if (failure.text.help.empty()) failure.text.help = "look at the log of the worker that reported it";
+void Client::report_failure(const Error& error) {
   wire::ToChief message;
-  write(failure, *message.mutable_fault());
-  message.mutable_fault()->set_suspected(failure.member != self_.id);
+  write({error.code(), error.number(), error.text(), self_.id}, *message.mutable_fault());
   Lock lock(mutex_);
   if (failure_ || stage_ != Stage::Joined) return;
   post_beat(lock);  // the place of the failure is newer than that of the last heartbeat

@@ -33,7 +33,7 @@ class Client final : public Coordinator {
   void require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline) override;
   void set_place(std::int64_t step, std::string_view place) override;
   std::vector<MemberState> states() override;
-  void report_failure(Failure failure) override;
+  void report_failure(const Error& error) override;
   std::optional<Failure> failure() const override;
   std::optional<Failure> wait_for_failure(Deadline deadline) const override;
   void flush() override;

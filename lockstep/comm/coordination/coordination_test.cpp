@@ -190,9 +190,9 @@ TEST_F(Coordination, TheFirstFailureIsToldToAllAndEndsWhatTheyWaitFor) {
                  {"out of paint"});
   });
   job[2]->set_place(7, "user code");
-  job[2]->report_failure({.number = errors::kPeerFailed, .text = {.what = "out of paint"}});
+  job[2]->report_failure(Unavailable(errors::kPeerFailed, {.what = "out of paint", .help = "buy some"}));
   waiting.join();
-  job[0]->report_failure({.number = errors::kPeerFailed, .text = {.what = "a consequence"}});
+  job[0]->report_failure(Unavailable(errors::kPeerFailed, {.what = "a consequence", .help = "wait"}));
   for (const auto& member : job) {
     const auto failure = member->wait_for_failure(Deadline::after(5s));
     ASSERT_TRUE(failure.has_value());
@@ -217,17 +217,6 @@ TEST_F(Coordination, AnExceptionThatUnwindsAMemberEndsTheJob) {
   const auto failure = job[0]->wait_for_failure(Deadline::after(5s));
   ASSERT_TRUE(failure.has_value());
   EXPECT_EQ(failure->number, errors::kPeerFailed);
-}
-
-TEST_F(Coordination, ASuspicionYieldsToWhatTheSuspectItselfReports) {
-  Job job = join_all(3);
-  job[0]->report_failure({.number = errors::kPeerLost, .text = {.what = "connection to worker 1 broke"}, .member = 1});
-  job[1]->report_failure({.number = errors::kPeerFailed, .text = {.what = "the cause"}});
-  EXPECT_EQ(job[2]->wait_for_failure(Deadline::after(5s))->text.what, "the cause");
-  job.clear();
-  job = join_all(2);
-  job[0]->report_failure({.number = errors::kPeerLost, .text = {.what = "connection to worker 1 broke"}, .member = 1});
-  EXPECT_EQ(job[1]->wait_for_failure(Deadline::after(5s))->text.what, "connection to worker 1 broke");
 }
 
 TEST_F(Coordination, CertificatesFromFilesEncryptTheSessions) {
@@ -319,7 +308,7 @@ TEST_F(Coordination, AProcessWhoseJobHasFailedWaitsForTheNextOne) {
   std::thread other([&] {
     auto job = join(1);
     job->barrier("here", Deadline::after(10s));
-    job->report_failure({.number = errors::kPeerFailed, .text = {.what = "out of paint"}});
+    job->report_failure(Unavailable(errors::kPeerFailed, {.what = "out of paint", .help = "buy some"}));
     EXPECT_TRUE(job->wait_for_failure(Deadline::after(5s)));
     job.reset();
     join(1)->barrier("again", Deadline::after(10s));

@@ -100,9 +100,8 @@ class LOCKSTEP_EXPORT Coordinator {
   virtual void set_place(std::int64_t step, std::string_view place) = 0;
   virtual std::vector<MemberState> states() = 0;
 
-  /// Ends the job for all. With `member` = another member's id it is a suspicion: if that one turns out to be dead, or
-  /// has something to report itself within a moment, this becomes the job's failure instead. Returns at once.
-  virtual void report_failure(Failure failure) = 0;
+  /// What has failed here ends the job for all, unless something has ended it before. Returns at once.
+  virtual void report_failure(const Error& error) = 0;
   virtual std::optional<Failure> failure() const = 0;
   /// Nothing if none comes before the deadline.
   virtual std::optional<Failure> wait_for_failure(Deadline deadline) const = 0;

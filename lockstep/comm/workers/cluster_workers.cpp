@@ -54,10 +54,6 @@ JoinOptions join_options(const WorkerGroupOptions& options) {
   return join;
 }
 
-Failure failure_of(const Error& error, int member) {
-  return {.code = error.code(), .number = error.number(), .text = error.text(), .member = member};
-}
-
 std::string place_of(const coordination::MemberState& state) {
   const std::string place = coordination::place_text(state.step, state.place);
   return str(state.member.name, " (", state.member.address, ") was ",
@@ -144,12 +140,12 @@ void ClusterWorkers::fail_with(const Error& error) {
   if (error.number() == errors::kPeerLost) await_root_cause();
   if (error.number() == errors::kTimeout && text.seen.empty()) text.seen = places_of_others();
   if (!coordinator().failure()) {
-    coordinator().report_failure({.code = error.code(), .number = error.number(), .text = text, .member = rank()});
+    coordinator().report_failure(Error(error.code(), error.number(), text));
     coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
   }
   coordinator().flush();  // who does not catch what is thrown here ends at once
   if (const auto failure = coordinator().failure()) failure->raise();
-  failure_of(error, rank()).raise();
+  throw_error(error.code(), error.number(), text);
 }
 
 void ClusterWorkers::await_root_cause() {
@@ -217,7 +213,7 @@ void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {
 void ClusterWorkers::set_place(std::int64_t step, std::string_view place) { coordinator().set_place(step, place); }
 
 void ClusterWorkers::report(const Error& error) {
-  if (!coordinator().failure()) coordinator().report_failure(failure_of(error, rank()));
+  if (!coordinator().failure()) coordinator().report_failure(error);
   const auto failure = coordinator().wait_for_failure(Deadline::after(kReportWait));
   // Now, not when the news come back: what is still under way reads and writes memory that the program is about to free.
   engine_->abort(failure ? Error(failure->code, failure->number, failure->text) : error);
