@@ -6,7 +6,8 @@
 
 namespace lockstep {
 
-/// How the workers of a cluster share the rows of one dataset among themselves.
+/// How the workers of a cluster share the rows of one dataset among themselves under `Assignment::TensorFlow`. By default
+/// (`Assignment::ByReplica`) every replica gets the rows that it would get on one machine, and no files are shared out.
 enum class AutoShardPolicy {
   Off = -1,  ///< every worker reads everything
   Auto = 0,  ///< File where the source allows it, else Data

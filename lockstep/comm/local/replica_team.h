@@ -26,7 +26,7 @@
 ///
 /// A meeting ends in the same way for all: either every replica arrives, or one stops before it. When a replica throws,
 /// the others are unwound at their next meeting (`ReplicaUnwound`), and `run` returns the root cause of the lowest
-/// replica. When a replica returns early, the others get FailedPrecondition at the meeting that it missed. When a replica
+/// replica, which `Strategy::raise_failure` throws. When a replica returns early, the others get FailedPrecondition at the meeting that it missed. When a replica
 /// is later than a meeting's deadline, all of them get DeadlineExceeded, once it has arrived: none leaves while another
 /// may still read what it shows. After any of these the team can run again. Nothing here knows tensors.
 namespace lockstep::local {

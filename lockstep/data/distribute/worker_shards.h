@@ -12,6 +12,7 @@
 #include "lockstep/data/stage.h"
 
 // How the workers share the elements of a pipeline, by TensorFlow's rules: a pure function of the stages' traits.
+// Under Assignment::ByReplica, the default, `plan_input` asks it as if there were one worker.
 namespace lockstep::data {
 
 /// What one shard of a plan gives each worker a part of.

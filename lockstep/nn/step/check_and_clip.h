@@ -20,7 +20,8 @@ bool may_update(const OptimizerCore& core, ReplicaPart& mine);
 /// Divides by the loss scale and reports to the scaler. False: a gradient is not finite, and the step is skipped.
 bool unscale(const OptimizerCore& core, ReplicaPart& mine, GradScaler& scaler);
 
-/// Shortens all gradients together to at most `max_norm`; returns their norm before.
+/// Shortens all gradients together to at most `max_norm`; returns their norm before. Every worker has the sums of all
+/// workers by now, and its replicas own all parameters together: all compute the same norm, and nothing travels.
 double clip_global_norm(OptimizerCore& core, ReplicaPart& mine, double max_norm);
 /// The same without returning the norm, so that nothing has to wait for a GPU.
 void clip_global_norm_unseen(OptimizerCore& core, ReplicaPart& mine, double max_norm);

@@ -11,7 +11,7 @@ namespace lockstep::detail {
 class ModuleCore;
 
 /// Adds up the gradients of replicas that share memory, segment by segment, where they lie: no flat copies. The owner
-/// of a segment writes the sum over its own gradient.
+/// of a segment writes the sum, in the one order of comm/reduction_tree.h, over its own gradient.
 class SharedMemoryReducer final : public GradientReducer {
  public:
   using Replicas = std::vector<std::unique_ptr<ReplicaPart>>;
