@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "lockstep/nn/shard_plan.h"
+#include "lockstep/nn/owner_plan.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/strategy/intra_op.h"
 #include "lockstep/values/const_data.h"

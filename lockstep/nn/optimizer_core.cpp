@@ -64,14 +64,14 @@ void require_own_memory(const OptimizerCore& core) {
 /// Cuts the parameters and gives each replica its segments, with an optimizer of its own over them.
 void deal_out(OptimizerCore& core) {
   const auto& parameters = core.module->parameters();
-  std::vector<ShardedParameter> plan_input;
+  std::vector<OwnedParameter> to_deal;
   std::vector<int> planned;
   for (std::size_t p = 0; p < parameters.size(); ++p) {
     if (core.group_of[p] < 0) continue;
-    plan_input.push_back({parameters[p].leaves[0].numel(), core.is_whole[p]});
+    to_deal.push_back({parameters[p].leaves[0].numel(), core.is_whole[p]});
     planned.push_back(static_cast<int>(p));
   }
-  const ShardPlan plan = plan_shards(plan_input, static_cast<int>(core.module->size()));
+  const OwnerPlan plan = plan_owners(to_deal, static_cast<int>(core.module->size()));
   for (std::size_t r = 0; r < plan.size(); ++r) {
     auto part = std::make_unique<ReplicaPart>();
     part->index = static_cast<int>(r);

@@ -5,7 +5,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
-#include "lockstep/nn/shard_plan.h"
+#include "lockstep/nn/owner_plan.h"
 #include "lockstep/nn/step/device_step.h"
 
 namespace lockstep {

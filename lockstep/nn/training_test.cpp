@@ -22,7 +22,7 @@
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/nn/optimizer_core.h"
-#include "lockstep/nn/shard_plan.h"
+#include "lockstep/nn/owner_plan.h"
 #include "lockstep/strategy/mirrored_strategy.h"
 #include "tests/support/plain_loop.h"
 #include "tests/support/replicas.h"
@@ -235,11 +235,11 @@ TEST(TrainingGroups, GroupsHaveOptionsOfTheirOwnAndLearningRatesChange) {
                InvalidArgument);
 }
 
-TEST(ShardPlanTest, EveryElementHasOneOwnerAndCutsAreAtBlocks) {
+TEST(OwnerPlan, EveryElementHasOneOwnerAndCutsAreAtBlocks) {
   for (const int replicas : {1, 2, 3, 4, 7, 16}) {
-    const std::vector<ShardedParameter> parameters{{10, false}, {5000, false},  {0, false},
-                                                   {300, true}, {12288, false}, {1, true}};
-    const auto plan = plan_shards(parameters, replicas);
+    const std::vector<OwnedParameter> parameters{{10, false}, {5000, false},  {0, false},
+                                                 {300, true}, {12288, false}, {1, true}};
+    const auto plan = plan_owners(parameters, replicas);
     std::vector<std::int64_t> covered(parameters.size(), 0);
     for (const auto& shard : plan) {
       for (const auto& segment : shard) {

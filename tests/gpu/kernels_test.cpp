@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "lockstep/nn/block_norm.h"
-#include "lockstep/nn/shard_plan.h"
+#include "lockstep/nn/owner_plan.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/values/const_data.h"

@@ -10,7 +10,7 @@
 #include "lockstep/nn/cuda/norm_kernels.h"
 #include "lockstep/nn/cuda/segment_kernels.h"
 #include "lockstep/nn/optimizer_core.h"
-#include "lockstep/nn/shard_plan.h"
+#include "lockstep/nn/owner_plan.h"
 #include "lockstep/values/const_data.h"
 
 namespace lockstep::detail {

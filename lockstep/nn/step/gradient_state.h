@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-#include "lockstep/nn/shard_plan.h"
+#include "lockstep/nn/owner_plan.h"
 
 // What one replica knows of its gradients between two updates. Each phase of a step (docs/design.md, section 9) reads
 // what the phase before it has left here.

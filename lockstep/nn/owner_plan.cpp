@@ -1,4 +1,4 @@
-#include "lockstep/nn/shard_plan.h"
+#include "lockstep/nn/owner_plan.h"
 
 #include <algorithm>
 
@@ -7,18 +7,18 @@
 
 namespace lockstep {
 
-ShardPlan plan_shards(const std::vector<ShardedParameter>& parameters, int replicas, std::int64_t block) {
+OwnerPlan plan_owners(const std::vector<OwnedParameter>& parameters, int replicas, std::int64_t block) {
   if (replicas < 1 || block < 1) {
     throw InvalidArgument(errors::kBadOption,
                           {.what = str("replicas and block must be >= 1, got ", replicas, " and ", block),
-                           .where = "plan_shards",
+                           .where = "plan_owners",
                            .help = "leave block at its default"});
   }
-  const auto blocks_of = [&](const ShardedParameter& parameter) { return (parameter.elements + block - 1) / block; };
+  const auto blocks_of = [&](const OwnedParameter& parameter) { return (parameter.elements + block - 1) / block; };
   std::int64_t all_blocks = 0;
   for (const auto& parameter : parameters) all_blocks += parameter.whole ? 0 : blocks_of(parameter);
 
-  ShardPlan plan(static_cast<std::size_t>(replicas));
+  OwnerPlan plan(static_cast<std::size_t>(replicas));
   std::int64_t first_block = 0;
   int next_owner = 0;
   for (std::size_t i = 0; i < parameters.size(); ++i) {
@@ -42,7 +42,7 @@ ShardPlan plan_shards(const std::vector<ShardedParameter>& parameters, int repli
   return plan;
 }
 
-std::string to_string(const ShardPlan& plan, const std::vector<ShardedParameter>& parameters) {
+std::string to_string(const OwnerPlan& plan, const std::vector<OwnedParameter>& parameters) {
   std::string text;
   for (std::size_t r = 0; r < plan.size(); ++r) {
     text += str("replica ", r, ":");

@@ -20,7 +20,7 @@ struct Segment {
   bool operator==(const Segment&) const = default;
 };
 
-struct ShardedParameter {
+struct OwnedParameter {
   std::int64_t elements = 0;
   bool whole = false;  ///< must not be cut: its update looks at all elements together
 };
@@ -30,14 +30,14 @@ struct ShardedParameter {
 /// replicas.
 inline constexpr std::int64_t kShardBlock = 4096;
 
-using ShardPlan = std::vector<std::vector<Segment>>;  ///< per replica, in order of parameters
+using OwnerPlan = std::vector<std::vector<Segment>>;  ///< per replica, in order of parameters
 
 /// Cuts the parameters into one contiguous stretch of blocks per replica, equal to within a block; whole ones are dealt
 /// in turn. Every element is in exactly one segment.
-LOCKSTEP_EXPORT ShardPlan plan_shards(const std::vector<ShardedParameter>& parameters, int replicas,
+LOCKSTEP_EXPORT OwnerPlan plan_owners(const std::vector<OwnedParameter>& parameters, int replicas,
                                       std::int64_t block = kShardBlock);
 
 /// "replica 0: #0[0..4096) #1" and so on, one line per replica.
-LOCKSTEP_EXPORT std::string to_string(const ShardPlan& plan, const std::vector<ShardedParameter>& parameters);
+LOCKSTEP_EXPORT std::string to_string(const OwnerPlan& plan, const std::vector<OwnedParameter>& parameters);
 
 }  // namespace lockstep
