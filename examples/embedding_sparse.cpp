@@ -1,10 +1,13 @@
 // A large table of word vectors, of which each step uses only a few rows. With sparse(true) a gradient holds just those
-// rows. The rows of all replicas are concatenated, and rows that several replicas use are added up.
+// rows. The rows of all replicas are concatenated, and rows that several replicas use are added up. `--device gpu` puts the
+// replicas on a GPU.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
 #include <iostream>
+
+#include "devices.h"
 
 namespace ls = lockstep;
 namespace nn = torch::nn;
@@ -16,11 +19,11 @@ bool show_one_step(ls::Strategy& strategy) {
   auto optimizer = strategy.make_optimizer<torch::optim::SGD>(table, torch::optim::SGDOptions(1.0));
   const Tensor before = table->weight.detach().clone();
   strategy.run([&] {
-    const bool first = ls::get_replica_context().replica_id_in_sync_group() == 0;
-    const auto words = first ? torch::tensor({1, 3}) : torch::tensor({3, 4});
-    optimizer.minimize(table->forward(words).sum());  // the gradient of each element used is 1
+    const auto& replica = ls::get_replica_context();
+    const auto words = replica.replica_id_in_sync_group() == 0 ? torch::tensor({1, 3}) : torch::tensor({3, 4});
+    optimizer.minimize(table->forward(words.to(replica.device())).sum());  // the gradient of each element used is 1
   });
-  const Tensor change = (before - table->weight).select(1, 0).round();
+  const Tensor change = (before - table->weight).select(1, 0).round().cpu();
   std::cout << "replica 0 used words 1 and 3, replica 1 words 3 and 4. Gradients by word:\n  ";
   for (int word = 0; word < 6; ++word) std::cout << " " << change[word].item<int>();
   std::cout << "\n\n";
@@ -33,6 +36,8 @@ constexpr int kWords = 20'000, kLength = 8;
 struct Reviews {
   Tensor words;   // [n, kLength]
   Tensor praise;  // [n], 0 or 1
+
+  Reviews to(torch::Device device) const { return {words.to(device), praise.to(device)}; }
 };
 
 Reviews write_reviews(std::int64_t count) {
@@ -57,6 +62,7 @@ struct Reader : nn::Module {
 /// Trains and returns the table and the share of correct answers about new reviews.
 std::pair<Tensor, double> train(ls::Strategy& strategy, bool sparse, int steps) {
   torch::manual_seed(6);
+  const auto device = strategy.replica_context(0).device();
   auto reader = strategy.make<Reader>(sparse);
   {
     // Both trainings start from the same weights.
@@ -71,16 +77,17 @@ std::pair<Tensor, double> train(ls::Strategy& strategy, bool sparse, int steps) 
     optimizer.minimize(ls::average_loss(losses));
   };
   for (int k = 0; k < steps; ++k) {
-    strategy.run(step, strategy.values_from_function([](const ls::ValueContext&) { return write_reviews(32); }));
+    strategy.run(step,
+                 strategy.values_from_function([&](const ls::ValueContext&) { return write_reviews(32).to(device); }));
   }
-  const Reviews unseen = write_reviews(1000);
+  const Reviews unseen = write_reviews(1000).to(device);
   const torch::NoGradGuard no_grad;
   const auto right = (reader->forward(unseen.words) > 0) == (unseen.praise > 0.5);
   return {reader->table->weight.detach(), right.to(torch::kDouble).mean().item<double>()};
 }
 
-int main() {
-  ls::MirroredStrategy strategy({.devices = ls::cpus(2)});
+int main(int argc, char** argv) {
+  ls::MirroredStrategy strategy({.devices = devices_of(argc, argv, 2)});
   const bool added_up = show_one_step(strategy);
 
   const auto [dense_table, dense_accuracy] = train(strategy, /*sparse=*/false, 60);

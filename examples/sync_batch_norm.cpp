@@ -1,10 +1,13 @@
 // Batch normalisation on three replicas. An ordinary layer sees only the rows of its own replica. A synchronized layer
-// sees the whole batch, and its outputs, gradients and running statistics are those of one large layer.
+// sees the whole batch, and its outputs, gradients and running statistics are those of one large layer. `--device gpu` puts
+// the replicas on a GPU.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
 
 #include <cstdio>
+
+#include "devices.h"
 
 namespace ls = lockstep;
 namespace nn = torch::nn;
@@ -27,9 +30,11 @@ double difference(const Tensor& a, const Tensor& b) { return (a - b).abs().max()
 /// The largest difference between the layer on replicas and one layer over the whole batch.
 double compare(const char* title, ls::Strategy& strategy, ls::MirroredModule<nn::BatchNorm2dImpl>& layer) {
   torch::manual_seed(5);
-  const auto batch = torch::randn({8, 3, 4, 4}) * 2 + torch::arange(8).reshape({8, 1, 1, 1});
-  const auto outer = torch::randn({8, 3, 4, 4});
+  const auto device = strategy.replica_context(0).device();
+  const auto batch = (torch::randn({8, 3, 4, 4}) * 2 + torch::arange(8).reshape({8, 1, 1, 1})).to(device);
+  const auto outer = torch::randn({8, 3, 4, 4}).to(device);
   nn::BatchNorm2d whole(3);
+  whole->to(device);
   const Result expected = forward_and_back(*whole, batch, outer);
 
   const auto results = strategy.run([&] {
@@ -51,8 +56,8 @@ double compare(const char* title, ls::Strategy& strategy, ls::MirroredModule<nn:
   return worst;
 }
 
-int main() {
-  ls::MirroredStrategy strategy({.devices = ls::cpus(3)});
+int main(int argc, char** argv) {
+  ls::MirroredStrategy strategy({.devices = devices_of(argc, argv, 3)});
   auto plain = strategy.make<nn::BatchNorm2d>(3);
   const double off = compare("BatchNorm2d, against one layer over the whole batch:", strategy, plain);
 
