@@ -1,6 +1,5 @@
 #include "lockstep/strategy/captured_step.h"
 
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/core/InferenceMode.h>
@@ -13,6 +12,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/local/replica_team.h"
+#include "lockstep/strategy/autocast_state.h"
 #include "lockstep/strategy/detail/step_recorder.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
@@ -31,8 +31,8 @@ bool have_same_shape(const at::Tensor& a, const at::Tensor& b) {
 void add_modes(std::vector<std::uint64_t>& numbers) {
   numbers.push_back(at::GradMode::is_enabled() ? 1 : 0);
   numbers.push_back(c10::InferenceMode::is_enabled() ? 1 : 0);
-  const bool casts = at::autocast::is_autocast_enabled(at::kCUDA);
-  numbers.push_back(casts ? 1 + static_cast<std::uint64_t>(at::autocast::get_autocast_dtype(at::kCUDA)) : 0);
+  const bool casts = is_autocast_on(at::kCUDA);
+  numbers.push_back(casts ? 1 + static_cast<std::uint64_t>(autocast_type(at::kCUDA)) : 0);
 }
 
 std::string why_unfit(const std::vector<at::Tensor>& tensors, at::Device device) {

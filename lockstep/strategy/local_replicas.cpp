@@ -3,7 +3,6 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/full.h>
 #include <c10/core/AutogradState.h>
@@ -18,6 +17,7 @@
 #include "lockstep/base/keep_memory.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/strategy/autocast_state.h"
 #include "lockstep/strategy/detail/in_turn.h"
 #include "lockstep/strategy/huge_blocks.h"
 #include "lockstep/strategy/replica_random.h"
@@ -42,27 +42,6 @@ class SingleThreadedBackward {
   ~SingleThreadedBackward() { c10::AutogradState::get_tls_state().set_multithreading_enabled(outer_); }
   SingleThreadedBackward(const SingleThreadedBackward&) = delete;
   SingleThreadedBackward& operator=(const SingleThreadedBackward&) = delete;
-
- private:
-  bool outer_;
-};
-
-/// Autocast remembers the weights it has cast. After the run they may change, so it must not remember them then. What
-/// it remembers is shared by all threads, and a thread that leaves autocast clears everything, also what others still
-/// use: whether a weight is cast once or twice in a pass, and so the rounding of its gradient, would depend on timing.
-/// Several replicas therefore cast a weight whenever it is used.
-class CastsInRun {
- public:
-  explicit CastsInRun(bool several) : outer_(at::autocast::is_autocast_cache_enabled()) {
-    if (several) at::autocast::set_autocast_cache_enabled(false);
-  }
-  ~CastsInRun() {
-    at::autocast::set_autocast_cache_enabled(outer_);
-    if (at::autocast::is_autocast_enabled(at::kCPU) || at::autocast::is_autocast_enabled(at::kCUDA))
-      at::autocast::clear_cache();
-  }
-  CastsInRun(const CastsInRun&) = delete;
-  CastsInRun& operator=(const CastsInRun&) = delete;
 
  private:
   bool outer_;
@@ -180,7 +159,7 @@ std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, lo
     const SingleThreadedBackward own_thread;
     const GeneratorScope own_numbers(&generators_[static_cast<std::size_t>(k)]);
     const OwnKernelsScope kernels(own_kernels_);
-    const CastsInRun casts(are_several_);
+    const detail::CastsInRun casts(are_several_);
     body(k, &seat);
   });
   if (!failure && shared.was_seeded_since()) {

@@ -1,5 +1,4 @@
 #include <ATen/Parallel.h>
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/convolution.h>
 #include <ATen/ops/empty.h>
@@ -14,6 +13,7 @@
 #include <mutex>
 #include <string>
 
+#include "lockstep/strategy/autocast_state.h"
 #include "lockstep/strategy/intra_op.h"
 #include "lockstep/strategy/kernels/convolution_gradient.h"
 #include "lockstep/strategy/kernels/matrix_product.h"
@@ -184,8 +184,7 @@ Product product_for(const at::Tensor& left, const at::Tensor& right) {
   constexpr int kLeastThreadsToShare = 8;
   const OwnKernels kernels = own_kernels_here();
   if (kernels != OwnKernels::Faster && kernels != OwnKernels::All) return Product::LibTorch;
-  if (!is_matrix(left) || !is_matrix(right) || left.size(1) != right.size(0) ||
-      at::autocast::is_autocast_enabled(at::kCPU))
+  if (!is_matrix(left) || !is_matrix(right) || left.size(1) != right.size(0) || detail::is_autocast_on(at::kCPU))
     return Product::LibTorch;
   const std::int64_t products = left.size(0) * left.size(1) * right.size(1);
   if (left.size(0) < kLeastRows || products < kLeastProducts || has_sve()) return Product::LibTorch;
