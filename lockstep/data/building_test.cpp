@@ -1,4 +1,8 @@
 // What can be seen to be wrong when a pipeline is built is told then, and names the component.
+#include <ATen/ops/equal.h>
+#include <ATen/ops/eye.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
 #include <limits>

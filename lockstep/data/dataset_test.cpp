@@ -1,5 +1,12 @@
 #include "lockstep/data/dataset.h"
 
+#include <ATen/ops/arange.h>
+#include <ATen/ops/complex.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/imag.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/rand.h>
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <functional>

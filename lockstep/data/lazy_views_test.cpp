@@ -1,4 +1,9 @@
 // Tensors that only say that they are conjugated or negated, and tensors that hold nothing, where bytes are copied.
+#include <ATen/ops/complex.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/imag.h>
+#include <ATen/ops/stack.h>
 #include <gtest/gtest.h>
 
 #include <unistd.h>

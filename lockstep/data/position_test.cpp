@@ -1,3 +1,4 @@
+#include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
 #include <unistd.h>

@@ -1,4 +1,3 @@
-#include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
