@@ -2,8 +2,8 @@
 #
 #   plain_test  tests that know no torch: GoogleTest and the standard library
 #   library     the torch side of the library (lockstep_torch): tensors and the standard library
-#   test        tests of strategies, values and data: the same and GoogleTest
-#   module      tests of models and optimizers: torch::nn and torch::optim too
+#   test        tests of strategies, values and data: the same, GoogleTest and the JSON of golden cases
+#   module      tests of models and optimizers: tensors, GoogleTest, torch::nn and torch::optim
 #   example     the examples, which include all of torch as users do
 #
 # They hold headers of others only, never our own: a change in one of ours rebuilds what includes it and nothing else.
@@ -14,16 +14,24 @@ option(LOCKSTEP_PCH "Precompile LibTorch's headers (faster to build, 200 to 700 
 set(LOCKSTEP_PCH_plain_test
   <algorithm> <functional> <map> <memory> <optional> <span> <sstream> <string> <string_view> <vector> <gtest/gtest.h>)
 set(LOCKSTEP_PCH_library
+  <ATen/core/Tensor.h> <ATen/ops/full.h>
+  <algorithm> <chrono> <cmath> <condition_variable> <functional> <iomanip> <map> <memory> <mutex> <optional> <set> <span> <sstream>
+  <string> <string_view> <thread> <unordered_map> <unordered_set> <variant> <vector>)
+set(LOCKSTEP_PCH_test ${LOCKSTEP_PCH_library} <ATen/ops/arange.h> <gtest/gtest.h> <nlohmann/json.hpp>)
+set(LOCKSTEP_PCH_module
   <ATen/core/Tensor.h>
-  <algorithm> <functional> <map> <memory> <optional> <span> <sstream> <string> <string_view> <unordered_map> <variant> <vector>)
-set(LOCKSTEP_PCH_test ${LOCKSTEP_PCH_library} <ATen/ops/arange.h> <ATen/ops/full.h> <gtest/gtest.h>)
-set(LOCKSTEP_PCH_module ${LOCKSTEP_PCH_test}
+  <algorithm> <functional> <map> <memory> <optional> <span> <sstream> <string> <string_view> <unordered_map> <variant> <vector>
+  <ATen/ops/arange.h> <ATen/ops/full.h> <gtest/gtest.h>
   <torch/nn/module.h> <torch/nn/modules/linear.h> <torch/nn/pimpl.h> <torch/optim/adam.h> <torch/optim/sgd.h>
   <torch/csrc/autograd/generated/variable_factories.h>)
 set(LOCKSTEP_PCH_example <torch/torch.h>)
 
 # lockstep_precompile(target kind): `target` must have its flags already, the same as every other target of this kind.
 function(lockstep_precompile target kind)
+  if(kind MATCHES "^(library|test)$")
+    # With this, headers such as ATen/TensorOperators.h include only those of LibTorch's 2,000 operators that they use.
+    target_compile_options(${target} PRIVATE -DAT_PER_OPERATOR_HEADERS)
+  endif()
   if(NOT LOCKSTEP_PCH)
     return()
   endif()
@@ -49,6 +57,9 @@ function(lockstep_precompile target kind)
     endif()
     if(NOT kind MATCHES "library|example")
       target_link_libraries(${carrier} PRIVATE GTest::gtest)
+    endif()
+    if(kind STREQUAL "test")
+      target_link_libraries(${carrier} PRIVATE nlohmann_json::nlohmann_json)
     endif()
     target_precompile_headers(${carrier} PRIVATE ${LOCKSTEP_PCH_${kind}})
   endif()

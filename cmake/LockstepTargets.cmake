@@ -1,8 +1,8 @@
 # The library's targets and the functions by which a floor adds to them:
 #
-#   lockstep_plain_sources(a.cpp ...)                 objects that know no torch: it is not even on their include path
-#   lockstep_torch_sources(b.cpp ... [BATCH files])   objects that see torch
-#   lockstep_cuda_sources(c.cu ...)                   kernels for GPUs, which know no torch; with LOCKSTEP_CUDA only
+#   lockstep_plain_sources(a.cpp ...)   objects that know no torch: it is not even on their include path
+#   lockstep_torch_sources(b.cpp ... [BATCH files] [WIDE d.cpp ...])   objects that see torch
+#   lockstep_cuda_sources(c.cu ...)   kernels for GPUs, which know no torch; with LOCKSTEP_CUDA only
 #   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [BATCH files] [OPTIMIZED] [SHARDS n])
 #   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files] [SHARDS n]
 #                       [ON_GPU])
@@ -12,9 +12,10 @@
 #
 # Compiling is what a build costs, and most of that is reading LibTorch's headers: objects and tests share precompiled headers
 # (LOCKSTEP_PCH) and are compiled a few files at a time (LOCKSTEP_UNITY), and tests are compiled without optimisation, because
-# the library they exercise has it (OPTIMIZED: those that compute much themselves). SHARDS runs a program that mostly waits as
-# several tests, each with a part of its cases, so that they wait at the same time. ON_GPU: with LOCKSTEP_CUDA the program is
-# also run with replicas on a GPU (tests/support/on_gpu.cpp).
+# the library they exercise has it (OPTIMIZED: those that compute much themselves). WIDE names files that need torch/nn/module.h
+# or another header that includes all of ATen: they are batched apart, so that no other batch reads it. SHARDS runs a program that
+# mostly waits as several tests, each with a part of its cases, so that they wait at the same time. ON_GPU: with LOCKSTEP_CUDA the
+# program is also run with replicas on a GPU (tests/support/on_gpu.cpp).
 
 include(LockstepPrecompiled)
 
@@ -73,11 +74,11 @@ function(lockstep_batch target files)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_BATCH_SIZE ${files})
 endfunction()
 
-# The library's objects are batched by folder: a new file moves none of another folder's.
-function(lockstep_batch_folder target files)
+# The library's objects are batched by folder: a new file moves none of another folder's. `kind` is a part of the name.
+function(lockstep_batch_folder target kind files)
   set_target_properties(${target} PROPERTIES UNITY_BUILD ${LOCKSTEP_UNITY} UNITY_BUILD_MODE GROUP)
   file(RELATIVE_PATH folder ${PROJECT_SOURCE_DIR} ${CMAKE_CURRENT_SOURCE_DIR})
-  string(MAKE_C_IDENTIFIER ${folder} folder)
+  string(MAKE_C_IDENTIFIER ${folder}${kind} folder)
   set(count 0)
   foreach(source ${ARGN})
     math(EXPR batch "${count} / (${files} * ${LOCKSTEP_BATCH_FACTOR})")
@@ -115,7 +116,7 @@ endfunction()
 function(lockstep_plain_sources)
   lockstep_absolute(sources ${ARGN})
   target_sources(lockstep_plain PRIVATE ${sources})
-  lockstep_batch_folder(lockstep_plain 10 ${sources})
+  lockstep_batch_folder(lockstep_plain "" 10 ${sources})
 endfunction()
 
 function(lockstep_torch_sources)
@@ -134,13 +135,15 @@ function(lockstep_torch_sources)
       target_link_libraries(lockstep PRIVATE CUDA::cudart)
     endif()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 0 arg "" "BATCH" "")
+  cmake_parse_arguments(PARSE_ARGV 0 arg "" "BATCH" "WIDE")
   if(NOT arg_BATCH)
     set(arg_BATCH 10)
   endif()
   lockstep_absolute(sources ${arg_UNPARSED_ARGUMENTS})
-  target_sources(lockstep_torch PRIVATE ${sources})
-  lockstep_batch_folder(lockstep_torch ${arg_BATCH} ${sources})
+  lockstep_absolute(wide ${arg_WIDE})
+  target_sources(lockstep_torch PRIVATE ${sources} ${wide})
+  lockstep_batch_folder(lockstep_torch "" ${arg_BATCH} ${sources})
+  lockstep_batch_folder(lockstep_torch _wide 5 ${wide})
 endfunction()
 
 function(lockstep_cuda_sources)
