@@ -1,0 +1,78 @@
+// The buffers of all replicas as one set.
+
+#include "lockstep/nn/module_core.h"
+
+#include <ATen/core/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+
+#include "lockstep/nn/buffer_values.h"
+#include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/worker_model.h"
+#include "lockstep/strategy/tensor_reduction.h"
+
+namespace lockstep::detail {
+namespace {
+
+using Named = ModuleCore::NamedTensors;
+
+/// Of all replicas: floating ones averaged, others, and sparse ones, as the first has them.
+Named as_one(const std::vector<Named>& named) {
+  Named result;
+  for (const auto& item : named[0]) {
+    std::vector<at::Tensor> components;
+    for (const auto& buffers : named) components.push_back(buffers[item.key()]);
+    const bool average = item.value().defined() && item.value().layout() == at::kStrided &&
+                         at::isFloatingType(item.value().scalar_type());
+    // Constants stay what they are: a mean of equal numbers may be rounded, or overflow.
+    const bool equal = average && std::all_of(components.begin(), components.end(), [&](const at::Tensor& other) {
+                         return holds_same(other, components[0]);
+                       });
+    if (!item.value().defined()) {
+      result.insert(item.key(), item.value());
+      continue;
+    }
+    if (!average || equal) {
+      result.insert(item.key(), item.value().clone());
+      continue;
+    }
+    // The sum of 16-bit numbers may be more than their type holds where their mean is not.
+    if (item.value().element_size() < 4) {
+      for (at::Tensor& component : components) component = component.to(at::kFloat);
+    }
+    result.insert(item.key(), ordered_reduce(ReduceOp::Mean, components).to(item.value().scalar_type()));
+  }
+  return result;
+}
+
+}  // namespace
+
+ModuleCore::NamedTensors ModuleCore::named_buffers() const {
+  // Other replicas may be changing theirs.
+  require_outside_of_run("named_buffers of a model",
+                         "call model->named_buffers() inside run for the calling replica's own, or "
+                         "model.named_buffers() before or after run for those of all replicas as one");
+  require_no_run_elsewhere(strategy(), "named_buffers of a model");
+  return as_one(buffers_of_all_workers(*this));
+}
+
+ModuleCore::NamedTensors ModuleCore::named_buffers_here() const {
+  require_outside_of_run("named_buffers of a model");
+  std::vector<Named> named;
+  for (std::size_t k = 0; k < size(); ++k) named.push_back(buffers_of(k));
+  return as_one(named);
+}
+
+void ModuleCore::synchronize_buffers() {
+  require_outside_of_run("synchronize_buffers of a model");
+  const at::NoGradGuard no_grad;
+  for (const auto& item : named_buffers()) {
+    for (auto& module : replicas_) {
+      const at::Tensor buffer = module->named_buffers()[item.key()];
+      if (buffer.defined()) set_buffer(buffer, item.value());
+    }
+  }
+}
+
+}  // namespace lockstep::detail
