@@ -51,6 +51,7 @@ install(FILES
     ${CMAKE_CURRENT_BINARY_DIR}/LockstepConfig.cmake
     ${CMAKE_CURRENT_BINARY_DIR}/LockstepConfigVersion.cmake
     ${CMAKE_CURRENT_LIST_DIR}/FindLibTorch.cmake
+    ${CMAKE_CURRENT_LIST_DIR}/FindNCCL.cmake
   DESTINATION ${LOCKSTEP_INSTALL_CMAKEDIR} COMPONENT Lockstep_Development)
 
 # For programs built without CMake. The folder of LibTorch can be given again: --define-variable=torch_dir=...
@@ -60,6 +61,9 @@ if(LibTorch_DIR_USED)
   if(LOCKSTEP_CUDA)
     # Their kernels register themselves when they are loaded, which no undefined symbol tells the linker.
     set(LOCKSTEP_PC_CUDA " -Wl,--push-state,--no-as-needed -ltorch_cuda -lc10_cuda -Wl,--pop-state -L${CUDAToolkit_LIBRARY_DIR} -lcudart")
+    if(LOCKSTEP_NCCL)
+      string(APPEND LOCKSTEP_PC_CUDA " ${NCCL_LIBRARY}")
+    endif()
   endif()
   configure_file(${CMAKE_CURRENT_LIST_DIR}/lockstep.pc.in lockstep.pc @ONLY)
   install(FILES ${CMAKE_CURRENT_BINARY_DIR}/lockstep.pc

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstddef>
+#include <vector>
+
+#include "lockstep/base/deadline.h"
+#include "lockstep/base/function_ref.h"
+#include "lockstep/comm/engine/collective.h"
+#include "lockstep/comm/nccl/connection.h"
+#include "lockstep/comm/nccl/sum_schedule.h"
+
+namespace lockstep::nccl {
+
+struct EngineOptions {
+  ConnectionOptions connection;
+  int replicas = 1;         ///< of each worker
+  double call_seconds = 0;  ///< time limit of a collective that names none; 0: none
+};
+
+/// Collectives between the GPUs of several workers, each with one. Sums have the order of reduction_tree.h over all replicas,
+/// like those of other engines: partial sums go to the owner of each shard, and its result to all. With Implementation::Nccl
+/// they are NCCL's own, in an order that it chooses.
+///
+/// The arrays of a collective are on the GPU. All workers start the same ones in the same order, and nothing compares them:
+/// the caller has done so. After an error (connection.h) arrays are in no known state.
+class Engine {
+ public:
+  explicit Engine(const EngineOptions& options);
+
+  /// Whether additions of this many workers and replicas fit into the kernel.
+  static bool takes(int workers, int replicas);
+
+  /// Puts a collective on `stream` and returns. `allocate` gives memory that stays until the stream has used it.
+  void start(const Collective& collective, cudaStream_t stream, FunctionRef<void*(std::size_t bytes)> allocate,
+             Deadline limit = Deadline::never());
+  /// Waits until all that was started is done.
+  void wait() { connection_.wait(); }
+
+ private:
+  struct Call;
+
+  void put(Call& call);
+  void sum(Call& call);
+  void sum_by_nccl(const Call& call);
+  void gather(const Call& call);
+  void add(const std::vector<Addition>& additions, const Call& call);
+  void exchange(const std::vector<Transfer>& sends, const std::vector<Transfer>& receives, const Call& call);
+  void finish(int result, const Call& call);
+
+  const int rank_, workers_, replicas_;
+  const double call_seconds_;
+  const engine::SumPlan plan_;
+  Connection connection_;
+};
+
+}  // namespace lockstep::nccl
