@@ -96,6 +96,11 @@ TEST(SumRoute, DependsOnWhatIsAskedForOnWorkersAndOnSize) {
        1 << 20,
        Owners,
        "NCCL is not available, so AUTO: copied through"},
+      {{.on_cpu = false, .by_nccl = true, .workers = 2}, 1 << 20, Owners, "AUTO: gradients by NCCL from GPU"},
+      {{.asked = Implementation::Nccl, .on_cpu = false, .by_nccl = true, .workers = 2},
+       1 << 20,
+       Owners,
+       "NCCL: gradients by NCCL's own sums from GPU to GPU; all else copied through"},
   };
   for (const auto& row : rows) {
     EXPECT_EQ(route_of(row.facts, row.bytes), row.route) << row.said;

@@ -12,6 +12,7 @@ namespace lockstep {
 struct CommunicationFacts {
   Implementation asked = Implementation::Auto;
   bool on_cpu = true;
+  bool by_nccl = false;  ///< gradients go from GPU to GPU
   int workers = 1;
   int on_this_host = 1;  ///< workers with the address of this one, itself included
 };

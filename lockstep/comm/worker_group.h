@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
@@ -15,6 +16,10 @@
 #include "lockstep/comm/tls_files.h"
 
 namespace lockstep {
+
+namespace gpu {
+class GpuWorkers;  // strategy/gpu.h
+}
 
 /// The workers of a job as one of them sees the others: what a strategy needs to train together with them. Lockstep::cluster
 /// provides the implementation; nothing here knows gRPC, Gloo or torch.
@@ -43,12 +48,19 @@ class LOCKSTEP_EXPORT WorkerGroup : public std::enable_shared_from_this<WorkerGr
   int replicas() const { return shape_.replicas; }
   int all_replicas() const { return shape_.workers * shape_.replicas; }
 
+  /// The way from GPU to GPU; null: what is on GPUs goes through host memory.
+  gpu::GpuWorkers* gpu_workers() const { return gpu_workers_.get(); }
+  void set_gpu_workers(std::shared_ptr<gpu::GpuWorkers> gpu_workers) { gpu_workers_ = std::move(gpu_workers); }
+
   /// Begins a collective. Its arrays belong to it until `wait` has returned; what the spans name must live as long.
   virtual Ticket submit(Channel channel, const Collective& collective, Deadline limit) = 0;
   virtual void wait(Ticket ticket) = 0;
   void run(Channel channel, const Collective& collective, Deadline limit) { wait(submit(channel, collective, limit)); }
 
   virtual void barrier(std::string_view name, Deadline deadline) = 0;
+
+  /// Throws once the job has failed. Cheap.
+  virtual void check() {}
 
   /// What this worker is doing, for error messages on the others. Cheap.
   virtual void set_place(std::int64_t step, std::string_view place) = 0;
@@ -60,6 +72,7 @@ class LOCKSTEP_EXPORT WorkerGroup : public std::enable_shared_from_this<WorkerGr
 
  private:
   Shape shape_;
+  std::shared_ptr<gpu::GpuWorkers> gpu_workers_;
 };
 
 /// What a strategy brings when it joins the others.

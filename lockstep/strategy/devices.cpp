@@ -45,7 +45,8 @@ void require_one_kind(const std::vector<DeviceName>& devices) {
       throw Unimplemented(errors::kDevice, {.what = "a strategy cannot use several GPUs yet",
                                             .seen = str(to_string(first), " and ", to_string(device)),
                                             .help = "name one: {.devices = {{\"gpu:0\"}}}, or several replicas on it: "
-                                                    "{.devices = ls::logical_gpus(2)}"});
+                                                    "{.devices = ls::logical_gpus(2)}; for all GPUs start a worker for "
+                                                    "each, with MultiWorkerMirroredStrategy"});
     }
   }
 }

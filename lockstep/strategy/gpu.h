@@ -5,10 +5,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "lockstep/base/function_ref.h"
 #include "lockstep/comm/local/replica_team.h"
+#include "lockstep/comm/worker_group.h"
 
 // All that the rest of this floor knows of GPUs. Built with LOCKSTEP_CUDA it is what cuda/ does; without, gpu_absent.cpp
 // stands in, which has no GPU.
@@ -91,6 +93,25 @@ class CopyStream {
 };
 
 std::unique_ptr<CopyStream> make_copy_stream(at::Device device);
+
+/// Collectives from GPU to GPU between workers, each of which has one.
+class GpuWorkers {
+ public:
+  virtual ~GpuWorkers() = default;
+  /// Starts a collective whose arrays are on the GPU, after all of `after`. All workers start the same ones in the same order.
+  virtual void start(const Collective& collective, const std::vector<std::shared_ptr<Arrival>>& after,
+                     Deadline limit) = 0;
+  /// The calling thread waits until all of them are done, and throws if one has failed.
+  virtual void wait() = 0;
+};
+
+/// The version of NCCL; empty where it is not built in.
+std::string nccl_version();
+
+/// Connects the GPUs of all workers, which all call it. Null where they go through host memory: NCCL is not built in, or two
+/// workers have the same GPU. That is an error if NCCL was asked for. It uses the group from a thread of its own.
+std::shared_ptr<GpuWorkers> connect_workers(WorkerGroup& group, at::Device device, const CommunicationOptions& options,
+                                            double join_seconds, double collective_seconds);
 
 /// While it lives, operators without a generator argument that draw on the GPU (dropout, attention) take the numbers of
 /// `generator` instead of LibTorch's. One thread at a time: it holds a lock.

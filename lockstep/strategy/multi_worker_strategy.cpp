@@ -59,6 +59,7 @@ double collective_seconds(const CommunicationOptions& communication) {
 std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const ClusterDescription& cluster, int replicas,
                                   int threads, const std::string& kind_of_device) {
   if (cluster.num_workers() == 1) return nullptr;
+  const std::string nccl = gpu::nccl_version();
   return join_workers(
       {.cluster = cluster,
        .replicas = replicas,
@@ -66,6 +67,7 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
                  {"replicas of a worker", str(replicas)},
                  {"threads of a replica", str(threads)},
                  {"devices", kind_of_device},
+                 {"version of NCCL", nccl.empty() ? "not built in" : nccl},
                  {"seed", options.seed ? str(*options.seed) : "the chief's"},
                  {"communication.implementation", std::string(to_string(options.communication.implementation))},
                  {"communication.bytes_per_pack", str(options.communication.bytes_per_pack)},
@@ -79,6 +81,14 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
        .bind_address = options.bind_address,
        .data_port = options.data_port,
        .tls = options.tls});
+}
+
+void connect_gpus(const MultiWorkerOptions& options, const DeviceName& device,
+                  const std::shared_ptr<WorkerGroup>& workers) {
+  const at::Device here = torch_device(device);
+  if (!workers || !here.is_cuda()) return;
+  workers->set_gpu_workers(gpu::connect_workers(*workers, here, options.communication, options.join_seconds,
+                                                collective_seconds(options.communication)));
 }
 
 std::uint64_t job_seed(const MultiWorkerOptions& options, WorkerGroup* workers) {
@@ -101,7 +111,9 @@ struct MultiWorkerMirroredStrategy::Plan {
         on_this_host(static_cast<int>(devices.size()) *
                      (cluster.is_local() ? 1 : static_cast<int>(cluster.workers_on_this_host().size()))),
         threads(plan_intra_op_threads(options.intra_op_threads, on_this_host)),
-        workers(join(options, cluster, static_cast<int>(devices.size()), threads, devices.front().type)) {}
+        workers(join(options, cluster, static_cast<int>(devices.size()), threads, devices.front().type)) {
+    connect_gpus(options, devices.front(), workers);
+  }
 
   MultiWorkerOptions options;
   ClusterDescription cluster;
@@ -137,10 +149,12 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<const P
 MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
 
 std::string MultiWorkerMirroredStrategy::describe() const {
+  const WorkerGroup* const workers = detail::StrategyAccess::workers(*this);
   const auto here = cluster_->is_local() ? 1 : static_cast<int>(cluster_->workers_on_this_host().size());
   return str(to_string(*cluster_), "; ", counted(num_local_replicas(), "replica"), "\n",
              describe_routes({.asked = communication().implementation,
                               .on_cpu = torch_device(parse_device(devices()[0])).is_cpu(),
+                              .by_nccl = workers != nullptr && workers->gpu_workers() != nullptr,
                               .workers = num_workers(),
                               .on_this_host = here}),
              "\n");

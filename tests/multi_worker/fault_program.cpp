@@ -34,6 +34,7 @@
 #include <thread>
 
 #include "lockstep/lockstep.h"
+#include "tests/support/replicas.h"
 
 namespace ls = lockstep;
 namespace nn = torch::nn;
@@ -96,13 +97,14 @@ class Worker {
  public:
   explicit Worker(const Settings& settings)
       : settings_(settings),
-        strategy_({.devices = ls::cpus(settings.replicas),
+        strategy_({.devices = ls::test_devices(settings.replicas),
                    .communication = {.timeout_seconds = settings.timeout,
                                      .implementation = is("other_way") && task() == settings.faulty
                                                            ? ls::Implementation::Ring
                                                            : ls::Implementation::Auto},
                    .intra_op_threads = 1,
                    .seed = is("other_seed") && task() == settings.faulty ? 8 : 7,
+                   .deterministic = true,
                    .join_seconds = settings.join,
                    .data_port = task() == settings.faulty ? settings.data_port : 0,
                    .tls = settings.tls}),
@@ -320,6 +322,7 @@ int train(const Settings& settings) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ls::use_nccl_on_one_gpu();
   const Settings settings = settings_of(argc, argv);
   say("pid %d begins at %.6f", ::getpid(), now());
   if (settings.scenario == "uncaught") return Worker(settings).train(), 0;

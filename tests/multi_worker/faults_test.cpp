@@ -92,9 +92,11 @@ const std::string& undisturbed() {
 
 /// That a worker has the weights of the last whole step.
 void expect_whole_step(const std::string& said) {
-  const auto at = said.find("kept ");
+  const std::string mark = "\nkept ";
+  const auto at = said.find(mark);
   ASSERT_NE(at, said.npos) << said;
-  const std::string kept = said.substr(at + 5, said.find('\n', at) - at - 5);
+  const auto begin = at + mark.size();
+  const std::string kept = said.substr(begin, said.find('\n', begin) - begin);
   EXPECT_TRUE(contains(undisturbed(), "step " + kept + "\n")) << kept;
 }
 

@@ -34,6 +34,12 @@ std::string lines_with(const std::string& start, const std::string& text) {
 const char* const kDevices = std::getenv("LOCKSTEP_TEST_DEVICES");
 const std::string kDevice = kDevices != nullptr && std::string(kDevices) == "gpu" ? "device cuda:0\n" : "device cpu\n";
 
+/// How gradients reach other workers: LOCKSTEP_TEST_NCCL asks for NCCL.
+std::string expected_way(int workers) {
+  const bool is_by_nccl = workers > 1 && std::getenv("LOCKSTEP_TEST_NCCL") != nullptr;
+  return is_by_nccl ? "gradients by NCCL\n" : "gradients through the host\n";
+}
+
 /// Trains on the digits: dropout, shuffling, Adam, a short last batch, 3 epochs.
 Trained train(const Layout& layout, const std::string& variant) {
   Strings words{LOCKSTEP_TRAIN_PROGRAM, std::to_string(layout.replicas)};
@@ -44,6 +50,7 @@ Trained train(const Layout& layout, const std::string& variant) {
     EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
     const std::string weights = lines_with("weights", job[k].said());
     EXPECT_EQ(lines_with("device", job[k].said()), kDevice) << "worker " << k;
+    EXPECT_EQ(lines_with("gradients", job[k].said()), expected_way(layout.workers)) << "worker " << k;
     EXPECT_FALSE(weights.empty()) << "worker " << k;
     if (k == 0) {
       chiefs = {lines_with("loss", job[k].said()), weights};
@@ -84,6 +91,14 @@ TEST(SameBits, AClientOfTowersSeesTheSameInAnyNumberOfProcesses) {
     }
     if (HasFailure()) break;
   }
+}
+
+/// On CPUs it is AUTO; between GPUs the order is NCCL's own, and all that is known is that workers agree.
+TEST(SameBits, NcclThatIsAskedForKeepsWorkersAlike) {
+  const Trained asked = train({2, 2}, "nccl");
+  EXPECT_FALSE(asked.losses.empty());
+  if (std::getenv("LOCKSTEP_TEST_NCCL") != nullptr) return;
+  EXPECT_EQ(asked.weights, train({1, 4}, "").weights);
 }
 
 class Variant : public testing::TestWithParam<std::string> {};

@@ -31,6 +31,7 @@ constexpr int kBatch = 52;
 
 struct Flags {
   bool batch_norm, clip, sparse, accumulate, scaler, several_backwards;
+  ls::Implementation implementation;
 };
 
 struct Net : nn::Module {
@@ -93,11 +94,16 @@ void train(ls::Strategy& strategy, ls::MirroredModule<Net>& model, Optimizer& op
 }
 
 int run(const Flags& flags, int replicas) {
-  ls::MultiWorkerMirroredStrategy strategy(
-      {.devices = ls::test_devices(replicas), .intra_op_threads = 1, .seed = 7, .deterministic = true});
+  ls::MultiWorkerMirroredStrategy strategy({.devices = ls::test_devices(replicas),
+                                            .communication = {.implementation = flags.implementation},
+                                            .intra_op_threads = 1,
+                                            .seed = 7,
+                                            .deterministic = true});
   Digits digits = load_digits();
   digits = digits.pick(torch::arange(5 * kBatch + 17));  // the last batch is short
   auto model = strategy.make<Net>(flags);
+  const bool is_by_nccl = strategy.describe().find("by NCCL") != std::string::npos;
+  std::printf("gradients %s\n", is_by_nccl ? "by NCCL" : "through the host");
   std::printf("device %s\n", model.parameters()[0].device().str().c_str());
   if (flags.sparse) {
     auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, torch::optim::SGDOptions(0.05));
@@ -114,6 +120,7 @@ int run(const Flags& flags, int replicas) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  ls::use_nccl_on_one_gpu();
   const std::set<std::string> given(argv + 1, argv + argc);
   const auto has = [&](const char* flag) { return given.contains(flag); };
   try {
@@ -122,7 +129,10 @@ int main(int argc, char** argv) {
                 .sparse = has("sparse"),
                 .accumulate = has("accumulate"),
                 .scaler = has("scaler"),
-                .several_backwards = has("several_backwards")},
+                .several_backwards = has("several_backwards"),
+                .implementation = has("ring")   ? ls::Implementation::Ring
+                                  : has("nccl") ? ls::Implementation::Nccl
+                                                : ls::Implementation::Auto},
                argc > 1 ? std::atoi(argv[1]) : 1);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());

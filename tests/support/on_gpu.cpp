@@ -103,6 +103,7 @@ int main(int argc, char** argv) {
   }
   lockstep::leave_out(lockstep::kAboutCpus, "about CPUs");
   lockstep::leave_out(lockstep::kOtherwise, "otherwise on GPUs");
+  lockstep::use_nccl_on_one_gpu();
   lockstep::make_tensors_on_gpu();
   const int failed = RUN_ALL_TESTS();
   const auto& all = *testing::UnitTest::GetInstance();

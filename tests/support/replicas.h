@@ -22,6 +22,12 @@ inline Devices test_devices(int replicas) {
 
 inline at::Device test_device() { return tests_are_on_gpu() ? at::Device(at::kCUDA, 0) : at::Device(at::kCPU); }
 
+/// LOCKSTEP_TEST_NCCL: NCCL refuses workers that share a GPU, unless it takes them for workers of different machines.
+inline void use_nccl_on_one_gpu() {
+  const char* const cluster = std::getenv("TF_CONFIG");  // another text for each worker
+  if (cluster != nullptr && std::getenv("LOCKSTEP_TEST_NCCL") != nullptr) setenv("NCCL_HOSTID", cluster, 1);
+}
+
 /// A tensor or module that was made for the host, on the device that is tested.
 inline at::Tensor here(const at::Tensor& tensor) { return tensor.to(test_device()); }
 template <class Module>

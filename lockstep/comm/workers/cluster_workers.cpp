@@ -113,7 +113,10 @@ ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_pt
   });
 }
 
-ClusterWorkers::~ClusterWorkers() { membership_->ends(this); }
+ClusterWorkers::~ClusterWorkers() {
+  set_gpu_workers(nullptr);  // whose thread calls this object
+  membership_->ends(this);
+}
 
 Deadline ClusterWorkers::limit() const { return Deadline::after(milliseconds_of(options_.join_seconds)); }
 
@@ -208,6 +211,10 @@ void ClusterWorkers::require_same_strategy() {
 void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {
   // Beside the program's other collectives, so that one who calls something else is noticed at once.
   run(kProgram, {.kind = CollectiveKind::Barrier, .name = name}, deadline);
+}
+
+void ClusterWorkers::check() {
+  if (const auto failure = coordinator().failure()) failure->raise();
 }
 
 void ClusterWorkers::set_place(std::int64_t step, std::string_view place) { coordinator().set_place(step, place); }

@@ -40,6 +40,7 @@ class ClusterWorkers final : public WorkerGroup {
   Ticket submit(Channel channel, const Collective& collective, Deadline limit) override;
   void wait(Ticket ticket) override;
   void barrier(std::string_view name, Deadline deadline) override;
+  void check() override;
   void set_place(std::int64_t step, std::string_view place) override;
   void report(const Error& error) override;
   void report(const std::string& what) override;

@@ -140,7 +140,7 @@ void WorkerReducer::make_plan() {
     }
     const at::Tensor& like = module_.parameters()[static_cast<std::size_t>(buckets_[b].parameters[0])].leaves[0];
     sums_.push_back(at::zeros({static_cast<std::int64_t>(buckets_[b].elements)}, like.options().requires_grad(false)));
-    if (on_gpu_) sums_on_host_.push_back(gpu::make_pinned(sums_.back().sizes(), sums_.back().scalar_type()));
+    if (is_staged_) sums_on_host_.push_back(gpu::make_pinned(sums_.back().sizes(), sums_.back().scalar_type()));
     names_.push_back(str(name_, ", ", buckets_[b].name));
   }
   inputs_.assign(buckets_.size(), std::vector<const void*>(replicas_.size(), nullptr));

@@ -43,12 +43,14 @@ WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const
                              const Replicas& replicas, const CommunicationOptions& options, std::string name)
     : group_(group),
       alive_group_(group.weak_from_this()),
+      gpus_(group.gpu_workers()),
       module_(module),
       group_of_(group_of),
       replicas_(replicas),
       options_(options),
       name_(std::move(name)),
       on_gpu_(module.strategy().replica_context(0).device().is_cuda()),
+      is_staged_(on_gpu_ && gpus_ == nullptr),
       loads_(replicas.size()),
       loose_(group_of.size()),
       kinds_(group_of.size(), GradientKind::None),
@@ -123,7 +125,7 @@ void WorkerReducer::put(std::size_t k, std::size_t b, std::size_t i, const at::T
   const Bucket& bucket = buckets_[b];
   const auto p = static_cast<std::size_t>(bucket.parameters[i]);
   const bool is_dense = gradient.defined() && !gradient.is_sparse();
-  if (bucket.parameters.size() == 1 && is_dense && !on_gpu_ &&
+  if (bucket.parameters.size() == 1 && is_dense && !is_staged_ &&
       is_dense_in_order(gradient, module_.parameters()[p].leaves[k])) {
     load.held[b] = gradient;
     inputs_[b][k] = gradient.const_data_ptr();
@@ -131,7 +133,7 @@ void WorkerReducer::put(std::size_t k, std::size_t b, std::size_t i, const at::T
   }
   at::Tensor& flat = load.flats[b];
   if (!flat.defined()) {  // gaps stay zero
-    flat = on_gpu_ ? gpu::make_pinned(sums_[b].sizes(), sums_[b].scalar_type()).zero_() : at::zeros_like(sums_[b]);
+    flat = is_staged_ ? gpu::make_pinned(sums_[b].sizes(), sums_[b].scalar_type()).zero_() : at::zeros_like(sums_[b]);
   }
   at::Tensor place = view_of(flat, bucket.begins[i], p);
   is_dense ? place.copy_(gradient, /*non_blocking=*/true) : place.zero_();
@@ -158,17 +160,33 @@ void WorkerReducer::bucket_is_loaded(std::size_t k, std::size_t b) {
 }
 
 void WorkerReducer::submit(std::size_t b) {
-  void* output = (on_gpu_ ? sums_on_host_ : sums_)[b].data_ptr();
-  tickets_[b] = group_.submit(WorkerGroup::kGradients,
-                              {.kind = CollectiveKind::AllReduce,
-                               .dtype = buckets_[b].dtype,
-                               .elements = buckets_[b].elements,
-                               .inputs = inputs_[b],
-                               .outputs = {&output, 1},
-                               .reduce = op(),
-                               .name = names_[b],
-                               .implementation = options_.implementation},
-                              deadline_of(options_));
+  void* const output = (is_staged_ ? sums_on_host_ : sums_)[b].data_ptr();
+  tickets_[b] = group_.submit(WorkerGroup::kGradients, sum_of(b, &output), deadline_of(options_));
+}
+
+Collective WorkerReducer::sum_of(std::size_t b, void* const* output) const {
+  return {.kind = CollectiveKind::AllReduce,
+          .dtype = buckets_[b].dtype,
+          .elements = buckets_[b].elements,
+          .inputs = inputs_[b],
+          .outputs = {output, 1},
+          .reduce = op(),
+          .name = names_[b],
+          .implementation = options_.implementation};
+}
+
+void WorkerReducer::sum_between_gpus() {
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    std::vector<std::shared_ptr<gpu::Arrival>> after;
+    for (const Load& load : loads_) after.push_back(load.copied[b]);
+    if (loads_[0].is_stale[b]) {
+      put_again(b);
+      after = {gpu::mark_this_stream(sums_[b].device())};
+    }
+    void* const output = sums_[b].data_ptr();
+    gpus_->start(sum_of(b, &output), after, deadline_of(options_));
+  }
+  gpus_->wait();  // what fails now leaves the weights as they are
 }
 
 void WorkerReducer::send_from_gpu() {
@@ -202,24 +220,25 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
       "gradients", &call,
       [&] {
         require_same_call(*get_replica_context().seat());
-        if (on_gpu_ && has_plan_) send_from_gpu();
+        if (is_staged_ && has_plan_) send_from_gpu();
         agree(op, call);
         if (!has_plan_) {
           make_plan();
           for (std::size_t r = 0; r < loads_.size(); ++r) put_the_rest(r);
-          if (on_gpu_) send_from_gpu();
+          if (is_staged_) send_from_gpu();
         }
+        if (gpus_ != nullptr) sum_between_gpus();
         if (failure_) std::rethrow_exception(failure_);
         for (std::size_t p = 0; p < kinds_.size(); ++p) {
           loose_[p].reset();
           if (kinds_[p] == GradientKind::Sparse) gather_sparse(p);
           if (kinds_[p] == GradientKind::Dense && bucket_of_[p] < 0) reduce_loose(p);
         }
-        for (std::size_t b = 0; b < buckets_.size(); ++b) {
+        for (std::size_t b = 0; b < next_; ++b) {
           awaited_ = b + 1;
           group_.wait(tickets_[b]);
           if (loads_[0].is_stale[b]) send_again(b);
-          if (on_gpu_) sums_[b].copy_(sums_on_host_[b], /*non_blocking=*/true);
+          if (is_staged_) sums_[b].copy_(sums_on_host_[b], /*non_blocking=*/true);
         }
         reset();
       },
@@ -240,12 +259,16 @@ void WorkerReducer::reset() {
   }
 }
 
-void WorkerReducer::send_again(std::size_t b) {
+void WorkerReducer::put_again(std::size_t b) {
   for (std::size_t k = 0; k < loads_.size(); ++k) {
     for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i)
       put(k, b, i, shown(k, static_cast<std::size_t>(buckets_[b].parameters[i])));
   }
-  if (on_gpu_) gpu::mark_this_stream(sums_[b].device())->wait_on_host();
+}
+
+void WorkerReducer::send_again(std::size_t b) {
+  put_again(b);
+  if (is_staged_) gpu::mark_this_stream(sums_[b].device())->wait_on_host();
   submit(b);
   group_.wait(tickets_[b]);
 }

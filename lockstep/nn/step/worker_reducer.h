@@ -32,7 +32,8 @@ class ModuleCore;
 /// the same call. Gradients that are sparse, or of a type that the engine does not add, travel after it, one by one.
 ///
 /// Gradients on a GPU are copied to pinned memory as they are computed. Buckets then go out when the host has started all of
-/// backward, each when its copies are done.
+/// backward, each when its copies are done. Where the GPUs of the workers are connected, buckets stay on them, and go out when
+/// the workers have agreed, each when its gradients are computed.
 class WorkerReducer final : public GradientReducer {
  public:
   using Replicas = std::vector<std::unique_ptr<ReplicaPart>>;
@@ -71,7 +72,10 @@ class WorkerReducer final : public GradientReducer {
 
   // In the lead of all local replicas.
   void send_from_gpu();
+  void sum_between_gpus();
+  void put_again(std::size_t b);
   void send_again(std::size_t b);
+  Collective sum_of(std::size_t b, void* const* output) const;
   void reset();
   // Likewise; worker_agreement.cpp
   void agree(ReduceOp op, const StepCall& call);
@@ -89,12 +93,14 @@ class WorkerReducer final : public GradientReducer {
 
   WorkerGroup& group_;                      ///< inside of run, when the strategy is there
   std::weak_ptr<WorkerGroup> alive_group_;  ///< once it is gone, nothing is under way
+  gpu::GpuWorkers* const gpus_;             ///< likewise; null: all goes through host memory
   const ModuleCore& module_;
   const std::vector<int>& group_of_;
   const Replicas& replicas_;
   CommunicationOptions options_;
   std::string name_;
   bool on_gpu_;
+  bool is_staged_;  ///< what is on a GPU goes through host memory
 
   struct Hook {
     std::shared_ptr<torch::autograd::Node> node;  ///< of a leaf; LibTorch itself holds it weakly
