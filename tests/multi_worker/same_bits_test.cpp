@@ -52,6 +52,7 @@ Trained train(const Layout& layout, const std::string& variant) {
     EXPECT_EQ(lines_with("device", job[k].said()), kDevice) << "worker " << k;
     EXPECT_EQ(lines_with("gradients", job[k].said()), expected_way(layout.workers)) << "worker " << k;
     EXPECT_FALSE(weights.empty()) << "worker " << k;
+    EXPECT_FALSE(contains(job[k].said(), "AccumulateGrad")) << "LibTorch warns of a wrong stream:\n" << job[k].said();
     if (k == 0) {
       chiefs = {lines_with("loss", job[k].said()), weights};
     } else {

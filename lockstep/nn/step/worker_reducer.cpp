@@ -55,8 +55,10 @@ WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const
       loose_(group_of.size()),
       kinds_(group_of.size(), GradientKind::None),
       outside_changes_(module, group_of) {
-  for (Load& load : loads_) load.has_arrived.assign(group_of.size(), false);
-  add_hooks();
+  for (Load& load : loads_) {
+    load.hooks.resize(group_of.size());
+    load.has_arrived.assign(group_of.size(), false);
+  }
 }
 
 WorkerReducer::~WorkerReducer() {
@@ -69,25 +71,26 @@ WorkerReducer::~WorkerReducer() {
     } catch (const std::exception&) {
     }
   }
-  for (const Hook& hook : hooks_) hook.node->del_post_hook(hook.key);
-}
-
-void WorkerReducer::add_hooks() {
-  for (std::size_t p = 0; p < group_of_.size(); ++p) {
-    if (group_of_[p] < 0) continue;
-    for (std::size_t k = 0; k < replicas_.size(); ++k) {
-      at::Tensor leaf = module_.parameters()[p].leaves[k];
-      const bool is_frozen = !leaf.requires_grad();
-      if (is_frozen) leaf.requires_grad_(true);  // it may be unfrozen later, and only now can it be given a hook
-      auto node = torch::autograd::impl::grad_accumulator(leaf);
-      const auto key = node->add_post_hook(std::make_unique<Arrival>([this, k, p] { arrived(k, p); }));
-      hooks_.push_back({std::move(node), key});
-      if (is_frozen) leaf.requires_grad_(false);
+  for (const Load& load : loads_) {
+    for (const Hook& hook : load.hooks) {
+      if (hook.node) hook.node->del_post_hook(hook.key);
     }
   }
 }
 
+/// On the replica's own thread, after its forward: LibTorch keeps the stream on which a node was made, and adds up gradients there.
+void WorkerReducer::add_hooks(std::size_t k) {
+  for (std::size_t p = 0; p < group_of_.size(); ++p) {
+    Hook& hook = loads_[k].hooks[p];
+    const at::Tensor& leaf = module_.parameters()[p].leaves[k];
+    if (group_of_[p] < 0 || hook.node || !leaf.requires_grad()) continue;
+    hook.node = torch::autograd::impl::grad_accumulator(leaf);
+    hook.key = hook.node->add_post_hook(std::make_unique<Arrival>([this, k, p] { arrived(k, p); }));
+  }
+}
+
 void WorkerReducer::start(ReplicaPart& mine, ReduceOp op) {
+  add_hooks(static_cast<std::size_t>(mine.index));
   Load& load = loads_[static_cast<std::size_t>(mine.index)];
   load.is_armed = true;
   load.op = op;

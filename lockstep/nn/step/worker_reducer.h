@@ -50,8 +50,14 @@ class WorkerReducer final : public GradientReducer {
   void step_is_over() override { outside_changes_.remember(); }
 
  private:
+  struct Hook {
+    std::shared_ptr<torch::autograd::Node> node = {};  ///< of a leaf; LibTorch itself holds it weakly
+    std::uintptr_t key = 0;
+  };
+
   /// What one replica has put into buckets. Touched by its own thread, and by the leader while it waits.
   struct Load {
+    std::vector<Hook> hooks;  ///< per parameter; none before its first gradient may come
     ReduceOp op = ReduceOp::Sum;
     bool is_armed = false;          ///< between `start` and the end of the step: hooks put gradients into buckets
     std::vector<char> has_arrived;  ///< per parameter
@@ -63,7 +69,7 @@ class WorkerReducer final : public GradientReducer {
     std::vector<char> is_stale;                         ///< per bucket: went out before its last gradient was there
   };
 
-  void add_hooks();
+  void add_hooks(std::size_t k);
   void arrived(std::size_t k, std::size_t p);
   void put(std::size_t k, std::size_t b, std::size_t i, const at::Tensor& gradient);
   void put_the_rest(std::size_t k);
@@ -101,12 +107,6 @@ class WorkerReducer final : public GradientReducer {
   std::string name_;
   bool on_gpu_;
   bool is_staged_;  ///< what is on a GPU goes through host memory
-
-  struct Hook {
-    std::shared_ptr<torch::autograd::Node> node;  ///< of a leaf; LibTorch itself holds it weakly
-    std::uintptr_t key;
-  };
-  std::vector<Hook> hooks_;
 
   bool has_plan_ = false;
   std::vector<Bucket> buckets_;
