@@ -11,7 +11,7 @@ namespace lockstep {
 
 /// Which engine moves data between workers. Replicas of one process share their memory, so there it has no effect but a line
 /// in the log. Auto gives the same bits for any number of workers; Ring is Gloo's ring, which adds up in an order of its own.
-/// Nccl needs GPUs, which are not supported yet.
+/// Nccl needs GPUs and a build with LOCKSTEP_NCCL.
 enum class Implementation { Auto, Ring, Nccl };
 
 LOCKSTEP_EXPORT std::string_view to_string(Implementation implementation);  ///< "AUTO", "RING", "NCCL"

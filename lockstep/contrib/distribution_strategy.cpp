@@ -126,6 +126,29 @@ std::vector<std::size_t> DistributionStrategy::towers_of(const Devices& devices,
                                                .help = "pass what non_slot_devices() returns"});
 }
 
+void DistributionStrategy::throw_together(const char* operation, const std::exception_ptr& mine) const {
+  if (core_->num_workers() > 1) {
+    std::string said;
+    if (mine) {
+      try {
+        std::rethrow_exception(mine);
+      } catch (const std::exception& e) {
+        said = str("on worker ", core_->worker_id(), ": ", e.what());
+      } catch (...) {
+        said = str("on worker ", core_->worker_id(), ": an exception of an unknown type");
+      }
+    }
+    const auto here = static_cast<std::size_t>(core_->num_local_replicas());
+    for (const std::string& other : lockstep::detail::of_all_replicas(*core_, std::vector<std::string>(here, said))) {
+      if (mine || other.empty()) continue;
+      throw Unavailable(errors::kPeerFailed, {.what = str("the function given to ", operation, " failed ", other),
+                                              .where = operation,
+                                              .help = "see what it says there; the towers of this worker are unharmed"});
+    }
+  }
+  if (mine) std::rethrow_exception(mine);
+}
+
 void DistributionStrategy::require_equal_merges() const {
   WorkerGroup* const workers = lockstep::detail::StrategyAccess::workers(*core_);
   if (workers == nullptr) return;

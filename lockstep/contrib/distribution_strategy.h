@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
+#include <exception>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -195,6 +196,10 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// Throws on all workers unless all have made as many merge calls: the towers of one may have finished without those that
   /// others wait in.
   void require_equal_merges() const;
+  /// Calls `f()`, which calls functions of the program for towers of this worker. If it throws on one worker, all throw.
+  template <class F>
+  void on_all_workers(const char* operation, F&& f) const;
+  void throw_together(const char* operation, const std::exception_ptr& mine) const;
   /// Results that may differ between towers, from all workers: used as one value they are the first tower's everywhere.
   template <class T>
   Mirrored<T> of_all_towers(const Mirrored<T>& own) const;

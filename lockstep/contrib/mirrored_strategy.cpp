@@ -1,6 +1,10 @@
 #include "lockstep/contrib/mirrored_strategy.h"
 
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/core/Generator.h>
+
 #include <atomic>
+#include <mutex>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -62,6 +66,13 @@ std::unique_ptr<MultiWorkerMirroredStrategy> join(const ConfigureOptions& option
   });
 }
 
+/// The client is one: what it draws outside of towers is the same on every worker.
+void draw_like_the_chief(Strategy& core) {
+  at::Generator generator = at::detail::getDefaultCPUGenerator();
+  const std::lock_guard lock(generator.mutex());
+  generator.set_state(core.broadcast(generator.get_state()));
+}
+
 }  // namespace
 
 void set_logical_cpus(int n) {
@@ -102,6 +113,7 @@ void MirroredStrategy::configure(const ConfigureOptions& options) {
                         {.what = "cross_tower_ops of your own cannot add up over the workers of a cluster",
                          .help = "leave out cross_tower_ops: the workers' engine adds in the one order"});
   auto core = join(options, options_);
+  draw_like_the_chief(*core);
   Devices devices = devices_of_all(*core);
   set_core(std::move(core), std::move(devices));
 }

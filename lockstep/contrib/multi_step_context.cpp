@@ -24,7 +24,7 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
         },
         output.tensor());
   } else if (aggregation == Aggregation::None) {
-    last_step_outputs_.insert_or_assign(name, output);
+    last_step_outputs_.insert_or_assign(name, output.copied());
   } else {
     last_step_outputs_.insert_or_assign(name, detail::aggregate(*strategy_, aggregation, output, kOperation));
   }

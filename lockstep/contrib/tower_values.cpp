@@ -21,6 +21,13 @@ TowerValue::TowerValue(Mirrored<at::Tensor> value) : kind_(Kind::Mirrored), plac
   components_ = std::move(value).release();
 }
 
+TowerValue TowerValue::copied() const {
+  TowerValue copy = *this;
+  for (at::Tensor& component : copy.components_)
+    if (component.defined()) component = component.clone();
+  return copy;
+}
+
 Mirrored<at::Tensor> TowerValue::mirrored() const {
   Mirrored<at::Tensor> value(components_);
   value.set_placement(placement_);

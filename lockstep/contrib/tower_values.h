@@ -79,6 +79,8 @@ class LOCKSTEP_EXPORT TowerValue {
   /// The same of all towers, as `unwrap` gives them; results of `map` one after the other.
   std::vector<at::Tensor> unwrap(const Strategy& core, const Devices& of_all_towers) const;
   void set_values_of_all_towers(std::vector<at::Tensor> values) { of_all_towers_ = std::move(values); }
+  /// With components of its own, which later writes to variables do not reach.
+  TowerValue copied() const;
   /// The value as one tensor: the own component inside a tower. InvalidArgument for one per tower elsewhere.
   at::Tensor tensor() const;
   operator at::Tensor() const { return tensor(); }  // NOLINT(google-explicit-constructor): it stands for its tensor

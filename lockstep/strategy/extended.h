@@ -5,6 +5,7 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -214,7 +215,10 @@ auto StrategyExtended::update_components(const Variable& variable, F& f, const A
     }
   } else {
     detail::require_cross_replica(strategy_, "update");
-    if constexpr (((contains_distributed_v<Args> && !detail::is_mirrored_v<Args>) || ...)) refuse_divergence("update");
+    [[maybe_unused]] const auto refuse = [&](std::string_view kind, const auto&...) {
+      if (kind != Mirrored<int>::kKind) refuse_divergence("update");
+    };
+    (for_each_distributed(args, refuse), ...);
     return update_all(args...);
   }
 }

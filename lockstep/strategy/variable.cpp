@@ -164,6 +164,18 @@ at::Tensor target_of(const Variable::Impl& variable, const Write& write, std::si
   return write.place ? detail::part_of(component.detach(), write.place.get()) : component;
 }
 
+/// One client's variable is on all workers: each of them refuses what one cannot do.
+void require_on_all_devices(const Variable::Impl& variable, const Placement& placed) {
+  if (!variable.is_distributed() || detail::StrategyAccess::one_client(variable.strategy()) == nullptr) return;
+  const std::size_t devices = placed.devices.size();
+  const auto all = static_cast<std::size_t>(variable.strategy().num_replicas_in_sync());
+  if (devices == 1 || devices == all) return;
+  throw InvalidArgument(errors::kComponent,
+                        {.what = lockstep::str("a Mirrored on ", devices, " of ", all, " devices cannot be assigned"),
+                         .where = lockstep::str("variable '", variable.options().name, "'"),
+                         .help = "reduce or broadcast it without naming devices: it is then on all of them"});
+}
+
 /// The tensor that component k gets: of a PerReplica its component k, of a Mirrored the one on the same device.
 at::Tensor value_for(const Variable::Impl& variable, const Write& write, const VariableValue& value, std::size_t k) {
   if (value.kind() == Kind::Tensor) return value.tensor();
@@ -172,6 +184,7 @@ at::Tensor value_for(const Variable::Impl& variable, const Write& write, const V
     return write.place ? number.expand(target_of(variable, write).sizes()) : number;
   }
   if (const Placement* const placed = value.placement()) {
+    require_on_all_devices(variable, *placed);
     const std::size_t found = placed->component_of(static_cast<int>(k));
     if (found == value.components().size()) detail::throw_not_placed(*placed, static_cast<int>(k));
     return value.components()[found];

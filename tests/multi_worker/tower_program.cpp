@@ -184,6 +184,8 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
                                            [&] { use(rows.last_step_outputs().at("row")); },
                                            [&] { strategy.broadcast(number(1), "/device:GPU:99"); },
                                            [&] { strategy.update(ids, nothing, on_first); },
+                                           [&] { placed.assign(on_first); },
+                                           [&] { ids.assign(on_first); },
                                            [&] { strategy.call_for_each_tower(nothing, on_first); },
                                            [&] {
                                              strategy.update_non_slot({devices[0], devices[5]}, nothing, on_first);
@@ -197,6 +199,35 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
     throw std::runtime_error("not refused: case " + std::to_string(i));
   }
   say("as a list of all", strategy.update(ids, copy, contrib::ungrouped));
+  say("in structures", strategy.update(
+                           placed, [](const torch::Tensor& w, const auto& in) { return w + in.first + in.second; },
+                           std::pair{strategy.broadcast(number(2)), contrib::TowerValue(number(1))}, contrib::ungrouped));
+  say("of variables", strategy.reduce(Agg::SUM, strategy.map(
+                                                    std::vector<int>{0, 1, 2, 3, 4, 5},
+                                                    [](int i, const torch::Tensor& w) { return w * (i + 1); }, placed)));
+  // A function that fails for one tower fails on all workers, and the program goes on.
+  const auto fails = [](int item) {
+    if (item == 4) throw std::runtime_error("item 4");
+    return number(item);
+  };
+  const std::function<void()> failing[] = {[&] { strategy.map(std::vector<int>{0, 1, 2, 3, 4, 5}, fails); },
+                                           [&] { strategy.update_non_slot({devices[4]}, [&] { fails(4); }); },
+                                           [&] { strategy.update_non_slot({devices[4]}, [&] { return fails(4); }); },
+                                           [&] {
+                                             strategy.update(ids, [&](const torch::Tensor& id) { fails(id.item<int>()); });
+                                           }};
+  for (std::size_t i = 0; i < std::size(failing); ++i) {
+    try {
+      failing[i]();
+    } catch (const std::exception& error) {
+      if (std::string(error.what()).find("item 4") != std::string::npos) continue;
+      throw;
+    }
+    throw std::runtime_error("did not fail: case " + std::to_string(i));
+  }
+  auto before = strategy.unwrap(placed);
+  placed.assign(number(8));
+  say("as it was", before);
   const ls::Variable plain(number(3), {.name = "plain"});
   say("not distributed", strategy.update(plain, copy, contrib::ungrouped));
   iterator = strategy.distribute_dataset([] { return ls::data::range(24); }).make_one_shot_iterator();
@@ -356,12 +387,14 @@ int main(int argc, char** argv) {
     const auto devices = ls::cpus(argc > 1 ? std::atoi(argv[1]) : 2);
     const ls::TFConfigClusterResolver environment;
     const ls::ClusterSpec cluster = environment.cluster_spec();
+    torch::manual_seed(11 + environment.task_id().value_or(0));  // of which the first worker's counts
     contrib::MirroredOptions options{.intra_op_threads = 1, .seed = 5};
     if (cluster.empty()) options.devices = devices;
     contrib::MirroredStrategy strategy(options);
     if (!cluster.empty()) strategy.configure({.cluster_spec = cluster, .devices = devices, .join_seconds = 60});
     if (strategy.should_checkpoint() != (strategy.core().worker_id() == 0))
       throw std::runtime_error("should_checkpoint");
+    say("the client's own", torch::rand({2}));
     look_at_values(strategy);
     look_at_variables(strategy);
     train(strategy);

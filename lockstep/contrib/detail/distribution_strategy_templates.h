@@ -3,6 +3,8 @@
 #include <c10/core/GradMode.h>
 
 #include <concepts>
+#include <exception>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -36,7 +38,27 @@ void require_mirrored(const char* operation, const Devices& devices, const Args&
   require_on_devices(operation, devices, args...);
 }
 
+/// What tower k of this worker sees of an argument: of a variable its own component, as a tensor.
+template <class T>
+decltype(auto) component_on(const T& argument, int k) {
+  if constexpr (std::derived_from<T, Variable>)
+    return argument.is_distributed() ? at::Tensor(argument.values()[static_cast<std::size_t>(k)]) : argument.read();
+  else
+    return select_component(argument, k);
+}
+
 }  // namespace detail
+
+template <class F>
+void DistributionStrategy::on_all_workers(const char* operation, F&& f) const {
+  std::exception_ptr mine;
+  try {
+    detail::in_tower_words(f);
+  } catch (...) {
+    mine = std::current_exception();
+  }
+  throw_together(operation, mine);
+}
 
 template <class F, class... Args>
 auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
@@ -63,8 +85,10 @@ template <class T>
 auto DistributionStrategy::unwrap(const T& value) const {
   detail::require_cross_tower(*core_, "unwrap");
   return detail::in_tower_words([&] {
-    if constexpr (detail::is_of_variable_v<T> || std::is_same_v<T, TowerValue>) {
-      return TowerValue(value).unwrap(*core_, devices_);
+    if constexpr (detail::is_of_variable_v<T>) {
+      return TowerValue(value).copied().unwrap(*core_, devices_);
+    } else if constexpr (std::is_same_v<T, TowerValue>) {
+      return value.unwrap(*core_, devices_);
     } else if constexpr (requires { detail::all_outputs(*core_, value); }) {
       return detail::all_outputs(*core_, value);
     } else if constexpr (is_distributed_v<T>) {
@@ -83,12 +107,16 @@ auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args
   const auto here = static_cast<std::size_t>(core_->num_local_replicas());
   const auto first = here * static_cast<std::size_t>(core_->worker_id());
   std::vector<MapOutput<Result>> outputs(here);
-  detail::in_tower_words([&] {
+  on_all_workers("map", [&] {
     const Scope scope(*core_);
     for (std::size_t i = 0; i < map_over.size(); ++i) {
       const std::size_t tower = i % static_cast<std::size_t>(num_towers());
       if (tower < first || tower >= first + here) continue;
-      outputs[tower - first].add(f(map_over[i], select_component(args, static_cast<int>(tower - first))...));
+      const auto k = static_cast<int>(tower - first);
+      if constexpr (std::is_invocable_v<F&, const T&, decltype(detail::component_on(args, 0))...>)
+        outputs[tower - first].add(f(map_over[i], detail::component_on(args, k)...));
+      else
+        outputs[tower - first].add(f(map_over[i], select_component(args, k)...));
     }
   });
   return detail::of_towers(*core_, PerDevice<MapOutput<Result>>(std::move(outputs)));
@@ -138,14 +166,14 @@ auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const 
   };
   using Result = decltype(core_->extended().update(variable, call, args...));
   if (variable.is_distributed()) {
-    return detail::in_tower_words([&] {
-      if constexpr (std::is_void_v<Result>) {
-        core_->extended().update(variable, call, args...);
-      } else {
-        Result result = core_->extended().update(variable, call, args...);
-        return variable.synchronization() == Synchronization::OnRead ? of_all_towers(result) : result;
-      }
-    });
+    if constexpr (std::is_void_v<Result>) {
+      return on_all_workers("update", [&] { core_->extended().update(variable, call, args...); });
+    } else {
+      std::optional<Result> result;
+      on_all_workers("update", [&] { result = core_->extended().update(variable, call, args...); });
+      const bool may_differ = variable.synchronization() == Synchronization::OnRead;
+      return detail::in_tower_words([&] { return may_differ ? of_all_towers(*result) : *std::move(result); });
+    }
   }
   const c10::AutoGradMode no_grad(false);  // as for the components of a distributed one
   if constexpr (std::is_void_v<Result>) {
@@ -188,21 +216,22 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
     if (tower / here == worker) own.push_back(devices_[tower]);
   }
   detail::require_mirrored("update_non_slot", names, args...);
-  const auto update_own = [&] {
-    return detail::in_tower_words([&] { return core_->extended().update_non_slot(own, f, args...); });
-  };
+  const auto update_own = [&] { return core_->extended().update_non_slot(own, f, args...); };
   if constexpr (std::is_void_v<Result>) {
-    if (!own.empty()) update_own();
+    on_all_workers("update_non_slot", [&] {
+      if (!own.empty()) update_own();
+    });
   } else {
-    if (core_->num_workers() == 1) return update_own();
+    if (core_->num_workers() == 1) return detail::in_tower_words(update_own);
     std::vector<std::vector<Result>> lists(here);
-    if (!own.empty()) {
+    on_all_workers("update_non_slot", [&] {
+      if (own.empty()) return;
       const auto results = update_own();
       auto result = results.begin();
       for (const std::size_t tower : towers)
         if (tower / here == worker) lists[tower % here].push_back(*result++);
-    }
-    lists = lockstep::detail::lists_of_all_replicas(*core_, lists);
+    });
+    detail::in_tower_words([&] { lists = lockstep::detail::lists_of_all_replicas(*core_, lists); });
     const auto of = [&](std::size_t k) -> Result { return lists[towers[k]].at(0); };
     auto all = Mirrored<Result>::generate(towers.size(), of);
     all.set_placement(place_on(std::move(names), core_->devices()));
