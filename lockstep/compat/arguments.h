@@ -8,7 +8,8 @@
 #include "lockstep/strategy/detail/forward.h"
 
 // TensorFlow bundles the arguments of a function: `run(fn, args=(a, b), kwargs={...})`. Here `args` is a std::tuple, and
-// `kwargs` any one structure, which `fn` gets as its last argument: `run(fn, std::tuple{a, b}, Settings{...})`.
+// `kwargs` any one structure, which `fn` gets as its last argument: `run(fn, std::tuple{a, b}, Settings{...})`. A pair or
+// tuple as the only argument needs `std::make_tuple(pair)`: C++ takes `std::tuple{pair}` for a copy of the pair.
 namespace lockstep::compat {
 
 template <class T>

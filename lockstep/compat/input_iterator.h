@@ -13,7 +13,8 @@ namespace lockstep::compat::names {
 
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_element_spec();
 
-/// TensorFlow 1's iterator, of `make_dataset_iterator` and `make_input_fn_iterator`. In every step all replicas have data.
+/// TensorFlow 1's iterator, of `make_dataset_iterator` and `make_input_fn_iterator`. It ends where a replica has no element
+/// left; the part of a cut batch that a replica gets may be empty.
 template <class T>
 class InputIterator {
  public:

@@ -126,6 +126,10 @@ std::vector<std::size_t> DistributionStrategy::towers_of(const Devices& devices,
                                                .help = "pass what non_slot_devices() returns"});
 }
 
+std::size_t DistributionStrategy::this_tower() const {
+  return static_cast<std::size_t>(core_->worker_id() * core_->num_local_replicas() + std::max(0, current_component()));
+}
+
 void DistributionStrategy::throw_together(const char* operation, const std::exception_ptr& mine) const {
   if (core_->num_workers() > 1) {
     std::string said;
@@ -141,9 +145,10 @@ void DistributionStrategy::throw_together(const char* operation, const std::exce
     const auto here = static_cast<std::size_t>(core_->num_local_replicas());
     for (const std::string& other : lockstep::detail::of_all_replicas(*core_, std::vector<std::string>(here, said))) {
       if (mine || other.empty()) continue;
-      throw Unavailable(errors::kPeerFailed, {.what = str("the function given to ", operation, " failed ", other),
-                                              .where = operation,
-                                              .help = "see what it says there; the towers of this worker are unharmed"});
+      throw Unavailable(errors::kPeerFailed,
+                        {.what = str("the function given to ", operation, " failed ", other),
+                         .where = operation,
+                         .help = "see what it says there; the towers of this worker are unharmed"});
     }
   }
   if (mine) std::rethrow_exception(mine);
@@ -163,10 +168,9 @@ void DistributionStrategy::require_equal_merges() const {
 
 DistributionStrategy& TowerContext::distribution_strategy() const { return owner_of(replica_->strategy()); }
 
-bool detail::count_merge(const Strategy& core) {
+int detail::count_merge(const Strategy& core) {
   void* const owner = lockstep::detail::StrategyAccess::one_client(core);
-  if (owner != nullptr) ++static_cast<DistributionStrategy*>(owner)->merges_;
-  return owner != nullptr;
+  return owner == nullptr ? 0 : ++static_cast<DistributionStrategy*>(owner)->merges_;
 }
 
 TowerContext get_tower_context() {

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
+#include "lockstep/contrib/client_random.h"
 #include "lockstep/contrib/multi_step_context.h"
 #include "lockstep/contrib/tower_context.h"
 #include "lockstep/contrib/tower_dataset.h"
@@ -192,10 +193,12 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// The results of `update(args...)`: of all towers as a list if the last argument is `ungrouped`.
   template <class Update, class... Args>
   auto grouped_or_not(const Update& update, const Args&... args) const;
-  friend bool detail::count_merge(const Strategy& core);
+  friend int detail::count_merge(const Strategy& core);
   /// Throws on all workers unless all have made as many merge calls: the towers of one may have finished without those that
   /// others wait in.
   void require_equal_merges() const;
+  /// The tower whose component an update is at; 0 outside of updates.
+  std::size_t this_tower() const;
   /// Calls `f()`, which calls functions of the program for towers of this worker. If it throws on one worker, all throw.
   template <class F>
   void on_all_workers(const char* operation, F&& f) const;
@@ -212,6 +215,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   Devices devices_;
   bool prefetch_on_device_ = true;
   int merges_ = 0;  ///< merge calls so far
+  int calls_ = 0;   ///< calls of map, update and update_non_slot so far
 };
 
 }  // namespace lockstep::contrib

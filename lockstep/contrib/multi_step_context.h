@@ -77,7 +77,7 @@ void MultiStepContext::set_non_tensor_output(const std::string& name, T output) 
   } else if (in_replica_context()) {
     get_replica_context().merge_call(
         [&](Strategy& strategy, const PerReplica<T>& outputs) {
-          const bool sees_all = detail::count_merge(strategy);
+          const bool sees_all = detail::count_merge(strategy) > 0;
           std::vector<T> all(outputs.begin(), outputs.end());
           if (sees_all) all = lockstep::detail::of_all_replicas(strategy, all);
           if constexpr (std::equality_comparable<T> && !std::is_convertible_v<T, at::Tensor>) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "lockstep/base/export.h"
+#include "lockstep/contrib/client_random.h"
 #include "lockstep/contrib/tower_values.h"
 #include "lockstep/contrib/tower_words.h"
 #include "lockstep/strategy/replica_context.h"
@@ -38,7 +39,7 @@ class LOCKSTEP_EXPORT TowerContext {
     DistributionStrategy& strategy = distribution_strategy();
     return replica_->merge_call(
         [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
-          detail::count_merge(core);
+          const detail::ClientRandom random(core, -detail::count_merge(core), 0);
           return f(strategy, detail::of_towers(core, all)...);
         },
         std::forward<Args>(args)...);

@@ -37,7 +37,11 @@ Mirrored<at::Tensor> TowerValue::mirrored() const {
 TowerValue TowerValue::of_tower(int local_tower) const {
   if (kind_ == Kind::Mirrored) return components_.at(mirrored().index_of(local_tower));
   if (kind_ == Kind::PerDevice) return components_.at(static_cast<std::size_t>(local_tower));
-  return *this;
+  if (kind_ == Kind::Plain) return *this;
+  TowerValue items = *this;
+  items.items_ = {items_.at(static_cast<std::size_t>(local_tower))};
+  items.components_ = items.items_[0];
+  return items;
 }
 
 at::Tensor TowerValue::tensor() const {

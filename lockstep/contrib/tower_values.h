@@ -148,8 +148,8 @@ const T& one_of_variable(const PerReplica<T>& argument) {
 inline std::size_t whole_size_of(const Strategy& core) {
   return core.num_workers() > 1 ? static_cast<std::size_t>(core.num_replicas_in_sync()) : 0;
 }
-/// Counts a merge call of towers; false if the strategy has none: each worker is then a client of its own.
-LOCKSTEP_EXPORT bool count_merge(const Strategy& core);
+/// Counts a merge call of towers and returns its number; 0 if the strategy has none: each worker is a client of its own.
+LOCKSTEP_EXPORT int count_merge(const Strategy& core);
 
 template <class T>
 PerDevice<T> of_towers(const Strategy& core, PerDevice<T> value) {

@@ -31,6 +31,8 @@ constexpr Words kTowerWords[] = {
     {"strategy.local_results(...) or operator[]", "strategy.unwrap(...)"},
     {"read them with local_results", "read them with unwrap"},
     {"ReduceOp::SUM or MEAN", "VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER"},
+    {"ReduceOp::Sum", "VariableAggregation::SUM"},
+    {"ReduceOp::Mean", "VariableAggregation::MEAN"},
     {"Aggregation::Sum, Mean or OnlyFirstReplica", "VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER"},
     {"Aggregation::None", "VariableAggregation::NONE"},
     {"Aggregation::Sum", "VariableAggregation::SUM"},

@@ -41,7 +41,8 @@ class GeneratorScope {
   std::optional<c10::impl::IncludeDispatchKeyGuard> active_;
 };
 
-/// The seed of replica `replica_id`'s stream, counted over all workers. Replica 0's is the job's own, so that one replica draws the numbers of a
+/// The seed of the stream of replica `replica_id`, counted over all workers. Replica 0 has the seed of the job, so that one
+/// replica draws the numbers of a
 /// plain program after `torch::manual_seed`.
 std::uint64_t replica_seed(std::uint64_t job_seed, int replica_id);
 

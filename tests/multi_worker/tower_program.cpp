@@ -199,23 +199,34 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
     throw std::runtime_error("not refused: case " + std::to_string(i));
   }
   say("as a list of all", strategy.update(ids, copy, contrib::ungrouped));
-  say("in structures", strategy.update(
-                           placed, [](const torch::Tensor& w, const auto& in) { return w + in.first + in.second; },
-                           std::pair{strategy.broadcast(number(2)), contrib::TowerValue(number(1))}, contrib::ungrouped));
-  say("of variables", strategy.reduce(Agg::SUM, strategy.map(
-                                                    std::vector<int>{0, 1, 2, 3, 4, 5},
-                                                    [](int i, const torch::Tensor& w) { return w * (i + 1); }, placed)));
+  const auto added = strategy.update(
+      placed, [](const torch::Tensor& w, const torch::Tensor& x) { return w + x; }, by_tower);
+  say("of differing values", {added.get(), strategy.broadcast(added).get()});
+  const auto mapped = strategy.map(std::vector<int>{1, 2, 3, 4, 5, 6, 7}, [](int i) { return number(i); });
+  say("items of each tower",
+      strategy.unwrap(strategy.call_for_each_tower(
+          [](const contrib::TowerValue& mine) { return static_cast<int>(mine.local_values().size()); },
+          contrib::TowerValue(mapped))));
+  say("in structures",
+      strategy.update(
+          placed, [](const torch::Tensor& w, const auto& in) { return w + in.first + in.second; },
+          std::pair{strategy.broadcast(number(2)), contrib::TowerValue(number(1))}, contrib::ungrouped));
+  say("of variables",
+      strategy.reduce(Agg::SUM, strategy.map(
+                                    std::vector<int>{0, 1, 2, 3, 4, 5},
+                                    [](int i, const torch::Tensor& w) { return w * (i + 1); }, placed)));
   // A function that fails for one tower fails on all workers, and the program goes on.
   const auto fails = [](int item) {
     if (item == 4) throw std::runtime_error("item 4");
     return number(item);
   };
-  const std::function<void()> failing[] = {[&] { strategy.map(std::vector<int>{0, 1, 2, 3, 4, 5}, fails); },
-                                           [&] { strategy.update_non_slot({devices[4]}, [&] { fails(4); }); },
-                                           [&] { strategy.update_non_slot({devices[4]}, [&] { return fails(4); }); },
-                                           [&] {
-                                             strategy.update(ids, [&](const torch::Tensor& id) { fails(id.item<int>()); });
-                                           }};
+  const std::function<void()> failing[] = {
+      [&] {
+        strategy.map(std::vector<int>{0, 1, 2, 3, 4, 5}, fails);
+      },
+      [&] { strategy.update_non_slot({devices[4]}, [&] { fails(4); }); },
+      [&] { strategy.update_non_slot({devices[4]}, [&] { return fails(4); }); },
+      [&] { strategy.update(ids, [&](const torch::Tensor& id) { fails(id.item<int>()); }); }};
   for (std::size_t i = 0; i < std::size(failing); ++i) {
     try {
       failing[i]();
@@ -250,6 +261,25 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
     } catch (const ls::InvalidArgument&) {
       std::printf("saw that %s is not on the devices of all towers\n", name.c_str());
     }
+  }
+}
+
+/// Functions draw the same numbers wherever they are called.
+void look_at_random_numbers(contrib::MirroredStrategy& strategy) {
+  const auto scope = strategy.scope();
+  const auto draw = [](const auto&...) { return torch::rand({}); };
+  say("of map", strategy.unwrap(contrib::TowerValue(strategy.map(std::vector<int>(8), draw))));
+  const ls::Variable v(number(0), {.name = "drawn"});
+  auto local = strategy.tower_local_variable(number(0), Agg::SUM, "drawn here");
+  for (int i = 0; i < 2; ++i) {
+    say("of update", strategy.update(v, draw, contrib::ungrouped));
+    say("of update of towers", strategy.update(local, draw, contrib::ungrouped));
+    say("of devices", strategy.update_non_slot({strategy.worker_devices()[4]}, draw, contrib::ungrouped));
+    say("of merges", strategy.unwrap(strategy.call_for_each_tower([&] {
+      const auto own = torch::rand({});
+      return contrib::get_tower_context().merge_call([&](contrib::DistributionStrategy&) { return draw(); }) +
+             torch::rand({}) + own;
+    })));
   }
 }
 
@@ -395,6 +425,8 @@ int main(int argc, char** argv) {
     if (strategy.should_checkpoint() != (strategy.core().worker_id() == 0))
       throw std::runtime_error("should_checkpoint");
     say("the client's own", torch::rand({2}));
+    look_at_random_numbers(strategy);
+    say("the client's next", torch::rand({2}));
     look_at_values(strategy);
     look_at_variables(strategy);
     train(strategy);

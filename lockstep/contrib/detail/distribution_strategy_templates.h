@@ -109,10 +109,12 @@ auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args
   std::vector<MapOutput<Result>> outputs(here);
   on_all_workers("map", [&] {
     const Scope scope(*core_);
+    const int call = ++calls_;
     for (std::size_t i = 0; i < map_over.size(); ++i) {
       const std::size_t tower = i % static_cast<std::size_t>(num_towers());
       if (tower < first || tower >= first + here) continue;
       const auto k = static_cast<int>(tower - first);
+      const detail::ClientRandom random(*core_, call, i);
       if constexpr (std::is_invocable_v<F&, const T&, decltype(detail::component_on(args, 0))...>)
         outputs[tower - first].add(f(map_over[i], detail::component_on(args, k)...));
       else
@@ -156,7 +158,16 @@ Mirrored<T> DistributionStrategy::of_all_towers(const Mirrored<T>& own) const {
 template <class F, class... Args>
 auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const Args&... args) {
   detail::require_mirrored("update", devices_, args...);
+  const int number = ++calls_;
+  bool may_differ = variable.is_distributed() && variable.synchronization() == Synchronization::OnRead;
+  const bool is_of_towers = may_differ;
+  [[maybe_unused]] const auto look = [&](const char*, std::size_t, const Placement* placed = nullptr) {
+    may_differ = may_differ || (placed != nullptr && placed->devices.size() > 1);
+  };
+  (for_each_distributed(args, look), ...);
   const auto call = [&](const at::Tensor& component, const auto&... given) {
+    const detail::ClientRandom random(*core_, number,
+                                      is_of_towers ? this_tower() : 0);  // mirrored components stay equal
     if constexpr (std::is_same_v<at::Tensor, std::decay_t<decltype(f(component, given...))>>) {
       at::Tensor result = f(component, given...);
       return result.defined() && result.has_storage() && result.is_alias_of(component) ? result.clone() : result;
@@ -171,7 +182,6 @@ auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const 
     } else {
       std::optional<Result> result;
       on_all_workers("update", [&] { result = core_->extended().update(variable, call, args...); });
-      const bool may_differ = variable.synchronization() == Synchronization::OnRead;
       return detail::in_tower_words([&] { return may_differ ? of_all_towers(*result) : *std::move(result); });
     }
   }
@@ -216,7 +226,12 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
     if (tower / here == worker) own.push_back(devices_[tower]);
   }
   detail::require_mirrored("update_non_slot", names, args...);
-  const auto update_own = [&] { return core_->extended().update_non_slot(own, f, args...); };
+  const int number = ++calls_;
+  const auto call = [&](const auto&... given) {
+    const detail::ClientRandom random(*core_, number, this_tower());
+    return f(given...);
+  };
+  const auto update_own = [&] { return core_->extended().update_non_slot(own, call, args...); };
   if constexpr (std::is_void_v<Result>) {
     on_all_workers("update_non_slot", [&] {
       if (!own.empty()) update_own();
