@@ -42,8 +42,7 @@ class GeneratorScope {
 };
 
 /// The seed of the stream of replica `replica_id`, counted over all workers. Replica 0 has the seed of the job, so that one
-/// replica draws the numbers of a
-/// plain program after `torch::manual_seed`.
+/// replica draws the numbers of a plain program after `torch::manual_seed`.
 std::uint64_t replica_seed(std::uint64_t job_seed, int replica_id);
 
 /// The seed of the k-th stream for some purpose ("make"), unrelated to any replica's.
