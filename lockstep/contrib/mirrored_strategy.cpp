@@ -69,8 +69,14 @@ std::unique_ptr<MultiWorkerMirroredStrategy> join(const ConfigureOptions& option
 /// The client is one: what it draws outside of towers is the same on every worker.
 void draw_like_the_chief(Strategy& core) {
   at::Generator generator = at::detail::getDefaultCPUGenerator();
+  at::Tensor state;
+  {
+    const std::lock_guard lock(generator.mutex());
+    state = generator.get_state();
+  }
+  state = core.broadcast(state);  // without the lock: it waits for the other workers
   const std::lock_guard lock(generator.mutex());
-  generator.set_state(core.broadcast(generator.get_state()));
+  generator.set_state(state);
 }
 
 }  // namespace
