@@ -8,6 +8,7 @@
 #include <memory>
 #include <sstream>
 #include <stdexcept>
+#include <type_traits>
 
 #include "tests/support/replicas.h"
 #include "tests/support/run_test.h"
@@ -16,6 +17,13 @@
 // Which context a thread is in, and what replicas inherit from the caller.
 namespace lockstep {
 namespace {
+
+// strategy/autocast_state.cpp declares these itself. The linker sees other arguments, but no other results.
+static_assert(std::is_same_v<decltype(at::autocast::is_autocast_enabled(at::kCPU)), bool>);
+static_assert(std::is_same_v<decltype(at::autocast::get_autocast_dtype(at::kCPU)), at::ScalarType>);
+static_assert(std::is_same_v<decltype(at::autocast::is_autocast_cache_enabled()), bool>);
+static_assert(std::is_void_v<decltype(at::autocast::set_autocast_cache_enabled(true))>);
+static_assert(std::is_void_v<decltype(at::autocast::clear_cache())>);
 
 class ContextTest : public RunTest {};
 
