@@ -7,7 +7,9 @@
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
-#include <torch/data.h>
+#include <torch/data/datasets/base.h>
+#include <torch/data/datasets/map.h>
+#include <torch/data/transforms.h>
 
 #include "tests/support/datasets.h"
 
