@@ -197,7 +197,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// Throws on all workers unless all have made as many merge calls: the towers of one may have finished without those that
   /// others wait in.
   void require_equal_merges() const;
-  /// The tower whose component an update is at; 0 outside of updates.
+  /// The tower whose component an update is at; outside of updates the first of this worker.
   std::size_t this_tower() const;
   /// Calls `f()`, which calls functions of the program for towers of this worker. If it throws on one worker, all throw.
   template <class F>

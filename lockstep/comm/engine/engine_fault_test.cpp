@@ -122,7 +122,7 @@ TEST(EngineFaults, ALateCollectiveNamesTheWorkersThatAreBehind) {
     while (rank == 1 && warned < 2) std::this_thread::sleep_for(1ms);
     const auto ahead = submit("end of data"), awaited = submit("loss");
     if (rank != 1) {
-      // The other one gets to "end of data", too, and is then not behind, although nobody is at "loss".
+      // The other worker reaches "end of data" as well and is then not behind, although neither has reached "loss".
       auto late = engine.late_after(awaited, 20ms);
       for (int i = 0; i < 500 && late && late->workers.size() > 1; ++i) late = engine.late_after(awaited, 20ms);
       ++warned;
