@@ -12,6 +12,7 @@
 #include "lockstep/nn/noted_losses.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
 
@@ -141,8 +142,8 @@ std::int64_t sum_over_replicas(const Count& here, const char* meeting) {
           errors::kDifferentCollective,
           {.what = "replicas disagree on which losses to count",
            .where = "average_loss",
-           .seen =
-               lockstep::str("on some replicas there is a loss for each row of the batch, on others not; replica ", r),
+           .seen = lockstep::str("on some replicas there is a loss for each row of the batch, on others not; ",
+                                 detail::replica_name(static_cast<std::size_t>(r))),
            .help = "give the size where rows are left out: average_loss(losses, ls::global_rows(losses))"});
     }
   };

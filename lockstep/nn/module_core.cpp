@@ -18,6 +18,7 @@
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/strategy/detail/run_notes.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
@@ -60,10 +61,11 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   const auto act = [&] {
     for (int k = 0; seat != nullptr && k < seat->size(); ++k) {
       if (seat->payload_of(k) == this) continue;
-      throw FailedPrecondition(errors::kDifferentCollective,
-                               {.what = "replicas called update of different models",
-                                .seen = lockstep::str("replica 0 and replica ", k),
-                                .help = "update the same models in the same order on every replica"});
+      throw FailedPrecondition(
+          errors::kDifferentCollective,
+          {.what = "replicas called update of different models",
+           .seen = lockstep::str(replica_name(0), " and ", replica_name(static_cast<std::size_t>(k))),
+           .help = "update the same models in the same order on every replica"});
     }
     change_once(change);
     watch_->expect_other_weights();

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
@@ -57,8 +58,9 @@ void ModuleCore::require_alike() const {
       if (here == parameter.leaves[0].requires_grad()) continue;
       throw FailedPrecondition(
           errors::kWrongModule,
-          {.what = lockstep::str("parameter '", parameter.name, "' is frozen on replica ", here ? 0 : k,
-                                 " and not on replica ", here ? k : 0),
+          {.what =
+               lockstep::str("parameter '", parameter.name, "' is frozen on ", replica_name(strategy(), here ? 0 : k),
+                             " and not on ", replica_name(strategy(), here ? k : 0)),
            .help = "freeze on every replica: strategy.run([&] { for (auto& p : model->part->parameters()) "
                    "p.requires_grad_(false); })"});
     }
@@ -73,8 +75,9 @@ void ModuleCore::require_same_use() const {
       if (here == members_[0][i].is_registered()) continue;
       throw FailedPrecondition(
           errors::kWrongModule,
-          {.what = lockstep::str("'", members_[k][i].name, "' was replaced by another tensor on replica ", here ? 0 : k,
-                                 " and not on replica ", here ? k : 0),
+          {.what = lockstep::str("'", members_[k][i].name, "' was replaced by another tensor on ",
+                                 replica_name(strategy(), here ? 0 : k), " and not on ",
+                                 replica_name(strategy(), here ? k : 0)),
            .help = "an assignment replaces the member of one replica's layer; write into the weights instead, for all "
                    "replicas: model.update([&](auto& net) { net.layer->weight.copy_(value); })"});
     }
@@ -92,8 +95,9 @@ void ModuleCore::require_same_use() const {
       if (here == parts_[0][i].value()->is_training()) continue;
       throw FailedPrecondition(
           errors::kWrongModule,
-          {.what = lockstep::str("'", parts_[k][i].key(), "' is in training mode on replica ", here ? k : 0,
-                                 " and not on replica ", here ? 0 : k),
+          {.what = lockstep::str("'", parts_[k][i].key(), "' is in training mode on ",
+                                 replica_name(strategy(), here ? k : 0), " and not on ",
+                                 replica_name(strategy(), here ? 0 : k)),
            .help = "call train or eval of a part on every replica: strategy.run([&] { model->part->eval(); })"});
     }
   }
@@ -110,10 +114,10 @@ void ModuleCore::require_unchanged() const {
       const at::Tensor& leaf = parameter.leaves[k];
       const at::Device expected = strategy().replica_context(static_cast<int>(k)).device();
       if (leaf.device() != expected) {
-        throw FailedPrecondition(errors::kDevice,
-                                 {.what = lockstep::str("parameter '", parameter.name, "' is on ", leaf.device(),
-                                                        ", but replica ", k, " is on ", expected),
-                                  .help = "leave it where make put it"});
+        throw FailedPrecondition(
+            errors::kDevice, {.what = lockstep::str("parameter '", parameter.name, "' is on ", leaf.device(), ", but ",
+                                                    replica_name(strategy(), k), " is on ", expected),
+                              .help = "leave it where make put it"});
       }
       if (leaf.const_data_ptr() != addresses_[next++]) throw_moved(parameter.name);
     }
@@ -124,11 +128,13 @@ void ModuleCore::require_unchanged() const {
     std::unordered_set<const void*> seen;
     for (const auto& item : replicas_[k]->named_parameters()) {
       if (made.count(item.value().unsafeGetTensorImpl()) == 0)
-        throw_changed(lockstep::str("parameter '", item.key(), "' of replica ", k, " is not the one that make built"));
+        throw_changed(lockstep::str("parameter '", item.key(), "' of ", replica_name(strategy(), k),
+                                    " is not the one that make built"));
       seen.insert(item.value().unsafeGetTensorImpl());
     }
     if (seen.size() != made.size())
-      throw_changed(lockstep::str("replica ", k, " had ", made.size(), " parameters and now has ", seen.size()));
+      throw_changed(
+          lockstep::str(replica_name(strategy(), k), " had ", made.size(), " parameters and now has ", seen.size()));
   }
 }
 

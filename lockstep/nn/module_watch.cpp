@@ -12,6 +12,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/nn/buffer_values.h"
 #include "lockstep/nn/module_core.h"
+#include "lockstep/strategy/replica_name.h"
 
 namespace lockstep::detail {
 namespace {
@@ -79,7 +80,7 @@ void ModuleWatch::require_untouched(std::size_t k) const {
     throw FailedPrecondition(
         errors::kWrongModule,
         {.what = lockstep::str("parameter '", parameters[p].name, "' was changed inside run"),
-         .where = lockstep::str("on replica ", k),
+         .where = lockstep::str("on ", replica_name(k)),
          .seen =
              lockstep::str(model_.size(), " replicas share their weights: a change that each of them makes is made ",
                            model_.size(), " times. The weights stay changed"),

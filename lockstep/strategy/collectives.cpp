@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/ordered_sum.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/worker_collectives.h"
 
@@ -68,6 +69,8 @@ std::string describe_leaf(const Contribution& from, std::size_t leaf) {
   return tensor ? describe(*tensor) : "sparse rows";
 }
 
+std::string name_of(int replica) { return lockstep::detail::replica_name(static_cast<std::size_t>(replica)); }
+
 [[noreturn]] void throw_mismatch(int number, const char* operation, int replica, const std::string& first,
                                  const std::string& other) {
   throw InvalidArgument(
@@ -75,7 +78,7 @@ std::string describe_leaf(const Contribution& from, std::size_t leaf) {
       {.what = lockstep::str(number == errors::kShape ? "Shape" : "Type", " mismatch in ", operation,
                              ": values differ between replicas"),
        .where = operation,
-       .seen = lockstep::str("replica 0 gave ", first, ", replica ", replica, " gave ", other),
+       .seen = lockstep::str(name_of(0), " gave ", first, ", ", name_of(replica), " gave ", other),
        .help =
            "give all_reduce equal shapes and types on every replica; pad, convert, or use all_gather for uneven values"});
 }
@@ -85,7 +88,7 @@ std::string describe_leaf(const Contribution& from, std::size_t leaf) {
   throw InvalidArgument(errors::kDifferentCollective,
                         {.what = what,
                          .where = operation,
-                         .seen = lockstep::str("replica 0: ", first, ", replica ", replica, ": ", other),
+                         .seen = lockstep::str(name_of(0), ": ", first, ", ", name_of(replica), ": ", other),
                          .help = "make the same calls in the same order on every replica"});
 }
 
@@ -105,8 +108,8 @@ void check_agreement(const Seat& seat, const char* operation) {
     if (other.structure != first.structure || other.is_dense.size() != first.is_dense.size()) {
       throw InvalidArgument(errors::kStructure, {.what = "replicas gave different structures",
                                                  .where = operation,
-                                                 .seen = lockstep::str("replica 0 gave ", first.structure, ", replica ",
-                                                                       k, " gave ", other.structure),
+                                                 .seen = lockstep::str(name_of(0), " gave ", first.structure, ", ",
+                                                                       name_of(k), " gave ", other.structure),
                                                  .help = "give the same structure on every replica"});
     }
     for (std::size_t i = 0; i < first.is_dense.size(); ++i) {

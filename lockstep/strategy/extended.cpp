@@ -9,6 +9,7 @@
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/multi_worker_strategy.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable_impl.h"
 
@@ -198,12 +199,12 @@ std::vector<int> StrategyExtended::replicas_on(const Devices& devices) const {
 void StrategyExtended::require_one_variable(const PerReplica<Variable>& variables) {
   for (std::size_t k = 1; k < variables.size(); ++k) {
     if (variables[k].is_same(variables[0])) continue;
-    throw FailedPrecondition(
-        errors::kDifferentCollective,
-        {.what = "replicas update different variables at the same point",
-         .where = "update",
-         .seen = str("replica 0: '", variables[0].name(), "', replica ", k, ": '", variables[k].name(), "'"),
-         .help = "make the same updates in the same order on every replica"});
+    throw FailedPrecondition(errors::kDifferentCollective,
+                             {.what = "replicas update different variables at the same point",
+                              .where = "update",
+                              .seen = str(detail::replica_name(0), ": '", variables[0].name(), "', ",
+                                          detail::replica_name(k), ": '", variables[k].name(), "'"),
+                              .help = "make the same updates in the same order on every replica"});
   }
 }
 

@@ -12,6 +12,7 @@
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/differentiable.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
@@ -34,7 +35,8 @@ void require_same_op(const PerReplica<ReduceOp>& ops) {
     throw InvalidArgument(errors::kDifferentCollective,
                           {.what = "replicas asked for different reductions",
                            .where = "all_reduce",
-                           .seen = str("replica 0: ", to_string(ops[0]), ", replica ", k, ": ", to_string(ops[k])),
+                           .seen = str(detail::replica_name(0), ": ", to_string(ops[0]), ", ", detail::replica_name(k),
+                                       ": ", to_string(ops[k])),
                            .help = "make the same calls in the same order on every replica"});
   }
 }
@@ -102,6 +104,7 @@ void ReplicaContext::require_current(const char* operation) const {
 void detail::keep_for_this_replica(const at::Tensor& tensor) { gpu::keep_for_this_stream(tensor); }
 
 void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const std::vector<const Ticket*>&)> act) {
+  const auto name_of = [&](int k) { return detail::replica_name(*strategy_, static_cast<std::size_t>(k)); };
   const auto lead = [&] {
     const int count = seat_ ? seat_->size() : 1;
     std::vector<const Ticket*> tickets;
@@ -112,7 +115,7 @@ void ReplicaContext::meet_and_lead(const Ticket& ticket, FunctionRef<void(const 
             errors::kStructure,
             {.what = "replicas brought different calls or types to one merge_call",
              .where = "merge_call",
-             .seen = str("replica 0 and replica ", k, " gave different functions or arguments of different types"),
+             .seen = str(name_of(0), " and ", name_of(k), " gave different functions or arguments of different types"),
              .help = "make the same merge_call on every replica, from the same place in the program"});
       }
     }

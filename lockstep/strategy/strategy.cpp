@@ -25,6 +25,7 @@
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/tensor_reduction.h"
@@ -36,7 +37,7 @@
 namespace lockstep {
 namespace {
 
-void require_equal_structures(const std::vector<std::vector<ReducibleLeaf>>& components,
+void require_equal_structures(const Strategy& strategy, const std::vector<std::vector<ReducibleLeaf>>& components,
                               const std::vector<std::string>& structures, const char* operation) {
   if (components.empty()) {
     throw InvalidArgument(errors::kComponent, {.what = "a distributed value must have at least one component, got 0",
@@ -45,11 +46,11 @@ void require_equal_structures(const std::vector<std::vector<ReducibleLeaf>>& com
   }
   for (std::size_t k = 1; k < components.size(); ++k) {
     if (structures[k] == structures[0] && components[k].size() == components[0].size()) continue;
-    throw InvalidArgument(errors::kStructure,
-                          {.what = "the replicas' values have different structures",
-                           .where = operation,
-                           .seen = str("replica 0: ", structures[0], ", replica ", k, ": ", structures[k]),
-                           .help = "return the same structure on every replica"});
+    throw InvalidArgument(errors::kStructure, {.what = "the replicas' values have different structures",
+                                               .where = operation,
+                                               .seen = str(detail::replica_name(strategy, 0), ": ", structures[0], ", ",
+                                                           detail::replica_name(strategy, k), ": ", structures[k]),
+                                               .help = "return the same structure on every replica"});
   }
 }
 
@@ -90,14 +91,16 @@ Said said_by(const std::exception_ptr& error) {
 }
 
 /// The caller sees these in no other way.
-void log_other_failures(const Said& thrown, const std::vector<local::ReplicaFailure>& others) {
+void log_other_failures(const Strategy& strategy, const Said& thrown,
+                        const std::vector<local::ReplicaFailure>& others) {
   constexpr std::size_t kMostLines = 3;
   std::vector<Said> seen{thrown};
   for (const auto& other : others) {
     Said said = said_by(other.error);
     if (std::find(seen.begin(), seen.end(), said) != seen.end()) continue;
     if (seen.size() > kMostLines) return log_warning("more replicas failed in other ways");
-    log_warning(str("replica ", other.replica, " failed too, in another way: ", said.type, ": ", said.what));
+    log_warning(str(detail::replica_name(strategy, static_cast<std::size_t>(other.replica)),
+                    " failed too, in another way: ", said.type, ": ", said.what));
     seen.push_back(std::move(said));
   }
 }
@@ -346,14 +349,15 @@ PerReplica<at::Tensor> detail::ComponentsOfVariables::operator()(const Variable&
 }
 
 const Variable& detail::one_variable(const Variable* first, std::size_t count, const char* operation) {
-  if (count == 0) require_equal_structures({}, {}, operation);
+  if (count == 0) require_equal_structures(get_strategy(), {}, {}, operation);
   for (std::size_t k = 1; k < count; ++k) {
     if (first[k].is_same(*first)) continue;
-    throw InvalidArgument(errors::kStructure,
-                          {.what = "replicas gave different variables",
-                           .where = operation,
-                           .seen = str("replica 0: '", first->name(), "', replica ", k, ": '", first[k].name(), "'"),
-                           .help = "give the same variable on every replica, or the tensors: variable.read()"});
+    throw InvalidArgument(
+        errors::kStructure,
+        {.what = "replicas gave different variables",
+         .where = operation,
+         .seen = str(replica_name(0), ": '", first->name(), "', ", replica_name(k), ": '", first[k].name(), "'"),
+         .help = "give the same variable on every replica, or the tensors: variable.read()"});
   }
   return *first;
 }
@@ -430,7 +434,7 @@ void Strategy::raise_failure(const local::ReplicaFailure& failure) {
   const Said said = said_by(failure.error);
   const int replica = replica_context(failure.replica).replica_id_in_sync_group();
   last_failure_ = RunFailure{replica, said.text, said.type};
-  log_other_failures(said, failure.others);
+  log_other_failures(*this, said, failure.others);
   if (workers_) workers_->report(str(said.type, " on replica ", replica, ": ", said.what));
   // What is thrown is the caller's to log or not. A merge function's run is not worth a line: its caller is this run's.
   if (is_logged(Severity::Debug) && !runs_on_replicas_of(*this))
@@ -459,7 +463,7 @@ std::vector<Strategy::Leaves> Strategy::reduce_across(ReduceOp op, const std::ve
                                                       const Devices& destinations,
                                                       const CommunicationOptions& options) {
   require_op(op, "reduce");
-  require_equal_structures(components, structures, "reduce");
+  require_equal_structures(*this, components, structures, "reduce");
   const std::size_t leaf_count = components[0].size();
   std::vector<Leaves> results(destinations.size(), Leaves(leaf_count));
   std::vector<CrossDeviceOps::Job> dense;
@@ -500,7 +504,7 @@ Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leav
   const Devices here{devices_[0]};
   if (axis.dims().empty()) return std::move(reduce_across(op, components, structures, here, communication_)[0]);
 
-  require_equal_structures(components, structures, "reduce");
+  require_equal_structures(*this, components, structures, "reduce");
   std::optional<detail::CallDetail> along;  // sums along other axes may have the same shape
   if (workers_) {
     std::string dims;
@@ -571,7 +575,7 @@ Strategy::Leaves Strategy::reduce_over_workers(ReduceOp op, const Leaves& value)
 
 Strategy::Leaves Strategy::gather_across(const std::vector<Leaves>& components,
                                          const std::vector<std::string>& structures, std::int64_t axis) {
-  require_equal_structures(components, structures, "gather");
+  require_equal_structures(*this, components, structures, "gather");
   const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "gather");
   Leaves results;
   for (std::size_t i = 0; i < components[0].size(); ++i) {

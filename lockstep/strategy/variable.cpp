@@ -16,6 +16,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable_impl.h"
@@ -71,10 +72,11 @@ bool lies_in(const at::Tensor& tensor, const Variable::Impl& variable) {
 void require_same_write(const PerReplica<std::shared_ptr<Variable::Impl>>& variables,
                         const PerReplica<const char*>& operations) {
   const auto fail = [](std::string what, std::string first, std::size_t k, std::string other) {
-    throw FailedPrecondition(errors::kDifferentCollective,
-                             {.what = std::move(what),
-                              .seen = lockstep::str("replica 0: ", first, ", replica ", k, ": ", other),
-                              .help = "make the same assignments in the same order on every replica"});
+    throw FailedPrecondition(
+        errors::kDifferentCollective,
+        {.what = std::move(what),
+         .seen = lockstep::str(detail::replica_name(0), ": ", first, ", ", detail::replica_name(k), ": ", other),
+         .help = "make the same assignments in the same order on every replica"});
   };
   const std::string& name = variables[0]->options().name;
   for (std::size_t k = 1; k < variables.size(); ++k) {
@@ -342,11 +344,12 @@ void require_same_place(const Variable::Impl& variable,
                         const PerReplica<std::shared_ptr<const VariablePlace>>& places) {
   for (std::size_t k = 1; k < places.size(); ++k) {
     if (detail::is_same_place(places[0].get(), places[k].get())) continue;
-    throw FailedPrecondition(errors::kDifferentCollective,
-                             {.what = "replicas assign to different slices at the same point",
-                              .where = lockstep::str("variable '", variable.options().name, "'"),
-                              .seen = lockstep::str("replica 0 and replica ", k, " gave different indices"),
-                              .help = "assign to the same slice on every replica, or to the whole variable"});
+    throw FailedPrecondition(
+        errors::kDifferentCollective,
+        {.what = "replicas assign to different slices at the same point",
+         .where = lockstep::str("variable '", variable.options().name, "'"),
+         .seen = lockstep::str(detail::replica_name(0), " and ", detail::replica_name(k), " gave different indices"),
+         .help = "assign to the same slice on every replica, or to the whole variable"});
   }
 }
 

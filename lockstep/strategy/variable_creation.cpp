@@ -8,6 +8,7 @@
 #include "lockstep/strategy/default_strategy.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -105,7 +106,8 @@ std::shared_ptr<Variable::Impl> create_in_replica(ReplicaContext& replica, const
           throw FailedPrecondition(
               errors::kVariableName,
               {.what = "replicas create variables of different names at the same point",
-               .seen = lockstep::str("replica 0: '", wanted[0].name, "', replica ", k, ": '", wanted[k].name, "'"),
+               .seen = lockstep::str(detail::replica_name(strategy, 0), ": '", wanted[0].name, "', ",
+                                     detail::replica_name(strategy, k), ": '", wanted[k].name, "'"),
                .help = "create the same variables in the same order on every replica"});
         }
         return create_distributed(strategy, initializers[0](), wanted[0]);

@@ -114,6 +114,18 @@ TEST_F(Together, NumbersAreGlobal) {
   EXPECT_EQ(ids[1].item<int>(), 2 * rank + 1);
 }
 
+TEST_F(Together, ErrorsCountReplicasOverAllWorkers) {
+  const auto different = ls::PerReplica<std::vector<torch::Tensor>>::generate(
+      2, [](std::size_t k) { return std::vector<torch::Tensor>(k + 1, torch::ones({})); });
+  try {
+    strategy.reduce(ls::ReduceOp::Sum, different);
+    FAIL() << "structures that differ were reduced";
+  } catch (const ls::InvalidArgument& e) {
+    for (const int replica : {2 * rank, 2 * rank + 1})
+      EXPECT_NE(e.text().seen.find("replica " + std::to_string(replica) + ": "), std::string::npos) << e.what();
+  }
+}
+
 TEST_F(Together, CollectivesReachAllWorkers) {
   const auto sums = strategy.run([] {
     auto& replica = ls::get_replica_context();

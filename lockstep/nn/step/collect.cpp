@@ -24,6 +24,7 @@
 #include "lockstep/nn/step/sparse_parameters.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
 
@@ -112,7 +113,7 @@ void warn_of_leftovers(OptimizerCore& core, ReplicaPart& mine) {
     if (core.group_of[p] < 0 || !gradient.defined() || !holds_numbers(gradient)) continue;
     if (!core.said.is_first(Warning::Leftovers)) return;
     return log_warning(lockstep::str(
-        "parameter '", parameters[p].name, "' has a gradient on replica ", mine.index,
+        "parameter '", parameters[p].name, "' has a gradient on ", replica_name(static_cast<std::size_t>(mine.index)),
         " before the step's backward: of a backward outside of run, or of the loss of another model. It joins this "
         "step. Call optimizer.zero_grad() inside run before minimize, and optimizer.backward(loss) instead of "
         "loss.backward() to add up gradients"));
@@ -237,7 +238,8 @@ void warn_of_changed_gradients(OptimizerCore& core, ReplicaPart& mine) {
     if (bits_at(gradient, sample.place) == sample.bits) continue;
     if (!core.said.is_first(Warning::ChangedGradients)) return;
     return log_warning(lockstep::str(
-        "the gradient of '", parameters[p].name, "' was changed on replica ", mine.index,
+        "the gradient of '", parameters[p].name, "' was changed on ",
+        replica_name(static_cast<std::size_t>(mine.index)),
         " between the optimizer's backward and its step: by a backward of another loss, or by hand. The step takes it as "
         "it is. Freeze a model that another loss goes through, with requires_grad_(false) on every replica; clip with "
         "optimizer.set_clip_global_norm(max_norm), not with LibTorch's clip_grad_norm_, which sees this replica's share "

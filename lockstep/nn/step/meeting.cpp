@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/communication_options.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
@@ -18,6 +19,8 @@ constexpr const char* kSameCalls =
                            {.what = std::move(what), .seen = std::move(seen), .help = help});
 }
 
+std::string name_of(int replica) { return replica_name(static_cast<std::size_t>(replica)); }
+
 }  // namespace
 
 void require_same_call(const local::Seat& seat) {
@@ -27,21 +30,21 @@ void require_same_call(const local::Seat& seat) {
     const StepCall& other = brought_by(k);
     if (std::string_view(other.call) != first.call)
       throw_different("replicas take a step in different ways",
-                      str("replica 0 called ", first.call, " while replica ", k, " called ", other.call));
+                      str(name_of(0), " called ", first.call, " while ", name_of(k), " called ", other.call));
     if (other.optimizer != first.optimizer)
       throw_different("replicas met with different optimizers",
-                      str("replicas 0 and ", k, " called ", first.call, " of different optimizers"));
+                      str(name_of(0), " and ", name_of(k), " called ", first.call, " of different optimizers"));
     if (other.window_calls != first.window_calls)
       throw_different("replicas have called minimize a different number of times since the last update",
-                      str("replica 0: ", first.window_calls, ", replica ", k, ": ", other.window_calls),
+                      str(name_of(0), ": ", first.window_calls, ", ", name_of(k), ": ", other.window_calls),
                       "call minimize and zero_grad in the same order on every replica, also where a batch has no rows; "
                       "call reduce_gradients() and step() to end a window early");
     if (other.argument != first.argument && std::string_view(first.call) == kGivenByAll)
       throw_different("replicas gave different gradients as those of all replicas",
-                      lockstep::str("in ", first.call, ", replica 0 and replica ", k));
+                      lockstep::str("in ", first.call, ", ", name_of(0), " and ", name_of(k)));
     if (other.argument != first.argument)
       throw_different(str("replicas gave different arguments to ", first.call),
-                      str("replica 0 gave ", first.argument, ", replica ", k, " gave ", other.argument));
+                      str(name_of(0), " gave ", first.argument, ", ", name_of(k), " gave ", other.argument));
   }
 }
 

@@ -16,6 +16,7 @@
 #include "lockstep/nn/step/recording.h"
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/values/const_data.h"
@@ -49,8 +50,8 @@ void compare_digests(const OptimizerCore& core, ReplicaPart& mine) {
       WaitFor::Ever);
   if (!difference) return;
   throw DataLoss(errors::kDrift,
-                 {.what = str(difference->name, " of replica ", difference->replica, " differs from replica ",
-                              difference->agreed_with, "'s"),
+                 {.what = str(difference->name, " of ", replica_name(static_cast<std::size_t>(difference->replica)),
+                              " differs from ", replica_name(static_cast<std::size_t>(difference->agreed_with)), "'s"),
                   .where = str("after step ", mine.steps),
                   .seen = "their digests differ",
                   .help = "restore a checkpoint; look for code that writes to one replica's module only, or for bad "

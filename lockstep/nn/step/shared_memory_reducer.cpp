@@ -15,6 +15,7 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/strategy/intra_op.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/values/const_data.h"
 
@@ -45,7 +46,8 @@ void SharedMemoryReducer::survey(ReplicaPart& mine) {
             errors::kOptimizer,
             {.what = lockstep::str("'", module_.parameters()[p].name,
                                    "' has a sparse gradient on one replica and a dense one on another"),
-             .seen = lockstep::str("on replica ", k, " it is ", this_kind == GradientKind::Sparse ? "sparse" : "dense"),
+             .seen = lockstep::str("on ", replica_name(k), " it is ",
+                                   this_kind == GradientKind::Sparse ? "sparse" : "dense"),
              .help = "use the parameter in the same way on every replica"});
       }
       kind = this_kind;

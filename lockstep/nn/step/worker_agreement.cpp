@@ -11,6 +11,7 @@
 #include <span>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/function_ref.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/loss_checks.h"
@@ -18,6 +19,7 @@
 #include "lockstep/nn/step/step_description.h"
 #include "lockstep/nn/step/worker_reducer.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -29,12 +31,12 @@ namespace {
 /// Small enough for the last one to be on its way soon after backward has ended, large enough to be worth a message.
 constexpr std::size_t kBucketBytes = 1 << 20;
 
-GradientKind merged(GradientKind a, GradientKind b, const std::string& name, const std::string& who) {
+GradientKind merged(GradientKind a, GradientKind b, const std::string& name, FunctionRef<std::string()> who) {
   if (a == GradientKind::None || a == b) return b;
   if (b == GradientKind::None) return a;
   throw InvalidArgument(errors::kOptimizer,
                         {.what = str("'", name, "' has a sparse gradient on one replica and a dense one on another"),
-                         .seen = str(who, " has a ", b == GradientKind::Sparse ? "sparse" : "dense", " one"),
+                         .seen = str(who(), " has a ", b == GradientKind::Sparse ? "sparse" : "dense", " one"),
                          .help = "use the parameter in the same way on every replica"});
 }
 
@@ -58,7 +60,7 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
     if (group_of_[p] < 0) continue;
     auto kind = GradientKind::None;
     for (std::size_t k = 0; k < replicas_.size(); ++k)
-      kind = merged(kind, kind_of(shown(k, p)), module_.parameters()[p].name, str("replica ", k, " of this worker"));
+      kind = merged(kind, kind_of(shown(k, p)), module_.parameters()[p].name, [&] { return replica_name(k); });
     mine[marks + p] = static_cast<std::int64_t>(kind);
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -107,7 +109,7 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
     kinds_[p] = GradientKind::None;
     for (std::size_t w = 0; w < all.size(); ++w)
       kinds_[p] = merged(kinds_[p], static_cast<GradientKind>(all[w][marks + p]), module_.parameters()[p].name,
-                         str("worker ", w));
+                         [&] { return str("worker ", w); });
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const auto& theirs : all) loads_[0].is_stale[b] |= static_cast<char>(theirs[marks + kinds_.size() + b]);
