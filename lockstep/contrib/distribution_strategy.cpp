@@ -7,6 +7,7 @@
 #include "lockstep/contrib/loss_reduction.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/same_on_workers.h"
+#include "lockstep/values/type_name.h"
 
 namespace lockstep::contrib {
 namespace {
@@ -37,21 +38,26 @@ PerDevice<int> DistributionStrategy::worker_device_index() const {
 }
 
 Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,
-                                                  const TowerDestinations& destinations) {
+                                                  const TowerDestinations& destinations,
+                                                  const std::source_location& where) {
   detail::require_cross_tower(*core_, "reduce");
+  const lockstep::detail::CallPlace place(where);
   return detail::in_tower_words(
       [&] { return destinations.deliver(*core_, devices_, detail::aggregate(*core_, aggregation, value, "reduce")); });
 }
 
 Mirrored<IndexedSlices> DistributionStrategy::reduce(VariableAggregation aggregation,
                                                      const PerDevice<IndexedSlices>& value,
-                                                     const TowerDestinations& destinations) {
-  return batch_reduce(aggregation, std::vector{SparseReducePair{value, destinations}})[0];
+                                                     const TowerDestinations& destinations,
+                                                     const std::source_location& where) {
+  return batch_reduce(aggregation, std::vector{SparseReducePair{value, destinations}}, where)[0];
 }
 
 std::vector<Mirrored<at::Tensor>> DistributionStrategy::batch_reduce(VariableAggregation aggregation,
-                                                                     const std::vector<ReducePair>& pairs) {
+                                                                     const std::vector<ReducePair>& pairs,
+                                                                     const std::source_location& where) {
   detail::require_cross_tower(*core_, "batch_reduce");
+  const lockstep::detail::CallPlace place(where);
   const bool is_sum = aggregation == Aggregation::Sum;
   const auto is_batched = [&](const TowerValue& value) {
     return (is_sum || aggregation == Aggregation::Mean) && value.kind() == TowerValue::Kind::PerDevice;
@@ -74,8 +80,10 @@ std::vector<Mirrored<at::Tensor>> DistributionStrategy::batch_reduce(VariableAgg
 }
 
 std::vector<Mirrored<IndexedSlices>> DistributionStrategy::batch_reduce(VariableAggregation aggregation,
-                                                                        const std::vector<SparseReducePair>& pairs) {
+                                                                        const std::vector<SparseReducePair>& pairs,
+                                                                        const std::source_location& where) {
   detail::require_cross_tower(*core_, "batch_reduce");
+  const lockstep::detail::CallPlace place(where);
   return detail::in_tower_words([&] {
     std::vector<Mirrored<IndexedSlices>> results;
     for (const auto& [value, destinations] : pairs)
@@ -130,8 +138,14 @@ std::size_t DistributionStrategy::this_tower() const {
   return static_cast<std::size_t>(core_->worker_id() * core_->num_local_replicas() + std::max(0, current_component()));
 }
 
-void DistributionStrategy::throw_together(const char* operation, const std::exception_ptr& mine) const {
+void DistributionStrategy::throw_together(const char* operation, const std::type_info& function,
+                                          const std::exception_ptr& mine) const {
   if (core_->num_workers() > 1) {
+    // Which lambda it is stands at the end of its name. All of the name is compared, and its beginning is shown.
+    const std::string name = type_name(function);
+    const std::string call =
+        str(operation, " with ..", name.substr(name.size() - std::min<std::size_t>(name.size(), 24)), " of ", name);
+    const lockstep::detail::CallPlace place(call);
     std::string said;
     if (mine) {
       try {

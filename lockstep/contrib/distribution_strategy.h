@@ -7,9 +7,11 @@
 #include <initializer_list>
 #include <memory>
 #include <optional>
+#include <source_location>
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -101,7 +103,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
 
   /// The values of all towers as a list, in tower order; a plain value as a list of one.
   template <class T>
-  auto unwrap(const T& value) const;
+  auto unwrap(const T& value, const std::source_location& where = std::source_location::current()) const;
 
   /// The component of a tower of this worker, by the name of its device.
   template <class T>
@@ -112,24 +114,30 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// The towers' values as one, on several devices, where the components of a value or variable are, or on all towers'
   /// devices. For results of `map`, MEAN divides by the number of items. Sparse rows are concatenated.
   Mirrored<at::Tensor> reduce(VariableAggregation aggregation, const TowerValue& value,
-                              const TowerDestinations& destinations = {});
+                              const TowerDestinations& destinations = {},
+                              const std::source_location& where = std::source_location::current());
   Mirrored<IndexedSlices> reduce(VariableAggregation aggregation, const PerDevice<IndexedSlices>& value,
-                                 const TowerDestinations& destinations = {});
+                                 const TowerDestinations& destinations = {},
+                                 const std::source_location& where = std::source_location::current());
   /// The same on one device, as a plain value.
   template <class Value, std::convertible_to<std::string> Device>
-  auto reduce(VariableAggregation aggregation, const Value& value, const Device& device) {
-    return reduce(aggregation, value, TowerDestinations(std::string(device)))[0];
+  auto reduce(VariableAggregation aggregation, const Value& value, const Device& device,
+              const std::source_location& where = std::source_location::current()) {
+    return reduce(aggregation, value, TowerDestinations(std::string(device)), where)[0];
   }
 
   using ReducePair = std::pair<TowerValue, TowerDestinations>;
   using SparseReducePair = std::pair<PerDevice<IndexedSlices>, TowerDestinations>;
-  std::vector<Mirrored<at::Tensor>> batch_reduce(VariableAggregation aggregation, const std::vector<ReducePair>& pairs);
+  std::vector<Mirrored<at::Tensor>> batch_reduce(VariableAggregation aggregation, const std::vector<ReducePair>& pairs,
+                                                 const std::source_location& where = std::source_location::current());
   std::vector<Mirrored<at::Tensor>> batch_reduce(VariableAggregation aggregation,
-                                                 std::initializer_list<ReducePair> pairs) {
-    return batch_reduce(aggregation, std::vector(pairs));
+                                                 std::initializer_list<ReducePair> pairs,
+                                                 const std::source_location& where = std::source_location::current()) {
+    return batch_reduce(aggregation, std::vector(pairs), where);
   }
-  std::vector<Mirrored<IndexedSlices>> batch_reduce(VariableAggregation aggregation,
-                                                    const std::vector<SparseReducePair>& pairs);
+  std::vector<Mirrored<IndexedSlices>> batch_reduce(
+      VariableAggregation aggregation, const std::vector<SparseReducePair>& pairs,
+      const std::source_location& where = std::source_location::current());
 
   /// A copy for each destination, or for each tower.
   Mirrored<at::Tensor> broadcast(const TowerValue& value, const TowerDestinations& destinations = {});
@@ -199,10 +207,11 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   void require_equal_merges() const;
   /// The tower whose component an update is at; outside of updates the first of this worker.
   std::size_t this_tower() const;
-  /// Calls `f()`, which calls functions of the program for towers of this worker. If it throws on one worker, all throw.
+  /// Calls `f()`, which calls a function of the program for towers of this worker. If it throws on one worker, or workers
+  /// have called `operation` with different functions, all throw.
   template <class F>
-  void on_all_workers(const char* operation, F&& f) const;
-  void throw_together(const char* operation, const std::exception_ptr& mine) const;
+  void on_all_workers(const char* operation, const std::type_info& function, F&& f) const;
+  void throw_together(const char* operation, const std::type_info& function, const std::exception_ptr& mine) const;
   /// Results that may differ between towers, from all workers: used as one value they are the first tower's everywhere.
   template <class T>
   Mirrored<T> of_all_towers(const Mirrored<T>& own) const;

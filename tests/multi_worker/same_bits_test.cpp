@@ -94,6 +94,28 @@ TEST(SameBits, AClientOfTowersSeesTheSameInAnyNumberOfProcesses) {
   }
 }
 
+struct SwappedCall {
+  std::string name;
+  std::string shown;  ///< of the call, in the error
+};
+void PrintTo(const SwappedCall& call, std::ostream* out) { *out << call.name; }
+
+class SwappedTowerCalls : public testing::TestWithParam<SwappedCall> {};
+TEST_P(SwappedTowerCalls, AreNoticedOnBothWorkers) {
+  Job job(2, {LOCKSTEP_TOWER_PROGRAM, "1", GetParam().name});
+  for (int k = 0; k < 2; ++k) {
+    EXPECT_EQ(job[k].wait(seconds(60)), 1) << "worker " << k << ":\n" << job[k].said();
+    for (const std::string& part : {std::string("error[L110]"), GetParam().shown})
+      EXPECT_NE(job[k].said().find(part), std::string::npos) << part << " in:\n" << job[k].said();
+  }
+}
+INSTANTIATE_TEST_SUITE_P(SameBits, SwappedTowerCalls,
+                         testing::Values(SwappedCall{"unwrap", "tower_program.cpp:"},
+                                         SwappedCall{"reduce", "tower_program.cpp:"},
+                                         SwappedCall{"map", "{lambda(int)#"}, SwappedCall{"update", "update with "},
+                                         SwappedCall{"update_non_slot", "{lambda()#"}),
+                         [](const auto& each) { return each.param.name; });
+
 /// On CPUs it is AUTO; between GPUs the order is NCCL's own, and all that is known is that workers agree.
 TEST(SameBits, NcclThatIsAskedForKeepsWorkersAlike) {
   const Trained asked = train({2, 2}, "nccl");

@@ -410,6 +410,30 @@ void train(contrib::MirroredStrategy& strategy) {
   for (const auto& parameter : model.replica(0)->parameters()) say("weights", parameter);
 }
 
+/// The second worker makes two calls of one kind in another order than the first.
+void swap_calls(contrib::MirroredStrategy& strategy, const std::string& kind) {
+  const auto variable = strategy.core().make_variable(torch::zeros({2}));
+  const auto each = strategy.call_for_each_tower([] { return torch::ones({2}); });
+  const std::vector<int> items{1, 2, 3};
+  const auto call = [&](const auto& first, const auto& second) {
+    const bool is_other = strategy.core().worker_id() == 1;
+    is_other ? void(second()) : void(first());
+    is_other ? void(first()) : void(second());
+  };
+  if (kind == "unwrap") call([&] { return strategy.unwrap(each); }, [&] { return strategy.unwrap(each); });
+  if (kind == "reduce")
+    call([&] { return strategy.reduce(Agg::SUM, each); }, [&] { return strategy.reduce(Agg::SUM, each); });
+  if (kind == "map")
+    call([&] { return strategy.map(items, [](int i) { return i; }); },
+         [&] { return strategy.map(items, [](int i) { return i + 1; }); });
+  if (kind == "update")
+    call([&] { return strategy.update(variable, [](const torch::Tensor& v) { v.add_(1); }); },
+         [&] { return strategy.update(variable, [](const torch::Tensor& v) { v.mul_(3); }); });
+  if (kind == "update_non_slot")
+    call([&] { return strategy.update_non_slot(strategy.worker_devices(), [] { return 1; }); },
+         [&] { return strategy.update_non_slot(strategy.worker_devices(), [] { return 2; }); });
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -424,6 +448,10 @@ int main(int argc, char** argv) {
     if (!cluster.empty()) strategy.configure({.cluster_spec = cluster, .devices = devices, .join_seconds = 60});
     if (strategy.should_checkpoint() != (strategy.core().worker_id() == 0))
       throw std::runtime_error("should_checkpoint");
+    if (argc > 2) {
+      swap_calls(strategy, argv[2]);
+      return 0;
+    }
     say("the client's own", torch::rand({2}));
     look_at_random_numbers(strategy);
     say("the client's next", torch::rand({2}));

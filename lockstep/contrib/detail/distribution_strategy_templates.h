@@ -6,6 +6,7 @@
 #include <exception>
 #include <optional>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -50,14 +51,14 @@ decltype(auto) component_on(const T& argument, int k) {
 }  // namespace detail
 
 template <class F>
-void DistributionStrategy::on_all_workers(const char* operation, F&& f) const {
+void DistributionStrategy::on_all_workers(const char* operation, const std::type_info& function, F&& f) const {
   std::exception_ptr mine;
   try {
     detail::in_tower_words(f);
   } catch (...) {
     mine = std::current_exception();
   }
-  throw_together(operation, mine);
+  throw_together(operation, function, mine);
 }
 
 template <class F, class... Args>
@@ -82,8 +83,9 @@ auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
 }
 
 template <class T>
-auto DistributionStrategy::unwrap(const T& value) const {
+auto DistributionStrategy::unwrap(const T& value, const std::source_location& where) const {
   detail::require_cross_tower(*core_, "unwrap");
+  const lockstep::detail::CallPlace place(where);
   return detail::in_tower_words([&] {
     if constexpr (detail::is_of_variable_v<T>) {
       return TowerValue(value).copied().unwrap(*core_, devices_);
@@ -107,7 +109,7 @@ auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args
   const auto here = static_cast<std::size_t>(core_->num_local_replicas());
   const auto first = here * static_cast<std::size_t>(core_->worker_id());
   std::vector<MapOutput<Result>> outputs(here);
-  on_all_workers("map", [&] {
+  on_all_workers("map", typeid(F), [&] {
     const Scope scope(*core_);
     const int call = ++calls_;
     for (std::size_t i = 0; i < map_over.size(); ++i) {
@@ -178,10 +180,10 @@ auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const 
   using Result = decltype(core_->extended().update(variable, call, args...));
   if (variable.is_distributed()) {
     if constexpr (std::is_void_v<Result>) {
-      return on_all_workers("update", [&] { core_->extended().update(variable, call, args...); });
+      return on_all_workers("update", typeid(F), [&] { core_->extended().update(variable, call, args...); });
     } else {
       std::optional<Result> result;
-      on_all_workers("update", [&] { result = core_->extended().update(variable, call, args...); });
+      on_all_workers("update", typeid(F), [&] { result = core_->extended().update(variable, call, args...); });
       return detail::in_tower_words([&] { return may_differ ? of_all_towers(*result) : *std::move(result); });
     }
   }
@@ -233,13 +235,13 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
   };
   const auto update_own = [&] { return core_->extended().update_non_slot(own, call, args...); };
   if constexpr (std::is_void_v<Result>) {
-    on_all_workers("update_non_slot", [&] {
+    on_all_workers("update_non_slot", typeid(F), [&] {
       if (!own.empty()) update_own();
     });
   } else {
     if (core_->num_workers() == 1) return detail::in_tower_words(update_own);
     std::vector<std::vector<Result>> lists(here);
-    on_all_workers("update_non_slot", [&] {
+    on_all_workers("update_non_slot", typeid(F), [&] {
       if (own.empty()) return;
       const auto results = update_own();
       auto result = results.begin();
