@@ -2,8 +2,8 @@
 //
 //   lockstep_engine_bench [workers] [rounds] [chunk KB]
 //
-// The bandwidth counts the bytes of the array, as all-reduce benchmarks do. The last line is a program that computes while
-// the engine works, as backward does.
+// The bandwidth counts the bytes of the array, as all-reduce benchmarks do. The last lines are what comparing fingerprints
+// costs, and a program that computes while the engine works, as backward does.
 
 #include <signal.h>
 #include <sys/prctl.h>
@@ -70,6 +70,23 @@ void overlap(Engine& engine, int rank, int rounds, std::vector<float>& data) {
   if (rank == 0)
     std::printf("computing %.1f ms alone, %.1f ms beside %zu MB; both done after %.1f ms\n", 1e3 * median(alone),
                 1e3 * median(beside), data.size() >> 18, 1e3 * median(all));
+}
+
+// A barrier is a collective without data: what is left is the comparison of fingerprints.
+void fingerprints(Engine& engine, int rank, int rounds) {
+  constexpr int kCalls = 300;
+  std::vector<double> each;
+  double cpu = 0;
+  for (int round = -1; round < rounds; ++round) {
+    const double before = cpu_seconds();
+    const auto begin = Clock::now();
+    for (int k = 0; k < kCalls; ++k) engine.run(0, {.kind = CollectiveKind::Barrier});
+    if (round < 0) continue;
+    each.push_back(std::chrono::duration<double>(Clock::now() - begin).count() / kCalls);
+    cpu += (cpu_seconds() - before) / kCalls;
+  }
+  if (rank == 0)
+    std::printf("fingerprints of a collective alone: %.1f us, CPU %.1f us\n", 1e6 * median(each), 1e6 * cpu / rounds);
 }
 
 int work(int rank, int workers, int rounds, const std::string& folder, std::size_t chunk) {
@@ -140,6 +157,7 @@ int work(int rank, int workers, int rounds, const std::string& folder, std::size
     }
     std::fflush(stdout);
   }
+  fingerprints(engine, rank, rounds);
   overlap(engine, rank, rounds, data);
   return 0;
 }
