@@ -1,5 +1,5 @@
-// Trains a network to read handwritten digits on two replicas: `demo [replicas]`. Each replica works on its own rows of
-// a batch. The gradients are added up over replicas, so all of them continue with the same weights.
+// Trains a network to read handwritten digits on two replicas: `demo [replicas] [--device gpu]`. Each replica works on
+// its own rows of a batch. The gradients are added up over replicas, so all of them continue with the same weights.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -7,8 +7,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <string>
+#include <vector>
 
+#include "devices.h"
 #include "digits.h"
 
 namespace ls = lockstep;
@@ -59,9 +62,9 @@ double examine(ls::Strategy& strategy, Model& model, const Digits& digits) {
   return hits / static_cast<double>(digits.count());
 }
 
-Training train(int replicas, const Digits& known, const Digits& unseen, bool tell) {
+Training train(const std::vector<std::string>& devices, const Digits& known, const Digits& unseen, bool tell) {
   torch::manual_seed(1);
-  ls::MirroredStrategy strategy({.devices = ls::cpus(replicas)});
+  ls::MirroredStrategy strategy({.devices = devices, .deterministic = true});  // the same bits again, also on a GPU
   auto model = strategy.make<Net>();
   auto optimizer = strategy.make_optimizer<torch::optim::AdamW>(model, torch::optim::AdamWOptions().weight_decay(0.05));
   const ls::CosineSchedule rate{
@@ -139,21 +142,22 @@ void draw(const Digits& digits, const torch::Tensor& guess, const torch::Tensor&
 void show_mistakes(Net& net, const Digits& unseen) {
   const torch::NoGradGuard no_grad;
   net.eval();
-  const auto guess = net.forward(unseen.images).argmax(1);
+  const auto guess = net.forward(unseen.images.to(net.parameters()[0].device())).argmax(1).cpu();
   const auto wrong = (guess != unseen.labels).nonzero().squeeze(1);
   if (wrong.size(0) == 0) return;
   std::printf("\nMistakes it still makes:\n\n");
   draw(unseen, guess, wrong);
 }
 
-int run_demo(int replicas) {
+int run_demo(const std::vector<std::string>& devices) {
   const auto [known, unseen] = split_digits(load_digits());
   std::printf("Handwritten digits: %d to learn from, %d held out, batches of %d, replicas: %d\n\n",
-              static_cast<int>(known.count()), static_cast<int>(unseen.count()), kBatch, replicas);
+              static_cast<int>(known.count()), static_cast<int>(unseen.count()), kBatch,
+              static_cast<int>(devices.size()));
   std::printf("  epoch      loss   accuracy   held out   images/s\n");
-  const Training first = train(replicas, known, unseen, /*tell=*/true);
+  const Training first = train(devices, known, unseen, /*tell=*/true);
   show_mistakes(*first.model, unseen);
-  const Training second = train(replicas, known, unseen, /*tell=*/false);
+  const Training second = train(devices, known, unseen, /*tell=*/false);
 
   const bool same_replicas = have_equal_replicas(first.model);
   const bool same_runs = have_equal_weights(*first.model, *second.model);
@@ -164,14 +168,14 @@ int run_demo(int replicas) {
 }
 
 int main(int argc, char** argv) {
-  const int replicas = argc > 1 ? std::atoi(argv[1]) : 2;
+  const int replicas = argc > 1 && argv[1][0] != '-' ? std::atoi(argv[1]) : 2;
   if (replicas < 1 || replicas > kBatch) {
-    std::fprintf(stderr, "usage: demo [replicas], from 1 to %d\n", kBatch);
+    std::fprintf(stderr, "usage: demo [replicas] [--device gpu], replicas from 1 to %d\n", kBatch);
     return 2;
   }
   try {
-    return run_demo(replicas);
-  } catch (const ls::Error& error) {
+    return run_demo(devices_of(argc, argv, replicas));
+  } catch (const std::exception& error) {
     std::fprintf(stderr, "%s\n", error.what());
     return 2;
   }

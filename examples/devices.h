@@ -2,11 +2,15 @@
 
 #include <lockstep/base/device_name.h>
 
+#include <stdexcept>
 #include <string>
 #include <vector>
 
 /// Where an example trains: `--device gpu` puts its replicas on the first GPU, which they share. Otherwise they are on CPUs.
 inline std::vector<std::string> devices_of(int argc, char** argv, int replicas) {
-  const bool on_gpu = argc > 2 && std::string(argv[1]) == "--device" && std::string(argv[2]) == "gpu";
-  return on_gpu ? lockstep::logical_gpus(replicas) : lockstep::cpus(replicas);
+  std::string kind = "cpu";
+  for (int k = 1; k < argc; ++k)
+    if (argv[k] == std::string("--device")) kind = k + 1 < argc ? argv[k + 1] : "";
+  if (kind != "cpu" && kind != "gpu") throw std::invalid_argument("--device must be cpu or gpu, got '" + kind + "'");
+  return kind == "gpu" ? lockstep::logical_gpus(replicas) : lockstep::cpus(replicas);
 }

@@ -1,6 +1,6 @@
 // One dataset for all replicas: global batches go in, and every replica gets its piece. Shows how a batch is cut, what
 // happens at the end of the data and after an error, pipelines per replica, batches from a DataLoader, a report of the
-// bottleneck, and how to resume after an interruption.
+// bottleneck, and how to resume after an interruption. `--device gpu` puts the replicas on a GPU.
 
 #include <lockstep/lockstep.h>
 #include <torch/torch.h>
@@ -10,6 +10,8 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+
+#include "devices.h"
 
 namespace ls = lockstep;
 
@@ -36,8 +38,8 @@ void expect(const char* what, const std::string& got, const std::string& wanted)
 
 }  // namespace
 
-int main() {
-  ls::MirroredStrategy strategy({.devices = ls::cpus(4), .seed = 1});
+int main(int argc, char** argv) {
+  ls::MirroredStrategy strategy({.devices = devices_of(argc, argv, 4), .seed = 1});
 
   // A dataset of global batches: 26 rows in batches of 10.
   auto batches = strategy.distribute(ls::data::range(26).batch(10));
