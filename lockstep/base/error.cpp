@@ -1,6 +1,8 @@
 #include "lockstep/base/error.h"
 
 #include <array>
+#include <cstdlib>
+#include <sstream>
 #include <utility>
 
 #include "lockstep/base/text.h"
@@ -42,6 +44,23 @@ void throw_error(Code code, int number, ErrorText text) {
     case Code::Internal: break;
   }
   throw Internal(number, std::move(text));
+}
+
+void throw_error(const Error& error) { throw_error(error.code(), error.number(), error.text()); }
+
+std::string to_bytes(const Error& error, std::size_t most) {
+  const ErrorText& text = error.text();
+  std::string bytes = str(static_cast<int>(error.code()), '\0', error.number());
+  for (const std::string* part : {&text.what, &text.where, &text.help, &text.seen}) bytes += '\0' + *part;
+  return bytes.substr(0, most);
+}
+
+Error error_from(const std::string& bytes) {
+  std::istringstream in(bytes);
+  std::array<std::string, 6> parts;
+  for (std::string& part : parts) std::getline(in, part, '\0');
+  const auto& [code, number, what, where, help, seen] = parts;
+  return {static_cast<Code>(std::atoi(code.c_str())), std::atoi(number.c_str()), {what, where, seen, help}};
 }
 
 Error::Error(Code code, int number, ErrorText text) : code_(code), number_(number), text_(std::move(text)) { format(); }

@@ -7,6 +7,7 @@
 #include <type_traits>
 
 #include "lockstep/base/error_words.h"
+#include "lockstep/base/throw_error.h"
 
 namespace lockstep {
 namespace {
@@ -69,6 +70,29 @@ TYPED_TEST(TypedErrors, RaiseKeepsTheType) {
 }
 
 TYPED_TEST(TypedErrors, CopiesWithoutThrowing) { EXPECT_TRUE(std::is_copy_constructible_v<TypeParam>); }
+
+TYPED_TEST(TypedErrors, TravelToAnotherProcess) {
+  const TypeParam sent(errors::kPeerLost, {.what = "w", .where = "", .seen = "s\nt", .help = "h"});
+  try {
+    throw_error(error_from(to_bytes(sent, 1000)));
+    FAIL() << "throw_error returned";
+  } catch (const TypeParam& error) {
+    EXPECT_STREQ(error.what(), sent.what());
+    EXPECT_EQ(error.number(), errors::kPeerLost);
+  }
+}
+
+TEST(ErrorBytes, LoseWhatWasSeenFirst) {
+  const Error error = error_from(to_bytes(NotFound(7, {.what = "w", .seen = std::string(100, 's'), .help = "h"}), 20));
+  EXPECT_EQ(error.text().what + error.text().help, "wh");
+  EXPECT_LT(error.text().seen.size(), 20U);
+}
+
+TEST(ErrorBytes, OfAnotherKindAreAnInternalError) {
+  EXPECT_THROW(throw_error(error_from("")), Error);
+  EXPECT_THROW(throw_error(error_from("99\0x")), Internal);
+  EXPECT_EQ(error_from(std::string("-7\0\xff\0\0", 6)).number(), 0);
+}
 
 TEST(Codes, HaveTheUsualNames) {
   EXPECT_EQ(to_string(Code::InvalidArgument), "INVALID_ARGUMENT");

@@ -12,6 +12,7 @@
 #include <string_view>
 
 #include "lockstep/base/logging.h"
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "tests/fuzz/target.h"
@@ -37,7 +38,8 @@ class Desk : public Outbox {
     if (!message.token().empty()) tokens_[connection] = message.token();
     if (message.has_challenge()) nonces_[connection] = message.challenge().nonce();
     fuzz_check(message.ByteSizeLong() < 2 * kMaxMessage, "answers fit into a message");
-    if (message.has_fault()) fuzz_check(!message.fault().help().empty() || from_member_, "errors say what helps");
+    if (message.has_fault())
+      fuzz_check(!error_from(message.fault()).text().help.empty() || from_member_, "errors say what helps");
   }
   void close(std::uint64_t connection) override { closed_.insert(connection); }
 

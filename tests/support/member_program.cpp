@@ -123,9 +123,10 @@ int run(int count, char** arguments) {
     say(str("error ", words_of(error)));
     return 1;
   }
-  job->on_failure([](const Failure& failure) {
-    say(str("failure ", std::chrono::steady_clock::now().time_since_epoch().count(), " L", failure.number, " member ",
-            failure.member, ": ", failure.text.what, " | ", failure.text.where, " | ", failure.text.seen));
+  job->on_failure([](const Error& failure) {
+    const ErrorText& text = failure.text();
+    say(str("failure ", std::chrono::steady_clock::now().time_since_epoch().count(), " L", failure.number(), ": ",
+            text.what, " | ", text.where, " | ", text.seen));
   });
   say(str("joined ", job->generation()));
   for (std::string line; std::getline(std::cin, line) && line != "quit";) {

@@ -4,6 +4,7 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/words.h"
 #include "lockstep/comm/disagreement.h"
@@ -43,7 +44,7 @@ void Chief::received(Connection connection, const std::string& bytes, Time now) 
   Seat& seat = *seat_of(session.hello.member());
   if (seat.connection != connection) return;
   if (message.has_beat()) return beat(seat, message.beat(), now);
-  if (message.has_fault()) return reported(message.fault(), seat);
+  if (message.has_fault()) return reported(error_from(message.fault()), seat);
   serve(seat, message.request(), message.call(), now);
 }
 
@@ -71,13 +72,11 @@ void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Ti
   }
   const std::string others =
       fine.empty() ? "no other worker answers" : str(list_of(fine), fine.size() == 1 ? " is fine" : " are fine");
-  fail({Code::Unavailable,
-        &seat == &seats_.front() ? errors::kChiefGone : errors::kPeerLost,
-        {.what = str(title(seat.member), " ", how),
-         .where = last_seen(seat.last),
-         .seen = str(seen, "; ", others),
-         .help = str("look at ", seat.member.name, "'s log; `lockstep explain L", errors::kPeerLost, "`")},
-        seat.member.id});
+  fail(Unavailable(&seat == &seats_.front() ? errors::kChiefGone : errors::kPeerLost,
+                   {.what = str(title(seat.member), " ", how),
+                    .where = last_seen(seat.last),
+                    .seen = str(seen, "; ", others),
+                    .help = str("look at ", seat.member.name, "'s log; `lockstep explain L", errors::kPeerLost, "`")}));
   fail_meetings_without(seat);
 }
 
@@ -95,19 +94,16 @@ void Chief::beat(Seat& seat, const wire::Seat& said, Time now) {
   send(seat.connection, std::move(answer));
 }
 
-void Chief::reported(const wire::Fault& fault, const Seat& reporter) {
-  Failure failure = read(fault);
-  failure.member = reporter.member.id;
-  failure.text.where += str(failure.text.where.empty() ? "" : "; ", "reported by ", title(reporter.member), ", ",
-                            last_seen(reporter.last));
+void Chief::reported(Error failure, const Seat& reporter) {
+  failure.add_where(str("reported by ", title(reporter.member), ", ", last_seen(reporter.last)));
   fail(failure);
 }
 
-void Chief::fail(const Failure& failure) {
+void Chief::fail(const Error& failure) {
   if (failure_) return;
   failure_ = failure;
   wire::FromChief message;
-  write(failure, *message.mutable_fault());
+  message.set_fault(to_bytes(failure, kMaxFault));
   tell_all(message);
 }
 

@@ -37,7 +37,7 @@ class Chief {
   std::vector<Member> missing() const;
   /// Tells all who wait why the missing ones are missing.
   void announce(const std::string& missing_text);
-  void fail(const Failure& failure);
+  void fail(const Error& failure);
   std::vector<std::string> here() const;  ///< the names of those who have joined and not left
   std::uint64_t generation() const { return generation_; }
 
@@ -80,7 +80,7 @@ class Chief {
   void hello(Connection connection, Session& session, const wire::ToChief& message);
   void proof(Connection connection, Session& session, const wire::ToChief& message, Time now);
   void seat(Connection connection, Session& session, const wire::Details& details, Time now);
-  void refuse(Connection connection, const Failure& failure);
+  void refuse(Connection connection, const Error& failure);
   void drop_stranger(Connection connection, const std::string& why);
   void refuse_second(Connection connection, const Seat& holder, const wire::Seat& second, Time now);
   bool same_cluster(Connection connection, const Member& member, const wire::Details& details);
@@ -95,13 +95,13 @@ class Chief {
   void check_waits(Time now);
   static std::string name_of(const MeetingKey& key);
   std::string missing_in(const Meeting& meeting) const;
-  void reply_error(const Waiter& waiter, const Failure& failure);
+  void reply_error(const Waiter& waiter, const Error& error);
   void reply_value(const Waiter& waiter, const std::string& value);
 
   // chief.cpp
   void beat(Seat& seat, const wire::Seat& said, Time now);
   void lose(Seat& seat, const std::string& how, const std::string& seen, Time now);
-  void reported(const wire::Fault& fault, const Seat& reporter);
+  void reported(Error failure, const Seat& reporter);
   wire::Roster roster() const;
   Seat* seat_of(int member);
   void send(Connection connection, wire::FromChief message);
@@ -121,7 +121,7 @@ class Chief {
   std::size_t stored_bytes_ = 0;
   std::vector<std::pair<std::string, Waiter>> waiting_for_key_;
   std::map<MeetingKey, Meeting> meetings_;
-  std::optional<Failure> failure_;
+  std::optional<Error> failure_;
 };
 
 }  // namespace lockstep::coordination

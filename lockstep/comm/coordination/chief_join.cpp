@@ -4,6 +4,7 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/words.h"
@@ -37,9 +38,9 @@ void Chief::drop_stranger(Connection connection, const std::string& why) {
   last_stranger_ = last_tick_;
 }
 
-void Chief::refuse(Connection connection, const Failure& failure) {
+void Chief::refuse(Connection connection, const Error& failure) {
   wire::FromChief message;
-  write(failure, *message.mutable_fault());
+  message.set_fault(to_bytes(failure, kMaxFault));
   send(connection, std::move(message));
   sessions_.erase(connection);
   outbox_.close(connection);
@@ -49,20 +50,18 @@ void Chief::hello(Connection connection, Session& session, const wire::ToChief& 
   const wire::Greeting& hello = message.hello();
   if (!message.has_hello() || hello.nonce().size() != kNonceBytes) return drop_stranger(connection, "no introduction");
   if (hello.protocol() != kProtocol) {
-    return refuse(connection, {Code::FailedPrecondition,
-                               errors::kDifferentPrograms,
-                               {.what = "this worker's Lockstep and the chief's speak different protocols",
-                                .seen = str("this worker: ", hello.protocol(), ", the chief: ", kProtocol),
-                                .help = "run the same version of Lockstep on all workers"},
-                               hello.member()});
+    return refuse(connection,
+                  FailedPrecondition(errors::kDifferentPrograms,
+                                     {.what = "this worker's Lockstep and the chief's speak different protocols",
+                                      .seen = str("this worker: ", hello.protocol(), ", the chief: ", kProtocol),
+                                      .help = "run the same version of Lockstep on all workers"}));
   }
   if (seat_of(hello.member()) == nullptr) {
-    return refuse(connection, {Code::FailedPrecondition,
-                               errors::kDifferentClusters,
-                               {.what = str("the chief's cluster has no member with id ", hello.member()),
-                                .seen = str("it has ", counted(std::ssize(seats_), "member")),
-                                .help = "give all workers the same cluster"},
-                               hello.member()});
+    return refuse(connection,
+                  FailedPrecondition(errors::kDifferentClusters,
+                                     {.what = str("the chief's cluster has no member with id ", hello.member()),
+                                      .seen = str("it has ", counted(std::ssize(seats_), "member")),
+                                      .help = "give all workers the same cluster"}));
   }
   session.stage = Stage::Challenged;
   session.hello = hello;
@@ -84,11 +83,9 @@ void Chief::proof(Connection connection, Session& session, const wire::ToChief& 
     log_warning(
         str("a process that claims to be ", title(seat_of(member)->member), " was refused: ",
             session.hello.has_key() == key_.empty() ? "only one side has a job key" : "its job key is another one"));
-    return refuse(connection, {Code::FailedPrecondition,
-                               errors::kJobKey,
-                               {.what = "this worker's job key is not the chief's",
-                                .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"},
-                               member});
+    return refuse(connection,
+                  FailedPrecondition(errors::kJobKey, {.what = "this worker's job key is not the chief's",
+                                                       .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"}));
   }
   wire::Details details;
   if (!details.ParseFromString(proof.details())) return drop_stranger(connection, "unreadable details");
@@ -105,13 +102,12 @@ void Chief::refuse_second(Connection connection, const Seat& holder, const wire:
     if (told->connection != 0 && (told == &holder || holder.connection != told->connection))
       send(told->connection, notice);
   }
-  refuse(connection, {Code::AlreadyExists,
-                      errors::kTaskTaken,
-                      {.what = str(title(holder.member), " is already in the job: two processes have its task index"),
-                       .where = str("in ", process_of(second)),
-                       .seen = held,
-                       .help = "give every process its own task index, or end the process that holds it"},
-                      holder.member.id});
+  refuse(connection,
+         AlreadyExists(errors::kTaskTaken,
+                       {.what = str(title(holder.member), " is already in the job: two processes have its task index"),
+                        .where = str("in ", process_of(second)),
+                        .seen = held,
+                        .help = "give every process its own task index, or end the process that holds it"}));
 }
 
 bool Chief::same_cluster(Connection connection, const Member& member, const wire::Details& details) {
@@ -121,13 +117,12 @@ bool Chief::same_cluster(Connection connection, const Member& member, const wire
                     difference(chief.name, options_.machine, member.name, details.machine())));
   }
   if (details.cluster() == options_.cluster) return true;
-  const Failure failure{Code::FailedPrecondition,
-                        errors::kDifferentClusters,
-                        {.what = str(title(member), " and ", title(chief), " have different clusters"),
-                         .where = str("when ", member.name, " joined; ", process_of(details.seat())),
-                         .seen = cluster_difference(chief.name, options_.cluster, member.name, details.cluster()),
-                         .help = "give all workers the same cluster; only the task differs"},
-                        member.id};
+  const FailedPrecondition failure(
+      errors::kDifferentClusters,
+      {.what = str(title(member), " and ", title(chief), " have different clusters"),
+       .where = str("when ", member.name, " joined; ", process_of(details.seat())),
+       .seen = cluster_difference(chief.name, options_.cluster, member.name, details.cluster()),
+       .help = "give all workers the same cluster; only the task differs"});
   // The job cannot start with this one, and who is right is not for the chief to say: all are told.
   if (!started_) fail(failure);
   refuse(connection, failure);
@@ -138,10 +133,8 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
   Seat& seat = *seat_of(session.hello.member());
   if (seat.presence == Presence::Here) return refuse_second(connection, seat, details.seat(), now);
   if (details.port_taken()) {
-    return refuse(connection, {Code::NotFound,
-                               errors::kPortInUse,
-                               {.what = str(title(seat.member), " has not joined"), .help = "free its port"},
-                               seat.member.id});
+    return refuse(connection, NotFound(errors::kPortInUse,
+                                       {.what = str(title(seat.member), " has not joined"), .help = "free its port"}));
   }
   const std::string host = details.seat().host().substr(0, 256);
   const bool old = details.incarnation() != options_.incarnation;
@@ -155,13 +148,11 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
     const std::string why =
         old ? str("it belongs to run ", details.incarnation(), " of the job; this is run ", options_.incarnation)
             : str("it has ", seat.presence == Presence::Left ? "left" : "been given up", " before");
-    return refuse(connection, {Code::FailedPrecondition,
-                               errors::kOldIncarnation,
-                               {.what = str(title(seat.member), " cannot come back into this job"),
-                                .where = str("in ", process_of(details.seat())),
-                                .seen = why,
-                                .help = "restart the whole job"},
-                               seat.member.id});
+    return refuse(connection, FailedPrecondition(errors::kOldIncarnation,
+                                                 {.what = str(title(seat.member), " cannot come back into this job"),
+                                                  .where = str("in ", process_of(details.seat())),
+                                                  .seen = why,
+                                                  .help = "restart the whole job"}));
   }
   if (failure_) return refuse(connection, *failure_);
   if (!same_cluster(connection, seat.member, details)) return;

@@ -4,6 +4,7 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/words.h"
 #include "lockstep/comm/disagreement.h"
@@ -58,12 +59,11 @@ void Chief::set(const Waiter& waiter, const wire::Call& call) {
   const std::size_t before = found == store_.end() ? 0 : call.key().size() + found->second.size();
   const std::size_t after = stored_bytes_ - before + call.key().size() + call.value().size();
   if (after > kMaxStore) {
-    return reply_error(waiter, {Code::ResourceExhausted,
-                                errors::kBadOption,
-                                {.what = str("the job's store is full: it holds at most ", kMaxStore >> 20, " MB"),
-                                 .seen = str(counted(std::ssize(store_), "key"), ", ", stored_bytes_, " bytes"),
-                                 .help = "store addresses and small values only; tensors go through collectives"},
-                                waiter.member});
+    return reply_error(
+        waiter, ResourceExhausted(errors::kBadOption,
+                                  {.what = str("the job's store is full: it holds at most ", kMaxStore >> 20, " MB"),
+                                   .seen = str(counted(std::ssize(store_), "key"), ", ", stored_bytes_, " bytes"),
+                                   .help = "store addresses and small values only; tensors go through collectives"}));
   }
   stored_bytes_ = after;
   store_[call.key()] = call.value();
@@ -89,14 +89,13 @@ void Chief::conclude(const MeetingKey& key, const Meeting& meeting) {
     if (groups.size() == 1) {
       reply_value(waiter, {});
     } else {
-      reply_error(waiter, {Code::FailedPrecondition,
-                           errors::kDifferentPrograms,
-                           {.what = str(key.first, " of ", names_of(1), " differs from that of ", names_of(0)),
-                            .where = str("found when all ", seats_.size(), " workers compared it"),
-                            .seen = difference(name_of_one(0), std::string(groups[0].said), name_of_one(1),
-                                               std::string(groups[1].said)),
-                            .help = "run the same program with the same arguments on all workers"},
-                           groups[1].workers[0]});
+      reply_error(waiter, FailedPrecondition(
+                              errors::kDifferentPrograms,
+                              {.what = str(key.first, " of ", names_of(1), " differs from that of ", names_of(0)),
+                               .where = str("found when all ", seats_.size(), " workers compared it"),
+                               .seen = difference(name_of_one(0), std::string(groups[0].said), name_of_one(1),
+                                                  std::string(groups[1].said)),
+                               .help = "run the same program with the same arguments on all workers"}));
     }
   }
   meetings_.erase(key);
@@ -131,12 +130,10 @@ void Chief::fail_meetings_without(const Seat& gone) {
   for (const auto& [key, meeting] : meetings_) {
     const std::string how = gone.presence == Presence::Left ? " has left the job" : " is lost";
     for (const auto& [member, waiter] : meeting.arrived) {
-      reply_error(waiter, {Code::Unavailable,
-                           errors::kPeerLost,
-                           {.what = str(title(gone.member), how, ", so ", name_of(key), " cannot complete"),
-                            .where = last_seen(gone.last),
-                            .help = str("let ", gone.member.name, " take part before it leaves")},
-                           gone.member.id});
+      reply_error(waiter, Unavailable(errors::kPeerLost,
+                                      {.what = str(title(gone.member), how, ", so ", name_of(key), " cannot complete"),
+                                       .where = last_seen(gone.last),
+                                       .help = str("let ", gone.member.name, " take part before it leaves")}));
     }
   }
   meetings_.clear();
@@ -146,7 +143,7 @@ void Chief::check_waits(Time now) {
   const auto is_late = [&](const Waiter& waiter) { return waiter.until && now >= *waiter.until; };
   const auto give_up = [&](const Waiter& waiter, ErrorText text) {
     text.seen = str("waited ", seconds_text(now - waiter.since));
-    reply_error(waiter, {Code::DeadlineExceeded, errors::kTimeout, std::move(text), -1});
+    reply_error(waiter, DeadlineExceeded(errors::kTimeout, std::move(text)));
   };
   std::erase_if(waiting_for_key_, [&](const auto& waiting) {
     if (!is_late(waiting.second)) return false;
@@ -177,10 +174,10 @@ void Chief::check_waits(Time now) {
   for (const Waiter& waiter : late) withdraw(waiter.member, waiter.request);
 }
 
-void Chief::reply_error(const Waiter& waiter, const Failure& failure) {
+void Chief::reply_error(const Waiter& waiter, const Error& error) {
   wire::FromChief answer;
   answer.set_request(waiter.request);
-  write(failure, *answer.mutable_fault());
+  answer.set_fault(to_bytes(error, kMaxFault));
   send(waiter.connection, std::move(answer));
 }
 

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/words.h"
 #include "lockstep/comm/disagreement.h"
@@ -72,7 +73,7 @@ void Client::wait(Lock& lock, const Deadline& deadline, Condition condition) con
 }
 
 void Client::require_joined() const {
-  if (failure_) failure_->raise();
+  if (failure_) throw_error(*failure_);
   if (stage_ == Stage::Joined) return;
   throw FailedPrecondition(errors::kWrongContext, {.what = str(self_.name, " has left the job"),
                                                    .help = "make the call before leave, or join again"});
@@ -97,13 +98,13 @@ wire::FromChief Client::ask(wire::Call call) {
   auto answer = exchange(lock, std::move(call), Deadline::never());
   if (!answer) require_joined();
   if (!answer->has_fault()) return std::move(*answer);
-  const Failure failure = read(answer->fault());
-  if (failure.number == errors::kPeerLost) {
+  const Error error = error_from(answer->fault());
+  if (error.number() == errors::kPeerLost) {
     // The job's failure is on its way and says more. After any other answer, it is only what that led to elsewhere.
     changed_.wait_for(lock, std::chrono::milliseconds(20), [&] { return failure_.has_value(); });
-    if (failure_) failure_->raise();
+    if (failure_) throw_error(*failure_);
   }
-  failure.raise();
+  throw_error(error);
 }
 
 void Client::meet(std::string_view name, std::string said, const Deadline& deadline) {
@@ -160,25 +161,25 @@ std::vector<MemberState> Client::states() {
 
 void Client::report_failure(const Error& error) {
   wire::ToChief message;
-  write({error.code(), error.number(), error.text(), self_.id}, *message.mutable_fault());
+  message.set_fault(to_bytes(error, kMaxFault));
   Lock lock(mutex_);
   if (failure_ || stage_ != Stage::Joined) return;
   post_beat(lock);  // the place of the failure is newer than that of the last heartbeat
   post(lock, std::move(message));
 }
 
-std::optional<Failure> Client::failure() const {
+std::optional<Error> Client::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
 }
 
-std::optional<Failure> Client::wait_for_failure(Deadline deadline) const {
+std::optional<Error> Client::wait_for_failure(Deadline deadline) const {
   Lock lock(mutex_);
   wait(lock, deadline, [&] { return failure_ || stage_ != Stage::Joined; });
   return failure_;
 }
 
-void Client::on_failure(std::function<void(const Failure&)> callback) {
+void Client::on_failure(std::function<void(const Error&)> callback) {
   {
     const std::lock_guard lock(mutex_);
     if (!told_) return callbacks_.push_back(std::move(callback));
@@ -227,12 +228,9 @@ void Client::wait_for_others_to_leave(Server& server, const Deadline& deadline) 
   }
   const std::string late = others();
   server.with_chief([&](Chief& chief) {
-    chief.fail({Code::Unavailable,
-                errors::kChiefGone,
-                {.what = str(title(self_), ", the chief, has left the job"),
-                 .seen = late.empty() ? "" : str("still here: ", late),
-                 .help = "let the chief leave last, or give it more time in leave"},
-                self_.id});
+    chief.fail(Unavailable(errors::kChiefGone, {.what = str(title(self_), ", the chief, has left the job"),
+                                                .seen = late.empty() ? "" : str("still here: ", late),
+                                                .help = "let the chief leave last, or give it more time in leave"}));
   });
 }
 

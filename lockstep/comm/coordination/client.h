@@ -34,10 +34,10 @@ class Client final : public Coordinator {
   void set_place(std::int64_t step, std::string_view place) override;
   std::vector<MemberState> states() override;
   void report_failure(const Error& error) override;
-  std::optional<Failure> failure() const override;
-  std::optional<Failure> wait_for_failure(Deadline deadline) const override;
+  std::optional<Error> failure() const override;
+  std::optional<Error> wait_for_failure(Deadline deadline) const override;
   void flush() override;
-  void on_failure(std::function<void(const Failure&)> callback) override;
+  void on_failure(std::function<void(const Error&)> callback) override;
   void leave(Deadline deadline) override;
 
  private:
@@ -96,8 +96,8 @@ class Client final : public Coordinator {
   std::string missing_;
   std::string why_ended_ = "no answer";
   Clock::time_point last_heard_ = {};
-  std::optional<Failure> failure_;
-  std::vector<std::function<void(const Failure&)>> callbacks_;
+  std::optional<Error> failure_;
+  std::vector<std::function<void(const Error&)>> callbacks_;
   std::thread heart_;
 };
 

@@ -184,7 +184,7 @@ TEST_F(Coordination, WhoLeavesBeforeTheChiefWaitsForItsNextJob) {
 TEST_F(Coordination, TheFirstFailureIsToldToAllAndEndsWhatTheyWaitFor) {
   Job job = join_all(3);
   std::atomic<int> told{0};
-  for (const auto& member : job) member->on_failure([&](const Failure&) { ++told; });
+  for (const auto& member : job) member->on_failure([&](const Error&) { ++told; });
   std::thread waiting([&] {
     expect_error([&] { job[1]->get("never", Deadline::never()); }, Code::Unavailable, errors::kPeerFailed,
                  {"out of paint"});
@@ -196,9 +196,10 @@ TEST_F(Coordination, TheFirstFailureIsToldToAllAndEndsWhatTheyWaitFor) {
   for (const auto& member : job) {
     const auto failure = member->wait_for_failure(Deadline::after(5s));
     ASSERT_TRUE(failure.has_value());
-    EXPECT_EQ(failure->text.what, "out of paint");
-    EXPECT_EQ(failure->member, 2);
-    EXPECT_NE(failure->text.where.find("call 7 of run, user code"), std::string::npos) << failure->text.where;
+    EXPECT_EQ(failure->text().what, "out of paint");
+    const std::string& where = failure->text().where;
+    EXPECT_NE(where.find("reported by worker 2 ("), std::string::npos) << where;
+    EXPECT_NE(where.find("call 7 of run, user code"), std::string::npos) << where;
   }
   const auto begin = std::chrono::steady_clock::now();
   job.clear();
@@ -216,7 +217,7 @@ TEST_F(Coordination, AnExceptionThatUnwindsAMemberEndsTheJob) {
       std::runtime_error);
   const auto failure = job[0]->wait_for_failure(Deadline::after(5s));
   ASSERT_TRUE(failure.has_value());
-  EXPECT_EQ(failure->number, errors::kPeerFailed);
+  EXPECT_EQ(failure->number(), errors::kPeerFailed);
 }
 
 TEST_F(Coordination, CertificatesFromFilesEncryptTheSessions) {

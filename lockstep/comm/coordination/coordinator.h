@@ -10,22 +10,11 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/export.h"
-#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/tls_files.h"
 
 namespace lockstep::coordination {
-
-/// Why a job ended early: the same on every worker, whoever saw it first.
-struct Failure {
-  Code code = Code::Unavailable;
-  int number = errors::kPeerLost;
-  ErrorText text = {};
-  int member = -1;  ///< the member that it is about; -1: none in particular
-
-  /// Throws it as the Error of its code.
-  [[noreturn]] void raise() const { throw_error(code, number, text); }
-};
 
 /// One entry of the cluster.
 struct Member {
@@ -102,15 +91,16 @@ class LOCKSTEP_EXPORT Coordinator {
 
   /// What has failed here ends the job for all, unless something has ended it before. Returns at once.
   virtual void report_failure(const Error& error) = 0;
-  virtual std::optional<Failure> failure() const = 0;
+  /// Why the job ended early: the same on every worker, whoever saw it first.
+  virtual std::optional<Error> failure() const = 0;
   /// Nothing if none comes before the deadline.
-  virtual std::optional<Failure> wait_for_failure(Deadline deadline) const = 0;
+  virtual std::optional<Error> wait_for_failure(Deadline deadline) const = 0;
 
   /// On the chief, waits a moment until the others have been sent what there is to tell. Its process may be about to end.
   virtual void flush() = 0;
 
   /// Called once, on a thread of Lockstep's, or at once if there is a failure already. Must not destroy the coordinator.
-  virtual void on_failure(std::function<void(const Failure&)> callback) = 0;
+  virtual void on_failure(std::function<void(const Error&)> callback) = 0;
 
   /// Others that wait for this member get an error at once; those who do not are not disturbed. The chief waits for the
   /// others to leave, because their service ends with it.

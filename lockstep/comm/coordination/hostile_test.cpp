@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/port.h"
@@ -106,7 +107,7 @@ TEST_F(AtTheDesk, AWrongProofIsRefused) {
   chief.opened(1, now);
   say(1, hello(1));
   say(1, proof(1, std::string(32, 'x')));
-  EXPECT_EQ(desk.last().fault().number(), errors::kJobKey);
+  EXPECT_EQ(error_from(desk.last().fault()).number(), errors::kJobKey);
   EXPECT_TRUE(desk.is_closed(1));
 }
 
@@ -117,7 +118,7 @@ TEST_F(AtTheDesk, AProofThatWasOverheardIsWorthNothing) {
   chief.opened(2, now);
   say(2, hello(1));
   say(2, overheard);
-  EXPECT_EQ(desk.last().fault().number(), errors::kJobKey);
+  EXPECT_EQ(error_from(desk.last().fault()).number(), errors::kJobKey);
   EXPECT_TRUE(desk.is_closed(2));
 }
 

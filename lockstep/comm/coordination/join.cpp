@@ -5,6 +5,7 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/cluster/address.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/client.h"
@@ -46,7 +47,7 @@ std::unique_ptr<Coordinator> Coordinator::join(const JoinOptions& options) {
 Client::Stage Client::wait_while(Stage stage, Clock::time_point until) {
   Lock lock(mutex_);
   changed_.wait_until(lock, until, [&] { return stage_ != stage || failure_; });
-  if (failure_) failure_->raise();
+  if (failure_) throw_error(*failure_);
   return stage_;
 }
 
@@ -103,16 +104,15 @@ std::string Client::missing() {
 void Client::give_up_waiting(const std::string& chief_missing) {
   std::string who = server_ ? missing() : missing_;
   if (who.empty()) who = chief_missing;
-  const Failure failure{
-      Code::DeadlineExceeded,
+  const DeadlineExceeded failure(
       errors::kPeerMissing,
       {.what = "the job did not start: not all workers came",
        .where = str("missing: ", who),
        .seen = str("waited ", seconds_text(options_.join_timeout)),
        .help = str("start the missing workers and look at their logs; check addresses, names and firewalls",
-                   options_.tls.any() ? ", that all use TLS, and that all certificates are of one authority" : "")}};
+                   options_.tls.any() ? ", that all use TLS, and that all certificates are of one authority" : "")});
   if (server_) server_->with_chief([&](Chief& chief) { chief.fail(failure); });
-  failure.raise();
+  throw failure;
 }
 
 void Client::join() {

@@ -6,24 +6,6 @@
 
 namespace lockstep::coordination {
 
-void write(const Failure& failure, wire::Fault& to) {
-  // A text that is too long for a message would end the stream instead of the job.
-  const auto bounded = [](const std::string& text) { return text.substr(0, 16 << 10); };
-  to.set_number(failure.number);
-  to.set_code(static_cast<int>(failure.code));
-  to.set_member(failure.member);
-  to.set_what(bounded(failure.text.what));
-  to.set_where(bounded(failure.text.where));
-  to.set_seen(bounded(failure.text.seen));
-  to.set_help(bounded(failure.text.help));
-}
-
-Failure read(const wire::Fault& from) {
-  const ErrorText text{.what = from.what(), .where = from.where(), .seen = from.seen(), .help = from.help()};
-  const int code = std::clamp(from.code(), 0, static_cast<int>(Code::Internal));
-  return {static_cast<Code>(code), from.number(), text, from.member()};
-}
-
 std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member>& members) {
   std::vector<MemberState> states;
   for (const wire::Seat& seat : from.seats()) {

@@ -11,7 +11,7 @@
 
 namespace lockstep::coordination {
 
-inline constexpr unsigned kProtocol = 3;
+inline constexpr unsigned kProtocol = 4;
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMaxHello = 256;
 inline constexpr std::size_t kMaxKey = 4 << 10;
@@ -19,14 +19,12 @@ inline constexpr std::size_t kMaxValue = 1 << 20;
 inline constexpr std::size_t kMaxStore = 64 << 20;
 inline constexpr std::size_t kMaxMessage = kMaxValue + (64 << 10);
 inline constexpr std::size_t kMaxPlace = 512;
+inline constexpr std::size_t kMaxFault = 64 << 10;
 
 /// Both sides give up an introduction that takes longer. Giving up too soon would make a busy chief busier.
 inline std::chrono::milliseconds time_to_introduce_oneself(const JoinOptions& options) {
   return std::max<std::chrono::milliseconds>(std::chrono::seconds(5), options.dead_after);
 }
-
-void write(const Failure& failure, wire::Fault& to);
-Failure read(const wire::Fault& from);
 
 std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member>& members);
 

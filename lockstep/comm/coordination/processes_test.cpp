@@ -145,7 +145,7 @@ TEST_F(Faults, AKilledWorkerIsNamedOnAllSurvivors) {
   for (const std::size_t i : {0u, 1u}) {
     std::string text;
     record(str("killed_noticed_by_", i), notice(*all[i], since, text), 100);
-    EXPECT_HAS(text, "L104 member 2: worker 2 (");
+    EXPECT_HAS(text, "L104: worker 2 (");
     EXPECT_HAS(text, "ended without leaving");
     EXPECT_HAS(text, str("call 812 of run, all-reduce 3; host "));
     EXPECT_HAS(text, str("pid ", all[2]->pid()));
@@ -166,13 +166,13 @@ TEST_F(Faults, AFrozenWorkerIsNamedAndLearnsItWhenItWakes) {
   for (const std::size_t i : {0u, 2u}) {
     std::string text;
     record(str("frozen_noticed_by_", i), notice(*all[i], since, text), 700);
-    EXPECT_HAS(text, "L104 member 1: worker 1 (");
+    EXPECT_HAS(text, "L104: worker 1 (");
     EXPECT_HAS(text, "stopped answering");
   }
   all[1]->signal(SIGCONT);
   std::string text;
   notice(*all[1], since, text);
-  EXPECT_HAS(text, "L104 member 1: worker 1 (");
+  EXPECT_HAS(text, "L104: worker 1 (");
 }
 
 TEST_F(Faults, AShortPauseIsOnlyAWarning) {
@@ -209,7 +209,7 @@ TEST_F(Faults, TheChiefsDeathIsNoticedAsFast) {
   for (const std::size_t i : {1u, 2u}) {
     std::string text;
     record(str("chief_killed_noticed_by_", i), notice(*all[i], since, text), 100);
-    EXPECT_HAS(text, "L117 member 0: worker 0 (");
+    EXPECT_HAS(text, "L117: worker 0 (");
     EXPECT_HAS(text, str("pid ", all[0]->pid()));
     all[i]->tell("quit");
     EXPECT_EQ(all[i]->wait(), 0);
@@ -223,7 +223,7 @@ TEST_F(Faults, AFrozenChiefIsNamed) {
   all[0]->signal(SIGSTOP);
   std::string text;
   record("frozen_chief_noticed", notice(*all[1], since, text), 700);
-  EXPECT_HAS(text, "L117 member 0: worker 0 (");
+  EXPECT_HAS(text, "L117: worker 0 (");
   EXPECT_HAS(text, "stopped answering");
 }
 
@@ -243,8 +243,8 @@ TEST_F(Faults, ACutNetworkIsNoticedOnBothSides) {
   for (std::size_t i = 0; i < 3; ++i) {
     std::string text;
     record(str("cut_noticed_by_", i), notice(*all[i], since, text), 3000);
-    EXPECT_HAS(text, i == 2 ? "L117 member 0: worker 0 (10.77.0.1:2222), the chief, stopped answering"
-                            : "L104 member 2: worker 2 (10.77.0.2:2222) stopped answering");
+    EXPECT_HAS(text, i == 2 ? "L117: worker 0 (10.77.0.1:2222), the chief, stopped answering"
+                            : "L104: worker 2 (10.77.0.2:2222) stopped answering");
     if (i != 2) {
       EXPECT_HAS(text, "call 812 of run, all-reduce 3");
     }
@@ -347,7 +347,7 @@ TEST_F(Faults, AProgramThatFailsTellsAllTheCause) {
   for (const auto& one : all) {
     std::string text;
     record("user_failure_noticed", notice(*one, since, text), 1000);
-    EXPECT_HAS(text, "L113 member 1: std::runtime_error: no such file");
+    EXPECT_HAS(text, "L113: std::runtime_error: no such file | reported by worker 1 (");
     EXPECT_HAS(text, "call 3 of run, user code");
   }
 }
@@ -414,7 +414,7 @@ TEST_F(Faults, ManyLightWorkersStartMeetAndNotice) {
   for (int i = 0; i + 1 < count; ++i) {
     std::string text;
     slowest = std::max(slowest, notice(*all[static_cast<std::size_t>(i)], since, text));
-    EXPECT_HAS(text, str("L104 member ", count - 1));
+    EXPECT_HAS(text, str("L104: worker ", count - 1, " ("));
   }
   record("failure_noticed_by_all", slowest, 500);
 }

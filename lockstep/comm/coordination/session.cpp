@@ -6,6 +6,7 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/client.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/port.h"
@@ -67,14 +68,12 @@ void Client::end_session() {
 void Client::challenged(const wire::Greeting& challenge, Lock& lock) {
   if (!same_bytes(challenge.mac(), mac_of(key_, {"chief", nonce_, challenge.nonce()}))) {
     const Member& chief = options_.members.front();
-    failure_ = {Code::FailedPrecondition,
-                errors::kJobKey,
-                {.what = str(self_.name, " and the chief (", chief.address, ") have no job key in common"),
-                 .seen = key_.empty()          ? "the chief has a job key and this worker has none"
-                         : challenge.has_key() ? "the chief's job key is another one"
-                                               : "this worker has a job key and the chief has none",
-                 .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"},
-                self_.id};
+    failure_ = FailedPrecondition(
+        errors::kJobKey, {.what = str(self_.name, " and the chief (", chief.address, ") have no job key in common"),
+                          .seen = key_.empty()          ? "the chief has a job key and this worker has none"
+                                  : challenge.has_key() ? "the chief's job key is another one"
+                                                        : "this worker has a job key and the chief has none",
+                          .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"});
     return;
   }
   wire::Details details;
@@ -99,7 +98,7 @@ void Client::received(const wire::FromChief& message) {
     if (const auto found = answers_.find(message.request()); found != answers_.end()) found->second = message;
   } else if (message.has_challenge()) {
     challenged(message.challenge(), lock);
-  } else if (!message.token().empty()) {
+  } else if (message.has_token()) {
     generation_ = message.generation();
     token_ = message.token();
     stage_ = Stage::Accepted;
@@ -110,7 +109,7 @@ void Client::received(const wire::FromChief& message) {
     roster_.mutable_seats(0)->set_step(message.beat().step());
     roster_.mutable_seats(0)->set_place(message.beat().place());
   } else if (message.has_fault() && !failure_) {
-    failure_ = read(message.fault());
+    failure_ = error_from(message.fault());
   } else if (message.has_notice()) {
     if (!message.notice().missing().empty()) missing_ = message.notice().missing();
     lock.unlock();  // a log sink is the program's code
@@ -131,14 +130,12 @@ void Client::ended(const std::string& why) {
   }
   if (options_.tls.any() && is_tls_failure(why) && !failure_) {
     const Member& chief = options_.members.front();
-    failure_ = {
-        Code::FailedPrecondition,
+    failure_ = FailedPrecondition(
         errors::kJobKey,
         {.what = str(self_.name, " and the chief (", chief.address, ") do not accept each other's certificates"),
          .seen = why,
          .help = "give all workers certificates of the same authority, each with the host of the worker's "
-                 "entry as its subjectAltName"},
-        self_.id};
+                 "entry as its subjectAltName"});
   }
   changed_.notify_all();
 }
@@ -146,13 +143,11 @@ void Client::ended(const std::string& why) {
 void Client::chief_is_gone(const std::string& how, const std::string& seen) {
   if (failure_) return;
   const Member& chief = options_.members.front();
-  failure_ = {Code::Unavailable,
-              errors::kChiefGone,
-              {.what = str(title(chief), ", the chief, ", how),
-               .where = str(last_seen(roster_.seats(0)), "; seen by ", self_.name),
-               .seen = seen,
-               .help = str("look at ", chief.name, "'s log; if it still runs, at the network between")},
-              chief.id};
+  failure_ = Unavailable(errors::kChiefGone,
+                         {.what = str(title(chief), ", the chief, ", how),
+                          .where = str(last_seen(roster_.seats(0)), "; seen by ", self_.name),
+                          .seen = seen,
+                          .help = str("look at ", chief.name, "'s log; if it still runs, at the network between")});
 }
 
 void Client::check_chief(Clock::time_point now, Clock::duration gap) {
@@ -176,7 +171,7 @@ void Client::run_heart() {
     if (failure_ && !told_) {
       told_ = true;
       const auto callbacks = std::move(callbacks_);
-      const Failure failure = *failure_;
+      const Error failure = *failure_;
       lock.unlock();
       for (const auto& callback : callbacks) callback(failure);
       lock.lock();

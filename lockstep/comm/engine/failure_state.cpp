@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <chrono>
 #include <new>
-#include <sstream>
 
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
@@ -31,14 +30,13 @@ Error FailureState::get() const {
 }
 
 Error FailureState::during(const std::string& collective) const {
-  const Error error = get();
-  ErrorText text = error.text();
-  if (text.where.empty()) text.where = collective;
-  return {error.code(), error.number(), std::move(text)};
+  Error error = get();
+  if (error.text().where.empty()) error.add_where(collective);
+  return error;
 }
 
 void FailureState::throw_if_set() const {
-  if (is_set()) raise(get());
+  if (is_set()) throw_error(get());
 }
 
 void FailureState::lost(int rank, const std::string& seen) {
@@ -52,7 +50,7 @@ void FailureState::lost(int rank, const std::string& seen) {
   set(Unavailable(errors::kPeerLost, {.what = str("worker ", rank, " stopped answering"),
                                       .seen = seen,
                                       .help = str("look at worker ", rank, "'s log for why it ended")}));
-  raise(get());
+  throw_error(get());
 }
 
 Descriptor make_event() {
@@ -69,8 +67,6 @@ void signal_event(int event) {
   }
 }
 
-void raise(const Error& error) { throw_error(error.code(), error.number(), error.text()); }
-
 Error current_error() {
   try {
     throw;
@@ -86,28 +82,6 @@ Error current_error() {
             errors::kInternal,
             {.what = error.what(), .help = "this is a bug in Lockstep: please report it"}};
   }
-}
-
-std::string to_bytes(const Error& error) {
-  const ErrorText& text = error.text();
-  std::string bytes = str(static_cast<int>(error.code()), '\0', error.number());
-  for (const std::string* part : {&text.what, &text.where, &text.help, &text.seen}) bytes += '\0' + *part;
-  return bytes.substr(0, kMostErrorBytes);
-}
-
-Error error_from(std::string_view bytes) {
-  std::istringstream in{std::string(bytes)};
-  const auto next = [&] {
-    std::string part;
-    std::getline(in, part, '\0');
-    return part;
-  };
-  const int code = std::atoi(next().c_str());
-  const int number = std::atoi(next().c_str());
-  ErrorText text{.what = next(), .where = next()};
-  text.help = next();
-  text.seen = next();
-  return {static_cast<Code>(code), number, std::move(text)};
 }
 
 }  // namespace lockstep::engine

@@ -5,7 +5,6 @@
 #include <mutex>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/base/descriptor.h"
@@ -44,14 +43,9 @@ class FailureState {
 Descriptor make_event();
 void signal_event(int event);
 
-[[noreturn]] void raise(const Error& error);
-
 /// The current exception, for use in `catch (...)`.
 Error current_error();
 
-/// An error as it travels to another worker, at most kMostErrorBytes.
-inline constexpr std::size_t kMostErrorBytes = 4096;
-std::string to_bytes(const Error& error);
-Error error_from(std::string_view bytes);
+inline constexpr std::size_t kMostErrorBytes = 4096;  ///< of an error as it travels to another worker
 
 }  // namespace lockstep::engine

@@ -11,6 +11,7 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/disagreement.h"
 
@@ -18,7 +19,6 @@ namespace lockstep {
 namespace {
 
 using coordination::Coordinator;
-using coordination::Failure;
 using coordination::JoinOptions;
 
 /// A dead worker is noticed by its connections at once, and by its heartbeats soon after.
@@ -95,10 +95,7 @@ ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_pt
         .prefix = prefix_ + "engine",
         .store = {.set = [this](const std::string& key, const std::string& value) { coordinator().set(key, value); },
                   .get = [this](const std::string& key, Deadline deadline) { return coordinator().get(key, deadline); },
-                  .check =
-                      [this] {
-                        if (const auto failure = coordinator().failure()) failure->raise();
-                      }},
+                  .check = [this] { check(); }},
         .connect = limit(),
         .call_seconds = options.collective_seconds,
         .ring = options.ring});
@@ -108,8 +105,8 @@ ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_pt
     fail_with(Error(error.code(), error.number(), text));
   }
   membership_->begins(this);
-  coordinator().on_failure([engine = std::weak_ptr(engine_)](const Failure& failure) {
-    if (const auto alive = engine.lock()) alive->abort(Error(failure.code, failure.number, failure.text));
+  coordinator().on_failure([engine = std::weak_ptr(engine_)](const Error& failure) {
+    if (const auto alive = engine.lock()) alive->abort(failure);
   });
 }
 
@@ -147,7 +144,7 @@ void ClusterWorkers::fail_with(const Error& error) {
     coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
   }
   coordinator().flush();  // who does not catch what is thrown here ends at once
-  if (const auto failure = coordinator().failure()) failure->raise();
+  check();
   throw_error(error.code(), error.number(), text);
 }
 
@@ -214,7 +211,7 @@ void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {
 }
 
 void ClusterWorkers::check() {
-  if (const auto failure = coordinator().failure()) failure->raise();
+  if (const auto failure = coordinator().failure()) throw_error(*failure);
 }
 
 void ClusterWorkers::set_place(std::int64_t step, std::string_view place) { coordinator().set_place(step, place); }
@@ -223,7 +220,7 @@ void ClusterWorkers::report(const Error& error) {
   if (!coordinator().failure()) coordinator().report_failure(error);
   const auto failure = coordinator().wait_for_failure(Deadline::after(kReportWait));
   // Now, not when the news come back: what is still under way reads and writes memory that the program is about to free.
-  engine_->abort(failure ? Error(failure->code, failure->number, failure->text) : error);
+  engine_->abort(failure ? *failure : error);
 }
 
 void ClusterWorkers::report(const std::string& what) {

@@ -5,6 +5,7 @@
 #include <system_error>
 
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/engine/blocked_signals.h"
 #include "lockstep/comm/ordered_sum.h"
 
@@ -53,7 +54,7 @@ std::uint64_t Channel::submit(const Collective& collective, Deadline limit) {
   {
     const std::lock_guard lock(mutex_);
     auto job = std::make_shared<Job>(collective, settings_, submitted_, limit);
-    if (failure_.is_set()) raise(failure_.during(describe(job->fingerprint)));
+    if (failure_.is_set()) throw_error(failure_.during(describe(job->fingerprint)));
     jobs_.emplace(submitted_, std::move(job));
     number = submitted_++;
   }
@@ -79,7 +80,7 @@ void Channel::wait(std::uint64_t number) {
   std::unique_lock lock(mutex_);
   const std::shared_ptr<Job> job = await(lock, number, kForEver);
   jobs_.erase(number);
-  if (job->error) raise(*job->error);
+  if (job->error) throw_error(*job->error);
 }
 
 std::optional<LateCollective> Channel::late_after(std::uint64_t number, std::chrono::milliseconds patience) {

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/disagreement.h"
 #include "lockstep/comm/engine/tcp/channel.h"
 #include "lockstep/comm/socket.h"
@@ -134,7 +135,7 @@ void Channel::arrived(Link& from, const Message& message) {
     case MessageKind::Result:
     case MessageKind::Taken: flow_->arrived(from.rank(), message); return;
     case MessageKind::Leave: left_after_[from.rank()] = message.sequence + (std::uint64_t{message.chunk} << 32); return;
-    case MessageKind::Failed: raise(error_from(notices_[from.rank()]));
+    case MessageKind::Failed: throw_error(error_from(notices_[from.rank()]));
   }
 }
 
@@ -152,7 +153,7 @@ void Channel::say_goodbye() noexcept {
 }
 
 void Channel::report_failure() noexcept {
-  const std::string bytes = to_bytes(failure_.get());
+  const std::string bytes = to_bytes(failure_.get(), kMostErrorBytes);
   const Message message{MessageKind::Failed, 0, 0, 0, static_cast<std::uint32_t>(bytes.size())};
   std::vector<Link*> told;
   for (const auto& link : links_) {
