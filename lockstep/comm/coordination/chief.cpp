@@ -33,10 +33,12 @@ void Chief::received(Connection connection, const std::string& bytes, Time now) 
     return drop_stranger(connection, "a long introduction");
   wire::ToChief message;
   if (!message.ParseFromString(bytes)) return drop_stranger(connection, "bytes that are no message");
-  switch (session.stage) {
-    case Stage::Opened: return hello(connection, session, message);
-    case Stage::Challenged: return proof(connection, session, message, now);
-    case Stage::Seated: break;
+  try {
+    if (session.stage == Stage::Opened) return hello(connection, session, message);
+    if (session.stage == Stage::Challenged) return proof(connection, session, message, now);
+  } catch (const Error& refusal) {
+    send(connection, fault_of(refusal));
+    return end(connection);
   }
   if (message.generation() != generation_ || !same_bytes(message.token(), session.token)) {
     return drop_stranger(connection, "a message with the token of another session");
@@ -102,9 +104,7 @@ void Chief::reported(Error failure, const Seat& reporter) {
 void Chief::fail(const Error& failure) {
   if (failure_) return;
   failure_ = failure;
-  wire::FromChief message;
-  message.set_fault(to_bytes(failure, kMaxFault));
-  tell_all(message);
+  tell_all(fault_of(failure));
 }
 
 void Chief::tick(Time now) {

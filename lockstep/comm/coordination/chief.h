@@ -76,14 +76,14 @@ class Chief {
   };
   using MeetingKey = std::pair<std::string, std::uint64_t>;  // name and round
 
-  // chief_join.cpp
+  // chief_join.cpp: an Error that these throw is why the session is refused
   void hello(Connection connection, Session& session, const wire::ToChief& message);
   void proof(Connection connection, Session& session, const wire::ToChief& message, Time now);
   void seat(Connection connection, Session& session, const wire::Details& details, Time now);
-  void refuse(Connection connection, const Error& failure);
+  [[noreturn]] void refuse_second(const Seat& holder, const wire::Seat& second, Time now);
+  void require_same_cluster(const Member& member, const wire::Details& details);
   void drop_stranger(Connection connection, const std::string& why);
-  void refuse_second(Connection connection, const Seat& holder, const wire::Seat& second, Time now);
-  bool same_cluster(Connection connection, const Member& member, const wire::Details& details);
+  void end(Connection connection);
 
   // chief_meetings.cpp
   void serve(Seat& seat, std::uint64_t request, const wire::Call& call, Time now);
@@ -95,8 +95,7 @@ class Chief {
   void check_waits(Time now);
   static std::string name_of(const MeetingKey& key);
   std::string missing_in(const Meeting& meeting) const;
-  void reply_error(const Waiter& waiter, const Error& error);
-  void reply_value(const Waiter& waiter, const std::string& value);
+  void reply(const Waiter& waiter, wire::FromChief answer);
 
   // chief.cpp
   void beat(Seat& seat, const wire::Seat& said, Time now);

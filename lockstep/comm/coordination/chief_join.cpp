@@ -4,7 +4,6 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
-#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/words.h"
@@ -30,18 +29,14 @@ void Chief::opened(Connection connection, Time now) {
 void Chief::drop_stranger(Connection connection, const std::string& why) {
   const auto found = sessions_.find(connection);
   if (found == sessions_.end()) return;
-  if (found->second.stage != Stage::Seated) sessions_.erase(found);
-  outbox_.close(connection);
+  found->second.stage == Stage::Seated ? outbox_.close(connection) : end(connection);
   // A scanner must not fill the log.
   if (++strangers_ > 1 && last_tick_ - last_stranger_ <= options_.waiting_log_interval) return;
   log_warning(str("dropped ", counted(strangers_, "connection"), " that did not come from this job; the last: ", why));
   last_stranger_ = last_tick_;
 }
 
-void Chief::refuse(Connection connection, const Error& failure) {
-  wire::FromChief message;
-  message.set_fault(to_bytes(failure, kMaxFault));
-  send(connection, std::move(message));
+void Chief::end(Connection connection) {
   sessions_.erase(connection);
   outbox_.close(connection);
 }
@@ -50,18 +45,16 @@ void Chief::hello(Connection connection, Session& session, const wire::ToChief& 
   const wire::Greeting& hello = message.hello();
   if (!message.has_hello() || hello.nonce().size() != kNonceBytes) return drop_stranger(connection, "no introduction");
   if (hello.protocol() != kProtocol) {
-    return refuse(connection,
-                  FailedPrecondition(errors::kDifferentPrograms,
-                                     {.what = "this worker's Lockstep and the chief's speak different protocols",
-                                      .seen = str("this worker: ", hello.protocol(), ", the chief: ", kProtocol),
-                                      .help = "run the same version of Lockstep on all workers"}));
+    throw FailedPrecondition(errors::kDifferentPrograms,
+                             {.what = "this worker's Lockstep and the chief's speak different protocols",
+                              .seen = str("this worker: ", hello.protocol(), ", the chief: ", kProtocol),
+                              .help = "run the same version of Lockstep on all workers"});
   }
   if (seat_of(hello.member()) == nullptr) {
-    return refuse(connection,
-                  FailedPrecondition(errors::kDifferentClusters,
-                                     {.what = str("the chief's cluster has no member with id ", hello.member()),
-                                      .seen = str("it has ", counted(std::ssize(seats_), "member")),
-                                      .help = "give all workers the same cluster"}));
+    throw FailedPrecondition(errors::kDifferentClusters,
+                             {.what = str("the chief's cluster has no member with id ", hello.member()),
+                              .seen = str("it has ", counted(std::ssize(seats_), "member")),
+                              .help = "give all workers the same cluster"});
   }
   session.stage = Stage::Challenged;
   session.hello = hello;
@@ -83,40 +76,36 @@ void Chief::proof(Connection connection, Session& session, const wire::ToChief& 
     log_warning(
         str("a process that claims to be ", title(seat_of(member)->member), " was refused: ",
             session.hello.has_key() == key_.empty() ? "only one side has a job key" : "its job key is another one"));
-    return refuse(connection,
-                  FailedPrecondition(errors::kJobKey, {.what = "this worker's job key is not the chief's",
-                                                       .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"}));
+    throw FailedPrecondition(errors::kJobKey, {.what = "this worker's job key is not the chief's",
+                                               .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"});
   }
   wire::Details details;
   if (!details.ParseFromString(proof.details())) return drop_stranger(connection, "unreadable details");
   seat(connection, session, details, now);
 }
 
-void Chief::refuse_second(Connection connection, const Seat& holder, const wire::Seat& second, Time now) {
+void Chief::refuse_second(const Seat& holder, const wire::Seat& second, Time now) {
   const std::string held = str("held for ", seconds_text(now - holder.joined), " by ", process_of(holder.last));
-  wire::FromChief notice;
-  notice.mutable_notice()->set_warning(true);
-  notice.mutable_notice()->set_line(str("a second process (", process_of(second), ") tried to join as ",
-                                        holder.member.name, ", which is ", held, "; it was refused"));
+  const auto notice = warning_of(str("a second process (", process_of(second), ") tried to join as ",
+                                     holder.member.name, ", which is ", held, "; it was refused"));
   for (const Seat* told : {&holder, &std::as_const(seats_).front()}) {
     if (told->connection != 0 && (told == &holder || holder.connection != told->connection))
       send(told->connection, notice);
   }
-  refuse(connection,
-         AlreadyExists(errors::kTaskTaken,
-                       {.what = str(title(holder.member), " is already in the job: two processes have its task index"),
-                        .where = str("in ", process_of(second)),
-                        .seen = held,
-                        .help = "give every process its own task index, or end the process that holds it"}));
+  throw AlreadyExists(errors::kTaskTaken,
+                      {.what = str(title(holder.member), " is already in the job: two processes have its task index"),
+                       .where = str("in ", process_of(second)),
+                       .seen = held,
+                       .help = "give every process its own task index, or end the process that holds it"});
 }
 
-bool Chief::same_cluster(Connection connection, const Member& member, const wire::Details& details) {
+void Chief::require_same_cluster(const Member& member, const wire::Details& details) {
   const Member& chief = seats_.front().member;
   if (details.machine() != options_.machine) {
     log_warning(str(member.name, " runs on another kind of machine: ",
                     difference(chief.name, options_.machine, member.name, details.machine())));
   }
-  if (details.cluster() == options_.cluster) return true;
+  if (details.cluster() == options_.cluster) return;
   const FailedPrecondition failure(
       errors::kDifferentClusters,
       {.what = str(title(member), " and ", title(chief), " have different clusters"),
@@ -125,37 +114,34 @@ bool Chief::same_cluster(Connection connection, const Member& member, const wire
        .help = "give all workers the same cluster; only the task differs"});
   // The job cannot start with this one, and who is right is not for the chief to say: all are told.
   if (!started_) fail(failure);
-  refuse(connection, failure);
-  return false;
+  throw failure;
 }
 
 void Chief::seat(Connection connection, Session& session, const wire::Details& details, Time now) {
   Seat& seat = *seat_of(session.hello.member());
-  if (seat.presence == Presence::Here) return refuse_second(connection, seat, details.seat(), now);
+  if (seat.presence == Presence::Here) refuse_second(seat, details.seat(), now);
   if (details.port_taken()) {
-    return refuse(connection, NotFound(errors::kPortInUse,
-                                       {.what = str(title(seat.member), " has not joined"), .help = "free its port"}));
+    throw NotFound(errors::kPortInUse, {.what = str(title(seat.member), " has not joined"), .help = "free its port"});
   }
   const std::string host = details.seat().host().substr(0, 256);
   const bool old = details.incarnation() != options_.incarnation;
   const bool same_process = seat.last.pid() == details.seat().pid() && seat.last.host() == host;
   if (!old && seat.presence != Presence::Absent && same_process) {
     // It wants the next job, which begins once the chief is done with this one too. Until then it tries again.
-    sessions_.erase(connection);
-    return outbox_.close(connection);
+    return end(connection);
   }
   if (old || seat.presence != Presence::Absent) {
     const std::string why =
         old ? str("it belongs to run ", details.incarnation(), " of the job; this is run ", options_.incarnation)
             : str("it has ", seat.presence == Presence::Left ? "left" : "been given up", " before");
-    return refuse(connection, FailedPrecondition(errors::kOldIncarnation,
-                                                 {.what = str(title(seat.member), " cannot come back into this job"),
-                                                  .where = str("in ", process_of(details.seat())),
-                                                  .seen = why,
-                                                  .help = "restart the whole job"}));
+    throw FailedPrecondition(errors::kOldIncarnation,
+                             {.what = str(title(seat.member), " cannot come back into this job"),
+                              .where = str("in ", process_of(details.seat())),
+                              .seen = why,
+                              .help = "restart the whole job"});
   }
-  if (failure_) return refuse(connection, *failure_);
-  if (!same_cluster(connection, seat.member, details)) return;
+  if (failure_) throw Error(*failure_);
+  require_same_cluster(seat.member, details);
   session.stage = Stage::Seated;
   session.token = random_bytes(kNonceBytes);
   seat.presence = Presence::Here;
@@ -166,7 +152,7 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
   wire::FromChief answer;
   answer.set_token(session.token);
   send(connection, std::move(answer));
-  if (std::ranges::any_of(seats_, [](const Seat& one) { return one.presence == Presence::Absent; })) return;
+  if (!missing().empty()) return;
   started_ = true;
   wire::FromChief welcome;
   *welcome.mutable_roster() = roster();

@@ -4,7 +4,6 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
-#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/words.h"
 #include "lockstep/comm/disagreement.h"
@@ -25,7 +24,8 @@ void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Tim
   switch (call.verb()) {
     case wire::Call::SET: return set(waiter, call);
     case wire::Call::GET:
-      if (const auto found = store_.find(call.key()); found != store_.end()) return reply_value(waiter, found->second);
+      if (const auto found = store_.find(call.key()); found != store_.end())
+        return reply(waiter, value_of(found->second));
       waiting_for_key_.emplace_back(call.key(), waiter);
       return;
     case wire::Call::BARRIER: {
@@ -40,12 +40,11 @@ void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Tim
     }
     case wire::Call::ROSTER: {
       wire::FromChief answer;
-      answer.set_request(request);
       *answer.mutable_roster() = roster();
-      return send(seat.connection, std::move(answer));
+      return reply(waiter, std::move(answer));
     }
     case wire::Call::LEAVE:
-      reply_value(waiter, {});
+      reply(waiter, value_of({}));
       seat.presence = Presence::Left;
       seat.connection = 0;
       forget_waits_of(seat.member.id);
@@ -59,18 +58,18 @@ void Chief::set(const Waiter& waiter, const wire::Call& call) {
   const std::size_t before = found == store_.end() ? 0 : call.key().size() + found->second.size();
   const std::size_t after = stored_bytes_ - before + call.key().size() + call.value().size();
   if (after > kMaxStore) {
-    return reply_error(
-        waiter, ResourceExhausted(errors::kBadOption,
-                                  {.what = str("the job's store is full: it holds at most ", kMaxStore >> 20, " MB"),
-                                   .seen = str(counted(std::ssize(store_), "key"), ", ", stored_bytes_, " bytes"),
-                                   .help = "store addresses and small values only; tensors go through collectives"}));
+    return reply(waiter, fault_of(ResourceExhausted(
+                             errors::kBadOption,
+                             {.what = str("the job's store is full: it holds at most ", kMaxStore >> 20, " MB"),
+                              .seen = str(counted(std::ssize(store_), "key"), ", ", stored_bytes_, " bytes"),
+                              .help = "store addresses and small values only; tensors go through collectives"})));
   }
   stored_bytes_ = after;
   store_[call.key()] = call.value();
-  reply_value(waiter, {});
+  reply(waiter, value_of({}));
   std::erase_if(waiting_for_key_, [&](const auto& waiting) {
     if (waiting.first != call.key()) return false;
-    reply_value(waiting.second, call.value());
+    reply(waiting.second, value_of(call.value()));
     return true;
   });
 }
@@ -85,19 +84,16 @@ void Chief::conclude(const MeetingKey& key, const Meeting& meeting) {
     for (const int member : groups[group].workers) names.push_back(seat_of(member)->member.name);
     return list_of(names);
   };
-  for (const auto& [member, waiter] : meeting.arrived) {
-    if (groups.size() == 1) {
-      reply_value(waiter, {});
-    } else {
-      reply_error(waiter, FailedPrecondition(
-                              errors::kDifferentPrograms,
-                              {.what = str(key.first, " of ", names_of(1), " differs from that of ", names_of(0)),
-                               .where = str("found when all ", seats_.size(), " workers compared it"),
-                               .seen = difference(name_of_one(0), std::string(groups[0].said), name_of_one(1),
-                                                  std::string(groups[1].said)),
-                               .help = "run the same program with the same arguments on all workers"}));
-    }
+  wire::FromChief answer = value_of({});
+  if (groups.size() > 1) {
+    answer = fault_of(FailedPrecondition(
+        errors::kDifferentPrograms,
+        {.what = str(key.first, " of ", names_of(1), " differs from that of ", names_of(0)),
+         .where = str("found when all ", seats_.size(), " workers compared it"),
+         .seen = difference(name_of_one(0), std::string(groups[0].said), name_of_one(1), std::string(groups[1].said)),
+         .help = "run the same program with the same arguments on all workers"}));
   }
+  for (const auto& [member, waiter] : meeting.arrived) reply(waiter, answer);
   meetings_.erase(key);
 }
 
@@ -129,12 +125,11 @@ std::string Chief::missing_in(const Meeting& meeting) const {
 void Chief::fail_meetings_without(const Seat& gone) {
   for (const auto& [key, meeting] : meetings_) {
     const std::string how = gone.presence == Presence::Left ? " has left the job" : " is lost";
-    for (const auto& [member, waiter] : meeting.arrived) {
-      reply_error(waiter, Unavailable(errors::kPeerLost,
-                                      {.what = str(title(gone.member), how, ", so ", name_of(key), " cannot complete"),
-                                       .where = last_seen(gone.last),
-                                       .help = str("let ", gone.member.name, " take part before it leaves")}));
-    }
+    const auto answer = fault_of(
+        Unavailable(errors::kPeerLost, {.what = str(title(gone.member), how, ", so ", name_of(key), " cannot complete"),
+                                        .where = last_seen(gone.last),
+                                        .help = str("let ", gone.member.name, " take part before it leaves")}));
+    for (const auto& [member, waiter] : meeting.arrived) reply(waiter, answer);
   }
   meetings_.clear();
 }
@@ -143,7 +138,7 @@ void Chief::check_waits(Time now) {
   const auto is_late = [&](const Waiter& waiter) { return waiter.until && now >= *waiter.until; };
   const auto give_up = [&](const Waiter& waiter, ErrorText text) {
     text.seen = str("waited ", seconds_text(now - waiter.since));
-    reply_error(waiter, DeadlineExceeded(errors::kTimeout, std::move(text)));
+    reply(waiter, fault_of(DeadlineExceeded(errors::kTimeout, std::move(text))));
   };
   std::erase_if(waiting_for_key_, [&](const auto& waiting) {
     if (!is_late(waiting.second)) return false;
@@ -164,9 +159,7 @@ void Chief::check_waits(Time now) {
     }
     if (meeting.warned || now - first < options_.slow_warning) continue;
     meeting.warned = true;
-    wire::FromChief message;
-    message.mutable_notice()->set_warning(true);
-    message.mutable_notice()->set_line(
+    const auto message = warning_of(
         str(name_of(key), " has waited for ", seconds_text(now - first), "; missing: ", missing_in(meeting)));
     for (const auto& [member, waiter] : meeting.arrived) send(waiter.connection, message);
   }
@@ -174,17 +167,8 @@ void Chief::check_waits(Time now) {
   for (const Waiter& waiter : late) withdraw(waiter.member, waiter.request);
 }
 
-void Chief::reply_error(const Waiter& waiter, const Error& error) {
-  wire::FromChief answer;
+void Chief::reply(const Waiter& waiter, wire::FromChief answer) {
   answer.set_request(waiter.request);
-  answer.set_fault(to_bytes(error, kMaxFault));
-  send(waiter.connection, std::move(answer));
-}
-
-void Chief::reply_value(const Waiter& waiter, const std::string& value) {
-  wire::FromChief answer;
-  answer.set_request(waiter.request);
-  answer.set_value(value);
   send(waiter.connection, std::move(answer));
 }
 

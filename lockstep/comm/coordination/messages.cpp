@@ -3,8 +3,28 @@
 #include <algorithm>
 
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 
 namespace lockstep::coordination {
+
+wire::FromChief fault_of(const Error& error) {
+  wire::FromChief message;
+  message.set_fault(to_bytes(error, kMaxFault));
+  return message;
+}
+
+wire::FromChief value_of(std::string value) {
+  wire::FromChief message;
+  message.set_value(std::move(value));
+  return message;
+}
+
+wire::FromChief warning_of(std::string line) {
+  wire::FromChief message;
+  message.mutable_notice()->set_warning(true);
+  message.mutable_notice()->set_line(std::move(line));
+  return message;
+}
 
 std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member>& members) {
   std::vector<MemberState> states;

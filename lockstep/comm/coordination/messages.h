@@ -26,6 +26,10 @@ inline std::chrono::milliseconds time_to_introduce_oneself(const JoinOptions& op
   return std::max<std::chrono::milliseconds>(std::chrono::seconds(5), options.dead_after);
 }
 
+wire::FromChief fault_of(const Error& error);
+wire::FromChief value_of(std::string value);
+wire::FromChief warning_of(std::string line);
+
 std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member>& members);
 
 /// "last heard of in call 812 of run, all-reduce; host a, pid 4711"

@@ -52,22 +52,19 @@ class GrpcServer final : public Server,
   }
 
   ~GrpcServer() override {
-    if (clock_.joinable()) {
-      std::unique_lock lock(mutex_);
+    with_chief([this](Chief&) {
       over_ = true;
       for (const auto& [connection, stream] : streams_) close(connection);
-      lock.unlock();
-      with_chief([](Chief&) {});
-      lock.lock();
-      changed_.notify_all();
-      changed_.wait_for(lock, milliseconds(300), [&] { return streams_.empty(); });
-      lock.unlock();
-      server_->Shutdown(std::chrono::system_clock::now() + milliseconds(100));
-      lock.lock();
-      changed_.wait(lock, [&] { return streams_.empty(); });
-      lock.unlock();
-      clock_.join();
-    }
+    });
+    changed_.notify_all();
+    clock_.join();
+    std::unique_lock lock(mutex_);
+    const auto all_gone = [this] { return streams_.empty(); };
+    changed_.wait_for(lock, milliseconds(300), all_gone);
+    lock.unlock();
+    server_->Shutdown(std::chrono::system_clock::now() + milliseconds(100));
+    lock.lock();
+    changed_.wait(lock, all_gone);
   }
 
   void with_chief(FunctionRef<void(Chief&)> action) override {
