@@ -66,7 +66,7 @@ int keep(const RunRequest& request, const MembersOf& members_of, int life_line) 
     const auto delay = restart_delay(request.restart, restarts);
     ++restarts;
     console.say(str("restart ", restarts, " of ", request.restart.restarts, " in ", delay.count(), " s"));
-    if (const int signal = pause_for(delay, events)) return signal == SIGINT ? kInterrupted : kStopped;
+    if (const int signal = pause_for(delay, events, console)) return signal == SIGINT ? kInterrupted : kStopped;
   }
 }
 

@@ -236,6 +236,14 @@ TEST(Run, CtrlCEndsTheWaitForARestart) {
   EXPECT_EQ(count(launch.err(), "exited with code 4"), 2) << launch.err();
 }
 
+TEST(Run, ASignalForTheWorkersDoesNotEndTheWaitForARestart) {
+  Launch launch(run(1, {"generation", "0", "exit", "4"}, {"--restarts", "1"}));
+  const auto deadline = Deadline::after(seconds(20));
+  while (!contains(launch.err(), "restart 1 of 1 in 1 s\n") && !deadline.expired()) poll(nullptr, 0, 5);
+  kill(launch.pid(), SIGUSR1);
+  EXPECT_EQ(launch.wait(), 0) << launch.err();
+}
+
 TEST(Run, ATakenPortCostsNoRestart) {
   Launch launch(run(1, {"generation", "0", "error", "error[L106]: port 1 is in use", "exit", "1"}));
   EXPECT_EQ(launch.wait(), 0);

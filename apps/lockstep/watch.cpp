@@ -10,12 +10,12 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <memory>
 
 #include "apps/lockstep/hosts.h"
 #include "apps/lockstep/process.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/socket.h"
 
 namespace lockstep::app {
 namespace {
@@ -64,6 +64,11 @@ class Watch {
     return std::move(attempt_);
   }
 
+  int pause(Seconds delay) {
+    for (enter(Phase::Ending, delay); attempt_.stop_signal == 0 && !deadline_.expired();) wait_for_events();
+    return attempt_.stop_signal;
+  }
+
  private:
   void start(size_t i, bool first_attempt) {
     const auto& member = members_[i];
@@ -93,9 +98,7 @@ class Watch {
     const size_t first_output = waits.size();
     for (const auto& one : running_)
       for (const auto& output : one.process.output) waits.push_back({console_.full() ? -1 : output.get(), POLLIN, 0});
-    const auto left = std::min<Deadline::Clock::duration>(deadline_.remaining(), std::chrono::seconds(1));
-    const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(left).count();
-    if (poll(waits.data(), waits.size(), static_cast<int>(milliseconds)) < 0) return;
+    if (poll(waits.data(), waits.size(), poll_milliseconds(deadline_)) < 0) return;
     for (size_t i = first_output; i < waits.size(); ++i)
       if (waits[i].revents != 0) pass_on((i - first_output) / 2, static_cast<int>((i - first_output) % 2));
     console_.write_some();
@@ -265,18 +268,8 @@ Attempt watch(const std::vector<Member>& members, const WatchOptions& options, c
   return Watch(members, options, events, console).run(first_attempt);
 }
 
-int pause_for(Seconds delay, const Events& events) {
-  const auto deadline = Deadline::after(delay);
-  while (!deadline.expired()) {
-    pollfd waits[] = {{events.signals, POLLIN, 0}, {events.life_line, POLLIN, 0}, {events.input, POLLIN, 0}};
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count();
-    if (poll(waits, 3, static_cast<int>(left)) <= 0) continue;
-    signalfd_siginfo info{};
-    const bool signalled = waits[0].revents != 0 && read(events.signals, &info, sizeof info) == sizeof info;
-    if (signalled && info.ssi_signo != SIGCHLD) return static_cast<int>(info.ssi_signo);
-    if (listen_to(waits[1]) != Heard::Nothing || listen_to(waits[2]) != Heard::Nothing) return SIGTERM;
-  }
-  return 0;
+int pause_for(Seconds delay, const Events& events, Console& console) {
+  return Watch({}, {}, events, console).pause(delay);
 }
 
 }  // namespace lockstep::app

@@ -40,6 +40,6 @@ Attempt watch(const std::vector<Member>& members, const WatchOptions& options, c
               bool first_attempt);
 
 /// Waits for `delay`. The signal by which the user stopped the job meanwhile, else 0.
-int pause_for(Seconds delay, const Events& events);
+int pause_for(Seconds delay, const Events& events, Console& console);
 
 }  // namespace lockstep::app
