@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <iostream>
 #include <mutex>
 #include <sstream>
@@ -16,6 +17,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/coordinator.h"
+#include "tests/support/hex.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -67,7 +69,7 @@ JoinOptions read_arguments(int count, char** arguments) {
     else if (name == "leave")
       options.leave_timeout = time();
     else if (name == "key")
-      options.job_key = value;
+      ::setenv("LOCKSTEP_JOB_KEY", to_hex(value).c_str(), 1);
     else if (name == "incarnation")
       options.incarnation = std::stoull(value);
     else if (name == "cluster")

@@ -109,20 +109,17 @@ wire::FromChief Client::ask(wire::Call call) {
 
 void Client::meet(std::string_view name, std::string said, const Deadline& deadline) {
   wire::Call call = call_of(wire::Call::BARRIER, name, std::move(said), deadline);
-  const auto next_round = [&, key = call.key()](int step) {
-    const std::lock_guard lock(mutex_);
-    return rounds_[key] += static_cast<std::uint64_t>(step);
-  };
-  call.set_round(next_round(0));
+  Lock lock(mutex_);
+  std::uint64_t& round = rounds_[call.key()];
+  call.set_round(round++);
+  lock.unlock();
   try {
     ask(std::move(call));
   } catch (const DeadlineExceeded&) {
-    throw;  // this one may come again
-  } catch (const Error&) {
-    next_round(1);
+    lock.lock();
+    --round;  // this one may come again
     throw;
   }
-  next_round(1);
 }
 
 void Client::set(std::string_view key, std::string_view value) {

@@ -52,7 +52,7 @@ class Client final : public Coordinator {
   [[noreturn]] void give_up_waiting(const std::string& chief_missing);
 
   // session.cpp
-  void introduce(const std::string& target, bool port_taken);
+  std::shared_ptr<Wire> introduce(const std::string& target, bool port_taken);
   void received(const wire::FromChief& message);
   void ended(const std::string& why);
   void challenged(const wire::Greeting& challenge, Lock& lock);

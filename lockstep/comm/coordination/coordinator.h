@@ -29,7 +29,6 @@ struct JoinOptions {
   std::string cluster = {};          ///< its description, the same for all members (L108)
   std::string machine = {};          ///< what kind of machine this is; another one is a warning on the chief
   std::uint64_t incarnation = 0;     ///< how often the job was restarted; refused if it differs from the chief's
-  std::string job_key = {};          ///< 32 bytes; empty: from LOCKSTEP_JOB_KEY_FILE or LOCKSTEP_JOB_KEY
   TlsFiles tls = {};  ///< empty: from LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY
 
   std::chrono::milliseconds join_timeout = std::chrono::minutes(5);

@@ -239,16 +239,16 @@ TEST(JobKey, ComesFromAFileOnlyItsOwnerCanRead) {
   std::ofstream(path) << std::string(64, 'a') << "\n";
   ::setenv("LOCKSTEP_JOB_KEY_FILE", path.c_str(), 1);
   ::chmod(path.c_str(), 0644);
-  expect_error([] { find_job_key(""); }, Code::FailedPrecondition, errors::kJobKey, {"mode 0600"});
+  expect_error([] { find_job_key(); }, Code::FailedPrecondition, errors::kJobKey, {"mode 0600"});
   ::chmod(path.c_str(), 0600);
-  EXPECT_EQ(find_job_key(""), std::string(32, '\xaa'));
+  EXPECT_EQ(find_job_key(), std::string(32, '\xaa'));
   std::ofstream(path) << "short";
-  expect_error([] { find_job_key(""); }, Code::FailedPrecondition, errors::kJobKey, {"32 bytes", "holds 5 bytes"});
+  expect_error([] { find_job_key(); }, Code::FailedPrecondition, errors::kJobKey, {"32 bytes", "holds 5 bytes"});
   ::unsetenv("LOCKSTEP_JOB_KEY_FILE");
   ::setenv("LOCKSTEP_JOB_KEY", "xyz", 1);
-  expect_error([] { find_job_key(""); }, Code::FailedPrecondition, errors::kJobKey, {"64 hexadecimal digits"});
+  expect_error([] { find_job_key(); }, Code::FailedPrecondition, errors::kJobKey, {"64 hexadecimal digits"});
   ::unsetenv("LOCKSTEP_JOB_KEY");
-  EXPECT_EQ(find_job_key(""), "");
+  EXPECT_EQ(find_job_key(), "");
   // Bytes cannot move from one part to the next.
   EXPECT_NE(mac_of(kKey, {"ab", "c"}), mac_of(kKey, {"a", "bc"}));
 }
@@ -264,8 +264,8 @@ TEST(Address, OfLoopbackIsFoundByLookingItUp) {
   EXPECT_TRUE(is_loopback("localhost:1"));
   EXPECT_TRUE(is_loopback("[::1]:1"));
   EXPECT_FALSE(is_loopback("192.0.2.1:1"));
-  EXPECT_EQ(numeric_address("127.0.0.1:22"), "127.0.0.1:22");
-  EXPECT_EQ(numeric_address("no-such-host.invalid:22"), "");
+  EXPECT_EQ(probe({"127.0.0.1:22"}, 0ms)[0].target, "127.0.0.1:22");
+  EXPECT_EQ(probe({"no-such-host.invalid:22"}, 0ms)[0].target, "");
 }
 
 }  // namespace

@@ -58,9 +58,7 @@ std::string from_file(const std::string& path) {
 
 }  // namespace
 
-std::string find_job_key(const std::string& given) {
-  if (!given.empty() && given.size() != kKeyBytes) refuse("job_key must have 32 bytes", str("it has ", given.size()));
-  if (!given.empty()) return given;
+std::string find_job_key() {
   if (const std::string path = environment_variable("LOCKSTEP_JOB_KEY_FILE"); !path.empty()) return from_file(path);
   const std::string text = environment_variable("LOCKSTEP_JOB_KEY"), key = from_hex(text);
   if (text.empty() || !key.empty()) return key;

@@ -8,9 +8,9 @@ namespace lockstep::coordination {
 
 inline constexpr std::size_t kKeyBytes = 32;
 
-/// The key given in the options, or that of LOCKSTEP_JOB_KEY_FILE (a file of mode 0600: 32 bytes, or 64 hex digits) or
-/// LOCKSTEP_JOB_KEY (64 hex digits); empty without any. Throws L111 if there is one that cannot be used.
-std::string find_job_key(const std::string& given);
+/// The key of LOCKSTEP_JOB_KEY_FILE (a file of mode 0600: 32 bytes, or 64 hex digits) or LOCKSTEP_JOB_KEY (64 hex digits);
+/// empty without any. Throws L111 if there is one that cannot be used.
+std::string find_job_key();
 
 std::string random_bytes(std::size_t count);
 

@@ -25,7 +25,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kChiefsWord{2000};
 
 std::string key_for(const JoinOptions& options) {
-  const std::string key = find_job_key(options.job_key), &address = options.members.front().address;
+  const std::string key = find_job_key(), &address = options.members.front().address;
   if (!key.empty() || is_loopback(address)) return key;
   throw FailedPrecondition(errors::kJobKey,
                            {.what = str("a job on ", address, " needs a job key"),
@@ -56,12 +56,9 @@ void Client::ask_who_has_the_seat() {
   const Reach reach = probe({options_.members.front().address}, milliseconds(200)).front();
   if (!reach.answers()) return;
   try {
-    introduce(reach.target, true);
+    const std::shared_ptr<const Wire> wire = introduce(reach.target, true);
     wait_while(Stage::Introduced, Clock::now() + milliseconds(500));
-    std::unique_lock lock(mutex_);
-    const std::shared_ptr<Wire> wire = wire_;
-    lock.unlock();
-    if (wire && wire->is_heard())  // a chief that is busy
+    if (wire->is_heard())  // a chief that is busy
       wait_while(Stage::Introduced, Clock::now() + time_to_introduce_oneself(options_));
   } catch (const AlreadyExists&) {
     throw;
@@ -80,7 +77,7 @@ void Client::take_port() {
     throw;
   }
   if (self_.id == 0) {
-    port.close();
+    port.close();  // gRPC would say only that it failed; hold_port has said why and who is in the way
     server_ = Server::start(options_, key_);
   }
   const std::lock_guard lock(mutex_);

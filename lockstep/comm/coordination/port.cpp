@@ -1,6 +1,5 @@
 #include "lockstep/comm/coordination/port.h"
 
-#include <netinet/in.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -40,17 +39,10 @@ std::set<std::string> listeners_on(int port) {
 
 bool is_loopback(const std::string& address) {
   const auto all = look_up(parse_address(address));
-  return !all.empty() && std::ranges::all_of(all, [](const SocketAddress& one) {
-    if (one.bytes.ss_family == AF_INET) {
-      return (ntohl(reinterpret_cast<const sockaddr_in*>(&one.bytes)->sin_addr.s_addr) >> 24) == 127;
-    }
-    return IN6_IS_ADDR_LOOPBACK(&reinterpret_cast<const sockaddr_in6*>(&one.bytes)->sin6_addr) != 0;
-  });
-}
-
-std::string numeric_address(const std::string& address) {
-  const auto all = look_up(parse_address(address));
-  return all.empty() ? std::string() : to_string(all.front());
+  const auto is_own = [](const SocketAddress& one) {
+    return lockstep::is_loopback(parse_address(to_string(one)).host);
+  };
+  return !all.empty() && std::ranges::all_of(all, is_own);
 }
 
 std::string holder_of(int port) {

@@ -12,9 +12,6 @@ namespace lockstep::coordination {
 /// Whether `address` names this machine's loopback and nothing else.
 bool is_loopback(const std::string& address);
 
-/// The first numeric address of a name, IPv4 before IPv6; empty if the name is not known.
-std::string numeric_address(const std::string& address);
-
 /// Listens at the address of an entry called `name`, to which no one connects: it is kept, so that a second process is noticed.
 /// Throws L106 if it is taken, with the process that holds it where /proc shows it, or if the address is not this host's.
 Descriptor hold_port(const std::string& name, const std::string& address);

@@ -11,9 +11,9 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/grpc_setup.h"
-#include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/coordination/stream.h"
 #include "lockstep/comm/coordination/tls.h"
+#include "lockstep/comm/socket.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -31,8 +31,6 @@ class GrpcServer final : public Server,
       : chief_(options, key, *this, Clock::now()),
         tick_(std::clamp<milliseconds>(options.heartbeat_interval / 10, milliseconds(5), milliseconds(50))) {
     const Member& entry = options.members.front();
-    // gRPC says only that it failed; our own socket knows why and who is in the way.
-    hold_port(entry.name, entry.address).close();
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
@@ -41,7 +39,7 @@ class GrpcServer final : public Server,
     builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessage));
     builder.SetResourceQuota(grpc::ResourceQuota("coordination").Resize(256 << 20));
     int port = 0;
-    builder.AddListeningPort(numeric_address(entry.address), credentials(options.tls), &port);
+    builder.AddListeningPort(to_string(look_up(parse_address(entry.address)).front()), credentials(options.tls), &port);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {

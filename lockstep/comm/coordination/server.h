@@ -13,7 +13,7 @@ class Chief;
 /// The service in the chief's process: listens on its entry's address and drives the Chief.
 class Server {
  public:
-  /// Throws L106 if the address cannot be had.
+  /// Throws L106 if it cannot listen there.
   static std::unique_ptr<Server> start(const JoinOptions& options, const std::string& key);
   virtual ~Server() = default;  ///< sends what is queued for at most a moment, then ends all sessions
 

@@ -15,7 +15,7 @@
 
 namespace lockstep::coordination {
 
-void Client::introduce(const std::string& target, bool port_taken) {
+std::shared_ptr<Wire> Client::introduce(const std::string& target, bool port_taken) {
   Lock lock(mutex_);
   stage_ = Stage::Introduced;
   port_taken_ = port_taken;
@@ -32,8 +32,9 @@ void Client::introduce(const std::string& target, bool port_taken) {
                                        {.received = [this](const wire::FromChief& from) { received(from); },
                                         .ended = [this](const std::string& why) { ended(why); }});
   lock.lock();
-  wire_ = std::move(wire);
+  wire_ = wire;
   post(lock, std::move(message));
+  return wire;
 }
 
 // gRPC must not be called under the lock.
