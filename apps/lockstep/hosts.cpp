@@ -1,23 +1,21 @@
 #include "apps/lockstep/hosts.h"
 
-#include <algorithm>
-#include <charconv>
 #include <numeric>
 #include <set>
 #include <sstream>
 
 #include "lockstep/base/text.h"
+#include "lockstep/comm/cluster/refusal.h"
 #include "lockstep/comm/cluster/slurm_resolver.h"
 
 namespace lockstep::app {
 namespace {
 
 int parse_count(std::string_view text, std::string_view whole) {
-  int count = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
-  if (error != std::errc() || end != text.data() + text.size() || count < 1 || count > 65535)
+  const auto count = parse_whole_number(text);
+  if (!count || *count < 1 || *count > 65535)
     throw UsageError(str("'", whole, "' must end with a number of slots >= 1, got '", text, "'"));
-  return count;
+  return static_cast<int>(*count);
 }
 
 Host parse_host(std::string_view text) {
@@ -36,13 +34,14 @@ Host parse_host(std::string_view text) {
   return host;
 }
 
-void check(const std::vector<Host>& hosts) {
+std::vector<Host> checked(std::vector<Host> hosts) {
   if (hosts.empty()) throw UsageError("the list of hosts is empty: write host:slots,host:slots");
   std::set<std::string> names;
   for (const auto& host : hosts) {
     if (!names.insert(host.name).second)
       throw UsageError(str("host '", host.name, "' is listed twice: add its slots up in one entry"));
   }
+  return hosts;
 }
 
 }  // namespace
@@ -51,8 +50,7 @@ std::vector<Host> parse_hosts(std::string_view list) {
   std::vector<Host> hosts;
   std::istringstream in{std::string(list)};
   for (std::string entry; std::getline(in, entry, ',');) hosts.push_back(parse_host(entry));
-  check(hosts);
-  return hosts;
+  return checked(std::move(hosts));
 }
 
 std::vector<Host> parse_hostfile(std::string_view text) {
@@ -70,8 +68,7 @@ std::vector<Host> parse_hostfile(std::string_view text) {
     }
     hosts.push_back(std::move(host));
   }
-  check(hosts);
-  return hosts;
+  return checked(std::move(hosts));
 }
 
 std::vector<Host> slurm_hosts(std::string_view nodes, std::string_view tasks_per_node) {
@@ -86,8 +83,7 @@ std::vector<Host> slurm_hosts(std::string_view nodes, std::string_view tasks_per
                          ", but the allocation has ", names.size()));
   std::vector<Host> hosts;
   for (size_t i = 0; i < names.size(); ++i) hosts.push_back({names[i], tasks[i]});
-  check(hosts);
-  return hosts;
+  return checked(std::move(hosts));
 }
 
 std::string to_string(const std::vector<Host>& hosts) {
@@ -96,7 +92,7 @@ std::string to_string(const std::vector<Host>& hosts) {
   return list;
 }
 
-int first_worker(const std::vector<Host>& hosts, int host) {
+int first_worker(const std::vector<Host>& hosts, std::ptrdiff_t host) {
   return std::accumulate(hosts.begin(), hosts.begin() + host, 0, [](int sum, const Host& h) { return sum + h.slots; });
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -36,7 +37,7 @@ std::string to_string(const std::vector<Host>& hosts);
 std::vector<std::string> worker_addresses(const std::vector<Host>& hosts, int first_port);
 
 /// The index of a host's first worker.
-int first_worker(const std::vector<Host>& hosts, int host);
+int first_worker(const std::vector<Host>& hosts, std::ptrdiff_t host);
 
 /// Quoted for a POSIX shell where that is needed.
 std::string shell_quoted(const std::string& word);

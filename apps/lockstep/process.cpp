@@ -22,27 +22,9 @@
 namespace lockstep::app {
 namespace {
 
-std::string name_of(const std::string& variable) { return variable.substr(0, variable.find('=') + 1); }
-
-std::vector<std::string> merged_environment(std::vector<std::string> added) {
-  const size_t own = added.size();
-  for (char** entry = environ; *entry; ++entry) {
-    bool replaced = false;
-    for (size_t i = 0; i < own; ++i) replaced = replaced || name_of(*entry) == name_of(added[i]);
-    if (!replaced) added.emplace_back(*entry);
-  }
-  return added;
-}
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> result;
-  for (auto& text : texts) result.push_back(text.data());
-  result.push_back(nullptr);
-  return result;
-}
-
 // Runs in the child. Returns only if that was not possible.
-void become(char* const* argv, char* const* environment, const int (&streams)[3], pid_t launcher) {
+void become(std::vector<std::string> argv, std::vector<std::string>& environment, const int (&streams)[3],
+            pid_t launcher) {
   setsid();
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != launcher) _exit(1);
@@ -51,7 +33,11 @@ void become(char* const* argv, char* const* environment, const int (&streams)[3]
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);
-  execvpe(argv[0], argv, environment);
+  for (auto& variable : environment) putenv(variable.data());
+  std::vector<char*> words;
+  for (auto& word : argv) words.push_back(word.data());
+  words.push_back(nullptr);
+  execvp(words[0], words.data());
 }
 
 // Only those that are still alive, not those that wait to be collected.
@@ -78,15 +64,12 @@ Pipe make_pipe() {
 }
 
 Process start_process(const std::vector<std::string>& argv, std::vector<std::string> environment, bool with_input) {
-  auto words = argv, variables = merged_environment(std::move(environment));
-  const auto argv_pointers = pointers(words), variable_pointers = pointers(variables);
   Pipe input = with_input ? make_pipe() : Pipe{Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)), Descriptor()};
   Pipe output = make_pipe(), error = make_pipe(), failure = make_pipe();
   const pid_t launcher = getpid();
   const pid_t pid = fork();
   if (pid == 0) {
-    become(argv_pointers.data(), variable_pointers.data(), {input.read.get(), output.write.get(), error.write.get()},
-           launcher);
+    become(argv, environment, {input.read.get(), output.write.get(), error.write.get()}, launcher);
     const int reason = errno;
     [[maybe_unused]] const auto ignored = write(failure.write.get(), &reason, sizeof reason);
     _exit(127);

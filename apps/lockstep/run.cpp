@@ -14,6 +14,7 @@
 #include "lockstep/base/environment.h"
 #include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/cluster/refusal.h"
 
 namespace lockstep::app {
 namespace {
@@ -105,8 +106,7 @@ int run_here(const RunRequest& request, JobIdentity job) {
 int run_as_host(const RunRequest& request, JobIdentity job, const std::vector<Host>& hosts,
                 const std::vector<std::string>& addresses) {
   const auto text = request.host_index == "slurm" ? environment_variable("SLURM_NODEID") : request.host_index;
-  const bool number = !text.empty() && text.size() < 6 && text.find_first_not_of("0123456789") == text.npos;
-  const int index = number ? std::stoi(text) : -1;
+  const auto index = parse_whole_number(text).value_or(-1);
   if (index < 0 || index >= std::ssize(hosts))
     throw UsageError(str("--host-index must be 0 to ", hosts.size() - 1, ", got '", text, "'"));
   if (request.key_on_stdin) job.key = line_of_stdin();

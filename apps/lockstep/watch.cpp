@@ -34,16 +34,6 @@ struct Running {
 
 enum class Phase { Running, Ending, Failed, Stopping, Terminating, Killing };
 
-// Who has started this job asks it to stop by writing something; if the descriptor ends, that process is gone.
-enum class Heard { Nothing, Stop, End };
-
-Heard listen_to(const pollfd& wait) {
-  char bytes[256];
-  if (wait.revents == 0) return Heard::Nothing;
-  const auto count = read(wait.fd, bytes, sizeof bytes);
-  return count > 0 ? Heard::Stop : count == 0 ? Heard::End : Heard::Nothing;
-}
-
 class Watch {
  public:
   Watch(const std::vector<Member>& members, const WatchOptions& options, const Events& events, Console& console)
@@ -104,13 +94,20 @@ class Watch {
     console_.write_some();
     if (console_.broken()) stop(SIGTERM, options_.kill_after);
     if (waits[0].revents != 0) take_signal();
-    for (int* source : {&events_.life_line, &events_.input}) {
-      const auto heard = listen_to(waits[source == &events_.life_line ? 1 : 2]);
-      if (heard == Heard::End) *source = -1;
-      if (heard != Heard::Nothing) stop(SIGTERM, heard == Heard::End ? kAbandonedGrace : options_.grace);
-      // Also if it was stopping already, with more time.
-      if (heard == Heard::End && deadline_.remaining() > kAbandonedGrace) deadline_ = Deadline::after(kAbandonedGrace);
-    }
+    if (waits[1].revents != 0) listen_to(events_.life_line);
+    if (waits[2].revents != 0) listen_to(events_.input);
+  }
+
+  // Who has started this job asks it to stop by writing something; if the descriptor ends, that process is gone.
+  void listen_to(int& source) {
+    char bytes[256];
+    const auto count = read(source, bytes, sizeof bytes);
+    if (count > 0) stop(SIGTERM, options_.grace);
+    if (count != 0) return;
+    source = -1;
+    stop(SIGTERM, kAbandonedGrace);
+    // Also if it was stopping already, with more time.
+    if (deadline_.remaining() > kAbandonedGrace) deadline_ = Deadline::after(kAbandonedGrace);
   }
 
   // True as long as there may be more.
