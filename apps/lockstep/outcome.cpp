@@ -8,7 +8,6 @@
 #include <cmath>
 #include <iomanip>
 #include <sstream>
-#include <string_view>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"

@@ -1,6 +1,5 @@
 #include "apps/lockstep/supervise.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <sys/wait.h>
 #include <unistd.h>

@@ -6,7 +6,6 @@
 #include <fstream>
 #include <string_view>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/cluster/cluster_resolver.h"
 #include "lockstep/comm/sum_route.h"

@@ -1,7 +1,6 @@
 #include "lockstep/strategy/worker_collectives.h"
 
 #include <ATen/ops/empty.h>
-#include <ATen/ops/zeros_like.h>
 
 #include <cstring>
 #include <numeric>

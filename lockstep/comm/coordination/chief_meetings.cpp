@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/words.h"

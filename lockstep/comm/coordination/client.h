@@ -5,7 +5,6 @@
 #include <map>
 #include <mutex>
 #include <thread>
-#include <utility>
 
 #include "lockstep/base/descriptor.h"
 #include "lockstep/comm/coordination/server.h"

@@ -1,7 +1,5 @@
 #include "lockstep/comm/coordination/messages.h"
 
-#include <algorithm>
-
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <memory>
-
 #include "lockstep/comm/engine/engine.h"
 
 struct lockstep_ring;

@@ -7,8 +7,8 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <mutex>
 
+#include "lockstep/base/environment.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
@@ -29,11 +29,6 @@ constexpr std::chrono::milliseconds kNewsWait(50);
 constexpr std::chrono::seconds kReportWait(1);
 constexpr std::chrono::seconds kSlowAfter(10);
 
-std::uint64_t incarnation() {
-  const char* const generation = std::getenv("LOCKSTEP_GENERATION");
-  return generation ? std::strtoull(generation, nullptr, 10) : 0;
-}
-
 std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
 }
@@ -42,7 +37,7 @@ JoinOptions join_options(const WorkerGroupOptions& options) {
   JoinOptions join{.self = options.cluster.id,
                    .cluster = to_string(options.cluster.training),
                    .machine = options.machine,
-                   .incarnation = incarnation(),
+                   .incarnation = std::strtoull(environment_variable("LOCKSTEP_GENERATION").c_str(), nullptr, 10),
                    .tls = options.tls,
                    .join_timeout = milliseconds_of(options.join_seconds),
                    .dead_after = kDeadAfter};
@@ -84,7 +79,10 @@ ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_pt
       options_(options),
       membership_(std::move(membership)),
       prefix_(str("strategy ", membership_->strategies++, "/")) {
-  require_same_strategy();
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : options.facts) lines.push_back(str(name, ": ", value));
+  // A job may make several strategies: the coordinator numbers the comparisons that have the same name.
+  coordinator().require_same("strategy", lines, limit());
   try {
     engine_ = std::make_shared<Engine>(EngineOptions{
         .rank = rank(),
@@ -190,19 +188,12 @@ std::vector<coordination::MemberState> ClusterWorkers::states() {
 void ClusterWorkers::write_log() {
   if (has_written_log_.exchange(true)) return;
   std::error_code ignored;
-  const char* const wanted = std::getenv("LOCKSTEP_FAILURE_DIR");
-  const std::filesystem::path folder = wanted ? wanted : std::filesystem::temp_directory_path(ignored).string();
+  std::filesystem::path folder = environment_variable("LOCKSTEP_FAILURE_DIR");
+  if (folder.empty()) folder = std::filesystem::temp_directory_path(ignored);
   const auto path = folder / str("lockstep-collectives-worker", rank(), "-", ::getpid(), ".log");
   std::ofstream file(path);
   file << engine_->log();
   if (file.flush()) log_info(str("the last collectives of this worker are in ", path.string()));
-}
-
-void ClusterWorkers::require_same_strategy() {
-  std::vector<std::string> lines;
-  for (const auto& [name, value] : options_.facts) lines.push_back(str(name, ": ", value));
-  // A job may make several strategies: the coordinator numbers the comparisons that have the same name.
-  coordinator().require_same("strategy", lines, limit());
 }
 
 void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {

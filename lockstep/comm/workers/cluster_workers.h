@@ -3,7 +3,6 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,7 +47,6 @@ class ClusterWorkers final : public WorkerGroup {
  private:
   coordination::Coordinator& coordinator() const { return *membership_->coordinator; }
   Deadline limit() const;
-  void require_same_strategy();
   /// Makes `error`, seen by this worker, the job's failure, unless there is one already; throws the job's.
   [[noreturn]] void fail_with(const Error& error);
   /// What one worker sees of another's death is seldom the cause. The coordinator knows more, a moment later.

@@ -7,7 +7,6 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 
 #include "lockstep/comm/local/replica_team.h"

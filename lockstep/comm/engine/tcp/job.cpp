@@ -1,7 +1,7 @@
 #include "lockstep/comm/engine/tcp/job.h"
 
 #include <algorithm>
-#include <cstdio>
+#include <iomanip>
 #include <limits>
 #include <numeric>
 
@@ -97,9 +97,7 @@ Job::Job(const Collective& collective, const Settings& settings, std::uint64_t s
 
 std::string Job::log_line() const {
   const auto milliseconds = [](Clock::duration time) {
-    char text[32];
-    std::snprintf(text, sizeof text, "%.3f ms", std::chrono::duration<double, std::milli>(time).count());
-    return std::string(text);
+    return str(std::fixed, std::setprecision(3), std::chrono::duration<double, std::milli>(time).count(), " ms");
   };
   const std::string state = done ? (error ? "failed after " : "took ") + milliseconds(ended - began) : "not finished";
   return str("#", fingerprint.sequence, " ", milliseconds(Clock::now() - began), " ago, ", state, ": ",

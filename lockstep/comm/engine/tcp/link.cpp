@@ -108,10 +108,7 @@ void Link::pull(Inbox& inbox) {
     std::size_t count = 0;
     if (in_body_) parts[count++] = {body_, body_left_};
     parts[count++] = {reinterpret_cast<char*>(&next_) + next_read_, sizeof(Message) - next_read_};
-    msghdr header{};
-    header.msg_iov = parts.data();
-    header.msg_iovlen = count;
-    const ssize_t got = ::recvmsg(socket_.get(), &header, MSG_DONTWAIT);
+    const ssize_t got = ::readv(socket_.get(), parts.data(), static_cast<int>(count));
     if (got == 0) return note_closed("the connection was closed");
     if (got < 0) {
       if (errno == EINTR) continue;
