@@ -107,8 +107,7 @@ struct MultiWorkerMirroredStrategy::Plan {
                                      ? *options.cluster_resolver
                                      : static_cast<const ClusterResolver&>(TFConfigClusterResolver()))),
         devices(plan_devices(options, cluster)),
-        on_this_host(static_cast<int>(devices.size()) *
-                     (cluster.is_local() ? 1 : static_cast<int>(cluster.workers_on_this_host().size()))),
+        on_this_host(static_cast<int>(devices.size() * cluster.workers_on_this_host().size())),
         threads(plan_intra_op_threads(options.intra_op_threads, on_this_host)),
         workers(join(options, cluster, static_cast<int>(devices.size()), threads, devices.front().type)) {
     connect_gpus(options, devices.front(), workers);
@@ -149,13 +148,12 @@ MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
 
 std::string MultiWorkerMirroredStrategy::describe() const {
   const WorkerGroup* const workers = detail::StrategyAccess::workers(*this);
-  const auto here = cluster_->is_local() ? 1 : static_cast<int>(cluster_->workers_on_this_host().size());
   return str(to_string(*cluster_), "; ", counted(num_local_replicas(), "replica"), "\n",
              describe_routes({.asked = communication().implementation,
                               .on_cpu = torch_device(parse_device(devices()[0])).is_cpu(),
                               .by_nccl = workers != nullptr && workers->gpu_workers() != nullptr,
                               .workers = num_workers(),
-                              .on_this_host = here}),
+                              .on_this_host = static_cast<int>(cluster_->workers_on_this_host().size())}),
              "\n");
 }
 

@@ -164,19 +164,13 @@ std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Ten
                                    const Deadline& deadline) {
   const std::string base = full_name(name);
   const auto workers = static_cast<std::size_t>(group.workers());
-  std::vector<at::Tensor> here;
   std::vector<std::int64_t> forms(mine.size() * kFormSize);
-  for (std::size_t i = 0; i < mine.size(); ++i) {
-    write_form(mine[i], forms.data() + i * kFormSize);
-  }
-  std::vector<std::int64_t> all_forms(workers * forms.size());
-  gather_numbers(group, Dtype::Int64, forms.data(), all_forms.data(), std::vector<std::uint64_t>(workers, forms.size()),
-                 base + ", shapes", deadline);
+  for (std::size_t i = 0; i < mine.size(); ++i) write_form(mine[i], forms.data() + i * kFormSize);
+  const auto all_forms = all_gather(group, forms, str(name, ", shapes"), deadline);
 
   std::vector<at::Tensor> all;
   std::vector<std::uint64_t> bytes(workers, 0);
   for (std::size_t i = 0; i < workers * mine.size(); ++i) require_form(all_forms.data() + i * kFormSize);
-  for (const at::Tensor& tensor : mine) here.push_back(plain(tensor));
   for (std::size_t i = 0; i < workers * mine.size(); ++i) {
     all.push_back(empty_of_form(all_forms.data() + i * kFormSize));
     bytes[i / mine.size()] += all.back().nbytes();
@@ -184,7 +178,8 @@ std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Ten
   // At any size in one message: arrays of different types cannot share memory without gaps.
   std::vector<char> packed(bytes[static_cast<std::size_t>(group.rank())]);
   std::size_t at = 0;
-  for (const at::Tensor& tensor : here) {
+  for (const at::Tensor& given : mine) {
+    const at::Tensor tensor = plain(given);
     if (tensor.nbytes() > 0) std::memcpy(packed.data() + at, tensor.const_data_ptr(), tensor.nbytes());
     at += tensor.nbytes();
   }

@@ -75,31 +75,26 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
     return std::ranges::any_of(all, [&](const auto& theirs) { return theirs[mark] != all[0][mark]; });
   };
   // Who differs is shown by what the numbers stand for.
-  const auto description = [&](std::size_t mark) -> workers::Description {
-    if (mark == 0) {
-      return {.what = name_,
-              .lines = lines_of_settings(*call.optimizer),
-              .help =
-                  "set it on every worker, from a value that is the same on all of them, such as "
-                  "strategy.broadcast(rate) or a loss that strategy.reduce has brought together"};
-    }
-    if (mark == 1) {
-      return {.what = "the step",
-              .lines = lines_of_call(call, op),
-              .number = errors::kCollectiveMismatch,
-              .help = "call the same with the same arguments on every worker, and freeze the same parameters"};
-    }
-    return {.what = "the model",
-            .lines = outside_changes_.lines(),
-            .help =
-                "change weights on every worker, and in the same way: with values from "
-                "strategy.broadcast(tensor), or after torch::manual_seed with one number on all of them"};
+  const auto require_same = [&](const char* what, const workers::Description& description) {
+    workers::require_same(group_, description, str(name_, ", ", what), deadline_of(options_));
   };
-  constexpr const char* kCompared[] = {"settings", "what the step is", "weights that the program has changed"};
-  for (std::size_t mark = 0; mark < std::size(kCompared); ++mark) {
-    if (differs(mark))
-      workers::require_same(group_, description(mark), str(name_, ", ", kCompared[mark]), deadline_of(options_));
-  }
+  if (differs(0))
+    require_same("settings", {.what = name_,
+                              .lines = lines_of_settings(*call.optimizer),
+                              .help = "set it on every worker, from a value that is the same on all of them, such as "
+                                      "strategy.broadcast(rate) or a loss that strategy.reduce has brought together"});
+  if (differs(1))
+    require_same("what the step is",
+                 {.what = "the step",
+                  .lines = lines_of_call(call, op),
+                  .number = errors::kCollectiveMismatch,
+                  .help = "call the same with the same arguments on every worker, and freeze the same parameters"});
+  if (differs(2))
+    require_same("weights that the program has changed",
+                 {.what = "the model",
+                  .lines = outside_changes_.lines(),
+                  .help = "change weights on every worker, and in the same way: with values from "
+                          "strategy.broadcast(tensor), or after torch::manual_seed with one number on all of them"});
   if (differs(3)) {
     std::vector<std::int64_t> sizes;
     for (const auto& theirs : all) sizes.push_back(theirs[3]);
