@@ -7,7 +7,6 @@
 #include "lockstep/contrib/loss_reduction.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/same_on_workers.h"
-#include "lockstep/values/type_name.h"
 
 namespace lockstep::contrib {
 namespace {
@@ -136,36 +135,6 @@ std::vector<std::size_t> DistributionStrategy::towers_of(const Devices& devices,
 
 std::size_t DistributionStrategy::this_tower() const {
   return static_cast<std::size_t>(core_->worker_id() * core_->num_local_replicas() + std::max(0, current_component()));
-}
-
-void DistributionStrategy::throw_together(const char* operation, const std::type_info& function,
-                                          const std::exception_ptr& mine) const {
-  if (core_->num_workers() > 1) {
-    // Which lambda it is stands at the end of its name. All of the name is compared, and its beginning is shown.
-    const std::string name = type_name(function);
-    const std::string call =
-        str(operation, " with ..", name.substr(name.size() - std::min<std::size_t>(name.size(), 24)), " of ", name);
-    const lockstep::detail::CallPlace place(call);
-    std::string said;
-    if (mine) {
-      try {
-        std::rethrow_exception(mine);
-      } catch (const std::exception& e) {
-        said = str("on worker ", core_->worker_id(), ": ", e.what());
-      } catch (...) {
-        said = str("on worker ", core_->worker_id(), ": an exception of an unknown type");
-      }
-    }
-    const auto here = static_cast<std::size_t>(core_->num_local_replicas());
-    for (const std::string& other : lockstep::detail::of_all_replicas(*core_, std::vector<std::string>(here, said))) {
-      if (mine || other.empty()) continue;
-      throw Unavailable(errors::kPeerFailed,
-                        {.what = str("the function given to ", operation, " failed ", other),
-                         .where = operation,
-                         .help = "see what it says there; the towers of this worker are unharmed"});
-    }
-  }
-  if (mine) std::rethrow_exception(mine);
 }
 
 void DistributionStrategy::require_equal_merges() const {

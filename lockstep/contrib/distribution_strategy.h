@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
-#include <exception>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -11,12 +10,11 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
-#include <typeinfo>
 #include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
-#include "lockstep/contrib/client_random.h"
+#include "lockstep/contrib/client_call.h"
 #include "lockstep/contrib/multi_step_context.h"
 #include "lockstep/contrib/tower_context.h"
 #include "lockstep/contrib/tower_dataset.h"
@@ -207,11 +205,6 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   void require_equal_merges() const;
   /// The tower whose component an update is at; outside of updates the first of this worker.
   std::size_t this_tower() const;
-  /// Calls `f()`, which calls a function of the program for towers of this worker. If it throws on one worker, or workers
-  /// have called `operation` with different functions, all throw.
-  template <class F>
-  void on_all_workers(const char* operation, const std::type_info& function, F&& f) const;
-  void throw_together(const char* operation, const std::type_info& function, const std::exception_ptr& mine) const;
   /// Results that may differ between towers, from all workers: used as one value they are the first tower's everywhere.
   template <class T>
   Mirrored<T> of_all_towers(const Mirrored<T>& own) const;

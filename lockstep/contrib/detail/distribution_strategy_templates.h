@@ -3,7 +3,6 @@
 #include <c10/core/GradMode.h>
 
 #include <concepts>
-#include <exception>
 #include <optional>
 #include <type_traits>
 #include <typeinfo>
@@ -39,6 +38,17 @@ void require_mirrored(const char* operation, const Devices& devices, const Args&
   require_on_devices(operation, devices, args...);
 }
 
+/// Whether an argument has components on devices by name, which may differ.
+template <class... Args>
+bool is_on_several_devices(const Args&... args) {
+  bool is_so = false;
+  [[maybe_unused]] const auto look = [&](const char*, std::size_t, const Placement* placed = nullptr) {
+    is_so = is_so || (placed != nullptr && placed->devices.size() > 1);
+  };
+  (for_each_distributed(args, look), ...);
+  return is_so;
+}
+
 /// What tower k of this worker sees of an argument: of a variable its own component, as a tensor.
 template <class T>
 decltype(auto) component_on(const T& argument, int k) {
@@ -49,17 +59,6 @@ decltype(auto) component_on(const T& argument, int k) {
 }
 
 }  // namespace detail
-
-template <class F>
-void DistributionStrategy::on_all_workers(const char* operation, const std::type_info& function, F&& f) const {
-  std::exception_ptr mine;
-  try {
-    detail::in_tower_words(f);
-  } catch (...) {
-    mine = std::current_exception();
-  }
-  throw_together(operation, function, mine);
-}
 
 template <class F, class... Args>
 auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
@@ -109,14 +108,14 @@ auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args
   const auto here = static_cast<std::size_t>(core_->num_local_replicas());
   const auto first = here * static_cast<std::size_t>(core_->worker_id());
   std::vector<MapOutput<Result>> outputs(here);
-  on_all_workers("map", typeid(F), [&] {
+  const detail::ClientCall call(*core_, "map", typeid(F), ++calls_);
+  call.on_all_workers([&] {
     const Scope scope(*core_);
-    const int call = ++calls_;
     for (std::size_t i = 0; i < map_over.size(); ++i) {
       const std::size_t tower = i % static_cast<std::size_t>(num_towers());
       if (tower < first || tower >= first + here) continue;
       const auto k = static_cast<int>(tower - first);
-      const detail::ClientRandom random(*core_, call, i);
+      const detail::ClientRandom random = call.random_for(i);
       if constexpr (std::is_invocable_v<F&, const T&, decltype(detail::component_on(args, 0))...>)
         outputs[tower - first].add(f(map_over[i], detail::component_on(args, k)...));
       else
@@ -160,16 +159,11 @@ Mirrored<T> DistributionStrategy::of_all_towers(const Mirrored<T>& own) const {
 template <class F, class... Args>
 auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const Args&... args) {
   detail::require_mirrored("update", devices_, args...);
-  const int number = ++calls_;
-  bool may_differ = variable.is_distributed() && variable.synchronization() == Synchronization::OnRead;
-  const bool is_of_towers = may_differ;
-  [[maybe_unused]] const auto look = [&](const char*, std::size_t, const Placement* placed = nullptr) {
-    may_differ = may_differ || (placed != nullptr && placed->devices.size() > 1);
-  };
-  (for_each_distributed(args, look), ...);
-  const auto call = [&](const at::Tensor& component, const auto&... given) {
-    const detail::ClientRandom random(*core_, number,
-                                      is_of_towers ? this_tower() : 0);  // mirrored components stay equal
+  const bool is_tower_local = variable.is_distributed() && variable.synchronization() == Synchronization::OnRead;
+  const detail::ClientCall call(*core_, "update", typeid(F), ++calls_);
+  const auto update_one = [&](const at::Tensor& component, const auto&... given) {
+    // Mirrored components draw the same numbers, so that they stay equal.
+    const detail::ClientRandom random = call.random_for(is_tower_local ? this_tower() : 0);
     if constexpr (std::is_same_v<at::Tensor, std::decay_t<decltype(f(component, given...))>>) {
       at::Tensor result = f(component, given...);
       return result.defined() && result.has_storage() && result.is_alias_of(component) ? result.clone() : result;
@@ -177,21 +171,22 @@ auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const 
       return f(component, given...);
     }
   };
-  using Result = decltype(core_->extended().update(variable, call, args...));
+  using Result = decltype(core_->extended().update(variable, update_one, args...));
   if (variable.is_distributed()) {
     if constexpr (std::is_void_v<Result>) {
-      return on_all_workers("update", typeid(F), [&] { core_->extended().update(variable, call, args...); });
+      return call.on_all_workers([&] { core_->extended().update(variable, update_one, args...); });
     } else {
       std::optional<Result> result;
-      on_all_workers("update", typeid(F), [&] { result = core_->extended().update(variable, call, args...); });
+      call.on_all_workers([&] { result = core_->extended().update(variable, update_one, args...); });
+      const bool may_differ = is_tower_local || detail::is_on_several_devices(args...);
       return detail::in_tower_words([&] { return may_differ ? of_all_towers(*result) : *std::move(result); });
     }
   }
   const c10::AutoGradMode no_grad(false);  // as for the components of a distributed one
   if constexpr (std::is_void_v<Result>) {
-    call(variable.read(), select_component(args, 0)...);
+    update_one(variable.read(), select_component(args, 0)...);
   } else {
-    Result result({call(variable.read(), select_component(args, 0)...)});
+    Result result({update_one(variable.read(), select_component(args, 0)...)});
     result.set_placement(place_on({devices_[0]}, core_->devices()));  // on one device, whatever the number of towers
     return result;
   }
@@ -228,20 +223,20 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
     if (tower / here == worker) own.push_back(devices_[tower]);
   }
   detail::require_mirrored("update_non_slot", names, args...);
-  const int number = ++calls_;
-  const auto call = [&](const auto&... given) {
-    const detail::ClientRandom random(*core_, number, this_tower());
+  const detail::ClientCall call(*core_, "update_non_slot", typeid(F), ++calls_);
+  const auto update_one = [&](const auto&... given) {
+    const detail::ClientRandom random = call.random_for(this_tower());
     return f(given...);
   };
-  const auto update_own = [&] { return core_->extended().update_non_slot(own, call, args...); };
+  const auto update_own = [&] { return core_->extended().update_non_slot(own, update_one, args...); };
   if constexpr (std::is_void_v<Result>) {
-    on_all_workers("update_non_slot", typeid(F), [&] {
+    call.on_all_workers([&] {
       if (!own.empty()) update_own();
     });
   } else {
     if (core_->num_workers() == 1) return detail::in_tower_words(update_own);
     std::vector<std::vector<Result>> lists(here);
-    on_all_workers("update_non_slot", typeid(F), [&] {
+    call.on_all_workers([&] {
       if (own.empty()) return;
       const auto results = update_own();
       auto result = results.begin();

@@ -1,0 +1,46 @@
+#include "lockstep/contrib/client_call.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
+#include "lockstep/strategy/call_place.h"
+#include "lockstep/strategy/values_of_all.h"
+#include "lockstep/values/type_name.h"
+
+namespace lockstep::contrib::detail {
+
+void ClientCall::throw_together(const std::exception_ptr& mine) const {
+  if (core_.num_workers() > 1) {
+    // Which lambda it is stands at the end of its name. All of the name is compared, and its beginning is shown.
+    const std::string name = type_name(function_);
+    const std::string call =
+        str(operation_, " with ..", name.substr(name.size() - std::min<std::size_t>(name.size(), 24)), " of ", name);
+    const lockstep::detail::CallPlace place(call);
+    std::string said;
+    if (mine) {
+      try {
+        std::rethrow_exception(mine);
+      } catch (const std::exception& e) {
+        said = str("on worker ", core_.worker_id(), ": ", e.what());
+      } catch (...) {
+        said = str("on worker ", core_.worker_id(), ": an exception of an unknown type");
+      }
+    }
+    std::vector<std::string> texts(static_cast<std::size_t>(core_.num_local_replicas()));
+    texts[0] = std::move(said);
+    for (const std::string& other : lockstep::detail::of_all_replicas(core_, texts)) {
+      if (mine || other.empty()) continue;
+      throw Unavailable(errors::kPeerFailed,
+                        {.what = str("the function given to ", operation_, " failed ", other),
+                         .where = operation_,
+                         .help = "see what it says there; the towers of this worker are unharmed"});
+    }
+  }
+  if (mine) std::rethrow_exception(mine);
+}
+
+}  // namespace lockstep::contrib::detail

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <typeinfo>
+#include <utility>
+
+#include "lockstep/base/export.h"
+#include "lockstep/contrib/client_random.h"
+#include "lockstep/contrib/tower_words.h"
+#include "lockstep/strategy/strategy.h"
+
+namespace lockstep::contrib::detail {
+
+/// One call of map, update or update_non_slot, each worker's part of which calls a function of the program for its own towers.
+class LOCKSTEP_EXPORT ClientCall {
+ public:
+  /// `number`: among such calls of the strategy, on every worker the same.
+  ClientCall(const Strategy& core, const char* operation, const std::type_info& function, int number)
+      : core_(core), operation_(operation), function_(function), number_(number) {}
+
+  /// While the result lives: the function's random numbers for this item or tower.
+  ClientRandom random_for(std::size_t place) const { return {core_, number_, place}; }
+
+  /// Calls `f()`, which calls the function. If it throws on one worker, or workers have called the operation with different
+  /// functions, all throw.
+  template <class F>
+  void on_all_workers(F&& f) const {
+    std::exception_ptr mine;
+    try {
+      in_tower_words(std::forward<F>(f));
+    } catch (...) {
+      mine = std::current_exception();
+    }
+    throw_together(mine);
+  }
+
+ private:
+  void throw_together(const std::exception_ptr& mine) const;
+
+  const Strategy& core_;
+  const char* operation_;
+  const std::type_info& function_;
+  int number_;
+};
+
+}  // namespace lockstep::contrib::detail
