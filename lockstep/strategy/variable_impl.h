@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-/// The state behind Variable handles. What a call means is decided in variable.cpp (assignments and reads),
+/// The state behind Variable handles. What a call means is decided in variable.cpp (reads), variable_assign.cpp,
 /// variable_scatter.cpp (rows) and variable_creation.cpp.
 class Variable::Impl final : public VariableIdentity, public std::enable_shared_from_this<Impl> {
  public:
@@ -73,6 +73,21 @@ at::Tensor part_of(const at::Tensor& whole, const VariablePlace* place);
 /// Changes that part to, or by, `value`, which has its shape.
 void write_part(Assign kind, at::Tensor& whole, const VariablePlace* place, const at::Tensor& value);
 bool is_same_place(const VariablePlace* a, const VariablePlace* b);
+
+/// The shape, dtype and device that a value must have for component k.
+at::Tensor target_of(const Variable::Impl& variable, const Write& write, std::size_t k = 0);
+/// The tensor that component k gets: of a PerReplica its component k, of a Mirrored the one on the same device.
+at::Tensor value_for(const Variable::Impl& variable, const Write& write, const VariableValue& value, std::size_t k);
+void require_defined(const Variable::Impl& variable, const at::Tensor& value);
+void require_fitting(const Variable::Impl& variable, const at::Tensor& component, const at::Tensor& value);
+[[noreturn]] void throw_assign(const Variable::Impl& variable, std::string what, std::string help);
+
+bool is_distributed_value(const VariableValue& value);
+/// How the components of a variable with this aggregation become one value.
+ReduceOp reduce_op_of(Aggregation aggregation);
+/// What every component gets when replicas assign `values` to a mirrored variable, at the merge point.
+Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variable, const Write& write,
+                                const PerReplica<VariableValue>& values);
 
 /// The context of this thread for a variable of `strategy`; the default context counts as cross-replica there.
 VariableContext variable_context(const Strategy& strategy, const char* operation);
