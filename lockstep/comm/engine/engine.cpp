@@ -42,14 +42,9 @@ Engine::Ticket Engine::submit(int channel, const Collective& collective, Deadlin
   return channels[channel]->submit(collective, limit) * channels.size() + static_cast<Ticket>(channel) + 1;
 }
 
-void Engine::wait(Ticket ticket) {
+void Engine::wait(Ticket ticket, std::chrono::milliseconds patience, const OnLate& on_late) {
   auto& channels = impl_->channels;
-  channels[(ticket - 1) % channels.size()]->wait((ticket - 1) / channels.size());
-}
-
-std::optional<LateCollective> Engine::late_after(Ticket ticket, std::chrono::milliseconds patience) {
-  auto& channels = impl_->channels;
-  return channels[(ticket - 1) % channels.size()]->late_after((ticket - 1) / channels.size(), patience);
+  channels[(ticket - 1) % channels.size()]->wait((ticket - 1) / channels.size(), patience, on_late);
 }
 
 void Engine::abort(const Error& reason) { impl_->failure.set(reason); }

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -52,6 +51,7 @@ struct LateCollective {
   std::string name;
   std::vector<int> workers;
 };
+using OnLate = std::function<void(const LateCollective&)>;
 
 /// Moves CPU arrays between the workers of a job; all workers make one at the same time. Sums have the order of
 /// reduction_tree.h over all replicas of all workers, whatever W x R they are, so the bits are always the same.
@@ -75,10 +75,8 @@ class LOCKSTEP_EXPORT Engine {
   /// Begins a collective. The arrays belong to it until `wait` has returned. A limit that passes ends the engine, since the
   /// arrays are then in no known state.
   Ticket submit(int channel, const Collective& collective, Deadline limit = Deadline::never());
-  /// Waits for it; once per ticket.
-  void wait(Ticket ticket);
-  /// Waits for it at most that long; nothing if it is done. `wait` is to be called in any case.
-  std::optional<LateCollective> late_after(Ticket ticket, std::chrono::milliseconds patience);
+  /// Waits for it; once per ticket. If that takes longer than `patience`, tells `on_late` once.
+  void wait(Ticket ticket, std::chrono::milliseconds patience = {}, const OnLate& on_late = nullptr);
   void run(int channel, const Collective& collective, Deadline limit = Deadline::never()) {
     wait(submit(channel, collective, limit));
   }

@@ -125,8 +125,7 @@ WorkerGroup::Ticket ClusterWorkers::submit(Channel channel, const Collective& co
 
 void ClusterWorkers::wait(Ticket ticket) {
   try {
-    if (const auto late = engine_->late_after(ticket, kSlowAfter)) warn_of(*late);
-    engine_->wait(ticket);
+    engine_->wait(ticket, kSlowAfter, [this](const LateCollective& late) { warn_of(late); });
   } catch (const Error& error) {
     fail_with(error);
   }

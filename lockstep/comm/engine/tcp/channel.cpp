@@ -10,11 +10,6 @@
 #include "lockstep/comm/ordered_sum.h"
 
 namespace lockstep::engine {
-namespace {
-
-constexpr Job::Clock::duration kForEver = std::chrono::hours(24 * 365);
-
-}  // namespace
 
 Channel::Channel(const Settings& settings, int index, FailureState& failure, std::vector<Connection> connections,
                  std::unique_ptr<Ring> ring)
@@ -62,32 +57,25 @@ std::uint64_t Channel::submit(const Collective& collective, Deadline limit) {
   return number;
 }
 
-std::shared_ptr<Job> Channel::await(std::unique_lock<std::mutex>& lock, std::uint64_t number,
-                                    Job::Clock::duration most) {
+void Channel::wait(std::uint64_t number, std::chrono::milliseconds patience, const OnLate& on_late) {
+  std::unique_lock lock(mutex_);
   const auto found = jobs_.find(number);
   if (found == jobs_.end())
     throw InvalidArgument(errors::kBadOption,
                           {.what = "wait was called with a ticket that is not of this engine or was waited for before",
                            .help = "wait once for each ticket of submit"});
   const std::shared_ptr<Job> job = found->second;
+  const auto is_done = [&] { return job->done; };
   ++waiting_;
-  done_.wait_for(lock, most, [&] { return job->done; });
+  if (on_late && !done_.wait_for(lock, patience, is_done)) {
+    lock.unlock();
+    on_late({std::string(job->name), late()});
+    lock.lock();
+  }
+  done_.wait(lock, is_done);
   --waiting_;
-  return job;
-}
-
-void Channel::wait(std::uint64_t number) {
-  std::unique_lock lock(mutex_);
-  const std::shared_ptr<Job> job = await(lock, number, kForEver);
   jobs_.erase(number);
   if (job->error) throw_error(*job->error);
-}
-
-std::optional<LateCollective> Channel::late_after(std::uint64_t number, std::chrono::milliseconds patience) {
-  std::unique_lock lock(mutex_);
-  const std::shared_ptr<Job> job = await(lock, number, patience);
-  if (job->done) return {};
-  return LateCollective{std::string(job->name), late()};
 }
 
 // Those behind this worker; the collective that it is at may be an earlier one than a caller waits for.

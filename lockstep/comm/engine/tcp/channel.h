@@ -35,8 +35,7 @@ class Channel final : private Inbox {
   std::uint64_t submit(const Collective& collective,
                        Deadline limit);  ///< number of the collective
   /// Waits until it is done and forgets it; a failure comes as an exception.
-  void wait(std::uint64_t number);
-  std::optional<LateCollective> late_after(std::uint64_t number, std::chrono::milliseconds patience);
+  void wait(std::uint64_t number, std::chrono::milliseconds patience, const OnLate& on_late);
   void stop();              ///< lets the thread tell the others and end
   std::string log() const;  ///< the last collectives, one line each
 
@@ -58,7 +57,6 @@ class Channel final : private Inbox {
   // channel.cpp: the thread and its collectives
   void run() noexcept;
   std::shared_ptr<Job> next_job();
-  std::shared_ptr<Job> await(std::unique_lock<std::mutex>& lock, std::uint64_t number, Job::Clock::duration most);
   std::vector<int> late() const;
   void carry_out(const Job& job);
   void move_data(const Job& job);
