@@ -181,8 +181,6 @@ Next next_step(const Attempt& attempt, const RestartPolicy& policy, int restarts
   return Next::Restart;
 }
 
-Seconds restart_delay(const RestartPolicy& policy, int restarts_done) {
-  return std::min(policy.longest_delay, policy.first_delay * std::exp2(restarts_done));
-}
+Seconds restart_delay(int restarts_done) { return std::min(Seconds(60), Seconds(std::exp2(restarts_done))); }
 
 }  // namespace lockstep::app

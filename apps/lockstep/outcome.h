@@ -72,8 +72,6 @@ enum class Next { Finish, Restart, NewPorts };
 
 struct RestartPolicy {
   int restarts = 0;
-  Seconds first_delay{1};
-  Seconds longest_delay{60};
   int port_retries = 3;
 };
 
@@ -81,7 +79,7 @@ struct RestartPolicy {
 /// took between choosing and binding it costs no restart.
 Next next_step(const Attempt& attempt, const RestartPolicy& policy, int restarts_done, int port_retries_done);
 
-/// 1, 2, 4, ... seconds.
-Seconds restart_delay(const RestartPolicy& policy, int restarts_done);
+/// 1, 2, 4, ... seconds, but at most a minute.
+Seconds restart_delay(int restarts_done);
 
 }  // namespace lockstep::app

@@ -64,7 +64,7 @@ int keep(const RunRequest& request, const MembersOf& members_of, int life_line) 
       console.say("another program took a port that was free a moment ago; starting again with new ones");
       continue;
     }
-    const auto delay = restart_delay(request.restart, restarts);
+    const auto delay = restart_delay(restarts);
     ++restarts;
     console.say(str("restart ", restarts, " of ", request.restart.restarts, " in ", delay.count(), " s"));
     if (const int signal = pause_for(delay, events, console)) return signal == SIGINT ? kInterrupted : kStopped;

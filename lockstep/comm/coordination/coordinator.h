@@ -44,8 +44,6 @@ enum class Presence { Absent, Here, Left, Lost };
 struct MemberState {
   Member member = {};
   Presence presence = Presence::Absent;
-  std::string host = {};
-  std::int64_t pid = 0;
   std::int64_t step = 0;  ///< as set_place said when the last heartbeat was sent
   std::string place = {};
 };

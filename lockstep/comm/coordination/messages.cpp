@@ -29,8 +29,7 @@ std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member
   for (const wire::Seat& seat : from.seats()) {
     const auto member = std::ranges::find(members, seat.id(), &Member::id);
     if (member == members.end()) continue;
-    states.push_back(
-        {*member, static_cast<Presence>(seat.presence()), seat.host(), seat.pid(), seat.step(), seat.place()});
+    states.push_back({*member, static_cast<Presence>(seat.presence()), seat.step(), seat.place()});
   }
   return states;
 }
