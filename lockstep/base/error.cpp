@@ -60,7 +60,10 @@ Error error_from(const std::string& bytes) {
   std::array<std::string, 6> parts;
   for (std::string& part : parts) std::getline(in, part, '\0');
   const auto& [code, number, what, where, help, seen] = parts;
-  return {static_cast<Code>(std::atoi(code.c_str())), std::atoi(number.c_str()), {what, where, seen, help}};
+  const auto number_in = [](const std::string& digits) {
+    return static_cast<int>(std::strtol(digits.c_str(), nullptr, 10));
+  };
+  return {static_cast<Code>(number_in(code)), number_in(number), {what, where, seen, help}};
 }
 
 Error::Error(Code code, int number, ErrorText text) : code_(code), number_(number), text_(std::move(text)) { format(); }

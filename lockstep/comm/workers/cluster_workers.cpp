@@ -136,13 +136,11 @@ void ClusterWorkers::fail_with(const Error& error) {
   ErrorText text = error.text();
   if (error.number() == errors::kPeerLost) await_root_cause();
   if (error.number() == errors::kTimeout && text.seen.empty()) text.seen = places_of_others();
-  if (!coordinator().failure()) {
-    coordinator().report_failure(Error(error.code(), error.number(), text));
-    coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
-  }
+  const Error seen(error.code(), error.number(), std::move(text));
+  coordinator().report_failure(seen);
+  const auto failure = coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
   coordinator().flush();  // who does not catch what is thrown here ends at once
-  check();
-  throw_error(error.code(), error.number(), text);
+  throw_error(failure.value_or(seen));
 }
 
 void ClusterWorkers::await_root_cause() {
@@ -207,7 +205,7 @@ void ClusterWorkers::check() {
 void ClusterWorkers::set_place(std::int64_t step, std::string_view place) { coordinator().set_place(step, place); }
 
 void ClusterWorkers::report(const Error& error) {
-  if (!coordinator().failure()) coordinator().report_failure(error);
+  coordinator().report_failure(error);
   const auto failure = coordinator().wait_for_failure(Deadline::after(kReportWait));
   // Now, not when the news come back: what is still under way reads and writes memory that the program is about to free.
   engine_->abort(failure ? *failure : error);
