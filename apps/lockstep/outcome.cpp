@@ -7,7 +7,9 @@
 #include <charconv>
 #include <cmath>
 #include <iomanip>
+#include <regex>
 #include <sstream>
+#include <string_view>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -25,27 +27,22 @@ bool is_crash(int signal) {
          signal == SIGTRAP || signal == SIGSYS;
 }
 
-constexpr std::string_view kWorker = "worker ";
-
-// Of the worker that is named at this place: "worker 2 (host:2222)". Empty if none is.
-std::string name_at(std::string_view text, std::string_view::size_type at) {
-  if (at == text.npos || !text.substr(at).starts_with(kWorker)) return {};
-  const auto end = text.find_first_not_of("0123456789", at + kWorker.size());
-  const auto name = text.substr(at, end == text.npos ? end : end - at);
-  return name.size() > kWorker.size() ? std::string(name) : std::string();
+// The first worker that is named behind these words: "worker 2" of "worker 2 (host:2222)". Empty if none is.
+std::string worker_named_in(const std::string& line, const std::string& words = "") {
+  std::smatch found;
+  return std::regex_search(line, found, std::regex(words + R"((worker \d{1,9}))")) ? found[1].str() : "";
 }
 
 // The worker that its error is about, or that reported it, if that is another one.
 std::string named_by(const Ending& ending) {
   const int number = error_number(ending.tail);
   if (number == 0) return {};
-  constexpr std::string_view kReported = "reported by ";
   const auto lines = telling_lines(ending.tail);
   std::string name;
-  if (is_about_another(number) || number == errors::kTimeout) name = name_at(lines[0], lines[0].find(kWorker));
+  if (is_about_another(number) || number == errors::kTimeout) name = worker_named_in(lines[0]);
   for (const auto& line : lines) {
     if (!name.empty() || is_about_another(number)) break;
-    if (const auto at = line.find(kReported); at != line.npos) name = name_at(line, at + kReported.size());
+    name = worker_named_in(line, "reported by ");
   }
   return name == ending.name ? "" : name;
 }
@@ -79,19 +76,15 @@ std::string advice(const Ending& ending) {
 
 }  // namespace
 
-std::vector<int> awaited_workers(std::string_view line) {
-  constexpr std::string_view kWaits = ": waiting for ";
-  const auto begin = line.find(kWaits);
+std::vector<int> awaited_workers(const std::string& line) {
+  const auto begin = line.find(": waiting for ");
   if (begin == line.npos) return {};
+  // Those who are here are named without their addresses, and so are those that others wait for at the end.
+  static const std::regex with_address(R"(worker (\d{1,9}) \()");
   std::vector<int> workers;
-  for (auto at = line.find(kWorker, begin); at != line.npos; at = line.find(kWorker, at + 1)) {
-    const std::string name = name_at(line, at);
-    // Those who are here are named without their addresses, and so are those that others wait for at the end.
-    if (name.empty() || !line.substr(at + name.size()).starts_with(" (")) continue;
-    int number = -1;
-    std::from_chars(name.data() + kWorker.size(), name.data() + name.size(), number);
-    workers.push_back(number);
-  }
+  const auto from = line.begin() + static_cast<std::ptrdiff_t>(begin);
+  for (std::sregex_iterator found(from, line.end(), with_address), end; found != end; ++found)
+    workers.push_back(std::stoi(found->str(1)));
   return workers;
 }
 

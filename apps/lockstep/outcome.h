@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <string>
-#include <string_view>
 #include <vector>
 
 namespace lockstep::app {
@@ -37,7 +36,7 @@ struct Attempt {
 
 /// The workers for which a worker that has printed this line waits so that the job can start: {1, 2} of "lockstep: worker 0:
 /// waiting for worker 1 (a:2): connection refused, worker 2 (b:2): ...; here: worker 0".
-std::vector<int> awaited_workers(std::string_view line);
+std::vector<int> awaited_workers(const std::string& line);
 
 /// The last lines that are worth showing: from the last error block on, else all.
 std::vector<std::string> telling_lines(const std::vector<std::string>& tail);
