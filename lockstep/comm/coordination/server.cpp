@@ -92,7 +92,7 @@ class GrpcServer final : public Server,
       visit = streams_[connection] = std::make_shared<Visit>(*this, connection);
       chief.opened(connection, Clock::now());
     });
-    visit->begin();
+    visit->start_read();
     return visit.get();
   }
 
@@ -114,7 +114,6 @@ class GrpcServer final : public Server,
   class Visit final : public Stream<ServerReactor> {
    public:
     Visit(GrpcServer& server, std::uint64_t connection) : server_(server), connection_(connection) {}
-    void begin() { start_read(); }
 
     void OnDone() override {
       came_back(this);

@@ -66,6 +66,11 @@ class Stream : public Reactor {
     if (ends) end();
   }
 
+  void start_read() {
+    handed_over(this);
+    this->StartRead(&in_);
+  }
+
   void OnReadDone(bool ok) override {
     came_back(this);
     if (!ok) {
@@ -96,11 +101,6 @@ class Stream : public Reactor {
   virtual void arrived(const std::string& message) = 0;
   virtual void broke() = 0;  ///< the other side is gone
   virtual void end() = 0;    ///< called once: nothing more to write
-
-  void start_read() {
-    handed_over(this);
-    this->StartRead(&in_);
-  }
 
  private:
   void broken() {

@@ -23,7 +23,7 @@
 namespace lockstep::engine {
 namespace {
 
-using Token = std::array<char, 32>;  // hexadecimal digits
+using Token = std::array<char, 32>;  // random bytes
 
 struct Hello {
   std::uint32_t magic;
@@ -45,31 +45,23 @@ constexpr Deadline::Clock::duration kNewsInterval =
     std::chrono::milliseconds(50);  // of looking whether the job has failed
 constexpr std::size_t kMostUnverified = 128;
 
-struct Card {  // what a worker leaves in the store: "127.0.0.1:4711 " and the
-               // digits
+struct Card {  // what a worker leaves in the store: "127.0.0.1:4711 " and the token
   std::string name;
   Token token;
 };
 
 Token make_token() {
-  std::array<unsigned char, sizeof(Token) / 2> bytes;
-  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+  Token token;
+  if (::getrandom(token.data(), token.size(), 0) != std::ssize(token))
     throw Unavailable(errors::kInternal, {.what = "the system gives no random numbers",
                                           .help = "run where the system call getrandom is allowed"});
-  Token token;
-  for (std::size_t i = 0; i < token.size(); ++i) token[i] = "0123456789abcdef"[bytes[i / 2] >> (i % 2 * 4) & 15];
   return token;
 }
 
 // What must be equal on all workers.
 std::uint64_t hash_of_settings(const EngineOptions& options) {
-  const std::uint64_t settings[] = {static_cast<std::uint64_t>(options.workers),
-                                    static_cast<std::uint64_t>(options.replicas),
-                                    static_cast<std::uint64_t>(options.channels),
-                                    options.chunk_bytes,
-                                    options.inline_bytes,
-                                    options.ring};
-  return fnv1a<std::uint64_t>(settings);
+  return fnv1a<char>(str(options.workers, ' ', options.replicas, ' ', options.channels, ' ', options.chunk_bytes, ' ',
+                         options.inline_bytes, ' ', options.ring));
 }
 
 Descriptor listen_for_data(const Address& address) {
