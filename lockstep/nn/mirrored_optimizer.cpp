@@ -27,6 +27,7 @@
 #include "lockstep/nn/step/update.h"
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/detail/run_notes.h"
+#include "lockstep/strategy/gpu.h"
 
 // The phases of a step, one after the other: collect, reduce, check and clip, update, publish. Each is a file in step/.
 namespace lockstep {
@@ -82,7 +83,7 @@ void update_and_publish(OptimizerCore& core, ReplicaPart& mine) {
   detail::require_watched_untouched();
   detail::meet("step", {&core, "step", mine.progress.clip_mark}, [&] {
     core.poison.update_or_poison(mine.steps, [&] { update_owned(core, mine); });
-    if (mine.scale) update_scale_on_device(*mine.scale, core);
+    if (mine.scale) update_scale_on_device(*mine.scale, core, mine);
   });
   publish_step(core, mine);
 }
@@ -260,17 +261,18 @@ torch::OrderedDict<std::string, at::Tensor> MirroredOptimizerBase::gradients() {
   const at::NoGradGuard no_grad;
   const auto& parameters = core_->module->parameters();
   std::vector<at::Tensor> copies(parameters.size());
+  const at::Device here = get_replica_context().device();
   detail::meet("gradients", {core_.get(), "gradients", mine.progress.clip_mark}, [&] {
     for (const auto& owner : core_->replicas) {
       for (const detail::OwnedSegment& segment : owner->owned) {
         if (!segment.sum.defined()) continue;
         at::Tensor& copy = copies[static_cast<std::size_t>(segment.where.parameter)];
         if (segment.is_whole) {
-          copy = segment.sum.clone();
+          copy = gpu::bring_here(segment.sum, here).clone();
           continue;
         }
-        if (!copy.defined()) copy = at::empty_like(segment.sum);
-        detail::slice_of(copy, segment.where).copy_(segment.gradient());
+        if (!copy.defined()) copy = at::empty_like(segment.sum, segment.sum.options().device(here));
+        detail::slice_of(copy, segment.where).copy_(gpu::bring_here(segment.gradient(), here));
       }
     }
   });

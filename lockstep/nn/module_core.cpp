@@ -103,7 +103,13 @@ void ModuleCore::change_once(FunctionRef<void(torch::nn::Module&)> change) {
   // Versions tell too little: batch normalization, and whoever writes through data(), does not count them.
   std::vector<at::Tensor> before;
   for (const auto& item : first) before.push_back(item.value().defined() ? item.value().clone() : at::Tensor());
-  change(*replicas_[0]);
+  try {
+    change(*replicas_[0]);
+  } catch (...) {
+    spread_all_weights();  // some may have changed all the same
+    throw;
+  }
+  spread_all_weights();
   for (std::size_t k = 1; k < replicas_.size(); ++k) {
     const auto mine = buffers_of(k);
     for (std::size_t i = 0; i < first.size(); ++i) {
@@ -173,6 +179,7 @@ void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
   set_state(after);
   const at::NoGradGuard no_grad;
   for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].leaves[0].data().copy_(values[p]);
+  spread_all_weights();
 }
 
 }  // namespace lockstep::detail

@@ -14,6 +14,7 @@
 #include "lockstep/base/function_ref.h"
 #include "lockstep/nn/layer_members.h"
 #include "lockstep/nn/module_options.h"
+#include "lockstep/nn/weight_copies.h"
 
 namespace torch::nn {
 class Module;
@@ -30,7 +31,8 @@ class ModuleWatch;  // nn/module_watch.h
 /// The replicas of a module and what they share; the part of MirroredModule that knows no type of the user's.
 ///
 /// Each replica has a module of its own, with its own leaf tensors and gradients. Leaves of replicas on one device
-/// share the memory of the values: an update by one replica is an update for all.
+/// share the memory of the values: an update by one replica is an update for all. Each device has a copy of the values,
+/// and all copies hold the same bits whenever a run begins or a step has ended.
 class LOCKSTEP_EXPORT ModuleCore {
  public:
   using Factory = std::function<std::shared_ptr<torch::nn::Module>()>;
@@ -51,6 +53,9 @@ class LOCKSTEP_EXPORT ModuleCore {
   const std::shared_ptr<torch::nn::Module>& current() const;
 
   const std::vector<Parameter>& parameters() const { return parameters_; }
+  const WeightCopies& copies() const { return copies_; }
+  /// Writes replica 0's values of parameter `p` to the other copies. Outside of run, or while replica 0 leads.
+  void spread_weights(std::size_t p) const;
   NamedTensors named_parameters() const;  ///< of the calling replica; replica 0's outside of replicas
   /// The handle is about to call the module's forward.
   void expect_forward() const;
@@ -112,6 +117,7 @@ class LOCKSTEP_EXPORT ModuleCore {
   void require_shareable() const;
   void change_once(FunctionRef<void(torch::nn::Module&)> change);
   void share_memory();
+  void spread_all_weights() const;
   void copy_buffers();
   void guard_gradients();
 
@@ -121,6 +127,7 @@ class LOCKSTEP_EXPORT ModuleCore {
   std::vector<torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>>
       parts_;                                      ///< of each replica, by name
   std::vector<std::vector<LayerMember>> members_;  ///< of each replica
+  WeightCopies copies_;
   std::vector<Parameter> parameters_;
   std::vector<const void*> addresses_;  ///< of the memory of parameter p on replica k, at p * size() + k
   std::unique_ptr<ModuleWatch> watch_;

@@ -3,6 +3,7 @@
 #include "lockstep/nn/module_core.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 
@@ -86,6 +87,9 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
     : strategy_(&strategy), alive_(StrategyAccess::alive(strategy)) {
   require_cross_replica(strategy, "make");
   const std::uint64_t seed = StrategyAccess::next_make_seed(strategy);
+  std::vector<at::Device> devices;
+  for (int k = 0; k < strategy.num_local_replicas(); ++k) devices.push_back(strategy.replica_context(k).device());
+  copies_ = plan_weight_copies(devices, are_weights_apart());
   for (int k = 0; k < strategy.num_local_replicas(); ++k) {
     // The same numbers for every replica and every topology; the caller's stream is left alone.
     ReplicaGenerators numbers = make_generators(strategy.replica_context(k).device(), seed);
@@ -117,6 +121,7 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   require_shareable();
   share_memory();
   take_chiefs_values(*this);
+  spread_all_weights();
   copy_buffers();
   guard_gradients();
   is_pinned_.resize(parameters_.size());
@@ -129,6 +134,20 @@ ModuleCore::~ModuleCore() = default;
 /// Some layers write to their weights in the forward pass: replicas would do it to the same memory at the same time.
 void ModuleCore::require_shareable() const {
   if (replicas_.size() == 1) return;
+  for (const Parameter& parameter : parameters_) {
+    const at::Tensor& leaf = parameter.leaves[0];
+    if (copies_.count() == 1 || leaf.is_cpu() || leaf.is_non_overlapping_and_dense()) continue;
+    throw_build(lockstep::str("parameter '", parameter.name, "' has gaps or shared elements in its memory"),
+                "register a tensor with memory of its own: tensor.clone()");
+  }
+  // Changes of such weights are not counted, so that the other copies could not follow.
+  if (copies_.count() > 1 && is_inference()) {
+    throw InvalidArgument(
+        errors::kWrongModule,
+        {.what = "a model for several GPUs cannot be made in inference mode",
+         .where = "make",
+         .help = "call strategy.make where no c10::InferenceMode is in force, and use the model inside it"});
+  }
   for (const auto& part : replicas_[0]->named_modules()) {
     const auto* embedding = part.value()->as<torch::nn::EmbeddingImpl>();
     const auto* bag = part.value()->as<torch::nn::EmbeddingBagImpl>();
@@ -174,13 +193,26 @@ void ModuleCore::share_memory() {
   for (auto& parameter : parameters_) {
     for (std::size_t k = 0; k < parameter.leaves.size(); ++k) {
       at::Tensor& leaf = parameter.leaves[k];
-      if (k > 0) {
-        const at::Tensor& source = parameter.leaves[0];
-        leaf.set_data(leaf.device() == source.device() ? source.data() : source.data().to(leaf.device()));
+      const std::size_t first = copies_.first[copies_.of_replica[k]];
+      if (k > first) leaf.set_data(parameter.leaves[first].data());
+      if (k == first && k > 0) {
+        const at::Tensor values = parameter.leaves[0].data();
+        leaf.set_data(at::empty_like(values, values.options().device(leaf.device())).copy_(values));
       }
       addresses_.push_back(leaf.const_data_ptr());
     }
   }
+}
+
+void ModuleCore::spread_weights(std::size_t p) const {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor>& leaves = parameters_[p].leaves;
+  for (std::size_t c = 1; c < copies_.count(); ++c) leaves[copies_.first[c]].data().copy_(leaves[0].data());
+}
+
+void ModuleCore::spread_all_weights() const {
+  if (copies_.count() == 1) return;
+  for (std::size_t p = 0; p < parameters_.size(); ++p) spread_weights(p);
 }
 
 /// A factory may build modules whose buffers differ, if only because it counts its calls.

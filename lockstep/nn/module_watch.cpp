@@ -41,6 +41,7 @@ ModuleWatch::ModuleWatch(const ModuleCore& model)
       used_(model.size()),
       registered_(model.registered_in(0)) {
   if (model.size() == 1) return;
+  remember_copies();
   const auto last = model.buffers_of(model.size() - 1);
   for (const auto& item : model.buffers_of(0)) {
     const at::Tensor* const other = last.find(item.key());
@@ -48,6 +49,38 @@ ModuleWatch::ModuleWatch(const ModuleCore& model)
       buffers_.push_back({item.key(), item.value(), *other});
   }
   remember_buffers();
+}
+
+bool ModuleWatch::has_new_version(std::size_t p, std::size_t k) const {
+  return versions_[k * model_.parameters().size() + p] != version_of(model_.parameters()[p].leaves[k]);
+}
+
+/// Where there is one, every leaf's change is a change for all.
+void ModuleWatch::remember_copies() const {
+  for (std::size_t k = 0; k < model_.size() && model_.copies().count() > 1; ++k) remember(k);
+}
+
+void ModuleWatch::prepare() const {
+  const WeightCopies& copies = model_.copies();
+  if (copies.count() == 1) return;
+  for (std::size_t p = 0; p < model_.parameters().size(); ++p) {
+    bool is_first_changed = false;
+    std::size_t other = 0;
+    for (std::size_t k = 0; k < model_.size(); ++k) {
+      if (!has_new_version(p, k)) continue;
+      if (copies.of_replica[k] == 0) is_first_changed = true;
+      if (copies.of_replica[k] != 0) other = k;
+    }
+    if (is_first_changed) {
+      model_.spread_weights(p);
+    } else if (other > 0) {
+      throw FailedPrecondition(
+          errors::kWrongModule,
+          {.what = lockstep::str("parameter '", model_.parameters()[p].name, "' was changed outside of run on replica ",
+                                 other, " alone, which has its own copy of the weights"),
+           .help = "change weights with model.update(f), which reaches all copies; call it now to set them again"});
+    }
+  }
 }
 
 void ModuleWatch::begin(std::size_t k) const {
@@ -212,6 +245,9 @@ void ModuleWatch::note_use_outside() const {
 
 void ModuleWatch::end_of_merge() const {
   const auto& parameters = model_.parameters();
+  for (std::size_t p = 0; p < parameters.size() && model_.copies().count() > 1; ++p) {
+    if (has_changed(p)) model_.spread_weights(p);
+  }
   for (std::size_t p = 0; p < parameters.size() && !has_warned_of_other_optimizers_; ++p) {
     if (!has_changed(p) || !may_have_other_optimizer(p)) continue;
     // Where a program has brought the gradients together by itself, one step with them is what it wants.

@@ -20,6 +20,9 @@ class ModuleWatch final : public RunWatcher {
   /// `model` has all its parameters, and outlives this.
   explicit ModuleWatch(const ModuleCore& model);
 
+  /// Between runs a program may have changed replica 0's weights: the copies of other devices follow. Throws if it has
+  /// changed one of those.
+  void prepare() const override;
   /// On replica 0 it also warns, once each, of a LibTorch optimizer that was stepped since the run before, and of a buffer
   /// that was changed on replica 0 alone.
   void begin(std::size_t k) const override;
@@ -45,11 +48,14 @@ class ModuleWatch final : public RunWatcher {
   void expect_other_weights() const {
     suspects_.clear();
     remember_buffers();
+    remember_copies();
   }
 
  private:
   bool may_have_other_optimizer(std::size_t p) const;
   bool has_changed(std::size_t p) const;
+  bool has_new_version(std::size_t p, std::size_t k) const;
+  void remember_copies() const;
   void suspect_other_optimizers() const;
   void warn_of_other_optimizers() const;
   void warn_of(std::size_t p, const char* when) const;

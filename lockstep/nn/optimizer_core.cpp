@@ -148,15 +148,14 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
     const std::int64_t blocks = std::max<std::int64_t>(1, (leaf.numel() + kShardBlock - 1) / kShardBlock);
     block_sums.resize(block_sums.size() + static_cast<std::size_t>(blocks));
   }
-  const at::Device device = module->strategy().replica_context(0).device();
-  on_device = device.is_cuda();
-  if (on_device)
-    device_block_sums =
-        at::zeros({static_cast<std::int64_t>(block_sums.size())}, at::TensorOptions(device).dtype(at::kDouble));
+  on_device = module->strategy().replica_context(0).device().is_cuda();
   deal_out(*this);
-  if (on_device)
-    device_bad_sums =
-        at::zeros({static_cast<std::int64_t>(replicas.size())}, at::TensorOptions(device).dtype(at::kLong));
+  for (const std::size_t first : module->copies().first) {
+    if (!on_device) break;
+    const at::TensorOptions options(module->strategy().replica_context(static_cast<int>(first)).device());
+    device_block_sums.push_back(at::zeros({std::ssize(block_sums)}, options.dtype(at::kDouble)));
+    device_bad_sums.push_back(at::zeros({std::ssize(replicas)}, options.dtype(at::kLong)));
+  }
   reducer = make_reducer(*this);
   for (std::size_t p = 0; p < group_of.size(); ++p) {
     if (group_of[p] >= 0) module->pin(p);

@@ -41,6 +41,7 @@ struct ReplicaPart {
   std::shared_ptr<DeviceNumbers> numbers;  ///< what the fused update on a GPU counts; null before its first step
   std::shared_ptr<LossScale> scale;        ///< of this step's loss, where it is left to the GPU
   bool checks_on_device = false;           ///< the sums of this step were checked there: the update knows
+  std::vector<at::Tensor> pulled;          ///< what `parts` and sums have of other GPUs' gradients
   std::vector<GradientSample> samples;     ///< per parameter; empty unless gradients wait for the program's next call
 
   std::int64_t steps = 0;
@@ -76,8 +77,15 @@ struct OptimizerCore : std::enable_shared_from_this<OptimizerCore> {
   // Clipping by norm: one sum of squares per block of every parameter, written by the block's owner.
   std::vector<double> block_sums;
   std::vector<std::size_t> first_block;  ///< per parameter
-  at::Tensor device_block_sums;          ///< the same on a GPU, where clipping does not wait for it
-  at::Tensor device_bad_sums;            ///< one number per replica: which of its sums is not finite
+  // The same on GPUs, where clipping does not wait for them; and one number per replica, which of its sums is not finite.
+  // One of each for each copy of the weights: a replica writes what is its own to all of them.
+  std::vector<at::Tensor> device_block_sums;
+  std::vector<at::Tensor> device_bad_sums;
+  const at::Tensor& block_sums_for(const ReplicaPart& mine) const { return device_block_sums[copy_of(mine)]; }
+  const at::Tensor& bad_sums_for(const ReplicaPart& mine) const { return device_bad_sums[copy_of(mine)]; }
+  std::size_t copy_of(const ReplicaPart& mine) const {
+    return module->copies().of_replica[static_cast<std::size_t>(mine.index)];
+  }
 
   const torch::optim::OptimizerOptions& options_of(std::size_t parameter) const {
     return *groups[static_cast<std::size_t>(group_of[parameter])].options;

@@ -17,6 +17,7 @@
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/nn/step/sparse_parameters.h"
 #include "lockstep/nn/torch_optimizers.h"
+#include "lockstep/strategy/gpu.h"
 
 namespace lockstep::detail {
 namespace {
@@ -118,7 +119,7 @@ ParameterState cut_state(const OptimizerCore& core, const OwnedSegment& segment,
       continue;
     }
     if (value.sizes() != leaf.sizes()) {  // what a class of its own kind keeps for a whole parameter
-      part[key] = value.clone();
+      part[key] = gpu::bring_here(value, segment.weights.device()).clone();
       continue;
     }
     const auto dtype = core.cls.is_elementwise ? leaf.scalar_type() : value.scalar_type();
@@ -126,7 +127,8 @@ ParameterState cut_state(const OptimizerCore& core, const OwnedSegment& segment,
       part[key] = value.to(segment.weights.device(), dtype, /*non_blocking=*/false, /*copy=*/true);
       continue;
     }
-    const at::Tensor ordered = at::empty_like(leaf.data(), at::TensorOptions(dtype)).copy_(value);
+    const at::TensorOptions here = at::TensorOptions(segment.weights.device()).dtype(dtype);
+    const at::Tensor ordered = at::empty_like(leaf.data(), here).copy_(value);
     const at::Tensor& weights = segment.weights;
     part[key] = weights.sizes() == ordered.sizes() ? ordered
                                                    : slice_of(ordered, segment.where).clone().reshape(weights.sizes());
@@ -166,16 +168,16 @@ ParameterState gather_state(const OptimizerCore& core, int parameter) {
       if (found == states.end()) continue;
       for (const auto& [key, part] : core.cls.read_state(*found->second)) {
         if (part.layout() != at::kStrided) {  // momentum of sparse gradients: kept by rows, for a whole parameter
-          whole[key] = part.coalesce().clone();
+          whole[key] = gpu::bring_here(part, leaf.device()).coalesce().clone();
           continue;
         }
         const bool by_element = core.cls.is_elementwise || part.sizes() == leaf.sizes();
         if (!by_element || part.numel() != segment.where.end - segment.where.begin || part.dim() == 0) {
-          whole[key] = part.clone();
+          whole[key] = gpu::bring_here(part, leaf.device()).clone();
           continue;
         }
         auto& target = whole[key];
-        if (!target.defined()) target = at::empty_like(leaf.data(), part.options()).zero_();
+        if (!target.defined()) target = at::empty_like(leaf.data(), part.options().device(leaf.device())).zero_();
         if (part.sizes() == leaf.sizes()) {  // a whole parameter, whatever the layout
           target.copy_(part);
           continue;

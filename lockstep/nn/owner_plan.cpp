@@ -57,4 +57,14 @@ std::string to_string(const OwnerPlan& plan, const std::vector<OwnedParameter>& 
   return text;
 }
 
+void add_blocks(const Segment& segment, std::size_t first_block, std::vector<BlockRange>& ranges) {
+  const std::size_t begin = first_block + static_cast<std::size_t>(segment.begin / kShardBlock);
+  const std::int64_t blocks = std::max<std::int64_t>(1, (segment.end - segment.begin + kShardBlock - 1) / kShardBlock);
+  const std::size_t end = begin + static_cast<std::size_t>(blocks);
+  if (!ranges.empty() && ranges.back().end == begin)
+    ranges.back().end = end;
+  else
+    ranges.push_back({begin, end});
+}
+
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -39,5 +40,17 @@ LOCKSTEP_EXPORT OwnerPlan plan_owners(const std::vector<OwnedParameter>& paramet
 
 /// "replica 0: #0[0..4096) #1" and so on, one line per replica.
 LOCKSTEP_EXPORT std::string to_string(const OwnerPlan& plan, const std::vector<OwnedParameter>& parameters);
+
+/// Blocks of kShardBlock elements, counted over all parameters.
+struct BlockRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+
+  bool operator==(const BlockRange&) const = default;
+};
+
+/// Adds the blocks of a segment to `ranges`; neighbours become one range. `first_block`: of its parameter. An empty
+/// parameter has a block too.
+LOCKSTEP_EXPORT void add_blocks(const Segment& segment, std::size_t first_block, std::vector<BlockRange>& ranges);
 
 }  // namespace lockstep

@@ -27,12 +27,10 @@ std::uint64_t digest_of(const at::Tensor& tensor) {
 namespace detail {
 namespace {
 
-bool has_own_memory(const ModuleCore::Parameter& parameter, std::size_t replica) {
-  const auto differs = [&](const at::Tensor& leaf) {
+bool has_copies(const ModuleCore::Parameter& parameter) {
+  return std::any_of(parameter.leaves.begin(), parameter.leaves.end(), [&](const at::Tensor& leaf) {
     return leaf.const_data_ptr() != parameter.leaves[0].const_data_ptr();
-  };
-  if (replica > 0) return differs(parameter.leaves[replica]);
-  return std::any_of(parameter.leaves.begin(), parameter.leaves.end(), differs);
+  });
 }
 
 void add_buffers(const ModuleCore& module, std::size_t replica, std::vector<TensorDigest>& digests) {
@@ -48,7 +46,7 @@ std::vector<TensorDigest> digests_of_replica(const OptimizerCore& core, std::siz
   std::vector<TensorDigest> digests;
   const ModuleCore& module = *core.module;
   for (const auto& parameter : module.parameters()) {
-    if (has_own_memory(parameter, replica))
+    if (has_copies(parameter))
       digests.push_back({lockstep::str("'", parameter.name, "'"), digest_of(parameter.leaves[replica])});
   }
   if (buffers) add_buffers(module, replica, digests);

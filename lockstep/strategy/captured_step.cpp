@@ -82,6 +82,7 @@ struct StepCapture::State {
   Strategy* strategy = nullptr;
   std::weak_ptr<Strategy*> alive;
   at::Device device = at::kCPU;
+  bool on_several_gpus = false;
 
   // The last plain runs.
   CaptureKey last;
@@ -128,6 +129,8 @@ StepCapture::StepCapture(Strategy& strategy) : state_(std::make_unique<State>())
   state_->strategy = &strategy;
   state_->alive = StrategyAccess::alive(strategy);
   state_->device = strategy.replica_context(0).device();
+  for (int k = 1; k < strategy.num_local_replicas(); ++k)
+    state_->on_several_gpus |= strategy.replica_context(k).device() != state_->device;
   state_->reason = "it has not been called yet";
 }
 
@@ -151,6 +154,10 @@ StepCapture::Way StepCapture::plan(const StepInputs& given) {
   require_cross_replica(*state.strategy, "run");
   if (!state.device.is_cuda()) {
     state.reason = "its replicas are on CPUs";
+    return Way::Run;
+  }
+  if (state.on_several_gpus) {
+    state.say("its replicas are on several GPUs");
     return Way::Run;
   }
   if (std::string unfit = why_unfit(given.tensors, state.device); !unfit.empty()) {

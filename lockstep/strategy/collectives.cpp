@@ -8,6 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/ordered_sum.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -182,15 +183,23 @@ void sum_dense(const Seat& seat, const Contribution& mine) {
   }
 }
 
-/// Sparse rows, complex numbers and whatever else the engine does not add.
+at::Device device_of(const ReducibleLeaf& leaf) {
+  const auto* const rows = std::get_if<IndexedSlices>(&leaf);
+  const at::Tensor& tensor = rows ? rows->values : std::get<at::Tensor>(leaf);
+  return tensor.defined() ? tensor.device() : at::Device(at::kCPU);
+}
+
+/// Sparse rows, complex numbers and whatever else the engine does not add. Those of other GPUs are brought to the calling
+/// replica's.
 void components_of(const Seat& seat, std::size_t i, std::vector<IndexedSlices>& slices,
                    std::vector<at::Tensor>& tensors) {
+  const at::Device here = device_of(*contribution_of(seat, seat.replica()).others[i]);
   for (int k = 0; k < seat.size(); ++k) {
     const ReducibleLeaf& leaf = *contribution_of(seat, k).others[i];
     if (const auto* rows = std::get_if<IndexedSlices>(&leaf)) {
-      slices.push_back(*rows);
+      slices.push_back({gpu::bring_here(rows->values, here), gpu::bring_here(rows->indices, here), rows->dense_shape});
     } else {
-      tensors.push_back(std::get<at::Tensor>(leaf));
+      tensors.push_back(gpu::bring_here(std::get<at::Tensor>(leaf), here));
       const at::Tensor &first = tensors[0], &other = tensors.back();
       if (first.defined() && other.defined() && first.sizes() != other.sizes())
         throw_mismatch(errors::kShape, "all_reduce", k, describe(first), describe(other));
@@ -367,7 +376,8 @@ Leaves all_gather(Seat& seat, WorkerGroup* workers, const Leaves& leaves, std::i
                                    .where = "all_gather",
                                    .help = "gather values and indices separately, or call to_dense() first"});
             }
-            parts.push_back(tensor->defined() ? tensor->detach() : *tensor);
+            const at::Device here = device_of(*mine.others[i]);
+            parts.push_back(tensor->defined() ? gpu::bring_here(tensor->detach(), here) : *tensor);
           }
           if (workers) {
             gather_between_workers(seat, *workers, i, parts, axis, deadline);

@@ -9,12 +9,30 @@
 #include "lockstep/strategy/variable.h"
 
 namespace lockstep {
+namespace {
+
+/// "... and ...", or empty where there are not two.
+std::string two_gpus_of(const std::vector<DeviceName>& devices) {
+  for (const DeviceName& device : devices) {
+    const DeviceName& first = devices.front();
+    if (device.type == "GPU" && device.index != first.index) return str(to_string(first), " and ", to_string(device));
+  }
+  return {};
+}
+
+}  // namespace
 
 at::Device torch_device(const DeviceName& name) {
   if (name.type == "CPU") return at::Device(at::kCPU);
   if (name.type == "GPU") return at::Device(at::kCUDA, static_cast<c10::DeviceIndex>(name.index.value_or(0)));
   throw InvalidArgument(errors::kDevice, {.what = str("there is no LibTorch device for ", to_string(name)),
                                           .help = "use cpu:<n> or gpu:<n>"});
+}
+
+std::vector<at::Device> torch_devices(const std::vector<DeviceName>& names) {
+  std::vector<at::Device> devices;
+  for (const DeviceName& name : names) devices.push_back(torch_device(name));
+  return devices;
 }
 
 int visible_gpus() { return gpu::visible(); }
@@ -39,16 +57,28 @@ void require_one_kind(const std::vector<DeviceName>& devices) {
     if (device.type != first.type) {
       throw Unimplemented(errors::kDevice, {.what = "CPUs and GPUs cannot be replicas of one strategy yet",
                                             .seen = str(to_string(first), " and ", to_string(device)),
-                                            .help = "name either CPUs or one GPU"});
-    }
-    if (device.type == "GPU" && device.index != first.index) {
-      throw Unimplemented(errors::kDevice, {.what = "a strategy cannot use several GPUs yet",
-                                            .seen = str(to_string(first), " and ", to_string(device)),
-                                            .help = "name one: {.devices = {{\"gpu:0\"}}}, or several replicas on it: "
-                                                    "{.devices = ls::logical_gpus(2)}; for all GPUs start a worker for "
-                                                    "each, with MultiWorkerMirroredStrategy"});
+                                            .help = "name either CPUs or GPUs"});
     }
   }
+}
+
+void require_one_gpu(const std::vector<DeviceName>& devices) {
+  const std::string seen = two_gpus_of(devices);
+  if (seen.empty()) return;
+  throw Unimplemented(errors::kDevice, {.what = "a worker of MultiWorkerMirroredStrategy cannot use several GPUs yet",
+                                        .seen = seen,
+                                        .help = "start a worker for each GPU and name it: {.devices = {{\"gpu:0\"}}}; "
+                                                "MirroredStrategy takes all GPUs of one machine"});
+}
+
+void require_way_between(const std::vector<DeviceName>& devices, Implementation implementation) {
+  const std::string seen = two_gpus_of(devices);
+  if (seen.empty() || implementation != Implementation::Nccl) return;
+  throw Unimplemented(errors::kNotAvailable,
+                      {.what = "Implementation::Nccl is not available between the GPUs of one process",
+                       .seen = seen,
+                       .help = "leave .communication.implementation at Auto, which copies from GPU to GPU; or start a "
+                               "worker for each GPU, with MultiWorkerMirroredStrategy"});
 }
 
 std::shared_ptr<const Placement> place_on(Devices devices, const Devices& of_replicas) {

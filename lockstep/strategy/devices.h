@@ -9,6 +9,7 @@
 
 #include "lockstep/base/device_name.h"
 #include "lockstep/base/export.h"
+#include "lockstep/comm/communication_options.h"
 #include "lockstep/values/distributed_fwd.h"
 #include "lockstep/values/placement.h"
 
@@ -24,14 +25,21 @@ using Devices = std::vector<std::string>;
 /// the thread that works, not in the memory.
 LOCKSTEP_EXPORT at::Device torch_device(const DeviceName& name);
 
+std::vector<at::Device> torch_devices(const std::vector<DeviceName>& names);
+
 /// How many GPUs this build of Lockstep can use.
 LOCKSTEP_EXPORT int visible_gpus();
 
 /// The name itself, or InvalidArgument if the linked LibTorch has no such device.
 LOCKSTEP_EXPORT const DeviceName& require_here(const DeviceName& name);
 
-/// Throws unless one strategy can work on all of them today: CPUs, or logical replicas of one GPU.
+/// Throws unless one strategy can work on all of them: CPUs, or GPUs.
 LOCKSTEP_EXPORT void require_one_kind(const std::vector<DeviceName>& devices);
+/// Throws where they are several GPUs, which a worker among others cannot use.
+LOCKSTEP_EXPORT void require_one_gpu(const std::vector<DeviceName>& devices);
+
+/// Throws where they are several GPUs of one process, between which sums cannot be made in this way.
+LOCKSTEP_EXPORT void require_way_between(const std::vector<DeviceName>& devices, Implementation implementation);
 
 /// For a Mirrored with a component on each of `devices`; `of_replicas`: those of the local replicas. All in full spelling.
 LOCKSTEP_EXPORT std::shared_ptr<const Placement> place_on(Devices devices, const Devices& of_replicas);

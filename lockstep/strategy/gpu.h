@@ -35,8 +35,9 @@ std::uint64_t shared_numbers_drawn();
 /// For a tensor that another replica has made, and that this one uses after their meeting.
 void keep_for_this_stream(const at::Tensor& tensor);
 
-/// The streams of the replicas on one GPU. Replica 0 works on the caller's current stream, the others each on their own.
-/// Streams wait for each other by events, and no thread waits for the GPU: when a run begins and ends, and at meetings.
+/// The streams of the replicas. Replica 0 works on the caller's current stream of its GPU, the others each on their own.
+/// Streams wait for each other by events, and no thread waits for a GPU: when a run begins and ends, and at meetings. On
+/// several GPUs the caller's current streams of the others count as replica 0's too: merge functions may use them.
 class ReplicaStreams : public local::DeferredWork {
  public:
   /// On a replica's thread, as long as its function runs: its device and stream are the current ones.
@@ -47,7 +48,17 @@ class ReplicaStreams : public local::DeferredWork {
   virtual std::unique_ptr<Scope> enter(int replica) = 0;
 };
 
-std::unique_ptr<ReplicaStreams> make_streams(at::Device device, int replicas);
+/// `devices`: of each replica.
+std::unique_ptr<ReplicaStreams> make_streams(const std::vector<at::Device>& devices);
+
+// Between GPUs. On the thread of a replica that has met with the others; on its own stream, so that it is done when the
+// others have met with it again.
+/// The tensor, or a copy of it on `here`, if both are on GPUs.
+at::Tensor bring_here(const at::Tensor& tensor, at::Device here);
+/// Some elements of a dense tensor, in the order of memory, as a new one on `here`.
+at::Tensor pull_elements(const at::Tensor& from, std::int64_t begin, std::int64_t count, at::Device here);
+/// Copies them from the calling replica's GPU to the same place of a tensor that has the same form.
+void push_elements(const at::Tensor& from, const at::Tensor& into, std::int64_t begin, std::int64_t count);
 
 /// What runs start on a GPU, recorded once and repeated as a whole.
 class Graph {

@@ -10,7 +10,10 @@ at::Generator make_generator(at::Device, std::uint64_t) { throw_not_built(); }
 std::uint64_t numbers_drawn(const at::Generator&) { return 0; }
 std::uint64_t shared_numbers_drawn() { return 0; }
 void keep_for_this_stream(const at::Tensor&) {}
-std::unique_ptr<ReplicaStreams> make_streams(at::Device, int) { throw_not_built(); }
+std::unique_ptr<ReplicaStreams> make_streams(const std::vector<at::Device>&) { throw_not_built(); }
+at::Tensor bring_here(const at::Tensor& tensor, at::Device) { return tensor; }
+at::Tensor pull_elements(const at::Tensor&, std::int64_t, std::int64_t, at::Device) { throw_not_built(); }
+void push_elements(const at::Tensor&, const at::Tensor&, std::int64_t, std::int64_t) { throw_not_built(); }
 std::shared_ptr<Graph> make_graph(at::Device, const std::vector<at::Generator>&) { throw_not_built(); }
 void copy_all(const std::vector<at::Tensor>&, const std::vector<at::Tensor>&) { throw_not_built(); }
 std::shared_ptr<Arrival> mark_this_stream(at::Device) { throw_not_built(); }

@@ -104,10 +104,10 @@ LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
       seed_(options.seed),
       are_several_(options.all_replicas > 1),
       // By the replicas of all workers: bits must not depend on where replicas are.
-      own_kernels_(plan_own_kernels(options.fast_kernels, options.all_replicas, options.device.is_cpu())),
+      own_kernels_(plan_own_kernels(options.fast_kernels, options.all_replicas, options.devices.front().is_cpu())),
       threads_of_maker_(threads_),
-      device_(options.device),
-      streams_(device_.is_cuda() ? gpu::make_streams(device_, options.replicas) : nullptr),
+      devices_(options.devices),
+      streams_(devices_.front().is_cuda() ? gpu::make_streams(devices_) : nullptr),
       team_({.size = options.replicas,
              .first_id = options.first_id,
              .on_thread_start = [count = threads_](int replica) { prepare_thread(replica, count); },
@@ -116,7 +116,7 @@ LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
   call_vector_functions_once();  // the threads do nothing before the first run
   generators_.resize(static_cast<std::size_t>(options.replicas));
   set_seed(options.seed);
-  if (options.keep_memory.value_or(options.device.is_cpu())) {
+  if (options.keep_memory.value_or(devices_.front().is_cpu())) {
     keep_freed_memory();
     keep_huge_blocks();
   }
@@ -129,7 +129,7 @@ void LocalReplicas::set_seed(std::uint64_t seed) {
   for (std::size_t k = 0; k < generators_.size(); ++k) {
     const std::uint64_t own = replica_seed(seed, first_id_ + static_cast<int>(k));
     at::Generator kept = generators_[k].gpu;  // which recorded steps draw from
-    generators_[k] = make_generators(device_, own);
+    generators_[k] = make_generators(devices_[k], own);
     if (!kept.defined()) continue;
     kept.set_current_seed(own);
     generators_[k].gpu = kept;
@@ -137,10 +137,11 @@ void LocalReplicas::set_seed(std::uint64_t seed) {
 }
 
 std::shared_ptr<gpu::Graph> LocalReplicas::make_graph() const {
-  if (!device_.is_cuda()) return nullptr;
+  const at::Device first = devices_.front();
+  if (!first.is_cuda() || std::ranges::count(devices_, first) != std::ssize(devices_)) return nullptr;
   std::vector<at::Generator> generators;
   for (const ReplicaGenerators& each : generators_) generators.push_back(each.gpu);
-  return gpu::make_graph(device_, generators);
+  return gpu::make_graph(first, generators);
 }
 
 std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, local::Seat*)> body) {

@@ -18,11 +18,11 @@ namespace lockstep {
 
 /// What the replicas of one process are made of.
 struct LocalReplicasOptions {
-  int replicas = 1;              ///< of this process
-  int first_id = 0;              ///< of the first of them, among those of all workers
-  int all_replicas = 1;          ///< of all workers
-  int on_this_host = 1;          ///< replicas that share the cores of this machine
-  at::Device device = at::kCPU;  ///< of all of them
+  int replicas = 1;                      ///< of this process
+  int first_id = 0;                      ///< of the first of them, among those of all workers
+  int all_replicas = 1;                  ///< of all workers
+  int on_this_host = 1;                  ///< replicas that share the cores of this machine
+  std::vector<at::Device> devices = {};  ///< of each of them
   std::optional<int> intra_op_threads = {};
   std::uint64_t seed = 0;
   std::optional<bool> keep_memory = {};
@@ -43,7 +43,7 @@ class LocalReplicas {
   /// All replicas draw from now on what they would draw if they had been made with `seed`.
   void set_seed(std::uint64_t seed);
 
-  /// For recording runs of these replicas; null on CPU.
+  /// For recording runs of these replicas; null on CPU and on several GPUs.
   std::shared_ptr<gpu::Graph> make_graph() const;
 
   /// Calls `body(k, seat)` once per replica, each on its thread, with the caller's thread-local state. Returns what went
@@ -60,7 +60,7 @@ class LocalReplicas {
   bool are_several_;
   OwnKernels own_kernels_;
   ThreadsOfMaker threads_of_maker_;
-  at::Device device_;
+  std::vector<at::Device> devices_;  ///< of each replica
   std::vector<ReplicaGenerators> generators_;
   std::unique_ptr<gpu::ReplicaStreams> streams_;  ///< null on CPU
   local::ReplicaTeam team_;

@@ -10,6 +10,13 @@ std::vector<DeviceName> plan_devices(const MirroredOptions& options) {
   auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
   for (const auto& device : devices) require_here(device);
   require_one_kind(devices);
+  require_way_between(devices, options.communication.implementation);
+  return devices;
+}
+
+std::vector<at::Device> devices_of_replicas(Strategy& strategy) {
+  std::vector<at::Device> devices;
+  for (int k = 0; k < strategy.num_local_replicas(); ++k) devices.push_back(strategy.replica_context(k).device());
   return devices;
 }
 
@@ -24,7 +31,7 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
           LocalReplicasOptions{.replicas = num_local_replicas(),
                                .all_replicas = num_local_replicas(),
                                .on_this_host = num_local_replicas(),
-                               .device = replica_context(0).device(),
+                               .devices = devices_of_replicas(*this),
                                .intra_op_threads = options.intra_op_threads,
                                .seed = options.seed ? *options.seed : shared_generator_seed(),
                                .keep_memory = options.keep_memory,

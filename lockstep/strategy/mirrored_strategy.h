@@ -16,10 +16,10 @@ namespace lockstep {
 class LocalReplicas;
 
 struct MirroredOptions {
-  /// One replica per device: `ls::cpus(2)`, `{{"gpu:0"}}`, `ls::logical_gpus(2)`. Unset: every GPU, or `cpu:0` with all
+  /// One replica per device: `ls::cpus(2)`, `ls::gpus(2)`, `ls::logical_gpus(2)`. Unset: every GPU, or `cpu:0` with all
   /// cores.
   std::optional<std::vector<std::string>> devices = {};
-  /// How values travel between devices. Unset: the ordered sum by the replicas' own threads; NCCL for GPUs.
+  /// How values travel between devices. Unset: the ordered sum by the replicas' own threads.
   std::shared_ptr<CrossDeviceOps> cross_device_ops = {};
   /// Threads that one replica uses inside an operation. Unset: LibTorch's number; with several replicas that,
   /// or what a container's quota allows if that is less, divided among them, at least 1.

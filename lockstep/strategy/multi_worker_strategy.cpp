@@ -27,6 +27,7 @@ std::vector<DeviceName> plan_devices(const MultiWorkerOptions& options, const Cl
   auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
   for (const auto& device : devices) require_here(device);
   require_one_kind(devices);
+  require_one_gpu(devices);
   for (DeviceName& device : devices) {
     if (cluster.is_local()) continue;
     const auto logical = device.logical;
@@ -136,7 +137,7 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<const P
                                                                .first_id = worker_id() * num_local_replicas(),
                                                                .all_replicas = num_replicas_in_sync(),
                                                                .on_this_host = plan->on_this_host,
-                                                               .device = replica_context(0).device(),
+                                                               .devices = torch_devices(plan->devices),
                                                                .intra_op_threads = plan->threads,
                                                                .seed = job_seed(plan->options, plan->workers.get()),
                                                                .keep_memory = plan->options.keep_memory,

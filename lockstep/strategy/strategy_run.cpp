@@ -182,6 +182,9 @@ void Strategy::run_on_replicas(const detail::StepRows& rows, FunctionRef<void(st
       return each.expired();
     });
   }
+  if (!is_inner && !detail::StrategyAccess::runs_elsewhere(*this)) {
+    for (const auto& watcher : watchers) watcher->prepare();
+  }
   bool has_begun = false;  // otherwise it was refused, and another run may be under way
   const auto body = [&](int k, local::Seat* seat) {
     if (k == 0) {  // on the caller's thread

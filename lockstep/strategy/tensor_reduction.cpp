@@ -8,12 +8,14 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/sum.h>
 
+#include <algorithm>
 #include <set>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/ordered_sum.h"
 #include "lockstep/comm/reduction_tree.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/intra_op.h"
 
 namespace lockstep {
@@ -119,7 +121,8 @@ void require_equal_form(const std::vector<at::Tensor>& components, const char* o
                                                    " has shape ", other.sizes()),
                              .help = "pass an axis to reduce uneven batches: strategy.reduce(op, value, /*axis=*/0)"});
     }
-    if (other.device() != first.device() || other.layout() != first.layout()) {
+    const bool are_on_gpus = other.is_cuda() && first.is_cuda();  // of which there may be several
+    if ((other.device() != first.device() && !are_on_gpus) || other.layout() != first.layout()) {
       throw InvalidArgument(
           errors::kDevice, {.what = "components lie on different devices or have different layouts",
                             .where = operation,
@@ -135,6 +138,19 @@ void require_equal_form(const std::vector<at::Tensor>& components, const char* o
                                              .help = "convert them to one type with .to(...)"});
     }
   }
+}
+
+bool are_on_several_gpus(const std::vector<at::Tensor>& components) {
+  const at::Tensor& first = components.at(0);
+  return first.is_cuda() && std::ranges::any_of(components, [&](const at::Tensor& other) {
+           return other.is_cuda() && other.device() != first.device();
+         });
+}
+
+std::vector<at::Tensor> on_one_gpu(const std::vector<at::Tensor>& components, at::Device here) {
+  std::vector<at::Tensor> together;
+  for (const at::Tensor& component : components) together.push_back(gpu::bring_here(component, here));
+  return together;
 }
 
 void require_summable(const at::Tensor& value, const char* operation) {
@@ -160,6 +176,7 @@ at::Tensor ordered_reduce(ReduceOp op, const std::vector<at::Tensor>& components
   require_summable(components.at(0), "reduce");
   require_equal_form(components, "reduce");
   const at::NoGradGuard no_grad;
+  if (are_on_several_gpus(components)) return ordered_reduce(op, on_one_gpu(components, components[0].device()));
   const auto count = static_cast<std::int64_t>(components.size());
   const at::ScalarType type = components[0].scalar_type();
   const bool floating_mean = op == ReduceOp::Mean && mean_type(type) == type;
@@ -179,8 +196,9 @@ IndexedSlices concatenate_slices(ReduceOp op, const std::vector<IndexedSlices>& 
     const IndexedSlices& component = components[k];
     check_indexed_slices(component, lockstep::str("reduce, component ", k));
     require_equal_rows(components[0].values, component.values, k);
-    values.push_back(component.values);
-    indices.push_back(component.indices);
+    const at::Device here = components[0].values.device();
+    values.push_back(gpu::bring_here(component.values, here));
+    indices.push_back(gpu::bring_here(component.indices, here));
   }
   IndexedSlices all{at::cat(values), at::cat(indices), components.at(0).dense_shape};
   if (op == ReduceOp::Mean) all.values = divide_sum(all.values, static_cast<std::int64_t>(components.size()));
@@ -217,7 +235,7 @@ at::Tensor concatenate(const std::vector<at::Tensor>& components, std::int64_t a
       }
     }
   }
-  return at::cat(components, axis);
+  return at::cat(are_on_several_gpus(components) ? on_one_gpu(components, first.device()) : components, axis);
 }
 
 at::Tensor sum_along(const at::Tensor& value, const Axis& axis, std::int64_t& elements) {

@@ -6,6 +6,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -98,10 +99,13 @@ Mirrored<at::Tensor> detail::aggregated(Strategy& strategy, const Variable::Impl
   }
   // A whole PerReplica that the replicas captured is one value, not one of each.
   const bool captured = values[0].kind() == Kind::PerReplica;
-  const auto each = [&](std::size_t k) { return value_for(variable, write, values[k], k); };
+  const auto each = [&](std::size_t k) {
+    return gpu::bring_here(value_for(variable, write, values[k], k), target_of(variable, write, k).device());
+  };
   const auto components =
       captured ? PerReplica<at::Tensor>(values[0].components()) : PerReplica<at::Tensor>::generate(values.size(), each);
-  for (const auto& component : components) require_fitting(variable, target_of(variable, write), component);
+  for (std::size_t k = 0; k < components.size(); ++k)
+    require_fitting(variable, target_of(variable, write, k < count ? k : 0), components[k]);
   return strategy.cross_device_ops().reduce(reduce_op_of(aggregation), components, devices, strategy.communication());
 }
 

@@ -10,6 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
@@ -111,8 +112,9 @@ void apply_to_all(const Variable::Impl& variable, const Write& write,
                   const std::function<at::Tensor(std::size_t)>& value) {
   std::vector<at::Tensor> values;
   for (std::size_t k = 0; k < variable.values().size(); ++k) {
-    values.push_back(value(k));
-    require_fitting(variable, target_of(variable, write, k), values.back());
+    const at::Tensor target = target_of(variable, write, k);
+    values.push_back(gpu::bring_here(value(k), target.device()));
+    require_fitting(variable, target, values.back());
     if (detail::lies_in(values.back(), variable)) values.back() = values.back().clone();
   }
   detail::write_components(variable, [&](std::size_t k, at::Tensor& component) {
@@ -121,8 +123,9 @@ void apply_to_all(const Variable::Impl& variable, const Write& write,
 }
 
 void apply_to_one(const Variable::Impl& variable, const Write& write, std::size_t k, const VariableValue& value) {
-  at::Tensor given = value_for(variable, write, value, k);
-  require_fitting(variable, target_of(variable, write, k), given);
+  const at::Tensor target = target_of(variable, write, k);
+  at::Tensor given = gpu::bring_here(value_for(variable, write, value, k), target.device());
+  require_fitting(variable, target, given);
   if (write.place && detail::lies_in(given, variable)) given = given.clone();  // two parts may overlap
   detail::write_component(variable, k, [&](std::size_t, at::Tensor& component) {
     detail::write_part(write.kind, component, write.place.get(), given);

@@ -4,6 +4,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable.h"
@@ -73,16 +74,18 @@ IndexedSlices apart_from(const Variable::Impl& variable, const IndexedSlices& ro
 
 // In order, row by row: a row that occurs twice is written twice.
 void apply(Scatter kind, at::Tensor& component, const IndexedSlices& rows) {
-  const at::Tensor indices = rows.indices.to(component.device(), at::kLong).contiguous();
+  const at::Tensor indices =
+      gpu::bring_here(rows.indices, component.device()).to(component.device(), at::kLong).contiguous();
+  const at::Tensor values = gpu::bring_here(rows.values, component.device());
   if (kind == Scatter::Add || kind == Scatter::Sub) {
-    component.index_add_(0, indices, rows.values, kind == Scatter::Add ? 1 : -1);
+    component.index_add_(0, indices, values, kind == Scatter::Add ? 1 : -1);
     return;
   }
   const at::Tensor on_host = indices.cpu();
   const auto* index = const_data<std::int64_t>(on_host);
   for (std::int64_t i = 0; i < indices.numel(); ++i) {
     at::Tensor row = component.select(0, index[i]);
-    const at::Tensor value = rows.values.select(0, i);
+    const at::Tensor value = values.select(0, i);
     switch (kind) {
       case Scatter::Mul: row.mul_(value); break;
       case Scatter::Div:

@@ -9,6 +9,7 @@
 
 #include "lockstep/nn/grad_scaler.h"
 #include "lockstep/nn/mirrored_optimizer.h"
+#include "lockstep/nn/weight_copies.h"
 #include "lockstep/strategy/captured_step.h"
 #include "tests/gpu/gpu_training.h"
 
@@ -48,11 +49,20 @@ cudaError_t cudaFree(void* memory) { return counted<decltype(cudaFree)>("cudaFre
 namespace lockstep {
 namespace {
 
-class GpuWaits : public testing::TestWithParam<int> {
- protected:
-  const int replicas = GetParam();
+struct WaitsCase {
+  int replicas;
+  bool apart;  ///< each with a copy of the weights, as on several GPUs
 };
-INSTANTIATE_TEST_SUITE_P(Replicas, GpuWaits, testing::Values(1, 2, 4));
+
+class GpuWaits : public testing::TestWithParam<WaitsCase> {
+ protected:
+  GpuWaits() { keep_weights_apart(GetParam().apart); }
+  ~GpuWaits() override { keep_weights_apart(false); }
+  const int replicas = GetParam().replicas;
+};
+INSTANTIATE_TEST_SUITE_P(Replicas, GpuWaits,
+                         testing::Values(WaitsCase{1, false}, WaitsCase{2, false}, WaitsCase{4, false},
+                                         WaitsCase{2, true}, WaitsCase{4, true}));
 
 TEST(GpuCalls, AreCounted) {
   const int before = waits;

@@ -5,14 +5,17 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iostream>
 #include <span>
 #include <string>
 
+#include "lockstep/nn/weight_copies.h"
 #include "lockstep/strategy/devices.h"
 #include "tests/support/replicas.h"
 
 // The main function of tests that also run on a GPU, with LOCKSTEP_TEST_DEVICES=gpu: replicas and tensors are there then.
+// With LOCKSTEP_TEST_APART each replica has a copy of the weights, as on several GPUs.
 namespace lockstep {
 namespace {
 
@@ -103,6 +106,7 @@ int main(int argc, char** argv) {
   }
   lockstep::leave_out(lockstep::kAboutCpus, "about CPUs");
   lockstep::leave_out(lockstep::kOtherwise, "otherwise on GPUs");
+  if (std::getenv("LOCKSTEP_TEST_APART") != nullptr) lockstep::keep_weights_apart(true);
   lockstep::use_nccl_on_one_gpu();
   lockstep::make_tensors_on_gpu();
   const int failed = RUN_ALL_TESTS();

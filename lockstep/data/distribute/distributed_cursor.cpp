@@ -30,28 +30,37 @@ Element moved_to(Element element, const at::Device& device) {
   return element;
 }
 
-/// Brings elements to a GPU ahead of their use.
+/// Brings elements to the replicas' GPUs ahead of their use.
 class DeviceCopies {
  public:
+  /// `devices`: of each replica.
   explicit DeviceCopies(const std::vector<at::Device>& devices) {
-    if (!devices.empty() && devices.front().is_cuda()) stream_ = gpu::make_copy_stream(devices.front());
+    for (const at::Device& device : devices) {
+      if (!device.is_cuda()) return;
+      const auto known = std::ranges::find(devices, device) - devices.begin();
+      streams_.push_back(static_cast<std::size_t>(known) < streams_.size() ? streams_[static_cast<std::size_t>(known)]
+                                                                           : gpu::make_copy_stream(device));
+    }
   }
 
   void start(InputStep& step) {
-    if (!stream_) return;
-    for (std::optional<Element>& element : step.elements) {
-      if (!element) continue;
-      for (Component& component : element->components) {
-        if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = stream_->copy(*tensor);
+    if (streams_.empty()) return;
+    for (std::size_t k = 0; k < step.elements.size(); ++k) {
+      if (!step.elements[k]) continue;
+      for (Component& component : step.elements[k]->components) {
+        if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = streams_[k]->copy(*tensor);
       }
     }
-    step.arrival = stream_->mark();
+    for (std::size_t k = 0; k < streams_.size(); ++k) {
+      const auto first = std::ranges::find(streams_, streams_[k]) - streams_.begin();
+      if (static_cast<std::size_t>(first) == k) step.arrivals.push_back(streams_[k]->mark());
+    }
   }
 
   /// By the thread that the elements are for, before it gets them.
   static void finish(const InputStep& step) {
-    if (!step.arrival) return;
-    step.arrival->await();
+    if (step.arrivals.empty()) return;
+    for (const auto& arrival : step.arrivals) arrival->await();
     for (const std::optional<Element>& element : step.elements) {
       if (!element) continue;
       for (const Component& component : element->components) {
@@ -62,7 +71,8 @@ class DeviceCopies {
   }
 
  private:
-  std::unique_ptr<gpu::CopyStream> stream_;  ///< null on CPU
+  /// Of each replica: those on one GPU share it. None on CPU.
+  std::vector<std::shared_ptr<gpu::CopyStream>> streams_;
 };
 
 using Clock = std::chrono::steady_clock;

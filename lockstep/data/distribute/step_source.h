@@ -27,7 +27,7 @@ struct InputStep {
   /// Of all workers, if this worker can tell by itself.
   BatchRows rows = {};
   /// Where elements are on their way to a GPU: what to wait for before they are used.
-  std::shared_ptr<gpu::Arrival> arrival = nullptr;
+  std::vector<std::shared_ptr<gpu::Arrival>> arrivals = {};
 
   int local_values() const;
 };

@@ -106,7 +106,7 @@ FusedClass fused_class_of(const OptimizerCore& core) {
 
 DeviceNumbers::DeviceNumbers(const OptimizerCore& core, ReplicaPart& mine) {
   const FusedClass kind = fused_class_of(core);
-  const at::Device device = core.device_bad_sums.device();
+  const at::Device device = core.bad_sums_for(mine).device();
   const auto bytes = at::TensorOptions(device).dtype(at::kByte);
   const auto of_size = [](std::size_t count, std::size_t each) { return static_cast<std::int64_t>(count * each); };
   std::vector<std::int64_t> before;

@@ -60,12 +60,13 @@ void unscale_on_device(LossScale& scale, ReplicaPart& mine) {
   C10_CUDA_CHECK(gpu::multiply_segments(segments, &numbers_of(scale)->inverse, current_stream(scale.on_device)));
 }
 
-void update_scale_on_device(LossScale& scale, const OptimizerCore& core) {
+void update_scale_on_device(LossScale& scale, const OptimizerCore& core, const ReplicaPart& mine) {
   const gpu::ScaleRule rule{scale.options.growth, scale.options.backoff,
                             static_cast<double>(scale.options.growth_interval),
                             double{std::numeric_limits<float>::min()}};
   const c10::cuda::CUDAGuard here(scale.on_device.device());
-  const auto* const bad = reinterpret_cast<const gpu::BadSum*>(core.device_bad_sums.mutable_data_ptr<std::int64_t>());
+  const auto* const bad =
+      reinterpret_cast<const gpu::BadSum*>(core.bad_sums_for(mine).mutable_data_ptr<std::int64_t>());
   C10_CUDA_CHECK(gpu::update_scale(rule, bad, static_cast<int>(core.replicas.size()), numbers_of(scale),
                                    current_stream(scale.on_device)));
   scale.is_ahead = true;

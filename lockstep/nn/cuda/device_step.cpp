@@ -11,6 +11,7 @@
 #include "lockstep/nn/cuda/segment_kernels.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/owner_plan.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/values/const_data.h"
 
 namespace lockstep::detail {
@@ -62,28 +63,39 @@ bool can_clip_on_device(const OptimizerCore& core, const ReplicaPart& mine) {
 }
 
 void write_squares_on_device(OptimizerCore& core, ReplicaPart& mine) {
-  const c10::cuda::CUDAGuard device(core.device_block_sums.device());
+  const at::Tensor& block_sums = core.block_sums_for(mine);
+  const c10::cuda::CUDAGuard device(block_sums.device());
   gpu::Segments segments;
   std::vector<double*> sums;
+  std::vector<BlockRange> blocks;
   for (const OwnedSegment& segment : mine.owned) {
     const Segment& where = segment.where;
     float* const values = segment.sum.defined() ? segment.sum.mutable_data_ptr<float>() + where.begin : nullptr;
     segments.push_back({.target = values, .elements = where.end - where.begin});
-    sums.push_back(core.device_block_sums.mutable_data_ptr<double>() +
-                   core.first_block[static_cast<std::size_t>(where.parameter)] +
+    const std::size_t first_block = core.first_block[static_cast<std::size_t>(where.parameter)];
+    sums.push_back(block_sums.mutable_data_ptr<double>() + first_block +
                    static_cast<std::size_t>(where.begin / kShardBlock));
+    add_blocks(where, first_block, blocks);
   }
-  C10_CUDA_CHECK(gpu::sum_squares_of_segments(segments, sums, current_stream(core.device_block_sums)));
+  C10_CUDA_CHECK(gpu::sum_squares_of_segments(segments, sums, current_stream(block_sums)));
+  for (const at::Tensor& other : core.device_block_sums) {
+    for (const BlockRange& range : blocks) {
+      if (other.is_same(block_sums)) break;
+      gpu::push_elements(block_sums, other, static_cast<std::int64_t>(range.begin),
+                         static_cast<std::int64_t>(range.end - range.begin));
+    }
+  }
 }
 
 void clip_on_device(OptimizerCore& core, ReplicaPart& mine, double max_norm) {
-  const c10::cuda::CUDAGuard device(core.device_block_sums.device());
-  const std::int64_t blocks = core.device_block_sums.numel();
-  const at::Tensor scratch = at::empty({2 * blocks + 1}, core.device_block_sums.options());
+  const at::Tensor& block_sums = core.block_sums_for(mine);
+  const c10::cuda::CUDAGuard device(block_sums.device());
+  const std::int64_t blocks = block_sums.numel();
+  const at::Tensor scratch = at::empty({2 * blocks + 1}, block_sums.options());
   auto* const factor = scratch.mutable_data_ptr<double>() + 2 * blocks;
   const cudaStream_t stream = current_stream(scratch);
-  C10_CUDA_CHECK(gpu::norm_factor(const_data<double>(core.device_block_sums), static_cast<std::size_t>(blocks),
-                                  max_norm, scratch.mutable_data_ptr<double>(), factor, stream));
+  C10_CUDA_CHECK(gpu::norm_factor(const_data<double>(block_sums), static_cast<std::size_t>(blocks), max_norm,
+                                  scratch.mutable_data_ptr<double>(), factor, stream));
   gpu::Segments segments;
   for (const OwnedSegment& segment : mine.owned) {
     if (!segment.sum.defined()) continue;

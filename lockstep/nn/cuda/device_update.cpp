@@ -12,6 +12,7 @@
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/recording.h"
 #include "lockstep/nn/torch_optimizers.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/values/const_data.h"
 
 // The update on the GPU: sums are made and applied in one kernel, with numbers that another kernel has worked out before.
@@ -119,8 +120,9 @@ void update_on_device(OptimizerCore& core, ReplicaPart& mine) {
                                   [](const OwnedSegment& segment) { return !segment.parts.empty(); });
   // A replica that owns nothing still counts what is skipped.
   if (first == mine.owned.end() && !mine.checks_on_device) return;
-  const c10::cuda::CUDAGuard device(core.device_bad_sums.device());
-  const cudaStream_t stream = current_stream(core.device_bad_sums);
+  const at::Tensor& bad_sums = core.bad_sums_for(mine);
+  const c10::cuda::CUDAGuard device(bad_sums.device());
+  const cudaStream_t stream = current_stream(bad_sums);
   if (!mine.numbers) {
     refuse_if_recording(core, "it is the optimizer's first step");
     mine.numbers = std::make_shared<DeviceNumbers>(core, mine);
@@ -138,7 +140,7 @@ void update_on_device(OptimizerCore& core, ReplicaPart& mine) {
       .counts = numbers.count_of(0),
       .result = numbers.result()};
   if (mine.checks_on_device) {
-    memory.bad_sums = reinterpret_cast<const gpu::BadSum*>(core.device_bad_sums.mutable_data_ptr<std::int64_t>());
+    memory.bad_sums = reinterpret_cast<const gpu::BadSum*>(bad_sums.mutable_data_ptr<std::int64_t>());
     memory.replicas = static_cast<int>(core.replicas.size());
     memory.skips_all = core.settings.not_finite == NotFinite::Raise && !mine.scale;
     numbers.has_checked = true;
@@ -160,7 +162,8 @@ bool can_check_on_device(const OptimizerCore& core, const ReplicaPart& mine) {
 }
 
 void check_on_device(OptimizerCore& core, ReplicaPart& mine) {
-  const c10::cuda::CUDAGuard device(core.device_bad_sums.device());
+  const at::Tensor& bad_sums = core.bad_sums_for(mine);
+  const c10::cuda::CUDAGuard device(bad_sums.device());
   gpu::Segments segments;
   std::vector<int> parameters;
   std::vector<const float*> sums(mine.owned.size());
@@ -179,9 +182,11 @@ void check_on_device(OptimizerCore& core, ReplicaPart& mine) {
                         .elements = segment.where.end - segment.where.begin});
     parameters.push_back(segment.where.parameter);
   }
-  auto* const bad = reinterpret_cast<gpu::BadSum*>(core.device_bad_sums.mutable_data_ptr<std::int64_t>()) + mine.index;
-  C10_CUDA_CHECK(
-      gpu::find_bad_sum(segments, parameters, replicas, are_sums, bad, current_stream(core.device_bad_sums)));
+  auto* const bad = reinterpret_cast<gpu::BadSum*>(bad_sums.mutable_data_ptr<std::int64_t>()) + mine.index;
+  C10_CUDA_CHECK(gpu::find_bad_sum(segments, parameters, replicas, are_sums, bad, current_stream(bad_sums)));
+  for (const at::Tensor& other : core.device_bad_sums) {
+    if (!other.is_same(bad_sums)) gpu::push_elements(bad_sums, other, mine.index, 1);
+  }
 }
 
 }  // namespace lockstep::detail

@@ -336,6 +336,7 @@ void drop_gradients(const OptimizerCore& core, ReplicaPart& mine) {
     segment.sum.reset();
     segment.parts.clear();
   }
+  mine.pulled.clear();
   mine.samples.clear();
   mine.scale.reset();
   if (has_failed_run(core, mine)) mine.window_calls = 0;  // it may have stopped at another call on each replica

@@ -24,7 +24,7 @@ void send_scale(LossScale&, at::Device) { throw_not_built(); }
 void fetch_scale(LossScale&) {}
 at::Tensor scale_on_device(LossScale&, const at::Tensor&) { throw_not_built(); }
 void unscale_on_device(LossScale&, ReplicaPart&) { throw_not_built(); }
-void update_scale_on_device(LossScale&, const OptimizerCore&) { throw_not_built(); }
+void update_scale_on_device(LossScale&, const OptimizerCore&, const ReplicaPart&) { throw_not_built(); }
 void sum_on_device(const std::vector<DeviceSum>&, std::int64_t) { throw_not_built(); }
 bool can_clip_on_device(const OptimizerCore&, const ReplicaPart&) { return false; }
 void write_squares_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }

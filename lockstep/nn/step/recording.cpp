@@ -112,7 +112,7 @@ void count_step(OptimizerCore& core, ReplicaPart& mine) {
       std::string reason = recorded.reason_against(*held, mine);
       if (!reason.empty()) return reason;
       if (mine.numbers) send_options_to_device(*held, mine);
-      if (recorded.scale) send_scale(*recorded.scale, held->device_bad_sums.device());
+      if (recorded.scale) send_scale(*recorded.scale, held->bad_sums_for(mine).device());
       return reason;
     });
   }

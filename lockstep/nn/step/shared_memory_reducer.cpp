@@ -14,8 +14,10 @@
 #include "lockstep/comm/ordered_sum.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/intra_op.h"
 #include "lockstep/strategy/replica_name.h"
+#include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/values/const_data.h"
 
@@ -32,6 +34,17 @@ std::int64_t divisor_of(ReduceOp op, std::size_t replicas) {
 }
 
 }  // namespace
+
+SharedMemoryReducer::SharedMemoryReducer(const ModuleCore& module, const std::vector<int>& group_of,
+                                         const Replicas& replicas)
+    : module_(module),
+      group_of_(group_of),
+      replicas_(replicas),
+      on_gpus_(module.strategy().replica_context(0).device().is_cuda()) {}
+
+at::Device SharedMemoryReducer::device_of(const ReplicaPart& mine) const {
+  return module_.strategy().replica_context(mine.index).device();
+}
 
 void SharedMemoryReducer::survey(ReplicaPart& mine) {
   for (std::size_t p = 0; p < mine.kinds.size(); ++p) {
@@ -59,6 +72,7 @@ void SharedMemoryReducer::survey(ReplicaPart& mine) {
 void SharedMemoryReducer::reduce(ReplicaPart& mine, const ReduceRequest& request) {
   const at::NoGradGuard no_grad;
   mine.not_finite = {};
+  mine.pulled.clear();
   mine.divisor = divisor_of(request.op, replicas_.size());
   std::vector<DeviceSum> on_device;
   for (OwnedSegment& segment : mine.owned) {
@@ -70,17 +84,18 @@ void SharedMemoryReducer::reduce(ReplicaPart& mine, const ReduceRequest& request
     if (mine.kinds[p] == GradientKind::Sparse) {
       mine.owns_sparse = true;
       // Alone: LibTorch's own way, with rows that come twice as they are.
-      segment.sum = replicas_.size() == 1 ? own : sum_sparse(p, request.op);
+      segment.sum = replicas_.size() == 1 ? own : sum_sparse(mine, p, request.op);
     } else {
-      if (request.may_leave_to_update && leave_to_update(segment)) continue;
+      if (request.may_leave_to_update && leave_to_update(mine, segment)) continue;
       // Autograd may give two parameters one memory: then the sum has to go elsewhere.
       const bool in_place = own.defined() && own.storage().use_count() == 1;
-      segment.sum = in_place ? own : at::empty_like(module_.parameters()[p].leaves[0].data());
+      const at::Tensor& leaf = module_.parameters()[p].leaves[static_cast<std::size_t>(mine.index)];
+      segment.sum = in_place ? own : at::empty_like(leaf.data());
       if (has_device_sum(segment.sum, replicas_.size())) {
         on_device.push_back({.target = slice_of(segment.sum, segment.where)});
-        list_parts(segment.where, on_device.back().gradients);
+        list_parts(mine, segment.where, on_device.back().gradients);
       } else {
-        sum_dense(segment.where, segment.sum, request.op);
+        sum_dense(mine, segment.where, segment.sum, request.op);
       }
     }
   }
@@ -91,29 +106,39 @@ void SharedMemoryReducer::reduce(ReplicaPart& mine, const ReduceRequest& request
   }
 }
 
+bool SharedMemoryReducer::is_on_other_gpu(const ReplicaPart& mine, std::size_t k) const {
+  return on_gpus_ && !module_.copies().share(static_cast<std::size_t>(mine.index), k);
+}
+
 /// Where each replica's gradient of the segment is, in float32; null where it has none.
-void SharedMemoryReducer::list_parts(const Segment& segment, std::vector<const float*>& parts) const {
+void SharedMemoryReducer::list_parts(ReplicaPart& mine, const Segment& segment,
+                                     std::vector<const float*>& parts) const {
   parts.clear();
-  for (const auto& replica : replicas_) {
-    const at::Tensor& gradient = replica->shown.gradients[static_cast<std::size_t>(segment.parameter)];
-    parts.push_back(gradient.defined() ? const_data<float>(gradient) + segment.begin : nullptr);
+  for (std::size_t k = 0; k < replicas_.size(); ++k) {
+    const at::Tensor& gradient = replicas_[k]->shown.gradients[static_cast<std::size_t>(segment.parameter)];
+    if (gradient.defined() && is_on_other_gpu(mine, k)) {
+      mine.pulled.push_back(gpu::pull_elements(gradient, segment.begin, segment.end - segment.begin, device_of(mine)));
+      parts.push_back(const_data<float>(mine.pulled.back()));
+    } else {
+      parts.push_back(gradient.defined() ? const_data<float>(gradient) + segment.begin : nullptr);
+    }
   }
 }
 
-bool SharedMemoryReducer::leave_to_update(OwnedSegment& segment) const {
+bool SharedMemoryReducer::leave_to_update(ReplicaPart& mine, OwnedSegment& segment) const {
   if (!segment.weights.is_contiguous() || segment.weights.scalar_type() != at::kFloat) return false;
   for (const auto& replica : replicas_) {
     const at::Tensor& gradient = replica->shown.gradients[static_cast<std::size_t>(segment.where.parameter)];
     // The fused update of CPUs needs them all.
     if (!gradient.defined() && !segment.weights.is_cpu()) continue;
-    if (!gradient.defined() || gradient.device() != segment.weights.device() || gradient.scalar_type() != at::kFloat)
+    if (!gradient.defined() || gradient.is_cpu() != segment.weights.is_cpu() || gradient.scalar_type() != at::kFloat)
       return false;
   }
-  list_parts(segment.where, segment.parts);
+  list_parts(mine, segment.where, segment.parts);
   return true;
 }
 
-void SharedMemoryReducer::sum_dense(const Segment& segment, at::Tensor& target, ReduceOp op) const {
+void SharedMemoryReducer::sum_dense(ReplicaPart& mine, const Segment& segment, at::Tensor& target, ReduceOp op) const {
   const auto dtype = engine_dtype(target.scalar_type());
   const auto parameter = static_cast<std::size_t>(segment.parameter);
   const at::Tensor range = slice_of(target, segment);
@@ -121,8 +146,11 @@ void SharedMemoryReducer::sum_dense(const Segment& segment, at::Tensor& target, 
     std::vector<at::Tensor> parts;
     for (std::size_t k = 0; k < replicas_.size(); ++k) {
       const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
-      parts.push_back(gradient.defined() ? slice_of(gradient, segment)
-                                         : range.new_zeros({segment.end - segment.begin}));
+      const std::int64_t count = segment.end - segment.begin;
+      if (gradient.defined() && is_on_other_gpu(mine, k))
+        parts.push_back(gpu::pull_elements(gradient, segment.begin, count, device_of(mine)));
+      else
+        parts.push_back(gradient.defined() ? slice_of(gradient, segment) : range.new_zeros({count}));
     }
     range.copy_(ordered_reduce(op, parts));
     return;
@@ -150,7 +178,8 @@ void SharedMemoryReducer::sum_dense(const Segment& segment, at::Tensor& target, 
   });
 }
 
-at::Tensor SharedMemoryReducer::sum_sparse(std::size_t parameter, ReduceOp op) const {
+at::Tensor SharedMemoryReducer::sum_sparse(const ReplicaPart& mine, std::size_t parameter, ReduceOp op) const {
+  const at::Device here = device_of(mine);
   std::vector<at::Tensor> indices;
   std::vector<at::Tensor> values;
   at::Tensor like;
@@ -158,12 +187,12 @@ at::Tensor SharedMemoryReducer::sum_sparse(std::size_t parameter, ReduceOp op) c
     const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
     if (!gradient.defined()) continue;
     like = gradient;
-    indices.push_back(gradient._indices());
-    values.push_back(gradient._values());
+    indices.push_back(gpu::bring_here(gradient._indices(), here));
+    values.push_back(gpu::bring_here(gradient._values(), here));
   }
   at::Tensor all_values = at::cat(values);
   if (op == ReduceOp::Mean) all_values = divide_sum(all_values, divisor_of(op, replicas_.size()));
-  return at::sparse_coo_tensor(at::cat(indices, 1), all_values, like.sizes(), like.options()).coalesce();
+  return at::sparse_coo_tensor(at::cat(indices, 1), all_values, like.sizes(), like.options().device(here)).coalesce();
 }
 
 NotFiniteSum SharedMemoryReducer::find_not_finite(const OwnedSegment& segment, int owner) const {
@@ -174,8 +203,8 @@ NotFiniteSum SharedMemoryReducer::find_not_finite(const OwnedSegment& segment, i
     if (!gradient.defined()) continue;
     // A dense sum was written over the owner's gradient; a sparse one has memory of its own.
     const bool is_overwritten = !gradient.is_sparse() && static_cast<int>(k) == owner;
-    if (is_overwritten || is_finite(gradient.is_sparse() ? gradient._values() : slice_of(gradient, segment.where)))
-      continue;
+    const at::Tensor values = gradient.is_sparse() ? gradient._values() : slice_of(gradient, segment.where);
+    if (is_overwritten || is_finite(gpu::bring_here(values, segment.sum.device()))) continue;
     return {.parameter = segment.where.parameter, .replica = static_cast<int>(k), .by_exclusion = false};
   }
   return found;

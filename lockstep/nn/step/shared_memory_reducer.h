@@ -11,30 +11,34 @@ namespace lockstep::detail {
 class ModuleCore;
 
 /// Adds up the gradients of replicas that share memory, segment by segment, where they lie: no flat copies. The owner
-/// of a segment writes the sum, in the one order of comm/reduction_tree.h, over its own gradient.
+/// of a segment writes the sum, in the one order of comm/reduction_tree.h, over its own gradient. Of gradients on other
+/// GPUs it copies the segment to its own first.
 class SharedMemoryReducer final : public GradientReducer {
  public:
   using Replicas = std::vector<std::unique_ptr<ReplicaPart>>;
 
   /// `group_of`: per parameter; what is in no group is left alone.
-  SharedMemoryReducer(const ModuleCore& module, const std::vector<int>& group_of, const Replicas& replicas)
-      : module_(module), group_of_(group_of), replicas_(replicas) {}
+  SharedMemoryReducer(const ModuleCore& module, const std::vector<int>& group_of, const Replicas& replicas);
 
   void survey(ReplicaPart& mine) override;
   void reduce(ReplicaPart& mine, const ReduceRequest& request) override;
 
  private:
-  bool leave_to_update(OwnedSegment& segment) const;
-  void list_parts(const Segment& segment, std::vector<const float*>& parts) const;
+  bool leave_to_update(ReplicaPart& mine, OwnedSegment& segment) const;
+  void list_parts(ReplicaPart& mine, const Segment& segment, std::vector<const float*>& parts) const;
+  /// Whether `mine` has to copy replica k's gradients before it can use them.
+  bool is_on_other_gpu(const ReplicaPart& mine, std::size_t k) const;
   /// A replica without a gradient counts as zero.
-  void sum_dense(const Segment& segment, at::Tensor& target, ReduceOp op) const;
+  void sum_dense(ReplicaPart& mine, const Segment& segment, at::Tensor& target, ReduceOp op) const;
   /// All rows in replica order, equal ones added up in that order.
-  at::Tensor sum_sparse(std::size_t parameter, ReduceOp op) const;
+  at::Tensor sum_sparse(const ReplicaPart& mine, std::size_t parameter, ReduceOp op) const;
+  at::Device device_of(const ReplicaPart& mine) const;
   NotFiniteSum find_not_finite(const OwnedSegment& segment, int owner) const;
 
   const ModuleCore& module_;
   const std::vector<int>& group_of_;
   const Replicas& replicas_;
+  const bool on_gpus_;
 };
 
 }  // namespace lockstep::detail

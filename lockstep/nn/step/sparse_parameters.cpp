@@ -8,6 +8,7 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/torch_optimizers.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/replica_context.h"
 
 namespace lockstep::detail {
@@ -50,7 +51,7 @@ void deal_out_whole(OptimizerCore& core, int parameter) {
     for (const auto& part : core.replicas) part->owns_sparse = true;
     return;
   }
-  const ParameterState state = gather_state(core, parameter);  // some classes have one before the first step
+  ParameterState state = gather_state(core, parameter);  // some classes have one before the first step
   const auto group = static_cast<std::size_t>(core.group_of[p]);
   for (const auto& part : core.replicas) {
     part->numbers.reset();  // which counts by segment
@@ -72,6 +73,7 @@ void deal_out_whole(OptimizerCore& core, int parameter) {
   taker.owns_sparse = true;
   taker.updates_on_one_thread |= whole.weights.element_size() == 2 && core.replicas.size() > 1;
   taker.inner->param_groups()[group].params().push_back(whole.weights);
+  for (auto& [key, value] : state) value = gpu::bring_here(value, leaf.device());
   if (!state.empty()) taker.inner->state()[whole.weights.unsafeGetTensorImpl()] = core.cls.write_state(state);
 }
 

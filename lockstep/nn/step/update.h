@@ -7,8 +7,8 @@
 
 #include "lockstep/base/function_ref.h"
 
-// Phase 4 of a step, update: every replica applies the sums of the segments that it owns. Replicas share the memory of
-// their weights, so there is nothing to copy.
+// Phase 4 of a step, update: every replica applies the sums of the segments that it owns. Replicas on one device share the
+// memory of their weights; what it has updated is written to the copies of other devices.
 namespace lockstep::detail {
 
 class ModuleCore;

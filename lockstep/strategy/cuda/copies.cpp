@@ -1,6 +1,8 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
@@ -27,8 +29,8 @@ class CudaCopyStream final : public CopyStream {
       : stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)) {}
 
   at::Tensor copy(const at::Tensor& from) override {
-    if (!from.is_cpu() || from.layout() != at::kStrided) return from.to(stream_.device());
     const c10::cuda::CUDAStreamGuard on_it(stream_);
+    if (!from.is_cpu() || from.layout() != at::kStrided) return from.to(stream_.device());
     // LibTorch keeps the pinned memory until the copy is done, and then for the next one.
     const at::TensorOptions options = at::TensorOptions(from.scalar_type());
     const at::MemoryFormat format = from.suggest_memory_format();
@@ -42,7 +44,42 @@ class CudaCopyStream final : public CopyStream {
   c10::cuda::CUDAStream stream_;
 };
 
+/// Straight from GPU to GPU where they reach each other, else by way of the host's memory: the driver knows.
+void copy_bytes(const char* from, at::Device giver, char* into, at::Device taker, std::int64_t bytes, at::Device here) {
+  if (bytes == 0) return;
+  const auto stream = c10::cuda::getCurrentCUDAStream(here.index());
+  C10_CUDA_CHECK(c10::cuda::CUDACachingAllocator::memcpyAsync(into, taker.index(), from, giver.index(),
+                                                              static_cast<std::size_t>(bytes), stream.stream(),
+                                                              /*p2p_enabled=*/false));
+}
+
+const char* address_of(const at::Tensor& tensor, std::int64_t element) {
+  return static_cast<const char*>(tensor.const_data_ptr()) + element * static_cast<std::int64_t>(tensor.element_size());
+}
+
 }  // namespace
+
+at::Tensor bring_here(const at::Tensor& tensor, at::Device here) {
+  if (!tensor.defined() || !tensor.is_cuda() || !here.is_cuda() || tensor.device() == here) return tensor;
+  // LibTorch reads the tensor on the stream that this thread has on its GPU, which knows nothing of meetings.
+  at::cuda::CUDAEvent met;
+  met.record(c10::cuda::getCurrentCUDAStream(here.index()));
+  met.block(c10::cuda::getCurrentCUDAStream(tensor.device().index()));
+  return tensor.to(here);  // the stream of `here` waits for it
+}
+
+at::Tensor pull_elements(const at::Tensor& from, std::int64_t begin, std::int64_t count, at::Device here) {
+  at::Tensor copy = at::empty({count}, at::TensorOptions(here).dtype(from.scalar_type()));
+  const auto bytes = count * static_cast<std::int64_t>(from.element_size());
+  copy_bytes(address_of(from, begin), from.device(), const_cast<char*>(address_of(copy, 0)), here, bytes, here);
+  return copy;
+}
+
+void push_elements(const at::Tensor& from, const at::Tensor& into, std::int64_t begin, std::int64_t count) {
+  const auto bytes = count * static_cast<std::int64_t>(from.element_size());
+  copy_bytes(address_of(from, begin), from.device(), const_cast<char*>(address_of(into, begin)), into.device(), bytes,
+             from.device());
+}
 
 std::shared_ptr<Arrival> mark_this_stream(at::Device device) {
   return std::make_shared<CudaArrival>(c10::cuda::getCurrentCUDAStream(device.index()));

@@ -4,6 +4,7 @@
 
 #include <cstdlib>
 #include <mutex>
+#include <vector>
 
 #include "lockstep/strategy/gpu.h"
 
@@ -11,9 +12,9 @@ namespace lockstep::gpu {
 namespace {
 
 /// LibTorch's default generator of a GPU belongs to all threads. Recursive: a composite operator calls others.
-std::recursive_mutex& default_generator_mutex() {
-  static auto& mutex = *new std::recursive_mutex;
-  return mutex;
+std::recursive_mutex& mutex_of(const at::Generator& default_generator) {
+  static auto& mutexes = *new std::vector<std::recursive_mutex>(static_cast<std::size_t>(visible()));
+  return mutexes[static_cast<std::size_t>(default_generator.device().index())];
 }
 
 }  // namespace
@@ -45,14 +46,14 @@ std::uint64_t shared_numbers_drawn() {
 
 DefaultGeneratorScope::DefaultGeneratorScope(const at::Generator& generator)
     : shared_(at::cuda::detail::getDefaultCUDAGenerator(generator.device().index())) {
-  default_generator_mutex().lock();
+  mutex_of(shared_).lock();
   outer_ = shared_.graphsafe_get_state();
   shared_.graphsafe_set_state(generator.graphsafe_get_state());
 }
 
 DefaultGeneratorScope::~DefaultGeneratorScope() {
   shared_.graphsafe_set_state(outer_);
-  default_generator_mutex().unlock();
+  mutex_of(shared_).unlock();
 }
 
 }  // namespace lockstep::gpu

@@ -22,6 +22,14 @@ void make_context_current(c10::DeviceIndex device) {
   current = device;
 }
 
+/// Copies then go straight from one GPU to the other, where the machine can do that.
+void let_reach(c10::DeviceIndex from, c10::DeviceIndex to) {
+  int can_reach = 0;
+  if (from == to) return;
+  C10_CUDA_CHECK(cudaDeviceCanAccessPeer(&can_reach, from, to));
+  if (can_reach != 0) c10::cuda::CUDACachingAllocator::enablePeerAccess(from, to);
+}
+
 cudaStreamCaptureStatus capture_status(const c10::cuda::CUDAStream& stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   C10_CUDA_CHECK(cudaStreamIsCapturing(stream.stream(), &status));
@@ -30,13 +38,22 @@ cudaStreamCaptureStatus capture_status(const c10::cuda::CUDAStream& stream) {
 
 class CudaStreams final : public ReplicaStreams {
  public:
-  CudaStreams(c10::DeviceIndex device, int replicas) : device_(device) {
-    const c10::cuda::CUDAGuard here(device);
-    for (int k = 1; k < replicas; ++k) own_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
-    usual_.marks.resize(static_cast<std::size_t>(replicas));
+  explicit CudaStreams(const std::vector<at::Device>& devices) : device_(devices.front().index()) {
+    const c10::cuda::CUDAGuard here(device_);
+    usual_.marks.resize(devices.size());
     has_worked_.resize(usual_.marks.size());
-    // Made now and not at their first use, where another replica may wait for them at the same time.
-    for (auto& mark : usual_.marks) mark.record(c10::cuda::getCurrentCUDAStream(device));
+    for (std::size_t k = 0; k < devices.size(); ++k) {
+      const c10::DeviceIndex device = devices[k].index();
+      devices_.push_back(device);
+      if (device != device_ && std::ranges::find(others_, device, &OtherGpu::device) == others_.end())
+        others_.push_back({.device = device});
+      if (k > 0) own_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
+      // Made now and not at its first use, where another replica may wait for it at the same time.
+      usual_.marks[k].record(c10::cuda::getCurrentCUDAStream(device));
+    }
+    for (const c10::DeviceIndex from : devices_) {
+      for (const c10::DeviceIndex to : devices_) let_reach(from, to);
+    }
   }
 
   void begin_run() override {
@@ -49,6 +66,7 @@ class CudaStreams final : public ReplicaStreams {
       recorded_ = {};
       recorded_.marks.resize(usual_.marks.size());
     }
+    follow_other_gpus();
     events_->begin.record(callers);
   }
 
@@ -60,29 +78,34 @@ class CudaStreams final : public ReplicaStreams {
     for (std::size_t k = 1; k < has_worked_.size(); ++k) {
       if (has_worked_[k] != 0) events_->marks[k].block(callers);
     }
+    lead_other_gpus();
   }
 
   std::unique_ptr<Scope> enter(int replica) override { return std::make_unique<OnStream>(*this, replica); }
 
   void mark(int replica) override {
-    events_->marks[static_cast<std::size_t>(replica)].record(c10::cuda::getCurrentCUDAStream(device_));
+    if (replica == 0) follow_other_gpus();
+    const auto k = static_cast<std::size_t>(replica);
+    events_->marks[k].record(c10::cuda::getCurrentCUDAStream(devices_[k]));
   }
 
   /// An event may by now have been recorded again, by a replica that is further on: then more is waited for than needed,
   /// and never for something that waits for this replica.
   void wait_for_others(int replica) override {
-    const auto mine = c10::cuda::getCurrentCUDAStream(device_);
+    const auto mine = c10::cuda::getCurrentCUDAStream(devices_[static_cast<std::size_t>(replica)]);
     for (std::size_t k = 0; k < events_->marks.size(); ++k) {
       if (k != static_cast<std::size_t>(replica)) events_->marks[k].block(mine);
     }
+    if (replica == 0) lead_other_gpus();
   }
 
  private:
   class OnStream final : public Scope {
    public:
     OnStream(CudaStreams& streams, int replica) : streams_(streams), replica_(replica) {
-      device_.emplace(streams.device_);
-      make_context_current(streams.device_);
+      const c10::DeviceIndex device = streams.devices_[static_cast<std::size_t>(replica)];
+      device_.emplace(device);
+      make_context_current(device);
       if (replica == 0) return;
       const auto& own = streams.own_[static_cast<std::size_t>(replica - 1)];
       stream_.emplace(own);
@@ -106,8 +129,29 @@ class CudaStreams final : public ReplicaStreams {
     std::optional<c10::cuda::CUDAStreamGuard> stream_;
   };
 
-  c10::DeviceIndex device_;
+  // On the caller's thread, which is replica 0's: its current streams of other GPUs.
+  struct OtherGpu {
+    c10::DeviceIndex device;
+    at::cuda::CUDAEvent event = {};
+  };
+  /// Its stream of the first GPU goes on after them, and they after it.
+  void follow_other_gpus() {
+    for (OtherGpu& other : others_) {
+      other.event.record(c10::cuda::getCurrentCUDAStream(other.device));
+      other.event.block(c10::cuda::getCurrentCUDAStream(device_));
+    }
+  }
+  void lead_other_gpus() {
+    if (others_.empty()) return;
+    lead_.record(c10::cuda::getCurrentCUDAStream(device_));
+    for (const OtherGpu& other : others_) lead_.block(c10::cuda::getCurrentCUDAStream(other.device));
+  }
+
+  c10::DeviceIndex device_;                 ///< of replica 0
+  std::vector<c10::DeviceIndex> devices_;   ///< of each replica
   std::vector<c10::cuda::CUDAStream> own_;  ///< of replicas 1, 2, ...
+  std::vector<OtherGpu> others_;
+  at::cuda::CUDAEvent lead_;
   struct Events {
     at::cuda::CUDAEvent begin;               ///< of a run, on the caller's stream
     std::vector<at::cuda::CUDAEvent> marks;  ///< per replica
@@ -131,8 +175,8 @@ void keep_for_this_stream(const at::Tensor& tensor) {
                                                 c10::cuda::getCurrentCUDAStream(tensor.device().index()));
 }
 
-std::unique_ptr<ReplicaStreams> make_streams(at::Device device, int replicas) {
-  return std::make_unique<CudaStreams>(device.index(), replicas);
+std::unique_ptr<ReplicaStreams> make_streams(const std::vector<at::Device>& devices) {
+  return std::make_unique<CudaStreams>(devices);
 }
 
 }  // namespace lockstep::gpu

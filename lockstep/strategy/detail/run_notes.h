@@ -13,10 +13,12 @@ namespace lockstep::detail {
 
 /// Something that replicas share, such as the weights of a model. It notices who changes it inside run: each replica
 /// remembers it when its function begins, and compares when it ends. Called on the replica's own thread, except for
-/// `end`. A run inside a merge function is part of the run around it: neither `begin` nor `end` are called for it.
+/// `prepare` and `end`. A run inside a merge function is part of the run around it: these and `begin` are not called for it.
 class RunWatcher {
  public:
   virtual ~RunWatcher() = default;
+  /// A run is about to begin; on the caller's thread, before any replica.
+  virtual void prepare() const = 0;
   /// A run begins on this replica. The one before may have failed at any point, and so never have come to its `end`.
   virtual void begin(std::size_t local_index) const = 0;
   virtual void remember(std::size_t local_index) const = 0;

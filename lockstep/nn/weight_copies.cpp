@@ -1,0 +1,39 @@
+#include "lockstep/nn/weight_copies.h"
+
+#include <algorithm>
+#include <atomic>
+
+#include "lockstep/base/text.h"
+
+namespace lockstep {
+namespace {
+
+std::atomic<bool> keeps_apart{false};
+
+}  // namespace
+
+WeightCopies plan_weight_copies(const std::vector<at::Device>& devices, bool apart) {
+  WeightCopies copies;
+  for (std::size_t k = 0; k < devices.size(); ++k) {
+    const auto same = std::ranges::find_if(copies.first, [&](std::size_t f) { return devices[f] == devices[k]; });
+    const bool is_new = apart || same == copies.first.end();
+    copies.of_replica.push_back(is_new ? copies.count() : static_cast<std::size_t>(same - copies.first.begin()));
+    if (is_new) copies.first.push_back(k);
+  }
+  return copies;
+}
+
+std::string to_string(const WeightCopies& copies) {
+  std::string text;
+  for (std::size_t c = 0; c < copies.count(); ++c) {
+    text += str("copy ", c, ": replicas");
+    for (std::size_t k = 0; k < copies.of_replica.size(); ++k) text += copies.of_replica[k] == c ? str(" ", k) : "";
+    text += "\n";
+  }
+  return text;
+}
+
+void keep_weights_apart(bool apart) { keeps_apart.store(apart); }
+bool are_weights_apart() { return keeps_apart.load(); }
+
+}  // namespace lockstep

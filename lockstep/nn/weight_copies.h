@@ -1,0 +1,33 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/export.h"
+
+namespace lockstep {
+
+/// Which replicas work on which copy of a model's weights: those on one device share one. Each replica updates the
+/// elements that it owns in its own copy, and then writes them to the others.
+struct WeightCopies {
+  std::vector<std::size_t> of_replica;  ///< the copy that each replica works on
+  std::vector<std::size_t> first;  ///< of each copy: the first replica that works on it; the first copy is replica 0's
+
+  std::size_t count() const { return first.size(); }
+  bool share(std::size_t a, std::size_t b) const { return of_replica[a] == of_replica[b]; }
+};
+
+/// `devices`: of each replica. `apart`: as if each were a device of its own.
+LOCKSTEP_EXPORT WeightCopies plan_weight_copies(const std::vector<at::Device>& devices, bool apart);
+
+/// "copy 0: replicas 0 1" and so on, one line per copy.
+LOCKSTEP_EXPORT std::string to_string(const WeightCopies& copies);
+
+/// For tests on a machine with one GPU or none: models made from now on have a copy of the weights for each replica.
+LOCKSTEP_EXPORT void keep_weights_apart(bool apart);
+bool are_weights_apart();
+
+}  // namespace lockstep
