@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/modules/embedding.h>
 
+#include <algorithm>
 #include <unordered_map>
 
 #include "lockstep/base/error.h"
@@ -197,7 +198,15 @@ void ModuleCore::share_memory() {
       if (k > first) leaf.set_data(parameter.leaves[first].data());
       if (k == first && k > 0) {
         const at::Tensor values = parameter.leaves[0].data();
-        leaf.set_data(at::empty_like(values, values.options().device(leaf.device())).copy_(values));
+        // Where it has memory of its own already, it stays there: another model may have this leaf too.
+        const bool is_apart =
+            leaf.strides() == values.strides() && leaf.is_non_overlapping_and_dense() &&
+            std::none_of(parameter.leaves.begin(), parameter.leaves.begin() + static_cast<std::ptrdiff_t>(k),
+                         [&](const at::Tensor& before) { return before.is_alias_of(leaf); });
+        if (is_apart)
+          leaf.data().copy_(values);
+        else
+          leaf.set_data(at::empty_like(values, values.options().device(leaf.device())).copy_(values));
       }
       addresses_.push_back(leaf.const_data_ptr());
     }

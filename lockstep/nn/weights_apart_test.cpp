@@ -343,6 +343,19 @@ TEST_F(ChangesApart, AnotherTypeIsOnAllCopies) {
   expect_equal_copies(strategy, model);
 }
 
+TEST_F(ChangesApart, AModelMayBePartOfAnother) {
+  std::size_t built = 0;
+  auto twin = strategy.make([&] {
+    auto net = std::make_shared<torch::nn::Module>("twin");
+    net->register_module("part", model.replica(built++));
+    return net;
+  });
+  auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1));
+  strategy.run([&] { optimizer.minimize(model->forward(here(torch::ones({4, 9}))).sum()); });
+  expect_equal_copies(strategy, model);
+  expect_equal_copies(strategy, twin);
+}
+
 TEST(ModelsApart, AreNotMadeInInferenceMode) {
   const Apart these(true);
   MirroredStrategy strategy({.devices = test_devices(2)});

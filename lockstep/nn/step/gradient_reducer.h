@@ -27,7 +27,7 @@ struct ReduceRequest {
 /// All sums have the one order of comm/ordered_sum.h, so that the choice of a reducer never changes a result. The phases
 /// around it do not know which one runs:
 ///
-///   * SharedMemoryReducer: replicas of one process, on CPU.
+///   * SharedMemoryReducer: replicas of one process.
 ///   * WorkerReducer: between workers. `start` arms hooks that it has put on the parameters' gradient accumulators. A
 ///     bucket goes out as soon as its gradients are there, while backward still runs; `bring_together` waits for the sums.
 ///     Without `start` (several calls of `backward`) all buckets go out there.
