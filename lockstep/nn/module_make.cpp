@@ -18,6 +18,7 @@
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -90,7 +91,8 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   const std::uint64_t seed = StrategyAccess::next_make_seed(strategy);
   std::vector<at::Device> devices;
   for (int k = 0; k < strategy.num_local_replicas(); ++k) devices.push_back(strategy.replica_context(k).device());
-  copies_ = plan_weight_copies(devices, are_weights_apart());
+  copies_ = plan_weight_copies(devices, weights_apart().weights);
+  copies_.in_reach = weights_apart().in_reach && gpu::reach_each_other(devices);
   for (int k = 0; k < strategy.num_local_replicas(); ++k) {
     // The same numbers for every replica and every topology; the caller's stream is left alone.
     ReplicaGenerators numbers = make_generators(strategy.replica_context(k).device(), seed);

@@ -76,8 +76,9 @@ void ModuleWatch::prepare() const {
     } else if (other > 0) {
       throw FailedPrecondition(
           errors::kWrongModule,
-          {.what = lockstep::str("parameter '", model_.parameters()[p].name, "' was changed outside of run on replica ",
-                                 other, " alone, which has its own copy of the weights"),
+          {.what =
+               lockstep::str("parameter '", model_.parameters()[p].name, "' was changed outside of run on ",
+                             replica_name(model_.strategy(), other), " alone, which has its own copy of the weights"),
            .help = "change weights with model.update(f), which reaches all copies; call it now to set them again"});
     }
   }

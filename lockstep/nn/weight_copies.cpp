@@ -1,14 +1,13 @@
 #include "lockstep/nn/weight_copies.h"
 
 #include <algorithm>
-#include <atomic>
 
 #include "lockstep/base/text.h"
 
 namespace lockstep {
 namespace {
 
-std::atomic<bool> keeps_apart{false};
+ApartOptions apart_options;
 
 }  // namespace
 
@@ -33,7 +32,7 @@ std::string to_string(const WeightCopies& copies) {
   return text;
 }
 
-void keep_weights_apart(bool apart) { keeps_apart.store(apart); }
-bool are_weights_apart() { return keeps_apart.load(); }
+void keep_weights_apart(const ApartOptions& options) { apart_options = options; }
+const ApartOptions& weights_apart() { return apart_options; }
 
 }  // namespace lockstep

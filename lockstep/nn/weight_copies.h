@@ -13,6 +13,7 @@ namespace lockstep {
 /// Which replicas work on which copy of a model's weights: those on one device share one. Each replica updates the
 /// elements that it owns in its own copy, and then writes them to the others.
 struct WeightCopies {
+  bool in_reach = true;                 ///< kernels of each GPU can read and write the memory of all of them
   std::vector<std::size_t> of_replica;  ///< the copy that each replica works on
   std::vector<std::size_t> first;  ///< of each copy: the first replica that works on it; the first copy is replica 0's
 
@@ -26,8 +27,12 @@ LOCKSTEP_EXPORT WeightCopies plan_weight_copies(const std::vector<at::Device>& d
 /// "copy 0: replicas 0 1" and so on, one line per copy.
 LOCKSTEP_EXPORT std::string to_string(const WeightCopies& copies);
 
-/// For tests on a machine with one GPU or none: models made from now on have a copy of the weights for each replica.
-LOCKSTEP_EXPORT void keep_weights_apart(bool apart);
-bool are_weights_apart();
+/// For tests on a machine with one GPU or none: how models are made from now on.
+struct ApartOptions {
+  bool weights = false;  ///< each replica has a copy of the weights
+  bool in_reach = true;  ///< false: as if no GPU reached another one's memory
+};
+LOCKSTEP_EXPORT void keep_weights_apart(const ApartOptions& options);
+LOCKSTEP_EXPORT const ApartOptions& weights_apart();
 
 }  // namespace lockstep

@@ -37,10 +37,15 @@ using torch::optim::SGDOptions;
 /// Models that are made while it lives have a copy of the weights for each replica.
 class Apart {
  public:
-  explicit Apart(bool apart) { keep_weights_apart(apart); }
-  ~Apart() { keep_weights_apart(false); }
+  explicit Apart(bool apart) : before_(weights_apart()) {
+    keep_weights_apart({.weights = apart, .in_reach = before_.in_reach});
+  }
+  ~Apart() { keep_weights_apart(before_); }
   Apart(const Apart&) = delete;
   Apart& operator=(const Apart&) = delete;
+
+ private:
+  const ApartOptions before_;
 };
 
 std::vector<at::Tensor> host_copies(const std::vector<at::Tensor>& tensors) {

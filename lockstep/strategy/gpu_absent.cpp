@@ -11,6 +11,7 @@ std::uint64_t numbers_drawn(const at::Generator&) { return 0; }
 std::uint64_t shared_numbers_drawn() { return 0; }
 void keep_for_this_stream(const at::Tensor&) {}
 std::unique_ptr<ReplicaStreams> make_streams(const std::vector<at::Device>&) { throw_not_built(); }
+bool reach_each_other(const std::vector<at::Device>&) { return false; }
 at::Tensor bring_here(const at::Tensor& tensor, at::Device) { return tensor; }
 at::Tensor pull_elements(const at::Tensor&, std::int64_t, std::int64_t, at::Device) { throw_not_built(); }
 void push_elements(const at::Tensor&, const at::Tensor&, std::int64_t, std::int64_t) { throw_not_built(); }

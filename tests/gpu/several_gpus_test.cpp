@@ -33,15 +33,17 @@ namespace {
 struct Place {
   const char* name;
   Devices devices;
-  bool apart;
+  ApartOptions apart = {};
 };
 
 /// With as many replicas as the first.
-const Place kShared2{"Shared2", logical_gpus(2), false}, kShared4{"Shared4", logical_gpus(4), false};
-const Place kApart2{"Apart2", logical_gpus(2), true}, kApart4{"Apart4", logical_gpus(4), true};
-const Place kTwoGpus{"TwoGpus", gpus(2), false};
-const Place kTwoOnEach{"TwoOnEach", {"gpu:0/0", "gpu:0/1", "gpu:1/0", "gpu:1/1"}, false};
-const Place kInterleaved{"Interleaved", {"gpu:1/0", "gpu:0/0", "gpu:1/1", "gpu:0/1"}, false};
+constexpr ApartOptions kApart{.weights = true}, kOutOfReach{.weights = true, .in_reach = false};
+const Place kShared2{"Shared2", logical_gpus(2)}, kShared4{"Shared4", logical_gpus(4)};
+const Place kApart2{"Apart2", logical_gpus(2), kApart}, kApart4{"Apart4", logical_gpus(4), kApart};
+const Place kCopied2{"Copied2", logical_gpus(2), kOutOfReach}, kCopied4{"Copied4", logical_gpus(4), kOutOfReach};
+const Place kTwoGpus{"TwoGpus", gpus(2)}, kTwoCopied{"TwoCopied", gpus(2), {.in_reach = false}};
+const Place kTwoOnEach{"TwoOnEach", {"gpu:0/0", "gpu:0/1", "gpu:1/0", "gpu:1/1"}};
+const Place kInterleaved{"Interleaved", {"gpu:1/0", "gpu:0/0", "gpu:1/1", "gpu:0/1"}};
 
 bool needs_two(const Place& place) { return place.name[0] == 'T' || place.name[0] == 'I'; }
 
@@ -51,11 +53,13 @@ class SeveralGpus : public testing::TestWithParam<Place> {
     if (needs_two(GetParam()) && visible_gpus() < 2) GTEST_SKIP() << "needs two GPUs";
     keep_weights_apart(GetParam().apart);
   }
-  void TearDown() override { keep_weights_apart(false); }
+  void TearDown() override { keep_weights_apart({}); }
 
   const Place& shared() const { return GetParam().devices.size() == 2 ? kShared2 : kShared4; }
 };
-INSTANTIATE_TEST_SUITE_P(, SeveralGpus, testing::Values(kApart2, kApart4, kTwoGpus, kTwoOnEach, kInterleaved),
+INSTANTIATE_TEST_SUITE_P(, SeveralGpus,
+                         testing::Values(kApart2, kApart4, kCopied2, kCopied4, kTwoGpus, kTwoCopied, kTwoOnEach,
+                                         kInterleaved),
                          [](const auto& each) { return std::string(each.param.name); });
 
 /// What 12 steps leave, with a replica that is late in each: its gradient, or its forward pass.

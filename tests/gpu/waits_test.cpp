@@ -51,18 +51,19 @@ namespace {
 
 struct WaitsCase {
   int replicas;
-  bool apart;  ///< each with a copy of the weights, as on several GPUs
+  ApartOptions apart = {};
 };
 
 class GpuWaits : public testing::TestWithParam<WaitsCase> {
  protected:
   GpuWaits() { keep_weights_apart(GetParam().apart); }
-  ~GpuWaits() override { keep_weights_apart(false); }
+  ~GpuWaits() override { keep_weights_apart({}); }
   const int replicas = GetParam().replicas;
 };
 INSTANTIATE_TEST_SUITE_P(Replicas, GpuWaits,
-                         testing::Values(WaitsCase{1, false}, WaitsCase{2, false}, WaitsCase{4, false},
-                                         WaitsCase{2, true}, WaitsCase{4, true}));
+                         testing::Values(WaitsCase{1}, WaitsCase{2}, WaitsCase{4}, WaitsCase{2, {.weights = true}},
+                                         WaitsCase{4, {.weights = true}},
+                                         WaitsCase{4, {.weights = true, .in_reach = false}}));
 
 TEST(GpuCalls, AreCounted) {
   const int before = waits;

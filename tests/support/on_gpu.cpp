@@ -15,7 +15,8 @@
 #include "tests/support/replicas.h"
 
 // The main function of tests that also run on a GPU, with LOCKSTEP_TEST_DEVICES=gpu: replicas and tensors are there then.
-// With LOCKSTEP_TEST_APART each replica has a copy of the weights, as on several GPUs.
+// With LOCKSTEP_TEST_APART each replica has a copy of the weights, as on several GPUs; with LOCKSTEP_TEST_OUT_OF_REACH
+// these are taken for GPUs that do not reach each other's memory.
 namespace lockstep {
 namespace {
 
@@ -106,7 +107,8 @@ int main(int argc, char** argv) {
   }
   lockstep::leave_out(lockstep::kAboutCpus, "about CPUs");
   lockstep::leave_out(lockstep::kOtherwise, "otherwise on GPUs");
-  if (std::getenv("LOCKSTEP_TEST_APART") != nullptr) lockstep::keep_weights_apart(true);
+  lockstep::keep_weights_apart({.weights = std::getenv("LOCKSTEP_TEST_APART") != nullptr,
+                                .in_reach = std::getenv("LOCKSTEP_TEST_OUT_OF_REACH") == nullptr});
   lockstep::use_nccl_on_one_gpu();
   lockstep::make_tensors_on_gpu();
   const int failed = RUN_ALL_TESTS();

@@ -48,6 +48,32 @@ void sum_squares_on_device(const at::Tensor& values, double* sums, std::size_t b
   std::copy_n(const_data<double>(on_host), blocks, sums);
 }
 
+void write_to_other_gpus(const OptimizerCore& core, const ReplicaPart& mine) {
+  const WeightCopies& copies = core.module->copies();
+  const auto k = static_cast<std::size_t>(mine.index);
+  gpu::Segments segments;
+  std::vector<const float*> sources;
+  sources.reserve(mine.owned.size() * copies.count());  // which segments point into
+  for (const OwnedSegment& segment : mine.owned) {
+    if (!segment.has_gradient()) continue;
+    const auto& leaves = core.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].leaves;
+    const std::int64_t begin = segment.where.begin, elements = segment.where.end - begin;
+    for (const std::size_t other : copies.first) {
+      if (copies.share(other, k)) continue;
+      if (!copies.in_reach || leaves[k].scalar_type() != at::kFloat) {
+        gpu::push_elements(leaves[k], leaves[other], begin, elements);
+        continue;
+      }
+      sources.push_back(const_data<float>(leaves[k]) + begin);
+      segments.push_back({.target = leaves[other].mutable_data_ptr<float>() + begin,
+                          .gradients = &sources.back(),
+                          .elements = elements});
+    }
+  }
+  const c10::cuda::CUDAGuard device(core.bad_sums_for(mine).device());
+  C10_CUDA_CHECK(gpu::sum_segments(segments, /*replicas=*/1, /*divisor=*/1, current_stream(core.bad_sums_for(mine))));
+}
+
 bool can_clip_on_device(const OptimizerCore& core, const ReplicaPart& mine) {
   static_assert(gpu::kChunkElements == kShardBlock);
   if (!core.on_device) return false;

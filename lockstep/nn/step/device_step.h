@@ -59,6 +59,10 @@ struct DeviceSum {
 bool has_device_sum(const at::Tensor& weights, std::size_t replicas);
 void sum_on_device(const std::vector<DeviceSum>& sums, std::int64_t divisor);
 
+/// After the update: writes the weights of owned segments that had a gradient to the other GPUs' copies, in one launch where
+/// these are in reach.
+void write_to_other_gpus(const OptimizerCore& core, const ReplicaPart& mine);
+
 /// block_norm.h's sums for values on a device. Waits for it.
 void sum_squares_on_device(const at::Tensor& values, double* sums, std::size_t blocks);
 

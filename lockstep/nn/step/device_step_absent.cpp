@@ -29,6 +29,7 @@ void sum_on_device(const std::vector<DeviceSum>&, std::int64_t) { throw_not_buil
 bool can_clip_on_device(const OptimizerCore&, const ReplicaPart&) { return false; }
 void write_squares_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }
 void clip_on_device(OptimizerCore&, ReplicaPart&, double) { throw_not_built(); }
+void write_to_other_gpus(const OptimizerCore&, const ReplicaPart&) { throw_not_built(); }
 void sum_squares_on_device(const at::Tensor&, double*, std::size_t) { throw_not_built(); }
 
 }  // namespace lockstep::detail

@@ -116,7 +116,7 @@ void SharedMemoryReducer::list_parts(ReplicaPart& mine, const Segment& segment,
   parts.clear();
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
     const at::Tensor& gradient = replicas_[k]->shown.gradients[static_cast<std::size_t>(segment.parameter)];
-    if (gradient.defined() && is_on_other_gpu(mine, k)) {
+    if (gradient.defined() && is_on_other_gpu(mine, k) && !module_.copies().in_reach) {
       mine.pulled.push_back(gpu::pull_elements(gradient, segment.begin, segment.end - segment.begin, device_of(mine)));
       parts.push_back(const_data<float>(mine.pulled.back()));
     } else {

@@ -11,8 +11,8 @@ namespace lockstep::detail {
 class ModuleCore;
 
 /// Adds up the gradients of replicas that share memory, segment by segment, where they lie: no flat copies. The owner
-/// of a segment writes the sum, in the one order of comm/reduction_tree.h, over its own gradient. Of gradients on other
-/// GPUs it copies the segment to its own first.
+/// of a segment writes the sum, in the one order of comm/reduction_tree.h, over its own gradient. Of gradients on GPUs
+/// that its own does not reach it copies the segment first.
 class SharedMemoryReducer final : public GradientReducer {
  public:
   using Replicas = std::vector<std::unique_ptr<ReplicaPart>>;
@@ -26,7 +26,7 @@ class SharedMemoryReducer final : public GradientReducer {
  private:
   bool leave_to_update(ReplicaPart& mine, OwnedSegment& segment) const;
   void list_parts(ReplicaPart& mine, const Segment& segment, std::vector<const float*>& parts) const;
-  /// Whether `mine` has to copy replica k's gradients before it can use them.
+  /// Whether replica k's gradients are in a memory that LibTorch's kernels cannot use together with that of `mine`.
   bool is_on_other_gpu(const ReplicaPart& mine, std::size_t k) const;
   /// A replica without a gradient counts as zero.
   void sum_dense(ReplicaPart& mine, const Segment& segment, at::Tensor& target, ReduceOp op) const;

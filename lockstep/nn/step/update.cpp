@@ -14,23 +14,20 @@
 #include "lockstep/nn/step/recording.h"
 #include "lockstep/nn/step/sparse_parameters.h"
 #include "lockstep/strategy/detail/step_recorder.h"
-#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/intra_op.h"
 
 namespace lockstep::detail {
 namespace {
 
-/// While all replicas are in the meeting of the update, and so compute nothing with their weights.
+/// While all replicas are in the meeting of the update, and so compute nothing with their weights. On CPUs, where only
+/// tests have several copies.
 void write_to_other_copies(const OptimizerCore& core, const ReplicaPart& mine, const OwnedSegment& segment) {
   const WeightCopies& copies = core.module->copies();
   const auto k = static_cast<std::size_t>(mine.index);
   const auto& leaves = core.module->parameters()[static_cast<std::size_t>(segment.where.parameter)].leaves;
   for (const std::size_t other : copies.first) {
     if (copies.share(other, k)) continue;
-    if (core.on_device)
-      gpu::push_elements(leaves[k], leaves[other], segment.where.begin, segment.where.end - segment.where.begin);
-    else
-      (segment.is_whole ? leaves[other].data() : slice_of(leaves[other].data(), segment.where)).copy_(segment.weights);
+    (segment.is_whole ? leaves[other].data() : slice_of(leaves[other].data(), segment.where)).copy_(segment.weights);
   }
 }
 
@@ -56,10 +53,11 @@ void update_owned(OptimizerCore& core, ReplicaPart& mine) {
   }
   if (core.on_device) update_on_device(core, mine);
   const bool has_copies = core.module->copies().count() > 1;
+  if (core.on_device && has_copies) write_to_other_gpus(core, mine);
   for (OwnedSegment& segment : mine.owned) {
     if (!segment.parts.empty() && !core.on_device)
       core.cls.fused({*mine.inner, segment.group, segment.weights, segment.parts, mine.divisor});
-    if (has_copies && segment.has_gradient()) write_to_other_copies(core, mine, segment);
+    if (has_copies && !core.on_device && segment.has_gradient()) write_to_other_copies(core, mine, segment);
     if (segment.sum.defined()) segment.weights.mutable_grad().reset();
     segment.sum.reset();
     segment.parts.clear();

@@ -22,12 +22,15 @@ void make_context_current(c10::DeviceIndex device) {
   current = device;
 }
 
-/// Copies then go straight from one GPU to the other, where the machine can do that.
-void let_reach(c10::DeviceIndex from, c10::DeviceIndex to) {
+bool can_reach(c10::DeviceIndex from, c10::DeviceIndex to) {
   int can_reach = 0;
-  if (from == to) return;
-  C10_CUDA_CHECK(cudaDeviceCanAccessPeer(&can_reach, from, to));
-  if (can_reach != 0) c10::cuda::CUDACachingAllocator::enablePeerAccess(from, to);
+  if (from != to) C10_CUDA_CHECK(cudaDeviceCanAccessPeer(&can_reach, from, to));
+  return from == to || can_reach != 0;
+}
+
+/// Kernels and copies then go straight from one GPU to the other, where the machine can do that.
+void let_reach(c10::DeviceIndex from, c10::DeviceIndex to) {
+  if (from != to && can_reach(from, to)) c10::cuda::CUDACachingAllocator::enablePeerAccess(from, to);
 }
 
 cudaStreamCaptureStatus capture_status(const c10::cuda::CUDAStream& stream) {
@@ -173,6 +176,13 @@ void keep_for_this_stream(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_cuda() || !tensor.has_storage()) return;
   c10::cuda::CUDACachingAllocator::recordStream(tensor.storage().data_ptr(),
                                                 c10::cuda::getCurrentCUDAStream(tensor.device().index()));
+}
+
+bool reach_each_other(const std::vector<at::Device>& devices) {
+  return std::ranges::all_of(devices, [&](at::Device from) {
+    return std::ranges::all_of(
+        devices, [&](at::Device to) { return from.is_cuda() && to.is_cuda() && can_reach(from.index(), to.index()); });
+  });
 }
 
 std::unique_ptr<ReplicaStreams> make_streams(const std::vector<at::Device>& devices) {
