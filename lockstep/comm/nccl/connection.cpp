@@ -148,6 +148,14 @@ void Connection::throw_error(int result, const std::string& name) {
   throw error_of(static_cast<ncclResult_t>(result), name, comm_);
 }
 
+void Connection::wait_for_cause(std::unique_lock<std::mutex>& lock) {
+  const auto is_over = [&] { return failure_ || is_stopping_; };
+  for (const auto deadline = Deadline::after(kCauseWait); !deadline.expired() && !is_over();) {
+    options_.check();
+    changed_.wait_for(lock, kLook, is_over);
+  }
+}
+
 void Connection::wait() {
   std::unique_lock lock(mutex_);
   while (!failure_ && !under_way_.empty()) {
@@ -182,7 +190,12 @@ void Connection::watch() {
       drop_finished();
       if (under_way_.empty()) continue;
       if (under_way_.front().limit.expired()) throw timeout_of(under_way_.front().name);
-      if (const ncclResult_t state = state_of(comm_); state != ncclSuccess) throw_error(state, under_way_.front().name);
+      if (const ncclResult_t state = state_of(comm_); state != ncclSuccess) {
+        const Unavailable error = error_of(state, under_way_.front().name, comm_);
+        wait_for_cause(lock);
+        if (failure_ || is_stopping_) continue;
+        throw error;
+      }
       options_.check();
     } catch (const Error& error) {
       fail(std::current_exception());

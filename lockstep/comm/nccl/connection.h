@@ -66,6 +66,8 @@ class Connection {
   /// What NCCL sees of another worker's death is seldom the cause, which the job knows a moment later.
   [[noreturn]] void throw_error(int result, const std::string& name);
   void watch();
+  /// For the same moment, with the lock open while it waits. Throws what the job knows.
+  void wait_for_cause(std::unique_lock<std::mutex>& lock);
   // With the lock held.
   void drop_finished();
   void fail(std::exception_ptr failure);
