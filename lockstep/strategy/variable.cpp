@@ -9,6 +9,7 @@
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
 
@@ -89,7 +90,7 @@ at::Tensor synchronised_in_replica(const Variable::Impl& variable) {
   auto& replica = get_replica_context();
   switch (variable.options().aggregation) {
     case Aggregation::None: throw_no_reduction(variable, "bringing an OnRead variable together");
-    case Aggregation::OnlyFirstReplica: return variable.values()[0];
+    case Aggregation::OnlyFirstReplica: return gpu::bring_here(variable.values()[0], replica.device());
     case Aggregation::Sum:
     case Aggregation::Mean: break;
   }
