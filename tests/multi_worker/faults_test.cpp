@@ -22,7 +22,8 @@ namespace {
 
 constexpr int kPeerLost = 3;  // exit codes of the program
 constexpr int kError = 1;
-constexpr seconds kEnough(40);  // for anything that must happen
+constexpr seconds kEnough(40);     // for anything that must happen
+constexpr double kQuietStart = 1;  // seconds to load LibTorch, at most, on a machine without other work
 
 // ---- times to notice
 
@@ -115,7 +116,7 @@ double expect_error(Process& worker, const Expected& expected) {
   EXPECT_TRUE(contains(error_in(said), "help:")) << said;
   if (expected.has_weights) expect_whole_step(said);
   const double at = time_after(expected.has_weights ? "failed at " : "error at ", said);
-  EXPECT_LT(now() - at, 10) << "it noticed, but did not end:\n" << said;
+  EXPECT_LT(worker.ended() - at, 10) << "it noticed, but did not end:\n" << said;
   return at;
 }
 
@@ -267,10 +268,15 @@ TEST_F(Faults, ADataPortInUseIsToldToAll) {
     for (int k = 0; k < 3; ++k) job.start(k, program("train", settings));
     const Strings parts{"error[L106]: the data port " + address + " is in use", "reported by worker " + faulty,
                         "this process itself, "};
+    job.wait(kEnough);  // for all at once: each of them must end soon after it has noticed
     const double last = expect_errors(job, {0, 1, 2}, {.code = kError, .parts = parts, .has_weights = false});
-    double begin = 0;
-    for (int k = 0; k < 3; ++k) begin = std::max(begin, time_after("begins at ", job[k].said()));
-    noticed(" 8 data port in use", 1, last - begin);
+    double begin = 0, start = 0;
+    for (int k = 0; k < 3; ++k) {
+      begin = std::max(begin, time_after("begins at ", job[k].said()));
+      start = std::max(start, time_after("begins at ", job[k].said()) - job[k].started());
+    }
+    // Three processes meet at the time when they are busiest: on a machine with other work as slowly as they start.
+    noticed(" 8 data port in use", 1, (last - begin) / std::max(1.0, start / kQuietStart));
   }
 }
 

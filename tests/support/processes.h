@@ -141,6 +141,9 @@ class Process {
   Process& operator=(const Process&) = delete;
 
   pid_t pid() const { return pid_; }
+  double started() const { return started_; }
+  /// When this object saw that it had ended; 0: not yet.
+  double ended() const { return ended_; }
   void signal(int number) const { ::kill(pid_, number); }
   /// Kills it, if it still runs.
   void end() {
@@ -150,8 +153,10 @@ class Process {
 
   bool is_running() {
     int status = 0;
-    if (status_ < 0 && ::waitpid(pid_, &status, WNOHANG) == pid_)
+    if (status_ < 0 && ::waitpid(pid_, &status, WNOHANG) == pid_) {
       status_ = WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
+      ended_ = now();
+    }
     return status_ < 0;
   }
 
@@ -190,6 +195,8 @@ class Process {
   const ProcessOptions options_;
   const TemporaryFolder folder_;
   pid_t pid_ = -1;
+  const double started_ = now();
+  double ended_ = 0;
   int status_ = -1;
   int input_ = -1;
 };
@@ -237,6 +244,14 @@ class Job {
   /// In the order of starts.
   Process& operator[](int k) { return *workers_[static_cast<std::size_t>(k)]; }
   int size() const { return static_cast<int>(workers_.size()); }
+  /// Until all have ended, but no longer than the limit. Notes when each of them did.
+  void wait(milliseconds limit) {
+    const auto is_running = [](const auto& worker) { return worker->is_running(); };
+    for (const auto deadline = Deadline::after(limit); std::ranges::count_if(workers_, is_running) > 0;) {
+      if (deadline.expired()) return;
+      ::poll(nullptr, 0, 5);
+    }
+  }
 
   const Strings addresses;
 
