@@ -2,12 +2,14 @@
 
 #include <cstddef>
 #include <exception>
+#include <optional>
 #include <typeinfo>
 #include <utility>
 
 #include "lockstep/base/export.h"
 #include "lockstep/contrib/client_random.h"
 #include "lockstep/contrib/tower_words.h"
+#include "lockstep/strategy/owners_call.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::contrib::detail {
@@ -28,6 +30,8 @@ class LOCKSTEP_EXPORT ClientCall {
   void on_all_workers(F&& f) const {
     std::exception_ptr mine;
     try {
+      std::optional<lockstep::detail::OwnersCall> part;  // over workers, what concerns all of them is refused in it
+      if (core_.num_workers() > 1) part.emplace(operation_);
       in_tower_words(std::forward<F>(f));
     } catch (...) {
       mine = std::current_exception();

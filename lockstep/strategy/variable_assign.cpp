@@ -11,6 +11,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/owners_call.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
@@ -190,6 +191,7 @@ std::vector<at::Tensor> own_shares(const Variable::Impl& variable, const at::Ten
 }
 
 void assign_across(const std::shared_ptr<Variable::Impl>& variable, const Write& write, const VariableValue& value) {
+  detail::require_call_of_all_workers("a variable was written");
   if (!variable->is_sync_on_read()) {
     if (value.kind() == Kind::PerReplica && variable->strategy().strict()) {
       throw_assign(*variable, "the value must be Mirrored: a PerReplica would make the components differ",

@@ -9,6 +9,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/owners_call.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
 namespace lockstep::workers {
@@ -19,6 +20,7 @@ constexpr std::size_t kMostDims = 14;
 constexpr std::size_t kFormSize = 2 + kMostDims;
 
 std::string full_name(std::string_view name) {
+  detail::require_call_of_all_workers("a call that concerns all workers");
   const std::string place = detail::CallPlace::current();
   return place.empty() ? std::string(name) : lockstep::str(name, " (", place, ")");
 }
@@ -67,8 +69,11 @@ at::Tensor empty_of_form(const std::int64_t* form) {
 
 /// Each with a zero behind it.
 at::Tensor bytes_of(const Texts& texts) {
-  std::string all;
-  for (const std::string& text : texts) all.append(text.c_str(), std::strlen(text.c_str()) + 1);
+  std::string all;  // the length of each, and its bytes, which may be any
+  for (const std::string& text : texts) {
+    const std::uint64_t size = text.size();
+    all.append(reinterpret_cast<const char*>(&size), sizeof size).append(text);
+  }
   at::Tensor bytes = at::empty({static_cast<std::int64_t>(all.size())}, at::kByte);
   if (!all.empty()) std::memcpy(bytes.data_ptr(), all.data(), all.size());
   return bytes;
@@ -77,7 +82,12 @@ at::Tensor bytes_of(const Texts& texts) {
 Texts texts_of(const at::Tensor& bytes) {
   Texts texts;
   const auto* const begin = static_cast<const char*>(bytes.const_data_ptr());
-  for (std::size_t at = 0; at < bytes.nbytes(); at += texts.back().size() + 1) texts.emplace_back(begin + at);
+  for (std::size_t at = 0; at < bytes.nbytes(); at += texts.back().size()) {
+    std::uint64_t size = 0;
+    std::memcpy(&size, begin + at, sizeof size);
+    at += sizeof size;
+    texts.emplace_back(begin + at, size);
+  }
   return texts;
 }
 
