@@ -8,6 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/fail_together.h"
 #include "lockstep/strategy/multi_worker_strategy.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/tensor_reduction.h"
@@ -77,11 +78,12 @@ Mirrored<IndexedSlices> StrategyExtended::reduce_to(ReduceOp op, const PerReplic
                                                     const Destinations& destinations,
                                                     const CommunicationOptions& options) {
   detail::require_cross_replica(strategy_, "reduce_to");
-  for (const auto& rows : value) check_indexed_slices(rows, "reduce_to");
-  const Devices to = destinations.resolve(strategy_);
-  return placed(strategy_.cross_device_ops().reduce_slices(op, value, to,
-                                                           detail::StrategyAccess::options_of_call(strategy_, options)),
-                to);
+  return detail::or_fail_together(strategy_, "reduce_to", [&] {
+    for (const auto& rows : value) check_indexed_slices(rows, "reduce_to");
+    const Devices to = destinations.resolve(strategy_);
+    const auto merged = detail::StrategyAccess::options_of_call(strategy_, options);
+    return placed(strategy_.cross_device_ops().reduce_slices(op, value, to, merged), to);
+  });
 }
 
 StrategyExtended::ReduceValue::ReduceValue(PerReplica<at::Tensor> value) : components_(std::move(value).values()) {}
@@ -98,34 +100,37 @@ std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op,
                                                                     const CommunicationOptions& options) {
   detail::require_cross_replica(strategy_, "batch_reduce_to");
   require_op(op, "reduce_to");
-  std::vector<std::optional<Mirrored<at::Tensor>>> results(pairs.size());
-  std::vector<CrossDeviceOps::Job> jobs;
-  std::vector<std::size_t> places;
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    const auto& [value, destinations] = pairs[i];
-    if (value.variable_) strategy_.components_of(*value.variable_, "batch_reduce_to");
-    if (value.is_mirrored_) {
-      Mirrored<at::Tensor> mirrored(value.components_);
-      mirrored.set_placement(value.placement_);
-      results[i] = reduce_to(op, mirrored, destinations, options);
-      continue;
+  const auto reduce_all = [&] {
+    std::vector<std::optional<Mirrored<at::Tensor>>> results(pairs.size());
+    std::vector<CrossDeviceOps::Job> jobs;
+    std::vector<std::size_t> places;
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      const auto& [value, destinations] = pairs[i];
+      if (value.variable_) strategy_.components_of(*value.variable_, "batch_reduce_to");
+      if (value.is_mirrored_) {
+        Mirrored<at::Tensor> mirrored(value.components_);
+        mirrored.set_placement(value.placement_);
+        results[i] = reduce_to(op, mirrored, destinations, options);
+        continue;
+      }
+      PerReplica<at::Tensor> components(value.components_);
+      require_summable(components[0], "reduce_to");
+      require_equal_form(components.values(), "reduce_to");
+      jobs.emplace_back(std::move(components), destinations.resolve(strategy_));
+      places.push_back(i);
     }
-    PerReplica<at::Tensor> components(value.components_);
-    require_summable(components[0], "reduce_to");
-    require_equal_form(components.values(), "reduce_to");
-    jobs.emplace_back(std::move(components), destinations.resolve(strategy_));
-    places.push_back(i);
-  }
-  const auto merged = detail::StrategyAccess::options_of_call(strategy_, options);
-  auto& ops = strategy_.cross_device_ops();
-  auto reduced = jobs.size() == 1 ? std::vector{ops.reduce(op, jobs[0].first, jobs[0].second, merged)}
-                                  : ops.batch_reduce(op, jobs, merged);
-  for (std::size_t j = 0; j < places.size(); ++j)
-    results[places[j]] = placed(std::move(reduced.at(j)), std::move(jobs[j].second));
-  std::vector<Mirrored<at::Tensor>> all;
-  all.reserve(results.size());
-  for (auto& result : results) all.push_back(std::move(*result));
-  return all;
+    const auto merged = detail::StrategyAccess::options_of_call(strategy_, options);
+    auto& ops = strategy_.cross_device_ops();
+    auto reduced = jobs.size() == 1 ? std::vector{ops.reduce(op, jobs[0].first, jobs[0].second, merged)}
+                                    : ops.batch_reduce(op, jobs, merged);
+    for (std::size_t j = 0; j < places.size(); ++j)
+      results[places[j]] = placed(std::move(reduced.at(j)), std::move(jobs[j].second));
+    std::vector<Mirrored<at::Tensor>> all;
+    all.reserve(results.size());
+    for (auto& result : results) all.push_back(std::move(*result));
+    return all;
+  };
+  return detail::or_fail_together(strategy_, "batch_reduce_to", reduce_all);
 }
 
 std::vector<Mirrored<at::Tensor>> StrategyExtended::batch_reduce_to(ReduceOp op,

@@ -12,6 +12,7 @@
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/one_thread.h"
 #include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/fail_together.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
@@ -121,36 +122,39 @@ Strategy::Leaves Strategy::reduce_components(ReduceOp op, const std::vector<Leav
                                              const std::vector<std::string>& structures, const Axis& axis) {
   require_op(op, "reduce");
   const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "reduce");
-  const Devices here{devices_[0]};
-  if (axis.dims().empty()) return std::move(reduce_across(op, components, structures, here, communication_)[0]);
+  const auto reduce_all = [&]() -> Leaves {
+    const Devices here{devices_[0]};
+    if (axis.dims().empty()) return std::move(reduce_across(op, components, structures, here, communication_)[0]);
 
-  require_equal_structures(*this, components, structures, "reduce");
-  std::optional<detail::CallDetail> along;  // sums along other axes may have the same shape
-  if (workers_) {
-    std::string dims;
-    for (const std::int64_t dim : axis.dims()) dims += str(dims.empty() ? "axis " : ", ", dim);
-    along.emplace(std::move(dims));
-  }
-  std::vector<Leaves> sums(components.size());
-  std::vector<std::int64_t> elements(components[0].size(), 0);
-  for (std::size_t k = 0; k < components.size(); ++k) {
-    for (std::size_t i = 0; i < components[k].size(); ++i) {
-      const auto* tensor = std::get_if<at::Tensor>(&components[k][i]);
-      if (tensor == nullptr)
-        throw_not_reducible("sparse rows cannot be reduced along an axis",
-                            "reduce without an axis, or call to_dense() first");
-      sums[k].emplace_back(sum_along(*tensor, axis, elements[i]));
-    }
-  }
-  Leaves total = std::move(reduce_across(ReduceOp::Sum, sums, structures, here, communication_)[0]);
-  if (op == ReduceOp::Mean) {
+    require_equal_structures(*this, components, structures, "reduce");
+    std::optional<detail::CallDetail> along;  // sums along other axes may have the same shape
     if (workers_) {
-      for (std::int64_t& count : elements)
-        count = workers::sum(*workers_, count, "elements of a mean", deadline_of(communication_));
+      std::string dims;
+      for (const std::int64_t dim : axis.dims()) dims += str(dims.empty() ? "axis " : ", ", dim);
+      along.emplace(std::move(dims));
     }
-    for (std::size_t i = 0; i < total.size(); ++i) total[i] = divide_sum(std::get<at::Tensor>(total[i]), elements[i]);
-  }
-  return total;
+    std::vector<Leaves> sums(components.size());
+    std::vector<std::int64_t> elements(components[0].size(), 0);
+    for (std::size_t k = 0; k < components.size(); ++k) {
+      for (std::size_t i = 0; i < components[k].size(); ++i) {
+        const auto* tensor = std::get_if<at::Tensor>(&components[k][i]);
+        if (tensor == nullptr)
+          throw_not_reducible("sparse rows cannot be reduced along an axis",
+                              "reduce without an axis, or call to_dense() first");
+        sums[k].emplace_back(sum_along(*tensor, axis, elements[i]));
+      }
+    }
+    Leaves total = std::move(reduce_across(ReduceOp::Sum, sums, structures, here, communication_)[0]);
+    if (op == ReduceOp::Mean) {
+      if (workers_) {
+        for (std::int64_t& count : elements)
+          count = workers::sum(*workers_, count, "elements of a mean", deadline_of(communication_));
+      }
+      for (std::size_t i = 0; i < total.size(); ++i) total[i] = divide_sum(std::get<at::Tensor>(total[i]), elements[i]);
+    }
+    return total;
+  };
+  return detail::or_fail_together(*this, "reduce", reduce_all);
 }
 
 Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool mirrored) {
@@ -160,7 +164,8 @@ Strategy::Leaves Strategy::reduce_shared(ReduceOp op, const Leaves& value, bool 
                         "use ReduceOp::Mean, or multiply by num_replicas_in_sync() if that is what you mean");
   }
   const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "reduce");
-  if (workers_ && !mirrored) return reduce_over_workers(op, value);
+  if (workers_ && !mirrored)
+    return detail::or_fail_together(*this, "reduce", [&] { return reduce_over_workers(op, value); });
   if (op == ReduceOp::Sum && num_replicas_in_sync_ != 1) {
     throw_not_reducible(
         str("a plain value cannot be reduced with ReduceOp::Sum over ", num_replicas_in_sync_, " replicas"),
@@ -195,26 +200,29 @@ Strategy::Leaves Strategy::reduce_over_workers(ReduceOp op, const Leaves& value)
 
 Strategy::Leaves Strategy::gather_across(const std::vector<Leaves>& components,
                                          const std::vector<std::string>& structures, std::int64_t axis) {
-  require_equal_structures(*this, components, structures, "gather");
   const detail::OneThread one(workers_ ? &collective_thread_ : nullptr, "gather");
-  Leaves results;
-  for (std::size_t i = 0; i < components[0].size(); ++i) {
-    for (const auto& component : components) {
-      if (!std::holds_alternative<IndexedSlices>(component[i])) continue;
-      throw Unimplemented(errors::kNotAvailable,
-                          {.what = "gather does not support IndexedSlices",
-                           .where = "gather",
-                           .help = "gather values and indices separately, or call to_dense() first"});
+  const auto gather_all = [&] {
+    require_equal_structures(*this, components, structures, "gather");
+    Leaves results;
+    for (std::size_t i = 0; i < components[0].size(); ++i) {
+      for (const auto& component : components) {
+        if (!std::holds_alternative<IndexedSlices>(component[i])) continue;
+        throw Unimplemented(errors::kNotAvailable,
+                            {.what = "gather does not support IndexedSlices",
+                             .where = "gather",
+                             .help = "gather values and indices separately, or call to_dense() first"});
+      }
+      if (components.size() == 1 && !workers_) {
+        results.push_back(components[0][i]);
+        continue;
+      }
+      auto tensors = PerReplica<at::Tensor>::generate(
+          components.size(), [&](std::size_t k) { return std::get<at::Tensor>(components[k][i]); });
+      results.emplace_back(cross_device_ops_->gather(tensors, axis, {devices_[0]}, communication_)[0]);
     }
-    if (components.size() == 1 && !workers_) {
-      results.push_back(components[0][i]);
-      continue;
-    }
-    auto tensors = PerReplica<at::Tensor>::generate(
-        components.size(), [&](std::size_t k) { return std::get<at::Tensor>(components[k][i]); });
-    results.emplace_back(cross_device_ops_->gather(tensors, axis, {devices_[0]}, communication_)[0]);
-  }
-  return results;
+    return results;
+  };
+  return detail::or_fail_together(*this, "gather", gather_all);
 }
 
 }  // namespace lockstep

@@ -116,6 +116,24 @@ INSTANTIATE_TEST_SUITE_P(SameBits, SwappedTowerCalls,
                                          SwappedCall{"update_non_slot", "{lambda()#"}),
                          [](const auto& each) { return each.param.name; });
 
+TEST(SameBits, AReductionThatOneWorkerCannotMakeFailsOnAll) {
+  Job job(2, {LOCKSTEP_TOWER_PROGRAM, "2", "unequal"});
+  for (int k = 0; k < 2; ++k) {
+    job[k].wait(seconds(60));
+    EXPECT_NE(job[k].said().find("refused L"), std::string::npos) << "worker " << k << ":\n" << job[k].said();
+    EXPECT_EQ(job[k].said().find("summed"), std::string::npos) << "worker " << k << ":\n" << job[k].said();
+  }
+}
+
+TEST(SameBits, TheOwnerOfAnItemMakesNoCallsForAllWorkers) {
+  Job job(2, {LOCKSTEP_TOWER_PROGRAM, "2", "owners"});
+  for (int k = 0; k < 2; ++k) {
+    EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
+    for (const char* what : {"refused a write", "refused a read of all"})
+      EXPECT_NE(job[k].said().find(what), std::string::npos) << what << ", worker " << k << ":\n" << job[k].said();
+  }
+}
+
 /// On CPUs it is AUTO; between GPUs the order is NCCL's own, and all that is known is that workers agree.
 TEST(SameBits, NcclThatIsAskedForKeepsWorkersAlike) {
   const Trained asked = train({2, 2}, "nccl");

@@ -68,6 +68,9 @@ void require_one_structure(contrib::MirroredStrategy& strategy) {
 }
 
 void look_at_values(contrib::MirroredStrategy& strategy) {
+  const auto records = strategy.call_for_each_tower([] { return std::string("\x08\0\x01", 3); });
+  for (const std::string& record : strategy.unwrap(records))
+    say("length of a record", std::vector<int>{static_cast<int>(record.size())});
   say("towers", std::vector<int>{strategy.num_towers(), static_cast<int>(strategy.worker_devices().size())});
   say("indices", strategy.unwrap(strategy.worker_device_index()));
   const auto random = strategy.call_for_each_tower([] { return torch::rand({3}); });
@@ -410,8 +413,58 @@ void train(contrib::MirroredStrategy& strategy) {
   for (const auto& parameter : model.replica(0)->parameters()) say("weights", parameter);
 }
 
+/// The last tower's values have another shape: its worker, or all, must not go on as if they had been added up.
+void reduce_unequally(contrib::MirroredStrategy& strategy) {
+  const auto values = [&](bool differ) {
+    return strategy.call_for_each_tower([&, differ] {
+      const bool is_last = contrib::get_tower_context().tower_id() == strategy.num_towers() - 1;
+      return torch::ones({differ && is_last ? 3 : 2});
+    });
+  };
+  const auto bad = values(true);
+  const auto good = values(false);
+  for (const auto* each : {&bad, &good}) {
+    try {
+      const auto sum = strategy.reduce(Agg::SUM, *each, "cpu:0");
+      std::printf("summed %d\n", sum.item<int>());
+    } catch (const ls::Error& e) {
+      std::printf("refused L%d\n", e.number());
+    } catch (const std::exception& e) {
+      std::printf("summed %s\n", e.what());
+    }
+  }
+}
+
+/// What concerns all workers, in functions that only the owner of an item calls.
+void call_all_from_one(contrib::MirroredStrategy& strategy) {
+  auto variable = strategy.core().make_variable(torch::zeros({}), {.aggregation = ls::Aggregation::Sum});
+  const std::vector<int> items{1, 2, 3, 4};
+  const auto refused = [](const char* what, const auto& call) {
+    try {
+      call();
+      std::printf("accepted %s\n", what);
+    } catch (const ls::Error& e) {
+      const std::string said = e.what();
+      const bool is_named = said.find("inside the function given to map") != said.npos;
+      std::printf("%s %s\n", is_named ? "refused" : "failed otherwise", what);
+    }
+  };
+  refused("a write", [&] {
+    strategy.map(items, [&](int i) {
+      variable.assign_add(torch::tensor(static_cast<float>(i)));
+      return i;
+    });
+  });
+  refused("a read of all", [&] {
+    const auto each = strategy.call_for_each_tower([] { return torch::ones({}); });
+    strategy.map(items, [&](int) { return strategy.unwrap(each)[0]; });
+  });
+}
+
 /// The second worker makes two calls of one kind in another order than the first.
 void swap_calls(contrib::MirroredStrategy& strategy, const std::string& kind) {
+  if (kind == "unequal") return reduce_unequally(strategy);
+  if (kind == "owners") return call_all_from_one(strategy);
   const auto variable = strategy.core().make_variable(torch::zeros({2}));
   const auto each = strategy.call_for_each_tower([] { return torch::ones({2}); });
   const std::vector<int> items{1, 2, 3};
