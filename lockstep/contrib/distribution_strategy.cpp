@@ -1,9 +1,13 @@
 #include "lockstep/contrib/distribution_strategy.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/cluster/cluster_resolver.h"
+#include "lockstep/comm/cluster/cluster_spec.h"
 #include "lockstep/contrib/loss_reduction.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/same_on_workers.h"
@@ -29,6 +33,22 @@ void DistributionStrategy::set_core(std::unique_ptr<Strategy> core, Devices devi
   lockstep::detail::StrategyAccess::set_one_client(*core, this);
   core_ = std::move(core);
   devices_ = std::move(devices);
+}
+
+void DistributionStrategy::note_use() {
+  if (std::exchange(is_used_, true) || core_->num_workers() > 1) return;
+  int workers = 0;
+  try {
+    const ClusterSpec cluster = TFConfigClusterResolver().cluster_spec();
+    for (const char* job : {"chief", "worker"}) workers += cluster.has_job(job) ? cluster.num_tasks(job) : 0;
+  } catch (const Error&) {  // a cluster that this program does not ask for may be described as it likes
+  }
+  if (workers < 2) return;
+  log_warning(
+      str("TF_CONFIG names ", workers,
+          " workers, and this one trains alone: configure was not called. Call "
+          "strategy.configure({.cluster_spec = lockstep::TFConfigClusterResolver().cluster_spec()}) right after "
+          "making the strategy"));
 }
 
 PerDevice<int> DistributionStrategy::worker_device_index() const {

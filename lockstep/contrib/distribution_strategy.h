@@ -149,6 +149,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   template <class F>
   auto distribute_dataset(F&& dataset_fn) {
     detail::require_cross_tower(*core_, "distribute_dataset");
+    note_use();
     return detail::distribute_elements(*core_, dataset_fn(), prefetch_on_device_);
   }
 
@@ -191,6 +192,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// From now on this is the core; `devices` are those of all towers.
   void set_core(std::unique_ptr<Strategy> core, Devices devices);
   void set_prefetch_on_device(bool prefetch) { prefetch_on_device_ = prefetch; }
+  bool is_used() const { return is_used_; }  ///< by towers or datasets, which belong to its present core
 
  private:
   static std::size_t index_of(const std::string& device, const Devices& among, const char* operation);
@@ -200,6 +202,8 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   template <class Update, class... Args>
   auto grouped_or_not(const Update& update, const Args&... args) const;
   friend int detail::count_merge(const Strategy& core);
+  /// Warns, the first time, of workers that the program has not joined.
+  void note_use();
   /// Throws on all workers unless all have made as many merge calls: the towers of one may have finished without those that
   /// others wait in.
   void require_equal_merges() const;
@@ -217,7 +221,8 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   Devices devices_;
   bool prefetch_on_device_ = true;
   int merges_ = 0;  ///< merge calls so far
-  int calls_ = 0;   ///< calls of map, update and update_non_slot so far
+  bool is_used_ = false;
+  int calls_ = 0;  ///< calls of map, update and update_non_slot so far
 };
 
 }  // namespace lockstep::contrib

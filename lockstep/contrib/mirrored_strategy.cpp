@@ -111,6 +111,14 @@ void MirroredStrategy::configure(const ConfigureOptions& options) {
     throw FailedPrecondition(errors::kWrongContext, {.what = "configure was called inside a scope or a tower",
                                                      .where = "configure",
                                                      .help = "call it right after making the strategy"});
+  if (is_used() || core().num_workers() > 1) {
+    throw FailedPrecondition(
+        errors::kWrongContext,
+        {.what = is_used() ? "configure was called after the strategy was used" : "configure was called a second time",
+         .where = "configure",
+         .help = "call it once, right after making the strategy: towers, datasets and variables from before would not "
+                 "belong to the cluster"});
+  }
   if (options_.devices && !options.devices)
     refuse("`num_gpus` is required if `cluster_spec` is given, and the strategy was made with `devices`",
            "make it with .num_gpus, or pass .devices, those of each worker, to configure");

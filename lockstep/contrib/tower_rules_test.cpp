@@ -5,6 +5,7 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "lockstep/lockstep.h"
 #include "tests/support/errors.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/logged_lines.h"
 
 namespace lockstep::contrib {
 namespace {
@@ -131,6 +133,7 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
   auto table = strategy.core().make_variable(at::ones({3}), {.name = "table", .aggregation = Agg::SUM});
   const PerDevice<IndexedSlices> rows(
       {{at::ones({1}), at::ones({1}, at::kLong), {3}}, {at::ones({1}), at::ones({1}, at::kLong), {3}}});
+  const auto unused = [] { return MirroredStrategy({.devices = cpus(2)}); };
   const ConfigureOptions alone{
       .cluster_spec = ClusterSpec{{"worker", {"127.0.0.1:1"}}}, .task_type = "worker", .task_id = 0};
 
@@ -228,11 +231,11 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
        },
        "strateg"},
       {[&] {
-         strategy.configure({.cluster_spec = ClusterSpec{{"worker", {"h:1"}}}, .devices = cpus(2)});
+         unused().configure({.cluster_spec = ClusterSpec{{"worker", {"h:1"}}}, .devices = cpus(2)});
        },
        "task_type"},
       {[&] {
-         strategy.configure({.cluster_spec = ClusterSpec{{"worker", {"h:1"}}},
+         unused().configure({.cluster_spec = ClusterSpec{{"worker", {"h:1"}}},
                              .task_type = "worker",
                              .task_id = 0,
                              .devices = Devices{"cpu:0", "cpu:0"}});
@@ -240,9 +243,10 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
        "CPU:0"},
       {[] { set_logical_cpus(0); }, "must be >= 1, got 0"},
       {[&] {
-         strategy.configure({.cluster_spec = ClusterSpec{{"worker", {"h:1"}}}, .task_id = 0, .devices = cpus(2)});
+         unused().configure({.cluster_spec = ClusterSpec{{"worker", {"h:1"}}}, .task_id = 0, .devices = cpus(2)});
        },
        "or task_type and task_id of configure"},
+      {[&] { strategy.configure(alone); }, "configure was called after the strategy was used"},
       {in_towers([&] { strategy.configure(alone); }), "configure was called inside a scope or a tower"},
       {[&] {
          const auto its = strategy.scope();
@@ -434,6 +438,19 @@ TEST_F(TwoTowers, GiveCopiesOfVariables) {
   EXPECT_EQ(before.item<double>(), 1);
   EXPECT_EQ(updated[1].item<double>(), 2);
   EXPECT_EQ(listed[1].item<double>(), 3);
+}
+
+TEST(WithoutConfigure, WorkersOfTFConfigAreWarnedOfOnce) {
+  const struct Cluster {
+    Cluster() {
+      ::setenv("TF_CONFIG", R"({"cluster": {"worker": ["h:1", "h:2"]}, "task": {"type": "worker", "index": 0}})", 1);
+    }
+    ~Cluster() { ::unsetenv("TF_CONFIG"); }
+  } cluster;
+  LoggedLines log;
+  MirroredStrategy strategy({.devices = cpus(2)});
+  for (int i = 0; i < 2; ++i) strategy.call_for_each_tower([] { return one(); });
+  EXPECT_EQ(log.count("TF_CONFIG names 2 workers, and this one trains alone: configure was not called"), 1);
 }
 
 TEST(LogicalCpus, AreTheTowersWhereThereIsNoGpu) {

@@ -64,6 +64,7 @@ template <class F, class... Args>
 auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "call_for_each_tower");
   detail::require_on_devices("call_for_each_tower", devices_, args...);
+  note_use();
   return detail::with_tag<RunConcurrently>(
       [&](const std::optional<RunConcurrently>& concurrently, const auto&... given) {
         const lockstep::detail::InTurn in_turn(concurrently && !concurrently->value);
