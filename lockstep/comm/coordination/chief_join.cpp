@@ -119,13 +119,15 @@ void Chief::require_same_cluster(const Member& member, const wire::Details& deta
 
 void Chief::seat(Connection connection, Session& session, const wire::Details& details, Time now) {
   Seat& seat = *seat_of(session.hello.member());
-  if (seat.presence == Presence::Here) refuse_second(seat, details.seat(), now);
+  const std::string host = details.seat().host().substr(0, 256);
+  const bool same_process = seat.last.pid() == details.seat().pid() && seat.last.host() == host;
+  // A process that has its port again has ended its session, even if that has yet to be seen here.
+  const bool is_back = same_process && !details.port_taken();
+  if (seat.presence == Presence::Here && !is_back) refuse_second(seat, details.seat(), now);
   if (details.port_taken()) {
     throw NotFound(errors::kPortInUse, {.what = str(title(seat.member), " has not joined"), .help = "free its port"});
   }
-  const std::string host = details.seat().host().substr(0, 256);
   const bool old = details.incarnation() != options_.incarnation;
-  const bool same_process = seat.last.pid() == details.seat().pid() && seat.last.host() == host;
   if (!old && seat.presence != Presence::Absent && same_process) {
     // It wants the next job, which begins once the chief is done with this one too. Until then it tries again.
     return end(connection);

@@ -122,6 +122,17 @@ TEST_F(AtTheDesk, AProofThatWasOverheardIsWorthNothing) {
   EXPECT_TRUE(desk.is_closed(2));
 }
 
+TEST_F(AtTheDesk, AProcessThatComesBackBeforeItsEndIsSeenIsNoSecondOne) {
+  join(1, 0);
+  join(2, 1);
+  chief.opened(3, now);
+  say(3, hello(1));
+  say(3, proof(1, kKey));
+  EXPECT_TRUE(desk.last().has_challenge()) << "it is not refused";
+  EXPECT_TRUE(desk.is_closed(3)) << "it may try again";
+  EXPECT_FALSE(desk.is_closed(2));
+}
+
 TEST_F(AtTheDesk, MessagesNeedTheTokenAndTheGeneration) {
   const std::string token = join(1, 0);
   join(2, 1);
