@@ -2,7 +2,7 @@
 
 #include <c10/macros/Export.h>
 
-// As in ATen/autocast_mode.h. With other arguments programs would not link; strategy_contexts_test checks the results.
+// As in ATen/autocast_mode.h. With other arguments programs would not link; autocast_state_test checks the results.
 namespace at::autocast {
 TORCH_API bool is_autocast_enabled(c10::DeviceType device_type);
 TORCH_API c10::ScalarType get_autocast_dtype(c10::DeviceType device_type);

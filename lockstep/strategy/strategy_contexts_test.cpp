@@ -1,6 +1,4 @@
-#include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 
@@ -8,7 +6,6 @@
 #include <memory>
 #include <sstream>
 #include <stdexcept>
-#include <type_traits>
 
 #include "tests/support/replicas.h"
 #include "tests/support/run_test.h"
@@ -17,13 +14,6 @@
 // Which context a thread is in, and what replicas inherit from the caller.
 namespace lockstep {
 namespace {
-
-// strategy/autocast_state.cpp declares these itself. The linker sees other arguments, but no other results.
-static_assert(std::is_same_v<decltype(at::autocast::is_autocast_enabled(at::kCPU)), bool>);
-static_assert(std::is_same_v<decltype(at::autocast::get_autocast_dtype(at::kCPU)), at::ScalarType>);
-static_assert(std::is_same_v<decltype(at::autocast::is_autocast_cache_enabled()), bool>);
-static_assert(std::is_void_v<decltype(at::autocast::set_autocast_cache_enabled(true))>);
-static_assert(std::is_void_v<decltype(at::autocast::clear_cache())>);
 
 class ContextTest : public RunTest {};
 
@@ -137,53 +127,6 @@ TEST_P(ContextTest, InferenceModeIsTheCallers) {
     for (const auto& sum : sums) EXPECT_EQ(sum.sum().item<float>(), 3.0f * static_cast<float>(replicas));
   }
   for (const bool on : modes()) EXPECT_FALSE(on);
-}
-
-/// Switches autocast on for the device that is tested, on this thread.
-class Autocast {
- public:
-  explicit Autocast(at::ScalarType type) : outer_(at::autocast::get_autocast_dtype(kDevice)) {
-    at::autocast::set_autocast_dtype(kDevice, type);
-    at::autocast::set_autocast_enabled(kDevice, true);
-  }
-  ~Autocast() {
-    at::autocast::set_autocast_enabled(kDevice, false);
-    at::autocast::set_autocast_dtype(kDevice, outer_);
-    at::autocast::clear_cache();
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-
- private:
-  const at::DeviceType kDevice = test_device().type();
-  at::ScalarType outer_;
-};
-
-TEST_P(ContextTest, AutocastAndItsTypeAreTheCallers) {
-  const auto types = [&] {
-    return strategy.run([] { return at::matmul(at::ones({2, 2}), at::ones({2, 2})).scalar_type(); });
-  };
-  for (const auto type : {at::kBFloat16, at::kHalf}) {
-    const Autocast autocast(type);
-    for (const auto seen : types()) EXPECT_EQ(seen, type);
-  }
-  for (const auto seen : types()) EXPECT_EQ(seen, at::kFloat);
-}
-
-TEST_P(ContextTest, WeightsThatAutocastRemembersDoNotOutliveARunEvenOneThatFails) {
-  const Autocast autocast(at::kBFloat16);
-  at::Tensor weight = at::ones({2, 2}).requires_grad_();
-  const auto product = [&] { return at::matmul(weight, at::ones({2, 2}))[0][0].item<float>(); };
-  EXPECT_THROW(strategy.run([&] {
-    product();
-    throw std::runtime_error("after the cast was remembered");
-  }),
-               std::runtime_error);
-  {
-    const at::NoGradGuard no_grad;
-    weight.fill_(5);
-  }
-  for (const float seen : strategy.run(product)) EXPECT_EQ(seen, 10);
 }
 
 TEST_P(ContextTest, BackwardRunsOnTheReplicasOwnThread) {

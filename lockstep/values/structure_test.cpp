@@ -67,13 +67,13 @@ struct AnyFirst {
   std::any any;
   int b;
 };
-struct NoDefault {
-  explicit NoDefault(int given) : value(given) {}
+struct OnlyFromInt {
+  explicit OnlyFromInt(int given) : value(given) {}
   int value;
 };
-struct HoldsNoDefault {
+struct HoldsOnlyFromInt {
   int a;
-  NoDefault b;
+  OnlyFromInt b;
   int c;
 };
 struct MoveOnly {
@@ -122,7 +122,7 @@ TEST(Structure, ContainersAndPlainAggregatesAreStructures) {
   EXPECT_TRUE(is_structure_v<One>);
   EXPECT_TRUE(is_structure_v<Sixteen>);
   EXPECT_TRUE(is_structure_v<TwentyFour>);
-  EXPECT_TRUE(is_structure_v<HoldsNoDefault>);
+  EXPECT_TRUE(is_structure_v<HoldsOnlyFromInt>);
   EXPECT_TRUE(is_structure_v<TestChain>);
 }
 
@@ -150,7 +150,7 @@ TEST(Structure, AggregatesThatCannotBeTakenApartAreLeaves) {
 TEST(Structure, FieldsAreCountedWhateverTheirTypes) {
   EXPECT_EQ(detail::field_count<Holder>(), 10u);
   EXPECT_EQ(detail::field_count<AnyFirst>(), 2u);
-  EXPECT_EQ(detail::field_count<HoldsNoDefault>(), 3u);
+  EXPECT_EQ(detail::field_count<HoldsOnlyFromInt>(), 3u);
   EXPECT_TRUE(is_structure_v<Holder>);
   EXPECT_TRUE(is_structure_v<AnyFirst>);
 }
