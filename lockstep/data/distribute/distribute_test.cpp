@@ -7,9 +7,7 @@
 
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
-#include <map>
 #include <thread>
 
 #include "lockstep/base/error.h"
@@ -20,37 +18,11 @@
 #include "tests/support/logged_lines.h"
 #include "tests/support/replicas.h"
 #include "tests/support/resume.h"
+#include "tests/support/rows_of_replicas.h"
 
+// What each replica gets of a distributed dataset, and when.
 namespace lockstep::data {
 namespace {
-
-using Rows = std::vector<std::int64_t>;
-
-Rows rows(const at::Tensor& tensor) {
-  const auto flat = tensor.cpu().to(at::kLong).contiguous().view({-1});
-  return Rows(flat.data_ptr<std::int64_t>(), flat.data_ptr<std::int64_t>() + flat.numel());
-}
-
-std::vector<Rows> rows(const PerReplica<at::Tensor>& value) {
-  std::vector<Rows> all;
-  for (const at::Tensor& component : value) all.push_back(rows(component));
-  return all;
-}
-
-template <class D>
-std::vector<std::vector<Rows>> steps_of(const D& dataset) {
-  std::vector<std::vector<Rows>> steps;
-  for (const auto& step : dataset) steps.push_back(rows(step));
-  return steps;
-}
-
-MirroredStrategy& strategy_of(int replicas) {
-  static std::map<int, std::unique_ptr<MirroredStrategy>> strategies;
-  auto& strategy = strategies[replicas];
-  if (!strategy)
-    strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = test_devices(replicas), .seed = 7});
-  return *strategy;
-}
 
 TEST(Distribute, WholeStepsEndWhereOneReplicaHasNoData) {
   const auto input = distribute_made(strategy_of(3), {range(11).stage()}, {});
@@ -183,77 +155,6 @@ TEST(Distribute, GivesPartsOfSparseBatches) {
   }
 }
 
-TEST(Split, CutsABatchAsDistributeWould) {
-  using Pair = std::pair<at::Tensor, at::Tensor>;
-  auto& strategy = strategy_of(4);
-  const Pair batch{at::arange(20).view({10, 2}), at::arange(10)};
-  const auto parts = strategy.split(batch);
-  const auto distributed =
-      strategy.distribute(from_tensor_slices(batch).batch(10)).iterator().get_next().map(&Pair::second);
-  EXPECT_EQ(rows(parts.map(&Pair::second)), rows(distributed));
-  EXPECT_EQ(rows(parts[3].first), (Rows{18, 19}));
-  EXPECT_EQ(parts[1].first.data_ptr(), batch.first[3].data_ptr()) << "a view";
-  EXPECT_EQ(global_rows(parts), 10);
-  EXPECT_EQ(rows(strategy.split(at::arange(2))), (std::vector<Rows>{{0}, {1}, {}, {}}));
-  EXPECT_EQ(strategy.split(at::zeros({2, 3}))[3].sizes(), (std::vector<std::int64_t>{0, 3}));
-  EXPECT_EQ(global_rows(strategy.split(at::zeros({0, 3}))), 0);
-  const auto named = strategy.split(std::map<std::string, Strings>{{"file", {"a", "b", "c", "d"}}});
-  EXPECT_EQ(named[2].at("file"), Strings({"c"}));
-}
-
-TEST(Split, GivesRepeatedRowsMemoryOfTheirOwn) {
-  const auto parts = strategy_of(2).split(at::zeros({1}).expand({4}));
-  parts[0].add_(1);
-  EXPECT_EQ(rows(parts), (std::vector<Rows>{{1, 1}, {0, 0}}));
-}
-
-/// As torch::data::Example: a class with constructors.
-struct LoadedBatch {
-  LoadedBatch() = default;
-  LoadedBatch(at::Tensor x, at::Tensor y) : data(std::move(x)), target(std::move(y)) {}
-  at::Tensor data, target;
-};
-
-TEST(Split, TakesTheBatchesOfADataLoader) {
-  auto& strategy = strategy_of(2);
-  const PerReplica<LoadedBatch> parts = strategy.split(LoadedBatch(at::zeros({5, 2}), at::arange(5)));
-  const auto sums = strategy.run([](const LoadedBatch& mine) { return mine.target.sum(); }, parts);
-  EXPECT_EQ(sums[1].item<std::int64_t>(), 7);
-  EXPECT_EQ(global_rows(parts), 5);
-}
-
-TEST(Split, RefusesWhatHasNoRowsOrRowsThatDoNotBelongTogether) {
-  auto& strategy = strategy_of(2);
-  const auto refused = [&](const auto& batch) {
-    try {
-      strategy.split(batch);
-    } catch (const InvalidArgument& error) {
-      EXPECT_EQ(error.text().where, "split");
-      EXPECT_EQ(error.text().help.find("batch()"), std::string::npos) << "there is no dataset";
-      EXPECT_EQ(error.text().help.find("map"), std::string::npos) << error.text().help;
-      EXPECT_FALSE(error.text().help.empty());
-      return error.text().what;
-    }
-    return std::string("nothing");
-  };
-  EXPECT_EQ(refused(at::zeros({})), "every component needs a first dimension to take rows from");
-  EXPECT_EQ(refused(at::Tensor()), "an undefined tensor has no rows");
-  EXPECT_EQ(refused(std::pair{at::zeros({4}), at::zeros({3})}), "all components must have the same batch size");
-  EXPECT_EQ(refused(std::vector<at::Tensor>()), "an element without components has no rows");
-  EXPECT_THROW(strategy.run([&] { strategy.split(at::zeros({4})); }), Error) << "inside a replica";
-}
-
-TEST(GlobalRows, AddsUpUnevenParts) {
-  using Pair = std::pair<at::Tensor, at::Tensor>;
-  auto& strategy = strategy_of(2);
-  std::vector<std::int64_t> sizes;
-  for (const auto& batch : strategy.distribute(range(7).batch(4))) sizes.push_back(global_rows(batch));
-  EXPECT_EQ(sizes, (std::vector<std::int64_t>{4, 3}));
-  const Pair uneven{at::zeros({3}), at::zeros({2})};
-  EXPECT_THROW(global_rows(PerReplica<Pair>({uneven, uneven})), InvalidArgument);
-  EXPECT_THROW(global_rows(PerReplica<double>({1.0, 2.0})), InvalidArgument);
-}
-
 TEST(Distribute, ReadsAheadAndCanBeDroppedInTheMiddle) {
   for (const int buffer : {0, 1, 3}) {
     const auto batches = strategy_of(3).distribute(range(100).batch(7), {.per_replica_buffer_size = buffer});
@@ -337,117 +238,6 @@ TEST(DistributeFromFunction, MakesAPipelineForEachReplicaWhenAsked) {
   EXPECT_EQ(seen, (std::vector<InputContext>{{3, 0, 3}, {3, 1, 3}, {3, 2, 3}}));
   EXPECT_EQ(steps_of(batches),
             (std::vector<std::vector<Rows>>{{{0, 1, 2}, {100, 101, 102}, {200, 201, 202}}, {{3}, {103}, {203}}}));
-}
-
-TEST(ElementSpec, OfADistributedDatasetIsThatOfOneReplica) {
-  const auto x = at::zeros({8, 3});
-  const auto batches = strategy_of(2).distribute(from_tensor_slices(x).batch(4, {.drop_remainder = true}));
-  EXPECT_EQ(batches.element_spec().per_replica, 2);
-  EXPECT_EQ(batches.element_spec().element.components->at(0).shape, (PartialShape{2, 3}));
-  EXPECT_EQ(batches.iterator().element_spec(), batches.element_spec());
-  EXPECT_EQ(strategy_of(1).distribute(from_tensor_slices(x).batch(4)).element_spec().per_replica, 0);
-}
-
-TEST(Signature, OfRunNamesTheLeafThatDiffers) {
-  auto& strategy = strategy_of(2);
-  const auto batches = strategy.distribute(
-      from_tensor_slices(std::pair{at::zeros({8, 3}), at::zeros({8})}).batch(4, {.drop_remainder = true}));
-  const auto spec = batches.element_spec();
-  using Pair = std::pair<at::Tensor, at::Tensor>;
-  const auto size = [](const Pair& mine) { return mine.first.size(0); };
-  for (const auto& batch : batches) EXPECT_EQ(strategy.run(spec, size, batch)[1], 2);
-  const auto wrong = [&](at::Tensor a, at::Tensor b) {
-    try {
-      strategy.run(spec, size, PerReplica<Pair>({Pair{a, b}, Pair{a, b}}));
-    } catch (const InvalidArgument& error) {
-      return std::string(error.what());
-    }
-    return std::string("nothing");
-  };
-  EXPECT_NE(wrong(at::zeros({2, 4}), at::zeros({2})).find("argument 0[0] has another shape"), std::string::npos);
-  EXPECT_NE(wrong(at::zeros({2, 3}), at::zeros({2}, at::kLong)).find("argument 0[1] is of another type"),
-            std::string::npos);
-  EXPECT_EQ(wrong(at::zeros({2, 3}), at::zeros({2})), "nothing");
-}
-
-TEST(Signature, OfMapsOfTensorsIsKnownToo) {
-  auto& strategy = strategy_of(2);
-  using Named = std::map<std::string, at::Tensor>;
-  const auto batches = strategy.distribute(
-      from_tensor_slices(Named{{"x", at::zeros({8, 3})}, {"y", at::arange(8)}}).batch(4, {.drop_remainder = true}));
-  const auto spec = batches.element_spec();
-  ASSERT_TRUE(spec.element.is_known());
-  EXPECT_EQ(to_string(spec), "PerReplica x 2 of (float32[2, 3], int64[2])");
-  const auto size = [](const Named& mine) { return mine.at("y").size(0); };
-  for (const auto& batch : batches) EXPECT_EQ(strategy.run(spec, size, batch)[0], 2);
-  const Named wrong{{"x", at::zeros({2, 3})}, {"y", at::zeros({2})}};
-  try {
-    strategy.run(spec, size, PerReplica<Named>({wrong, wrong}));
-    FAIL() << "a float is no int64";
-  } catch (const InvalidArgument& error) {
-    EXPECT_NE(error.text().what.find("argument 0['y'] is of another type"), std::string::npos) << error.what();
-    EXPECT_EQ(error.text().seen, "got float32[2], wanted int64[2]");
-    EXPECT_NE(error.text().help.find("element_spec()"), std::string::npos) << error.what();
-  }
-  const Named renamed{{"x", at::zeros({2, 3})}, {"z", at::arange(2)}};
-  try {
-    strategy.run(
-        spec, [](const Named&) {}, PerReplica<Named>({renamed, renamed}));
-    FAIL() << "another key";
-  } catch (const InvalidArgument& error) {
-    EXPECT_EQ(error.text().seen, "got keys x, z; wanted keys x, y");
-    EXPECT_FALSE(error.text().help.empty());
-  }
-  EXPECT_THROW(strategy_of(3).run(spec, size, wrong), InvalidArgument) << "a signature of two replicas";
-}
-
-TEST(Signature, AcceptsEmptyBatchesOfAFunctionWhichCountAsNoRows) {
-  auto& strategy = strategy_of(2);
-  using Ragged = std::pair<at::Tensor, at::Tensor>;
-  const MapOptions known{.spec = [](const ElementSpec&) {
-    return ElementSpec{{{ComponentSpec::tensor(at::kFloat, PartialShape{PartialShape::kUnknown}),
-                         ComponentSpec::tensor(at::kFloat, PartialShape({}))}}};
-  }};
-  const auto data = range(6)
-                        .map(
-                            [](const at::Tensor& x) {
-                              return Ragged{at::full({x.item<std::int64_t>() % 3 + 1}, 1.0F), x.to(at::kFloat)};
-                            },
-                            known)
-                        .padded_batch(2, {.drop_remainder = true});
-  const auto batches = strategy.distribute_from_function([&](const InputContext&) { return data; });
-  std::vector<double> means;
-  for (const auto& batch : batches) {
-    const auto lengths = strategy.run(
-        batches.element_spec(), [](const Ragged& mine) { return mine.first.sum(1); }, batch);
-    means.push_back(strategy.reduce(ReduceOp::Mean, lengths, 0).item<double>());
-  }
-  EXPECT_EQ(means, (std::vector<double>{1.75, 2.5})) << "the second step has rows on one replica only";
-}
-
-TEST(Signature, SaysWhichArgumentsAreTooMany) {
-  auto& strategy = strategy_of(2);
-  const auto batches = strategy.distribute(range(8).batch(4));
-  for (const auto& batch : batches) {
-    try {
-      strategy.run(
-          batches.element_spec(), [](const at::Tensor&, double) {}, batch, 2.0);
-      FAIL() << "one argument too many";
-    } catch (const InvalidArgument& error) {
-      EXPECT_EQ(error.number(), errors::kSignature);
-      EXPECT_EQ(error.text().what, "the arguments of run have 2 parts, the signature has 1");
-      EXPECT_EQ(error.text().seen, "got argument 0 int64[2], argument 1 float64[]; wanted int64[?]");
-      EXPECT_NE(error.text().help.find("capture"), std::string::npos) << error.what();
-    }
-    const auto three = PerReplica<at::Tensor>({batch[0], batch[1], batch[1]});
-    try {
-      strategy.run(
-          batches.element_spec(), [](const at::Tensor&) {}, three);
-      FAIL() << "one component too many";
-    } catch (const InvalidArgument& error) {
-      EXPECT_EQ(error.number(), errors::kComponent) << error.what();
-    }
-  }
 }
 
 TEST(Distribute, TakesAMeter) {
