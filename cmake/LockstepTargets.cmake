@@ -3,9 +3,10 @@
 #   lockstep_plain_sources(a.cpp ...)   objects that know no torch: it is not even on their include path
 #   lockstep_torch_sources(b.cpp ... [BATCH files] [WIDE d.cpp ...])   objects that see torch
 #   lockstep_cuda_sources(c.cu ...)   kernels for GPUs, which know no torch; with LOCKSTEP_CUDA only
-#   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [BATCH files] [OPTIMIZED] [SHARDS n])
-#   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files] [SHARDS n]
-#                       [ON_GPU])
+#   lockstep_plain_test(name a_test.cpp ... [TIMEOUT seconds] [COST seconds] [LIBRARIES ...] [BATCH files] [OPTIMIZED]
+#                       [SHARDS n])
+#   lockstep_torch_test(name b_test.cpp ... [TIMEOUT seconds] [COST seconds] [LIBRARIES ...] [HEADERS kind] [BATCH files]
+#                       [SHARDS n] [ON_GPU])
 #
 # A test links the objects and not the library, so that it reaches hidden symbols of a shared build too. The plain tests
 # (ctest label `plain`) also run under ThreadSanitizer; everything runs under AddressSanitizer.
@@ -14,7 +15,8 @@
 # (LOCKSTEP_PCH) and are compiled a few files at a time (LOCKSTEP_UNITY), and tests are compiled without optimisation, because
 # the library they exercise has it (OPTIMIZED: those that compute much themselves). WIDE names files that need torch/nn/module.h
 # or another header that includes all of ATen: they are batched apart, so that no other batch reads it. SHARDS runs a program that
-# mostly waits as several tests, each with a part of its cases, so that they wait at the same time. ON_GPU: with LOCKSTEP_CUDA the
+# mostly waits as several tests, each with a part of its cases, so that they wait at the same time. COST is about how long a test
+# takes, if that is more than others: ctest begins with the longest, so that no core is idle at the end. ON_GPU: with LOCKSTEP_CUDA the
 # program is also run with replicas on a GPU (tests/support/on_gpu.cpp).
 
 include(LockstepPrecompiled)
@@ -202,7 +204,7 @@ if(LOCKSTEP_BUILD_TESTS AND PROJECT_IS_TOP_LEVEL AND NOT LOCKSTEP_SANITIZE)
 endif()
 
 function(lockstep_add_test name label)
-  cmake_parse_arguments(PARSE_ARGV 2 arg "OPTIMIZED;ON_GPU" "TIMEOUT;HEADERS;BATCH;SHARDS" "LIBRARIES")
+  cmake_parse_arguments(PARSE_ARGV 2 arg "OPTIMIZED;ON_GPU" "TIMEOUT;COST;HEADERS;BATCH;SHARDS" "LIBRARIES")
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   lockstep_own_flags(${name})
   if(NOT arg_OPTIMIZED)
@@ -256,6 +258,9 @@ function(lockstep_add_test name label)
       TIMEOUT ${arg_TIMEOUT}
       PROCESSORS ${LOCKSTEP_TEST_PROCESSORS}
       ENVIRONMENT "${environment}")
+    if(arg_COST)
+      set_tests_properties(${test} PROPERTIES COST ${arg_COST})
+    endif()
   endforeach()
   if(arg_ON_GPU AND LOCKSTEP_CUDA)
     target_sources(${name} PRIVATE ${PROJECT_SOURCE_DIR}/tests/support/on_gpu.cpp)
