@@ -1,3 +1,4 @@
+#include <ATen/Context.h>
 #include <ATen/cuda/CUDAContext.h>
 #include <ATen/cuda/CUDAEvent.h>
 #include <c10/cuda/CUDACachingAllocator.h>
@@ -42,6 +43,7 @@ cudaStreamCaptureStatus capture_status(const c10::cuda::CUDAStream& stream) {
 class CudaStreams final : public ReplicaStreams {
  public:
   explicit CudaStreams(const std::vector<at::Device>& devices) : device_(devices.front().index()) {
+    at::globalContext().lazyInitDevice(at::kCUDA);  // a strategy may be the program's first use of a GPU
     const c10::cuda::CUDAGuard here(device_);
     usual_.marks.resize(devices.size());
     has_worked_.resize(usual_.marks.size());
