@@ -39,7 +39,7 @@ class LOCKSTEP_EXPORT TowerContext {
     DistributionStrategy& strategy = distribution_strategy();
     return replica_->merge_call(
         [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
-          // Negative: these streams are others than those of map and update, which are counted apart.
+          // Negative: the numbers of merges and of calls of map and update must not meet.
           const detail::ClientRandom random(core, -detail::count_merge(core), 0);
           return f(strategy, detail::of_towers(core, all)...);
         },

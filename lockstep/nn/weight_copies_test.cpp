@@ -57,7 +57,7 @@ TEST(BlocksOfOwners, AreAllBlocksOnce) {
         for (std::size_t b = range.begin; b < range.end; ++b) ++told[b];
       }
     }
-    told[0] = 1;  // nobody owns an empty parameter, whose block stays zero
+    told[0] = 1;  // an empty parameter has no owner, and its block stays zero
     EXPECT_EQ(told, std::vector<int>(blocks, 1));
   }
 }

@@ -135,7 +135,7 @@ TEST_F(Together, WorkersAgreeOnTheNextStepWhileTheyComputeThisOne) {
     int steps = 0, rows = 0;
     for (const auto& batch : batches) {
       ++steps;
-      // Of this step and of the next one: nobody waits for a meeting between this line and the next step.
+      // Of this step and of the next one: until then there is no meeting that a worker could wait in.
       EXPECT_EQ(Noted::count("distributed dataset") - before, steps + 1);
       rows += static_cast<int>(ls::global_rows(batch));
     }
@@ -179,7 +179,7 @@ TEST_F(Together, WorkersHearOfAStepThatOneOfThemCannotRead) {
   }
   strategy.barrier();  // the job goes on
   auto unasked = uneven_batches(strategy, 4).iterator();
-  EXPECT_TRUE(unasked.next());  // nobody asks for the step that fails
+  EXPECT_TRUE(unasked.next());  // the step that fails is never asked for
   EXPECT_EQ(strategy.reduce(ls::ReduceOp::Sum, 1), workers);
 }
 

@@ -1,6 +1,6 @@
-// A client of TensorFlow 1.11 style on all workers of a cluster: `tower_program TOWERS_PER_WORKER`. The cluster comes from
-// TF_CONFIG; without it, it is one worker. Prints all that the program sees, which must be the same for every W x R and on
-// every worker.
+// A client of TensorFlow 1.11 style on all workers of a cluster: `tower_program TOWERS_PER_WORKER [MISTAKE]`. The cluster
+// comes from TF_CONFIG; without it, it is one worker. Prints all that the program sees, which must be the same for every W x R
+// and on every worker; with a MISTAKE only what becomes of that.
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -463,8 +463,6 @@ void call_all_from_one(contrib::MirroredStrategy& strategy) {
 
 /// The second worker makes two calls of one kind in another order than the first.
 void swap_calls(contrib::MirroredStrategy& strategy, const std::string& kind) {
-  if (kind == "unequal") return reduce_unequally(strategy);
-  if (kind == "owners") return call_all_from_one(strategy);
   const auto variable = strategy.core().make_variable(torch::zeros({2}));
   const auto each = strategy.call_for_each_tower([] { return torch::ones({2}); });
   const std::vector<int> items{1, 2, 3};
@@ -501,8 +499,14 @@ int main(int argc, char** argv) {
     if (!cluster.empty()) strategy.configure({.cluster_spec = cluster, .devices = devices, .join_seconds = 60});
     if (strategy.should_checkpoint() != (strategy.core().worker_id() == 0))
       throw std::runtime_error("should_checkpoint");
-    if (argc > 2) {
-      swap_calls(strategy, argv[2]);
+    if (argc > 2) {  // a mistake, instead of what all topologies must agree on
+      const std::string mistake = argv[2];
+      if (mistake == "unequal")
+        reduce_unequally(strategy);
+      else if (mistake == "owners")
+        call_all_from_one(strategy);
+      else
+        swap_calls(strategy, mistake);
       return 0;
     }
     say("the client's own", torch::rand({2}));
