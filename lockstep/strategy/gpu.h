@@ -11,6 +11,7 @@
 #include "lockstep/base/function_ref.h"
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/comm/worker_group.h"
+#include "lockstep/strategy/replica_random.h"
 
 // All that the rest of this floor knows of GPUs. Built with LOCKSTEP_CUDA it is what cuda/ does; without, gpu_absent.cpp
 // stands in, which has no GPU.
@@ -68,14 +69,14 @@ class Graph {
  public:
   virtual ~Graph() = default;
   /// Calls `run`, whose GPU work is recorded and not done. Throws what it throws, or why it cannot be recorded; the GPU can then
-  /// be used as before.
+  /// be used as before, and all generators give the numbers that they would have given before.
   virtual void record(FunctionRef<void()> run) = 0;
   /// Starts all of it on the caller's stream, with the next random numbers.
   virtual void replay() = 0;
 };
 
 /// `generators`: those of the replicas.
-std::shared_ptr<Graph> make_graph(at::Device device, const std::vector<at::Generator>& generators);
+std::shared_ptr<Graph> make_graph(at::Device device, const std::vector<ReplicaGenerators>& generators);
 
 /// Copies each tensor into the other of its place, which has its size and type and is on the same GPU.
 void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& into);

@@ -15,7 +15,7 @@ bool reach_each_other(const std::vector<at::Device>&) { return false; }
 at::Tensor bring_here(const at::Tensor& tensor, at::Device) { return tensor; }
 at::Tensor pull_elements(const at::Tensor&, std::int64_t, std::int64_t, at::Device) { throw_not_built(); }
 void push_elements(const at::Tensor&, const at::Tensor&, std::int64_t, std::int64_t) { throw_not_built(); }
-std::shared_ptr<Graph> make_graph(at::Device, const std::vector<at::Generator>&) { throw_not_built(); }
+std::shared_ptr<Graph> make_graph(at::Device, const std::vector<ReplicaGenerators>&) { throw_not_built(); }
 void copy_all(const std::vector<at::Tensor>&, const std::vector<at::Tensor>&) { throw_not_built(); }
 std::shared_ptr<Arrival> mark_this_stream(at::Device) { throw_not_built(); }
 at::Tensor make_pinned(at::IntArrayRef, at::ScalarType) { throw_not_built(); }

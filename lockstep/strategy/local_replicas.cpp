@@ -139,9 +139,7 @@ void LocalReplicas::set_seed(std::uint64_t seed) {
 std::shared_ptr<gpu::Graph> LocalReplicas::make_graph() const {
   const at::Device first = devices_.front();
   if (!first.is_cuda() || std::ranges::count(devices_, first) != std::ssize(devices_)) return nullptr;
-  std::vector<at::Generator> generators;
-  for (const ReplicaGenerators& each : generators_) generators.push_back(each.gpu);
-  return gpu::make_graph(first, generators);
+  return gpu::make_graph(first, generators_);
 }
 
 std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, local::Seat*)> body) {

@@ -160,6 +160,22 @@ bool DrawWatch::has_drawn() const {
   return place_of(generators_.cpu) != place_ || gpu::numbers_drawn(generators_.gpu) != drawn_on_gpu_;
 }
 
+KeptNumbers::KeptNumbers(const std::vector<ReplicaGenerators>& replicas) {
+  const auto keep = [&](const at::Generator& generator) {
+    const std::lock_guard lock(generator.unsafeGetGeneratorImpl()->mutex_);
+    states_.emplace_back(generator, generator.get_state());
+  };
+  keep(at::detail::getDefaultCPUGenerator());
+  for (const ReplicaGenerators& replica : replicas) keep(replica.cpu);
+}
+
+void KeptNumbers::put_back() const {
+  for (const auto& [generator, state] : states_) {
+    const std::lock_guard lock(generator.unsafeGetGeneratorImpl()->mutex_);
+    at::Generator(generator).set_state(state);
+  }
+}
+
 SharedGenerator::SharedGenerator() : was_seeded_before_(take_fresh_seed()), seed_(shared_generator_seed()) {}
 
 bool SharedGenerator::was_seeded_since() const { return take_fresh_seed() || shared_generator_seed() != seed_; }

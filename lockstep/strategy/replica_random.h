@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -8,6 +9,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 namespace lockstep {
 
@@ -62,6 +64,16 @@ class DrawWatch {
   const ReplicaGenerators& generators_;
   std::pair<int, std::uint32_t> place_;
   std::uint64_t drawn_on_gpu_;
+};
+
+/// Remembers where CPU generators are, LibTorch's own too, for work that may have to be done again from its beginning.
+class KeptNumbers {
+ public:
+  explicit KeptNumbers(const std::vector<ReplicaGenerators>& replicas);
+  void put_back() const;
+
+ private:
+  std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
 /// Remembers LibTorch's shared CPU generator, to notice when it is seeded, also with the number that it had before.

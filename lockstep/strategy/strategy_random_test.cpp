@@ -31,6 +31,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/strategy/replica_random.h"
 #include "tests/support/errors.h"
 #include "tests/support/logged_lines.h"
 #include "tests/support/replicas.h"
@@ -337,6 +338,22 @@ TEST(Random, InitialValuesOfVariablesAreEqualOnAllReplicas) {
     for (const auto& component : variable.values()) EXPECT_TRUE(same_bits(component, variable.values()[0]));
   }
   EXPECT_TRUE(inside[0].is_same(inside[2]));
+}
+
+TEST(KeptNumbers, AreDrawnAgain) {
+  const std::vector<ReplicaGenerators> replicas{make_generators(at::kCPU, 5), make_generators(at::kCPU, 6)};
+  const auto draw = [&] {
+    std::vector<at::Tensor> drawn{at::randn({3}, at::kCPU)};
+    for (const ReplicaGenerators& replica : replicas)
+      drawn.push_back(at::randn({3}, replica.cpu, at::TensorOptions(at::kCPU)));
+    return at::cat(drawn);
+  };
+  draw();  // three numbers leave one of a pair behind
+  const KeptNumbers kept(replicas);
+  const at::Tensor first = draw();
+  EXPECT_FALSE(same_bits(draw(), first));
+  kept.put_back();
+  EXPECT_TRUE(same_bits(draw(), first));
 }
 
 }  // namespace

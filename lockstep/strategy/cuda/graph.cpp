@@ -18,7 +18,7 @@ namespace {
 /// its event, as they do in every run.
 class CudaGraph final : public Graph {
  public:
-  CudaGraph(c10::DeviceIndex device, std::vector<at::Generator> generators)
+  CudaGraph(c10::DeviceIndex device, std::vector<ReplicaGenerators> generators)
       : device_(device),
         generators_(std::move(generators)),
         stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device)),
@@ -29,12 +29,14 @@ class CudaGraph final : public Graph {
     ready.record(c10::cuda::getCurrentCUDAStream(device_));
     const c10::cuda::CUDAStreamGuard here(stream_);
     ready.block(stream_);
-    begin(pool_);
+    const KeptNumbers numbers(generators_);
     try {
+      begin(pool_);
       run();
       graph_->capture_end();
     } catch (...) {
       abandon();
+      numbers.put_back();
       throw;
     }
   }
@@ -44,35 +46,40 @@ class CudaGraph final : public Graph {
  private:
   void begin(const at::cuda::MempoolId_t& pool) {
     graph_.emplace();
-    for (const at::Generator& generator : generators_) graph_->register_generator_state(generator);
+    for (const ReplicaGenerators& replica : generators_) graph_->register_generator_state(replica.gpu);
     // Other threads may go on to use the GPU meanwhile, such as those that copy batches.
     graph_->capture_begin(pool, cudaStreamCaptureModeThreadLocal);
   }
 
   /// LibTorch leaves its allocator and its generators in the state of recording when that fails.
   void abandon() noexcept {
-    try {
-      cudaGraph_t broken = nullptr;
-      cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-      cudaStreamIsCapturing(stream_.stream(), &status);
-      if (status != cudaStreamCaptureStatusNone) cudaStreamEndCapture(stream_.stream(), &broken);
-      if (broken != nullptr) cudaGraphDestroy(broken);
-      cudaGetLastError();
-      c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool_);
-      c10::cuda::CUDACachingAllocator::releasePool(device_, pool_);
+    cudaGraph_t broken = nullptr;
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaStreamIsCapturing(stream_.stream(), &status);
+    if (status != cudaStreamCaptureStatusNone) cudaStreamEndCapture(stream_.stream(), &broken);
+    if (broken != nullptr) cudaGraphDestroy(broken);
+    cudaGetLastError();
+    const auto attempt = [](auto&& part) {
+      try {
+        part();
+      } catch (const std::exception&) {
+        // It had not begun, or the GPU has failed: the next call says so.
+      }
+    };
+    attempt([&] { c10::cuda::CUDACachingAllocator::endAllocateToPool(device_, pool_); });
+    attempt([&] { c10::cuda::CUDACachingAllocator::releasePool(device_, pool_); });
+    attempt([&] {
       // Recording something small to its end sets the generators right.
       const at::Tensor any = at::empty({1}, at::TensorOptions(stream_.device()));
       begin({0, 0});
       any.zero_();
       graph_->capture_end();
-    } catch (const std::exception&) {
-      // The GPU has failed: the next call says so.
-    }
+    });
     graph_.reset();
   }
 
   c10::DeviceIndex device_;
-  std::vector<at::Generator> generators_;
+  std::vector<ReplicaGenerators> generators_;
   c10::cuda::CUDAStream stream_;
   at::cuda::MempoolId_t pool_;
   std::optional<at::cuda::CUDAGraph> graph_;
@@ -80,7 +87,7 @@ class CudaGraph final : public Graph {
 
 }  // namespace
 
-std::shared_ptr<Graph> make_graph(at::Device device, const std::vector<at::Generator>& generators) {
+std::shared_ptr<Graph> make_graph(at::Device device, const std::vector<ReplicaGenerators>& generators) {
   return std::make_shared<CudaGraph>(device.index(), generators);
 }
 
