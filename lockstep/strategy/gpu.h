@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -139,6 +140,7 @@ class DefaultGeneratorScope {
 
  private:
   at::Generator shared_;
+  std::unique_lock<std::recursive_mutex> lock_;
   at::Generator outer_;
 };
 

@@ -45,15 +45,12 @@ std::uint64_t shared_numbers_drawn() {
 }
 
 DefaultGeneratorScope::DefaultGeneratorScope(const at::Generator& generator)
-    : shared_(at::cuda::detail::getDefaultCUDAGenerator(generator.device().index())) {
-  mutex_of(shared_).lock();
-  outer_ = shared_.graphsafe_get_state();
+    : shared_(at::cuda::detail::getDefaultCUDAGenerator(generator.device().index())),
+      lock_(mutex_of(shared_)),
+      outer_(shared_.graphsafe_get_state()) {
   shared_.graphsafe_set_state(generator.graphsafe_get_state());
 }
 
-DefaultGeneratorScope::~DefaultGeneratorScope() {
-  shared_.graphsafe_set_state(outer_);
-  mutex_of(shared_).unlock();
-}
+DefaultGeneratorScope::~DefaultGeneratorScope() { shared_.graphsafe_set_state(outer_); }
 
 }  // namespace lockstep::gpu
