@@ -6,13 +6,14 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/local/replica_team.h"
 #include "lockstep/strategy/autocast_state.h"
+#include "lockstep/strategy/detail/in_turn.h"
 #include "lockstep/strategy/detail/step_recorder.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
@@ -47,6 +48,23 @@ std::string why_unfit(const std::vector<at::Tensor>& tensors, at::Device device)
 }
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+/// What a step throws that has nothing to do with being recorded. LibTorch and Lockstep may refuse only what is recorded: their
+/// errors are passed on.
+std::exception_ptr what_function_throws(FunctionRef<void()> run) {
+  try {
+    run();
+  } catch (const CannotRecord&) {
+    throw;
+  } catch (const c10::Error&) {
+    throw;
+  } catch (const Error&) {
+    throw;
+  } catch (...) {
+    return std::current_exception();
+  }
+  return nullptr;
+}
 
 }  // namespace
 
@@ -210,26 +228,28 @@ std::shared_ptr<StepCapture::PlainRun> StepCapture::plain_run() {
   return std::make_shared<PlainRun>(*state.strategy, *state.warm);
 }
 
-bool StepCapture::record(FunctionRef<void()> run) {
+bool StepCapture::record(const StepInputs& inputs, FunctionRef<void()> run) {
   State& state = *state_;
+  const auto last_failure = state.strategy->last_failure();
   state.recorded = std::make_shared<StepRecorder>(state.strategy->num_local_replicas(), /*is_recording=*/true);
   const auto give_up = [&](std::string why) {
     ++state.failures;
     state.forget();
     state.say(std::move(why));
+    StrategyAccess::set_last_failure(*state.strategy, last_failure);  // the run that follows is what counts
     return false;
   };
+  std::exception_ptr thrown;
   try {
     auto graph = StrategyAccess::make_graph(*state.strategy);
     if (!graph) return give_up("this strategy cannot record");
     const RecorderScope scope(*state.strategy, *state.recorded);
     graph->record([&] {
       // One after the other, so that the order of what is recorded does not depend on timing.
-      local::RunInTurn::set(true);
-      run();
+      const InTurn in_turn(true);
+      thrown = what_function_throws(run);
     });
     state.graph = std::move(graph);
-    return true;
   } catch (const CannotRecord& e) {
     return give_up(e.what());
   } catch (const c10::Error& e) {
@@ -237,6 +257,12 @@ bool StepCapture::record(FunctionRef<void()> run) {
   } catch (const std::exception& e) {
     return give_up(first_line(e.what()));
   }
+  if (!thrown) return true;
+  // As after a plain run, what the function has started before it threw is done.
+  replay(inputs);
+  state.forget();
+  state.reason = "it has thrown while it was recorded";
+  std::rethrow_exception(thrown);
 }
 
 void StepCapture::replay(const StepInputs& inputs) {

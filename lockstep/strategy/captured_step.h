@@ -79,7 +79,7 @@ auto CapturedStep<F>::operator()(const Args&... args) {
       std::size_t next = 0;
       // In braces they are made in order.
       const std::tuple<Args...> own{detail::replace_tensors(args, capture_.inputs(), next)...};
-      const bool is_recorded = capture_.record([&] {
+      const bool is_recorded = capture_.record(inputs, [&] {
         std::apply(
             [&](const Args&... each) {
               if constexpr (std::is_void_v<Result>) {

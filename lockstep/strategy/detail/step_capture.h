@@ -54,8 +54,8 @@ class LOCKSTEP_EXPORT StepCapture {
 
   /// Where the graph reads its inputs.
   const std::vector<at::Tensor>& inputs() const;
-  /// False: it cannot be recorded; nothing has been done.
-  bool record(FunctionRef<void()> run);
+  /// False: it cannot be recorded; nothing has been done. Throws what `run` throws of its own accord.
+  bool record(const StepInputs& inputs, FunctionRef<void()> run);
   void replay(const StepInputs& inputs);
 
  private:

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "lockstep/strategy/strategy.h"
@@ -29,6 +30,10 @@ struct StrategyAccess {
 
   /// How many runs have thrown. What keeps something from one run to the next sees here that a run was cut short.
   static std::uint64_t failed_runs(const Strategy& strategy) { return strategy.failed_runs_; }
+
+  static void set_last_failure(Strategy& strategy, std::optional<RunFailure> failure) {
+    strategy.last_failure_ = std::move(failure);
+  }
 
   /// Whether another thread is inside run: what it works on cannot be looked at from here.
   static bool runs_elsewhere(const Strategy& strategy);
