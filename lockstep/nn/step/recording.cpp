@@ -28,6 +28,10 @@ struct Recorded {
         scale(mine.scale),
         modes(core.module->modes_of(static_cast<std::size_t>(mine.index))) {
     for (const OptimizerGroup& group : core.groups) have_momentum.push_back(has_momentum(group));
+    for (const auto& buffer : core.module->buffers_of(static_cast<std::size_t>(mine.index))) {
+      const at::Tensor& tensor = buffer.value();
+      if (tensor.defined() && tensor.has_storage()) buffers.emplace_back(tensor, tensor.const_data_ptr());
+    }
   }
 
   static bool has_momentum(const OptimizerGroup& group) {
@@ -45,8 +49,13 @@ struct Recorded {
     if (mine.numbers != numbers) return "the optimizer's state was loaded";
     if (core.module->modes_of(k) != modes) return "what is trained, or the model's training mode, was changed";
     if (mine.progress.stage != GradientStage::None) return "gradients wait for a step";
-    for (const auto& parameter : core.module->parameters()) {
-      if (parameter.leaves[k].grad().defined()) return "a parameter has a gradient before the step";
+    const auto& parameters = core.module->parameters();
+    for (std::size_t p = 0; p < parameters.size(); ++p) {
+      if (parameters[p].leaves[k].grad().defined()) return "a parameter has a gradient before the step";
+      if (core.module->has_moved(p, k)) return "a parameter has moved to other memory";
+    }
+    for (const auto& [buffer, address] : buffers) {
+      if (buffer.const_data_ptr() != address) return "a buffer has moved to other memory";
     }
     return {};
   }
@@ -55,7 +64,8 @@ struct Recorded {
   std::shared_ptr<DeviceNumbers> numbers;
   std::shared_ptr<LossScale> scale;
   std::uint64_t modes;
-  std::vector<bool> have_momentum;  ///< per group
+  std::vector<bool> have_momentum;                          ///< per group
+  std::vector<std::pair<at::Tensor, const void*>> buffers;  ///< of the replica's module, and where they were
 };
 
 /// Leaves share memory but not version counters. Without this a backward through values from before the update would give wrong
