@@ -4,7 +4,10 @@
 #include <c10/cuda/CUDAStream.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <future>
 #include <set>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/strategy/replica_context.h"
@@ -76,6 +79,37 @@ TEST_P(GpuStreams, MemoryOfAMergeFunctionsResultIsNotUsedAgainTooEarly) {
     EXPECT_EQ(total.min().item<double>(), 40.0);
     EXPECT_EQ(total.max().item<double>(), 40.0);
   });
+}
+
+/// The last replica drops it in a later run, where replica 0 gets memory on the stream that the argument was made on.
+TEST_P(GpuStreams, MemoryOfAnArgumentThatAReplicaKeepsIsNotUsedAgainTooEarly) {
+  if (replicas == 1) GTEST_SKIP() << "one replica has one stream";
+  constexpr std::int64_t kSize = 1 << 20;
+  for (int round = 0; round < 20; ++round) {
+    at::Tensor x = at::full({kSize}, 1.0, kGpu), kept;
+    strategy.run(
+        [&](const at::Tensor& mine) {
+          if (my_id() == replicas - 1) kept = mine;
+        },
+        x);
+    x.reset();
+    std::promise<void> is_dropped;
+    const auto sums = strategy.run([&] {
+      if (my_id() == replicas - 1) {
+        const at::Tensor sum = kept.add(slow_zeros({1})).sum();
+        kept.reset();
+        is_dropped.set_value();
+        return sum;
+      }
+      std::vector<at::Tensor> others;
+      if (my_id() == 0) {
+        EXPECT_EQ(is_dropped.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+        for (int i = 0; i < 8; ++i) others.push_back(at::full({kSize}, -1e9, kGpu));
+      }
+      return at::full({}, 0.0, kGpu);
+    });
+    EXPECT_EQ(sums[static_cast<std::size_t>(replicas) - 1].item<double>(), kSize);
+  }
 }
 
 TEST_P(GpuStreams, CollectivesInsideBackwardMeet) {

@@ -11,7 +11,7 @@
 
 namespace lockstep::detail {
 
-/// For a tensor on a GPU that was made on another replica's stream: its memory is not used again before what this replica
+/// For a tensor on a GPU that was made on another stream, the caller's or another replica's: its memory is not used again before what this replica
 /// has done with it is over. Nothing on a CPU.
 LOCKSTEP_EXPORT void keep_for_this_replica(const at::Tensor& tensor);
 

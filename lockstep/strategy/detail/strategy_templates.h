@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
+#include "lockstep/strategy/detail/hand_over.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/reducible.h"
@@ -153,12 +154,17 @@ auto Strategy::run(F&& f, const Args&... args) {
   } else {
     using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
     const detail::StepRows rows = detail::rows_of_step(args...);
+    const bool may_cross_streams = replica_context(0).device().is_cuda();
+    const auto call = [&]<class... Mine>([[maybe_unused]] std::size_t k, Mine&&... mine) -> decltype(auto) {
+      if (may_cross_streams && k > 0) (detail::take_over(mine), ...);  // replica 0 has the caller's stream
+      return f(std::forward<Mine>(mine)...);
+    };
     if constexpr (std::is_void_v<Result>) {
-      run_on_replicas(rows, [&]([[maybe_unused]] std::size_t k) { f(select_component(args, static_cast<int>(k))...); });
+      run_on_replicas(rows, [&](std::size_t k) { call(k, select_component(args, static_cast<int>(k))...); });
     } else {
       std::vector<std::optional<Result>> results(static_cast<std::size_t>(num_local_replicas()));
-      run_on_replicas(rows,
-                      [&](std::size_t k) { results[k].emplace(f(select_component(args, static_cast<int>(k))...)); });
+      run_on_replicas(
+          rows, [&](std::size_t k) { results[k].emplace(call(k, select_component(args, static_cast<int>(k))...)); });
       std::vector<Result> components;
       components.reserve(results.size());
       for (auto& result : results) components.push_back(std::move(*result));
