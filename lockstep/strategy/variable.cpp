@@ -9,7 +9,6 @@
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
 
@@ -85,12 +84,23 @@ at::Tensor read_across(const Variable& handle) {
                                             strategy.communication())[0];
 }
 
+at::Tensor first_of_replicas(const Variable::Impl& variable, ReplicaContext& replica) {
+  const std::vector<at::Tensor>& components = variable.values();
+  if (!replica.device().is_cuda() || components.size() == 1) return components[0];
+  // Streams know nothing of each other's work without a meeting, and after it the first replica may write again.
+  return replica.merge_call([&](Strategy&) {
+    return PerReplica<at::Tensor>::generate(components.size(), [&](std::size_t k) {
+      return components[0].to(components[k].device(), /*non_blocking=*/true, /*copy=*/true);
+    });
+  });
+}
+
 at::Tensor synchronised_in_replica(const Variable::Impl& variable) {
   const at::NoGradGuard no_grad;
   auto& replica = get_replica_context();
   switch (variable.options().aggregation) {
     case Aggregation::None: throw_no_reduction(variable, "bringing an OnRead variable together");
-    case Aggregation::OnlyFirstReplica: return gpu::bring_here(variable.values()[0], replica.device());
+    case Aggregation::OnlyFirstReplica: return first_of_replicas(variable, replica);
     case Aggregation::Sum:
     case Aggregation::Mean: break;
   }
