@@ -81,6 +81,14 @@ void require_way_between(const std::vector<DeviceName>& devices, Implementation 
                                "worker for each GPU, with MultiWorkerMirroredStrategy"});
 }
 
+void require_own_gpu(const char* operation, at::Device own, at::Device given) {
+  if (given == own || !given.is_cuda() || !own.is_cuda()) return;
+  throw InvalidArgument(errors::kDevice, {.what = str(operation, " needs a tensor on the replica's own GPU, ",
+                                                      own.str(), ", got one on ", given.str()),
+                                          .where = operation,
+                                          .help = "move it first: value.to(ls::get_replica_context().device())"});
+}
+
 std::shared_ptr<const Placement> place_on(Devices devices, const Devices& of_replicas) {
   Placement placement;
   for (const std::string& device : devices) {

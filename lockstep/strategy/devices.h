@@ -41,6 +41,9 @@ LOCKSTEP_EXPORT void require_one_gpu(const std::vector<DeviceName>& devices);
 /// Throws where they are several GPUs of one process, between which sums cannot be made in this way.
 LOCKSTEP_EXPORT void require_way_between(const std::vector<DeviceName>& devices, Implementation implementation);
 
+/// Throws where a replica on the GPU `own` brings a tensor on another one to a meeting.
+LOCKSTEP_EXPORT void require_own_gpu(const char* operation, at::Device own, at::Device given);
+
 /// For a Mirrored with a component on each of `devices`; `of_replicas`: those of the local replicas. All in full spelling.
 LOCKSTEP_EXPORT std::shared_ptr<const Placement> place_on(Devices devices, const Devices& of_replicas);
 

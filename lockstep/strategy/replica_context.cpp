@@ -54,6 +54,20 @@ std::vector<ReducibleLeaf> reduce_alone(ReduceOp op, const std::vector<Reducible
   return results;
 }
 
+/// Another GPU's stream on this thread is not part of the meeting.
+void require_on_own_gpu(const char* operation, const ReplicaContext& replica, const at::Tensor& value) {
+  if (value.defined()) require_own_gpu(operation, replica.device(), value.device());
+}
+
+void require_on_own_gpu(const char* operation, const ReplicaContext& replica,
+                        const std::vector<ReducibleLeaf>& leaves) {
+  for (const auto& leaf : leaves) {
+    const auto* const rows = std::get_if<IndexedSlices>(&leaf);
+    require_on_own_gpu(operation, replica, rows ? rows->values : std::get<at::Tensor>(leaf));
+    if (rows) require_on_own_gpu(operation, replica, rows->indices);
+  }
+}
+
 }  // namespace
 
 ReplicaContext::ReplicaContext(Strategy& strategy, int local_index, int replica_id, at::Device device,
@@ -145,6 +159,7 @@ at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, cons
   if (seat_ && strategy_->cross_device_ops().is_one_order() &&
       !(at::GradMode::is_enabled() && value.defined() && value.requires_grad())) {
     require_current("all_reduce");
+    require_on_own_gpu("all_reduce", *this, value);
     return local::all_reduce(*seat_, detail::StrategyAccess::workers(*strategy_), op, value,
                              detail::StrategyAccess::options_of_call(*strategy_, options));
   }
@@ -155,6 +170,7 @@ ReplicaContext::Leaves ReplicaContext::all_reduce_leaves(ReduceOp op, Leaves lea
                                                          const CommunicationOptions& given) {
   require_current("all_reduce");
   require_op(op, "all_reduce");
+  require_on_own_gpu("all_reduce", *this, leaves);
   const CommunicationOptions options = detail::StrategyAccess::options_of_call(*strategy_, given);
   const auto reduce = [this, op, structure = std::move(structure), options](const Leaves& values) -> Leaves {
     if (seat_ == nullptr) return reduce_alone(op, values);
@@ -184,6 +200,7 @@ at::Tensor ReplicaContext::all_gather(const at::Tensor& value, std::int64_t axis
 ReplicaContext::Leaves ReplicaContext::all_gather_leaves(Leaves leaves, std::int64_t axis, std::string structure,
                                                          const CommunicationOptions& given) {
   require_current("all_gather");
+  require_on_own_gpu("all_gather", *this, leaves);
   const CommunicationOptions options = detail::StrategyAccess::options_of_call(*strategy_, given);
   const auto gather = [this, axis, structure = std::move(structure), options](
                           const Leaves& values, std::vector<std::int64_t>& begins) -> Leaves {

@@ -42,6 +42,21 @@ TEST_F(Edges, ComponentsOnDifferentDevicesAreRefused) {
   EXPECT_THROW(strategy.run([&](const at::Tensor& mine) { sum.assign(mine); }, mixed), InvalidArgument);
 }
 
+TEST(OwnGpu, ATensorOfAnotherGpuIsRefusedInAMeeting) {
+  const at::Device first(at::kCUDA, 0), second(at::kCUDA, 1), cpu(at::kCPU);
+  const std::string said =
+      message_of<InvalidArgument>([&] { require_own_gpu("all_reduce", /*own=*/second, /*given=*/first); });
+  EXPECT_NE(said.find("all_reduce needs a tensor on the replica's own GPU, cuda:1, got one on cuda:0"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("value.to(ls::get_replica_context().device())"), std::string::npos) << said;
+  for (const at::Device& own : {first, cpu}) {
+    EXPECT_NO_THROW(require_own_gpu("all_reduce", own, own));
+    EXPECT_NO_THROW(require_own_gpu("all_reduce", own, cpu));  // is added up on the host
+    EXPECT_NO_THROW(require_own_gpu("all_reduce", cpu, own));
+  }
+}
+
 TEST_F(Edges, AProgramThatWrapsExceptionsStillGetsTheRootCause) {
   const auto step = [] {
     try {
