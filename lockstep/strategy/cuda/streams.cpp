@@ -6,7 +6,10 @@
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
+#include <mutex>
 #include <optional>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "lockstep/strategy/gpu.h"
@@ -23,15 +26,42 @@ void make_context_current(c10::DeviceIndex device) {
   current = device;
 }
 
+/// A GPU has at most so many peers (8, without NVSwitch): pairs that were one too many.
+class RefusedPeers {
+ public:
+  bool have(c10::DeviceIndex from, c10::DeviceIndex to) {
+    const std::lock_guard lock(mutex_);
+    return pairs_.contains({from, to});
+  }
+  void add(c10::DeviceIndex from, c10::DeviceIndex to) {
+    const std::lock_guard lock(mutex_);
+    pairs_.insert({from, to});
+  }
+
+ private:
+  std::mutex mutex_;
+  std::set<std::pair<c10::DeviceIndex, c10::DeviceIndex>> pairs_;
+};
+
+RefusedPeers& refused_peers() {
+  static auto& all = *new RefusedPeers;  // never destroyed: threads may outlive static objects
+  return all;
+}
+
 bool can_reach(c10::DeviceIndex from, c10::DeviceIndex to) {
   int can_reach = 0;
   if (from != to) C10_CUDA_CHECK(cudaDeviceCanAccessPeer(&can_reach, from, to));
-  return from == to || can_reach != 0;
+  return from == to || (can_reach != 0 && !refused_peers().have(from, to));
 }
 
 /// Kernels and copies then go straight from one GPU to the other, where the machine can do that.
 void let_reach(c10::DeviceIndex from, c10::DeviceIndex to) {
-  if (from != to && can_reach(from, to)) c10::cuda::CUDACachingAllocator::enablePeerAccess(from, to);
+  if (from == to || !can_reach(from, to)) return;
+  const c10::cuda::CUDAGuard here(from);
+  const cudaError_t result = cudaDeviceEnablePeerAccess(to, 0);
+  if (result != cudaSuccess) cudaGetLastError();
+  if (result == cudaErrorTooManyPeers) return refused_peers().add(from, to);
+  c10::cuda::CUDACachingAllocator::enablePeerAccess(from, to);  // which throws if it failed for another reason
 }
 
 cudaStreamCaptureStatus capture_status(const c10::cuda::CUDAStream& stream) {
