@@ -169,10 +169,13 @@ void Connection::wait() {
 }
 
 void Connection::drop_finished() {
+  // First, so that an error leaves each event in one of the two lists.
+  for (const UnderWay& each : under_way_) {
+    if (const cudaError_t state = cudaEventQuery(each.done); state != cudaErrorNotReady) require_cuda(state);
+  }
+  spare_events_.reserve(spare_events_.size() + under_way_.size());
   std::erase_if(under_way_, [&](const UnderWay& each) {
-    const cudaError_t state = cudaEventQuery(each.done);
-    if (state == cudaErrorNotReady) return false;
-    require_cuda(state);
+    if (cudaEventQuery(each.done) != cudaSuccess) return false;
     spare_events_.push_back(each.done);
     return true;
   });
