@@ -1,5 +1,5 @@
 // The small examples of TensorFlow's reference pages: the main API first, then the names of the page. The test compares what this
-// prints with snippets.txt. The examples of two workers are for `lockstep run -n 2`, which prints snippets_two_workers.txt.
+// prints with one_worker.txt. The examples of two workers are for `lockstep run -n 2`, which prints two_workers.txt.
 
 #include <lockstep/cluster.h>
 #include <lockstep/compat.h>
@@ -67,6 +67,9 @@ void dataset_functions(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old
   };
   auto steps = strategy.distribute_from_function(make).iterator();
   show("2 dataset function", strategy.run(twice, steps.get_next()));
+  auto steps_of_v1 = old.experimental_distribute_datasets_from_function(make).iterator();
+  show("2 dataset function, v1", old.run(twice, std::tuple{steps_of_v1.get_next()}));
+  show("4 the next step of it", strategy.run(twice, steps.get_next()));
   auto iterator = old.make_input_fn_iterator(make);
   show("4 input_fn iterator, v1", old.experimental_run(twice, iterator));
 }
@@ -79,7 +82,8 @@ void arrays(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old) {
   show("3 arrays, v1", of_v1.iterator().get_next());
   int count = 0;
   for (const auto& row : strategy.make_numpy_dataset(torch::ones({10}))) count += row.dim() == 0 ? 1 : 0;
-  std::cout << "3 arrays without batch: " << count << " scalars\n";
+  for (const auto& row : old.experimental_make_numpy_dataset(torch::ones({10}))) count += row.dim() == 0 ? 1 : 0;
+  std::cout << "3 arrays without batch, by both: " << count << " scalars\n";
 }
 
 /// 5: reductions of a whole batch and of a short last one.
@@ -98,8 +102,9 @@ void reductions(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old) {
   }
 }
 
-/// 6 and 7: variables made in a scope, once.
-void variables(ls::MirroredStrategy& strategy) {
+/// 6 and 7: variables made in a scope, once. Both strategies have one.
+template <class Strategy>
+void variables(Strategy& strategy) {
   const auto scope = strategy.scope();
   const ls::Variable one(torch::ones({}), {.name = "one"});
   show("6 a variable in scope", one.values());
@@ -126,9 +131,15 @@ void epochs(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old) {
     show("8 an epoch", {total, total_of_v1});
   }
   for (const auto& x : batches) show("9 with a signature", strategy.run(batches.element_spec(), sum, x));
-  auto steps = strategy.distribute_from_function([&](const ls::InputContext&) { return numbers.repeat(); }).iterator();
-  for (int step = 0; step < 2; ++step)
+  for (const auto& x : batches_of_v1)
+    show("9 with a signature, v1", old.core().run(batches_of_v1.element_spec(), sum, x));
+  const auto make = [&](const ls::InputContext&) { return numbers.repeat(); };
+  auto steps = strategy.distribute_from_function(make).iterator();
+  auto steps_of_v1 = old.experimental_distribute_datasets_from_function(make).iterator();
+  for (int step = 0; step < 2; ++step) {
     show("10 of a dataset function", strategy.run(steps.element_spec(), sum, steps.get_next()));
+    show("10 of a dataset function, v1", old.core().run(steps_of_v1.element_spec(), sum, steps_of_v1.get_next()));
+  }
 }
 
 /// 11 and 12: values of replicas.
@@ -141,47 +152,60 @@ void values(ls::MirroredStrategy& strategy, v1::MirroredStrategy& old) {
        old.run(twice, std::tuple{old.experimental_distribute_values_from_function(count)}));
 }
 
-/// 13 to 16: towers.
-void tower_calls() {
-  for (const int n : {1, 2}) {
-    towers::MirroredStrategy strategy({.devices = ls::cpus(n)});
-    const auto is_own = strategy.call_for_each_tower(
-        [](int index) { return index == towers::get_tower_context().tower_id(); }, strategy.worker_device_index());
-    std::cout << "13 worker_device_index:";
-    for (const bool each : is_own) std::cout << (each ? " own" : " other");
+/// 13 and 14: the number of a replica or tower, and functions that are called once for all of them.
+void merges(int n) {
+  ls::MirroredStrategy strategy({.devices = ls::cpus(n)});
+  towers::MirroredStrategy of_1_11({.devices = ls::cpus(n)});
+  const auto say = [](const char* what, const auto& values) {
+    std::cout << what << ":";
+    for (const auto& value : values) std::cout << " " << std::boolalpha << value;
     std::cout << "\n";
+  };
+  const auto number = [](const ls::ValueContext& its) { return its.replica_id_in_sync_group; };
+  say("13 own number", strategy.run([](int id) { return id == ls::get_replica_context().replica_id_in_sync_group(); },
+                                    strategy.values_from_function(number)));
+  say("13 worker_device_index, 1.11",
+      of_1_11.call_for_each_tower([](int index) { return index == towers::get_tower_context().tower_id(); },
+                                  of_1_11.worker_device_index()));
 
-    std::atomic<int> merges{0};
-    const auto merged = strategy.call_for_each_tower([&] {
-      const auto tower = towers::get_tower_context();
-      const int v = 3 + tower.tower_id();
-      const auto add_up = [&](towers::DistributionStrategy& its, const towers::PerDevice<int>& all) {
-        ++merges;
-        const std::vector<int> list = its.unwrap(all);
-        return std::accumulate(list.begin(), list.end(), 0);
-      };
-      return v + tower.merge_call(add_up, v);
-    });
-    std::cout << "14 merge_call:";
-    for (const int each : strategy.unwrap(merged)) std::cout << " " << each;
-    std::cout << ", merged " << merges << " time\n";
-  }
+  std::atomic<int> merges{0};
+  const auto sum_of = [&](const std::vector<int>& list) {
+    ++merges;
+    return std::accumulate(list.begin(), list.end(), 0);
+  };
+  say("14 merge_call", strategy.run([&] {
+    auto& replica = ls::get_replica_context();
+    const int v = 3 + replica.replica_id_in_sync_group();
+    return v +
+           replica.merge_call(
+               [&](ls::Strategy& its, const ls::PerReplica<int>& all) { return sum_of(its.local_results(all)); }, v);
+  }));
+  say("14 merge_call, 1.11", of_1_11.unwrap(of_1_11.call_for_each_tower([&] {
+    const auto tower = towers::get_tower_context();
+    const int v = 3 + tower.tower_id();
+    return v + tower.merge_call([&](towers::DistributionStrategy& its,
+                                    const towers::PerDevice<int>& all) { return sum_of(its.unwrap(all)); },
+                                v);
+  })));
+  std::cout << "14 merged " << merges << " times, once by each\n";
+}
 
-  towers::MirroredStrategy strategy({.devices = ls::cpus(2)});
-  const auto scope = strategy.scope();
+/// 15 and 16: updates of variables that have their components on the same devices. `of` has update and colocate_vars_with,
+/// which are `strategy.extended()` of the main API and a strategy of 1.11.
+template <class Of>
+void updates(Of& of, const ls::Mirrored<Tensor>& ten) {
   const ls::Variable var1(torch::ones({}), {.name = "var1"});
-  const auto colocated = strategy.colocate_vars_with(var1);
+  const auto colocated = of.colocate_vars_with(var1);
   const ls::Variable var2(torch::full({}, 2.0), {.name = "var2"}), var3(torch::full({}, 3.0), {.name = "var3"});
-  strategy.update(
+  of.update(
       var1, [](Tensor v, const Tensor& a, const Tensor& b) { return v.add_(a).add_(b); }, var2, var3);
   show("15 variables of one device", var1.values());
-  strategy.update(
-      var1, [](Tensor v, const Tensor& a, double b) { return v.add_(a).add_(b); },
-      strategy.broadcast(torch::tensor(10.0)), 100.0);
+  of.update(
+      var1, [](Tensor v, const Tensor& a, double b) { return v.add_(a).add_(b); }, ten, 100.0);
   show("16 mirrored and plain arguments", var1.values());
   try {
     const ls::PerReplica<Tensor> one_each({torch::ones({}), torch::zeros({})});
-    strategy.update(
+    of.update(
         var1, [](Tensor v, const Tensor& a) { return v.add_(a); }, one_each);
   } catch (const ls::InvalidArgument& error) {
     std::cout << "16 one argument per device: L" << error.number() << "\n";
@@ -218,9 +242,20 @@ int main() {
   arrays(strategy, old);
   reductions(strategy, old);
   variables(strategy);
+  variables(old);
   epochs(strategy, old);
   values(strategy, old);
-  tower_calls();
+  for (const int n : {1, 2}) merges(n);
+  {
+    const auto scope = strategy.scope();
+    const auto everywhere = strategy.run([] { return 0; });
+    updates(strategy.extended(), strategy.extended().broadcast_to(torch::tensor(10.0), everywhere));
+  }
+  towers::MirroredStrategy of_1_11({.devices = ls::cpus(2)});
+  {
+    const auto scope = of_1_11.scope();
+    updates(of_1_11, of_1_11.broadcast(torch::tensor(10.0)));
+  }
   ls::MirroredStrategy alone({.devices = ls::cpus(1)});
   show("12 with one replica", alone.run(twice, alone.values_from_function([](const ls::ValueContext& its) {
     return torch::tensor(its.num_replicas_in_sync);
