@@ -105,7 +105,7 @@ TEST_F(CompatInput, InputFunctionsMayGiveCallables) {
   EXPECT_TRUE(contains(error_of([&] { strategy.make_input_fn_iterator(none); }).text, "input_fn must return"));
 }
 
-// names: experimental_distribute_dataset, element_spec, input_signature
+// names: experimental_distribute_dataset, element_spec, input_signature (element_spec)
 TEST_F(CompatInput, DistributesDatasets) {
   const auto batches = strategy.experimental_distribute_dataset(data::range(8).batch(4));
   std::int64_t sum = 0;

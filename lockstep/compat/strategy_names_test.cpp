@@ -49,7 +49,7 @@ TEST(CompatStrategy, IsMadeOfDevicesAndOperations) {
   EXPECT_EQ(v1::MirroredStrategy({.devices = cpus(2), .seed = 5}).core().seed(), 5u);
 }
 
-// names: nccl default
+// names: nccl default (cross_device_ops)
 TEST(CompatStrategy, HasADefaultForMovingValues) {
   EXPECT_TRUE(two().core().cross_device_ops().is_one_order());
   EXPECT_EQ(error_of([] { v1::MirroredStrategy({"cpu:0", "cpu:0"}); }).code, Code::InvalidArgument);
@@ -224,6 +224,7 @@ TEST(CompatReplicaContext, IsNoneInCrossReplicaContext) {
   const auto results = two().run([] {
     const v1::ReplicaContext replica = v1::get_replica_context();
     EXPECT_EQ(replica.num_replicas_in_sync(), 2);
+    EXPECT_EQ(replica.replica_id_in_sync_group() + 1, read(my_number()));
     EXPECT_EQ(replica.strategy(), v1::get_strategy());
     EXPECT_EQ(replica.devices().size(), 1u);
     EXPECT_EQ(replica.all_gather(my_number().reshape({1}), 0).numel(), 2);
@@ -318,11 +319,15 @@ TEST(CompatMultiWorker, ReadsItsClusterFromTheEnvironment) {
     }
     ~TfConfig() { ::unsetenv("TF_CONFIG"); }
   } environment;
+  const TFConfigClusterResolver resolver;
+  EXPECT_EQ(resolver.cluster_spec().num_tasks("chief"), 1);
+  EXPECT_EQ(resolver.task_type(), "chief");
+  EXPECT_EQ(resolver.task_id(), 0);
   const v2::MultiWorkerMirroredStrategy strategy({.devices = cpus(1)});
   EXPECT_EQ(strategy.extended().worker_devices()[0], "/job:chief/replica:0/task:0/device:CPU:0");
 }
 
-// names: experimental.MultiWorkerMirroredStrategy, CollectiveCommunication, CollectiveHints, CollectiveOps
+// names: experimental.MultiWorkerMirroredStrategy, CollectiveCommunication, CollectiveHints, CollectiveOps (communication)
 TEST(CompatMultiWorker, HasTheNamesOfItsPageOnly) {
   static_assert(HasV1Names<v1::MirroredStrategy>);
   static_assert(!HasV1Names<v2::MultiWorkerMirroredStrategy>);

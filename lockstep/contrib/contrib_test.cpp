@@ -189,7 +189,7 @@ TEST_P(Towers, Reduce) {
     expect_error([&] { strategy.reduce(Agg::SUM, 3, "cpu:0"); }, Code::InvalidArgument, errors::kNotReducible,
                  {"cannot be reduced", "towers"});
   }
-  EXPECT_EQ(static_cast<int>(static_cast<Aggregation>(Agg::ONLY_FIRST_TOWER)), 3);
+  EXPECT_EQ(static_cast<int>(static_cast<Aggregation>(VariableAggregation::ONLY_FIRST_TOWER)), 3);
 }
 
 // names: batch_reduce, broadcast, PerDevice
@@ -213,7 +213,7 @@ TEST_P(Towers, MapItemsInTurn) {
   EXPECT_EQ(value_of(strategy.reduce(Agg::SUM, products, "/device:CPU:0")), 90);
   EXPECT_EQ(value_of(strategy.reduce(Agg::MEAN, products, "/device:CPU:0")), 9);
   EXPECT_EQ(value_of(strategy.reduce(Agg::ONLY_FIRST_TOWER, products, "/device:CPU:0")), 0);
-  const auto lists = strategy.unwrap(products);
+  const std::vector<MapOutput<at::Tensor>> lists = strategy.unwrap(products);
   ASSERT_EQ(lists.size(), static_cast<std::size_t>(n));
   EXPECT_EQ(value_of(lists.back().get()[0]), 2.0 * (n - 1));
   const auto one = strategy.map(std::vector<int>{4}, [](int x) { return x; });
@@ -241,7 +241,7 @@ TEST_P(Towers, UpdateVariables) {
                Code::FailedPrecondition, errors::kWrongContext, {"cross-tower"});
 }
 
-// names: update_non_slot, grouped, colocate_vars_with
+// names: update_non_slot, grouped (ungrouped), colocate_vars_with
 TEST_P(Towers, UpdateWhatBelongsToNoVariableAndColocate) {
   const auto scope = strategy.scope();
   std::vector<at::Tensor> state(static_cast<std::size_t>(n), number(0));
@@ -286,7 +286,7 @@ TEST(ContribVariables, WithoutAggregationCannotBeWrittenInTowers) {
 // names: TowerLocalVariable
 TEST_P(Towers, HaveVariablesOfTheirOwn) {
   const auto check = [&](VariableAggregation aggregation, double read, double after_assign) {
-    auto v = strategy.tower_local_variable(number(1), aggregation, "local");
+    TowerLocalVariable v = strategy.tower_local_variable(number(1), aggregation, "local");
     strategy.call_for_each_tower([&] {
       v.assign_add(get_tower_context().tower_id());
       EXPECT_EQ(value_of(v), 1 + get_tower_context().tower_id());
