@@ -207,6 +207,7 @@ void updates(Of& of, const ls::Mirrored<Tensor>& ten) {
     const ls::PerReplica<Tensor> one_each({torch::ones({}), torch::zeros({})});
     of.update(
         var1, [](Tensor v, const Tensor& a) { return v.add_(a); }, one_each);
+    show("16 one argument per device", var1.values());
   } catch (const ls::InvalidArgument& error) {
     std::cout << "16 one argument per device: L" << error.number() << "\n";
   }
