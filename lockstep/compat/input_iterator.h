@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -14,41 +16,51 @@ namespace lockstep::compat::names {
 [[noreturn]] LOCKSTEP_EXPORT void throw_no_element_spec();
 
 /// TensorFlow 1's iterator, of `make_dataset_iterator` and `make_input_fn_iterator`. It ends where a replica has no element
-/// left; the part of a cut batch that a replica gets may be empty.
+/// left; the part of a cut batch that a replica gets may be empty. Copies stand for the same pass, as they do in Python: what
+/// `experimental_run_steps_on_iterator` returns has one.
 template <class T>
 class InputIterator {
  public:
-  explicit InputIterator(data::DistributedInputPtr input) : dataset_(std::move(input)) {}
-  InputIterator(int replicas, std::function<T()> values) : replicas_(replicas), values_(std::move(values)) {}
+  explicit InputIterator(data::DistributedInputPtr input) : pass_(std::make_shared<Pass>()) {
+    pass_->dataset.emplace(std::move(input));
+  }
+  InputIterator(int replicas, std::function<T()> values) : pass_(std::make_shared<Pass>()) {
+    pass_->replicas = static_cast<std::size_t>(replicas);
+    pass_->values = std::move(values);
+  }
+  InputIterator(const InputIterator&) = default;  // and no move, which would leave one without a pass
+  InputIterator& operator=(const InputIterator&) = default;
 
   /// Starts again from the first step; without effect on a callable. The first `get_next` does it by itself.
   void initialize() {
     in_own_words([] { data::require_outside_replicas("initialize"); });
-    if (dataset_) steps_.emplace(dataset_->iterator());
+    if (pass_->dataset) pass_->steps.emplace(pass_->dataset->iterator());
   }
 
   /// What TensorFlow runs in a session.
   void initializer() { initialize(); }
   /// Of a dataset; a callable has none.
   DistributedSpec element_spec() const {
-    if (!dataset_) throw_no_element_spec();
-    return dataset_->element_spec();
+    if (!pass_->dataset) throw_no_element_spec();
+    return pass_->dataset->element_spec();
   }
 
   /// The next value of each replica; OutOfRange at the end.
   PerReplica<T> get_next() {
     data::require_outside_replicas("get_next");
-    if (!dataset_)
-      return PerReplica<T>::generate(static_cast<std::size_t>(replicas_), [&](std::size_t) { return values_(); });
-    if (!steps_) initialize();
-    return in_own_words([&] { return steps_->get_next(); });
+    if (!pass_->dataset) return PerReplica<T>::generate(pass_->replicas, [&](std::size_t) { return pass_->values(); });
+    if (!pass_->steps) initialize();
+    return in_own_words([&] { return pass_->steps->get_next(); });
   }
 
  private:
-  std::optional<DistributedDataset<T>> dataset_;
-  std::optional<DistributedIterator<T>> steps_;
-  int replicas_ = 0;
-  std::function<T()> values_;  ///< called for each replica in turn
+  struct Pass {
+    std::optional<DistributedDataset<T>> dataset;
+    std::optional<DistributedIterator<T>> steps;
+    std::size_t replicas = 0;
+    std::function<T()> values;  ///< called for each replica in turn
+  };
+  std::shared_ptr<Pass> pass_;
 };
 
 }  // namespace lockstep::compat::names

@@ -6,6 +6,18 @@
 
 namespace lockstep::contrib {
 
+using lockstep::detail::StrategyAccess;
+
+MultiStepContext::MultiStepContext(Strategy& strategy, Devices devices, Step step, int iterations)
+    : strategy_(StrategyAccess::alive(strategy)),
+      devices_(std::move(devices)),
+      step_(std::move(step)),
+      iterations_(iterations) {}
+
+Strategy& MultiStepContext::strategy() const {
+  return StrategyAccess::require_alive(strategy_, "what run_steps_on_dataset returned");
+}
+
 void MultiStepContext::set_last_step_output(const std::string& name, const TowerValue& output,
                                             VariableAggregation aggregation) {
   constexpr const char* kOperation = "set_last_step_output";
@@ -26,7 +38,7 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
   } else if (aggregation == Aggregation::None) {
     last_step_outputs_.insert_or_assign(name, output.copied());
   } else {
-    last_step_outputs_.insert_or_assign(name, detail::aggregate(*strategy_, aggregation, output, kOperation));
+    last_step_outputs_.insert_or_assign(name, detail::aggregate(strategy(), aggregation, output, kOperation));
   }
 }
 
@@ -34,7 +46,7 @@ void MultiStepContext::run_op() {
   auto outputs = std::exchange(last_step_outputs_, {});
   auto others = std::exchange(non_tensor_outputs_, {});
   try {
-    const Scope scope(*strategy_);
+    const Scope scope(strategy());
     for (int i = 0; i < iterations_; ++i) {
       last_step_outputs_.clear();
       step_(*this);
@@ -48,8 +60,8 @@ void MultiStepContext::run_op() {
 }
 
 std::vector<at::Tensor> MultiStepContext::seen_of(const TowerValue& output) const {
-  const bool is_one_client = lockstep::detail::StrategyAccess::one_client(*strategy_) != nullptr;
-  return is_one_client ? output.unwrap(*strategy_, devices_) : output.local_values();
+  const bool is_one_client = StrategyAccess::one_client(strategy()) != nullptr;
+  return is_one_client ? output.unwrap(strategy(), devices_) : output.local_values();
 }
 
 void MultiStepContext::require_outputs(std::size_t loop_values) const {

@@ -5,6 +5,7 @@
 #include <concepts>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -44,8 +45,8 @@ class LOCKSTEP_EXPORT MultiStepContext {
   /// `std::any_cast<std::vector<std::string>>(ctx.non_tensor_outputs().at("name"))`
   const std::map<std::string, std::any>& non_tensor_outputs() const { return non_tensor_outputs_; }
 
-  /// Runs as many steps again, with the next elements of the iterator, which must still exist. The outputs are then those
-  /// of the new last step; if a step fails they stay as they were.
+  /// Runs as many steps again, with the next elements of the iterator. The outputs are then those of the new last step; if a
+  /// step fails they stay as they were.
   void run_op();
 
   /// Calls `step` `iterations` times in cross-tower context; it takes its input by itself. `loop_values`: the number of
@@ -56,13 +57,13 @@ class LOCKSTEP_EXPORT MultiStepContext {
                               std::size_t loop_values);
 
  private:
-  MultiStepContext(Strategy& strategy, Devices devices, Step step, int iterations)
-      : strategy_(&strategy), devices_(std::move(devices)), step_(std::move(step)), iterations_(iterations) {}
+  MultiStepContext(Strategy& strategy, Devices devices, Step step, int iterations);
+  Strategy& strategy() const;  ///< throws if it is gone
   void require_outputs(std::size_t loop_values) const;
   /// The components that the program sees.
   std::vector<at::Tensor> seen_of(const TowerValue& output) const;
 
-  Strategy* strategy_;
+  std::weak_ptr<Strategy*> strategy_;
   Devices devices_;  ///< of all towers
   Step step_;
   int iterations_;

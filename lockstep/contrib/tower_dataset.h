@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <type_traits>
 #include <utility>
@@ -20,26 +21,29 @@ namespace detail {
 
 }  // namespace detail
 
-/// A pass over a distributed dataset: one whole element for each tower and step.
+/// A pass over a distributed dataset: one whole element for each tower and step. Copies stand for the same pass, as they do
+/// in Python: what `run_steps_on_dataset` returns has one.
 template <class T>
 class TowerIterator {
  public:
   /// `whole_size`: as that of a PerReplica.
   TowerIterator(std::size_t whole_size, DistributedDataset<T> dataset)
-      : whole_size_(whole_size), dataset_(std::move(dataset)) {}
+      : whole_size_(whole_size), dataset_(std::move(dataset)), pass_(std::make_shared<Pass>()) {}
+  TowerIterator(const TowerIterator&) = default;  // and no move, which would leave one without a pass
+  TowerIterator& operator=(const TowerIterator&) = default;
 
   /// Begins a pass; of an iterator that has begun one, a new one.
   void initialize() {
     detail::in_tower_words([] { data::require_outside_replicas("initialize"); });
-    pass_.emplace(dataset_.iterator());
+    pass_->emplace(dataset_.iterator());
   }
   /// What TensorFlow 1 runs in a session.
   void initializer() { initialize(); }
 
   /// OutOfRange where not every tower has an element: the rest is lost.
   PerDevice<T> get_next() {
-    if (!pass_) detail::throw_not_initialized();
-    PerDevice<T> next = detail::in_tower_words([&] { return pass_->get_next(); });
+    if (!*pass_) detail::throw_not_initialized();
+    PerDevice<T> next = detail::in_tower_words([&] { return (*pass_)->get_next(); });
     next.set_whole_size(whole_size_);
     return next;
   }
@@ -47,7 +51,8 @@ class TowerIterator {
  private:
   std::size_t whole_size_;
   DistributedDataset<T> dataset_;
-  std::optional<DistributedIterator<T>> pass_;
+  using Pass = std::optional<DistributedIterator<T>>;
+  std::shared_ptr<Pass> pass_;
 };
 
 /// What `distribute_dataset` returns.

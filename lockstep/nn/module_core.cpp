@@ -18,18 +18,13 @@
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/strategy/detail/run_notes.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
 
-Strategy& ModuleCore::strategy() const {
-  if (alive_.expired()) {
-    throw FailedPrecondition(errors::kMixedStrategies, {.what = "a model has outlived its strategy",
-                                                        .help = "keep the strategy as long as its models"});
-  }
-  return *strategy_;
-}
+Strategy& ModuleCore::strategy() const { return StrategyAccess::require_alive(alive_, "a model"); }
 
 const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   const ContextEntry* top = current_context();

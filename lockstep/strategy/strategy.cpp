@@ -125,6 +125,12 @@ void Strategy::set_seed(std::uint64_t seed, const std::source_location& where) {
 
 void Strategy::start_random_numbers(std::uint64_t seed) { seed_shared_generator(seed); }
 
+Strategy& detail::StrategyAccess::require_alive(const std::weak_ptr<Strategy*>& held, std::string_view what) {
+  if (const auto alive = held.lock()) return **alive;
+  throw FailedPrecondition(errors::kMixedStrategies, {.what = str(what, " has outlived its strategy"),
+                                                      .help = "keep the strategy as long as what was made by it"});
+}
+
 CommunicationOptions detail::StrategyAccess::options_of_call(const Strategy& strategy,
                                                              const CommunicationOptions& given) {
   const CommunicationOptions options = merge(strategy.communication(), validated(given));

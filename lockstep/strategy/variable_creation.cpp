@@ -189,13 +189,7 @@ std::string Variable::Impl::label() const { return options_.name; }
 
 Strategy& Variable::Impl::strategy() const {
   if (!distributed_) return default_strategy();
-  const auto alive = strategy_.lock();
-  if (!alive) {
-    throw FailedPrecondition(errors::kMixedStrategies,
-                             {.what = lockstep::str("variable '", options_.name, "' has outlived its strategy"),
-                              .help = "keep the strategy alive as long as its variables are used"});
-  }
-  return **alive;
+  return detail::StrategyAccess::require_alive(strategy_, lockstep::str("variable '", options_.name, "'"));
 }
 
 Variable::Variable(at::Tensor initial_value, VariableOptions options)

@@ -280,7 +280,12 @@ PendingSums::~PendingSums() {
 
 std::vector<std::int64_t> PendingSums::wait() {
   is_awaited_ = true;
-  if (const auto group = group_.lock()) group->wait(ticket_);
+  const auto group = group_.lock();
+  if (!group) {
+    throw FailedPrecondition(errors::kMixedStrategies, {.what = lockstep::str(name_, ": their strategy is gone"),
+                                                        .help = "keep the strategy as long as what was made by it"});
+  }
+  group->wait(ticket_);
   return sums_;
 }
 

@@ -203,6 +203,29 @@ TEST_F(Together, VariablesBeginWithTheChiefsValue) {
   EXPECT_EQ(v.read()[0].item<double>(), 1 + (strategy.num_replicas_in_sync() - 1) / 2.0);
 }
 
+TEST(StrategyOfWorkers, MayGoBeforeWhatBelongsToIt) {
+  auto strategy = std::make_unique<ls::MultiWorkerMirroredStrategy>(
+      ls::MultiWorkerOptions{.devices = ls::test_devices(2), .intra_op_threads = 1, .seed = 3});
+  const auto off = ls::InputOptions{.assignment = ls::Assignment::TensorFlow};
+  const auto dataset = strategy->distribute(ls::data::range(64).batch(4), off);
+  auto begun = dataset.iterator();
+  begun.get_next();
+  auto fresh = dataset.iterator();
+  strategy->barrier();
+  strategy.reset();
+  const auto refused = [](const char* what, const auto& call) {
+    try {
+      call();
+      ADD_FAILURE() << what << " did not notice";
+    } catch (const ls::Error& e) {
+      EXPECT_EQ(e.number(), ls::errors::kMixedStrategies) << what << ": " << e.what();
+    }
+  };
+  refused("an iterator", [&] { begun.next(); });
+  refused("a fresh iterator", [&] { fresh.next(); });
+  refused("a dataset", [&] { dataset.iterator().next(); });
+}
+
 TEST_F(Together, ANumberThatAllReplicasOfAWorkerAssignIsStillOneOfMany) {
   auto v = strategy.make_variable(torch::zeros({}), {.aggregation = ls::Aggregation::Mean});
   strategy.run([&] { v.assign(rank); });

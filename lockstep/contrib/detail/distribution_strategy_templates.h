@@ -130,7 +130,7 @@ template <class F, class T>
 MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T>& iterator, int iterations,
                                                             const std::vector<at::Tensor>& initial_loop_values) {
   detail::require_cross_tower(*core_, "run_steps_on_dataset");
-  auto step = [f = std::move(f), &iterator](MultiStepContext& context) mutable {
+  auto step = [f = std::move(f), iterator](MultiStepContext& context) mutable {
     detail::in_tower_words([&] {
       if constexpr (std::is_invocable_v<F&, MultiStepContext&, PerDevice<T>>) {
         f(context, iterator.get_next());

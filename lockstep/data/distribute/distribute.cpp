@@ -34,15 +34,17 @@ ClusterShape cluster_of(Strategy& strategy) {
 /// Adds up over the workers while their programs go on.
 class WorkersAgreement final : public EndOfDataAgreement {
  public:
-  explicit WorkersAgreement(Strategy& strategy) : strategy_(strategy) {}
+  explicit WorkersAgreement(Strategy& strategy) : strategy_(lockstep::detail::StrategyAccess::alive(strategy)) {}
 
   StepTotals total(const StepTotals& mine) override { return begin(mine)(); }
   std::function<StepTotals()> begin(const StepTotals& mine) override {
     using Numbers = std::array<std::int64_t, sizeof(StepTotals) / sizeof(std::int64_t)>;
     const auto numbers = std::bit_cast<Numbers>(mine);
+    using lockstep::detail::StrategyAccess;
+    const Strategy& strategy = StrategyAccess::require_alive(strategy_, "a distributed dataset");
     const auto pending = std::make_shared<workers::PendingSums>(
-        *lockstep::detail::StrategyAccess::workers(strategy_), std::vector(numbers.begin(), numbers.end()),
-        "what workers have for a step of a distributed dataset", deadline_of(strategy_.communication()));
+        *StrategyAccess::workers(strategy), std::vector(numbers.begin(), numbers.end()),
+        "what workers have for a step of a distributed dataset", deadline_of(strategy.communication()));
     return [pending] {
       Numbers sums;
       std::ranges::copy(pending->wait(), sums.begin());
@@ -51,7 +53,7 @@ class WorkersAgreement final : public EndOfDataAgreement {
   }
 
  private:
-  Strategy& strategy_;
+  std::weak_ptr<Strategy*> strategy_;  ///< which a dataset may outlive
 };
 
 DistributedInputPtr finish(Strategy& strategy, DistributedInput input, const InputOptions& options) {

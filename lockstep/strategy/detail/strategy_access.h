@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/strategy/strategy.h"
@@ -13,6 +14,8 @@ namespace lockstep::detail {
 struct StrategyAccess {
   /// Expires when the strategy does: what may outlive it holds this.
   static std::weak_ptr<Strategy*> alive(const Strategy& strategy) { return strategy.alive_; }
+  /// The strategy that is held so. Throws if it is gone: "a model has outlived its strategy".
+  static Strategy& require_alive(const std::weak_ptr<Strategy*>& held, std::string_view what);
 
   /// The workers that train together; null: this process alone.
   static WorkerGroup* workers(const Strategy& strategy) { return strategy.workers_.get(); }
