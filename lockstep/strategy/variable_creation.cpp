@@ -8,6 +8,7 @@
 #include "lockstep/strategy/default_strategy.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/fail_together.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
@@ -87,11 +88,13 @@ std::shared_ptr<Variable::Impl> create_distributed(Strategy& strategy, const at:
   WorkerGroup* const workers = detail::StrategyAccess::workers(strategy);
   if (workers == nullptr || !initial_value.defined())
     return Variable::Impl::create(&strategy, initial_value, options, devices);
-  const at::Tensor chiefs =
-      workers::broadcast(*workers, initial_value,
-                         lockstep::str("initial value of variable '",
-                                       options.name.empty() ? std::string(kDefaultName) : options.name, "'"),
-                         deadline_of(strategy.communication()));
+  // The form is compared with the name: a worker whose own is different would compute with another variable than it made.
+  const std::string name = options.name.empty() ? kDefaultName : options.name;
+  const at::Tensor chiefs = workers::broadcast(
+      *workers, initial_value,
+      lockstep::str("initial value of variable '", name, "', ",
+                    dtype_name(options.dtype.value_or(initial_value.scalar_type())), " ", initial_value.sizes()),
+      deadline_of(strategy.communication()));
   return Variable::Impl::create(&strategy, chiefs, options, devices);
 }
 
@@ -118,7 +121,9 @@ std::shared_ptr<Variable::Impl> create_in_replica(ReplicaContext& replica, const
 std::shared_ptr<Variable::Impl> create_here(const Variable::Initializer& initializer, const VariableOptions& options) {
   if (!has_strategy()) return Variable::Impl::create(nullptr, initializer(), options, default_strategy().devices());
   if (in_replica_context()) return create_in_replica(get_replica_context(), initializer, options);
-  return create_distributed(get_strategy(), initializer(), options);
+  Strategy& strategy = get_strategy();
+  return detail::or_fail_together(strategy, "making a variable",
+                                  [&] { return create_distributed(strategy, initializer(), options); });
 }
 
 }  // namespace

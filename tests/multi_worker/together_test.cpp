@@ -203,6 +203,17 @@ TEST_F(Together, VariablesBeginWithTheChiefsValue) {
   EXPECT_EQ(v.read()[0].item<double>(), 1 + (strategy.num_replicas_in_sync() - 1) / 2.0);
 }
 
+TEST_F(Together, VariablesOfDifferentShapesAreRefusedByAll) {
+  // In a job of its own strategy: the failure ends it.
+  try {
+    strategy.make_variable(torch::zeros({rank == 0 ? 3 : 4}), {.name = "w"});
+    FAIL() << "made of different shapes";
+  } catch (const ls::Error& e) {
+    for (const char* part : {"variable 'w', float32 [3]", "variable 'w', float32 [4]"})
+      EXPECT_NE(std::string(e.what()).find(part), std::string::npos) << e.what();
+  }
+}
+
 TEST(StrategyOfWorkers, MayGoBeforeWhatBelongsToIt) {
   auto strategy = std::make_unique<ls::MultiWorkerMirroredStrategy>(
       ls::MultiWorkerOptions{.devices = ls::test_devices(2), .intra_op_threads = 1, .seed = 3});
