@@ -21,6 +21,7 @@ Strategy& MultiStepContext::strategy() const {
 void MultiStepContext::set_last_step_output(const std::string& name, const TowerValue& output,
                                             VariableAggregation aggregation) {
   constexpr const char* kOperation = "set_last_step_output";
+  require_step(kOperation);
   // Of map, other workers have other numbers of results.
   if (aggregation == Aggregation::None && (in_replica_context() || output.kind() == TowerValue::Kind::MapOutput)) {
     throw InvalidArgument(errors::kNotReducible,
@@ -42,6 +43,14 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
   }
 }
 
+void MultiStepContext::require_step(const char* operation) const {
+  if (is_in_step_) return;
+  throw FailedPrecondition(errors::kWrongContext,
+                           {.what = str(operation, " was called when no step was running"),
+                            .where = operation,
+                            .help = str("call ", operation, " in the function that runs a step")});
+}
+
 void MultiStepContext::run_op() {
   auto outputs = std::exchange(last_step_outputs_, {});
   auto others = std::exchange(non_tensor_outputs_, {});
@@ -49,10 +58,13 @@ void MultiStepContext::run_op() {
     const Scope scope(strategy());
     for (int i = 0; i < iterations_; ++i) {
       last_step_outputs_.clear();
+      is_in_step_ = true;
       step_(*this);
+      is_in_step_ = false;
     }
     for (auto& [name, output] : last_step_outputs_) output.set_values_of_all_towers(seen_of(output));
   } catch (...) {
+    is_in_step_ = false;
     last_step_outputs_ = std::move(outputs);
     non_tensor_outputs_ = std::move(others);
     throw;

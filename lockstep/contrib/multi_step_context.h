@@ -60,6 +60,8 @@ class LOCKSTEP_EXPORT MultiStepContext {
   MultiStepContext(Strategy& strategy, Devices devices, Step step, int iterations);
   Strategy& strategy() const;  ///< throws if it is gone
   void require_outputs(std::size_t loop_values) const;
+  /// Throws unless a step is running: what is set later nobody would bring together.
+  void require_step(const char* operation) const;
   /// The components that the program sees.
   std::vector<at::Tensor> seen_of(const TowerValue& output) const;
 
@@ -67,12 +69,14 @@ class LOCKSTEP_EXPORT MultiStepContext {
   Devices devices_;  ///< of all towers
   Step step_;
   int iterations_;
+  bool is_in_step_ = false;
   std::map<std::string, TowerValue> last_step_outputs_;
   std::map<std::string, std::any> non_tensor_outputs_;
 };
 
 template <class T>
 void MultiStepContext::set_non_tensor_output(const std::string& name, T output) {
+  require_step("set_non_tensor_output");
   if constexpr (std::convertible_to<T, std::string> && !std::same_as<T, std::string>) {
     set_non_tensor_output<std::string>(name, std::move(output));
   } else if (in_replica_context()) {
