@@ -75,6 +75,27 @@ std::vector<std::string> of_all_replicas(const Strategy& strategy, const std::ve
   return all;
 }
 
+std::vector<std::vector<std::string>> lists_of_all_replicas(const Strategy& strategy,
+                                                            const std::vector<std::vector<std::string>>& mine) {
+  WorkerGroup* workers = StrategyAccess::workers(strategy);
+  if (workers == nullptr) return mine;
+  workers::Texts texts;  // the number of each list, and its texts
+  for (const auto& list : mine) {
+    texts.push_back(str(list.size()));
+    texts.insert(texts.end(), list.begin(), list.end());
+  }
+  std::vector<std::vector<std::string>> all;
+  for (const auto& theirs :
+       workers::all_gather_texts(*workers, texts, "lists of texts", deadline_of(strategy.communication()))) {
+    for (auto next = theirs.begin(); next != theirs.end();) {
+      const auto begin = next + 1;
+      next = begin + std::stol(*next);
+      all.emplace_back(begin, next);
+    }
+  }
+  return all;
+}
+
 std::vector<std::size_t> order_of(const Placement& placement, const Devices& of_all_replicas) {
   std::vector<std::tuple<std::ptrdiff_t, std::string, std::size_t>> places;
   for (std::size_t k = 0; k < placement.devices.size(); ++k) {

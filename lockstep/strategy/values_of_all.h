@@ -22,6 +22,10 @@ LOCKSTEP_EXPORT std::vector<at::Tensor> of_all_replicas(const Strategy& strategy
 LOCKSTEP_EXPORT std::vector<std::string> of_all_replicas(const Strategy& strategy,
                                                          const std::vector<std::string>& mine);
 
+/// Lists of texts, of any length each.
+LOCKSTEP_EXPORT std::vector<std::vector<std::string>> lists_of_all_replicas(
+    const Strategy& strategy, const std::vector<std::vector<std::string>>& mine);
+
 /// The values of each replica of all workers, taken apart. `structures` has the different ones of each replica's values and
 /// `like` the parts of one value. Throws on every worker unless all have one structure: values are put together again like
 /// one of this worker or, where a worker has none, like an empty one, whose structure is `of_none`.

@@ -93,6 +93,8 @@ auto DistributionStrategy::unwrap(const T& value, const std::source_location& wh
       return value.unwrap(*core_, devices_);
     } else if constexpr (requires { detail::all_outputs(*core_, value); }) {
       return detail::all_outputs(*core_, value);
+    } else if constexpr (std::is_same_v<T, PerDevice<const char*>>) {
+      return unwrap(value.map([](const char* text) { return std::string(text); }), where);
     } else if constexpr (is_distributed_v<T>) {
       return lockstep::detail::components_of_all(*core_, devices_, value);
     } else {
