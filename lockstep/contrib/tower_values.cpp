@@ -51,8 +51,9 @@ at::Tensor TowerValue::tensor() const {
   const std::size_t all = whole_size_ == 0 ? components_.size() : whole_size_;
   if (kind_ == Kind::PerDevice && (is_inside || all == 1)) return PerReplica<at::Tensor>(components_).get();
   const char* const parts = kind_ == Kind::PerDevice ? " components" : " results of map";
-  throw InvalidArgument(errors::kComponent, {.what = str("a value of ", all, parts, " is used as one"),
-                                             .help = "reduce it first, or take its parts: values()"});
+  throw InvalidArgument(errors::kComponent,
+                        {.what = str("a value of ", all, parts, " is used as one"),
+                         .help = "reduce it first, or take its parts: strategy.unwrap(value), or value.values()"});
 }
 
 std::vector<at::Tensor> TowerValue::unwrap(const Strategy& core, const Devices& of_all_towers) const {
@@ -66,7 +67,7 @@ std::vector<at::Tensor> TowerValue::unwrap(const Strategy& core, const Devices& 
 }
 
 TowerDestinations::TowerDestinations(std::vector<std::string> devices) : devices_(std::move(devices)) {
-  if (devices_.empty())
+  if (devices_.empty() || std::ranges::count(devices_, std::string()) > 0)
     throw InvalidArgument(errors::kDestination,
                           {.what = "destinations can not be empty", .help = "name a device, or pass the value itself"});
 }
@@ -93,22 +94,25 @@ Mirrored<T> TowerDestinations::deliver(Strategy& core, const Devices& of_all_tow
   }
   const std::string& here = core.devices()[0];
   Devices names;
-  auto copies = Mirrored<T>::generate(devices_.size(), [&](std::size_t k) {
+  std::vector<T> copies;
+  for (const std::string& device : devices_) {
     // Without a task it is the first worker's. Workers have the same devices: one that is not here is not there.
-    const DeviceName wanted = require_here(canonicalize(devices_[k], to_string(host_for(of_all_towers[0]))));
+    const DeviceName wanted = require_here(canonicalize(device, to_string(host_for(of_all_towers[0]))));
+    if (std::ranges::find(names, to_string(wanted)) != names.end()) continue;
     names.push_back(to_string(wanted));
     const auto is_there = [&](const std::string& tower) {
       const DeviceName name = parse_device(tower);
       return name.job == wanted.job && name.task == wanted.task;
     };
     if (std::none_of(of_all_towers.begin(), of_all_towers.end(), is_there)) {
-      throw InvalidArgument(errors::kDevice, {.what = str("no worker of this strategy has the device ", devices_[k]),
+      throw InvalidArgument(errors::kDevice, {.what = str("no worker of this strategy has the device ", device),
                                               .help = "name a device like those of worker_devices()"});
     }
-    return core.extended().broadcast_to(value, is_there(here) ? names[k] : here)[0];
-  });
-  copies.set_placement(place_on(std::move(names), core.devices()));
-  return copies;
+    copies.push_back(core.extended().broadcast_to(value, is_there(here) ? names.back() : here)[0]);
+  }
+  Mirrored<T> result(std::move(copies));
+  result.set_placement(place_on(std::move(names), core.devices()));
+  return result;
 }
 template Mirrored<at::Tensor> TowerDestinations::deliver(Strategy&, const Devices&, const at::Tensor&) const;
 template Mirrored<IndexedSlices> TowerDestinations::deliver(Strategy&, const Devices&, const IndexedSlices&) const;

@@ -107,8 +107,9 @@ class LOCKSTEP_EXPORT TowerDestinations {
  public:
   TowerDestinations() = default;
   // NOLINTBEGIN(google-explicit-constructor)
-  TowerDestinations(std::string device) : devices_{std::move(device)} {}
-  TowerDestinations(const char* device) : devices_{device} {}
+  TowerDestinations(std::string device) : TowerDestinations(std::vector{std::move(device)}) {}
+  TowerDestinations(const char* device) : TowerDestinations(std::string(device)) {}
+  /// A device that is named twice gets one component.
   TowerDestinations(std::vector<std::string> devices);
   /// Without it {"cpu:0", "cpu:1"} would be one text between two pointers.
   TowerDestinations(std::initializer_list<std::string> devices) : TowerDestinations(std::vector(devices)) {}
