@@ -1,5 +1,7 @@
 #include "lockstep/data/input_context.h"
 
+#include <ostream>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
@@ -25,5 +27,7 @@ std::string to_string(const InputContext& context) {
   return str("InputContext(input pipeline id ", context.input_pipeline_id, ", total: ", context.num_input_pipelines,
              ")");
 }
+
+std::ostream& operator<<(std::ostream& out, const InputContext& context) { return out << to_string(context); }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iosfwd>
 #include <string>
 
 #include "lockstep/base/export.h"
@@ -24,5 +25,6 @@ struct LOCKSTEP_EXPORT InputContext {
 
 /// "InputContext(input pipeline id 0, total: 1)".
 LOCKSTEP_EXPORT std::string to_string(const InputContext& context);
+LOCKSTEP_EXPORT std::ostream& operator<<(std::ostream& out, const InputContext& context);
 
 }  // namespace lockstep

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sstream>
+
 #include "lockstep/base/error.h"
 
 namespace lockstep {
@@ -34,8 +36,11 @@ TEST(InputContext, RefusesToShareAmongNoReplicas) {
 }
 
 TEST(InputContext, PrintsAsTensorFlowDoes) {
-  EXPECT_EQ(to_string(InputContext{.num_input_pipelines = 3, .input_pipeline_id = 2}),
-            "InputContext(input pipeline id 2, total: 3)");
+  const InputContext context{.num_input_pipelines = 3, .input_pipeline_id = 2};
+  EXPECT_EQ(to_string(context), "InputContext(input pipeline id 2, total: 3)");
+  std::ostringstream out;
+  out << context;
+  EXPECT_EQ(out.str(), to_string(context));
 }
 
 }  // namespace
