@@ -68,6 +68,9 @@ TEST_F(CompatInput, RunsStepsOnAnIterator) {
   EXPECT_EQ(total(context.last_step_outputs().at("sum")), 13);
   EXPECT_EQ(error_of([&] { strategy.extended().experimental_run_steps_on_iterator(step, iterator, 3); }).code,
             Code::OutOfRange);
+  const auto inside =
+      error_of([&] { strategy.run([&] { strategy.extended().experimental_run_steps_on_iterator(step, iterator); }); });
+  EXPECT_TRUE(contains(inside.text, "experimental_run_steps_on_iterator")) << inside.text;
 }
 
 // names: make_input_fn_iterator, InputContext, InputContext.get_per_replica_batch_size, num_input_pipelines,

@@ -61,6 +61,7 @@ class StrategyExtended : public ExtendedHandle {
   contrib::MultiStepContext experimental_run_steps_on_iterator(
       F fn, InputIterator<T>& iterator, int iterations = 1,
       const std::vector<at::Tensor>& initial_loop_values = {}) const {
+    in_own_words([&] { lockstep::detail::require_cross_replica(core(), "experimental_run_steps_on_iterator"); });
     auto step = [fn = std::move(fn), iterator](contrib::MultiStepContext& context) mutable {
       in_own_words([&] { fn(context, iterator.get_next()); });
     };

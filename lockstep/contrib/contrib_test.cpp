@@ -178,6 +178,11 @@ TEST_P(Towers, Reduce) {
   EXPECT_EQ(same.size(), static_cast<std::size_t>(n));
   EXPECT_EQ(strategy.reduce(Agg::SUM, value).size(), static_cast<std::size_t>(n));
   EXPECT_EQ(strategy.reduce(Agg::SUM, value, std::vector<std::string>{"cpu:0"}).size(), 1U);
+  EXPECT_EQ(strategy.reduce(Agg::SUM, value, std::vector<std::string>{"cpu:0", "/device:CPU:0"}).size(), 1U);
+  for (const std::vector<std::string>& nowhere : {std::vector<std::string>{}, {""}, {"cpu:0", ""}})
+    expect_error([&] { strategy.reduce(Agg::SUM, value, nowhere); }, Code::InvalidArgument, errors::kDestination,
+                 {"destinations can not be empty"});
+  EXPECT_THROW(strategy.reduce(Agg::SUM, value, ""), InvalidArgument);
   EXPECT_EQ(value_of(strategy.reduce(Agg::SUM, 0, "cpu:0")), 0);
   EXPECT_EQ(value_of(strategy.reduce(Agg::MEAN, 3, "cpu:0")), 3);
   EXPECT_EQ(value_of(strategy.reduce(Agg::ONLY_FIRST_TOWER, 3.0, "cpu:0")), 3);
@@ -384,6 +389,16 @@ TEST(ContribSteps, RunAgainWhateverHasBecomeOfTheIterator) {
   strategy.reset();
   expect_error([&] { ctx->run_op(); }, Code::FailedPrecondition, errors::kMixedStrategies, {"outlived its strategy"});
   EXPECT_EQ(values_of(ctx->last_step_outputs().at("x").values()), (Doubles{4, 5}));
+}
+
+TEST(ContribSteps, TakeOutputsWhileTheyRun) {
+  auto& strategy = towers(2);
+  auto iterator = strategy.distribute_dataset([] { return data::range(4); }).make_one_shot_iterator();
+  auto ctx = strategy.run_steps_on_dataset([](MultiStepContext&, const PerDevice<at::Tensor>&) {}, iterator);
+  expect_error([&] { ctx.set_last_step_output("late", number(1)); }, Code::FailedPrecondition, errors::kWrongContext,
+               {"set_last_step_output was called when no step was running"});
+  expect_error([&] { ctx.set_non_tensor_output("late", 1); }, Code::FailedPrecondition, errors::kWrongContext,
+               {"set_non_tensor_output was called when no step was running"});
 }
 
 TEST(ContribSteps, CheckTheirArguments) {

@@ -37,13 +37,15 @@ class LOCKSTEP_EXPORT TowerContext {
   template <class F, class... Args>
   auto merge_call(F&& f, Args&&... args) const {
     DistributionStrategy& strategy = distribution_strategy();
-    return replica_->merge_call(
-        [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
-          // Negative: the numbers of merges and of calls of map and update must not meet.
-          const detail::ClientRandom random(core, -detail::count_merge(core), 0);
-          return f(strategy, detail::of_towers(core, all)...);
-        },
-        std::forward<Args>(args)...);
+    return detail::in_tower_words([&] {
+      return replica_->merge_call(
+          [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
+            // Negative: the numbers of merges and of calls of map and update must not meet.
+            const detail::ClientRandom random(core, -detail::count_merge(core), 0);
+            return f(strategy, detail::of_towers(core, all)...);
+          },
+          std::forward<Args>(args)...);
+    });
   }
 
  private:

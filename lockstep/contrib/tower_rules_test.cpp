@@ -45,7 +45,7 @@ TEST_F(TowerDestinationsOf, ReduceBatchReduceAndBroadcastAreTheSame) {
                {"its full name", strategy.worker_devices()[1], 1},
                {"TensorFlow's name", "/device:CPU:0", 1},
                {"a list", std::vector<std::string>{"cpu:1", "cpu:0"}, 2},
-               {"a longer list", std::vector<std::string>{"cpu:1", "cpu:0", "cpu:1"}, 3},
+               {"a list with a device twice", std::vector<std::string>{"cpu:1", "cpu:0", "cpu:1"}, 2},
                {"the value itself", ids, 2},
                {"a mirrored value", strategy.broadcast(one()), 2},
                {"a variable", v, 2},
@@ -66,7 +66,7 @@ TEST_F(TowerDestinationsOf, ReduceBatchReduceAndBroadcastAreTheSame) {
   EXPECT_TRUE(strategy.batch_reduce(Agg::SUM, {}).empty());
   // Once these were one text between two pointers.
   EXPECT_EQ(strategy.reduce(Agg::SUM, ids, {"cpu:0", "cpu:1"}).size(), 2U);
-  EXPECT_EQ(strategy.broadcast(one(), {"cpu:1", "cpu:0", "cpu:1"}).size(), 3U);
+  EXPECT_EQ(strategy.broadcast(one(), {"cpu:1", "cpu:0", "cpu:1"}).size(), 2U);
   EXPECT_EQ(strategy.broadcast(2.5)[1].item<double>(), 2.5);
   EXPECT_EQ(strategy.reduce(Agg::SUM, local, "cpu:0").item<double>(), 2);
 }
@@ -300,6 +300,19 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
              steps);
        },
        "pass VariableAggregation::SUM, MEAN or ONLY_FIRST_TOWER, or set the output outside of towers"},
+      {[&] {
+         std::optional<TowerContext> kept;
+         strategy.call_for_each_tower([&] {
+           if (get_tower_context().tower_id() == 0) kept = get_tower_context();
+         });
+         kept->merge_call([](DistributionStrategy&) {});
+       },
+       "merge_call"},
+      {[] {
+         MirroredStrategy wide({.devices = Devices{"/job:worker/task:0/cpu:0", "/job:worker/task:1/cpu:0"}});
+       },
+       "call configure with their cluster_spec"},
+      {[&] { (void)TowerValue(shapes).tensor(); }, "strategy.unwrap(value)"},
   };
   for (std::size_t i = 0; i < std::size(cases); ++i) {
     SCOPED_TRACE(str("case ", i, ": ", cases[i].fragment));
@@ -423,6 +436,8 @@ TEST_F(TwoTowers, UnwrapValuesOfAnyType) {
   const auto named =
       strategy.unwrap(strategy.call_for_each_tower([] { return Named(get_tower_context().tower_id()); }));
   EXPECT_EQ(named.at(1).tower, 1);
+  const std::vector<std::string> texts = strategy.unwrap(strategy.call_for_each_tower([] { return "literal"; }));
+  EXPECT_EQ(texts.at(1), "literal");
   EXPECT_EQ(strategy.unwrap(strategy.map(std::vector<int>{5}, [](int x) { return Named(x); })).at(0).get().at(0).tower,
             5);
 }

@@ -27,6 +27,8 @@ constexpr Words kTowerWords[] = {
     {"; inside replicas use all_reduce and all_gather", ""},
     {"merge_call, all_reduce, all_gather, aggregated assign", "merge_call, aggregated assign"},
     {", or make the strategy with .strict = false", ""},
+    {"for several machines use MultiWorkerMirroredStrategy",
+     "for several machines call configure with their cluster_spec"},
     {"task_type and task_id of the resolver", "task_type and task_id of configure"},
     {"strategy.local_results(...) or operator[]", "strategy.unwrap(...)"},
     {"read them with local_results", "read them with unwrap"},

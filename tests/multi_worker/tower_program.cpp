@@ -71,6 +71,16 @@ void look_at_values(contrib::MirroredStrategy& strategy) {
   const auto records = strategy.call_for_each_tower([] { return std::string("\x08\0\x01", 3); });
   for (const std::string& record : strategy.unwrap(records))
     say("length of a record", std::vector<int>{static_cast<int>(record.size())});
+  for (const std::string& text : strategy.unwrap(strategy.call_for_each_tower([] { return "literal"; })))
+    std::printf("saw a %s\n", text.c_str());
+  for (const int items : {1, 8}) {
+    std::vector<int> lengths;
+    for (int i = 0; i < items; ++i) lengths.push_back(i);
+    const auto texts =
+        strategy.map(lengths, [](int length) { return std::string(static_cast<std::size_t>(length), 'x'); });
+    for (const auto& output : strategy.unwrap(texts))
+      for (const std::string& text : output.get()) std::printf("saw text %s\n", text.c_str());
+  }
   say("towers", std::vector<int>{strategy.num_towers(), static_cast<int>(strategy.worker_devices().size())});
   say("indices", strategy.unwrap(strategy.worker_device_index()));
   const auto random = strategy.call_for_each_tower([] { return torch::rand({3}); });
