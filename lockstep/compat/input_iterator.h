@@ -73,21 +73,26 @@ LOCKSTEP_EXPORT InputContext worker_context(lockstep::Strategy& core, names::Inp
 
 template <class F>
 auto input_fn_iterator(lockstep::Strategy& core, F& input_fn, names::InputReplicationMode mode) {
-  using Made = std::remove_cvref_t<std::invoke_result_t<F&, const InputContext&>>;
-  const InputContext context = worker_context(core, mode);
-  const Scope scope = core.scope();
-  Made made = input_fn(context);
-  if constexpr (data::detail::is_dataset_v<Made>) {
-    return names::InputIterator<typename Made::value_type>(
-        data::only_whole_steps(data::distribute_made(core, {made.stage()}, {})));
-  } else if constexpr (!std::is_invocable_v<Made&>) {
-    static_assert(lockstep::detail::never<F>, "input_fn must return a Dataset, or a callable without arguments");
+  if constexpr (!std::is_invocable_v<F&, const InputContext&>) {
+    static_assert(lockstep::detail::never<F>, "make_input_fn_iterator(f) calls f(const InputContext&)");
     return lockstep::detail::AfterCompileError();
   } else {
-    using T = std::decay_t<std::invoke_result_t<Made&>>;
-    std::function<T()> values(std::move(made));
-    if (!values) throw_no_input();
-    return names::InputIterator<T>(core.num_local_replicas(), std::move(values));
+    const InputContext context = worker_context(core, mode);
+    const Scope scope = core.scope();
+    auto made = input_fn(context);
+    using Made = decltype(made);
+    if constexpr (data::detail::is_dataset_v<Made>) {
+      return names::InputIterator<typename Made::value_type>(
+          data::only_whole_steps(data::distribute_made(core, {made.stage()}, {})));
+    } else if constexpr (!std::is_invocable_v<Made&>) {
+      static_assert(lockstep::detail::never<F>, "input_fn must return a Dataset, or a callable without arguments");
+      return lockstep::detail::AfterCompileError();
+    } else {
+      using T = std::decay_t<std::invoke_result_t<Made&>>;
+      std::function<T()> values(std::move(made));
+      if (!values) throw_no_input();
+      return names::InputIterator<T>(core.num_local_replicas(), std::move(values));
+    }
   }
 }
 

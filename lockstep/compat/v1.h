@@ -61,9 +61,13 @@ class StrategyExtended : public ExtendedHandle {
   contrib::MultiStepContext experimental_run_steps_on_iterator(
       F fn, InputIterator<T>& iterator, int iterations = 1,
       const std::vector<at::Tensor>& initial_loop_values = {}) const {
+    static_assert(
+        std::is_invocable_v<F&, contrib::MultiStepContext&, PerReplica<T>>,
+        "experimental_run_steps_on_iterator(fn, iterator) calls fn(contrib::MultiStepContext&, PerReplica<T>)");
     in_own_words([&] { lockstep::detail::require_cross_replica(core(), "experimental_run_steps_on_iterator"); });
     auto step = [fn = std::move(fn), iterator](contrib::MultiStepContext& context) mutable {
-      in_own_words([&] { fn(context, iterator.get_next()); });
+      if constexpr (std::is_invocable_v<F&, contrib::MultiStepContext&, PerReplica<T>>)
+        in_own_words([&] { fn(context, iterator.get_next()); });
     };
     return contrib::MultiStepContext::run(core(), core().devices(), std::move(step), iterations,
                                           initial_loop_values.size());

@@ -148,9 +148,15 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// Over a cluster every worker reads the same stream and takes the elements of its own towers.
   template <class F>
   auto distribute_dataset(F&& dataset_fn) {
-    detail::require_cross_tower(*core_, "distribute_dataset");
-    note_use();
-    return detail::distribute_elements(*core_, dataset_fn(), prefetch_on_device_);
+    if constexpr (std::is_invocable_v<F&>) {
+      detail::require_cross_tower(*core_, "distribute_dataset");
+      note_use();
+      return detail::distribute_elements(*core_, dataset_fn(), prefetch_on_device_);
+    } else {
+      static_assert(lockstep::detail::never<F>,
+                    "distribute_dataset takes a function that returns the dataset: [&] { return dataset; }");
+      return lockstep::detail::AfterCompileError();
+    }
   }
 
   /// Calls `f(context, inputs...)` for `iterations` elements of `iterator`, in cross-tower context. `f` gets one PerDevice,
@@ -212,6 +218,8 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// Results that may differ between towers, from all workers: used as one value they are the first tower's everywhere.
   template <class T>
   Mirrored<T> of_all_towers(const Mirrored<T>& own) const;
+  template <class T, class F, class... Args>
+  auto map_items(const std::vector<T>& map_over, F& f, const Args&... args);
   template <class F, class... Args>
   auto update_grouped(const Variable& variable, F& f, const Args&... args);
   template <class F, class... Args>

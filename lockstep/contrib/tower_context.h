@@ -36,16 +36,23 @@ class LOCKSTEP_EXPORT TowerContext {
   /// cross-tower context. Of the result each tower gets its own component of what is distributed, and all of the rest.
   template <class F, class... Args>
   auto merge_call(F&& f, Args&&... args) const {
-    DistributionStrategy& strategy = distribution_strategy();
-    return detail::in_tower_words([&] {
-      return replica_->merge_call(
-          [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
-            // Negative: the numbers of merges and of calls of map and update must not meet.
-            const detail::ClientRandom random(core, -detail::count_merge(core), 0);
-            return f(strategy, detail::of_towers(core, all)...);
-          },
-          std::forward<Args>(args)...);
-    });
+    if constexpr (!std::is_invocable_v<F&, DistributionStrategy&, const PerReplica<std::decay_t<Args>>&...>) {
+      static_assert(lockstep::detail::never<F>,
+                    "merge_call(f, args...) calls f(contrib::DistributionStrategy&, contrib::PerDevice<T>...), with a "
+                    "PerDevice for each argument");
+      return lockstep::detail::AfterCompileError();
+    } else {
+      DistributionStrategy& strategy = distribution_strategy();
+      return detail::in_tower_words([&] {
+        return replica_->merge_call(
+            [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
+              // Negative: the numbers of merges and of calls of map and update must not meet.
+              const detail::ClientRandom random(core, -detail::count_merge(core), 0);
+              return f(strategy, detail::of_towers(core, all)...);
+            },
+            std::forward<Args>(args)...);
+      });
+    }
   }
 
  private:

@@ -7,6 +7,7 @@
 #include <torch/serialize.h>
 
 #include "lockstep/compat/v1.h"
+#include "lockstep/contrib.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/nn/save/save.h"
@@ -100,4 +101,29 @@ void mistakes(ls::MirroredStrategy& strategy, ls::MirroredModule<Net> model,
   ls::load("model.safetensors", tensors);
   // error: lockstep::load(path, model) loads into a model; load_tensors(path) returns the tensors of a file
   tensors = ls::load("model.safetensors");
+}
+
+void mistakes_of_ports(ls::contrib::MirroredStrategy& towers, ls::compat::v1::MirroredStrategy& old,
+                       const ls::Variable& variable, ls::contrib::TowerIterator<torch::Tensor>& steps) {
+  const auto wrong = [](const std::string&) {};
+  // error: strategy.run(f, args...) cannot call f with these arguments
+  towers.call_for_each_tower(wrong);
+  // error: map(items, f, args...) calls f(item, args...)
+  towers.map(std::vector<int>{1}, wrong);
+  // error: update(variable, f, args...) calls f(component, args...)
+  towers.update(variable, wrong);
+  // error: update_non_slot(devices, f, args...) calls f(args...)
+  towers.update_non_slot(towers.worker_devices(), wrong);
+  // error: run_steps_on_dataset(f, iterator) calls f(contrib::MultiStepContext&, contrib::PerDevice<T>)
+  towers.run_steps_on_dataset(wrong, steps);
+  // error: merge_call(f, args...) calls f(contrib::DistributionStrategy&, contrib::PerDevice<T>...)
+  ls::contrib::get_tower_context().merge_call(wrong, 3);
+  // error: distribute_dataset takes a function that returns the dataset
+  towers.distribute_dataset(ls::data::range(4));
+
+  // error: make_input_fn_iterator(f) calls f(const InputContext&)
+  old.make_input_fn_iterator(wrong);
+  auto iterator = old.make_dataset_iterator(ls::data::range(4).batch(2));
+  // error: experimental_run_steps_on_iterator(fn, iterator) calls fn(contrib::MultiStepContext&, PerReplica<T>)
+  old.extended().experimental_run_steps_on_iterator(wrong, iterator);
 }

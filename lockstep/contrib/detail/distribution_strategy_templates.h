@@ -69,7 +69,10 @@ auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
       [&](const std::optional<RunConcurrently>& concurrently, const auto&... given) {
         const lockstep::detail::InTurn in_turn(concurrently && !concurrently->value);
         return detail::in_tower_words([&] {
-          if constexpr (std::is_void_v<decltype(core_->run(f, given...))>) {
+          using Results = decltype(core_->run(f, given...));
+          if constexpr (std::is_same_v<Results, lockstep::detail::AfterCompileError>) {
+            return Results();
+          } else if constexpr (std::is_void_v<Results>) {
             core_->run(f, given...);
             require_equal_merges();
           } else {
@@ -105,6 +108,16 @@ auto DistributionStrategy::unwrap(const T& value, const std::source_location& wh
 
 template <class T, class F, class... Args>
 auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args&... args) {
+  if constexpr (std::is_invocable_v<F&, const T&, decltype(select_component(args, 0))...>) {
+    return map_items(map_over, f, args...);
+  } else {
+    static_assert(lockstep::detail::never<F>, "map(items, f, args...) calls f(item, args...)");
+    return lockstep::detail::AfterCompileError();
+  }
+}
+
+template <class T, class F, class... Args>
+auto DistributionStrategy::map_items(const std::vector<T>& map_over, F& f, const Args&... args) {
   using Result = std::decay_t<std::invoke_result_t<F&, const T&, decltype(select_component(args, 0))...>>;
   detail::require_cross_tower(*core_, "map");
   detail::require_mirrored("map", devices_, args...);
@@ -136,14 +149,15 @@ MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T
     detail::in_tower_words([&] {
       if constexpr (std::is_invocable_v<F&, MultiStepContext&, PerDevice<T>>) {
         f(context, iterator.get_next());
-      } else {
-        static_assert(
-            lockstep::detail::TupleLike<T>,
-            "run_steps_on_dataset(f, iterator) calls f(contrib::MultiStepContext&, contrib::PerDevice<T>), or "
-            "with a PerDevice for each part of elements that are pairs or tuples");
+      } else if constexpr (lockstep::detail::TupleLike<T>) {
         const PerDevice<T> inputs = iterator.get_next();
         [&]<std::size_t... I>(std::index_sequence<I...>) { f(context, lockstep::get<I>(inputs)...); }
         (std::make_index_sequence<std::tuple_size_v<T>>{});
+      } else {
+        static_assert(
+            lockstep::detail::never<F>,
+            "run_steps_on_dataset(f, iterator) calls f(contrib::MultiStepContext&, contrib::PerDevice<T>), or "
+            "with a PerDevice for each part of elements that are pairs or tuples");
       }
     });
   };
@@ -211,7 +225,16 @@ template <class F, class... Args>
 auto DistributionStrategy::update(const Variable& variable, F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "update");
   return grouped_or_not(
-      [&](const auto&... given) { return update_grouped(variable, f, detail::one_of_variable(given)...); }, args...);
+      [&](const auto&... given) {
+        if constexpr (std::is_invocable_v<F&, const at::Tensor&,
+                                          decltype(select_component(detail::one_of_variable(given), 0))...>) {
+          return update_grouped(variable, f, detail::one_of_variable(given)...);
+        } else {
+          static_assert(lockstep::detail::never<F>, "update(variable, f, args...) calls f(component, args...)");
+          return lockstep::detail::AfterCompileError();
+        }
+      },
+      args...);
 }
 
 template <class F, class... Args>
@@ -258,7 +281,14 @@ template <class F, class... Args>
 auto DistributionStrategy::update_non_slot(const Devices& colocate_with, F&& f, const Args&... args) {
   detail::require_cross_tower(*core_, "update_non_slot");
   return grouped_or_not(
-      [&](const auto&... given) { return update_devices(colocate_with, f, detail::one_of_variable(given)...); },
+      [&](const auto&... given) {
+        if constexpr (std::is_invocable_v<F&, decltype(select_component(detail::one_of_variable(given), 0))...>) {
+          return update_devices(colocate_with, f, detail::one_of_variable(given)...);
+        } else {
+          static_assert(lockstep::detail::never<F>, "update_non_slot(devices, f, args...) calls f(args...)");
+          return lockstep::detail::AfterCompileError();
+        }
+      },
       args...);
 }
 
