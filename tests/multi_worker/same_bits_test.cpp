@@ -110,8 +110,8 @@ TEST_P(SwappedTowerCalls, AreNoticedOnBothWorkers) {
   }
 }
 INSTANTIATE_TEST_SUITE_P(SameBits, SwappedTowerCalls,
-                         testing::Values(SwappedCall{"unwrap", "tower_program.cpp:"},
-                                         SwappedCall{"reduce", "tower_program.cpp:"},
+                         testing::Values(SwappedCall{"unwrap", "tower_mistakes.cpp:"},
+                                         SwappedCall{"reduce", "tower_mistakes.cpp:"},
                                          SwappedCall{"map", "{lambda(int)#"}, SwappedCall{"update", "update with "},
                                          SwappedCall{"update_non_slot", "{lambda()#"}),
                          [](const auto& each) { return each.param.name; });

@@ -19,6 +19,7 @@
 #include "lockstep/cluster.h"
 #include "lockstep/contrib.h"
 #include "lockstep/lockstep.h"
+#include "tests/multi_worker/tower_mistakes.h"
 
 namespace ls = lockstep;
 namespace contrib = lockstep::contrib;
@@ -423,78 +424,6 @@ void train(contrib::MirroredStrategy& strategy) {
   for (const auto& parameter : model.replica(0)->parameters()) say("weights", parameter);
 }
 
-/// The last tower's values have another shape: its worker, or all, must not go on as if they had been added up.
-void reduce_unequally(contrib::MirroredStrategy& strategy) {
-  const auto values = [&](bool differ) {
-    return strategy.call_for_each_tower([&, differ] {
-      const bool is_last = contrib::get_tower_context().tower_id() == strategy.num_towers() - 1;
-      return torch::ones({differ && is_last ? 3 : 2});
-    });
-  };
-  const auto bad = values(true);
-  const auto good = values(false);
-  for (const auto* each : {&bad, &good}) {
-    try {
-      const auto sum = strategy.reduce(Agg::SUM, *each, "cpu:0");
-      std::printf("summed %d\n", sum.item<int>());
-    } catch (const ls::Error& e) {
-      std::printf("refused L%d\n", e.number());
-    } catch (const std::exception& e) {
-      std::printf("summed %s\n", e.what());
-    }
-  }
-}
-
-/// What concerns all workers, in functions that only the owner of an item calls.
-void call_all_from_one(contrib::MirroredStrategy& strategy) {
-  auto variable = strategy.core().make_variable(torch::zeros({}), {.aggregation = ls::Aggregation::Sum});
-  const std::vector<int> items{1, 2, 3, 4};
-  const auto refused = [](const char* what, const auto& call) {
-    try {
-      call();
-      std::printf("accepted %s\n", what);
-    } catch (const ls::Error& e) {
-      const std::string said = e.what();
-      const bool is_named = said.find("inside the function given to map") != said.npos;
-      std::printf("%s %s\n", is_named ? "refused" : "failed otherwise", what);
-    }
-  };
-  refused("a write", [&] {
-    strategy.map(items, [&](int i) {
-      variable.assign_add(torch::tensor(static_cast<float>(i)));
-      return i;
-    });
-  });
-  refused("a read of all", [&] {
-    const auto each = strategy.call_for_each_tower([] { return torch::ones({}); });
-    strategy.map(items, [&](int) { return strategy.unwrap(each)[0]; });
-  });
-}
-
-/// The second worker makes two calls of one kind in another order than the first.
-void swap_calls(contrib::MirroredStrategy& strategy, const std::string& kind) {
-  const auto variable = strategy.core().make_variable(torch::zeros({2}));
-  const auto each = strategy.call_for_each_tower([] { return torch::ones({2}); });
-  const std::vector<int> items{1, 2, 3};
-  const auto call = [&](const auto& first, const auto& second) {
-    const bool is_other = strategy.core().worker_id() == 1;
-    is_other ? void(second()) : void(first());
-    is_other ? void(first()) : void(second());
-  };
-  if (kind == "unwrap") call([&] { return strategy.unwrap(each); }, [&] { return strategy.unwrap(each); });
-  if (kind == "reduce")
-    call([&] { return strategy.reduce(Agg::SUM, each); }, [&] { return strategy.reduce(Agg::SUM, each); });
-  if (kind == "map")
-    call([&] { return strategy.map(items, [](int i) { return i; }); },
-         [&] { return strategy.map(items, [](int i) { return i + 1; }); });
-  if (kind == "update")
-    call([&] { return strategy.update(variable, [](const torch::Tensor& v) { v.add_(1); }); },
-         [&] { return strategy.update(variable, [](const torch::Tensor& v) { v.mul_(3); }); });
-  if (kind == "update_non_slot")
-    call([&] { return strategy.update_non_slot(strategy.worker_devices(), [] { return 1; }); },
-         [&] { return strategy.update_non_slot(strategy.worker_devices(), [] { return 2; }); });
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -509,14 +438,8 @@ int main(int argc, char** argv) {
     if (!cluster.empty()) strategy.configure({.cluster_spec = cluster, .devices = devices, .join_seconds = 60});
     if (strategy.should_checkpoint() != (strategy.core().worker_id() == 0))
       throw std::runtime_error("should_checkpoint");
-    if (argc > 2) {  // a mistake, instead of what all topologies must agree on
-      const std::string mistake = argv[2];
-      if (mistake == "unequal")
-        reduce_unequally(strategy);
-      else if (mistake == "owners")
-        call_all_from_one(strategy);
-      else
-        swap_calls(strategy, mistake);
+    if (argc > 2) {  // instead of what all topologies must agree on
+      make_mistake(strategy, argv[2]);
       return 0;
     }
     say("the client's own", torch::rand({2}));

@@ -1,0 +1,97 @@
+#include "tests/multi_worker/tower_mistakes.h"
+
+#include <torch/types.h>
+
+#include <cstdio>
+#include <exception>
+#include <vector>
+
+#include "lockstep/lockstep.h"
+
+namespace {
+
+namespace ls = lockstep;
+namespace contrib = lockstep::contrib;
+
+/// The last tower's values have another shape: its worker, or all, must not go on as if they had been added up.
+void reduce_unequally(contrib::MirroredStrategy& strategy) {
+  const auto values = [&](bool differ) {
+    return strategy.call_for_each_tower([&, differ] {
+      const bool is_last = contrib::get_tower_context().tower_id() == strategy.num_towers() - 1;
+      return torch::ones({differ && is_last ? 3 : 2});
+    });
+  };
+  const auto bad = values(true);
+  const auto good = values(false);
+  for (const auto* each : {&bad, &good}) {
+    try {
+      const auto sum = strategy.reduce(contrib::VariableAggregation::SUM, *each, "cpu:0");
+      std::printf("summed %d\n", sum.item<int>());
+    } catch (const ls::Error& e) {
+      std::printf("refused L%d\n", e.number());
+    } catch (const std::exception& e) {
+      std::printf("summed %s\n", e.what());
+    }
+  }
+}
+
+/// What concerns all workers, in functions that only the owner of an item calls.
+void call_all_from_one(contrib::MirroredStrategy& strategy) {
+  auto variable = strategy.core().make_variable(torch::zeros({}), {.aggregation = ls::Aggregation::Sum});
+  const std::vector<int> items{1, 2, 3, 4};
+  const auto refused = [](const char* what, const auto& call) {
+    try {
+      call();
+      std::printf("accepted %s\n", what);
+    } catch (const ls::Error& e) {
+      const std::string said = e.what();
+      const bool is_named = said.find("inside the function given to map") != said.npos;
+      std::printf("%s %s\n", is_named ? "refused" : "failed otherwise", what);
+    }
+  };
+  refused("a write", [&] {
+    strategy.map(items, [&](int i) {
+      variable.assign_add(torch::tensor(static_cast<float>(i)));
+      return i;
+    });
+  });
+  refused("a read of all", [&] {
+    const auto each = strategy.call_for_each_tower([] { return torch::ones({}); });
+    strategy.map(items, [&](int) { return strategy.unwrap(each)[0]; });
+  });
+}
+
+/// The second worker makes two calls of one kind in another order than the first.
+void swap_calls(contrib::MirroredStrategy& strategy, const std::string& kind) {
+  const auto variable = strategy.core().make_variable(torch::zeros({2}));
+  const auto each = strategy.call_for_each_tower([] { return torch::ones({2}); });
+  const std::vector<int> items{1, 2, 3};
+  const auto call = [&](const auto& first, const auto& second) {
+    const bool is_other = strategy.core().worker_id() == 1;
+    is_other ? void(second()) : void(first());
+    is_other ? void(first()) : void(second());
+  };
+  if (kind == "unwrap") call([&] { return strategy.unwrap(each); }, [&] { return strategy.unwrap(each); });
+  if (kind == "reduce")
+    call([&] { return strategy.reduce(contrib::VariableAggregation::SUM, each); }, [&] { return strategy.reduce(contrib::VariableAggregation::SUM, each); });
+  if (kind == "map")
+    call([&] { return strategy.map(items, [](int i) { return i; }); },
+         [&] { return strategy.map(items, [](int i) { return i + 1; }); });
+  if (kind == "update")
+    call([&] { return strategy.update(variable, [](const torch::Tensor& v) { v.add_(1); }); },
+         [&] { return strategy.update(variable, [](const torch::Tensor& v) { v.mul_(3); }); });
+  if (kind == "update_non_slot")
+    call([&] { return strategy.update_non_slot(strategy.worker_devices(), [] { return 1; }); },
+         [&] { return strategy.update_non_slot(strategy.worker_devices(), [] { return 2; }); });
+}
+
+}  // namespace
+
+void make_mistake(contrib::MirroredStrategy& strategy, const std::string& name) {
+  if (name == "unequal")
+    reduce_unequally(strategy);
+  else if (name == "owners")
+    call_all_from_one(strategy);
+  else
+    swap_calls(strategy, name);
+}
