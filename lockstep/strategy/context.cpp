@@ -49,6 +49,12 @@ void forget_strategy(const Strategy& strategy) {
   }
 }
 
+bool runs_on_replicas_of(const Strategy& strategy) {
+  for (const auto* entry = current_context(); entry != nullptr; entry = entry->below)
+    if (entry->replica != nullptr && entry->strategy == &strategy) return true;
+  return false;
+}
+
 void require_cross_replica(const Strategy& strategy, const char* operation) {
   if (innermost == nullptr || (innermost->strategy == &strategy && innermost->replica == nullptr)) return;
   if (innermost->strategy != &strategy) {

@@ -62,6 +62,9 @@ class LOCKSTEP_EXPORT ContextGuard {
 /// Turns this thread's scopes of a strategy that ends into scopes of the default strategy.
 LOCKSTEP_EXPORT void forget_strategy(const Strategy& strategy);
 
+/// Whether this thread is inside a run of `strategy`, in a merge function too.
+LOCKSTEP_EXPORT bool runs_on_replicas_of(const Strategy& strategy);
+
 /// Throws unless `operation` of `strategy` may be called here: in its cross-replica context or the default one.
 LOCKSTEP_EXPORT void require_cross_replica(const Strategy& strategy, const char* operation);
 /// Throws unless `strategy` is the current one, in whichever context.

@@ -13,12 +13,6 @@
 namespace lockstep::detail {
 namespace {
 
-bool is_inside_run() {
-  for (const auto* entry = current_context(); entry != nullptr; entry = entry->below)
-    if (entry->replica != nullptr) return true;
-  return false;
-}
-
 /// 0 for exceptions that are not Lockstep's.
 int number_of_current_error() {
   try {
@@ -37,7 +31,7 @@ void tell_workers_of_failure(const Strategy& strategy, const char* operation) no
     WorkerGroup* const workers = StrategyAccess::workers(strategy);
     const int number = number_of_current_error();
     const bool is_known_to_all = number > 0 && number < errors::kWrongContext;
-    if (workers == nullptr || is_known_to_all || is_inside_run()) return;
+    if (workers == nullptr || is_known_to_all || runs_on_replicas_of(strategy)) return;
     // The texts differ, as the replicas do that they name.
     workers->barrier(str(operation, " that failed with ", number > 0 ? str("L", number) : "an exception", " (",
                          CallPlace::current(), ")"),

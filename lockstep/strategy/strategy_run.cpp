@@ -76,14 +76,6 @@ void log_other_failures(const Strategy& strategy, const Said& thrown,
   }
 }
 
-/// Whether this code is part of a run of `strategy`: a merge function may start another.
-bool runs_on_replicas_of(const Strategy& strategy) {
-  for (const auto* entry = detail::current_context(); entry != nullptr; entry = entry->below) {
-    if (entry->replica != nullptr && entry->strategy == &strategy) return true;
-  }
-  return false;
-}
-
 using detail::this_thread;
 
 }  // namespace
@@ -171,7 +163,7 @@ void Strategy::run_on_replicas(const detail::StepRows& rows, FunctionRef<void(st
   detail::require_cross_replica(*this, "run");
   const detail::ContextGuard cross(*this, nullptr, -1);
   const int scopes = detail::sync_on_read_scopes();
-  const bool is_inner = runs_on_replicas_of(*this);
+  const bool is_inner = detail::runs_on_replicas_of(*this);
   detail::RunWatchers watchers;  // which keeps them alive until the run has ended
   if (!watchers_.empty()) {
     static std::mutex mutex;  // a second thread is refused, but only when the run begins
@@ -231,7 +223,7 @@ void Strategy::raise_failure(const local::ReplicaFailure& failure) {
   log_other_failures(*this, said, failure.others);
   if (workers_) workers_->report(str(said.type, " on replica ", replica, ": ", said.what));
   // What is thrown is the caller's to log or not. A merge function's run is not worth a line: its caller is this run's.
-  if (is_logged(Severity::Debug) && !runs_on_replicas_of(*this))
+  if (is_logged(Severity::Debug) && !detail::runs_on_replicas_of(*this))
     log(Severity::Debug, str("run failed on replica ", replica, ": ", said.type, ": ", said.what));
 
   const std::string who = str("on replica ", replica);

@@ -19,7 +19,8 @@ namespace {
 constexpr std::size_t kMostDims = 14;
 constexpr std::size_t kFormSize = 2 + kMostDims;
 
-std::string full_name(std::string_view name) {
+/// The name under which workers compare a collective that begins here. Throws in a function that only one of them calls.
+std::string begin_call(std::string_view name) {
   detail::require_call_of_all_workers("a call that concerns all workers");
   const std::string place = detail::CallPlace::current();
   return place.empty() ? std::string(name) : lockstep::str(name, " (", place, ")");
@@ -124,7 +125,7 @@ void broadcast_bytes(WorkerGroup& group, const void* input, void* output, std::s
 void all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<SumOfArrays>& sums, std::string_view name,
                 const CommunicationOptions& options) {
   const Deadline deadline = deadline_of(options);
-  const std::string base = full_name(name);
+  const std::string base = begin_call(name);
   std::vector<std::string> names;
   names.reserve(sums.size());
   std::vector<WorkerGroup::Ticket> tickets;
@@ -172,7 +173,7 @@ at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Ten
 
 std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Tensor>& mine, std::string_view name,
                                    const Deadline& deadline) {
-  const std::string base = full_name(name);
+  const std::string base = begin_call(name);
   const auto workers = static_cast<std::size_t>(group.workers());
   std::vector<std::int64_t> forms(mine.size() * kFormSize);
   for (std::size_t i = 0; i < mine.size(); ++i) write_form(mine[i], forms.data() + i * kFormSize);
@@ -219,12 +220,12 @@ std::vector<std::int64_t> all_gather(WorkerGroup& group, const std::vector<std::
   const auto workers = static_cast<std::size_t>(group.workers());
   std::vector<std::int64_t> all(workers * mine.size());
   gather_numbers(group, Dtype::Int64, mine.data(), all.data(), std::vector<std::uint64_t>(workers, mine.size()),
-                 full_name(name), deadline);
+                 begin_call(name), deadline);
   return all;
 }
 
 at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_view name, const Deadline& deadline) {
-  const std::string base = full_name(name);
+  const std::string base = begin_call(name);
   const bool is_root = group.rank() == 0;
   std::int64_t form[kFormSize] = {};
   if (is_root) write_form(value, form);
@@ -258,7 +259,7 @@ PendingSums::PendingSums(WorkerGroup& group, std::vector<std::int64_t> mine, std
       sums_(mine_.size(), 0),
       inputs_(static_cast<std::size_t>(group.replicas()), nothing_.data()),
       output_(sums_.data()),
-      name_(full_name(name)) {
+      name_(begin_call(name)) {
   inputs_[0] = mine_.data();
   ticket_ = group.submit(WorkerGroup::kProgram,
                          {.kind = CollectiveKind::AllReduce,
