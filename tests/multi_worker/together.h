@@ -1,9 +1,11 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -68,9 +70,11 @@ struct Together : testing::Test {
   ls::MultiWorkerMirroredStrategy strategy{{.devices = ls::test_devices(2), .intra_op_threads = 1, .seed = 3}};
   const int workers = strategy.num_workers();
   const int rank = strategy.worker_id();
-  /// A file that all workers see.
+  /// A file that all workers see, and no other job that runs these tests at the same time.
   std::string file = std::string(std::getenv("LOCKSTEP_TEST_FOLDER") ? std::getenv("LOCKSTEP_TEST_FOLDER") : "/tmp") +
-                     "/" + testing::UnitTest::GetInstance()->current_test_info()->name() + ".safetensors";
+                     "/" + testing::UnitTest::GetInstance()->current_test_info()->name() +
+                     std::to_string(strategy.broadcast(static_cast<int>(::getpid()))) + ".safetensors";
+  ~Together() override { std::filesystem::remove(file); }
 
   template <class Model, class Optimizer>
   void train(Model& model, Optimizer& optimizer, int steps) {

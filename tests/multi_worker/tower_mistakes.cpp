@@ -73,7 +73,8 @@ void swap_calls(contrib::MirroredStrategy& strategy, const std::string& kind) {
   };
   if (kind == "unwrap") call([&] { return strategy.unwrap(each); }, [&] { return strategy.unwrap(each); });
   if (kind == "reduce")
-    call([&] { return strategy.reduce(contrib::VariableAggregation::SUM, each); }, [&] { return strategy.reduce(contrib::VariableAggregation::SUM, each); });
+    call([&] { return strategy.reduce(contrib::VariableAggregation::SUM, each); },
+         [&] { return strategy.reduce(contrib::VariableAggregation::SUM, each); });
   if (kind == "map")
     call([&] { return strategy.map(items, [](int i) { return i; }); },
          [&] { return strategy.map(items, [](int i) { return i + 1; }); });
