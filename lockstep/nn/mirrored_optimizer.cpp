@@ -129,10 +129,12 @@ const ReplicaPart& counting_part(const OptimizerCore& core) {
   const detail::ContextEntry* top = detail::current_context();
   const bool here = top != nullptr && top->replica != nullptr && top->strategy == &core.module->strategy();
   ReplicaPart& part = *core.replicas[here ? static_cast<std::size_t>(top->replica->local_index()) : 0];
-  if (here)
+  if (here) {
     settle_checks(core, part);
-  else
+  } else {
+    detail::settle_digests(core);
     settle_all(core, detail::settle_checks);
+  }
   return part;
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "lockstep/nn/step/gradient_sample.h"
 #include "lockstep/nn/step/gradient_state.h"
 #include "lockstep/nn/step/said_once.h"
+#include "lockstep/nn/step/sent_digests.h"
 #include "lockstep/nn/step/update.h"
 #include "lockstep/nn/torch_optimizers.h"
 
@@ -46,6 +48,8 @@ struct ReplicaPart {
 
   std::int64_t steps = 0;
   std::int64_t skipped = 0;
+  std::int64_t digest_calls = 0;       ///< steps on a GPU while digests are compared, skipped ones too
+  std::optional<SentDigests> digests;  ///< that have not been compared yet
   int window_calls = 0;         ///< of minimize that have not ended the window, whatever zero_grad has dropped of them
   int steps_beside_window = 0;  ///< by parts, of one backward each, since minimize was last called
   std::int64_t module_looks = 0;           ///< how often the module was shown to the others

@@ -198,6 +198,7 @@ void require_readable_state(const OptimizerCore& core, const char* operation) {
 
 OptimizerState read_state(const OptimizerCore& core) {
   require_readable_state(core, "state");
+  settle_digests(core);
   settle_all(core, settle_counts);
   OptimizerState result;
   result[kNoParameter]["steps"] = at::scalar_tensor(core.replicas[0]->steps, at::kLong);
@@ -241,6 +242,7 @@ void write_state(OptimizerCore& core, const OptimizerState& state) {
       states[segment.weights.unsafeGetTensorImpl()] = core.cls.write_state(cut_state(core, segment, saved));
     }
     replica->numbers.reset();
+    replica->digests.reset();
     drop_gradients(core, *replica);
     replica->window_calls = 0;
     replica->asked_state.clear();

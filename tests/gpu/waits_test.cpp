@@ -129,6 +129,10 @@ TEST_P(GpuWaits, NoneInAStep) {
   EXPECT_EQ(waits_in(plainly), 10 * replicas);
   EXPECT_EQ(waits_in(as_graph), 10 * replicas);
   EXPECT_EQ(captured.was_replayed(), may_record);
+  optimizer.set_not_finite(NotFinite::Ignore);
+  optimizer.set_digest(
+      {.every = 5});  // of 16 calls the last ten have two that follow on a comparison's step, and receive it
+  EXPECT_EQ(waits_in(plainly), 2 * replicas);
 }
 
 }  // namespace

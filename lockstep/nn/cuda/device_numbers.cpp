@@ -155,6 +155,8 @@ void settle_counts(const OptimizerCore& core, ReplicaPart& mine) {
   if (!are_all_there) mine.numbers.reset();
 }
 
+at::Tensor counts_on_device(const ReplicaPart& mine) { return mine.numbers ? mine.numbers->counts : at::Tensor(); }
+
 void settle_checks(const OptimizerCore& core, ReplicaPart& mine) {
   if (!mine.numbers || !mine.numbers->has_checked) return;
   DeviceNumbers& numbers = *mine.numbers;

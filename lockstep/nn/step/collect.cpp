@@ -21,6 +21,7 @@
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/nn/step/recording.h"
+#include "lockstep/nn/step/sent_digests.h"
 #include "lockstep/nn/step/sparse_parameters.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -301,7 +302,15 @@ void go_backward(OptimizerCore& core, ReplicaPart& mine, const at::Tensor& loss,
 
 void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, const char* call,
                          FunctionRef<void()> work) {
-  if (!is_recording(core)) receive_check(core, mine);
+  if (!is_recording(core)) {
+    receive_check(core, mine);
+    receive_digests(mine);
+  }
+  struct Forget {
+    ~Forget() { mine.digests.reset(); }  // when all have compared them
+    ReplicaPart& mine;
+  };
+  const Forget at_the_end{mine};
   require_watched_untouched();
   show_module(*core.module, mine);
   show_gradients(core, mine);
@@ -309,6 +318,7 @@ void meet_with_gradients(OptimizerCore& core, ReplicaPart& mine, ReduceOp op, co
   const StepCall brought{&core, call, mine.progress.loss_scale.value_or(mine.progress.given_mark)};
   core.reducer->bring_together(mine, op, brought);
   const auto agree_and_work = [&] {
+    require_equal_digests(core);
     require_same_modules(core, mine);
     if (mine.index == 0) {
       compare_sizes(core, mine);

@@ -33,6 +33,8 @@ void update_on_device(OptimizerCore& core, ReplicaPart& mine);
 void settle_counts(const OptimizerCore& core, ReplicaPart& mine);
 /// The same for `mine.steps` and `mine.skipped` alone.
 void settle_checks(const OptimizerCore& core, ReplicaPart& mine);
+/// Of each owned segment, without waiting; undefined where the inner optimizer counts.
+at::Tensor counts_on_device(const ReplicaPart& mine);
 /// `settle` of all replicas, while none runs; throws what the first of them has thrown.
 void settle_all(const OptimizerCore& core, void (*settle)(const OptimizerCore&, ReplicaPart&));
 

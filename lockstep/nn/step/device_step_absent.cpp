@@ -13,6 +13,7 @@ void leave_sums_to_device(ReplicaPart&) { throw_not_built(); }
 void update_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }
 void settle_counts(const OptimizerCore&, ReplicaPart&) {}
 void settle_checks(const OptimizerCore&, ReplicaPart&) {}
+at::Tensor counts_on_device(const ReplicaPart&) { return {}; }
 bool can_check_on_device(const OptimizerCore&, const ReplicaPart&) { return false; }
 void check_on_device(OptimizerCore&, ReplicaPart&) { throw_not_built(); }
 void send_check(const OptimizerCore&, ReplicaPart&) {}
