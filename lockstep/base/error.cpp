@@ -1,5 +1,6 @@
 #include "lockstep/base/error.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <sstream>
@@ -51,7 +52,10 @@ void throw_error(const Error& error) { throw_error(error.code(), error.number(),
 std::string to_bytes(const Error& error, std::size_t most) {
   const ErrorText& text = error.text();
   std::string bytes = str(static_cast<int>(error.code()), '\0', error.number());
-  for (const std::string* part : {&text.what, &text.where, &text.help, &text.seen}) bytes += '\0' + *part;
+  for (std::string part : {text.what, text.where, text.help, text.seen}) {
+    std::ranges::replace(part, '\0', '?');  // a zero begins the next part
+    bytes += '\0' + part;
+  }
   return bytes.substr(0, most);
 }
 

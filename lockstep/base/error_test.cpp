@@ -88,6 +88,15 @@ TEST(ErrorBytes, LoseWhatWasSeenFirst) {
   EXPECT_LT(error.text().seen.size(), 20U);
 }
 
+TEST(ErrorBytes, AZeroByteInATextStaysWhereItIs) {
+  const std::string torn("a\0b", 3);
+  const ErrorText text = error_from(to_bytes(NotFound(7, {.what = torn, .where = torn, .help = "h"}), 100)).text();
+  EXPECT_EQ(text.what, "a?b");
+  EXPECT_EQ(text.where, "a?b");
+  EXPECT_EQ(text.help, "h");
+  EXPECT_EQ(text.seen, "");
+}
+
 TEST(ErrorBytes, OfAnotherKindAreAnInternalError) {
   EXPECT_THROW(throw_error(error_from("")), Error);
   EXPECT_THROW(throw_error(error_from("99\0x")), Internal);
