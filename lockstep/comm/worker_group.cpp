@@ -15,7 +15,7 @@ WorkerGroup::~WorkerGroup() = default;
 
 WorkerGroupMaker set_worker_group_maker(WorkerGroupMaker given) { return maker.exchange(given); }
 
-std::unique_ptr<WorkerGroup> join_workers(const WorkerGroupOptions& options) {
+std::shared_ptr<WorkerGroup> join_workers(const WorkerGroupOptions& options) {
   const WorkerGroupMaker make = maker.load();
   if (make == nullptr) {
     throw Unimplemented(

@@ -57,7 +57,10 @@ class LOCKSTEP_EXPORT WorkerGroup : public std::enable_shared_from_this<WorkerGr
   virtual void wait(Ticket ticket) = 0;
   void run(Channel channel, const Collective& collective, Deadline limit) { wait(submit(channel, collective, limit)); }
 
-  virtual void barrier(std::string_view name, Deadline deadline) = 0;
+  /// Beside the program's other collectives, so that one who calls something else is noticed at once.
+  void barrier(std::string_view name, Deadline deadline) {
+    run(kProgram, {.kind = CollectiveKind::Barrier, .name = name}, deadline);
+  }
 
   /// Throws once the job has failed. Cheap.
   virtual void check() {}
@@ -90,12 +93,12 @@ struct WorkerGroupOptions {
   TlsFiles tls = {};
 };
 
-using WorkerGroupMaker = std::unique_ptr<WorkerGroup> (*)(const WorkerGroupOptions& options);
+using WorkerGroupMaker = std::shared_ptr<WorkerGroup> (*)(const WorkerGroupOptions& options);
 
 /// Called by Lockstep::cluster when it is loaded. Returns the one before.
 LOCKSTEP_EXPORT WorkerGroupMaker set_worker_group_maker(WorkerGroupMaker maker);
 
 /// Joins the other workers and returns when all have joined. Without Lockstep::cluster it throws an error that names it.
-LOCKSTEP_EXPORT std::unique_ptr<WorkerGroup> join_workers(const WorkerGroupOptions& options);
+LOCKSTEP_EXPORT std::shared_ptr<WorkerGroup> join_workers(const WorkerGroupOptions& options);
 
 }  // namespace lockstep

@@ -24,7 +24,7 @@ namespace ls = lockstep;
 /// The other workers, and the names of the program's collectives that this one has begun with them.
 class Noted final : public ls::WorkerGroup {
  public:
-  explicit Noted(std::unique_ptr<ls::WorkerGroup> group)
+  explicit Noted(std::shared_ptr<ls::WorkerGroup> group)
       : WorkerGroup({group->rank(), group->workers(), group->replicas()}), group_(std::move(group)) {}
 
   Ticket submit(Channel channel, const ls::Collective& collective, ls::Deadline limit) override {
@@ -36,7 +36,6 @@ class Noted final : public ls::WorkerGroup {
     return group_->submit(channel, collective, limit);
   }
   void wait(Ticket ticket) override { group_->wait(ticket); }
-  void barrier(std::string_view name, ls::Deadline deadline) override { group_->barrier(name, deadline); }
   void set_place(std::int64_t step, std::string_view place) override { group_->set_place(step, place); }
   void report(const ls::Error& error) override { group_->report(error); }
   void report(const std::string& what) override { group_->report(what); }
@@ -51,15 +50,15 @@ class Noted final : public ls::WorkerGroup {
  private:
   static inline std::mutex mutex;
   static inline std::vector<std::string> names;
-  std::unique_ptr<ls::WorkerGroup> group_;
+  std::shared_ptr<ls::WorkerGroup> group_;
 };
 
 inline ls::WorkerGroupMaker real_maker = nullptr;
 struct NoteAll : testing::Environment {
   void SetUp() override {  // the component has registered its own by then
     real_maker =
-        ls::set_worker_group_maker([](const ls::WorkerGroupOptions& options) -> std::unique_ptr<ls::WorkerGroup> {
-          return std::make_unique<Noted>(real_maker(options));
+        ls::set_worker_group_maker([](const ls::WorkerGroupOptions& options) -> std::shared_ptr<ls::WorkerGroup> {
+          return std::make_shared<Noted>(real_maker(options));
         });
   }
 };

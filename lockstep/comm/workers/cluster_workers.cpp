@@ -3,10 +3,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <mutex>
 
 #include "lockstep/base/environment.h"
 #include "lockstep/base/logging.h"
@@ -14,6 +16,7 @@
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/disagreement.h"
+#include "lockstep/comm/engine/engine.h"
 
 namespace lockstep {
 namespace {
@@ -55,180 +58,189 @@ std::string place_of(const coordination::MemberState& state) {
              place.empty() ? "in no call of run yet" : str("last heard of in ", place));
 }
 
-}  // namespace
+/// The workers of a cluster: coordination over gRPC, data through the engine. Whatever ends first, an engine's connection or
+/// a peer's heartbeats, all workers throw the same error: the coordinator's.
+class ClusterWorkers final : public WorkerGroup {
+ public:
+  /// `number`: of the strategy among those of its job.
+  ClusterWorkers(const WorkerGroupOptions& options, std::shared_ptr<Membership> membership, std::size_t number)
+      : WorkerGroup({options.cluster.id, options.cluster.num_workers(), options.replicas}),
+        self_(to_string(options.cluster.self())),
+        membership_(std::move(membership)) {
+    const Deadline limit = Deadline::after(milliseconds_of(options.join_seconds));
+    std::vector<std::string> lines;
+    for (const auto& [name, value] : options.facts) lines.push_back(str(name, ": ", value));
+    // A job may make several strategies: the coordinator numbers the comparisons that have the same name.
+    coordinator().require_same("strategy", lines, limit);
+    try {
+      engine_ = std::make_shared<Engine>(EngineOptions{
+          .rank = rank(),
+          .workers = workers(),
+          .replicas = replicas(),
+          .address = options.bind_address.empty() ? options.cluster.self().address.host : options.bind_address,
+          .port = options.data_port,
+          .prefix = str("strategy ", number, "/engine"),
+          .store = {.set = [this](const auto& key, const auto& value) { coordinator().set(key, value); },
+                    .get = [this](const auto& key, Deadline deadline) { return coordinator().get(key, deadline); },
+                    .check = [this] { check(); }},
+          .connect = limit,
+          .call_seconds = options.collective_seconds,
+          .ring = options.ring});
+    } catch (const Error& error) {
+      ErrorText text = error.text();
+      if (error.code() == Code::AlreadyExists) text.seen = coordination::holder_of(options.data_port);
+      fail_with(Error(error.code(), error.number(), text));
+    }
+    coordinator().on_failure([engine = std::weak_ptr(engine_)](const Error& failure) {
+      if (const auto alive = engine.lock()) alive->abort(failure);
+    });
+  }
+  ~ClusterWorkers() override { set_gpu_workers(nullptr); }  // whose thread calls this object
 
-Membership::Membership(const WorkerGroupOptions& options) : coordinator(Coordinator::join(join_options(options))) {}
+  Ticket submit(Channel channel, const Collective& collective, Deadline deadline) override {
+    try {
+      return engine_->submit(channel, collective, deadline);
+    } catch (const Error& error) {
+      fail_with(error);
+    }
+  }
 
-WorkerGroup* Membership::first_alive() {
-  const std::lock_guard lock(mutex_);
-  return alive_.empty() ? nullptr : alive_[0];
-}
+  void wait(Ticket ticket) override {
+    try {
+      engine_->wait(ticket, kSlowAfter, [this](const LateCollective& late) { warn_of(late); });
+    } catch (const Error& error) {
+      fail_with(error);
+    }
+  }
 
-void Membership::begins(WorkerGroup* strategy) {
-  const std::lock_guard lock(mutex_);
-  alive_.push_back(strategy);
-}
+  void check() override {
+    if (const auto failure = coordinator().failure()) throw_error(*failure);
+  }
 
-void Membership::ends(WorkerGroup* strategy) {
-  const std::lock_guard lock(mutex_);
-  std::erase(alive_, strategy);
-}
+  void set_place(std::int64_t step, std::string_view place) override { coordinator().set_place(step, place); }
 
-ClusterWorkers::ClusterWorkers(const WorkerGroupOptions& options, std::shared_ptr<Membership> membership)
-    : WorkerGroup({options.cluster.id, options.cluster.num_workers(), options.replicas}),
-      options_(options),
-      membership_(std::move(membership)),
-      prefix_(str("strategy ", membership_->strategies++, "/")) {
-  std::vector<std::string> lines;
-  for (const auto& [name, value] : options.facts) lines.push_back(str(name, ": ", value));
-  // A job may make several strategies: the coordinator numbers the comparisons that have the same name.
-  coordinator().require_same("strategy", lines, limit());
-  try {
-    engine_ = std::make_shared<Engine>(EngineOptions{
-        .rank = rank(),
-        .workers = workers(),
-        .replicas = replicas(),
-        .address = options.bind_address.empty() ? options.cluster.self().address.host : options.bind_address,
-        .port = options.data_port,
-        .prefix = prefix_ + "engine",
-        .store = {.set = [this](const std::string& key, const std::string& value) { coordinator().set(key, value); },
-                  .get = [this](const std::string& key, Deadline deadline) { return coordinator().get(key, deadline); },
-                  .check = [this] { check(); }},
-        .connect = limit(),
-        .call_seconds = options.collective_seconds,
-        .ring = options.ring});
-  } catch (const Error& error) {
+  void report(const Error& error) override {
+    coordinator().report_failure(error);
+    const auto failure = coordinator().wait_for_failure(Deadline::after(kReportWait));
+    // Now, not when the news come back: what is still under way reads and writes memory that the program is about to free.
+    engine_->abort(failure ? *failure : error);
+  }
+
+  void report(const std::string& what) override {
+    report(Unavailable(errors::kPeerFailed, {.what = str("the program failed on ", self_),
+                                             .seen = what,
+                                             .help = str("look at the log of ", self_, "; all workers have stopped")}));
+  }
+
+ private:
+  coordination::Coordinator& coordinator() const { return *membership_->coordinator; }
+
+  /// Makes `error`, seen by this worker, the job's failure, unless there is one already; throws the job's.
+  [[noreturn]] void fail_with(const Error& error) {
+    if (engine_) write_log();
     ErrorText text = error.text();
-    if (error.code() == Code::AlreadyExists) text.seen = coordination::holder_of(options.data_port);
-    fail_with(Error(error.code(), error.number(), text));
+    if (error.number() == errors::kPeerLost) await_root_cause();
+    if (error.number() == errors::kTimeout && text.seen.empty()) text.seen = places_of_others();
+    const Error seen(error.code(), error.number(), std::move(text));
+    coordinator().report_failure(seen);
+    const auto failure = coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
+    coordinator().flush();  // who does not catch what is thrown here ends at once
+    throw_error(failure.value_or(seen));
   }
-  membership_->begins(this);
-  coordinator().on_failure([engine = std::weak_ptr(engine_)](const Error& failure) {
-    if (const auto alive = engine.lock()) alive->abort(failure);
-  });
-}
 
-ClusterWorkers::~ClusterWorkers() {
-  set_gpu_workers(nullptr);  // whose thread calls this object
-  membership_->ends(this);
-}
-
-Deadline ClusterWorkers::limit() const { return Deadline::after(milliseconds_of(options_.join_seconds)); }
-
-WorkerGroup::Ticket ClusterWorkers::submit(Channel channel, const Collective& collective, Deadline deadline) {
-  try {
-    return engine_->submit(channel, collective, deadline);
-  } catch (const Error& error) {
-    fail_with(error);
+  /// What one worker sees of another's death is seldom the cause. The coordinator knows more, a moment later.
+  void await_root_cause() {
+    for (const auto deadline = Deadline::after(kRootCauseWait); !deadline.expired();) {
+      if (coordinator().wait_for_failure(Deadline::after(kNewsWait))) return;
+      const auto known = states();
+      const auto has_left = [](const auto& state) { return state.presence == coordination::Presence::Left; };
+      // No failure: a program has ended. And once the session is over, there is no one to ask.
+      if (known.empty() || std::ranges::any_of(known, has_left)) return;
+    }
   }
-}
 
-void ClusterWorkers::wait(Ticket ticket) {
-  try {
-    engine_->wait(ticket, kSlowAfter, [this](const LateCollective& late) { warn_of(late); });
-  } catch (const Error& error) {
-    fail_with(error);
-  }
-}
-
-void ClusterWorkers::fail_with(const Error& error) {
-  if (engine_) write_log();
-  ErrorText text = error.text();
-  if (error.number() == errors::kPeerLost) await_root_cause();
-  if (error.number() == errors::kTimeout && text.seen.empty()) text.seen = places_of_others();
-  const Error seen(error.code(), error.number(), std::move(text));
-  coordinator().report_failure(seen);
-  const auto failure = coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
-  coordinator().flush();  // who does not catch what is thrown here ends at once
-  throw_error(failure.value_or(seen));
-}
-
-void ClusterWorkers::await_root_cause() {
-  for (const auto deadline = Deadline::after(kRootCauseWait); !deadline.expired();) {
-    if (coordinator().wait_for_failure(Deadline::after(kNewsWait))) return;
+  std::string places_of_others() {
+    std::string text;
     for (const auto& state : states()) {
-      if (state.presence == coordination::Presence::Left) return;  // no failure: its program has ended
+      if (state.member.id != rank()) text += str(text.empty() ? "" : "; ", place_of(state));
+    }
+    return text;
+  }
+
+  void warn_of(const LateCollective& late) {
+    std::vector<std::string> absent, waiting;
+    for (const auto& state : states()) {
+      if (std::ranges::count(late.workers, state.member.id) != 0) {
+        absent.push_back(place_of(state));
+      } else if (state.member.id != rank()) {
+        waiting.push_back(state.member.name);
+      }
+    }
+    log_warning(str(late.name, " has been waiting for ", kSlowAfter.count(), " s; ",
+                    absent.empty() ? "all workers are there" : str("not there yet: ", list_of(absent)),
+                    absent.empty() || waiting.empty() ? "" : str("; also waiting: ", list_of(waiting))));
+  }
+
+  std::vector<coordination::MemberState> states() {
+    try {
+      return coordinator().states();
+    } catch (const Error&) {
+      return {};  // the job has failed meanwhile
     }
   }
-}
 
-std::string ClusterWorkers::places_of_others() {
-  std::string text;
-  for (const auto& state : states()) {
-    if (state.member.id != rank()) text += str(text.empty() ? "" : "; ", place_of(state));
+  void write_log() {
+    if (has_written_log_.exchange(true)) return;
+    std::error_code ignored;
+    std::filesystem::path folder = environment_variable("LOCKSTEP_FAILURE_DIR");
+    if (folder.empty()) folder = std::filesystem::temp_directory_path(ignored);
+    const auto path = folder / str("lockstep-collectives-worker", rank(), "-", ::getpid(), ".log");
+    std::ofstream file(path);
+    file << engine_->log();
+    if (file.flush()) log_info(str("the last collectives of this worker are in ", path.string()));
   }
-  return text;
-}
 
-void ClusterWorkers::warn_of(const LateCollective& late) {
-  std::vector<std::string> absent, waiting;
-  for (const auto& state : states()) {
-    if (std::ranges::count(late.workers, state.member.id) != 0) {
-      absent.push_back(place_of(state));
-    } else if (state.member.id != rank()) {
-      waiting.push_back(state.member.name);
-    }
-  }
-  log_warning(str(late.name, " has been waiting for ", kSlowAfter.count(), " s; ",
-                  absent.empty() ? "all workers are there" : str("not there yet: ", list_of(absent)),
-                  absent.empty() || waiting.empty() ? "" : str("; also waiting: ", list_of(waiting))));
-}
+  const std::string self_;  ///< "worker 1 (host1:2222)"
+  const std::shared_ptr<Membership> membership_;
+  std::shared_ptr<Engine> engine_;
+  std::atomic<bool> has_written_log_{false};
+};
 
-std::vector<coordination::MemberState> ClusterWorkers::states() {
-  try {
-    return coordinator().states();
-  } catch (const Error&) {
-    return {};  // the job has failed meanwhile
-  }
-}
-
-void ClusterWorkers::write_log() {
-  if (has_written_log_.exchange(true)) return;
-  std::error_code ignored;
-  std::filesystem::path folder = environment_variable("LOCKSTEP_FAILURE_DIR");
-  if (folder.empty()) folder = std::filesystem::temp_directory_path(ignored);
-  const auto path = folder / str("lockstep-collectives-worker", rank(), "-", ::getpid(), ".log");
-  std::ofstream file(path);
-  file << engine_->log();
-  if (file.flush()) log_info(str("the last collectives of this worker are in ", path.string()));
-}
-
-void ClusterWorkers::barrier(std::string_view name, Deadline deadline) {
-  // Beside the program's other collectives, so that one who calls something else is noticed at once.
-  run(kProgram, {.kind = CollectiveKind::Barrier, .name = name}, deadline);
-}
-
-void ClusterWorkers::check() {
-  if (const auto failure = coordinator().failure()) throw_error(*failure);
-}
-
-void ClusterWorkers::set_place(std::int64_t step, std::string_view place) { coordinator().set_place(step, place); }
-
-void ClusterWorkers::report(const Error& error) {
-  coordinator().report_failure(error);
-  const auto failure = coordinator().wait_for_failure(Deadline::after(kReportWait));
-  // Now, not when the news come back: what is still under way reads and writes memory that the program is about to free.
-  engine_->abort(failure ? *failure : error);
-}
-
-void ClusterWorkers::report(const std::string& what) {
-  const std::string who = to_string(options_.cluster.self());
-  report(Unavailable(errors::kPeerFailed, {.what = str("the program failed on ", who),
-                                           .seen = what,
-                                           .help = str("look at the log of ", who, "; all workers have stopped")}));
-}
-
-std::unique_ptr<WorkerGroup> make_cluster_workers(const WorkerGroupOptions& options) {
+/// Joins the cluster, or finds the membership that another strategy of this process holds.
+std::shared_ptr<WorkerGroup> make_cluster_workers(const WorkerGroupOptions& options) {
   static std::mutex mutex;
   static auto& memberships = *new std::map<std::string, std::weak_ptr<Membership>>;
   const std::lock_guard lock(mutex);
   std::weak_ptr<Membership>& known = memberships[to_string(options.cluster)];
   std::shared_ptr<Membership> membership = known.lock();
   if (!membership) known = membership = std::make_shared<Membership>(options);
+  return membership->add_strategy(options);
+}
+
+/// Being linked is all it takes: the target Lockstep::cluster asks the linker for `lockstep_cluster_component`, which brings
+/// this file along.
+const bool is_installed = (set_worker_group_maker(make_cluster_workers), true);
+
+}  // namespace
+
+Membership::Membership(const WorkerGroupOptions& options) : coordinator(Coordinator::join(join_options(options))) {}
+
+std::shared_ptr<WorkerGroup> Membership::add_strategy(const WorkerGroupOptions& options) {
   // A worker that does something else meanwhile does it with a strategy that all have.
-  if (WorkerGroup* const first = membership->first_alive())
+  for (const auto& strategy : strategies_) {
+    const auto first = strategy.lock();  // its owner may let go of it meanwhile
+    if (!first) continue;
     first->barrier("constructor of another MultiWorkerMirroredStrategy", Deadline::never());
-  return std::make_unique<ClusterWorkers>(options, std::move(membership));
+    break;
+  }
+  // It counts even if it cannot be made: keys in the store have its number.
+  const std::size_t number = strategies_.size();
+  strategies_.emplace_back();
+  auto made = std::make_shared<ClusterWorkers>(options, shared_from_this(), number);
+  strategies_[number] = made;
+  return made;
 }
 
 }  // namespace lockstep
+
+extern "C" LOCKSTEP_EXPORT int lockstep_cluster_component() { return lockstep::is_installed ? 1 : 0; }
