@@ -6,7 +6,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/job_key.h"
-#include "lockstep/comm/coordination/words.h"
 #include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {

@@ -4,8 +4,8 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/comm/coordination/messages.h"
@@ -67,14 +67,11 @@ class Chief {
     int member = 0;
     Time since = {};
     std::optional<Time> until = {};
-    std::string said = {};  // what it compares at a barrier
-  };
+    wire::Call call = {};  // a GET or a BARRIER
 
-  struct Meeting {
-    bool warned = false;
-    std::map<int, Waiter> arrived = {};  // by member
+    bool is_at_barrier() const { return call.verb() == wire::Call::BARRIER; }
   };
-  using MeetingKey = std::pair<std::string, std::uint64_t>;  // name and round
+  using Meeting = std::map<int, const Waiter*>;  // those at one barrier, by member
 
   // chief_join.cpp: an Error that these throw is why the session is refused
   void hello(Connection connection, Session& session, const wire::ToChief& message);
@@ -87,14 +84,13 @@ class Chief {
 
   // chief_meetings.cpp
   void serve(Seat& seat, std::uint64_t request, const wire::Call& call, Time now);
-  void set(const Waiter& waiter, const wire::Call& call);
-  void conclude(const MeetingKey& key, const Meeting& meeting);
-  void withdraw(int member, std::optional<std::uint64_t> request);
+  void set(const Waiter& waiter);
+  Meeting meeting_at(const std::string& barrier) const;
+  void conclude(const std::string& barrier);
   void forget_waits_of(int member);
   void fail_meetings_without(const Seat& gone);
   void check_waits(Time now);
-  static std::string name_of(const MeetingKey& key);
-  std::string missing_in(const Meeting& meeting) const;
+  std::string missing_at(const std::string& barrier) const;
   void reply(const Waiter& waiter, wire::FromChief answer);
 
   // chief.cpp
@@ -118,8 +114,8 @@ class Chief {
   std::vector<Seat> seats_;
   std::map<std::string, std::string> store_;
   std::size_t stored_bytes_ = 0;
-  std::vector<std::pair<std::string, Waiter>> waiting_for_key_;
-  std::map<MeetingKey, Meeting> meetings_;
+  std::vector<Waiter> waiting_;   // in the order in which they came
+  std::set<std::string> warned_;  // barriers of which all who wait there have been told
   std::optional<Error> failure_;
 };
 

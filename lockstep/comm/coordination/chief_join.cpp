@@ -4,9 +4,10 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/cluster/cluster_spec.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/job_key.h"
-#include "lockstep/comm/coordination/words.h"
+#include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -14,6 +15,17 @@ namespace {
 constexpr std::size_t kMostUnknown = 64;  // connections that have not introduced themselves
 
 std::string process_of(const wire::Seat& seat) { return str("pid ", seat.pid(), " on host ", seat.host()); }
+
+// A cluster is one long line of JSON, of which the tasks that differ are worth more than the beginning.
+std::string difference_of_clusters(const std::string& name_a, const std::string& a, const std::string& name_b,
+                                   const std::string& b) {
+  try {
+    const std::string tasks = difference(parse_cluster(a), name_a, parse_cluster(b), name_b);
+    if (!tasks.empty()) return tasks;
+  } catch (const Error&) {
+  }
+  return difference({name_a, {a}}, {name_b, {b}});
+}
 
 }  // namespace
 
@@ -103,14 +115,14 @@ void Chief::require_same_cluster(const Member& member, const wire::Details& deta
   const Member& chief = seats_.front().member;
   if (details.machine() != options_.machine) {
     log_warning(str(member.name, " runs on another kind of machine: ",
-                    difference(chief.name, options_.machine, member.name, details.machine())));
+                    difference({chief.name, {options_.machine}}, {member.name, {details.machine()}})));
   }
   if (details.cluster() == options_.cluster) return;
   const FailedPrecondition failure(
       errors::kDifferentClusters,
       {.what = str(title(member), " and ", title(chief), " have different clusters"),
        .where = str("when ", member.name, " joined; ", process_of(details.seat())),
-       .seen = cluster_difference(chief.name, options_.cluster, member.name, details.cluster()),
+       .seen = difference_of_clusters(chief.name, options_.cluster, member.name, details.cluster()),
        .help = "give all workers the same cluster; only the task differs"});
   // The job cannot start with this one, and who is right is not for the chief to say: all are told.
   if (!started_) fail(failure);

@@ -1,10 +1,7 @@
 // What the chief does for members of a running job: the store, barriers and comparisons.
 
-#include <algorithm>
-
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
-#include "lockstep/comm/coordination/words.h"
 #include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {
@@ -19,24 +16,19 @@ std::optional<Chief::Time> end_of_wait(std::int64_t wait_ms, Chief::Time now) {
 }  // namespace
 
 void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Time now) {
-  const Waiter waiter{seat.connection, request, seat.member.id, now, end_of_wait(call.wait_ms(), now)};
+  const Waiter waiter{seat.connection, request, seat.member.id, now, end_of_wait(call.wait_ms(), now), call};
   switch (call.verb()) {
-    case wire::Call::SET: return set(waiter, call);
+    case wire::Call::SET: return set(waiter);
     case wire::Call::GET:
       if (const auto found = store_.find(call.key()); found != store_.end())
         return reply(waiter, value_of(found->second));
-      waiting_for_key_.emplace_back(call.key(), waiter);
-      return;
-    case wire::Call::BARRIER: {
-      const MeetingKey key{call.key(), call.round()};
-      Meeting& meeting = meetings_[key];
-      (meeting.arrived[seat.member.id] = waiter).said = call.value();
+      return waiting_.push_back(waiter);
+    case wire::Call::BARRIER:
+      waiting_.push_back(waiter);
       for (const Seat& other : seats_) {
         if (other.presence == Presence::Left || other.presence == Presence::Lost) return fail_meetings_without(other);
       }
-      if (meeting.arrived.size() == seats_.size()) conclude(key, meeting);
-      return;
-    }
+      return conclude(call.key());
     case wire::Call::ROSTER: {
       wire::FromChief answer;
       *answer.mutable_roster() = roster();
@@ -52,10 +44,11 @@ void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Tim
   }
 }
 
-void Chief::set(const Waiter& waiter, const wire::Call& call) {
-  const auto found = store_.find(call.key());
-  const std::size_t before = found == store_.end() ? 0 : call.key().size() + found->second.size();
-  const std::size_t after = stored_bytes_ - before + call.key().size() + call.value().size();
+void Chief::set(const Waiter& waiter) {
+  const std::string &key = waiter.call.key(), &value = waiter.call.value();
+  const auto found = store_.find(key);
+  const std::size_t before = found == store_.end() ? 0 : key.size() + found->second.size();
+  const std::size_t after = stored_bytes_ - before + key.size() + value.size();
   if (after > kMaxStore) {
     return reply(waiter, fault_of(ResourceExhausted(
                              errors::kBadOption,
@@ -64,106 +57,102 @@ void Chief::set(const Waiter& waiter, const wire::Call& call) {
                               .help = "store addresses and small values only; tensors go through collectives"})));
   }
   stored_bytes_ = after;
-  store_[call.key()] = call.value();
+  store_[key] = value;
   reply(waiter, value_of({}));
-  std::erase_if(waiting_for_key_, [&](const auto& waiting) {
-    if (waiting.first != call.key()) return false;
-    reply(waiting.second, value_of(call.value()));
+  std::erase_if(waiting_, [&](const Waiter& other) {
+    if (other.is_at_barrier() || other.call.key() != key) return false;
+    reply(other, value_of(value));
     return true;
   });
 }
 
-void Chief::conclude(const MeetingKey& key, const Meeting& meeting) {
-  std::vector<std::string_view> said;
-  for (const auto& [member, waiter] : meeting.arrived) said.push_back(waiter.said);
+// Of a member that is there twice, from two threads, the second call is of the next meeting.
+Chief::Meeting Chief::meeting_at(const std::string& barrier) const {
+  Meeting meeting;
+  for (const Waiter& waiter : waiting_) {
+    if (waiter.is_at_barrier() && waiter.call.key() == barrier) meeting.emplace(waiter.member, &waiter);
+  }
+  return meeting;
+}
+
+// Ends the meeting if all are there.
+void Chief::conclude(const std::string& barrier) {
+  const Meeting meeting = meeting_at(barrier);
+  if (meeting.size() < seats_.size()) return;
+  std::vector<std::vector<std::string>> said;
+  for (const auto& [member, waiter] : meeting)
+    said.emplace_back(waiter->call.lines().begin(), waiter->call.lines().end());
   const auto groups = group_by_what_they_say(said);
-  const auto name_of_one = [&](std::size_t group) { return seat_of(groups[group].workers[0])->member.name; };
   const auto names_of = [&](std::size_t group) {
     std::vector<std::string> names;
     for (const int member : groups[group].workers) names.push_back(seat_of(member)->member.name);
-    return list_of(names);
+    return names;
   };
   wire::FromChief answer = value_of({});
   if (groups.size() > 1) {
     answer = fault_of(FailedPrecondition(
         errors::kDifferentPrograms,
-        {.what = str(key.first, " of ", names_of(1), " differs from that of ", names_of(0)),
+        {.what = str(barrier, " of ", list_of(names_of(1)), " differs from that of ", list_of(names_of(0))),
          .where = str("found when all ", seats_.size(), " workers compared it"),
-         .seen = difference(name_of_one(0), std::string(groups[0].said), name_of_one(1), std::string(groups[1].said)),
+         .seen = difference({names_of(0)[0], groups[0].said}, {names_of(1)[0], groups[1].said}),
          .help = "run the same program with the same arguments on all workers"}));
   }
-  for (const auto& [member, waiter] : meeting.arrived) reply(waiter, answer);
-  meetings_.erase(key);
-}
-
-// Takes a member's arrival back: of one request, or of all.
-void Chief::withdraw(int member, std::optional<std::uint64_t> request) {
-  for (auto& [key, meeting] : meetings_) {
-    const auto found = meeting.arrived.find(member);
-    if (found == meeting.arrived.end() || (request && found->second.request != *request)) continue;
-    meeting.arrived.erase(found);
+  std::set<std::pair<int, std::uint64_t>> ended;
+  for (const auto& [member, waiter] : meeting) {
+    reply(*waiter, answer);
+    ended.emplace(member, waiter->request);
   }
-  std::erase_if(meetings_, [](const auto& entry) { return entry.second.arrived.empty(); });
+  std::erase_if(waiting_, [&](const Waiter& waiter) { return ended.contains({waiter.member, waiter.request}); });
 }
 
 void Chief::forget_waits_of(int member) {
-  std::erase_if(waiting_for_key_, [&](const auto& waiting) { return waiting.second.member == member; });
-  withdraw(member, std::nullopt);
+  std::erase_if(waiting_, [&](const Waiter& waiter) { return waiter.member == member; });
 }
 
-std::string Chief::name_of(const MeetingKey& key) { return str("barrier \"", key.first, "\""); }
-
-std::string Chief::missing_in(const Meeting& meeting) const {
+std::string Chief::missing_at(const std::string& barrier) const {
+  const Meeting meeting = meeting_at(barrier);
   std::vector<std::string> names;
   for (const Seat& seat : seats_) {
-    if (!meeting.arrived.contains(seat.member.id)) names.push_back(str(title(seat.member), ", ", last_seen(seat.last)));
+    if (!meeting.contains(seat.member.id)) names.push_back(str(title(seat.member), ", ", last_seen(seat.last)));
   }
   return list_of(names, 4);
 }
 
 void Chief::fail_meetings_without(const Seat& gone) {
-  for (const auto& [key, meeting] : meetings_) {
-    const std::string how = gone.presence == Presence::Left ? " has left the job" : " is lost";
-    const auto answer = fault_of(
-        Unavailable(errors::kPeerLost, {.what = str(title(gone.member), how, ", so ", name_of(key), " cannot complete"),
+  const std::string how = gone.presence == Presence::Left ? " has left the job" : " is lost";
+  std::erase_if(waiting_, [&](const Waiter& waiter) {
+    if (!waiter.is_at_barrier()) return false;
+    const std::string what = str(title(gone.member), how, ", so barrier \"", waiter.call.key(), "\" cannot complete");
+    reply(waiter, fault_of(Unavailable(errors::kPeerLost,
+                                       {.what = what,
                                         .where = last_seen(gone.last),
-                                        .help = str("let ", gone.member.name, " take part before it leaves")}));
-    for (const auto& [member, waiter] : meeting.arrived) reply(waiter, answer);
-  }
-  meetings_.clear();
+                                        .help = str("let ", gone.member.name, " take part before it leaves")})));
+    return true;
+  });
 }
 
 void Chief::check_waits(Time now) {
   const auto is_late = [&](const Waiter& waiter) { return waiter.until && now >= *waiter.until; };
-  const auto give_up = [&](const Waiter& waiter, ErrorText text) {
-    text.seen = str("waited ", seconds_text(now - waiter.since));
-    reply(waiter, fault_of(DeadlineExceeded(errors::kTimeout, std::move(text))));
-  };
-  std::erase_if(waiting_for_key_, [&](const auto& waiting) {
-    if (!is_late(waiting.second)) return false;
-    give_up(waiting.second, {.what = str("the key \"", waiting.first, "\" was never set"),
-                             .help = "let a worker set it, or wait longer"});
-    return true;
-  });
-  std::vector<Waiter> late;
-  for (auto& [key, meeting] : meetings_) {
-    Time first = now;
-    for (const auto& [member, waiter] : meeting.arrived) {
-      first = std::min(first, waiter.since);
-      if (!is_late(waiter)) continue;
-      late.push_back(waiter);
-      give_up(waiter, {.what = str(name_of(key), ": not all workers came in time"),
-                       .where = str("missing: ", missing_in(meeting)),
-                       .help = "look at what the missing workers do, or wait longer"});
+  for (const Waiter& waiter : waiting_) {
+    const std::string &key = waiter.call.key(), waited = seconds_text(now - waiter.since);
+    if (is_late(waiter)) {
+      ErrorText text{.what = str("the key \"", key, "\" was never set"), .help = "let a worker set it, or wait longer"};
+      if (waiter.is_at_barrier()) {
+        text = {.what = str("barrier \"", key, "\": not all workers came in time"),
+                .where = str("missing: ", missing_at(key)),
+                .help = "look at what the missing workers do, or wait longer"};
+      }
+      text.seen = str("waited ", waited);
+      reply(waiter, fault_of(DeadlineExceeded(errors::kTimeout, std::move(text))));
+    } else if (waiter.is_at_barrier() && now - waiter.since >= options_.slow_warning && warned_.insert(key).second) {
+      const auto message =
+          warning_of(str("barrier \"", key, "\" has waited for ", waited, "; missing: ", missing_at(key)));
+      for (const auto& [member, other] : meeting_at(key)) send(other->connection, message);
     }
-    if (meeting.warned || now - first < options_.slow_warning) continue;
-    meeting.warned = true;
-    const auto message = warning_of(
-        str(name_of(key), " has waited for ", seconds_text(now - first), "; missing: ", missing_in(meeting)));
-    for (const auto& [member, waiter] : meeting.arrived) send(waiter.connection, message);
   }
   // Whoever gave up may come again; until then it has not arrived.
-  for (const Waiter& waiter : late) withdraw(waiter.member, waiter.request);
+  std::erase_if(waiting_, is_late);
+  std::erase_if(warned_, [&](const std::string& barrier) { return meeting_at(barrier).empty(); });
 }
 
 void Chief::reply(const Waiter& waiter, wire::FromChief answer) {

@@ -8,18 +8,15 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
-#include "lockstep/comm/coordination/words.h"
 #include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {
 namespace {
 
-wire::Call call_of(wire::Call::Verb verb, std::string_view key = {}, std::string value = {},
-                   const Deadline& deadline = Deadline::never()) {
+wire::Call call_of(wire::Call::Verb verb, std::string_view key = {}, const Deadline& deadline = Deadline::never()) {
   wire::Call call;
   call.set_verb(verb);
   call.set_key(std::string(key.substr(0, kMaxKey)));
-  call.set_value(std::move(value));
   call.set_wait_ms(deadline.is_never() ? -1
                                        : std::chrono::ceil<std::chrono::milliseconds>(deadline.remaining()).count());
   return call;
@@ -107,39 +104,26 @@ wire::FromChief Client::ask(wire::Call call) {
   throw_error(error);
 }
 
-void Client::meet(std::string_view name, std::string said, const Deadline& deadline) {
-  wire::Call call = call_of(wire::Call::BARRIER, name, std::move(said), deadline);
-  Lock lock(mutex_);
-  std::uint64_t& round = rounds_[call.key()];
-  call.set_round(round++);
-  lock.unlock();
-  try {
-    ask(std::move(call));
-  } catch (const DeadlineExceeded&) {
-    lock.lock();
-    --round;  // this one may come again
-    throw;
-  }
-}
-
 void Client::set(std::string_view key, std::string_view value) {
   constexpr auto kHelp = "store small values; tensors go through collectives";
   check_size("the key of a stored value", key.size(), kMaxKey, kHelp);
   check_size("a stored value", value.size(), kMaxValue, kHelp);
-  ask(call_of(wire::Call::SET, key, std::string(value)));
+  wire::Call call = call_of(wire::Call::SET, key);
+  call.set_value(std::string(value));
+  ask(std::move(call));
 }
 
 std::string Client::get(std::string_view key, Deadline deadline) {
-  return ask(call_of(wire::Call::GET, key, {}, deadline)).value();
+  return ask(call_of(wire::Call::GET, key, deadline)).value();
 }
 
-void Client::barrier(std::string_view name, Deadline deadline) { meet(name, {}, deadline); }
+void Client::barrier(std::string_view name, Deadline deadline) { require_same(name, {}, deadline); }
 
 void Client::require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline) {
-  std::string text;
-  for (const std::string& line : lines) text += line + "\n";
-  check_size("lines to compare", text.size(), kMaxValue, "compare a digest of them");
-  meet(name, std::move(text), deadline);
+  wire::Call call = call_of(wire::Call::BARRIER, name, deadline);
+  call.mutable_lines()->Assign(lines.begin(), lines.end());
+  check_size("lines to compare", call.ByteSizeLong(), kMaxValue, "compare a digest of them");
+  ask(std::move(call));
 }
 
 void Client::set_place(std::int64_t step, std::string_view place) {

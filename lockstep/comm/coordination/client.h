@@ -67,7 +67,6 @@ class Client final : public Coordinator {
   void wait(Lock& lock, const Deadline& deadline, Condition condition) const;
   std::optional<wire::FromChief> exchange(Lock& lock, wire::Call call, const Deadline& deadline);
   wire::FromChief ask(wire::Call call);
-  void meet(std::string_view name, std::string said, const Deadline& deadline);
   void require_joined() const;
   void wait_for_others_to_leave(Server& server, const Deadline& deadline);
 
@@ -89,7 +88,6 @@ class Client final : public Coordinator {
   std::uint64_t generation_ = 0;
   std::uint64_t next_request_ = 1;
   std::map<std::uint64_t, std::optional<wire::FromChief>> answers_;
-  std::map<std::string, std::uint64_t> rounds_;  // of barriers, by name
   wire::Roster roster_;
   wire::Seat place_;
   std::string missing_;

@@ -15,7 +15,6 @@
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/port.h"
-#include "lockstep/comm/coordination/words.h"
 #include "lockstep/comm/disagreement.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/logged_lines.h"
@@ -265,8 +264,8 @@ TEST(JobKey, ComesFromAFileOnlyItsOwnerCanRead) {
 }
 
 TEST(Words, DifferencesShowTheLinesThatDiffer) {
-  EXPECT_EQ(difference("a", "1\n2", "b", "1\n2"), "");
-  EXPECT_EQ(difference("a", "1\n2\n3", "b", "1\n3"), "a has \"2\", b has nothing");
+  EXPECT_EQ(difference({"a", {"1", "2"}}, {"b", {"1", "2"}}), "");
+  EXPECT_EQ(difference({"a", {"1", "2", "3"}}, {"b", {"1", "3"}}), "a has \"2\", b has nothing");
   EXPECT_EQ(list_of({"a", "b", "c"}, 2), "a and 2 more");
 }
 

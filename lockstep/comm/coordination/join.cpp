@@ -12,7 +12,6 @@
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/coordination/tls.h"
-#include "lockstep/comm/coordination/words.h"
 #include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {

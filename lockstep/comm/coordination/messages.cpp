@@ -1,5 +1,7 @@
 #include "lockstep/comm/coordination/messages.h"
 
+#include <iomanip>
+
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 
@@ -44,6 +46,13 @@ std::string last_seen(const wire::Seat& seat) {
   const std::string place = place_text(seat.step(), seat.place());
   return str(place.empty() ? "" : "last heard of in ", place, place.empty() ? "host " : "; host ", seat.host(),
              ", pid ", seat.pid());
+}
+
+std::string title(const Member& member) { return str(member.name, " (", member.address, ")"); }
+
+std::string seconds_text(std::chrono::nanoseconds time) {
+  const double seconds = std::chrono::duration<double>(time).count();
+  return str(std::fixed, std::setprecision(seconds < 0.1 ? 3 : 1), seconds, " s");
 }
 
 }  // namespace lockstep::coordination

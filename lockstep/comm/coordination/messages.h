@@ -11,7 +11,7 @@
 
 namespace lockstep::coordination {
 
-inline constexpr unsigned kProtocol = 4;
+inline constexpr unsigned kProtocol = 5;
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMaxHello = 256;
 inline constexpr std::size_t kMaxKey = 4 << 10;
@@ -34,5 +34,11 @@ std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member
 
 /// "last heard of in call 812 of run, all-reduce; host a, pid 4711"
 std::string last_seen(const wire::Seat& seat);
+
+/// "worker 2 (10.0.0.3:2222)"
+std::string title(const Member& member);
+
+/// "3.2 s"
+std::string seconds_text(std::chrono::nanoseconds time);
 
 }  // namespace lockstep::coordination

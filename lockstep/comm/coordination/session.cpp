@@ -11,7 +11,6 @@
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/coordination/tls.h"
-#include "lockstep/comm/coordination/words.h"
 
 namespace lockstep::coordination {
 
