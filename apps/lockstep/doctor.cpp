@@ -107,7 +107,7 @@ class Doctor {
     if (several_machines_ && !key_is_set())
       add({Verdict::Warning, "no job key is set",
            "workers on several machines need one: 'lockstep run' makes it, or set LOCKSTEP_JOB_KEY"});
-    const auto reaches = coordination::probe(peers, kPeerWait);
+    const auto reaches = probe(peers, kPeerWait);
     for (size_t i = 0; i < peers.size(); ++i) add(judge_peer(peers[i], reaches[i]));
   }
 
@@ -144,7 +144,7 @@ class Doctor {
 
   void check_own(const std::string& name, const std::string& entry) {
     try {
-      coordination::hold_port(name, entry);
+      hold_port_of_entry(name, entry);
       add({Verdict::Ok, entry + " is free here"});
     } catch (const Error& error) {
       add(problem_of(error));

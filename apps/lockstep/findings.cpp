@@ -73,7 +73,7 @@ Finding problem_of(const Error& error) {
   return {Verdict::Problem, more.empty() ? text.what : str(text.what, " (", more, ")"), text.help};
 }
 
-Finding judge_peer(const std::string& entry, const coordination::Reach& reach) {
+Finding judge_peer(const std::string& entry, const Reach& reach) {
   if (reach.answers()) return {Verdict::Ok, entry + " answers"};
   if (reach.error == ECONNREFUSED) return {Verdict::Ok, entry + " is reachable, but no worker listens there yet"};
   return {Verdict::Problem, str(entry, " cannot be reached: ", reach.why()),

@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/cluster/cluster_spec.h"
 #include "lockstep/comm/cluster/roles.h"
-#include "lockstep/comm/coordination/port.h"
+#include "lockstep/comm/port.h"
 
 namespace lockstep::app {
 
@@ -39,7 +39,7 @@ ClusterReport report_cluster(const std::string& tf_config);
 
 Finding problem_of(const Error& error);
 
-Finding judge_peer(const std::string& entry, const coordination::Reach& reach);
+Finding judge_peer(const std::string& entry, const Reach& reach);
 
 struct Limits {
   std::uint64_t open_files = 0;

@@ -14,8 +14,8 @@
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/job_key.h"
-#include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/disagreement.h"
+#include "lockstep/comm/port.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/logged_lines.h"
 #include "tests/support/member_processes.h"
@@ -270,10 +270,10 @@ TEST(Words, DifferencesShowTheLinesThatDiffer) {
 }
 
 TEST(Address, OfLoopbackIsFoundByLookingItUp) {
-  EXPECT_TRUE(is_loopback("127.0.0.1:1"));
-  EXPECT_TRUE(is_loopback("localhost:1"));
-  EXPECT_TRUE(is_loopback("[::1]:1"));
-  EXPECT_FALSE(is_loopback("192.0.2.1:1"));
+  EXPECT_TRUE(is_on_loopback("127.0.0.1:1"));
+  EXPECT_TRUE(is_on_loopback("localhost:1"));
+  EXPECT_TRUE(is_on_loopback("[::1]:1"));
+  EXPECT_FALSE(is_on_loopback("192.0.2.1:1"));
   EXPECT_EQ(probe({"127.0.0.1:22"}, 0ms)[0].target, "127.0.0.1:22");
   EXPECT_EQ(probe({"no-such-host.invalid:22"}, 0ms)[0].target, "");
 }

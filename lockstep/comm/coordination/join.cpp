@@ -6,13 +6,12 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
-#include "lockstep/comm/cluster/address.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/client.h"
 #include "lockstep/comm/coordination/job_key.h"
-#include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/coordination/tls.h"
 #include "lockstep/comm/disagreement.h"
+#include "lockstep/comm/port.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -25,7 +24,7 @@ constexpr milliseconds kChiefsWord{2000};
 
 std::string key_for(const JoinOptions& options) {
   const std::string key = find_job_key(), &address = options.members.front().address;
-  if (!key.empty() || is_loopback(address)) return key;
+  if (!key.empty() || is_on_loopback(address)) return key;
   throw FailedPrecondition(errors::kJobKey,
                            {.what = str("a job on ", address, " needs a job key"),
                             .seen = "only jobs on the loopback address work without one",
@@ -69,14 +68,14 @@ void Client::ask_who_has_the_seat() {
 void Client::take_port() {
   Descriptor port;
   try {
-    port = hold_port(self_.name, self_.address);
+    port = hold_port_of_entry(self_.name, self_.address);
   } catch (const Unavailable&) {
     // Perhaps a second process with this task index: then the chief can say who the first one is, and tell it.
     ask_who_has_the_seat();
     throw;
   }
   if (self_.id == 0) {
-    port.close();  // gRPC would say only that it failed; hold_port has said why and who is in the way
+    port.close();  // gRPC would say only that it failed; hold_port_of_entry has said why and who is in the way
     server_ = Server::start(options_, key_);
   }
   const std::lock_guard lock(mutex_);

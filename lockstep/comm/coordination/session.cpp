@@ -9,8 +9,8 @@
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/client.h"
 #include "lockstep/comm/coordination/job_key.h"
-#include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/coordination/tls.h"
+#include "lockstep/comm/port.h"
 
 namespace lockstep::coordination {
 

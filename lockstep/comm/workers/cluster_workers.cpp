@@ -14,7 +14,6 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
-#include "lockstep/comm/coordination/port.h"
 #include "lockstep/comm/disagreement.h"
 #include "lockstep/comm/engine/engine.h"
 
@@ -87,9 +86,7 @@ class ClusterWorkers final : public WorkerGroup {
           .call_seconds = options.collective_seconds,
           .ring = options.ring});
     } catch (const Error& error) {
-      ErrorText text = error.text();
-      if (error.code() == Code::AlreadyExists) text.seen = coordination::holder_of(options.data_port);
-      fail_with(Error(error.code(), error.number(), text));
+      fail_with(error);
     }
     coordinator().on_failure([engine = std::weak_ptr(engine_)](const Error& failure) {
       if (const auto alive = engine.lock()) alive->abort(failure);

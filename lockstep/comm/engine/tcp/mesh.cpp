@@ -16,8 +16,8 @@
 #include "lockstep/base/fnv.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
-#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/disagreement.h"
+#include "lockstep/comm/port.h"
 #include "lockstep/comm/socket.h"
 
 namespace lockstep::engine {
@@ -64,22 +64,6 @@ std::uint64_t hash_of_settings(const EngineOptions& options) {
                          options.inline_bytes, ' ', options.ring));
 }
 
-Descriptor listen_for_data(const Address& address) {
-  Descriptor made = listen_at(address);
-  if (made) return made;
-  const int reason = errno;
-  const bool is_taken = reason == EADDRINUSE;
-  throw_error(is_taken      ? Code::AlreadyExists
-              : reason == 0 ? Code::InvalidArgument
-                            : Code::Unavailable,
-              errors::kPortInUse,
-              {.what = is_taken ? str("the data port ", to_string(address), " is in use")
-                                : str("cannot listen at ", to_string(address),
-                                      " for data: ", reason == 0 ? "name not known" : system_text(reason)),
-               .help = is_taken ? "stop the program that holds it, or set data_port to another one (0: any)"
-                                : "set bind_address to an address of this machine"});
-}
-
 class Mesh {
  public:
   explicit Mesh(const EngineOptions& options)
@@ -89,7 +73,10 @@ class Mesh {
 
   std::vector<std::vector<Connection>> connect() {
     if (options_.workers == 1) return std::move(connections_);
-    const Descriptor listener = listen_for_data({options_.address, static_cast<std::uint16_t>(options_.port)});
+    const Address here{options_.address, static_cast<std::uint16_t>(options_.port)};
+    const Descriptor listener = hold_port("the data port " + to_string(here), here,
+                                          "stop the program that holds it, or set data_port to another one (0: any)",
+                                          "set bind_address to an address of this machine");
     own_ = {own_name(listener.get()), make_token()};
     options_.store.set(key(options_.rank), own_.name + " " + std::string(own_.token.begin(), own_.token.end()));
     // Every worker calls those below it and answers those above it; worker 0 answers at once, so nobody waits in a

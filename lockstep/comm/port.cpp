@@ -1,4 +1,4 @@
-#include "lockstep/comm/coordination/port.h"
+#include "lockstep/comm/port.h"
 
 #include <unistd.h>
 
@@ -14,7 +14,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/socket.h"
 
-namespace lockstep::coordination {
+namespace lockstep {
 namespace {
 
 // Sockets that listen on a port, as /proc shows them among the files of a process.
@@ -35,16 +35,7 @@ std::set<std::string> listeners_on(int port) {
   return sockets;
 }
 
-}  // namespace
-
-bool is_loopback(const std::string& address) {
-  const auto all = look_up(parse_address(address));
-  const auto is_own = [](const SocketAddress& one) {
-    return lockstep::is_loopback(parse_address(to_string(one)).host);
-  };
-  return !all.empty() && std::ranges::all_of(all, is_own);
-}
-
+// As far as /proc shows it: "process 4711 (python) listens there".
 std::string holder_of(int port) {
   namespace fs = std::filesystem;
   const std::set<std::string> sockets = listeners_on(port);  // processes of other users do not show theirs
@@ -64,32 +55,40 @@ std::string holder_of(int port) {
   return sockets.empty() ? "no listening process is visible in /proc" : "the process belongs to another user";
 }
 
-Descriptor hold_port(const std::string& name, const std::string& address) {
-  const auto [host, port] = parse_address(address);
-  Descriptor held = listen_at({host, port});
+}  // namespace
+
+bool is_on_loopback(const std::string& address) {
+  const auto all = look_up(parse_address(address));
+  const auto is_own = [](const SocketAddress& one) { return is_loopback(parse_address(to_string(one)).host); };
+  return !all.empty() && std::ranges::all_of(all, is_own);
+}
+
+Descriptor hold_port(const std::string& name, const Address& address, const std::string& help_if_taken,
+                     const std::string& help_with_host) {
+  Descriptor held = listen_at(address);
   if (held) return held;
   const int error = errno;
-  const std::string who = str(name, " (", address, ")"), here = str("on host ", host_name());
-  if (error == 0) {
-    throw InvalidArgument(errors::kPortInUse, {.what = str("the name of ", who, " is not known"),
-                                               .where = here,
-                                               .help = "check the entry's spelling, DNS and /etc/hosts"});
-  }
   if (error == EADDRINUSE) {
     throw Unavailable(errors::kPortInUse,
-                      {.what = str("port ", port, " of ", who, " is in use"),
-                       .seen = holder_of(port),
-                       .help = "end that process, or give this worker another port in the cluster of every worker"});
+                      {.what = str(name, " is in use"), .seen = holder_of(address.port), .help = help_if_taken});
   }
-  if (error == EADDRNOTAVAIL) {
-    throw InvalidArgument(errors::kPortInUse,
-                          {.what = str(who, " is not an address of this host"),
-                           .where = here,
-                           .help = "check the task index of this process: its entry must name the host it runs on"});
+  if (error == 0 || error == EADDRNOTAVAIL) {
+    throw InvalidArgument(errors::kPortInUse, {.what = str(name, error == 0 ? ": the host's name is not known"
+                                                                            : " is not an address of this host"),
+                                               .where = str("on host ", host_name()),
+                                               .help = help_with_host});
   }
-  throw Unavailable(errors::kPortInUse, {.what = str("port ", port, " of ", who, " cannot be bound"),
+  throw Unavailable(errors::kPortInUse, {.what = str(name, " cannot be bound"),
                                          .seen = system_text(error),
                                          .help = "ports below 1024 need special rights; choose a higher one"});
+}
+
+Descriptor hold_port_of_entry(const std::string& worker, const std::string& address) {
+  const Address entry = parse_address(address);
+  return hold_port(
+      str("port ", entry.port, " of ", worker, " (", address, ")"), entry,
+      "end that process, or give this worker another port in the cluster of every worker",
+      "check the task index of this process and the spelling of its entry, which must name the host it runs on");
 }
 
 void drop_strangers(const Descriptor& held) {
@@ -141,4 +140,4 @@ std::string host_name() {
   return name;
 }
 
-}  // namespace lockstep::coordination
+}  // namespace lockstep
