@@ -4,12 +4,6 @@
 
 namespace lockstep {
 
-SumRoute route_of(const CommunicationFacts& facts, std::size_t bytes) {
-  if (facts.workers == 1) return SumRoute::SharedMemory;
-  if (facts.asked == Implementation::Ring) return SumRoute::Ring;
-  return bytes <= kInlineBytes ? SumRoute::OneMessage : SumRoute::Owners;
-}
-
 namespace {
 
 std::string by_nccl(const CommunicationFacts& facts) {
@@ -22,11 +16,9 @@ std::string by_nccl(const CommunicationFacts& facts) {
 
 std::string describe_routes(const CommunicationFacts& facts) {
   const std::string through = facts.on_cpu ? "" : "copied through host memory, ";
-  switch (route_of(facts, kInlineBytes + 1)) {
-    case SumRoute::SharedMemory: return "replicas of one process share their memory";
-    case SumRoute::Ring: return str("RING: ", through, "sums by Gloo's ring over TCP; all else as with AUTO");
-    default: break;
-  }
+  if (facts.workers == 1) return "replicas of one process share their memory";
+  if (facts.asked == Implementation::Ring)
+    return str("RING: ", through, "sums by Gloo's ring over TCP; all else as with AUTO");
   const int elsewhere = facts.workers - facts.on_this_host;
   const std::string by = elsewhere == 0            ? "read from each other's memory where the system allows it"
                          : facts.on_this_host == 1 ? "over TCP"

@@ -17,19 +17,10 @@ struct CommunicationFacts {
   int on_this_host = 1;  ///< workers with the address of this one, itself included
 };
 
-enum class SumRoute {
-  SharedMemory,  ///< there is one worker
-  OneMessage,    ///< to every worker, which adds up for itself
-  Owners,        ///< every part to the worker that owns it, and its sum to all
-  Ring           ///< Gloo's
-};
-
 /// Arrays of at most this size travel in one message.
 inline constexpr std::size_t kInlineBytes = 8 << 10;
 
-LOCKSTEP_EXPORT SumRoute route_of(const CommunicationFacts& facts, std::size_t bytes);
-
-/// The routes for all sizes, in one line for people.
+/// The routes of sums of all sizes, in one line for people.
 LOCKSTEP_EXPORT std::string describe_routes(const CommunicationFacts& facts);
 
 }  // namespace lockstep
