@@ -10,7 +10,7 @@
 
 #include "apps/lockstep/hosts.h"
 #include "apps/lockstep/job.h"
-#include "apps/lockstep/supervise.h"
+#include "apps/lockstep/process.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
