@@ -53,7 +53,8 @@ struct LateCollective {
 };
 using OnLate = std::function<void(const LateCollective&)>;
 
-/// Moves CPU arrays between the workers of a job; all workers make one at the same time. Sums have the order of
+/// Moves CPU arrays between the workers of a job; all workers make one at the same time, with the same options but their own
+/// rank, address and port. Sums have the order of
 /// reduction_tree.h over all replicas of all workers, whatever W x R they are, so the bits are always the same.
 ///
 ///     Engine engine({.rank = 0, .workers = 2, .replicas = 1, .store = store});

@@ -249,15 +249,6 @@ TEST(EngineFaults, APortInUseIsNamed) {
   EXPECT_TRUE(contains(seen.parts.what, name)) << seen.text;
 }
 
-TEST(EngineFaults, DifferentOptionsAreRefused) {
-  MemoryStore store;
-  on_workers(2, [&](int rank) {
-    const auto options = options_for(rank, 2, 1 + rank, store);
-    const SeenError seen = error_of([&] { Engine engine(options); });
-    EXPECT_EQ(seen.number, errors::kBadOption) << seen.text;
-  });
-}
-
 // Before the connections stand a stranger is dropped; afterwards nobody listens.
 TEST(EngineFaults, StrayConnectionsEndNobody) {
   MemoryStore store;

@@ -63,6 +63,17 @@ TEST_F(TwoWorkers, AStrategyMayEndWhileAnotherOneWaitsToBeMadeWithIt) {
   }
 }
 
+TEST_F(TwoWorkers, WithDifferentFactsAreRefusedWithBoth) {
+  on_both([this](int rank) {
+    WorkerGroupOptions different = options(rank);
+    different.replicas = 1 + rank;
+    different.facts = {{"replicas of a worker", str(1 + rank)}};
+    const SeenError seen = error_of([&] { members[rank]->add_strategy(different); });
+    EXPECT_EQ(seen.number, errors::kDifferentPrograms);
+    EXPECT_EQ(seen.parts.seen, "worker 0 has \"replicas of a worker: 1\", worker 1 has \"replicas of a worker: 2\"");
+  });
+}
+
 TEST_F(TwoWorkers, NobodyWaitsForTheCauseOfALossOnceTheSessionIsOver) {
   for (const int rank : {1, 0}) members[rank]->coordinator->leave(Deadline::after(10s));
   strategies[1].reset();

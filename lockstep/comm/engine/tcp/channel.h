@@ -63,8 +63,6 @@ class Channel final : private Inbox {
   bool feed_links(Flow& flow);
   void reduce_by_ring(const Job& job);
   void end_all_jobs(FunctionRef<Error(const Job&)> error_of) noexcept;
-
-  // channel_frames.cpp: agreement, and the collectives that travel with it
   void send_frames(const Job& job);
   void await_frames(const Job& job);
   void finish_inline(const Job& job);

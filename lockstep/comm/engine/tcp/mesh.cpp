@@ -13,7 +13,6 @@
 #include <cerrno>
 #include <map>
 
-#include "lockstep/base/fnv.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/disagreement.h"
@@ -30,16 +29,15 @@ struct Hello {
   std::int32_t from;
   std::int32_t to;
   std::int32_t channel;
-  std::uint64_t settings;
   Token token;  // of the worker to whom this is sent
   // Where the sender's own token lies, and whether it could read the receiver's there.
   std::int64_t process;
   std::uint64_t token_address;
   std::uint64_t reads;
 };
-static_assert(sizeof(Hello) == 80);
+static_assert(sizeof(Hello) == 72);
 
-constexpr std::uint32_t kMagic = 0x4c534532;  // LSE2
+constexpr std::uint32_t kMagic = 0x4c534533;  // LSE3
 constexpr auto kHelloWait = std::chrono::seconds(5);
 constexpr Deadline::Clock::duration kNewsInterval =
     std::chrono::milliseconds(50);  // of looking whether the job has failed
@@ -58,16 +56,9 @@ Token make_token() {
   return token;
 }
 
-// What must be equal on all workers.
-std::uint64_t hash_of_settings(const EngineOptions& options) {
-  return fnv1a<char>(str(options.workers, ' ', options.replicas, ' ', options.channels, ' ', options.chunk_bytes, ' ',
-                         options.inline_bytes, ' ', options.ring));
-}
-
 class Mesh {
  public:
-  explicit Mesh(const EngineOptions& options)
-      : options_(options), settings_(hash_of_settings(options)), connections_(options.channels) {
+  explicit Mesh(const EngineOptions& options) : options_(options), connections_(options.channels) {
     for (auto& channel : connections_) channel.resize(static_cast<std::size_t>(options.workers));
   }
 
@@ -111,9 +102,8 @@ class Mesh {
   }
 
   Hello hello_to(int rank, int channel) {
-    return {kMagic,    options_.rank,       rank,       channel,
-            settings_, card_of(rank).token, ::getpid(), reinterpret_cast<std::uintptr_t>(&own_.token),
-            0};
+    const auto here = reinterpret_cast<std::uintptr_t>(&own_.token);
+    return {kMagic, options_.rank, rank, channel, card_of(rank).token, ::getpid(), here, 0};
   }
 
   // Whether a worker is a process of this machine whose memory can be read. Those with another address may be on the same
@@ -142,7 +132,6 @@ class Mesh {
       throw Unavailable(errors::kStranger,
                         {.what = str("what answers at ", name, " is not worker ", rank, "'s data engine"),
                          .help = "check that nothing else listens at that address and that all workers use one store"});
-    require_equal_settings(answer);
     const std::uint8_t both_read = answer.reads != 0 && can_read(socket.get(), answer) ? 1 : 0;
     if (!write_all(socket.get(), &both_read, 1, options_.connect)) throw_missing(str("worker ", rank, " is gone"));
     keep({std::move(socket), both_read != 0 ? static_cast<pid_t>(answer.process) : 0}, answer);
@@ -193,7 +182,6 @@ class Mesh {
     answer.reads = can_read(caller.socket.get(), hello) ? 1 : 0;
     const Deadline deadline = Deadline::after(kHelloWait);
     const bool answered = write_all(caller.socket.get(), &answer, sizeof answer, deadline);
-    require_equal_settings(hello);
     std::uint8_t both_read = 0;
     if (!answered || !read_all(caller.socket.get(), &both_read, 1, deadline)) return drop(caller);
     keep({std::move(caller.socket), both_read != 0 ? static_cast<pid_t>(hello.process) : 0}, hello);
@@ -202,24 +190,14 @@ class Mesh {
   // Whether a worker of this job says it, and has not said it before.
   bool is_known(const Hello& hello, int rank, int channel) const {
     return hello.magic == kMagic && hello.token == own_.token && hello.from == rank && rank < options_.workers &&
-           hello.to == options_.rank && hello.channel == channel &&
-           // Workers with other options may have more channels: they are told so.
-           (hello.settings != settings_ ||
-            (channel >= 0 && channel < options_.channels && !connections_[channel][rank].socket));
+           hello.to == options_.rank && hello.channel == channel && channel >= 0 && channel < options_.channels &&
+           !connections_[channel][rank].socket;
   }
 
   void drop(Caller& caller) {
     log_warning(str("a connection from ", peer_name(caller.socket.get()), " to the data port ", own_.name,
                     " is of no worker of this job and was dropped"));
     caller.socket.close();
-  }
-
-  void require_equal_settings(const Hello& hello) const {
-    if (hello.settings != settings_)
-      throw InvalidArgument(
-          errors::kBadOption,
-          {.what = str("the data engines of workers ", options_.rank, " and ", hello.from, " have different options"),
-           .help = "give all workers the same number of replicas and channels and the same chunk sizes"});
   }
 
   void keep(Connection connection, const Hello& hello) {
@@ -239,7 +217,6 @@ class Mesh {
   }
 
   const EngineOptions& options_;
-  const std::uint64_t settings_;
   Card own_{};
   std::map<int, Card> cards_;
   std::vector<std::vector<Connection>> connections_;
