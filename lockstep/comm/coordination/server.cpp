@@ -10,7 +10,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
-#include "lockstep/comm/coordination/grpc_setup.h"
 #include "lockstep/comm/coordination/stream.h"
 #include "lockstep/comm/coordination/tls.h"
 #include "lockstep/comm/socket.h"

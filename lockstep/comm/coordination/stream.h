@@ -2,8 +2,11 @@
 
 // Included by sources only: the one place that knows how gRPC's reactors want to be called.
 
+#include <grpc/grpc.h>
+#include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 
+#include <cstdlib>
 #include <deque>
 #include <mutex>
 #include <string>
@@ -14,6 +17,17 @@ extern "C" void __tsan_release(void*);
 #endif
 
 namespace lockstep::coordination {
+
+/// Starts gRPC and never stops it: it would stop in the background and could meet the end of the process there. It keeps
+/// its messages to itself, since ours say more; GRPC_VERBOSITY=ERROR shows them.
+inline void keep_grpc() {
+  [[maybe_unused]] static const bool once = [] {
+    constexpr auto kNothing = static_cast<gpr_log_severity>(GPR_LOG_SEVERITY_ERROR + 1);
+    if (std::getenv("GRPC_VERBOSITY") == nullptr) gpr_set_log_verbosity(kNothing);
+    grpc_init();
+    return true;
+  }();
+}
 
 /// Tell ThreadSanitizer of the order that gRPC makes between a call of it and the calls that come back.
 inline void handed_over([[maybe_unused]] void* stream) {

@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "lockstep/comm/cluster/address.h"
-#include "lockstep/comm/coordination/grpc_setup.h"
 #include "lockstep/comm/coordination/stream.h"
 #include "lockstep/comm/coordination/tls.h"
 
