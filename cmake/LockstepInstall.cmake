@@ -40,7 +40,7 @@ set(LOCKSTEP_PC_PRIVATE "")
 set(LOCKSTEP_PC_CLUSTER_REQUIRES "")
 if(LOCKSTEP_LIBRARY_TYPE STREQUAL "STATIC_LIBRARY")
   set(LOCKSTEP_PC_PRIVATE " -lz")
-  set(LOCKSTEP_PC_CLUSTER_REQUIRES ", grpc++, protobuf-lite, libcrypto")
+  set(LOCKSTEP_PC_CLUSTER_REQUIRES ", grpc++, protobuf-lite, libssl, libcrypto")
 endif()
 
 configure_package_config_file(${CMAKE_CURRENT_LIST_DIR}/LockstepConfig.cmake.in LockstepConfig.cmake

@@ -258,6 +258,9 @@ TEST_F(Coordination, CertificatesOfAnotherAuthorityAreNamedOnBothSides) {
   expect_refused(wrong, "worker 1 and the chief (" + addresses[0] + ") do not accept each other's certificates");
   expect_refused({right.authority, wrong.certificate, wrong.private_key}, "is not valid for the authority");
   expect_refused({right.authority, right.certificate, wrong.private_key}, "does not belong to the certificate");
+  expect_refused({right.authority, right.certificate, right.certificate}, "must be a private key in PEM format");
+  expect_refused({right.private_key, right.certificate, right.private_key}, "holds no certificate in PEM format");
+  expect_refused({right.authority, wrong.certificate, wrong.private_key}, "unable to get local issuer certificate");
   expect_refused({right.authority, right.certificate, {}}, "that of the private key is missing");
   expect_refused({right.authority, "/no/such/file", right.private_key}, "/no/such/file cannot be read");
   expect_refused({right.authority, right.private_key, right.private_key}, "is no certificate in PEM format");

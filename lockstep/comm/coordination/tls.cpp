@@ -1,8 +1,7 @@
 #include "lockstep/comm/coordination/tls.h"
 
-#include <openssl/pem.h>
-#include <openssl/x509.h>
-#include <openssl/x509_vfy.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 
 #include <memory>
 
@@ -14,16 +13,6 @@
 namespace lockstep::coordination {
 namespace {
 
-template <auto free>
-struct Freed {
-  void operator()(auto* one) const { free(one); }
-};
-using Bio = std::unique_ptr<BIO, Freed<BIO_free>>;
-using Certificate = std::unique_ptr<X509, Freed<X509_free>>;
-using PrivateKey = std::unique_ptr<EVP_PKEY, Freed<EVP_PKEY_free>>;
-using Store = std::unique_ptr<X509_STORE, Freed<X509_STORE_free>>;
-using Check = std::unique_ptr<X509_STORE_CTX, Freed<X509_STORE_CTX_free>>;
-
 [[noreturn]] void refuse_tls(std::string what, std::string seen = {}) {
   throw FailedPrecondition(errors::kJobKey, {.what = std::move(what),
                                              .seen = std::move(seen),
@@ -31,35 +20,29 @@ using Check = std::unique_ptr<X509_STORE_CTX, Freed<X509_STORE_CTX_free>>;
                                                      "TLS, and give the PEM files in MultiWorkerOptions::tls"});
 }
 
-Bio bio_of(const std::string& text) { return Bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size()))); }
-
 // OpenSSL would ask for a password at the terminal.
 int no_password(char*, int, int, void*) { return 0; }
 
-Certificate next_certificate(const Bio& text) {
-  return Certificate(PEM_read_bio_X509(text.get(), nullptr, no_password, nullptr));
-}
-
 void check_together(const TlsFiles& files) {
-  const std::string certificate_text = read_pem(files.certificate), key_text = read_pem(files.private_key),
-                    authority_text = read_pem(files.authority);
-  const Certificate certificate = next_certificate(bio_of(certificate_text));
-  if (!certificate) refuse_tls(str("the TLS certificate ", files.certificate, " is no certificate in PEM format"));
-  const PrivateKey key(PEM_read_bio_PrivateKey(bio_of(key_text).get(), nullptr, no_password, nullptr));
-  if (!key)
+  for (const std::string& path : {files.authority, files.certificate, files.private_key}) read_pem(path);
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> owner(SSL_CTX_new(TLS_method()), SSL_CTX_free);
+  SSL_CTX* const context = owner.get();
+  SSL_CTX_set_default_passwd_cb(context, no_password);
+  ERR_clear_error();
+  if (SSL_CTX_use_certificate_chain_file(context, files.certificate.c_str()) != 1)
+    refuse_tls(str("the TLS certificate ", files.certificate, " is no certificate in PEM format"));
+  if (SSL_CTX_use_PrivateKey_file(context, files.private_key.c_str(), SSL_FILETYPE_PEM) != 1 &&
+      ERR_GET_REASON(ERR_peek_last_error()) != X509_R_KEY_VALUES_MISMATCH)
     refuse_tls(str("the TLS key ", files.private_key, " must be a private key in PEM format without a password"));
-  if (X509_check_private_key(certificate.get(), key.get()) != 1)
+  if (SSL_CTX_check_private_key(context) != 1)
     refuse_tls(str("the TLS key ", files.private_key, " does not belong to the certificate ", files.certificate));
-  const Store store(X509_STORE_new());
-  const Bio authorities = bio_of(authority_text);
-  int count = 0;
-  while (const Certificate one = next_certificate(authorities)) count += X509_STORE_add_cert(store.get(), one.get());
-  if (count == 0) refuse_tls(str("the TLS authority ", files.authority, " holds no certificate in PEM format"));
-  const Check check(X509_STORE_CTX_new());
-  X509_STORE_CTX_init(check.get(), store.get(), certificate.get(), nullptr);
-  if (X509_verify_cert(check.get()) == 1) return;
+  if (SSL_CTX_load_verify_locations(context, files.authority.c_str(), nullptr) != 1)
+    refuse_tls(str("the TLS authority ", files.authority, " holds no certificate in PEM format"));
+  if (SSL_CTX_build_cert_chain(context, SSL_BUILD_CHAIN_FLAG_UNTRUSTED) == 1) return;
+  const char* reason = "";
+  ERR_peek_last_error_data(&reason, nullptr);
   refuse_tls(str("the TLS certificate ", files.certificate, " is not valid for the authority ", files.authority),
-             X509_verify_cert_error_string(X509_STORE_CTX_get_error(check.get())));
+             reason);
 }
 
 }  // namespace
