@@ -10,8 +10,8 @@
 #include <set>
 #include <sstream>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/throw_error.h"
 #include "lockstep/comm/socket.h"
 
 namespace lockstep {
@@ -63,22 +63,21 @@ bool is_on_loopback(const std::string& address) {
   return !all.empty() && std::ranges::all_of(all, is_own);
 }
 
-Descriptor hold_port(const std::string& name, const Address& address, const std::string& help_if_taken,
-                     const std::string& help_with_host) {
+Descriptor hold_port(const Address& address, const PortWords& words) {
   Descriptor held = listen_at(address);
   if (held) return held;
   const int error = errno;
   if (error == EADDRINUSE) {
-    throw Unavailable(errors::kPortInUse,
-                      {.what = str(name, " is in use"), .seen = holder_of(address.port), .help = help_if_taken});
+    throw_error(words.code_if_taken, errors::kPortInUse,
+                {.what = words.name + " is in use", .seen = holder_of(address.port), .help = words.help_if_taken});
   }
   if (error == 0 || error == EADDRNOTAVAIL) {
-    throw InvalidArgument(errors::kPortInUse, {.what = str(name, error == 0 ? ": the host's name is not known"
-                                                                            : " is not an address of this host"),
-                                               .where = str("on host ", host_name()),
-                                               .help = help_with_host});
+    const auto* const what = error == 0 ? ": the name of its host is not known" : " is not an address of this host";
+    throw InvalidArgument(
+        errors::kPortInUse,
+        {.what = words.name + what, .where = str("on host ", host_name()), .help = words.help_with_host});
   }
-  throw Unavailable(errors::kPortInUse, {.what = str(name, " cannot be bound"),
+  throw Unavailable(errors::kPortInUse, {.what = words.name + " cannot be bound",
                                          .seen = system_text(error),
                                          .help = "ports below 1024 need special rights; choose a higher one"});
 }
@@ -86,9 +85,12 @@ Descriptor hold_port(const std::string& name, const Address& address, const std:
 Descriptor hold_port_of_entry(const std::string& worker, const std::string& address) {
   const Address entry = parse_address(address);
   return hold_port(
-      str("port ", entry.port, " of ", worker, " (", address, ")"), entry,
-      "end that process, or give this worker another port in the cluster of every worker",
-      "check the task index of this process and the spelling of its entry, which must name the host it runs on");
+      entry,
+      {.name = str("port ", entry.port, " of ", worker, " (", address, ")"),
+       .code_if_taken = Code::Unavailable,
+       .help_if_taken = "end that process, or give this worker another port in the cluster of every worker",
+       .help_with_host = "check the task index of this process and the spelling of its entry, which must name the "
+                         "host it runs on"});
 }
 
 void drop_strangers(const Descriptor& held) {

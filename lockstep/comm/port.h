@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lockstep/base/descriptor.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/export.h"
 #include "lockstep/comm/cluster/address.h"
 
@@ -14,10 +15,17 @@ namespace lockstep {
 /// Whether `address` names this machine's loopback and nothing else.
 LOCKSTEP_EXPORT bool is_on_loopback(const std::string& address);
 
-/// Listens at an address, port 0 is a free one. `name` is what messages call the port. Throws L106 if it is taken, with the
-/// process that holds it where /proc shows it, or if the address is not this host's; each `help` says how to get another one.
-LOCKSTEP_EXPORT Descriptor hold_port(const std::string& name, const Address& address, const std::string& help_if_taken,
-                                     const std::string& help_with_host);
+/// What messages call a port, and what helps to get another one.
+struct PortWords {
+  std::string name;
+  Code code_if_taken;
+  std::string help_if_taken;
+  std::string help_with_host;
+};
+
+/// Listens at an address; port 0 is a free one. Throws L106 if it is taken, with the process that holds it where /proc shows
+/// it, or if the address is not this host's.
+LOCKSTEP_EXPORT Descriptor hold_port(const Address& address, const PortWords& words);
 
 /// The port of a worker's entry, to which no one connects: it is kept, so that a second process is noticed.
 LOCKSTEP_EXPORT Descriptor hold_port_of_entry(const std::string& worker, const std::string& address);

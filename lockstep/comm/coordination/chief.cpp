@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/logging.h"
+#include "lockstep/base/random_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/job_key.h"
@@ -66,13 +67,13 @@ void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Ti
     return log_warning(
         str(title(seat.member), " ", how, " before the job started (", seen, "); waiting for it to come back"));
   }
-  std::vector<std::string> fine;
+  std::vector<Member> fine;
   for (const Seat& other : seats_) {
     const bool answers = other.presence == Presence::Here && now - other.last_beat < options_.dead_after / 2;
-    if (answers) fine.push_back(other.member.name);
+    if (answers) fine.push_back(other.member);
   }
   const std::string others =
-      fine.empty() ? "no other worker answers" : str(list_of(fine), fine.size() == 1 ? " is fine" : " are fine");
+      fine.empty() ? "no other worker answers" : str(names_of(fine), fine.size() == 1 ? " is fine" : " are fine");
   fail(Unavailable(&seat == &seats_.front() ? errors::kChiefGone : errors::kPeerLost,
                    {.what = str(title(seat.member), " ", how),
                     .where = last_seen(seat.last),
@@ -130,25 +131,17 @@ void Chief::tick(Time now) {
   check_waits(now);
 }
 
-std::vector<Member> Chief::missing() const {
-  std::vector<Member> absent;
+std::vector<Member> Chief::members(Presence presence) const {
+  std::vector<Member> found;
   for (const Seat& seat : seats_) {
-    if (seat.presence == Presence::Absent) absent.push_back(seat.member);
+    if (seat.presence == presence) found.push_back(seat.member);
   }
-  return absent;
-}
-
-std::vector<std::string> Chief::here() const {
-  std::vector<std::string> names;
-  for (const Seat& seat : seats_) {
-    if (seat.presence == Presence::Here) names.push_back(seat.member.name);
-  }
-  return names;
+  return found;
 }
 
 void Chief::announce(const std::string& missing_text) {
   wire::FromChief message;
-  message.mutable_notice()->set_line(str("waiting for ", missing_text, "; here: ", list_of(here())));
+  message.mutable_notice()->set_line(str("waiting for ", missing_text, "; here: ", names_of(members(Presence::Here))));
   message.mutable_notice()->set_missing(missing_text);
   tell_all(message);
 }

@@ -34,11 +34,10 @@ class Chief {
   void closed(Connection connection, Time now);
   void tick(Time now);
 
-  std::vector<Member> missing() const;
+  std::vector<Member> members(Presence presence) const;
   /// Tells all who wait why the missing ones are missing.
   void announce(const std::string& missing_text);
   void fail(const Error& failure);
-  std::vector<std::string> here() const;  ///< the names of those who have joined and not left
   std::uint64_t generation() const { return generation_; }
 
  private:

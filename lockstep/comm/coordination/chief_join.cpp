@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/logging.h"
+#include "lockstep/base/random_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/cluster/cluster_spec.h"
 #include "lockstep/comm/coordination/chief.h"
@@ -166,7 +167,7 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
   wire::FromChief answer;
   answer.set_token(session.token);
   send(connection, std::move(answer));
-  if (!missing().empty()) return;
+  if (!members(Presence::Absent).empty()) return;
   started_ = true;
   wire::FromChief welcome;
   *welcome.mutable_roster() = roster();

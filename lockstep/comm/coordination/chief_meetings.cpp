@@ -83,18 +83,18 @@ void Chief::conclude(const std::string& barrier) {
   for (const auto& [member, waiter] : meeting)
     said.emplace_back(waiter->call.lines().begin(), waiter->call.lines().end());
   const auto groups = group_by_what_they_say(said);
-  const auto names_of = [&](std::size_t group) {
-    std::vector<std::string> names;
-    for (const int member : groups[group].workers) names.push_back(seat_of(member)->member.name);
-    return names;
+  const auto members_of = [&](std::size_t group) {
+    std::vector<Member> members;
+    for (const int member : groups[group].workers) members.push_back(seat_of(member)->member);
+    return members;
   };
   wire::FromChief answer = value_of({});
   if (groups.size() > 1) {
     answer = fault_of(FailedPrecondition(
         errors::kDifferentPrograms,
-        {.what = str(barrier, " of ", list_of(names_of(1)), " differs from that of ", list_of(names_of(0))),
+        {.what = str(barrier, " of ", names_of(members_of(1)), " differs from that of ", names_of(members_of(0))),
          .where = str("found when all ", seats_.size(), " workers compared it"),
-         .seen = difference({names_of(0)[0], groups[0].said}, {names_of(1)[0], groups[1].said}),
+         .seen = difference({members_of(0)[0].name, groups[0].said}, {members_of(1)[0].name, groups[1].said}),
          .help = "run the same program with the same arguments on all workers"}));
   }
   std::set<std::pair<int, std::uint64_t>> ended;

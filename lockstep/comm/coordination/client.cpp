@@ -196,9 +196,9 @@ void Client::leave(Deadline deadline) {
 void Client::wait_for_others_to_leave(Server& server, const Deadline& deadline) {
   auto next_line = Clock::now() + options_.waiting_log_interval;
   const auto others = [&] {
-    std::vector<std::string> names;
-    server.with_chief([&](Chief& chief) { names = chief.here(); });
-    return list_of(names);
+    std::vector<Member> here;
+    server.with_chief([&](Chief& chief) { here = chief.members(Presence::Here); });
+    return names_of(here);
   };
   while (!others().empty() && !deadline.expired() && !failure()) {
     if (Clock::now() >= next_line) {

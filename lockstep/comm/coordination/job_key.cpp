@@ -4,7 +4,6 @@
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <openssl/rand.h>
 #include <sys/stat.h>
 
 #include <cerrno>
@@ -63,13 +62,6 @@ std::string find_job_key() {
   const std::string text = environment_variable("LOCKSTEP_JOB_KEY"), key = from_hex(text);
   if (text.empty() || !key.empty()) return key;
   refuse("LOCKSTEP_JOB_KEY must have 64 hexadecimal digits", str("it has ", text.size(), " characters"));
-}
-
-std::string random_bytes(std::size_t count) {
-  std::string bytes(count, '\0');
-  if (RAND_bytes(bytes_of(bytes), static_cast<int>(count)) == 1) return bytes;
-  throw Internal(errors::kInternal,
-                 {.what = "OpenSSL has no random numbers", .help = "report this with your system's name"});
 }
 
 std::string mac_of(std::string_view key, std::initializer_list<std::string_view> parts) {

@@ -12,8 +12,6 @@ inline constexpr std::size_t kKeyBytes = 32;
 /// empty without any. Throws L111 if there is one that cannot be used.
 std::string find_job_key();
 
-std::string random_bytes(std::size_t count);
-
 /// HMAC-SHA256 over the parts and their lengths, so that bytes cannot move from one part to the next.
 std::string mac_of(std::string_view key, std::initializer_list<std::string_view> parts);
 

@@ -85,7 +85,7 @@ void Client::take_port() {
 // Who is missing and why, as far as the chief knows; only its own process can say.
 std::string Client::missing() {
   std::vector<Member> members;
-  server_->with_chief([&](Chief& chief) { members = chief.missing(); });
+  server_->with_chief([&](Chief& chief) { members = chief.members(Presence::Absent); });
   std::vector<std::string> addresses, lines;
   for (const Member& member : members) addresses.push_back(member.address);
   const auto reaches = probe(addresses, milliseconds(500));

@@ -4,6 +4,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
+#include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {
 
@@ -49,6 +50,12 @@ std::string last_seen(const wire::Seat& seat) {
 }
 
 std::string title(const Member& member) { return str(member.name, " (", member.address, ")"); }
+
+std::string names_of(const std::vector<Member>& members) {
+  std::vector<std::string> names;
+  for (const Member& member : members) names.push_back(member.name);
+  return list_of(names);
+}
 
 std::string seconds_text(std::chrono::nanoseconds time) {
   const double seconds = std::chrono::duration<double>(time).count();

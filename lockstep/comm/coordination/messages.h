@@ -38,6 +38,9 @@ std::string last_seen(const wire::Seat& seat);
 /// "worker 2 (10.0.0.3:2222)"
 std::string title(const Member& member);
 
+/// "worker 0, worker 1 and worker 3"
+std::string names_of(const std::vector<Member>& members);
+
 /// "3.2 s"
 std::string seconds_text(std::chrono::nanoseconds time);
 

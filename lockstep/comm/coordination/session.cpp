@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "lockstep/base/logging.h"
+#include "lockstep/base/random_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/client.h"

@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
@@ -14,6 +13,7 @@
 #include <map>
 
 #include "lockstep/base/logging.h"
+#include "lockstep/base/random_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/disagreement.h"
 #include "lockstep/comm/port.h"
@@ -48,14 +48,6 @@ struct Card {  // what a worker leaves in the store: "127.0.0.1:4711 " and the t
   Token token;
 };
 
-Token make_token() {
-  Token token;
-  if (::getrandom(token.data(), token.size(), 0) != std::ssize(token))
-    throw Unavailable(errors::kInternal, {.what = "the system gives no random numbers",
-                                          .help = "run where the system call getrandom is allowed"});
-  return token;
-}
-
 class Mesh {
  public:
   explicit Mesh(const EngineOptions& options) : options_(options), connections_(options.channels) {
@@ -65,11 +57,13 @@ class Mesh {
   std::vector<std::vector<Connection>> connect() {
     if (options_.workers == 1) return std::move(connections_);
     const Address here{options_.address, static_cast<std::uint16_t>(options_.port)};
-    const Descriptor listener = hold_port("the data port " + to_string(here), here,
-                                          "stop the program that holds it, or set data_port to another one (0: any)",
-                                          "set bind_address to an address of this machine");
-    own_ = {own_name(listener.get()), make_token()};
-    options_.store.set(key(options_.rank), own_.name + " " + std::string(own_.token.begin(), own_.token.end()));
+    const Descriptor listener =
+        hold_port(here, {.name = "the data port " + to_string(here),
+                         .code_if_taken = Code::AlreadyExists,
+                         .help_if_taken = "stop the program that holds it, or set data_port to another one (0: any)",
+                         .help_with_host = "set bind_address to an address of this machine"});
+    options_.store.set(key(options_.rank), own_name(listener.get()) + " " + random_bytes(sizeof(Token)));
+    own_ = card_of(options_.rank);
     // Every worker calls those below it and answers those above it; worker 0 answers at once, so nobody waits in a
     // circle.
     for (int rank = 0; rank < options_.rank; ++rank)
