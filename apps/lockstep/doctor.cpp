@@ -15,8 +15,7 @@
 #include <thread>
 
 #include "apps/lockstep/findings.h"
-#include "apps/lockstep/hosts.h"
-#include "apps/lockstep/job.h"
+#include "apps/lockstep/plan.h"
 #include "lockstep/base/cores.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "apps/lockstep/doctor.h"
-#include "apps/lockstep/hosts.h"
+#include "apps/lockstep/plan.h"
 #include "apps/lockstep/run.h"
 #include "lockstep/base/error.h"
 #include "lockstep/version.h"

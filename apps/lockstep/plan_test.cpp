@@ -9,10 +9,9 @@
 #include <set>
 
 #include "apps/lockstep/findings.h"
-#include "apps/lockstep/hosts.h"
-#include "apps/lockstep/job.h"
 #include "apps/lockstep/outcome.h"
 #include "apps/lockstep/output.h"
+#include "apps/lockstep/plan.h"
 #include "apps/lockstep/process.h"
 
 namespace lockstep::app {

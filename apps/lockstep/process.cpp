@@ -17,8 +17,8 @@
 #include <sstream>
 #include <stdexcept>
 
-#include "apps/lockstep/hosts.h"
 #include "apps/lockstep/outcome.h"
+#include "apps/lockstep/plan.h"
 #include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
 

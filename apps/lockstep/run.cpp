@@ -8,8 +8,7 @@
 #include <functional>
 #include <iostream>
 
-#include "apps/lockstep/hosts.h"
-#include "apps/lockstep/job.h"
+#include "apps/lockstep/plan.h"
 #include "apps/lockstep/process.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/file_text.h"

@@ -11,7 +11,7 @@
 
 #include <algorithm>
 
-#include "apps/lockstep/hosts.h"
+#include "apps/lockstep/plan.h"
 #include "apps/lockstep/process.h"
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/text.h"
