@@ -88,26 +88,15 @@ void finish_sum(const SumPlan& plan, Dtype dtype, std::vector<const void*> value
   }
 }
 
-std::vector<Shard> even_shards(std::size_t count, int workers) {
+std::vector<Shard> shards_of(std::size_t elements, std::span<const std::uint64_t> counts, int workers) {
   constexpr std::size_t kUnit = 64;
-  const std::size_t units = (count + kUnit - 1) / kUnit;
-  const auto parts = static_cast<std::size_t>(workers);
+  const std::size_t units = (elements + kUnit - 1) / kUnit, parts = static_cast<std::size_t>(workers);
   std::vector<Shard> shards;
-  std::size_t begin = 0;
-  for (std::size_t k = 0; k < parts; ++k) {
-    const std::size_t end = std::min(count, begin + (units / parts + (k < units % parts ? 1 : 0)) * kUnit);
+  for (std::size_t k = 0, begin = 0; k < parts; ++k) {
+    const std::size_t even = (units / parts + (k < units % parts ? 1 : 0)) * kUnit;
+    const std::size_t end = std::min(elements, begin + (counts.empty() ? even : counts[k]));
     shards.push_back({begin, end});
     begin = end;
-  }
-  return shards;
-}
-
-std::vector<Shard> shards_of(const std::vector<std::size_t>& counts) {
-  std::vector<Shard> shards;
-  std::size_t begin = 0;
-  for (const std::size_t count : counts) {
-    shards.push_back({begin, begin + count});
-    begin += count;
   }
   return shards;
 }

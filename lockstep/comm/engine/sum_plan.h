@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "lockstep/base/export.h"
@@ -58,11 +59,8 @@ struct Shard {
   bool operator==(const Shard&) const = default;
 };
 
-/// Cuts `count` elements into one shard per worker. Cuts are multiples of 64 elements, so that no two owners write to
-/// one cache line; shards differ by 64 elements at most, apart from the last one that is not empty.
-LOCKSTEP_EXPORT std::vector<Shard> even_shards(std::size_t count, int workers);
-
-/// Shards of given sizes, concatenated.
-LOCKSTEP_EXPORT std::vector<Shard> shards_of(const std::vector<std::size_t>& counts);
+/// One shard per worker: of the given sizes, or else even ones. The cuts of these are multiples of 64 elements, so that no
+/// two owners write to one cache line; they differ by 64 elements at most, apart from the last one that is not empty.
+LOCKSTEP_EXPORT std::vector<Shard> shards_of(std::size_t elements, std::span<const std::uint64_t> counts, int workers);
 
 }  // namespace lockstep::engine

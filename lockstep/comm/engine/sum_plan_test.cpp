@@ -101,7 +101,7 @@ TEST(SumPlan, PrintsWhoAddsWhat) {
 TEST(Shards, CoverAllElementsInOrderAndEvenly) {
   for (const std::size_t count : {0, 1, 63, 64, 65, 1001, 65536}) {
     for (int workers = 1; workers <= 9; ++workers) {
-      const auto shards = even_shards(count, workers);
+      const auto shards = shards_of(count, {}, workers);
       ASSERT_EQ(shards.size(), static_cast<std::size_t>(workers));
       std::size_t next = 0;
       for (const Shard& shard : shards) {
@@ -115,7 +115,10 @@ TEST(Shards, CoverAllElementsInOrderAndEvenly) {
   }
 }
 
-TEST(Shards, OfGivenSizes) { EXPECT_EQ(shards_of({3, 0, 2}), (std::vector<Shard>{{0, 3}, {3, 3}, {3, 5}})); }
+TEST(Shards, OfGivenSizes) {
+  const std::vector<std::uint64_t> counts{3, 0, 2};
+  EXPECT_EQ(shards_of(5, counts, 3), (std::vector<Shard>{{0, 3}, {3, 3}, {3, 5}}));
+}
 
 }  // namespace
 }  // namespace lockstep::engine

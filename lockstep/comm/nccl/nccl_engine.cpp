@@ -27,11 +27,6 @@ std::optional<ncclDataType_t> nccl_type(Dtype dtype) {
   }
 }
 
-std::vector<engine::Shard> shards_of(const Collective& collective, int workers) {
-  if (collective.counts.empty()) return engine::even_shards(collective.elements, workers);
-  return engine::shards_of({collective.counts.begin(), collective.counts.end()});
-}
-
 }  // namespace
 
 struct Engine::Call : Collective {
@@ -107,7 +102,8 @@ void Engine::put(Call& call) {
 
 void Engine::sum(Call& call) {
   const auto result = call.kind == CollectiveKind::AllReduce ? Result::Everywhere : Result::Shard;
-  const SumSchedule schedule = schedule_sum(plan_, rank_, shards_of(call, workers_), result);
+  const SumSchedule schedule =
+      schedule_sum(plan_, rank_, engine::shards_of(call.elements, call.counts, workers_), result);
   if (schedule.room > 0) call.room = call.allocate(schedule.room * call.width());
   add(schedule.own, call);
   exchange(schedule.sends, schedule.receives, call);
@@ -127,7 +123,7 @@ void Engine::sum_by_nccl(const Call& call) {
 }
 
 void Engine::gather(const Call& call) {
-  const auto shards = shards_of(call, workers_);
+  const auto shards = engine::shards_of(call.elements, call.counts, workers_);
   const std::size_t mine = shards[static_cast<std::size_t>(rank_)].size();
   std::vector<Transfer> sends, receives;
   for (int peer = 0; peer < workers_; ++peer) {

@@ -95,10 +95,10 @@ Floats uneven_floats(std::size_t count, std::uint32_t seed) {
 
 /// Of sizes that are of all kinds: empty, uneven, all with one worker.
 std::vector<Shard> uneven_shards(std::size_t elements, int workers) {
-  std::vector<std::size_t> counts(static_cast<std::size_t>(workers), 0);
+  std::vector<std::uint64_t> counts(static_cast<std::size_t>(workers), 0);
   counts.front() = elements / 3;
   counts.back() += elements - elements / 3;
-  return engine::shards_of(counts);
+  return engine::shards_of(elements, counts, workers);
 }
 
 void expect_tree_order(const Case& each, const std::vector<Shard>& shards, Result result, std::int64_t divisor,
@@ -144,12 +144,12 @@ std::vector<Case> cases() {
 
 TEST(SumSchedule, GivesEveryWorkerTheBitsOfTheTree) {
   for (const Case& each : cases())
-    expect_tree_order(each, engine::even_shards(each.elements, each.workers), Result::Everywhere, 1);
+    expect_tree_order(each, engine::shards_of(each.elements, {}, each.workers), Result::Everywhere, 1);
 }
 
 TEST(SumSchedule, DividesOnceForAMean) {
   for (const Case& each : cases())
-    expect_tree_order(each, engine::even_shards(each.elements, each.workers), Result::Everywhere,
+    expect_tree_order(each, engine::shards_of(each.elements, {}, each.workers), Result::Everywhere,
                       each.workers * each.replicas);
 }
 
@@ -160,14 +160,14 @@ TEST(SumSchedule, GivesEachWorkerItsShard) {
 
 TEST(SumSchedule, MayWriteOverAnInput) {
   for (const Case& each : cases()) {
-    const auto shards = engine::even_shards(each.elements, each.workers);
+    const auto shards = engine::shards_of(each.elements, {}, each.workers);
     for (const int replica : {0, each.replicas - 1})
       expect_tree_order(each, shards, Result::Everywhere, 1, static_cast<std::size_t>(replica));
   }
 }
 
 TEST(SumSchedule, NeedsNoRoomOfItsOwnForOneReplicaPerWorker) {
-  const auto shards = engine::even_shards(4096, 4);
+  const auto shards = engine::shards_of(4096, {}, 4);
   const SumSchedule schedule = schedule_sum(engine::plan_sum(4, 1), 2, shards, Result::Everywhere);
   EXPECT_TRUE(schedule.own.empty());
   EXPECT_EQ(schedule.room, 3 * 1024U);  // one shard from each of the others

@@ -82,7 +82,7 @@ Job::Job(const Collective& collective, const Settings& settings, std::uint64_t s
   if (limit.is_never() && settings.call_seconds > 0)
     deadline = Deadline::after(std::chrono::duration<double>(settings.call_seconds));
 
-  shards = counts.empty() ? even_shards(elements, settings.workers) : shards_of(own_counts_);
+  shards = shards_of(elements, own_counts_, settings.workers);
   const std::size_t most = kind == CollectiveKind::AllGather ? *std::ranges::max_element(own_counts_) : elements;
   const auto pieces = static_cast<std::size_t>(reduces() ? settings.plan.most_pieces : 1);
   is_inline = most <= settings.inline_bytes / element_bytes() / pieces && implementation != Implementation::Ring;
