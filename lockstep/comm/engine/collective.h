@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string_view>
 
@@ -13,15 +14,10 @@ namespace lockstep {
 
 enum class CollectiveKind { AllReduce, ReduceScatter, Broadcast, AllGather, Barrier };
 
-constexpr std::string_view to_string(CollectiveKind kind) {  ///< "all-reduce", ...
-  switch (kind) {
-    case CollectiveKind::AllReduce: return "all-reduce";
-    case CollectiveKind::ReduceScatter: return "reduce-scatter";
-    case CollectiveKind::Broadcast: return "broadcast";
-    case CollectiveKind::AllGather: return "all-gather";
-    case CollectiveKind::Barrier: return "barrier";
-  }
-  return "unknown";
+constexpr std::string_view to_string(CollectiveKind kind) {
+  constexpr std::string_view kNames[] = {"all-reduce", "reduce-scatter", "broadcast", "all-gather", "barrier"};
+  const auto number = static_cast<std::size_t>(kind);  // of another worker, so it may be any
+  return number < std::size(kNames) ? kNames[number] : "unknown";
 }
 
 /// What one worker brings to a collective. All workers must describe it alike; anything that differs is an error on

@@ -46,12 +46,8 @@ struct EngineOptions {
   bool in_place = true;
 };
 
-/// A collective that takes long, and the workers that have not reached it.
-struct LateCollective {
-  std::string name;
-  std::vector<int> workers;
-};
-using OnLate = std::function<void(const LateCollective&)>;
+/// Told of a collective that takes long, and of the workers that have not reached it.
+using OnLate = std::function<void(std::string_view name, const std::vector<int>& workers)>;
 
 /// Moves CPU arrays between the workers of a job; all workers make one at the same time, with the same options but their own
 /// rank, address and port. Sums have the order of

@@ -123,13 +123,13 @@ TEST(EngineFaults, ALateCollectiveNamesTheWorkersThatAreBehind) {
     const auto ahead = submit("end of data"), awaited = submit("loss");
     // The other worker reaches "end of data" as well and is then not behind, although neither has reached "loss".
     const auto patience = rank == 1 ? 60s : 1s;
-    engine.wait(awaited, patience, [&](const LateCollective& late) {
+    engine.wait(awaited, patience, [&](std::string_view name, const std::vector<int>& late) {
       ++warned;
       EXPECT_NE(rank, 1);
-      EXPECT_EQ(late.name, "loss");
-      EXPECT_EQ(late.workers, std::vector{1});
+      EXPECT_EQ(name, "loss");
+      EXPECT_EQ(late, std::vector{1});
     });
-    engine.wait(ahead, 60s, [](const LateCollective& late) { ADD_FAILURE() << late.name << " was done before"; });
+    engine.wait(ahead, 60s, [](std::string_view name, const auto&) { ADD_FAILURE() << name << " was done before"; });
   });
   EXPECT_EQ(warned, 2);
 }

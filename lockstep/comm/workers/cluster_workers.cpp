@@ -104,7 +104,7 @@ class ClusterWorkers final : public WorkerGroup {
 
   void wait(Ticket ticket) override {
     try {
-      engine_->wait(ticket, kSlowAfter, [this](const LateCollective& late) { warn_of(late); });
+      engine_->wait(ticket, kSlowAfter, [this](auto name, const auto& late) { warn_of(name, late); });
     } catch (const Error& error) {
       fail_with(error);
     }
@@ -164,16 +164,16 @@ class ClusterWorkers final : public WorkerGroup {
     return text;
   }
 
-  void warn_of(const LateCollective& late) {
+  void warn_of(std::string_view name, const std::vector<int>& late) {
     std::vector<std::string> absent, waiting;
     for (const auto& state : states()) {
-      if (std::ranges::count(late.workers, state.member.id) != 0) {
+      if (std::ranges::count(late, state.member.id) != 0) {
         absent.push_back(place_of(state));
       } else if (state.member.id != rank()) {
         waiting.push_back(state.member.name);
       }
     }
-    log_warning(str(late.name, " has been waiting for ", kSlowAfter.count(), " s; ",
+    log_warning(str(name, " has been waiting for ", kSlowAfter.count(), " s; ",
                     absent.empty() ? "all workers are there" : str("not there yet: ", list_of(absent)),
                     absent.empty() || waiting.empty() ? "" : str("; also waiting: ", list_of(waiting))));
   }

@@ -70,7 +70,7 @@ void Channel::wait(std::uint64_t number, std::chrono::milliseconds patience, con
   ++waiting_;
   if (on_late && !done_.wait_for(lock, patience, is_done)) {
     lock.unlock();
-    on_late({std::string(job->name), late()});
+    on_late(job->name, late());
     lock.lock();
   }
   done_.wait(lock, is_done);
