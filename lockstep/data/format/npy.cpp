@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <limits>
-#include <optional>
-#include <tuple>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/format/array_bytes.h"
 #include "lockstep/data/format/byte_writer.h"
 #include "lockstep/data/format/file_error.h"
 
@@ -195,35 +194,11 @@ class HeaderParser {
   std::size_t at_ = 0;
 };
 
-/// The number of elements and bytes; nothing if it does not fit into 63 bits, whatever extents of 0 there are.
-std::optional<std::pair<std::uint64_t, std::uint64_t>> sizes_of(const std::vector<std::int64_t>& shape, NpyType type) {
-  std::uint64_t elements = 1;
-  bool empty = false;
-  for (const std::int64_t extent : shape) {
-    if (extent < 0) return std::nullopt;
-    if (extent == 0) {
-      empty = true;
-    } else if (__builtin_mul_overflow(elements, static_cast<std::uint64_t>(extent), &elements)) {
-      return std::nullopt;
-    }
-  }
-  std::uint64_t bytes = 0;
-  constexpr auto kMost = static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max());
-  if (__builtin_mul_overflow(elements, item_size(type), &bytes) || bytes > kMost) return std::nullopt;
-  return empty ? std::pair<std::uint64_t, std::uint64_t>{0, 0} : std::pair{elements, bytes};
-}
-
 std::string npy_shape_text(const std::vector<std::int64_t>& shape) {
   std::string text = "(";
   for (const std::int64_t extent : shape) text += str(extent, shape.size() == 1 ? "," : ", ");
   if (shape.size() > 1) text.resize(text.size() - 2);
   return text + ")";
-}
-
-std::size_t little_endian(std::string_view bytes) {
-  std::size_t value = 0;
-  for (std::size_t i = bytes.size(); i > 0; --i) value = (value << 8) | static_cast<unsigned char>(bytes[i - 1]);
-  return value;
 }
 
 }  // namespace
@@ -255,9 +230,11 @@ NpyHeader parse_npy_header(std::string_view bytes, const std::string& path) {
   if (header.data_offset % kOldAlignment != 0) {
     damaged(path, "its data does not start at a multiple of 16 bytes", header.data_offset);
   }
-  const auto sizes = sizes_of(header.shape, header.type);
-  if (!sizes) damaged(path, "its shape is larger than any file", text_at, str("shape ", npy_shape_text(header.shape)));
-  std::tie(header.elements, header.data_bytes) = *sizes;
+  const auto bytes_needed = array_bytes(header.shape, item_size(header.type));
+  if (!bytes_needed)
+    damaged(path, "its shape is larger than any file", text_at, str("shape ", npy_shape_text(header.shape)));
+  header.data_bytes = *bytes_needed;
+  header.elements = *bytes_needed / item_size(header.type);
   return header;
 }
 
@@ -287,13 +264,13 @@ std::string npy_header(NpyType type, const std::vector<std::int64_t>& shape, boo
 
 void write_npy(const std::string& path, NpyType type, const std::vector<std::int64_t>& shape, std::string_view data,
                bool fortran_order) {
-  const auto sizes = sizes_of(shape, type);
-  if (!sizes || sizes->second != data.size() || shape.size() > kMostDimensions) {
+  const auto bytes = array_bytes(shape, item_size(type));
+  if (bytes != data.size() || shape.size() > kMostDimensions) {
     throw InvalidArgument(errors::kShape,
                           {.what = str("an array of shape ", npy_shape_text(shape), " and type ", to_string(type),
                                        " does not have ", data.size(), " bytes"),
                            .where = str("write_npy of ", path),
-                           .seen = sizes ? str("it needs ", sizes->second) : std::string("no file can hold so many"),
+                           .seen = bytes ? str("it needs ", *bytes) : std::string("no file can hold so many"),
                            .help = "give the bytes of all elements, and a shape of at most 64 dimensions"});
   }
   ByteWriter writer(path);

@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/atomic_file.h"
-#include "lockstep/data/format/safetensors_sizes.h"
 
 namespace lockstep::data {
 namespace {
@@ -48,21 +46,6 @@ std::optional<SafetensorsType> safetensors_type_named(std::string_view name) {
   const auto found = std::ranges::find(kFileTypes, name, &FileTypeName::name);
   if (found == kFileTypes.end()) return std::nullopt;
   return found->type;
-}
-
-std::optional<std::uint64_t> safetensors_bytes(SafetensorsType type, const std::vector<std::int64_t>& shape) {
-  std::uint64_t bytes = item_size(type);
-  bool empty = false;
-  for (const std::int64_t extent : shape) {
-    if (extent < 0) return std::nullopt;
-    if (extent == 0) {
-      empty = true;
-    } else if (__builtin_mul_overflow(bytes, static_cast<std::uint64_t>(extent), &bytes)) {
-      return std::nullopt;
-    }
-  }
-  if (bytes > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) return std::nullopt;
-  return empty ? 0 : bytes;
 }
 
 std::string describe(std::string_view type, const std::vector<std::int64_t>& shape) {

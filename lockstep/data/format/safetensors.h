@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,6 +37,7 @@ enum class SafetensorsType {
 
 LOCKSTEP_EXPORT std::string_view to_string(SafetensorsType type);  ///< as in the file: "F32"
 LOCKSTEP_EXPORT std::size_t item_size(SafetensorsType type);       ///< bytes per element
+LOCKSTEP_EXPORT std::optional<SafetensorsType> safetensors_type_named(std::string_view name);  ///< of "F32"
 
 using SafetensorsMetadata = std::map<std::string, std::string>;
 

@@ -7,15 +7,20 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/format/array_bytes.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/safetensors.h"
-#include "lockstep/data/format/safetensors_sizes.h"
 
 // The header of a safetensors file, read and written: the one place that knows JSON.
 namespace lockstep::data {
 namespace {
 
 constexpr std::size_t kHeaderAlignment = 8;
+constexpr std::string_view kMetadata = "__metadata__";
+constexpr std::size_t kLengthBytes = 8;  // of the header's length
+/// Python's own limit.
+constexpr std::uint64_t kLongestHeaderText = 100'000'000;
+constexpr std::size_t kMostExtents = 64;
 
 [[noreturn]] void damaged(const std::string& path, const std::string& what, std::string seen = {}) {
   throw DataLoss(errors::kSafetensors,
@@ -66,7 +71,7 @@ class HeaderReader {
       if (count_ == 2) damaged(path_, str(of_tensor(), " has more than two data_offsets"));
       (count_ == 0 ? tensor_.begin : tensor_.end) = value;
     } else {
-      if (count_ == kMostSafetensorsDimensions) damaged(path_, str(of_tensor(), " has more than 64 dimensions"));
+      if (count_ == kMostExtents) damaged(path_, str(of_tensor(), " has more than 64 dimensions"));
       tensor_.shape.push_back(static_cast<std::int64_t>(value));
     }
     ++count_;
@@ -138,7 +143,7 @@ class HeaderReader {
   }
 
   bool parse_error(std::size_t position, const std::string& token, const Json::exception&) {
-    damaged(path_, str("its header is not valid JSON at byte ", kSafetensorsLength + position), data::in_quotes(token));
+    damaged(path_, str("its header is not valid JSON at byte ", kLengthBytes + position), data::in_quotes(token));
   }
 
  private:
@@ -157,7 +162,7 @@ class HeaderReader {
   enum class Field { Type, Shape, Offsets };
 
   bool top_key(std::string& text) {
-    if (text == kSafetensorsMetadata) {
+    if (text == kMetadata) {
       if (std::exchange(has_metadata_, true)) damaged(path_, "it has __metadata__ twice");
       place_ = Place::MetadataObject;
       return true;
@@ -218,18 +223,12 @@ class HeaderReader {
   bool has_type_ = false, has_shape_ = false, has_offsets_ = false, has_metadata_ = false;
 };
 
-std::uint64_t little_endian_of(std::string_view bytes) {
-  std::uint64_t value = 0;
-  for (std::size_t i = bytes.size(); i > 0; --i) value = (value << 8) | static_cast<unsigned char>(bytes[i - 1]);
-  return value;
-}
-
 /// Every byte of the data belongs to exactly one tensor.
 void require_exact_layout(const SafetensorsHeader& header, std::uint64_t data_size, const std::string& path) {
   std::uint64_t next = 0;
   for (const SafetensorsEntry& tensor : header.tensors) {
     const auto name = data::in_quotes(tensor.name, 200);
-    const auto bytes = safetensors_bytes(tensor.type, tensor.shape);
+    const auto bytes = array_bytes(tensor.shape, item_size(tensor.type));
     if (!bytes)
       damaged(path, str("tensor ", name, " is larger than any file"), describe(to_string(tensor.type), tensor.shape));
     const std::string seen = str(describe(to_string(tensor.type), tensor.shape), " needs ", *bytes,
@@ -268,23 +267,22 @@ std::string json_list(const std::vector<std::int64_t>& numbers) {
 }  // namespace
 
 SafetensorsHeader parse_safetensors(std::string_view file, const std::string& path) {
-  if (file.size() < kSafetensorsLength)
-    damaged(path, "it ends inside the length of its header", str(file.size(), " bytes"));
-  const std::uint64_t length = little_endian_of(file.substr(0, kSafetensorsLength));
-  const std::uint64_t rest = file.size() - kSafetensorsLength;
-  if (length > rest || length > kLongestSafetensorsHeader) {
+  if (file.size() < kLengthBytes) damaged(path, "it ends inside the length of its header", str(file.size(), " bytes"));
+  const std::uint64_t length = little_endian(file.substr(0, kLengthBytes));
+  const std::uint64_t rest = file.size() - kLengthBytes;
+  if (length > rest || length > kLongestHeaderText) {
     require_not_of_torch(file, path);
     damaged(path, "its header claims to be longer than it can be",
             str("length ", length, ", the file has ", rest, " more bytes"));
   }
-  const std::string_view text = file.substr(kSafetensorsLength, length);
+  const std::string_view text = file.substr(kLengthBytes, length);
   // A parser of JSON would pass over blanks and a byte order mark; the format has neither.
   if (!text.starts_with('{')) damaged(path, "its header does not start with '{'", data::in_quotes(text, 16));
   // It would take a zero byte for the end, too.
   if (const std::size_t zero = text.find('\0'); zero != std::string_view::npos)
-    damaged(path, str("its header is not valid JSON at byte ", kSafetensorsLength + zero), "a byte of 0");
+    damaged(path, str("its header is not valid JSON at byte ", kLengthBytes + zero), "a byte of 0");
   SafetensorsHeader header;
-  header.data_offset = kSafetensorsLength + length;
+  header.data_offset = kLengthBytes + length;
   HeaderReader reader(header, path);
   nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
   std::ranges::sort(header.tensors, {}, [](const SafetensorsEntry& tensor) {
@@ -298,7 +296,7 @@ std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors, co
   std::string text = "{";
   const auto separate = [&] { text += text.ends_with('{') ? "" : ","; };
   if (!metadata.empty()) {
-    text += str(json_text(std::string(kSafetensorsMetadata)), ":{");
+    text += str(json_text(std::string(kMetadata)), ":{");
     for (const auto& [key, value] : metadata) {
       separate();
       text += str(json_text(key), ':', json_text(value));
@@ -308,10 +306,10 @@ std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors, co
   std::unordered_set<std::string_view> names;
   std::uint64_t begin = 0;
   for (const SafetensorsTensor& tensor : tensors) {
-    if (tensor.name == kSafetensorsMetadata) refuse_name(tensor.name, "is kept for metadata");
+    if (tensor.name == kMetadata) refuse_name(tensor.name, "is kept for metadata");
     if (!names.insert(tensor.name).second) refuse_name(tensor.name, "comes twice");
-    const auto bytes = safetensors_bytes(tensor.type, tensor.shape);
-    if (bytes != tensor.bytes.size() || tensor.shape.size() > kMostSafetensorsDimensions) {
+    const auto bytes = array_bytes(tensor.shape, item_size(tensor.type));
+    if (bytes != tensor.bytes.size() || tensor.shape.size() > kMostExtents) {
       throw InvalidArgument(errors::kSafetensors,
                             {.what = str("tensor ", data::in_quotes(tensor.name, 200), " of ",
                                          describe(to_string(tensor.type), tensor.shape), " does not have ",
@@ -327,15 +325,15 @@ std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors, co
   }
   text += "}";
   text.resize((text.size() + kHeaderAlignment - 1) / kHeaderAlignment * kHeaderAlignment, ' ');
-  if (text.size() > kLongestSafetensorsHeader) {
+  if (text.size() > kLongestHeaderText) {
     throw InvalidArgument(
         errors::kSafetensors,
-        {.what = str("a header of ", text.size(), " bytes is too long: readers take up to ", kLongestSafetensorsHeader),
+        {.what = str("a header of ", text.size(), " bytes is too long: readers take up to ", kLongestHeaderText),
          .where = "writing a safetensors file",
          .help = "write fewer tensors to one file, or give them shorter names"});
   }
   std::string header;
-  for (std::size_t i = 0; i < kSafetensorsLength; ++i) header += static_cast<char>((text.size() >> (8 * i)) & 0xff);
+  for (std::size_t i = 0; i < kLengthBytes; ++i) header += static_cast<char>((text.size() >> (8 * i)) & 0xff);
   return header + text;
 }
 
