@@ -80,23 +80,16 @@ Column make_column(const std::string& name, const VarLenFeature& feature) {
                    seen > column.elements ? "more" : str(seen)));
 }
 
-template <class T>
-void copy_default(const Column& column, T* out) {
-  const auto& values = std::get<std::vector<T>>(*column.default_values);
-  std::copy(values.begin(), values.end(), out);
-}
+std::string_view* target_of(const FeatureSlot& slot, const std::vector<std::string>&) { return slot.bytes; }
+float* target_of(const FeatureSlot& slot, const std::vector<float>&) { return slot.floats; }
+std::int64_t* target_of(const FeatureSlot& slot, const std::vector<std::int64_t>&) { return slot.ints; }
 
 void use_default(const Column& column, const FeatureSlot& slot, std::int64_t offset) {
   if (!column.default_values) {
     does_not_fit(column, "is required but missing", str("type ", to_string(column.type), ", no default"));
   }
-  switch (column.type) {
-    case FeatureType::Bytes:
-      std::copy(column.default_bytes.begin(), column.default_bytes.end(), slot.bytes + offset);
-      break;
-    case FeatureType::Float: copy_default(column, slot.floats + offset); break;
-    case FeatureType::Int64: copy_default(column, slot.ints + offset); break;
-  }
+  std::visit([&](const auto& values) { std::copy(values.begin(), values.end(), target_of(slot, values) + offset); },
+             *column.default_values);
 }
 
 /// Never writes more values than the column has elements.
@@ -173,12 +166,6 @@ ExampleParser::ExampleParser(const FeatureSpec& spec) {
   columns_.reserve(spec.size());
   for (const auto& entry : spec) {
     columns_.push_back(std::visit([&](const auto& kind) { return make_column(entry.first, kind); }, entry.second));
-  }
-  for (Column& column : columns_) {
-    if (!column.default_values || column.type != FeatureType::Bytes) continue;
-    for (const std::string& value : std::get<std::vector<std::string>>(*column.default_values)) {
-      column.default_bytes.emplace_back(value);
-    }
   }
 }
 

@@ -45,13 +45,10 @@ class LOCKSTEP_EXPORT ExampleParser {
     std::vector<std::int64_t> shape = {};              ///< empty if variable
     std::int64_t elements = 0;                         ///< per record; 0 if variable
     std::optional<FeatureValues> default_values = {};  ///< as many as elements
-    std::vector<std::string_view> default_bytes = {};  ///< views of them
   };
 
   /// InvalidArgument if a shape or default is not possible.
   explicit ExampleParser(const FeatureSpec& spec);
-  ExampleParser(const ExampleParser&) = delete;  // columns hold views into themselves
-  ExampleParser& operator=(const ExampleParser&) = delete;
 
   /// In the order of their names; slots are in the same order.
   std::span<const Column> columns() const { return columns_; }
