@@ -1,15 +1,14 @@
 #pragma once
 
-#include <condition_variable>
+#include <atomic>
 #include <cstddef>
-#include <deque>
 #include <exception>
 #include <functional>
-#include <mutex>
+#include <memory>
 #include <optional>
 #include <utility>
 
-#include "lockstep/data/worker_threads.h"
+#include "lockstep/data/ordered_workers.h"
 
 namespace lockstep::data {
 
@@ -19,99 +18,63 @@ namespace lockstep::data {
 template <class T>
 class ReadAhead {
  public:
-  /// `make` returns nothing at the end. What it throws is thrown by `next` in its place; nothing more is made then
-  /// until `next` is called again, so that whoever gives up need not wait.
-  ReadAhead(std::function<std::optional<T>()> make, std::size_t capacity)
-      : make_(std::move(make)), capacity_(capacity) {
-    if (capacity_ > 0) thread_.start(1, [this] { fill(); });
+  /// `make` returns nothing at the end and ever after. What it throws is thrown by `next` in its place; nothing more is
+  /// made then until `next` is called again, so that whoever gives up need not wait.
+  ReadAhead(std::function<std::optional<T>()> make, std::size_t capacity) : make_(std::move(make)) {
+    if (capacity == 0) return;
+    WorkerFunctions<Item> functions{[this](Item& item) { return fill(item); }, [](Item&) {}};
+    thread_ = std::make_unique<OrderedWorkers<Item>>(1, capacity, std::move(functions));
   }
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
   ~ReadAhead() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopped_ = true;
-    }
-    changed_.notify_all();
-    thread_.join();
+    state_ = State::Stopped;
+    state_.notify_all();
   }
 
   /// How many items could be had without waiting.
-  std::size_t ready() {
-    const std::lock_guard lock(mutex_);
-    return items_.size();
-  }
+  std::size_t ready() const { return thread_ ? thread_->ready() : 0; }
 
   /// The next item; nothing at the end and ever after.
   std::optional<T> next() {
-    if (capacity_ == 0) return make_now();
-    std::unique_lock lock(mutex_);
-    if (paused_ && !error_) {  // it was told before
-      paused_ = false;
-      changed_.notify_all();
-    }
-    changed_.wait(lock, [&] { return !items_.empty() || error_ || finished_; });
-    if (items_.empty()) {
-      if (error_) std::rethrow_exception(std::exchange(error_, nullptr));
-      return std::nullopt;
-    }
-    T item = std::move(items_.front());
-    items_.pop_front();
-    lock.unlock();
-    changed_.notify_all();
-    return item;
+    if (std::exchange(told_error_, false)) change(State::Paused, State::Going);
+    Item item;
+    if (!(thread_ ? thread_->take(item) : fill(item))) return std::nullopt;
+    if (!item.error) return std::move(item.value);
+    told_error_ = true;
+    std::rethrow_exception(item.error);
   }
 
  private:
-  std::optional<T> make_now() {
-    if (finished_) return std::nullopt;
-    std::optional<T> item = make_();
-    finished_ = !item;
-    return item;
-  }
+  struct Item {
+    std::optional<T> value;
+    std::exception_ptr error = nullptr;  ///< in its place
+  };
 
-  void fill() {
-    while (true) {
-      {
-        std::unique_lock lock(mutex_);
-        changed_.wait(lock, [&] { return stopped_ || (!paused_ && items_.size() < capacity_); });
-        if (stopped_) return;
-      }
-      std::optional<T> item;
-      std::exception_ptr error;
-      try {
-        item = make_();
-      } catch (...) {
-        error = std::current_exception();
-      }
-      bool last = false;
-      {
-        const std::lock_guard lock(mutex_);
-        // The error is asked for first: g++ 12 with ThreadSanitizer leaves the last item in `item` when `make_` throws.
-        if (error) {
-          error_ = std::move(error);  // the reader lets go of it, not this thread
-          paused_ = true;
-        } else if (item) {
-          items_.push_back(std::move(*item));
-        } else {
-          finished_ = last = true;
-        }
-      }
-      changed_.notify_all();
-      if (last) return;
+  enum class State { Going, Paused, Stopped };  ///< paused after an error, until `next` is called again
+
+  bool fill(Item& item) {
+    state_.wait(State::Paused);
+    if (state_ == State::Stopped) return false;
+    item = {};
+    try {
+      item.value = make_();
+      return item.value.has_value();
+    } catch (...) {
+      item.error = std::current_exception();
+      change(State::Going, State::Paused);
+      return true;
     }
+  }
+  /// What was stopped stays so.
+  void change(State from, State to) {
+    if (state_.compare_exchange_strong(from, to)) state_.notify_all();
   }
 
   std::function<std::optional<T>()> make_;
-  const std::size_t capacity_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<T> items_;
-  std::exception_ptr error_;  ///< behind the items, not thrown yet
-  bool paused_ = false;       ///< after an error, until `next` is called again
-  bool finished_ = false;
-  bool stopped_ = false;
-  WorkerThreads<> thread_;
+  std::atomic<State> state_ = State::Going;
+  bool told_error_ = false;                       ///< by the last call of `next`
+  std::unique_ptr<OrderedWorkers<Item>> thread_;  ///< last: it uses all of the above
 };
 
 }  // namespace lockstep::data
