@@ -82,8 +82,17 @@ struct StageMeter::Kept {
     std::weak_ptr<const void> owner;
     std::shared_ptr<StageCounters> counters;
   };
-  /// The counters of `owner`, with the lock held; fresh ones are empty and must be filled in.
-  std::shared_ptr<StageCounters> find_or_add(const std::shared_ptr<const void>& owner, bool& fresh);
+  /// The counters of `owner`, with the lock held; fresh ones are given to `fill`.
+  template <class Fill>
+  std::shared_ptr<StageCounters> find_or_add(const std::shared_ptr<const void>& owner, Fill fill) {
+    Measured& measured = by_stage[owner.get()];
+    if (measured.owner.lock() != owner) {
+      measured = {owner, std::make_shared<StageCounters>()};
+      in_order.push_back(measured.counters);
+      fill(*measured.counters);
+    }
+    return measured.counters;
+  }
 
   std::mutex mutex;
   std::map<const void*, Measured> by_stage;
@@ -98,38 +107,22 @@ std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, Stage
   const std::lock_guard lock(kept_->mutex);
   const auto original = kept_->originals.find(&stage);
   const Stage& meant = original == kept_->originals.end() ? stage : *original->second;
-  bool fresh = false;
-  const std::shared_ptr<StageCounters> counters = kept_->find_or_add(meant.shared_from_this(), fresh);
-  if (fresh) {
-    counters->kind = std::string(stage.kind());
-    counters->description = stage.describe();
-    counters->above = above;
-    counters->depth = above ? above->depth + 1 : 0;
-    stage.describe_to(*counters);
-  }
-  return counters;
+  return kept_->find_or_add(meant.shared_from_this(), [&](StageCounters& fresh) {
+    fresh.kind = std::string(stage.kind());
+    fresh.description = stage.describe();
+    fresh.above = above;
+    fresh.depth = above ? above->depth + 1 : 0;
+    stage.describe_to(fresh);
+  });
 }
 
 std::shared_ptr<StageCounters> StageMeter::counters_of(const std::shared_ptr<const void>& key, std::string kind,
                                                        std::string description) {
   const std::lock_guard lock(kept_->mutex);
-  bool fresh = false;
-  const std::shared_ptr<StageCounters> counters = kept_->find_or_add(key, fresh);
-  if (fresh) {
-    counters->kind = std::move(kind);
-    counters->description = std::move(description);
-  }
-  return counters;
-}
-
-std::shared_ptr<StageCounters> StageMeter::Kept::find_or_add(const std::shared_ptr<const void>& owner, bool& fresh) {
-  Measured& measured = by_stage[owner.get()];
-  fresh = measured.owner.lock() != owner;
-  if (fresh) {
-    measured = {owner, std::make_shared<StageCounters>()};
-    in_order.push_back(measured.counters);
-  }
-  return measured.counters;
+  return kept_->find_or_add(key, [&](StageCounters& fresh) {
+    fresh.kind = std::move(kind);
+    fresh.description = std::move(description);
+  });
 }
 
 std::shared_ptr<void> StageMeter::measure_as(const Stage& copy, const Stage& original) {
