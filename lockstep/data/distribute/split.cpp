@@ -65,17 +65,6 @@ RowRange ceil_piece(std::int64_t rows, int pieces, int k) {
   return {begin, std::min(begin + interval, rows)};
 }
 
-std::vector<RowRange> ceil_split(std::int64_t rows, int pieces) {
-  std::vector<RowRange> ranges;
-  for (int k = 0; k < pieces; ++k) ranges.push_back(ceil_piece(rows, pieces, k));
-  return ranges;
-}
-
-ReplicaPlace place_of_piece(int k, const ClusterShape& shape, Assignment assignment) {
-  if (assignment == Assignment::ByReplica) return {k / shape.replicas_per_worker, k % shape.replicas_per_worker};
-  return {k % shape.workers, k / shape.workers};
-}
-
 std::vector<int> pieces_of_worker(const ClusterShape& shape, Assignment assignment) {
   std::vector<int> pieces;
   for (int j = 0; j < shape.replicas_per_worker; ++j) {

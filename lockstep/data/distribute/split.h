@@ -70,16 +70,6 @@ struct RowRange {
 
 /// Piece `k` of `pieces` of a batch of `rows` rows by the ceil split.
 LOCKSTEP_EXPORT RowRange ceil_piece(std::int64_t rows, int pieces, int k);
-/// All of them.
-LOCKSTEP_EXPORT std::vector<RowRange> ceil_split(std::int64_t rows, int pieces);
-
-/// Which worker and which of its replicas get piece `k` of a step's N pieces when one stream feeds all replicas.
-struct ReplicaPlace {
-  int worker = 0;
-  int local_replica = 0;
-  bool operator==(const ReplicaPlace&) const = default;
-};
-LOCKSTEP_EXPORT ReplicaPlace place_of_piece(int k, const ClusterShape& shape, Assignment assignment);
 
 /// The pieces of one step, by number, that the replicas of `shape.worker` get, in their order.
 LOCKSTEP_EXPORT std::vector<int> pieces_of_worker(const ClusterShape& shape, Assignment assignment);

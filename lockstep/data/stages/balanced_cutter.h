@@ -23,9 +23,6 @@ class LOCKSTEP_EXPORT BalancedCutter {
   std::int64_t cycle_length() const { return static_cast<std::int64_t>(sizes_.size()); }
   std::int64_t cycle_rows() const;  ///< rows of a whole cycle
 
-  std::size_t position() const { return next_; }
-  void seek(std::size_t position) { next_ = position % sizes_.size(); }
-
  private:
   std::vector<std::int64_t> sizes_;
   bool drop_remainder_;
