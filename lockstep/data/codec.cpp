@@ -26,10 +26,10 @@ std::string described(const Component& component) {
                                              .help = "name a type that fits what the dataset's stages produce"});
 }
 
-double read_float(const Component& component, std::size_t index) {
+at::Scalar read_number(const Component& component, std::size_t index) {
   const auto* tensor = std::get_if<at::Tensor>(&component);
   if (tensor == nullptr || tensor->numel() != 1) throw_wrong_leaf("a single number", component, index);
-  return tensor->item().toDouble();
+  return tensor->item();
 }
 
 }  // namespace
@@ -44,9 +44,7 @@ void throw_wrong_structure(const std::string& wanted, std::size_t components) {
 }
 
 std::int64_t read_integer(const Component& component, std::size_t index) {
-  const auto* tensor = std::get_if<at::Tensor>(&component);
-  if (tensor == nullptr || tensor->numel() != 1) throw_wrong_leaf("a single number", component, index);
-  const at::Scalar number = tensor->item();
+  const at::Scalar number = read_number(component, index);
   if (!number.isFloatingPoint()) return number.toLong();
   constexpr double kBeyond = 9223372036854775808.0;  // 2^63
   const double value = number.toDouble();
@@ -59,12 +57,10 @@ Encoder::Encoder(Element& element) : element_(element) { element_.components.cle
 Encoder::~Encoder() {
   element_.skeleton = skeleton_.marks.empty() ? nullptr : std::make_shared<const Skeleton>(std::move(skeleton_));
 }
-void Encoder::add(at::Tensor tensor) { element_.components.emplace_back(std::move(tensor)); }
-void Encoder::add(std::string bytes) { element_.components.emplace_back(std::move(bytes)); }
-void Encoder::add(Strings strings) { element_.components.emplace_back(std::move(strings)); }
-void Encoder::add(StagePtr dataset) { element_.components.emplace_back(std::move(dataset)); }
-void Encoder::mark(std::int64_t length) { skeleton_.marks.emplace_back(length); }
-void Encoder::mark(std::string key) { skeleton_.marks.emplace_back(std::move(key)); }
+void Encoder::add(Component component) { element_.components.push_back(std::move(component)); }
+void Encoder::mark(std::variant<std::int64_t, std::string> length_or_key) {
+  skeleton_.marks.push_back(std::move(length_or_key));
+}
 
 Component& Decoder::next_component() {
   if (element_.size() == 0) {
@@ -79,7 +75,7 @@ Component& Decoder::next_component() {
 }
 
 template <class S>
-void Decoder::take_as(S& leaf) {
+void Decoder::take(S& leaf) {
   Component& component = next_component();
   auto* found = std::get_if<S>(&component);
   if (found == nullptr)
@@ -87,19 +83,14 @@ void Decoder::take_as(S& leaf) {
   leaf = std::move(*found);
 }
 
-void Decoder::take(at::Tensor& tensor) { take_as(tensor); }
-void Decoder::take(std::string& bytes) { take_as(bytes); }
-void Decoder::take(Strings& strings) { take_as(strings); }
-
-StagePtr Decoder::take_dataset() {
-  StagePtr dataset;
-  take_as(dataset);
-  return dataset;
-}
+template void Decoder::take(at::Tensor&);
+template void Decoder::take(std::string&);
+template void Decoder::take(Strings&);
+template void Decoder::take(StagePtr&);
 
 double Decoder::take_float() {
   const Component& component = next_component();
-  return read_float(component, component_ - 1);
+  return read_number(component, component_ - 1).toDouble();
 }
 
 std::int64_t Decoder::take_integer() {

@@ -147,12 +147,8 @@ class LOCKSTEP_EXPORT Encoder {
   }
 
  private:
-  void add(at::Tensor tensor);
-  void add(std::string bytes);
-  void add(Strings strings);
-  void add(StagePtr dataset);
-  void mark(std::int64_t length);
-  void mark(std::string key);
+  void add(Component component);
+  void mark(std::variant<std::int64_t, std::string> length_or_key);
 
   Element& element_;
   Skeleton skeleton_;
@@ -166,7 +162,9 @@ class LOCKSTEP_EXPORT Decoder {
   template <class S>
   void leaf(S& value) {
     if constexpr (is_dataset_v<S>) {
-      value = S(take_dataset());
+      StagePtr dataset;
+      take(dataset);
+      value = S(std::move(dataset));
     } else if constexpr (std::is_floating_point_v<S>) {
       value = static_cast<S>(take_float());
     } else if constexpr (std::is_arithmetic_v<S>) {
@@ -205,14 +203,11 @@ class LOCKSTEP_EXPORT Decoder {
   }
 
  private:
-  void take(at::Tensor& tensor);
-  void take(std::string& bytes);
-  void take(Strings& strings);
-  StagePtr take_dataset();
+  /// Of the types of a Component.
+  template <class S>
+  void take(S& leaf);
   double take_float();
   std::int64_t take_integer();
-  template <class S>
-  void take_as(S& leaf);
   Component& next_component();
   [[noreturn]] void throw_too_large(const std::string& type) const;
   std::int64_t next_number();
