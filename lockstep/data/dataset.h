@@ -1,10 +1,7 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
-#include <iterator>
-#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -13,6 +10,7 @@
 #include <vector>
 
 #include "lockstep/data/codec.h"
+#include "lockstep/data/loop_cursor.h"
 #include "lockstep/data/pipeline_iterator.h"
 #include "lockstep/data/row_random.h"
 #include "lockstep/data/stage_meter.h"
@@ -29,46 +27,28 @@ using Row = typename detail::MapLeaves<detail::RowLeaf, T>::type;
 
 namespace detail {
 
-template <class F, class T>
+/// Whether `f` takes the parts of a pair or tuple, and `More` behind them.
+template <class F, class T, class... More>
 constexpr bool takes_parts() {
   if constexpr (kind_v<T> == StructureKind::Tuple) return []<std::size_t... I>(std::index_sequence<I...>) {
-      return std::is_invocable_v<F&, std::tuple_element_t<I, T>...>;
+      return std::is_invocable_v<F&, std::tuple_element_t<I, T>..., More&...>;
     }
   (std::make_index_sequence<std::tuple_size_v<T>>{});
   else return false;
 }
 
-/// Calls `f(value)`, or `f(a, b)` for a pair or tuple that `f` takes in parts.
-template <class F, class T>
-decltype(auto) call(F& f, T value) {
-  if constexpr (std::is_invocable_v<F&, T>)
-    return f(std::move(value));
-  else if constexpr (takes_parts<F, T>())
-    return std::apply(f, std::move(value));
+/// Calls `f(value, more...)`, or `f(a, b, more...)` for a pair or tuple that `f` takes in parts.
+template <class F, class T, class... More>
+decltype(auto) call(F& f, T value, More&... more) {
+  if constexpr (std::is_invocable_v<F&, T, More&...>)
+    return f(std::move(value), more...);
+  else if constexpr (takes_parts<F, T, More...>())
+    return std::apply([&](auto&&... parts) -> decltype(auto) { return f(std::move(parts)..., more...); },
+                      std::move(value));
   else
-    static_assert(takes_parts<F, T>(), "the function does not take an element of this dataset");
-}
-
-template <class F, class T>
-constexpr bool takes_parts_and_random() {
-  if constexpr (kind_v<T> == StructureKind::Tuple) return []<std::size_t... I>(std::index_sequence<I...>) {
-      return std::is_invocable_v<F&, std::tuple_element_t<I, T>..., RowRandom&>;
-    }
-  (std::make_index_sequence<std::tuple_size_v<T>>{});
-  else return false;
-}
-
-/// Calls `f(value, random)`, or `f(a, b, random)` for a pair or tuple that `f` takes in parts.
-template <class F, class T>
-auto call_with_random(F& f, T value, RowRandom& random) {
-  if constexpr (std::is_invocable_v<F&, T, RowRandom&>) {
-    return f(std::move(value), random);
-  } else if constexpr (takes_parts_and_random<F, T>()) {
-    return std::apply([&](auto&&... parts) { return f(std::move(parts)..., random); }, std::move(value));
-  } else {
-    static_assert(takes_parts_and_random<F, T>(),
-                  "the function does not take an element of this dataset and a RowRandom&");
-  }
+    static_assert(
+        takes_parts<F, T, More...>(),
+        "the function does not take an element of this dataset, for map_with_random with a RowRandom& behind");
 }
 
 /// What a predicate says, as a bool or as a tensor of one element.
@@ -80,8 +60,8 @@ bool as_bool(const Answer& answer) {
     return static_cast<bool>(answer);
 }
 
-template <class F, class T>
-using Result = std::remove_cvref_t<decltype(call(std::declval<F&>(), std::declval<T>()))>;
+template <class F, class T, class... More>
+using Result = std::remove_cvref_t<decltype(call(std::declval<F&>(), std::declval<T>(), std::declval<More&>()...))>;
 
 }  // namespace detail
 
@@ -155,10 +135,10 @@ class Dataset {
   /// alone: results are the same with any number of threads.
   template <class F>
   auto map_with_random(F f, MapOptions options = {}) const {
-    using U = decltype(detail::call_with_random(std::declval<F&>(), std::declval<T>(), std::declval<RowRandom&>()));
+    using U = detail::Result<F, T, RowRandom>;
     KeyedMapFunction function = [f = std::move(f)](Element& element, std::uint64_t key) mutable {
       RowRandom random(key);
-      encode<U>(detail::call_with_random(f, decode<T>(element), random), element);
+      encode<U>(detail::call(f, decode<T>(element), random), element);
     };
     return Dataset<U>(make_map(stage(), std::move(function), spec_of_type<U>(), std::move(options)));
   }
@@ -291,32 +271,9 @@ class Dataset {
     return DatasetIterator<T>(PipelineIterator(stage(), options));
   }
 
-  struct End {};
-  class Cursor {
-   public:
-    using iterator_category = std::input_iterator_tag;
-    using value_type = T;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const T*;
-    using reference = const T&;
-
-    explicit Cursor(DatasetIterator<T> iterator) : iterator_(std::move(iterator)), current_(iterator_.next()) {}
-    const T& operator*() const { return *current_; }
-    const T* operator->() const { return &*current_; }
-    Cursor& operator++() {
-      current_.reset();  // lets go of the batch first, so that its memory can be used for the next
-      current_ = iterator_.next();
-      return *this;
-    }
-    void operator++(int) { ++*this; }
-    friend bool operator==(const Cursor& cursor, End) { return !cursor.current_; }
-
-   private:
-    DatasetIterator<T> iterator_;
-    std::optional<T> current_;
-  };
+  using Cursor = LoopCursor<T, DatasetIterator<T>>;
   Cursor begin() const { return Cursor(iterator()); }
-  End end() const { return {}; }
+  typename Cursor::End end() const { return {}; }
 
   /// All elements of one pass; for tests and small data.
   std::vector<T> to_vector() const {

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <iterator>
-#include <memory>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -91,32 +89,9 @@ class DistributedDataset {
   /// Who reads what, and why: a line per worker. Says what is known without reading.
   std::string plan() const { return data::plan_of(*input_); }
 
-  struct End {};
-  class Cursor {
-   public:
-    using iterator_category = std::input_iterator_tag;
-    using value_type = PerReplica<T>;
-    using difference_type = std::ptrdiff_t;
-    using pointer = const value_type*;
-    using reference = const value_type&;
-
-    explicit Cursor(DistributedIterator<T> iterator) : iterator_(std::move(iterator)), current_(iterator_.next()) {}
-    const value_type& operator*() const { return *current_; }
-    const value_type* operator->() const { return &*current_; }
-    Cursor& operator++() {
-      current_.reset();  // lets go of the batches first, so that their memory can be used for the next ones
-      current_ = iterator_.next();
-      return *this;
-    }
-    void operator++(int) { ++*this; }
-    friend bool operator==(const Cursor& cursor, End) { return !cursor.current_; }
-
-   private:
-    DistributedIterator<T> iterator_;
-    std::optional<value_type> current_;
-  };
+  using Cursor = data::LoopCursor<PerReplica<T>, DistributedIterator<T>>;
   Cursor begin() const { return Cursor(iterator()); }
-  End end() const { return {}; }
+  typename Cursor::End end() const { return {}; }
 
  private:
   data::DistributedInputPtr input_;
