@@ -52,6 +52,10 @@ struct StageTraits {
   bool is_measured = true;      ///< has a line in reports of StageMeter
   std::optional<AutoShardPolicy> policy = std::nullopt;  ///< how workers should share what is below
 
+  /// Of a stage that chooses, orders or rewrites its inputs' elements, and computes none of those it passes over.
+  static StageTraits passing_over(Elements elements) {
+    return {.source = Source::Inputs, .elements = elements, .passes_over = true, .runs_functions = false};
+  }
   bool makes_batches() const { return elements == Elements::Stacked || elements == Elements::Padded; }
   /// Whether there is one element for each of the input's, in its place.
   bool is_one_to_one() const {

@@ -104,12 +104,7 @@ class ZipStage final : public Stage {
   }
 
   std::string_view kind() const override { return "zip"; }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs,
-            .elements = StageTraits::Elements::Zipped,
-            .passes_over = true,
-            .runs_functions = false};
-  }
+  StageTraits traits() const override { return StageTraits::passing_over(StageTraits::Elements::Zipped); }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override { return make_zip(std::move(inputs)); }
   Cardinality cardinality() const override { return cardinality_; }
   ElementSpec element_spec() const override {
@@ -139,12 +134,7 @@ class ConcatenateStage final : public Stage {
         spec_(common_spec(inputs(), "concatenate")) {}
 
   std::string_view kind() const override { return "concatenate"; }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs,
-            .elements = StageTraits::Elements::Concatenated,
-            .passes_over = true,
-            .runs_functions = false};
-  }
+  StageTraits traits() const override { return StageTraits::passing_over(StageTraits::Elements::Concatenated); }
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
     return make_concatenate(std::move(inputs.at(0)), std::move(inputs.at(1)));
   }

@@ -58,10 +58,6 @@ class OrderStage : public PassThroughStage {
     return make_element_iterator(context);
   }
   virtual IteratorPtr make_element_iterator(const IterationContext& context) const = 0;
-
-  static StageTraits order_traits(StageTraits::Elements elements) {
-    return {.source = StageTraits::Source::Inputs, .elements = elements, .passes_over = true, .runs_functions = false};
-  }
 };
 
 /// One whose order is `Self::make_order<Stream>(context)`, of elements or of row numbers.

@@ -134,7 +134,7 @@ class RepeatStage final : public OrderStageOf<RepeatStage, CountedStage> {
   RepeatStage(StagePtr input, std::int64_t count) : OrderStageOf(std::move(input), "repeat", count) {}
 
   std::string describe() const override { return count() < 0 ? "repeat" : CountedStage::describe(); }
-  StageTraits traits() const override { return order_traits(StageTraits::Elements::Picked); }
+  StageTraits traits() const override { return StageTraits::passing_over(StageTraits::Elements::Picked); }
   Cardinality cardinality() const override { return repeated(input()->cardinality(), count()); }
   /// Repeated for ever, nothing stays nothing.
   Trust trust() const override { return input()->cardinality().is_unknown() ? Trust::None : input()->trust(); }

@@ -129,7 +129,7 @@ class ShuffleStage final : public StageOf<ShuffleStage, OrderStage> {
                options_.reshuffle_each_iteration ? ")" : ", the same order in each pass)");
   }
   StageTraits traits() const override {
-    StageTraits traits = order_traits(StageTraits::Elements::Picked);
+    StageTraits traits = StageTraits::passing_over(StageTraits::Elements::Picked);
     traits.passes_over = input()->cardinality().is_known();  // then it chooses among the numbers of elements
     traits.only_buffers = true;
     return traits;

@@ -145,7 +145,7 @@ class TakeStage final : public OrderStageOf<TakeStage, CountedStage> {
  public:
   TakeStage(StagePtr input, std::int64_t count) : OrderStageOf(std::move(input), "take", count) {}
 
-  StageTraits traits() const override { return order_traits(StageTraits::Elements::Stretch); }
+  StageTraits traits() const override { return StageTraits::passing_over(StageTraits::Elements::Stretch); }
   Cardinality cardinality() const override { return taken(input()->cardinality(), count()); }
   Cardinality total_rows() const override {
     if (count() < 0) return input()->total_rows();
@@ -165,7 +165,7 @@ class SkipStage final : public OrderStageOf<SkipStage, CountedStage> {
  public:
   SkipStage(StagePtr input, std::int64_t count) : OrderStageOf(std::move(input), "skip", count) {}
 
-  StageTraits traits() const override { return order_traits(StageTraits::Elements::Stretch); }
+  StageTraits traits() const override { return StageTraits::passing_over(StageTraits::Elements::Stretch); }
   Cardinality cardinality() const override { return skipped(input()->cardinality(), count()); }
   Cardinality total_rows() const override {
     if (count() < 0) return 0;
@@ -199,7 +199,7 @@ class ShardStage final : public OrderStageOf<ShardStage> {
     return is_hint() ? "shard(by AutoShardPolicy::Hint)" : str("shard(", shards_, ", ", index_, ")");
   }
   StageTraits traits() const override {
-    StageTraits traits = order_traits(StageTraits::Elements::Picked);
+    StageTraits traits = StageTraits::passing_over(StageTraits::Elements::Picked);
     traits.is_shard_hint = is_hint();
     return traits;
   }
