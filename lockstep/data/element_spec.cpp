@@ -1,6 +1,7 @@
 #include "lockstep/data/element_spec.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -28,6 +29,19 @@ bool can_be_one(const ComponentSpec& a, const ComponentSpec& b) {
   if (a.kind == ComponentSpec::Kind::Unknown || b.kind == ComponentSpec::Kind::Unknown) return true;
   if (a.kind != b.kind || (a.dtype && b.dtype && a.dtype != b.dtype)) return false;
   return !a.shape.has_rank() || !b.shape.has_rank() || a.shape.rank() == b.shape.rank();
+}
+
+/// The first known number of rows, if all known ones are the same.
+std::int64_t common_rows(const ElementSpec& spec) {
+  std::int64_t rows = PartialShape::kUnknown;
+  if (!spec.components) return rows;
+  for (const ComponentSpec& component : *spec.components) {
+    const std::int64_t mine = component.shape.rows();
+    if (mine == PartialShape::kUnknown) continue;
+    if (rows != PartialShape::kUnknown && rows != mine) return PartialShape::kUnknown;
+    rows = mine;
+  }
+  return rows;
 }
 
 }  // namespace
@@ -103,26 +117,27 @@ ElementSpec ElementSpec::of(const Element& element) {
   return spec;
 }
 
-bool ElementSpec::is_fully_defined() const {
-  return components && std::ranges::all_of(*components, [](const ComponentSpec& spec) {
-           return spec.kind != ComponentSpec::Kind::Unknown && spec.shape.is_fully_defined() &&
-                  (spec.kind != ComponentSpec::Kind::Tensor || spec.dtype);
-         });
-}
-
 ElementSpec ElementSpec::batched(std::int64_t size) const {
-  return mapped([&](const ComponentSpec& spec) {
-    ComponentSpec result = spec;
-    result.shape = spec.shape.with_front(size);
-    return result;
-  });
+  return with_shapes([&](const PartialShape& shape) { return shape.with_front(size); });
 }
 
-ElementSpec ElementSpec::unbatched() const {
-  return mapped([&](const ComponentSpec& spec) {
-    ComponentSpec result = spec;
-    result.shape = spec.shape.without_front();
-    return result;
+ElementSpec ElementSpec::unbatched() const { return with_shapes(std::mem_fn(&PartialShape::without_front)); }
+
+ElementSpec ElementSpec::with_rows(std::int64_t rows) const {
+  return with_shapes([&](const PartialShape& shape) { return shape.with_dim0(rows); });
+}
+
+ElementSpec ElementSpec::rebatched(const std::vector<std::int64_t>& sizes, bool drop_remainder) const {
+  const std::int64_t size = sizes.front();
+  const bool equal = std::ranges::all_of(sizes, [&](std::int64_t other) { return other == size; });
+  const std::int64_t rows = common_rows(*this);
+  const bool no_remainder = drop_remainder || (rows != PartialShape::kUnknown && size > 0 && rows % size == 0);
+  return with_rows(equal && no_remainder ? size : PartialShape::kUnknown);
+}
+
+ElementSpec ElementSpec::ceil_split(int pieces) const {
+  return with_shapes([&](const PartialShape& shape) {
+    return shape.with_dim0(shape.rows() % pieces == 0 ? shape.rows() / pieces : PartialShape::kUnknown);
   });
 }
 

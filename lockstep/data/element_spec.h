@@ -25,7 +25,10 @@ class LOCKSTEP_EXPORT PartialShape {
   std::int64_t rank() const { return static_cast<std::int64_t>(dims_->size()); }
   const std::vector<std::int64_t>& dims() const { return *dims_; }
   std::int64_t dim(std::int64_t i) const { return (*dims_)[static_cast<std::size_t>(i)]; }
+  bool is_scalar() const { return dims_ && dims_->empty(); }
   bool is_fully_defined() const;
+  /// The first dimension of a batch; unknown for a scalar, too.
+  std::int64_t rows() const { return dims_ && !dims_->empty() ? dims_->front() : kUnknown; }
 
   PartialShape with_front(std::int64_t dim) const;  ///< one more dimension in front; unknown rank stays unknown
   PartialShape without_front() const;               ///< the first dimension taken away; unknown for a scalar
@@ -75,7 +78,6 @@ struct LOCKSTEP_EXPORT ElementSpec {
   static ElementSpec of(const Element& element);
 
   bool is_known() const { return components.has_value(); }
-  bool is_fully_defined() const;  ///< every kind, dtype and shape is known
   /// The spec with `f` applied to each component.
   template <class F>
   ElementSpec mapped(F&& f) const {
@@ -84,9 +86,22 @@ struct LOCKSTEP_EXPORT ElementSpec {
       for (ComponentSpec& component : *result.components) component = f(std::as_const(component));
     return result;
   }
+  template <class F>
+  ElementSpec with_shapes(F&& f) const {
+    return mapped([&](ComponentSpec component) {
+      component.shape = f(std::as_const(component.shape));
+      return component;
+    });
+  }
   /// Of batches of such elements; `size` PartialShape::kUnknown if the last may be smaller.
   ElementSpec batched(std::int64_t size) const;
   ElementSpec unbatched() const;
+  ElementSpec with_rows(std::int64_t rows) const;  ///< with another first dimension, where there is one
+  /// Of a stream of such batches that is cut by `sizes`: rows are known if all sizes are equal and a known number of
+  /// rows is a multiple of them (or remainders are dropped).
+  ElementSpec rebatched(const std::vector<std::int64_t>& sizes, bool drop_remainder = false) const;
+  /// Of the pieces of a ceil split of such batches: rows are known if they are divisible by the number of pieces.
+  ElementSpec ceil_split(int pieces) const;
   ElementSpec merged_with(const ElementSpec& other) const;
   ElementSpec joined_with(const ElementSpec& other) const;  ///< components of both, as `zip` has them
 
