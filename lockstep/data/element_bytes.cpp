@@ -6,7 +6,6 @@
 #include <limits>
 
 #include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 
 namespace lockstep::data {
 namespace {
@@ -84,7 +83,7 @@ at::Tensor parse_tensor(Parser& parser) {
 
 }  // namespace
 
-std::string to_bytes(const Element& element) {
+std::string to_bytes(const Element& element, const char* where) {
   std::string out;
   put(out, static_cast<std::int64_t>(element.skeleton ? element.skeleton->marks.size() : 0));
   if (element.skeleton) {
@@ -101,7 +100,7 @@ std::string to_bytes(const Element& element) {
   put(out, static_cast<std::int64_t>(element.size()));
   for (const Component& component : element.components) {
     if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
-      const at::Tensor plain = values_in_order(*tensor, element, "writing to a file");
+      const at::Tensor plain = values_in_order(*tensor, element, where);
       put(out, static_cast<std::int64_t>(Kind::Tensor));
       put(out, static_cast<std::int64_t>(plain.scalar_type()));
       put(out, static_cast<std::int64_t>(plain.dim()) * static_cast<std::int64_t>(sizeof(std::int64_t)));
@@ -115,9 +114,11 @@ std::string to_bytes(const Element& element) {
       put(out, strings->size() * static_cast<std::int64_t>(sizeof(std::int64_t)));
       for (const std::string& each : *strings) put(out, each);
     } else {
-      throw InvalidArgument(errors::kStructure, {.what = "datasets within elements cannot be written to a file",
-                                                 .seen = describe(element),
-                                                 .help = "flatten them with flat_map before"});
+      throw InvalidArgument(errors::kStructure,
+                            {.what = "datasets within elements can be neither compared nor written to a file",
+                             .where = where,
+                             .seen = describe(element),
+                             .help = "flatten them with flat_map before"});
     }
   }
   return out;

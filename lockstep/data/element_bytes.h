@@ -7,8 +7,9 @@
 
 namespace lockstep::data {
 
-/// An element as bytes, for files; tensors as their dtype, shape and contents. Datasets cannot be written.
-std::string to_bytes(const Element& element);
+/// An element as bytes, the same exactly for equal elements; tensors as their dtype, shape and contents. InvalidArgument
+/// for datasets and sparse tensors; `where` names who asks.
+std::string to_bytes(const Element& element, const char* where);
 /// The element again; DataLoss if the bytes are not one. `where` names the file.
 Element element_from_bytes(std::string_view bytes, const std::string& where);
 

@@ -413,7 +413,7 @@ TEST(Places, ADamagedElementOfACacheFileIsOnePlace) {
   std::string bytes(static_cast<std::size_t>(size), ' ');
   std::ifstream(path, std::ios::binary).read(bytes.data(), size);
   const std::int64_t element =
-      16 + static_cast<std::int64_t>(to_bytes(Element::of(at::scalar_tensor(0, at::kLong))).size());
+      16 + static_cast<std::int64_t>(to_bytes(Element::of(at::scalar_tensor(0, at::kLong)), "test").size());
   const std::int64_t end = size - (16 + 19);
   const auto damage = [&](std::int64_t at) {
     std::string damaged = bytes;

@@ -7,7 +7,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/split.h"
 #include "lockstep/data/place.h"
-#include "lockstep/data/spec_shapes.h"
+#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/row_stream.h"
 
 namespace lockstep::data {
@@ -44,42 +44,22 @@ class CeilSplitIterator final : public ElementIterator {
   Place batch_;
 };
 
-class CeilSplitStage final : public StageOf<CeilSplitStage> {
- public:
-  CeilSplitStage(StagePtr batches, int pieces, std::shared_ptr<CutWarnings> warnings)
-      : StageOf({std::move(batches)}), pieces_(pieces), warnings_(std::move(warnings)) {
-    if (pieces_ >= 1) return;
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("the number of pieces of a batch must be >= 1, got ", pieces_),
-                           .where = "ceil_split",
-                           .help = "give the number of replicas: each gets a piece"});
-  }
-
-  std::string_view kind() const override { return "ceil_split"; }
-  std::string describe() const override { return str("ceil_split(", pieces_, ")"); }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs, .rows = StageTraits::Rows::Many, .runs_functions = false};
-  }
-  Cardinality cardinality() const override { return multiplied(input()->cardinality(), pieces_); }
-  ElementSpec element_spec() const override {
-    const ElementSpec spec = input()->element_spec();
-    return with_rows_of(spec, ceil_split_shapes(shapes_of(spec), pieces_));
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<CeilSplitIterator>(input()->iterate(context), pieces_, warnings_);
-  }
-
- private:
-  int pieces_;
-  std::shared_ptr<CutWarnings> warnings_;
-};
-
 }  // namespace
 
 StagePtr make_ceil_split(StagePtr batches, int pieces, std::shared_ptr<CutWarnings> warnings) {
-  return std::make_shared<CeilSplitStage>(std::move(batches), pieces, std::move(warnings));
+  if (pieces < 1)
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("the number of pieces of a batch must be >= 1, got ", pieces),
+                           .where = "ceil_split",
+                           .help = "give the number of replicas: each gets a piece"});
+  return make_stage(
+      {std::move(batches)},
+      {.kind = "ceil_split",
+       .text = str("ceil_split(", pieces, ")"),
+       .traits = {.source = StageTraits::Source::Inputs, .rows = StageTraits::Rows::Many, .runs_functions = false},
+       .cardinality = [pieces](const Stage& below) { return multiplied(below.cardinality(), pieces); },
+       .spec = [pieces](const Stage& below) { return below.element_spec().ceil_split(pieces); },
+       .iterate = over_input<CeilSplitIterator>(pieces, std::move(warnings))});
 }
 
 void warn_before_cut(const Element& batch, CutWarnings& warnings) {

@@ -2,6 +2,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/stages/described_stage.h"
 
 namespace lockstep::data {
 namespace {
@@ -72,36 +73,15 @@ class RequiredShardIterator final : public ElementIterator {
   bool first_ = true;        ///< no own element was reached yet
 };
 
-class RequiredShardStage final : public StageOf<RequiredShardStage, PassThroughStage> {
- public:
-  RequiredShardStage(StagePtr input, int shards, int index, TooFew too_few)
-      : StageOf(std::move(input)), shards_(shards), index_(index), too_few_(too_few) {}
-
-  std::string_view kind() const override { return "shard"; }
-  std::string describe() const override { return str("shard(", shards_, ", ", index_, ", one for each at least)"); }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs,
-            .elements = StageTraits::Elements::Picked,
-            .passes_over = true,
-            .runs_functions = false};
-  }
-  Cardinality cardinality() const override { return sharded(input()->cardinality(), shards_, index_); }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<RequiredShardIterator>(input()->iterate(context), shards_, index_, too_few_);
-  }
-
- private:
-  int shards_;
-  int index_;
-  TooFew too_few_;
-};
-
 }  // namespace
 
 StagePtr make_required_shard(StagePtr input, int shards, int index, TooFew too_few) {
-  return std::make_shared<RequiredShardStage>(std::move(input), shards, index, too_few);
+  return make_stage({std::move(input)},
+                    {.kind = "shard",
+                     .text = str("shard(", shards, ", ", index, ", one for each at least)"),
+                     .traits = StageTraits::passing_over(StageTraits::Elements::Picked),
+                     .cardinality = [=](const Stage& below) { return sharded(below.cardinality(), shards, index); },
+                     .iterate = over_input<RequiredShardIterator>(shards, index, too_few)});
 }
 
 }  // namespace lockstep::data

@@ -7,6 +7,7 @@
 
 #include "lockstep/data/place.h"
 #include "lockstep/data/stage_meter.h"
+#include "lockstep/data/stages/described_stage.h"
 
 namespace lockstep::data {
 
@@ -110,25 +111,17 @@ class RecallingIterator final : public ElementIterator {
 enum class Use { Remember, Recall };
 
 /// Passes elements on and remembers them, or gives what another such stage has remembered.
-class MemoryStage final : public StageOf<MemoryStage, PassThroughStage> {
- public:
-  MemoryStage(StagePtr input, std::shared_ptr<PlaceMemory> memory, Use use)
-      : StageOf(std::move(input)), memory_(std::move(memory)), use_(use) {}
-
-  std::string_view kind() const override { return "row_memory"; }
-  StageTraits traits() const override { return {.is_measured = false}; }  // it is only a means of its reader
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    if (use_ == Use::Recall) return std::make_unique<RecallingIterator>(memory_);
-    memory_->start(input()->iterate(context));
-    return std::make_unique<RememberingIterator>(memory_);
-  }
-
- private:
-  std::shared_ptr<PlaceMemory> memory_;
-  Use use_;
-};
+StagePtr make_memory(StagePtr input, std::shared_ptr<PlaceMemory> memory, Use use) {
+  return make_stage({std::move(input)},
+                    {.kind = "row_memory",
+                     .traits = {.is_measured = false},  // it is only a means of its reader
+                     .iterate = [memory = std::move(memory), use](const Stage& below,
+                                                                  const IterationContext& context) -> IteratorPtr {
+                       if (use == Use::Recall) return std::make_unique<RecallingIterator>(memory);
+                       memory->start(below.iterate(context));
+                       return std::make_unique<RememberingIterator>(memory);
+                     }});
+}
 
 /// `rows` with a memory below the last stages that pass rows over for nothing.
 StagePtr with_memory(const StagePtr& rows, const std::shared_ptr<PlaceMemory>& memory, Use use) {
@@ -136,7 +129,7 @@ StagePtr with_memory(const StagePtr& rows, const std::shared_ptr<PlaceMemory>& m
   StagePtr below = rows;
   const auto passes_over = [](const StageTraits& traits) { return traits.is_one_to_one() && traits.passes_over; };
   for (; passes_over(below->traits()); below = below->input()) above.push_back(below);
-  StagePtr whole = std::make_shared<MemoryStage>(below, memory, use);
+  StagePtr whole = make_memory(below, memory, use);
   for (auto stage = above.rbegin(); stage != above.rend(); ++stage) whole = (*stage)->with_inputs({whole});
   return whole;
 }

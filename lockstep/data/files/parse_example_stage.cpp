@@ -11,7 +11,7 @@
 #include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/example_parser.h"
 #include "lockstep/data/one_to_one.h"
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/described_stage.h"
 
 namespace lockstep::data {
 namespace {
@@ -180,51 +180,19 @@ class ParseIterator final : public CountingIterator {
   std::vector<std::int64_t> shape_;
 };
 
-class ParseExampleStage final : public StageOf<ParseExampleStage> {
- public:
-  ParseExampleStage(StagePtr input, std::shared_ptr<const ParsePlan> plan)
-      : StageOf({std::move(input)}), plan_(std::move(plan)) {}
-
-  std::string_view kind() const override { return "parse_example"; }
-  std::string describe() const override {
-    std::string names;
-    for (const std::size_t i : plan_->order) names += (names.empty() ? "" : ", ") + plan_->parser.columns()[i].name;
-    return str(kind(), '(', names, ')');
-  }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs,
-            .elements = StageTraits::Elements::Rewritten,
-            .passes_over = true,
-            .runs_functions = false};
-  }
-  Cardinality cardinality() const override { return input()->cardinality(); }
-  ElementSpec element_spec() const override;
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<ParseIterator>(input()->iterate(context), plan_, describe());
-  }
-
- private:
-  std::shared_ptr<const ParsePlan> plan_;
-};
-
-ElementSpec ParseExampleStage::element_spec() const {
-  std::int64_t rows = PartialShape::kUnknown;
-  if (const auto above = input()->element_spec(); above.components && above.components->size() == 1) {
-    const PartialShape& shape = above.components->front().shape;
-    if (plan_->batched && shape.has_rank() && shape.rank() == 1) rows = shape.dim(0);
-  }
-  const auto shaped = [&](const PartialShape& shape) { return plan_->batched ? shape.with_front(rows) : shape; };
+ElementSpec parsed_spec(const ElementSpec& above, const ParsePlan& plan) {
+  const bool is_one = above.components && above.components->size() == 1;
+  const std::int64_t rows = is_one ? above.components->front().shape.rows() : PartialShape::kUnknown;
+  const auto shaped = [&](const PartialShape& shape) { return plan.batched ? shape.with_front(rows) : shape; };
   std::vector<ComponentSpec> components;
-  for (const std::size_t i : plan_->order) {
-    const Column& column = plan_->parser.columns()[i];
+  for (const std::size_t i : plan.order) {
+    const Column& column = plan.parser.columns()[i];
     const auto shape = shaped(column.variable ? PartialShape({PartialShape::kUnknown}) : PartialShape(column.shape));
     components.push_back(column.type == FeatureType::Bytes ? ComponentSpec::bytes(shape)
                                                            : ComponentSpec::tensor(dtype_of(column.type), shape));
     if (column.variable) components.push_back(ComponentSpec::tensor(at::kLong, shaped(PartialShape({}))));
   }
-  return {std::move(components), plan_->skeleton};
+  return {std::move(components), plan.skeleton};
 }
 
 [[noreturn]] void refuse(const std::string& what, const std::string& help) {
@@ -290,7 +258,15 @@ StagePtr make_parse_example_stage(StagePtr records, bool batched, const FeatureS
                ", the features need ", components),
            "a fixed feature needs one field, a variable one needs two: its values and their number");
   if (by_name) plan->skeleton = std::make_shared<const Skeleton>(map_keys(columns, plan->order));
-  return std::make_shared<ParseExampleStage>(std::move(records), std::move(plan));
+  std::string listed;
+  for (const std::string& name : names) listed += (listed.empty() ? "" : ", ") + name;
+  std::string text = str("parse_example(", listed, ')');
+  return make_stage({std::move(records)},
+                    {.kind = "parse_example",
+                     .text = text,
+                     .traits = StageTraits::passing_over(StageTraits::Elements::Rewritten),
+                     .spec = [plan](const Stage& below) { return parsed_spec(below.element_spec(), *plan); },
+                     .iterate = over_input<ParseIterator>(std::shared_ptr<const ParsePlan>(plan), text)});
 }
 
 }  // namespace lockstep::data

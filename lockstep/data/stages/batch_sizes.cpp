@@ -7,6 +7,7 @@
 
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/stages/batching.h"
+#include "lockstep/data/stages/described_stage.h"
 
 namespace lockstep::data {
 namespace {
@@ -23,50 +24,33 @@ class CountedBatches final : public BatchingIterator<ElementIterator> {
   }
 };
 
+constexpr const char* kBatchCounts = "batch_counts";
+
 /// The numbers of rows of batches in place of the batches: the rows are passed over.
-class BatchCountsStage final : public StageOf<BatchCountsStage> {
- public:
-  static constexpr std::string_view kKind = "batch_counts";
-
-  BatchCountsStage(StagePtr rows, const BatchShape& shape) : StageOf({std::move(rows)}), shape_(shape) {}
-
-  std::string_view kind() const override { return kKind; }
-  Cardinality cardinality() const override {
-    return batched(input()->cardinality(), shape_.size, shape_.drop_remainder);
-  }
-  ElementSpec element_spec() const override { return ElementSpec::unknown(1); }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<CountedBatches>(input()->iterate(context), shape_);
-  }
-
- private:
-  BatchShape shape_;
-};
+StagePtr make_batch_counts(StagePtr rows, const BatchShape& shape) {
+  return make_stage({std::move(rows)}, {.kind = kBatchCounts,
+                                        .cardinality =
+                                            [shape](const Stage& below) {
+                                              return batched(below.cardinality(), shape.size, shape.drop_remainder);
+                                            },
+                                        .spec = [](const Stage&) { return ElementSpec::unknown(1); },
+                                        .iterate = over_input<CountedBatches>(shape)});
+}
 
 /// The numbers of rows of batches that are put into a cache, in the order of the pass that fills it.
-class CachedCountsStage final : public StageOf<CachedCountsStage, PassThroughStage> {
- public:
-  CachedCountsStage(StagePtr counts, StagePtr cache) : StageOf(std::move(counts)), cache_(std::move(cache)) {}
-
-  std::string_view kind() const override { return "cached_counts"; }
-  StageTraits traits() const override { return cache_->traits(); }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return input()->iterate(cache_->first_pass(context));
-  }
-
- private:
-  StagePtr cache_;
-};
+StagePtr make_cached_counts(StagePtr counts, const Stage& cache) {
+  return make_stage({std::move(counts)}, {.kind = "cached_counts",
+                                          .traits = cache.traits(),
+                                          .iterate = [cache = cache.shared_from_this()](
+                                                         const Stage& below, const IterationContext& context) {
+                                            return below.iterate(cache->first_pass(context));
+                                          }});
+}
 
 StagePtr counts_of(const Stage& stage) {
   using Elements = StageTraits::Elements;
   const StageTraits traits = stage.traits();
-  if (traits.batch_size > 0)
-    return std::make_shared<BatchCountsStage>(stage.input(), BatchShape{traits.batch_size, traits.drop_remainder});
+  if (traits.batch_size > 0) return make_batch_counts(stage.input(), {traits.batch_size, traits.drop_remainder});
   if (traits.elements == Elements::New || traits.elements == Elements::Mapped ||
       traits.elements == Elements::Filtered || traits.elements == Elements::Zipped)
     return nullptr;
@@ -75,14 +59,13 @@ StagePtr counts_of(const Stage& stage) {
     inputs.push_back(counts_of(*input));
     if (!inputs.back()) return nullptr;
   }
-  if (traits.cache != StageTraits::Cache::None)
-    return std::make_shared<CachedCountsStage>(std::move(inputs.front()), stage.shared_from_this());
+  if (traits.cache != StageTraits::Cache::None) return make_cached_counts(std::move(inputs.front()), stage);
   if (traits.is_one_to_one()) return inputs.front();
   return stage.with_inputs(std::move(inputs));
 }
 
 bool has_cached_counts(const Stage& counts) {
-  if (counts.kind() == BatchCountsStage::kKind) return false;
+  if (counts.kind() == kBatchCounts) return false;
   return counts.traits().cache != StageTraits::Cache::None ||
          std::ranges::any_of(counts.inputs(), [](const StagePtr& input) { return has_cached_counts(*input); });
 }

@@ -210,7 +210,7 @@ class FileWriter final : public CacheWriter {
     std::remove(temporary_.c_str());
   }
 
-  void add(const Element& element) override { writer_->write(to_bytes(element)); }
+  void add(const Element& element) override { writer_->write(to_bytes(element, "writing to a file")); }
 
   void finish() override {
     writer_->write(kFileEnd);

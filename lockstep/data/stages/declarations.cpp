@@ -1,7 +1,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/place.h"
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 
 // Stages that say something about the elements below and leave them as they are.
@@ -52,27 +52,6 @@ class AssertCardinalityIterator final : public ElementIterator {
   bool ended_ = false;
 };
 
-class AssertCardinalityStage final : public StageOf<AssertCardinalityStage, PassThroughStage> {
- public:
-  AssertCardinalityStage(StagePtr input, Cardinality expected) : StageOf(std::move(input)), expected_(expected) {}
-
-  std::string_view kind() const override { return "assert_cardinality"; }
-  std::string describe() const override { return str("assert_cardinality(", to_string(expected_), ")"); }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs, .elements = StageTraits::Elements::Same, .asserts_count = true};
-  }
-  Cardinality cardinality() const override { return expected_; }
-  Trust trust() const override { return Trust::Promised; }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<AssertCardinalityIterator>(input()->iterate(context), expected_);
-  }
-
- private:
-  Cardinality expected_;
-};
-
 class OptionsStage final : public StageOf<OptionsStage, PassThroughStage> {
  public:
   OptionsStage(StagePtr input, const DatasetOptions& options) : StageOf(std::move(input)), options_(options) {}
@@ -104,7 +83,14 @@ class OptionsStage final : public StageOf<OptionsStage, PassThroughStage> {
 }  // namespace
 
 StagePtr make_assert_cardinality(StagePtr input, Cardinality expected) {
-  return std::make_shared<AssertCardinalityStage>(std::move(input), expected);
+  return make_stage({std::move(input)}, {.kind = "assert_cardinality",
+                                         .text = str("assert_cardinality(", to_string(expected), ")"),
+                                         .traits = {.source = StageTraits::Source::Inputs,
+                                                    .elements = StageTraits::Elements::Same,
+                                                    .asserts_count = true},
+                                         .cardinality = [expected](const Stage&) { return expected; },
+                                         .trust = [](const Stage&) { return Trust::Promised; },
+                                         .iterate = over_input<AssertCardinalityIterator>(expected)});
 }
 
 StagePtr make_with_options(StagePtr input, DatasetOptions options) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/text.h"
+#include "lockstep/data/stages/described_stage.h"
 
 namespace lockstep::data {
 namespace {
@@ -27,30 +28,6 @@ class ElementsIterator final : public ElementIterator {
   std::size_t at_ = 0;
 };
 
-class ElementsStage final : public StageOf<ElementsStage> {
- public:
-  ElementsStage(std::string kind, std::vector<Element> elements, ElementSpec spec)
-      : kind_(std::move(kind)),
-        elements_(std::make_shared<const std::vector<Element>>(std::move(elements))),
-        spec_(std::move(spec)) {}
-
-  std::string_view kind() const override { return kind_; }
-  std::string describe() const override { return str(kind_, "(", to_string(spec_), ")"); }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Memory, .passes_over = true, .runs_functions = false};
-  }
-  Cardinality cardinality() const override { return static_cast<std::int64_t>(elements_->size()); }
-  ElementSpec element_spec() const override { return spec_; }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext&) const override { return iterate_elements(elements_); }
-
- private:
-  std::string kind_;
-  std::shared_ptr<const std::vector<Element>> elements_;
-  ElementSpec spec_;
-};
-
 }  // namespace
 
 IteratorPtr iterate_elements(std::shared_ptr<const std::vector<Element>> elements) {
@@ -58,7 +35,15 @@ IteratorPtr iterate_elements(std::shared_ptr<const std::vector<Element>> element
 }
 
 StagePtr make_elements(std::string kind, std::vector<Element> elements, ElementSpec spec) {
-  return std::make_shared<ElementsStage>(std::move(kind), std::move(elements), std::move(spec));
+  std::string text = str(kind, "(", to_string(spec), ")");
+  return make_stage({},
+                    {.kind = std::move(kind),
+                     .text = std::move(text),
+                     .traits = {.source = StageTraits::Source::Memory, .passes_over = true, .runs_functions = false},
+                     .cardinality = [count = std::ssize(elements)](const Stage&) { return Cardinality(count); },
+                     .spec = [spec = std::move(spec)](const Stage&) { return spec; },
+                     .iterate = [all = std::make_shared<const std::vector<Element>>(std::move(elements))](
+                                    const Stage&, const IterationContext&) { return iterate_elements(all); }});
 }
 
 }  // namespace lockstep::data

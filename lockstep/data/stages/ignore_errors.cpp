@@ -3,7 +3,7 @@
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/random_key.h"
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
@@ -41,29 +41,6 @@ class IgnoreErrorsIterator final : public ElementIterator {
   ErrorCounter::Where where_;  // of what was read last
 };
 
-class IgnoreErrorsStage final : public StageOf<IgnoreErrorsStage, PassThroughStage> {
- public:
-  IgnoreErrorsStage(StagePtr input, IgnoreErrorsOptions options)
-      : StageOf(std::move(input)), options_(std::move(options)) {}
-
-  std::string_view kind() const override { return "ignore_errors"; }
-  Cardinality cardinality() const override {
-    const Cardinality all = input()->cardinality();
-    return all.is_known() && all.value() > 0 ? Cardinality::unknown() : all;
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    // Several of one pipeline may share a counter: each has places of its own, also in a pipeline that is built again.
-    const auto below = static_cast<std::uint64_t>(count_stages(*input(), kind()));
-    const ErrorCounter::Where where{.pass = mix(context.pass_key(), below), .is_resumed = context.is_resumed};
-    return std::make_unique<IgnoreErrorsIterator>(input()->iterate(context), options_, where);
-  }
-
- private:
-  IgnoreErrorsOptions options_;
-};
-
 }  // namespace
 
 std::string ErrorCounter::last_message() const {
@@ -87,7 +64,23 @@ bool ErrorCounter::add(const std::string& message, const Where& where) {
 }
 
 StagePtr make_ignore_errors(StagePtr input, IgnoreErrorsOptions options) {
-  return std::make_shared<IgnoreErrorsStage>(std::move(input), std::move(options));
+  return make_stage({std::move(input)},
+                    {.kind = "ignore_errors",
+                     .cardinality =
+                         [](const Stage& below) {
+                           const Cardinality all = below.cardinality();
+                           return all.is_infinite() ? all : unknown_unless_empty(below);
+                         },
+                     .iterate =
+                         [options = std::move(options)](const Stage& below, const IterationContext& context) {
+                           // Several of one pipeline may share a counter: each has places of its own, also in a
+                           // pipeline that is built again.
+                           const std::int64_t others = count_stages(below, "ignore_errors");
+                           const ErrorCounter::Where where{
+                               .pass = mix(context.pass_key(), static_cast<std::uint64_t>(others)),
+                               .is_resumed = context.is_resumed};
+                           return std::make_unique<IgnoreErrorsIterator>(below.iterate(context), options, where);
+                         }});
 }
 
 }  // namespace lockstep::data

@@ -5,8 +5,8 @@
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stage_counters.h"
+#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/element_piece.h"
 #include "lockstep/data/stages/stages.h"
 
@@ -88,42 +88,29 @@ class PrefetchIterator final : public OneToOneIterator {
   std::unique_ptr<OrderedWorkers<ElementPiece>> workers_;
 };
 
-class PrefetchStage final : public StageOf<PrefetchStage, PassThroughStage> {
- public:
-  PrefetchStage(StagePtr input, std::int64_t buffer_size)
-      : StageOf(std::move(input)), buffer_size_(buffer_size == -1 ? 2 : buffer_size) {
-    if (buffer_size_ >= 0 && buffer_size_ <= 1'000'000) return;
+}  // namespace
+
+StagePtr make_prefetch(StagePtr input, std::int64_t buffer_size) {
+  const std::int64_t slots = buffer_size == -1 ? 2 : buffer_size;
+  if (slots < 0 || slots > 1'000'000)
     throw InvalidArgument(errors::kBadOption,
                           {.what = str("the buffer size of prefetch must be from 0 to 1000000, got ", buffer_size),
                            .where = "prefetch",
                            .help = "call prefetch() for 2 elements, or prefetch(0) to read nothing ahead"});
-  }
-
-  std::string_view kind() const override { return "prefetch"; }
-  std::string describe() const override { return str("prefetch(", buffer_size_, ")"); }
-  std::string identity() const override { return ""; }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs,
-            .elements = StageTraits::Elements::Same,
-            .runs_functions = false,
-            .only_buffers = true};
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    if (buffer_size_ == 0) return input()->iterate(context);
-    return std::make_unique<PrefetchIterator>(input()->iterate(context), static_cast<std::size_t>(buffer_size_), false,
-                                              context.counters);
-  }
-
- private:
-  std::int64_t buffer_size_;
-};
-
-}  // namespace
-
-StagePtr make_prefetch(StagePtr input, std::int64_t buffer_size) {
-  return std::make_shared<PrefetchStage>(std::move(input), buffer_size);
+  return make_stage({std::move(input)},
+                    {.kind = "prefetch",
+                     .text = str("prefetch(", slots, ")"),
+                     .identity = "",
+                     .traits = {.source = StageTraits::Source::Inputs,
+                                .elements = StageTraits::Elements::Same,
+                                .runs_functions = false,
+                                .only_buffers = true},
+                     .iterate = [slots](const Stage& below, const IterationContext& context) -> IteratorPtr {
+                       IteratorPtr elements = below.iterate(context);
+                       if (slots == 0) return elements;
+                       return std::make_unique<PrefetchIterator>(std::move(elements), static_cast<std::size_t>(slots),
+                                                                 false, context.counters);
+                     }});
 }
 
 IteratorPtr read_ahead_in_chunks(IteratorPtr input) {

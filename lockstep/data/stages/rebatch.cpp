@@ -2,9 +2,8 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/place.h"
-#include "lockstep/data/spec_shapes.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/balanced_cutter.h"
+#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/row_stream.h"
 #include "lockstep/data/stages/stages.h"
 
@@ -61,46 +60,29 @@ class RebatchIterator final : public ElementIterator {
   bool ended_ = false;
 };
 
-class RebatchStage final : public StageOf<RebatchStage> {
- public:
-  RebatchStage(StagePtr batches, std::vector<std::int64_t> sizes, bool drop_remainder)
-      : StageOf({std::move(batches)}), sizes_(std::move(sizes)), drop_remainder_(drop_remainder) {
-    BalancedCutter check(sizes_, drop_remainder_);
-  }
-
-  std::string_view kind() const override { return "rebatch"; }
-  std::string describe() const override {
-    std::string text = "rebatch(";
-    for (std::size_t i = 0; i < sizes_.size(); ++i) text += str(i ? ", " : "", sizes_[i]);
-    return text + (drop_remainder_ ? ", drop_remainder)" : ")");
-  }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs, .rows = StageTraits::Rows::Many, .runs_functions = false};
-  }
-  Cardinality cardinality() const override {
-    return input()->cardinality().is_infinite() ? Cardinality::infinite() : Cardinality::unknown();
-  }
-  ElementSpec element_spec() const override {
-    const ElementSpec spec = input()->element_spec();
-    return with_rows_of(spec, rebatched_shapes(shapes_of(spec), sizes_, drop_remainder_));
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<RebatchIterator>(rows_of_batches(*input(), context),
-                                             BalancedCutter(sizes_, drop_remainder_),
-                                             std::ranges::find(sizes_, 0) != sizes_.end());
-  }
-
- private:
-  std::vector<std::int64_t> sizes_;
-  bool drop_remainder_;
-};
-
 }  // namespace
 
 StagePtr make_rebatch(StagePtr batches, std::vector<std::int64_t> sizes, bool drop_remainder) {
-  return std::make_shared<RebatchStage>(std::move(batches), std::move(sizes), drop_remainder);
+  const BalancedCutter cutter(sizes, drop_remainder);
+  std::string listed;
+  for (const std::int64_t size : sizes) listed += str(listed.empty() ? "" : ", ", size);
+  const bool has_empty_pieces = std::ranges::find(sizes, 0) != sizes.end();
+  return make_stage(
+      {std::move(batches)},
+      {.kind = "rebatch",
+       .text = str("rebatch(", listed, drop_remainder ? ", drop_remainder)" : ")"),
+       .traits = {.source = StageTraits::Source::Inputs, .rows = StageTraits::Rows::Many, .runs_functions = false},
+       .cardinality =
+           [](const Stage& below) {
+             const Cardinality all = below.cardinality();
+             return all.is_infinite() ? all : Cardinality::unknown();
+           },
+       .spec = [sizes = std::move(sizes),
+                drop_remainder](const Stage& below) { return below.element_spec().rebatched(sizes, drop_remainder); },
+       .iterate =
+           [cutter, has_empty_pieces](const Stage& below, const IterationContext& context) {
+             return std::make_unique<RebatchIterator>(rows_of_batches(below, context), cutter, has_empty_pieces);
+           }});
 }
 
 }  // namespace lockstep::data

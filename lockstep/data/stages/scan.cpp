@@ -3,7 +3,7 @@
 
 #include "lockstep/data/function_iterator.h"
 #include "lockstep/data/one_to_one.h"
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 #include "lockstep/data/user_call.h"
 
@@ -27,68 +27,38 @@ class EnumerateIterator final : public CountingIterator {
   std::int64_t start_;
 };
 
-class EnumerateStage final : public StageOf<EnumerateStage, PassThroughStage> {
- public:
-  EnumerateStage(StagePtr input, std::int64_t start) : StageOf(std::move(input)), start_(start) {}
-
-  std::string_view kind() const override { return "enumerate"; }
-  StageTraits traits() const override {
-    return {.elements = StageTraits::Elements::Mapped, .passes_over = true, .runs_functions = false};
-  }
-  ElementSpec element_spec() const override {
-    const ElementSpec number{{{ComponentSpec::tensor(at::kLong, PartialShape({}))}}};
-    return number.joined_with(input()->element_spec());
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<EnumerateIterator>(input()->iterate(context), start_);
-  }
-
- private:
-  std::int64_t start_;
-};
-
-class ScanStage final : public StageOf<ScanStage, PassThroughStage> {
- public:
-  ScanStage(StagePtr input, Element initial, ScanFunction function, ElementSpec result, SpecFunction spec)
-      : StageOf(std::move(input)),
-        initial_(std::move(initial)),
-        function_(std::move(function)),
-        result_(std::move(result)),
-        spec_(std::move(spec)) {}
-
-  std::string_view kind() const override { return "scan"; }
-  StageTraits traits() const override { return {.elements = StageTraits::Elements::Mapped}; }
-  ElementSpec element_spec() const override { return spec_ ? spec_(input()->element_spec()) : result_; }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return make_function_iterator([input = input()->iterate(context), state = own_copy(initial_),
-                                   function = function_](Element& element) mutable {
-      if (!input->next(element)) return false;
-      const c10::AutoGradMode no_grad(false);
-      call_for_stage("scan", [&] { function(state, element); });
-      return true;
-    });
-  }
-
- private:
-  Element initial_;
-  ScanFunction function_;
-  ElementSpec result_;
-  SpecFunction spec_;
-};
-
 }  // namespace
 
 StagePtr make_enumerate(StagePtr input, std::int64_t start) {
-  return std::make_shared<EnumerateStage>(std::move(input), start);
+  return make_stage(
+      {std::move(input)},
+      {.kind = "enumerate",
+       .traits = {.elements = StageTraits::Elements::Mapped, .passes_over = true, .runs_functions = false},
+       .spec =
+           [](const Stage& below) {
+             const ElementSpec number{{{ComponentSpec::tensor(at::kLong, PartialShape({}))}}};
+             return number.joined_with(below.element_spec());
+           },
+       .iterate = over_input<EnumerateIterator>(start)});
 }
 
 StagePtr make_scan(StagePtr input, Element initial, ScanFunction function, ElementSpec result, SpecFunction spec) {
-  return std::make_shared<ScanStage>(std::move(input), std::move(initial), std::move(function), std::move(result),
-                                     std::move(spec));
+  return make_stage({std::move(input)},
+                    {.kind = "scan",
+                     .traits = {.elements = StageTraits::Elements::Mapped},
+                     .spec = [result = std::move(result), spec = std::move(spec)](
+                                 const Stage& below) { return spec ? spec(below.element_spec()) : result; },
+                     .iterate =
+                         [initial = std::move(initial), function = std::move(function)](
+                             const Stage& below, const IterationContext& context) {
+                           return make_function_iterator([elements = below.iterate(context), state = own_copy(initial),
+                                                          function](Element& element) mutable {
+                             if (!elements->next(element)) return false;
+                             const c10::AutoGradMode no_grad(false);
+                             call_for_stage("scan", [&] { function(state, element); });
+                             return true;
+                           });
+                         }});
 }
 
 }  // namespace lockstep::data

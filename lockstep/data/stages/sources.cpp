@@ -15,7 +15,7 @@
 #include "lockstep/data/function_iterator.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/sparse_rows.h"
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/elements.h"
 #include "lockstep/data/stages/stages.h"
 
@@ -251,35 +251,6 @@ class RowsStage final : public StageOf<RowsStage> {
   ElementSpec spec_;
 };
 
-class GeneratorStage final : public StageOf<GeneratorStage> {
- public:
-  GeneratorStage(std::function<Generator()> make, ElementSpec spec, GeneratorOptions options)
-      : make_(std::move(make)), spec_(std::move(spec)), options_(std::move(options)) {}
-
-  std::string_view kind() const override { return "from_generator"; }
-  StageTraits traits() const override { return {.source = StageTraits::Source::Memory}; }
-  Cardinality cardinality() const override { return options_.cardinality; }
-  Trust trust() const override { return Trust::Promised; }
-  ElementSpec element_spec() const override { return options_.spec.value_or(spec_); }
-  std::optional<std::string> position_obstacle() const override {
-    if (options_.replayable) return std::nullopt;
-    return "the generator may yield other elements next time (see GeneratorOptions::replayable)";
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext&) const override {
-    return make_function_iterator([generate = make_(), done = false](Element& element) mutable {
-      done = done || !generate(element);
-      return !done;
-    });
-  }
-
- private:
-  std::function<Generator()> make_;
-  ElementSpec spec_;
-  GeneratorOptions options_;
-};
-
 }  // namespace
 
 StagePtr make_from_tensors(Element element) {
@@ -293,7 +264,23 @@ StagePtr make_rows(RowsDescription description, RowSourcePtr rows, ElementSpec s
 }
 
 StagePtr make_generator(std::function<Generator()> make, ElementSpec spec, GeneratorOptions options) {
-  return std::make_shared<GeneratorStage>(std::move(make), std::move(spec), std::move(options));
+  std::optional<std::string> obstacle;
+  if (!options.replayable)
+    obstacle = "the generator may yield other elements next time (see GeneratorOptions::replayable)";
+  return make_stage({},
+                    {.kind = "from_generator",
+                     .traits = {.source = StageTraits::Source::Memory},
+                     .cardinality = [count = options.cardinality](const Stage&) { return count; },
+                     .trust = [](const Stage&) { return Trust::Promised; },
+                     .spec = [spec = options.spec.value_or(spec)](const Stage&) { return spec; },
+                     .position_obstacle = std::move(obstacle),
+                     .iterate =
+                         [make = std::move(make)](const Stage&, const IterationContext&) {
+                           return make_function_iterator([generate = make(), done = false](Element& element) mutable {
+                             done = done || !generate(element);
+                             return !done;
+                           });
+                         }});
 }
 
 std::string summary(const Strings& strings) {

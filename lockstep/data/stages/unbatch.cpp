@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "lockstep/data/place.h"
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
@@ -51,37 +51,28 @@ class UnbatchIterator final : public ElementIterator {
   std::int64_t at_ = 0;
 };
 
-class UnbatchStage final : public StageOf<UnbatchStage> {
- public:
-  explicit UnbatchStage(StagePtr input) : StageOf({std::move(input)}) {
-    require_rows(this->input()->element_spec(), "unbatch");
-  }
-
-  std::string_view kind() const override { return "unbatch"; }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs, .rows = StageTraits::Rows::One, .runs_functions = false};
-  }
-  Cardinality cardinality() const override {
-    const Cardinality batches = input()->cardinality();
-    if (!batches.is_known() || batches == Cardinality(0)) return batches;
-    const ElementSpec spec = input()->element_spec();
-    if (!spec.components || spec.components->empty()) return Cardinality::unknown();
-    const PartialShape& shape = spec.components->front().shape;
-    const bool is_known = shape.has_rank() && shape.rank() > 0 && shape.dim(0) != PartialShape::kUnknown;
-    return is_known ? multiplied(batches, shape.dim(0)) : Cardinality::unknown();
-  }
-  /// A batch that fails is one place, whatever number of rows it would have had.
-  Trust trust() const override { return std::min(Trust::Promised, input()->trust()); }
-  ElementSpec element_spec() const override { return input()->element_spec().unbatched(); }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<UnbatchIterator>(input()->iterate(context));
-  }
-};
+Cardinality rows_in_all(const Stage& below) {
+  const Cardinality batches = below.cardinality();
+  if (!batches.is_known() || batches == Cardinality(0)) return batches;
+  const ElementSpec spec = below.element_spec();
+  if (!spec.components || spec.components->empty()) return Cardinality::unknown();
+  const std::int64_t rows = spec.components->front().shape.rows();
+  return rows == PartialShape::kUnknown ? Cardinality::unknown() : multiplied(batches, rows);
+}
 
 }  // namespace
 
-StagePtr make_unbatch(StagePtr input) { return std::make_shared<UnbatchStage>(std::move(input)); }
+StagePtr make_unbatch(StagePtr input) {
+  require_rows(input->element_spec(), "unbatch");
+  return make_stage(
+      {std::move(input)},
+      {.kind = "unbatch",
+       .traits = {.source = StageTraits::Source::Inputs, .rows = StageTraits::Rows::One, .runs_functions = false},
+       .cardinality = rows_in_all,
+       // A batch that fails is one place, whatever number of rows it would have had.
+       .trust = [](const Stage& below) { return std::min(Trust::Promised, below.trust()); },
+       .spec = [](const Stage& below) { return below.element_spec().unbatched(); },
+       .iterate = over_input<UnbatchIterator>()});
+}
 
 }  // namespace lockstep::data

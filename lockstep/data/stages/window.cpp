@@ -5,7 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/place.h"
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/elements.h"
 #include "lockstep/data/stages/stages.h"
 
@@ -63,47 +63,34 @@ class WindowIterator final : public ElementIterator {
   bool ended_ = false;
 };
 
-class WindowStage final : public StageOf<WindowStage> {
- public:
-  WindowStage(StagePtr input, std::int64_t size, const WindowOptions& options)
-      : StageOf({std::move(input)}), size_(size), options_(options) {
-    if (options_.shift == 0) options_.shift = size_;
-    if (size_ < 1 || options_.shift < 1 || options_.stride < 1)
-      throw InvalidArgument(errors::kBadOption, {.what = str("size, shift and stride of a window must be >= 1, got ",
-                                                             size_, ", ", options_.shift, " and ", options_.stride),
-                                                 .where = "window",
-                                                 .help = "call window(size) for windows that do not overlap"});
-  }
-
-  std::string_view kind() const override { return "window"; }
-  std::string describe() const override {
-    return str("window(", size_, ", shift ", options_.shift, ", stride ", options_.stride,
-               options_.drop_remainder ? ", drop_remainder)" : ")");
-  }
-  StageTraits traits() const override { return {.source = StageTraits::Source::Inputs, .runs_functions = false}; }
-  Cardinality cardinality() const override {
-    const Cardinality all = input()->cardinality();
-    if (!all.is_known()) return all;
-    const std::int64_t span = window_span(size_, options_.stride);
-    if (options_.drop_remainder) return all.value() < span ? 0 : (all.value() - span) / options_.shift + 1;
-    return all.value() / options_.shift + (all.value() % options_.shift > 0 ? 1 : 0);
-  }
-  ElementSpec element_spec() const override { return {{{ComponentSpec::dataset()}}}; }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<WindowIterator>(input()->iterate(context), size_, options_, input()->element_spec());
-  }
-
- private:
-  std::int64_t size_;
-  WindowOptions options_;
-};
-
 }  // namespace
 
 StagePtr make_window(StagePtr input, std::int64_t size, WindowOptions options) {
-  return std::make_shared<WindowStage>(std::move(input), size, options);
+  if (options.shift == 0) options.shift = size;
+  if (size < 1 || options.shift < 1 || options.stride < 1)
+    throw InvalidArgument(errors::kBadOption, {.what = str("size, shift and stride of a window must be >= 1, got ",
+                                                           size, ", ", options.shift, " and ", options.stride),
+                                               .where = "window",
+                                               .help = "call window(size) for windows that do not overlap"});
+  return make_stage({std::move(input)},
+                    {.kind = "window",
+                     .text = str("window(", size, ", shift ", options.shift, ", stride ", options.stride,
+                                 options.drop_remainder ? ", drop_remainder)" : ")"),
+                     .traits = {.source = StageTraits::Source::Inputs, .runs_functions = false},
+                     .cardinality =
+                         [size, options](const Stage& below) {
+                           const Cardinality all = below.cardinality();
+                           if (!all.is_known()) return all;
+                           if (!options.drop_remainder) return batched(all, options.shift, false);
+                           const std::int64_t span = window_span(size, options.stride);
+                           return Cardinality(all.value() < span ? 0 : (all.value() - span) / options.shift + 1);
+                         },
+                     .spec = [](const Stage&) { return ElementSpec{{{ComponentSpec::dataset()}}}; },
+                     .iterate =
+                         [size, options](const Stage& below, const IterationContext& context) {
+                           return std::make_unique<WindowIterator>(below.iterate(context), size, options,
+                                                                   below.element_spec());
+                         }});
 }
 
 }  // namespace lockstep::data

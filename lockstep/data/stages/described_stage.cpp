@@ -1,0 +1,35 @@
+#include "lockstep/data/stages/described_stage.h"
+
+namespace lockstep::data {
+namespace {
+
+class DescribedStage final : public StageOf<DescribedStage> {
+ public:
+  DescribedStage(std::vector<StagePtr> inputs, StageDescription description)
+      : StageOf(std::move(inputs)), is_(std::move(description)) {}
+
+  std::string_view kind() const override { return is_.kind; }
+  std::string describe() const override { return is_.text; }
+  std::string identity() const override { return is_.identity; }
+  StageTraits traits() const override { return is_.traits; }
+  Cardinality cardinality() const override { return is_.cardinality(basis()); }
+  Trust trust() const override { return is_.trust ? is_.trust(basis()) : Stage::trust(); }
+  ElementSpec element_spec() const override { return is_.spec(basis()); }
+  std::optional<std::string> position_obstacle() const override { return is_.position_obstacle; }
+
+ protected:
+  IteratorPtr make_iterator(const IterationContext& context) const override { return is_.iterate(basis(), context); }
+
+ private:
+  const Stage& basis() const { return inputs().empty() ? *this : *input(); }
+
+  StageDescription is_;
+};
+
+}  // namespace
+
+StagePtr make_stage(std::vector<StagePtr> inputs, StageDescription description) {
+  return std::make_shared<DescribedStage>(std::move(inputs), std::move(description));
+}
+
+}  // namespace lockstep::data

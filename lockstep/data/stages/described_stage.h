@@ -1,0 +1,52 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lockstep/data/function_iterator.h"
+#include "lockstep/data/stage.h"
+
+namespace lockstep::data {
+
+/// All that a stage is, in one place, where that takes no class of its own. Its functions are given the first input, a
+/// source's the stage itself. What is left out is as in that input.
+struct StageDescription {
+  std::string kind;
+  std::string text = kind;      ///< Stage::describe
+  std::string identity = text;  ///< Stage::identity
+  StageTraits traits = {};
+  std::function<Cardinality(const Stage& below)> cardinality = &Stage::cardinality;
+  std::function<Trust(const Stage& below)> trust = nullptr;  ///< else as far as the inputs are trusted
+  std::function<ElementSpec(const Stage& below)> spec = &Stage::element_spec;
+  std::optional<std::string> position_obstacle = std::nullopt;
+  std::function<IteratorPtr(const Stage& below, const IterationContext&)> iterate;
+};
+
+StagePtr make_stage(std::vector<StagePtr> inputs, StageDescription description);
+
+/// For `iterate`: an iterator of this class, made of the input's and of these arguments.
+template <class Iterator, class... Arguments>
+auto over_input(Arguments... arguments) {
+  return [=](const Stage& below, const IterationContext& context) {
+    return std::make_unique<Iterator>(below.iterate(context), arguments...);
+  };
+}
+
+/// For `iterate`: `next(elements, element)` reads the input's elements and writes the next one; false at the end.
+template <class Next>
+auto by_function(Next next) {
+  return [next](const Stage& below, const IterationContext& context) {
+    return make_function_iterator(
+        [elements = below.iterate(context), next](Element& element) mutable { return next(*elements, element); });
+  };
+}
+
+/// For `cardinality`: of some of the elements.
+inline Cardinality unknown_unless_empty(const Stage& below) {
+  return below.cardinality() == Cardinality(0) ? Cardinality(0) : Cardinality::unknown();
+}
+
+}  // namespace lockstep::data
