@@ -4,13 +4,14 @@
 
 #include <algorithm>
 
-#include "lockstep/data/static_shape.h"
-
 namespace lockstep::data {
 namespace {
 
 Component empty_component(const ComponentSpec& spec) {
-  const StaticShape shape = dummy_shape(spec.shape.dims());
+  // Dimensions that are not known are 0, and so is the first one; a scalar stays a scalar (a zero).
+  std::vector<std::int64_t> shape = spec.shape.dims();
+  std::ranges::replace(shape, PartialShape::kUnknown, 0);
+  if (!shape.empty()) shape.front() = 0;
   if (spec.kind == ComponentSpec::Kind::Bytes) {
     if (shape.empty()) return std::string();
     return Strings();

@@ -6,7 +6,7 @@
 
 namespace lockstep::data {
 
-/// A batch without rows, in memory of its own: as the spec says (see dummy_shape), or like `seen`, a batch without
+/// A batch without rows, in memory of its own: as the spec says, or like `seen`, a batch without
 /// rows, where that does not tell all. It has no components if nothing was seen either.
 LOCKSTEP_EXPORT Element empty_batch(const ElementSpec& spec, const Element& seen);
 /// Whether the spec says what elements are made of: kinds, types and ranks.

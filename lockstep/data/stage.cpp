@@ -84,8 +84,7 @@ std::optional<std::int64_t> rows_by_spec(const ElementSpec& spec) {
   if (!spec.components || spec.components->empty()) return std::nullopt;
   std::optional<std::int64_t> rows;
   for (const ComponentSpec& component : *spec.components) {
-    if (!component.shape.has_rank() || component.shape.dims().empty()) return std::nullopt;
-    const std::int64_t mine = component.shape.dims().front();
+    const std::int64_t mine = component.shape.rows();
     if (mine == PartialShape::kUnknown || mine != rows.value_or(mine)) return std::nullopt;
     rows = mine;
   }

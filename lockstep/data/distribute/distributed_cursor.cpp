@@ -149,6 +149,11 @@ class StepReader {
   bool ended_ = false;
 };
 
+std::function<std::optional<InputStep>()> steps_from(const DistributedInputPtr& input, const IterationContext& context,
+                                                     std::int64_t first) {
+  return [reader = std::make_shared<StepReader>(input, context, first)] { return reader->next(); };
+}
+
 /// Who only looks must not write the file of a cache, nor read one that others have written.
 StagePtr without_file_caches(const StagePtr& stage) {
   if (stage->traits().cache == StageTraits::Cache::File) return without_file_caches(stage->input());
@@ -159,11 +164,102 @@ StagePtr without_file_caches(const StagePtr& stage) {
 
 class DistributedCursor::Impl {
  public:
-  Impl(DistributedInputPtr input, const PassOptions& options);
+  Impl(DistributedInputPtr input, const PassOptions& options)
+      : input_(std::move(input)),
+        context_{.job_seed = options.job_seed.value_or(input_->job_seed),
+                 .epoch = options.epoch ? *options.epoch : input_->passes->fetch_add(1),
+                 .meter = options.meter},
+        took_next_pass_(!options.epoch) {}
 
-  std::optional<Values> read(bool partial_steps);
-  IteratorState state();
-  void load_state(const IteratorState& state);
+  std::optional<Values> read(bool partial_steps) {
+    require_outside_replicas("get_next");
+    if (stuck_) throw_unknown_batches();
+    if (failed_) std::rethrow_exception(failed_);
+    if (ended_) return std::nullopt;
+    Read next = ahead_ ? std::move(*ahead_) : read_and_tell(partial_steps);
+    ahead_.reset();
+    const bool complete = is_complete(next, partial_steps);
+    std::optional<InputStep>& step = next.step;
+    if (stuck_) throw_unknown_batches();
+    if (!complete) {
+      ended_ = true;
+      return std::nullopt;
+    }
+    ++steps_;
+    if (step) DeviceCopies::finish(*step);
+    Values values(static_cast<std::size_t>(input_->cluster.replicas_per_worker));
+    for (std::size_t k = 0; step && k < values.size(); ++k) {
+      if (!step->elements[k]) continue;
+      values[k] = std::move(*step->elements[k]);
+      batch_rows_.here += std::max<std::int64_t>(common_rows(values[k]), 0);
+    }
+    if (input_->cluster.workers == 1) {
+      batch_rows_ = {};
+    } else {
+      batch_rows_.place = {.pass = static_cast<std::int64_t>(context_.epoch), .step = steps_};
+    }
+    if (seen_.size() == 0 && !tells_all(input_->element_spec)) {
+      const auto with_data = std::ranges::find_if(values, [](const Element& value) { return value.size() > 0; });
+      if (with_data != values.end()) seen_ = without_rows(*with_data);
+      if (with_data == values.end() && step) seen_ = std::move(step->like_others);
+    }
+    for (std::size_t k = 0; k < values.size(); ++k) {
+      if (values[k].size() > 0) continue;
+      if (!knows_empty_batches()) {
+        stuck_ = input_->cluster.workers > 1;  // it would be out of step
+        if (stuck_) --steps_;
+        throw_unknown_batches();
+      }
+      values[k] = empty_batch(input_->element_spec, seen_);
+      if (k < input_->devices.size()) values[k] = moved_to(std::move(values[k]), input_->devices[k]);
+    }
+    // The workers agree on the next step while they compute this one. Its rows were being read during the one before.
+    if (agrees(partial_steps) && input_->cluster.workers > 1 && input_->buffer_size > 0)
+      ahead_ = read_and_tell(partial_steps);
+    return values;
+  }
+
+  IteratorState state() {
+    if (const auto obstacle = input_->position_obstacle()) throw_position_obstacle(*obstacle);
+    reader();  // starting decides what a cache holds, which is part of the state
+    Position kept;
+    for (const StagePtr& pipeline : input_->pipelines) save_all_lasting(*pipeline, kept);
+    return {kSteps + input_->fingerprint, context_.job_seed, context_.epoch, context_.path, steps_, kept.numbers()};
+  }
+
+  void load_state(const IteratorState& state) {
+    if (state.pipeline != kSteps + input_->fingerprint) {
+      throw InvalidArgument(
+          errors::kPosition,
+          {.what = "the state belongs to another distributed dataset",
+           .where = "load_state",
+           .seen = str("saved from\n", state.pipeline, "loaded into\n", input_->fingerprint),
+           .help = "build the same dataset for the same number of replicas; Assignment::ByReplica allows "
+                   "another number of workers"});
+    }
+    if (steps_ == 0 && std::exchange(took_next_pass_, false)) {
+      std::uint64_t next = context_.epoch + 1;
+      input_->passes->compare_exchange_strong(next, context_.epoch);  // nothing was read: the pass is free again
+    }
+    ahead_.reset();
+    source_ = nullptr;
+    ended_ = stuck_ = false;
+    failed_ = unplaced_ = unseen_because_ = nullptr;
+    try {
+      Position kept = Position::of(state.position);
+      for (const StagePtr& pipeline : input_->pipelines) restore_all_lasting(*pipeline, kept);
+    } catch (...) {
+      unplaced_ = std::current_exception();  // some of the pipelines may have taken it over
+      throw;
+    }
+    context_.job_seed = state.job_seed;
+    context_.epoch = state.epoch;
+    context_.path = state.path;
+    context_.is_resumed = true;
+    steps_ = state.consumed;
+    detail::go_on_after(*input_->passes, state.epoch);
+  }
+
   const DistributedInput& input() const { return *input_; }
   const BatchRows& batch_rows() const { return batch_rows_; }
 
@@ -176,16 +272,152 @@ class DistributedCursor::Impl {
   };
 
   /// What reads the steps ahead; started when it is first needed.
-  ReadAhead<InputStep>& reader();
-  std::optional<InputStep> read_step();
+  ReadAhead<InputStep>& reader() {
+    if (unplaced_) std::rethrow_exception(unplaced_);
+    if (source_) return *source_;
+    const IterationContext context = measured(context_, input_);
+    counters_ = context.counters;
+    source_ = std::make_unique<ReadAhead<InputStep>>(steps_from(input_, context, steps_),
+                                                     static_cast<std::size_t>(input_->buffer_size));
+    return *source_;
+  }
+
+  std::optional<InputStep> read_step() {
+    ReadAhead<InputStep>& source = reader();
+    const auto start = counters_ ? Clock::now() : Clock::time_point();
+    if (counters_) {
+      if (input_->buffer_size > 0) counters_->buffer(source.ready(), static_cast<std::size_t>(input_->buffer_size));
+      std::int64_t not_yet = 0;
+      counters_->first_asked_ns.compare_exchange_strong(not_yet,
+                                                        std::chrono::nanoseconds(start.time_since_epoch()).count());
+    }
+    std::optional<InputStep> step;
+    try {
+      step = source.next();
+    } catch (const StepFailed& failed) {
+      steps_ = failed.position;
+      std::rethrow_exception(failed.error);
+    }
+    if (counters_) {
+      counters_->asked_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
+      if (step && step->local_values() > 0) {
+        counters_->elements.fetch_add(1, std::memory_order_relaxed);
+        counters_->rows.fetch_add(rows_of_replicas(*step), std::memory_order_relaxed);
+      }
+    }
+    return step;
+  }
+
   bool agrees(bool partial_steps) const { return partial_steps && input_->agreement; }
-  Read read_and_tell(bool partial_steps);
-  StepTotals totals_here(const Read& read);
-  bool is_complete(Read& read, bool partial_steps);
-  [[noreturn]] void fail_together(const Read& read, const StepTotals& all);
-  bool knows_empty_batches();
-  [[noreturn]] void throw_unknown_batches() const;
-  Element first_without_rows();
+  /// Reads the next step. Where workers have to agree on it, begins to tell the others.
+  Read read_and_tell(bool partial_steps) {
+    Read read;
+    try {
+      read.step = read_step();
+    } catch (...) {
+      // Whoever waits for this worker must be told, once the step is asked for.
+      if (!agrees(partial_steps) || input_->cluster.workers == 1) throw;
+      read.error = std::current_exception();
+    }
+    const bool is_known = read.step && read.step->total;
+    if (agrees(partial_steps) && !is_known) read.totals = input_->agreement->begin(totals_here(read));
+    return read;
+  }
+
+  StepTotals totals_here(const Read& read) {
+    const ClusterShape& cluster = input_->cluster;
+    if (read.error) return {.failed = 1, .failed_ids = cluster.worker};
+    StepTotals mine{.empty = cluster.replicas_per_worker};
+    for (std::size_t k = 0; read.step && k < read.step->elements.size(); ++k) {
+      const auto& element = read.step->elements[k];
+      if (!element) continue;
+      ++mine.values;
+      const std::int64_t rows = common_rows(*element);
+      if (rows != 0) --mine.empty;
+      rows < 0 ? ++mine.unclear : mine.rows += rows;
+    }
+    const bool is_told = read.step && read.step->like_others.size() > 0;
+    mine.helpless = mine.values == 0 && cluster.workers > 1 && !is_told && !knows_empty_batches() ? 1 : 0;
+    return mine;
+  }
+
+  /// Whether there is a step, as all workers agree.
+  bool is_complete(Read& read, bool partial_steps) {
+    const ClusterShape& cluster = input_->cluster;
+    const auto& step = read.step;
+    batch_rows_ = {};
+    if (step && step->total) {
+      batch_rows_ = step->rows;
+      const auto all = static_cast<int>(*step->total);
+      if (input_->whole_steps) return all == cluster.replicas();
+      return has_step(partial_steps, all, cluster.replicas(), *step->total);
+    }
+    const int local = step ? step->local_values() : 0;
+    StepTotals all{.values = local};
+    const bool is_told = read.totals != nullptr;
+    if (is_told) {
+      all = read.totals();
+      read.totals = nullptr;
+      if (read.error || all.failed > 0) fail_together(read, all);
+      stuck_ = all.helpless > 0 && all.values > 0 && !input_->whole_steps;  // if no worker has data it does not matter
+      if (all.unclear == 0) batch_rows_ = {.all = all.rows, .has_empty = all.empty > 0};
+    }
+    // Endless data is not counted together: there this worker's replicas are all that is known.
+    if (input_->whole_steps) return all.values == (is_told ? cluster.replicas() : cluster.replicas_per_worker);
+    return has_step(partial_steps, local, cluster.replicas_per_worker, all.values);
+  }
+
+  [[noreturn]] void fail_together(const Read& read, const StepTotals& all) {
+    const std::string who =
+        all.failed == 1 ? str("worker ", all.failed_ids) : str(counted(static_cast<int>(all.failed), "worker"));
+    failed_ =
+        read.error
+            ? read.error
+            : std::make_exception_ptr(FailedPrecondition(
+                  errors::kPeerFailed, {.what = str(who, " could not read the next step of a distributed dataset"),
+                                        .where = str("step ", steps_, ", seen by worker ", input_->cluster.worker),
+                                        .help = "fix the cause that the error on that worker names"}));
+    std::rethrow_exception(failed_);
+  }
+
+  bool knows_empty_batches() {
+    if (tells_all(input_->element_spec)) return true;
+    if (seen_.size() == 0) seen_ = first_without_rows();
+    return seen_.size() > 0;
+  }
+
+  [[noreturn]] void throw_unknown_batches() const {
+    // Who reads all rows tells what the workers tell that had some of them.
+    if (unseen_because_ && !input_->agreement) std::rethrow_exception(unseen_because_);
+    throw FailedPrecondition(
+        errors::kSignature,
+        {.what = "a worker has no data, and what its empty batches should look like is not known",
+         .where = str("step ", steps_, ", worker ", input_->cluster.worker, " of ", input_->cluster.workers),
+         .seen = str("elements of ", to_string(input_->element_spec)),
+         .help = "give `spec` to the map, flat_map or generator that makes the elements, or every worker some data"});
+  }
+
+  /// A worker that has had no row of its own may still read the pipeline that all workers read, or the files of others,
+  /// if that can be read twice. Does not throw: the other workers wait for what this one finds.
+  Element first_without_rows() {
+    std::vector<StagePtr> known = input_->pipelines;
+    if (input_->everything) known.push_back(input_->everything);
+    for (const StagePtr& pipeline : known) {
+      if (find_position_obstacle(*pipeline)) continue;
+      try {
+        const IteratorPtr elements = without_file_caches(pipeline)->iterate(context_.unmeasured());
+        constexpr int kTries = 100;  // there may be no end of failing rows
+        Place place;
+        for (int k = 0; k < kTries && place.read(*elements); ++k) {
+          if (!place.error && place.element.size() > 0) return without_rows(place.element);
+          if (!unseen_because_) unseen_because_ = place.error;
+        }
+      } catch (...) {
+        continue;  // it may be readable for others only
+      }
+    }
+    return {};
+  }
 
   DistributedInputPtr input_;
   IterationContext context_;
@@ -202,248 +434,6 @@ class DistributedCursor::Impl {
   std::shared_ptr<StageCounters> counters_;
   std::unique_ptr<ReadAhead<InputStep>> source_;
 };
-
-DistributedCursor::Impl::Impl(DistributedInputPtr input, const PassOptions& options)
-    : input_(std::move(input)),
-      context_{.job_seed = options.job_seed.value_or(input_->job_seed),
-               .epoch = options.epoch ? *options.epoch : input_->passes->fetch_add(1),
-               .meter = options.meter},
-      took_next_pass_(!options.epoch) {}
-
-ReadAhead<InputStep>& DistributedCursor::Impl::reader() {
-  if (unplaced_) std::rethrow_exception(unplaced_);
-  if (source_) return *source_;
-  const IterationContext context = measured(context_, input_);
-  counters_ = context.counters;
-  const auto steps = std::make_shared<StepReader>(input_, context, steps_);
-  source_ = std::make_unique<ReadAhead<InputStep>>([steps] { return steps->next(); },
-                                                   static_cast<std::size_t>(input_->buffer_size));
-  return *source_;
-}
-
-IteratorState DistributedCursor::Impl::state() {
-  if (const auto obstacle = input_->position_obstacle()) throw_position_obstacle(*obstacle);
-  reader();  // starting decides what a cache holds, which is part of the state
-  Position kept;
-  for (const StagePtr& pipeline : input_->pipelines) save_all_lasting(*pipeline, kept);
-  return {kSteps + input_->fingerprint, context_.job_seed, context_.epoch, context_.path, steps_, kept.numbers()};
-}
-
-void DistributedCursor::Impl::load_state(const IteratorState& state) {
-  if (state.pipeline != kSteps + input_->fingerprint) {
-    throw InvalidArgument(
-        errors::kPosition,
-        {.what = "the state belongs to another distributed dataset",
-         .where = "load_state",
-         .seen = str("saved from\n", state.pipeline, "loaded into\n", input_->fingerprint),
-         .help = "build the same dataset for the same number of replicas; Assignment::ByReplica allows "
-                 "another number of workers"});
-  }
-  if (steps_ == 0 && std::exchange(took_next_pass_, false)) {
-    std::uint64_t next = context_.epoch + 1;
-    input_->passes->compare_exchange_strong(next, context_.epoch);  // nothing was read: the pass is free again
-  }
-  ahead_.reset();
-  source_ = nullptr;
-  ended_ = stuck_ = false;
-  failed_ = unplaced_ = unseen_because_ = nullptr;
-  try {
-    Position kept = Position::of(state.position);
-    for (const StagePtr& pipeline : input_->pipelines) restore_all_lasting(*pipeline, kept);
-  } catch (...) {
-    unplaced_ = std::current_exception();  // some of the pipelines may have taken it over
-    throw;
-  }
-  context_.job_seed = state.job_seed;
-  context_.epoch = state.epoch;
-  context_.path = state.path;
-  context_.is_resumed = true;
-  steps_ = state.consumed;
-  detail::go_on_after(*input_->passes, state.epoch);
-}
-
-std::optional<InputStep> DistributedCursor::Impl::read_step() {
-  ReadAhead<InputStep>& source = reader();
-  const auto start = counters_ ? Clock::now() : Clock::time_point();
-  if (counters_) {
-    if (input_->buffer_size > 0) counters_->buffer(source.ready(), static_cast<std::size_t>(input_->buffer_size));
-    std::int64_t not_yet = 0;
-    counters_->first_asked_ns.compare_exchange_strong(not_yet,
-                                                      std::chrono::nanoseconds(start.time_since_epoch()).count());
-  }
-  std::optional<InputStep> step;
-  try {
-    step = source.next();
-  } catch (const StepFailed& failed) {
-    steps_ = failed.position;
-    std::rethrow_exception(failed.error);
-  }
-  if (counters_) {
-    counters_->asked_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
-    if (step && step->local_values() > 0) {
-      counters_->elements.fetch_add(1, std::memory_order_relaxed);
-      counters_->rows.fetch_add(rows_of_replicas(*step), std::memory_order_relaxed);
-    }
-  }
-  return step;
-}
-
-/// Reads the next step. Where workers have to agree on it, begins to tell the others.
-DistributedCursor::Impl::Read DistributedCursor::Impl::read_and_tell(bool partial_steps) {
-  Read read;
-  try {
-    read.step = read_step();
-  } catch (...) {
-    // Whoever waits for this worker must be told, once the step is asked for.
-    if (!agrees(partial_steps) || input_->cluster.workers == 1) throw;
-    read.error = std::current_exception();
-  }
-  const bool is_known = read.step && read.step->total;
-  if (agrees(partial_steps) && !is_known) read.totals = input_->agreement->begin(totals_here(read));
-  return read;
-}
-
-StepTotals DistributedCursor::Impl::totals_here(const Read& read) {
-  const ClusterShape& cluster = input_->cluster;
-  if (read.error) return {.failed = 1, .failed_ids = cluster.worker};
-  StepTotals mine{.empty = cluster.replicas_per_worker};
-  for (std::size_t k = 0; read.step && k < read.step->elements.size(); ++k) {
-    const auto& element = read.step->elements[k];
-    if (!element) continue;
-    ++mine.values;
-    const std::int64_t rows = common_rows(*element);
-    if (rows != 0) --mine.empty;
-    rows < 0 ? ++mine.unclear : mine.rows += rows;
-  }
-  const bool is_told = read.step && read.step->like_others.size() > 0;
-  mine.helpless = mine.values == 0 && cluster.workers > 1 && !is_told && !knows_empty_batches() ? 1 : 0;
-  return mine;
-}
-
-/// Whether there is a step, as all workers agree.
-bool DistributedCursor::Impl::is_complete(Read& read, bool partial_steps) {
-  const ClusterShape& cluster = input_->cluster;
-  const auto& step = read.step;
-  batch_rows_ = {};
-  if (step && step->total) {
-    batch_rows_ = step->rows;
-    const auto all = static_cast<int>(*step->total);
-    if (input_->whole_steps) return all == cluster.replicas();
-    return decide_step(partial_steps, all, cluster.replicas(), *step->total) == StepOutcome::Complete;
-  }
-  const int local = step ? step->local_values() : 0;
-  StepTotals all{.values = local};
-  const bool is_told = read.totals != nullptr;
-  if (is_told) {
-    all = read.totals();
-    read.totals = nullptr;
-    if (read.error || all.failed > 0) fail_together(read, all);
-    stuck_ = all.helpless > 0 && all.values > 0 && !input_->whole_steps;  // if no worker has data it does not matter
-    if (all.unclear == 0) batch_rows_ = {.all = all.rows, .has_empty = all.empty > 0};
-  }
-  // Endless data is not counted together: there this worker's replicas are all that is known.
-  if (input_->whole_steps) return all.values == (is_told ? cluster.replicas() : cluster.replicas_per_worker);
-  return decide_step(partial_steps, local, cluster.replicas_per_worker, all.values) == StepOutcome::Complete;
-}
-
-void DistributedCursor::Impl::fail_together(const Read& read, const StepTotals& all) {
-  const std::string who =
-      all.failed == 1 ? str("worker ", all.failed_ids) : str(counted(static_cast<int>(all.failed), "worker"));
-  failed_ = read.error
-                ? read.error
-                : std::make_exception_ptr(FailedPrecondition(
-                      errors::kPeerFailed, {.what = str(who, " could not read the next step of a distributed dataset"),
-                                            .where = str("step ", steps_, ", seen by worker ", input_->cluster.worker),
-                                            .help = "fix the cause that the error on that worker names"}));
-  std::rethrow_exception(failed_);
-}
-
-std::optional<DistributedCursor::Values> DistributedCursor::Impl::read(bool partial_steps) {
-  require_outside_replicas("get_next");
-  if (stuck_) throw_unknown_batches();
-  if (failed_) std::rethrow_exception(failed_);
-  if (ended_) return std::nullopt;
-  Read next = ahead_ ? std::move(*ahead_) : read_and_tell(partial_steps);
-  ahead_.reset();
-  const bool complete = is_complete(next, partial_steps);
-  std::optional<InputStep>& step = next.step;
-  if (stuck_) throw_unknown_batches();
-  if (!complete) {
-    ended_ = true;
-    return std::nullopt;
-  }
-  ++steps_;
-  if (step) DeviceCopies::finish(*step);
-  Values values(static_cast<std::size_t>(input_->cluster.replicas_per_worker));
-  for (std::size_t k = 0; step && k < values.size(); ++k) {
-    if (!step->elements[k]) continue;
-    values[k] = std::move(*step->elements[k]);
-    batch_rows_.here += std::max<std::int64_t>(common_rows(values[k]), 0);
-  }
-  if (input_->cluster.workers == 1) {
-    batch_rows_ = {};
-  } else {
-    batch_rows_.place = {.pass = static_cast<std::int64_t>(context_.epoch), .step = steps_};
-  }
-  if (seen_.size() == 0 && !tells_all(input_->element_spec)) {
-    const auto with_data = std::ranges::find_if(values, [](const Element& value) { return value.size() > 0; });
-    if (with_data != values.end()) seen_ = without_rows(*with_data);
-    if (with_data == values.end() && step) seen_ = std::move(step->like_others);
-  }
-  for (std::size_t k = 0; k < values.size(); ++k) {
-    if (values[k].size() > 0) continue;
-    if (!knows_empty_batches()) {
-      stuck_ = input_->cluster.workers > 1;  // it would be out of step
-      if (stuck_) --steps_;
-      throw_unknown_batches();
-    }
-    values[k] = empty_batch(input_->element_spec, seen_);
-    if (k < input_->devices.size()) values[k] = moved_to(std::move(values[k]), input_->devices[k]);
-  }
-  // The workers agree on the next step while they compute this one. Its rows were being read during the one before.
-  if (agrees(partial_steps) && input_->cluster.workers > 1 && input_->buffer_size > 0)
-    ahead_ = read_and_tell(partial_steps);
-  return values;
-}
-
-bool DistributedCursor::Impl::knows_empty_batches() {
-  if (tells_all(input_->element_spec)) return true;
-  if (seen_.size() == 0) seen_ = first_without_rows();
-  return seen_.size() > 0;
-}
-
-void DistributedCursor::Impl::throw_unknown_batches() const {
-  // Who reads all rows tells what the workers tell that had some of them.
-  if (unseen_because_ && !input_->agreement) std::rethrow_exception(unseen_because_);
-  throw FailedPrecondition(
-      errors::kSignature,
-      {.what = "a worker has no data, and what its empty batches should look like is not known",
-       .where = str("step ", steps_, ", worker ", input_->cluster.worker, " of ", input_->cluster.workers),
-       .seen = str("elements of ", to_string(input_->element_spec)),
-       .help = "give `spec` to the map, flat_map or generator that makes the elements, or every worker some data"});
-}
-
-/// A worker that has had no row of its own may still read the pipeline that all workers read, or the files of others,
-/// if that can be read twice. Does not throw: the other workers wait for what this one finds.
-Element DistributedCursor::Impl::first_without_rows() {
-  std::vector<StagePtr> known = input_->pipelines;
-  if (input_->everything) known.push_back(input_->everything);
-  for (const StagePtr& pipeline : known) {
-    if (find_position_obstacle(*pipeline)) continue;
-    try {
-      const IteratorPtr elements = without_file_caches(pipeline)->iterate(context_.unmeasured());
-      constexpr int kTries = 100;  // there may be no end of failing rows
-      Place place;
-      for (int k = 0; k < kTries && place.read(*elements); ++k) {
-        if (!place.error && place.element.size() > 0) return without_rows(place.element);
-        if (!unseen_because_) unseen_because_ = place.error;
-      }
-    } catch (...) {
-      continue;  // it may be readable for others only
-    }
-  }
-  return {};
-}
 
 DistributedCursor::DistributedCursor(DistributedInputPtr input, const PassOptions& options)
     : impl_(std::make_unique<Impl>(std::move(input), options)) {}

@@ -2,18 +2,9 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/pipeline.h"
-#include "lockstep/data/spec_shapes.h"
 
 namespace lockstep::data {
 namespace {
-
-ElementSpec with_open_rows(const ElementSpec& spec) {
-  return spec.mapped([](const ComponentSpec& component) {
-    ComponentSpec open = component;
-    open.shape = component.shape.with_dim0(PartialShape::kUnknown);
-    return open;
-  });
-}
 
 /// How many steps pipelines of per-replica batches make. Those of other workers are not known here.
 Cardinality steps_of_pipelines(const std::vector<StagePtr>& pipelines, const ClusterShape& cluster, bool one_for_each,
@@ -44,7 +35,9 @@ DistributedSpec DistributedInput::spec() const {
 
 DistributedSpec DistributedInput::optional_spec() const {
   const DistributedSpec known = spec();
-  return cardinality.is_infinite() ? known : DistributedSpec{known.per_replica, with_open_rows(known.element)};
+  return cardinality.is_infinite()
+             ? known
+             : DistributedSpec{known.per_replica, known.element.with_rows(PartialShape::kUnknown)};
 }
 
 std::optional<std::string> DistributedInput::position_obstacle() const {
@@ -77,10 +70,10 @@ DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, c
     // Only if no pipeline ends is every replica sure to have data.
     if (input.cardinality.is_infinite()) input.cardinality = pipeline->cardinality();
   }
-  input.partial_steps =
-      handles_partial_steps({shapes_of(input.element_spec), input.cardinality.is_infinite()}, cluster.workers);
+  input.partial_steps = handles_partial_steps(input.element_spec, input.cardinality.is_infinite(), cluster.workers);
   input.steps = steps_of_pipelines(pipelines, cluster, one_for_each, input.partial_steps);
-  if (cluster.replicas() > 1 && input.partial_steps) input.element_spec = with_open_rows(input.element_spec);
+  if (cluster.replicas() > 1 && input.partial_steps)
+    input.element_spec = input.element_spec.with_rows(PartialShape::kUnknown);
   input.fingerprint = str("pipelines of a function, worker ", cluster.worker, " of ", cluster.workers, ", ",
                           counted(cluster.replicas_per_worker, "replica"), " each\n");
   input.pipelines = pipelines;

@@ -2,33 +2,17 @@
 
 #include <cstdint>
 #include <functional>
-#include <vector>
 
 #include "lockstep/base/export.h"
-#include "lockstep/data/static_shape.h"
 
 // What happens when the replicas run out of data, not all in the same step.
 namespace lockstep::data {
 
-/// What is known about a dataset before it is distributed.
-struct DatasetFacts {
-  std::vector<StaticShape> shapes;  ///< of all components
-  bool infinite = false;
-};
-
-/// Whether a step in which only some replicas have data is completed with empty batches ("partial batch handling").
-/// It is unless the dataset never ends, or all shapes are known in full and there is only one worker.
-LOCKSTEP_EXPORT bool handles_partial_steps(const DatasetFacts& facts, int workers);
-
-/// What to do with a step in which `local_values` of `local_replicas` replicas got an element.
-enum class StepOutcome {
-  Complete,  ///< all have data, or those without get dummies
-  End        ///< there is no step: the data has ended
-};
-
-/// `total_values`: of the replicas of all workers; only looked at where partial steps are handled.
-LOCKSTEP_EXPORT StepOutcome decide_step(bool partial_steps, int local_values, int local_replicas,
-                                        std::int64_t total_values);
+/// Whether there is a step if `local_values` of `local_replicas` replicas got an element: all have data, or those
+/// without get dummies. `total_values`: of the replicas of all workers; only looked at where partial steps are handled.
+inline bool has_step(bool partial_steps, int local_values, int local_replicas, std::int64_t total_values) {
+  return partial_steps ? total_values > 0 : local_values == local_replicas;
+}
 
 /// What the workers tell each other about a step: numbers that are added up.
 struct StepTotals {

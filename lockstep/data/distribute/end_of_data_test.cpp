@@ -4,11 +4,18 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/distribute/distributed_spec.h"
+#include "lockstep/data/empty_batch.h"
 
 namespace lockstep::data {
 namespace {
 
-using Shapes = std::vector<StaticShape>;
+using Shapes = std::vector<std::vector<std::int64_t>>;
+
+ElementSpec spec_of(const Shapes& shapes) {
+  std::vector<ComponentSpec> components;
+  for (const auto& shape : shapes) components.push_back(ComponentSpec::tensor(at::kFloat, shape));
+  return {std::move(components)};
+}
 
 TEST(PartialSteps, AreHandledUnlessEndlessOrAllShapesKnownOnOneWorker) {
   const struct {
@@ -22,32 +29,29 @@ TEST(PartialSteps, AreHandledUnlessEndlessOrAllShapesKnownOnOneWorker) {
       {{{4}, {4, 3}}, false, 1, false}, {{{}}, false, 1, false},
   };
   for (const auto& row : kTable) {
-    EXPECT_EQ(handles_partial_steps({row.shapes, row.infinite}, row.workers), row.handled);
+    EXPECT_EQ(handles_partial_steps(spec_of(row.shapes), row.infinite, row.workers), row.handled);
   }
+  EXPECT_TRUE(handles_partial_steps(ElementSpec::unknown(), false, 1));
 }
 
 TEST(PartialSteps, DummiesHaveNoRows) {
-  EXPECT_EQ(dummy_shape({-1, 3}), (StaticShape{0, 3}));
-  EXPECT_EQ(dummy_shape({-1, -1}), (StaticShape{0, 0}));
-  EXPECT_EQ(dummy_shape({4, 3}), (StaticShape{0, 3}));
-  EXPECT_EQ(dummy_shape({4, -1}), (StaticShape{0, 0}));
-  EXPECT_EQ(dummy_shape({4, -1, 5}), (StaticShape{0, 0, 5}));
-  EXPECT_EQ(dummy_shape({}), (StaticShape{}));
+  const std::pair<std::vector<std::int64_t>, std::vector<std::int64_t>> kTable[] = {
+      {{-1, 3}, {0, 3}}, {{-1, -1}, {0, 0}}, {{4, 3}, {0, 3}}, {{4, -1}, {0, 0}}, {{4, -1, 5}, {0, 0, 5}}, {{}, {}},
+  };
+  for (const auto& [shape, dummy] : kTable) EXPECT_EQ(empty_batch(spec_of({shape}), {}).tensor(0).sizes().vec(), dummy);
 }
 
 TEST(PartialSteps, DecideWhetherThereIsAStep) {
   const struct {
     bool partial;
     int local, replicas, total;
-    StepOutcome outcome;
+    bool exists;
   } kTable[] = {
-      {true, 2, 2, 2, StepOutcome::Complete},  {true, 1, 2, 1, StepOutcome::Complete},
-      {true, 0, 2, 1, StepOutcome::Complete},  {true, 0, 2, 0, StepOutcome::End},
-      {false, 2, 2, 0, StepOutcome::Complete}, {false, 1, 2, 5, StepOutcome::End},
-      {false, 0, 2, 0, StepOutcome::End},
+      {true, 2, 2, 2, true},  {true, 1, 2, 1, true},   {true, 0, 2, 1, true},   {true, 0, 2, 0, false},
+      {false, 2, 2, 0, true}, {false, 1, 2, 5, false}, {false, 0, 2, 0, false},
   };
   for (const auto& row : kTable) {
-    EXPECT_EQ(decide_step(row.partial, row.local, row.replicas, row.total), row.outcome);
+    EXPECT_EQ(has_step(row.partial, row.local, row.replicas, row.total), row.exists);
   }
 }
 
@@ -70,16 +74,16 @@ TEST(DistributedSpec, KnowsTheRowsOfAReplicaWhereTheyAreAlwaysTheSame) {
       {{{}}, -1, {1, 1, 0}, false, {{}}},
   };
   for (const auto& row : kTable) {
-    EXPECT_EQ(distributed_shapes(row.shapes, row.batch, row.cluster, row.partial), row.expected);
+    EXPECT_EQ(distributed_spec(spec_of(row.shapes), row.batch, row.cluster, row.partial), spec_of(row.expected));
   }
 }
 
 TEST(DistributedSpec, TellsTheGlobalBatchSizeFromShapesAlone) {
-  EXPECT_EQ(batch_size_by_shapes({{8, 3}, {8}}), 8);
-  EXPECT_EQ(batch_size_by_shapes({{8, 3}, {7}}), kUnknownBatchSize);
-  EXPECT_EQ(batch_size_by_shapes({{8, 3}, {-1}}), kAskStages);
-  EXPECT_THROW(batch_size_by_shapes({{}}), InvalidArgument);
-  EXPECT_THROW(batch_size_by_shapes({{-1}, {}}), InvalidArgument);
+  EXPECT_EQ(batch_size_by_spec(spec_of({{8, 3}, {8}})), 8);
+  EXPECT_EQ(batch_size_by_spec(spec_of({{8, 3}, {7}})), kUnknownBatchSize);
+  EXPECT_EQ(batch_size_by_spec(spec_of({{8, 3}, {-1}})), kAskStages);
+  EXPECT_THROW(batch_size_by_spec(spec_of({{}})), InvalidArgument);
+  EXPECT_THROW(batch_size_by_spec(spec_of({{-1}, {}})), InvalidArgument);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/pipeline.h"
-#include "lockstep/data/spec_shapes.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/balanced_cutter.h"
 #include "lockstep/data/stages/batch_sizes.h"
@@ -209,10 +208,9 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
 
   plan.cardinality = dataset->cardinality();
   const ElementSpec spec = dataset->element_spec();
-  const std::vector<StaticShape> shapes = shapes_of(spec);
   if (cluster.replicas() > 1) {
     plan.global_batch_size = global_batch_size_of(*dataset);
-    check_equal_rows(shapes);
+    check_equal_rows(spec);
   }
   FunctionLook look;
   // FILE by replica shares out nothing by file, but should say so if there are no files.
@@ -231,9 +229,8 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
       plan.split.batch = batch.batch_size;
   }
   plan.has_single_rows = plan.split.rule != SplitRule::None && gives_single_rows(*dataset, look);
-  plan.partial_steps = handles_partial_steps({shapes, plan.cardinality.is_infinite()}, seen_by.workers);
-  plan.element_spec =
-      with_rows_of(spec, distributed_shapes(shapes, plan.global_batch_size, seen_by, plan.partial_steps));
+  plan.partial_steps = handles_partial_steps(spec, plan.cardinality.is_infinite(), seen_by.workers);
+  plan.element_spec = distributed_spec(spec, plan.global_batch_size, seen_by, plan.partial_steps);
   plan.stream = make_stream(plan, too_few);
   if (!plan.is_one_stream() && (plan.shards.by == ShardBy::Files || plan.shards.by == ShardBy::Hint))
     plan.everything = plan_shards(dataset, policy, {1, 1, 0}, too_few, look).pipeline;
@@ -241,8 +238,8 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
 }
 
 std::int64_t global_batch_size_of(const Stage& dataset) {
-  const std::int64_t by_shapes = batch_size_by_shapes(shapes_of(dataset.element_spec()));
-  return by_shapes == kAskStages ? find_batch_size(dataset) : by_shapes;
+  const std::int64_t by_spec = batch_size_by_spec(dataset.element_spec());
+  return by_spec == kAskStages ? find_batch_size(dataset) : by_spec;
 }
 
 std::string to_string(const InputPlan& plan) {
