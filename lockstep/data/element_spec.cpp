@@ -5,25 +5,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/values/print.h"
 
 namespace lockstep::data {
 namespace {
-
-const char* dtype_name(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat: return "float32";
-    case at::kDouble: return "float64";
-    case at::kHalf: return "float16";
-    case at::kBFloat16: return "bfloat16";
-    case at::kLong: return "int64";
-    case at::kInt: return "int32";
-    case at::kShort: return "int16";
-    case at::kChar: return "int8";
-    case at::kByte: return "uint8";
-    case at::kBool: return "bool";
-    default: return c10::toString(dtype);
-  }
-}
 
 bool can_be_one(const ComponentSpec& a, const ComponentSpec& b) {
   if (a.kind == ComponentSpec::Kind::Unknown || b.kind == ComponentSpec::Kind::Unknown) return true;
