@@ -267,30 +267,21 @@ inline constexpr bool has_fixed_leaves_v = has_fixed_leaves<T>();
 /// The type of a structure after `Leaf<L>::type` took the place of every leaf L. A plain struct stays what it is.
 template <template <class> class Leaf, class T>
 struct MapLeaves : Leaf<T> {};
+template <template <class> class Leaf, class T>
+using MappedLeaves = typename MapLeaves<Leaf, T>::type;
 template <template <class> class Leaf, class... T>
-struct MapLeaves<Leaf, std::tuple<T...>> {
-  using type = std::tuple<typename MapLeaves<Leaf, T>::type...>;
-};
+struct MapLeaves<Leaf, std::tuple<T...>> : std::type_identity<std::tuple<MappedLeaves<Leaf, T>...>> {};
 template <template <class> class Leaf, class A, class B>
-struct MapLeaves<Leaf, std::pair<A, B>> {
-  using type = std::pair<typename MapLeaves<Leaf, A>::type, typename MapLeaves<Leaf, B>::type>;
+struct MapLeaves<Leaf, std::pair<A, B>> : std::type_identity<std::pair<MappedLeaves<Leaf, A>, MappedLeaves<Leaf, B>>> {
 };
 template <template <class> class Leaf, class T, std::size_t N>
-struct MapLeaves<Leaf, std::array<T, N>> {
-  using type = std::array<typename MapLeaves<Leaf, T>::type, N>;
-};
+struct MapLeaves<Leaf, std::array<T, N>> : std::type_identity<std::array<MappedLeaves<Leaf, T>, N>> {};
 template <template <class> class Leaf, class T>
-struct MapLeaves<Leaf, std::vector<T>> {
-  using type = std::vector<typename MapLeaves<Leaf, T>::type>;
-};
+struct MapLeaves<Leaf, std::vector<T>> : std::type_identity<std::vector<MappedLeaves<Leaf, T>>> {};
 template <template <class> class Leaf, class K, class V>
-struct MapLeaves<Leaf, std::map<K, V>> {
-  using type = std::map<K, typename MapLeaves<Leaf, V>::type>;
-};
+struct MapLeaves<Leaf, std::map<K, V>> : std::type_identity<std::map<K, MappedLeaves<Leaf, V>>> {};
 template <template <class> class Leaf, class K, class V>
-struct MapLeaves<Leaf, std::unordered_map<K, V>> {
-  using type = std::unordered_map<K, typename MapLeaves<Leaf, V>::type>;
-};
+struct MapLeaves<Leaf, std::unordered_map<K, V>> : std::type_identity<std::unordered_map<K, MappedLeaves<Leaf, V>>> {};
 
 /// A batch of leaves: numbers and tensors become tensors, byte strings become Strings.
 template <class T>
@@ -312,8 +303,7 @@ constexpr bool can_map_leaves() {
   if constexpr (is_leaf_v<T>) {
     return true;
   } else if constexpr (!std::is_void_v<Parts<T>>) {
-    if (kind == StructureKind::Aggregate && !std::is_same_v<typename MapLeaves<Leaf, Parts<T>>::type, Parts<T>>)
-      return false;
+    if (kind == StructureKind::Aggregate && !std::is_same_v<MappedLeaves<Leaf, Parts<T>>, Parts<T>>) return false;
     return all_parts<T>([]<class Part>(std::type_identity<Part>) { return can_map_leaves<Part, Leaf>(); });
   } else if constexpr (kind == StructureKind::Vector) {
     return can_map_leaves<typename T::value_type, Leaf>();

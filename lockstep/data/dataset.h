@@ -21,9 +21,9 @@ namespace lockstep::data {
 /// What a batch of T is: `Dataset<T>::batch` gives a `Dataset<Batch<T>>`. Structures of tensors stay what they are;
 /// byte strings become Strings, numbers tensors.
 template <class T>
-using Batch = typename detail::MapLeaves<detail::BatchLeaf, T>::type;
+using Batch = detail::MappedLeaves<detail::BatchLeaf, T>;
 template <class T>
-using Row = typename detail::MapLeaves<detail::RowLeaf, T>::type;
+using Row = detail::MappedLeaves<detail::RowLeaf, T>;
 
 namespace detail {
 
