@@ -21,31 +21,24 @@ concept GivesBatches = requires(Source& source, const std::vector<std::size_t>& 
   source.get_batch(rows);
 };
 
-/// What a source gives for a row: by itself, as one of a vector, or stacked with others to a batch.
+/// Whether batches are lists of rows that were not stacked.
 template <class Source>
-struct TorchExampleOf;
-template <GivesRows Source>
-struct TorchExampleOf<Source> {
-  using type = decltype(std::declval<Source&>().get(std::size_t{0}));
-  static constexpr bool is_stacked = false;
+concept GivesLists = requires(Source& source, const std::vector<std::size_t>& rows) {
+  source.get_batch(rows).at(0);
 };
-template <class Batch>
-struct ExampleOfBatch {
-  using type = Batch;
-  static constexpr bool is_stacked = true;
-};
-template <class Example>
-struct ExampleOfBatch<std::vector<Example>> {
-  using type = Example;
-  static constexpr bool is_stacked = false;
-};
-template <class Source>
-  requires(!GivesRows<Source> && GivesBatches<Source>)
-struct TorchExampleOf<Source>
-    : ExampleOfBatch<decltype(std::declval<Source&>().get_batch(std::declval<const std::vector<std::size_t>&>()))> {};
 
+/// What a source gives for row `index`: by itself, as one of a list, or as a batch of one.
 template <class Source>
-using TorchExample = typename TorchExampleOf<Source>::type;
+auto torch_example(Source& source, std::size_t index) {
+  if constexpr (GivesRows<Source>)
+    return source.get(index);
+  else if constexpr (GivesLists<Source>)
+    return source.get_batch(std::vector<std::size_t>{index}).at(0);
+  else
+    return source.get_batch(std::vector<std::size_t>{index});
+}
+template <class Source>
+using TorchExample = decltype(torch_example(std::declval<Source&>(), 0));
 
 /// The rows of a `torch::data` dataset. Its functions are not const, so rows are read one at a time.
 template <class Source>
@@ -79,7 +72,7 @@ class TorchRows final : public RowSource {
 
  private:
   using Example = TorchExample<Source>;
-  static constexpr bool kIsStacked = TorchExampleOf<Source>::is_stacked;
+  static constexpr bool kIsStacked = !GivesRows<Source> && !GivesLists<Source>;
 
   static Element element_of(Example example) {
     static_assert(
@@ -118,10 +111,7 @@ class TorchRows final : public RowSource {
       return data::row(stacked({&index, 1}), 0);
     } else {
       const std::lock_guard lock(mutex_);
-      if constexpr (GivesRows<Source>)
-        return element_of(source_.get(static_cast<std::size_t>(index)));
-      else
-        return element_of(source_.get_batch(std::vector<std::size_t>{static_cast<std::size_t>(index)}).at(0));
+      return element_of(torch_example(source_, static_cast<std::size_t>(index)));
     }
   }
 
