@@ -90,11 +90,14 @@ at::Tensor values_in_order(const at::Tensor& tensor, const Element& element, con
 
 std::string describe(const Element& element) { return to_string(ElementSpec::of(element)); }
 
+std::optional<std::int64_t> rows_of(const Component& component) {
+  if (const auto* strings = std::get_if<Strings>(&component)) return strings->size();
+  const auto* tensor = std::get_if<at::Tensor>(&component);
+  return tensor && tensor->defined() && tensor->dim() > 0 ? std::optional(tensor->size(0)) : std::nullopt;
+}
+
 std::int64_t rows_for_reports(const Element& element) {
-  if (element.size() == 0) return 1;
-  const auto* tensor = std::get_if<at::Tensor>(&element.components.front());
-  const auto* strings = std::get_if<Strings>(&element.components.front());
-  return tensor && tensor->dim() > 0 ? tensor->size(0) : strings ? strings->size() : 1;
+  return element.size() == 0 ? 1 : rows_of(element.components.front()).value_or(1);
 }
 
 std::int64_t row_count(const Element& batch, const std::string& where, const RowsHelp& help) {
@@ -103,15 +106,11 @@ std::int64_t row_count(const Element& batch, const std::string& where, const Row
   };
   std::optional<std::int64_t> count;
   for (const Component& component : batch.components) {
-    std::int64_t rows = -1;
-    if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
-      if (!tensor->defined()) refuse("an undefined tensor has no rows", "set every tensor of the element");
-      if (tensor->dim() > 0) rows = tensor->size(0);
-    } else if (const auto* strings = std::get_if<Strings>(&component)) {
-      rows = strings->size();
-    }
-    if (rows < 0) refuse("every component needs a first dimension to take rows from", help.no_rows);
-    if (count && *count != rows) refuse("all components must have the same batch size", help.unequal);
+    const auto* tensor = std::get_if<at::Tensor>(&component);
+    if (tensor && !tensor->defined()) refuse("an undefined tensor has no rows", "set every tensor of the element");
+    const std::optional<std::int64_t> rows = rows_of(component);
+    if (!rows) refuse("every component needs a first dimension to take rows from", help.no_rows);
+    if (count && count != rows) refuse("all components must have the same batch size", help.unequal);
     count = rows;
   }
   if (!count)

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -96,6 +97,8 @@ LOCKSTEP_EXPORT std::string describe(const Element& element);
 /// Rows of one batch: stacks rows into an element whose components have one more dimension; see RowWriter. Shapes, dtypes
 /// and structures must agree; `where` names the stage in the error.
 LOCKSTEP_EXPORT Element stack(std::vector<Element>&& rows, const std::string& where);
+/// The first dimension of a component; none if it has no dimension.
+LOCKSTEP_EXPORT std::optional<std::int64_t> rows_of(const Component& component);
 /// The rows of an element by its first component, for reports; 1 where that has no dimension.
 LOCKSTEP_EXPORT std::int64_t rows_for_reports(const Element& element);
 /// The help of errors about rows.

@@ -318,10 +318,10 @@ int InputStep::local_values() const {
 std::int64_t common_rows(const Element& element) {
   std::int64_t rows = -1;
   for (const Component& component : element.components) {
-    const auto* tensor = std::get_if<at::Tensor>(&component);
-    if (tensor == nullptr || !tensor->defined() || tensor->dim() == 0) continue;
-    if (rows >= 0 && tensor->size(0) != rows) return -1;
-    rows = tensor->size(0);
+    const auto mine = std::holds_alternative<at::Tensor>(component) ? rows_of(component) : std::nullopt;
+    if (!mine) continue;
+    if (rows >= 0 && *mine != rows) return -1;
+    rows = *mine;
   }
   return rows;
 }

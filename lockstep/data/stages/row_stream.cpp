@@ -276,8 +276,7 @@ std::unique_ptr<RowStream> rows_left_in(IteratorPtr elements, const ElementSpec&
 }
 
 std::int64_t component_rows(const Component& component, const char* where) {
-  if (const auto* tensor = std::get_if<at::Tensor>(&component); tensor && tensor->dim() > 0) return tensor->size(0);
-  if (const auto* strings = std::get_if<Strings>(&component)) return strings->size();
+  if (const auto rows = rows_of(component)) return *rows;
   throw InvalidArgument(errors::kShape, {.what = "an element holds a scalar, which cannot be shared out among replicas",
                                          .where = where,
                                          .help = "call batch() before distribute(), or use distribute_from_function"});
