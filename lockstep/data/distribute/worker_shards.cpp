@@ -22,18 +22,36 @@ std::optional<std::int64_t> known_count(const Stage& stage) {
   return count.is_known() ? std::optional(count.value()) : std::nullopt;
 }
 
-/// Puts shard(workers, worker) into a pipeline so that every worker gets files of its own.
-class FileSharder {
+/// Puts shard(workers, worker) into a pipeline: so that every worker gets files of its own, or in place of hints.
+class Sharder {
  public:
-  FileSharder(const ClusterShape& cluster, TooFew too_few, FunctionLook& look)
+  Sharder(const ClusterShape& cluster, TooFew too_few, FunctionLook& look)
       : cluster_(cluster), too_few_(too_few), look_(look) {}
 
-  /// The pipeline of one worker; null if there are no files to share, see `why`.
-  StagePtr apply(const StagePtr& stage) {
+  /// The pipeline of one worker, with shards in place of hints. `names_files`: the stage above, shuffles aside, reads the files that
+  /// this one names.
+  StagePtr fill_hints(const StagePtr& stage, bool names_files = false) {
+    const StageTraits traits = stage->traits();
+    if (traits.is_shard_hint) {
+      shared.push_back({names_files, known_count(*stage->input())});
+      const std::size_t outer = shared.size();
+      StagePtr input = fill_hints(stage->input());
+      shared.resize(outer);  // a shard within a shard shares out nothing of its own
+      return own_shard(std::move(input));
+    }
+    std::vector<StagePtr> inputs;
+    for (const StagePtr& input : stage->inputs())
+      inputs.push_back(fill_hints(input, is_shuffle(traits) ? names_files : traits.source == Source::Files));
+    if (inputs == stage->inputs()) return stage;
+    return cluster_.workers == 1 ? stage->with_inputs(std::move(inputs)) : on(*stage, std::move(inputs));
+  }
+
+  /// The pipeline of one worker with its own files; null if there are none to share, see `why`.
+  StagePtr shard_files(const StagePtr& stage) {
     const StageTraits traits = stage->traits();
     if (traits.asserts_count) {
       removed.emplace_back(stage->kind());
-      return apply(stage->input());
+      return shard_files(stage->input());
     }
     switch (traits.source) {
       case Source::Unknown: return fail(str(stage->kind(), " cannot be looked through for files"));
@@ -45,7 +63,7 @@ class FileSharder {
     }
     std::vector<StagePtr> inputs;
     for (const StagePtr& input : stage->inputs()) {
-      inputs.push_back(apply(input));
+      inputs.push_back(shard_files(input));
       if (!inputs.back()) return nullptr;
     }
     return on(*stage, std::move(inputs));
@@ -61,6 +79,10 @@ class FileSharder {
     return nullptr;
   }
 
+  StagePtr own_shard(StagePtr input) const {
+    return make_required_shard(std::move(input), cluster_.workers, cluster_.worker, too_few_);
+  }
+
   StagePtr on(const Stage& stage, std::vector<StagePtr> inputs) const {
     return stage.for_worker(std::move(inputs), cluster_.workers, cluster_.worker);
   }
@@ -69,7 +91,7 @@ class FileSharder {
     if (StagePtr shared_inside = share_inner_function(*function, *function)) return shared_inside;
     const FunctionLook::Seen& seen = look_.at(*function);
     if (seen.reads_files) return with_shard_below(*function, true);
-    if (StagePtr input = apply(function->input())) return on(*function, {std::move(input)});
+    if (StagePtr input = shard_files(function->input())) return on(*function, {std::move(input)});
     if (seen.obstacle.empty()) return nullptr;
     return fail(str("whether the function of ", function->kind(), " reads files cannot be seen without running ",
                     seen.obstacle));
@@ -94,7 +116,7 @@ class FileSharder {
     std::vector<StagePtr> shuffles;
     StagePtr input = without_shuffles(stage.input(), shuffles);
     shared.push_back({files, known_count(*input)});
-    input = make_required_shard(std::move(input), cluster_.workers, cluster_.worker, too_few_);
+    input = own_shard(std::move(input));
     for (auto shuffle = shuffles.rbegin(); shuffle != shuffles.rend(); ++shuffle)
       input = (*shuffle)->with_inputs({std::move(input)});
     return on(stage, {std::move(input)});
@@ -117,36 +139,6 @@ bool has_shard_hint(const Stage& stage) {
   return stage.traits().is_shard_hint ||
          std::ranges::any_of(stage.inputs(), [](const StagePtr& input) { return has_shard_hint(*input); });
 }
-
-/// Makes shards of hints.
-class HintFiller {
- public:
-  HintFiller(const ClusterShape& cluster, TooFew too_few) : cluster_(cluster), too_few_(too_few) {}
-
-  /// `names_files`: the stage above, shuffles aside, reads the files that this one names.
-  StagePtr apply(const StagePtr& stage, bool names_files = false) {
-    const StageTraits traits = stage->traits();
-    if (traits.is_shard_hint) {
-      shared.push_back({names_files, known_count(*stage->input())});
-      const std::size_t outer = shared.size();
-      StagePtr input = apply(stage->input());
-      shared.resize(outer);  // a shard within a shard shares out nothing of its own
-      return make_required_shard(std::move(input), cluster_.workers, cluster_.worker, too_few_);
-    }
-    std::vector<StagePtr> inputs;
-    for (const StagePtr& input : stage->inputs())
-      inputs.push_back(apply(input, is_shuffle(traits) ? names_files : traits.source == Source::Files));
-    if (inputs == stage->inputs()) return stage;
-    if (cluster_.workers == 1) return stage->with_inputs(std::move(inputs));
-    return stage->for_worker(std::move(inputs), cluster_.workers, cluster_.worker);
-  }
-
-  std::vector<SharedOut> shared;
-
- private:
-  const ClusterShape& cluster_;
-  TooFew too_few_;
-};
 
 /// Takes out the assertions that the walk towards the files meets.
 StagePtr without_assertions(const StagePtr& stage, FunctionLook& look, std::vector<std::string>& removed) {
@@ -212,9 +204,9 @@ ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const Cl
     case AutoShardPolicy::Data: return finish(ShardBy::Rows, {});
     case AutoShardPolicy::Hint: {
       if (!has_shard_hint(*pipeline)) return plan;  // there is nothing to fill in, so everybody reads everything
-      HintFiller filler(cluster, too_few);
-      plan.pipeline = filler.apply(pipeline);
-      return finish(ShardBy::Hint, std::move(filler.shared));
+      Sharder sharder(cluster, too_few, look);
+      plan.pipeline = sharder.fill_hints(pipeline);
+      return finish(ShardBy::Hint, std::move(sharder.shared));
     }
     case AutoShardPolicy::File:
       if (cluster.workers == 1) return finish(ShardBy::Files, {});
@@ -222,8 +214,8 @@ ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const Cl
     case AutoShardPolicy::Auto: break;
     default: lockstep::to_string(policy);  // throws
   }
-  FileSharder sharder(cluster, too_few, look);
-  StagePtr shared = sharder.apply(pipeline);
+  Sharder sharder(cluster, too_few, look);
+  StagePtr shared = sharder.shard_files(pipeline);
   if (shared && cluster.workers > 1) {
     plan.pipeline = std::move(shared);
     plan.removed = std::move(sharder.removed);
