@@ -8,7 +8,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/cluster/cluster_spec.h"
 #include "lockstep/comm/cluster/roles.h"
-#include "lockstep/comm/port.h"
+#include "lockstep/comm/socket.h"
 
 namespace lockstep::app {
 

@@ -15,7 +15,7 @@
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/disagreement.h"
-#include "lockstep/comm/port.h"
+#include "lockstep/comm/socket.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/logged_lines.h"
 #include "tests/support/member_processes.h"

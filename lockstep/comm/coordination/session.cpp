@@ -11,7 +11,7 @@
 #include "lockstep/comm/coordination/client.h"
 #include "lockstep/comm/coordination/job_key.h"
 #include "lockstep/comm/coordination/tls.h"
-#include "lockstep/comm/port.h"
+#include "lockstep/comm/socket.h"
 
 namespace lockstep::coordination {
 

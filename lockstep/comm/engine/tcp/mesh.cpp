@@ -16,7 +16,6 @@
 #include "lockstep/base/random_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/disagreement.h"
-#include "lockstep/comm/port.h"
 #include "lockstep/comm/socket.h"
 
 namespace lockstep::engine {
