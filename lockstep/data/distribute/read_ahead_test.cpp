@@ -87,5 +87,13 @@ TEST(ReadAhead, CanBeDroppedAtAnyPoint) {
   }
 }
 
+TEST(ReadAhead, CanBeDroppedWhileItFails) {
+  for (int i = 0; i < 300; ++i) {
+    ReadAhead<int> items([]() -> std::optional<int> { throw std::runtime_error("failed"); }, 2);
+    if (i % 2 == 0) std::this_thread::yield();
+    for (int asked = 0; asked < i % 3; ++asked) EXPECT_THROW(items.next(), std::runtime_error);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep::data
