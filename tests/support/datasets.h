@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -72,6 +73,15 @@ struct LogSilence {
 
 /// What stands at each place of a stream: the element, or nothing where it failed.
 using Places = std::vector<std::optional<std::vector<std::int64_t>>>;
+
+/// A function for `map` that throws at these rows of a range.
+inline auto failing_at(std::vector<std::int64_t> bad) {
+  return [bad](const at::Tensor& x) {
+    for (const std::int64_t row : bad)
+      if (x.item<std::int64_t>() == row) throw std::runtime_error("bad row");
+    return x;
+  };
+}
 
 /// Reads on behind errors; `limit` places at most.
 inline Places places_of(DatasetIterator<at::Tensor> iterator, std::size_t limit = 10'000) {
