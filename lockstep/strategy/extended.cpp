@@ -19,13 +19,19 @@ namespace lockstep {
 /// Any thread may ask and add.
 class StrategyExtended::Containers {
  public:
-  void add(const Variable& variable) {
+  /// Returns how many have been added.
+  int add(const Variable& variable) {
     const std::lock_guard lock(mutex_);
     if (variables_.size() >= sweep_at_) {
       std::erase_if(variables_, [](const auto& entry) { return entry.second.expired(); });
       sweep_at_ = std::max<std::size_t>(64, 2 * variables_.size());
     }
     for (const auto& component : variable.values()) variables_[component.unsafeGetTensorImpl()] = variable.impl();
+    return ++count_;
+  }
+  int count() const {
+    const std::lock_guard lock(mutex_);
+    return count_;
   }
 
   /// Null if it is no component, or if its variable is gone.
@@ -37,6 +43,7 @@ class StrategyExtended::Containers {
 
  private:
   mutable std::mutex mutex_;
+  int count_ = 0;
   std::size_t sweep_at_ = 64;  ///< entries of variables that are gone are removed when there are this many
   std::unordered_map<const void*, std::weak_ptr<Variable::Impl>> variables_;  ///< by component
 };
@@ -239,7 +246,9 @@ bool StrategyExtended::variable_created_in_scope(const Variable& variable) const
   return variable.is_distributed() && &variable.strategy() == &strategy_;
 }
 
-void StrategyExtended::remember(const Variable& variable) { containers_->add(variable); }
+int StrategyExtended::remember(const Variable& variable) { return containers_->add(variable); }
+
+bool StrategyExtended::has_made_variables() const { return containers_->count() > 0; }
 
 StrategyExtended::ColocateScope StrategyExtended::colocate_vars_with(const Variable& variable) {
   detail::require_current_strategy(strategy_, "colocate_vars_with");

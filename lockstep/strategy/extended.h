@@ -115,6 +115,7 @@ class LOCKSTEP_EXPORT StrategyExtended {
 
  private:
   friend class Strategy;
+  friend struct detail::StrategyAccess;
   friend class Variable;
   void require_own(const Variable& variable, const char* operation) const;
   /// The local replicas that have these devices; InvalidArgument if one has none or is named twice.
@@ -127,7 +128,8 @@ class LOCKSTEP_EXPORT StrategyExtended {
   }
   static void require_one_variable(const PerReplica<Variable>& variables);
   void refuse_divergence(const char* operation) const;
-  void remember(const Variable& variable);
+  int remember(const Variable& variable);  ///< and numbers it, from 1 on
+  bool has_made_variables() const;
 
   template <class F, class... Args>
   auto update_components(const Variable& variable, F& f, const Args&... args);

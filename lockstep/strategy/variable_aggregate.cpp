@@ -51,6 +51,12 @@ bool is_one_number_everywhere(Strategy& strategy, const PerReplica<VariableValue
 
 }  // namespace
 
+detail::WritePlace::WritePlace(const Variable::Impl& variable, const char* operation) {
+  if (variable.strategy().num_workers() == 1) return;
+  text_ = lockstep::str(operation, " of variable ", variable.number(), " '", variable.options().name, "'");
+  place_.emplace(text_);
+}
+
 bool detail::is_distributed_value(const VariableValue& value) {
   return value.kind() == VariableValue::Kind::PerReplica || value.kind() == VariableValue::Kind::Mirrored;
 }

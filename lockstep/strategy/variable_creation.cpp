@@ -142,7 +142,7 @@ std::shared_ptr<Variable::Impl> Variable::Impl::create(Strategy* strategy, const
     impl->values_.push_back(std::move(component));
     impl->add_component_identity();
   }
-  if (strategy) strategy->extended().remember(Variable(impl));
+  if (strategy) impl->number_ = strategy->extended().remember(Variable(impl));
   return impl;
 }
 
@@ -158,7 +158,7 @@ std::shared_ptr<Variable::Impl> Variable::Impl::copy(const Impl& original, const
     impl->values_.push_back(component.detach().clone().requires_grad_(component.requires_grad()));
     impl->add_component_identity();
   }
-  if (impl->distributed_) impl->strategy().extended().remember(Variable(impl));
+  if (impl->distributed_) impl->number_ = impl->strategy().extended().remember(Variable(impl));
   return impl;
 }
 

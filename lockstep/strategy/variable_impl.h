@@ -1,9 +1,11 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/devices.h"
 #include "lockstep/strategy/variable.h"
 #include "lockstep/values/nest.h"
@@ -33,6 +35,7 @@ class Variable::Impl final : public VariableIdentity, public std::enable_shared_
   const VariableOptions& options() const { return options_; }  ///< synchronization and trainable are resolved
   const std::vector<at::Tensor>& values() const { return values_; }
   const at::Tensor& initial_value() const { return initial_value_; }
+  int number() const { return number_; }  ///< among the variables of its strategy, on every worker the same
 
  private:
   Impl() = default;
@@ -43,6 +46,7 @@ class Variable::Impl final : public VariableIdentity, public std::enable_shared_
   std::weak_ptr<Strategy*> strategy_;
   std::vector<at::Tensor> values_;
   at::Tensor initial_value_;
+  int number_ = 0;
   std::vector<std::shared_ptr<const VariableIdentity>> component_identities_;
 };
 
@@ -59,6 +63,16 @@ struct Write {
   std::shared_ptr<const VariablePlace> place = nullptr;
 
   const char* name() const;  ///< "assign_add"
+};
+
+/// While it lives, collectives of this thread are those of a write to a variable: workers compare which.
+class WritePlace {
+ public:
+  WritePlace(const Variable::Impl& variable, const char* operation);
+
+ private:
+  std::string text_;
+  std::optional<CallPlace> place_;  ///< of several workers
 };
 
 /// Writes in the context that this thread is in, to one component or all of them, as the variable's rules say. Returns

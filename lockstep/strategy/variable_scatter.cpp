@@ -117,6 +117,7 @@ void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter
       [&](Strategy& strategy, const PerReplica<IndexedSlices>& all,
           const PerReplica<std::shared_ptr<Variable::Impl>>& variables, const PerReplica<const char*>& operations) {
         detail::require_same_write(variables, operations);
+        const detail::WritePlace place(*variables[0], operations[0]);
         if (aggregation == Aggregation::OnlyFirstReplica) {
           const bool of_all = detail::StrategyAccess::is_first_of_all(strategy);
           return write_all(*variable, of_all ? strategy.broadcast(all[0]) : all[0]);
