@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/compat/arguments.h"
+#include "lockstep/compat/held_strategy.h"
 #include "lockstep/compat/names.h"
 #include "lockstep/strategy/extended.h"
 
@@ -21,7 +22,7 @@ class ExtendedHandle {
 
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   auto call_for_each_replica(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
-    return call_with([&](const auto&... each) { return in_own_words([&] { return core_.run(fn, each...); }); }, args,
+    return call_with([&](const auto&... each) { return in_own_words([&] { return core().run(fn, each...); }); }, args,
                      kwargs);
   }
 
@@ -79,12 +80,12 @@ class ExtendedHandle {
   /// As the strategy's own; `session` is ignored, because there are none.
   template <class T, class Session = std::nullopt_t>
   auto experimental_make_numpy_dataset(T numpy_input, const Session& = std::nullopt) const {
-    return core_.make_numpy_dataset(std::move(numpy_input));
+    return in_own_words([&] { return core().make_numpy_dataset(std::move(numpy_input)); });
   }
 
  protected:
-  lockstep::Strategy& core() const { return core_; }
-  lockstep::StrategyExtended& extended() const { return core_.extended(); }
+  lockstep::Strategy& core() const { return core_.get(); }
+  lockstep::StrategyExtended& extended() const { return core().extended(); }
 
   template <bool kGroup, class Update>
   static auto grouped(const Update& update) {
@@ -95,7 +96,7 @@ class ExtendedHandle {
   }
 
  private:
-  lockstep::Strategy& core_;
+  HeldStrategy core_;
 };
 
 }  // namespace lockstep::compat

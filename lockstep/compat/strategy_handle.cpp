@@ -2,6 +2,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/compat/replica_context.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 
 namespace lockstep::compat {
 namespace {
@@ -17,6 +18,8 @@ constexpr std::pair<std::string_view, std::string_view> kWords[] = {
      "You must specify an aggregation method to write a mirrored variable inside a replica"},
     {"the value must be Mirrored: a PerReplica would",
      "Expected value to be mirrored across replicas, got a PerReplica: it would"},
+    {"experimental_make_numpy_dataset", "experimental_make_numpy_dataset"},
+    {"make_numpy_dataset", "experimental_make_numpy_dataset"},
     {"before distribute()", "before experimental_distribute_dataset()"},
     {"strategy.distribute ", "strategy.experimental_distribute_dataset "},
     {"distribute_from_function", "experimental_distribute_datasets_from_function"},
@@ -53,6 +56,12 @@ void replace_scope(std::optional<StrategyHandle> strategy) {
 }  // namespace
 
 ErrorWords error_words() { return kWords; }
+
+using lockstep::detail::StrategyAccess;
+HeldStrategy::HeldStrategy(const Strategy& strategy) : strategy_(StrategyAccess::alive(strategy)) {}
+Strategy& HeldStrategy::get() const {
+  return StrategyAccess::require_alive(strategy_, "what get_strategy() or extended() has returned");
+}
 
 lockstep::ReplicaContext* current_replica() {
   return in_cross_replica_context() ? nullptr : &lockstep::get_replica_context();

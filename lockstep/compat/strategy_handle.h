@@ -6,6 +6,7 @@
 
 #include "lockstep/base/export.h"
 #include "lockstep/compat/arguments.h"
+#include "lockstep/compat/held_strategy.h"
 #include "lockstep/compat/names.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/strategy/mirrored_strategy.h"
@@ -18,39 +19,40 @@ namespace lockstep::compat {
 class LOCKSTEP_EXPORT StrategyHandle {
  public:
   /// Lockstep's own strategy, for what TensorFlow has no name for: `strategy.core().make<Net>()`, `make_optimizer`.
-  lockstep::Strategy& core() const { return *core_; }
-  bool operator==(const StrategyHandle&) const = default;
+  lockstep::Strategy& core() const { return owned_ ? *owned_ : held_.get(); }
+  bool operator==(const StrategyHandle& other) const { return &core() == &other.core(); }
 
-  int num_replicas_in_sync() const { return core_->num_replicas_in_sync(); }
-  Scope scope() const { return core_->scope(); }
+  int num_replicas_in_sync() const { return core().num_replicas_in_sync(); }
+  Scope scope() const { return core().scope(); }
 
   /// Workers share files or rows as in TensorFlow, and nothing with auto-sharding off, unlike by `core().distribute`.
   template <class T>
   DistributedDataset<T> experimental_distribute_dataset(const data::Dataset<T>& dataset) const {
-    return in_own_words([&] { return core_->distribute(dataset, {.assignment = Assignment::TensorFlow}); });
+    return in_own_words([&] { return core().distribute(dataset, {.assignment = Assignment::TensorFlow}); });
   }
   template <class F>
   auto experimental_distribute_datasets_from_function(F&& dataset_fn) const {
-    return in_own_words([&] { return core_->distribute_from_function(std::forward<F>(dataset_fn)); });
+    return in_own_words([&] { return core().distribute_from_function(std::forward<F>(dataset_fn)); });
   }
   template <class T>
   auto experimental_local_results(const T& value) const {
-    return core_->local_results(value);
+    return core().local_results(value);
   }
 
  protected:
-  explicit StrategyHandle(std::shared_ptr<lockstep::Strategy> core) : core_(std::move(core)) {}
-  /// One that does not keep its strategy alive.
-  explicit StrategyHandle(lockstep::Strategy& core) : core_(std::shared_ptr<lockstep::Strategy>(), &core) {}
+  explicit StrategyHandle(std::shared_ptr<lockstep::Strategy> core) : owned_(std::move(core)) {}
+  /// One that does not keep its strategy alive, and throws once it is gone.
+  explicit StrategyHandle(lockstep::Strategy& core) : held_(core) {}
 
   template <class F, class Args, class Kwargs>
   auto run_with(F& fn, const Args& args, const Kwargs& kwargs) const {
-    return call_with([&](const auto&... each) { return in_own_words([&] { return core_->run(fn, each...); }); }, args,
+    return call_with([&](const auto&... each) { return in_own_words([&] { return core().run(fn, each...); }); }, args,
                      kwargs);
   }
 
  private:
-  std::shared_ptr<lockstep::Strategy> core_;
+  std::shared_ptr<lockstep::Strategy> owned_;
+  HeldStrategy held_;
 };
 
 /// The replicas of several processes; the cluster is that of TF_CONFIG unless a resolver is given. Not strict: strict

@@ -72,6 +72,20 @@ TEST(CompatStrategy, ScopeMakesItCurrent) {
   EXPECT_FALSE(v1::has_strategy());
 }
 
+TEST(CompatStrategy, HandlesNoticeThatItIsGone) {
+  std::optional<v1::Strategy> handle;
+  std::optional<v1::StrategyExtended> extended;
+  {
+    const v1::MirroredStrategy strategy({"cpu:0", "cpu:1"});
+    const auto scope = strategy.scope();
+    handle = v1::get_strategy();
+    extended.emplace(strategy.extended());
+    EXPECT_EQ(handle->num_replicas_in_sync(), 2);
+  }
+  EXPECT_EQ(error_of([&] { handle->run(my_number); }).number, errors::kMixedStrategies);
+  EXPECT_EQ(error_of([&] { extended->worker_devices(); }).number, errors::kMixedStrategies);
+}
+
 // names: experimental_set_strategy
 TEST(CompatStrategy, SetStrategyOpensAScopeUntilTheNextCall) {
   v1::experimental_set_strategy(two());
