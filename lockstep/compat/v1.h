@@ -122,13 +122,14 @@ class Strategy : public StrategyHandle {
   /// A dataset of the rows of tensors or npy files; a list of them is stacked. `session` is ignored: there are none.
   template <class T, class Session = std::nullopt_t>
   auto experimental_make_numpy_dataset(T numpy_input, const Session& = std::nullopt) const {
-    return core().make_numpy_dataset(std::move(numpy_input));
+    return in_own_words([&] { return core().make_numpy_dataset(std::move(numpy_input)); });
   }
 
   /// Cuts each batch into one per replica.
   template <class T>
   LOCKSTEP_DEPRECATED("use experimental_distribute_dataset")
   InputIterator<T> make_dataset_iterator(const data::Dataset<T>& dataset) const {
+    in_own_words([&] { lockstep::detail::require_cross_replica(core(), "make_dataset_iterator"); });
     return InputIterator<T>(dataset_steps(core(), dataset.stage()));
   }
   /// `input_fn(InputContext)`, called in the strategy's scope, returns a Dataset of batches for one replica each, or a

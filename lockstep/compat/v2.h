@@ -63,6 +63,7 @@ class Strategy : public StrategyHandle {
   static decltype(auto) in_words_of_page(F&& f) {
     static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
         {"=run", "experimental_run_v2"},
+        {"run was called", "experimental_run_v2 was called"},
         {"given to run", "given to experimental_run_v2"},
         {"inside run", "inside experimental_run_v2"},
         {"strategy.run", "strategy.experimental_run_v2"},

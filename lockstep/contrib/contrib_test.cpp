@@ -7,6 +7,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <mutex>
 #include <string>
 #include <type_traits>
@@ -391,6 +392,26 @@ TEST(ContribSteps, RunAgainWhateverHasBecomeOfTheIterator) {
   EXPECT_EQ(values_of(ctx->last_step_outputs().at("x").values()), (Doubles{4, 5}));
 }
 
+TEST(ContribSteps, AreNotRunInsideOfSteps) {
+  auto& strategy = towers(2);
+  auto iterator = strategy.distribute_dataset([] { return data::range(8); }).make_one_shot_iterator();
+  const auto recursive = [](MultiStepContext& ctx, const PerDevice<at::Tensor>&) { ctx.run_op(); };
+  expect_error([&] { strategy.run_steps_on_dataset(recursive, iterator); }, Code::FailedPrecondition,
+               errors::kWrongContext, {"run_op was called inside a step"});
+}
+
+TEST(ContribValues, OfAnotherNumberOfTowersAreRefused) {
+  auto& strategy = towers(2);
+  const auto three = ids(towers(3));
+  for (const auto& call :
+       std::vector<std::function<void()>>{[&] { strategy.reduce(Agg::SUM, three); }, [&] { strategy.unwrap(three); },
+                                          [&] { strategy.unwrap(TowerValue(three)); },
+                                          [&] {
+                                            strategy.batch_reduce(Agg::SUM, {{three, "cpu:0"}});
+                                          }})
+    expect_error(call, Code::InvalidArgument, errors::kComponent, {"3 components, too many for 2 towers"});
+}
+
 TEST(ContribSteps, TakeOutputsWhileTheyRun) {
   auto& strategy = towers(2);
   auto iterator = strategy.distribute_dataset([] { return data::range(4); }).make_one_shot_iterator();
@@ -474,6 +495,12 @@ TEST(ContribConfigure, ChecksWhatItIsGiven) {
   EXPECT_EQ(strategy.num_towers(), 3);
   EXPECT_EQ(strategy.worker_devices()[2], "/job:worker/replica:0/task:0/device:CPU:2");
   EXPECT_EQ(value_of(strategy.reduce(Agg::SUM, ids(strategy), strategy.worker_devices()[1])), 3);
+
+  MirroredStrategy with_variable({.devices = cpus(2)});
+  const auto old = with_variable.core().make_variable(number(1), {.name = "old"});
+  expect_error(
+      [&] { with_variable.configure({.cluster_spec = one, .task_type = "worker", .task_id = 0, .devices = cpus(2)}); },
+      Code::FailedPrecondition, errors::kWrongContext, {"after the strategy was used"});
 
   CollectiveAllReduceStrategy collective;
   EXPECT_TRUE(collective.between_graph());

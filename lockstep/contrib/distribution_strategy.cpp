@@ -1,9 +1,12 @@
 #include "lockstep/contrib/distribution_strategy.h"
 
 #include <algorithm>
+#include <span>
+#include <string_view>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/fnv.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/cluster/cluster_resolver.h"
@@ -11,6 +14,7 @@
 #include "lockstep/contrib/loss_reduction.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/same_on_workers.h"
+#include "lockstep/values/type_name.h"
 
 namespace lockstep::contrib {
 namespace {
@@ -33,6 +37,10 @@ void DistributionStrategy::set_core(std::unique_ptr<Strategy> core, Devices devi
   lockstep::detail::StrategyAccess::set_one_client(*core, this);
   core_ = std::move(core);
   devices_ = std::move(devices);
+}
+
+bool DistributionStrategy::is_used() const {
+  return is_used_ || lockstep::detail::StrategyAccess::has_made_anything(*core_);
 }
 
 void DistributionStrategy::note_use() {
@@ -84,7 +92,10 @@ std::vector<Mirrored<at::Tensor>> DistributionStrategy::batch_reduce(VariableAgg
   return detail::in_tower_words([&] {
     std::vector<StrategyExtended::ReducePair> batch;
     for (const auto& [value, destinations] : pairs)
-      if (is_batched(value)) batch.emplace_back(PerReplica<at::Tensor>(value.local_values()), core_->devices()[0]);
+      if (is_batched(value)) {
+        detail::require_of_all_towers(*core_, "batch_reduce", value.local_values().size());
+        batch.emplace_back(PerReplica<at::Tensor>(value.local_values()), core_->devices()[0]);
+      }
     const auto reduced = core_->extended().batch_reduce_to(is_sum ? ReduceOp::Sum : ReduceOp::Mean, batch);
     std::vector<Mirrored<at::Tensor>> results;
     results.reserve(pairs.size());
@@ -157,23 +168,29 @@ std::size_t DistributionStrategy::this_tower() const {
   return static_cast<std::size_t>(core_->worker_id() * core_->num_local_replicas() + std::max(0, current_component()));
 }
 
-void DistributionStrategy::require_equal_merges() const {
+void DistributionStrategy::require_equal_calls(const std::type_info& function) const {
   WorkerGroup* const workers = lockstep::detail::StrategyAccess::workers(*core_);
   if (workers == nullptr) return;
-  workers::require_same(*workers,
-                        {.what = "the number of merge calls",
-                         .lines = {str("merge_call calls: ", merges_)},
-                         .number = errors::kUnequalMeetings,
-                         .help = "Some towers made a different number of merge_call calls: make the same ones on every "
-                                 "tower of every worker"},
-                        "end of call_for_each_tower", deadline_of(core_->communication()));
+  workers::require_same(
+      *workers,
+      {.what = "what the towers call",
+       .lines = {str("function of the towers: ", type_name(function)), str("merge_call calls: ", merges_),
+                 str("digest of the functions of merge_call: ", merged_functions_)},
+       .number = errors::kUnequalMeetings,
+       .help = "Some towers made a different number of merge_call calls, or calls of other functions: "
+               "make the same ones on every tower of every worker"},
+      "end of call_for_each_tower", deadline_of(core_->communication()));
 }
 
 DistributionStrategy& TowerContext::distribution_strategy() const { return owner_of(replica_->strategy()); }
 
-int detail::count_merge(const Strategy& core) {
+int detail::count_merge(const Strategy& core, const std::type_info& function) {
   void* const owner = lockstep::detail::StrategyAccess::one_client(core);
-  return owner == nullptr ? 0 : ++static_cast<DistributionStrategy*>(owner)->merges_;
+  if (owner == nullptr) return 0;
+  auto& strategy = *static_cast<DistributionStrategy*>(owner);
+  strategy.merged_functions_ =
+      fnv1a(std::span<const char>(std::string_view(function.name())), strategy.merged_functions_);
+  return ++strategy.merges_;
 }
 
 TowerContext get_tower_context() {
@@ -185,6 +202,9 @@ bool in_cross_tower_context() { return in_cross_replica_context(); }
 DistributionStrategy& get_distribution_strategy() { return owner_of(get_strategy()); }
 
 at::Tensor scale_loss(const at::Tensor& loss, LossReduction reduction) {
+  if (!loss.defined())
+    throw InvalidArgument(errors::kShape,
+                          {.what = "the loss is an undefined tensor", .help = "pass a loss with a value"});
   const int towers = get_tower_context().num_towers();
   return reduction == LossReduction::MEAN && towers > 1 ? loss.mul(1.0 / towers) : loss;
 }

@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <concepts>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -10,6 +11,7 @@
 #include <string>
 #include <tuple>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -148,13 +150,13 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// Over a cluster every worker reads the same stream and takes the elements of its own towers.
   template <class F>
   auto distribute_dataset(F&& dataset_fn) {
-    if constexpr (std::is_invocable_v<F&>) {
+    if constexpr (detail::GivesDataset<F>) {
       detail::require_cross_tower(*core_, "distribute_dataset");
       note_use();
       return detail::distribute_elements(*core_, dataset_fn(), prefetch_on_device_);
     } else {
       static_assert(lockstep::detail::never<F>,
-                    "distribute_dataset takes a function that returns the dataset: [&] { return dataset; }");
+                    "distribute_dataset takes a function that returns a Dataset: [&] { return dataset; }");
       return lockstep::detail::AfterCompileError();
     }
   }
@@ -198,7 +200,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// From now on this is the core; `devices` are those of all towers.
   void set_core(std::unique_ptr<Strategy> core, Devices devices);
   void set_prefetch_on_device(bool prefetch) { prefetch_on_device_ = prefetch; }
-  bool is_used() const { return is_used_; }  ///< by towers or datasets, which belong to its present core
+  bool is_used() const;  ///< by towers, datasets, variables or models, which belong to its present core
 
  private:
   static std::size_t index_of(const std::string& device, const Devices& among, const char* operation);
@@ -207,12 +209,12 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   /// The results of `update(args...)`: of all towers as a list if the last argument is `ungrouped`.
   template <class Update, class... Args>
   auto grouped_or_not(const Update& update, const Args&... args) const;
-  friend int detail::count_merge(const Strategy& core);
+  friend int detail::count_merge(const Strategy& core, const std::type_info& function);
   /// Warns, the first time, of workers that the program has not joined.
   void note_use();
-  /// Throws on all workers unless all have made as many merge calls: the towers of one may have finished without those that
-  /// others wait in.
-  void require_equal_merges() const;
+  /// Throws on all workers unless their towers have called the same function, and made the same merge calls: those of one may
+  /// have finished without what others wait in.
+  void require_equal_calls(const std::type_info& function) const;
   /// The tower whose component an update is at; outside of updates the first of this worker.
   std::size_t this_tower() const;
   /// Results that may differ between towers, from all workers: used as one value they are the first tower's everywhere.
@@ -228,7 +230,8 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   std::unique_ptr<Strategy> core_;
   Devices devices_;
   bool prefetch_on_device_ = true;
-  int merges_ = 0;  ///< merge calls so far
+  int merges_ = 0;                      ///< merge calls so far
+  std::uint64_t merged_functions_ = 0;  ///< a digest of their functions
   bool is_used_ = false;
   int calls_ = 0;  ///< calls of map, update and update_non_slot so far
 };

@@ -2,6 +2,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 
 namespace lockstep::contrib {
@@ -29,16 +30,19 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
                            .where = kOperation,
                            .help = "pass ReduceOp::SUM or MEAN, or set the output outside of replicas"});
   }
+  const std::string output_name = str("output \"", name, "\"");  // which workers compare
   if (in_replica_context()) {
     get_replica_context().merge_call(
         [&](Strategy& strategy, const PerReplica<at::Tensor>& outputs) {
-          detail::count_merge(strategy);
+          detail::count_merge(strategy, typeid(*this));
+          const lockstep::detail::CallPlace place(output_name);
           last_step_outputs_.insert_or_assign(name, detail::aggregate(strategy, aggregation, outputs, kOperation));
         },
         output.tensor());
   } else if (aggregation == Aggregation::None) {
     last_step_outputs_.insert_or_assign(name, output.copied());
   } else {
+    const lockstep::detail::CallPlace place(output_name);
     last_step_outputs_.insert_or_assign(name, detail::aggregate(strategy(), aggregation, output, kOperation));
   }
 }
@@ -52,6 +56,12 @@ void MultiStepContext::require_step(const char* operation) const {
 }
 
 void MultiStepContext::run_op() {
+  if (is_in_step_) {
+    throw FailedPrecondition(errors::kWrongContext, {.what = "run_op was called inside a step",
+                                                     .where = "run_op",
+                                                     .help = "call it on what run_steps_on_dataset has returned"});
+  }
+  lockstep::detail::require_cross_replica(strategy(), "run_op");
   auto outputs = std::exchange(last_step_outputs_, {});
   auto others = std::exchange(non_tensor_outputs_, {});
   try {
@@ -62,7 +72,11 @@ void MultiStepContext::run_op() {
       step_(*this);
       is_in_step_ = false;
     }
-    for (auto& [name, output] : last_step_outputs_) output.set_values_of_all_towers(seen_of(output));
+    for (auto& [name, output] : last_step_outputs_) {
+      const std::string output_name = str("output \"", name, "\"");
+      const lockstep::detail::CallPlace place(output_name);
+      output.set_values_of_all_towers(seen_of(output));
+    }
   } catch (...) {
     is_in_step_ = false;
     last_step_outputs_ = std::move(outputs);

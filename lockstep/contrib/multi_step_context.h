@@ -13,6 +13,7 @@
 #include "lockstep/base/export.h"
 #include "lockstep/contrib/tower_values.h"
 #include "lockstep/contrib/variable_aggregation.h"
+#include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::contrib {
@@ -82,7 +83,9 @@ void MultiStepContext::set_non_tensor_output(const std::string& name, T output) 
   } else if (in_replica_context()) {
     get_replica_context().merge_call(
         [&](Strategy& strategy, const PerReplica<T>& outputs) {
-          const bool sees_all = detail::count_merge(strategy) > 0;
+          const bool sees_all = detail::count_merge(strategy, typeid(T)) > 0;
+          const std::string output_name = "output \"" + name + '"';  // which workers compare
+          const lockstep::detail::CallPlace place(output_name);
           std::vector<T> all(outputs.begin(), outputs.end());
           if (sees_all) all = lockstep::detail::of_all_replicas(strategy, all);
           if constexpr (std::equality_comparable<T> && !std::is_convertible_v<T, at::Tensor>) {

@@ -47,7 +47,7 @@ class LOCKSTEP_EXPORT TowerContext {
         return replica_->merge_call(
             [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
               // Negative: the numbers of merges and of calls of map and update must not meet.
-              const detail::ClientRandom random(core, -detail::count_merge(core), 0);
+              const detail::ClientRandom random(core, -detail::count_merge(core, typeid(F)), 0);
               return f(strategy, detail::of_towers(core, all)...);
             },
             std::forward<Args>(args)...);

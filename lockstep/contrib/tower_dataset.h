@@ -78,6 +78,11 @@ class TowerDataset {
 
 namespace detail {
 
+template <class F>
+concept GivesDataset = requires(F& f) {
+  requires data::detail::is_dataset_v<std::decay_t<decltype(f())>>;
+};
+
 /// Whole elements to the towers in turn; a last step that not all towers have an element for is left out.
 template <class T>
 TowerDataset<T> distribute_elements(Strategy& core, const data::Dataset<T>& dataset, bool prefetch) {

@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/fail_together.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
 namespace lockstep::contrib {
@@ -59,7 +60,10 @@ at::Tensor TowerValue::tensor() const {
 std::vector<at::Tensor> TowerValue::unwrap(const Strategy& core, const Devices& of_all_towers) const {
   if (kind_ == Kind::Plain) return components_;
   if (kind_ == Kind::Mirrored) return lockstep::detail::components_of_all(core, of_all_towers, mirrored());
-  if (kind_ == Kind::PerDevice) return lockstep::detail::of_all_replicas(core, components_);
+  if (kind_ == Kind::PerDevice) {
+    detail::require_of_all_towers(core, "unwrap", components_.size());
+    return lockstep::detail::of_all_replicas(core, components_);
+  }
   std::vector<at::Tensor> items;
   for (const auto& list : lockstep::detail::lists_of_all_replicas(core, items_))
     items.insert(items.end(), list.begin(), list.end());
@@ -136,7 +140,8 @@ ReduceOp op_of(VariableAggregation aggregation) {
 }
 
 template <class T>
-T of_each_tower(Strategy& core, VariableAggregation aggregation, const PerReplica<T>& value) {
+T of_each_tower(Strategy& core, VariableAggregation aggregation, const PerReplica<T>& value, const char* operation) {
+  require_of_all_towers(core, operation, value.size());
   if (aggregation == Aggregation::OnlyFirstReplica) return core.broadcast(value[0]);
   return core.reduce(op_of(aggregation), value);
 }
@@ -151,6 +156,13 @@ at::Tensor of_map_outputs(Strategy& core, VariableAggregation aggregation, const
 
 }  // namespace
 
+void require_of_all_towers(const Strategy& core, const char* operation, std::size_t components) {
+  const auto wanted = static_cast<std::size_t>(core.num_local_replicas());
+  lockstep::detail::or_fail_together(core, operation, [&] {
+    if (components != wanted) lockstep::detail::throw_component_count(operation, 0, "PerReplica", components, wanted);
+  });
+}
+
 at::Tensor aggregate(Strategy& core, VariableAggregation aggregation, const TowerValue& value, const char* operation) {
   require_aggregation(aggregation, operation);
   switch (value.kind()) {
@@ -159,6 +171,8 @@ at::Tensor aggregate(Strategy& core, VariableAggregation aggregation, const Towe
                           "a Mirrored value cannot be reduced: it is one value, not one per replica");
     case TowerValue::Kind::Plain: {
       const at::Tensor& plain = value.values().at(0);
+      if (!plain.defined())
+        throw_not_reducible(operation, "pass a tensor with values", "an undefined tensor cannot be reduced");
       // Nothing, once per tower, is nothing.
       const bool is_zero = plain.defined() && plain.dim() == 0 && plain.item().toDouble() == 0;
       if (aggregation == Aggregation::Sum && core.num_replicas_in_sync() > 1 && !is_zero) {
@@ -171,13 +185,13 @@ at::Tensor aggregate(Strategy& core, VariableAggregation aggregation, const Towe
     case TowerValue::Kind::MapOutput: return of_map_outputs(core, aggregation, value, operation);
     case TowerValue::Kind::PerDevice: break;
   }
-  return of_each_tower(core, aggregation, PerReplica<at::Tensor>(value.local_values()));
+  return of_each_tower(core, aggregation, PerReplica<at::Tensor>(value.local_values()), operation);
 }
 
 IndexedSlices aggregate(Strategy& core, VariableAggregation aggregation, const PerReplica<IndexedSlices>& value,
                         const char* operation) {
   require_aggregation(aggregation, operation);
-  return of_each_tower(core, aggregation, value);
+  return of_each_tower(core, aggregation, value, operation);
 }
 
 }  // namespace detail

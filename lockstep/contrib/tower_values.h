@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <type_traits>
+#include <typeinfo>
 #include <utility>
 #include <vector>
 
@@ -150,7 +151,10 @@ inline std::size_t whole_size_of(const Strategy& core) {
   return core.num_workers() > 1 ? static_cast<std::size_t>(core.num_replicas_in_sync()) : 0;
 }
 /// Counts a merge call of towers and returns its number; 0 if the strategy has none: each worker is a client of its own.
-LOCKSTEP_EXPORT int count_merge(const Strategy& core);
+LOCKSTEP_EXPORT int count_merge(const Strategy& core, const std::type_info& function);
+
+/// Throws unless a value has one component for each tower of this worker.
+LOCKSTEP_EXPORT void require_of_all_towers(const Strategy& core, const char* operation, std::size_t components);
 
 template <class T>
 PerDevice<T> of_towers(const Strategy& core, PerDevice<T> value) {

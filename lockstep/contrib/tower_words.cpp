@@ -14,6 +14,8 @@ using Words = std::pair<std::string_view, std::string_view>;
 constexpr Words kTowerWords[] = {
     {"=run", "call_for_each_tower"},
     {"/replica", "/replica"},
+    {"the same job, replica and task", "the same job, replica and task"},
+    {"auto& replica = ls::get_replica_context()", "auto tower = contrib::get_tower_context()"},
     {"replicas made a different number of", "Some towers made a different number of"},
     {"a variable without aggregation cannot be written inside a replica of a strict strategy",
      "You must specify an aggregation method to write a mirrored variable inside a tower"},

@@ -146,6 +146,10 @@ CommunicationOptions detail::StrategyAccess::options_of_call(const Strategy& str
   return options;
 }
 
+bool detail::StrategyAccess::has_made_anything(const Strategy& strategy) {
+  return strategy.models_made_ > 0 || strategy.extended_->has_made_variables();
+}
+
 std::uint64_t detail::StrategyAccess::next_make_seed(Strategy& strategy) {
   if (shared_generator_seed() != strategy.seed() && SharedGenerator().was_seeded_before()) {
     log_warning(

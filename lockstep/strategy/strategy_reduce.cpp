@@ -29,6 +29,9 @@ void require_equal_structures(const Strategy& strategy, const std::vector<std::v
                                                .where = operation,
                                                .help = "pass what run or values_from_function returned"});
   }
+  const auto replicas = static_cast<std::size_t>(strategy.num_local_replicas());
+  if (strategy.num_workers() > 1 && components.size() != replicas)
+    detail::throw_component_count(operation, 0, "PerReplica", components.size(), replicas);
   for (std::size_t k = 1; k < components.size(); ++k) {
     if (structures[k] == structures[0] && components[k].size() == components[0].size()) continue;
     throw InvalidArgument(errors::kStructure, {.what = "the replicas' values have different structures",

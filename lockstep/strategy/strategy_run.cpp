@@ -82,13 +82,13 @@ using detail::this_thread;
 
 void detail::throw_component_count(const char* operation, std::size_t argument, const char* kind,
                                    std::size_t components, std::size_t wanted) {
-  const bool is_run = std::string_view(operation) == "run";
+  const bool is_of_update = std::string_view(operation).starts_with("update");
   throw InvalidArgument(
       errors::kComponent,
       {.what = str("argument ", argument, " of ", operation, " holds a ", kind, " of ",
                    counted(static_cast<long long>(components), "component"),
                    components < wanted ? ", too few for " : ", too many for ",
-                   counted(static_cast<long long>(wanted), is_run ? "local replica" : "component")),
+                   counted(static_cast<long long>(wanted), is_of_update ? "component" : "local replica")),
        .where = operation,
        .help =
            "pass a value with one component per local replica: from distribute, values_from_function or run of the same "

@@ -118,8 +118,12 @@ void mistakes_of_ports(ls::contrib::MirroredStrategy& towers, ls::compat::v1::Mi
   towers.run_steps_on_dataset(wrong, steps);
   // error: merge_call(f, args...) calls f(contrib::DistributionStrategy&, contrib::PerDevice<T>...)
   ls::contrib::get_tower_context().merge_call(wrong, 3);
-  // error: distribute_dataset takes a function that returns the dataset
+  // error: distribute_dataset takes a function that returns a Dataset
   towers.distribute_dataset(ls::data::range(4));
+  // error: distribute_dataset takes a function that returns a Dataset
+  towers.distribute_dataset([] { return 3; });
+  // error: map(items, f, args...) calls f(item, args...), which returns a result
+  towers.map(std::vector<int>{1}, [](int) {});
 
   // error: make_input_fn_iterator(f) calls f(const InputContext&)
   old.make_input_fn_iterator(wrong);

@@ -71,6 +71,28 @@ void swap_calls(contrib::MirroredStrategy& strategy, const std::string& kind) {
     is_other ? void(second()) : void(first());
     is_other ? void(first()) : void(second());
   };
+  auto t = strategy.core().make_variable(torch::zeros({}), {.name = "t", .aggregation = ls::Aggregation::Sum});
+  auto u = strategy.core().make_variable(torch::zeros({}), {.name = "u", .aggregation = ls::Aggregation::Sum});
+  const auto in_towers = [&](const auto& first, const auto& second) {
+    strategy.call_for_each_tower([&] { call(first, second); });
+  };
+  if (kind == "assign")
+    in_towers([&] { return t.assign_add(torch::ones({})); }, [&] { return u.assign_add(torch::ones({})); });
+  if (kind == "merge_call") {
+    in_towers([] { contrib::get_tower_context().merge_call([](contrib::DistributionStrategy&) { return 1; }); },
+              [] { contrib::get_tower_context().merge_call([](contrib::DistributionStrategy&) { return 2; }); });
+  }
+  if (kind == "call_for_each_tower")
+    call([&] { return strategy.call_for_each_tower([] { return 1; }); },
+         [&] { return strategy.call_for_each_tower([] { return 2; }); });
+  if (kind == "output") {
+    auto iterator = strategy.distribute_dataset([] { return ls::data::range(4); }).make_one_shot_iterator();
+    const auto step = [&](contrib::MultiStepContext& ctx, const contrib::PerDevice<torch::Tensor>& x) {
+      call([&] { ctx.set_last_step_output("a", x, contrib::VariableAggregation::SUM); },
+           [&] { ctx.set_last_step_output("b", x, contrib::VariableAggregation::SUM); });
+    };
+    strategy.run_steps_on_dataset(step, iterator);
+  }
   if (kind == "unwrap") call([&] { return strategy.unwrap(each); }, [&] { return strategy.unwrap(each); });
   if (kind == "reduce")
     call([&] { return strategy.reduce(contrib::VariableAggregation::SUM, each); },

@@ -74,10 +74,10 @@ auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
             return Results();
           } else if constexpr (std::is_void_v<Results>) {
             core_->run(f, given...);
-            require_equal_merges();
+            require_equal_calls(typeid(F));
           } else {
             auto results = core_->run(f, given...);
-            require_equal_merges();
+            require_equal_calls(typeid(F));
             return detail::of_towers(*core_, std::move(results));
           }
         });
@@ -90,6 +90,8 @@ auto DistributionStrategy::unwrap(const T& value, const std::source_location& wh
   detail::require_cross_tower(*core_, "unwrap");
   const lockstep::detail::CallPlace place(where);
   return detail::in_tower_words([&] {
+    if constexpr (!detail::is_of_variable_v<T> && requires { value.whole_size(); })
+      detail::require_of_all_towers(*core_, "unwrap", value.size());
     if constexpr (detail::is_of_variable_v<T>) {
       return TowerValue(value).copied().unwrap(*core_, devices_);
     } else if constexpr (std::is_same_v<T, TowerValue>) {
@@ -108,10 +110,15 @@ auto DistributionStrategy::unwrap(const T& value, const std::source_location& wh
 
 template <class T, class F, class... Args>
 auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args&... args) {
-  if constexpr (std::is_invocable_v<F&, const T&, decltype(select_component(args, 0))...>) {
+  constexpr auto kHasResult = []<class... Given>(std::type_identity<Given>...) {
+    if constexpr (std::is_invocable_v<F&, const T&, Given...>)
+      return !std::is_void_v<std::invoke_result_t<F&, const T&, Given...>>;
+    return false;
+  };
+  if constexpr (kHasResult(std::type_identity<decltype(select_component(args, 0))>()...)) {
     return map_items(map_over, f, args...);
   } else {
-    static_assert(lockstep::detail::never<F>, "map(items, f, args...) calls f(item, args...)");
+    static_assert(lockstep::detail::never<F>, "map(items, f, args...) calls f(item, args...), which returns a result");
     return lockstep::detail::AfterCompileError();
   }
 }

@@ -53,6 +53,9 @@ struct StrategyAccess {
   static void set_recorder(Strategy& strategy, StepRecorder* recorder) { strategy.recorder_ = recorder; }
   static std::shared_ptr<gpu::Graph> make_graph(Strategy& strategy) { return strategy.make_graph(); }
 
+  /// Whether it has variables or models, or had.
+  static bool has_made_anything(const Strategy& strategy);
+
   /// Optimizers are numbered, so that workers can tell whose gradients they exchange.
   static int next_optimizer(Strategy& strategy) { return strategy.optimizers_made_++; }
 
