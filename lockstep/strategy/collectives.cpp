@@ -284,6 +284,18 @@ void meet(Seat& seat, const WorkerGroup* workers, const char* name, const Contri
   }
 }
 
+/// What the first replica has made for this one on a GPU is in memory of its stream, and used on this one's.
+void keep_for_this_replica(const Leaves& leaves) {
+  for (const ReducibleLeaf& leaf : leaves) {
+    if (const auto* rows = std::get_if<IndexedSlices>(&leaf)) {
+      gpu::keep_for_this_stream(rows->values);
+      gpu::keep_for_this_stream(rows->indices);
+    } else {
+      gpu::keep_for_this_stream(std::get<at::Tensor>(leaf));
+    }
+  }
+}
+
 DenseLeaf dense_leaf(const at::Tensor& value, Dtype dtype) {
   at::Tensor input = value.detach().contiguous().resolve_neg();
   at::Tensor output = at::empty(input.sizes(), input.options());
@@ -344,6 +356,7 @@ Leaves all_reduce(Seat& seat, WorkerGroup* workers, ReduceOp op, const Leaves& l
         for (std::size_t i = 0; i < mine.others.size(); ++i) mine.combined.push_back(combine(seat, op, i));
       },
       deadline_of(options));
+  if (workers) keep_for_this_replica(mine.combined);
 
   Leaves results;
   std::size_t next_dense = 0;
@@ -389,6 +402,7 @@ Leaves all_gather(Seat& seat, WorkerGroup* workers, const Leaves& leaves, std::i
         }
       },
       deadline);
+  if (workers) keep_for_this_replica(mine.combined);
   begins = std::move(mine.begins);
   return std::move(mine.combined);
 }
