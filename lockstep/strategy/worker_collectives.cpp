@@ -132,6 +132,8 @@ void all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<SumOfArrays>&
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const SumOfArrays& sum = sums[i];
     names.push_back(sums.size() == 1 ? base : lockstep::str(base, ", part ", i));
+    // Integers travel as sums: that they become a mean is said by the name.
+    if (op == ReduceOp::Mean && !is_floating(sum.dtype)) names.back() += ", mean";
     tickets.push_back(group.submit(WorkerGroup::kProgram,
                                    {.kind = CollectiveKind::AllReduce,
                                     .dtype = sum.dtype,

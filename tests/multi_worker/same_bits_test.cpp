@@ -116,7 +116,7 @@ INSTANTIATE_TEST_SUITE_P(SameBits, SwappedTowerCalls,
                                          SwappedCall{"map", "{lambda(int)#"}, SwappedCall{"update", "update with "},
                                          SwappedCall{"update_non_slot", "{lambda()#"},
                                          SwappedCall{"assign", "assign_add of variable 3 'u'"},
-                                         SwappedCall{"output", "output \"a\""},
+                                         SwappedCall{"aggregation", ", mean"}, SwappedCall{"output", "output \"a\""},
                                          SwappedCall{"call_for_each_tower", "function of the towers", "error[L102]"},
                                          SwappedCall{"merge_call", "functions of merge_call", "error[L102]"}),
                          [](const auto& each) { return each.param.name; });

@@ -85,6 +85,11 @@ void swap_calls(contrib::MirroredStrategy& strategy, const std::string& kind) {
   if (kind == "call_for_each_tower")
     call([&] { return strategy.call_for_each_tower([] { return 1; }); },
          [&] { return strategy.call_for_each_tower([] { return 2; }); });
+  if (kind == "aggregation") {
+    const bool is_other = strategy.core().worker_id() == 1;
+    strategy.reduce(is_other ? contrib::VariableAggregation::MEAN : contrib::VariableAggregation::SUM,
+                    strategy.worker_device_index());
+  }
   if (kind == "output") {
     auto iterator = strategy.distribute_dataset([] { return ls::data::range(4); }).make_one_shot_iterator();
     const auto step = [&](contrib::MultiStepContext& ctx, const contrib::PerDevice<torch::Tensor>& x) {
