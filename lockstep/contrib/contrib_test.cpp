@@ -392,6 +392,26 @@ TEST(ContribSteps, RunAgainWhateverHasBecomeOfTheIterator) {
   EXPECT_EQ(values_of(ctx->last_step_outputs().at("x").values()), (Doubles{4, 5}));
 }
 
+TEST(ContribSteps, TakeTheSameOutputsFromAllTowers) {
+  auto& strategy = towers(2);
+  auto iterator = strategy.distribute_dataset([] { return data::range(8); }).make_one_shot_iterator();
+  const auto run = [&](const std::function<void(MultiStepContext&, bool)>& in_tower) {
+    strategy.run_steps_on_dataset(
+        [&](MultiStepContext& ctx, const PerDevice<at::Tensor>&) {
+          strategy.call_for_each_tower([&] { in_tower(ctx, get_tower_context().tower_id() == 0); });
+        },
+        iterator);
+  };
+  const char* const kDifferent = "towers set different outputs of a step";
+  expect_error([&] { run([](auto& ctx, bool first) { ctx.set_last_step_output(first ? "a" : "b", 1.0, Agg::SUM); }); },
+               Code::FailedPrecondition, errors::kDifferentCollective, {kDifferent});
+  expect_error(
+      [&] { run([](auto& ctx, bool first) { ctx.set_last_step_output("a", 1.0, first ? Agg::SUM : Agg::MEAN); }); },
+      Code::FailedPrecondition, errors::kDifferentCollective, {kDifferent});
+  expect_error([&] { run([](auto& ctx, bool first) { ctx.set_non_tensor_output(first ? "a" : "b", 1); }); },
+               Code::FailedPrecondition, errors::kDifferentCollective, {kDifferent});
+}
+
 TEST(ContribSteps, AreNotRunInsideOfSteps) {
   auto& strategy = towers(2);
   auto iterator = strategy.distribute_dataset([] { return data::range(8); }).make_one_shot_iterator();

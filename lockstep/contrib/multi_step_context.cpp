@@ -4,6 +4,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/replica_name.h"
 
 namespace lockstep::contrib {
 
@@ -33,17 +34,29 @@ void MultiStepContext::set_last_step_output(const std::string& name, const Tower
   const std::string output_name = str("output \"", name, "\"");  // which workers compare
   if (in_replica_context()) {
     get_replica_context().merge_call(
-        [&](Strategy& strategy, const PerReplica<at::Tensor>& outputs) {
+        [&](Strategy& strategy, const PerReplica<at::Tensor>& outputs, const PerReplica<std::string>& of_towers) {
+          require_one_output(of_towers);
           detail::count_merge(strategy, typeid(*this));
           const lockstep::detail::CallPlace place(output_name);
           last_step_outputs_.insert_or_assign(name, detail::aggregate(strategy, aggregation, outputs, kOperation));
         },
-        output.tensor());
+        output.tensor(), str(output_name, ", ", to_string(aggregation)));
   } else if (aggregation == Aggregation::None) {
     last_step_outputs_.insert_or_assign(name, output.copied());
   } else {
     const lockstep::detail::CallPlace place(output_name);
     last_step_outputs_.insert_or_assign(name, detail::aggregate(strategy(), aggregation, output, kOperation));
+  }
+}
+
+void MultiStepContext::require_one_output(const PerReplica<std::string>& of_towers) {
+  for (std::size_t k = 1; k < of_towers.size(); ++k) {
+    if (of_towers[k] == of_towers[0]) continue;
+    throw FailedPrecondition(errors::kDifferentCollective,
+                             {.what = "replicas set different outputs of a step at the same point",
+                              .seen = str(lockstep::detail::replica_name(0), ": ", of_towers[0], "; ",
+                                          lockstep::detail::replica_name(k), ": ", of_towers[k]),
+                              .help = "set the same outputs in the same order on every replica"});
   }
 }
 

@@ -63,6 +63,7 @@ class LOCKSTEP_EXPORT MultiStepContext {
   void require_outputs(std::size_t loop_values) const;
   /// Throws unless a step is running: what is set later nobody would bring together.
   void require_step(const char* operation) const;
+  static void require_one_output(const PerReplica<std::string>& of_towers);
   /// The components that the program sees.
   std::vector<at::Tensor> seen_of(const TowerValue& output) const;
 
@@ -82,7 +83,8 @@ void MultiStepContext::set_non_tensor_output(const std::string& name, T output) 
     set_non_tensor_output<std::string>(name, std::move(output));
   } else if (in_replica_context()) {
     get_replica_context().merge_call(
-        [&](Strategy& strategy, const PerReplica<T>& outputs) {
+        [&](Strategy& strategy, const PerReplica<T>& outputs, const PerReplica<std::string>& of_towers) {
+          require_one_output(of_towers);
           const bool sees_all = detail::count_merge(strategy, typeid(T)) > 0;
           const std::string output_name = "output \"" + name + '"';  // which workers compare
           const lockstep::detail::CallPlace place(output_name);
@@ -94,7 +96,7 @@ void MultiStepContext::set_non_tensor_output(const std::string& name, T output) 
           }
           non_tensor_outputs_[name] = std::move(all);
         },
-        std::move(output));
+        std::move(output), name);
   } else {
     non_tensor_outputs_[name] = std::move(output);
   }
