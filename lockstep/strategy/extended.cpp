@@ -19,7 +19,7 @@ namespace lockstep {
 /// Any thread may ask and add.
 class StrategyExtended::Containers {
  public:
-  /// Returns how many have been added.
+  /// Returns how many have been added, without copies.
   int add(const Variable& variable) {
     const std::lock_guard lock(mutex_);
     if (variables_.size() >= sweep_at_) {
@@ -27,7 +27,7 @@ class StrategyExtended::Containers {
       sweep_at_ = std::max<std::size_t>(64, 2 * variables_.size());
     }
     for (const auto& component : variable.values()) variables_[component.unsafeGetTensorImpl()] = variable.impl();
-    return ++count_;
+    return variable.impl()->is_copy() ? count_ : ++count_;
   }
   int count() const {
     const std::lock_guard lock(mutex_);

@@ -51,9 +51,10 @@ bool is_one_number_everywhere(Strategy& strategy, const PerReplica<VariableValue
 
 }  // namespace
 
-detail::WritePlace::WritePlace(const Variable::Impl& variable, const char* operation) {
+detail::WritePlace::WritePlace(const Variable::Impl& variable, const char* operation, const VariablePlace* part) {
   if (variable.strategy().num_workers() == 1) return;
   text_ = lockstep::str(operation, " of variable ", variable.number(), " '", variable.options().name, "'");
+  if (part != nullptr) text_ += text_of(*part);
   place_.emplace(text_);
 }
 

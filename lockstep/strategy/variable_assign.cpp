@@ -162,7 +162,7 @@ void assign_in_replica(const std::shared_ptr<Variable::Impl>& variable, const Wr
           const PerReplica<std::shared_ptr<const VariablePlace>>& places) {
         detail::require_same_write(variables, operations);
         require_same_place(*variables[0], places);
-        const detail::WritePlace place(*variables[0], operations[0]);
+        const detail::WritePlace place(*variables[0], operations[0], places[0].get());
         const auto result = detail::aggregated(strategy, *variables[0], write, values);
         apply_to_all(*variables[0], write, [&](std::size_t k) { return result[k]; });
       },

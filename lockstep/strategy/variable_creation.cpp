@@ -158,7 +158,8 @@ std::shared_ptr<Variable::Impl> Variable::Impl::copy(const Impl& original, const
     impl->values_.push_back(component.detach().clone().requires_grad_(component.requires_grad()));
     impl->add_component_identity();
   }
-  if (impl->distributed_) impl->number_ = impl->strategy().extended().remember(Variable(impl));
+  impl->is_copy_ = true;
+  if (impl->distributed_) impl->strategy().extended().remember(Variable(impl));
   return impl;
 }
 

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/comm/reduce_op.h"
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/devices.h"
 #include "lockstep/strategy/variable.h"
@@ -30,12 +31,14 @@ class Variable::Impl final : public VariableIdentity, public std::enable_shared_
 
   Strategy& strategy() const;
   bool is_distributed() const { return distributed_; }
+  bool is_copy() const { return is_copy_; }
   bool is_sync_on_read() const { return options_.synchronization == Synchronization::OnRead; }
 
   const VariableOptions& options() const { return options_; }  ///< synchronization and trainable are resolved
   const std::vector<at::Tensor>& values() const { return values_; }
   const at::Tensor& initial_value() const { return initial_value_; }
-  int number() const { return number_; }  ///< among the variables of its strategy, on every worker the same
+  /// Among the variables that its strategy has made, on every worker the same; 0 for a copy, which one worker alone may make.
+  int number() const { return number_; }
 
  private:
   Impl() = default;
@@ -47,6 +50,7 @@ class Variable::Impl final : public VariableIdentity, public std::enable_shared_
   std::vector<at::Tensor> values_;
   at::Tensor initial_value_;
   int number_ = 0;
+  bool is_copy_ = false;
   std::vector<std::shared_ptr<const VariableIdentity>> component_identities_;
 };
 
@@ -68,7 +72,7 @@ struct Write {
 /// While it lives, collectives of this thread are those of a write to a variable: workers compare which.
 class WritePlace {
  public:
-  WritePlace(const Variable::Impl& variable, const char* operation);
+  WritePlace(const Variable::Impl& variable, const char* operation, const VariablePlace* part = nullptr);
 
  private:
   std::string text_;
@@ -87,6 +91,7 @@ at::Tensor part_of(const at::Tensor& whole, const VariablePlace* place);
 /// Changes that part to, or by, `value`, which has its shape.
 void write_part(Assign kind, at::Tensor& whole, const VariablePlace* place, const at::Tensor& value);
 bool is_same_place(const VariablePlace* a, const VariablePlace* b);
+std::string text_of(const VariablePlace& place);  ///< its indices
 
 /// The shape, dtype and device that a value must have for component k.
 at::Tensor target_of(const Variable::Impl& variable, const Write& write, std::size_t k = 0);

@@ -110,6 +110,12 @@ bool is_same_place(const VariablePlace* a, const VariablePlace* b) {
       [](const auto& x, const auto& y) { return std::equal(x.begin(), x.end(), y.begin(), y.end(), is_same_index); });
 }
 
+std::string text_of(const VariablePlace& place) {
+  std::string text;
+  for (const auto& step : place.steps) text += lockstep::str("[", step, "]");
+  return text;
+}
+
 at::Tensor number_operand(const c10::Scalar& number) {
   at::Tensor operand = c10::scalar_to_tensor(number);
   operand.unsafeGetTensorImpl()->set_wrapped_number(true);

@@ -214,6 +214,16 @@ TEST_F(Together, VariablesOfDifferentShapesAreRefusedByAll) {
   }
 }
 
+TEST_F(Together, OneWorkerAloneMayCopyAVariable) {
+  const auto first = strategy.make_variable(torch::zeros({2}), {.name = "first"});
+  if (rank == 0) {
+    EXPECT_EQ(first.clone("best").shape()[0], 2);
+  }
+  auto second = strategy.make_variable(torch::zeros({}), {.name = "second", .aggregation = ls::Aggregation::Sum});
+  strategy.run([&] { second.assign_add(torch::ones({})); });
+  EXPECT_EQ(second.read().item<int>(), 2 * workers);
+}
+
 TEST(StrategyOfWorkers, MayGoBeforeWhatBelongsToIt) {
   auto strategy = std::make_unique<ls::MultiWorkerMirroredStrategy>(
       ls::MultiWorkerOptions{.devices = ls::test_devices(2), .intra_op_threads = 1, .seed = 3});

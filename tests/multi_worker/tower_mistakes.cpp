@@ -85,6 +85,10 @@ void swap_calls(contrib::MirroredStrategy& strategy, const std::string& kind) {
   if (kind == "call_for_each_tower")
     call([&] { return strategy.call_for_each_tower([] { return 1; }); },
          [&] { return strategy.call_for_each_tower([] { return 2; }); });
+  if (kind == "slice") {
+    auto rows = strategy.core().make_variable(torch::zeros({4}), {.name = "rows", .aggregation = ls::Aggregation::Sum});
+    strategy.call_for_each_tower([&] { rows[contrib::get_tower_context().tower_id()].assign_add(torch::ones({})); });
+  }
   if (kind == "aggregation") {
     const bool is_other = strategy.core().worker_id() == 1;
     strategy.reduce(is_other ? contrib::VariableAggregation::MEAN : contrib::VariableAggregation::SUM,
