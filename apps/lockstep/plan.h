@@ -70,7 +70,7 @@ std::vector<std::string> srun_command(const HostsJob& job);
 struct JobIdentity {
   std::string key;  ///< LOCKSTEP_JOB_KEY: 32 random bytes in hex, which lets a worker join; empty: as it is set already
   std::string run_id;  ///< LOCKSTEP_RUN_ID: the same for all attempts
-  int generation = 0;  ///< LOCKSTEP_GENERATION: which attempt, so that a worker of an earlier one is told apart
+  int generation = 0;  ///< LOCKSTEP_GENERATION: the attempt, which distinguishes workers left over from an earlier one
 };
 
 /// `{"cluster":{"worker":["host:port",...]},"task":{"index":2,"type":"worker"}}`

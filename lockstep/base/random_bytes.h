@@ -8,7 +8,7 @@
 
 namespace lockstep {
 
-/// For keys and tokens: nobody can guess them.
+/// Unpredictable bytes, for keys and tokens.
 inline std::string random_bytes(std::size_t count) {
   std::string bytes(count, '\0');
   if (::getrandom(bytes.data(), count, 0) == static_cast<ssize_t>(count)) return bytes;

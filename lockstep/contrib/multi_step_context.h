@@ -61,7 +61,7 @@ class LOCKSTEP_EXPORT MultiStepContext {
   MultiStepContext(Strategy& strategy, Devices devices, Step step, int iterations);
   Strategy& strategy() const;  ///< throws if it is gone
   void require_outputs(std::size_t loop_values) const;
-  /// Throws unless a step is running: what is set later nobody would bring together.
+  /// Throws unless a step is running: outputs are brought together at the end of the last step, and later ones would be missed.
   void require_step(const char* operation) const;
   static void require_one_output(const PerReplica<std::string>& of_towers);
   /// The components that the program sees.

@@ -138,7 +138,7 @@ TEST_F(Drift, DigestsOfATrainingDependOnAllOfItAndNotOnTheNumberOfReplicas) {
   EXPECT_NE(combine(digests(1, 1e-6)), combine(one));
 }
 
-TEST_F(Drift, ADigestThatNobodyWaitsForHasTheSameQualities) {
+TEST_F(Drift, ADigestOnTheDeviceSeesEveryChangeToo) {
   const auto of = [](const at::Tensor& tensor) { return digest_on_device(tensor).item<std::int64_t>(); };
   const at::Tensor images = torch::randn({5, 7, 13, 11});
   EXPECT_EQ(of(images), of(images.contiguous(at::MemoryFormat::ChannelsLast)));

@@ -13,7 +13,7 @@ namespace lockstep {
 /// Of the elements, in the order of their indices: the memory format does not count. On any device.
 LOCKSTEP_EXPORT std::uint64_t digest_of(const at::Tensor& tensor);
 
-/// Another digest with the same qualities, as an int64 on the tensor's device, which nobody waits for.
+/// Another digest that also sees every changed bit, as an int64 on the tensor's device: computing it does not block the host.
 LOCKSTEP_EXPORT at::Tensor digest_on_device(const at::Tensor& tensor);
 
 namespace detail {

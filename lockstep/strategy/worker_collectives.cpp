@@ -68,9 +68,9 @@ at::Tensor empty_of_form(const std::int64_t* form) {
   return at::empty(sizes, at::TensorOptions().dtype(static_cast<at::ScalarType>(form[0])));
 }
 
-/// Each with a zero behind it.
+/// The length of each text, then its bytes, which may be any.
 at::Tensor bytes_of(const Texts& texts) {
-  std::string all;  // the length of each, and its bytes, which may be any
+  std::string all;
   for (const std::string& text : texts) {
     const std::uint64_t size = text.size();
     all.append(reinterpret_cast<const char*>(&size), sizeof size).append(text);
