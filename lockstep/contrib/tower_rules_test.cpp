@@ -17,11 +17,10 @@
 #include "tests/support/errors.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/logged_lines.h"
+#include "tests/support/towers.h"
 
 namespace lockstep::contrib {
 namespace {
-
-using Agg = VariableAggregation;
 
 at::Tensor one() { return at::full({}, 1.0); }
 
