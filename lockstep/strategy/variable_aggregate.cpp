@@ -1,8 +1,14 @@
-#include <bit>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/where.h>
+#include <ATen/ops/zeros_like.h>
+
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/fnv.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -10,6 +16,7 @@
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
 #include "lockstep/strategy/worker_collectives.h"
+#include "lockstep/values/const_data.h"
 
 // How the values that the replicas give become one.
 namespace lockstep {
@@ -35,21 +42,47 @@ bool is_one_object(const PerReplica<VariableValue>& values) {
   return !detail::is_distributed_value(first);
 }
 
-/// Whether the replicas of all workers gave the one number that those here gave. Its mean is the number itself, wherever the
-/// replicas are: adding up and dividing may round. Workers that gave something else must ask, too.
-bool is_one_number_everywhere(Strategy& strategy, const PerReplica<VariableValue>& values) {
-  const bool one_number = is_real_number(values[0]) && is_one_object(values);
-  const std::vector<std::int64_t> mine{one_number,
-                                       one_number ? std::bit_cast<std::int64_t>(values[0].number().toDouble()) : 0};
-  const auto all = workers::all_gather(*detail::StrategyAccess::workers(strategy), mine, "numbers of a mean",
+/// The memory of a tensor, element by element in the order of its indices.
+at::Tensor bytes_of(const at::Tensor& tensor) { return tensor.detach().contiguous().reshape({-1}).view(at::kByte); }
+
+bool have_one_form(const at::Tensor& a, const at::Tensor& b) {
+  return a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type();
+}
+
+/// A bool where the first tensor is, so that asking does not wait for a GPU.
+at::Tensor have_equal_bits(const std::vector<at::Tensor>& tensors) {
+  at::Tensor all_equal = at::ones({}, tensors[0].options().dtype(at::kBool));
+  for (const at::Tensor& other : tensors) {
+    if (other.is_same(tensors[0])) continue;
+    if (!have_one_form(other, tensors[0])) return at::zeros_like(all_equal);
+    const at::Tensor here = gpu::bring_here(other, tensors[0].device());
+    all_equal = all_equal.logical_and(bytes_of(here).eq(bytes_of(tensors[0])).all());
+  }
+  return all_equal;
+}
+
+std::uint64_t digest_of(const at::Tensor& tensor) {
+  const auto shape = fnv1a(std::span(tensor.sizes().data(), tensor.sizes().size()));
+  const at::Tensor bytes = bytes_of(tensor).cpu();
+  return fnv1a(std::span(const_data<std::uint8_t>(bytes), static_cast<std::size_t>(bytes.numel())), shape);
+}
+
+}  // namespace
+
+bool detail::is_one_value_everywhere(Strategy& strategy, const std::vector<std::vector<at::Tensor>>& tensors) {
+  bool is_one = true;
+  std::uint64_t digest = 0;
+  for (const auto& of_replicas : tensors) is_one = is_one && have_equal_bits(of_replicas).item<bool>();
+  if (strategy.num_workers() == 1) return is_one;
+  for (const auto& of_replicas : tensors) digest = digest * 31 + (is_one ? digest_of(of_replicas[0]) : 0);
+  const std::vector<std::int64_t> mine{is_one, static_cast<std::int64_t>(digest)};
+  const auto all = workers::all_gather(*StrategyAccess::workers(strategy), mine, "values of a mean",
                                        deadline_of(strategy.communication()));
   for (std::size_t i = 0; i < all.size(); ++i) {
     if (all[i] != mine[i % 2]) return false;
   }
-  return one_number;
+  return is_one;
 }
-
-}  // namespace
 
 detail::WritePlace::WritePlace(const Variable::Impl& variable, const char* operation, const VariablePlace* part) {
   if (variable.strategy().num_workers() == 1) return;
@@ -97,10 +130,7 @@ Mirrored<at::Tensor> detail::aggregated(Strategy& strategy, const Variable::Impl
          .where = lockstep::str("variable '", variable.options().name, "'"),
          .help = "assign a tensor of its own on each replica, or use Aggregation::Mean or OnlyFirstReplica"});
   }
-  // Which tensors replicas of other workers gave is not known here: they count even if all local ones gave the same.
-  const bool one_value =
-      strategy.num_workers() == 1 ? one_object : !sum && !mirrored && is_one_number_everywhere(strategy, values);
-  if (mirrored || one_value) {
+  if (mirrored || (one_object && strategy.num_workers() == 1)) {
     return Mirrored<at::Tensor>::generate(count,
                                           [&](std::size_t k) { return value_for(variable, write, values[0], k); });
   }
@@ -113,7 +143,18 @@ Mirrored<at::Tensor> detail::aggregated(Strategy& strategy, const Variable::Impl
       captured ? PerReplica<at::Tensor>(values[0].components()) : PerReplica<at::Tensor>::generate(values.size(), each);
   for (std::size_t k = 0; k < components.size(); ++k)
     require_fitting(variable, target_of(variable, write, k < count ? k : 0), components[k]);
-  return strategy.cross_device_ops().reduce(reduce_op_of(aggregation), components, devices, strategy.communication());
+  // The mean of equal values is that value, wherever the replicas are: adding up and dividing may round.
+  const at::NoGradGuard no_grad;
+  const bool on_workers = strategy.num_workers() > 1;
+  if (!sum && on_workers && is_one_value_everywhere(strategy, {{components.begin(), components.end()}}))
+    return Mirrored<at::Tensor>::generate(count, [&](std::size_t k) { return components[k]; });
+  auto reduced =
+      strategy.cross_device_ops().reduce(reduce_op_of(aggregation), components, devices, strategy.communication());
+  if (sum || on_workers || !several) return reduced;
+  const at::Tensor is_one_value = have_equal_bits({components.begin(), components.end()});
+  return Mirrored<at::Tensor>::generate(reduced.size(), [&](std::size_t k) {
+    return at::where(gpu::bring_here(is_one_value, reduced[k].device()), components[k], reduced[k]);
+  });
 }
 
 }  // namespace lockstep

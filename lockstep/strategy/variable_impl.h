@@ -104,6 +104,9 @@ void require_fitting(const Variable::Impl& variable, const at::Tensor& component
 bool is_distributed_value(const VariableValue& value);
 /// How the components of a variable with this aggregation become one value.
 ReduceOp reduce_op_of(Aggregation aggregation);
+/// Whether all replicas, those of other workers too, gave the same bits. `tensors`: for each part of a value, that of each local
+/// replica. With several workers a collective.
+bool is_one_value_everywhere(Strategy& strategy, const std::vector<std::vector<at::Tensor>>& tensors);
 /// What every component gets when replicas assign `values` to a mirrored variable, at the merge point.
 Mirrored<at::Tensor> aggregated(Strategy& strategy, const Variable::Impl& variable, const Write& write,
                                 const PerReplica<VariableValue>& values);

@@ -100,6 +100,32 @@ void apply(Scatter kind, at::Tensor& component, const IndexedSlices& rows) {
   }
 }
 
+bool have_equal_rows(Strategy& strategy, const PerReplica<IndexedSlices>& all) {
+  std::vector<at::Tensor> indices, values;
+  for (const IndexedSlices& rows : all) {
+    indices.push_back(rows.indices);
+    values.push_back(rows.values);
+  }
+  return detail::is_one_value_everywhere(strategy, {indices, values});
+}
+
+/// Whether the mean of what the replicas of all workers gave is the first one's rows: they gave the same. Else each replica's part
+/// is applied by itself. To add or subtract that is the same but for rounding; a factor of all is another than the product of its
+/// parts. Whether replicas gave one object then decides, and that is not known of other workers.
+bool is_applied_once(Strategy& strategy, const Variable::Impl& variable, Scatter kind,
+                     const PerReplica<IndexedSlices>& all, bool one_object) {
+  const bool is_sum = kind == Scatter::Add || kind == Scatter::Sub;
+  if (!is_sum && strategy.num_workers() == 1) return one_object;
+  if (!have_equal_rows(strategy, all)) return false;
+  if (is_sum) return true;
+  throw Unimplemented(
+      errors::kVariableAssign,
+      {.what =
+           lockstep::str(name_of(kind), " with Aggregation::Mean of the same rows on all replicas of several workers"),
+       .where = lockstep::str("variable '", variable.options().name, "'"),
+       .help = "create the variable with Aggregation::OnlyFirstReplica, or call it outside run"});
+}
+
 void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter kind, const IndexedSlices& rows) {
   const auto write_all = [kind](const Variable::Impl& target, const IndexedSlices& all) {
     require_rows_in(target, kind, all);
@@ -126,7 +152,7 @@ void scatter_in_replica(const std::shared_ptr<Variable::Impl>& variable, Scatter
         bool one_object = all.size() > 1;
         for (const auto& other : all)
           one_object &= other.values.is_same(all[0].values) && other.indices.is_same(all[0].indices);
-        if (one_object && aggregation == Aggregation::Mean && strategy.num_workers() == 1)
+        if (aggregation == Aggregation::Mean && is_applied_once(strategy, *variable, kind, all, one_object))
           return write_all(*variable, all[0]);
         if (one_object && aggregation == Aggregation::Sum) {
           throw InvalidArgument(

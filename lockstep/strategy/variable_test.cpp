@@ -224,6 +224,18 @@ TEST_F(VariableTest, AComponentThatAllReplicasAssignIsReadBeforeItIsWritten) {
   EXPECT_EQ(numbers(v), (Numbers{6, 6}));
 }
 
+TEST_F(VariableTest, EqualValuesAreTheirMean) {
+  MirroredStrategy three(on_devices(3));  // added up and divided by three, some of these numbers would be rounded
+  const at::Tensor values = at::arange(1, 41, at::kFloat) * 0.1;
+  Variable v = three.make_variable(at::zeros({40}), {.aggregation = Aggregation::Mean});
+  three.run([&] { v.assign(values); });
+  EXPECT_TRUE(same_bits(v.read(), values));
+  three.run([&] { v.assign(values * 2); });
+  EXPECT_TRUE(same_bits(v.read(), values * 2));
+  three.run([&] { v.assign(values * get_replica_context().replica_id_in_sync_group()); });
+  EXPECT_TRUE(same_bits(v.read(), (values + values * 2) / 3));
+}
+
 TEST_F(VariableTest, AWrongValueLeavesEveryComponentAsItWas) {
   Variable v = make(Aggregation::Sum);
   const auto second_is_wrong = PerReplica<at::Tensor>({at::ones({}), at::ones({2})});

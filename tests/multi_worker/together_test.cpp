@@ -195,6 +195,16 @@ TEST_F(Together, AStrictStrategyRefusesToWriteEachWorkersOwnFirstReplica) {
   EXPECT_TRUE(torch::equal(v.read(), torch::zeros({2})));
 }
 
+TEST_F(Together, AMeanOfEqualFactorsIsNotGuessed) {
+  auto v = strategy.make_variable(torch::ones({2}), {.aggregation = ls::Aggregation::Mean});
+  strategy.run([&] {
+    expect_refused({"scatter_mul with Aggregation::Mean of the same rows", "OnlyFirstReplica"}, [&] {
+      v.scatter_mul({torch::full({1}, 4.0), torch::tensor({0}), {2}});
+    });
+  });
+  EXPECT_TRUE(torch::equal(v.read(), torch::ones({2})));
+}
+
 TEST_F(Together, VariablesBeginWithTheChiefsValue) {
   auto v = strategy.make_variable(torch::full({2}, rank + 1.0), {.aggregation = ls::Aggregation::Mean});
   EXPECT_GT(Noted::count("initial value of variable 'Variable'"), 0);

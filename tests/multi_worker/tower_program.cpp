@@ -328,6 +328,21 @@ void look_at_variables(contrib::MirroredStrategy& strategy) {
     if (v.read().item<float>() != static_cast<float>(0.1 * i)) throw std::runtime_error("the mean of a number");
   }
   say("numbers", strategy.unwrap(v));
+  // Equal values are their mean, whether towers give one tensor or each its own.
+  const torch::Tensor table = torch::arange(1, 41, torch::kFloat).view({20, 2}) * 0.1;
+  ls::Variable mean(torch::zeros({20, 2}), {.name = "mean", .aggregation = Agg::MEAN});
+  ls::Variable rows(torch::zeros({20, 2}), {.name = "rows", .aggregation = Agg::MEAN});
+  const ls::IndexedSlices all_rows{table, torch::arange(20), {}};
+  const auto given = strategy.call_for_each_tower([&] {
+    mean.assign(table);
+    mean.assign_add(table * 1);
+    rows.scatter_add(all_rows);
+    rows.scatter_sub({table * 2, torch::arange(20), {}});
+    return table;
+  });
+  if (!torch::equal(mean.read(), table + table)) throw std::runtime_error("the mean of a tensor");
+  if (!torch::equal(rows.read(), -table)) throw std::runtime_error("the mean of rows");
+  say("mean of what all gave", strategy.reduce(Agg::MEAN, given, "cpu:0"));
   // A variable that towers return is the variable.
   const auto returned = strategy.call_for_each_tower([&] { return v; });
   strategy.update(
