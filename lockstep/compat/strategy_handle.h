@@ -18,9 +18,12 @@ namespace lockstep::compat {
 /// Copies stand for the same strategy, as they do in Python.
 class LOCKSTEP_EXPORT StrategyHandle {
  public:
+  StrategyHandle(const StrategyHandle&) = default;  // and no move, which would leave one without a strategy
+  StrategyHandle& operator=(const StrategyHandle&) = default;
+
   /// Lockstep's own strategy, for what TensorFlow has no name for: `strategy.core().make<Net>()`, `make_optimizer`.
-  lockstep::Strategy& core() const { return owned_ ? *owned_ : held_.get(); }
-  bool operator==(const StrategyHandle& other) const { return &core() == &other.core(); }
+  lockstep::Strategy& core() const { return held_.get(); }
+  bool operator==(const StrategyHandle& other) const { return held_ == other.held_; }
 
   int num_replicas_in_sync() const { return core().num_replicas_in_sync(); }
   Scope scope() const { return core().scope(); }
@@ -40,7 +43,7 @@ class LOCKSTEP_EXPORT StrategyHandle {
   }
 
  protected:
-  explicit StrategyHandle(std::shared_ptr<lockstep::Strategy> core) : owned_(std::move(core)) {}
+  explicit StrategyHandle(std::shared_ptr<lockstep::Strategy> core) : owned_(std::move(core)), held_(*owned_) {}
   /// One that does not keep its strategy alive, and throws once it is gone.
   explicit StrategyHandle(lockstep::Strategy& core) : held_(core) {}
 

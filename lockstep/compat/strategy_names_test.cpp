@@ -82,8 +82,17 @@ TEST(CompatStrategy, HandlesNoticeThatItIsGone) {
     extended.emplace(strategy.extended());
     EXPECT_EQ(handle->num_replicas_in_sync(), 2);
   }
+  EXPECT_EQ(*handle, *handle);
+  EXPECT_FALSE(*handle == v1::get_strategy());
   EXPECT_EQ(error_of([&] { handle->run(my_number); }).number, errors::kMixedStrategies);
   EXPECT_EQ(error_of([&] { extended->worker_devices(); }).number, errors::kMixedStrategies);
+}
+
+TEST(CompatStrategy, MovingAHandleIsCopyingIt) {
+  v1::MirroredStrategy strategy(cpus(2));
+  const v1::MirroredStrategy moved = std::move(strategy);
+  EXPECT_EQ(strategy.num_replicas_in_sync(), 2);
+  EXPECT_EQ(strategy, moved);
 }
 
 // names: experimental_set_strategy
