@@ -8,10 +8,24 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/call_place.h"
+#include "lockstep/strategy/devices.h"
+#include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/values_of_all.h"
 #include "lockstep/values/type_name.h"
 
 namespace lockstep::contrib::detail {
+
+struct ClientRandom::Stream {
+  ReplicaGenerators generators;
+  GeneratorScope scope{&generators};
+};
+
+ClientRandom::ClientRandom(const Strategy& core, int call, std::size_t place)
+    : stream_(new Stream{make_generators(
+          torch_device(parse_device(core.devices()[0])),
+          derived_seed(derived_seed(core.seed(), "call of a client", call), "place", static_cast<int>(place)))}) {}
+
+ClientRandom::~ClientRandom() = default;
 
 void ClientCall::throw_together(const std::exception_ptr& mine) const {
   if (core_.num_workers() > 1) {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "lockstep/base/export.h"
-#include "lockstep/contrib/client_random.h"
+#include "lockstep/contrib/client_call.h"
 #include "lockstep/contrib/tower_values.h"
 #include "lockstep/contrib/tower_words.h"
 #include "lockstep/strategy/replica_context.h"
