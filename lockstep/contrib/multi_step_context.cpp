@@ -61,7 +61,7 @@ void MultiStepContext::require_one_output(const PerReplica<std::string>& of_towe
 }
 
 void MultiStepContext::require_step(const char* operation) const {
-  if (is_in_step_) return;
+  if (*is_in_step_) return;
   throw FailedPrecondition(errors::kWrongContext,
                            {.what = str(operation, " was called when no step was running"),
                             .where = operation,
@@ -69,7 +69,7 @@ void MultiStepContext::require_step(const char* operation) const {
 }
 
 void MultiStepContext::run_op() {
-  if (is_in_step_) {
+  if (*is_in_step_) {
     throw FailedPrecondition(errors::kWrongContext, {.what = "run_op was called inside a step",
                                                      .where = "run_op",
                                                      .help = "call it on what run_steps_on_dataset has returned"});
@@ -81,9 +81,10 @@ void MultiStepContext::run_op() {
     const Scope scope(strategy());
     for (int i = 0; i < iterations_; ++i) {
       last_step_outputs_.clear();
-      is_in_step_ = true;
+      non_tensor_outputs_.clear();
+      *is_in_step_ = true;
       step_(*this);
-      is_in_step_ = false;
+      *is_in_step_ = false;
     }
     for (auto& [name, output] : last_step_outputs_) {
       const std::string output_name = str("output \"", name, "\"");
@@ -91,7 +92,7 @@ void MultiStepContext::run_op() {
       output.set_values_of_all_towers(seen_of(output));
     }
   } catch (...) {
-    is_in_step_ = false;
+    *is_in_step_ = false;
     last_step_outputs_ = std::move(outputs);
     non_tensor_outputs_ = std::move(others);
     throw;

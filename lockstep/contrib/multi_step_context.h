@@ -71,7 +71,8 @@ class LOCKSTEP_EXPORT MultiStepContext {
   Devices devices_;  ///< of all towers
   Step step_;
   int iterations_;
-  bool is_in_step_ = false;
+  /// Shared with copies, which a step may make: for them, too, it ends.
+  std::shared_ptr<bool> is_in_step_ = std::make_shared<bool>(false);
   std::map<std::string, TowerValue> last_step_outputs_;
   std::map<std::string, std::any> non_tensor_outputs_;
 };

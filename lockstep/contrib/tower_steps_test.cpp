@@ -129,7 +129,15 @@ TEST(ContribSteps, AreNotRunInsideOfSteps) {
 TEST(ContribSteps, TakeOutputsWhileTheyRun) {
   auto& strategy = towers(2);
   auto iterator = strategy.distribute_dataset([] { return data::range(4); }).make_one_shot_iterator();
-  auto ctx = strategy.run_steps_on_dataset([](MultiStepContext&, const PerDevice<at::Tensor>&) {}, iterator);
+  std::optional<MultiStepContext> copy;
+  const auto step = [&](MultiStepContext& running, const PerDevice<at::Tensor>&) {
+    if (!copy) running.set_non_tensor_output("of the first step", 1);
+    copy = running;
+  };
+  auto ctx = strategy.run_steps_on_dataset(step, iterator, 2);
+  EXPECT_TRUE(ctx.non_tensor_outputs().empty());
+  expect_error([&] { copy->set_non_tensor_output("late", 1); }, Code::FailedPrecondition, errors::kWrongContext,
+               {"set_non_tensor_output was called when no step was running"});
   expect_error([&] { ctx.set_last_step_output("late", number(1)); }, Code::FailedPrecondition, errors::kWrongContext,
                {"set_last_step_output was called when no step was running"});
   expect_error([&] { ctx.set_non_tensor_output("late", 1); }, Code::FailedPrecondition, errors::kWrongContext,
