@@ -8,69 +8,47 @@
 namespace lockstep::engine {
 namespace {
 
-void append_subtrees(IdRange node, IdRange own, std::vector<IdRange>& found) {
-  if (node.hi <= own.lo || own.hi <= node.lo) return;
-  if (own.lo <= node.lo && node.hi <= own.hi) {
-    found.push_back(node);
-    return;
-  }
-  const int middle = tree_middle(node.lo, node.hi);
-  append_subtrees({node.lo, middle}, own, found);
-  append_subtrees({middle, node.hi}, own, found);
+// Negative until the number of pieces is known, which come first.
+int step_number(int step) { return -1 - step; }
+
+// Makes the value of a sum, unless it is one already; its number.
+int as_one(SumPlan& plan, std::vector<int> values) {
+  if (values.size() == 1) return values[0];
+  plan.steps.push_back(std::move(values));
+  return step_number(static_cast<int>(plan.steps.size()) - 1);
 }
 
-class Finisher {
- public:
-  explicit Finisher(SumPlan& plan) : plan_(plan) {}
-
-  // Makes the value of a node that is a union of pieces first..last-1; its number.
-  int finish(IdRange node, int first, int last, bool is_root) {
-    if (last - first == 1 && !is_root) return first;
-    std::vector<int> inputs;
-    if (has_shape_of_tree(node, first, last)) {
-      for (int piece = first; piece < last; ++piece) inputs.push_back(piece);
-    } else {
-      const int middle = tree_middle(node.lo, node.hi);
-      const int cut = piece_at(middle);
-      inputs.push_back(finish({node.lo, middle}, first, cut, false));
-      inputs.push_back(finish({middle, node.hi}, cut, last, false));
-    }
-    plan_.steps.push_back(std::move(inputs));
-    return static_cast<int>(plan_.pieces.size() + plan_.steps.size()) - 1;
+// The values whose sum, in the order of `ordered_sum`, is that of a node.
+std::vector<int> values_of(SumPlan& plan, IdRange node, int replicas) {
+  const int worker = node.lo / replicas;
+  if (node.hi <= (worker + 1) * replicas) {
+    plan.pieces.push_back({worker, node});
+    return {static_cast<int>(plan.pieces.size()) - 1};
   }
-
- private:
-  int piece_at(int id) const {
-    const auto found = std::ranges::find_if(plan_.pieces, [&](const SumPiece& piece) { return piece.ids.lo >= id; });
-    return static_cast<int>(found - plan_.pieces.begin());
-  }
-
-  // Whether the node adds its pieces as T(0, last - first) would: then one call of ordered_sum does it.
-  bool has_shape_of_tree(IdRange node, int first, int last) const {
-    if (last - first == 1) return true;
-    const int middle = tree_middle(node.lo, node.hi);
-    const int cut = piece_at(middle);
-    return cut == tree_middle(first, last) && has_shape_of_tree({node.lo, middle}, first, cut) &&
-           has_shape_of_tree({middle, node.hi}, cut, last);
-  }
-
-  SumPlan& plan_;
-};
+  const int middle = tree_middle(node.lo, node.hi);
+  std::vector<int> left = values_of(plan, {node.lo, middle}, replicas);
+  std::vector<int> right = values_of(plan, {middle, node.hi}, replicas);
+  const auto size = static_cast<int>(left.size());
+  std::vector<int> both(left);
+  both.insert(both.end(), right.begin(), right.end());
+  // One call adds up pieces that lie as T(0, n) would cut them.
+  if (std::ranges::min(both) >= 0 && size == tree_middle(0, static_cast<int>(both.size()))) return both;
+  return {as_one(plan, std::move(left)), as_one(plan, std::move(right))};
+}
 
 }  // namespace
 
 SumPlan plan_sum(int workers, int replicas) {
   SumPlan plan;
-  for (int worker = 0; worker < workers; ++worker) {
-    plan.first_piece.push_back(static_cast<int>(plan.pieces.size()));
-    std::vector<IdRange> subtrees;
-    append_subtrees({0, workers * replicas}, {worker * replicas, (worker + 1) * replicas}, subtrees);
-    for (const IdRange ids : subtrees) plan.pieces.push_back({worker, ids});
-    plan.most_pieces = std::max(plan.most_pieces, static_cast<int>(subtrees.size()));
+  plan.steps.push_back(values_of(plan, {0, workers * replicas}, replicas));
+  for (auto& step : plan.steps)
+    for (int& value : step)
+      if (value < 0) value = static_cast<int>(plan.pieces.size()) + step_number(value);
+  for (int worker = 0; worker <= workers; ++worker) {
+    const auto first = std::ranges::lower_bound(plan.pieces, worker, {}, &SumPiece::worker) - plan.pieces.begin();
+    if (worker > 0) plan.most_pieces = std::max(plan.most_pieces, static_cast<int>(first) - plan.first_piece.back());
+    plan.first_piece.push_back(static_cast<int>(first));
   }
-  const int count = static_cast<int>(plan.pieces.size());
-  plan.first_piece.push_back(count);
-  Finisher(plan).finish({0, workers * replicas}, 0, count, true);
   return plan;
 }
 
