@@ -57,10 +57,8 @@ void Flow::prepare_own_shard() {
   }
   const auto* from = static_cast<const std::byte*>(job_.inputs[0]);
   const std::size_t bytes = (gathers ? shards_[rank_].size() : job_.elements) * element_bytes_;
-  for (void* const each : job_.outputs) {
-    std::byte* const to = static_cast<std::byte*>(each) + (gathers ? offset : 0);
-    if (to != from && bytes > 0) std::memcpy(to, from, bytes);
-  }
+  std::byte* const to = job_.outputs.empty() ? nullptr : output(gathers ? offset : 0);
+  if (to != nullptr && to != from && bytes > 0) std::memcpy(to, from, bytes);
   own_shard_ = gathers ? from : from + offset;
   ready_ = chunks_of(rank_);
 }
@@ -149,11 +147,9 @@ void Flow::sum_chunk(std::size_t chunk) {
     std::byte* const room = slot(chunk, piece);
     values.push_back(plan_.pieces[piece].worker == rank_ ? piece_data(piece, rank_, chunk, room) : room);
   }
-  const std::size_t offset = (own_shard_ - output(0)) + chunk * chunk_elements_ * element_bytes_;
-  std::vector<void*> outputs;
-  for (void* const each : job_.outputs) outputs.push_back(static_cast<std::byte*>(each) + offset);
-  finish_sum(plan_, job_.dtype, std::move(values), values_, chunk_bytes_, outputs,
-             bytes_at(rank_, chunk) / element_bytes_, job_.divisor);
+  void* const to = output(own_shard_ - output(0) + chunk * chunk_elements_ * element_bytes_);
+  finish_sum(plan_, job_.dtype, std::move(values), values_, chunk_bytes_, {to}, bytes_at(rank_, chunk) / element_bytes_,
+             job_.divisor);
 }
 
 bool Flow::is_done() const {
@@ -164,17 +160,10 @@ bool Flow::is_done() const {
 }
 
 void Flow::finish() {
-  if (job_.kind == CollectiveKind::ReduceScatter || rank_ == source_) return;
-  for (std::size_t k = 1; k < job_.outputs.size(); ++k) {
-    auto* const copy = static_cast<std::byte*>(job_.outputs[k]);
-    if (copy == output(0)) continue;
-    for (int worker = 0; worker < settings_.workers; ++worker) {
-      // What was added up or gathered here went to all outputs at once.
-      if (worker == rank_ && job_.kind != CollectiveKind::Broadcast) continue;
-      const std::size_t bytes = shards_[worker].size() * element_bytes_;
-      if (bytes > 0) std::memcpy(copy + first_byte(worker, 0), output(first_byte(worker, 0)), bytes);
-    }
-  }
+  const bool scatters = job_.kind == CollectiveKind::ReduceScatter;
+  const std::size_t bytes = (scatters ? shards_[rank_].size() : job_.elements) * element_bytes_;
+  for (void* const each : job_.outputs)
+    if (each != job_.outputs[0] && bytes > 0) std::memcpy(each, job_.outputs[0], bytes);
 }
 
 void* Flow::target(int from, const Message& message) {
