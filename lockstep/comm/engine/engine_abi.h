@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ENGINE_ABI 2
+#define LOCKSTEP_ENGINE_ABI 3
 
 typedef struct lockstep_ring lockstep_ring;
 
@@ -21,11 +21,6 @@ typedef struct lockstep_ring_options {
   int32_t workers;
   const char* address; /* to listen at, and where the others reach this worker */
   double seconds;      /* give up if not all workers are connected by then */
-  /* Where workers leave each other their addresses. Called only inside `create`, from its thread. `set` returns 0 if it
-     failed; `get` waits until the key is there and returns a value that stays until the next call, or null. */
-  void* store;
-  int32_t (*set)(void* store, const char* key, const void* data, size_t size);
-  const void* (*get)(void* store, const char* key, size_t* size);
   /* out = a + b, for elements of a lockstep::Dtype. */
   void (*add)(int32_t dtype, const void* a, const void* b, void* out, size_t elements);
 } lockstep_ring_options;
@@ -37,6 +32,10 @@ typedef struct lockstep_engine_api {
   uint32_t abi; /* LOCKSTEP_ENGINE_ABI */
   lockstep_ring* (*create)(const lockstep_ring_options* options, char* error);
   void (*destroy)(lockstep_ring* ring);
+  /* Where the others reach this worker, for all of them to know; stays as long as the ring. */
+  const void* (*addresses)(const lockstep_ring* ring, size_t* size);
+  /* Waits for the connection to a worker, in the order of ranks, with what `addresses` gave there; 0 if it failed. */
+  int32_t (*connect)(lockstep_ring* ring, int32_t worker, const void* addresses, size_t size, char* error);
   /* Sums the arrays of all workers in place; 0 if it failed. */
   int32_t (*all_reduce)(lockstep_ring* ring, int32_t dtype, size_t element_bytes, void* data, size_t elements,
                         double seconds, char* error);

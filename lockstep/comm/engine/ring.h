@@ -10,14 +10,13 @@ namespace lockstep::engine {
 class Ring {
  public:
   Ring(const EngineOptions& options, int channel);
-  ~Ring();
 
   /// Sums the arrays of all workers in place.
   void all_reduce(Dtype dtype, void* data, std::size_t elements, Deadline deadline);
 
  private:
   const lockstep_engine_api* api_;
-  lockstep_ring* ring_;
+  std::unique_ptr<lockstep_ring, void (*)(lockstep_ring*)> ring_;
 };
 
 }  // namespace lockstep::engine
