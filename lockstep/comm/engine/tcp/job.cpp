@@ -54,15 +54,6 @@ void check(const Collective& collective, const Settings& settings) {
 }  // namespace
 
 Settings::Settings(const EngineOptions& options) : EngineOptions(options) {
-  const auto require = [](bool is_right, const std::string& what) {
-    if (!is_right) throw InvalidArgument(errors::kBadOption, {.what = what, .help = "see lockstep::EngineOptions"});
-  };
-  require(workers >= 1, str("workers must be >= 1, got ", workers));
-  require(rank >= 0 && rank < workers, str("rank must be >= 0 and < ", workers, ", got ", rank));
-  require(replicas >= 1, str("replicas must be >= 1, got ", replicas));
-  require(channels >= 1, str("channels must be >= 1, got ", channels));
-  require(chunk_bytes >= 64, str("chunk_bytes must be >= 64, got ", chunk_bytes));
-  require(inline_bytes <= 1 << 20, str("inline_bytes must be <= 1 MB, got ", inline_bytes));
   plan = plan_sum(workers, replicas);
   const std::size_t share = kMostReceived / 4 / plan.pieces.size();
   chunk_bytes = std::min(chunk_bytes, std::max(kLeastChunk, share)) / 64 * 64;

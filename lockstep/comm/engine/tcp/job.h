@@ -9,7 +9,7 @@
 
 namespace lockstep::engine {
 
-/// What is the same for all collectives of an engine. Options that make no sense are refused here.
+/// What is the same for all collectives of an engine.
 struct Settings : EngineOptions {
   explicit Settings(const EngineOptions& options);
 
