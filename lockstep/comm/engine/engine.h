@@ -22,7 +22,7 @@ namespace lockstep {
 struct EngineStore {
   std::function<void(const std::string& key, const std::string& value)> set;
   std::function<std::string(const std::string& key, Deadline deadline)> get;
-  std::function<void()> check = {};  ///< throws once the job has failed; `get` does, too
+  std::function<void()> check = [] {};  ///< throws once the job has failed; `get` does, too
 };
 
 struct EngineOptions {

@@ -238,6 +238,21 @@ TEST(EngineFaults, ADataPortThatDoesNotAnswerIsNamedSoon) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 10s);
 }
 
+// Its system accepts connections for it, but the worker is frozen: the others notice by its heartbeats.
+TEST(EngineFaults, AFailureOfTheJobEndsTheWaitForAWorkerThatNeverAnswers) {
+  const Descriptor frozen = listen_at({"127.0.0.1", 0});
+  MemoryStore store;
+  store.face().set("engine/data/0", own_name(frozen.get()) + " " + std::string(32, 'a'));
+  auto options = options_for(1, 2, 1, store);
+  const auto begin = Clock::now();
+  options.store.check = [begin] {
+    if (Clock::now() - begin > 200ms)
+      throw Unavailable(errors::kPeerLost, {.what = "worker 0 stopped answering", .help = "look there"});
+  };
+  EXPECT_EQ(error_of([&] { Engine engine(options); }).parts.what, "worker 0 stopped answering");
+  EXPECT_LT(Clock::now() - begin, 10s);
+}
+
 TEST(EngineFaults, APortInUseIsNamed) {
   const Descriptor taken = listen_at({"127.0.0.1", 0});
   const std::string name = own_name(taken.get());

@@ -118,7 +118,7 @@ class Mesh {
     const auto wait = std::min(options_.connect.remaining(), Deadline::Clock::duration(options_.reach));
     Descriptor socket = connect_to(parse_address(name), Deadline::after(wait));
     Hello answer{};
-    if (!socket || !write_all(socket.get(), &hello, sizeof hello, options_.connect) ||
+    if (!socket || !write_all(socket.get(), &hello, sizeof hello, options_.connect) || !await_bytes(socket.get()) ||
         !read_all(socket.get(), &answer, sizeof answer, options_.connect))
       throw_missing(str("worker ", rank, "'s data engine at ", name, " does not answer"));
     if (!is_known(answer, rank, channel))
@@ -130,14 +130,23 @@ class Mesh {
     keep({std::move(socket), both_read != 0 ? static_cast<pid_t>(answer.process) : 0}, answer);
   }
 
+  // The other worker may be frozen, and the job has then failed long before the deadline.
+  bool await_bytes(int socket) const {
+    while (!is_ready(socket, POLLIN, next_news())) {
+      options_.store.check();
+      if (options_.connect.expired()) return false;
+    }
+    return true;
+  }
+  Deadline next_news() const { return Deadline::after(std::min(options_.connect.remaining(), kNewsInterval)); }
+
   void answer_calls(int listener) {
     std::vector<Caller> callers;
     while (!missing().empty()) {
       std::vector<pollfd> polled{{listener, POLLIN, 0}};
       for (const Caller& caller : callers) polled.push_back({caller.socket.get(), POLLIN, 0});
-      const auto until = std::min(options_.connect.remaining(), kNewsInterval);
-      ::poll(polled.data(), polled.size(), poll_milliseconds(Deadline::after(until)));
-      if (options_.store.check) options_.store.check();
+      ::poll(polled.data(), polled.size(), poll_milliseconds(next_news()));
+      options_.store.check();
       if (options_.connect.expired())
         throw_missing(
             str(workers_text(missing()), " did not connect to worker ", options_.rank, "'s data port ", own_.name));
