@@ -236,22 +236,6 @@ std::vector<Reach> probe(const std::vector<std::string>& addresses, std::chrono:
   return reaches;
 }
 
-bool speaks_tls(const std::string& address, std::chrono::milliseconds wait) {
-  // The first message of a TLS 1.2 client: a service that uses TLS answers with a record of its own.
-  constexpr unsigned char kBegin[] = {0x16, 3, 1, 0, 0x4f, 1, 0, 0, 0x4b, 3, 3};                  // and 32 random bytes
-  constexpr unsigned char kEnd[] = {0, 0,  4, 0xc0, 0x2b, 0xc0, 0x2f, 1,    0, 0,    0x1e,        // ciphers
-                                    0, 10, 0, 8,    0,    6,    0,    0x1d, 0, 0x17, 0,    0x18,  // curves
-                                    0, 13, 0, 14,   0,    12,   4,    3,    5, 3,    6,    3,     // signatures
-                                    8, 4,  8, 7,    4,    1};
-  std::string greeting(std::begin(kBegin), std::end(kBegin));
-  greeting.append(32, 'r').append(std::begin(kEnd), std::end(kEnd));
-  const Deadline deadline = Deadline::after(wait);
-  const Descriptor socket = connect_to(parse_address(address), deadline);
-  char kind = 0;
-  return socket && write_all(socket.get(), greeting.data(), greeting.size(), deadline) &&
-         read_all(socket.get(), &kind, 1, deadline) && (kind == 0x15 || kind == 0x16);  // an alert, or a handshake
-}
-
 std::string host_name() {
   char name[256] = "unknown";
   ::gethostname(name, sizeof name - 1);

@@ -92,9 +92,6 @@ struct Reach {
 /// Tries all at the same time for at most `wait` (names are looked up one after the other before).
 LOCKSTEP_EXPORT std::vector<Reach> probe(const std::vector<std::string>& addresses, std::chrono::milliseconds wait);
 
-/// Whether a service that uses TLS is there.
-LOCKSTEP_EXPORT bool speaks_tls(const std::string& address, std::chrono::milliseconds wait);
-
 LOCKSTEP_EXPORT std::string host_name();
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/socket.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -68,6 +69,19 @@ TlsFiles find_tls_files(const TlsFiles& given) {
   if (missing != nullptr) refuse_tls(str("TLS needs three files, but that of the ", missing, " is missing"));
   check_together(files);
   return files;
+}
+
+bool speaks_tls(const std::string& address, std::chrono::milliseconds wait) {
+  const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> context(SSL_CTX_new(TLS_client_method()), SSL_CTX_free);
+  const std::unique_ptr<SSL, decltype(&SSL_free)> session(SSL_new(context.get()), SSL_free);
+  SSL_set_bio(session.get(), BIO_new(BIO_s_mem()), BIO_new(BIO_s_mem()));
+  SSL_connect(session.get());  // only writes its first message, to which the service answers with a record of its own
+  char *greeting = nullptr, kind = 0;
+  const auto size = static_cast<std::size_t>(BIO_get_mem_data(SSL_get_wbio(session.get()), &greeting));
+  const Deadline deadline = Deadline::after(wait);
+  const Descriptor socket = connect_to(parse_address(address), deadline);
+  return socket && write_all(socket.get(), greeting, size, deadline) && read_all(socket.get(), &kind, 1, deadline) &&
+         (kind == SSL3_RT_ALERT || kind == SSL3_RT_HANDSHAKE);
 }
 
 bool is_tls_failure(const std::string& why) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "lockstep/comm/tls_files.h"
@@ -12,6 +13,9 @@ TlsFiles find_tls_files(const TlsFiles& given);
 
 /// What is in such a file.
 std::string read_pem(const std::string& path);
+
+/// Whether a service that uses TLS is there.
+bool speaks_tls(const std::string& address, std::chrono::milliseconds wait);
 
 /// Whether gRPC's reason for the end of a session is that the two sides did not agree on TLS.
 bool is_tls_failure(const std::string& why);
