@@ -1,17 +1,14 @@
 #include "lockstep/comm/coordination/job_key.h"
 
-#include <fcntl.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-#include <sys/stat.h>
 
-#include <cerrno>
-#include <system_error>
+#include <filesystem>
 
-#include "lockstep/base/descriptor.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/error.h"
+#include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::coordination {
@@ -38,21 +35,20 @@ std::string from_hex(std::string text) {
 }
 
 std::string from_file(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status {};
-  std::string text(256, '\0');
-  ssize_t size = -1;
-  if (!file || ::fstat(file.get(), &status) != 0 || (size = ::read(file.get(), text.data(), text.size())) < 0) {
-    refuse(str("the job key file ", path, " cannot be read"), std::generic_category().message(errno));
+  std::error_code error;
+  const auto mode = std::filesystem::status(path, error).permissions();
+  const std::string text = file_text(path);
+  if (text.empty()) {
+    refuse(str("the job key file ", path, " cannot be read"),
+           error ? error.message() : "no permission, or it is empty");
   }
-  if ((status.st_mode & 077) != 0) {
+  if ((mode & ~std::filesystem::perms::owner_all) != std::filesystem::perms::none) {
     refuse(str("the job key file ", path, " must be readable by its owner only (mode 0600)"));
   }
-  text.resize(static_cast<std::size_t>(size));
   if (text.size() == kKeyBytes) return text;
   if (const std::string key = from_hex(text); !key.empty()) return key;
   refuse(str("the job key file ", path, " must hold 32 bytes or 64 hexadecimal digits"),
-         str("it holds ", size, " bytes"));
+         str("it holds ", text.size(), " bytes"));
 }
 
 }  // namespace
