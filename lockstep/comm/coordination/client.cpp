@@ -179,6 +179,7 @@ void Client::flush() {
 void Client::leave(Deadline deadline) {
   Lock lock(mutex_);
   const bool asks = !failure_ && stage_ == Stage::Joined;
+  leaving_ = asks;
   const bool left = asks && exchange(lock, call_of(wire::Call::LEAVE), deadline);
   if (asks) {
     stage_ = Stage::Left;

@@ -81,6 +81,7 @@ class Client final : public Coordinator {
   Descriptor port_;
   Stage stage_ = Stage::Out;
   bool port_taken_ = false;
+  bool leaving_ = false;
   bool over_ = false;
   bool told_ = false;
   std::string nonce_;

@@ -306,6 +306,20 @@ TEST_F(Coordination, TwentyJobsInARowHaveTwentyGenerations) {
   EXPECT_EQ(generations.size(), 20u);
 }
 
+// The chief goes as soon as it has answered the last one, whose thread may not have read the answer by then.
+TEST_F(Coordination, MembersThatLeaveAtOneMomentNoteNoFailure) {
+  for (int round = 0; round < 10; ++round) {
+    Job job = join_all(8);
+    std::atomic<int> failures{0};
+    for (const auto& member : job) member->on_failure([&](const Error&) { ++failures; });
+    on_all(job, [](Coordinator& member) { member.barrier("end", Deadline::after(10s)); });
+    on_all(job, [](Coordinator& member) { member.leave(Deadline::after(10s)); });
+    for (const auto& member : job) EXPECT_FALSE(member->failure()) << member->failure()->what();
+    job.clear();
+    EXPECT_EQ(failures, 0);
+  }
+}
+
 TEST_F(Coordination, AProcessWhoseJobHasFailedWaitsForTheNextOne) {
   const auto addresses = free_addresses(2);
   const auto join = [&](int self) { return Coordinator::join(options_of(addresses, self)); };

@@ -124,6 +124,8 @@ void Client::received(const wire::FromChief& message) {
 void Client::ended(const std::string& why) {
   const std::lock_guard lock(mutex_);
   why_ended_ = why;
+  // The chief may go as soon as it has answered the last member, before that one has read the answer.
+  if (leaving_) stage_ = Stage::Left;
   if (stage_ == Stage::Joined) {
     chief_is_gone("ended without leaving", "its connection was closed");
   } else if (stage_ != Stage::Left) {
