@@ -92,32 +92,13 @@ Texts texts_of(const at::Tensor& bytes) {
   return texts;
 }
 
-template <class T>
-void gather_numbers(WorkerGroup& group, Dtype dtype, const T* mine, T* all, const std::vector<std::uint64_t>& counts,
-                    const std::string& name, const Deadline& deadline) {
-  const void* input = mine;
-  void* output = all;
-  group.run(WorkerGroup::kProgram,
-            {.kind = CollectiveKind::AllGather,
-             .dtype = dtype,
-             .elements = std::accumulate(counts.begin(), counts.end(), std::size_t{0}),
-             .inputs = {&input, 1},
-             .outputs = {&output, 1},
-             .counts = counts,
-             .name = name},
-            deadline);
-}
-
-void broadcast_bytes(WorkerGroup& group, const void* input, void* output, std::size_t bytes, const std::string& name,
-                     const Deadline& deadline) {
-  group.run(WorkerGroup::kProgram,
-            {.kind = CollectiveKind::Broadcast,
-             .dtype = Dtype::UInt8,
-             .elements = bytes,
-             .inputs = group.rank() == 0 ? std::span<const void* const>(&input, 1) : std::span<const void* const>(),
-             .outputs = {&output, 1},
-             .name = name},
-            deadline);
+/// One array in, which only the chief has to a broadcast, and one out.
+void run(WorkerGroup& group, Collective what, const void* mine, void* all, const std::string& name,
+         const Deadline& deadline) {
+  if (what.kind != CollectiveKind::Broadcast || group.rank() == 0) what.inputs = {&mine, 1};
+  what.outputs = {&all, 1};
+  what.name = name;
+  group.run(WorkerGroup::kProgram, what, deadline);
 }
 
 }  // namespace
@@ -189,21 +170,21 @@ std::vector<at::Tensor> all_gather(WorkerGroup& group, const std::vector<at::Ten
     bytes[i / mine.size()] += all.back().nbytes();
   }
   // At any size in one message: arrays of different types cannot share memory without gaps.
-  std::vector<char> packed(bytes[static_cast<std::size_t>(group.rank())]);
-  std::size_t at = 0;
+  std::string sent, received(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}), '\0');
   for (const at::Tensor& given : mine) {
+    if (given.numel() == 0) continue;
     const at::Tensor tensor = plain(given);
-    if (tensor.nbytes() > 0) std::memcpy(packed.data() + at, tensor.const_data_ptr(), tensor.nbytes());
-    at += tensor.nbytes();
+    sent.append(static_cast<const char*>(tensor.const_data_ptr()), tensor.nbytes());
   }
-  std::vector<char> received(std::accumulate(bytes.begin(), bytes.end(), std::size_t{0}));
-  if (!received.empty()) gather_numbers(group, Dtype::UInt8, packed.data(), received.data(), bytes, base, deadline);
-  at = 0;
-  for (at::Tensor& tensor : all) {
-    if (tensor.nbytes() > 0) std::memcpy(tensor.data_ptr(), received.data() + at, tensor.nbytes());
-    at += tensor.nbytes();
+  const Collective gather{
+      .kind = CollectiveKind::AllGather, .dtype = Dtype::UInt8, .elements = received.size(), .counts = bytes};
+  if (!received.empty()) run(group, gather, sent.data(), received.data(), base, deadline);
+  const char* next = received.data();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].nbytes() > 0) std::memcpy(all[i].data_ptr(), next, all[i].nbytes());
+    next += all[i].nbytes();
+    all[i] = all[i].to(mine[i % mine.size()].device());
   }
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = all[i].to(mine[i % mine.size()].device());
   return all;
 }
 
@@ -219,25 +200,25 @@ std::vector<IndexedSlices> all_gather(WorkerGroup& group, const std::vector<Inde
 
 std::vector<std::int64_t> all_gather(WorkerGroup& group, const std::vector<std::int64_t>& mine, std::string_view name,
                                      const Deadline& deadline) {
-  const auto workers = static_cast<std::size_t>(group.workers());
-  std::vector<std::int64_t> all(workers * mine.size());
-  gather_numbers(group, Dtype::Int64, mine.data(), all.data(), std::vector<std::uint64_t>(workers, mine.size()),
-                 begin_call(name), deadline);
+  const std::vector<std::uint64_t> counts(static_cast<std::size_t>(group.workers()), mine.size());
+  std::vector<std::int64_t> all(counts.size() * mine.size());
+  run(group, {.kind = CollectiveKind::AllGather, .dtype = Dtype::Int64, .elements = all.size(), .counts = counts},
+      mine.data(), all.data(), begin_call(name), deadline);
   return all;
 }
 
 at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_view name, const Deadline& deadline) {
   const std::string base = begin_call(name);
-  const bool is_root = group.rank() == 0;
+  const auto broadcast_bytes = [&](void* data, std::size_t bytes, const std::string& what) {
+    run(group, {.kind = CollectiveKind::Broadcast, .dtype = Dtype::UInt8, .elements = bytes}, data, data, what,
+        deadline);
+  };
   std::int64_t form[kFormSize] = {};
-  if (is_root) write_form(value, form);
-  broadcast_bytes(group, form, form, sizeof form, base + ", shape", deadline);
+  if (group.rank() == 0) write_form(value, form);
+  broadcast_bytes(form, sizeof form, base + ", shape");
   require_form(form);
-  const at::Tensor sent = is_root ? plain(value) : at::Tensor();
-  at::Tensor result = is_root ? sent.clone() : empty_of_form(form);
-  if (result.nbytes() > 0)
-    broadcast_bytes(group, is_root ? sent.const_data_ptr() : nullptr, result.data_ptr(), result.nbytes(), base,
-                    deadline);
+  const at::Tensor result = group.rank() == 0 ? plain(value).clone() : empty_of_form(form);
+  if (result.nbytes() > 0) broadcast_bytes(result.data_ptr(), result.nbytes(), base);
   return value.defined() ? result.to(value.device()) : result;
 }
 
