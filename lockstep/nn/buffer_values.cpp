@@ -1,5 +1,9 @@
 #include "lockstep/nn/buffer_values.h"
 
+#include <ATen/MemoryOverlap.h>
+
+#include <set>
+
 namespace lockstep::detail {
 
 std::vector<at::Tensor> dense_parts_of(const at::Tensor& tensor) {
@@ -44,6 +48,20 @@ void set_buffer(at::Tensor buffer, const at::Tensor& value) {
   const bool is_compressed = buffer.layout() != at::kStrided && buffer.layout() != at::kSparse;
   if (is_compressed) buffer.resize_as_sparse_(value);  // copy_ does not change how many elements it has
   buffer.copy_(value);
+}
+
+bool has_shared_elements(const at::Tensor& tensor) { return at::has_internal_overlap(tensor) == at::MemOverlap::Yes; }
+
+void write_to_all(const std::vector<at::Tensor>& components, const at::Tensor& value) {
+  std::set<const void*> written;
+  for (at::Tensor component : components) {
+    if (has_shared_elements(component)) continue;
+    if (written.insert(component.const_data_ptr()).second || component.numel() == 0) {
+      component.copy_(value);
+    } else if (!component.is_inference()) {
+      component.unsafeGetTensorImpl()->bump_version();
+    }
+  }
 }
 
 }  // namespace lockstep::detail

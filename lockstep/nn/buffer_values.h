@@ -18,4 +18,11 @@ bool holds_same(const at::Tensor& a, const at::Tensor& b);
 /// cannot be written to.
 void set_buffer(at::Tensor buffer, const at::Tensor& value);
 
+/// Whether several elements share memory, as those of an expanded tensor do: it cannot be written to.
+bool has_shared_elements(const at::Tensor& tensor);
+
+/// Gives a value to a parameter or buffer of all replicas. Those that share memory get it once, and all notice the change.
+/// One that cannot be written to is left alone: it must have the value.
+void write_to_all(const std::vector<at::Tensor>& components, const at::Tensor& value);
+
 }  // namespace lockstep::detail

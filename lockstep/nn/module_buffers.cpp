@@ -48,6 +48,18 @@ Named as_one(const std::vector<Named>& named) {
 
 }  // namespace
 
+std::vector<ModuleCore::Parameter> ModuleCore::tensors() const {
+  std::vector<Parameter> all = parameters_;
+  std::vector<Named> buffers;
+  for (std::size_t k = 0; k < size(); ++k) buffers.push_back(buffers_of(k));
+  for (const auto& item : buffers[0]) {
+    if (!item.value().defined() || item.value().layout() != at::kStrided) continue;
+    all.push_back({item.key(), {}});
+    for (const Named& of_replica : buffers) all.back().leaves.push_back(of_replica[item.key()]);
+  }
+  return all;
+}
+
 ModuleCore::NamedTensors ModuleCore::named_buffers() const {
   // Other replicas may be changing theirs.
   require_outside_of_run("named_buffers of a model",

@@ -68,6 +68,8 @@ class LOCKSTEP_EXPORT ModuleCore {
   void update(FunctionRef<void(torch::nn::Module&)> change);
   NamedTensors parameters_of(std::size_t k) const;  ///< under all their names, tied ones too
   NamedTensors buffers_of(std::size_t k) const;
+  /// Parameters, and then buffers. Not sparse ones: they are constants, which stay as the module has built them.
+  std::vector<Parameter> tensors() const;
   /// Buffers of all replicas of all workers as one: floating ones averaged, others as replica 0 has them.
   NamedTensors named_buffers() const;
   NamedTensors named_buffers_here() const;  ///< the same of this worker's replicas alone

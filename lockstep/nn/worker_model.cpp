@@ -24,8 +24,10 @@ namespace {
 
 using Named = torch::OrderedDict<std::string, at::Tensor>;
 
-/// Sparse tensors stay where they are: all workers must have made the same ones.
-bool travels(const at::Tensor& tensor) { return tensor.defined() && tensor.layout() == at::kStrided; }
+/// Sparse tensors, and those that cannot be written to, stay where they are: all workers must have made the same ones.
+bool travels(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && !has_shared_elements(tensor);
+}
 
 std::string form_of(const char* what, const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined()) return lockstep::str(what, " ", name, ": undefined");
@@ -35,19 +37,6 @@ std::string form_of(const char* what, const std::string& name, const at::Tensor&
   form += lockstep::str(", ", tensor.layout(), " with the digests");
   for (const at::Tensor& part : dense_parts_of(tensor)) form += lockstep::str(' ', digest_of(part));
   return form;
-}
-
-/// On all replicas of this worker. Those that share memory get it once, and all notice the change.
-void write_to_all(const std::vector<at::Tensor>& components, const at::Tensor& value) {
-  const void* written = nullptr;
-  for (at::Tensor component : components) {
-    if (component.const_data_ptr() != written) {
-      component.copy_(value);
-    } else if (!component.is_inference()) {
-      component.unsafeGetTensorImpl()->bump_version();
-    }
-    written = component.const_data_ptr();
-  }
 }
 
 OptimizerState chiefs_state(WorkerGroup& workers, const OptimizerState& mine, const Deadline& deadline) {
@@ -100,17 +89,9 @@ void share_chiefs_training(ModuleCore& model, OptimizerCore* optimizer) {
   if (workers == nullptr) return;
   const at::NoGradGuard no_grad;
   const Deadline deadline = deadline_of(strategy.communication());
-  for (const auto& parameter : model.parameters()) {
-    if (parameter.leaves[0].numel() == 0) continue;
-    write_to_all(parameter.leaves, workers::broadcast(*workers, parameter.leaves[0], parameter.name, deadline));
-  }
-  std::vector<Named> buffers;
-  for (std::size_t k = 0; k < model.size(); ++k) buffers.push_back(model.buffers_of(k));
-  for (const auto& item : buffers[0]) {
-    if (!travels(item.value()) || item.value().numel() == 0) continue;
-    std::vector<at::Tensor> components;
-    for (const Named& of_replica : buffers) components.push_back(of_replica[item.key()]);
-    write_to_all(components, workers::broadcast(*workers, item.value(), item.key(), deadline));
+  for (const auto& [name, components] : model.tensors()) {
+    if (components[0].numel() > 0)
+      write_to_all(components, workers::broadcast(*workers, components[0], name, deadline));
   }
   const bool is_chief = workers->rank() == 0;
   const bool is_torn = workers::sum(*workers, is_chief && model.is_torn() ? 1 : 0, "torn weights", deadline) > 0;

@@ -275,6 +275,19 @@ TEST_F(Together, TheChiefSavesAndAllLoad) {
   std::filesystem::remove(mine + ".own");
 }
 
+TEST_F(Together, BuffersWhoseElementsShareMemoryAreTheSameEverywhereOrRefused) {
+  const auto build = [](double value) {
+    auto net = std::make_shared<Net>();
+    net->register_buffer("scale", torch::full({1}, value).expand({3}));
+    return net;
+  };
+  auto model = strategy.make([&] { return build(2); });
+  ls::save(file, model);
+  ls::load(file, model);
+  EXPECT_EQ(model.named_buffers()["scale"].sum().item<float>(), 6);
+  EXPECT_THROW(strategy.make([&] { return build(rank); }), ls::Error);
+}
+
 TEST_F(Together, ParametersThatNoStepHasReachedAreLoadedToo) {
   struct Rows : nn::Module {
     Rows() { register_module("rows", rows), register_module("unused", unused); }

@@ -1,4 +1,3 @@
-#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -17,6 +16,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/autocast.h"
+#include "lockstep/nn/buffer_values.h"
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
@@ -40,31 +40,20 @@ using detail::LoadPlan;
 
 /// The weights and buffers of a model: under which names a file may have them, and where they are on all replicas.
 struct ModelTensors {
-  explicit ModelTensors(const detail::ModuleCore& model) {
+  explicit ModelTensors(const detail::ModuleCore& model) : all(model.tensors()) {
     std::unordered_map<const void*, std::size_t> index_of;
-    for (const auto& parameter : model.parameters()) {
-      index_of.emplace(parameter.leaves[0].unsafeGetTensorImpl(), components.size());
-      components.push_back(parameter.leaves);
-    }
+    for (std::size_t i = 0; i < all.size(); ++i) index_of.emplace(all[i].leaves[0].unsafeGetTensorImpl(), i);
     for (const auto& item : model.named_parameters())
       add_name(item.key(), index_of.at(item.value().unsafeGetTensorImpl()));
-    std::vector<detail::ModuleCore::NamedTensors> buffers;
-    for (std::size_t k = 0; k < model.size(); ++k) buffers.push_back(model.buffers_of(k));
-    for (const auto& item : buffers[0]) {
-      // No file has sparse tensors: they are constants, which stay as the module has built them.
-      if (!item.value().defined() || item.value().layout() != at::kStrided) continue;
-      components.emplace_back();
-      for (const auto& named : buffers) components.back().push_back(named[item.key()]);
-      add_name(item.key(), components.size() - 1);
-    }
+    for (std::size_t i = model.parameters().size(); i < all.size(); ++i) add_name(all[i].name, i);
   }
 
+  std::vector<detail::ModuleCore::Parameter> all;
   std::vector<detail::LoadTarget> targets;
-  std::vector<std::vector<at::Tensor>> components;  ///< per LoadTarget::tensor, of every replica
 
  private:
   void add_name(const std::string& name, std::size_t tensor) {
-    const at::Tensor& first = components[tensor][0];
+    const at::Tensor& first = all[tensor].leaves[0];
     targets.push_back({name, detail::file_type_name(first.scalar_type()), first.sizes().vec(), tensor});
   }
 };
@@ -165,28 +154,13 @@ void require_equal_twins(const SafetensorsFile& file, const NamedEntries& entrie
   }
 }
 
-bool has_shared_elements(const at::Tensor& tensor) { return at::has_internal_overlap(tensor) == at::MemOverlap::Yes; }
-
 /// An expanded tensor, say, has one memory for many elements.
 void require_writable(const std::string& path, const std::string& name, const std::vector<at::Tensor>& components,
                       const at::Tensor& value) {
   for (const at::Tensor& component : components) {
-    if (!has_shared_elements(component) || at::equal(component, value.to(component.device()))) continue;
+    if (!detail::has_shared_elements(component) || at::equal(component, value.to(component.device()))) continue;
     refuse(path, str("'", name, "' of the model cannot be written to: several of its elements share memory"), "",
            "give the module a buffer with memory of its own: register_buffer(name, tensor.clone())");
-  }
-}
-
-/// Gives a value to all replicas. Those that share memory get it once, and all notice the change.
-void write(const std::vector<at::Tensor>& components, const at::Tensor& value) {
-  std::set<const void*> written;
-  for (at::Tensor component : components) {
-    if (has_shared_elements(component)) continue;  // equal: require_writable
-    if (written.insert(component.const_data_ptr()).second || component.numel() == 0) {
-      component.copy_(value);
-    } else if (!component.is_inference()) {
-      component.unsafeGetTensorImpl()->bump_version();
-    }
   }
 }
 
@@ -219,7 +193,7 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
   std::vector<at::Tensor> values;
   for (const LoadPlan::Copy& copy : plan.copies) {
     values.push_back(view_of(file, named[copy.from]));
-    require_writable(path, copy.from, tensors.components[copy.to], values.back());
+    require_writable(path, copy.from, tensors.all[copy.to].leaves, values.back());
   }
   if (state) {
     try {
@@ -228,7 +202,7 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
       refuse(path, error.text().what, error.text().seen, kOtherOptimizerHelp);
     }
   }
-  for (std::size_t i = 0; i < values.size(); ++i) write(tensors.components[plan.copies[i].to], values[i]);
+  for (std::size_t i = 0; i < values.size(); ++i) write_to_all(tensors.all[plan.copies[i].to].leaves, values[i]);
   model.watch().expect_other_weights();
   forget_cast_weights();
   if (sets_all_weights) model.set_torn(false);
