@@ -1,9 +1,17 @@
 #pragma once
 
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lockstep/base/function_ref.h"
 #include "lockstep/comm/reduce_op.h"
+#include "lockstep/nn/step/gradient_state.h"
 
 namespace lockstep::detail {
 
+class ModuleCore;
 struct ReplicaPart;
 struct StepCall;
 
@@ -36,6 +44,11 @@ struct ReduceRequest {
 ///     the fused update is predicated on, and is raised by the next call.
 class GradientReducer {
  public:
+  using Replicas = std::vector<std::unique_ptr<ReplicaPart>>;
+
+  /// `group_of`: per parameter; what is in no group is left alone. `replicas`: of this process.
+  GradientReducer(const ModuleCore& module, const std::vector<int>& group_of, const Replicas& replicas)
+      : module_(module), group_of_(group_of), replicas_(replicas) {}
   virtual ~GradientReducer() = default;
 
   /// A replica may throw between `start` and `survey`, or call `start` twice: what has begun then counts for nothing.
@@ -49,6 +62,24 @@ class GradientReducer {
   virtual void reduce(ReplicaPart& mine, const ReduceRequest& request) = 0;
   /// By replica 0 alone: the update is made, and its weights are marked as changed.
   virtual void step_is_over() {}
+
+ protected:
+  const at::Tensor& shown(std::size_t k, std::size_t p) const;
+  /// How parameter `p`'s gradient looks over all replicas of this process.
+  GradientKind kind_here(std::size_t p) const;
+  /// Throws if one is dense and the other sparse; `who` has the second one.
+  GradientKind merged(GradientKind a, GradientKind b, std::size_t p, FunctionRef<std::string()> who) const;
+  /// All rows, equal ones added up in their order.
+  static at::Tensor sum_of_rows(const std::vector<at::Tensor>& indices, const std::vector<at::Tensor>& values,
+                                const at::Tensor& leaf, std::int64_t divisor);
+  /// The first replica of this process with a gradient that is not finite, apart from `skipped`; -1: none.
+  int not_finite_here(const OwnedSegment& segment, int skipped = -1) const;
+
+  const ModuleCore& module_;
+  const std::vector<int>& group_of_;
+  const Replicas& replicas_;
 };
+
+bool is_finite(const at::Tensor& tensor);
 
 }  // namespace lockstep::detail

@@ -1,22 +1,17 @@
 #include "lockstep/nn/step/shared_memory_reducer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/sparse_coo_tensor.h>
 #include <c10/util/SmallVector.h>
 
 #include <algorithm>
 #include <array>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 #include "lockstep/comm/ordered_sum.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/intra_op.h"
-#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/values/const_data.h"
@@ -27,8 +22,6 @@ namespace {
 // Stands for the gradient of a replica that has none.
 alignas(64) constexpr std::array<char, kShardBlock * 8> kZeros{};
 
-bool is_finite(const at::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); }
-
 std::int64_t divisor_of(ReduceOp op, std::size_t replicas) {
   return op == ReduceOp::Mean ? static_cast<std::int64_t>(replicas) : 1;
 }
@@ -37,10 +30,7 @@ std::int64_t divisor_of(ReduceOp op, std::size_t replicas) {
 
 SharedMemoryReducer::SharedMemoryReducer(const ModuleCore& module, const std::vector<int>& group_of,
                                          const Replicas& replicas)
-    : module_(module),
-      group_of_(group_of),
-      replicas_(replicas),
-      on_gpus_(module.strategy().replica_context(0).device().is_cuda()) {}
+    : GradientReducer(module, group_of, replicas), on_gpus_(module.strategy().replica_context(0).device().is_cuda()) {}
 
 at::Device SharedMemoryReducer::device_of(const ReplicaPart& mine) const {
   return module_.strategy().replica_context(mine.index).device();
@@ -48,24 +38,7 @@ at::Device SharedMemoryReducer::device_of(const ReplicaPart& mine) const {
 
 void SharedMemoryReducer::survey(ReplicaPart& mine) {
   for (std::size_t p = 0; p < mine.kinds.size(); ++p) {
-    if (group_of_[p] < 0) continue;
-    auto kind = GradientKind::None;
-    for (std::size_t k = 0; k < replicas_.size(); ++k) {
-      const at::Tensor& gradient = replicas_[k]->shown.gradients[p];
-      if (!gradient.defined()) continue;
-      const auto this_kind = gradient.is_sparse() ? GradientKind::Sparse : GradientKind::Dense;
-      if (kind != GradientKind::None && kind != this_kind) {
-        throw InvalidArgument(
-            errors::kOptimizer,
-            {.what = lockstep::str("'", module_.parameters()[p].name,
-                                   "' has a sparse gradient on one replica and a dense one on another"),
-             .seen = lockstep::str("on ", replica_name(k), " it is ",
-                                   this_kind == GradientKind::Sparse ? "sparse" : "dense"),
-             .help = "use the parameter in the same way on every replica"});
-      }
-      kind = this_kind;
-    }
-    mine.kinds[p] = kind;
+    if (group_of_[p] >= 0) mine.kinds[p] = kind_here(p);
   }
 }
 
@@ -115,7 +88,7 @@ void SharedMemoryReducer::list_parts(ReplicaPart& mine, const Segment& segment,
                                      std::vector<const float*>& parts) const {
   parts.clear();
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = replicas_[k]->shown.gradients[static_cast<std::size_t>(segment.parameter)];
+    const at::Tensor& gradient = shown(k, static_cast<std::size_t>(segment.parameter));
     if (gradient.defined() && is_on_other_gpu(mine, k) && !module_.copies().in_reach) {
       mine.pulled.push_back(gpu::pull_elements(gradient, segment.begin, segment.end - segment.begin, device_of(mine)));
       parts.push_back(const_data<float>(mine.pulled.back()));
@@ -145,7 +118,7 @@ void SharedMemoryReducer::sum_dense(ReplicaPart& mine, const Segment& segment, a
   if (!dtype || !target.is_cpu()) {
     std::vector<at::Tensor> parts;
     for (std::size_t k = 0; k < replicas_.size(); ++k) {
-      const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
+      const at::Tensor& gradient = shown(k, parameter);
       const std::int64_t count = segment.end - segment.begin;
       if (gradient.defined() && is_on_other_gpu(mine, k))
         parts.push_back(gpu::pull_elements(gradient, segment.begin, count, device_of(mine)));
@@ -159,7 +132,7 @@ void SharedMemoryReducer::sum_dense(ReplicaPart& mine, const Segment& segment, a
   const std::int64_t divisor = divisor_of(op, replicas_.size());
   c10::SmallVector<const char*, 16> starts;  // null: no gradient there
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
+    const at::Tensor& gradient = shown(k, parameter);
     starts.push_back(gradient.defined() ? static_cast<const char*>(gradient.const_data_ptr()) : nullptr);
   }
   const bool is_complete = std::find(starts.begin(), starts.end(), nullptr) == starts.end();
@@ -182,32 +155,23 @@ at::Tensor SharedMemoryReducer::sum_sparse(const ReplicaPart& mine, std::size_t 
   const at::Device here = device_of(mine);
   std::vector<at::Tensor> indices;
   std::vector<at::Tensor> values;
-  at::Tensor like;
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = replicas_[k]->shown.gradients[parameter];
+    const at::Tensor& gradient = shown(k, parameter);
     if (!gradient.defined()) continue;
-    like = gradient;
     indices.push_back(gpu::bring_here(gradient._indices(), here));
     values.push_back(gpu::bring_here(gradient._values(), here));
   }
-  at::Tensor all_values = at::cat(values);
-  if (op == ReduceOp::Mean) all_values = divide_sum(all_values, divisor_of(op, replicas_.size()));
-  return at::sparse_coo_tensor(at::cat(indices, 1), all_values, like.sizes(), like.options().device(here)).coalesce();
+  const at::Tensor& leaf = module_.parameters()[parameter].leaves[static_cast<std::size_t>(mine.index)];
+  return sum_of_rows(indices, values, leaf, divisor_of(op, replicas_.size()));
 }
 
 NotFiniteSum SharedMemoryReducer::find_not_finite(const OwnedSegment& segment, int owner) const {
   if (is_finite(segment.values())) return {};
-  NotFiniteSum found{.parameter = segment.where.parameter, .replica = owner, .by_exclusion = replicas_.size() > 1};
-  for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = replicas_[k]->shown.gradients[static_cast<std::size_t>(segment.where.parameter)];
-    if (!gradient.defined()) continue;
-    // A dense sum was written over the owner's gradient; a sparse one has memory of its own.
-    const bool is_overwritten = !gradient.is_sparse() && static_cast<int>(k) == owner;
-    const at::Tensor values = gradient.is_sparse() ? gradient._values() : slice_of(gradient, segment.where);
-    if (is_overwritten || is_finite(gpu::bring_here(values, segment.sum.device()))) continue;
-    return {.parameter = segment.where.parameter, .replica = static_cast<int>(k), .by_exclusion = false};
-  }
-  return found;
+  // A dense sum was written over the owner's gradient; a sparse one has memory of its own.
+  const int found = not_finite_here(segment, segment.sum.is_sparse() ? -1 : owner);
+  return {.parameter = segment.where.parameter,
+          .replica = found < 0 ? owner : found,
+          .by_exclusion = found < 0 && replicas_.size() > 1};
 }
 
 }  // namespace lockstep::detail

@@ -1,23 +1,16 @@
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include "lockstep/nn/step/gradient_reducer.h"
-#include "lockstep/nn/step/gradient_state.h"
 
 namespace lockstep::detail {
-
-class ModuleCore;
 
 /// Adds up the gradients of replicas that share memory, segment by segment, where they lie: no flat copies. The owner
 /// of a segment writes the sum, in the one order of comm/reduction_tree.h, over its own gradient. Of gradients on GPUs
 /// that its own does not reach it copies the segment first.
 class SharedMemoryReducer final : public GradientReducer {
  public:
-  using Replicas = std::vector<std::unique_ptr<ReplicaPart>>;
-
-  /// `group_of`: per parameter; what is in no group is left alone.
   SharedMemoryReducer(const ModuleCore& module, const std::vector<int>& group_of, const Replicas& replicas);
 
   void survey(ReplicaPart& mine) override;
@@ -35,9 +28,6 @@ class SharedMemoryReducer final : public GradientReducer {
   at::Device device_of(const ReplicaPart& mine) const;
   NotFiniteSum find_not_finite(const OwnedSegment& segment, int owner) const;
 
-  const ModuleCore& module_;
-  const std::vector<int>& group_of_;
-  const Replicas& replicas_;
   const bool on_gpus_;
 };
 

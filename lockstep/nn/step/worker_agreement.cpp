@@ -1,8 +1,6 @@
 // What the workers agree on before a sum is used: the same call, the plan of buckets, and the gradients that travel alone.
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/sparse_coo_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -10,8 +8,6 @@
 #include <algorithm>
 #include <span>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/function_ref.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/loss_checks.h"
@@ -19,7 +15,6 @@
 #include "lockstep/nn/step/step_description.h"
 #include "lockstep/nn/step/worker_reducer.h"
 #include "lockstep/strategy/gpu.h"
-#include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/worker_collectives.h"
@@ -30,20 +25,6 @@ namespace {
 
 /// Small enough for the last one to be on its way soon after backward has ended, large enough to be worth a message.
 constexpr std::size_t kBucketBytes = 1 << 20;
-
-GradientKind merged(GradientKind a, GradientKind b, const std::string& name, FunctionRef<std::string()> who) {
-  if (a == GradientKind::None || a == b) return b;
-  if (b == GradientKind::None) return a;
-  throw InvalidArgument(errors::kOptimizer,
-                        {.what = str("'", name, "' has a sparse gradient on one replica and a dense one on another"),
-                         .seen = str(who(), " has a ", b == GradientKind::Sparse ? "sparse" : "dense", " one"),
-                         .help = "use the parameter in the same way on every replica"});
-}
-
-GradientKind kind_of(const at::Tensor& gradient) {
-  if (!gradient.defined()) return GradientKind::None;
-  return gradient.is_sparse() ? GradientKind::Sparse : GradientKind::Dense;
-}
 
 }  // namespace
 
@@ -57,11 +38,7 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
   mine[2] = static_cast<std::int64_t>(outside_changes_.mark());
   mine[3] = replicas_[0]->shown.loss_size;
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
-    if (group_of_[p] < 0) continue;
-    auto kind = GradientKind::None;
-    for (std::size_t k = 0; k < replicas_.size(); ++k)
-      kind = merged(kind, kind_of(shown(k, p)), module_.parameters()[p].name, [&] { return replica_name(k); });
-    mine[marks + p] = static_cast<std::int64_t>(kind);
+    if (group_of_[p] >= 0) mine[marks + p] = static_cast<std::int64_t>(kind_here(p));
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const Load& load : loads_) mine[marks + kinds_.size() + b] |= load.is_stale[b] ? 1 : 0;
@@ -103,8 +80,7 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
   for (std::size_t p = 0; p < kinds_.size(); ++p) {
     kinds_[p] = GradientKind::None;
     for (std::size_t w = 0; w < all.size(); ++w)
-      kinds_[p] = merged(kinds_[p], static_cast<GradientKind>(all[w][marks + p]), module_.parameters()[p].name,
-                         [&] { return str("worker ", w); });
+      kinds_[p] = merged(kinds_[p], static_cast<GradientKind>(all[w][marks + p]), p, [&] { return str("worker ", w); });
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     for (const auto& theirs : all) loads_[0].is_stale[b] |= static_cast<char>(theirs[marks + kinds_.size() + b]);
@@ -169,11 +145,7 @@ void WorkerReducer::gather_sparse(std::size_t p) {
     indices.push_back(all[i].to(leaf.device()));
     values.push_back(all[i + 1]);
   }
-  at::Tensor all_values = at::cat(values);
-  if (op() == ReduceOp::Mean) all_values = divide_sum(all_values, group_.all_replicas());
-  loose_[p] = at::sparse_coo_tensor(at::cat(indices, 1), all_values, leaf.sizes(),
-                                    leaf.options().requires_grad(false).layout(at::kSparse))
-                  .coalesce();
+  loose_[p] = sum_of_rows(indices, values, leaf, op() == ReduceOp::Mean ? group_.all_replicas() : 1);
 }
 
 void WorkerReducer::reduce_loose(std::size_t p) {

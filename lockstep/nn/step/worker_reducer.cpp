@@ -3,11 +3,10 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/utils/lambda_post_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <functional>
 
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/nn/optimizer_core.h"
@@ -18,20 +17,6 @@
 namespace lockstep::detail {
 namespace {
 
-/// Tells a reducer that a gradient is there.
-class Arrival final : public torch::autograd::FunctionPostHook {
- public:
-  explicit Arrival(std::function<void()> tell) : tell_(std::move(tell)) {}
-  torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
-                                            const torch::autograd::variable_list&) override {
-    tell_();
-    return outputs;
-  }
-
- private:
-  std::function<void()> tell_;
-};
-
 bool is_dense_in_order(const at::Tensor& gradient, const at::Tensor& leaf) {
   return gradient.strides() == leaf.strides() && gradient.is_non_overlapping_and_dense();
 }
@@ -40,12 +25,10 @@ bool is_dense_in_order(const at::Tensor& gradient, const at::Tensor& leaf) {
 
 WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const std::vector<int>& group_of,
                              const Replicas& replicas, const CommunicationOptions& options, std::string name)
-    : group_(group),
+    : GradientReducer(module, group_of, replicas),
+      group_(group),
       alive_group_(group.weak_from_this()),
       gpus_(group.gpu_workers()),
-      module_(module),
-      group_of_(group_of),
-      replicas_(replicas),
       options_(options),
       name_(std::move(name)),
       on_gpu_(module.strategy().replica_context(0).device().is_cuda()),
@@ -84,7 +67,11 @@ void WorkerReducer::add_hooks(std::size_t k) {
     const at::Tensor& leaf = module_.parameters()[p].leaves[k];
     if (group_of_[p] < 0 || hook.node || !leaf.requires_grad()) continue;
     hook.node = torch::autograd::impl::grad_accumulator(leaf);
-    hook.key = hook.node->add_post_hook(std::make_unique<Arrival>([this, k, p] { arrived(k, p); }));
+    hook.key = hook.node->add_post_hook(
+        std::make_unique<torch::autograd::utils::LambdaPostHook>([this, k, p](const auto& outputs, const auto&) {
+          arrived(k, p);
+          return outputs;
+        }));
   }
 }
 
@@ -198,8 +185,6 @@ void WorkerReducer::send_from_gpu() {
   }
 }
 
-const at::Tensor& WorkerReducer::shown(std::size_t k, std::size_t p) const { return replicas_[k]->shown.gradients[p]; }
-
 void WorkerReducer::put_the_rest(std::size_t k) {
   Load& load = loads_[k];
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
@@ -306,17 +291,9 @@ bool WorkerReducer::leave_to_update(OwnedSegment& segment) const {
 }
 
 NotFiniteSum WorkerReducer::find_not_finite(const OwnedSegment& segment) const {
-  const auto is_finite = [](const at::Tensor& tensor) { return tensor.isfinite().all().item<bool>(); };
   if (is_finite(segment.values())) return {};
-  const auto p = static_cast<std::size_t>(segment.where.parameter);
-  const int first_id = group_.rank() * group_.replicas();
-  for (std::size_t k = 0; k < replicas_.size(); ++k) {
-    const at::Tensor& gradient = shown(k, p);
-    if (!gradient.defined()) continue;
-    if (!is_finite(gradient.is_sparse() ? gradient._values() : slice_of(gradient, segment.where)))
-      return {.parameter = segment.where.parameter, .replica = first_id + static_cast<int>(k)};
-  }
-  return {.parameter = segment.where.parameter, .replica = -1};
+  const int found = not_finite_here(segment);
+  return {.parameter = segment.where.parameter, .replica = found < 0 ? -1 : group_.rank() * group_.replicas() + found};
 }
 
 }  // namespace lockstep::detail

@@ -12,7 +12,6 @@
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/nn/step/bucket_plan.h"
 #include "lockstep/nn/step/gradient_reducer.h"
-#include "lockstep/nn/step/gradient_state.h"
 #include "lockstep/nn/step/outside_changes.h"
 #include "lockstep/strategy/gpu.h"
 
@@ -21,8 +20,6 @@ struct Node;
 }
 
 namespace lockstep::detail {
-
-class ModuleCore;
 
 /// Adds up the gradients of the replicas of all workers. They travel in buckets, in the order in which backward computed
 /// them in the first step. Once all replicas of this worker have the gradients of a bucket, it goes out, while backward still
@@ -36,8 +33,6 @@ class ModuleCore;
 /// the workers have agreed, each when its gradients are computed.
 class WorkerReducer final : public GradientReducer {
  public:
-  using Replicas = std::vector<std::unique_ptr<ReplicaPart>>;
-
   /// `name`: of the optimizer, the same on all workers.
   WorkerReducer(WorkerGroup& group, const ModuleCore& module, const std::vector<int>& group_of,
                 const Replicas& replicas, const CommunicationOptions& options, std::string name);
@@ -93,16 +88,12 @@ class WorkerReducer final : public GradientReducer {
   ReduceOp op() const {
     return loads_[0].op;
   }  ///< the same on all replicas, as `agree` makes sure before a sum is used
-  const at::Tensor& shown(std::size_t k, std::size_t p) const;
   bool leave_to_update(OwnedSegment& segment) const;
   NotFiniteSum find_not_finite(const OwnedSegment& segment) const;
 
   WorkerGroup& group_;                      ///< inside of run, when the strategy is there
   std::weak_ptr<WorkerGroup> alive_group_;  ///< once it is gone, nothing is under way
   gpu::GpuWorkers* const gpus_;             ///< likewise; null: all goes through host memory
-  const ModuleCore& module_;
-  const std::vector<int>& group_of_;
-  const Replicas& replicas_;
   CommunicationOptions options_;
   std::string name_;
   bool on_gpu_;
