@@ -43,9 +43,8 @@ void Client::post(Lock& lock, wire::ToChief message) {
   message.set_token(token_);
   const std::shared_ptr<Wire> wire = wire_;
   if (!wire) return;
-  wire->send(message);
   lock.unlock();
-  wire->flush();
+  wire->send(message);
   lock.lock();
 }
 

@@ -41,8 +41,8 @@ inline void came_back([[maybe_unused]] void* stream) {
 #endif
 }
 
-/// Either end of a stream: reads all the time, writes what is queued, one at a time. `send` only queues, so that it can be
-/// called under a lock; `flush` calls gRPC, which may call back at once, and must be called without one.
+/// Either end of a stream: reads all the time, writes what is queued, one at a time. `queue` can be called under a lock;
+/// `write_queued` calls gRPC, which may call back at once, and must be called without one.
 ///
 /// Messages are bytes here: gRPC would read and write them in its own threads, and free them there.
 template <class Reactor>

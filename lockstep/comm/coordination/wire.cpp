@@ -17,7 +17,7 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
   GrpcWire(std::shared_ptr<grpc::Channel> channel, Callbacks callbacks)
       : channel_(std::move(channel)), stub_(channel_), callbacks_(std::move(callbacks)) {
     stub_.PrepareBidiStreamingCall(&context_, "/lockstep.wire.Coordination/Session", grpc::StubOptions(), this);
-    AddHold();  // for flush() from other threads; end() releases it
+    AddHold();  // for send() from other threads; end() releases it
     start_read();
     StartCall();
   }
@@ -29,8 +29,10 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
     quiet_.wait(lock, [&] { return done_; });
   }
 
-  void send(const wire::ToChief& message) override { queue(message.SerializeAsString()); }
-  void flush() override { write_queued(); }
+  void send(const wire::ToChief& message) override {
+    queue(message.SerializeAsString());
+    write_queued();
+  }
   bool is_heard() const override { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
 
   void cut() override {
@@ -41,7 +43,7 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
     }
     context_.TryCancel();
     close();
-    flush();
+    write_queued();
   }
 
   void OnDone(const grpc::Status& status) override {

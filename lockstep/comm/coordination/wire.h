@@ -18,9 +18,8 @@ class Wire {
   };
 
   virtual ~Wire() = default;
-  virtual void send(const wire::ToChief& message) = 0;  ///< only queues
-  virtual void flush() = 0;  ///< writes what is queued; not under a lock that the callbacks take
-  virtual void cut() = 0;    ///< ends the stream; no callback is called after it has returned
+  virtual void send(const wire::ToChief& message) = 0;  ///< not under a lock that the callbacks take
+  virtual void cut() = 0;  ///< ends the stream; no callback is called after it has returned
   /// Whether what has the port speaks gRPC, as a chief does. Others may never say a word.
   virtual bool is_heard() const = 0;
 };
