@@ -25,7 +25,6 @@ namespace {
 int no_password(char*, int, int, void*) { return 0; }
 
 void check_together(const TlsFiles& files) {
-  for (const std::string& path : {files.authority, files.certificate, files.private_key}) read_pem(path);
   const std::unique_ptr<SSL_CTX, decltype(&SSL_CTX_free)> owner(SSL_CTX_new(TLS_method()), SSL_CTX_free);
   SSL_CTX* const context = owner.get();
   SSL_CTX_set_default_passwd_cb(context, no_password);
@@ -62,11 +61,12 @@ TlsFiles find_tls_files(const TlsFiles& given) {
              .private_key = environment_variable("LOCKSTEP_TLS_KEY")};
   }
   if (!files.any()) return files;
-  const char* const missing = files.authority.empty()     ? "authority"
-                              : files.certificate.empty() ? "certificate"
-                              : files.private_key.empty() ? "private key"
-                                                          : nullptr;
-  if (missing != nullptr) refuse_tls(str("TLS needs three files, but that of the ", missing, " is missing"));
+  for (const auto& [what, path] : {std::pair{"authority", files.authority},
+                                   {"certificate", files.certificate},
+                                   {"private key", files.private_key}}) {
+    if (path.empty()) refuse_tls(str("TLS needs three files, but that of the ", what, " is missing"));
+    read_pem(path);
+  }
   check_together(files);
   return files;
 }
