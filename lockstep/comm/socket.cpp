@@ -7,12 +7,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <set>
-#include <sstream>
 #include <system_error>
 
 #include "lockstep/base/text.h"
@@ -46,17 +45,16 @@ bool move_all(int socket, short events, std::size_t size, Deadline deadline, con
 
 // Sockets that listen on a port, as /proc shows them among the files of a process.
 std::set<std::string> listeners_on(int port) {
+  constexpr unsigned kListens = 0x0A;
   std::set<std::string> sockets;
   for (const char* table : {"/proc/net/tcp", "/proc/net/tcp6"}) {
     std::ifstream lines(table);
-    std::string line, local, state, inode, skipped;
-    for (std::getline(lines, line); std::getline(lines, line);) {
-      std::istringstream fields(line);
-      fields >> skipped >> local >> skipped >> state;
-      for (int i = 0; i < 5; ++i) fields >> skipped;
-      fields >> inode;
-      const bool same_port = std::strtol(local.substr(local.rfind(':') + 1).c_str(), nullptr, 16) == port;
-      if (state == "0A" && same_port) sockets.insert("socket:[" + inode + "]");  // 0A: listens
+    for (std::string line; std::getline(lines, line);) {
+      unsigned local = 0, state = 0, inode = 0;
+      const auto* const fields = " %*u: %*[^:]:%x %*s %x %*s %*s %*s %*u %*u %u";
+      const bool is_socket = std::sscanf(line.c_str(), fields, &local, &state, &inode) == 3;
+      if (is_socket && state == kListens && static_cast<int>(local) == port)
+        sockets.insert(str("socket:[", inode, "]"));
     }
   }
   return sockets;
