@@ -32,21 +32,17 @@ constexpr auto kPeerWait = std::chrono::seconds(2);
 double loopback_bandwidth() {
   const auto end = Deadline::after(std::chrono::milliseconds(200));
   const Descriptor listener = listen_at({"127.0.0.1", 0});
-  Descriptor sender = connect_to(parse_address(own_name(listener.get())), end);
+  const Descriptor sender = connect_to(parse_address(own_name(listener.get())), end);
   if (!sender || !is_ready(listener.get(), POLLIN, end)) return 0;
-  const Descriptor receiver(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
-  std::thread sending([&] {
-    const std::vector<char> block(1 << 20);
-    while (write_all(sender.get(), block.data(), block.size(), end) && !end.expired()) {
-    }
-    sender.close();
-  });
+  const Descriptor receiver(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   const auto start = Deadline::Clock::now();
-  std::vector<char> block(1 << 20);
+  std::vector<char> block(64 << 10);
   double bytes = 0;
-  for (ssize_t count = 0; (count = recv(receiver.get(), block.data(), block.size(), 0)) > 0;)
-    bytes += static_cast<double>(count);
-  sending.join();
+  while (!end.expired()) {
+    send(sender.get(), block.data(), block.size(), MSG_NOSIGNAL);
+    for (ssize_t count = 0; (count = recv(receiver.get(), block.data(), block.size(), 0)) > 0;)
+      bytes += static_cast<double>(count);
+  }
   return bytes / std::chrono::duration<double>(Deadline::Clock::now() - start).count();
 }
 
