@@ -59,6 +59,12 @@ double collective_seconds(const CommunicationOptions& communication) {
 std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const ClusterDescription& cluster, int replicas,
                                   int threads, const std::string& kind_of_device) {
   if (cluster.num_workers() == 1) return nullptr;
+  if (options.data_port < 0 || options.data_port > 65535 || !(options.join_seconds >= 0)) {
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("data_port must be 0 to 65535 and join_seconds >= 0, got ", options.data_port,
+                                       " and ", options.join_seconds),
+                           .help = "leave data_port out for a free port, and join_seconds for 300"});
+  }
   const std::string nccl = gpu::nccl_version();
   return join_workers(
       {.cluster = cluster,

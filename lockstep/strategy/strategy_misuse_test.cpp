@@ -3,6 +3,7 @@
 #include <ATen/ops/rand.h>
 
 #include <cstdlib>
+#include <limits>
 #include <memory>
 #include <thread>
 
@@ -250,6 +251,20 @@ TEST(WithoutTheClusterComponent, SeveralWorkersAreAnErrorThatNamesIt) {
     EXPECT_NE(seen.text.find(fragment), std::string::npos) << seen.text;
   for (const char* call : {"-DLOCKSTEP_CLUSTER=ON", "find_package(Lockstep COMPONENTS cluster)", "Lockstep::cluster"})
     EXPECT_NE(seen.parts.help.find(call), std::string::npos) << seen.text;
+}
+
+TEST(WithoutTheClusterComponent, OptionsThatNoWorkerCanJoinWithAreRefused) {
+  const TfConfig config(
+      R"({"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {"type": "worker", "index": 1}})");
+  for (const auto& options :
+       {MultiWorkerOptions{.devices = test_devices(1), .data_port = 70000},
+        MultiWorkerOptions{.devices = test_devices(1), .data_port = -1},
+        MultiWorkerOptions{.devices = test_devices(1), .join_seconds = -1},
+        MultiWorkerOptions{.devices = test_devices(1), .join_seconds = std::numeric_limits<double>::quiet_NaN()}}) {
+    const SeenError seen = error_of([&] { MultiWorkerMirroredStrategy strategy(options); });
+    EXPECT_EQ(seen.number, errors::kBadOption) << seen.text;
+    EXPECT_NE(seen.text.find("data_port must be 0 to 65535 and join_seconds >= 0"), std::string::npos) << seen.text;
+  }
 }
 
 TEST(WithoutTheClusterComponent, OneWorkerTrains) {

@@ -32,7 +32,7 @@ constexpr std::chrono::seconds kReportWait(1);
 constexpr std::chrono::seconds kSlowAfter(10);
 
 std::chrono::milliseconds milliseconds_of(double seconds) {
-  return std::chrono::milliseconds(static_cast<std::int64_t>(seconds * 1000));
+  return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, 1e9) * 1000));
 }
 
 JoinOptions join_options(const WorkerGroupOptions& options) {
