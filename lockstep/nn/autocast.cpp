@@ -2,6 +2,8 @@
 
 #include <ATen/autocast_mode.h>
 
+#include <span>
+
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/devices.h"
@@ -16,17 +18,17 @@ Autocast::Autocast(at::ScalarType dtype, std::optional<at::DeviceType> device) {
                            .help = "use torch::kBFloat16 or torch::kHalf"});
   }
   at::autocast::increment_nesting();
-  std::vector<at::DeviceType> devices{device.value_or(at::kCPU)};
-  if (!device && visible_gpus() > 0) devices.push_back(at::kCUDA);
-  for (const at::DeviceType each : devices) {
-    outer_.push_back({each, at::autocast::get_autocast_dtype(each), at::autocast::is_autocast_enabled(each)});
+  const auto turn_on = [&](at::DeviceType each) {
+    outer_[devices_++] = {each, at::autocast::get_autocast_dtype(each), at::autocast::is_autocast_enabled(each)};
     at::autocast::set_autocast_dtype(each, dtype);
     at::autocast::set_autocast_enabled(each, true);
-  }
+  };
+  turn_on(device.value_or(at::kCPU));
+  if (!device && visible_gpus() > 0) turn_on(at::kCUDA);
 }
 
 Autocast::~Autocast() {
-  for (const Outer& outer : outer_) {
+  for (const Outer& outer : std::span(outer_).first(devices_)) {
     at::autocast::set_autocast_enabled(outer.device, outer.is_enabled);
     at::autocast::set_autocast_dtype(outer.device, outer.dtype);
   }

@@ -3,8 +3,9 @@
 #include <c10/core/DeviceType.h>
 #include <c10/core/ScalarType.h>
 
+#include <array>
+#include <cstddef>
 #include <optional>
-#include <vector>
 
 #include "lockstep/base/export.h"
 
@@ -32,7 +33,8 @@ class LOCKSTEP_EXPORT Autocast {
     at::ScalarType dtype;
     bool is_enabled;
   };
-  std::vector<Outer> outer_;
+  std::array<Outer, 2> outer_{};
+  std::size_t devices_ = 0;  ///< how many of them count
 };
 
 namespace detail {

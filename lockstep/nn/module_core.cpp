@@ -15,6 +15,7 @@
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/nn/autocast.h"
 #include "lockstep/nn/buffer_values.h"
+#include "lockstep/nn/module_inventory.h"
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/strategy/detail/run_notes.h"
@@ -26,6 +27,15 @@ namespace lockstep::detail {
 
 Strategy& ModuleCore::strategy() const { return StrategyAccess::require_alive(alive_, "a model"); }
 
+const std::vector<ModuleCore::Parameter>& ModuleCore::parameters() const { return inventory_->parameters; }
+
+void ModuleCore::pin(std::size_t p) { inventory_->is_pinned[p] = true; }
+bool ModuleCore::is_pinned(std::size_t p) const { return inventory_->is_pinned[p] != 0; }
+
+bool ModuleCore::has_moved(std::size_t p, std::size_t k) const {
+  return parameters()[p].leaves[k].const_data_ptr() != inventory_->addresses[p * replicas_.size() + k];
+}
+
 const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   const ContextEntry* top = current_context();
   if (top == nullptr || top->replica == nullptr) return replicas_[0];
@@ -33,7 +43,7 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   const auto k = static_cast<std::size_t>(top->replica->local_index());
   // torch::load gives every parameter new memory: one look is enough to notice it before this replica computes with other
   // weights than the rest.
-  if (!parameters_.empty() && has_moved(0, k)) require_unchanged();
+  if (!parameters().empty() && has_moved(0, k)) require_unchanged();
   watch_->note_use(k);
   return replicas_[k];
 }
@@ -84,7 +94,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   forget_cast_weights();
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
     if (is_inside && static_cast<int>(k) != top->replica->local_index()) continue;
-    for (const auto& parameter : parameters_) parameter.leaves[k].unsafeGetTensorImpl()->bump_version();
+    for (const auto& parameter : parameters()) parameter.leaves[k].unsafeGetTensorImpl()->bump_version();
   }
   if (is_inside) remember_watched();
   if (error) std::rethrow_exception(error);
@@ -117,7 +127,7 @@ void ModuleCore::change_once(FunctionRef<void(torch::nn::Module&)> change) {
 }
 
 bool ModuleCore::is_inference() const {
-  return !parameters_.empty() && parameters_.front().leaves.front().is_inference();
+  return !parameters().empty() && inventory_->parameters.front().leaves.front().is_inference();
 }
 
 void ModuleCore::zero_grad(bool set_to_none) {
@@ -137,7 +147,7 @@ void ModuleCore::train(bool on) {
 
 void ModuleCore::to(at::ScalarType dtype) {
   require_outside_of_run("to of a model");
-  if (std::ranges::find(is_pinned_, true) != is_pinned_.end()) {
+  if (std::ranges::find(inventory_->is_pinned, true) != inventory_->is_pinned.end()) {
     throw FailedPrecondition(errors::kWrongModule, {.what = "the parameters of this model belong to an optimizer",
                                                     .where = "to",
                                                     .help = "convert the model before make_optimizer"});
@@ -166,14 +176,15 @@ void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
   if (replicas_.size() == 1) return;
   const at::Tensor after = state_of();
   std::vector<at::Tensor> values;
-  for (const Parameter& parameter : parameters_) values.push_back(parameter.leaves[0].detach().clone());
+  for (const Parameter& parameter : parameters()) values.push_back(parameter.leaves[0].detach().clone());
   for (std::size_t k = 1; k < replicas_.size(); ++k) {
     set_state(before);
     replicas_[k]->apply(f);
   }
   set_state(after);
   const at::NoGradGuard no_grad;
-  for (std::size_t p = 0; p < parameters_.size(); ++p) parameters_[p].leaves[0].data().copy_(values[p]);
+  for (std::size_t p = 0; p < inventory_->parameters.size(); ++p)
+    inventory_->parameters[p].leaves[0].data().copy_(values[p]);
   spread_all_weights();
 }
 

@@ -12,7 +12,6 @@
 
 #include "lockstep/base/export.h"
 #include "lockstep/base/function_ref.h"
-#include "lockstep/nn/layer_members.h"
 #include "lockstep/nn/module_options.h"
 #include "lockstep/nn/weight_copies.h"
 
@@ -52,7 +51,7 @@ class LOCKSTEP_EXPORT ModuleCore {
   /// The calling replica's module, or replica 0's outside of replicas.
   const std::shared_ptr<torch::nn::Module>& current() const;
 
-  const std::vector<Parameter>& parameters() const { return parameters_; }
+  const std::vector<Parameter>& parameters() const;
   const WeightCopies& copies() const { return copies_; }
   /// Writes replica 0's values of parameter `p` to the other copies. Outside of run, or while replica 0 leads.
   void spread_weights(std::size_t p) const;
@@ -84,12 +83,10 @@ class LOCKSTEP_EXPORT ModuleCore {
   bool is_torn() const { return is_torn_.load(std::memory_order_acquire); }
 
   /// Called by an optimizer that has taken over parameter `p`: memory must stay where it is from now on.
-  void pin(std::size_t p) { is_pinned_[p] = true; }
-  bool is_pinned(std::size_t p) const { return is_pinned_[p] != 0; }
+  void pin(std::size_t p);
+  bool is_pinned(std::size_t p) const;
   /// Whether parameter `p` of replica `k` has other memory than before.
-  bool has_moved(std::size_t p, std::size_t k) const {
-    return parameters_[p].leaves[k].const_data_ptr() != addresses_[p * replicas_.size() + k];
-  }
+  bool has_moved(std::size_t p, std::size_t k) const;
   /// Throws if parameters were added, removed, replaced or moved since `make`.
   void require_unchanged() const;
   /// How many parameters and parts replica `k` and the parts that `make` has built have: if the number has changed,
@@ -126,15 +123,11 @@ class LOCKSTEP_EXPORT ModuleCore {
   Strategy* strategy_;
   std::weak_ptr<Strategy*> alive_;
   std::vector<std::shared_ptr<torch::nn::Module>> replicas_;
-  std::vector<torch::OrderedDict<std::string, std::shared_ptr<torch::nn::Module>>>
-      parts_;                                      ///< of each replica, by name
-  std::vector<std::vector<LayerMember>> members_;  ///< of each replica
   WeightCopies copies_;
-  std::vector<Parameter> parameters_;
-  std::vector<const void*> addresses_;  ///< of the memory of parameter p on replica k, at p * size() + k
+  struct Inventory;                       // nn/module_inventory.h
+  std::unique_ptr<Inventory> inventory_;  ///< what `make` has found in the modules
   std::unique_ptr<ModuleWatch> watch_;
   std::atomic<bool> is_torn_{false};
-  std::vector<char> is_pinned_;  ///< per parameter
 };
 
 /// Makes one that notices who changes its weights inside run.

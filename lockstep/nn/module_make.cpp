@@ -14,6 +14,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/buffer_values.h"
+#include "lockstep/nn/module_inventory.h"
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/context.h"
@@ -86,7 +87,7 @@ void warn_of_replaced_weights(const std::vector<LayerMember>& members) {
 }  // namespace
 
 ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleOptions& options)
-    : strategy_(&strategy), alive_(StrategyAccess::alive(strategy)) {
+    : strategy_(&strategy), alive_(StrategyAccess::alive(strategy)), inventory_(std::make_unique<Inventory>()) {
   require_cross_replica(strategy, "make");
   const std::uint64_t seed = StrategyAccess::next_make_seed(strategy);
   std::vector<at::Device> devices;
@@ -119,16 +120,16 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   }
   collect_parameters();
   for (std::size_t k = 1; k < replicas_.size(); ++k) require_own_parts(*replicas_[0], *replicas_[k], k);
-  for (const auto& module : replicas_) members_.push_back(layer_members(*module));
-  warn_of_replaced_weights(members_[0]);
+  for (const auto& module : replicas_) inventory_->members.push_back(layer_members(*module));
+  warn_of_replaced_weights(inventory_->members[0]);
   require_shareable();
   share_memory();
   take_chiefs_values(*this);
   spread_all_weights();
   copy_buffers();
   guard_gradients();
-  is_pinned_.resize(parameters_.size());
-  for (const auto& module : replicas_) parts_.push_back(module->named_modules("", /*include_self=*/false));
+  inventory_->is_pinned.resize(inventory_->parameters.size());
+  for (const auto& module : replicas_) inventory_->parts.push_back(module->named_modules("", /*include_self=*/false));
   watch_ = std::make_unique<ModuleWatch>(*this);
 }
 
@@ -137,7 +138,7 @@ ModuleCore::~ModuleCore() = default;
 /// Some layers write to their weights in the forward pass: replicas would do it to the same memory at the same time.
 void ModuleCore::require_shareable() const {
   if (replicas_.size() == 1) return;
-  for (const Parameter& parameter : parameters_) {
+  for (const Parameter& parameter : inventory_->parameters) {
     const at::Tensor& leaf = parameter.leaves[0];
     if (copies_.count() == 1 || leaf.is_cpu() || leaf.is_non_overlapping_and_dense()) continue;
     throw_build(lockstep::str("parameter '", parameter.name, "' has gaps or shared elements in its memory"),
@@ -172,19 +173,19 @@ void ModuleCore::collect_parameters() {
     require_same_structure("parameter", first, named[k], k);
     require_own_parameters(first, named[k], k);
   }
-  parameters_.clear();
+  inventory_->parameters.clear();
   std::unordered_map<const void*, std::size_t> seen;
   for (const auto& item : first) {
-    const auto [at, is_new] = seen.emplace(item.value().unsafeGetTensorImpl(), parameters_.size());
+    const auto [at, is_new] = seen.emplace(item.value().unsafeGetTensorImpl(), inventory_->parameters.size());
     for (std::size_t k = 0; k < replicas_.size(); ++k) {
       const at::Tensor& leaf = *named[k].find(item.key());
-      if (is_new && k == 0) parameters_.push_back({item.key(), {}});
+      if (is_new && k == 0) inventory_->parameters.push_back({item.key(), {}});
       if (is_new) {
-        parameters_.back().leaves.push_back(leaf);
-      } else if (!leaf.is_same(parameters_[at->second].leaves[k])) {
+        inventory_->parameters.back().leaves.push_back(leaf);
+      } else if (!leaf.is_same(inventory_->parameters[at->second].leaves[k])) {
         throw_build("a parameter is tied in one replica and not in another",
                     "tie parameters inside the module's constructor",
-                    lockstep::str("'", item.key(), "' and '", parameters_[at->second].name, "'"));
+                    lockstep::str("'", item.key(), "' and '", inventory_->parameters[at->second].name, "'"));
       }
     }
   }
@@ -192,8 +193,8 @@ void ModuleCore::collect_parameters() {
 
 void ModuleCore::share_memory() {
   const at::NoGradGuard no_grad;
-  addresses_.clear();
-  for (auto& parameter : parameters_) {
+  inventory_->addresses.clear();
+  for (auto& parameter : inventory_->parameters) {
     for (std::size_t k = 0; k < parameter.leaves.size(); ++k) {
       at::Tensor& leaf = parameter.leaves[k];
       const std::size_t first = copies_.first[copies_.of_replica[k]];
@@ -210,20 +211,20 @@ void ModuleCore::share_memory() {
         else
           leaf.set_data(at::empty_like(values, values.options().device(leaf.device())).copy_(values));
       }
-      addresses_.push_back(leaf.const_data_ptr());
+      inventory_->addresses.push_back(leaf.const_data_ptr());
     }
   }
 }
 
 void ModuleCore::spread_weights(std::size_t p) const {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor>& leaves = parameters_[p].leaves;
+  const std::vector<at::Tensor>& leaves = inventory_->parameters[p].leaves;
   for (std::size_t c = 1; c < copies_.count(); ++c) leaves[copies_.first[c]].data().copy_(leaves[0].data());
 }
 
 void ModuleCore::spread_all_weights() const {
   if (copies_.count() == 1) return;
-  for (std::size_t p = 0; p < parameters_.size(); ++p) spread_weights(p);
+  for (std::size_t p = 0; p < inventory_->parameters.size(); ++p) spread_weights(p);
 }
 
 /// A factory may build modules whose buffers differ, if only because it counts its calls.
@@ -242,7 +243,7 @@ void ModuleCore::copy_buffers() {
 /// A replica that works with another replica's module would race with it and lose gradients.
 void ModuleCore::guard_gradients() {
   if (replicas_.size() == 1) return;
-  for (auto& parameter : parameters_) {
+  for (auto& parameter : inventory_->parameters) {
     for (std::size_t k = 0; k < parameter.leaves.size(); ++k) {
       at::Tensor& leaf = parameter.leaves[k];
       if (!at::isFloatingType(leaf.scalar_type()) && !at::isComplexType(leaf.scalar_type())) continue;

@@ -8,6 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/nn/module_inventory.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
 
@@ -31,12 +32,12 @@ std::size_t ModuleCore::registered_in(std::size_t k) const {
     return one.children().size() + one.named_parameters(/*recurse=*/false).size();
   };
   std::size_t count = of(*replicas_[k]);
-  for (const auto& part : parts_[k]) count += of(*part.value());
+  for (const auto& part : inventory_->parts[k]) count += of(*part.value());
   return count;
 }
 
 bool ModuleCore::has_lost_part(std::size_t k) const {
-  for (const auto& part : parts_[k]) {
+  for (const auto& part : inventory_->parts[k]) {
     if (part.value().use_count() == 1) return true;  // held here alone
   }
   return false;
@@ -45,15 +46,15 @@ bool ModuleCore::has_lost_part(std::size_t k) const {
 std::uint64_t ModuleCore::modes_of(std::size_t k) const {
   std::uint64_t mark = replicas_[k]->is_training() ? 2 : 1;
   const auto add = [&](bool flag) { mark = (mark * 2 + (flag ? 1 : 0)) * 0x9E3779B97F4A7C15U + (mark >> 32); };
-  for (const auto& parameter : parameters_) add(parameter.leaves[k].requires_grad());
-  for (const auto& part : parts_[k]) add(part.value()->is_training());
-  for (const LayerMember& member : members_[k]) add(member.is_registered());
+  for (const auto& parameter : parameters()) add(parameter.leaves[k].requires_grad());
+  for (const auto& part : inventory_->parts[k]) add(part.value()->is_training());
+  for (const LayerMember& member : inventory_->members[k]) add(member.is_registered());
   return mark;
 }
 
 void ModuleCore::require_alike() const {
   for (std::size_t k = 1; k < replicas_.size(); ++k) {
-    for (const auto& parameter : parameters_) {
+    for (const auto& parameter : parameters()) {
       const bool here = parameter.leaves[k].requires_grad();
       if (here == parameter.leaves[0].requires_grad()) continue;
       throw FailedPrecondition(
@@ -70,12 +71,12 @@ void ModuleCore::require_alike() const {
 
 void ModuleCore::require_same_use() const {
   for (std::size_t k = 1; k < replicas_.size(); ++k) {
-    for (std::size_t i = 0; i < members_[k].size(); ++i) {
-      const bool here = members_[k][i].is_registered();
-      if (here == members_[0][i].is_registered()) continue;
+    for (std::size_t i = 0; i < inventory_->members[k].size(); ++i) {
+      const bool here = inventory_->members[k][i].is_registered();
+      if (here == inventory_->members[0][i].is_registered()) continue;
       throw FailedPrecondition(
           errors::kWrongModule,
-          {.what = lockstep::str("'", members_[k][i].name, "' was replaced by another tensor on ",
+          {.what = lockstep::str("'", inventory_->members[k][i].name, "' was replaced by another tensor on ",
                                  replica_name(strategy(), here ? 0 : k), " and not on ",
                                  replica_name(strategy(), here ? k : 0)),
            .help = "an assignment replaces the member of one replica's layer; write into the weights instead, for all "
@@ -90,12 +91,12 @@ void ModuleCore::require_same_use() const {
                                       "model->eval() reaches one replica only"});
   }
   for (std::size_t k = 1; k < replicas_.size(); ++k) {
-    for (std::size_t i = 0; i < parts_[k].size(); ++i) {
-      const bool here = parts_[k][i].value()->is_training();
-      if (here == parts_[0][i].value()->is_training()) continue;
+    for (std::size_t i = 0; i < inventory_->parts[k].size(); ++i) {
+      const bool here = inventory_->parts[k][i].value()->is_training();
+      if (here == inventory_->parts[0][i].value()->is_training()) continue;
       throw FailedPrecondition(
           errors::kWrongModule,
-          {.what = lockstep::str("'", parts_[k][i].key(), "' is in training mode on ",
+          {.what = lockstep::str("'", inventory_->parts[k][i].key(), "' is in training mode on ",
                                  replica_name(strategy(), here ? k : 0), " and not on ",
                                  replica_name(strategy(), here ? 0 : k)),
            .help = "call train or eval of a part on every replica: strategy.run([&] { model->part->eval(); })"});
@@ -109,7 +110,7 @@ void ModuleCore::throw_moved(const std::string& name) {
 
 void ModuleCore::require_unchanged() const {
   std::size_t next = 0;
-  for (const auto& parameter : parameters_) {
+  for (const auto& parameter : parameters()) {
     for (std::size_t k = 0; k < parameter.leaves.size(); ++k) {
       const at::Tensor& leaf = parameter.leaves[k];
       const at::Device expected = strategy().replica_context(static_cast<int>(k)).device();
@@ -119,12 +120,12 @@ void ModuleCore::require_unchanged() const {
                                                     replica_name(strategy(), k), " is on ", expected),
                               .help = "leave it where make put it"});
       }
-      if (leaf.const_data_ptr() != addresses_[next++]) throw_moved(parameter.name);
+      if (leaf.const_data_ptr() != inventory_->addresses[next++]) throw_moved(parameter.name);
     }
   }
   for (std::size_t k = 0; k < replicas_.size(); ++k) {
     std::unordered_set<const void*> made;
-    for (const auto& parameter : parameters_) made.insert(parameter.leaves[k].unsafeGetTensorImpl());
+    for (const auto& parameter : parameters()) made.insert(parameter.leaves[k].unsafeGetTensorImpl());
     std::unordered_set<const void*> seen;
     for (const auto& item : replicas_[k]->named_parameters()) {
       if (made.count(item.value().unsafeGetTensorImpl()) == 0)
