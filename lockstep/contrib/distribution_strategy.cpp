@@ -54,7 +54,7 @@ void DistributionStrategy::note_use() {
   if (workers < 2) return;
   log_warning(
       str("TF_CONFIG names ", workers,
-          " workers, and this one trains alone: configure was not called. Call "
+          " workers, and this one trains alone: no cluster was given to configure. Call "
           "strategy.configure({.cluster_spec = lockstep::TFConfigClusterResolver().cluster_spec()}) right after "
           "making the strategy"));
 }

@@ -465,7 +465,7 @@ TEST(WithoutConfigure, WorkersOfTFConfigAreWarnedOfOnce) {
   LoggedLines log;
   MirroredStrategy strategy({.devices = cpus(2)});
   for (int i = 0; i < 2; ++i) strategy.call_for_each_tower([] { return one(); });
-  EXPECT_EQ(log.count("TF_CONFIG names 2 workers, and this one trains alone: configure was not called"), 1);
+  EXPECT_EQ(log.count("TF_CONFIG names 2 workers, and this one trains alone: no cluster was given to configure"), 1);
 }
 
 TEST(LogicalCpus, AreTheTowersWhereThereIsNoGpu) {
