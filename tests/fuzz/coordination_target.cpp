@@ -14,7 +14,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
-#include "lockstep/comm/coordination/job_key.h"
+#include "lockstep/comm/coordination/credentials.h"
 #include "tests/fuzz/target.h"
 
 using namespace lockstep;

@@ -6,7 +6,7 @@
 #include "lockstep/base/random_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
-#include "lockstep/comm/coordination/job_key.h"
+#include "lockstep/comm/coordination/credentials.h"
 #include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {

@@ -7,7 +7,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/cluster/cluster_spec.h"
 #include "lockstep/comm/coordination/chief.h"
-#include "lockstep/comm/coordination/job_key.h"
+#include "lockstep/comm/coordination/credentials.h"
 #include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {

@@ -13,7 +13,7 @@
 
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
-#include "lockstep/comm/coordination/job_key.h"
+#include "lockstep/comm/coordination/credentials.h"
 #include "lockstep/comm/disagreement.h"
 #include "lockstep/comm/socket.h"
 #include "tests/support/expect_error.h"

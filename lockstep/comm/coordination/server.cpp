@@ -1,4 +1,5 @@
 #include "lockstep/comm/coordination/server.h"
+#include "lockstep/comm/coordination/credentials.h"
 
 #include <algorithm>
 #include <condition_variable>
@@ -11,7 +12,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/stream.h"
-#include "lockstep/comm/coordination/tls.h"
 #include "lockstep/comm/socket.h"
 
 namespace lockstep::coordination {

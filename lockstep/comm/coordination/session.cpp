@@ -9,8 +9,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/client.h"
-#include "lockstep/comm/coordination/job_key.h"
-#include "lockstep/comm/coordination/tls.h"
+#include "lockstep/comm/coordination/credentials.h"
 #include "lockstep/comm/socket.h"
 
 namespace lockstep::coordination {

@@ -1,4 +1,5 @@
 #include "lockstep/comm/coordination/wire.h"
+#include "lockstep/comm/coordination/credentials.h"
 
 #include <grpcpp/generic/generic_stub.h>
 
@@ -7,7 +8,6 @@
 
 #include "lockstep/comm/cluster/address.h"
 #include "lockstep/comm/coordination/stream.h"
-#include "lockstep/comm/coordination/tls.h"
 
 namespace lockstep::coordination {
 namespace {
