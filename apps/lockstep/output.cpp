@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/text.h"
@@ -20,37 +21,24 @@ constexpr size_t kTailWidth = 400;
 
 }  // namespace
 
-std::string LineSplitter::take(std::string_view line) {
-  tail_.emplace_back(line.substr(0, kTailWidth));
+std::string LineSplitter::take() {
+  tail_.push_back(rest_.substr(0, kTailWidth));
   if (tail_.size() > kTailLines) tail_.pop_front();
-  return std::string(line);
+  return std::exchange(rest_, {});
 }
 
 std::vector<std::string> LineSplitter::feed(std::string_view bytes) {
   std::vector<std::string> lines;
-  rest_ += bytes;
-  size_t begin = 0;
-  while (true) {
-    const auto end = std::min(rest_.find('\n', begin), rest_.size());
-    if (end - begin > kLongest) {
-      lines.push_back(take(std::string_view(rest_).substr(begin, kLongest)));
-      begin += kLongest;
-    } else if (end < rest_.size()) {
-      lines.push_back(take(std::string_view(rest_).substr(begin, end - begin)));
-      begin = end + 1;
-    } else {
-      break;
-    }
+  for (const char c : bytes) {
+    if (c == '\n' || rest_.size() == kLongest) lines.push_back(take());
+    if (c != '\n') rest_ += c;
   }
-  rest_.erase(0, begin);
   return lines;
 }
 
 std::vector<std::string> LineSplitter::finish() {
   if (rest_.empty()) return {};
-  auto line = take(rest_);
-  rest_.clear();
-  return {std::move(line)};
+  return {take()};
 }
 
 Console::Console() {
@@ -83,17 +71,13 @@ void Console::write_some() {
     pollfd ready{waiting_for(), POLLOUT, 0};
     if (poll(&ready, 1, 0) <= 0) return;
     // A pipe that polls writable takes PIPE_BUF bytes without blocking, and not one more for certain.
-    const auto size = std::min<size_t>(piece.text.size() - written_, PIPE_BUF);
-    const auto count = write(ready.fd, piece.text.data() + written_, size);
+    const auto count = write(ready.fd, piece.text.data(), std::min<size_t>(piece.text.size(), PIPE_BUF));
     if (count < 0 && (errno == EINTR || errno == EAGAIN)) return;
     if (count < 0 && errno == EPIPE && piece.stream == 0) broken_ = true;
-    const auto done = count < 0 ? piece.text.size() - written_ : static_cast<size_t>(count);
-    written_ += done;
+    const auto done = count < 0 ? piece.text.size() : static_cast<size_t>(count);
     waiting_bytes_ -= done;
-    if (written_ == piece.text.size()) {
-      queue_.pop_front();
-      written_ = 0;
-    }
+    piece.text.erase(0, done);
+    if (piece.text.empty()) queue_.pop_front();
   }
 }
 

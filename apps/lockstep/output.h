@@ -19,7 +19,7 @@ class LineSplitter {
   static constexpr size_t kLongest = 64 * 1024;
 
  private:
-  std::string take(std::string_view line);
+  std::string take();
 
   std::string rest_;
   std::deque<std::string> tail_;
@@ -57,7 +57,6 @@ class Console {
   };
 
   std::deque<Piece> queue_;
-  size_t written_ = 0;  // of the first piece
   size_t waiting_bytes_ = 0;
   bool colour_[kStreams];
   bool broken_ = false;
