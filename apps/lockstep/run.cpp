@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <iostream>
+#include <map>
 
 #include "apps/lockstep/plan.h"
 #include "apps/lockstep/process.h"
@@ -27,15 +28,13 @@ std::string line_of_stdin() {
   return line;
 }
 
-std::vector<Member> workers(const RunRequest& request, const JobIdentity& job, const ClusterSpec& cluster, int first,
-                            int count, const std::string& host = {}) {
-  std::vector<Member> members;
-  for (int worker = first; worker < first + count; ++worker)
-    members.push_back({.label = str("worker ", worker),
-                       .argv = request.program,
-                       .environment = task_environment(job, cluster, "worker", worker),
-                       .host = host});
-  return members;
+Member member_of(const RunRequest& request, const JobIdentity& job, const ClusterSpec& cluster, const std::string& type,
+                 int index, const std::string& host = {}) {
+  return {.label = type == "worker" ? str("worker ", index) : type,
+          .argv = request.program,
+          .environment = task_environment(job, cluster, type, index),
+          .host = host,
+          .ends_last = type == "evaluator"};
 }
 
 // Attempt after attempt, in the process that owns the workers.
@@ -79,25 +78,19 @@ int launch(const RunRequest& request, const MembersOf& members_of) {
   return supervise([&](int life_line) { return keep(request, members_of, life_line); });
 }
 
-ClusterSpec local_cluster(const RunRequest& request) {
-  std::vector<std::string> addresses;
-  for (const int port : free_ports(request.workers + request.evaluator)) addresses.push_back(str("127.0.0.1:", port));
-  if (!request.evaluator) return {{"worker", addresses}};
-  const std::string evaluator = addresses.back();
-  addresses.pop_back();
-  return {{"worker", addresses}, {"evaluator", {evaluator}}};
-}
-
 int run_here(const RunRequest& request, JobIdentity job) {
   return launch(request, [&](int generation) {
     job.generation = generation;
-    const ClusterSpec cluster = local_cluster(request);
-    auto members = workers(request, job, cluster, 0, request.workers);
-    if (request.evaluator)
-      members.push_back({.label = "evaluator",
-                         .argv = request.program,
-                         .environment = task_environment(job, cluster, "evaluator", 0),
-                         .ends_last = true});
+    std::map<std::string, std::vector<std::string>> addresses;
+    for (const int port : free_ports(request.workers + request.evaluator)) {
+      const bool is_worker = std::ssize(addresses["worker"]) < request.workers;
+      addresses[is_worker ? "worker" : "evaluator"].push_back(str("127.0.0.1:", port));
+    }
+    const ClusterSpec cluster(addresses);
+    std::vector<Member> members;
+    for (int worker = 0; worker < request.workers; ++worker)
+      members.push_back(member_of(request, job, cluster, "worker", worker));
+    if (request.evaluator) members.push_back(member_of(request, job, cluster, "evaluator", 0));
     return members;
   });
 }
@@ -114,7 +107,10 @@ int run_as_host(const RunRequest& request, JobIdentity job, const std::vector<Ho
   return launch(request, [&](int generation) {
     job.generation = generation;
     const Host& host = hosts[static_cast<size_t>(index)];
-    return workers(request, job, {{"worker", addresses}}, first_worker(hosts, index), host.slots, host.name);
+    std::vector<Member> members;
+    for (int worker = first_worker(hosts, index); worker < first_worker(hosts, index + 1); ++worker)
+      members.push_back(member_of(request, job, {{"worker", addresses}}, "worker", worker, host.name));
+    return members;
   });
 }
 
