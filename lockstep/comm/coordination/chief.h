@@ -65,7 +65,7 @@ class Chief {
     std::uint64_t request = 0;
     int member = 0;
     Time since = {};
-    std::optional<Time> until = {};
+    Time until = Time::max();
     wire::Call call = {};  // a GET or a BARRIER
 
     bool is_at_barrier() const { return call.verb() == wire::Call::BARRIER; }

@@ -7,10 +7,10 @@
 namespace lockstep::coordination {
 namespace {
 
-std::optional<Chief::Time> end_of_wait(std::int64_t wait_ms, Chief::Time now) {
+Chief::Time end_of_wait(std::int64_t wait_ms, Chief::Time now) {
   // More than a year is as good as for ever, and cannot overflow.
-  if (wait_ms < 0 || wait_ms > 366LL * 24 * 3600 * 1000) return std::nullopt;
-  return now + std::chrono::milliseconds(wait_ms);
+  const bool is_for_ever = wait_ms < 0 || wait_ms > 366LL * 24 * 3600 * 1000;
+  return is_for_ever ? Chief::Time::max() : now + std::chrono::milliseconds(wait_ms);
 }
 
 }  // namespace
@@ -132,7 +132,7 @@ void Chief::fail_meetings_without(const Seat& gone) {
 }
 
 void Chief::check_waits(Time now) {
-  const auto is_late = [&](const Waiter& waiter) { return waiter.until && now >= *waiter.until; };
+  const auto is_late = [&](const Waiter& waiter) { return now >= waiter.until; };
   for (const Waiter& waiter : waiting_) {
     const std::string &key = waiter.call.key(), waited = seconds_text(now - waiter.since);
     if (is_late(waiter)) {
