@@ -52,7 +52,7 @@ class LOCKSTEP_EXPORT WorkerGroup : public std::enable_shared_from_this<WorkerGr
   gpu::GpuWorkers* gpu_workers() const { return gpu_workers_.get(); }
   void set_gpu_workers(std::shared_ptr<gpu::GpuWorkers> gpu_workers) { gpu_workers_ = std::move(gpu_workers); }
 
-  /// Begins a collective. Its arrays belong to it until `wait` has returned; what the spans name must live as long.
+  /// Begins a collective. Its arrays belong to it until `wait` has returned; all else is copied.
   virtual Ticket submit(Channel channel, const Collective& collective, Deadline limit) = 0;
   virtual void wait(Ticket ticket) = 0;
   void run(Channel channel, const Collective& collective, Deadline limit) { wait(submit(channel, collective, limit)); }

@@ -107,14 +107,12 @@ void all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<SumOfArrays>&
                 const CommunicationOptions& options) {
   const Deadline deadline = deadline_of(options);
   const std::string base = begin_call(name);
-  std::vector<std::string> names;
-  names.reserve(sums.size());
   std::vector<WorkerGroup::Ticket> tickets;
   for (std::size_t i = 0; i < sums.size(); ++i) {
     const SumOfArrays& sum = sums[i];
-    names.push_back(sums.size() == 1 ? base : lockstep::str(base, ", part ", i));
+    std::string part = sums.size() == 1 ? base : lockstep::str(base, ", part ", i);
     // Integers travel as sums: that they become a mean is said by the name.
-    if (op == ReduceOp::Mean && !is_floating(sum.dtype)) names.back() += ", mean";
+    if (op == ReduceOp::Mean && !is_floating(sum.dtype)) part += ", mean";
     tickets.push_back(group.submit(WorkerGroup::kProgram,
                                    {.kind = CollectiveKind::AllReduce,
                                     .dtype = sum.dtype,
@@ -123,7 +121,7 @@ void all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<SumOfArrays>&
                                     .outputs = sum.outputs,
                                     .reduce = is_floating(sum.dtype) ? op : ReduceOp::Sum,
                                     .shape = std::span<const std::int64_t>(sum.shape.data(), sum.shape.size()),
-                                    .name = names.back(),
+                                    .name = part,
                                     .implementation = options.implementation},
                                    deadline));
   }
@@ -240,16 +238,17 @@ PendingSums::PendingSums(WorkerGroup& group, std::vector<std::int64_t> mine, std
       mine_(std::move(mine)),
       nothing_(mine_.size(), 0),
       sums_(mine_.size(), 0),
-      inputs_(static_cast<std::size_t>(group.replicas()), nothing_.data()),
-      output_(sums_.data()),
       name_(begin_call(name)) {
-  inputs_[0] = mine_.data();
+  // Which of the local replicas brings the numbers does not matter.
+  std::vector<const void*> inputs(static_cast<std::size_t>(group.replicas()), nothing_.data());
+  inputs[0] = mine_.data();
+  void* const output = sums_.data();
   ticket_ = group.submit(WorkerGroup::kProgram,
                          {.kind = CollectiveKind::AllReduce,
                           .dtype = Dtype::Int64,
                           .elements = mine_.size(),
-                          .inputs = inputs_,
-                          .outputs = {&output_, 1},
+                          .inputs = inputs,
+                          .outputs = {&output, 1},
                           .name = name_},
                          deadline);
 }

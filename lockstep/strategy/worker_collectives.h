@@ -73,8 +73,6 @@ class PendingSums {
  private:
   std::weak_ptr<WorkerGroup> group_;  ///< once it is gone, nothing is under way
   std::vector<std::int64_t> mine_, nothing_, sums_;
-  std::vector<const void*> inputs_;  ///< of each local replica: which of them brings the numbers does not matter
-  void* output_;
   std::string name_;
   WorkerGroup::Ticket ticket_;
   bool is_awaited_ = false;
