@@ -49,7 +49,7 @@ Named as_one(const std::vector<Named>& named) {
 }  // namespace
 
 std::vector<ModuleCore::Parameter> ModuleCore::tensors() const {
-  std::vector<Parameter> all = parameters_;
+  std::vector<Parameter> all = parameters();
   std::vector<Named> buffers;
   for (std::size_t k = 0; k < size(); ++k) buffers.push_back(buffers_of(k));
   for (const auto& item : buffers[0]) {
