@@ -107,8 +107,13 @@ Destinations::Destinations(const at::Tensor& where_this_is) {
   devices_.push_back(device.is_cuda() ? str("gpu:", static_cast<int>(device.index())) : "cpu:0");
 }
 
-Destinations::Destinations(const Variable& where_its_components_are)
-    : components_(static_cast<int>(where_its_components_are.values().size())) {}
+Destinations::Destinations(const Variable& where_its_components_are) {
+  const std::vector<at::Tensor>& components = where_its_components_are.values();
+  if (where_its_components_are.is_distributed())
+    components_ = static_cast<int>(components.size());
+  else
+    *this = Destinations(components.at(0));
+}
 
 Devices Destinations::resolve(const Strategy& strategy) const {
   if (components_ > 0) {
