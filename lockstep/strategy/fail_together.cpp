@@ -8,6 +8,7 @@
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/context.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/owners_call.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::detail {
@@ -31,7 +32,7 @@ void tell_workers_of_failure(const Strategy& strategy, const char* operation) no
     WorkerGroup* const workers = StrategyAccess::workers(strategy);
     const int number = number_of_current_error();
     const bool is_known_to_all = number > 0 && number < errors::kWrongContext;
-    if (workers == nullptr || is_known_to_all || runs_on_replicas_of(strategy)) return;
+    if (workers == nullptr || is_known_to_all || runs_on_replicas_of(strategy) || is_in_owners_call()) return;
     // The texts differ, as the replicas do that they name.
     workers->barrier(str(operation, " that failed with ", number > 0 ? str("L", number) : "an exception", " (",
                          CallPlace::current(), ")"),

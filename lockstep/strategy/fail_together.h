@@ -11,7 +11,8 @@ namespace detail {
 
 /// The exception that is being handled has kept this worker from a collective that others may be waiting in. Makes another one in
 /// its place, so that they throw too instead of taking the program's next collective for it. Where all workers fail alike,
-/// nothing has happened and the program can go on. Not for calls inside `run`, whose failures reach all workers by themselves.
+/// nothing has happened and the program can go on. Does nothing inside `run` and in functions that a worker calls for
+/// what it owns, whose failures reach all workers by themselves.
 LOCKSTEP_EXPORT void tell_workers_of_failure(const Strategy& strategy, const char* operation) noexcept;
 
 /// Calls `f()`: checks of what this worker brings, and then a collective of all workers.

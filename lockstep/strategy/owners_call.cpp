@@ -15,6 +15,8 @@ thread_local const char* innermost = nullptr;
 OwnersCall::OwnersCall(const char* operation) : outer_(std::exchange(innermost, operation)) {}
 OwnersCall::~OwnersCall() { innermost = outer_; }
 
+bool is_in_owners_call() { return innermost != nullptr; }
+
 void require_call_of_all_workers(const char* call) {
   if (innermost == nullptr) return;
   throw FailedPrecondition(errors::kWrongContext,

@@ -17,6 +17,8 @@ class LOCKSTEP_EXPORT OwnersCall {
   const char* outer_;
 };
 
+LOCKSTEP_EXPORT bool is_in_owners_call();
+
 /// Throws FailedPrecondition inside of such a function. `call`: what it may not do.
 LOCKSTEP_EXPORT void require_call_of_all_workers(const char* call);
 
