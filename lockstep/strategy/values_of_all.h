@@ -47,16 +47,18 @@ std::vector<std::vector<T>> lists_of_all_replicas(const Strategy& strategy, cons
     leaves.emplace_back();
     structures.emplace_back();
     for (const T& value : values) {
-      leaves.back().push_back(flatten_reducible(value));
+      leaves.back().push_back(flatten_reducible(value, LeafPurpose::Gather));
       structures.back().insert(structure_string(value));
       like = &value;
     }
   }
   std::vector<std::vector<T>> all;
-  for (auto& replica : leaves_of_all_replicas(strategy, leaves, structures, like ? flatten_reducible(*like) : Leaves(),
-                                              none ? structure_string(*none) : "unknown")) {
+  const Leaves parts = like ? flatten_reducible(*like, LeafPurpose::Gather) : Leaves();
+  const std::string of_none = none ? structure_string(*none) : "unknown";
+  for (auto& replica : leaves_of_all_replicas(strategy, leaves, structures, parts, of_none)) {
     all.emplace_back();
-    for (Leaves& value : replica) all.back().push_back(unflatten_reducible(*like, std::move(value)));
+    for (Leaves& value : replica)
+      all.back().push_back(unflatten_reducible(*like, std::move(value), LeafPurpose::Gather));
   }
   return all;
 }

@@ -73,6 +73,13 @@ void throw_not_reducible(const std::string& type, const Path& path, LeafPurpose 
                            .help = "broadcast tensors, numbers and structures of them; text can travel as a "
                                    "std::vector<int> of its characters"});
   }
+  if (purpose == LeafPurpose::Gather) {
+    throw InvalidArgument(
+        errors::kNotReducible,
+        {.what = str("a value of type ", type, " cannot travel to other workers"),
+         .where = place(path),
+         .help = "return tensors, numbers or structures of them from replicas, or texts by themselves"});
+  }
   throw InvalidArgument(errors::kNotReducible,
                         {.what = str("a value of type ", type, " cannot be reduced"),
                          .where = place(path),

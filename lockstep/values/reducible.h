@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -26,7 +27,7 @@ LOCKSTEP_EXPORT at::Tensor tensor_of_number(double value);
 LOCKSTEP_EXPORT at::Tensor tensor_of_number(float value);
 
 /// Why leaves travel, for messages.
-enum class LeafPurpose { Reduce, Broadcast };
+enum class LeafPurpose { Reduce, Broadcast, Gather };
 
 /// The range of an integral leaf type, for checking what comes back.
 struct IntegerRange {
@@ -52,7 +53,8 @@ ReducibleLeaf to_reducible(const T& leaf, const Path& path, LeafPurpose purpose 
   } else if constexpr (std::is_floating_point_v<T>) {
     return tensor_of_number(static_cast<double>(leaf));
   } else if constexpr (std::is_integral_v<T>) {
-    if (!std::in_range<int64_t>(+leaf)) throw_integer_too_large(static_cast<uint64_t>(leaf), path, purpose);
+    if (purpose != LeafPurpose::Gather && !std::in_range<int64_t>(+leaf))
+      throw_integer_too_large(static_cast<uint64_t>(leaf), path, purpose);
     return tensor_of_number(static_cast<int64_t>(leaf));
   } else {
     throw_not_reducible(type_name<T>(), path, purpose);
@@ -75,8 +77,10 @@ void from_reducible(ReducibleLeaf&& reduced, T& leaf, const Path& path, LeafPurp
     } else if constexpr (std::is_integral_v<T>) {
       using Limits = std::numeric_limits<T>;
       const std::string type = type_name<T>();
-      leaf = static_cast<T>(integer_of_tensor(
-          *tensor, {type.c_str(), static_cast<int64_t>(Limits::min()), Limits::max(), purpose}, path));
+      IntegerRange range{type.c_str(), static_cast<int64_t>(Limits::min()), Limits::max(), purpose};
+      if (purpose == LeafPurpose::Gather)
+        range.min = std::numeric_limits<int64_t>::min();  // it left here with these bits
+      leaf = static_cast<T>(integer_of_tensor(*tensor, range, path));
     } else {
       throw_not_reducible(type_name<T>(), path, purpose);
     }
