@@ -168,6 +168,7 @@ class MirroredStrategy : public Strategy {
 };
 
 namespace experimental {
+using names::CollectiveCommunication;
 using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;
 }  // namespace experimental
 }  // namespace lockstep::compat::v1

@@ -83,7 +83,8 @@ inline Strategy get_strategy() { return Strategy(lockstep::get_strategy()); }
 
 using MultiWorkerMirroredStrategy = MultiWorkerStrategyOf<Strategy>;
 namespace experimental {
+using v2::CollectiveCommunication;
 using v2::MultiWorkerMirroredStrategy;
-}
+}  // namespace experimental
 
 }  // namespace lockstep::compat::v2
