@@ -29,6 +29,9 @@ namespace lockstep::contrib {
 ///     torch::Tensor loss = ctx.last_step_outputs().at("loss");
 class LOCKSTEP_EXPORT MultiStepContext {
  public:
+  MultiStepContext(const MultiStepContext&) = default;  // and no move, which would leave one without a step
+  MultiStepContext& operator=(const MultiStepContext&) = default;
+
   /// Outside of towers: with NONE the output is kept as it is, otherwise it is reduced over the towers at once. Inside a
   /// tower, which every tower must call it in, an aggregation is required.
   void set_last_step_output(const std::string& name, const TowerValue& output,

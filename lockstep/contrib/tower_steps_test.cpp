@@ -136,6 +136,8 @@ TEST(ContribSteps, TakeOutputsWhileTheyRun) {
   };
   auto ctx = strategy.run_steps_on_dataset(step, iterator, 2);
   EXPECT_TRUE(ctx.non_tensor_outputs().empty());
+  auto moved = std::move(ctx);
+  EXPECT_THROW(ctx.run_op(), OutOfRange);
   expect_error([&] { copy->set_non_tensor_output("late", 1); }, Code::FailedPrecondition, errors::kWrongContext,
                {"set_non_tensor_output was called when no step was running"});
   expect_error([&] { ctx.set_last_step_output("late", number(1)); }, Code::FailedPrecondition, errors::kWrongContext,
