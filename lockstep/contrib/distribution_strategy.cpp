@@ -35,6 +35,7 @@ DistributionStrategy::~DistributionStrategy() = default;
 
 void DistributionStrategy::set_core(std::unique_ptr<Strategy> core, Devices devices) {
   lockstep::detail::StrategyAccess::set_one_client(*core, this);
+  is_configured_ = core_ != nullptr;
   core_ = std::move(core);
   devices_ = std::move(devices);
 }
@@ -44,7 +45,7 @@ bool DistributionStrategy::is_used() const {
 }
 
 void DistributionStrategy::note_use() {
-  if (std::exchange(is_used_, true) || core_->num_workers() > 1) return;
+  if (std::exchange(is_used_, true) || is_configured_) return;
   int workers = 0;
   try {
     const ClusterSpec cluster = TFConfigClusterResolver().cluster_spec();

@@ -233,7 +233,8 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   int merges_ = 0;                      ///< merge calls so far
   std::uint64_t merged_functions_ = 0;  ///< a digest of their functions
   bool is_used_ = false;
-  int calls_ = 0;  ///< calls of map, update and update_non_slot so far
+  bool is_configured_ = false;  ///< for a cluster: its core is the second one
+  int calls_ = 0;               ///< calls of map, update and update_non_slot so far
 };
 
 }  // namespace lockstep::contrib
