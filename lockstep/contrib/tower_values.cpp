@@ -24,8 +24,8 @@ TowerValue::TowerValue(Mirrored<at::Tensor> value) : kind_(Kind::Mirrored), plac
 
 TowerValue TowerValue::copied() const {
   TowerValue copy = *this;
-  for (at::Tensor& component : copy.components_)
-    if (component.defined()) component = component.clone();
+  copy.components_ = detail::copied(components_);
+  copy.items_ = detail::copied(items_);
   return copy;
 }
 
@@ -80,7 +80,8 @@ TowerDestinations::TowerDestinations(const TowerValue& value) {
   switch (value.kind()) {
     case TowerValue::Kind::Plain: value_ = value.tensor(); return;
     case TowerValue::Kind::Mirrored: value_ = value.mirrored(); return;
-    default: value_ = PerReplica<at::Tensor>(value.local_values());
+    case TowerValue::Kind::PerDevice: value_ = PerReplica<at::Tensor>(value.local_values()); return;
+    case TowerValue::Kind::MapOutput: return;  // all towers, also those that had no items
   }
 }
 

@@ -146,6 +146,19 @@ const T& one_of_variable(const PerReplica<T>& argument) {
   return argument.get();
 }
 
+/// The same value with memory of its own.
+template <class T>
+T copied(T value) {
+  for_each_leaf(value, []<class Leaf>(Leaf& leaf) {
+    if constexpr (std::is_same_v<Leaf, at::Tensor>) {
+      if (leaf.defined()) leaf = leaf.clone();
+    } else if constexpr (std::is_same_v<Leaf, IndexedSlices>) {
+      leaf = {copied(leaf.values), copied(leaf.indices), leaf.dense_shape};
+    }
+  });
+  return value;
+}
+
 /// One value per tower is many also where each worker has one tower.
 inline std::size_t whole_size_of(const Strategy& core) {
   return core.num_workers() > 1 ? static_cast<std::size_t>(core.num_replicas_in_sync()) : 0;
@@ -169,7 +182,7 @@ std::vector<MapOutput<T>> all_outputs(const Strategy& core, const PerReplica<Map
   for (const MapOutput<T>& output : mine) lists.push_back(output.get());
   std::vector<MapOutput<T>> all;
   for (auto& list : lockstep::detail::lists_of_all_replicas(core, lists))
-    if (!list.empty()) all.emplace_back(std::move(list));
+    if (!list.empty()) all.emplace_back(core.num_workers() == 1 ? copied(std::move(list)) : std::move(list));
   return all;
 }
 

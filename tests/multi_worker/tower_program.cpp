@@ -278,6 +278,43 @@ void look_at_devices(contrib::MirroredStrategy& strategy) {
   }
 }
 
+/// What the client has got of components is a copy, whether they are of this worker or of another one.
+void look_at_copies(contrib::MirroredStrategy& strategy) {
+  const ls::Variable plain(number(3), {.name = "alone"});
+  const auto scope = strategy.scope();
+  ls::Variable v(number(1), {.name = "changing"});
+  auto local = strategy.tower_local_variable(number(1), Agg::SUM, "changing here");
+  const auto itself = [](const torch::Tensor& w) { return w; };
+  const auto with_a_number = [](const torch::Tensor& w) { return std::pair{w, 1}; };
+  const auto on_devices = strategy.update_non_slot(strategy.worker_devices(), itself, v);
+  const auto pairs = strategy.update(local, with_a_number);
+  const auto of_towers = strategy.unwrap(strategy.call_for_each_tower([&] { return local.read(); }));
+  const auto of_map = strategy.unwrap(contrib::TowerValue(strategy.map(
+      std::vector<int>{1, 2}, [](int, const torch::Tensor& w) { return w; }, v)));
+  v.assign(50);
+  strategy.call_for_each_tower([&] { local.assign(100); });
+  say("before it changed", strategy.unwrap(on_devices));
+  for (const auto& [w, n] : strategy.unwrap(pairs)) say("in a pair", w + n);
+  say("of towers", of_towers);
+  say("of map", of_map);
+
+  const auto ids = strategy.worker_device_index();
+  say("where a plain variable is", strategy.unwrap(strategy.reduce(Agg::SUM, contrib::TowerValue(ids), plain)));
+  const contrib::TowerValue mapped = strategy.map(std::vector<int>{1, 2}, [](int i) { return number(i); });
+  say("where results of map are", strategy.unwrap(strategy.reduce(Agg::SUM, mapped, mapped)));
+  for (const auto large : strategy.unwrap(strategy.call_for_each_tower([] { return std::uint64_t{1} << 63 | 5; })))
+    std::printf("saw the large number %llu\n", static_cast<unsigned long long>(large));
+
+  if (strategy.core().num_workers() == 1) return;
+  try {  // only some workers have an item
+    strategy.map(std::vector<int>{1, 2, 3}, [](int) { return ls::Variable(number(1)).read(); });
+  } catch (const ls::Error& error) {
+    if (error.number() == ls::errors::kWrongContext || error.number() == ls::errors::kPeerFailed) return;
+    throw;
+  }
+  throw std::runtime_error("a variable of map");
+}
+
 /// Functions draw the same numbers wherever they are called.
 void look_at_random_numbers(contrib::MirroredStrategy& strategy) {
   const auto scope = strategy.scope();
@@ -464,6 +501,7 @@ int main(int argc, char** argv) {
     look_at_variables(strategy);
     train(strategy);
     look_at_devices(strategy);
+    look_at_copies(strategy);
     std::fflush(stdout);  // a failed job writes to the same pipe
     merge_unequally(strategy);
     return 0;

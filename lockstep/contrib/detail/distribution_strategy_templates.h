@@ -49,6 +49,16 @@ bool is_on_several_devices(const Args&... args) {
   return is_so;
 }
 
+/// What a function of the program returns, as a copy: a component that it returns changes later, and what other workers have got
+/// of it does not.
+template <class F, class... Args>
+auto copied_result(F& f, const Args&... args) {
+  if constexpr (std::is_void_v<decltype(f(args...))>)
+    f(args...);
+  else
+    return copied(std::decay_t<decltype(f(args...))>(f(args...)));
+}
+
 /// What tower k of this worker sees of an argument: of a variable its own component, as a tensor.
 template <class T>
 decltype(auto) component_on(const T& argument, int k) {
@@ -95,13 +105,14 @@ auto DistributionStrategy::unwrap(const T& value, const std::source_location& wh
     if constexpr (detail::is_of_variable_v<T>) {
       return TowerValue(value).copied().unwrap(*core_, devices_);
     } else if constexpr (std::is_same_v<T, TowerValue>) {
-      return value.unwrap(*core_, devices_);
+      return (core_->num_workers() == 1 ? value.copied() : value).unwrap(*core_, devices_);
     } else if constexpr (requires { detail::all_outputs(*core_, value); }) {
       return detail::all_outputs(*core_, value);
     } else if constexpr (std::is_same_v<T, PerDevice<const char*>>) {
       return unwrap(value.map([](const char* text) { return std::string(text); }), where);
     } else if constexpr (is_distributed_v<T>) {
-      return lockstep::detail::components_of_all(*core_, devices_, value);
+      auto all = lockstep::detail::components_of_all(*core_, devices_, value);
+      return core_->num_workers() == 1 ? detail::copied(std::move(all)) : all;
     } else {
       return std::vector<T>{value};
     }
@@ -188,12 +199,7 @@ auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const 
   const auto update_one = [&](const at::Tensor& component, const auto&... given) {
     // Mirrored components draw the same numbers, so that they stay equal.
     const detail::ClientRandom random = call.random_for(is_tower_local ? this_tower() : 0);
-    if constexpr (std::is_same_v<at::Tensor, std::decay_t<decltype(f(component, given...))>>) {
-      at::Tensor result = f(component, given...);
-      return result.defined() && result.has_storage() && result.is_alias_of(component) ? result.clone() : result;
-    } else {
-      return f(component, given...);
-    }
+    return detail::copied_result(f, component, given...);
   };
   using Result = decltype(core_->extended().update(variable, update_one, args...));
   if (variable.is_distributed()) {
@@ -259,7 +265,7 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
   const detail::ClientCall call(*core_, "update_non_slot", typeid(F), ++calls_);
   const auto update_one = [&](const auto&... given) {
     const detail::ClientRandom random = call.random_for(this_tower());
-    return f(given...);
+    return detail::copied_result(f, given...);
   };
   const auto update_own = [&] { return core_->extended().update_non_slot(own, update_one, args...); };
   if constexpr (std::is_void_v<Result>) {
