@@ -26,6 +26,8 @@ constexpr Seconds kImpatience{0.5};
 constexpr Seconds kAbandonedGrace{1};
 
 struct Running {
+  const Member& member;
+  const int index;
   Process process;
   LineSplitter lines[Console::kStreams];
   Descriptor log;
@@ -37,17 +39,19 @@ enum class Phase { Running, Ending, Failed, Stopping, Terminating, Killing };
 class Watch {
  public:
   Watch(const std::vector<Member>& members, const WatchOptions& options, const Events& events, Console& console)
-      : members_(members), options_(options), events_(events), console_(console), running_(members.size()) {}
+      : options_(options), events_(events), console_(console) {
+    for (const Member& member : members) running_.push_back({member, static_cast<int>(running_.size())});
+  }
 
   Attempt run(bool first_attempt) {
-    for (size_t i = 0; i < members_.size(); ++i) start(i, first_attempt);
-    while (attempt_.endings.size() < members_.size()) {
+    for (Running& one : running_) start(one, first_attempt);
+    while (attempt_.endings.size() < running_.size()) {
       wait_for_events();
       if (deadline_.expired()) escalate();
     }
     if (!kill_descendants(Deadline::after(options_.kill_after)))
       console_.say("a process that a worker has started cannot be killed; look for it with ps");
-    for (size_t i = 0; i < members_.size(); ++i) finish_output(i);
+    for (Running& one : running_) finish_output(one);
     // A reader may be slow, but not if the user has already stopped the job.
     deadline_ = phase_ < Phase::Stopping ? Deadline::never() : Deadline::after(options_.kill_after);
     while (console_.waiting_for() >= 0 && phase_ != Phase::Killing && !deadline_.expired()) wait_for_events();
@@ -60,9 +64,8 @@ class Watch {
   }
 
  private:
-  void start(size_t i, bool first_attempt) {
-    const auto& member = members_[i];
-    auto& one = running_[i];
+  void start(Running& one, bool first_attempt) {
+    const Member& member = one.member;
     if (!options_.log_dir.empty()) {
       std::string name = member.label;
       std::ranges::replace(name, ' ', '-');
@@ -77,7 +80,7 @@ class Watch {
       kill_descendants(Deadline::after(options_.kill_after));
       throw;
     }
-    if (!member.input.empty()) send(i, member.input);
+    if (!member.input.empty()) send(one, member.input);
   }
 
   void wait_for_events() {
@@ -90,7 +93,7 @@ class Watch {
       for (const auto& output : one.process.output) waits.push_back({console_.full() ? -1 : output.get(), POLLIN, 0});
     if (poll(waits.data(), waits.size(), poll_milliseconds(deadline_)) < 0) return;
     for (size_t i = first_output; i < waits.size(); ++i)
-      if (waits[i].revents != 0) pass_on((i - first_output) / 2, static_cast<int>((i - first_output) % 2));
+      if (waits[i].revents != 0) pass_on(running_[(i - first_output) / 2], static_cast<int>((i - first_output) % 2));
     console_.write_some();
     if (console_.broken()) stop(SIGTERM, options_.kill_after);
     if (waits[0].revents != 0) take_signal();
@@ -111,32 +114,31 @@ class Watch {
   }
 
   // True as long as there may be more.
-  bool pass_on(size_t i, int stream) {
+  bool pass_on(Running& one, int stream) {
     char bytes[16 * 1024];
-    Descriptor& output = running_[i].process.output[stream];
+    Descriptor& output = one.process.output[stream];
     const auto count = read(output.get(), bytes, sizeof bytes);
-    if (count > 0) print(i, stream, running_[i].lines[stream].feed({bytes, static_cast<size_t>(count)}));
+    if (count > 0) print(one, stream, one.lines[stream].feed({bytes, static_cast<size_t>(count)}));
     if (count > 0 || (count < 0 && errno == EINTR)) return true;
     if (count < 0 && errno == EAGAIN) return false;
     output.close();
-    print(i, stream, running_[i].lines[stream].finish());
+    print(one, stream, one.lines[stream].finish());
     return false;
   }
 
-  void print(size_t i, int stream, const std::vector<std::string>& lines) {
-    const auto prefix =
-        members_[i].prefixed ? console_.prefix(stream, static_cast<int>(i), members_[i].label) : std::string();
+  void print(Running& one, int stream, const std::vector<std::string>& lines) {
+    const auto prefix = one.member.prefixed ? console_.prefix(stream, one.index, one.member.label) : "";
     std::string shown, logged;
     for (const auto& line : lines) {
-      if (!members_[i].prefixed && line.starts_with("lockstep: worker ")) attempt_.is_explained = true;
+      if (!one.member.prefixed && line.starts_with("lockstep: worker ")) attempt_.is_explained = true;
       if (phase_ == Phase::Running) look_for_absent(line);
       shown.append(prefix).append(line).push_back('\n');
-      if (running_[i].log) logged.append(line).push_back('\n');
+      if (one.log) logged.append(line).push_back('\n');
     }
     console_.add(stream, std::move(shown));
-    if (!logged.empty() && write(running_[i].log.get(), logged.data(), logged.size()) != std::ssize(logged)) {
-      console_.say(str("the log of ", members_[i].label, " is not written any more: ", strerror(errno)));
-      running_[i].log.close();
+    if (!logged.empty() && write(one.log.get(), logged.data(), logged.size()) != std::ssize(logged)) {
+      console_.say(str("the log of ", one.member.label, " is not written any more: ", strerror(errno)));
+      one.log.close();
     }
   }
 
@@ -150,15 +152,14 @@ class Watch {
     }
   }
 
-  void finish_output(size_t i) {
+  void finish_output(Running& one) {
     for (int stream = 0; stream < Console::kStreams; ++stream) {
-      while (running_[i].process.output[stream] && pass_on(i, stream)) {
+      while (one.process.output[stream] && pass_on(one, stream)) {
       }
-      print(i, stream, running_[i].lines[stream].finish());
+      print(one, stream, one.lines[stream].finish());
     }
-    auto& ending = *std::ranges::find(attempt_.endings, static_cast<int>(i), &Ending::member);
-    for (int stream = Console::kStreams; stream-- > 0 && ending.tail.empty();)
-      ending.tail = running_[i].lines[stream].tail();
+    auto& ending = *std::ranges::find(attempt_.endings, one.index, &Ending::member);
+    for (int stream = Console::kStreams; stream-- > 0 && ending.tail.empty();) ending.tail = one.lines[stream].tail();
   }
 
   void take_signal() {
@@ -177,9 +178,7 @@ class Watch {
       const auto one = std::ranges::find(running_, pid, [](const Running& r) { return r.process.pid; });
       if (one == running_.end()) continue;  // a grandchild that was left to us
       one->ended = true;
-      const auto index = one - running_.begin();
-      const Member& member = members_[static_cast<size_t>(index)];
-      Ending ending{.member = static_cast<int>(index), .name = member.label, .host = member.host, .pid = pid};
+      Ending ending{.member = one->index, .name = one->member.label, .host = one->member.host, .pid = pid};
       ending.signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
       ending.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
       ending.by_us = phase_ >= Phase::Stopping;
@@ -188,13 +187,8 @@ class Watch {
       if (ending.failed() && phase_ == Phase::Running) enter(Phase::Failed, options_.failure_grace);
       attempt_.endings.push_back(std::move(ending));
     }
-    if (phase_ == Phase::Running && only_last_ones_run()) enter(Phase::Ending, options_.grace);
-  }
-
-  bool only_last_ones_run() const {
-    for (size_t i = 0; i < members_.size(); ++i)
-      if (!running_[i].ended && !members_[i].ends_last) return false;
-    return true;
+    const auto may_go_on = [](const Running& r) { return r.ended || r.member.ends_last; };
+    if (phase_ == Phase::Running && std::ranges::all_of(running_, may_go_on)) enter(Phase::Ending, options_.grace);
   }
 
   void stop(int signal, Seconds grace) {
@@ -223,21 +217,20 @@ class Watch {
   }
 
   void tell_all(int signal) {
-    for (size_t i = 0; i < running_.size(); ++i) {
-      const auto& one = running_[i];
-      const int translated = signal == SIGINT && members_[i].stop_signal != 0 ? members_[i].stop_signal : signal;
+    for (const Running& one : running_) {
+      const int translated = signal == SIGINT && one.member.stop_signal != 0 ? one.member.stop_signal : signal;
       if (one.ended) continue;
       // Another host's launcher is told by a line; a signal would only end the ssh that brings its last words.
       if (!one.process.input || signal == SIGKILL)
         kill(-one.process.pid, translated);
       else if (signal != SIGUSR1 && signal != SIGUSR2)
-        send(i, "stop\n");
+        send(one, "stop\n");
     }
   }
 
-  void send(size_t i, const std::string& text) {
-    if (write(running_[i].process.input.get(), text.data(), text.size()) != std::ssize(text))
-      console_.say(str(members_[i].label, " takes no input: ", strerror(errno)));
+  void send(const Running& one, const std::string& text) {
+    if (write(one.process.input.get(), text.data(), text.size()) != std::ssize(text))
+      console_.say(str(one.member.label, " takes no input: ", strerror(errno)));
   }
 
   void enter(Phase phase, Seconds limit) {
@@ -245,7 +238,6 @@ class Watch {
     deadline_ = Deadline::after(limit);
   }
 
-  const std::vector<Member>& members_;
   const WatchOptions& options_;
   Events events_;
   Console& console_;
