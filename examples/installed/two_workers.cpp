@@ -1,4 +1,5 @@
 // lockstep run -n 2 ./two_workers
+// lockstep run -n 2 ./two_workers ring
 
 #include <ATen/ops/full.h>
 #include <lockstep/cluster.h>
@@ -6,8 +7,10 @@
 
 #include <iostream>
 
-int main() {
-  lockstep::MultiWorkerMirroredStrategy strategy;
+int main(int argc, char**) {
+  lockstep::MultiWorkerOptions options;
+  if (argc > 1) options.communication.implementation = lockstep::Implementation::Ring;  // which loads Gloo
+  lockstep::MultiWorkerMirroredStrategy strategy(options);
   const auto ids =
       strategy.run([] { return at::full({}, lockstep::get_replica_context().replica_id_in_sync_group() + 1); });
   const auto sum = strategy.reduce(lockstep::ReduceOp::Sum, ids);

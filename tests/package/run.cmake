@@ -24,6 +24,7 @@ if(NOT HAS_CLUSTER)
 endif()
 
 step("run on two workers" ${prefix}/bin/lockstep run -n 2 ${user_build}/two_workers)
+step("run on two workers by Gloo's ring" ${prefix}/bin/lockstep run -n 2 ${user_build}/two_workers ring)
 # Without CMake: pkg-config says all that the compiler must know.
 find_program(pkg_config pkg-config)
 if(pkg_config)
@@ -33,7 +34,7 @@ if(pkg_config)
   separate_arguments(flags UNIX_COMMAND "${flags}")
   step("build with pkg-config" ${CXX_COMPILER} -std=c++20 -O0 ${USER_SOURCE_DIR}/two_workers.cpp
     -o ${WORK_DIR}/by_pkg_config ${flags})
-  step("run on two workers, built with pkg-config" ${prefix}/bin/lockstep run -n 2 ${WORK_DIR}/by_pkg_config)
+  step("run on two workers, built with pkg-config" ${prefix}/bin/lockstep run -n 2 ${WORK_DIR}/by_pkg_config ring)
 endif()
 step("configure without gRPC" ${configure} -B ${WORK_DIR}/without_grpc -DCMAKE_DISABLE_FIND_PACKAGE_gRPC=ON)
 
@@ -46,6 +47,7 @@ if(shared)
   set(ENV{LD_LIBRARY_PATH} ${moved}/${LIBRARY_FOLDER})
 endif()
 step("run on two workers, moved" ${moved}/bin/lockstep run -n 2 ${moved}/bin/two_workers)
+step("run on two workers by Gloo's ring, moved" ${moved}/bin/lockstep run -n 2 ${moved}/bin/two_workers ring)
 unset(ENV{LD_LIBRARY_PATH})
 
 # A Lockstep that was built without the component says how to get it.
