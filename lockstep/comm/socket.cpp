@@ -29,6 +29,20 @@ std::string name_of(int socket, decltype(&::getsockname) end) {
   return end(socket, address.get(), &address.size) == 0 ? to_string(address) : "unknown";
 }
 
+Descriptor begin_to_connect(const SocketAddress& address) {
+  Descriptor made = socket_for(address);
+  if (::connect(made.get(), address.get(), address.size) == 0 || errno == EINPROGRESS) return made;
+  return {};
+}
+
+// Waits for the end and returns the error of the system: 0 if the other side answered, ETIMEDOUT if it did not.
+int connect_error(const Descriptor& socket, Deadline deadline) {
+  if (!is_ready(socket.get(), POLLOUT, deadline)) return ETIMEDOUT;
+  int error = 0;
+  socklen_t size = sizeof error;
+  return ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
+}
+
 // Calls move(offset), which is ::recv or ::send, until it has moved all bytes.
 template <class Move>
 bool move_all(int socket, short events, std::size_t size, Deadline deadline, const Move& move) {
@@ -122,19 +136,6 @@ Descriptor listen_at(const Address& address) {
 
 std::string own_name(int socket) { return name_of(socket, ::getsockname); }
 std::string peer_name(int socket) { return name_of(socket, ::getpeername); }
-
-Descriptor begin_to_connect(const SocketAddress& address) {
-  Descriptor made = socket_for(address);
-  if (::connect(made.get(), address.get(), address.size) == 0 || errno == EINPROGRESS) return made;
-  return {};
-}
-
-int connect_error(const Descriptor& socket, Deadline deadline) {
-  if (!is_ready(socket.get(), POLLOUT, deadline)) return ETIMEDOUT;
-  int error = 0;
-  socklen_t size = sizeof error;
-  return ::getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size) == 0 ? error : errno;
-}
 
 Descriptor connect_to(const Address& address, Deadline deadline) {
   const auto all = look_up(address);

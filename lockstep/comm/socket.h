@@ -38,11 +38,6 @@ LOCKSTEP_EXPORT Descriptor listen_at(const Address& address);
 LOCKSTEP_EXPORT std::string own_name(int socket);
 LOCKSTEP_EXPORT std::string peer_name(int socket);
 
-/// Begins to connect; `connect_error` waits for the end and returns the error of the system: 0 if the other side answered,
-/// ETIMEDOUT if it did not.
-LOCKSTEP_EXPORT Descriptor begin_to_connect(const SocketAddress& address);
-LOCKSTEP_EXPORT int connect_error(const Descriptor& socket, Deadline deadline);
-
 /// Connects, and waits for it. Empty if there is no answer before the deadline.
 LOCKSTEP_EXPORT Descriptor connect_to(const Address& address, Deadline deadline);
 
