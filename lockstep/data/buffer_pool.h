@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Storage.h>
 
-#include <cstdint>
 #include <vector>
 
 #include "lockstep/base/export.h"

@@ -2,8 +2,6 @@
 
 #include <ATen/CPUGeneratorImpl.h>
 
-#include <algorithm>
-#include <limits>
 #include <sstream>
 
 #include "lockstep/base/error.h"

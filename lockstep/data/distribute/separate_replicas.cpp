@@ -1,7 +1,6 @@
 #include "lockstep/data/distribute/separate_replicas.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include "lockstep/data/own_tensor.h"

@@ -1,7 +1,6 @@
 #include "lockstep/data/distribute/split.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"

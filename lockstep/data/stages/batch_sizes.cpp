@@ -3,7 +3,6 @@
 #include <ATen/ops/scalar_tensor.h>
 
 #include <algorithm>
-#include <string>
 
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/stages/batching.h"
