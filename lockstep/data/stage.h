@@ -69,6 +69,8 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
 
   const std::vector<StagePtr>& inputs() const { return inputs_; }
   const StagePtr& input() const { return inputs_.front(); }
+  /// What a meter knows the stage by: a copy on other inputs counts for the stage it was made of.
+  const std::shared_ptr<const void>& measured_as() const { return measured_as_; }
   /// The same stage on other inputs; see StageOf.
   virtual StagePtr with_inputs(std::vector<StagePtr> inputs) const = 0;
   /// The same where the inputs hold only the part of one of several workers: nothing may be shared with the others.
@@ -108,6 +110,7 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
 
   std::vector<StagePtr> inputs_;
   Trust trust_in_inputs_ = Trust::Certain;
+  std::shared_ptr<const void> measured_as_ = std::make_shared<char>();
   mutable std::uint64_t passes_ = 0;  // see begin_pass
 };
 

@@ -96,7 +96,6 @@ struct StageMeter::Kept {
 
   std::mutex mutex;
   std::map<const void*, Measured> by_stage;
-  std::map<const Stage*, const Stage*> originals;
   std::vector<std::shared_ptr<StageCounters>> in_order;
 };
 
@@ -105,9 +104,7 @@ StageMeter::~StageMeter() = default;
 
 std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, StageCounters* above) {
   const std::lock_guard lock(kept_->mutex);
-  const auto original = kept_->originals.find(&stage);
-  const Stage& meant = original == kept_->originals.end() ? stage : *original->second;
-  return kept_->find_or_add(meant.shared_from_this(), [&](StageCounters& fresh) {
+  return kept_->find_or_add(stage.measured_as(), [&](StageCounters& fresh) {
     fresh.kind = std::string(stage.kind());
     fresh.description = stage.describe();
     fresh.above = above;
@@ -122,17 +119,6 @@ std::shared_ptr<StageCounters> StageMeter::counters_of(const std::shared_ptr<con
   return kept_->find_or_add(key, [&](StageCounters& fresh) {
     fresh.kind = std::move(kind);
     fresh.description = std::move(description);
-  });
-}
-
-std::shared_ptr<void> StageMeter::measure_as(const Stage& copy, const Stage& original) {
-  const std::lock_guard lock(kept_->mutex);
-  kept_->originals[&copy] = &original;
-  return std::shared_ptr<void>(nullptr, [self = std::weak_ptr(kept_), stage = &copy](void*) {
-    const auto meter = self.lock();
-    if (!meter) return;
-    const std::lock_guard again(meter->mutex);
-    meter->originals.erase(stage);
   });
 }
 

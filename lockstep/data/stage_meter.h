@@ -56,8 +56,6 @@ class LOCKSTEP_EXPORT StageMeter {
   /// others.
   std::shared_ptr<StageCounters> counters_of(const std::shared_ptr<const void>& key, std::string kind,
                                              std::string description);
-  /// While the result lives, `copy` counts for `original`.
-  [[nodiscard]] std::shared_ptr<void> measure_as(const Stage& copy, const Stage& original);
   /// What happened since somebody asked for the first element.
   StageReport report() const;
 

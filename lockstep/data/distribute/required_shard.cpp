@@ -2,60 +2,34 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/distribute/look_ahead.h"
 #include "lockstep/data/stages/described_stage.h"
+#include "lockstep/data/stages/order.h"
 
 namespace lockstep::data {
 namespace {
 
-class RequiredShardIterator final : public ElementIterator {
+/// What is shared out. Before the first element it looks whether there is one for each worker.
+class EnoughForAll final : public LookAhead {
  public:
-  RequiredShardIterator(IteratorPtr input, int shards, int index, TooFew too_few)
-      : input_(std::move(input)), shards_(shards), index_(index), too_few_(too_few) {}
+  EnoughForAll(IteratorPtr input, int shards, int index, TooFew too_few)
+      : LookAhead(std::move(input)), shards_(shards), index_(index), too_few_(too_few) {}
 
   bool next(Element& element) override {
-    if (!pass_others()) return false;
-    try {
-      if (!input_->next(element)) return end();
-    } catch (...) {
-      count_own();  // it keeps its place
-      throw;
-    }
-    count_own();
-    return true;
+    check();
+    return LookAhead::next(element);
   }
   std::int64_t skip(std::int64_t count) override {
-    std::int64_t skipped = 0;
-    for (; skipped < count && pass_others() && (input_->skip(1) == 1 || end()); ++skipped) count_own();
-    return skipped;
+    check();
+    return LookAhead::skip(count);
   }
 
  private:
-  /// Leaves out what lies between the last own element and the next; false at the end.
-  bool pass_others() {
-    const std::int64_t others = first_ ? index_ : shards_ - 1 - ahead_;
-    ahead_ = 0;
-    const std::int64_t passed = input_->skip(others);
-    if (first_) before_ = passed;
-    return passed == others || end();
-  }
-
-  /// There is no own element any more; false. Where there was none at all, there are none for anybody, or too few.
-  bool end() {
-    const bool too_few = first_ && before_ > 0 && too_few_ == TooFew::FailsOnEveryWorker;
-    first_ = false;
-    if (too_few) fail(before_);
-    return false;
-  }
-
-  /// Behind the first own element, looks whether there is one for each of the others, too.
-  void count_own() {
-    if (!first_) return;
-    first_ = false;
-    ahead_ = input_->skip(shards_ - 1 - index_);
-    if (ahead_ < shards_ - 1 - index_) fail(index_ + 1 + ahead_);
-  }
-
-  [[noreturn]] void fail(std::int64_t elements) const {
+  void check() {
+    if (std::exchange(checked_, true)) return;
+    const std::int64_t elements = look(shards_, {index_, index_ + 1});
+    const bool is_seen = elements > index_ || too_few_ == TooFew::FailsOnEveryWorker;
+    if (elements == 0 || elements == shards_ || !is_seen) return;
     throw InvalidArgument(
         errors::kTooFewElements,
         {.what = str("there are not enough files or elements for ", counted(shards_, "worker")),
@@ -64,13 +38,10 @@ class RequiredShardIterator final : public ElementIterator {
          .help = "switch sharding off with AutoShardPolicy::Off, or share out rows with AutoShardPolicy::Data"});
   }
 
-  IteratorPtr input_;
   std::int64_t shards_;
   std::int64_t index_;
   TooFew too_few_;
-  std::int64_t before_ = 0;  ///< elements before the first own one
-  std::int64_t ahead_ = 0;   ///< elements of others that were passed already
-  bool first_ = true;        ///< no own element was reached yet
+  bool checked_ = false;
 };
 
 }  // namespace
@@ -81,7 +52,11 @@ StagePtr make_required_shard(StagePtr input, int shards, int index, TooFew too_f
                      .text = str("shard(", shards, ", ", index, ", one for each at least)"),
                      .traits = StageTraits::passing_over(StageTraits::Elements::Picked),
                      .cardinality = [=](const Stage& below) { return sharded(below.cardinality(), shards, index); },
-                     .iterate = over_input<RequiredShardIterator>(shards, index, too_few)});
+                     .iterate =
+                         [=](const Stage& below, const IterationContext& context) {
+                           auto all = std::make_unique<EnoughForAll>(below.iterate(context), shards, index, too_few);
+                           return take_shard(std::move(all), shards, index);
+                         }});
 }
 
 }  // namespace lockstep::data

@@ -4,10 +4,11 @@
 #include <numeric>
 
 #include "lockstep/data/distribute/ceil_split.h"
-#include "lockstep/data/distribute/row_memory.h"
+#include "lockstep/data/distribute/look_ahead.h"
 #include "lockstep/data/empty_batch.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/stages/balanced_cutter.h"
+#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/row_stream.h"
 
 namespace lockstep::data {
@@ -115,14 +116,11 @@ class OwnPieces : public StepSource {
   bool ended_ = false;
 };
 
-/// Whole batches, each cut by itself. With one replica in all they are not cut. A balanced stream of one worker comes
-/// here if every step is one batch of it.
+/// Whole batches, each cut by itself. With one replica in all they are not cut.
 class CutBatches final : public OwnPieces {
  public:
   CutBatches(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
-      : OwnPieces(pipeline, split, context), batches_(pipeline->iterate(context)) {
-    if (split.rule == SplitRule::BalancedStream) sizes_ = balanced_sizes(split.global_batch_size, {1, replicas_, 0});
-  }
+      : OwnPieces(pipeline, split, context), batches_(pipeline->iterate(context)) {}
 
   void seek(std::int64_t steps) override { batches_->skip(steps); }
 
@@ -130,96 +128,74 @@ class CutBatches final : public OwnPieces {
     Element batch;
     if (ended_ || !batches_->next(batch)) return end();
     InputStep step{{}, replicas_};
-    switch (split_.rule) {
-      case SplitRule::None: step.elements.emplace_back(std::move(batch)); break;
-      case SplitRule::CeilSplit:
-        warn_before_cut(batch, *split_.warnings);
-        for (std::size_t k = 0; k < own_; ++k)
-          step.elements.emplace_back(ceil_piece_of(batch, replicas_, first_ + static_cast<int>(k)));
-        step.rows = rows_of_ceil_split(common_rows(batch), replicas_);
-        break;
-      case SplitRule::BalancedStream: cut_by_sizes(batch, step); break;
+    if (split_.rule == SplitRule::None) {
+      step.elements.emplace_back(std::move(batch));
+      return step;
     }
+    warn_before_cut(batch, *split_.warnings);
+    for (std::size_t k = 0; k < own_; ++k)
+      step.elements.emplace_back(ceil_piece_of(batch, replicas_, first_ + static_cast<int>(k)));
+    step.rows = rows_of_ceil_split(common_rows(batch), replicas_);
     return step;
   }
 
  private:
-  void cut_by_sizes(const Element& batch, InputStep& step) const {
-    const std::int64_t rows = row_count(batch, "splitting a batch");
-    step.elements.resize(own_);
-    step.total = pieces_in_step(rows, sizes_);
-    std::int64_t begin = 0;
-    for (std::size_t k = 0; k < own_; ++k) {
-      const std::int64_t end = std::min(begin + sizes_[k], rows);
-      Element piece = slice(batch, begin, end);
-      if (static_cast<std::int64_t>(k) < *step.total)
-        step.elements[k] = std::move(piece);
-      else
-        step.like_others = std::move(piece);  // it has no rows
-      begin = end;
-    }
-  }
-
   IteratorPtr batches_;
-  std::vector<std::int64_t> sizes_;  ///< of a balanced stream
 };
 
-/// The ceil split of a plain `batch` by reading the own rows only. A short last batch that was not foreseen is cut at
-/// other rows than a full one: then the batch's rows up to the last own one are remembered.
+/// `rows` with a LookAhead below the last stages that pass rows over for nothing, such as `map`: they run for the rows
+/// that are taken and no others. `ahead` is set when the rows are iterated.
+StagePtr with_look_ahead(const StagePtr& rows, LookAhead*& ahead) {
+  const StageTraits traits = rows->traits();
+  if (traits.is_one_to_one() && traits.passes_over) return rows->with_inputs({with_look_ahead(rows->input(), ahead)});
+  return make_stage({rows}, {.kind = "look_ahead",
+                             .traits = {.is_measured = false},  // it is only a means of its reader
+                             .iterate = [&ahead](const Stage& below, const IterationContext& context) {
+                               auto iterator = std::make_unique<LookAhead>(below.iterate(context));
+                               ahead = iterator.get();
+                               return iterator;
+                             }});
+}
+
+/// The ceil split of a plain `batch` by reading the own rows only. A short last batch is cut at other rows than a full
+/// one: where it is not known beforehand which batch that is, each is looked at before it is cut.
 class CeilRows final : public OwnPieces {
  public:
   CeilRows(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
       : OwnPieces(pipeline, split, context), size_(*split.batch) {
     const StagePtr& all_rows = batch_stage().input();
     const Cardinality all = all_rows->cardinality_if(Trust::Certain);
-    if (all.is_known())
-      known_ = all.value();
-    else if (all.is_unknown() && !split.drop_remainder)
-      memory_.emplace(all_rows, context);
-    rows_ = memory_ ? memory_->read() : rows();
+    if (all.is_known()) known_ = all.value();
+    const bool looks = all.is_unknown() && !split.drop_remainder;
+    rows_ = looks ? rows_of_elements(*with_look_ahead(all_rows, ahead_), context) : rows();
   }
 
   void seek(std::int64_t steps) override {
     step_ = steps;
-    remember_step();
     rows_->seek(steps * size_);
   }
 
   InputStep next() override {
     if (ended_) return end();
-    std::int64_t expected = size_;
-    if (known_) {
-      expected = std::clamp<std::int64_t>(*known_ - step_ * size_, 0, size_);
-      if (expected == 0 || (split_.drop_remainder && expected < size_)) {
-        rows_->skip(expected);  // the rest: a cache below wants to see all
-        return end();
-      }
+    std::int64_t batch = size_;
+    if (known_) batch = std::clamp<std::int64_t>(*known_ - step_ * size_, 0, size_);
+    // The own rows of a shorter batch do not end behind those of a full one.
+    if (ahead_) batch = ahead_->look(size_, {0, own_range(size_).end});
+    if (batch == 0 || (split_.drop_remainder && batch < size_)) {
+      rows_->skip(batch);  // the rest: a cache below wants to see all
+      return end();
     }
-    remember_step();
     Place own;
-    const std::int64_t found = read_own(expected, own);
-    if (found == 0) return end();
-    if (found < expected) {
-      if (!memory_) return end();
-      ended_ = true;
-      rows_ = memory_->read_again(*rows_);
-      expected = found;
-      read_own(expected, own);
-    }
+    if (read_own(batch, own) < batch) return end();
     ++step_;
     if (own.error) std::rethrow_exception(own.error);
-    return cut(own.element, expected);
+    return cut(own.element, batch);
   }
 
  private:
   RowRange own_range(std::int64_t batch) const {
     return {ceil_piece(batch, replicas_, first_).begin,
             ceil_piece(batch, replicas_, first_ + static_cast<int>(own_) - 1).end};
-  }
-
-  /// The own rows of a shorter batch do not end behind those of a full one.
-  void remember_step() {
-    if (memory_) memory_->keep(step_ * size_, step_ * size_ + own_range(size_).end);
   }
 
   /// Reads the own rows of a batch of `batch` rows, and says how many rows there were in all.
@@ -243,7 +219,7 @@ class CeilRows final : public OwnPieces {
 
   std::int64_t size_;
   std::optional<std::int64_t> known_;  ///< rows in all
-  std::optional<RowMemory> memory_;    ///< where that is not known, and a short last batch counts
+  LookAhead* ahead_ = nullptr;         ///< within `rows_`, where that is not known and a short last batch counts
   std::unique_ptr<RowStream> rows_;
   std::int64_t step_ = 0;
 };
@@ -339,10 +315,7 @@ std::unique_ptr<StepSource> one_stream_each(const std::vector<StagePtr>& streams
 std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSplit& split,
                                        const IterationContext& context) {
   check(split.cluster);
-  // One worker takes whole batches if they are the steps; else rows are cut across the borders of batches.
-  const bool steps_are_batches = split.batch && split.cluster.workers == 1;
-  if (split.rule == SplitRule::BalancedStream && !steps_are_batches)
-    return std::make_unique<BalancedRows>(pipeline, split, context);
+  if (split.rule == SplitRule::BalancedStream) return std::make_unique<BalancedRows>(pipeline, split, context);
   // Functions that do not keep their order would give the rows of a short last batch in another one.
   if (split.rule == SplitRule::CeilSplit && split.batch && split.cluster.workers > 1 &&
       !find_position_obstacle(*pipeline)) {

@@ -45,6 +45,9 @@ std::unique_ptr<Stream> start_input(const Stage& input, const IterationContext& 
     return input.iterate(context);
 }
 
+/// Elements index, index + shards, ...
+IteratorPtr take_shard(IteratorPtr elements, std::int64_t shards, std::int64_t index);
+
 /// A stage that only chooses and orders the elements of its input. Over rows of a source it works on plain numbers, so
 /// that `from_tensor_slices -> shuffle -> shard -> repeat -> batch` costs one gather per batch.
 class OrderStage : public PassThroughStage {

@@ -136,7 +136,7 @@ class BatchedRows final : public RowStream {
     if (!current_.error) {
       try {
         const std::int64_t rows = row_count(current_.element, kSplitting);
-        if (!tells_all(spec_)) seen_ = without_rows(current_.element);
+        if (seen_.size() == 0 && !tells_all(spec_)) seen_ = without_rows(current_.element);
         return rows;
       } catch (...) {
         current_.error = std::current_exception();
@@ -182,8 +182,8 @@ class BatchedRows final : public RowStream {
 
 class StackedRows final : public RowStream {
  public:
-  StackedRows(IteratorPtr elements, const ElementSpec& row_spec, Element seen)
-      : spec_(row_spec.batched(PartialShape::kUnknown)), elements_(std::move(elements)), last_(std::move(seen)) {}
+  StackedRows(IteratorPtr elements, const ElementSpec& row_spec)
+      : spec_(row_spec.batched(PartialShape::kUnknown)), elements_(std::move(elements)) {}
 
   std::int64_t take(std::int64_t count, Place& batch) override {
     batch.error = nullptr;
@@ -215,7 +215,6 @@ class StackedRows final : public RowStream {
     }
     return skipped + elements_->skip(count - skipped);
   }
-  Element seen() const override { return last_; }
 
  private:
   static std::vector<Element> one_element(Element&& row) {
@@ -268,11 +267,7 @@ std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const Iterati
       return std::make_unique<GatheredRows>(std::move(rows), std::move(order));
     }
   }
-  return rows_left_in(elements.iterate(context), elements.element_spec(), {});
-}
-
-std::unique_ptr<RowStream> rows_left_in(IteratorPtr elements, const ElementSpec& row_spec, Element seen) {
-  return std::make_unique<StackedRows>(std::move(elements), row_spec, std::move(seen));
+  return std::make_unique<StackedRows>(elements.iterate(context), elements.element_spec());
 }
 
 std::int64_t component_rows(const Component& component, const char* where) {

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "lockstep/data/place.h"
 #include "lockstep/data/stage.h"
@@ -26,8 +25,6 @@ class RowStream {
   virtual void look() {}
   /// Goes on behind row `count` of a new stream.
   virtual void seek(std::int64_t count) { skip(count); }
-  /// A batch without rows that looks like those seen so far, where specs do not tell; may have no components.
-  virtual Element seen() const { return {}; }
 };
 
 /// The rows of a dataset of batches. A batch that fails stands for the rows it would have; where only computing it
@@ -36,9 +33,6 @@ std::unique_ptr<RowStream> rows_of_batches(const Stage& batches, const Iteration
 
 /// The elements of a dataset as rows: gathered in one call where it is an order of rows of a source, else stacked.
 std::unique_ptr<RowStream> rows_of_elements(const Stage& elements, const IterationContext& context);
-
-/// The elements that are left in an iterator as rows, stacked. `seen`: what another stream of the same rows has seen.
-std::unique_ptr<RowStream> rows_left_in(IteratorPtr elements, const ElementSpec& row_spec, Element seen);
 
 /// The rows of one component, where the components of a batch may have different numbers of them.
 std::int64_t component_rows(const Component& component, const char* where);

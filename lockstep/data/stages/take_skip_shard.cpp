@@ -239,6 +239,10 @@ class ShardStage final : public OrderStageOf<ShardStage> {
 
 }  // namespace
 
+IteratorPtr take_shard(IteratorPtr elements, std::int64_t shards, std::int64_t index) {
+  return std::make_unique<ShardOf<ElementIterator>>(std::move(elements), shards, index);
+}
+
 CountedStage::CountedStage(StagePtr input, std::string_view kind, std::int64_t count)
     : OrderStage(std::move(input)), kind_(kind), count_(count) {
   if (count_ < -1)

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "lockstep/data/distribute/split.h"
+#include "lockstep/data/place.h"
+
+namespace lockstep::data {
+
+/// An iterator that can tell how many elements are left before they are taken. Those that were looked at are kept until
+/// then, and so are their errors.
+class LookAhead : public ElementIterator {
+ public:
+  explicit LookAhead(IteratorPtr input) : input_(std::move(input)) {}
+
+  /// How many of the next `count` places there are. Those in `wanted` can be taken afterwards, the others only skipped.
+  /// What was looked at before must have been passed.
+  std::int64_t look(std::int64_t count, const RowRange& wanted) {
+    before_ = input_->skip(wanted.begin);
+    if (before_ < wanted.begin) return before_;
+    for (Place place; std::ssize(ahead_) < wanted.size() && place.read(*input_);) ahead_.push_back(std::move(place));
+    if (std::ssize(ahead_) < wanted.size()) return before_ + std::ssize(ahead_);
+    behind_ = input_->skip(count - wanted.end);
+    return wanted.end + behind_;
+  }
+
+  bool next(Element& element) override {
+    if (ahead_.empty()) return input_->next(element);
+    Place place = std::move(ahead_.front());
+    ahead_.pop_front();
+    place.give(element);
+    return true;
+  }
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t left = count - pass(before_, count);
+    for (; left > 0 && !ahead_.empty(); --left) {
+      rethrow_if_fatal(ahead_.front().error);
+      ahead_.pop_front();
+    }
+    left -= pass(behind_, left);
+    return count - left + (left > 0 ? input_->skip(left) : 0);
+  }
+  std::string origin(std::int64_t number, std::int64_t row) const override { return input_->origin(number, row); }
+
+ private:
+  static std::int64_t pass(std::int64_t& places, std::int64_t most) {
+    const std::int64_t passed = std::min(places, most);
+    places -= passed;
+    return passed;
+  }
+
+  IteratorPtr input_;
+  std::int64_t before_ = 0;  ///< places that were left out before those in `ahead_`
+  std::deque<Place> ahead_;
+  std::int64_t behind_ = 0;  ///< and behind them
+};
+
+}  // namespace lockstep::data
