@@ -32,6 +32,9 @@ using IndexIteratorPtr = std::unique_ptr<IndexIterator>;
 struct BatchShape {
   std::int64_t size = 1;
   bool drop_remainder = false;  ///< leaves out a last batch with fewer rows
+
+  /// Of the first dimension of a batch.
+  std::int64_t known_rows() const { return drop_remainder ? size : PartialShape::kUnknown; }
 };
 
 /// Whether one may rely on a cardinality.
@@ -130,14 +133,6 @@ class StageOf : public Base {
 
  protected:
   std::shared_ptr<const Self> self() const { return std::static_pointer_cast<const Self>(this->shared_from_this()); }
-};
-
-/// A stage whose elements look like those of its one input and are as many.
-class LOCKSTEP_EXPORT PassThroughStage : public Stage {
- public:
-  explicit PassThroughStage(StagePtr input) : Stage({std::move(input)}) {}
-  Cardinality cardinality() const override { return input()->cardinality(); }
-  ElementSpec element_spec() const override { return input()->element_spec(); }
 };
 
 /// The stage on `change(input)` in place of each input; the stage itself if that changes none.

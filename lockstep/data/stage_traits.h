@@ -56,6 +56,7 @@ struct StageTraits {
   static StageTraits passing_over(Elements elements) {
     return {.source = Source::Inputs, .elements = elements, .passes_over = true, .runs_functions = false};
   }
+  bool is_shuffle() const { return elements == Elements::Picked && only_buffers; }
   bool makes_batches() const { return elements == Elements::Stacked || elements == Elements::Padded; }
   /// Whether there is one element for each of the input's, in its place.
   bool is_one_to_one() const {

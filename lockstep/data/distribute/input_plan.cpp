@@ -98,7 +98,10 @@ std::string reason_of(const InputPlan& plan) {
 }
 
 const Stage* first_computing_rows(const Stage& stage) {
-  if (!stage.traits().passes_over) return &stage;
+  const StageTraits traits = stage.traits();
+  // A shuffle chooses among the numbers of elements, if it is known how many there are.
+  const bool can_choose = !traits.is_shuffle() || stage.input()->cardinality().is_known();
+  if (!traits.passes_over || !can_choose) return &stage;
   for (const StagePtr& input : stage.inputs()) {
     if (const Stage* found = first_computing_rows(*input)) return found;
   }

@@ -13,10 +13,6 @@ using Source = StageTraits::Source;
 
 constexpr const char* kWhere = "distribute, auto-shard policy ";
 
-bool is_shuffle(const StageTraits& traits) {
-  return traits.elements == StageTraits::Elements::Picked && traits.only_buffers;
-}
-
 std::optional<std::int64_t> known_count(const Stage& stage) {
   const Cardinality count = stage.cardinality();
   return count.is_known() ? std::optional(count.value()) : std::nullopt;
@@ -41,7 +37,7 @@ class Sharder {
     }
     std::vector<StagePtr> inputs;
     for (const StagePtr& input : stage->inputs())
-      inputs.push_back(fill_hints(input, is_shuffle(traits) ? names_files : traits.source == Source::Files));
+      inputs.push_back(fill_hints(input, traits.is_shuffle() ? names_files : traits.source == Source::Files));
     if (inputs == stage->inputs()) return stage;
     return cluster_.workers == 1 ? stage->with_inputs(std::move(inputs)) : on(*stage, std::move(inputs));
   }
@@ -123,7 +119,7 @@ class Sharder {
   }
 
   static StagePtr without_shuffles(const StagePtr& stage, std::vector<StagePtr>& shuffles) {
-    if (is_shuffle(stage->traits())) {
+    if (stage->traits().is_shuffle()) {
       shuffles.push_back(stage);
       return without_shuffles(stage->input(), shuffles);
     }

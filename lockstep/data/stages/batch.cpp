@@ -4,7 +4,6 @@
 #include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/one_to_one.h"
 #include "lockstep/data/row_writer.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/batching.h"
 #include "lockstep/data/stages/stages.h"
 
@@ -70,40 +69,27 @@ class GatheringIterator final : public BatchingIterator<IndexIterator, DeferredI
   BufferPool pool_;
 };
 
-class BatchStage final : public StageOf<BatchStage, BatchingStage> {
- public:
-  BatchStage(StagePtr input, std::int64_t size, const BatchOptions& options)
-      : StageOf(std::move(input), BatchShape{size, options.drop_remainder}, "batch"),
-        is_parallel_(options.parallel_calls > 0) {}
-
-  std::string_view kind() const override { return is_parallel_ ? "parallel_batch" : "batch"; }
-  std::string describe() const override { return str(kind(), options_text()); }
-  std::string identity() const override { return str("batch", options_text()); }
-  StageTraits traits() const override {
-    // TensorFlow does not see the size of a parallel batch; nor do we.
-    return batch_traits(is_parallel_ ? StageTraits::Elements::New : StageTraits::Elements::Stacked);
-  }
-  ElementSpec element_spec() const override {
-    // An endless input never leaves a remainder either, but TensorFlow does not look there; nor do we.
-    return input()->element_spec().batched(known_rows());
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    if (auto rows = input()->row_source())
-      return std::make_unique<GatheringIterator>(std::move(rows), input()->make_index_iterator(context), shape_);
-    if (auto batches = input()->make_batch_iterator(context, shape_, describe())) return batches;
-    return std::make_unique<StackingIterator>(input()->iterate(context), shape_, describe());
-  }
-
- private:
-  bool is_parallel_;
-};
-
 }  // namespace
 
 StagePtr make_batch(StagePtr input, std::int64_t size, BatchOptions options) {
-  return std::make_shared<BatchStage>(std::move(input), size, options);
+  const BatchShape shape{size, options.drop_remainder};
+  const std::string kind = options.parallel_calls > 0 ? "parallel_batch" : "batch";
+  const std::string text = kind + options_text(shape);
+  return make_batching_stage(
+      std::move(input), shape, "batch",
+      {.kind = kind,
+       .text = text,
+       .identity = "batch" + options_text(shape),
+       // TensorFlow does not see the size of a parallel batch; nor do we.
+       .traits = {.elements = options.parallel_calls > 0 ? StageTraits::Elements::New : StageTraits::Elements::Stacked},
+       // An endless input never leaves a remainder either, but TensorFlow does not look there; nor do we.
+       .spec = [shape](const Stage& below) { return below.element_spec().batched(shape.known_rows()); },
+       .iterate = [shape, text](const Stage& below, const IterationContext& context) -> IteratorPtr {
+         if (auto rows = below.row_source())
+           return std::make_unique<GatheringIterator>(std::move(rows), below.make_index_iterator(context), shape);
+         if (auto batches = below.make_batch_iterator(context, shape, text)) return batches;
+         return std::make_unique<StackingIterator>(below.iterate(context), shape, text);
+       }});
 }
 
 }  // namespace lockstep::data

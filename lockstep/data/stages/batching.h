@@ -4,27 +4,16 @@
 #include <memory>
 
 #include "lockstep/data/place.h"
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/described_stage.h"
 
 namespace lockstep::data {
 
-/// What all stages that make batches of their input's elements share.
-class BatchingStage : public Stage {
- public:
-  BatchingStage(StagePtr input, const BatchShape& shape, const char* where);
+/// "(256, drop_remainder)"
+std::string options_text(const BatchShape& shape);
 
-  Cardinality cardinality() const override;
-  Cardinality total_rows() const override;
-
- protected:
-  StageTraits batch_traits(StageTraits::Elements elements) const;
-  /// "(256, drop_remainder)"
-  std::string options_text() const;
-  /// Of the first dimension of a batch.
-  std::int64_t known_rows() const { return shape_.drop_remainder ? shape_.size : PartialShape::kUnknown; }
-
-  BatchShape shape_;
-};
+/// Completes the description of a stage that makes batches of its input's elements. InvalidArgument for a size that no
+/// batch can have; `where` is the call that names it.
+StagePtr make_batching_stage(StagePtr input, const BatchShape& shape, const char* where, StageDescription description);
 
 /// What all ways to make batches share: batch k is made of the places k * size and up of the input, whatever stands
 /// there.

@@ -281,11 +281,11 @@ class FillingIterator final : public ElementIterator {
   std::int64_t count_ = 0;
 };
 
-class CacheStage final : public StageOf<CacheStage, PassThroughStage> {
+class CacheStage final : public StageOf<CacheStage> {
  public:
   /// An empty path: in memory.
   CacheStage(StagePtr input, std::string path)
-      : StageOf(std::move(input)), path_(std::move(path)), memory_(std::make_shared<Memory>()) {}
+      : StageOf({std::move(input)}), path_(std::move(path)), memory_(std::make_shared<Memory>()) {}
   CacheStage(const CacheStage& other) : StageOf(other), path_(other.path_), memory_(std::make_shared<Memory>()) {}
 
   std::string_view kind() const override { return "cache"; }
@@ -296,6 +296,8 @@ class CacheStage final : public StageOf<CacheStage, PassThroughStage> {
             .elements = StageTraits::Elements::Same,
             .cache = path_.empty() ? StageTraits::Cache::Memory : StageTraits::Cache::File};
   }
+  Cardinality cardinality() const override { return input()->cardinality(); }
+  ElementSpec element_spec() const override { return input()->element_spec(); }
   StagePtr for_worker(std::vector<StagePtr> inputs, int workers, int worker) const override {
     return make_cache(std::move(inputs.at(0)), path_.empty() ? "" : str(path_, ".", worker, "-of-", workers));
   }

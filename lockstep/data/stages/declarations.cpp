@@ -52,34 +52,6 @@ class AssertCardinalityIterator final : public ElementIterator {
   bool ended_ = false;
 };
 
-class OptionsStage final : public StageOf<OptionsStage, PassThroughStage> {
- public:
-  OptionsStage(StagePtr input, const DatasetOptions& options) : StageOf(std::move(input)), options_(options) {}
-
-  std::string_view kind() const override { return "with_options"; }
-  std::string describe() const override {
-    return str("with_options(auto-shard ", lockstep::to_string(options_.auto_shard_policy), ")");
-  }
-  std::string identity() const override { return ""; }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs,
-            .elements = StageTraits::Elements::Same,
-            .passes_over = true,
-            .runs_functions = false,
-            .policy = options_.auto_shard_policy};
-  }
-  RowSourcePtr row_source() const override { return input()->row_source(); }
-  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
-    return input()->make_index_iterator(context);
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override { return input()->iterate(context); }
-
- private:
-  DatasetOptions options_;
-};
-
 }  // namespace
 
 StagePtr make_assert_cardinality(StagePtr input, Cardinality expected) {
@@ -94,7 +66,18 @@ StagePtr make_assert_cardinality(StagePtr input, Cardinality expected) {
 }
 
 StagePtr make_with_options(StagePtr input, DatasetOptions options) {
-  return std::make_shared<OptionsStage>(std::move(input), options);
+  return make_stage({std::move(input)},
+                    {.kind = "with_options",
+                     .text = str("with_options(auto-shard ", lockstep::to_string(options.auto_shard_policy), ")"),
+                     .identity = "",
+                     .traits = {.source = StageTraits::Source::Inputs,
+                                .elements = StageTraits::Elements::Same,
+                                .passes_over = true,
+                                .runs_functions = false,
+                                .policy = options.auto_shard_policy},
+                     .rows = &Stage::row_source,
+                     .order = &Stage::make_index_iterator,
+                     .iterate = &Stage::iterate});
 }
 
 }  // namespace lockstep::data

@@ -14,8 +14,16 @@ class DescribedStage final : public StageOf<DescribedStage> {
   StageTraits traits() const override { return is_.traits; }
   Cardinality cardinality() const override { return is_.cardinality(basis()); }
   Trust trust() const override { return is_.trust ? is_.trust(basis()) : Stage::trust(); }
+  Cardinality total_rows() const override {
+    const Cardinality rows = is_.total_rows ? is_.total_rows(basis()) : Cardinality::unknown();
+    return rows.is_unknown() ? Stage::total_rows() : rows;
+  }
   ElementSpec element_spec() const override { return is_.spec(basis()); }
   std::optional<std::string> position_obstacle() const override { return is_.position_obstacle; }
+  RowSourcePtr row_source() const override { return is_.rows ? is_.rows(basis()) : nullptr; }
+  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
+    return is_.order(basis(), context);
+  }
 
  protected:
   IteratorPtr make_iterator(const IterationContext& context) const override { return is_.iterate(basis(), context); }

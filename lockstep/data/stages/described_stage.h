@@ -19,9 +19,13 @@ struct StageDescription {
   std::string identity = text;  ///< Stage::identity
   StageTraits traits = {};
   std::function<Cardinality(const Stage& below)> cardinality = &Stage::cardinality;
-  std::function<Trust(const Stage& below)> trust = nullptr;  ///< else as far as the inputs are trusted
+  std::function<Trust(const Stage& below)> trust = nullptr;             ///< else as far as the inputs are trusted
+  std::function<Cardinality(const Stage& below)> total_rows = nullptr;  ///< else, or if unknown, as the spec says
   std::function<ElementSpec(const Stage& below)> spec = &Stage::element_spec;
   std::optional<std::string> position_obstacle = std::nullopt;
+  std::function<RowSourcePtr(const Stage& below)> rows = nullptr;  ///< Stage::row_source
+  /// Stage::make_index_iterator, where there are `rows`.
+  std::function<IndexIteratorPtr(const Stage& below, const IterationContext&)> order = nullptr;
   std::function<IteratorPtr(const Stage& below, const IterationContext&)> iterate;
 };
 

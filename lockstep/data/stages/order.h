@@ -4,7 +4,7 @@
 #include <span>
 #include <type_traits>
 
-#include "lockstep/data/stage.h"
+#include "lockstep/data/stages/described_stage.h"
 
 namespace lockstep::data {
 
@@ -48,50 +48,24 @@ std::unique_ptr<Stream> start_input(const Stage& input, const IterationContext& 
 /// Elements index, index + shards, ...
 IteratorPtr take_shard(IteratorPtr elements, std::int64_t shards, std::int64_t index);
 
-/// A stage that only chooses and orders the elements of its input. Over rows of a source it works on plain numbers, so
-/// that `from_tensor_slices -> shuffle -> shard -> repeat -> batch` costs one gather per batch.
-class OrderStage : public PassThroughStage {
- public:
-  using PassThroughStage::PassThroughStage;
-  RowSourcePtr row_source() const final { return input()->row_source(); }
+/// A stage that only chooses and orders the elements of its input: `make.operator()<Stream>(below, context)` is the order
+/// of its elements or row numbers. Over rows of a source it works on plain numbers, so that `from_tensor_slices ->
+/// shuffle -> shard -> repeat -> batch` costs one gather per batch.
+template <class Make>
+StagePtr make_order(StagePtr input, StageDescription description, Make make) {
+  description.rows = &Stage::row_source;
+  description.order = [make](const Stage& below, const IterationContext& context) -> IndexIteratorPtr {
+    return make.template operator()<IndexIterator>(below, context);
+  };
+  description.iterate = [make](const Stage& below, const IterationContext& context) -> IteratorPtr {
+    if (auto rows = below.row_source())
+      return make_row_iterator(std::move(rows), make.template operator()<IndexIterator>(below, context));
+    return make.template operator()<ElementIterator>(below, context);
+  };
+  return make_stage({std::move(input)}, std::move(description));
+}
 
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const final {
-    if (auto rows = row_source()) return make_row_iterator(std::move(rows), make_index_iterator(context));
-    return make_element_iterator(context);
-  }
-  virtual IteratorPtr make_element_iterator(const IterationContext& context) const = 0;
-};
-
-/// One whose order is `Self::make_order<Stream>(context)`, of elements or of row numbers.
-template <class Self, class Base = OrderStage>
-class OrderStageOf : public StageOf<Self, Base> {
- public:
-  using StageOf<Self, Base>::StageOf;
-  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
-    return static_cast<const Self&>(*this).template make_order<IndexIterator>(context);
-  }
-
- protected:
-  IteratorPtr make_element_iterator(const IterationContext& context) const override {
-    return static_cast<const Self&>(*this).template make_order<ElementIterator>(context);
-  }
-};
-
-/// One with a number of elements or passes; -1 means all, or for ever.
-class CountedStage : public OrderStage {
- public:
-  CountedStage(StagePtr input, std::string_view kind, std::int64_t count);
-
-  std::string_view kind() const final { return kind_; }
-  std::string describe() const override;  ///< "take(5)"
-
- protected:
-  std::int64_t count() const { return count_; }
-
- private:
-  std::string_view kind_;
-  std::int64_t count_;
-};
+/// InvalidArgument unless `count` is a number of elements or passes, or -1: all, or for ever. `kind` names the stage.
+void check_count(std::string_view kind, std::int64_t count);
 
 }  // namespace lockstep::data

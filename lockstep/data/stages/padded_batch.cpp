@@ -6,7 +6,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/batching.h"
 #include "lockstep/data/stages/stages.h"
 
@@ -161,48 +160,35 @@ class PaddedBatchIterator final : public BatchingIterator<ElementIterator> {
   std::string where_;
 };
 
-class PaddedBatchStage final : public StageOf<PaddedBatchStage, BatchingStage> {
- public:
-  PaddedBatchStage(StagePtr input, std::int64_t size, PaddedBatchOptions options)
-      : StageOf(std::move(input), BatchShape{size, options.drop_remainder}, "padded_batch"),
-        options_(std::move(options)) {
-    for (const auto& shape : options_.padded_shapes) {
-      if (!shape || std::ranges::all_of(*shape, [](std::int64_t dim) { return dim >= -1; })) continue;
-      throw InvalidArgument(errors::kBadOption, {.what = str("a padded shape must have sizes >= 0, or -1, got ",
-                                                             to_string(PartialShape(*shape))),
-                                                 .where = describe(),
-                                                 .help = "give -1 to pad to the longest row of the batch"});
-    }
-    require_fitting(options_, this->input()->element_spec(), describe());
+ElementSpec padded_spec(ElementSpec spec, const PaddedBatchOptions& options, const BatchShape& shape) {
+  for (std::size_t i = 0; spec.components && i < spec.components->size(); ++i) {
+    ComponentSpec& component = (*spec.components)[i];
+    if (component.kind == ComponentSpec::Kind::Tensor && !options.padded_shapes.empty() && options.padded_shapes[i])
+      component.shape = PartialShape(*options.padded_shapes[i]);
   }
-
-  std::string_view kind() const override { return "padded_batch"; }
-  std::string describe() const override { return str(kind(), options_text()); }
-  StageTraits traits() const override { return batch_traits(StageTraits::Elements::Padded); }
-  ElementSpec element_spec() const override {
-    ElementSpec spec = input()->element_spec();
-    if (!spec.components) return spec;
-    for (std::size_t i = 0; i < spec.components->size(); ++i) {
-      ComponentSpec& component = (*spec.components)[i];
-      if (component.kind == ComponentSpec::Kind::Tensor && !options_.padded_shapes.empty() && options_.padded_shapes[i])
-        component.shape = PartialShape(*options_.padded_shapes[i]);
-    }
-    return spec.batched(known_rows());
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<PaddedBatchIterator>(input()->iterate(context), shape_, options_, describe());
-  }
-
- private:
-  PaddedBatchOptions options_;
-};
+  return spec.batched(shape.known_rows());
+}
 
 }  // namespace
 
 StagePtr make_padded_batch(StagePtr input, std::int64_t size, PaddedBatchOptions options) {
-  return std::make_shared<PaddedBatchStage>(std::move(input), size, std::move(options));
+  const BatchShape shape{size, options.drop_remainder};
+  const std::string text = "padded_batch" + options_text(shape);
+  for (const auto& padded : options.padded_shapes) {
+    if (!padded || std::ranges::all_of(*padded, [](std::int64_t dim) { return dim >= -1; })) continue;
+    throw InvalidArgument(errors::kBadOption, {.what = str("a padded shape must have sizes >= 0, or -1, got ",
+                                                           to_string(PartialShape(*padded))),
+                                               .where = text,
+                                               .help = "give -1 to pad to the longest row of the batch"});
+  }
+  require_fitting(options, input->element_spec(), text);
+  return make_batching_stage(
+      std::move(input), shape, "padded_batch",
+      {.kind = "padded_batch",
+       .text = text,
+       .traits = {.elements = StageTraits::Elements::Padded},
+       .spec = [=](const Stage& below) { return padded_spec(below.element_spec(), options, shape); },
+       .iterate = over_input<PaddedBatchIterator>(shape, options, text)});
 }
 
 }  // namespace lockstep::data

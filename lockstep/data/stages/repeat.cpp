@@ -3,7 +3,6 @@
 #include <mutex>
 
 #include "lockstep/base/text.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/order.h"
 #include "lockstep/data/stages/stages.h"
 
@@ -129,26 +128,22 @@ class RepeatOf final : public OrderOf<RepeatOf<Stream>, Stream> {
   std::deque<PassStart> starts_;
 };
 
-class RepeatStage final : public OrderStageOf<RepeatStage, CountedStage> {
- public:
-  RepeatStage(StagePtr input, std::int64_t count) : OrderStageOf(std::move(input), "repeat", count) {}
-
-  std::string describe() const override { return count() < 0 ? "repeat" : CountedStage::describe(); }
-  StageTraits traits() const override { return StageTraits::passing_over(StageTraits::Elements::Picked); }
-  Cardinality cardinality() const override { return repeated(input()->cardinality(), count()); }
-  /// Repeated for ever, nothing stays nothing.
-  Trust trust() const override { return input()->cardinality().is_unknown() ? Trust::None : input()->trust(); }
-  Cardinality total_rows() const override { return repeated(input()->total_rows(), count()); }
-  template <class Stream>
-  std::unique_ptr<Stream> make_order(const IterationContext& context) const {
-    return std::make_unique<RepeatOf<Stream>>(input(), context, count());
-  }
-};
-
 }  // namespace
 
 StagePtr make_repeat(StagePtr input, std::int64_t count) {
-  return std::make_shared<RepeatStage>(std::move(input), count);
+  check_count("repeat", count);
+  return make_order(
+      std::move(input),
+      {.kind = "repeat",
+       .text = count < 0 ? "repeat" : str("repeat(", count, ")"),
+       .traits = StageTraits::passing_over(StageTraits::Elements::Picked),
+       .cardinality = [count](const Stage& below) { return repeated(below.cardinality(), count); },
+       // Repeated for ever, nothing stays nothing.
+       .trust = [](const Stage& below) { return below.cardinality().is_unknown() ? Trust::None : below.trust(); },
+       .total_rows = [count](const Stage& below) { return repeated(below.total_rows(), count); }},
+      [count]<class Stream>(const Stage& below, const IterationContext& context) {
+        return std::make_unique<RepeatOf<Stream>>(below.shared_from_this(), context, count);
+      });
 }
 
 }  // namespace lockstep::data

@@ -6,7 +6,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/shuffle_buffer.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/order.h"
 #include "lockstep/data/stages/stages.h"
 
@@ -111,54 +110,33 @@ class ShuffleIterator final : public ElementIterator {
   std::int64_t pulled_ = 0;
 };
 
-class ShuffleStage final : public StageOf<ShuffleStage, OrderStage> {
- public:
-  ShuffleStage(StagePtr input, std::int64_t buffer_size, const ShuffleOptions& options)
-      : StageOf(std::move(input)), buffer_size_(buffer_size), options_(options) {
-    if (buffer_size_ >= 1) return;
-    throw InvalidArgument(
-        errors::kBadOption,
-        {.what = str("the buffer size of shuffle must be >= 1, got ", buffer_size_),
-         .where = "shuffle",
-         .help = "give the number of elements of the dataset for a perfect shuffle, or as many as memory allows"});
-  }
-
-  std::string_view kind() const override { return "shuffle"; }
-  std::string describe() const override {
-    return str("shuffle(", buffer_size_, options_.seed ? str(", seed ", *options_.seed) : "",
-               options_.reshuffle_each_iteration ? ")" : ", the same order in each pass)");
-  }
-  StageTraits traits() const override {
-    StageTraits traits = StageTraits::passing_over(StageTraits::Elements::Picked);
-    traits.passes_over = input()->cardinality().is_known();  // then it chooses among the numbers of elements
-    traits.only_buffers = true;
-    return traits;
-  }
-  Cardinality total_rows() const override { return input()->total_rows(); }
-  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
-    return std::make_unique<ShuffleIndices>(input()->make_index_iterator(context.below(0)), key(context), buffer_size_);
-  }
-
- protected:
-  IteratorPtr make_element_iterator(const IterationContext& context) const override {
-    return std::make_unique<ShuffleIterator>(input()->iterate(context.below(0)), key(context), buffer_size_,
-                                             input()->cardinality_if(Trust::Certain));
-  }
-
- private:
-  std::uint64_t key(const IterationContext& context) const {
-    const std::uint64_t seed = options_.seed ? *options_.seed : context.stage_seed();
-    return options_.reshuffle_each_iteration ? mix(seed, context.epoch) : mix(seed);
-  }
-
-  std::int64_t buffer_size_;
-  ShuffleOptions options_;
-};
-
 }  // namespace
 
 StagePtr make_shuffle(StagePtr input, std::int64_t buffer_size, ShuffleOptions options) {
-  return std::make_shared<ShuffleStage>(std::move(input), buffer_size, options);
+  if (buffer_size < 1)
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = str("the buffer size of shuffle must be >= 1, got ", buffer_size),
+         .where = "shuffle",
+         .help = "give the number of elements of the dataset for a perfect shuffle, or as many as memory allows"});
+  StageTraits traits = StageTraits::passing_over(StageTraits::Elements::Picked);
+  traits.only_buffers = true;
+  return make_order(std::move(input),
+                    {.kind = "shuffle",
+                     .text = str("shuffle(", buffer_size, options.seed ? str(", seed ", *options.seed) : "",
+                                 options.reshuffle_each_iteration ? ")" : ", the same order in each pass)"),
+                     .traits = traits,
+                     .total_rows = &Stage::total_rows},
+                    [=]<class Stream>(const Stage& below, const IterationContext& context) -> std::unique_ptr<Stream> {
+                      const std::uint64_t seed = options.seed ? *options.seed : context.stage_seed();
+                      const std::uint64_t key = options.reshuffle_each_iteration ? mix(seed, context.epoch) : mix(seed);
+                      auto all = start_input<Stream>(below, context.below(0));
+                      if constexpr (std::is_same_v<Stream, IndexIterator>)
+                        return std::make_unique<ShuffleIndices>(std::move(all), key, buffer_size);
+                      else
+                        return std::make_unique<ShuffleIterator>(std::move(all), key, buffer_size,
+                                                                 below.cardinality_if(Trust::Certain));
+                    });
 }
 
 }  // namespace lockstep::data

@@ -216,41 +216,6 @@ class CountingIndices final : public IndexIterator {
   std::int64_t next_ = 0;
 };
 
-class RowsStage final : public StageOf<RowsStage> {
- public:
-  RowsStage(RowsDescription description, RowSourcePtr rows, ElementSpec spec)
-      : description_(std::move(description)), rows_(std::move(rows)), spec_(std::move(spec)) {}
-
-  std::string_view kind() const override { return description_.kind; }
-  std::string describe() const override { return str(description_.kind, "(", description_.detail, ")"); }
-  std::string identity() const override {
-    if (description_.contents.empty()) return describe();
-    return str(description_.kind, "(", description_.detail, "; ", description_.contents, ")");
-  }
-  StageTraits traits() const override {
-    return {.source = description_.is_list ? StageTraits::Source::List : StageTraits::Source::Memory,
-            .rows = StageTraits::Rows::One,
-            .passes_over = true,
-            .runs_functions = description_.runs_functions};
-  }
-  Cardinality cardinality() const override { return rows_->size(); }
-  ElementSpec element_spec() const override { return spec_; }
-  RowSourcePtr row_source() const override { return rows_; }
-  IndexIteratorPtr make_index_iterator(const IterationContext&) const override {
-    return std::make_unique<CountingIndices>(rows_->size());
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return make_row_iterator(rows_, make_index_iterator(context));
-  }
-
- private:
-  RowsDescription description_;
-  RowSourcePtr rows_;
-  ElementSpec spec_;
-};
-
 }  // namespace
 
 StagePtr make_from_tensors(Element element) {
@@ -260,7 +225,27 @@ StagePtr make_from_tensors(Element element) {
 }
 
 StagePtr make_rows(RowsDescription description, RowSourcePtr rows, ElementSpec spec) {
-  return std::make_shared<RowsStage>(std::move(description), std::move(rows), std::move(spec));
+  const auto text = [&](const std::string& contents) {
+    return str(description.kind, "(", description.detail, contents.empty() ? "" : "; ", contents, ")");
+  };
+  const auto order = [size = rows->size()](const Stage&, const IterationContext&) {
+    return std::make_unique<CountingIndices>(size);
+  };
+  return make_stage(
+      {}, {.kind = description.kind,
+           .text = text(""),
+           .identity = text(description.contents),
+           .traits = {.source = description.is_list ? StageTraits::Source::List : StageTraits::Source::Memory,
+                      .rows = StageTraits::Rows::One,
+                      .passes_over = true,
+                      .runs_functions = description.runs_functions},
+           .cardinality = [size = rows->size()](const Stage&) { return Cardinality(size); },
+           .spec = [spec = std::move(spec)](const Stage&) { return spec; },
+           .rows = [rows](const Stage&) { return rows; },
+           .order = order,
+           .iterate = [rows, order](
+                          const Stage& stage,
+                          const IterationContext& context) { return make_row_iterator(rows, order(stage, context)); }});
 }
 
 StagePtr make_generator(std::function<Generator()> make, ElementSpec spec, GeneratorOptions options) {

@@ -3,7 +3,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/order.h"
 #include "lockstep/data/stages/stages.h"
 
@@ -141,101 +140,23 @@ Cardinality rows_of_first(const Stage& stage, std::int64_t count) {
   return all.is_infinite() || (wanted.is_known() && wanted.value() < all.value()) ? wanted : all;
 }
 
-class TakeStage final : public OrderStageOf<TakeStage, CountedStage> {
- public:
-  TakeStage(StagePtr input, std::int64_t count) : OrderStageOf(std::move(input), "take", count) {}
+[[noreturn]] void throw_unfilled_hint() {
+  throw FailedPrecondition(
+      errors::kSharding, {.what = "shard(kShardHint, kShardHint) requires AutoShardPolicy::Hint",
+                          .where = "shard",
+                          .help = "distribute the dataset with_options({.auto_shard_policy = AutoShardPolicy::Hint})"});
+}
 
-  StageTraits traits() const override { return StageTraits::passing_over(StageTraits::Elements::Stretch); }
-  Cardinality cardinality() const override { return taken(input()->cardinality(), count()); }
-  Cardinality total_rows() const override {
-    if (count() < 0) return input()->total_rows();
-    const Cardinality rows = rows_of_first(*input(), count());
-    return rows.is_unknown() ? Stage::total_rows() : rows;
-  }
-  template <class Stream>
-  std::unique_ptr<Stream> make_order(const IterationContext& context) const {
-    return std::make_unique<TakeOf<Stream>>(start_input<Stream>(*input(), context), limit());
-  }
-
- private:
-  std::int64_t limit() const { return count() < 0 ? kEndless : count(); }
-};
-
-class SkipStage final : public OrderStageOf<SkipStage, CountedStage> {
- public:
-  SkipStage(StagePtr input, std::int64_t count) : OrderStageOf(std::move(input), "skip", count) {}
-
-  StageTraits traits() const override { return StageTraits::passing_over(StageTraits::Elements::Stretch); }
-  Cardinality cardinality() const override { return skipped(input()->cardinality(), count()); }
-  Cardinality total_rows() const override {
-    if (count() < 0) return 0;
-    const Cardinality all = input()->total_rows();
-    const Cardinality rows = rows_of_first(*input(), count());
-    if (rows.is_unknown()) return Stage::total_rows();
-    return all.is_known() ? Cardinality(all.value() - rows.value()) : all;
-  }
-  template <class Stream>
-  std::unique_ptr<Stream> make_order(const IterationContext& context) const {
-    auto all = start_input<Stream>(*input(), context);
-    if (count() < 0) return std::make_unique<TakeOf<Stream>>(std::move(all), 0);
-    return std::make_unique<SkipOf<Stream>>(std::move(all), count());
-  }
-};
-
-class ShardStage final : public OrderStageOf<ShardStage> {
- public:
-  ShardStage(StagePtr input, std::int64_t shards, std::int64_t index)
-      : OrderStageOf(std::move(input)), shards_(shards), index_(index) {
-    if (is_hint() || (shards_ >= 1 && index_ >= 0 && index_ < shards_)) return;
-    throw InvalidArgument(
-        errors::kBadOption,
-        {.what = str("the index of a shard must be from 0 to the number of shards - 1, got ", index_, " of ", shards_),
-         .where = "shard",
-         .help = "call shard(shards, index), such as shard(4, 0) for the first of four"});
-  }
-
-  std::string_view kind() const override { return "shard"; }
-  std::string describe() const override {
-    return is_hint() ? "shard(by AutoShardPolicy::Hint)" : str("shard(", shards_, ", ", index_, ")");
-  }
-  StageTraits traits() const override {
-    StageTraits traits = StageTraits::passing_over(StageTraits::Elements::Picked);
-    traits.is_shard_hint = is_hint();
-    return traits;
-  }
-  Cardinality cardinality() const override {
-    if (!is_hint()) return sharded(input()->cardinality(), shards_, index_);
-    return input()->cardinality().is_infinite() ? Cardinality::infinite() : Cardinality::unknown();
-  }
-  Cardinality total_rows() const override {
-    const Cardinality batches = input()->cardinality_if(Trust::Promised);
-    const Cardinality all = input()->total_rows();
-    const std::int64_t full = rows_of_full_batch(*input());
-    if (is_hint() || full == 0 || !batches.is_known() || !all.is_known()) return Stage::total_rows();
-    const bool has_last = batches.value() > 0 && (batches.value() - 1) % shards_ == index_;
-    const std::int64_t lacking = has_last ? batches.value() * full - all.value() : 0;
-    return sharded(batches, shards_, index_).value() * full - lacking;
-  }
-  template <class Stream>
-  std::unique_ptr<Stream> make_order(const IterationContext& context) const {
-    require_numbers();
-    return std::make_unique<ShardOf<Stream>>(start_input<Stream>(*input(), context), shards_, index_);
-  }
-
- private:
-  bool is_hint() const { return shards_ == kShardHint; }
-  void require_numbers() const {
-    if (!is_hint()) return;
-    throw FailedPrecondition(
-        errors::kSharding,
-        {.what = "shard(kShardHint, kShardHint) requires AutoShardPolicy::Hint",
-         .where = "shard",
-         .help = "distribute the dataset with_options({.auto_shard_policy = AutoShardPolicy::Hint})"});
-  }
-
-  std::int64_t shards_;
-  std::int64_t index_;
-};
+/// The rows of the elements of one shard.
+Cardinality rows_of_shard(const Stage& below, std::int64_t shards, std::int64_t index) {
+  const Cardinality batches = below.cardinality_if(Trust::Promised);
+  const Cardinality all = below.total_rows();
+  const std::int64_t full = rows_of_full_batch(below);
+  if (full == 0 || !batches.is_known() || !all.is_known()) return Cardinality::unknown();
+  const bool has_last = batches.value() > 0 && (batches.value() - 1) % shards == index;
+  const std::int64_t lacking = has_last ? batches.value() * full - all.value() : 0;
+  return sharded(batches, shards, index).value() * full - lacking;
+}
 
 }  // namespace
 
@@ -243,21 +164,78 @@ IteratorPtr take_shard(IteratorPtr elements, std::int64_t shards, std::int64_t i
   return std::make_unique<ShardOf<ElementIterator>>(std::move(elements), shards, index);
 }
 
-CountedStage::CountedStage(StagePtr input, std::string_view kind, std::int64_t count)
-    : OrderStage(std::move(input)), kind_(kind), count_(count) {
-  if (count_ < -1)
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("the count of ", kind_, " must be >= -1, got ", count_),
-                           .where = std::string(kind_),
-                           .help = str("give -1 to ", kind_, kind_ == "repeat" ? " for ever" : " all")});
+void check_count(std::string_view kind, std::int64_t count) {
+  if (count >= -1) return;
+  throw InvalidArgument(errors::kBadOption,
+                        {.what = str("the count of ", kind, " must be >= -1, got ", count),
+                         .where = std::string(kind),
+                         .help = str("give -1 to ", kind, kind == "repeat" ? " for ever" : " all")});
 }
 
-std::string CountedStage::describe() const { return str(kind_, "(", count_, ")"); }
+StagePtr make_take(StagePtr input, std::int64_t count) {
+  check_count("take", count);
+  return make_order(
+      std::move(input),
+      {.kind = "take",
+       .text = str("take(", count, ")"),
+       .traits = StageTraits::passing_over(StageTraits::Elements::Stretch),
+       .cardinality = [count](const Stage& below) { return taken(below.cardinality(), count); },
+       .total_rows =
+           [count](const Stage& below) { return count < 0 ? below.total_rows() : rows_of_first(below, count); }},
+      [count]<class Stream>(const Stage& below, const IterationContext& context) {
+        return std::make_unique<TakeOf<Stream>>(start_input<Stream>(below, context), count < 0 ? kEndless : count);
+      });
+}
 
-StagePtr make_take(StagePtr input, std::int64_t count) { return std::make_shared<TakeStage>(std::move(input), count); }
-StagePtr make_skip(StagePtr input, std::int64_t count) { return std::make_shared<SkipStage>(std::move(input), count); }
+StagePtr make_skip(StagePtr input, std::int64_t count) {
+  check_count("skip", count);
+  return make_order(
+      std::move(input),
+      {.kind = "skip",
+       .text = str("skip(", count, ")"),
+       .traits = StageTraits::passing_over(StageTraits::Elements::Stretch),
+       .cardinality = [count](const Stage& below) { return skipped(below.cardinality(), count); },
+       .total_rows =
+           [count](const Stage& below) {
+             if (count < 0) return Cardinality(0);
+             const Cardinality all = below.total_rows();
+             const Cardinality rows = rows_of_first(below, count);
+             if (rows.is_unknown() || !all.is_known()) return rows.is_unknown() ? rows : all;
+             return Cardinality(all.value() - rows.value());
+           }},
+      [count]<class Stream>(const Stage& below, const IterationContext& context) -> std::unique_ptr<Stream> {
+        auto all = start_input<Stream>(below, context);
+        if (count < 0) return std::make_unique<TakeOf<Stream>>(std::move(all), 0);
+        return std::make_unique<SkipOf<Stream>>(std::move(all), count);
+      });
+}
+
 StagePtr make_shard(StagePtr input, std::int64_t shards, std::int64_t index) {
-  return std::make_shared<ShardStage>(std::move(input), shards, index);
+  const bool is_hint = shards == kShardHint;
+  if (!is_hint && (shards < 1 || index < 0 || index >= shards))
+    throw InvalidArgument(
+        errors::kBadOption,
+        {.what = str("the index of a shard must be from 0 to the number of shards - 1, got ", index, " of ", shards),
+         .where = "shard",
+         .help = "call shard(shards, index), such as shard(4, 0) for the first of four"});
+  StageTraits traits = StageTraits::passing_over(StageTraits::Elements::Picked);
+  traits.is_shard_hint = is_hint;
+  return make_order(
+      std::move(input),
+      {.kind = "shard",
+       .text = is_hint ? "shard(by AutoShardPolicy::Hint)" : str("shard(", shards, ", ", index, ")"),
+       .traits = traits,
+       .cardinality =
+           [=](const Stage& below) {
+             if (!is_hint) return sharded(below.cardinality(), shards, index);
+             return below.cardinality().is_infinite() ? Cardinality::infinite() : Cardinality::unknown();
+           },
+       .total_rows =
+           [=](const Stage& below) { return is_hint ? Cardinality::unknown() : rows_of_shard(below, shards, index); }},
+      [=]<class Stream>(const Stage& below, const IterationContext& context) {
+        if (is_hint) throw_unfilled_hint();
+        return std::make_unique<ShardOf<Stream>>(start_input<Stream>(below, context), shards, index);
+      });
 }
 
 }  // namespace lockstep::data
