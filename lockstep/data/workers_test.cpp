@@ -9,9 +9,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/cardinality.h"
-#include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/shuffle_buffer.h"
+#include "lockstep/data/workers.h"
 
 namespace lockstep::data {
 namespace {
@@ -39,7 +39,7 @@ TEST(Workers, PiecesComeInTheOrderOfTheInput) {
   for (const int threads : {1, 2, 4}) {
     for (const std::size_t slots : {1u, 2u, 7u}) {
       int counter = 0;
-      OrderedWorkers<Piece> workers(threads, slots, squares(counter, 1000));
+      Workers<Piece> workers(threads, slots, squares(counter, 1000));
       Piece piece;
       int expected = 0;
       while (workers.take(piece))
@@ -66,12 +66,12 @@ struct CountedPiece {
 TEST(Workers, ARingAsLargeAsYouLikeCostsWhatIsUsedOfIt) {
   std::atomic<int> filled{0};
   {
-    OrderedWorkers<CountedPiece> workers(2, 1'000'000,
-                                         {[&](CountedPiece& piece) {
-                                            piece.value = filled++;
-                                            return piece.value < 1000;
-                                          },
-                                          [](CountedPiece&) {}});
+    Workers<CountedPiece> workers(2, 1'000'000,
+                                  {[&](CountedPiece& piece) {
+                                     piece.value = filled++;
+                                     return piece.value < 1000;
+                                   },
+                                   [](CountedPiece&) {}});
     CountedPiece piece;
     for (int i = 0; i < 1000; ++i) {
       ASSERT_TRUE(workers.take(piece));
@@ -86,7 +86,7 @@ TEST(Workers, ARingAsLargeAsYouLikeCostsWhatIsUsedOfIt) {
 TEST(Workers, WithoutOrderNothingIsLostOrDoubled) {
   for (const int threads : {1, 3}) {
     int counter = 0;
-    UnorderedWorkers<Piece> workers(threads, 3, squares(counter, 1000));
+    Workers<Piece> workers(threads, 3, squares(counter, 1000), PieceOrder::AsFinished);
     Piece piece;
     long long sum = 0, count = 0;
     while (workers.take(piece))
@@ -100,8 +100,8 @@ TEST(Workers, WithoutOrderNothingIsLostOrDoubled) {
 TEST(Workers, StoppingInTheMiddleNeverHangs) {
   for (int round = 0; round < 200; ++round) {
     int counter = 0, other = 0;
-    OrderedWorkers<Piece> ordered(1 + round % 4, 1 + static_cast<std::size_t>(round) % 5, squares(counter, 1'000'000));
-    UnorderedWorkers<Piece> unordered(1 + round % 3, 2, squares(other, 1'000'000));
+    Workers<Piece> ordered(1 + round % 4, 1 + static_cast<std::size_t>(round) % 5, squares(counter, 1'000'000));
+    Workers<Piece> unordered(1 + round % 3, 2, squares(other, 1'000'000), PieceOrder::AsFinished);
     Piece piece;
     for (int i = 0; i < round % 7; ++i) {
       ASSERT_TRUE(ordered.take(piece));
@@ -160,11 +160,12 @@ TEST(Workers, ThatCannotAllBeStartedReadNothingAndSaySo) {
     return std::string();
   };
   const std::string expected = "only 2 of 5 threads could be started";
-  EXPECT_EQ(message([&] { OrderedWorkers<Piece, ScarceThread>(5, 8, squares(counter, 100)); }), expected);
-  EXPECT_EQ(message([&] { UnorderedWorkers<Piece, ScarceThread>(5, 8, squares(counter, 100)); }), expected);
+  EXPECT_EQ(message([&] { Workers<Piece, ScarceThread>(5, 8, squares(counter, 100)); }), expected);
+  EXPECT_EQ(message([&] { Workers<Piece, ScarceThread>(5, 8, squares(counter, 100), PieceOrder::AsFinished); }),
+            expected);
   EXPECT_EQ(ScarceThread::alive(), 0) << "those that were started are gone";
   EXPECT_EQ(counter, 0) << "and the next try finds everything";
-  OrderedWorkers<Piece, ScarceThread> enough(2, 8, squares(counter, 100));
+  Workers<Piece, ScarceThread> enough(2, 8, squares(counter, 100));
   int values = 0;
   for (Piece piece; enough.take(piece);) values += static_cast<int>(piece.values.size());
   EXPECT_EQ(values, 100);
@@ -172,12 +173,12 @@ TEST(Workers, ThatCannotAllBeStartedReadNothingAndSaySo) {
 
 TEST(Workers, ReadAheadIsBounded) {
   std::atomic<int> filled{0};
-  OrderedWorkers<int> workers(2, 4,
-                              {[&](int& value) {
-                                 value = filled.fetch_add(1);
-                                 return true;
-                               },
-                               [](int&) {}});
+  Workers<int> workers(2, 4,
+                       {[&](int& value) {
+                          value = filled.fetch_add(1);
+                          return true;
+                        },
+                        [](int&) {}});
   EXPECT_LE(filled.load(), 4);
   for (int taken = 0; taken < 2000; ++taken) {
     int value = -1;

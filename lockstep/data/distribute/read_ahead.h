@@ -8,7 +8,7 @@
 #include <optional>
 #include <utility>
 
-#include "lockstep/data/ordered_workers.h"
+#include "lockstep/data/workers.h"
 
 namespace lockstep::data {
 
@@ -23,7 +23,7 @@ class ReadAhead {
   ReadAhead(std::function<std::optional<T>()> make, std::size_t capacity) : make_(std::move(make)) {
     if (capacity == 0) return;
     WorkerFunctions<Item> functions{[this](Item& item) { return fill(item); }, [](Item&) {}};
-    thread_ = std::make_unique<OrderedWorkers<Item>>(1, capacity, std::move(functions));
+    thread_ = std::make_unique<Workers<Item>>(1, capacity, std::move(functions));
   }
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
@@ -73,8 +73,8 @@ class ReadAhead {
 
   std::function<std::optional<T>()> make_;
   std::atomic<State> state_ = State::Going;
-  bool told_error_ = false;                       ///< by the last call of `next`
-  std::unique_ptr<OrderedWorkers<Item>> thread_;  ///< last: it uses all of the above
+  bool told_error_ = false;                ///< by the last call of `next`
+  std::unique_ptr<Workers<Item>> thread_;  ///< last: it uses all of the above
 };
 
 }  // namespace lockstep::data

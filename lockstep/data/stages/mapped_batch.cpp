@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/row_writer.h"
 #include "lockstep/data/stages/map_stage.h"
 #include "lockstep/data/stages/piece_source.h"
+#include "lockstep/data/workers.h"
 
 namespace lockstep::data {
 namespace {
@@ -74,7 +74,7 @@ class MappedBatchIterator final : public ElementIterator {
  private:
   void start() {
     const int threads = map_->options().parallel_calls;
-    workers_ = std::make_unique<OrderedWorkers<BlockPiece>>(
+    workers_ = std::make_unique<Workers<BlockPiece>>(
         threads, 2 * static_cast<std::size_t>(threads),
         WorkerFunctions<BlockPiece>{[this](BlockPiece& piece) { return fill(piece); },
                                     [this](BlockPiece& piece) { compute(piece); },
@@ -142,7 +142,7 @@ class MappedBatchIterator final : public ElementIterator {
   PieceSize piece_size_;
   BlockPiece piece_;
   StartOnce start_once_;
-  std::unique_ptr<OrderedWorkers<BlockPiece>> workers_;  // last: its threads use all of the above
+  std::unique_ptr<Workers<BlockPiece>> workers_;  // last: its threads use all of the above
 };
 
 }  // namespace

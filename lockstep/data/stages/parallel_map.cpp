@@ -1,9 +1,9 @@
 #include "lockstep/data/one_to_one.h"
-#include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/stage_counters.h"
 #include "lockstep/data/stages/map_stage.h"
 #include "lockstep/data/stages/piece_source.h"
+#include "lockstep/data/workers.h"
 
 namespace lockstep::data {
 namespace {
@@ -43,11 +43,9 @@ class ParallelMapIterator final : public ElementIterator {
     WorkerFunctions<ElementPiece> functions{[this](ElementPiece& piece) { return source_.fill(piece, size_.get()); },
                                             [this](ElementPiece& piece) { compute(piece); },
                                             [] { prepare_pipeline_thread("ls-map"); }};
-    const int threads = stage_->options().parallel_calls;
-    if (stage_->options().ordered)
-      workers_ = std::make_unique<OrderedWorkers<ElementPiece>>(threads, slots(), std::move(functions));
-    else
-      workers_ = std::make_unique<UnorderedWorkers<ElementPiece>>(threads, slots(), std::move(functions));
+    const MapOptions& options = stage_->options();
+    workers_ = std::make_unique<Workers<ElementPiece>>(options.parallel_calls, slots(), std::move(functions),
+                                                       options.ordered ? PieceOrder::AsInput : PieceOrder::AsFinished);
   }
 
   void compute(ElementPiece& piece) {

@@ -3,12 +3,12 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/one_to_one.h"
-#include "lockstep/data/ordered_workers.h"
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/stage_counters.h"
 #include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/element_piece.h"
 #include "lockstep/data/stages/stages.h"
+#include "lockstep/data/workers.h"
 
 namespace lockstep::data {
 namespace {
@@ -41,7 +41,7 @@ class PrefetchIterator final : public OneToOneIterator {
   // Batches whose rows are known beforehand are gathered by two threads: one does not reach the speed of the memory.
   void start() {
     const int threads = deferred_ != nullptr && slots_ > 1 ? 2 : 1;
-    workers_ = std::make_unique<OrderedWorkers<ElementPiece>>(
+    workers_ = std::make_unique<Workers<ElementPiece>>(
         threads, slots_,
         WorkerFunctions<ElementPiece>{[this](ElementPiece& piece) { return deferred_ ? decide(piece) : fill(piece); },
                                       [this](ElementPiece& piece) {
@@ -85,7 +85,7 @@ class PrefetchIterator final : public OneToOneIterator {
   PieceSize size_;
   ElementPiece piece_;
   StartOnce start_once_;
-  std::unique_ptr<OrderedWorkers<ElementPiece>> workers_;
+  std::unique_ptr<Workers<ElementPiece>> workers_;
 };
 
 }  // namespace

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <algorithm>
+#include <condition_variable>
+#include <cstddef>
+#include <functional>
+#include <list>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include "lockstep/data/worker_threads.h"
+
+namespace lockstep::data {
+
+/// What threads of a pipeline do: `fill` takes the next piece of work from the input (one thread at a time, in order;
+/// false at its end), `work` computes it (many at once). Neither may throw: errors travel within the piece.
+template <class Piece>
+struct WorkerFunctions {
+  std::function<bool(Piece&)> fill;
+  std::function<void(Piece&)> work;
+  std::function<void()> on_thread_start = [] {};
+};
+
+/// The order in which pieces come out.
+enum class PieceOrder {
+  AsInput,
+  AsFinished,  ///< a slow one does not hold up others
+};
+
+/// Threads that read ahead and compute; the owner takes finished pieces. Destroying it in the middle stops the threads
+/// after the piece each is at. Where not all threads can be started, none has asked for a piece, and the constructor
+/// throws ResourceExhausted.
+template <class Piece, class Thread = std::thread>
+class Workers {
+ public:
+  /// `limit`: pieces that are being made or wait to be taken. Memory is only taken for those there are.
+  Workers(int threads, std::size_t limit, WorkerFunctions<Piece> functions, PieceOrder order = PieceOrder::AsInput)
+      : functions_(std::move(functions)), limit_(limit), order_(order) {
+    threads_.start(threads, [this] { run(); });
+  }
+  ~Workers() {
+    {
+      const std::lock_guard lock(mutex_);
+      stop_ = true;
+    }
+    room_.notify_all();
+    threads_.join();
+  }
+
+  /// Waits for the next piece and swaps it with `piece`, whose memory is then used again; false at the end.
+  bool take(Piece& piece) {
+    std::unique_lock lock(mutex_);
+    auto next = slots_.end();
+    finished_.wait(lock, [&] { return (next = find_ready()) != slots_.end() || (ended_ && slots_.empty()); });
+    if (next == slots_.end()) return false;
+    std::swap(piece, next->piece);
+    next->ready = false;
+    spare_.splice(spare_.begin(), slots_, next);
+    lock.unlock();
+    room_.notify_one();
+    return true;
+  }
+
+  /// Finished pieces that wait to be taken; a snapshot.
+  std::size_t ready() const {
+    const std::lock_guard lock(mutex_);
+    return static_cast<std::size_t>(std::ranges::count(slots_, true, &Slot::ready));
+  }
+
+ private:
+  struct Slot {
+    Piece piece = {};
+    bool ready = false;
+  };
+  using SlotPtr = typename std::list<Slot>::iterator;
+
+  SlotPtr find_ready() {
+    if (order_ == PieceOrder::AsFinished) return std::ranges::find(slots_, true, &Slot::ready);
+    return slots_.empty() || !slots_.front().ready ? slots_.end() : slots_.begin();
+  }
+
+  void run() {
+    functions_.on_thread_start();
+    for (SlotPtr slot; fill_next(slot);) {
+      functions_.work(slot->piece);
+      {
+        const std::lock_guard lock(mutex_);
+        slot->ready = true;
+      }
+      finished_.notify_one();
+    }
+  }
+
+  /// Finds the slot of a new piece of work; false when there is none.
+  bool fill_next(SlotPtr& slot) {
+    const std::lock_guard reading(input_);
+    {
+      std::unique_lock lock(mutex_);
+      room_.wait(lock, [&] { return stop_ || slots_.size() < limit_; });
+      if (stop_ || ended_) return false;
+      if (spare_.empty()) spare_.emplace_back();
+      slot = spare_.begin();
+      slots_.splice(slots_.end(), spare_, slot);
+    }
+    if (functions_.fill(slot->piece)) return true;
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+      slots_.erase(slot);
+    }
+    finished_.notify_one();
+    return false;
+  }
+
+  WorkerFunctions<Piece> functions_;
+  std::size_t limit_;
+  PieceOrder order_;
+  std::mutex input_;          // whoever holds it reads the input, or waits for room to do so
+  mutable std::mutex mutex_;  // of all that follows
+  std::condition_variable room_;
+  std::condition_variable finished_;
+  std::list<Slot> slots_;  // in the order of the input
+  std::list<Slot> spare_;  // their memory is used again
+  bool ended_ = false;
+  bool stop_ = false;
+  WorkerThreads<Thread> threads_;  // last: they use all of the above
+};
+
+}  // namespace lockstep::data
