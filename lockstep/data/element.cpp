@@ -1,8 +1,7 @@
 #include "lockstep/data/element.h"
 
 #include <ATen/ops/cat.h>
-
-#include <optional>
+#include <ATen/ops/zeros.h>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -145,6 +144,18 @@ Component slice(const Component& component, std::int64_t begin, std::int64_t end
 
 Element slice(const Element& batch, std::int64_t begin, std::int64_t end) {
   return batch.mapped([&](const Component& component) { return slice(component, begin, end); });
+}
+
+Element without_rows(const Element& element) {
+  return element.mapped([](const Component& component) -> Component {
+    if (std::holds_alternative<Strings>(component)) return Strings();
+    const auto* tensor = std::get_if<at::Tensor>(&component);
+    if (tensor == nullptr) return std::string();
+    if (!tensor->defined()) return at::Tensor();
+    std::vector<std::int64_t> sizes = tensor->sizes().vec();
+    if (!sizes.empty()) sizes.front() = 0;
+    return at::zeros(sizes, tensor->options());
+  });
 }
 
 Element concatenate_batches(std::vector<Element>&& batches, const std::string& where) {

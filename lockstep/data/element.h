@@ -118,6 +118,8 @@ LOCKSTEP_EXPORT void row(const Element& batch, std::int64_t i, Element& element)
 /// Rows begin to end - 1 of a batch: tensors of their own over the batch's memory, see own_rows (strings are copied).
 LOCKSTEP_EXPORT Component slice(const Component& component, std::int64_t begin, std::int64_t end);
 LOCKSTEP_EXPORT Element slice(const Element& batch, std::int64_t begin, std::int64_t end);
+/// A batch without its rows, in memory of its own; scalars become zeros.
+LOCKSTEP_EXPORT Element without_rows(const Element& batch);
 /// One batch of the rows of several, in order.
 LOCKSTEP_EXPORT Element concatenate_batches(std::vector<Element>&& batches, const std::string& where);
 

@@ -1,5 +1,7 @@
 #include "lockstep/data/element_spec.h"
 
+#include <ATen/ops/zeros.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -27,6 +29,20 @@ std::int64_t common_rows(const ElementSpec& spec) {
     rows = mine;
   }
   return rows;
+}
+
+Component empty_component(const ComponentSpec& spec) {
+  // Dimensions that are not known are 0, and so is the first one; a scalar stays a scalar (a zero).
+  std::vector<std::int64_t> shape = spec.shape.dims();
+  std::ranges::replace(shape, PartialShape::kUnknown, 0);
+  if (!shape.empty()) shape.front() = 0;
+  if (spec.kind == ComponentSpec::Kind::Bytes) {
+    if (shape.empty()) return std::string();
+    return Strings();
+  }
+  return at::zeros(
+      shape,
+      at::TensorOptions().dtype(spec.dtype.value_or(at::kFloat)).layout(spec.is_sparse ? at::kSparse : at::kStrided));
 }
 
 }  // namespace
@@ -174,6 +190,21 @@ void require_rows(const ElementSpec& spec, const std::string& where) {
                                              .help = "make their first dimensions equal in a map"});
     rows = component.shape.dim(0);
   }
+}
+
+bool tells_all(const ElementSpec& spec) {
+  return spec.components && std::ranges::none_of(*spec.components, [](const ComponentSpec& component) {
+           return component.kind == ComponentSpec::Kind::Unknown || !component.shape.has_rank() ||
+                  (component.kind == ComponentSpec::Kind::Tensor && !component.dtype);
+         });
+}
+
+Element empty_batch(const ElementSpec& spec, const Element& seen) {
+  if (!tells_all(spec)) return own_copy(seen);
+  Element empty;
+  empty.skeleton = spec.skeleton;
+  for (const ComponentSpec& component : *spec.components) empty.components.push_back(empty_component(component));
+  return empty;
 }
 
 bool ElementSpec::operator==(const ElementSpec& other) const {

@@ -115,6 +115,12 @@ LOCKSTEP_EXPORT std::optional<std::string> find_difference(const ElementSpec& a,
 /// have different numbers of rows. `where` names the stage.
 LOCKSTEP_EXPORT void require_rows(const ElementSpec& spec, const std::string& where);
 
+/// Whether the spec says what elements are made of: kinds, types and ranks.
+LOCKSTEP_EXPORT bool tells_all(const ElementSpec& spec);
+/// A batch without rows, in memory of its own: as the spec says, or like `seen`, a batch without
+/// rows, where that does not tell all. It has no components if nothing was seen either.
+LOCKSTEP_EXPORT Element empty_batch(const ElementSpec& spec, const Element& seen);
+
 LOCKSTEP_EXPORT std::string to_string(const ComponentSpec& spec);  ///< "float32[?, 784]", "bytes[]", "unknown"
 LOCKSTEP_EXPORT std::string to_string(const ElementSpec& spec);    ///< "(float32[?, 784], int64[?])"
 

@@ -1,6 +1,7 @@
 #include "lockstep/data/iterator.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <c10/util/Exception.h>
 
 #include <sstream>
 
@@ -96,6 +97,18 @@ bool concerns_whole_stream(const std::exception_ptr& error) {
 
 void rethrow_if_fatal(const std::exception_ptr& error) {
   if (concerns_whole_stream(error)) std::rethrow_exception(error);
+}
+
+void rethrow_with_stage(const std::string& stage) {
+  try {
+    throw;
+  } catch (Error& error) {
+    error.add_where(str("in ", stage));
+    throw;
+  } catch (c10::Error& error) {
+    error.add_context(str("in the dataset's ", stage));
+    throw;
+  }
 }
 
 std::string ElementIterator::origin(std::int64_t, std::int64_t) const { return {}; }

@@ -4,7 +4,8 @@
 #include <array>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/metered_iterator.h"
+#include "lockstep/data/stage_counters.h"
+#include "lockstep/data/stage_meter.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

@@ -1,7 +1,6 @@
 #include "lockstep/data/stage_meter.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <map>
@@ -9,17 +8,40 @@
 
 #include "lockstep/base/cores.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stage_counters.h"
 
 namespace lockstep::data {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 double seconds(const std::atomic<std::int64_t>& nanoseconds) {
   return static_cast<double>(nanoseconds.load(std::memory_order_relaxed)) * 1e-9;
 }
+
+bool gives_batches(const Stage& stage) {
+  const StageTraits::Rows rows = stage.traits().rows;
+  if (rows != StageTraits::Rows::AsInput || stage.inputs().size() != 1) return rows == StageTraits::Rows::Many;
+  return gives_batches(*stage.input());
+}
+
+class MeteredIterator final : public OneToOneIterator {
+ public:
+  MeteredIterator(IteratorPtr measured, std::shared_ptr<StageCounters> counters, bool batches)
+      : OneToOneIterator(std::move(measured)), counters_(std::move(counters)), batches_(batches) {}
+
+  bool next(Element& element) override {
+    const auto begun = counters_->begin_request();
+    const bool more = input_->next(element);
+    const std::int64_t rows = more && batches_ ? rows_for_reports(element) : 1;
+    counters_->end_request(begun, more ? std::optional(rows) : std::nullopt);
+    return more;
+  }
+
+ private:
+  std::shared_ptr<StageCounters> counters_;
+  bool batches_;
+};
 
 /// Whether a stage's inputs run on threads of their own, so that its time does not hold theirs.
 bool has_own_threads(const std::string& kind) { return kind == "prefetch" || kind == "parallel_map"; }
@@ -58,6 +80,10 @@ std::string advice_for(const StageReport& report, const StageReportLine& slowest
 }
 
 }  // namespace
+
+IteratorPtr make_metered_iterator(IteratorPtr measured, const Stage& stage, std::shared_ptr<StageCounters> counters) {
+  return std::make_unique<MeteredIterator>(std::move(measured), std::move(counters), gives_batches(stage));
+}
 
 std::string hint_for(const StageReport& report, int cores) {
   if (report.stages.empty() || report.seconds <= 0) return "nothing was read";
@@ -133,7 +159,7 @@ StageReport StageMeter::report() const {
     const std::string& label = kept_->in_order[i]->label;
     names[i] = str(kind, " #", ++numbers[kind], label.empty() ? "" : " (" + label + ")");
   }
-  const std::int64_t now = std::chrono::nanoseconds(Clock::now().time_since_epoch()).count();
+  const std::int64_t now = std::chrono::nanoseconds(StageCounters::Clock::now().time_since_epoch()).count();
   std::int64_t start = now;
   for (const auto& stage : kept_->in_order)
     if (const std::int64_t first = stage->first_asked_ns.load(); first > 0) start = std::min(start, first);

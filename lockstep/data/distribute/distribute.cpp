@@ -11,7 +11,6 @@
 #include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/data/distribute/distributed_input.h"
-#include "lockstep/data/empty_batch.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/worker_collectives.h"

@@ -1,7 +1,6 @@
 #include "lockstep/data/distribute/distributed_cursor.h"
 
 #include <algorithm>
-#include <chrono>
 #include <exception>
 #include <functional>
 
@@ -10,7 +9,6 @@
 #include "lockstep/data/distribute/distributed_input.h"
 #include "lockstep/data/distribute/read_ahead.h"
 #include "lockstep/data/distribute/separate_replicas.h"
-#include "lockstep/data/empty_batch.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/stage_counters.h"
@@ -75,11 +73,7 @@ class DeviceCopies {
   std::vector<std::shared_ptr<gpu::CopyStream>> streams_;
 };
 
-using Clock = std::chrono::steady_clock;
-
-std::int64_t nanoseconds_since(Clock::time_point start) {
-  return std::chrono::nanoseconds(Clock::now() - start).count();
-}
+using Clock = StageCounters::Clock;
 
 std::int64_t rows_of_replicas(const InputStep& step) {
   std::int64_t rows = 0;
@@ -127,7 +121,7 @@ class StepReader {
       separate_replicas(step);
       copies_.start(step);
       ++number_;
-      if (counters_) counters_->computing_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
+      if (counters_) StageCounters::add_time(counters_->computing_ns, start);
       return step;
     } catch (...) {
       const std::exception_ptr error = std::current_exception();
@@ -284,13 +278,9 @@ class DistributedCursor::Impl {
 
   std::optional<InputStep> read_step() {
     ReadAhead<InputStep>& source = reader();
-    const auto start = counters_ ? Clock::now() : Clock::time_point();
-    if (counters_) {
-      if (input_->buffer_size > 0) counters_->buffer(source.ready(), static_cast<std::size_t>(input_->buffer_size));
-      std::int64_t not_yet = 0;
-      counters_->first_asked_ns.compare_exchange_strong(not_yet,
-                                                        std::chrono::nanoseconds(start.time_since_epoch()).count());
-    }
+    const auto begun = counters_ ? counters_->begin_request() : Clock::time_point();
+    if (counters_ && input_->buffer_size > 0)
+      counters_->buffer(source.ready(), static_cast<std::size_t>(input_->buffer_size));
     std::optional<InputStep> step;
     try {
       step = source.next();
@@ -298,13 +288,8 @@ class DistributedCursor::Impl {
       steps_ = failed.position;
       std::rethrow_exception(failed.error);
     }
-    if (counters_) {
-      counters_->asked_ns.fetch_add(nanoseconds_since(start), std::memory_order_relaxed);
-      if (step && step->local_values() > 0) {
-        counters_->elements.fetch_add(1, std::memory_order_relaxed);
-        counters_->rows.fetch_add(rows_of_replicas(*step), std::memory_order_relaxed);
-      }
-    }
+    const bool has_data = step && step->local_values() > 0;
+    if (counters_) counters_->end_request(begun, has_data ? std::optional(rows_of_replicas(*step)) : std::nullopt);
     return step;
   }
 

@@ -4,7 +4,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/distribute/distributed_spec.h"
-#include "lockstep/data/empty_batch.h"
 
 namespace lockstep::data {
 namespace {

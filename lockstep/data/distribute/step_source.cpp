@@ -5,7 +5,6 @@
 
 #include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/look_ahead.h"
-#include "lockstep/data/empty_batch.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/stages/balanced_cutter.h"
 #include "lockstep/data/stages/described_stage.h"

@@ -10,7 +10,7 @@
 #include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/example_parser.h"
-#include "lockstep/data/one_to_one.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/stages/described_stage.h"
 
 namespace lockstep::data {

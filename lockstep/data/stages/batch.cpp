@@ -2,7 +2,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/buffer_pool.h"
-#include "lockstep/data/one_to_one.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/row_writer.h"
 #include "lockstep/data/stages/batching.h"
 #include "lockstep/data/stages/stages.h"

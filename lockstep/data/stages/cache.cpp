@@ -13,10 +13,10 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/element_bytes.h"
 #include "lockstep/data/format/tfrecord.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/own_tensor.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/stage.h"
-#include "lockstep/data/stages/elements.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

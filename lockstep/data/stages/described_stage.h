@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/data/function_iterator.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/stage.h"
 
 namespace lockstep::data {
@@ -52,5 +52,9 @@ auto by_function(Next next) {
 inline Cardinality unknown_unless_empty(const Stage& below) {
   return below.cardinality() == Cardinality(0) ? Cardinality(0) : Cardinality::unknown();
 }
+
+/// For the spec of a stage with several inputs: what is true of the elements of all of them. InvalidArgument if they are
+/// known not to fit into one dataset: `where` names the stage.
+ElementSpec common_spec(const std::vector<StagePtr>& datasets, const std::string& where);
 
 }  // namespace lockstep::data

@@ -1,9 +1,9 @@
 #include <unordered_set>
 
 #include "lockstep/data/element_bytes.h"
+#include "lockstep/data/place.h"
 #include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
-#include "lockstep/data/user_call.h"
 
 // Stages whose elements are some of their input's.
 namespace lockstep::data {

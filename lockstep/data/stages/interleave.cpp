@@ -5,12 +5,11 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/stage.h"
-#include "lockstep/data/stages/prefetch.h"
 #include "lockstep/data/stages/stages.h"
-#include "lockstep/data/user_call.h"
 
 namespace lockstep::data {
 

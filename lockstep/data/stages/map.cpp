@@ -4,10 +4,10 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/one_to_one.h"
+#include "lockstep/data/iterators.h"
+#include "lockstep/data/place.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/stage_counters.h"
-#include "lockstep/data/user_call.h"
 
 namespace lockstep::data {
 namespace {

@@ -3,7 +3,7 @@
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/row_writer.h"
 #include "lockstep/data/stages/map_stage.h"
-#include "lockstep/data/stages/piece_source.h"
+#include "lockstep/data/stages/pieces.h"
 #include "lockstep/data/workers.h"
 
 namespace lockstep::data {

@@ -1,8 +1,8 @@
-#include "lockstep/data/one_to_one.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/stage_counters.h"
 #include "lockstep/data/stages/map_stage.h"
-#include "lockstep/data/stages/piece_source.h"
+#include "lockstep/data/stages/pieces.h"
 #include "lockstep/data/workers.h"
 
 namespace lockstep::data {

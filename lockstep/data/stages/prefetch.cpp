@@ -1,12 +1,10 @@
-#include "lockstep/data/stages/prefetch.h"
-
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/one_to_one.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/stage_counters.h"
 #include "lockstep/data/stages/described_stage.h"
-#include "lockstep/data/stages/element_piece.h"
+#include "lockstep/data/stages/pieces.h"
 #include "lockstep/data/stages/stages.h"
 #include "lockstep/data/workers.h"
 

@@ -6,7 +6,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/buffer_pool.h"
-#include "lockstep/data/empty_batch.h"
 #include "lockstep/data/stages/batch_sizes.h"
 
 namespace lockstep::data {

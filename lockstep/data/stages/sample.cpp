@@ -8,7 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/stage.h"
-#include "lockstep/data/stages/common_spec.h"
+#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

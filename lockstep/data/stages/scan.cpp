@@ -1,11 +1,10 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/GradMode.h>
 
-#include "lockstep/data/function_iterator.h"
-#include "lockstep/data/one_to_one.h"
+#include "lockstep/data/iterators.h"
+#include "lockstep/data/place.h"
 #include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
-#include "lockstep/data/user_call.h"
 
 // Stages that carry something from element to element.
 namespace lockstep::data {

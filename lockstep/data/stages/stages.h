@@ -34,6 +34,8 @@ LOCKSTEP_EXPORT std::string print_tree(const Stage& stage);
 
 /// One element, once.
 LOCKSTEP_EXPORT StagePtr make_from_tensors(Element element);
+/// Elements that are kept in memory, such as those of a window.
+StagePtr make_elements(std::string kind, std::vector<Element> elements, ElementSpec spec);
 /// The rows of a batch: every component is cut along its first dimension.
 LOCKSTEP_EXPORT StagePtr make_slices(Element batch);
 /// start, start + step, ... as int64 scalars, up to but without stop.

@@ -6,7 +6,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/stages/described_stage.h"
-#include "lockstep/data/stages/elements.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

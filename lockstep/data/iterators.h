@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/iterator.h"
 
+// Iterators that several stages are made of.
 namespace lockstep::data {
 
 /// An iterator that makes one element of each element of its input, so that places and skipping are its input's.
@@ -64,5 +66,27 @@ class CountingIterator : public OneToOneIterator {
  protected:
   std::int64_t count_ = 0;  // places passed
 };
+
+/// An iterator that is no more than a function which writes the next element, and is false at the end and from then on.
+template <class Next>
+class FunctionIterator final : public ElementIterator {
+ public:
+  explicit FunctionIterator(Next next) : next_(std::move(next)) {}
+  bool next(Element& element) override { return next_(element); }
+
+ private:
+  Next next_;
+};
+
+template <class Next>
+IteratorPtr make_function_iterator(Next next) {
+  return std::make_unique<FunctionIterator<Next>>(std::move(next));
+}
+
+/// Copies of elements that are kept in memory.
+IteratorPtr iterate_elements(std::shared_ptr<const std::vector<Element>> elements);
+
+/// Reads ahead on a thread, several small elements at a time: a hand-over costs more than a small element.
+IteratorPtr read_ahead_in_chunks(IteratorPtr input);
 
 }  // namespace lockstep::data
