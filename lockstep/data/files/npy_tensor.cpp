@@ -18,29 +18,17 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::array kDtypes{
-    std::pair{NpyType::Bool, at::kBool},
-    std::pair{NpyType::Int8, at::kChar},
-    std::pair{NpyType::Int16, at::kShort},
-    std::pair{NpyType::Int32, at::kInt},
-    std::pair{NpyType::Int64, at::kLong},
-    std::pair{NpyType::UInt8, at::kByte},
-    std::pair{NpyType::UInt16, at::kUInt16},
-    std::pair{NpyType::UInt32, at::kUInt32},
-    std::pair{NpyType::UInt64, at::kUInt64},
-    std::pair{NpyType::Float16, at::kHalf},
-    std::pair{NpyType::Float32, at::kFloat},
-    std::pair{NpyType::Float64, at::kDouble},
-    std::pair{NpyType::Complex64, at::kComplexFloat},
-    std::pair{NpyType::Complex128, at::kComplexDouble},
-};
+/// In the order of NpyType.
+constexpr std::array kDtypes{at::kBool,  at::kChar,   at::kShort,        at::kInt,          at::kLong,
+                             at::kByte,  at::kUInt16, at::kUInt32,       at::kUInt64,       at::kHalf,
+                             at::kFloat, at::kDouble, at::kComplexFloat, at::kComplexDouble};
 
 }  // namespace
 
 at::Tensor npy_tensor(const std::string& path) {
   const auto file = std::make_shared<const NpyFile>(path);
   const NpyHeader& header = file->header();
-  const auto dtype = std::ranges::find(kDtypes, header.type, [](const auto& pair) { return pair.first; })->second;
+  const at::ScalarType dtype = kDtypes.at(static_cast<std::size_t>(header.type));
   if (header.elements == 0) return at::empty(header.shape, at::TensorOptions(dtype));
   std::vector<std::int64_t> strides(header.shape.size());
   std::int64_t step = 1;
@@ -55,7 +43,7 @@ at::Tensor npy_tensor(const std::string& path) {
 }
 
 void write_npy(const std::string& path, const at::Tensor& tensor) {
-  const auto* found = std::ranges::find(kDtypes, tensor.scalar_type(), [](const auto& pair) { return pair.second; });
+  const auto* found = std::ranges::find(kDtypes, tensor.scalar_type());
   if (found == kDtypes.end()) {
     throw Unimplemented(errors::kNpy,
                         {.what = str("npy files cannot hold elements of type ", c10::toString(tensor.scalar_type())),
@@ -63,7 +51,7 @@ void write_npy(const std::string& path, const at::Tensor& tensor) {
                          .help = "convert it first: tensor.to(at::kFloat)"});
   }
   const at::Tensor plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous();
-  write_npy(path, found->first, plain.sizes().vec(),
+  write_npy(path, static_cast<NpyType>(found - kDtypes.begin()), plain.sizes().vec(),
             {static_cast<const char*>(plain.const_data_ptr()), plain.nbytes()});
 }
 

@@ -10,6 +10,7 @@
 #include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/example_parser.h"
+#include "lockstep/data/format/listed.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/stages/described_stage.h"
 
@@ -258,9 +259,7 @@ StagePtr make_parse_example_stage(StagePtr records, bool batched, const FeatureS
                ", the features need ", components),
            "a fixed feature needs one field, a variable one needs two: its values and their number");
   if (by_name) plan->skeleton = std::make_shared<const Skeleton>(map_keys(columns, plan->order));
-  std::string listed;
-  for (const std::string& name : names) listed += (listed.empty() ? "" : ", ") + name;
-  std::string text = str("parse_example(", listed, ')');
+  std::string text = str("parse_example(", listed(names), ')');
   return make_stage({std::move(records)},
                     {.kind = "parse_example",
                      .text = text,

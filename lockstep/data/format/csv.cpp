@@ -6,6 +6,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/csv_convert.h"
 #include "lockstep/data/format/file_error.h"
+#include "lockstep/data/format/listed.h"
 
 namespace lockstep::data {
 namespace {
@@ -149,9 +150,8 @@ void CsvReader::find_index(CsvColumn& column, std::size_t number, const std::vec
   if (!column.name.empty() && options_.header) {
     const auto found = std::ranges::find(names, column.name);
     if (found == names.end()) {
-      std::string all;
-      for (const std::string& name : names) all += str(all.empty() ? "" : ", ", in_quotes(name));
-      no_column(in_quotes(column.name), str("the header has ", all));
+      const auto quoted = [](const std::string& name) { return in_quotes(name); };
+      no_column(in_quotes(column.name), str("the header has ", listed(names, ", ", quoted)));
     }
     column.index = static_cast<int>(found - names.begin());
   } else if (column.index < 0) {

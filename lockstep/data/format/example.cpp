@@ -20,37 +20,25 @@ namespace wire {
 // An encoder writes each of these fields once. Several would have to be merged by protobuf's rules; no file that was
 // written in good faith has them, so they are taken for damage.
 FeatureEntry read_entry(std::string_view entry, std::string_view record) {
-  Reader reader(entry, record);
   FeatureEntry result;
   bool has_name = false;
   bool has_feature = false;
-  while (!reader.done()) {
-    const Tag tag = reader.tag();
-    if (tag.field > 2) {
-      reader.skip(tag);
-      continue;
-    }
+  for_each_field(entry, record, 2, [&](Reader& reader, Tag tag) {
     if (tag.type != Type::Bytes) reader.fail("a feature has no name or no message");
     bool& has = tag.field == 1 ? has_name : has_feature;
     if (std::exchange(has, true)) reader.fail("a feature has two names or two messages");
     (tag.field == 1 ? result.name : result.feature) = reader.bytes();
-  }
+  });
   return result;
 }
 
 FeatureList read_feature(std::string_view feature, std::string_view record) {
-  Reader reader(feature, record);
   FeatureList result;
-  while (!reader.done()) {
-    const Tag tag = reader.tag();
-    if (tag.field > 3) {
-      reader.skip(tag);
-      continue;
-    }
+  for_each_field(feature, record, 3, [&](Reader& reader, Tag tag) {
     if (tag.type != Type::Bytes) reader.fail("a feature's list is not a message");
     if (result.type) reader.fail("a feature has two lists");
     result = {static_cast<FeatureType>(tag.field - 1), reader.bytes()};
-  }
+  });
   return result;
 }
 

@@ -8,17 +8,14 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/feature_wire.h"
 #include "lockstep/data/format/file_error.h"
+#include "lockstep/data/format/listed.h"
 
 namespace lockstep::data {
 namespace {
 
 using Column = ExampleParser::Column;
 
-std::string shape_text(const std::vector<std::int64_t>& shape) {
-  std::string out = "[";
-  for (const std::int64_t extent : shape) out += str(out.size() == 1 ? "" : ", ", extent);
-  return out + "]";
-}
+std::string shape_text(const std::vector<std::int64_t>& shape) { return str("[", listed(shape), "]"); }
 
 [[noreturn]] void bad_spec(const std::string& name, const std::string& what) {
   throw InvalidArgument(errors::kFeature, {.what = str("feature '", name, "' cannot be described like this: ", what),

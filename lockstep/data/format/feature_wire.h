@@ -27,14 +27,14 @@ struct FeatureList {
 FeatureEntry read_entry(std::string_view entry, std::string_view record);
 FeatureList read_feature(std::string_view feature, std::string_view record);
 
-/// Calls `use(reader, type)` wherever a message has a field 1, which holds all that matters in an Example's messages.
+/// Calls `use(reader, tag)` wherever a message has one of the fields up to `last`: all that matter in an Example.
 template <class Use>
-void for_each_field_1(std::string_view message, std::string_view record, Use&& use) {
+void for_each_field(std::string_view message, std::string_view record, std::uint32_t last, Use&& use) {
   Reader reader(message, record);
   while (!reader.done()) {
     const Tag tag = reader.tag();
-    if (tag.field == 1) {
-      use(reader, tag.type);
+    if (tag.field <= last) {
+      use(reader, tag);
     } else {
       reader.skip(tag);
     }
@@ -44,10 +44,10 @@ void for_each_field_1(std::string_view message, std::string_view record, Use&& u
 /// Calls `use(FeatureEntry)` for every entry of the record's features, in the order of the record.
 template <class Use>
 void for_each_feature(std::string_view record, Use&& use) {
-  for_each_field_1(record, record, [&](Reader& example, Type outer) {
-    if (outer != Type::Bytes) example.fail("its features are not a message");
-    for_each_field_1(example.bytes(), record, [&](Reader& features, Type inner) {
-      if (inner != Type::Bytes) features.fail("a feature is not a message");
+  for_each_field(record, record, 1, [&](Reader& example, Tag outer) {
+    if (outer.type != Type::Bytes) example.fail("its features are not a message");
+    for_each_field(example.bytes(), record, 1, [&](Reader& features, Tag inner) {
+      if (inner.type != Type::Bytes) features.fail("a feature is not a message");
       use(read_entry(features.bytes(), record));
     });
   });
@@ -57,7 +57,8 @@ void for_each_feature(std::string_view record, Use&& use) {
 /// record: copying a run at a time is many times faster.
 template <class T, class Use>
 void for_each_value(std::string_view list, std::string_view record, Use&& use) {
-  for_each_field_1(list, record, [&](Reader& reader, Type type) {
+  for_each_field(list, record, 1, [&](Reader& reader, Tag tag) {
+    const Type type = tag.type;
     if constexpr (std::is_same_v<T, float>) {
       if (type == Type::Fixed32) return use(reader.raw(sizeof(float)));
       if (type != Type::Bytes) reader.fail("a float list holds something else");

@@ -10,6 +10,7 @@
 #include "lockstep/data/format/array_bytes.h"
 #include "lockstep/data/format/byte_writer.h"
 #include "lockstep/data/format/file_error.h"
+#include "lockstep/data/format/listed.h"
 
 namespace lockstep::data {
 namespace {
@@ -21,22 +22,17 @@ constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kOldAlignment = 16;  // numpy before 1.14
 
 struct TypeName {
-  NpyType type;
   std::string_view name;
   std::size_t size;
 };
 
-constexpr std::array kTypes{
-    TypeName{NpyType::Bool, "|b1", 1},      TypeName{NpyType::Int8, "|i1", 1},
-    TypeName{NpyType::Int16, "<i2", 2},     TypeName{NpyType::Int32, "<i4", 4},
-    TypeName{NpyType::Int64, "<i8", 8},     TypeName{NpyType::UInt8, "|u1", 1},
-    TypeName{NpyType::UInt16, "<u2", 2},    TypeName{NpyType::UInt32, "<u4", 4},
-    TypeName{NpyType::UInt64, "<u8", 8},    TypeName{NpyType::Float16, "<f2", 2},
-    TypeName{NpyType::Float32, "<f4", 4},   TypeName{NpyType::Float64, "<f8", 8},
-    TypeName{NpyType::Complex64, "<c8", 8}, TypeName{NpyType::Complex128, "<c16", 16},
-};
+/// In the order of NpyType.
+constexpr std::array kTypes{TypeName{"|b1", 1}, TypeName{"|i1", 1},  TypeName{"<i2", 2}, TypeName{"<i4", 4},
+                            TypeName{"<i8", 8}, TypeName{"|u1", 1},  TypeName{"<u2", 2}, TypeName{"<u4", 4},
+                            TypeName{"<u8", 8}, TypeName{"<f2", 2},  TypeName{"<f4", 4}, TypeName{"<f8", 8},
+                            TypeName{"<c8", 8}, TypeName{"<c16", 16}};
 
-const TypeName& entry_of(NpyType type) { return *std::ranges::find(kTypes, type, &TypeName::type); }
+const TypeName& entry_of(NpyType type) { return kTypes.at(static_cast<std::size_t>(type)); }
 
 [[noreturn]] void damaged(const std::string& path, const std::string& what, std::uint64_t offset,
                           const std::string& seen = {}) {
@@ -157,10 +153,11 @@ class HeaderParser {
     if (at_ < text_.size() && text_[at_] == '[') unsupported("records", "save each field as an array of its own");
     const std::size_t start = at_;
     const std::string_view name = quoted_text();
-    for (const TypeName& known : kTypes) {
+    for (std::size_t i = 0; i < kTypes.size(); ++i) {
+      const TypeName& known = kTypes[i];
       const bool one_byte = known.size == 1 && name.size() == 3 && name.substr(1) == known.name.substr(1) &&
                             (name[0] == '<' || name[0] == '|' || name[0] == '>' || name[0] == '=');
-      if (name == known.name || one_byte) return known.type;
+      if (name == known.name || one_byte) return static_cast<NpyType>(i);
     }
     at_ = start;
     if (name.size() < 2) fail("not an element type");
@@ -195,10 +192,7 @@ class HeaderParser {
 };
 
 std::string npy_shape_text(const std::vector<std::int64_t>& shape) {
-  std::string text = "(";
-  for (const std::int64_t extent : shape) text += str(extent, shape.size() == 1 ? "," : ", ");
-  if (shape.size() > 1) text.resize(text.size() - 2);
-  return text + ")";
+  return str("(", listed(shape), shape.size() == 1 ? "," : "", ")");
 }
 
 }  // namespace

@@ -7,35 +7,24 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/atomic_file.h"
+#include "lockstep/data/format/listed.h"
 
 namespace lockstep::data {
 namespace {
 
 struct FileTypeName {
-  SafetensorsType type;
   std::string_view name;
   std::size_t size;
 };
 
-constexpr std::array kFileTypes{
-    FileTypeName{SafetensorsType::Bool, "BOOL", 1},
-    FileTypeName{SafetensorsType::UInt8, "U8", 1},
-    FileTypeName{SafetensorsType::Int8, "I8", 1},
-    FileTypeName{SafetensorsType::Float8E5M2, "F8_E5M2", 1},
-    FileTypeName{SafetensorsType::Float8E4M3, "F8_E4M3", 1},
-    FileTypeName{SafetensorsType::Int16, "I16", 2},
-    FileTypeName{SafetensorsType::UInt16, "U16", 2},
-    FileTypeName{SafetensorsType::Float16, "F16", 2},
-    FileTypeName{SafetensorsType::BFloat16, "BF16", 2},
-    FileTypeName{SafetensorsType::Int32, "I32", 4},
-    FileTypeName{SafetensorsType::UInt32, "U32", 4},
-    FileTypeName{SafetensorsType::Float32, "F32", 4},
-    FileTypeName{SafetensorsType::Float64, "F64", 8},
-    FileTypeName{SafetensorsType::Int64, "I64", 8},
-    FileTypeName{SafetensorsType::UInt64, "U64", 8},
-};
+/// In the order of SafetensorsType.
+constexpr std::array kFileTypes{FileTypeName{"BOOL", 1},    FileTypeName{"U8", 1},      FileTypeName{"I8", 1},
+                                FileTypeName{"F8_E5M2", 1}, FileTypeName{"F8_E4M3", 1}, FileTypeName{"I16", 2},
+                                FileTypeName{"U16", 2},     FileTypeName{"F16", 2},     FileTypeName{"BF16", 2},
+                                FileTypeName{"I32", 4},     FileTypeName{"U32", 4},     FileTypeName{"F32", 4},
+                                FileTypeName{"F64", 8},     FileTypeName{"I64", 8},     FileTypeName{"U64", 8}};
 
-const FileTypeName& entry_of(SafetensorsType type) { return *std::ranges::find(kFileTypes, type, &FileTypeName::type); }
+const FileTypeName& entry_of(SafetensorsType type) { return kFileTypes.at(static_cast<std::size_t>(type)); }
 
 }  // namespace
 
@@ -45,13 +34,11 @@ std::size_t item_size(SafetensorsType type) { return entry_of(type).size; }
 std::optional<SafetensorsType> safetensors_type_named(std::string_view name) {
   const auto found = std::ranges::find(kFileTypes, name, &FileTypeName::name);
   if (found == kFileTypes.end()) return std::nullopt;
-  return found->type;
+  return static_cast<SafetensorsType>(found - kFileTypes.begin());
 }
 
 std::string describe(std::string_view type, const std::vector<std::int64_t>& shape) {
-  std::string text = str(type, " [");
-  for (std::size_t i = 0; i < shape.size(); ++i) text += str(i == 0 ? "" : ", ", shape[i]);
-  return text + "]";
+  return str(type, " [", listed(shape), "]");
 }
 
 SafetensorsFile::SafetensorsFile(std::string path)

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -9,6 +10,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/array_bytes.h"
 #include "lockstep/data/format/file_error.h"
+#include "lockstep/data/format/listed.h"
 #include "lockstep/data/format/safetensors.h"
 
 // The header of a safetensors file, read and written: the one place that knows JSON.
@@ -121,7 +123,7 @@ class HeaderReader {
 
   bool end_object() {
     if (place_ == Place::Tensor) {
-      if (!has_type_ || !has_shape_ || !has_offsets_)
+      if (std::ranges::find(has_, false) != has_.end())
         damaged(path_, str(of_tensor(), " lacks dtype, shape or data_offsets"));
       header_.tensors.push_back(std::move(tensor_));
     }
@@ -160,6 +162,7 @@ class HeaderReader {
     End,
   };
   enum class Field { Type, Shape, Offsets };
+  static constexpr std::array<std::string_view, 3> kFields{"dtype", "shape", "data_offsets"};
 
   bool top_key(std::string& text) {
     if (text == kMetadata) {
@@ -170,26 +173,17 @@ class HeaderReader {
     if (!names_.insert(text).second) damaged(path_, str("tensor ", data::in_quotes(text), " comes twice"));
     tensor_ = {};
     tensor_.name = std::move(text);
-    has_type_ = has_shape_ = has_offsets_ = false;
+    has_ = {};
     place_ = Place::TensorObject;
     return true;
   }
 
   bool tensor_key(const std::string& text) {
-    bool* has = nullptr;
-    if (text == "dtype") {
-      field_ = Field::Type;
-      has = &has_type_;
-    } else if (text == "shape") {
-      field_ = Field::Shape;
-      has = &has_shape_;
-    } else if (text == "data_offsets") {
-      field_ = Field::Offsets;
-      has = &has_offsets_;
-    } else {
-      damaged(path_, str(of_tensor(), " has an unknown field ", data::in_quotes(text)));
-    }
-    if (std::exchange(*has, true)) damaged(path_, str(of_tensor(), " has ", text, " twice"));
+    const auto* found = std::ranges::find(kFields, text);
+    if (found == kFields.end()) damaged(path_, str(of_tensor(), " has an unknown field ", data::in_quotes(text)));
+    const auto number = static_cast<std::size_t>(found - kFields.begin());
+    if (std::exchange(has_[number], true)) damaged(path_, str(of_tensor(), " has ", text, " twice"));
+    field_ = static_cast<Field>(number);
     place_ = Place::Value;
     return true;
   }
@@ -201,11 +195,7 @@ class HeaderReader {
       case Place::Start: damaged(path_, str("its header is ", found, " and not an object"));
       case Place::TensorObject: damaged(path_, str(of_tensor(), " is ", found, " and not an object"));
       case Place::Value:
-        damaged(path_, str("the ",
-                           field_ == Field::Type    ? "dtype"
-                           : field_ == Field::Shape ? "shape"
-                                                    : "data_offsets",
-                           " of ", of_tensor(), " is ", found));
+        damaged(path_, str("the ", kFields[static_cast<std::size_t>(field_)], " of ", of_tensor(), " is ", found));
       case Place::MetadataObject: damaged(path_, str("its __metadata__ is ", found, " and not an object"));
       case Place::Numbers: damaged(path_, str("a list of ", of_tensor(), " holds ", found));
       default: damaged(path_, str("its metadata ", data::in_quotes(key_), " is ", found, " and not a text"));
@@ -220,7 +210,8 @@ class HeaderReader {
   SafetensorsEntry tensor_;
   std::string key_;
   std::size_t count_ = 0;
-  bool has_type_ = false, has_shape_ = false, has_offsets_ = false, has_metadata_ = false;
+  std::array<bool, 3> has_{};  ///< of the fields of a tensor
+  bool has_metadata_ = false;
 };
 
 /// Every byte of the data belongs to exactly one tensor.
@@ -256,12 +247,6 @@ std::string json_text(const std::string& text) {
   } catch (const nlohmann::json::exception&) {
     refuse_name(text, "is not valid UTF-8");
   }
-}
-
-std::string json_list(const std::vector<std::int64_t>& numbers) {
-  std::string text = "[";
-  for (std::size_t i = 0; i < numbers.size(); ++i) text += str(i == 0 ? "" : ",", numbers[i]);
-  return text + "]";
 }
 
 }  // namespace
@@ -319,8 +304,8 @@ std::string safetensors_header(const std::vector<SafetensorsTensor>& tensors, co
     }
     const std::uint64_t end = begin + *bytes;
     separate();
-    text += str(json_text(tensor.name), ":{\"dtype\":\"", to_string(tensor.type),
-                "\",\"shape\":", json_list(tensor.shape), ",\"data_offsets\":[", begin, ',', end, "]}");
+    text += str(json_text(tensor.name), ":{\"dtype\":\"", to_string(tensor.type), "\",\"shape\":[",
+                listed(tensor.shape, ","), "],\"data_offsets\":[", begin, ',', end, "]}");
     begin = end;
   }
   text += "}";

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "lockstep/base/text.h"
+#include "lockstep/data/format/listed.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/stages/balanced_cutter.h"
 #include "lockstep/data/stages/described_stage.h"
@@ -64,13 +65,11 @@ class RebatchIterator final : public ElementIterator {
 
 StagePtr make_rebatch(StagePtr batches, std::vector<std::int64_t> sizes, bool drop_remainder) {
   const BalancedCutter cutter(sizes, drop_remainder);
-  std::string listed;
-  for (const std::int64_t size : sizes) listed += str(listed.empty() ? "" : ", ", size);
   const bool has_empty_pieces = std::ranges::find(sizes, 0) != sizes.end();
   return make_stage(
       {std::move(batches)},
       {.kind = "rebatch",
-       .text = str("rebatch(", listed, drop_remainder ? ", drop_remainder)" : ")"),
+       .text = str("rebatch(", listed(sizes), drop_remainder ? ", drop_remainder)" : ")"),
        .traits = {.source = StageTraits::Source::Inputs, .rows = StageTraits::Rows::Many, .runs_functions = false},
        .cardinality =
            [](const Stage& below) {
