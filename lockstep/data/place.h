@@ -37,6 +37,25 @@ struct Place {
   }
 };
 
+/// Passes over `count` places that lie within parts, such as the rows of batches, and says how many there were. `open`
+/// makes sure that there is a part, and is false at the end; one that fails has one place. `pass(left)` passes over up to
+/// so many places of it.
+template <class Open, class Pass>
+std::int64_t skip_within_parts(std::int64_t count, Open open, Pass pass) {
+  std::int64_t skipped = 0;
+  while (skipped < count) {
+    try {
+      if (!open()) break;
+    } catch (...) {
+      rethrow_if_fatal(std::current_exception());
+      ++skipped;
+      continue;
+    }
+    skipped += pass(count - skipped);
+  }
+  return skipped;
+}
+
 /// To be called while an exception of a user's function is handled: throws it again with the stage's name added, where
 /// its type allows that.
 [[noreturn]] LOCKSTEP_EXPORT void rethrow_with_stage(const std::string& stage);

@@ -105,7 +105,7 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
 
  protected:
   Stage(const Stage&) = default;  // for StageOf
-  void set_inputs(std::vector<StagePtr> inputs);
+  virtual void set_inputs(std::vector<StagePtr> inputs);
   virtual IteratorPtr make_iterator(const IterationContext& context) const = 0;
 
  private:
@@ -117,22 +117,21 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
   mutable std::uint64_t passes_ = 0;  // see begin_pass
 };
 
-/// `with_inputs` for a stage `Self`: a copy with other inputs. A stage that derives something from its inputs when it is
-/// made writes its own.
-template <class Self, class Base = Stage>
-class StageOf : public Base {
+/// `with_inputs` for a stage `Self`: a copy with other inputs.
+template <class Self>
+class StageOf : public Stage {
  public:
-  using Base::Base;
+  using Stage::Stage;
 
   StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
-    if (inputs.empty()) return this->shared_from_this();
+    if (inputs.empty()) return shared_from_this();
     auto copy = std::make_shared<Self>(static_cast<const Self&>(*this));
     static_cast<StageOf&>(*copy).set_inputs(std::move(inputs));
     return copy;
   }
 
  protected:
-  std::shared_ptr<const Self> self() const { return std::static_pointer_cast<const Self>(this->shared_from_this()); }
+  std::shared_ptr<const Self> self() const { return std::static_pointer_cast<const Self>(shared_from_this()); }
 };
 
 /// The stage on `change(input)` in place of each input; the stage itself if that changes none.

@@ -64,19 +64,13 @@ class ConcatenateIterator final : public ElementIterator {
     return false;
   }
   std::int64_t skip(std::int64_t count) override {
-    std::int64_t skipped = 0;
-    while (skipped < count) {
-      try {
-        if (!open()) break;
-      } catch (...) {
-        rethrow_if_fatal(std::current_exception());
-        ++skipped;
-        continue;
-      }
-      skipped += current_->skip(count - skipped);
-      if (skipped < count) current_ = nullptr;
-    }
-    return skipped;
+    return skip_within_parts(
+        count, [this] { return open(); },
+        [this](std::int64_t left) {
+          const std::int64_t passed = current_->skip(left);
+          if (passed < left) current_ = nullptr;
+          return passed;
+        });
   }
 
  private:
@@ -92,73 +86,6 @@ class ConcatenateIterator final : public ElementIterator {
   std::vector<Part> parts_;
   std::size_t at_ = 0;
   IteratorPtr current_;  // null between parts
-};
-
-class ZipStage final : public Stage {
- public:
-  explicit ZipStage(std::vector<StagePtr> all) : Stage(std::move(all)) {
-    if (inputs().empty())
-      throw InvalidArgument(errors::kBadOption, {.what = "zip needs at least one dataset, got none",
-                                                 .help = "call zip with the datasets to put side by side"});
-    for (const StagePtr& each : inputs()) cardinality_ = zipped(cardinality_, each->cardinality());
-  }
-
-  std::string_view kind() const override { return "zip"; }
-  StageTraits traits() const override { return StageTraits::passing_over(StageTraits::Elements::Zipped); }
-  StagePtr with_inputs(std::vector<StagePtr> inputs) const override { return make_zip(std::move(inputs)); }
-  Cardinality cardinality() const override { return cardinality_; }
-  ElementSpec element_spec() const override {
-    ElementSpec spec = input()->element_spec();
-    for (std::size_t i = 1; i < inputs().size(); ++i) spec = spec.joined_with(inputs()[i]->element_spec());
-    return spec;
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    std::vector<IteratorPtr> iterators;
-    for (std::size_t i = 0; i < inputs().size(); ++i) iterators.push_back(inputs()[i]->iterate(context.below(i)));
-    return std::make_unique<ZipIterator>(std::move(iterators));
-  }
-
- private:
-  // Found once: a stage with several inputs may be the input of another one several times, and so on.
-  Cardinality cardinality_ = Cardinality::infinite();
-};
-
-/// Programs build long chains of these in loops, so nothing here goes down a chain by recursion.
-class ConcatenateStage final : public Stage {
- public:
-  ConcatenateStage(StagePtr first, StagePtr second)
-      : Stage({std::move(first), std::move(second)}),
-        cardinality_(concatenated(inputs()[0]->cardinality(), inputs()[1]->cardinality())),
-        spec_(common_spec(inputs(), "concatenate")) {}
-
-  std::string_view kind() const override { return "concatenate"; }
-  StageTraits traits() const override { return StageTraits::passing_over(StageTraits::Elements::Concatenated); }
-  StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
-    return make_concatenate(std::move(inputs.at(0)), std::move(inputs.at(1)));
-  }
-  Cardinality cardinality() const override { return cardinality_; }
-  Cardinality total_rows() const override { return concatenated(inputs()[0]->total_rows(), inputs()[1]->total_rows()); }
-  ElementSpec element_spec() const override { return spec_; }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    std::vector<ConcatenateIterator::Part> parts;
-    IterationContext at = context;
-    StagePtr first = shared_from_this();
-    for (; first->traits().elements == StageTraits::Elements::Concatenated; first = first->input()) {
-      parts.push_back({first->inputs()[1], at.below(1)});
-      at = at.below(0);
-    }
-    parts.push_back({std::move(first), std::move(at)});
-    std::ranges::reverse(parts);
-    return std::make_unique<ConcatenateIterator>(std::move(parts));
-  }
-
- private:
-  Cardinality cardinality_;
-  ElementSpec spec_;
 };
 
 }  // namespace
@@ -177,10 +104,65 @@ ElementSpec common_spec(const std::vector<StagePtr>& datasets, const std::string
   return spec;
 }
 
-StagePtr make_zip(std::vector<StagePtr> inputs) { return std::make_shared<ZipStage>(std::move(inputs)); }
+std::vector<IteratorPtr> iterate_inputs(const Stage& stage, const IterationContext& context) {
+  std::vector<IteratorPtr> iterators;
+  for (const StagePtr& input : stage.inputs()) iterators.push_back(input->iterate(context.below(iterators.size())));
+  return iterators;
+}
+
+StagePtr make_zip(std::vector<StagePtr> inputs) {
+  if (inputs.empty())
+    throw InvalidArgument(errors::kBadOption, {.what = "zip needs at least one dataset, got none",
+                                               .help = "call zip with the datasets to put side by side"});
+  return make_stage(std::move(inputs), {.kind = "zip",
+                                        .traits = StageTraits::passing_over(StageTraits::Elements::Zipped),
+                                        .takes_any_number = true,
+                                        .cardinality =
+                                            [](const Stage& zip) {
+                                              Cardinality all = Cardinality::infinite();
+                                              for (const StagePtr& input : zip.inputs())
+                                                all = zipped(all, input->cardinality());
+                                              return all;
+                                            },
+                                        .spec =
+                                            [](const Stage& zip) {
+                                              ElementSpec spec = zip.input()->element_spec();
+                                              for (std::size_t i = 1; i < zip.inputs().size(); ++i)
+                                                spec = spec.joined_with(zip.inputs()[i]->element_spec());
+                                              return spec;
+                                            },
+                                        .iterate =
+                                            [](const Stage& zip, const IterationContext& context) {
+                                              return std::make_unique<ZipIterator>(iterate_inputs(zip, context));
+                                            }});
+}
 
 StagePtr make_concatenate(StagePtr first, StagePtr second) {
-  return std::make_shared<ConcatenateStage>(std::move(first), std::move(second));
+  const auto sum_of = [](Cardinality (Stage::*count)() const) {
+    return
+        [count](const Stage& both) { return concatenated((*both.inputs()[0].*count)(), (*both.inputs()[1].*count)()); };
+  };
+  return make_stage({std::move(first), std::move(second)},
+                    {.kind = "concatenate",
+                     .traits = StageTraits::passing_over(StageTraits::Elements::Concatenated),
+                     .takes_any_number = true,
+                     .cardinality = sum_of(&Stage::cardinality),
+                     .total_rows = sum_of(&Stage::total_rows),
+                     .spec = [](const Stage& both) { return common_spec(both.inputs(), "concatenate"); },
+                     .iterate =
+                         [](const Stage& both, const IterationContext& context) {
+                           std::vector<ConcatenateIterator::Part> parts;
+                           IterationContext at = context;
+                           StagePtr rest = both.shared_from_this();
+                           for (; rest->traits().elements == StageTraits::Elements::Concatenated;
+                                rest = rest->input()) {
+                             parts.push_back({rest->inputs()[1], at.below(1)});
+                             at = at.below(0);
+                           }
+                           parts.push_back({std::move(rest), std::move(at)});
+                           std::ranges::reverse(parts);
+                           return std::make_unique<ConcatenateIterator>(std::move(parts));
+                         }});
 }
 
 }  // namespace lockstep::data

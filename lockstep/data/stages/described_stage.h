@@ -11,13 +11,14 @@
 
 namespace lockstep::data {
 
-/// All that a stage is, in one place, where that takes no class of its own. Its functions are given the first input, a
-/// source's the stage itself. What is left out is as in that input.
+/// All that a stage is, in one place, where that takes no class of its own. Its functions are given the input, or the
+/// stage itself if it has none or takes any number of them. What is left out is as in the input.
 struct StageDescription {
   std::string kind;
   std::string text = kind;      ///< Stage::describe
   std::string identity = text;  ///< Stage::identity
   StageTraits traits = {};
+  bool takes_any_number = false;  ///< of inputs
   std::function<Cardinality(const Stage& below)> cardinality = &Stage::cardinality;
   std::function<Trust(const Stage& below)> trust = nullptr;             ///< else as far as the inputs are trusted
   std::function<Cardinality(const Stage& below)> total_rows = nullptr;  ///< else, or if unknown, as the spec says
@@ -52,6 +53,9 @@ auto by_function(Next next) {
 inline Cardinality unknown_unless_empty(const Stage& below) {
   return below.cardinality() == Cardinality(0) ? Cardinality(0) : Cardinality::unknown();
 }
+
+/// The iterators of a stage with several inputs.
+std::vector<IteratorPtr> iterate_inputs(const Stage& stage, const IterationContext& context);
 
 /// For the spec of a stage with several inputs: what is true of the elements of all of them. InvalidArgument if they are
 /// known not to fit into one dataset: `where` names the stage.

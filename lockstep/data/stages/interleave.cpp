@@ -66,26 +66,18 @@ class InterleaveIterator final : public ElementIterator {
   }
 
   std::int64_t skip(std::int64_t count) override {
-    std::int64_t skipped = 0;
-    while (skipped < count) {
-      ElementIterator* current = nullptr;
-      try {
-        current = find_open();
-      } catch (...) {  // a dataset that cannot be opened has one place
-        rethrow_if_fatal(std::current_exception());
-        ++skipped;
-        continue;
-      }
-      if (current == nullptr) break;
-      const std::int64_t wanted = std::min(options_.block_length - in_block_, count - skipped);
-      const std::int64_t got = current->skip(wanted);
-      skipped += got;
-      if (got < wanted)
-        close();
-      else
-        pass(got);
-    }
-    return skipped;
+    ElementIterator* current = nullptr;
+    return skip_within_parts(
+        count, [&] { return (current = find_open()) != nullptr; },
+        [&](std::int64_t left) {
+          const std::int64_t wanted = std::min(options_.block_length - in_block_, left);
+          const std::int64_t got = current->skip(wanted);
+          if (got < wanted)
+            close();
+          else
+            pass(got);
+          return got;
+        });
   }
 
  private:

@@ -6,6 +6,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/format/listed.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/described_stage.h"
@@ -93,49 +94,38 @@ void check_weights(const std::vector<double>& weights, std::size_t datasets) {
                          .help = help});
 }
 
-class SampleStage final : public Stage {
- public:
-  SampleStage(std::vector<StagePtr> all, SampleOptions options) : Stage(std::move(all)), options_(std::move(options)) {
-    if (options_.weights.empty()) options_.weights.assign(inputs().size(), 1.0);
-    check_weights(options_.weights, inputs().size());
-    spec_ = common_spec(inputs(), "sample_from_datasets");
-    if (options_.stop_on_empty_dataset) return;
-    cardinality_ = 0;
-    for (std::size_t i = 0; i < inputs().size(); ++i)
-      if (options_.weights[i] > 0) cardinality_ = concatenated(cardinality_, inputs()[i]->cardinality());
-  }
+std::string text_of(const SampleOptions& options) {
+  std::string text = str("sample_from_datasets(weights ", listed(options.weights, ", ", exact_text));
+  if (options.seed) text += str(", seed ", *options.seed);
+  return text + (options.stop_on_empty_dataset ? ", stops with the first)" : ")");
+}
 
-  std::string_view kind() const override { return "sample_from_datasets"; }
-  std::string describe() const override {
-    std::string text = "sample_from_datasets(weights ";
-    for (std::size_t i = 0; i < options_.weights.size(); ++i)
-      text += (i > 0 ? ", " : "") + exact_text(options_.weights[i]);
-    if (options_.seed) text += str(", seed ", *options_.seed);
-    return text + (options_.stop_on_empty_dataset ? ", stops with the first)" : ")");
-  }
-  StagePtr with_inputs(std::vector<StagePtr> inputs) const override { return make_sample(std::move(inputs), options_); }
-  Cardinality cardinality() const override { return cardinality_; }
-  ElementSpec element_spec() const override { return spec_; }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    std::vector<IteratorPtr> iterators;
-    for (std::size_t i = 0; i < inputs().size(); ++i) iterators.push_back(inputs()[i]->iterate(context.below(i)));
-    const std::uint64_t seed = options_.seed ? *options_.seed : context.stage_seed();
-    return std::make_unique<SampleIterator>(std::move(iterators), options_.weights, mix(seed, context.epoch),
-                                            options_.stop_on_empty_dataset);
-  }
-
- private:
-  SampleOptions options_;
-  Cardinality cardinality_ = Cardinality::unknown();
-  ElementSpec spec_;
-};
+Cardinality cardinality_of(const Stage& sample, const SampleOptions& options) {
+  if (options.stop_on_empty_dataset) return Cardinality::unknown();
+  Cardinality all = 0;
+  for (std::size_t i = 0; i < sample.inputs().size(); ++i)
+    if (options.weights[i] > 0) all = concatenated(all, sample.inputs()[i]->cardinality());
+  return all;
+}
 
 }  // namespace
 
 StagePtr make_sample(std::vector<StagePtr> inputs, SampleOptions options) {
-  return std::make_shared<SampleStage>(std::move(inputs), std::move(options));
+  if (options.weights.empty()) options.weights.assign(inputs.size(), 1.0);
+  check_weights(options.weights, inputs.size());
+  return make_stage(std::move(inputs),
+                    {.kind = "sample_from_datasets",
+                     .text = text_of(options),
+                     .takes_any_number = true,
+                     .cardinality = [options](const Stage& sample) { return cardinality_of(sample, options); },
+                     .spec = [](const Stage& sample) { return common_spec(sample.inputs(), "sample_from_datasets"); },
+                     .iterate =
+                         [options](const Stage& sample, const IterationContext& context) {
+                           const std::uint64_t seed = options.seed ? *options.seed : context.stage_seed();
+                           return std::make_unique<SampleIterator>(iterate_inputs(sample, context), options.weights,
+                                                                   mix(seed, context.epoch),
+                                                                   options.stop_on_empty_dataset);
+                         }});
 }
 
 }  // namespace lockstep::data

@@ -18,20 +18,13 @@ class UnbatchIterator final : public ElementIterator {
   }
 
   std::int64_t skip(std::int64_t count) override {
-    std::int64_t skipped = 0;
-    while (skipped < count) {
-      try {
-        if (!load()) break;
-      } catch (...) {  // a batch that fails has one place
-        rethrow_if_fatal(std::current_exception());
-        ++skipped;
-        continue;
-      }
-      const std::int64_t step = std::min(rows_ - at_, count - skipped);
-      at_ += step;
-      skipped += step;
-    }
-    return skipped;
+    return skip_within_parts(
+        count, [this] { return load(); },
+        [this](std::int64_t left) {
+          const std::int64_t passed = std::min(rows_ - at_, left);
+          at_ += passed;
+          return passed;
+        });
   }
 
  private:
