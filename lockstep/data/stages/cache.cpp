@@ -152,85 +152,57 @@ class FromFileIterator final : public ElementIterator {
   bool ended_ = false;
 };
 
-/// Where a pass puts what it reads. Destroyed before `finish`, it forgets everything.
+/// Where a pass puts what it reads: into memory, or into the file of a path. Destroyed before `finish`, it forgets
+/// everything.
 class CacheWriter {
  public:
-  CacheWriter(std::shared_ptr<Memory> memory, std::shared_ptr<const Origin> origin)
-      : memory_(std::move(memory)), origin_(std::move(origin)) {}
-  virtual ~CacheWriter() = default;
-  virtual void add(const Element& element) = 0;
-  virtual void finish() = 0;
+  CacheWriter(std::shared_ptr<Memory> memory, std::shared_ptr<const Origin> origin, std::string path,
+              const std::string& pipeline)
+      : memory_(std::move(memory)), origin_(std::move(origin)), path_(std::move(path)) {
+    if (path_.empty()) return;
+    static std::atomic<int> number{0};
+    temporary_ = str(path_, ".", ::getpid(), ".", number.fetch_add(1), ".tmp");
+    file_ = std::make_unique<TFRecordWriter>(temporary_);
+    file_->write(kFileHeader + pipeline);
+    file_->write(str(origin_->job_seed, ' ', origin_->path));
+  }
+  CacheWriter(const CacheWriter&) = delete;
+  CacheWriter& operator=(const CacheWriter&) = delete;
+  ~CacheWriter() {
+    if (std::exchange(file_, nullptr)) std::remove(temporary_.c_str());
+  }
 
- protected:
-  /// With the lock held.
-  void bind_origin() {
+  void add(const Element& element) {
+    if (file_)
+      file_->write(to_bytes(element, "writing to a file"));
+    else  // a copy that shares no memory: what is done to an element must not change the cache
+      contents_.elements.push_back(own_copy(element));
+  }
+
+  void finish() {
+    if (file_) {
+      file_->write(kFileEnd);
+      file_->close();
+      file_ = nullptr;
+      // Complete or not there at all: under its name there is never half of it.
+      std::filesystem::rename(temporary_, path_);
+    } else if (can_be_one_batch(contents_.elements)) {
+      contents_.rows = make_slices(stack(std::exchange(contents_.elements, {}), "cache"));
+    }
+    const std::lock_guard lock(memory_->mutex);
+    if (memory_->contents) return;
+    if (path_.empty()) memory_->contents = std::make_shared<const Contents>(std::move(contents_));
     memory_->origin = *origin_;
     memory_->is_binding = true;
   }
 
+ private:
   std::shared_ptr<Memory> memory_;
   std::shared_ptr<const Origin> origin_;
-};
-
-class MemoryWriter final : public CacheWriter {
- public:
-  MemoryWriter(std::shared_ptr<Memory> memory, std::shared_ptr<const Origin> origin)
-      : CacheWriter(std::move(memory), std::move(origin)), contents_(std::make_shared<Contents>()) {}
-
-  /// A copy that shares no memory: what is done to an element must not change the cache.
-  void add(const Element& element) override { contents_->elements.push_back(own_copy(element)); }
-
-  void finish() override {
-    if (can_be_one_batch(contents_->elements))
-      contents_->rows = make_slices(stack(std::exchange(contents_->elements, {}), "cache"));
-    const std::lock_guard lock(memory_->mutex);
-    if (memory_->contents) return;
-    memory_->contents = std::move(contents_);
-    bind_origin();
-  }
-
- private:
-  std::shared_ptr<Contents> contents_;
-};
-
-class FileWriter final : public CacheWriter {
- public:
-  FileWriter(std::shared_ptr<Memory> memory, std::shared_ptr<const Origin> origin, std::string path,
-             const std::string& pipeline)
-      : CacheWriter(std::move(memory), std::move(origin)),
-        path_(std::move(path)),
-        temporary_(temporary_name(path_)),
-        writer_(std::make_unique<TFRecordWriter>(temporary_)) {
-    writer_->write(kFileHeader + pipeline);
-    writer_->write(str(origin_->job_seed, ' ', origin_->path));
-  }
-  ~FileWriter() override {
-    if (!writer_) return;
-    writer_ = nullptr;
-    std::remove(temporary_.c_str());
-  }
-
-  void add(const Element& element) override { writer_->write(to_bytes(element, "writing to a file")); }
-
-  void finish() override {
-    writer_->write(kFileEnd);
-    writer_->close();
-    writer_ = nullptr;
-    // Complete or not there at all: under its name there is never half of it.
-    std::filesystem::rename(temporary_, path_);
-    const std::lock_guard lock(memory_->mutex);
-    bind_origin();
-  }
-
- private:
-  static std::string temporary_name(const std::string& path) {
-    static std::atomic<int> number{0};
-    return str(path, ".", ::getpid(), ".", number.fetch_add(1), ".tmp");
-  }
-
   std::string path_;
+  Contents contents_;
   std::string temporary_;
-  std::unique_ptr<TFRecordWriter> writer_;
+  std::unique_ptr<TFRecordWriter> file_;
 };
 
 /// Hands elements on and remembers them.
@@ -350,12 +322,8 @@ class CacheStage final : public StageOf<CacheStage> {
       return make_row_iterator(filled->rows->row_source(), filled->rows->make_index_iterator(context));
     }
     // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.
-    const std::shared_ptr<const Origin> origin = begin(context);
-    std::unique_ptr<CacheWriter> writer;
-    if (path_.empty())
-      writer = std::make_unique<MemoryWriter>(memory_, origin);
-    else
-      writer = std::make_unique<FileWriter>(memory_, origin, path_, fingerprint(*input()));
+    auto writer =
+        std::make_unique<CacheWriter>(memory_, begin(context), path_, path_.empty() ? "" : fingerprint(*input()));
     const auto warn = [memory = memory_, where = describe()] {
       const std::lock_guard lock(memory->mutex);
       if (!std::exchange(memory->warned, true))
