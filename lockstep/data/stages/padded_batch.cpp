@@ -12,40 +12,31 @@
 namespace lockstep::data {
 namespace {
 
+double largest_float(at::ScalarType dtype) {
+  switch (dtype) {
+    case at::kHalf: return 65504;
+    case at::kFloat: return std::numeric_limits<float>::max();
+    case at::kBFloat16: return 0x1.FEp127;
+    case at::kFloat8_e4m3fn: return 448;
+    case at::kFloat8_e4m3fnuz: return 240;
+    case at::kFloat8_e5m2:
+    case at::kFloat8_e5m2fnuz: return 57344;
+    default: return std::numeric_limits<double>::max();
+  }
+}
+
 /// Whether a tensor of this type can hold the value; floats may round it.
 bool fits(const c10::Scalar& value, at::ScalarType dtype) {
   if (c10::isComplexType(dtype)) return true;
   if (value.isComplex()) return false;
-  const auto is_between = [&](std::int64_t least, std::int64_t most) {
-    if (value.isIntegral(/*includeBool=*/true)) return value.toLong() >= least && value.toLong() <= most;
-    const double number = value.toDouble();  // 2^63 is the first that no int64 holds
-    return number == std::trunc(number) && number >= static_cast<double>(least) &&
-           (most == std::numeric_limits<std::int64_t>::max() ? number < 0x1p63 : number <= static_cast<double>(most));
-  };
-  const auto is_finite_in = [&](double most) {
-    const double number = value.toDouble();
-    return !std::isfinite(number) || std::abs(number) <= most;
-  };
-  switch (dtype) {
-    case at::kBool: return is_between(0, 1);
-    case at::kByte: return is_between(0, 255);
-    case at::kChar: return is_between(-128, 127);
-    case at::kShort: return is_between(-32768, 32767);
-    case at::kInt:
-      return is_between(std::numeric_limits<std::int32_t>::min(), std::numeric_limits<std::int32_t>::max());
-    case at::kLong:
-      return is_between(std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
-    case at::kUInt16: return is_between(0, 65535);
-    case at::kUInt32: return is_between(0, 4294967295);
-    case at::kUInt64: return is_between(0, std::numeric_limits<std::int64_t>::max());
-    case at::kHalf: return is_finite_in(65504);
-    case at::kFloat: return is_finite_in(std::numeric_limits<float>::max());
-    case at::kBFloat16: return is_finite_in(0x1.FEp127);
-    case at::kFloat8_e4m3fn: return is_finite_in(448);
-    case at::kFloat8_e4m3fnuz: return is_finite_in(240);
-    case at::kFloat8_e5m2:
-    case at::kFloat8_e5m2fnuz: return is_finite_in(57344);
-    default: return true;
+  const double number = value.toDouble();
+  if (c10::isFloatingType(dtype)) return !std::isfinite(number) || std::abs(number) <= largest_float(dtype);
+  try {
+    const std::int64_t held = at::full({}, value, at::TensorOptions(dtype)).item().toLong();
+    if (!value.isFloatingPoint()) return held == value.toLong();
+    return number < 0x1p63 && static_cast<double>(held) == number;  // 2^63 is the first that no int64 holds
+  } catch (const std::exception&) {
+    return false;  // out of range
   }
 }
 
