@@ -77,16 +77,13 @@ class TorchRows final : public RowSource {
   static Element element_of(Example example) {
     static_assert(
         requires { at::Tensor(example.data); }, "rows must be torch::data::Example, with a tensor as data");
-    Element element;
-    element.components.emplace_back(std::move(example.data));
-    if constexpr (requires { at::Tensor(example.target); }) {
-      element.components.emplace_back(std::move(example.target));
-    } else if constexpr (requires { example.target; }) {
+    if constexpr (requires { example.target; }) {
       using Target = std::remove_cvref_t<decltype(example.target)>;
-      static_assert(std::is_arithmetic_v<Target>, "targets must be tensors or numbers");
-      using Wide = std::conditional_t<std::is_floating_point_v<Target>, double, std::int64_t>;
-      element.components.emplace_back(scalar_tensor(static_cast<Wide>(example.target), number_dtype<Target>()));
+      static_assert(std::is_same_v<Target, at::Tensor> || std::is_arithmetic_v<Target>,
+                    "targets must be tensors or numbers");
     }
+    Element element;
+    encode<Example>(std::move(example), element);
     return element;
   }
 
