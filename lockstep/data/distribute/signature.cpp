@@ -2,6 +2,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/format/listed.h"
 
 namespace lockstep {
 
@@ -12,12 +13,6 @@ std::string to_string(const DistributedSpec& spec) {
 
 namespace data {
 namespace {
-
-std::string joined_with_commas(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += str(text.empty() ? "" : ", ", part);
-  return text;
-}
 
 /// "2 keys: x, y", "3 elements": the lengths and keys of the maps and vectors of a structure.
 std::string in_words(const SkeletonPtr& skeleton) {
@@ -30,54 +25,9 @@ std::string in_words(const SkeletonPtr& skeleton) {
         lengths.push_back(std::to_string(std::get<std::int64_t>(mark)));
     }
   }
-  if (!keys.empty()) return str("keys ", joined_with_commas(keys));
-  return lengths.empty() ? "no keys" : str("lengths ", joined_with_commas(lengths));
+  if (!keys.empty()) return str("keys ", listed(keys));
+  return lengths.empty() ? "no keys" : str("lengths ", listed(lengths));
 }
-
-class SignatureCheck {
- public:
-  SignatureCheck(int replica, FunctionRef<std::vector<std::string>()> names) : replica_(replica), names_(names) {}
-
-  void leaf_count(const std::vector<ComponentSpec>& leaves, const ElementSpec& wanted) const {
-    if (leaves.size() == wanted.components->size()) return;
-    const std::vector<std::string> names = names_();
-    std::vector<std::string> got;
-    for (std::size_t i = 0; i < leaves.size(); ++i) got.push_back(str(names.at(i), " ", to_string(leaves[i])));
-    fail(str("the arguments of run have ", counted(std::ssize(leaves), "part"), ", the signature has ",
-             wanted.components->size()),
-         str("got ", joined_with_commas(got), "; wanted ", to_string(wanted)),
-         "give run the values of the dataset and nothing else; let the function capture whatever else it needs");
-  }
-
-  void structure(const SkeletonPtr& got, const SkeletonPtr& wanted) const {
-    if (!wanted || (got && *got == *wanted)) return;
-    fail("the arguments of run have other keys or lengths than the signature",
-         str("got ", in_words(got), "; wanted ", in_words(wanted)),
-         "use the element_spec() of the dataset that the arguments come from");
-  }
-
-  void leaf(std::size_t i, const ComponentSpec& got, const ComponentSpec& wanted) const {
-    const bool kind_fits = wanted.kind == ComponentSpec::Kind::Unknown || wanted.kind == got.kind;
-    const bool type_fits = kind_fits && (!wanted.dtype || wanted.dtype == got.dtype);
-    if (type_fits && wanted.shape.accepts(got.shape.dims())) return;
-    fail(str(names_().at(i), type_fits ? " has another shape than" : " is of another type than", " the signature"),
-         str("got ", to_string(got), ", wanted ", to_string(wanted)),
-         type_fits ? "use the element_spec() of the dataset that it comes from; optional_spec() of an iterator leaves "
-                     "the number of rows open"
-                   : "use the element_spec() of the dataset that it comes from, or convert it with .to(...) in a map");
-  }
-
- private:
-  [[noreturn]] void fail(std::string what, std::string seen, std::string help) const {
-    throw InvalidArgument(errors::kSignature, {.what = std::move(what),
-                                               .where = str("run, on replica ", replica_),
-                                               .seen = std::move(seen),
-                                               .help = std::move(help)});
-  }
-
-  int replica_;
-  FunctionRef<std::vector<std::string>()> names_;
-};
 
 }  // namespace
 
@@ -93,17 +43,42 @@ void check_signature_width(const DistributedSpec& signature, int replicas) {
 
 void check_signature(const DistributedSpec& signature, const std::vector<Element>& arguments, int replica,
                      FunctionRef<std::vector<std::string>()> names) {
-  if (!signature.element.components) return;
+  const ElementSpec& wanted = signature.element;
+  if (!wanted.components) return;
   std::vector<ComponentSpec> leaves;
   SkeletonPtr skeleton;
   for (const Element& argument : arguments) {
     for (const Component& component : argument.components) leaves.push_back(ComponentSpec::of(component));
     skeleton = joined(skeleton, argument.skeleton);
   }
-  const SignatureCheck check(replica, names);
-  check.leaf_count(leaves, signature.element);
-  check.structure(skeleton, signature.element.skeleton);
-  for (std::size_t i = 0; i < leaves.size(); ++i) check.leaf(i, leaves[i], (*signature.element.components)[i]);
+  const auto fail = [&](std::string what, std::string seen, const char* help) {
+    throw InvalidArgument(
+        errors::kSignature,
+        {.what = std::move(what), .where = str("run, on replica ", replica), .seen = std::move(seen), .help = help});
+  };
+  if (leaves.size() != wanted.components->size()) {
+    std::vector<std::string> got = names();
+    for (std::size_t i = 0; i < leaves.size(); ++i) got.at(i) = str(got.at(i), " ", to_string(leaves[i]));
+    fail(str("the arguments of run have ", counted(std::ssize(leaves), "part"), ", the signature has ",
+             wanted.components->size()),
+         str("got ", listed(got), "; wanted ", to_string(wanted)),
+         "give run the values of the dataset and nothing else; let the function capture whatever else it needs");
+  }
+  if (wanted.skeleton && !(skeleton && *skeleton == *wanted.skeleton))
+    fail("the arguments of run have other keys or lengths than the signature",
+         str("got ", in_words(skeleton), "; wanted ", in_words(wanted.skeleton)),
+         "use the element_spec() of the dataset that the arguments come from");
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    const ComponentSpec &got = leaves[i], &leaf = (*wanted.components)[i];
+    const bool kind_fits = leaf.kind == ComponentSpec::Kind::Unknown || leaf.kind == got.kind;
+    const bool type_fits = kind_fits && (!leaf.dtype || leaf.dtype == got.dtype);
+    if (type_fits && leaf.shape.accepts(got.shape.dims())) continue;
+    fail(str(names().at(i), type_fits ? " has another shape than" : " is of another type than", " the signature"),
+         str("got ", to_string(got), ", wanted ", to_string(leaf)),
+         type_fits ? "use the element_spec() of the dataset that it comes from; optional_spec() of an iterator leaves "
+                     "the number of rows open"
+                   : "use the element_spec() of the dataset that it comes from, or convert it with .to(...) in a map");
+  }
 }
 
 }  // namespace data
