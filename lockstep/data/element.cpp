@@ -31,15 +31,9 @@ Element Element::mapped(FunctionRef<Component(const Component&)> f) const {
   return result;
 }
 
-Element Element::of(at::Tensor tensor) {
+Element Element::of(Component component) {
   Element element;
-  element.components.emplace_back(std::move(tensor));
-  return element;
-}
-
-Element Element::of(std::string bytes) {
-  Element element;
-  element.components.emplace_back(std::move(bytes));
+  element.components.push_back(std::move(component));
   return element;
 }
 
@@ -158,45 +152,43 @@ Element without_rows(const Element& element) {
   });
 }
 
-Element concatenate_batches(std::vector<Element>&& batches, const std::string& where) {
+Element concatenate_batches(std::vector<Element>&& batches, const std::string& where, const char* help_if_different) {
   if (batches.empty())
     throw InvalidArgument(errors::kShape, {.what = "there must be at least one batch to concatenate, got 0",
                                            .where = where,
                                            .help = "leave this call out where there are no batches"});
-  const auto require_like_first = [&](const Element& batch, bool is_like) {
-    if (!is_like)
-      throw FailedPrecondition(errors::kShape, {.what = "rows of different shape or type cannot be put into one batch",
-                                                .where = where,
-                                                .seen = str(describe(batches.front()), " and ", describe(batch)),
-                                                .help = "make them alike in a map before, or use padded_batch"});
-  };
   if (batches.size() == 1) return std::move(batches.front());
-  Element result;
-  result.skeleton = batches.front().skeleton;
+  const Element& first = batches.front();
+  const auto like_first = [&](const Element& batch, std::size_t i) {
+    const at::Tensor &mine = batch.tensor(i), &wanted = first.tensor(i);
+    return mine.scalar_type() == wanted.scalar_type() && mine.sizes().slice(1) == wanted.sizes().slice(1);
+  };
   for (const Element& batch : batches) {
-    if (batch.size() != batches.front().size())
+    if (batch.size() != first.size())
       throw InvalidArgument(errors::kStructure, {.what = "rows of one batch must have the same structure",
                                                  .where = where,
-                                                 .seen = str(describe(batches.front()), " and ", describe(batch)),
+                                                 .seen = str(describe(first), " and ", describe(batch)),
                                                  .help = "give all elements the same structure in a map before"});
+    for (std::size_t i = 0; i < first.size(); ++i)
+      if (!std::holds_alternative<Strings>(first.components[i]) && !like_first(batch, i))
+        throw FailedPrecondition(errors::kShape,
+                                 {.what = "rows of different shape or type cannot be put into one batch",
+                                  .where = where,
+                                  .seen = str(describe(first), " and ", describe(batch)),
+                                  .help = help_if_different});
   }
-  for (std::size_t i = 0; i < batches.front().size(); ++i) {
-    if (std::holds_alternative<Strings>(batches.front().components[i])) {
+  Element result({}, first.skeleton);
+  for (std::size_t i = 0; i < first.size(); ++i) {
+    if (std::holds_alternative<Strings>(first.components[i])) {
       std::vector<std::string> all;
       for (Element& batch : batches)
         for (std::string& value : std::get<Strings>(batch.components[i]).values()) all.push_back(std::move(value));
       result.components.emplace_back(Strings(std::move(all)));
-      continue;
+    } else {
+      std::vector<at::Tensor> parts;
+      for (const Element& batch : batches) parts.push_back(batch.tensor(i));
+      result.components.emplace_back(at::cat(parts));
     }
-    const at::Tensor& first = batches.front().tensor(i);
-    std::vector<at::Tensor> parts;
-    for (const Element& batch : batches) {
-      const at::Tensor& part = batch.tensor(i);
-      require_like_first(batch,
-                         part.scalar_type() == first.scalar_type() && part.sizes().slice(1) == first.sizes().slice(1));
-      parts.push_back(part);
-    }
-    result.components.emplace_back(at::cat(parts));
   }
   return result;
 }

@@ -68,8 +68,7 @@ struct LOCKSTEP_EXPORT Element {
   Element& operator=(const Element&);
   Element& operator=(Element&&) noexcept = default;
   ~Element() = default;
-  static Element of(at::Tensor tensor);
-  static Element of(std::string bytes);
+  static Element of(Component component);
 
   std::size_t size() const { return components.size(); }
   /// The tensor of component i; an error that names the component if it is none.
@@ -121,7 +120,9 @@ LOCKSTEP_EXPORT Element slice(const Element& batch, std::int64_t begin, std::int
 /// A batch without its rows, in memory of its own; scalars become zeros.
 LOCKSTEP_EXPORT Element without_rows(const Element& batch);
 /// One batch of the rows of several, in order.
-LOCKSTEP_EXPORT Element concatenate_batches(std::vector<Element>&& batches, const std::string& where);
+LOCKSTEP_EXPORT Element
+concatenate_batches(std::vector<Element>&& batches, const std::string& where,
+                    const char* help_if_different = "make them alike in a map before, or use padded_batch");
 
 }  // namespace lockstep::data
 

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/format/listed.h"
 #include "lockstep/values/print.h"
 
 namespace lockstep::data {
@@ -86,12 +87,8 @@ PartialShape PartialShape::merged_with(const PartialShape& other) const {
 
 std::string to_string(const PartialShape& shape) {
   if (!shape.has_rank()) return "?";
-  std::string text = "[";
-  for (std::int64_t i = 0; i < shape.rank(); ++i) {
-    if (i > 0) text += ", ";
-    text += shape.dim(i) == PartialShape::kUnknown ? "?" : std::to_string(shape.dim(i));
-  }
-  return text + "]";
+  const auto text_of = [](std::int64_t dim) { return dim == PartialShape::kUnknown ? "?" : std::to_string(dim); };
+  return str("[", listed(shape.dims(), ", ", text_of), "]");
 }
 
 ComponentSpec ComponentSpec::of(const Component& component) {
@@ -171,24 +168,32 @@ std::optional<std::string> find_difference(const ElementSpec& a, const ElementSp
   return std::nullopt;
 }
 
-void require_rows(const ElementSpec& spec, const std::string& where) {
-  if (!spec.components) return;
-  std::optional<std::int64_t> rows;
-  for (std::size_t i = 0; i < spec.components->size(); ++i) {
+void require_dimensions(const ElementSpec& spec, const std::string& where, const RowsHelp& help) {
+  for (std::size_t i = 0; spec.components && i < spec.components->size(); ++i) {
     const ComponentSpec& component = (*spec.components)[i];
-    if (!component.shape.has_rank()) continue;
-    if (component.shape.rank() == 0)
+    if (component.shape.is_scalar())
       throw InvalidArgument(errors::kShape, {.what = "every component needs a first dimension to take rows from",
                                              .where = where,
                                              .seen = str("component ", i, " is ", to_string(component)),
-                                             .help = "call batch() before"});
-    if (component.shape.dim(0) == PartialShape::kUnknown) continue;
-    if (rows && *rows != component.shape.dim(0))
-      throw InvalidArgument(errors::kShape, {.what = "all components must have the same number of rows",
-                                             .where = where,
-                                             .seen = to_string(spec),
-                                             .help = "make their first dimensions equal in a map"});
-    rows = component.shape.dim(0);
+                                             .help = help.no_rows});
+  }
+}
+
+void require_rows(const ElementSpec& spec, const std::string& where, const RowsHelp& help) {
+  require_dimensions(spec, where, help);
+  if (!spec.components) return;
+  const std::vector<ComponentSpec>& all = *spec.components;
+  const auto is_known = [](const ComponentSpec& component) { return component.shape.rows() != PartialShape::kUnknown; };
+  const auto first = std::ranges::find_if(all, is_known);
+  for (auto other = first; other != all.end(); ++other) {
+    if (!is_known(*other) || other->shape.rows() == first->shape.rows()) continue;
+    throw InvalidArgument(
+        errors::kShape,
+        {.what = "all components must have the same number of rows",
+         .where = where,
+         .seen = str(to_string(spec), ": component ", first - all.begin(), " has ", counted(first->shape.rows(), "row"),
+                     ", component ", other - all.begin(), " has ", counted(other->shape.rows(), "row")),
+         .help = help.unequal});
   }
 }
 
@@ -225,10 +230,7 @@ std::string to_string(const ComponentSpec& spec) {
 std::string to_string(const ElementSpec& spec) {
   if (!spec.components) return "unknown";
   if (spec.components->size() == 1) return to_string(spec.components->front());
-  std::string text = "(";
-  for (std::size_t i = 0; i < spec.components->size(); ++i)
-    text += (i > 0 ? ", " : "") + to_string((*spec.components)[i]);
-  return text + ")";
+  return str("(", listed(*spec.components, ", ", [](const ComponentSpec& each) { return to_string(each); }), ")");
 }
 
 }  // namespace lockstep::data

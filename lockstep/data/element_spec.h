@@ -111,9 +111,10 @@ struct LOCKSTEP_EXPORT ElementSpec {
 /// How the two differ in a way that one dataset cannot have: in the number of components, keys, types or ranks
 /// ("component 0 is int64[] and float32[]"). None if they do not, as far as is known.
 LOCKSTEP_EXPORT std::optional<std::string> find_difference(const ElementSpec& a, const ElementSpec& b);
-/// InvalidArgument if it is known that rows cannot be taken from such elements: a component is a scalar, or components
-/// have different numbers of rows. `where` names the stage.
-LOCKSTEP_EXPORT void require_rows(const ElementSpec& spec, const std::string& where);
+/// InvalidArgument if a component is known to be a scalar, which has no rows. `where` names the stage.
+LOCKSTEP_EXPORT void require_dimensions(const ElementSpec& spec, const std::string& where, const RowsHelp& help = {});
+/// The same, also if components are known to have different numbers of rows.
+LOCKSTEP_EXPORT void require_rows(const ElementSpec& spec, const std::string& where, const RowsHelp& help = {});
 
 /// Whether the spec says what elements are made of: kinds, types and ranks.
 LOCKSTEP_EXPORT bool tells_all(const ElementSpec& spec);

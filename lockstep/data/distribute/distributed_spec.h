@@ -25,8 +25,9 @@ LOCKSTEP_EXPORT bool handles_partial_steps(const ElementSpec& dataset, bool is_i
 inline constexpr std::int64_t kAskStages = -2;
 LOCKSTEP_EXPORT std::int64_t batch_size_by_spec(const ElementSpec& dataset);
 
-/// Throws InvalidArgument if components are known to have different numbers of rows: rows that belong together would
-/// go to different replicas.
-LOCKSTEP_EXPORT void check_equal_rows(const ElementSpec& dataset);
+/// For errors about datasets that cannot be cut into batches of replicas.
+inline constexpr RowsHelp kHelpForDistribute{
+    .no_rows = "call batch() before distribute(), or make per-replica batches in distribute_from_function",
+    .unequal = "give all components the same first dimension, or make per-replica batches in distribute_from_function"};
 
 }  // namespace lockstep::data

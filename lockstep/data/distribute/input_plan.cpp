@@ -5,6 +5,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/ceil_split.h"
+#include "lockstep/data/format/listed.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/balanced_cutter.h"
@@ -29,12 +30,6 @@ StagePtr make_stream(const InputPlan& plan, TooFew too_few) {
   return stream;
 }
 
-std::string joined(const std::vector<int>& numbers) {
-  std::string text;
-  for (std::size_t i = 0; i < numbers.size(); ++i) text += str(i ? "," : "", numbers[i]);
-  return text;
-}
-
 /// More files or elements than these are not listed for a worker.
 constexpr std::int64_t kNumbersInALine = 10;
 
@@ -46,7 +41,7 @@ std::string share_of(const SharedOut& shared, int worker, int workers) {
   std::vector<int> own;
   for (int i = worker; i < *shared.count; i += workers) own.push_back(i);
   if (own.empty()) return "no " + what;
-  return str(what, own.size() == 1 ? " " : "s ", joined(own));
+  return str(what, own.size() == 1 ? " " : "s ", listed(own, ","));
 }
 
 std::string shares_of(const InputPlan& plan, int worker) {
@@ -65,7 +60,7 @@ std::string share_of_worker(const InputPlan& plan, const ClusterShape& cluster) 
   const bool by_replica = plan.assignment == Assignment::ByReplica;
   if (by_replica || plan.shards.by == ShardBy::Rows) {
     return str(cluster.replicas_per_worker == 1 ? "piece " : "pieces ",
-               joined(pieces_of_worker(cluster, plan.assignment)), " of every step's ", cluster.replicas(), " (",
+               listed(pieces_of_worker(cluster, plan.assignment), ","), " of every step's ", cluster.replicas(), " (",
                by_replica ? to_string(plan.assignment) : to_string(plan.shards.by), ")");
   }
   if (plan.shards.by == ShardBy::Nothing) return str("everything (", to_string(plan.policy), ")");
@@ -213,7 +208,7 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
   const ElementSpec spec = dataset->element_spec();
   if (cluster.replicas() > 1) {
     plan.global_batch_size = global_batch_size_of(*dataset);
-    check_equal_rows(spec);
+    require_rows(spec, "distribute", kHelpForDistribute);  // rows that belong together go to the same replica
   }
   FunctionLook look;
   // FILE by replica shares out nothing by file, but should say so if there are no files.

@@ -13,27 +13,6 @@ namespace {
 
 constexpr const char* kSplitting = "splitting a batch";
 
-PartialShape row_shape(const at::Tensor& batch) { return PartialShape(batch.sizes().slice(1).vec()); }
-
-/// The rows of several pieces as one batch; rows of different shape do not fit into one.
-Element joined_rows(std::vector<Element>&& pieces) {
-  for (const Element& piece : pieces) {
-    for (std::size_t i = 0; i < piece.size(); ++i) {
-      const auto* first = std::get_if<at::Tensor>(&pieces.front().components[i]);
-      const auto* tensor = std::get_if<at::Tensor>(&piece.components[i]);
-      if (!first || !tensor || first->sizes().slice(1) == tensor->sizes().slice(1)) continue;
-      throw FailedPrecondition(
-          errors::kShape,
-          {.what = "rows of different shape would have to share a batch",
-           .where = kSplitting,
-           .seen = lockstep::str("component ", i, ": rows of ", to_string(row_shape(*first)), " and of ",
-                                 to_string(row_shape(*tensor))),
-           .help = "pad all batches to one width, or share out whole batches with AutoShardPolicy::Data"});
-    }
-  }
-  return concatenate_batches(std::move(pieces), kSplitting);
-}
-
 class BatchedRows final : public RowStream {
  public:
   BatchedRows(const Stage& batches, const IterationContext& context)
@@ -161,7 +140,9 @@ class BatchedRows final : public RowStream {
 
   Element one_of(std::vector<Element>&& pieces) {
     if (pieces.size() == 1) return std::move(pieces.front());
-    if (!pieces.empty()) return joined_rows(std::move(pieces));
+    if (!pieces.empty())
+      return concatenate_batches(std::move(pieces), kSplitting,
+                                 "pad all batches to one width, or share out whole batches with AutoShardPolicy::Data");
     // What is not known beforehand about rows is taken from the data where there is no other way.
     if (!tells_all(spec_)) fill();
     return empty_batch(spec_, seen_);
