@@ -1,12 +1,12 @@
 #pragma once
 
-#include <atomic>
 #include <exception>
 #include <functional>
+#include <future>
+#include <iterator>
 #include <string>
 #include <system_error>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
@@ -46,16 +46,18 @@ class WorkerThreads {
   ~WorkerThreads() { join(); }
 
   /// Calls `run` on `count` threads. If one cannot be started, none calls it, and ResourceExhausted is thrown.
-  void start(int count, std::function<void()> run) {
-    run_ = std::move(run);
+  void start(int count, const std::function<void()>& run) {
+    std::promise<bool> all_there;
+    const auto give_up = [&] {
+      all_there.set_value(false);
+      join();
+    };
     try {
       threads_.reserve(static_cast<std::size_t>(count));
-      for (int i = 0; i < count; ++i) {
-        threads_.emplace_back([this] {
-          gate_.wait(kClosed);
-          if (gate_.load() == kOpen) run_();
+      for (std::shared_future<bool> gate = all_there.get_future().share(); std::ssize(threads_) < count;)
+        threads_.emplace_back([gate, run] {
+          if (gate.get()) run();
         });
-      }
     } catch (const std::system_error& error) {
       give_up();
       throw_no_more_threads(static_cast<int>(threads_.size()), count, error.what());
@@ -63,7 +65,7 @@ class WorkerThreads {
       give_up();
       throw;
     }
-    set_gate(kOpen);
+    all_there.set_value(true);
   }
 
   void join() {
@@ -72,22 +74,6 @@ class WorkerThreads {
   }
 
  private:
-  static constexpr int kClosed = 0;
-  static constexpr int kOpen = 1;
-  static constexpr int kGivenUp = 2;
-
-  void set_gate(int state) {
-    gate_.store(state);
-    gate_.notify_all();
-  }
-
-  void give_up() {
-    set_gate(kGivenUp);
-    join();
-  }
-
-  std::function<void()> run_;
-  std::atomic<int> gate_{kClosed};
   std::vector<Thread> threads_;
 };
 
