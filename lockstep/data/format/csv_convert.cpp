@@ -1,9 +1,11 @@
 #include "lockstep/data/format/csv_convert.h"
 
-#include <algorithm>
 #include <charconv>
+#include <clocale>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
+#include <string>
 #include <system_error>
 
 namespace lockstep::data {
@@ -25,18 +27,8 @@ std::errc parse(std::string_view text, T& value) {
 
 /// Of a decimal number that no float can hold: whether it is too small, not too large.
 bool is_tiny(std::string_view text) {
-  const std::size_t exponent_at = std::min(text.find_first_of("eE"), text.size());
-  const std::string_view digits = text.substr(0, exponent_at);
-  const std::size_t first = digits.find_first_of("123456789");
-  if (first == std::string_view::npos) return true;
-  const std::size_t point = std::min(digits.find('.'), digits.size());
-  const auto above_point = static_cast<std::int64_t>(point) - static_cast<std::int64_t>(first);
-  std::string_view exponent_text = text.substr(std::min(exponent_at + 1, text.size()));
-  const bool negative = exponent_text.starts_with('-');
-  if (exponent_text.starts_with('+')) exponent_text.remove_prefix(1);
-  std::int64_t exponent = 0;
-  if (parse(exponent_text, exponent) == std::errc::result_out_of_range) return negative;
-  return exponent < -above_point;
+  static const locale_t plain = ::newlocale(LC_ALL_MASK, "C", nullptr);  // in others a comma may be the decimal point
+  return std::abs(::strtod_l(std::string(text).c_str(), nullptr, plain)) < 1;
 }
 
 template <class T>
