@@ -24,6 +24,16 @@ void for_each_stage(const Stage& root, Visit visit) {
   }
 }
 
+/// Passes are counted under one lock for all pipelines: starting one is rare, and stages are shared between them.
+std::mutex& passes_mutex() {
+  static std::mutex one;
+  return one;
+}
+
+void raise_passes_to(const Stage& stage, std::uint64_t pass) {
+  for_each_stage(stage, [&](const Stage& each) { each.passes() = std::max(each.passes(), pass); });
+}
+
 bool is_concatenation(const Stage& stage) { return stage.traits().elements == StageTraits::Elements::Concatenated; }
 
 /// Prints trees, with the line of a stage as `line_of` gives it; stages without a line are left out.
@@ -78,18 +88,6 @@ std::int64_t count_stages(const Stage& stage, std::string_view kind) {
   return count;
 }
 
-std::int64_t depth_of(const Stage& stage) {
-  std::int64_t deepest = 0;
-  std::vector<std::pair<const Stage*, std::int64_t>> waiting{{&stage, 1}};
-  while (!waiting.empty()) {
-    const auto [at, depth] = waiting.back();
-    waiting.pop_back();
-    deepest = std::max(deepest, depth);
-    for (const StagePtr& input : at->inputs()) waiting.emplace_back(input.get(), depth + 1);
-  }
-  return deepest;
-}
-
 std::string print_tree(const Stage& stage) {
   return TreePrinter([](const Stage& each) { return each.describe(); }).print(stage);
 }
@@ -123,43 +121,22 @@ void throw_position_obstacle(const std::string& obstacle) {
                                     "GeneratorOptions::replayable = true"});
 }
 
-/// Passes are counted under one lock for all pipelines: starting one is rare, and stages are shared between them.
-class PassCounter {
- public:
-  /// The pass behind all that any stage below has seen.
-  static std::uint64_t next(const Stage& stage) {
-    std::uint64_t pass = 0;
-    for_each_stage(stage, [&](const Stage& each) { pass = std::max(pass, each.passes_); });
-    return pass;
-  }
-  static void raise_to(const Stage& stage, std::uint64_t pass) {
-    for_each_stage(stage, [&](const Stage& each) { each.passes_ = std::max(each.passes_, pass); });
-  }
-  /// From `pass` to the one before.
-  static void lower(const Stage& stage, std::uint64_t pass) {
-    for_each_stage(stage, [&](const Stage& each) { each.passes_ -= each.passes_ == pass ? 1 : 0; });
-  }
-  static std::mutex& mutex() {
-    static std::mutex one;
-    return one;
-  }
-};
-
 std::uint64_t begin_pass(const Stage& stage) {
-  const std::lock_guard lock(PassCounter::mutex());
-  const std::uint64_t pass = PassCounter::next(stage);
-  PassCounter::raise_to(stage, pass + 1);
+  const std::lock_guard lock(passes_mutex());
+  std::uint64_t pass = 0;
+  for_each_stage(stage, [&](const Stage& each) { pass = std::max(pass, each.passes()); });
+  raise_passes_to(stage, pass + 1);
   return pass;
 }
 
 void take_back_pass(const Stage& stage, std::uint64_t epoch) {
-  const std::lock_guard lock(PassCounter::mutex());
-  PassCounter::lower(stage, epoch + 1);
+  const std::lock_guard lock(passes_mutex());
+  for_each_stage(stage, [&](const Stage& each) { each.passes() -= each.passes() == epoch + 1 ? 1 : 0; });
 }
 
 void go_on_after_pass(const Stage& stage, std::uint64_t epoch) {
-  const std::lock_guard lock(PassCounter::mutex());
-  PassCounter::raise_to(stage, epoch + 1);
+  const std::lock_guard lock(passes_mutex());
+  raise_passes_to(stage, epoch + 1);
 }
 
 }  // namespace lockstep::data

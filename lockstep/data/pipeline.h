@@ -16,8 +16,6 @@ LOCKSTEP_EXPORT std::string fingerprint(const Stage& stage);
 
 /// How many stages of this kind there are in a pipeline.
 LOCKSTEP_EXPORT std::int64_t count_stages(const Stage& stage, std::string_view kind);
-/// How many stages lie on the longest way from the end of a pipeline to a source.
-LOCKSTEP_EXPORT std::int64_t depth_of(const Stage& stage);
 
 /// What the stages of a pipeline keep from pass to pass; see Stage::save_lasting.
 LOCKSTEP_EXPORT void save_all_lasting(const Stage& stage, Position& position);

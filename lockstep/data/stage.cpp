@@ -1,7 +1,6 @@
 #include "lockstep/data/stage.h"
 
 #include <algorithm>
-#include <array>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/stage_counters.h"
@@ -12,24 +11,16 @@ namespace lockstep::data {
 
 RowSource::~RowSource() = default;
 
-std::int64_t IndexIterator::skip(std::int64_t count) {
-  std::array<std::int64_t, 256> unwanted;
-  std::int64_t skipped = 0;
-  while (skipped < count) {
-    const auto wanted = std::min<std::int64_t>(count - skipped, unwanted.size());
-    const std::size_t got = next({unwanted.data(), static_cast<std::size_t>(wanted)});
-    skipped += static_cast<std::int64_t>(got);
-    if (static_cast<std::int64_t>(got) < wanted) break;
-  }
-  return skipped;
-}
-
 Stage::Stage(std::vector<StagePtr> inputs) { set_inputs(std::move(inputs)); }
 
 void Stage::set_inputs(std::vector<StagePtr> inputs) {
   inputs_ = std::move(inputs);
   trust_in_inputs_ = Trust::Certain;
-  for (const StagePtr& input : inputs_) trust_in_inputs_ = std::min(trust_in_inputs_, input->trust());
+  depth_ = 1;
+  for (const StagePtr& input : inputs_) {
+    trust_in_inputs_ = std::min(trust_in_inputs_, input->trust());
+    depth_ = std::max(depth_, input->depth() + 1);
+  }
   passes_ = 0;
 }
 

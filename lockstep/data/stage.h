@@ -24,7 +24,6 @@ class LOCKSTEP_EXPORT IndexIterator : public PlaceIterator {
  public:
   /// Writes up to `indices.size()` row numbers and returns how many; fewer only at the end.
   virtual std::size_t next(std::span<std::int64_t> indices) = 0;
-  std::int64_t skip(std::int64_t count) override;
 };
 using IndexIteratorPtr = std::unique_ptr<IndexIterator>;
 
@@ -72,6 +71,10 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
 
   const std::vector<StagePtr>& inputs() const { return inputs_; }
   const StagePtr& input() const { return inputs_.front(); }
+  /// How many stages lie on the longest way to a source, this one included.
+  std::int64_t depth() const { return depth_; }
+  /// The passes that were begun; see begin_pass, which alone may use it.
+  std::uint64_t& passes() const { return passes_; }
   /// What a meter knows the stage by: a copy on other inputs counts for the stage it was made of.
   const std::shared_ptr<const void>& measured_as() const { return measured_as_; }
   /// The same stage on other inputs; see StageOf.
@@ -109,12 +112,11 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
   virtual IteratorPtr make_iterator(const IterationContext& context) const = 0;
 
  private:
-  friend class PassCounter;
-
   std::vector<StagePtr> inputs_;
   Trust trust_in_inputs_ = Trust::Certain;
+  std::int64_t depth_ = 1;
   std::shared_ptr<const void> measured_as_ = std::make_shared<char>();
-  mutable std::uint64_t passes_ = 0;  // see begin_pass
+  mutable std::uint64_t passes_ = 0;
 };
 
 /// `with_inputs` for a stage `Self`: a copy with other inputs.

@@ -138,14 +138,13 @@ bool gives_single_rows(const Stage& stage, const FunctionLook& look, bool mapped
 void check_depth(const Stage& dataset) {
   // Plans read and change trees of stages by recursion; twice as many stages still fit into a stack of 8 MB.
   constexpr std::int64_t kDeepest = 4000;
-  const std::int64_t depth = depth_of(dataset);
-  if (depth <= kDeepest) return;
-  throw InvalidArgument(
-      errors::kSharding,
-      {.what = str("a dataset to distribute must have at most ", kDeepest, " stages on top of each other, got ", depth),
-       .where = "distribute",
-       .help = "join many datasets with one flat_map or interleave (over a dataset of their numbers "
-               "or names), or concatenate them in pairs and the pairs again, not in a chain"});
+  if (dataset.depth() <= kDeepest) return;
+  throw InvalidArgument(errors::kSharding,
+                        {.what = str("a dataset to distribute must have at most ", kDeepest,
+                                     " stages on top of each other, got ", dataset.depth()),
+                         .where = "distribute",
+                         .help = "join many datasets with one flat_map or interleave (over a dataset of their numbers "
+                                 "or names), or concatenate them in pairs and the pairs again, not in a chain"});
 }
 
 /// The steps of a balanced stream of this many rows.

@@ -23,6 +23,12 @@ class ShuffleIndices final : public IndexIterator {
       ++written;
     return written;
   }
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    std::int64_t unwanted = 0;
+    while (skipped < count && buffer_.next(unwanted, [&](std::int64_t& index) { return pull(index); })) ++skipped;
+    return skipped;
+  }
 
  private:
   bool pull(std::int64_t& index) {
