@@ -103,25 +103,20 @@ std::string hint_for(const StageReport& report, int cores) {
 }
 
 struct StageMeter::Kept {
-  /// What is measured under an address. It is not kept alive: another one may be at the same address later.
-  struct Measured {
-    std::weak_ptr<const void> owner;
-    std::shared_ptr<StageCounters> counters;
-  };
   /// The counters of `owner`, with the lock held; fresh ones are given to `fill`.
   template <class Fill>
   std::shared_ptr<StageCounters> find_or_add(const std::shared_ptr<const void>& owner, Fill fill) {
-    Measured& measured = by_stage[owner.get()];
-    if (measured.owner.lock() != owner) {
-      measured = {owner, std::make_shared<StageCounters>()};
-      in_order.push_back(measured.counters);
-      fill(*measured.counters);
+    std::shared_ptr<StageCounters>& counters = by_owner[owner];
+    if (!counters) {
+      counters = std::make_shared<StageCounters>();
+      in_order.push_back(counters);
+      fill(*counters);
     }
-    return measured.counters;
+    return counters;
   }
 
   std::mutex mutex;
-  std::map<const void*, Measured> by_stage;
+  std::map<std::weak_ptr<const void>, std::shared_ptr<StageCounters>, std::owner_less<>> by_owner;
   std::vector<std::shared_ptr<StageCounters>> in_order;
 };
 
