@@ -24,8 +24,7 @@ class BatchingIterator : public Base {
       : input_(std::move(input)), size_(shape.size), drop_remainder_(shape.drop_remainder) {}
 
   std::int64_t skip(std::int64_t count) override {
-    const std::int64_t rows = input_->skip(skipped_input(count, size_));
-    return rows / size_ + (!drop_remainder_ && rows % size_ != 0 ? 1 : 0);
+    return batched(input_->skip(skipped_input(count, size_)), size_, drop_remainder_).value();
   }
   void locate(std::int64_t consumed, Position& position) const override {
     input_->locate(skipped_input(consumed, size_), position);

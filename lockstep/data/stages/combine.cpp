@@ -88,6 +88,31 @@ class ConcatenateIterator final : public ElementIterator {
   IteratorPtr current_;  // null between parts
 };
 
+Cardinality cardinality_of_zip(const Stage& zip) {
+  Cardinality all = Cardinality::infinite();
+  for (const StagePtr& input : zip.inputs()) all = zipped(all, input->cardinality());
+  return all;
+}
+
+ElementSpec spec_of_zip(const Stage& zip) {
+  ElementSpec spec = zip.input()->element_spec();
+  for (std::size_t i = 1; i < zip.inputs().size(); ++i) spec = spec.joined_with(zip.inputs()[i]->element_spec());
+  return spec;
+}
+
+IteratorPtr iterate_concatenation(const Stage& both, const IterationContext& context) {
+  std::vector<ConcatenateIterator::Part> parts;
+  IterationContext at = context;
+  StagePtr rest = both.shared_from_this();
+  for (; rest->traits().elements == StageTraits::Elements::Concatenated; rest = rest->input()) {
+    parts.push_back({rest->inputs()[1], at.below(1)});
+    at = at.below(0);
+  }
+  parts.push_back({std::move(rest), std::move(at)});
+  std::ranges::reverse(parts);
+  return std::make_unique<ConcatenateIterator>(std::move(parts));
+}
+
 }  // namespace
 
 ElementSpec common_spec(const std::vector<StagePtr>& datasets, const std::string& where) {
@@ -117,52 +142,25 @@ StagePtr make_zip(std::vector<StagePtr> inputs) {
   return make_stage(std::move(inputs), {.kind = "zip",
                                         .traits = StageTraits::passing_over(StageTraits::Elements::Zipped),
                                         .takes_any_number = true,
-                                        .cardinality =
-                                            [](const Stage& zip) {
-                                              Cardinality all = Cardinality::infinite();
-                                              for (const StagePtr& input : zip.inputs())
-                                                all = zipped(all, input->cardinality());
-                                              return all;
-                                            },
-                                        .spec =
-                                            [](const Stage& zip) {
-                                              ElementSpec spec = zip.input()->element_spec();
-                                              for (std::size_t i = 1; i < zip.inputs().size(); ++i)
-                                                spec = spec.joined_with(zip.inputs()[i]->element_spec());
-                                              return spec;
-                                            },
-                                        .iterate =
-                                            [](const Stage& zip, const IterationContext& context) {
-                                              return std::make_unique<ZipIterator>(iterate_inputs(zip, context));
-                                            }});
+                                        .cardinality = cardinality_of_zip,
+                                        .spec = spec_of_zip,
+                                        .iterate = [](const Stage& zip, const IterationContext& context) {
+                                          return std::make_unique<ZipIterator>(iterate_inputs(zip, context));
+                                        }});
 }
 
 StagePtr make_concatenate(StagePtr first, StagePtr second) {
-  const auto sum_of = [](Cardinality (Stage::*count)() const) {
-    return
-        [count](const Stage& both) { return concatenated((*both.inputs()[0].*count)(), (*both.inputs()[1].*count)()); };
+  const auto of_both = [](Cardinality (Stage::*count)() const) {
+    return [=](const Stage& both) { return concatenated((*both.inputs()[0].*count)(), (*both.inputs()[1].*count)()); };
   };
   return make_stage({std::move(first), std::move(second)},
                     {.kind = "concatenate",
                      .traits = StageTraits::passing_over(StageTraits::Elements::Concatenated),
                      .takes_any_number = true,
-                     .cardinality = sum_of(&Stage::cardinality),
-                     .total_rows = sum_of(&Stage::total_rows),
+                     .cardinality = of_both(&Stage::cardinality),
+                     .total_rows = of_both(&Stage::total_rows),
                      .spec = [](const Stage& both) { return common_spec(both.inputs(), "concatenate"); },
-                     .iterate =
-                         [](const Stage& both, const IterationContext& context) {
-                           std::vector<ConcatenateIterator::Part> parts;
-                           IterationContext at = context;
-                           StagePtr rest = both.shared_from_this();
-                           for (; rest->traits().elements == StageTraits::Elements::Concatenated;
-                                rest = rest->input()) {
-                             parts.push_back({rest->inputs()[1], at.below(1)});
-                             at = at.below(0);
-                           }
-                           parts.push_back({std::move(rest), std::move(at)});
-                           std::ranges::reverse(parts);
-                           return std::make_unique<ConcatenateIterator>(std::move(parts));
-                         }});
+                     .iterate = iterate_concatenation});
 }
 
 }  // namespace lockstep::data

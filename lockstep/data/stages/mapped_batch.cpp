@@ -63,8 +63,7 @@ class MappedBatchIterator final : public ElementIterator {
 
   std::int64_t skip(std::int64_t count) override {
     if (workers_) return ElementIterator::skip(count);
-    const std::int64_t skipped = source_.skip(skipped_input(count, size_));
-    return skipped / size_ + (!drop_remainder_ && skipped % size_ != 0 ? 1 : 0);
+    return batched(source_.skip(skipped_input(count, size_)), size_, drop_remainder_).value();
   }
   void locate(std::int64_t consumed, Position& position) const override {
     source_.locate(skipped_input(consumed, size_), position);
