@@ -7,9 +7,15 @@
 
 #include <algorithm>
 
+#include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/nn/buffer_values.h"
+#include "lockstep/nn/module_inventory.h"
 #include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/nn/worker_model.h"
+#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
 namespace lockstep::detail {
@@ -76,6 +82,38 @@ ModuleCore::NamedTensors ModuleCore::named_buffers_here() const {
   return as_one(named);
 }
 
+void ModuleCore::note_equal_buffers() {
+  inventory_->equal_buffers.clear();
+  if (!StrategyAccess::is_first_of_all(strategy())) return;
+  for (const auto& part : replicas_[0]->named_modules()) {
+    const torch::nn::Module& module = *part.value();
+    if (module.as<nn::SyncBatchNorm1dImpl>() || module.as<nn::SyncBatchNorm2dImpl>() ||
+        module.as<nn::SyncBatchNorm3dImpl>())
+      continue;  // stay equal
+    for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+      if (!item.value().defined()) continue;
+      const std::string name = part.key().empty() ? item.key() : lockstep::str(part.key(), '.', item.key());
+      inventory_->equal_buffers.emplace_back(name, item.value().clone());
+    }
+  }
+}
+
+void ModuleCore::require_buffers_of_one_client() const {
+  if (inventory_->equal_buffers.empty()) return;
+  const Named now = replicas_[0]->named_buffers();
+  for (const auto& [name, value] : inventory_->equal_buffers) {
+    const at::Tensor* const buffer = now.find(name);
+    if (buffer != nullptr && holds_same(*buffer, value)) continue;
+    throw FailedPrecondition(
+        errors::kWrongContext,
+        {.what = lockstep::str("a model is used outside of towers, and its buffer '", name,
+                               "' differs between them, as training leaves it: every worker would see its own first "
+                               "tower's"),
+         .help = "call model.synchronize_buffers() before, or use the model in call_for_each_tower; the weights alone "
+                 "are model.named_parameters()"});
+  }
+}
+
 void ModuleCore::synchronize_buffers() {
   require_outside_of_run("synchronize_buffers of a model");
   const at::NoGradGuard no_grad;
@@ -85,6 +123,7 @@ void ModuleCore::synchronize_buffers() {
       if (buffer.defined()) set_buffer(buffer, item.value());
     }
   }
+  note_equal_buffers();
 }
 
 }  // namespace lockstep::detail

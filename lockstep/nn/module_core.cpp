@@ -38,9 +38,14 @@ bool ModuleCore::has_moved(std::size_t p, std::size_t k) const {
 
 const std::shared_ptr<torch::nn::Module>& ModuleCore::current() const {
   const ContextEntry* top = current_context();
-  if (top == nullptr || top->replica == nullptr) return replicas_[0];
-  if (top->strategy != strategy_) require_current_strategy(strategy(), "model");
-  const auto k = static_cast<std::size_t>(top->replica->local_index());
+  if (top != nullptr && top->replica != nullptr) return module_of_replica(*top);
+  require_buffers_of_one_client();
+  return replicas_[0];
+}
+
+const std::shared_ptr<torch::nn::Module>& ModuleCore::module_of_replica(const ContextEntry& replica) const {
+  if (replica.strategy != strategy_) require_current_strategy(strategy(), "model");
+  const auto k = static_cast<std::size_t>(replica.replica->local_index());
   // torch::load gives every parameter new memory: one look is enough to notice it before this replica computes with other
   // weights than the rest.
   if (!parameters().empty() && has_moved(0, k)) require_unchanged();
@@ -53,7 +58,11 @@ void ModuleCore::expect_forward() const {
   if (replicas_.size() > 1 && (top == nullptr || top->replica == nullptr)) watch_->note_use_outside();
 }
 
-ModuleCore::NamedTensors ModuleCore::named_parameters() const { return current()->named_parameters(); }
+ModuleCore::NamedTensors ModuleCore::named_parameters() const {
+  const ContextEntry* top = current_context();
+  const bool is_inside = top != nullptr && top->replica != nullptr;
+  return (is_inside ? module_of_replica(*top) : replicas_[0])->named_parameters();
+}
 ModuleCore::NamedTensors ModuleCore::parameters_of(std::size_t k) const { return replicas_[k]->named_parameters(); }
 ModuleCore::NamedTensors ModuleCore::buffers_of(std::size_t k) const { return replicas_[k]->named_buffers(); }
 
@@ -61,7 +70,10 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   const ContextEntry* top = current_context();
   const bool is_inside = top != nullptr && top->replica != nullptr;
   if (is_inside && top->strategy != strategy_) require_current_strategy(strategy(), "update of a model");
-  if (!is_inside) require_no_run_elsewhere(strategy(), "update of a model");
+  if (!is_inside) {
+    require_no_run_elsewhere(strategy(), "update of a model");
+    require_buffers_of_one_client();
+  }
   local::Seat* seat = is_inside ? top->replica->seat() : nullptr;
   const auto act = [&] {
     for (int k = 0; seat != nullptr && k < seat->size(); ++k) {

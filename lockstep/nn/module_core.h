@@ -25,6 +25,7 @@ class Strategy;
 
 namespace lockstep::detail {
 
+struct ContextEntry;
 class ModuleWatch;  // nn/module_watch.h
 
 /// The replicas of a module and what they share; the part of MirroredModule that knows no type of the user's.
@@ -74,6 +75,8 @@ class LOCKSTEP_EXPORT ModuleCore {
   NamedTensors named_buffers_here() const;  ///< the same of this worker's replicas alone
   /// Gives all replicas the values of `named_buffers`.
   void synchronize_buffers();
+  /// All replicas of all workers have got the same buffers.
+  void note_equal_buffers();
 
   /// Drops the gradients of the calling replica, or of all outside of run.
   void zero_grad(bool set_to_none);
@@ -112,6 +115,9 @@ class LOCKSTEP_EXPORT ModuleCore {
   bool has_lost_part(std::size_t k) const;
 
  private:
+  /// Throws if one client drives several workers, each of which would show it other buffers outside of run.
+  void require_buffers_of_one_client() const;
+  const std::shared_ptr<torch::nn::Module>& module_of_replica(const ContextEntry& replica) const;
   void collect_parameters();
   void require_shareable() const;
   void change_once(FunctionRef<void(torch::nn::Module&)> change);

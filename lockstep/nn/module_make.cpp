@@ -130,6 +130,7 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   guard_gradients();
   inventory_->is_pinned.resize(inventory_->parameters.size());
   for (const auto& module : replicas_) inventory_->parts.push_back(module->named_modules("", /*include_self=*/false));
+  note_equal_buffers();
   watch_ = std::make_unique<ModuleWatch>(*this);
 }
 

@@ -97,6 +97,7 @@ void share_chiefs_training(ModuleCore& model, OptimizerCore* optimizer) {
   const bool is_torn = workers::sum(*workers, is_chief && model.is_torn() ? 1 : 0, "torn weights", deadline) > 0;
   model.set_torn(is_torn);
   model.watch().expect_other_weights();
+  model.note_equal_buffers();
   forget_cast_weights();
   if (optimizer == nullptr) return;
   const OptimizerState state = chiefs_state(*workers, is_chief ? read_state(*optimizer) : OptimizerState(), deadline);

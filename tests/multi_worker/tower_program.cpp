@@ -3,6 +3,7 @@
 // and on every worker; with a MISTAKE only what becomes of that.
 
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
@@ -419,6 +420,30 @@ struct Net : torch::nn::Module {
   torch::nn::Sequential layers{torch::nn::Linear(5, 8), torch::nn::Dropout(0.5), torch::nn::Linear(8, 1)};
 };
 
+/// Towers have their own statistics. Outside of towers they are used once all towers have the same.
+void look_at_buffers(contrib::MirroredStrategy& strategy) {
+  auto model =
+      strategy.core().make([] { return torch::nn::Sequential(torch::nn::BatchNorm1d(3), torch::nn::Linear(3, 1)); });
+  const auto predict = [&] { return model->forward(torch::ones({2, 3})); };
+  strategy.call_for_each_tower([&] { model->forward(torch::rand({4, 3})); });
+  const bool has_several = strategy.core().num_workers() > 1;
+  const auto clear = [](torch::nn::SequentialImpl& net) { net.parameters()[0].zero_(); };
+  const std::function<void()> refused[] = {[&] { predict(); }, [&] { model.update(clear); }};
+  for (const auto& use : refused) {
+    bool is_refused = false;
+    try {
+      if (has_several) use();
+    } catch (const ls::Error& error) {
+      is_refused = std::string(error.what()).find("synchronize_buffers") != std::string::npos;
+    }
+    if (is_refused != has_several) throw std::runtime_error("buffers of this worker");
+  }
+  say("weights", model.parameters());
+  model.synchronize_buffers();
+  model.eval();
+  say("predicted", predict());
+}
+
 void train(contrib::MirroredStrategy& strategy) {
   auto model = strategy.core().make<Net>();
   auto optimizer = strategy.core().make_optimizer<torch::optim::SGD>(model, 0.05);
@@ -499,6 +524,7 @@ int main(int argc, char** argv) {
     say("the client's next", torch::rand({2}));
     look_at_values(strategy);
     look_at_variables(strategy);
+    look_at_buffers(strategy);
     train(strategy);
     look_at_devices(strategy);
     look_at_copies(strategy);
