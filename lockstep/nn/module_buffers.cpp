@@ -13,6 +13,7 @@
 #include "lockstep/nn/module_inventory.h"
 #include "lockstep/nn/outside_of_run.h"
 #include "lockstep/nn/sync_batch_norm.h"
+#include "lockstep/nn/tensor_digest.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
@@ -82,36 +83,38 @@ ModuleCore::NamedTensors ModuleCore::named_buffers_here() const {
   return as_one(named);
 }
 
-void ModuleCore::note_equal_buffers() {
-  inventory_->equal_buffers.clear();
-  if (!StrategyAccess::is_first_of_all(strategy())) return;
+/// Of buffers that training can make different: those of SyncBatchNorm stay equal.
+ModuleCore::BufferDigests ModuleCore::digests_of_buffers() const {
+  BufferDigests digests;
+  if (alive_.expired() || !StrategyAccess::is_first_of_all(*strategy_)) return digests;
   for (const auto& part : replicas_[0]->named_modules()) {
     const torch::nn::Module& module = *part.value();
     if (module.as<nn::SyncBatchNorm1dImpl>() || module.as<nn::SyncBatchNorm2dImpl>() ||
         module.as<nn::SyncBatchNorm3dImpl>())
-      continue;  // stay equal
+      continue;
     for (const auto& item : module.named_buffers(/*recurse=*/false)) {
       if (!item.value().defined()) continue;
-      const std::string name = part.key().empty() ? item.key() : lockstep::str(part.key(), '.', item.key());
-      inventory_->equal_buffers.emplace_back(name, item.value().clone());
+      digests.emplace_back(part.key().empty() ? item.key() : lockstep::str(part.key(), '.', item.key()), 0);
+      for (const at::Tensor& dense : dense_parts_of(item.value()))
+        digests.back().second = 31 * digests.back().second + digest_of(dense);
     }
   }
+  return digests;
 }
 
+void ModuleCore::note_equal_buffers() { inventory_->equal_buffers = digests_of_buffers(); }
+
 void ModuleCore::require_buffers_of_one_client() const {
-  if (inventory_->equal_buffers.empty()) return;
-  const Named now = replicas_[0]->named_buffers();
-  for (const auto& [name, value] : inventory_->equal_buffers) {
-    const at::Tensor* const buffer = now.find(name);
-    if (buffer != nullptr && holds_same(*buffer, value)) continue;
-    throw FailedPrecondition(
-        errors::kWrongContext,
-        {.what = lockstep::str("a model is used outside of towers, and its buffer '", name,
-                               "' differs between them, as training leaves it: every worker would see its own first "
-                               "tower's"),
-         .help = "call model.synchronize_buffers() before, or use the model in call_for_each_tower; the weights alone "
-                 "are model.named_parameters()"});
-  }
+  const BufferDigests now = digests_of_buffers();
+  const auto [changed, before] = std::ranges::mismatch(now, inventory_->equal_buffers);
+  if (changed == now.end()) return;
+  throw FailedPrecondition(
+      errors::kWrongContext,
+      {.what = lockstep::str("a model is used outside of towers, and its buffer '", changed->first,
+                             "' differs between them, as training leaves it: every worker would see its own first "
+                             "tower's"),
+       .help = "call model.synchronize_buffers() before, or use the model in call_for_each_tower; the weights alone "
+               "are model.named_parameters()"});
 }
 
 void ModuleCore::synchronize_buffers() {

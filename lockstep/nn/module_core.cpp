@@ -18,6 +18,7 @@
 #include "lockstep/nn/module_inventory.h"
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/replica_name.h"
@@ -86,6 +87,8 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
     }
     change_once(change);
     watch_->expect_other_weights();
+    // The buffers that it may have been made from are each worker's own.
+    if (is_inside && StrategyAccess::is_first_of_all(*strategy_)) require_same_weights(*this);
   };
   if (is_inside) require_watched_untouched();
   std::exception_ptr error;
@@ -110,7 +113,9 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
   }
   if (is_inside) remember_watched();
   if (error) std::rethrow_exception(error);
-  if (!is_inside) set_torn(false);  // it is how weights are set again
+  if (is_inside) return;
+  set_torn(false);  // it is how weights are set again
+  note_equal_buffers();
 }
 
 void ModuleCore::change_once(FunctionRef<void(torch::nn::Module&)> change) {
@@ -164,13 +169,16 @@ void ModuleCore::to(at::ScalarType dtype) {
                                                     .where = "to",
                                                     .help = "convert the model before make_optimizer"});
   }
+  const bool are_equal = digests_of_buffers() == inventory_->equal_buffers;
   for (auto& module : replicas_) module->to(dtype);
   share_memory();
   watch_->expect_other_weights();
+  if (are_equal) note_equal_buffers();
 }
 
 void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
   require_outside_of_run("apply of a model");
+  const bool are_equal = digests_of_buffers() == inventory_->equal_buffers;
   watch_->expect_other_weights();
   // Parameters are shared: what f does to them counts once, as replica 0 has it, random numbers included. The other
   // replicas' modules are visited for what is their own.
@@ -185,6 +193,7 @@ void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
   };
   const at::Tensor before = state_of();
   replicas_[0]->apply(f);
+  if (are_equal) note_equal_buffers();
   if (replicas_.size() == 1) return;
   const at::Tensor after = state_of();
   std::vector<at::Tensor> values;

@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/export.h"
@@ -115,6 +116,8 @@ class LOCKSTEP_EXPORT ModuleCore {
   bool has_lost_part(std::size_t k) const;
 
  private:
+  using BufferDigests = std::vector<std::pair<std::string, std::uint64_t>>;
+  BufferDigests digests_of_buffers() const;  ///< of replica 0, by name; none unless one client drives several workers
   /// Throws if one client drives several workers, each of which would show it other buffers outside of run.
   void require_buffers_of_one_client() const;
   const std::shared_ptr<torch::nn::Module>& module_of_replica(const ContextEntry& replica) const;

@@ -4,7 +4,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "lockstep/nn/layer_members.h"
@@ -19,8 +18,8 @@ struct ModuleCore::Inventory {
   std::vector<Parameter> parameters;
   std::vector<const void*> addresses;  ///< of the memory of parameter p on replica k, at p * size() + k
   std::vector<char> is_pinned;         ///< per parameter
-  /// Where one client drives several workers: replica 0's buffers when they were last equal on all replicas.
-  std::vector<std::pair<std::string, at::Tensor>> equal_buffers;
+  BufferDigests
+      equal_buffers;  ///< where one client drives several workers: when buffers were last equal on all replicas
 };
 
 }  // namespace lockstep::detail

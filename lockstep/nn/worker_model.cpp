@@ -126,6 +126,18 @@ void take_chiefs_values(const ModuleCore& model) {
   for (const auto& buffer : buffers) take(buffer.value(), buffer.key());
 }
 
+void require_same_weights(const ModuleCore& model) {
+  workers::Texts lines;
+  for (const auto& parameter : model.parameters())
+    lines.push_back(lockstep::str("parameter ", parameter.name, " with the digest ", digest_of(parameter.leaves[0])));
+  workers::require_same(*StrategyAccess::workers(model.strategy()),
+                        {.what = "model after its update",
+                         .lines = std::move(lines),
+                         .help = "change the weights by what all towers share; call model.synchronize_buffers() before "
+                                 "if the change depends on buffers"},
+                        "update of a model", deadline_of(model.strategy().communication()));
+}
+
 std::vector<Named> buffers_of_all_workers(const ModuleCore& model) {
   std::vector<Named> here;
   for (std::size_t k = 0; k < model.size(); ++k) here.push_back(model.buffers_of(k));

@@ -22,6 +22,9 @@ struct OptimizerCore;
 /// of the chief's, throws on every worker.
 void take_chiefs_values(const ModuleCore& model);
 
+/// Throws on every worker unless all have the same weights. A collective.
+void require_same_weights(const ModuleCore& model);
+
 /// The buffers of each replica of all workers, by replica id. Every worker must call it.
 std::vector<torch::OrderedDict<std::string, at::Tensor>> buffers_of_all_workers(const ModuleCore& model);
 

@@ -9,6 +9,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
@@ -439,7 +440,10 @@ void look_at_buffers(contrib::MirroredStrategy& strategy) {
     if (is_refused != has_several) throw std::runtime_error("buffers of this worker");
   }
   say("weights", model.parameters());
+  strategy.call_for_each_tower([&] { model.update(clear); });
   model.synchronize_buffers();
+  model.update([](torch::nn::SequentialImpl& net) { net.buffers()[0].fill_(std::nan("")); });
+  model.update([](torch::nn::SequentialImpl& net) { net.buffers()[0].fill_(0.5); });
   model.eval();
   say("predicted", predict());
 }
