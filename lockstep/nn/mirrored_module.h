@@ -32,8 +32,8 @@ LOCKSTEP_EXPORT void require_device_of(const ModuleCore& model, const at::Device
 ///     strategy.run([&](const torch::Tensor& x) { auto y = model->forward(x); ... }, batch);
 ///     model.eval();                                  // reaches all replicas
 ///
-/// Inside `run`, `model->` is the calling replica's module; outside it is replica 0's, which is fine for looking but
-/// reaches one replica only. `model(x)` and `model.forward(x)` are `model->forward(x)`. Copies of the handle name the
+/// Inside `run`, `model->` is the calling replica's module; outside it is that of this worker's first replica, which is fine
+/// for looking but reaches one replica only. `model(x)` and `model.forward(x)` are `model->forward(x)`. Copies of the handle name the
 /// same model.
 template <class M>
 class MirroredModule {

@@ -18,8 +18,8 @@ struct ModuleCore::Inventory {
   std::vector<Parameter> parameters;
   std::vector<const void*> addresses;  ///< of the memory of parameter p on replica k, at p * size() + k
   std::vector<char> is_pinned;         ///< per parameter
-  BufferDigests
-      equal_buffers;  ///< where one client drives several workers: when buffers were last equal on all replicas
+  /// When buffers were last equal on all replicas; none unless one client drives several workers.
+  BufferDigests equal_buffers;
 };
 
 }  // namespace lockstep::detail
