@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "lockstep/data/buffer_pool.h"
-#include "lockstep/data/iterator.h"
+#include "lockstep/data/stage.h"
 
-// Iterators that several stages are made of.
+// What several stages are made of.
 namespace lockstep::data {
 
 /// An iterator that makes one element of each element of its input, so that places and skipping are its input's.
@@ -88,5 +88,34 @@ IteratorPtr iterate_elements(std::shared_ptr<const std::vector<Element>> element
 
 /// Reads ahead on a thread, several small elements at a time: a hand-over costs more than a small element.
 IteratorPtr read_ahead_in_chunks(IteratorPtr input);
+
+/// For `iterate`: an iterator of this class, made of the input's and of these arguments.
+template <class Iterator, class... Arguments>
+auto over_input(Arguments... arguments) {
+  return [=](const Stage& below, const IterationContext& context) {
+    return std::make_unique<Iterator>(below.iterate(context), arguments...);
+  };
+}
+
+/// For `iterate`: `next(elements, element)` reads the input's elements and writes the next one; false at the end.
+template <class Next>
+auto by_function(Next next) {
+  return [next](const Stage& below, const IterationContext& context) {
+    return make_function_iterator(
+        [elements = below.iterate(context), next](Element& element) mutable { return next(*elements, element); });
+  };
+}
+
+/// For `cardinality`: of some of the elements.
+inline Cardinality unknown_unless_empty(const Stage& below) {
+  return below.cardinality() == Cardinality(0) ? Cardinality(0) : Cardinality::unknown();
+}
+
+/// The iterators of a stage with several inputs.
+std::vector<IteratorPtr> iterate_inputs(const Stage& stage, const IterationContext& context);
+
+/// For the spec of a stage with several inputs: what is true of the elements of all of them. InvalidArgument if they are
+/// known not to fit into one dataset: `where` names the stage.
+ElementSpec common_spec(const std::vector<StagePtr>& datasets, const std::string& where);
 
 }  // namespace lockstep::data

@@ -97,11 +97,15 @@ std::string fingerprint(const Stage& stage) {
 }
 
 void save_all_lasting(const Stage& stage, Position& position) {
-  for_each_stage(stage, [&](const Stage& each) { each.save_lasting(position); });
+  for_each_stage(stage, [&](const Stage& each) {
+    if (const auto& lasting = each.description().lasting) lasting->save(position);
+  });
 }
 
 void restore_all_lasting(const Stage& stage, Position& position) {
-  for_each_stage(stage, [&](const Stage& each) { each.restore_lasting(position); });
+  for_each_stage(stage, [&](const Stage& each) {
+    if (const auto& lasting = each.description().lasting) lasting->restore(position);
+  });
 }
 
 std::optional<std::string> find_position_obstacle(const Stage& stage) {

@@ -17,7 +17,7 @@ LOCKSTEP_EXPORT std::string fingerprint(const Stage& stage);
 /// How many stages of this kind there are in a pipeline.
 LOCKSTEP_EXPORT std::int64_t count_stages(const Stage& stage, std::string_view kind);
 
-/// What the stages of a pipeline keep from pass to pass; see Stage::save_lasting.
+/// What the stages of a pipeline keep from pass to pass; see Lasting.
 LOCKSTEP_EXPORT void save_all_lasting(const Stage& stage, Position& position);
 LOCKSTEP_EXPORT void restore_all_lasting(const Stage& stage, Position& position);
 

@@ -11,17 +11,17 @@ namespace lockstep::data {
 
 RowSource::~RowSource() = default;
 
-Stage::Stage(std::vector<StagePtr> inputs) { set_inputs(std::move(inputs)); }
+Lasting::~Lasting() = default;
 
-void Stage::set_inputs(std::vector<StagePtr> inputs) {
-  inputs_ = std::move(inputs);
-  trust_in_inputs_ = Trust::Certain;
-  depth_ = 1;
+Stage::Stage(std::vector<StagePtr> inputs, StageDescription description)
+    : inputs_(std::move(inputs)), is_(std::move(description)) {
   for (const StagePtr& input : inputs_) {
-    trust_in_inputs_ = std::min(trust_in_inputs_, input->trust());
+    trust_ = std::min(trust_, input->trust());
     depth_ = std::max(depth_, input->depth() + 1);
   }
-  passes_ = 0;
+  cardinality_ = is_.cardinality ? is_.cardinality(basis()) : input()->cardinality();
+  if (is_.trust) trust_ = is_.trust(basis());
+  spec_ = is_.spec ? is_.spec(basis()) : input()->element_spec();
 }
 
 // A long chain is let go of one stage at a time: if each freed the next, that would need as much stack.
@@ -34,26 +34,49 @@ Stage::~Stage() {
   }
 }
 
+const Stage& Stage::basis() const { return inputs_.empty() || is_.takes_any_number ? *this : *input(); }
+
 Cardinality Stage::total_rows() const {
+  const Cardinality known = is_.total_rows ? is_.total_rows(basis()) : Cardinality::unknown();
+  if (!known.is_unknown()) return known;
   if (traits().elements == StageTraits::Elements::Same) return input()->total_rows();
   const auto rows = rows_by_spec(element_spec());
   return rows ? multiplied(cardinality_if(Trust::Promised), *rows) : Cardinality::unknown();
 }
 
-StagePtr Stage::for_worker(std::vector<StagePtr> inputs, int, int) const { return with_inputs(std::move(inputs)); }
-StagePtr Stage::expand(Element&&) const { return nullptr; }
-void Stage::save_lasting(Position&) const {}
-void Stage::restore_lasting(Position&) const {}
-IndexIteratorPtr Stage::make_index_iterator(const IterationContext&) const { return nullptr; }
-IteratorPtr Stage::make_batch_iterator(const IterationContext&, const BatchShape&, const std::string&) const {
-  return nullptr;
+StagePtr Stage::with_inputs(std::vector<StagePtr> inputs, int workers, int worker) const {
+  if (inputs.empty()) return shared_from_this();
+  StageDescription description = is_.on_other_input ? is_.on_other_input(*inputs.front(), workers, worker) : is_;
+  description.on_other_input = is_.on_other_input;
+  auto copy = std::make_shared<Stage>(std::move(inputs), std::move(description));
+  copy->measured_as_ = measured_as_;
+  return copy;
+}
+
+std::optional<std::string> Stage::position_obstacle() const {
+  return is_.position_obstacle ? is_.position_obstacle() : std::nullopt;
+}
+
+RowSourcePtr Stage::row_source() const { return is_.rows ? is_.rows(basis()) : nullptr; }
+
+IndexIteratorPtr Stage::make_index_iterator(const IterationContext& context) const {
+  return is_.order ? is_.order(basis(), context) : nullptr;
+}
+
+IteratorPtr Stage::make_batch_iterator(const IterationContext& context, const BatchShape& shape,
+                                       const std::string& where) const {
+  return is_.batches ? is_.batches(basis(), context, shape, where) : nullptr;
 }
 
 IteratorPtr Stage::iterate(const IterationContext& context) const {
-  if (!context.meter || !traits().is_measured) return make_iterator(context);
+  if (!context.meter || !traits().is_measured) return is_.iterate(basis(), context);
   IterationContext metered = context;
   metered.counters = context.meter->counters_of(*this, context.counters.get());
-  return make_metered_iterator(make_iterator(metered), *this, metered.counters);
+  return make_metered_iterator(is_.iterate(basis(), metered), *this, metered.counters);
+}
+
+StagePtr make_stage(std::vector<StagePtr> inputs, StageDescription description) {
+  return std::make_shared<Stage>(std::move(inputs), std::move(description));
 }
 
 const StagePtr& require_stage(const StagePtr& stage) {

@@ -1,11 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -43,31 +43,73 @@ enum class Trust {
   Certain    ///< it is the number of places, even where elements fail
 };
 
+/// What a stage keeps from one pass to the next (`cache`).
+class LOCKSTEP_EXPORT Lasting {
+ public:
+  virtual ~Lasting();
+  /// Writes what decides it, and takes it over in another program before it starts to read. FailedPrecondition if
+  /// something else was decided already.
+  virtual void save(Position& position) const = 0;
+  virtual void restore(Position& position) = 0;
+  /// How what is below is read by the pass that fills it.
+  virtual IterationContext first_pass(const IterationContext& context) const = 0;
+};
+
+/// All that a kind of stage is. Its functions are given the input, or the stage itself if it has none or takes any number
+/// of them. What is left out is as in the input.
+struct StageDescription {
+  std::string kind;         ///< the name of the stage, for people: "batch", "map", "tfrecord"
+  std::string text = kind;  ///< one line: "batch(256, drop_remainder)"
+  /// The same for `fingerprint`: all that decides the elements and nothing that does not, such as numbers of threads.
+  /// Empty for stages that pass their input on as it is.
+  std::string identity = text;
+  StageTraits traits = {};
+  bool takes_any_number = false;  ///< of inputs
+  std::function<Cardinality(const Stage& below)> cardinality = nullptr;
+  std::function<Trust(const Stage& below)> trust = nullptr;             ///< else as far as the inputs are trusted
+  std::function<Cardinality(const Stage& below)> total_rows = nullptr;  ///< else, or if unknown, as the spec says
+  std::function<ElementSpec(const Stage& below)> spec = nullptr;
+  std::function<std::optional<std::string>()> position_obstacle = nullptr;
+  std::function<RowSourcePtr(const Stage& below)> rows = nullptr;  ///< Stage::row_source
+  /// Stage::make_index_iterator, where there are `rows`.
+  std::function<IndexIteratorPtr(const Stage& below, const IterationContext&)> order = nullptr;
+  /// Stage::make_batch_iterator.
+  std::function<IteratorPtr(const Stage& below, const IterationContext&, const BatchShape&, const std::string& where)>
+      batches = nullptr;
+  std::function<IteratorPtr(const Stage& below, const IterationContext&)> iterate;
+  std::function<StagePtr(Element&&)> expand = nullptr;  ///< of Source::Function: the dataset made of an element
+  std::shared_ptr<Lasting> lasting = nullptr;           ///< what is kept from one pass to the next
+  /// What the stage is on another input, where that is something else: its text names the input, or it keeps something.
+  /// With several workers the input holds only the part of one, and nothing may be shared with the others.
+  std::function<StageDescription(const Stage& below, int workers, int worker)> on_other_input = nullptr;
+  int parallel_calls = 0;  ///< threads of its own that compute, for reports
+  std::string label = {};  ///< what the user calls the stage, for reports
+};
+
 /// One stage of a pipeline: an immutable description with its inputs below it. Plans read and rewrite trees of stages;
 /// iterating makes an executor for each.
 class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
  public:
-  explicit Stage(std::vector<StagePtr> inputs = {});
+  Stage(std::vector<StagePtr> inputs, StageDescription description);
+  Stage(const Stage&) = delete;
   Stage& operator=(const Stage&) = delete;
-  virtual ~Stage();
+  ~Stage();
 
-  /// The name of the stage, for people: "batch", "map", "tfrecord".
-  virtual std::string_view kind() const = 0;
-  /// One line: "batch(256, drop_remainder)".
-  virtual std::string describe() const { return std::string(kind()); }
-  /// The same for `fingerprint`: all that decides the elements and nothing that does not, such as numbers of threads.
-  /// Empty for stages that pass their input on as it is.
-  virtual std::string identity() const { return describe(); }
-  virtual StageTraits traits() const { return {}; }
+  /// See StageDescription.
+  const std::string& kind() const { return is_.kind; }
+  const std::string& describe() const { return is_.text; }
+  const std::string& identity() const { return is_.identity; }
+  const StageTraits& traits() const { return is_.traits; }
+  const StageDescription& description() const { return is_; }
 
-  virtual Cardinality cardinality() const = 0;
+  Cardinality cardinality() const { return cardinality_; }
   /// Whether `cardinality` will come true. By default as far as the inputs' do.
-  virtual Trust trust() const { return trust_in_inputs_; }
+  Trust trust() const { return trust_; }
   /// The cardinality if it will come true, else unknown.
   Cardinality cardinality_if(Trust least) const { return trust() >= least ? cardinality() : Cardinality::unknown(); }
   /// The rows of all batches together, as far as they are known without reading any.
-  virtual Cardinality total_rows() const;
-  virtual ElementSpec element_spec() const = 0;
+  Cardinality total_rows() const;
+  const ElementSpec& element_spec() const { return spec_; }
 
   const std::vector<StagePtr>& inputs() const { return inputs_; }
   const StagePtr& input() const { return inputs_.front(); }
@@ -77,64 +119,39 @@ class LOCKSTEP_EXPORT Stage : public std::enable_shared_from_this<Stage> {
   std::uint64_t& passes() const { return passes_; }
   /// What a meter knows the stage by: a copy on other inputs counts for the stage it was made of.
   const std::shared_ptr<const void>& measured_as() const { return measured_as_; }
-  /// The same stage on other inputs; see StageOf.
-  virtual StagePtr with_inputs(std::vector<StagePtr> inputs) const = 0;
-  /// The same where the inputs hold only the part of one of several workers: nothing may be shared with the others.
-  virtual StagePtr for_worker(std::vector<StagePtr> inputs, int workers, int worker) const;
-  /// Of Source::Function: the dataset that its function makes of an element.
-  virtual StagePtr expand(Element&& element) const;
+  /// The same stage on other inputs; see StageDescription::on_other_input.
+  StagePtr with_inputs(std::vector<StagePtr> inputs, int workers = 1, int worker = 0) const;
 
   /// Why a position in this stage's stream cannot be saved exactly, if so: "a generator that cannot replay".
-  virtual std::optional<std::string> position_obstacle() const { return std::nullopt; }
-  /// For stages that keep something from one pass to the next (`cache`): writes what decides it, and takes it over in
-  /// another program before it starts to read. FailedPrecondition if something else was decided already.
-  virtual void save_lasting(Position& position) const;
-  virtual void restore_lasting(Position& position) const;
+  std::optional<std::string> position_obstacle() const;
 
   /// For stages whose elements are rows of a source in some order: the source, and the order. Then a batch is gathered
   /// in one call. Null for all others.
-  virtual RowSourcePtr row_source() const { return nullptr; }
-  virtual IndexIteratorPtr make_index_iterator(const IterationContext& context) const;
+  RowSourcePtr row_source() const;
+  IndexIteratorPtr make_index_iterator(const IterationContext& context) const;
   /// A faster way to batches of this stage's elements than one by one, if it has one. `where` is for messages.
-  virtual IteratorPtr make_batch_iterator(const IterationContext& context, const BatchShape& shape,
-                                          const std::string& where) const;
-  /// How what is below a cache is read by the pass that fills it.
-  virtual IterationContext first_pass(const IterationContext& context) const { return context; }
-  /// Fills in what reports tell about this kind of stage beyond its name.
-  virtual void describe_to(StageCounters&) const {}
+  IteratorPtr make_batch_iterator(const IterationContext& context, const BatchShape& shape,
+                                  const std::string& where) const;
 
   /// Starts a pass over the elements. Stages start their inputs with this, too.
   IteratorPtr iterate(const IterationContext& context) const;
 
- protected:
-  Stage(const Stage&) = default;  // for StageOf
-  virtual void set_inputs(std::vector<StagePtr> inputs);
-  virtual IteratorPtr make_iterator(const IterationContext& context) const = 0;
-
  private:
+  const Stage& basis() const;
+
   std::vector<StagePtr> inputs_;
-  Trust trust_in_inputs_ = Trust::Certain;
+  const StageDescription is_;
+  // Found once: a stage with several inputs may be the input of another one several times, and so on; and programs build
+  // long chains of `concatenate` in loops, which nothing must go down by recursion.
+  Cardinality cardinality_ = Cardinality::unknown();
+  Trust trust_ = Trust::Certain;
+  ElementSpec spec_;
   std::int64_t depth_ = 1;
   std::shared_ptr<const void> measured_as_ = std::make_shared<char>();
   mutable std::uint64_t passes_ = 0;
 };
 
-/// `with_inputs` for a stage `Self`: a copy with other inputs.
-template <class Self>
-class StageOf : public Stage {
- public:
-  using Stage::Stage;
-
-  StagePtr with_inputs(std::vector<StagePtr> inputs) const override {
-    if (inputs.empty()) return shared_from_this();
-    auto copy = std::make_shared<Self>(static_cast<const Self&>(*this));
-    static_cast<StageOf&>(*copy).set_inputs(std::move(inputs));
-    return copy;
-  }
-
- protected:
-  std::shared_ptr<const Self> self() const { return std::static_pointer_cast<const Self>(shared_from_this()); }
-};
+LOCKSTEP_EXPORT StagePtr make_stage(std::vector<StagePtr> inputs, StageDescription description);
 
 /// The stage on `change(input)` in place of each input; the stage itself if that changes none.
 template <class Change>

@@ -126,11 +126,12 @@ StageMeter::~StageMeter() = default;
 std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, StageCounters* above) {
   const std::lock_guard lock(kept_->mutex);
   return kept_->find_or_add(stage.measured_as(), [&](StageCounters& fresh) {
-    fresh.kind = std::string(stage.kind());
+    fresh.kind = stage.kind();
     fresh.description = stage.describe();
+    fresh.label = stage.description().label;
+    fresh.parallel_calls = stage.description().parallel_calls;
     fresh.above = above;
     fresh.depth = above ? above->depth + 1 : 0;
-    stage.describe_to(fresh);
   });
 }
 

@@ -6,8 +6,8 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/split.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/place.h"
-#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/row_stream.h"
 
 namespace lockstep::data {

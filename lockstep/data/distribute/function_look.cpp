@@ -40,7 +40,7 @@ StagePtr FunctionLook::made_by(const Stage& function) const {
 StagePtr FunctionLook::make(const Stage& function, std::string& obstacle) {
   try {
     auto element = example(*function.input(), obstacle);
-    return element ? function.expand(std::move(*element)) : nullptr;
+    return element ? function.description().expand(std::move(*element)) : nullptr;
   } catch (...) {
     return nullptr;  // whoever iterates will see the error, whatever was thrown
   }

@@ -3,7 +3,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/look_ahead.h"
-#include "lockstep/data/stages/described_stage.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/stages/order.h"
 
 namespace lockstep::data {

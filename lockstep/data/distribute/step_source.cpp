@@ -5,9 +5,9 @@
 
 #include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/look_ahead.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/stages/balanced_cutter.h"
-#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/row_stream.h"
 
 namespace lockstep::data {

@@ -39,7 +39,7 @@ class Sharder {
     for (const StagePtr& input : stage->inputs())
       inputs.push_back(fill_hints(input, traits.is_shuffle() ? names_files : traits.source == Source::Files));
     if (inputs == stage->inputs()) return stage;
-    return cluster_.workers == 1 ? stage->with_inputs(std::move(inputs)) : on(*stage, std::move(inputs));
+    return on(*stage, std::move(inputs));
   }
 
   /// The pipeline of one worker with its own files; null if there are none to share, see `why`.
@@ -80,7 +80,7 @@ class Sharder {
   }
 
   StagePtr on(const Stage& stage, std::vector<StagePtr> inputs) const {
-    return stage.for_worker(std::move(inputs), cluster_.workers, cluster_.worker);
+    return stage.with_inputs(std::move(inputs), cluster_.workers, cluster_.worker);
   }
 
   StagePtr apply_to_function(const StagePtr& function) {

@@ -12,7 +12,6 @@
 #include "lockstep/data/format/example_parser.h"
 #include "lockstep/data/format/listed.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/stages/described_stage.h"
 
 namespace lockstep::data {
 namespace {

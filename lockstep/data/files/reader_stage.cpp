@@ -10,6 +10,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/file_error.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/place.h"
 
 namespace lockstep::data {
@@ -226,39 +227,26 @@ class FilesIterator final : public ElementIterator {
   std::deque<Mark> marks_;
 };
 
-class FileReaderStage final : public StageOf<FileReaderStage> {
- public:
-  FileReaderStage(ReaderFormat format, StagePtr names) : StageOf({std::move(names)}), format_(std::move(format)) {}
-
-  std::string_view kind() const override { return format_.kind; }
-  std::string describe() const override {  // "tfrecord(3 files: a.tfrecord, ...; GZIP)"
-    const std::string files = describe_files(*input());
-    if (files.empty() && format_.detail.empty()) return format_.kind;
-    return str(format_.kind, "(", files, files.empty() || format_.detail.empty() ? "" : "; ", format_.detail, ")");
-  }
-  std::string identity() const override { return format_.kind + "(" + format_.identity + ")"; }
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Files,
-            .rows = StageTraits::Rows::One,
-            .passes_over = true,
-            .runs_functions = false};
-  }
-  Cardinality cardinality() const override { return Cardinality::unknown(); }
-  ElementSpec element_spec() const override { return format_.spec; }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<FilesIterator>(input()->iterate(context), format_);
-  }
-
- private:
-  ReaderFormat format_;
-};
-
 }  // namespace
 
 StagePtr make_file_reader(ReaderFormat format, StagePtr names) {
-  return std::make_shared<FileReaderStage>(std::move(format), std::move(names));
+  const auto reader_of = [format = std::move(format)](const Stage& below, int, int) -> StageDescription {
+    const std::string files = describe_files(below);
+    const std::string detail = str(files, files.empty() || format.detail.empty() ? "" : "; ", format.detail);
+    return {.kind = format.kind,
+            .text = str(format.kind, detail.empty() ? "" : str("(", detail, ")")),  // "tfrecord(3 files: a, ...; GZIP)"
+            .identity = str(format.kind, "(", format.identity, ")"),
+            .traits = {.source = StageTraits::Source::Files,
+                       .rows = StageTraits::Rows::One,
+                       .passes_over = true,
+                       .runs_functions = false},
+            .cardinality = [](const Stage&) { return Cardinality::unknown(); },
+            .spec = [spec = format.spec](const Stage&) { return spec; },
+            .iterate = over_input<FilesIterator>(format)};
+  };
+  StageDescription reader = reader_of(*names, 1, 0);
+  reader.on_other_input = reader_of;
+  return make_stage({std::move(names)}, std::move(reader));
 }
 
 std::string describe_files(const Stage& names) {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/stages/batching.h"
-#include "lockstep/data/stages/described_stage.h"
 
 namespace lockstep::data {
 namespace {
@@ -40,9 +40,9 @@ StagePtr make_batch_counts(StagePtr rows, const BatchShape& shape) {
 StagePtr make_cached_counts(StagePtr counts, const Stage& cache) {
   return make_stage({std::move(counts)}, {.kind = "cached_counts",
                                           .traits = cache.traits(),
-                                          .iterate = [cache = cache.shared_from_this()](
+                                          .iterate = [kept = cache.description().lasting](
                                                          const Stage& below, const IterationContext& context) {
-                                            return below.iterate(cache->first_pass(context));
+                                            return below.iterate(kept->first_pass(context));
                                           }});
 }
 

@@ -3,8 +3,8 @@
 #include <cstdint>
 #include <memory>
 
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/place.h"
-#include "lockstep/data/stages/described_stage.h"
 
 namespace lockstep::data {
 

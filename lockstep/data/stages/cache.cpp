@@ -16,7 +16,6 @@
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/own_tensor.h"
 #include "lockstep/data/pipeline.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
@@ -61,17 +60,102 @@ struct Contents {
   StagePtr rows;  ///< in place of `elements` where they fit into one batch: then they can be gathered
 };
 
-/// Shared by all iterations of a cache.
-struct Memory {
-  std::mutex mutex;
+/// What all iterations of a cache share: which origin counts, and what was remembered.
+class Memory final : public Lasting {
+ public:
+  /// An empty path: in memory.
+  explicit Memory(std::string file) : path(std::move(file)) {}
+
+  const std::string path;
+
+  std::string describe() const { return path.empty() ? "cache" : str("cache(", path, ")"); }
+
+  /// Null until it is complete.
+  std::shared_ptr<const Contents> contents() const {
+    const std::lock_guard lock(mutex_);
+    return contents_;
+  }
+
+  void save(Position& position) const override {
+    const std::lock_guard lock(mutex_);
+    const Origin origin = origin_.value_or(Origin{});
+    position.push(origin_ ? 1 : 0);
+    position.push(static_cast<std::int64_t>(origin.job_seed));
+    position.push(static_cast<std::int64_t>(origin.path));
+  }
+
+  void restore(Position& position) override {
+    const bool decided = position.pop() != 0;
+    const auto job_seed = static_cast<std::uint64_t>(position.pop());
+    const auto place = static_cast<std::uint64_t>(position.pop());
+    if (decided) settle({job_seed, place}, false);
+  }
+
+  /// Whichever pass fills the cache, it holds what the first one would have.
+  IterationContext first_pass(const IterationContext& context) const override {
+    const std::lock_guard lock(mutex_);
+    IterationContext first = context;
+    first.epoch = 0;
+    if (origin_) {
+      first.job_seed = origin_->job_seed;
+      first.path = origin_->path;
+    }
+    return first;
+  }
+
+  /// Makes `origin` the one that counts. FailedPrecondition if there is another one already that must not change.
+  void settle(const Origin& origin, bool while_under_way) {
+    const std::lock_guard lock(mutex_);
+    const bool may_change = !is_binding_ && (while_under_way || under_way_.expired());
+    if (!origin_ || may_change) origin_ = origin;
+    if (*origin_ == origin) {
+      is_binding_ = true;
+      return;
+    }
+    throw FailedPrecondition(errors::kPosition,
+                             {.what = "the cache holds what another seed, or another place in a pipeline, gave",
+                              .where = describe(),
+                              .help = path.empty() ? "resume in a new dataset, before anything reads it"
+                                                   : "remove the file to make it anew"});
+  }
+
+  /// For a pass that computes elements: takes part in what is under way, or begins it.
+  std::shared_ptr<const Origin> begin(const IterationContext& context) {
+    const std::lock_guard lock(mutex_);
+    if (!origin_) origin_ = Origin{context.job_seed, context.path};
+    std::shared_ptr<const Origin> held = under_way_.lock();
+    if (held && *held == *origin_) return held;
+    held = std::make_shared<const Origin>(*origin_);
+    under_way_ = held;
+    return held;
+  }
+
+  /// After a complete pass; `contents` are not kept where there is a file.
+  void complete(const Origin& origin, Contents&& contents) {
+    const std::lock_guard lock(mutex_);
+    if (contents_) return;
+    if (path.empty()) contents_ = std::make_shared<const Contents>(std::move(contents));
+    origin_ = origin;
+    is_binding_ = true;
+  }
+
+  void warn_of_failure() {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(warned_, true)) return;
+    log_warning(
+        str(describe(), ": an element failed, so this pass is not remembered; put ignore_errors before the cache"));
+  }
+
+ private:
+  mutable std::mutex mutex_;
   /// Decided by the first pass that starts and not by the one that is complete first: a pipeline may read the same
   /// cache at several places, and all of them see the same elements in every pass.
-  std::optional<Origin> origin;
+  std::optional<Origin> origin_;
   /// There are contents of this origin, or a position was loaded that needs it.
-  bool is_binding = false;
-  std::weak_ptr<const Origin> under_way;     ///< held by passes that fill the cache
-  std::shared_ptr<const Contents> contents;  ///< null until it is complete
-  bool warned = false;
+  bool is_binding_ = false;
+  std::weak_ptr<const Origin> under_way_;  ///< held by passes that fill the cache
+  std::shared_ptr<const Contents> contents_;
+  bool warned_ = false;
 };
 
 /// The file: what made it, the seed and place, the elements, and a mark that it is complete. A damaged element is one
@@ -156,14 +240,13 @@ class FromFileIterator final : public ElementIterator {
 /// everything.
 class CacheWriter {
  public:
-  CacheWriter(std::shared_ptr<Memory> memory, std::shared_ptr<const Origin> origin, std::string path,
-              const std::string& pipeline)
-      : memory_(std::move(memory)), origin_(std::move(origin)), path_(std::move(path)) {
-    if (path_.empty()) return;
+  CacheWriter(std::shared_ptr<Memory> memory, std::shared_ptr<const Origin> origin, const Stage& below)
+      : memory_(std::move(memory)), origin_(std::move(origin)) {
+    if (memory_->path.empty()) return;
     static std::atomic<int> number{0};
-    temporary_ = str(path_, ".", ::getpid(), ".", number.fetch_add(1), ".tmp");
+    temporary_ = str(memory_->path, ".", ::getpid(), ".", number.fetch_add(1), ".tmp");
     file_ = std::make_unique<TFRecordWriter>(temporary_);
-    file_->write(kFileHeader + pipeline);
+    file_->write(kFileHeader + fingerprint(below));
     file_->write(str(origin_->job_seed, ' ', origin_->path));
   }
   CacheWriter(const CacheWriter&) = delete;
@@ -185,21 +268,16 @@ class CacheWriter {
       file_->close();
       file_ = nullptr;
       // Complete or not there at all: under its name there is never half of it.
-      std::filesystem::rename(temporary_, path_);
+      std::filesystem::rename(temporary_, memory_->path);
     } else if (can_be_one_batch(contents_.elements)) {
       contents_.rows = make_slices(stack(std::exchange(contents_.elements, {}), "cache"));
     }
-    const std::lock_guard lock(memory_->mutex);
-    if (memory_->contents) return;
-    if (path_.empty()) memory_->contents = std::make_shared<const Contents>(std::move(contents_));
-    memory_->origin = *origin_;
-    memory_->is_binding = true;
+    memory_->complete(*origin_, std::move(contents_));
   }
 
  private:
   std::shared_ptr<Memory> memory_;
   std::shared_ptr<const Origin> origin_;
-  std::string path_;
   Contents contents_;
   std::string temporary_;
   std::unique_ptr<TFRecordWriter> file_;
@@ -208,8 +286,9 @@ class CacheWriter {
 /// Hands elements on and remembers them.
 class FillingIterator final : public ElementIterator {
  public:
-  FillingIterator(IteratorPtr input, Cardinality size, std::unique_ptr<CacheWriter> writer, std::function<void()> warn)
-      : input_(std::move(input)), size_(size), writer_(std::move(writer)), warn_(std::move(warn)) {}
+  FillingIterator(IteratorPtr input, Cardinality size, std::unique_ptr<CacheWriter> writer,
+                  std::shared_ptr<Memory> memory)
+      : input_(std::move(input)), size_(size), writer_(std::move(writer)), memory_(std::move(memory)) {}
 
   bool next(Element& element) override {
     try {
@@ -218,7 +297,7 @@ class FillingIterator final : public ElementIterator {
       if (writer_) remember(element, more);
       return more;
     } catch (...) {
-      if (writer_) warn_();
+      if (writer_) memory_->warn_of_failure();
       writer_ = nullptr;
       throw;
     }
@@ -249,132 +328,59 @@ class FillingIterator final : public ElementIterator {
   IteratorPtr input_;
   Cardinality size_;
   std::unique_ptr<CacheWriter> writer_;  // null once it is clear that this pass is not remembered, or is already
-  std::function<void()> warn_;
+  std::shared_ptr<Memory> memory_;
   std::int64_t count_ = 0;
 };
 
-class CacheStage final : public StageOf<CacheStage> {
- public:
-  /// An empty path: in memory.
-  CacheStage(StagePtr input, std::string path)
-      : StageOf({std::move(input)}), path_(std::move(path)), memory_(std::make_shared<Memory>()) {}
-  CacheStage(const CacheStage& other) : StageOf(other), path_(other.path_), memory_(std::make_shared<Memory>()) {}
+IteratorPtr iterate_cache(const std::shared_ptr<Memory>& memory, const Stage& below, const IterationContext& context) {
+  const Cardinality size = below.cardinality_if(Trust::Certain);
+  if (!memory->path.empty() && std::filesystem::exists(memory->path)) {
+    auto reader = std::make_unique<FromFileIterator>(memory->path, fingerprint(below), size);
+    memory->settle(reader->filled_from(), true);  // a file may be another program's
+    return reader;
+  }
+  if (const auto filled = memory->contents()) {
+    if (!filled->rows) return iterate_elements({filled, &filled->elements});
+    return filled->rows->iterate(context.unmeasured());
+  }
+  // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.
+  auto writer = std::make_unique<CacheWriter>(memory, memory->begin(context), below);
+  return std::make_unique<FillingIterator>(below.iterate(memory->first_pass(context)), size, std::move(writer), memory);
+}
 
-  std::string_view kind() const override { return "cache"; }
-  std::string describe() const override { return path_.empty() ? "cache" : str("cache(", path_, ")"); }
-  std::string identity() const override { return "cache"; }  // wherever it is kept
-  StageTraits traits() const override {
-    return {.source = StageTraits::Source::Inputs,
-            .elements = StageTraits::Elements::Same,
-            .cache = path_.empty() ? StageTraits::Cache::Memory : StageTraits::Cache::File};
-  }
-  Cardinality cardinality() const override { return input()->cardinality(); }
-  ElementSpec element_spec() const override { return input()->element_spec(); }
-  StagePtr for_worker(std::vector<StagePtr> inputs, int workers, int worker) const override {
-    return make_cache(std::move(inputs.at(0)), path_.empty() ? "" : str(path_, ".", worker, "-of-", workers));
-  }
-  RowSourcePtr row_source() const override {
-    const auto filled = contents();
-    return filled && filled->rows ? filled->rows->row_source() : nullptr;
-  }
-  IndexIteratorPtr make_index_iterator(const IterationContext& context) const override {
-    const auto filled = contents();
-    return filled && filled->rows ? filled->rows->make_index_iterator(context) : nullptr;
-  }
-
-  void save_lasting(Position& position) const override {
-    const std::lock_guard lock(memory_->mutex);
-    const Origin origin = memory_->origin.value_or(Origin{});
-    position.push(memory_->origin ? 1 : 0);
-    position.push(static_cast<std::int64_t>(origin.job_seed));
-    position.push(static_cast<std::int64_t>(origin.path));
-  }
-
-  void restore_lasting(Position& position) const override {
-    const bool decided = position.pop() != 0;
-    const auto job_seed = static_cast<std::uint64_t>(position.pop());
-    const auto path = static_cast<std::uint64_t>(position.pop());
-    if (decided) settle({job_seed, path}, false);
-  }
-
-  /// Whichever pass fills the cache, it holds what the first one would have.
-  IterationContext first_pass(const IterationContext& context) const override {
-    const std::lock_guard lock(memory_->mutex);
-    IterationContext first = context;
-    first.epoch = 0;
-    if (memory_->origin) {
-      first.job_seed = memory_->origin->job_seed;
-      first.path = memory_->origin->path;
-    }
-    return first;
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    if (!path_.empty() && std::filesystem::exists(path_)) {
-      auto reader =
-          std::make_unique<FromFileIterator>(path_, fingerprint(*input()), input()->cardinality_if(Trust::Certain));
-      settle(reader->filled_from(), true);  // a file may be another program's
-      return reader;
-    }
-    if (const auto filled = contents()) {
-      if (!filled->rows) return iterate_elements({filled, &filled->elements});
-      return make_row_iterator(filled->rows->row_source(), filled->rows->make_index_iterator(context));
-    }
-    // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.
-    auto writer =
-        std::make_unique<CacheWriter>(memory_, begin(context), path_, path_.empty() ? "" : fingerprint(*input()));
-    const auto warn = [memory = memory_, where = describe()] {
-      const std::lock_guard lock(memory->mutex);
-      if (!std::exchange(memory->warned, true))
-        log_warning(
-            str(where, ": an element failed, so this pass is not remembered; put ignore_errors before the cache"));
-    };
-    return std::make_unique<FillingIterator>(input()->iterate(first_pass(context)),
-                                             input()->cardinality_if(Trust::Certain), std::move(writer), warn);
-  }
-
- private:
-  std::shared_ptr<const Contents> contents() const {
-    const std::lock_guard lock(memory_->mutex);
-    return memory_->contents;
-  }
-
-  /// Makes `origin` the one that counts. FailedPrecondition if there is another one already that must not change.
-  void settle(const Origin& origin, bool while_under_way) const {
-    const std::lock_guard lock(memory_->mutex);
-    const bool may_change = !memory_->is_binding && (while_under_way || memory_->under_way.expired());
-    if (!memory_->origin || may_change) memory_->origin = origin;
-    if (*memory_->origin == origin) {
-      memory_->is_binding = true;
-      return;
-    }
-    throw FailedPrecondition(errors::kPosition,
-                             {.what = "the cache holds what another seed, or another place in a pipeline, gave",
-                              .where = describe(),
-                              .help = path_.empty() ? "resume in a new dataset, before anything reads it"
-                                                    : "remove the file to make it anew"});
-  }
-
-  /// For a pass that computes elements: takes part in what is under way, or begins it.
-  std::shared_ptr<const Origin> begin(const IterationContext& context) const {
-    const std::lock_guard lock(memory_->mutex);
-    if (!memory_->origin) memory_->origin = Origin{context.job_seed, context.path};
-    std::shared_ptr<const Origin> held = memory_->under_way.lock();
-    if (held && *held == *memory_->origin) return held;
-    held = std::make_shared<const Origin>(*memory_->origin);
-    memory_->under_way = held;
-    return held;
-  }
-
-  std::string path_;
-  std::shared_ptr<Memory> memory_;
-};
+StageDescription cache_in(const std::string& path) {
+  const auto memory = std::make_shared<Memory>(path);
+  const auto filled_rows = [memory] {
+    const auto filled = memory->contents();
+    return filled ? filled->rows : nullptr;
+  };
+  return {.kind = "cache",
+          .text = memory->describe(),
+          .identity = "cache",  // wherever it is kept
+          .traits = {.source = StageTraits::Source::Inputs,
+                     .elements = StageTraits::Elements::Same,
+                     .cache = path.empty() ? StageTraits::Cache::Memory : StageTraits::Cache::File},
+          .rows =
+              [filled_rows](const Stage&) {
+                const StagePtr rows = filled_rows();
+                return rows ? rows->row_source() : nullptr;
+              },
+          .order =
+              [filled_rows](const Stage&, const IterationContext& context) {
+                const StagePtr rows = filled_rows();
+                return rows ? rows->make_index_iterator(context) : nullptr;
+              },
+          .iterate = [memory](const Stage& below,
+                              const IterationContext& context) { return iterate_cache(memory, below, context); },
+          .lasting = memory,
+          .on_other_input =
+              [path](const Stage&, int workers, int worker) {
+                return cache_in(path.empty() || workers == 1 ? path : str(path, ".", worker, "-of-", workers));
+              }};
+}
 
 }  // namespace
 
-StagePtr make_cache(StagePtr input, std::string path) {
-  return std::make_shared<CacheStage>(std::move(input), std::move(path));
-}
+StagePtr make_cache(StagePtr input, std::string path) { return make_stage({std::move(input)}, cache_in(path)); }
 
 }  // namespace lockstep::data

@@ -2,9 +2,9 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/stage.h"
-#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 
 // Stages that put datasets side by side or behind each other.

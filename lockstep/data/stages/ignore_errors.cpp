@@ -1,9 +1,9 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/random_key.h"
-#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

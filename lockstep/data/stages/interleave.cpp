@@ -8,7 +8,6 @@
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/place.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
@@ -35,12 +34,12 @@ namespace {
 
 class InterleaveIterator final : public ElementIterator {
  public:
-  InterleaveIterator(StagePtr stage, IterationContext context, InterleaveOptions options,
+  InterleaveIterator(const Stage& input, IterationContext context, Expansion expansion, InterleaveOptions options,
                      const std::shared_ptr<MetObstacle>& met_obstacle)
-      : stage_(std::move(stage)),
-        context_(std::move(context)),
+      : context_(std::move(context)),
+        expansion_(std::move(expansion)),
         options_(std::move(options)),
-        input_(stage_->input()->iterate(context_.below(0))),
+        input_(input.iterate(context_.below(0))),
         open_(static_cast<std::size_t>(options_.cycle_length)) {
     context_ = context_.below(1);
     context_.meter = nullptr;  // the time of inner datasets counts as this stage's own
@@ -115,15 +114,15 @@ class InterleaveIterator final : public ElementIterator {
     }
     const IterationContext inner = context_.pass(opened_++);
     const c10::AutoGradMode no_grad(false);
-    const StagePtr made = stage_->expand(std::move(element));
+    const StagePtr made = expansion_(std::move(element));
     if (const auto obstacle = find_position_obstacle(*made)) context_.met_obstacle->note(*obstacle);
     place = made->iterate(inner);
     if (options_.parallel_calls > 0) place = read_ahead_in_chunks(std::move(place));
     ++open_count_;
   }
 
-  StagePtr stage_;
   IterationContext context_;
+  Expansion expansion_;
   InterleaveOptions options_;
   IteratorPtr input_;
   std::vector<IteratorPtr> open_;
@@ -134,68 +133,53 @@ class InterleaveIterator final : public ElementIterator {
   bool input_ended_ = false;
 };
 
-class InterleaveStage final : public StageOf<InterleaveStage> {
- public:
-  InterleaveStage(StagePtr input, Expansion expansion, ElementSpec result, std::optional<InterleaveOptions> options,
-                  SpecFunction spec)
-      : StageOf({std::move(input)}),
-        expansion_(std::move(expansion)),
-        result_(std::move(result)),
-        is_flat_map_(!options),
-        options_(options ? std::move(*options) : InterleaveOptions{.cycle_length = 1, .spec = std::move(spec)}) {
-    if (options_.cycle_length < 1 || options_.block_length < 1)
-      throw InvalidArgument(errors::kBadOption, {.what = str("cycle_length and block_length must be >= 1, got ",
-                                                             options_.cycle_length, " and ", options_.block_length),
-                                                 .where = "interleave",
-                                                 .help = "leave them out for 4 datasets in turn, an element each"});
-    if (options_.parallel_calls < 0)
-      throw InvalidArgument(errors::kBadOption,
-                            {.what = str("parallel_calls must be >= 0, got ", options_.parallel_calls),
-                             .where = "interleave",
-                             .help = "give 0 to read on the caller's thread, or 1 to read every open dataset ahead on "
-                                     "a thread of its own"});
-  }
-
-  std::string_view kind() const override { return is_flat_map_ ? "flat_map" : "interleave"; }
-  std::string describe() const override { return text(options_.parallel_calls > 0 ? ", read ahead)" : ")"); }
-  std::string identity() const override { return text(")"); }
-  StageTraits traits() const override { return {.source = StageTraits::Source::Function}; }
-  Cardinality cardinality() const override {
-    return input()->cardinality() == Cardinality(0) ? Cardinality(0) : Cardinality::unknown();
-  }
-  ElementSpec element_spec() const override { return options_.spec ? options_.spec(input()->element_spec()) : result_; }
-  std::optional<std::string> position_obstacle() const override {
-    const auto met = met_obstacle_->get();
-    return met ? std::optional(str("its function made a dataset with ", *met)) : std::nullopt;
-  }
-  StagePtr expand(Element&& element) const override {
-    return call_for_stage(describe(), [&] { return expansion_(std::move(element)); });
-  }
-
- protected:
-  IteratorPtr make_iterator(const IterationContext& context) const override {
-    return std::make_unique<InterleaveIterator>(shared_from_this(), context, options_, met_obstacle_);
-  }
-
- private:
-  std::string text(const char* end) const {
-    if (is_flat_map_) return "flat_map";
-    return str("interleave(cycle ", options_.cycle_length, ", block ", options_.block_length, end);
-  }
-
-  Expansion expansion_;
-  ElementSpec result_;
-  bool is_flat_map_;
-  InterleaveOptions options_;
-  std::shared_ptr<MetObstacle> met_obstacle_ = std::make_shared<MetObstacle>();  // where passes note what they meet
-};
+void check(const InterleaveOptions& options) {
+  if (options.cycle_length < 1 || options.block_length < 1)
+    throw InvalidArgument(errors::kBadOption, {.what = str("cycle_length and block_length must be >= 1, got ",
+                                                           options.cycle_length, " and ", options.block_length),
+                                               .where = "interleave",
+                                               .help = "leave them out for 4 datasets in turn, an element each"});
+  if (options.parallel_calls < 0)
+    throw InvalidArgument(errors::kBadOption,
+                          {.what = str("parallel_calls must be >= 0, got ", options.parallel_calls),
+                           .where = "interleave",
+                           .help = "give 0 to read on the caller's thread, or 1 to read every open dataset ahead on "
+                                   "a thread of its own"});
+}
 
 }  // namespace
 
 StagePtr make_interleave(StagePtr input, Expansion expansion, ElementSpec result,
-                         std::optional<InterleaveOptions> options, SpecFunction spec) {
-  return std::make_shared<InterleaveStage>(std::move(input), std::move(expansion), std::move(result),
-                                           std::move(options), std::move(spec));
+                         std::optional<InterleaveOptions> given, SpecFunction spec) {
+  const InterleaveOptions options =
+      given ? std::move(*given) : InterleaveOptions{.cycle_length = 1, .spec = std::move(spec)};
+  check(options);
+  const auto text = [&](const char* end) {
+    return given ? str("interleave(cycle ", options.cycle_length, ", block ", options.block_length, end) : "flat_map";
+  };
+  const std::string description = text(options.parallel_calls > 0 ? ", read ahead)" : ")");
+  const Expansion expand = [expansion = std::move(expansion), description](Element&& element) {
+    return call_for_stage(description, [&] { return expansion(std::move(element)); });
+  };
+  const auto met_obstacle = std::make_shared<MetObstacle>();  // where passes note what they meet
+  return make_stage(
+      {std::move(input)},
+      {.kind = given ? "interleave" : "flat_map",
+       .text = description,
+       .identity = text(")"),
+       .traits = {.source = StageTraits::Source::Function},
+       .cardinality = unknown_unless_empty,
+       .spec = [result = std::move(result),
+                options](const Stage& below) { return options.spec ? options.spec(below.element_spec()) : result; },
+       .position_obstacle = [met_obstacle]() -> std::optional<std::string> {
+         const auto met = met_obstacle->get();
+         return met ? std::optional(str("its function made a dataset with ", *met)) : std::nullopt;
+       },
+       .iterate =
+           [=](const Stage& below, const IterationContext& context) {
+             return std::make_unique<InterleaveIterator>(below, context, expand, options, met_obstacle);
+           },
+       .expand = expand});
 }
 
 }  // namespace lockstep::data

@@ -1,4 +1,4 @@
-#include "lockstep/data/stages/map_stage.h"
+#include "lockstep/data/stages/map_work.h"
 
 #include <c10/core/GradMode.h>
 
@@ -7,109 +7,99 @@
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/random_key.h"
-#include "lockstep/data/stage_counters.h"
 
 namespace lockstep::data {
 namespace {
 
 class MapIterator final : public CountingIterator {
  public:
-  MapIterator(std::shared_ptr<const MapStage> stage, IteratorPtr input, std::uint64_t pass_key)
-      : CountingIterator(std::move(input)), stage_(std::move(stage)), pass_key_(pass_key) {}
+  MapIterator(MapWorkPtr map, const Stage& input, const IterationContext& context)
+      : CountingIterator(input.iterate(map->context_below(context))),
+        map_(std::move(map)),
+        pass_key_(map_->pass_key(context)) {}
 
   bool next(Element& element) override {
     if (!next_input(element)) return false;
     const c10::AutoGradMode no_grad(false);
-    stage_->run(element, pass_key_, count_ - 1);
+    map_->run(element, pass_key_, count_ - 1);
     return true;
   }
 
  private:
-  std::shared_ptr<const MapStage> stage_;
+  MapWorkPtr map_;
   std::uint64_t pass_key_;
 };
 
-}  // namespace
+std::string text_of(const MapWork& map, bool with_calls) {
+  const MapOptions& options = map.options;
+  const bool is_parallel = options.parallel_calls > 0;
+  std::string parts = options.name;
+  const auto add = [&](const std::string& part) { parts += (parts.empty() ? "" : ", ") + part; };
+  if (with_calls && is_parallel) add(counted(options.parallel_calls, "parallel call"));
+  if (is_parallel && !options.ordered) add("unordered");
+  if (options.seed) add(str("seed ", *options.seed));
+  return str(map.is_random ? "map_with_random" : "map", parts.empty() ? "" : str("(", parts, ")"));
+}
 
-MapStage::MapStage(StagePtr input, MapFunction function, KeyedMapFunction keyed, ElementSpec result, MapOptions options)
-    : StageOf({std::move(input)}),
-      function_(std::move(function)),
-      keyed_(std::move(keyed)),
-      result_(std::move(result)),
-      options_(std::move(options)) {
-  if (options_.parallel_calls < 0 || options_.parallel_calls > 1024)
+StagePtr make_map_stage(StagePtr input, MapWork work, ElementSpec result) {
+  if (work.options.parallel_calls < 0 || work.options.parallel_calls > 1024)
     throw InvalidArgument(
         errors::kBadOption,
-        {.what = str("parallel_calls must be from 0 to 1024, got ", options_.parallel_calls),
+        {.what = str("parallel_calls must be from 0 to 1024, got ", work.options.parallel_calls),
          .where = "map",
          .help = "give 0 to compute on the caller's thread, or about as many calls as there are cores"});
-  description_ = text(true);
-  identity_ = text(false);
+  work.stage = text_of(work, true);
+  const auto map = std::make_shared<const MapWork>(std::move(work));
+  const MapOptions& options = map->options;
+  const bool is_parallel = options.parallel_calls > 0;
+  StageDescription description{
+      .kind = is_parallel ? "parallel_map" : "map",
+      .text = map->stage,
+      .identity = text_of(*map, false),
+      .traits = {.source = StageTraits::Source::Inputs,
+                 .elements = StageTraits::Elements::Mapped,
+                 .passes_over = !is_parallel},  // threads that have started compute all
+      .spec = [map, result = std::move(result)](
+                  const Stage& below) { return map->options.spec ? map->options.spec(below.element_spec()) : result; },
+      .iterate = [map](const Stage& below, const IterationContext& context) -> IteratorPtr {
+        if (map->options.parallel_calls > 0) return make_parallel_map_iterator(map, below, context);
+        return std::make_unique<MapIterator>(map, below, context);
+      },
+      .parallel_calls = options.parallel_calls,
+      .label = options.name};
+  if (is_parallel && options.ordered)
+    description.batches = [map](const Stage& below, const IterationContext& context, const BatchShape& shape,
+                                const std::string& where) -> IteratorPtr {
+      return context.meter ? nullptr : make_mapped_batch_iterator(map, below, context, shape, where);
+    };
+  if (is_parallel && !options.ordered)
+    description.position_obstacle = [] { return "parallel calls that do not keep the order"; };
+  return make_stage({std::move(input)}, std::move(description));
 }
 
-std::string MapStage::text(bool with_calls) const {
-  std::string parts = options_.name;
-  const auto add = [&](const std::string& part) { parts += (parts.empty() ? "" : ", ") + part; };
-  if (with_calls && is_parallel()) add(counted(options_.parallel_calls, "parallel call"));
-  if (is_parallel() && !options_.ordered) add("unordered");
-  if (options_.seed) add(str("seed ", *options_.seed));
-  return str(keyed_ ? "map_with_random" : "map", parts.empty() ? "" : str("(", parts, ")"));
+}  // namespace
+
+void MapWork::run(Element& element, std::uint64_t pass_key, std::int64_t row) const {
+  call_for_stage(stage, [&] { function(element, mix(pass_key, static_cast<std::uint64_t>(row))); });
 }
 
-StageTraits MapStage::traits() const {
-  return {.source = StageTraits::Source::Inputs,
-          .elements = StageTraits::Elements::Mapped,
-          .passes_over = !is_parallel()};  // threads that have started compute all
+std::uint64_t MapWork::pass_key(const IterationContext& context) const {
+  return mix(options.seed ? *options.seed : context.stage_seed(), context.epoch);
 }
 
-ElementSpec MapStage::element_spec() const { return options_.spec ? options_.spec(input()->element_spec()) : result_; }
-
-std::optional<std::string> MapStage::position_obstacle() const {
-  if (is_parallel() && !options_.ordered) return "parallel calls that do not keep the order";
-  return std::nullopt;
-}
-
-void MapStage::run(Element& element, std::uint64_t pass_key, std::int64_t row) const {
-  call_for_stage(description_, [&] {
-    if (keyed_)
-      keyed_(element, mix(pass_key, static_cast<std::uint64_t>(row)));
-    else
-      function_(element);
-  });
-}
-
-std::uint64_t MapStage::pass_key(const IterationContext& context) const {
-  return mix(options_.seed ? *options_.seed : context.stage_seed(), context.epoch);
-}
-
-IterationContext MapStage::context_below(const IterationContext& context) const {
-  return keyed_ ? context.below(0) : context;
-}
-
-IteratorPtr MapStage::make_iterator(const IterationContext& context) const {
-  if (is_parallel()) return make_parallel_map_iterator(self(), context);
-  return std::make_unique<MapIterator>(self(), input()->iterate(context_below(context)), pass_key(context));
-}
-
-IteratorPtr MapStage::make_batch_iterator(const IterationContext& context, const BatchShape& shape,
-                                          const std::string& where) const {
-  if (!is_parallel() || !options_.ordered || context.meter) return nullptr;
-  return make_mapped_batch_iterator(self(), context, shape, where);
-}
-
-void MapStage::describe_to(StageCounters& counters) const {
-  counters.parallel_calls = options_.parallel_calls;
-  counters.label = options_.name;
+IterationContext MapWork::context_below(const IterationContext& context) const {
+  return is_random ? context.below(0) : context;
 }
 
 StagePtr make_map(StagePtr input, MapFunction function, ElementSpec result, MapOptions options) {
-  return std::make_shared<MapStage>(std::move(input), std::move(function), nullptr, std::move(result),
-                                    std::move(options));
+  const auto unkeyed = [function = std::move(function)](Element& element, std::uint64_t) { function(element); };
+  return make_map_stage(std::move(input), {.function = unkeyed, .options = std::move(options)}, std::move(result));
 }
 
 StagePtr make_map(StagePtr input, KeyedMapFunction function, ElementSpec result, MapOptions options) {
-  return std::make_shared<MapStage>(std::move(input), nullptr, std::move(function), std::move(result),
-                                    std::move(options));
+  return make_map_stage(std::move(input),
+                        {.function = std::move(function), .is_random = true, .options = std::move(options)},
+                        std::move(result));
 }
 
 }  // namespace lockstep::data

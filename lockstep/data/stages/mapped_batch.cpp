@@ -2,7 +2,7 @@
 
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/row_writer.h"
-#include "lockstep/data/stages/map_stage.h"
+#include "lockstep/data/stages/map_work.h"
 #include "lockstep/data/stages/pieces.h"
 #include "lockstep/data/workers.h"
 
@@ -27,14 +27,14 @@ struct BlockPiece {
 
 class MappedBatchIterator final : public ElementIterator {
  public:
-  MappedBatchIterator(std::shared_ptr<const MapStage> map, const IterationContext& context, const BatchShape& shape,
+  MappedBatchIterator(MapWorkPtr map, const Stage& input, const IterationContext& context, const BatchShape& shape,
                       std::string where)
       : map_(std::move(map)),
         size_(shape.size),
         drop_remainder_(shape.drop_remainder),
         where_(std::move(where)),
         pass_key_(map_->pass_key(context)),
-        source_(*map_->input(), map_->context_below(context)),
+        source_(input, map_->context_below(context)),
         piece_size_(shape.size) {}
 
   // As when rows are stacked one by one: the first row that fails, or that differs from the first of its batch, is the
@@ -72,7 +72,7 @@ class MappedBatchIterator final : public ElementIterator {
 
  private:
   void start() {
-    const int threads = map_->options().parallel_calls;
+    const int threads = map_->options.parallel_calls;
     workers_ = std::make_unique<Workers<BlockPiece>>(
         threads, 2 * static_cast<std::size_t>(threads),
         WorkerFunctions<BlockPiece>{[this](BlockPiece& piece) { return fill(piece); },
@@ -132,7 +132,7 @@ class MappedBatchIterator final : public ElementIterator {
     piece_size_.measured(count, Clock::now() - start);
   }
 
-  std::shared_ptr<const MapStage> map_;
+  MapWorkPtr map_;
   std::int64_t size_;
   bool drop_remainder_;
   std::string where_;
@@ -146,9 +146,9 @@ class MappedBatchIterator final : public ElementIterator {
 
 }  // namespace
 
-IteratorPtr make_mapped_batch_iterator(std::shared_ptr<const MapStage> map, const IterationContext& context,
+IteratorPtr make_mapped_batch_iterator(MapWorkPtr map, const Stage& input, const IterationContext& context,
                                        const BatchShape& shape, std::string where) {
-  return std::make_unique<MappedBatchIterator>(std::move(map), context, shape, std::move(where));
+  return std::make_unique<MappedBatchIterator>(std::move(map), input, context, shape, std::move(where));
 }
 
 }  // namespace lockstep::data

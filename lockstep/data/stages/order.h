@@ -4,7 +4,7 @@
 #include <span>
 #include <type_traits>
 
-#include "lockstep/data/stages/described_stage.h"
+#include "lockstep/data/iterators.h"
 
 namespace lockstep::data {
 

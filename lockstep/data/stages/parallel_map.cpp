@@ -1,7 +1,7 @@
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/stage_counters.h"
-#include "lockstep/data/stages/map_stage.h"
+#include "lockstep/data/stages/map_work.h"
 #include "lockstep/data/stages/pieces.h"
 #include "lockstep/data/workers.h"
 
@@ -14,11 +14,11 @@ using Clock = std::chrono::steady_clock;
 /// input. Of rows of a source only the numbers are taken under the lock; a worker gathers its rows itself.
 class ParallelMapIterator final : public ElementIterator {
  public:
-  ParallelMapIterator(std::shared_ptr<const MapStage> stage, const IterationContext& context)
-      : stage_(std::move(stage)),
-        pass_key_(stage_->pass_key(context)),
+  ParallelMapIterator(MapWorkPtr map, const Stage& input, const IterationContext& context)
+      : map_(std::move(map)),
+        pass_key_(map_->pass_key(context)),
         counters_(context.counters),
-        source_(*stage_->input(), stage_->context_below(context)) {}
+        source_(input, map_->context_below(context)) {}
 
   bool next(Element& element) override {
     if (!piece_.has_next()) {
@@ -37,13 +37,13 @@ class ParallelMapIterator final : public ElementIterator {
   void restore(Position& position) override { source_.restore(position); }
 
  private:
-  std::size_t slots() const { return 2 * static_cast<std::size_t>(stage_->options().parallel_calls) + 2; }
+  std::size_t slots() const { return 2 * static_cast<std::size_t>(map_->options.parallel_calls) + 2; }
 
   void start() {
     WorkerFunctions<ElementPiece> functions{[this](ElementPiece& piece) { return source_.fill(piece, size_.get()); },
                                             [this](ElementPiece& piece) { compute(piece); },
                                             [] { prepare_pipeline_thread("ls-map"); }};
-    const MapOptions& options = stage_->options();
+    const MapOptions& options = map_->options;
     workers_ = std::make_unique<Workers<ElementPiece>>(options.parallel_calls, slots(), std::move(functions),
                                                        options.ordered ? PieceOrder::AsInput : PieceOrder::AsFinished);
   }
@@ -55,7 +55,7 @@ class ParallelMapIterator final : public ElementIterator {
       Place& item = piece.items[i];
       if (item.error) continue;
       try {
-        stage_->run(item.element, pass_key_, piece.first_row + static_cast<std::int64_t>(i));
+        map_->run(item.element, pass_key_, piece.first_row + static_cast<std::int64_t>(i));
       } catch (...) {
         item.error = std::current_exception();
       }
@@ -77,7 +77,7 @@ class ParallelMapIterator final : public ElementIterator {
     }
   }
 
-  std::shared_ptr<const MapStage> stage_;
+  MapWorkPtr map_;
   std::uint64_t pass_key_;
   std::shared_ptr<StageCounters> counters_;
   PieceSource source_;
@@ -89,8 +89,8 @@ class ParallelMapIterator final : public ElementIterator {
 
 }  // namespace
 
-IteratorPtr make_parallel_map_iterator(std::shared_ptr<const MapStage> stage, const IterationContext& context) {
-  return std::make_unique<ParallelMapIterator>(std::move(stage), context);
+IteratorPtr make_parallel_map_iterator(MapWorkPtr map, const Stage& input, const IterationContext& context) {
+  return std::make_unique<ParallelMapIterator>(std::move(map), input, context);
 }
 
 }  // namespace lockstep::data

@@ -3,7 +3,6 @@
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/stage_counters.h"
-#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/pieces.h"
 #include "lockstep/data/stages/stages.h"
 #include "lockstep/data/workers.h"

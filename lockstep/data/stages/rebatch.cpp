@@ -2,9 +2,9 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/listed.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/place.h"
 #include "lockstep/data/stages/balanced_cutter.h"
-#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/row_stream.h"
 #include "lockstep/data/stages/stages.h"
 

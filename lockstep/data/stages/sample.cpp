@@ -7,9 +7,9 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/listed.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/stage.h"
-#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

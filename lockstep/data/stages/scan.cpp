@@ -3,7 +3,6 @@
 
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/place.h"
-#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 
 // Stages that carry something from element to element.

@@ -15,7 +15,6 @@
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/sparse_rows.h"
-#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
@@ -284,16 +283,17 @@ StagePtr make_rows(RowsDescription description, RowSourcePtr rows, ElementSpec s
 }
 
 StagePtr make_generator(std::function<Generator()> make, ElementSpec spec, GeneratorOptions options) {
-  std::optional<std::string> obstacle;
-  if (!options.replayable)
-    obstacle = "the generator may yield other elements next time (see GeneratorOptions::replayable)";
+  const auto obstacle = [replayable = options.replayable]() -> std::optional<std::string> {
+    if (replayable) return std::nullopt;
+    return "the generator may yield other elements next time (see GeneratorOptions::replayable)";
+  };
   return make_stage({},
                     {.kind = "from_generator",
                      .traits = {.source = StageTraits::Source::Memory},
                      .cardinality = [count = options.cardinality](const Stage&) { return count; },
                      .trust = [](const Stage&) { return Trust::Promised; },
                      .spec = [spec = options.spec.value_or(spec)](const Stage&) { return spec; },
-                     .position_obstacle = std::move(obstacle),
+                     .position_obstacle = obstacle,
                      .iterate =
                          [make = std::move(make)](const Stage&, const IterationContext&) {
                            return make_function_iterator([generate = make(), done = false](Element& element) mutable {

@@ -1,7 +1,7 @@
 #include <algorithm>
 
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/place.h"
-#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

@@ -4,8 +4,8 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/place.h"
-#include "lockstep/data/stages/described_stage.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
