@@ -8,6 +8,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
+#include "lockstep/base/vocabulary.h"
 
 namespace lockstep {
 
@@ -70,10 +71,14 @@ Error error_from(const std::string& bytes) {
   return {static_cast<Code>(number_in(code)), number_in(number), {what, where, seen, help}};
 }
 
-Error::Error(Code code, int number, ErrorText text) : code_(code), number_(number), text_(std::move(text)) { format(); }
+Error::Error(Code code, int number, ErrorText text) : code_(code), number_(number), text_(std::move(text)) {
+  for (std::string* part : {&text_.what, &text_.where, &text_.seen, &text_.help})
+    *part = in_words_here(std::move(*part));
+  format();
+}
 
 void Error::add_where(const std::string& place) {
-  text_.where += text_.where.empty() ? place : ", " + place;
+  text_.where += (text_.where.empty() ? "" : ", ") + in_words_here(place);
   format();
 }
 

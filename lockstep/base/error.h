@@ -41,7 +41,8 @@ struct ErrorText {
 ///       where: reduce, on replica 1
 ///       help:  call strategy.reduce outside of the function given to run
 ///
-/// The number identifies the kind of error and never changes; `explain(number)` describes it in detail.
+/// The number identifies the kind of error and never changes; `explain(number)` describes it in detail. The text is in the
+/// words of the API that the error is made in (base/vocabulary.h).
 class LOCKSTEP_EXPORT Error : public std::exception {
  public:
   Error(Code code, int number, ErrorText text);

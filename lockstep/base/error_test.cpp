@@ -6,8 +6,8 @@
 #include <string>
 #include <type_traits>
 
-#include "lockstep/base/error_words.h"
 #include "lockstep/base/throw_error.h"
+#include "lockstep/base/vocabulary.h"
 
 namespace lockstep {
 namespace {
@@ -109,20 +109,47 @@ TEST(Codes, HaveTheUsualNames) {
   EXPECT_EQ(to_string(Code::Internal), "INTERNAL");
 }
 
-TEST(ErrorWords, TakeTheLongerTextAndWholeParts) {
-  constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-      {"=run", "call"}, {"in replicas", "here"}, {"replica", "tower"}};
-  EXPECT_EQ(in_words(kWords, "run"), "call");
-  EXPECT_EQ(in_words(kWords, "run in replicas of a replica"), "run here of a tower");
+constexpr std::pair<std::string_view, std::string_view> kTestWords[] = {{"=run", "call"},
+                                                                        {"in replicas", "here"},
+                                                                        {"PerReplica", "PerDevice"},
+                                                                        {"replicas", "towers"},
+                                                                        {"replica", "tower"}};
+
+TEST(Vocabulary, TakesTheLongerTextAndWholeTexts) {
+  EXPECT_EQ(in_words(kTestWords, "run"), "call");
+  EXPECT_EQ(in_words(kTestWords, "run in replicas of a replica"), "run here of a tower");
   EXPECT_EQ(in_words({}, "replica"), "replica");
-  try {
-    with_error_words(kWords, [] { throw OutOfRange(7, {.what = "a replica", .where = "run", .help = "in replicas"}); });
-    FAIL();
-  } catch (const OutOfRange& error) {
+  EXPECT_EQ(in_words(kTestWords, ""), "");
+}
+
+TEST(Vocabulary, LeavesNamesAndPathsThatHoldAWord) {
+  EXPECT_EQ(in_words(kTestWords, "a PerReplica<int>, each replica's"), "a PerDevice<int>, each tower's");
+  for (const char* name :
+       {"/job:a/replica:0", "data/replica/1.npy", "replica_3.npy", "my_replica", "Replicas2", "variable 'replica'"})
+    EXPECT_EQ(in_words(kTestWords, name), name);
+  EXPECT_EQ(in_words(kTestWords, "/replica of a replica"), "/replica of a tower");
+}
+
+TEST(Vocabulary, IsThatOfTheInnermostScopeWhereAnErrorIsMade) {
+  const auto made = [] { return OutOfRange(7, {.what = "a replica", .where = "run", .help = "in replicas"}); };
+  {
+    const VocabularyScope towers(kTestWords);
+    OutOfRange error = made();
     EXPECT_EQ(error.text().what + error.text().where + error.text().help, "a towercallhere");
-    EXPECT_EQ(error.number(), 7);
+    EXPECT_NE(std::string(error.what()).find("a tower"), std::string::npos);
+    error.add_where("on replica 1");
+    EXPECT_EQ(error.text().where, "call, on tower 1");
+    const VocabularyScope main_words({});
+    EXPECT_EQ(made().text().what, "a replica");
   }
-  EXPECT_EQ(with_error_words(kWords, [] { return 3; }), 3);
+  EXPECT_EQ(made().text().what, "a replica");
+}
+
+TEST(Vocabulary, OutsideOfScopesIsAskedFor) {
+  set_vocabulary_outside_of_scopes([] { return Vocabulary(kTestWords); });
+  EXPECT_EQ(in_words_here("a replica"), "a tower");
+  set_vocabulary_outside_of_scopes(nullptr);
+  EXPECT_EQ(in_words_here("a replica"), "a replica");
 }
 
 TEST(Explain, HasAParagraphForEachNumber) {

@@ -8,6 +8,8 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/base/vocabulary.h"
+
 namespace lockstep {
 namespace {
 
@@ -74,7 +76,7 @@ bool is_logged(Severity severity) noexcept {
 void log(Severity severity, std::string_view line) noexcept {
   if (!is_logged(severity)) return;
   try {
-    deliver(severity, line);
+    deliver(severity, in_words_here(std::string(line)));
   } catch (...) {
     // A sink that fails must not take the training down with it.
   }

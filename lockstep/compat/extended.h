@@ -22,25 +22,24 @@ class ExtendedHandle {
 
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   auto call_for_each_replica(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
-    return call_with([&](const auto&... each) { return in_own_words([&] { return core().run(fn, each...); }); }, args,
-                     kwargs);
+    return call_with([&](const auto&... each) { return own()->run(fn, each...); }, args, kwargs);
   }
 
   template <class T>
   auto reduce_to(names::ReduceOp op, const T& value, const Destinations& destinations,
                  const CommunicationOptions& options = {}) const {
-    return in_own_words([&] { return extended().reduce_to(op, value, destinations, options); });
+    return own()->extended().reduce_to(op, value, destinations, options);
   }
 
   using ReducePair = lockstep::StrategyExtended::ReducePair;
   template <class Pair>
   auto batch_reduce_to(names::ReduceOp op, const std::vector<Pair>& value_destination_pairs,
                        const CommunicationOptions& options = {}) const {
-    return in_own_words([&] { return extended().batch_reduce_to(op, value_destination_pairs, options); });
+    return own()->extended().batch_reduce_to(op, value_destination_pairs, options);
   }
   auto batch_reduce_to(names::ReduceOp op, std::initializer_list<ReducePair> value_destination_pairs,
                        const CommunicationOptions& options = {}) const {
-    return in_own_words([&] { return extended().batch_reduce_to(op, value_destination_pairs, options); });
+    return own()->extended().batch_reduce_to(op, value_destination_pairs, options);
   }
 
   /// Calls `fn(component, args..., kwargs)` for each local component. `group` as a type, since the result's type depends
@@ -49,13 +48,13 @@ class ExtendedHandle {
   auto update(const Variable& var, F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt,
               std::bool_constant<kGroup> = {}) const {
     return grouped<kGroup>([&] {
-      const auto call = [&](const auto&... each) { return extended().update(var, fn, each...); };
-      return in_own_words([&] { return call_with(call, args, kwargs); });
+      const auto call = [&](const auto&... each) { return own()->extended().update(var, fn, each...); };
+      return call_with(call, args, kwargs);
     });
   }
 
   auto colocate_vars_with(const Variable& colocate_with_variable) const {
-    return in_own_words([&] { return extended().colocate_vars_with(colocate_with_variable); });
+    return own()->extended().colocate_vars_with(colocate_with_variable);
   }
   bool variable_created_in_scope(const Variable& v) const { return extended().variable_created_in_scope(v); }
 
@@ -80,11 +79,12 @@ class ExtendedHandle {
   /// As the strategy's own; `session` is ignored, because there are none.
   template <class T, class Session = std::nullopt_t>
   auto experimental_make_numpy_dataset(T numpy_input, const Session& = std::nullopt) const {
-    return in_own_words([&] { return core().make_numpy_dataset(std::move(numpy_input)); });
+    return own()->make_numpy_dataset(std::move(numpy_input));
   }
 
  protected:
   lockstep::Strategy& core() const { return core_.get(); }
+  SpeakingStrategy own() const { return SpeakingStrategy(core()); }
   lockstep::StrategyExtended& extended() const { return core().extended(); }
 
   template <bool kGroup, class Update>

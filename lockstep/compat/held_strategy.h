@@ -3,12 +3,20 @@
 #include <memory>
 
 #include "lockstep/base/export.h"
-
-namespace lockstep {
-class Strategy;
-}
+#include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/strategy_words.h"
 
 namespace lockstep::compat {
+
+/// A strategy for the length of an expression, in its own words: `own()->reduce(op, value)`.
+class SpeakingStrategy : lockstep::detail::WordsOf {
+ public:
+  explicit SpeakingStrategy(Strategy& strategy) : WordsOf(strategy), strategy_(strategy) {}
+  Strategy* operator->() const { return &strategy_; }
+
+ private:
+  Strategy& strategy_;
+};
 
 /// A strategy that may be gone before what refers to it.
 class LOCKSTEP_EXPORT HeldStrategy {

@@ -7,7 +7,7 @@ namespace lockstep::compat {
 
 data::DistributedInputPtr dataset_steps(lockstep::Strategy& core, const data::StagePtr& dataset) {
   try {
-    return in_own_words([&] {
+    return in_v1_words([&] {
       return data::only_whole_steps(data::distribute_stage(core, dataset, {.assignment = Assignment::TensorFlow}));
     });
   } catch (const InvalidArgument& error) {
@@ -18,7 +18,7 @@ data::DistributedInputPtr dataset_steps(lockstep::Strategy& core, const data::St
 }
 
 InputContext worker_context(lockstep::Strategy& core, names::InputReplicationMode mode) {
-  in_own_words([&] { lockstep::detail::require_cross_replica(core, "make_input_fn_iterator"); });
+  in_v1_words([&] { lockstep::detail::require_cross_replica(core, "make_input_fn_iterator"); });
   if (mode != names::InputReplicationMode::PER_WORKER) {
     throw InvalidArgument(errors::kBadOption,
                           {.what = str("replication_mode must be PER_WORKER, got ", to_string(mode)),

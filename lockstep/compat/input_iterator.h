@@ -33,7 +33,7 @@ class InputIterator {
 
   /// Starts again from the first step; without effect on a callable. The first `get_next` does it by itself.
   void initialize() {
-    in_own_words([] { data::require_outside_replicas("initialize"); });
+    in_v1_words([] { data::require_outside_replicas("initialize"); });
     if (pass_->dataset) pass_->steps.emplace(pass_->dataset->iterator());
   }
 
@@ -50,7 +50,7 @@ class InputIterator {
     data::require_outside_replicas("get_next");
     if (!pass_->dataset) return PerReplica<T>::generate(pass_->replicas, [&](std::size_t) { return pass_->values(); });
     if (!pass_->steps) initialize();
-    return in_own_words([&] { return pass_->steps->get_next(); });
+    return in_v1_words([&] { return pass_->steps->get_next(); });
   }
 
  private:

@@ -7,9 +7,9 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/base/error_words.h"
 #include "lockstep/base/export.h"
 #include "lockstep/base/named_value.h"
+#include "lockstep/base/vocabulary.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/contrib/variable_aggregation.h"
@@ -24,12 +24,15 @@
 
 namespace lockstep::compat {
 
-/// TensorFlow's names for the calls that errors of the main API point to.
-LOCKSTEP_EXPORT ErrorWords error_words();
+/// TensorFlow's names for the calls that errors of the main API point to: those of v1, and those of v2's page.
+LOCKSTEP_EXPORT Vocabulary v1_words();
+LOCKSTEP_EXPORT Vocabulary v2_words();
 
+/// `f()` in the words of v1, where no strategy is at hand to say which.
 template <class F>
-decltype(auto) in_own_words(F&& f) {
-  return with_error_words(error_words(), std::forward<F>(f));
+decltype(auto) in_v1_words(F&& f) {
+  const VocabularyScope words(v1_words());
+  return f();
 }
 
 }  // namespace lockstep::compat
@@ -57,7 +60,7 @@ class ReduceOp : public NamedValue<lockstep::ReduceOp> {
   using NamedValue::NamedValue;
   template <std::convertible_to<std::string> Name>
   ReduceOp(const Name& name)  // NOLINT(google-explicit-constructor)
-      : NamedValue(in_own_words([&] { return parse_reduce_op(name); })) {}
+      : NamedValue(in_v1_words([&] { return parse_reduce_op(name); })) {}
   static const ReduceOp SUM, MEAN;
   /// For `MultiStepContext::set_last_step_output`, which takes both.
   operator contrib::VariableAggregation() const {  // NOLINT(google-explicit-constructor)
@@ -73,7 +76,7 @@ class CollectiveCommunication : public NamedValue<Implementation> {
   using NamedValue::NamedValue;
   template <std::convertible_to<std::string> Name>
   CollectiveCommunication(const Name& name)  // NOLINT(google-explicit-constructor)
-      : NamedValue(in_own_words([&] { return parse_implementation(name); })) {}
+      : NamedValue(in_v1_words([&] { return parse_implementation(name); })) {}
   static const CollectiveCommunication AUTO, RING, NCCL;
 };
 inline constexpr CollectiveCommunication CollectiveCommunication::AUTO = Implementation::Auto;

@@ -1,5 +1,8 @@
 #include "lockstep/compat/strategy_handle.h"
 
+#include <algorithm>
+#include <array>
+
 #include "lockstep/base/error.h"
 #include "lockstep/compat/replica_context.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -7,18 +10,16 @@
 namespace lockstep::compat {
 namespace {
 
-constexpr std::pair<std::string_view, std::string_view> kWords[] = {
+using Word = std::pair<std::string_view, std::string_view>;
+
+/// What both pages call things.
+constexpr Word kWordsOfBoth[] = {
     {"loop over the dataset, or use get_next_as_optional",
      "stop at lockstep::OutOfRange, or call initialize() to start again"},
-    {"from distribute, values_from_function or run of",
-     "from experimental_distribute_dataset, experimental_distribute_values_from_function or a run of"},
-    {"what run or values_from_function returned",
-     "what experimental_distribute_values_from_function or a run returned"},
     {"a variable without aggregation cannot be written inside a replica of a strict strategy",
      "You must specify an aggregation method to write a mirrored variable inside a replica"},
     {"the value must be Mirrored: a PerReplica would",
      "Expected value to be mirrored across replicas, got a PerReplica: it would"},
-    {"experimental_make_numpy_dataset", "experimental_make_numpy_dataset"},
     {"make_numpy_dataset", "experimental_make_numpy_dataset"},
     {"before distribute()", "before experimental_distribute_dataset()"},
     {"strategy.distribute ", "strategy.experimental_distribute_dataset "},
@@ -31,6 +32,32 @@ constexpr std::pair<std::string_view, std::string_view> kWords[] = {
     {"AutoShardPolicy::Off", "AutoShardPolicy::OFF"},
     {"AutoShardPolicy::Data", "AutoShardPolicy::DATA"},
     {"AutoShardPolicy::Hint", "AutoShardPolicy::HINT"}};
+
+constexpr Word kWordsOfV1[] = {
+    {"from distribute, values_from_function or run of",
+     "from experimental_distribute_dataset, experimental_distribute_values_from_function or a run of"},
+    {"what run or values_from_function returned",
+     "what experimental_distribute_values_from_function or a run returned"}};
+
+/// Its page has neither run nor values_from_function, and an axis must be given to reduce.
+constexpr Word kWordsOfV2[] = {{"=run", "experimental_run_v2"},
+                               {"run was called", "experimental_run_v2 was called"},
+                               {"given to run", "given to experimental_run_v2"},
+                               {"inside run", "inside experimental_run_v2"},
+                               {"strategy.run", "strategy.experimental_run_v2"},
+                               {"from distribute, values_from_function or run of",
+                                "from experimental_distribute_dataset or experimental_run_v2 of"},
+                               {"what run or values_from_function returned", "what experimental_run_v2 returned"},
+                               {"what run returned", "what experimental_run_v2 returned"},
+                               {"reduce without an axis", "reduce with None as the axis"},
+                               {"or leave the axis out", "or pass None"}};
+
+template <std::size_t kFirst, std::size_t kSecond>
+constexpr auto joined(const Word (&first)[kFirst], const Word (&second)[kSecond]) {
+  std::array<Word, kFirst + kSecond> all;
+  std::ranges::copy(second, std::ranges::copy(first, all.begin()).out);
+  return all;
+}
 
 /// The scope that experimental_set_strategy has opened on this thread. It keeps the strategy: the program may have let go of it.
 struct OpenedScope {
@@ -55,7 +82,15 @@ void replace_scope(std::optional<StrategyHandle> strategy) {
 
 }  // namespace
 
-ErrorWords error_words() { return kWords; }
+Vocabulary v1_words() {
+  static constexpr auto kWords = joined(kWordsOfV1, kWordsOfBoth);
+  return kWords;
+}
+
+Vocabulary v2_words() {
+  static constexpr auto kWords = joined(kWordsOfV2, kWordsOfBoth);
+  return kWords;
+}
 
 using lockstep::detail::StrategyAccess;
 HeldStrategy::HeldStrategy(const Strategy& strategy) : strategy_(StrategyAccess::alive(strategy)) {}

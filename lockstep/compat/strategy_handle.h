@@ -26,16 +26,16 @@ class LOCKSTEP_EXPORT StrategyHandle {
   bool operator==(const StrategyHandle& other) const { return held_ == other.held_; }
 
   int num_replicas_in_sync() const { return core().num_replicas_in_sync(); }
-  Scope scope() const { return core().scope(); }
+  Scope scope() const { return own()->scope(); }
 
   /// Workers share files or rows as in TensorFlow, and nothing with auto-sharding off, unlike by `core().distribute`.
   template <class T>
   DistributedDataset<T> experimental_distribute_dataset(const data::Dataset<T>& dataset) const {
-    return in_own_words([&] { return core().distribute(dataset, {.assignment = Assignment::TensorFlow}); });
+    return own()->distribute(dataset, {.assignment = Assignment::TensorFlow});
   }
   template <class F>
   auto experimental_distribute_datasets_from_function(F&& dataset_fn) const {
-    return in_own_words([&] { return core().distribute_from_function(std::forward<F>(dataset_fn)); });
+    return own()->distribute_from_function(std::forward<F>(dataset_fn));
   }
   template <class T>
   auto experimental_local_results(const T& value) const {
@@ -43,14 +43,17 @@ class LOCKSTEP_EXPORT StrategyHandle {
   }
 
  protected:
-  explicit StrategyHandle(std::shared_ptr<lockstep::Strategy> core) : owned_(std::move(core)), held_(*owned_) {}
+  StrategyHandle(std::shared_ptr<lockstep::Strategy> core, Vocabulary words) : owned_(std::move(core)), held_(*owned_) {
+    lockstep::detail::set_words(*owned_, words);
+  }
   /// One that does not keep its strategy alive, and throws once it is gone.
   explicit StrategyHandle(lockstep::Strategy& core) : held_(core) {}
 
+  SpeakingStrategy own() const { return SpeakingStrategy(core()); }
+
   template <class F, class Args, class Kwargs>
   auto run_with(F& fn, const Args& args, const Kwargs& kwargs) const {
-    return call_with([&](const auto&... each) { return in_own_words([&] { return core().run(fn, each...); }); }, args,
-                     kwargs);
+    return call_with([&](const auto&... each) { return own()->run(fn, each...); }, args, kwargs);
   }
 
  private:

@@ -40,17 +40,17 @@ class StrategyExtended : public ExtendedHandle {
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t, bool kGroup = true>
   auto update_non_slot(const Devices& colocate_with, F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt,
                        std::bool_constant<kGroup> = {}) const {
-    const auto call = [&](const auto&... each) { return extended().update_non_slot(colocate_with, fn, each...); };
-    return grouped<kGroup>([&] { return in_own_words([&] { return call_with(call, args, kwargs); }); });
+    const auto call = [&](const auto&... each) {
+      return own()->extended().update_non_slot(colocate_with, fn, each...);
+    };
+    return grouped<kGroup>([&] { return call_with(call, args, kwargs); });
   }
   template <class T>
   auto broadcast_to(const T& tensor, const Destinations& destinations) const {
-    return in_own_words([&] { return extended().broadcast_to(tensor, destinations); });
+    return own()->extended().broadcast_to(tensor, destinations);
   }
   /// A copy, as in TensorFlow; `v.read()` is the component itself.
-  at::Tensor read_var(const Variable& v) const {
-    return in_own_words([&] { return extended().read_var(v).clone(); });
-  }
+  at::Tensor read_var(const Variable& v) const { return own()->extended().read_var(v).clone(); }
   template <class... Values>
   void group(const Values&...) const {}
 
@@ -64,10 +64,11 @@ class StrategyExtended : public ExtendedHandle {
     static_assert(
         std::is_invocable_v<F&, contrib::MultiStepContext&, PerReplica<T>>,
         "experimental_run_steps_on_iterator(fn, iterator) calls fn(contrib::MultiStepContext&, PerReplica<T>)");
-    in_own_words([&] { lockstep::detail::require_cross_replica(core(), "experimental_run_steps_on_iterator"); });
+    const auto words = own();
+    lockstep::detail::require_cross_replica(core(), "experimental_run_steps_on_iterator");
     auto step = [fn = std::move(fn), iterator](contrib::MultiStepContext& context) mutable {
       if constexpr (std::is_invocable_v<F&, contrib::MultiStepContext&, PerReplica<T>>)
-        in_own_words([&] { fn(context, iterator.get_next()); });
+        fn(context, iterator.get_next());
     };
     return contrib::MultiStepContext::run(core(), core().devices(), std::move(step), iterations,
                                           initial_loop_values.size());
@@ -77,7 +78,7 @@ class StrategyExtended : public ExtendedHandle {
 /// Base of the strategies, and what `get_strategy()` returns. compat/arguments.h says how functions get their arguments.
 class Strategy : public StrategyHandle {
  public:
-  using StrategyHandle::StrategyHandle;
+  explicit Strategy(std::shared_ptr<lockstep::Strategy> core) : StrategyHandle(std::move(core), v1_words()) {}
   explicit Strategy(lockstep::Strategy& core) : StrategyHandle(core) {}
 
   StrategyExtended extended() const { return StrategyExtended(core()); }
@@ -108,28 +109,29 @@ class Strategy : public StrategyHandle {
   template <class T>
   auto reduce(ReduceOp reduce_op, const T& value, const Axis& axis = None,
               const std::source_location& where = std::source_location::current()) const {
-    return in_own_words([&] { return core().reduce(reduce_op, value, axis, where); });
+    return own()->reduce(reduce_op, value, axis, where);
   }
   template <class T>
   auto gather(const T& value, std::int64_t axis,
               const std::source_location& where = std::source_location::current()) const {
-    return in_own_words([&] { return core().gather(value, axis, where); });
+    return own()->gather(value, axis, where);
   }
   template <class F>
   auto experimental_distribute_values_from_function(F&& value_fn) const {
-    return in_own_words([&] { return core().values_from_function(std::forward<F>(value_fn)); });
+    return own()->values_from_function(std::forward<F>(value_fn));
   }
   /// A dataset of the rows of tensors or npy files; a list of them is stacked. `session` is ignored: there are none.
   template <class T, class Session = std::nullopt_t>
   auto experimental_make_numpy_dataset(T numpy_input, const Session& = std::nullopt) const {
-    return in_own_words([&] { return core().make_numpy_dataset(std::move(numpy_input)); });
+    return own()->make_numpy_dataset(std::move(numpy_input));
   }
 
   /// Cuts each batch into one per replica.
   template <class T>
   LOCKSTEP_DEPRECATED("use experimental_distribute_dataset")
   InputIterator<T> make_dataset_iterator(const data::Dataset<T>& dataset) const {
-    in_own_words([&] { lockstep::detail::require_cross_replica(core(), "make_dataset_iterator"); });
+    const auto words = own();
+    lockstep::detail::require_cross_replica(core(), "make_dataset_iterator");
     return InputIterator<T>(dataset_steps(core(), dataset.stage()));
   }
   /// `input_fn(InputContext)`, called in the strategy's scope, returns a Dataset of batches for one replica each, or a

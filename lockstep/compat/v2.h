@@ -36,43 +36,25 @@ using StrategyExtended = ExtendedHandle;
 /// Base of the strategies, and what `get_strategy()` returns. compat/arguments.h says how functions get their arguments.
 class Strategy : public StrategyHandle {
  public:
-  using StrategyHandle::StrategyHandle;
+  explicit Strategy(std::shared_ptr<lockstep::Strategy> core) : StrategyHandle(std::move(core), v2_words()) {}
   explicit Strategy(lockstep::Strategy& core) : StrategyHandle(core) {}
 
   StrategyExtended extended() const { return StrategyExtended(core()); }
 
   template <class F, class Args = std::tuple<>, class Kwargs = std::nullopt_t>
   auto experimental_run_v2(F&& fn, const Args& args = {}, const Kwargs& kwargs = std::nullopt) const {
-    return in_words_of_page([&] { return run_with(fn, args, kwargs); });
+    return run_with(fn, args, kwargs);
   }
   /// The axis must be given, if only as None.
   template <class T>
   auto reduce(ReduceOp reduce_op, const T& value, const Axis& axis,
               const std::source_location& where = std::source_location::current()) const {
-    return in_words_of_page([&] { return in_own_words([&] { return core().reduce(reduce_op, value, axis, where); }); });
+    return own()->reduce(reduce_op, value, axis, where);
   }
   /// A dataset of the rows of tensors or npy files; a list of them is stacked.
   template <class T>
   auto experimental_make_numpy_dataset(T numpy_input) const {
     return core().make_numpy_dataset(std::move(numpy_input));
-  }
-
- private:
-  /// Errors of the main API speak of calls that are not on the page.
-  template <class F>
-  static decltype(auto) in_words_of_page(F&& f) {
-    static constexpr std::pair<std::string_view, std::string_view> kWords[] = {
-        {"=run", "experimental_run_v2"},
-        {"run was called", "experimental_run_v2 was called"},
-        {"given to run", "given to experimental_run_v2"},
-        {"inside run", "inside experimental_run_v2"},
-        {"strategy.run", "strategy.experimental_run_v2"},
-        {"what run returned", "what experimental_run_v2 returned"},
-        {"what experimental_distribute_values_from_function or a run returned", "what experimental_run_v2 returned"},
-        {"experimental_distribute_values_from_function or a run of", "experimental_run_v2 of"},
-        {"reduce without an axis", "reduce with None as the axis"},
-        {"or leave the axis out", "or pass None"}};
-    return with_error_words(kWords, std::forward<F>(f));
   }
 };
 

@@ -46,7 +46,7 @@ void ClientCall::throw_together(const std::exception_ptr& mine) const {
     }
     std::vector<std::string> texts(static_cast<std::size_t>(core_.num_local_replicas()));
     texts[0] = std::move(said);
-    texts = in_tower_words([&] { return lockstep::detail::of_all_replicas(core_, texts); });
+    texts = lockstep::detail::of_all_replicas(core_, texts);
     for (const std::string& other : texts) {
       if (mine || other.empty()) continue;
       throw Unavailable(errors::kPeerFailed,

@@ -45,7 +45,7 @@ class LOCKSTEP_EXPORT ClientCall {
     try {
       std::optional<lockstep::detail::OwnersCall> part;  // over workers, what concerns all of them is refused in it
       if (core_.num_workers() > 1) part.emplace(operation_);
-      in_tower_words(std::forward<F>(f));
+      f();
     } catch (...) {
       mine = std::current_exception();
     }

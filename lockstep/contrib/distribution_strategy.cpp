@@ -14,6 +14,7 @@
 #include "lockstep/contrib/loss_reduction.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/same_on_workers.h"
+#include "lockstep/strategy/strategy_words.h"
 #include "lockstep/values/type_name.h"
 
 namespace lockstep::contrib {
@@ -35,6 +36,7 @@ DistributionStrategy::~DistributionStrategy() = default;
 
 void DistributionStrategy::set_core(std::unique_ptr<Strategy> core, Devices devices) {
   lockstep::detail::StrategyAccess::set_one_client(*core, this);
+  lockstep::detail::set_words(*core, detail::tower_words());
   is_configured_ = core_ != nullptr;
   core_ = std::move(core);
   devices_ = std::move(devices);
@@ -68,10 +70,9 @@ PerDevice<int> DistributionStrategy::worker_device_index() const {
 Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,
                                                   const TowerDestinations& destinations,
                                                   const std::source_location& where) {
-  detail::require_cross_tower(*core_, "reduce");
+  const detail::CrossTowerCall client(*core_, "reduce");
   const lockstep::detail::CallPlace place(where);
-  return detail::in_tower_words(
-      [&] { return destinations.deliver(*core_, devices_, detail::aggregate(*core_, aggregation, value, "reduce")); });
+  return destinations.deliver(*core_, devices_, detail::aggregate(*core_, aggregation, value, "reduce"));
 }
 
 Mirrored<IndexedSlices> DistributionStrategy::reduce(VariableAggregation aggregation,
@@ -84,49 +85,44 @@ Mirrored<IndexedSlices> DistributionStrategy::reduce(VariableAggregation aggrega
 std::vector<Mirrored<at::Tensor>> DistributionStrategy::batch_reduce(VariableAggregation aggregation,
                                                                      const std::vector<ReducePair>& pairs,
                                                                      const std::source_location& where) {
-  detail::require_cross_tower(*core_, "batch_reduce");
+  const detail::CrossTowerCall client(*core_, "batch_reduce");
   const lockstep::detail::CallPlace place(where);
   const bool is_sum = aggregation == Aggregation::Sum;
   const auto is_batched = [&](const TowerValue& value) {
     return (is_sum || aggregation == Aggregation::Mean) && value.kind() == TowerValue::Kind::PerDevice;
   };
-  return detail::in_tower_words([&] {
-    std::vector<StrategyExtended::ReducePair> batch;
-    for (const auto& [value, destinations] : pairs)
-      if (is_batched(value)) {
-        detail::require_of_all_towers(*core_, "batch_reduce", value.local_values().size());
-        batch.emplace_back(PerReplica<at::Tensor>(value.local_values()), core_->devices()[0]);
-      }
-    const auto reduced = core_->extended().batch_reduce_to(is_sum ? ReduceOp::Sum : ReduceOp::Mean, batch);
-    std::vector<Mirrored<at::Tensor>> results;
-    results.reserve(pairs.size());
-    auto next = reduced.begin();
-    for (const auto& [value, destinations] : pairs) {
-      const at::Tensor one =
-          is_batched(value) ? (*next++)[0] : detail::aggregate(*core_, aggregation, value, "batch_reduce");
-      results.push_back(destinations.deliver(*core_, devices_, one));
+  std::vector<StrategyExtended::ReducePair> batch;
+  for (const auto& [value, destinations] : pairs)
+    if (is_batched(value)) {
+      detail::require_of_all_towers(*core_, "batch_reduce", value.local_values().size());
+      batch.emplace_back(PerReplica<at::Tensor>(value.local_values()), core_->devices()[0]);
     }
-    return results;
-  });
+  const auto reduced = core_->extended().batch_reduce_to(is_sum ? ReduceOp::Sum : ReduceOp::Mean, batch);
+  std::vector<Mirrored<at::Tensor>> results;
+  results.reserve(pairs.size());
+  auto next = reduced.begin();
+  for (const auto& [value, destinations] : pairs) {
+    const at::Tensor one =
+        is_batched(value) ? (*next++)[0] : detail::aggregate(*core_, aggregation, value, "batch_reduce");
+    results.push_back(destinations.deliver(*core_, devices_, one));
+  }
+  return results;
 }
 
 std::vector<Mirrored<IndexedSlices>> DistributionStrategy::batch_reduce(VariableAggregation aggregation,
                                                                         const std::vector<SparseReducePair>& pairs,
                                                                         const std::source_location& where) {
-  detail::require_cross_tower(*core_, "batch_reduce");
+  const detail::CrossTowerCall client(*core_, "batch_reduce");
   const lockstep::detail::CallPlace place(where);
-  return detail::in_tower_words([&] {
-    std::vector<Mirrored<IndexedSlices>> results;
-    for (const auto& [value, destinations] : pairs)
-      results.push_back(
-          destinations.deliver(*core_, devices_, detail::aggregate(*core_, aggregation, value, "reduce")));
-    return results;
-  });
+  std::vector<Mirrored<IndexedSlices>> results;
+  for (const auto& [value, destinations] : pairs)
+    results.push_back(destinations.deliver(*core_, devices_, detail::aggregate(*core_, aggregation, value, "reduce")));
+  return results;
 }
 
 Mirrored<at::Tensor> DistributionStrategy::broadcast(const TowerValue& value, const TowerDestinations& destinations) {
-  detail::require_cross_tower(*core_, "broadcast");
-  return detail::in_tower_words([&] { return destinations.deliver(*core_, devices_, value.tensor()); });
+  const detail::CrossTowerCall client(*core_, "broadcast");
+  return destinations.deliver(*core_, devices_, value.tensor());
 }
 
 TowerLocalVariable DistributionStrategy::tower_local_variable(const at::Tensor& initial_value,
@@ -134,10 +130,9 @@ TowerLocalVariable DistributionStrategy::tower_local_variable(const at::Tensor& 
                                                               const std::string& name) {
   const VariableOptions options{
       .name = name, .synchronization = Synchronization::OnRead, .aggregation = aggregation, .trainable = false};
-  return detail::in_tower_words([&] {
-    return TowerLocalVariable(detail::is_in_tower(*core_) ? Variable(initial_value, options)
-                                                          : core_->make_variable(initial_value, options));
-  });
+  const detail::TowerWords words;
+  return TowerLocalVariable(detail::is_in_tower(*core_) ? Variable(initial_value, options)
+                                                        : core_->make_variable(initial_value, options));
 }
 
 std::size_t DistributionStrategy::index_of(const std::string& device, const Devices& among, const char* operation) {
@@ -195,7 +190,8 @@ int detail::count_merge(const Strategy& core, const std::type_info& function) {
 }
 
 TowerContext get_tower_context() {
-  return detail::in_tower_words([] { return TowerContext(get_replica_context()); });
+  const detail::TowerWords words;
+  return TowerContext(get_replica_context());
 }
 
 bool in_cross_tower_context() { return in_cross_replica_context(); }

@@ -72,7 +72,8 @@ class LOCKSTEP_EXPORT DistributionStrategy {
 
   Strategy& core() const { return *core_; }
   Scope scope() {
-    return detail::in_tower_words([&] { return Scope(*core_); });
+    const detail::TowerWords words;
+    return Scope(*core_);
   }
 
   int num_towers() const { return core_->num_replicas_in_sync(); }
@@ -151,7 +152,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   template <class F>
   auto distribute_dataset(F&& dataset_fn) {
     if constexpr (detail::GivesDataset<F>) {
-      detail::require_cross_tower(*core_, "distribute_dataset");
+      const detail::CrossTowerCall client(*core_, "distribute_dataset");
       note_use();
       return detail::distribute_elements(*core_, dataset_fn(), prefetch_on_device_);
     } else {
@@ -180,7 +181,8 @@ class LOCKSTEP_EXPORT DistributionStrategy {
 
   /// A copy of the value: inside a tower of its own component, elsewhere of the sum, mean or first of tower-local ones.
   at::Tensor read_var(const Variable& variable) const {
-    return detail::in_tower_words([&] { return variable.read().clone(); });
+    const detail::TowerWords words;
+    return variable.read().clone();
   }
   /// The variable that `component` belongs to, if it is one of this strategy's.
   std::optional<Variable> value_container(const at::Tensor& component) const {
@@ -188,7 +190,8 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   }
   /// Variables created while the result lives have their components where those of `variable` are.
   StrategyExtended::ColocateScope colocate_vars_with(const Variable& variable) {
-    return detail::in_tower_words([&] { return core_->extended().colocate_vars_with(variable); });
+    const detail::TowerWords words;
+    return core_->extended().colocate_vars_with(variable);
   }
   /// Inside a tower all of them make it together.
   TowerLocalVariable tower_local_variable(const at::Tensor& initial_value,

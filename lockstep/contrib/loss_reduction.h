@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include "lockstep/base/export.h"
-#include "lockstep/contrib/tower_words.h"
 
 namespace lockstep::contrib {
 
@@ -19,7 +18,7 @@ LOCKSTEP_EXPORT at::Tensor scale_loss(const at::Tensor& loss, LossReduction redu
 ///     contrib::minimize(optimizer, torch::mse_loss(model->forward(x), y), contrib::LossReduction::MEAN);
 template <class Optimizer>
 bool minimize(Optimizer& optimizer, const at::Tensor& loss, LossReduction reduction) {
-  return detail::in_tower_words([&] { return optimizer.minimize(scale_loss(loss, reduction)); });
+  return optimizer.minimize(scale_loss(loss, reduction));
 }
 
 }  // namespace lockstep::contrib

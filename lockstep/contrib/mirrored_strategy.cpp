@@ -51,19 +51,18 @@ Devices devices_of_all(const MultiWorkerMirroredStrategy& core) {
 }
 
 std::unique_ptr<MultiWorkerMirroredStrategy> join(const ConfigureOptions& options, const MirroredOptions& made_with) {
-  return detail::in_tower_words([&] {
-    const TFConfigClusterResolver environment;
-    const SimpleClusterOptions task{
-        .task_type = options.task_type ? options.task_type : environment.task_type(),
-        .task_id = options.task_id ? std::optional<std::int64_t>(*options.task_id) : environment.task_id()};
-    return std::make_unique<MultiWorkerMirroredStrategy>(
-        MultiWorkerOptions{.devices = options.devices ? *options.devices : devices_of_gpus(made_with.num_gpus),
-                           .cluster_resolver = std::make_shared<SimpleClusterResolver>(*options.cluster_spec, task),
-                           .intra_op_threads = made_with.intra_op_threads,
-                           .seed = made_with.seed,
-                           .strict = true,
-                           .join_seconds = options.join_seconds});
-  });
+  const detail::TowerWords words;
+  const TFConfigClusterResolver environment;
+  const SimpleClusterOptions task{
+      .task_type = options.task_type ? options.task_type : environment.task_type(),
+      .task_id = options.task_id ? std::optional<std::int64_t>(*options.task_id) : environment.task_id()};
+  return std::make_unique<MultiWorkerMirroredStrategy>(
+      MultiWorkerOptions{.devices = options.devices ? *options.devices : devices_of_gpus(made_with.num_gpus),
+                         .cluster_resolver = std::make_shared<SimpleClusterResolver>(*options.cluster_spec, task),
+                         .intra_op_threads = made_with.intra_op_threads,
+                         .seed = made_with.seed,
+                         .strict = true,
+                         .join_seconds = options.join_seconds});
 }
 
 /// The client is one: what it draws outside of towers is the same on every worker.
@@ -88,16 +87,15 @@ void set_logical_cpus(int n) {
 
 MirroredStrategy::MirroredStrategy(MirroredOptions options) : options_(checked(std::move(options))) {
   set_prefetch_on_device(options_.prefetch_on_device.value_or(true));
-  detail::in_tower_words([&] {
-    auto core = std::make_unique<lockstep::MirroredStrategy>(
-        lockstep::MirroredOptions{.devices = options_.devices ? *options_.devices : devices_of_gpus(options_.num_gpus),
-                                  .cross_device_ops = options_.cross_tower_ops,
-                                  .intra_op_threads = options_.intra_op_threads,
-                                  .seed = options_.seed,
-                                  .strict = true});
-    Devices devices = core->devices();
-    set_core(std::move(core), std::move(devices));
-  });
+  const detail::TowerWords words;
+  auto core = std::make_unique<lockstep::MirroredStrategy>(
+      lockstep::MirroredOptions{.devices = options_.devices ? *options_.devices : devices_of_gpus(options_.num_gpus),
+                                .cross_device_ops = options_.cross_tower_ops,
+                                .intra_op_threads = options_.intra_op_threads,
+                                .seed = options_.seed,
+                                .strict = true});
+  Devices devices = core->devices();
+  set_core(std::move(core), std::move(devices));
 }
 
 void MirroredStrategy::configure(const ConfigureOptions& options) {

@@ -7,7 +7,6 @@
 #include "lockstep/base/export.h"
 #include "lockstep/contrib/client_call.h"
 #include "lockstep/contrib/tower_values.h"
-#include "lockstep/contrib/tower_words.h"
 #include "lockstep/strategy/replica_context.h"
 
 namespace lockstep::contrib {
@@ -43,15 +42,13 @@ class LOCKSTEP_EXPORT TowerContext {
       return lockstep::detail::AfterCompileError();
     } else {
       DistributionStrategy& strategy = distribution_strategy();
-      return detail::in_tower_words([&] {
-        return replica_->merge_call(
-            [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
-              // Negative: the numbers of merges and of calls of map and update must not meet.
-              const detail::ClientRandom random(core, -detail::count_merge(core, typeid(F)), 0);
-              return f(strategy, detail::of_towers(core, all)...);
-            },
-            std::forward<Args>(args)...);
-      });
+      return replica_->merge_call(
+          [&](Strategy& core, const PerReplica<std::decay_t<Args>>&... all) {
+            // Negative: the numbers of merges and of calls of map and update must not meet.
+            const detail::ClientRandom random(core, -detail::count_merge(core, typeid(F)), 0);
+            return f(strategy, detail::of_towers(core, all)...);
+          },
+          std::forward<Args>(args)...);
     }
   }
 

@@ -34,7 +34,8 @@ class TowerIterator {
 
   /// Begins a pass; of an iterator that has begun one, a new one.
   void initialize() {
-    detail::in_tower_words([] { data::require_outside_replicas("initialize"); });
+    const detail::TowerWords words;
+    data::require_outside_replicas("initialize");
     pass_->emplace(dataset_.iterator());
   }
   /// What TensorFlow 1 runs in a session.
@@ -43,7 +44,8 @@ class TowerIterator {
   /// OutOfRange where not every tower has an element: the rest is lost.
   PerDevice<T> get_next() {
     if (!*pass_) detail::throw_not_initialized();
-    PerDevice<T> next = detail::in_tower_words([&] { return (*pass_)->get_next(); });
+    const detail::TowerWords words;
+    PerDevice<T> next = (*pass_)->get_next();
     next.set_whole_size(whole_size_);
     return next;
   }

@@ -108,6 +108,8 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
   auto v = strategy.core().make_variable(one(), {.name = "v"});
   auto local = strategy.tower_local_variable(one(), Agg::SUM, "local");
   const Variable on_read = local;
+  const auto mean = strategy.tower_local_variable(one(), Agg::MEAN, "mean");
+  auto rows_of_towers = strategy.tower_local_variable(at::ones({2}), Agg::NONE, "rows");
   const auto in_towers = [&](const std::function<void()>& f) {
     return [this, f] { strategy.call_for_each_tower([&] { f(); }); };
   };
@@ -203,6 +205,21 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
       {[&] { strategy.broadcast(uneven); }, "a value of 2 results of map is used as one"},
       {[&] { local.assign_add(1); }, "Tower-local variables may only be assigned in a tower context."},
       {[&] { local.assign_sub(1); }, "Tower-local variables may only be assigned in a tower context."},
+      {[&] { Variable(mean).assign_add(1); }, "Tower-local variables may only be assigned in a tower context."},
+      {[&] { rows_of_towers[0] += 1; }, "Tower-local variables may only be assigned in a tower context."},
+      {[&] { (void)at::Tensor(ids); }, "a PerDevice of 2 components is used as one value outside of a tower"},
+      {[&] { v.assign(ids); }, "Expected value to be mirrored across towers, got a PerDevice"},
+      {[&] { Variable(local).assign(ids); }, "a PerDevice cannot be assigned to a tower-local variable"},
+      {[&] { (void)ids[2]; }, "component 2 of a PerDevice with 2 components"},
+      {[&] {
+         const auto scope = strategy.scope();
+         (void)v.handle();
+       },
+       "call it inside call_for_each_tower"},
+      {[&] {
+         local.scatter_add({at::ones({1}), at::zeros({1}, at::kLong), {1}});
+       },
+       "tower-local"},
       {[&] { strategy.reduce(Agg::SUM, shapes, "cpu:0"); }, "values of one shape"},
       {[&] { strategy.reduce(Agg::SUM, uneven, "cpu:0"); }, "shape"},
       {[&] { strategy.reduce(Agg::MEAN, v, "cpu:0"); }, "Mirrored"},
@@ -326,6 +343,30 @@ TEST_F(TwoTowers, SayWhatIsWrongInTheirOwnWords) {
       EXPECT_FALSE(contains(words, word)) << word << " in:\n" << seen.text;
     EXPECT_EQ(words.find("on tower"), words.rfind("on tower")) << seen.text;
   }
+}
+
+TEST_F(TwoTowers, SpeakInLogsAndPrintedValuesToo) {
+  EXPECT_EQ(str(PerDevice<int>({1, 2})), "PerDevice:{\n  0: 1,\n  1: 2\n}");
+  const LoggedLines lines;
+  const auto fail = [] { throw std::runtime_error(get_tower_context().tower_id() == 0 ? "first" : "second"); };
+  EXPECT_THROW(strategy.call_for_each_tower(fail), std::runtime_error);
+  EXPECT_EQ(lines.count("tower 1 failed too"), 1);
+}
+
+TEST_F(TwoTowers, LeaveStrategiesOfTheMainApiTheirWords) {
+  const auto printed = [] { return str(PerReplica<int>({1})).substr(0, 10); };
+  EXPECT_EQ(printed(), "PerDevice:");
+  {
+    lockstep::MirroredStrategy other({.devices = cpus(2)});
+    EXPECT_EQ(printed(), "PerReplica");  // which of the two it is for cannot be known
+    const auto of_replica = other.run([&] { return printed(); });
+    EXPECT_EQ(of_replica[1], "PerReplica");
+    const auto of_tower = strategy.call_for_each_tower([&] { return printed(); });
+    EXPECT_EQ(of_tower[1], "PerDevice:");
+    const auto scope = strategy.scope();
+    EXPECT_EQ(printed(), "PerDevice:");
+  }
+  EXPECT_EQ(printed(), "PerDevice:");
 }
 
 TEST_F(TwoTowers, ReduceSparseRows) {

@@ -3,22 +3,26 @@
 #include <algorithm>
 #include <string_view>
 
-#include "lockstep/base/error_words.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::contrib::detail {
 namespace {
 
 using Words = std::pair<std::string_view, std::string_view>;
-/// What the main API says, and what programs of towers call it. "/replica:0" is a part of a device's name and stays.
+/// What the main API says, and what programs of towers call it.
 constexpr Words kTowerWords[] = {
     {"=run", "call_for_each_tower"},
-    {"/replica", "/replica"},
     {"the same job, replica and task", "the same job, replica and task"},
     {"auto& replica = ls::get_replica_context()", "auto tower = contrib::get_tower_context()"},
     {"replicas made a different number of", "Some towers made a different number of"},
     {"a variable without aggregation cannot be written inside a replica of a strict strategy",
      "You must specify an aggregation method to write a mirrored variable inside a tower"},
+    {" of an OnRead variable belongs inside replicas",
+     ": Tower-local variables may only be assigned in a tower context."},
+    {"an OnRead variable", "a tower-local variable"},
+    {"the value must be Mirrored: a PerReplica would",
+     "Expected value to be mirrored across towers, got a PerDevice: it would"},
     {"pass an axis to reduce uneven batches: strategy.reduce(op, value, /*axis=*/0)",
      "give all towers values of one shape, such as the sums of their rows: towers reduce without an axis"},
     {"loop over the dataset, or use get_next_as_optional",
@@ -31,6 +35,7 @@ constexpr Words kTowerWords[] = {
     {", or make the strategy with .strict = false", ""},
     {"for several machines use MultiWorkerMirroredStrategy",
      "for several machines call configure with their cluster_spec"},
+    {"a worker of MultiWorkerMirroredStrategy", "a worker"},
     {"task_type and task_id of the resolver", "task_type and task_id of configure"},
     {"strategy.local_results(...) or operator[]", "strategy.unwrap(...)"},
     {"read them with local_results", "read them with unwrap"},
@@ -54,31 +59,32 @@ constexpr Words kTowerWords[] = {
     {"outside of run", "outside of call_for_each_tower"},
     {" of run ", " of call_for_each_tower "},
     {"strategy.run", "strategy.call_for_each_tower"},
+    {"strategy.make", "strategy.core().make"},
+    {"strategy.make_optimizer", "strategy.core().make_optimizer"},
+    {"strategy.set_seed", "strategy.core().set_seed"},
+    {"strategy.broadcast", "strategy.core().broadcast"},
     {"what run returned", "what call_for_each_tower returned"},
     {"on the device of local replica", "on the device of this worker's tower"},
     {"local replicas", "towers of this worker"},
     {"local replica", "tower of this worker"},
     {"PerReplica", "PerDevice"},
+    {"get_replica_context", "get_tower_context"},
+    {"ReplicaContext", "TowerContext"},
+    {"replicas", "towers"},
     {"replica", "tower"},
+    {"Replicas", "Towers"},
     {"Replica", "Tower"}};
 
 }  // namespace
 
-void throw_in_tower_words(const Error& error) {
-  ErrorText text = error.text();
-  // What came out of a tower in these words already has its place.
-  if (const auto added = text.where.find(", on replica ");
-      text.where.substr(0, added).find("on tower ") != text.where.npos)
-    text.where.resize(std::min(added, text.where.size()));
-  throw_in_words(kTowerWords, Error(error.code(), error.number(), std::move(text)));
-}
+Vocabulary tower_words() { return kTowerWords; }
 
 bool is_in_tower(const Strategy& core) {
   const lockstep::detail::ContextEntry* here = lockstep::detail::current_context();
   return here != nullptr && here->strategy == &core && here->replica != nullptr;
 }
 
-void require_cross_tower(const Strategy& core, const char* operation) {
+CrossTowerCall::CrossTowerCall(const Strategy& core, const char* operation) {
   if (is_in_tower(core)) {
     throw FailedPrecondition(
         errors::kWrongContext,
@@ -88,7 +94,7 @@ void require_cross_tower(const Strategy& core, const char* operation) {
          .help = str("call ", operation, " outside of the function given to call_for_each_tower, or inside ",
                      "get_tower_context().merge_call(...)")});
   }
-  in_tower_words([&] { lockstep::detail::require_cross_replica(core, operation); });
+  lockstep::detail::require_cross_replica(core, operation);
 }
 
 void require_on(const char* operation, const Placement& placement, const Devices& devices) {

@@ -1,29 +1,29 @@
 #pragma once
 
-#include <utility>
-
-#include "lockstep/base/error.h"
 #include "lockstep/base/export.h"
+#include "lockstep/base/vocabulary.h"
 #include "lockstep/strategy/strategy.h"
 
 namespace lockstep::contrib::detail {
 
-/// Throws the same error with towers in its text where the main API speaks of replicas.
-[[noreturn]] LOCKSTEP_EXPORT void throw_in_tower_words(const Error& error);
+/// What programs of towers call things.
+LOCKSTEP_EXPORT Vocabulary tower_words();
 
-template <class F>
-decltype(auto) in_tower_words(F&& f) {
-  try {
-    return std::forward<F>(f)();
-  } catch (const Error& error) {
-    throw_in_tower_words(error);
-  }
-}
+/// While it lives, this thread speaks of towers: for calls outside of scopes, which may be beside strategies of the main API.
+struct TowerWords : VocabularyScope {
+  TowerWords() : VocabularyScope(tower_words()) {}
+};
 
 LOCKSTEP_EXPORT bool is_in_tower(const Strategy& core);
 
-/// Throws unless `operation` may be called here: outside of towers.
-LOCKSTEP_EXPORT void require_cross_tower(const Strategy& core, const char* operation);
+/// A call of a strategy outside of towers, in their words. Throws where `operation` may not be called.
+class LOCKSTEP_EXPORT CrossTowerCall {
+ public:
+  CrossTowerCall(const Strategy& core, const char* operation);
+
+ private:
+  TowerWords words_;
+};
 
 /// Throws unless there is a component on each of these devices: on all workers alike, whatever devices they have.
 LOCKSTEP_EXPORT void require_on(const char* operation, const Placement& placement, const Devices& devices);

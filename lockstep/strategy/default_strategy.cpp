@@ -2,13 +2,16 @@
 
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/extended.h"
+#include "lockstep/strategy/strategy_words.h"
 
 namespace lockstep {
 namespace {
 
 class DefaultStrategy final : public Strategy {
  public:
-  DefaultStrategy() : Strategy({.devices = {canonicalize("cpu:0")}, .cross_device_ops = default_cross_device_ops()}) {}
+  DefaultStrategy() : Strategy({.devices = {canonicalize("cpu:0")}, .cross_device_ops = default_cross_device_ops()}) {
+    detail::leave_speaker(*this);
+  }
   bool is_default() const override { return true; }
 
  private:

@@ -19,6 +19,7 @@
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/same_on_workers.h"
+#include "lockstep/strategy/strategy_words.h"
 #include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/values/const_data.h"
 #include "lockstep/values/type_name.h"
@@ -48,9 +49,11 @@ Strategy::Strategy(Parts parts)
                                                          torch_device(parts.devices[k]), devices_.back()));
   }
   if (workers_) ++strategies_of_several_workers;
+  detail::enter_speaker(*this);
 }
 
 Strategy::~Strategy() {
+  detail::leave_speaker(*this);
   if (workers_) --strategies_of_several_workers;
   detail::forget_strategy(*this);
 }

@@ -16,6 +16,7 @@
 
 #include "lockstep/base/export.h"
 #include "lockstep/base/function_ref.h"
+#include "lockstep/base/vocabulary.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/strategy/axis.h"
@@ -339,6 +340,7 @@ class LOCKSTEP_EXPORT Strategy {
   CommunicationOptions communication_;
   bool strict_;
   void* one_client_ = nullptr;
+  Vocabulary words_;  ///< of the API through which it is used
   std::unique_ptr<StrategyExtended> extended_;
   std::optional<RunFailure> last_failure_;
   std::uint64_t failed_runs_ = 0;

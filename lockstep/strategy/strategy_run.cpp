@@ -11,6 +11,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/vocabulary.h"
 #include "lockstep/comm/local/replica_team.h"
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/strategy/detail/one_thread.h"
@@ -226,15 +227,15 @@ void Strategy::raise_failure(const local::ReplicaFailure& failure) {
   if (is_logged(Severity::Debug) && !detail::runs_on_replicas_of(*this))
     log(Severity::Debug, str("run failed on replica ", replica, ": ", said.type, ": ", said.what));
 
-  const std::string who = str("on replica ", replica);
+  const std::string who = in_words_here(str("on replica ", replica));
   try {
     std::rethrow_exception(failure.error);
   } catch (Error& e) {
     // What happened to another worker happened on no replica of this one.
-    const auto has = [&](const char* part) { return e.text().where.find(part) != std::string::npos; };
+    const auto has = [&](const std::string& part) { return e.text().where.find(part) != std::string::npos; };
     const bool is_of_workers =
         workers_ && e.number() < errors::kWrongContext && (e.number() >= errors::kPeerLost || has("reported by"));
-    if (!is_of_workers && !has("replica")) e.add_where(who);
+    if (!is_of_workers && !has(in_words_here("replica"))) e.add_where(who);
     last_failure_->what = e.what();
     throw;
   } catch (c10::Error& e) {

@@ -102,6 +102,7 @@ namespace {
 
 using detail::Assign;
 using detail::require_fitting;
+using detail::StrategyAccess;
 using detail::target_of;
 using detail::throw_assign;
 using detail::value_for;
@@ -203,6 +204,13 @@ void assign_across(const std::shared_ptr<Variable::Impl>& variable, const Write&
   if (value.kind() == Kind::PerReplica) {
     throw_assign(*variable, "a PerReplica cannot be assigned to an OnRead variable outside of replicas",
                  "assign inside run, where each replica writes its own component");
+  }
+  if (write.kind != Assign::Set && StrategyAccess::one_client(variable->strategy()) != nullptr) {
+    // As in TensorFlow 1.11, whose client would add to every tower's component what is meant for their sum or mean.
+    throw FailedPrecondition(errors::kWrongContext,
+                             {.what = lockstep::str(write.name(), " of an OnRead variable belongs inside replicas"),
+                              .where = lockstep::str("variable '", variable->options().name, "'"),
+                              .help = lockstep::str("call ", write.name(), " inside run, or assign outside of it")});
   }
   if (variable->options().aggregation != Aggregation::Sum) {
     return apply_to_all(*variable, write, [&](std::size_t k) { return value_for(*variable, write, value, k); });

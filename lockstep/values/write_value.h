@@ -4,6 +4,7 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/vocabulary.h"
 #include "lockstep/values/float_text.h"
 #include "lockstep/values/structure.h"
 
@@ -86,7 +87,7 @@ namespace detail {
 
 template <class Distributed>
 std::ostream& write_components(std::ostream& out, const Distributed& value) {
-  out << Distributed::kKind << ":{";
+  out << in_words_here(Distributed::kKind) << ":{";
   for (std::size_t k = 0; k < value.size(); ++k) {
     out << (k ? ",\n  " : "\n  ") << k << ": ";
     write_value(out, value[k]);

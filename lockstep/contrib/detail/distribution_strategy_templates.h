@@ -72,51 +72,50 @@ decltype(auto) component_on(const T& argument, int k) {
 
 template <class F, class... Args>
 auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
-  detail::require_cross_tower(*core_, "call_for_each_tower");
+  const detail::CrossTowerCall client(*core_, "call_for_each_tower");
   detail::require_on_devices("call_for_each_tower", devices_, args...);
   note_use();
   return detail::with_tag<RunConcurrently>(
       [&](const std::optional<RunConcurrently>& concurrently, const auto&... given) {
         const lockstep::detail::InTurn in_turn(concurrently && !concurrently->value);
-        return detail::in_tower_words([&] {
-          using Results = decltype(core_->run(f, given...));
-          if constexpr (std::is_same_v<Results, lockstep::detail::AfterCompileError>) {
-            return Results();
-          } else if constexpr (std::is_void_v<Results>) {
-            core_->run(f, given...);
-            require_equal_calls(typeid(F));
-          } else {
-            auto results = core_->run(f, given...);
-            require_equal_calls(typeid(F));
-            return detail::of_towers(*core_, std::move(results));
-          }
-        });
+        if constexpr (!std::is_invocable_v<F&, decltype(select_component(given, 0))...>) {
+          static_assert(
+              lockstep::detail::never<F>,
+              "call_for_each_tower(f, args...) cannot call f with these arguments: f gets a `const T&` for each of "
+              "them, for a PerDevice<T> or Mirrored<T> the tower's own T");
+          return lockstep::detail::AfterCompileError();
+        } else if constexpr (std::is_void_v<decltype(core_->run(f, given...))>) {
+          core_->run(f, given...);
+          require_equal_calls(typeid(F));
+        } else {
+          auto results = core_->run(f, given...);
+          require_equal_calls(typeid(F));
+          return detail::of_towers(*core_, std::move(results));
+        }
       },
       args...);
 }
 
 template <class T>
 auto DistributionStrategy::unwrap(const T& value, const std::source_location& where) const {
-  detail::require_cross_tower(*core_, "unwrap");
+  const detail::CrossTowerCall client(*core_, "unwrap");
   const lockstep::detail::CallPlace place(where);
-  return detail::in_tower_words([&] {
-    if constexpr (!detail::is_of_variable_v<T> && requires { value.whole_size(); })
-      detail::require_of_all_towers(*core_, "unwrap", value.size());
-    if constexpr (detail::is_of_variable_v<T>) {
-      return TowerValue(value).copied().unwrap(*core_, devices_);
-    } else if constexpr (std::is_same_v<T, TowerValue>) {
-      return (core_->num_workers() == 1 ? value.copied() : value).unwrap(*core_, devices_);
-    } else if constexpr (requires { detail::all_outputs(*core_, value); }) {
-      return detail::all_outputs(*core_, value);
-    } else if constexpr (std::is_same_v<T, PerDevice<const char*>>) {
-      return unwrap(value.map([](const char* text) { return std::string(text); }), where);
-    } else if constexpr (is_distributed_v<T>) {
-      auto all = lockstep::detail::components_of_all(*core_, devices_, value);
-      return core_->num_workers() == 1 ? detail::copied(std::move(all)) : all;
-    } else {
-      return std::vector<T>{value};
-    }
-  });
+  if constexpr (!detail::is_of_variable_v<T> && requires { value.whole_size(); })
+    detail::require_of_all_towers(*core_, "unwrap", value.size());
+  if constexpr (detail::is_of_variable_v<T>) {
+    return TowerValue(value).copied().unwrap(*core_, devices_);
+  } else if constexpr (std::is_same_v<T, TowerValue>) {
+    return (core_->num_workers() == 1 ? value.copied() : value).unwrap(*core_, devices_);
+  } else if constexpr (requires { detail::all_outputs(*core_, value); }) {
+    return detail::all_outputs(*core_, value);
+  } else if constexpr (std::is_same_v<T, PerDevice<const char*>>) {
+    return unwrap(value.map([](const char* text) { return std::string(text); }), where);
+  } else if constexpr (is_distributed_v<T>) {
+    auto all = lockstep::detail::components_of_all(*core_, devices_, value);
+    return core_->num_workers() == 1 ? detail::copied(std::move(all)) : all;
+  } else {
+    return std::vector<T>{value};
+  }
 }
 
 template <class T, class F, class... Args>
@@ -137,7 +136,7 @@ auto DistributionStrategy::map(const std::vector<T>& map_over, F&& f, const Args
 template <class T, class F, class... Args>
 auto DistributionStrategy::map_items(const std::vector<T>& map_over, F& f, const Args&... args) {
   using Result = std::decay_t<std::invoke_result_t<F&, const T&, decltype(select_component(args, 0))...>>;
-  detail::require_cross_tower(*core_, "map");
+  const detail::CrossTowerCall client(*core_, "map");
   detail::require_mirrored("map", devices_, args...);
   const auto here = static_cast<std::size_t>(core_->num_local_replicas());
   const auto first = here * static_cast<std::size_t>(core_->worker_id());
@@ -162,25 +161,21 @@ auto DistributionStrategy::map_items(const std::vector<T>& map_over, F& f, const
 template <class F, class T>
 MultiStepContext DistributionStrategy::run_steps_on_dataset(F f, TowerIterator<T>& iterator, int iterations,
                                                             const std::vector<at::Tensor>& initial_loop_values) {
-  detail::require_cross_tower(*core_, "run_steps_on_dataset");
+  const detail::CrossTowerCall client(*core_, "run_steps_on_dataset");
   auto step = [f = std::move(f), iterator](MultiStepContext& context) mutable {
-    detail::in_tower_words([&] {
-      if constexpr (std::is_invocable_v<F&, MultiStepContext&, PerDevice<T>>) {
-        f(context, iterator.get_next());
-      } else if constexpr (lockstep::detail::TupleLike<T>) {
-        const PerDevice<T> inputs = iterator.get_next();
-        [&]<std::size_t... I>(std::index_sequence<I...>) { f(context, lockstep::get<I>(inputs)...); }
-        (std::make_index_sequence<std::tuple_size_v<T>>{});
-      } else {
-        static_assert(
-            lockstep::detail::never<F>,
-            "run_steps_on_dataset(f, iterator) calls f(contrib::MultiStepContext&, contrib::PerDevice<T>), or "
-            "with a PerDevice for each part of elements that are pairs or tuples");
-      }
-    });
+    if constexpr (std::is_invocable_v<F&, MultiStepContext&, PerDevice<T>>) {
+      f(context, iterator.get_next());
+    } else if constexpr (lockstep::detail::TupleLike<T>) {
+      const PerDevice<T> inputs = iterator.get_next();
+      [&]<std::size_t... I>(std::index_sequence<I...>) { f(context, lockstep::get<I>(inputs)...); }
+      (std::make_index_sequence<std::tuple_size_v<T>>{});
+    } else {
+      static_assert(lockstep::detail::never<F>,
+                    "run_steps_on_dataset(f, iterator) calls f(contrib::MultiStepContext&, contrib::PerDevice<T>), or "
+                    "with a PerDevice for each part of elements that are pairs or tuples");
+    }
   };
-  return detail::in_tower_words(
-      [&] { return MultiStepContext::run(*core_, devices_, std::move(step), iterations, initial_loop_values.size()); });
+  return MultiStepContext::run(*core_, devices_, std::move(step), iterations, initial_loop_values.size());
 }
 
 template <class T>
@@ -209,7 +204,7 @@ auto DistributionStrategy::update_grouped(const Variable& variable, F& f, const 
       std::optional<Result> result;
       call.on_all_workers([&] { result = core_->extended().update(variable, update_one, args...); });
       const bool may_differ = is_tower_local || detail::is_on_several_devices(args...);
-      return detail::in_tower_words([&] { return may_differ ? of_all_towers(*result) : *std::move(result); });
+      return may_differ ? of_all_towers(*result) : *std::move(result);
     }
   }
   const c10::AutoGradMode no_grad(false);  // as for the components of a distributed one
@@ -236,7 +231,7 @@ auto DistributionStrategy::grouped_or_not(const Update& update, const Args&... a
 
 template <class F, class... Args>
 auto DistributionStrategy::update(const Variable& variable, F&& f, const Args&... args) {
-  detail::require_cross_tower(*core_, "update");
+  const detail::CrossTowerCall client(*core_, "update");
   return grouped_or_not(
       [&](const auto&... given) {
         if constexpr (std::is_invocable_v<F&, const at::Tensor&,
@@ -273,7 +268,7 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
       if (!own.empty()) update_own();
     });
   } else {
-    if (core_->num_workers() == 1) return detail::in_tower_words(update_own);
+    if (core_->num_workers() == 1) return update_own();
     std::vector<std::vector<Result>> lists(here);
     call.on_all_workers([&] {
       if (own.empty()) return;
@@ -282,7 +277,7 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
       for (const std::size_t tower : towers)
         if (tower / here == worker) lists[tower % here].push_back(*result++);
     });
-    detail::in_tower_words([&] { lists = lockstep::detail::lists_of_all_replicas(*core_, lists); });
+    lists = lockstep::detail::lists_of_all_replicas(*core_, lists);
     const auto of = [&](std::size_t k) -> Result { return lists[towers[k]].at(0); };
     auto all = Mirrored<Result>::generate(towers.size(), of);
     all.set_placement(place_on(std::move(names), core_->devices()));
@@ -292,7 +287,7 @@ auto DistributionStrategy::update_devices(const Devices& devices, F& f, const Ar
 
 template <class F, class... Args>
 auto DistributionStrategy::update_non_slot(const Devices& colocate_with, F&& f, const Args&... args) {
-  detail::require_cross_tower(*core_, "update_non_slot");
+  const detail::CrossTowerCall client(*core_, "update_non_slot");
   return grouped_or_not(
       [&](const auto&... given) {
         if constexpr (std::is_invocable_v<F&, decltype(select_component(detail::one_of_variable(given), 0))...>) {

@@ -28,6 +28,10 @@ struct StrategyAccess {
     return strategy.one_client_ != nullptr && strategy.num_workers() > 1;
   }
 
+  /// See strategy_words.h.
+  static void set_words(Strategy& strategy, Vocabulary words) { strategy.words_ = words; }
+  static Vocabulary words(const Strategy& strategy) { return strategy.words_; }
+
   /// The strategy's options with those of one call above them. Throws if they ask for what only a strategy can be made with.
   static CommunicationOptions options_of_call(const Strategy& strategy, const CommunicationOptions& given);
 

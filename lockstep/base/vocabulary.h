@@ -1,0 +1,41 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lockstep/base/export.h"
+
+// An API over the main one has its own names for things: errors, log lines and printed values use them.
+namespace lockstep {
+
+/// Texts, each with what to write in its place; where two begin alike, the longer one first. One that begins with '='
+/// stands for a whole text: "=run" is the `where` of run.
+using Vocabulary = std::span<const std::pair<std::string_view, std::string_view>>;
+
+/// `text` in these words. Names and paths stay: "replica" in replica_3.npy, /replica:0 and variable 'replica'.
+LOCKSTEP_EXPORT std::string in_words(Vocabulary words, std::string_view text);
+
+/// What this thread speaks here. Empty: the main API's words.
+LOCKSTEP_EXPORT Vocabulary vocabulary_here();
+/// `text` in the words of this thread.
+LOCKSTEP_EXPORT std::string in_words_here(std::string text);
+
+/// While it lives, this thread speaks these words.
+class LOCKSTEP_EXPORT VocabularyScope {
+ public:
+  explicit VocabularyScope(Vocabulary words);
+  ~VocabularyScope();
+  VocabularyScope(const VocabularyScope&) = delete;
+  VocabularyScope& operator=(const VocabularyScope&) = delete;
+
+ private:
+  Vocabulary outer_;
+  bool is_outermost_;
+};
+
+/// Says what a thread speaks where no scope does: `words()`, called on that thread.
+LOCKSTEP_EXPORT void set_vocabulary_outside_of_scopes(Vocabulary (*words)());
+
+}  // namespace lockstep
