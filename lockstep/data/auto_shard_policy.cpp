@@ -1,7 +1,6 @@
 #include "lockstep/data/auto_shard_policy.h"
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep {
 

@@ -3,9 +3,8 @@
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros.h>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 #include "lockstep/data/element_spec.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/own_tensor.h"
 
 namespace lockstep::data {

@@ -5,8 +5,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/listed.h"
 #include "lockstep/values/print.h"
 

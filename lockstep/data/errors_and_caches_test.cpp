@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/worker_threads.h"
+#include "lockstep/data/workers.h"
 #include "tests/support/datasets.h"
 
 namespace lockstep::data {

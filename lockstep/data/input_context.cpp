@@ -2,17 +2,15 @@
 
 #include <ostream>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep {
 
 std::int64_t InputContext::get_per_replica_batch_size(std::int64_t global_batch_size) const {
   if (num_replicas_in_sync < 1) {
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("num_replicas_in_sync must be >= 1, got ", num_replicas_in_sync),
-                           .where = "get_per_replica_batch_size",
-                           .help = "use the InputContext that distribute_from_function passes to your function"});
+    data::refuse_option("get_per_replica_batch_size",
+                        str("num_replicas_in_sync must be >= 1, got ", num_replicas_in_sync),
+                        "use the InputContext that distribute_from_function passes to your function");
   }
   if (global_batch_size % num_replicas_in_sync != 0) {
     throw InvalidArgument(errors::kShape, {.what = str("global_batch_size ", global_batch_size, " is not divisible by ",

@@ -5,9 +5,7 @@
 
 #include <sstream>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
-#include "lockstep/data/place.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/random_key.h"
 
 namespace lockstep::data {

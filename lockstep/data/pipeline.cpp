@@ -4,8 +4,7 @@
 #include <functional>
 #include <mutex>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

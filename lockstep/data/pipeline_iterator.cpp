@@ -1,9 +1,7 @@
 #include "lockstep/data/pipeline_iterator.h"
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/pipeline.h"
-#include "lockstep/data/place.h"
 
 namespace lockstep::data {
 
@@ -47,10 +45,9 @@ bool PipelineIterator::next(Element& element) {
 
 std::int64_t PipelineIterator::skip(std::int64_t count) {
   if (count < 0)
-    throw InvalidArgument(errors::kBadOption, {.what = str("the number of elements to skip must be >= 0, got ", count),
-                                               .where = "skip of an iterator",
-                                               .help = "an iterator only goes forward: to read earlier elements, make "
-                                                       "another one with iterator()"});
+    refuse_option("skip of an iterator", str("the number of elements to skip must be >= 0, got ", count),
+                  "an iterator only goes forward: to read earlier elements, make "
+                  "another one with iterator()");
   const std::int64_t skipped = started().skip(count);
   consumed_ += skipped;
   return skipped;

@@ -1,4 +1,4 @@
-#include "lockstep/data/pipeline_thread.h"
+#include "lockstep/data/workers.h"
 
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>

@@ -5,8 +5,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 
@@ -18,9 +17,8 @@ double RowRandom::normal() {
 
 std::int64_t RowRandom::below(std::int64_t bound) {
   if (bound < 1)
-    throw InvalidArgument(errors::kBadOption, {.what = str("the bound must be >= 1, got ", bound),
-                                               .where = "RowRandom::below",
-                                               .help = "below(n) gives numbers from 0 to n - 1"});
+    refuse_option("RowRandom::below", str("the bound must be >= 1, got ", bound),
+                  "below(n) gives numbers from 0 to n - 1");
   return static_cast<std::int64_t>(stream_.below(static_cast<std::uint64_t>(bound)));
 }
 

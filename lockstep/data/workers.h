@@ -3,15 +3,90 @@
 #include <algorithm>
 #include <condition_variable>
 #include <cstddef>
+#include <exception>
 #include <functional>
+#include <future>
+#include <iterator>
 #include <list>
+#include <memory>
 #include <mutex>
+#include <string>
+#include <system_error>
 #include <thread>
 #include <utility>
+#include <vector>
 
-#include "lockstep/data/worker_threads.h"
+#include "lockstep/base/export.h"
 
 namespace lockstep::data {
+
+/// What every thread of a pipeline does first: it has a name, computes with one intra-op thread (so that results do not
+/// depend on how many threads a pipeline has) and without gradients. Threads of the program are left as they are.
+LOCKSTEP_EXPORT void prepare_pipeline_thread(const char* name);
+
+/// Throws ResourceExhausted: the system gave `started` of `wanted` threads and no more.
+[[noreturn]] LOCKSTEP_EXPORT void throw_no_more_threads(int started, int wanted, const std::string& reason);
+
+/// What could not be started once is not tried again: who goes on after the error would find the elements elsewhere
+/// than the other inputs of a zip, or the rest of a batch, expect them.
+class StartOnce {
+ public:
+  template <class F>
+  void operator()(F&& start) {
+    if (error_) std::rethrow_exception(error_);
+    try {
+      start();
+    } catch (...) {
+      error_ = std::current_exception();
+      throw;
+    }
+  }
+
+ private:
+  std::exception_ptr error_;
+};
+
+/// Threads that run all or not at all: each waits until the last is there. Whoever owns it tells them to stop before it
+/// goes.
+template <class Thread = std::thread>
+class WorkerThreads {
+ public:
+  WorkerThreads() = default;
+  WorkerThreads(const WorkerThreads&) = delete;
+  WorkerThreads& operator=(const WorkerThreads&) = delete;
+  ~WorkerThreads() { join(); }
+
+  /// Calls `run` on `count` threads. If one cannot be started, none calls it, and ResourceExhausted is thrown.
+  void start(int count, const std::function<void()>& run) {
+    std::promise<bool> all_there;
+    const auto give_up = [&] {
+      all_there.set_value(false);
+      join();
+    };
+    try {
+      threads_.reserve(static_cast<std::size_t>(count));
+      for (std::shared_future<bool> gate = all_there.get_future().share(); std::ssize(threads_) < count;)
+        threads_.emplace_back([gate, run] {
+          if (gate.get()) run();
+        });
+    } catch (const std::system_error& error) {
+      give_up();
+      throw_no_more_threads(static_cast<int>(threads_.size()), count, error.what());
+    } catch (...) {
+      give_up();
+      throw;
+    }
+    all_there.set_value(true);
+  }
+
+  void join() {
+    for (Thread& thread : threads_)
+      if (thread.joinable()) thread.join();
+  }
+
+ private:
+  std::vector<Thread> threads_;
+};
 
 /// What threads of a pipeline do: `fill` takes the next piece of work from the input (one thread at a time, in order;
 /// false at its end), `work` computes it (many at once). Neither may throw: errors travel within the piece.
@@ -125,6 +200,31 @@ class Workers {
   bool ended_ = false;
   bool stop_ = false;
   WorkerThreads<Thread> threads_;  // last: they use all of the above
+};
+
+/// Workers whose threads start when a piece is first asked for.
+template <class Piece>
+class LazyWorkers {
+ public:
+  LazyWorkers(int threads, std::size_t limit, WorkerFunctions<Piece> functions, PieceOrder order = PieceOrder::AsInput)
+      : threads_(threads), limit_(limit), functions_(std::move(functions)), order_(order) {}
+
+  bool have_started() const { return workers_ != nullptr; }
+  std::size_t limit() const { return limit_; }
+  std::size_t ready() const { return workers_ ? workers_->ready() : 0; }
+  bool take(Piece& piece) {
+    if (!workers_)
+      start_once_([this] { workers_ = std::make_unique<Workers<Piece>>(threads_, limit_, functions_, order_); });
+    return workers_->take(piece);
+  }
+
+ private:
+  int threads_;
+  std::size_t limit_;
+  WorkerFunctions<Piece> functions_;
+  PieceOrder order_;
+  StartOnce start_once_;
+  std::unique_ptr<Workers<Piece>> workers_;
 };
 
 }  // namespace lockstep::data

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
-#include "lockstep/base/text.h"
 #include "lockstep/data/distribute/split.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/stages/row_stream.h"
 
 namespace lockstep::data {
@@ -48,10 +46,8 @@ class CeilSplitIterator final : public ElementIterator {
 
 StagePtr make_ceil_split(StagePtr batches, int pieces, std::shared_ptr<CutWarnings> warnings) {
   if (pieces < 1)
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("the number of pieces of a batch must be >= 1, got ", pieces),
-                           .where = "ceil_split",
-                           .help = "give the number of replicas: each gets a piece"});
+    refuse_option("ceil_split", str("the number of pieces of a batch must be >= 1, got ", pieces),
+                  "give the number of replicas: each gets a piece");
   return make_stage(
       {std::move(batches)},
       {.kind = "ceil_split",

@@ -5,12 +5,11 @@
 #include <mutex>
 #include <set>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
-#include "lockstep/base/text.h"
 #include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/data/distribute/distributed_input.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/worker_collectives.h"

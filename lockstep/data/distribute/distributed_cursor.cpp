@@ -4,13 +4,11 @@
 #include <exception>
 #include <functional>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 #include "lockstep/data/distribute/distributed_input.h"
 #include "lockstep/data/distribute/read_ahead.h"
-#include "lockstep/data/distribute/separate_replicas.h"
+#include "lockstep/data/distribute/step_source.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/pipeline.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/stage_counters.h"
 #include "lockstep/data/stage_meter.h"
 #include "lockstep/strategy/context.h"

@@ -10,7 +10,6 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/data/distribute/distributed_spec.h"
 #include "lockstep/data/distribute/end_of_data.h"
 #include "lockstep/data/distribute/input_plan.h"
 #include "lockstep/data/distribute/signature.h"

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/distribute/distributed_spec.h"
+#include "lockstep/data/distribute/input_plan.h"
 
 namespace lockstep::data {
 namespace {

@@ -2,9 +2,8 @@
 
 #include <atomic>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep {
 
@@ -21,10 +20,8 @@ namespace {
 
 void check_buffer(const InputOptions& options, const char* where) {
   if (options.per_replica_buffer_size >= 0) return;
-  throw InvalidArgument(errors::kBadOption,
-                        {.what = str("per_replica_buffer_size must be >= 0, got ", options.per_replica_buffer_size),
-                         .where = where,
-                         .help = "give 0 to read nothing ahead, or leave it out for 1"});
+  refuse_option(where, str("per_replica_buffer_size must be >= 0, got ", options.per_replica_buffer_size),
+                "give 0 to read nothing ahead, or leave it out for 1");
 }
 
 void say_once_without_effect() {
@@ -56,16 +53,12 @@ void check_for_function(const InputOptions& options, int workers) {
                                                 .help = "make one pipeline per worker: PER_WORKER is the default"});
   }
   if (options.place_dataset_on_device && !per_replica) {
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = "place_dataset_on_device needs PER_REPLICA replication",
-                           .where = where,
-                           .help = "a pipeline that feeds several replicas has no device of its own"});
+    refuse_option(where, "place_dataset_on_device needs PER_REPLICA replication",
+                  "a pipeline that feeds several replicas has no device of its own");
   }
   if (options.place_dataset_on_device && options.fetch_to_device) {
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = "place_dataset_on_device and fetch_to_device cannot both be on",
-                           .where = where,
-                           .help = "what is made on the device is not fetched to it: set fetch_to_device = false"});
+    refuse_option(where, "place_dataset_on_device and fetch_to_device cannot both be on",
+                  "what is made on the device is not fetched to it: set fetch_to_device = false");
   }
   if (options.place_dataset_on_device) say_once_without_effect();
 }

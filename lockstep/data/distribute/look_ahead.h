@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lockstep/data/distribute/split.h"
-#include "lockstep/data/place.h"
+#include "lockstep/data/iterator.h"
 
 namespace lockstep::data {
 

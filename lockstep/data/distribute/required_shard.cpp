@@ -1,8 +1,7 @@
 #include "lockstep/data/distribute/required_shard.h"
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 #include "lockstep/data/distribute/look_ahead.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/stages/order.h"
 

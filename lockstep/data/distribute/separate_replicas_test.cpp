@@ -1,4 +1,4 @@
-#include "lockstep/data/distribute/separate_replicas.h"
+#include "lockstep/data/distribute/step_source.h"
 
 #include <ATen/TensorOperators.h>
 #include <ATen/core/Tensor.h>

@@ -1,7 +1,6 @@
 #include "lockstep/data/distribute/signature.h"
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/listed.h"
 
 namespace lockstep {

@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 

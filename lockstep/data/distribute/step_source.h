@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "lockstep/base/export.h"
 #include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/split.h"
 #include "lockstep/data/stage.h"
@@ -75,5 +76,10 @@ LOCKSTEP_EXPORT std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline,
 /// How many of the pieces of one cycle of `sizes` exist if only `rows` rows are left; all of them exist if the rows
 /// suffice for all.
 LOCKSTEP_EXPORT std::int64_t pieces_in_step(std::int64_t rows, const std::vector<std::int64_t>& sizes);
+
+/// Replicas run on threads of their own and may write into what they are given: makes every tensor of a step one of its
+/// own, outside of any graph, and copies those of different replicas that have memory in common (a function may return
+/// the same tensor for every element).
+LOCKSTEP_EXPORT void separate_replicas(InputStep& step);
 
 }  // namespace lockstep::data

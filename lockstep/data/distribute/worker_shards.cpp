@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 namespace {

@@ -8,8 +8,7 @@
 #include <memory>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/npy.h"
 #include "lockstep/data/stage.h"

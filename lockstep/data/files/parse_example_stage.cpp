@@ -5,9 +5,8 @@
 #include <span>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 #include "lockstep/data/buffer_pool.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/example_parser.h"
 #include "lockstep/data/format/listed.h"

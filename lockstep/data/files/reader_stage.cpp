@@ -6,12 +6,10 @@
 #include <mutex>
 #include <utility>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/place.h"
 
 namespace lockstep::data {
 namespace {

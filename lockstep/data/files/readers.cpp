@@ -2,8 +2,7 @@
 
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/files/reader_stage.h"
 #include "lockstep/data/format/csv.h"
@@ -103,9 +102,7 @@ void require_fitting_columns(const Stage& names, const CsvOptions& options, cons
   const std::string files = describe_files(names);
   const std::string where = str("csv_dataset", files.empty() ? "" : " of " + files);
   if (options.columns.empty()) {
-    throw InvalidArgument(errors::kBadOption, {.what = "csv_dataset must know its columns and their types",
-                                               .where = where,
-                                               .help = "name them in CsvOptions::columns"});
+    refuse_option(where, "csv_dataset must know its columns and their types", "name them in CsvOptions::columns");
   }
   if (result.components && result.components->size() != options.columns.size()) {
     throw InvalidArgument(

@@ -16,8 +16,7 @@
 #include <system_error>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/file_error.h"
 
 namespace lockstep::data {

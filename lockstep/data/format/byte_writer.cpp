@@ -6,9 +6,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/zlib_stream.h"
 

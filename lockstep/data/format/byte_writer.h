@@ -6,7 +6,7 @@
 
 #include "lockstep/base/descriptor.h"
 #include "lockstep/base/export.h"
-#include "lockstep/data/format/compression.h"
+#include "lockstep/data/format/reader_options.h"
 
 namespace lockstep::data {
 

@@ -9,7 +9,6 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/byte_writer.h"
-#include "lockstep/data/format/csv_convert.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "lockstep/data/format/feature_wire.h"
+#include "lockstep/data/format/wire.h"
 
 namespace lockstep::data {
 

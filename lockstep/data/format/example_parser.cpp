@@ -4,11 +4,10 @@
 #include <cstring>
 #include <type_traits>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
-#include "lockstep/data/format/feature_wire.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/listed.h"
+#include "lockstep/data/format/wire.h"
 
 namespace lockstep::data {
 namespace {

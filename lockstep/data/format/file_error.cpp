@@ -4,8 +4,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 

@@ -7,8 +7,7 @@
 #include <new>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/file_error.h"
 
 namespace lockstep::data {

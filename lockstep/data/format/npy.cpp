@@ -5,12 +5,11 @@
 #include <limits>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
-#include "lockstep/data/format/array_bytes.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/byte_writer.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/listed.h"
+#include "lockstep/data/format/mapped_file.h"
 
 namespace lockstep::data {
 namespace {

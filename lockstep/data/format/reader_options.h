@@ -8,10 +8,21 @@
 #include <vector>
 
 #include "lockstep/base/export.h"
-#include "lockstep/data/format/compression.h"
 
 // What the readers of the file formats can be asked for.
 namespace lockstep::data {
+
+/// How the bytes of a whole file are compressed.
+enum class Compression {
+  None,
+  Zlib,  ///< RFC 1950
+  Gzip,  ///< RFC 1952; several members one after the other are one file
+};
+
+LOCKSTEP_EXPORT std::string_view to_string(Compression compression);  ///< "", "ZLIB", "GZIP", as TensorFlow names them
+
+/// The kind with this name ("", "NONE", "ZLIB" or "GZIP"); InvalidArgument for any other.
+LOCKSTEP_EXPORT Compression compression_named(std::string_view name);
 
 /// How many bytes a reader asks the system for at a time.
 inline constexpr std::size_t kReadBuffer = std::size_t{256} << 10;

@@ -4,8 +4,7 @@
 #include <array>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/atomic_file.h"
 #include "lockstep/data/format/listed.h"
 

@@ -6,8 +6,7 @@
 #include <utility>
 
 #include "lockstep/base/crc32c.h"
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/file_error.h"
 
 namespace lockstep::data {

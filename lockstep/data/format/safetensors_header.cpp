@@ -6,11 +6,10 @@
 #include <unordered_set>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
-#include "lockstep/data/format/array_bytes.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/listed.h"
+#include "lockstep/data/format/mapped_file.h"
 #include "lockstep/data/format/safetensors.h"
 
 // The header of a safetensors file, read and written: the one place that knows JSON.

@@ -3,8 +3,7 @@
 #include <bit>
 #include <vector>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep::data::wire {
 

@@ -6,8 +6,7 @@
 #include <limits>
 #include <new>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "lockstep/base/function_ref.h"
-#include "lockstep/data/format/compression.h"
+#include "lockstep/data/format/reader_options.h"
 
 struct z_stream_s;
 

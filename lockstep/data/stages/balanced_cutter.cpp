@@ -3,17 +3,15 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 
 BalancedCutter::BalancedCutter(std::vector<std::int64_t> sizes, bool drop_remainder)
     : sizes_(std::move(sizes)), drop_remainder_(drop_remainder) {
   if (sizes_.empty() || std::ranges::any_of(sizes_, [](std::int64_t size) { return size < 0; })) {
-    throw InvalidArgument(errors::kBadOption, {.what = "rebatch needs at least one size, and none below 0",
-                                               .where = "rebatch",
-                                               .help = "give the numbers of rows of the batches, such as {3, 3, 2}"});
+    refuse_option("rebatch", "rebatch needs at least one size, and none below 0",
+                  "give the numbers of rows of the batches, such as {3, 3, 2}");
   }
   if (std::ranges::all_of(sizes_, [](std::int64_t size) { return size == 0; })) {
     throw InvalidArgument(errors::kBadOption, {.what = "rebatch needs a size above 0, or it would never end",

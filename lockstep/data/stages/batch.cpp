@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "lockstep/base/text.h"
 #include "lockstep/data/buffer_pool.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/row_writer.h"
 #include "lockstep/data/stages/batching.h"
@@ -90,6 +90,32 @@ StagePtr make_batch(StagePtr input, std::int64_t size, BatchOptions options) {
          if (auto batches = below.make_batch_iterator(context, shape, text)) return batches;
          return std::make_unique<StackingIterator>(below.iterate(context), shape, text);
        }});
+}
+
+std::string options_text(const BatchShape& shape) {
+  return str("(", shape.size, shape.drop_remainder ? ", drop_remainder)" : ")");
+}
+
+StagePtr make_batching_stage(StagePtr input, const BatchShape& shape, const char* where, StageDescription description) {
+  constexpr std::int64_t kLargestBatch = std::int64_t{1} << 40;
+  if (shape.size < 1 || shape.size > kLargestBatch)
+    refuse_option(where, str("the batch size must be from 1 to ", kLargestBatch, ", got ", shape.size),
+                  str("call ", where, " with the number of rows of a batch, such as 64"));
+  description.traits = {.source = StageTraits::Source::Inputs,
+                        .elements = description.traits.elements,
+                        .rows = StageTraits::Rows::Many,
+                        .batch_size = shape.size,
+                        .drop_remainder = shape.drop_remainder,
+                        .runs_functions = false};
+  description.cardinality = [shape](const Stage& below) {
+    return batched(below.cardinality(), shape.size, shape.drop_remainder);
+  };
+  description.total_rows = [shape](const Stage& below) {
+    const Cardinality rows = below.cardinality_if(Trust::Promised);
+    if (!rows.is_known() || !shape.drop_remainder) return rows;
+    return Cardinality(rows.value() - rows.value() % shape.size);
+  };
+  return make_stage({std::move(input)}, std::move(description));
 }
 
 }  // namespace lockstep::data

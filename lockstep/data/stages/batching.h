@@ -4,7 +4,6 @@
 #include <memory>
 
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/place.h"
 
 namespace lockstep::data {
 

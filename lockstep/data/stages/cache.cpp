@@ -8,10 +8,9 @@
 #include <mutex>
 #include <sstream>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/logging.h"
-#include "lockstep/base/text.h"
 #include "lockstep/data/element_bytes.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/tfrecord.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/own_tensor.h"

@@ -1,9 +1,7 @@
 #include <algorithm>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 

@@ -1,7 +1,5 @@
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/stages/stages.h"
 
 // Stages that say something about the elements below and leave them as they are.

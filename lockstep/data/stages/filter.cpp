@@ -2,7 +2,6 @@
 
 #include "lockstep/data/element_bytes.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/stages/stages.h"
 
 // Stages whose elements are some of their input's.

@@ -2,7 +2,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/stages/stages.h"
 

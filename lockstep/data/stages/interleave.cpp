@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <mutex>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
@@ -135,16 +133,14 @@ class InterleaveIterator final : public ElementIterator {
 
 void check(const InterleaveOptions& options) {
   if (options.cycle_length < 1 || options.block_length < 1)
-    throw InvalidArgument(errors::kBadOption, {.what = str("cycle_length and block_length must be >= 1, got ",
-                                                           options.cycle_length, " and ", options.block_length),
-                                               .where = "interleave",
-                                               .help = "leave them out for 4 datasets in turn, an element each"});
+    refuse_option(
+        "interleave",
+        str("cycle_length and block_length must be >= 1, got ", options.cycle_length, " and ", options.block_length),
+        "leave them out for 4 datasets in turn, an element each");
   if (options.parallel_calls < 0)
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("parallel_calls must be >= 0, got ", options.parallel_calls),
-                           .where = "interleave",
-                           .help = "give 0 to read on the caller's thread, or 1 to read every open dataset ahead on "
-                                   "a thread of its own"});
+    refuse_option("interleave", str("parallel_calls must be >= 0, got ", options.parallel_calls),
+                  "give 0 to read on the caller's thread, or 1 to read every open dataset ahead on "
+                  "a thread of its own");
 }
 
 }  // namespace

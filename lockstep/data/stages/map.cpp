@@ -2,10 +2,8 @@
 
 #include <c10/core/GradMode.h>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/random_key.h"
 
 namespace lockstep::data {
@@ -43,11 +41,8 @@ std::string text_of(const MapWork& map, bool with_calls) {
 
 StagePtr make_map_stage(StagePtr input, MapWork work, ElementSpec result) {
   if (work.options.parallel_calls < 0 || work.options.parallel_calls > 1024)
-    throw InvalidArgument(
-        errors::kBadOption,
-        {.what = str("parallel_calls must be from 0 to 1024, got ", work.options.parallel_calls),
-         .where = "map",
-         .help = "give 0 to compute on the caller's thread, or about as many calls as there are cores"});
+    refuse_option("map", str("parallel_calls must be from 0 to 1024, got ", work.options.parallel_calls),
+                  "give 0 to compute on the caller's thread, or about as many calls as there are cores");
   work.stage = text_of(work, true);
   const auto map = std::make_shared<const MapWork>(std::move(work));
   const MapOptions& options = map->options;

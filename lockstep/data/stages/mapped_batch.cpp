@@ -1,10 +1,8 @@
 #include <algorithm>
 
-#include "lockstep/data/pipeline_thread.h"
 #include "lockstep/data/row_writer.h"
 #include "lockstep/data/stages/map_work.h"
 #include "lockstep/data/stages/pieces.h"
-#include "lockstep/data/workers.h"
 
 namespace lockstep::data {
 namespace {
@@ -15,9 +13,8 @@ using Clock = std::chrono::steady_clock;
 struct BlockPiece {
   struct Part {
     std::int64_t rows = 0;
-    Element block = {};
+    Place block = {};                            // or an error in place of the rows
     std::optional<RowForm> form = std::nullopt;  // of the block's rows
-    std::exception_ptr error = nullptr;          // in place of the rows
   };
   ElementPiece rows;  // what to compute
   std::vector<Part> parts;
@@ -35,24 +32,26 @@ class MappedBatchIterator final : public ElementIterator {
         where_(std::move(where)),
         pass_key_(map_->pass_key(context)),
         source_(input, map_->context_below(context)),
-        piece_size_(shape.size) {}
+        piece_size_(shape.size),
+        workers_(map_->options.parallel_calls, 2 * static_cast<std::size_t>(map_->options.parallel_calls),
+                 {[this](BlockPiece& piece) { return fill(piece); }, [this](BlockPiece& piece) { compute(piece); },
+                  [] { prepare_pipeline_thread("ls-map"); }}) {}
 
   // As when rows are stacked one by one: the first row that fails, or that differs from the first of its batch, is the
   // one to tell, and the batch fails as a whole, unless it is a remainder that is left out.
   bool next(Element& element) override {
-    if (!workers_) start_once_([this] { start(); });
     std::vector<Element> blocks;
     std::optional<RowForm> form;
     std::exception_ptr error;
     std::int64_t have = 0;
     for (BlockPiece::Part part; have < size_ && next_part(part); have += part.rows) {
       if (error) continue;
-      if (part.error)
-        error = part.error;
+      if (part.block.error)
+        error = part.block.error;
       else if (form && !(*form == *part.form))
         error = std::make_exception_ptr(form->misfit(*part.form, have, where_));
       if (!form) form = std::move(part.form);
-      blocks.push_back(std::move(part.block));
+      blocks.push_back(std::move(part.block.element));
     }
     const bool is_batch = have > 0 && (!drop_remainder_ || have == size_);
     if (error && (is_batch || concerns_whole_stream(error))) std::rethrow_exception(error);
@@ -62,7 +61,7 @@ class MappedBatchIterator final : public ElementIterator {
   }
 
   std::int64_t skip(std::int64_t count) override {
-    if (workers_) return ElementIterator::skip(count);
+    if (workers_.have_started()) return ElementIterator::skip(count);
     return batched(source_.skip(skipped_input(count, size_)), size_, drop_remainder_).value();
   }
   void locate(std::int64_t consumed, Position& position) const override {
@@ -71,18 +70,9 @@ class MappedBatchIterator final : public ElementIterator {
   void restore(Position& position) override { source_.restore(position); }
 
  private:
-  void start() {
-    const int threads = map_->options.parallel_calls;
-    workers_ = std::make_unique<Workers<BlockPiece>>(
-        threads, 2 * static_cast<std::size_t>(threads),
-        WorkerFunctions<BlockPiece>{[this](BlockPiece& piece) { return fill(piece); },
-                                    [this](BlockPiece& piece) { compute(piece); },
-                                    [] { prepare_pipeline_thread("ls-map"); }});
-  }
-
   bool next_part(BlockPiece::Part& part) {
     while (piece_.taken == piece_.parts.size()) {
-      if (!workers_->take(piece_)) return false;
+      if (!workers_.take(piece_)) return false;
     }
     part = std::move(piece_.parts[piece_.taken++]);
     return true;
@@ -100,15 +90,11 @@ class MappedBatchIterator final : public ElementIterator {
     const bool gathered = source_.rows() != nullptr;
     const auto count = static_cast<std::int64_t>(gathered ? piece.rows.indices.size() : piece.rows.count);
     RowWriter writer(piece.pool, count, where_);
-    const auto fail = [&] { piece.parts.push_back({.rows = 1, .error = std::current_exception()}); };
+    const auto fail = [&] { piece.parts.push_back({.rows = 1, .block = {.error = std::current_exception()}}); };
     const auto close_block = [&] {
       if (writer.size() == 0) return;
       BlockPiece::Part part{.rows = writer.size(), .form = writer.form()};
-      try {
-        part.block = writer.finish();
-      } catch (...) {
-        part.error = std::current_exception();
-      }
+      part.block.set([&](Element& block) { block = writer.finish(); });
       piece.parts.push_back(std::move(part));
     };
     GatheredPiece rows(source_.rows(), piece.rows);
@@ -140,8 +126,7 @@ class MappedBatchIterator final : public ElementIterator {
   PieceSource source_;
   PieceSize piece_size_;
   BlockPiece piece_;
-  StartOnce start_once_;
-  std::unique_ptr<Workers<BlockPiece>> workers_;  // last: its threads use all of the above
+  LazyWorkers<BlockPiece> workers_;  // last: its threads use all of the above
 };
 
 }  // namespace

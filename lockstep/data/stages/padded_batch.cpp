@@ -4,8 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/stages/batching.h"
 #include "lockstep/data/stages/stages.h"
 
@@ -167,10 +166,8 @@ StagePtr make_padded_batch(StagePtr input, std::int64_t size, PaddedBatchOptions
   const std::string text = "padded_batch" + options_text(shape);
   for (const auto& padded : options.padded_shapes) {
     if (!padded || std::ranges::all_of(*padded, [](std::int64_t dim) { return dim >= -1; })) continue;
-    throw InvalidArgument(errors::kBadOption, {.what = str("a padded shape must have sizes >= 0, or -1, got ",
-                                                           to_string(PartialShape(*padded))),
-                                               .where = text,
-                                               .help = "give -1 to pad to the longest row of the batch"});
+    refuse_option(text, str("a padded shape must have sizes >= 0, or -1, got ", to_string(PartialShape(*padded))),
+                  "give -1 to pad to the longest row of the batch");
   }
   require_fitting(options, input->element_spec(), text);
   return make_batching_stage(

@@ -1,9 +1,6 @@
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/pipeline_thread.h"
-#include "lockstep/data/stage_counters.h"
 #include "lockstep/data/stages/map_work.h"
 #include "lockstep/data/stages/pieces.h"
-#include "lockstep/data/workers.h"
 
 namespace lockstep::data {
 namespace {
@@ -18,47 +15,29 @@ class ParallelMapIterator final : public ElementIterator {
       : map_(std::move(map)),
         pass_key_(map_->pass_key(context)),
         counters_(context.counters),
-        source_(input, map_->context_below(context)) {}
+        source_(input, map_->context_below(context)),
+        workers_(map_->options.parallel_calls, 2 * static_cast<std::size_t>(map_->options.parallel_calls) + 2,
+                 {[this](ElementPiece& piece) { return source_.fill(piece, size_.get()); },
+                  [this](ElementPiece& piece) { compute(piece); }, [] { prepare_pipeline_thread("ls-map"); }},
+                 map_->options.ordered ? PieceOrder::AsInput : PieceOrder::AsFinished) {}
 
-  bool next(Element& element) override {
-    if (!piece_.has_next()) {
-      if (!workers_) start_once_([this] { start(); });
-      if (counters_) counters_->buffer(workers_->ready(), slots());
-      if (!workers_->take(piece_)) return false;
-    }
-    piece_.next(element);
-    return true;
-  }
+  bool next(Element& element) override { return piece_.next_of(workers_, counters_.get(), element); }
 
   std::int64_t skip(std::int64_t count) override {
-    return workers_ ? ElementIterator::skip(count) : source_.skip(count);
+    return workers_.have_started() ? ElementIterator::skip(count) : source_.skip(count);
   }
+
   void locate(std::int64_t consumed, Position& position) const override { source_.locate(consumed, position); }
   void restore(Position& position) override { source_.restore(position); }
 
  private:
-  std::size_t slots() const { return 2 * static_cast<std::size_t>(map_->options.parallel_calls) + 2; }
-
-  void start() {
-    WorkerFunctions<ElementPiece> functions{[this](ElementPiece& piece) { return source_.fill(piece, size_.get()); },
-                                            [this](ElementPiece& piece) { compute(piece); },
-                                            [] { prepare_pipeline_thread("ls-map"); }};
-    const MapOptions& options = map_->options;
-    workers_ = std::make_unique<Workers<ElementPiece>>(options.parallel_calls, slots(), std::move(functions),
-                                                       options.ordered ? PieceOrder::AsInput : PieceOrder::AsFinished);
-  }
-
   void compute(ElementPiece& piece) {
     const auto start = Clock::now();
     if (source_.rows()) gather(piece);
     for (std::size_t i = 0; i < piece.count; ++i) {
       Place& item = piece.items[i];
       if (item.error) continue;
-      try {
-        map_->run(item.element, pass_key_, piece.first_row + static_cast<std::int64_t>(i));
-      } catch (...) {
-        item.error = std::current_exception();
-      }
+      item.set([&](Element& row) { map_->run(row, pass_key_, piece.first_row + static_cast<std::int64_t>(i)); });
     }
     const auto took = Clock::now() - start;
     size_.measured(static_cast<std::int64_t>(piece.count), took);
@@ -67,14 +46,8 @@ class ParallelMapIterator final : public ElementIterator {
 
   void gather(ElementPiece& piece) {
     const GatheredPiece rows(source_.rows(), piece);
-    for (std::size_t i = 0; i < piece.indices.size(); ++i) {
-      Place& item = piece.add();
-      try {
-        rows.give(static_cast<std::int64_t>(i), item.element);
-      } catch (...) {
-        item.error = std::current_exception();
-      }
-    }
+    for (std::size_t i = 0; i < piece.indices.size(); ++i)
+      piece.add().set([&](Element& row) { rows.give(static_cast<std::int64_t>(i), row); });
   }
 
   MapWorkPtr map_;
@@ -83,8 +56,7 @@ class ParallelMapIterator final : public ElementIterator {
   PieceSource source_;
   PieceSize size_;
   ElementPiece piece_;
-  StartOnce start_once_;
-  std::unique_ptr<Workers<ElementPiece>> workers_;  // last: its threads use all of the above
+  LazyWorkers<ElementPiece> workers_;  // last: its threads use all of the above
 };
 
 }  // namespace

@@ -8,8 +8,9 @@
 #include <vector>
 
 #include "lockstep/data/buffer_pool.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/data/stage_counters.h"
+#include "lockstep/data/workers.h"
 
 // What the threads of a pipeline hand over.
 namespace lockstep::data {
@@ -38,10 +39,16 @@ struct ElementPiece {
     }
   }
   void clear() { count = taken = 0; }
-  bool has_next() const { return taken < count; }
-
-  /// Moves the next element out, or throws what took its place.
-  void next(Element& element) { items[taken++].give(element); }
+  /// Moves the next element out, or throws what took its place. Once all are taken, `workers` give the next piece; false
+  /// at their end. `counters` may be null.
+  bool next_of(LazyWorkers<ElementPiece>& workers, StageCounters* counters, Element& element) {
+    if (taken == count) {
+      if (counters) counters->buffer(workers.ready(), workers.limit());
+      if (!workers.take(*this)) return false;
+    }
+    items[taken++].give(element);
+    return true;
+  }
 };
 
 /// How many elements make a piece: as many as take some time, so that handing over costs little and slow elements are

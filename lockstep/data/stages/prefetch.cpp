@@ -1,11 +1,7 @@
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/pipeline_thread.h"
-#include "lockstep/data/stage_counters.h"
 #include "lockstep/data/stages/pieces.h"
 #include "lockstep/data/stages/stages.h"
-#include "lockstep/data/workers.h"
 
 namespace lockstep::data {
 namespace {
@@ -15,38 +11,25 @@ class PrefetchIterator final : public OneToOneIterator {
   PrefetchIterator(IteratorPtr input, std::size_t slots, bool chunks, std::shared_ptr<StageCounters> counters)
       : OneToOneIterator(std::move(input)),
         deferred_(input_->deferred()),
-        slots_(slots),
         chunks_(chunks),
-        counters_(std::move(counters)) {}
+        counters_(std::move(counters)),
+        // Batches whose rows are known beforehand are gathered by two threads: one does not reach the speed of the
+        // memory.
+        workers_(deferred_ != nullptr && slots > 1 ? 2 : 1, slots,
+                 {[this](ElementPiece& piece) { return deferred_ ? decide(piece) : fill(piece); },
+                  [this](ElementPiece& piece) {
+                    if (deferred_) compute(piece);
+                  },
+                  [] { prepare_pipeline_thread("ls-prefetch"); }}) {}
 
-  bool next(Element& element) override {
-    if (!piece_.has_next()) {
-      if (!workers_) start_once_([this] { start(); });
-      if (counters_) counters_->buffer(workers_->ready(), slots_);
-      if (!workers_->take(piece_)) return false;
-    }
-    piece_.next(element);
-    return true;
-  }
+  bool next(Element& element) override { return piece_.next_of(workers_, counters_.get(), element); }
 
   std::int64_t skip(std::int64_t count) override {
     // The thread may have read ahead already; until it starts nothing has to be computed.
-    return workers_ ? ElementIterator::skip(count) : OneToOneIterator::skip(count);
+    return workers_.have_started() ? ElementIterator::skip(count) : OneToOneIterator::skip(count);
   }
 
  private:
-  // Batches whose rows are known beforehand are gathered by two threads: one does not reach the speed of the memory.
-  void start() {
-    const int threads = deferred_ != nullptr && slots_ > 1 ? 2 : 1;
-    workers_ = std::make_unique<Workers<ElementPiece>>(
-        threads, slots_,
-        WorkerFunctions<ElementPiece>{[this](ElementPiece& piece) { return deferred_ ? decide(piece) : fill(piece); },
-                                      [this](ElementPiece& piece) {
-                                        if (deferred_) compute(piece);
-                                      },
-                                      [] { prepare_pipeline_thread("ls-prefetch"); }});
-  }
-
   bool decide(ElementPiece& piece) {
     piece.clear();
     try {
@@ -59,12 +42,7 @@ class PrefetchIterator final : public OneToOneIterator {
 
   void compute(ElementPiece& piece) const {
     if (piece.count > 0) return;  // an error took its place
-    Place& item = piece.add();
-    try {
-      deferred_->compute(piece.indices, piece.pool, item.element);
-    } catch (...) {
-      item.error = std::current_exception();
-    }
+    piece.add().set([&](Element& element) { deferred_->compute(piece.indices, piece.pool, element); });
   }
 
   bool fill(ElementPiece& piece) {
@@ -76,13 +54,11 @@ class PrefetchIterator final : public OneToOneIterator {
   }
 
   DeferredIterator* deferred_;  // the input, if it can be asked that way
-  std::size_t slots_;
   bool chunks_;
   std::shared_ptr<StageCounters> counters_;
   PieceSize size_;
   ElementPiece piece_;
-  StartOnce start_once_;
-  std::unique_ptr<Workers<ElementPiece>> workers_;
+  LazyWorkers<ElementPiece> workers_;  // last: its threads use all of the above
 };
 
 }  // namespace
@@ -90,10 +66,8 @@ class PrefetchIterator final : public OneToOneIterator {
 StagePtr make_prefetch(StagePtr input, std::int64_t buffer_size) {
   const std::int64_t slots = buffer_size == -1 ? 2 : buffer_size;
   if (slots < 0 || slots > 1'000'000)
-    throw InvalidArgument(errors::kBadOption,
-                          {.what = str("the buffer size of prefetch must be from 0 to 1000000, got ", buffer_size),
-                           .where = "prefetch",
-                           .help = "call prefetch() for 2 elements, or prefetch(0) to read nothing ahead"});
+    refuse_option("prefetch", str("the buffer size of prefetch must be from 0 to 1000000, got ", buffer_size),
+                  "call prefetch() for 2 elements, or prefetch(0) to read nothing ahead");
   return make_stage({std::move(input)},
                     {.kind = "prefetch",
                      .text = str("prefetch(", slots, ")"),

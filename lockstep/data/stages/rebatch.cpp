@@ -3,7 +3,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/listed.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/stages/balanced_cutter.h"
 #include "lockstep/data/stages/row_stream.h"
 #include "lockstep/data/stages/stages.h"

@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 #include "lockstep/data/buffer_pool.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/stages/batch_sizes.h"
 
 namespace lockstep::data {
@@ -34,12 +33,7 @@ class BatchedRows final : public RowStream {
       offset_ += part;
       taken += part;
     }
-    if (batch.error) return taken;
-    try {
-      batch.element = one_of(std::move(pieces));
-    } catch (...) {
-      batch.error = std::current_exception();
-    }
+    if (!batch.error) batch.set([&](Element& rows) { rows = one_of(std::move(pieces)); });
     return taken;
   }
 
@@ -174,16 +168,10 @@ class StackedRows final : public RowStream {
       rows.push_back(std::move(row.element));
     }
     if (batch.error) return taken + elements_->skip(count - taken);
-    try {
-      if (taken == 0) {
-        batch.element = empty_batch(spec_, last_);
-      } else {
-        batch.element = stack(std::move(rows), kSplitting);
-        if (!tells_all(spec_)) last_ = without_rows(batch.element);
-      }
-    } catch (...) {
-      batch.error = std::current_exception();
-    }
+    batch.set([&](Element& stacked) {
+      stacked = taken == 0 ? empty_batch(spec_, last_) : stack(std::move(rows), kSplitting);
+      if (taken > 0 && !tells_all(spec_)) last_ = without_rows(stacked);
+    });
     return taken;
   }
   std::int64_t skip(std::int64_t count) override {
@@ -216,12 +204,7 @@ class GatheredRows final : public RowStream {
   std::int64_t take(std::int64_t count, Place& batch) override {
     indices_.resize(static_cast<std::size_t>(count));
     indices_.resize(count > 0 ? order_->next(indices_) : 0);
-    batch = Place();
-    try {
-      rows_->gather(indices_, pool_, batch.element);
-    } catch (...) {
-      batch.error = std::current_exception();
-    }
+    batch.set([&](Element& rows) { rows_->gather(indices_, pool_, rows); });
     return std::ssize(indices_);
   }
   std::int64_t skip(std::int64_t count) override { return order_->skip(count); }

@@ -3,7 +3,6 @@
 #include <cstdint>
 #include <memory>
 
-#include "lockstep/data/place.h"
 #include "lockstep/data/stage.h"
 
 // The rows of a dataset one after the other, whatever batches they come in.

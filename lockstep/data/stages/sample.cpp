@@ -4,8 +4,7 @@
 #include <cmath>
 #include <numeric>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/format/listed.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/random_key.h"
@@ -81,9 +80,7 @@ void check_weights(const std::vector<double>& weights, std::size_t datasets) {
   const char* help = "call sample_from_datasets(datasets, {.weights = {0.7, 0.3}}), or leave the weights out";
   for (const double weight : weights) {
     if (weight >= 0 && !std::isinf(weight)) continue;
-    throw InvalidArgument(errors::kBadOption, {.what = str("a weight must be a finite number >= 0, got ", weight),
-                                               .where = "sample_from_datasets",
-                                               .help = help});
+    refuse_option("sample_from_datasets", str("a weight must be a finite number >= 0, got ", weight), help);
   }
   const bool positive = std::ranges::any_of(weights, [](double weight) { return weight > 0; });
   if (datasets > 0 && weights.size() == datasets && positive) return;

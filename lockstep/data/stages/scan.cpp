@@ -2,7 +2,6 @@
 #include <c10/core/GradMode.h>
 
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/stages/stages.h"
 
 // Stages that carry something from element to element.

@@ -2,9 +2,7 @@
 #include <array>
 #include <numeric>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
-#include "lockstep/data/place.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/shuffle_buffer.h"
 #include "lockstep/data/stages/order.h"
 #include "lockstep/data/stages/stages.h"
@@ -120,11 +118,8 @@ class ShuffleIterator final : public ElementIterator {
 
 StagePtr make_shuffle(StagePtr input, std::int64_t buffer_size, ShuffleOptions options) {
   if (buffer_size < 1)
-    throw InvalidArgument(
-        errors::kBadOption,
-        {.what = str("the buffer size of shuffle must be >= 1, got ", buffer_size),
-         .where = "shuffle",
-         .help = "give the number of elements of the dataset for a perfect shuffle, or as many as memory allows"});
+    refuse_option("shuffle", str("the buffer size of shuffle must be >= 1, got ", buffer_size),
+                  "give the number of elements of the dataset for a perfect shuffle, or as many as memory allows");
   StageTraits traits = StageTraits::passing_over(StageTraits::Elements::Picked);
   traits.only_buffers = true;
   return make_order(std::move(input),

@@ -9,9 +9,8 @@
 #include <limits>
 #include <numeric>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
 #include "lockstep/data/buffer_pool.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/sparse_rows.h"
@@ -342,9 +341,8 @@ StagePtr make_slices(Element batch) {
 
 StagePtr make_range(std::int64_t start, std::int64_t stop, std::int64_t step) {
   if (step == 0)
-    throw InvalidArgument(errors::kBadOption, {.what = "the step of a range must not be 0",
-                                               .where = "range",
-                                               .help = "give a step above 0 to count up, or below 0 to count down"});
+    refuse_option("range", "the step of a range must not be 0",
+                  "give a step above 0 to count up, or below 0 to count down");
   // Without signs, in which the whole of int64 is no overflow.
   const auto unsigned_of = [](std::int64_t number) { return static_cast<std::uint64_t>(number); };
   const std::uint64_t distance =

@@ -1,7 +1,6 @@
 #include <algorithm>
 
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {

@@ -2,10 +2,8 @@
 #include <deque>
 #include <limits>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/place.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
@@ -67,10 +65,10 @@ class WindowIterator final : public ElementIterator {
 StagePtr make_window(StagePtr input, std::int64_t size, WindowOptions options) {
   if (options.shift == 0) options.shift = size;
   if (size < 1 || options.shift < 1 || options.stride < 1)
-    throw InvalidArgument(errors::kBadOption, {.what = str("size, shift and stride of a window must be >= 1, got ",
-                                                           size, ", ", options.shift, " and ", options.stride),
-                                               .where = "window",
-                                               .help = "call window(size) for windows that do not overlap"});
+    refuse_option("window",
+                  str("size, shift and stride of a window must be >= 1, got ", size, ", ", options.shift, " and ",
+                      options.stride),
+                  "call window(size) for windows that do not overlap");
   return make_stage({std::move(input)},
                     {.kind = "window",
                      .text = str("window(", size, ", shift ", options.shift, ", stride ", options.stride,

@@ -1,7 +1,6 @@
-#include "lockstep/data/worker_threads.h"
+#include "lockstep/data/workers.h"
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 
 namespace lockstep::data {
 
