@@ -1,122 +1,79 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/base/error.h"
-#include "lockstep/base/text.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/stages/order.h"
 #include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
 
-template <class Stream>
-class TakeOf final : public OrderOf<TakeOf<Stream>, Stream> {
- public:
-  using typename OrderOf<TakeOf, Stream>::Item;
-  TakeOf(std::unique_ptr<Stream> input, std::int64_t count) : input_(std::move(input)), count_(count), left_(count) {}
-
-  std::int64_t skip(std::int64_t count) override {
-    const std::int64_t got = input_->skip(std::min(count, left_));
-    left_ -= got;
-    return got;
-  }
-  void locate(std::int64_t consumed, Position& position) const override {
-    const std::int64_t taken = std::min(consumed, count_);
-    position.push(taken);
-    input_->locate(taken, position);
-  }
-  void restore(Position& position) override {
-    left_ = count_ - position.pop();
-    input_->restore(position);
-  }
-
-  std::size_t read(std::span<Item> items) {
-    items = items.first(static_cast<std::size_t>(std::min<std::int64_t>(left_, std::ssize(items))));
-    left_ -= std::ssize(items);  // also if it fails
-    const std::size_t got = this->read_from(*input_, items);
-    if (got < items.size()) left_ = 0;
-    return got;
-  }
-
- private:
-  std::unique_ptr<Stream> input_;
-  std::int64_t count_;
-  std::int64_t left_;
+/// Which places of a stream: `first`, `first + stride`, ..., and no more than `count` of them if there is one.
+struct Picked {
+  std::int64_t first = 0;
+  std::int64_t stride = 1;
+  std::optional<std::int64_t> count = std::nullopt;
 };
 
 template <class Stream>
-class SkipOf final : public OrderOf<SkipOf<Stream>, Stream> {
+class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
  public:
-  using typename OrderOf<SkipOf, Stream>::Item;
-  SkipOf(std::unique_ptr<Stream> input, std::int64_t count)
-      : input_(std::move(input)), count_(std::min(count, kEndless)), first_(count_) {}
+  using typename OrderOf<PickOf, Stream>::Item;
+
+  PickOf(std::unique_ptr<Stream> input, const Picked& places)
+      : input_(std::move(input)), places_(places), left_(places.count.value_or(kEndless)), gap_(places.first) {}
 
   std::int64_t skip(std::int64_t count) override {
-    start();
-    return input_->skip(count);
-  }
-  void locate(std::int64_t consumed, Position& position) const override { input_->locate(count_ + consumed, position); }
-  void restore(Position& position) override {
-    first_ = 0;
-    input_->restore(position);
-  }
-
-  std::size_t read(std::span<Item> items) {
-    start();
-    return this->read_from(*input_, items);
-  }
-
- private:
-  void start() {
-    if (first_ > 0) input_->skip(std::exchange(first_, 0));
-  }
-
-  std::unique_ptr<Stream> input_;
-  std::int64_t count_;
-  std::int64_t first_;  // still to be left out
-};
-
-template <class Stream>
-class ShardOf final : public OrderOf<ShardOf<Stream>, Stream> {
- public:
-  using typename OrderOf<ShardOf, Stream>::Item;
-  ShardOf(std::unique_ptr<Stream> input, std::int64_t shards, std::int64_t index)
-      : input_(std::move(input)), shards_(shards), index_(index), gap_(index) {}
-
-  std::int64_t skip(std::int64_t count) override {
+    count = std::min(count, left_);
     if (count <= 0) return 0;
-    const std::int64_t got = input_->skip(gap_ + 1 + skipped_input(count - 1, shards_));
-    const std::int64_t mine = got < gap_ + 1 ? 0 : (got - gap_ - 1) / shards_ + 1;
-    gap_ = shards_ - 1;
+    const std::int64_t before = gap_ + 1;
+    const std::int64_t got = input_->skip(before + skipped_input(count - 1, places_.stride));
+    const std::int64_t mine = got < before ? 0 : (got - before) / places_.stride + 1;
+    gap_ = places_.stride - 1;
+    left_ -= mine;
     return mine;
   }
+
   // The place right before the next of ours.
   void locate(std::int64_t consumed, Position& position) const override {
-    input_->locate(skipped_input(consumed, shards_) + index_, position);
+    if (places_.count) {
+      consumed = std::min(consumed, *places_.count);
+      position.push(consumed);
+    }
+    input_->locate(places_.first + skipped_input(consumed, places_.stride), position);
   }
   void restore(Position& position) override {
+    if (places_.count) left_ = *places_.count - position.pop();
     gap_ = 0;
     input_->restore(position);
   }
 
   std::size_t read(std::span<Item> items) {
+    items = items.first(static_cast<std::size_t>(std::min<std::int64_t>(left_, std::ssize(items))));
     std::size_t written = 0;
-    while (written < items.size() && pass_others() && this->read_from(*input_, items.subspan(written, 1)) == 1)
-      ++written;
+    while (written < items.size() && pass_others()) {
+      // All at once where they lie side by side.
+      const std::span<Item> wanted = items.subspan(written, places_.stride == 1 ? items.size() - written : 1);
+      left_ -= std::ssize(wanted);  // also if it fails
+      const std::size_t got = this->read_from(*input_, wanted);
+      written += got;
+      if (got < wanted.size()) break;
+    }
+    if (written < items.size()) left_ = 0;
     return written;
   }
 
  private:
   /// Goes to the next place of ours; false at the end.
   bool pass_others() {
-    const std::int64_t gap = std::exchange(gap_, shards_ - 1);
+    const std::int64_t gap = std::exchange(gap_, places_.stride - 1);
     return gap == 0 || input_->skip(gap) == gap;
   }
 
   std::unique_ptr<Stream> input_;
-  std::int64_t shards_;
-  std::int64_t index_;
-  std::int64_t gap_;  // places of others before the next of ours
+  Picked places_;
+  std::int64_t left_;  // of `count`
+  std::int64_t gap_;   // places of others before the next of ours
 };
 
 /// The rows of a batch where all but the last are batches of so many; 0: not known.
@@ -161,15 +118,13 @@ Cardinality rows_of_shard(const Stage& below, std::int64_t shards, std::int64_t 
 }  // namespace
 
 IteratorPtr take_shard(IteratorPtr elements, std::int64_t shards, std::int64_t index) {
-  return std::make_unique<ShardOf<ElementIterator>>(std::move(elements), shards, index);
+  return std::make_unique<PickOf<ElementIterator>>(std::move(elements), Picked{.first = index, .stride = shards});
 }
 
 void check_count(std::string_view kind, std::int64_t count) {
   if (count >= -1) return;
-  throw InvalidArgument(errors::kBadOption,
-                        {.what = str("the count of ", kind, " must be >= -1, got ", count),
-                         .where = std::string(kind),
-                         .help = str("give -1 to ", kind, kind == "repeat" ? " for ever" : " all")});
+  refuse_option(std::string(kind), str("the count of ", kind, " must be >= -1, got ", count),
+                str("give -1 to ", kind, kind == "repeat" ? " for ever" : " all"));
 }
 
 StagePtr make_take(StagePtr input, std::int64_t count) {
@@ -183,41 +138,39 @@ StagePtr make_take(StagePtr input, std::int64_t count) {
        .total_rows =
            [count](const Stage& below) { return count < 0 ? below.total_rows() : rows_of_first(below, count); }},
       [count]<class Stream>(const Stage& below, const IterationContext& context) {
-        return std::make_unique<TakeOf<Stream>>(start_input<Stream>(below, context), count < 0 ? kEndless : count);
+        return std::make_unique<PickOf<Stream>>(start_input<Stream>(below, context),
+                                                Picked{.count = count < 0 ? kEndless : count});
       });
 }
 
 StagePtr make_skip(StagePtr input, std::int64_t count) {
   check_count("skip", count);
-  return make_order(
-      std::move(input),
-      {.kind = "skip",
-       .text = str("skip(", count, ")"),
-       .traits = StageTraits::passing_over(StageTraits::Elements::Stretch),
-       .cardinality = [count](const Stage& below) { return skipped(below.cardinality(), count); },
-       .total_rows =
-           [count](const Stage& below) {
-             if (count < 0) return Cardinality(0);
-             const Cardinality all = below.total_rows();
-             const Cardinality rows = rows_of_first(below, count);
-             if (rows.is_unknown() || !all.is_known()) return rows.is_unknown() ? rows : all;
-             return Cardinality(all.value() - rows.value());
-           }},
-      [count]<class Stream>(const Stage& below, const IterationContext& context) -> std::unique_ptr<Stream> {
-        auto all = start_input<Stream>(below, context);
-        if (count < 0) return std::make_unique<TakeOf<Stream>>(std::move(all), 0);
-        return std::make_unique<SkipOf<Stream>>(std::move(all), count);
-      });
+  return make_order(std::move(input),
+                    {.kind = "skip",
+                     .text = str("skip(", count, ")"),
+                     .traits = StageTraits::passing_over(StageTraits::Elements::Stretch),
+                     .cardinality = [count](const Stage& below) { return skipped(below.cardinality(), count); },
+                     .total_rows =
+                         [count](const Stage& below) {
+                           if (count < 0) return Cardinality(0);
+                           const Cardinality all = below.total_rows();
+                           const Cardinality rows = rows_of_first(below, count);
+                           if (rows.is_unknown() || !all.is_known()) return rows.is_unknown() ? rows : all;
+                           return Cardinality(all.value() - rows.value());
+                         }},
+                    [count]<class Stream>(const Stage& below, const IterationContext& context) {
+                      return std::make_unique<PickOf<Stream>>(
+                          start_input<Stream>(below, context),
+                          count < 0 ? Picked{.count = 0} : Picked{.first = std::min(count, kEndless)});
+                    });
 }
 
 StagePtr make_shard(StagePtr input, std::int64_t shards, std::int64_t index) {
   const bool is_hint = shards == kShardHint;
   if (!is_hint && (shards < 1 || index < 0 || index >= shards))
-    throw InvalidArgument(
-        errors::kBadOption,
-        {.what = str("the index of a shard must be from 0 to the number of shards - 1, got ", index, " of ", shards),
-         .where = "shard",
-         .help = "call shard(shards, index), such as shard(4, 0) for the first of four"});
+    refuse_option("shard",
+                  str("the index of a shard must be from 0 to the number of shards - 1, got ", index, " of ", shards),
+                  "call shard(shards, index), such as shard(4, 0) for the first of four");
   StageTraits traits = StageTraits::passing_over(StageTraits::Elements::Picked);
   traits.is_shard_hint = is_hint;
   return make_order(
@@ -234,7 +187,8 @@ StagePtr make_shard(StagePtr input, std::int64_t shards, std::int64_t index) {
            [=](const Stage& below) { return is_hint ? Cardinality::unknown() : rows_of_shard(below, shards, index); }},
       [=]<class Stream>(const Stage& below, const IterationContext& context) {
         if (is_hint) throw_unfilled_hint();
-        return std::make_unique<ShardOf<Stream>>(start_input<Stream>(below, context), shards, index);
+        return std::make_unique<PickOf<Stream>>(start_input<Stream>(below, context),
+                                                Picked{.first = index, .stride = shards});
       });
 }
 
