@@ -100,7 +100,8 @@ struct StepCapture::State {
   Strategy* strategy = nullptr;
   std::weak_ptr<Strategy*> alive;
   at::Device device = at::kCPU;
-  bool on_several_gpus = false;
+  bool has_gpus = false;
+  std::string obstacle;  ///< why none of its runs can be recorded
 
   // The last plain runs.
   CaptureKey last;
@@ -119,7 +120,7 @@ struct StepCapture::State {
 
   void say(std::string why) {
     reason = std::move(why);
-    if (!device.is_cuda() || std::find(logged.begin(), logged.end(), reason) != logged.end()) return;
+    if (!has_gpus || std::find(logged.begin(), logged.end(), reason) != logged.end()) return;
     logged.push_back(reason);
     log_warning(str("a captured step runs without a CUDA graph: ", reason));
   }
@@ -147,8 +148,12 @@ StepCapture::StepCapture(Strategy& strategy) : state_(std::make_unique<State>())
   state_->strategy = &strategy;
   state_->alive = StrategyAccess::alive(strategy);
   state_->device = strategy.replica_context(0).device();
-  for (int k = 1; k < strategy.num_local_replicas(); ++k)
-    state_->on_several_gpus |= strategy.replica_context(k).device() != state_->device;
+  state_->has_gpus = StrategyAccess::has_gpus(strategy);
+  for (int k = 1; k < strategy.num_local_replicas(); ++k) {
+    if (strategy.replica_context(k).device() != state_->device) state_->obstacle = "its replicas are on several GPUs";
+  }
+  if (!state_->has_gpus) state_->obstacle = "its replicas are on CPUs";
+  if (StrategyAccess::is_mixed(strategy)) state_->obstacle = "its replicas are on CPUs and GPUs";
   state_->reason = "it has not been called yet";
 }
 
@@ -170,12 +175,8 @@ const std::vector<at::Tensor>& StepCapture::inputs() const { return state_->key.
 StepCapture::Way StepCapture::plan(const StepInputs& given) {
   State& state = *state_;
   require_cross_replica(*state.strategy, "run");
-  if (!state.device.is_cuda()) {
-    state.reason = "its replicas are on CPUs";
-    return Way::Run;
-  }
-  if (state.on_several_gpus) {
-    state.say("its replicas are on several GPUs");
+  if (!state.obstacle.empty()) {
+    state.say(state.obstacle);
     return Way::Run;
   }
   if (std::string unfit = why_unfit(given.tensors, state.device); !unfit.empty()) {
@@ -223,7 +224,7 @@ class StepCapture::PlainRun {
 
 std::shared_ptr<StepCapture::PlainRun> StepCapture::plain_run() {
   State& state = *state_;
-  if (!state.device.is_cuda()) return nullptr;
+  if (!state.has_gpus) return nullptr;
   state.warm = std::make_shared<StepRecorder>(state.strategy->num_local_replicas(), /*is_recording=*/false);
   return std::make_shared<PlainRun>(*state.strategy, *state.warm);
 }

@@ -51,14 +51,18 @@ const DeviceName& require_here(const DeviceName& name) {
                                           .help = "name one of these GPUs, or use ls::cpus(n)"});
 }
 
+bool are_mixed(const std::vector<at::Device>& devices) {
+  return std::ranges::any_of(devices, &at::Device::is_cpu) && std::ranges::any_of(devices, &at::Device::is_cuda);
+}
+
 void require_one_kind(const std::vector<DeviceName>& devices) {
   for (const DeviceName& device : devices) {
     const DeviceName& first = devices.front();
-    if (device.type != first.type) {
-      throw Unimplemented(errors::kDevice, {.what = "CPUs and GPUs cannot be replicas of one strategy yet",
-                                            .seen = str(to_string(first), " and ", to_string(device)),
-                                            .help = "name either CPUs or GPUs"});
-    }
+    if (device.type == first.type) continue;
+    throw Unimplemented(errors::kDevice,
+                        {.what = "a worker of MultiWorkerMirroredStrategy cannot use CPUs and GPUs together yet",
+                         .seen = str(to_string(first), " and ", to_string(device)),
+                         .help = "name either CPUs or one GPU; MirroredStrategy takes both"});
   }
 }
 

@@ -25,7 +25,7 @@ using Devices = std::vector<std::string>;
 /// the thread that works, not in the memory.
 LOCKSTEP_EXPORT at::Device torch_device(const DeviceName& name);
 
-std::vector<at::Device> torch_devices(const std::vector<DeviceName>& names);
+LOCKSTEP_EXPORT std::vector<at::Device> torch_devices(const std::vector<DeviceName>& names);
 
 /// How many GPUs this build of Lockstep can use.
 LOCKSTEP_EXPORT int visible_gpus();
@@ -33,9 +33,12 @@ LOCKSTEP_EXPORT int visible_gpus();
 /// The name itself, or InvalidArgument if the linked LibTorch has no such device.
 LOCKSTEP_EXPORT const DeviceName& require_here(const DeviceName& name);
 
-/// Throws unless one strategy can work on all of them: CPUs, or GPUs.
+/// Whether some are CPUs and others GPUs.
+LOCKSTEP_EXPORT bool are_mixed(const std::vector<at::Device>& devices);
+
+/// Throws where they are CPUs and GPUs, which a worker among others cannot use together.
 LOCKSTEP_EXPORT void require_one_kind(const std::vector<DeviceName>& devices);
-/// Throws where they are several GPUs, which a worker among others cannot use.
+/// Throws where they are several GPUs, which it cannot use either.
 LOCKSTEP_EXPORT void require_one_gpu(const std::vector<DeviceName>& devices);
 
 /// Throws where they are several GPUs of one process, between which sums cannot be made in this way.

@@ -39,7 +39,8 @@ void keep_for_this_stream(const at::Tensor& tensor);
 
 /// The streams of the replicas. Replica 0 works on the caller's current stream of its GPU, the others each on their own.
 /// Streams wait for each other by events, and no thread waits for a GPU: when a run begins and ends, and at meetings. On
-/// several GPUs the caller's current streams of the others count as replica 0's too: merge functions may use them.
+/// several GPUs the caller's current streams of the others count as replica 0's too: merge functions may use them. A replica
+/// on the CPU has a stream of the first GPU, too; its thread waits for what the others have started before it goes on.
 class ReplicaStreams : public local::DeferredWork {
  public:
   /// On a replica's thread, as long as its function runs: its device and stream are the current ones.
@@ -58,7 +59,7 @@ bool reach_each_other(const std::vector<at::Device>& devices);
 
 // Between GPUs. On the thread of a replica that has met with the others; on its own stream, so that it is done when the
 // others have met with it again.
-/// The tensor, or a copy of it on `here`, if both are on GPUs.
+/// The tensor, or a copy of it on `here`, if both are on CPUs or GPUs.
 at::Tensor bring_here(const at::Tensor& tensor, at::Device here);
 /// Some elements of a dense tensor, in the order of memory, as a new one on `here`.
 at::Tensor pull_elements(const at::Tensor& from, std::int64_t begin, std::int64_t count, at::Device here);

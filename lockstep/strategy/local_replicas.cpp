@@ -78,6 +78,8 @@ void call_vector_functions_once() {
   static_cast<void>(is_done);
 }
 
+bool are_cpus(const std::vector<at::Device>& devices) { return std::ranges::all_of(devices, &at::Device::is_cpu); }
+
 void prepare_thread(int replica, int count) {
   pthread_setname_np(pthread_self(), str("lockstep-", replica).c_str());
   at::init_num_threads();
@@ -104,10 +106,10 @@ LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
       seed_(options.seed),
       are_several_(options.all_replicas > 1),
       // By the replicas of all workers: bits must not depend on where replicas are.
-      own_kernels_(plan_own_kernels(options.fast_kernels, options.all_replicas, options.devices.front().is_cpu())),
+      own_kernels_(plan_own_kernels(options.fast_kernels, options.all_replicas, are_cpus(options.devices))),
       threads_of_maker_(threads_),
       devices_(options.devices),
-      streams_(devices_.front().is_cuda() ? gpu::make_streams(devices_) : nullptr),
+      streams_(are_cpus(devices_) ? nullptr : gpu::make_streams(devices_)),
       team_({.size = options.replicas,
              .first_id = options.first_id,
              .on_thread_start = [count = threads_](int replica) { prepare_thread(replica, count); },
@@ -116,7 +118,7 @@ LocalReplicas::LocalReplicas(const LocalReplicasOptions& options)
   call_vector_functions_once();  // the threads do nothing before the first run
   generators_.resize(static_cast<std::size_t>(options.replicas));
   set_seed(options.seed);
-  if (options.keep_memory.value_or(devices_.front().is_cpu())) {
+  if (options.keep_memory.value_or(are_cpus(devices_))) {
     keep_freed_memory();
     keep_huge_blocks();
   }

@@ -43,7 +43,7 @@ class LocalReplicas {
   /// All replicas draw from now on what they would draw if they had been made with `seed`.
   void set_seed(std::uint64_t seed);
 
-  /// For recording runs of these replicas; null on CPU and on several GPUs.
+  /// For recording runs of these replicas; null unless all are on one GPU.
   std::shared_ptr<gpu::Graph> make_graph() const;
 
   /// Calls `body(k, seat)` once per replica, each on its thread, with the caller's thread-local state. Returns what went

@@ -1,5 +1,6 @@
 #include "lockstep/strategy/mirrored_strategy.h"
 
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/local_replicas.h"
 #include "lockstep/strategy/replica_random.h"
 
@@ -9,7 +10,6 @@ namespace {
 std::vector<DeviceName> plan_devices(const MirroredOptions& options) {
   auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
   for (const auto& device : devices) require_here(device);
-  require_one_kind(devices);
   require_way_between(devices, options.communication.implementation);
   return devices;
 }
@@ -36,7 +36,7 @@ MirroredStrategy::MirroredStrategy(MirroredOptions options)
                                .seed = options.seed ? *options.seed : shared_generator_seed(),
                                .keep_memory = options.keep_memory,
                                .fast_kernels = options.fast_kernels})) {
-  if (options.deterministic && replica_context(0).device().is_cuda()) gpu::use_deterministic_algorithms();
+  if (options.deterministic && detail::StrategyAccess::has_gpus(*this)) gpu::use_deterministic_algorithms();
 }
 
 MirroredStrategy::~MirroredStrategy() = default;

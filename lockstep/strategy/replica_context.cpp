@@ -54,6 +54,30 @@ std::vector<ReducibleLeaf> reduce_alone(ReduceOp op, const std::vector<Reducible
   return results;
 }
 
+at::Device device_of(const ReducibleLeaf& leaf) {
+  const auto* const rows = std::get_if<IndexedSlices>(&leaf);
+  return (rows ? rows->values : std::get<at::Tensor>(leaf)).device();
+}
+
+ReducibleLeaf moved_to(const ReducibleLeaf& leaf, at::Device device) {
+  const auto moved = [&](const at::Tensor& tensor) { return tensor.defined() ? tensor.to(device) : tensor; };
+  if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) return moved(*tensor);
+  const auto& rows = std::get<IndexedSlices>(leaf);
+  return IndexedSlices{moved(rows.values), moved(rows.indices), rows.dense_shape};
+}
+
+/// Replicas on CPUs and GPUs meet with values in host memory, where the CPUs' are. Each gets its results where it gave its values.
+std::vector<ReducibleLeaf> through_host(
+    const std::vector<ReducibleLeaf>& values,
+    FunctionRef<std::vector<ReducibleLeaf>(const std::vector<ReducibleLeaf>&)> collective) {
+  const at::NoGradGuard no_grad;
+  std::vector<ReducibleLeaf> on_host;
+  for (const ReducibleLeaf& value : values) on_host.push_back(moved_to(value, at::kCPU));
+  std::vector<ReducibleLeaf> results = collective(on_host);
+  for (std::size_t i = 0; i < results.size(); ++i) results[i] = moved_to(results[i], device_of(values[i]));
+  return results;
+}
+
 /// Another GPU's stream on this thread is not part of the meeting.
 void require_on_own_gpu(const char* operation, const ReplicaContext& replica, const at::Tensor& value) {
   if (value.defined()) require_own_gpu(operation, replica.device(), value.device());
@@ -156,7 +180,7 @@ at::Tensor ReplicaContext::all_reduce(ReduceOp op, const at::Tensor& value, cons
                                       const std::source_location& where) {
   const detail::CallPlace place(where);
   // The plain case, straight to the meeting: no gradient to record, no operation of the user's to call.
-  if (seat_ && strategy_->cross_device_ops().is_one_order() &&
+  if (seat_ && strategy_->cross_device_ops().is_one_order() && !strategy_->is_mixed_ &&
       !(at::GradMode::is_enabled() && value.defined() && value.requires_grad())) {
     require_current("all_reduce");
     require_on_own_gpu("all_reduce", *this, value);
@@ -174,8 +198,11 @@ ReplicaContext::Leaves ReplicaContext::all_reduce_leaves(ReduceOp op, Leaves lea
   const CommunicationOptions options = detail::StrategyAccess::options_of_call(*strategy_, given);
   const auto reduce = [this, op, structure = std::move(structure), options](const Leaves& values) -> Leaves {
     if (seat_ == nullptr) return reduce_alone(op, values);
+    const auto meet = [&](const Leaves& brought) {
+      return local::all_reduce(*seat_, detail::StrategyAccess::workers(*strategy_), op, brought, structure, options);
+    };
     if (strategy_->cross_device_ops().is_one_order())
-      return local::all_reduce(*seat_, detail::StrategyAccess::workers(*strategy_), op, values, structure, options);
+      return strategy_->is_mixed_ ? through_host(values, meet) : meet(values);
     // A user's own operation: brought to the calling thread, leaf by leaf.
     return merge_call(
         [&](Strategy& strategy, const PerReplica<Leaves>& all, const PerReplica<std::string>& structures,
@@ -204,9 +231,11 @@ ReplicaContext::Leaves ReplicaContext::all_gather_leaves(Leaves leaves, std::int
   const CommunicationOptions options = detail::StrategyAccess::options_of_call(*strategy_, given);
   const auto gather = [this, axis, structure = std::move(structure), options](
                           const Leaves& values, std::vector<std::int64_t>& begins) -> Leaves {
-    if (seat_ != nullptr)
-      return local::all_gather(*seat_, detail::StrategyAccess::workers(*strategy_), values, axis, structure, begins,
+    const auto meet = [&](const Leaves& brought) {
+      return local::all_gather(*seat_, detail::StrategyAccess::workers(*strategy_), brought, axis, structure, begins,
                                deadline_of(options));
+    };
+    if (seat_ != nullptr) return strategy_->is_mixed_ ? through_host(values, meet) : meet(values);
     begins.assign(values.size(), 0);
     return strategy_->gather_across({values}, {structure}, axis);
   };

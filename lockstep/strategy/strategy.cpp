@@ -3,6 +3,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 
+#include <algorithm>
 #include <atomic>
 #include <ostream>
 #include <utility>
@@ -30,6 +31,11 @@ namespace {
 
 std::atomic<int> strategies_of_several_workers{0};
 
+std::shared_ptr<CrossDeviceOps> chosen_for(const std::vector<DeviceName>& devices) {
+  if (are_mixed(torch_devices(devices))) return std::make_shared<ReductionToOneDevice>();
+  return default_cross_device_ops();
+}
+
 }  // namespace
 
 Strategy::Strategy(Parts parts)
@@ -37,16 +43,19 @@ Strategy::Strategy(Parts parts)
       num_local_replicas_(static_cast<int>(parts.devices.size())),
       worker_id_(parts.workers ? parts.workers->rank() : 0),
       workers_(std::move(parts.workers)),
-      cross_device_ops_(parts.cross_device_ops ? std::move(parts.cross_device_ops) : default_cross_device_ops()),
+      cross_device_ops_(parts.cross_device_ops ? std::move(parts.cross_device_ops) : chosen_for(parts.devices)),
       communication_(validated(parts.communication)),
       strict_(parts.strict),
       extended_(std::make_unique<StrategyExtended>(*this)),
       alive_(std::make_shared<Strategy*>(this)) {
+  const std::vector<at::Device> of_replicas = torch_devices(parts.devices);
+  has_gpus_ = std::ranges::any_of(of_replicas, &at::Device::is_cuda);
+  is_mixed_ = are_mixed(of_replicas);
   for (std::size_t k = 0; k < parts.devices.size(); ++k) {
     devices_.push_back(to_string(parts.devices[k]));
     contexts_.push_back(std::make_unique<ReplicaContext>(*this, static_cast<int>(k),
                                                          worker_id_ * num_local_replicas_ + static_cast<int>(k),
-                                                         torch_device(parts.devices[k]), devices_.back()));
+                                                         of_replicas[k], devices_.back()));
   }
   if (workers_) ++strategies_of_several_workers;
   detail::enter_speaker(*this);

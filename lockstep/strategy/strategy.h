@@ -339,6 +339,8 @@ class LOCKSTEP_EXPORT Strategy {
   std::shared_ptr<CrossDeviceOps> cross_device_ops_;
   CommunicationOptions communication_;
   bool strict_;
+  bool has_gpus_ = false;
+  bool is_mixed_ = false;  ///< it has CPUs too
   void* one_client_ = nullptr;
   Vocabulary words_;  ///< of the API through which it is used
   std::unique_ptr<StrategyExtended> extended_;

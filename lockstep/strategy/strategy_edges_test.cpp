@@ -269,7 +269,18 @@ TEST(OneThread, RefusesASecondThreadAndLetsItselfInAgain) {
   std::async(std::launch::async, use).get();
 }
 
-TEST(DevicesOfOneStrategy, AreCpusOrGpus) {
+TEST(DevicesOfOneStrategy, AreMixedIfSomeAreCpusAndOthersGpus) {
+  const auto mixed = [](const std::vector<std::string>& names) {
+    return are_mixed(torch_devices(plan_mirrored_devices(names)));
+  };
+  EXPECT_FALSE(mixed(cpus(3)));
+  EXPECT_FALSE(mixed(gpus(2)));
+  EXPECT_FALSE(mixed({"gpu:0/0", "gpu:1/0", "gpu:1/1"}));
+  EXPECT_TRUE(mixed({"cpu:0", "gpu:0"}));
+  EXPECT_TRUE(mixed({"gpu:0/0", "gpu:0/1", "cpu:7"}));
+}
+
+TEST(DevicesOfOneWorker, AreCpusOrGpus) {
   const auto accepts = [](const std::vector<std::string>& names) { require_one_kind(plan_mirrored_devices(names)); };
   EXPECT_NO_THROW(accepts(cpus(3)));
   EXPECT_NO_THROW(accepts(gpus(1)));

@@ -121,8 +121,8 @@ void require_equal_form(const std::vector<at::Tensor>& components, const char* o
                                                    " has shape ", other.sizes()),
                              .help = "pass an axis to reduce uneven batches: strategy.reduce(op, value, /*axis=*/0)"});
     }
-    const bool are_on_gpus = other.is_cuda() && first.is_cuda();  // of which there may be several
-    if ((other.device() != first.device() && !are_on_gpus) || other.layout() != first.layout()) {
+    const bool can_meet = other.device() == first.device() || are_on_several_devices({first, other});
+    if (!can_meet || other.layout() != first.layout()) {
       throw InvalidArgument(
           errors::kDevice, {.what = "components lie on different devices or have different layouts",
                             .where = operation,
@@ -140,14 +140,15 @@ void require_equal_form(const std::vector<at::Tensor>& components, const char* o
   }
 }
 
-bool are_on_several_gpus(const std::vector<at::Tensor>& components) {
+bool are_on_several_devices(const std::vector<at::Tensor>& components) {
   const at::Tensor& first = components.at(0);
-  return first.is_cuda() && std::ranges::any_of(components, [&](const at::Tensor& other) {
-           return other.is_cuda() && other.device() != first.device();
+  const auto can_be_moved = [](const at::Tensor& tensor) { return tensor.is_cpu() || tensor.is_cuda(); };
+  return gpu::is_built() && can_be_moved(first) && std::ranges::any_of(components, [&](const at::Tensor& other) {
+           return other.device() != first.device() && can_be_moved(other);
          });
 }
 
-std::vector<at::Tensor> on_one_gpu(const std::vector<at::Tensor>& components, at::Device here) {
+std::vector<at::Tensor> on_one_device(const std::vector<at::Tensor>& components, at::Device here) {
   std::vector<at::Tensor> together;
   for (const at::Tensor& component : components) together.push_back(gpu::bring_here(component, here));
   return together;
@@ -176,7 +177,7 @@ at::Tensor ordered_reduce(ReduceOp op, const std::vector<at::Tensor>& components
   require_summable(components.at(0), "reduce");
   require_equal_form(components, "reduce");
   const at::NoGradGuard no_grad;
-  if (are_on_several_gpus(components)) return ordered_reduce(op, on_one_gpu(components, components[0].device()));
+  if (are_on_several_devices(components)) return ordered_reduce(op, on_one_device(components, components[0].device()));
   const auto count = static_cast<std::int64_t>(components.size());
   const at::ScalarType type = components[0].scalar_type();
   const bool floating_mean = op == ReduceOp::Mean && mean_type(type) == type;
@@ -235,7 +236,7 @@ at::Tensor concatenate(const std::vector<at::Tensor>& components, std::int64_t a
       }
     }
   }
-  return at::cat(are_on_several_gpus(components) ? on_one_gpu(components, first.device()) : components, axis);
+  return at::cat(are_on_several_devices(components) ? on_one_device(components, first.device()) : components, axis);
 }
 
 at::Tensor sum_along(const at::Tensor& value, const Axis& axis, std::int64_t& elements) {

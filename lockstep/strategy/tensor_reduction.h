@@ -22,16 +22,17 @@ at::ScalarType mean_type(at::ScalarType type);
 /// Throws InvalidArgument for a number that was cast to a ReduceOp and names none.
 void require_op(ReduceOp op, const char* operation);
 
-/// Throws InvalidArgument unless all are there and have the first one's shape and dtype, and are on the same device or on GPUs.
+/// Throws InvalidArgument unless all are there and have the first one's shape and dtype, and are on the same device or
+/// where Lockstep brings them together: on CPUs and GPUs.
 void require_equal_form(const std::vector<at::Tensor>& components, const char* operation);
 
 /// Throws InvalidArgument for a type that has no sum.
 void require_summable(const at::Tensor& value, const char* operation);
 
-/// Whether there are GPUs with some of them but not with the first.
-bool are_on_several_gpus(const std::vector<at::Tensor>& components);
-/// Those that are on other GPUs, copied to `here`, and the rest as they are.
-std::vector<at::Tensor> on_one_gpu(const std::vector<at::Tensor>& components, at::Device here);
+/// Whether there are CPUs or GPUs with some of them but not with the first.
+bool are_on_several_devices(const std::vector<at::Tensor>& components);
+/// Those that are on others, copied to `here`, and the rest as they are.
+std::vector<at::Tensor> on_one_device(const std::vector<at::Tensor>& components, at::Device here);
 
 /// The sum or mean of tensors of equal form, on the device of the first.
 at::Tensor ordered_reduce(ReduceOp op, const std::vector<at::Tensor>& components);

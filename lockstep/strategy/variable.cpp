@@ -86,7 +86,7 @@ at::Tensor read_across(const Variable& handle) {
 
 at::Tensor first_of_replicas(const Variable::Impl& variable, ReplicaContext& replica) {
   const std::vector<at::Tensor>& components = variable.values();
-  if (!replica.device().is_cuda() || components.size() == 1) return components[0];
+  if (!detail::StrategyAccess::has_gpus(replica.strategy()) || components.size() == 1) return components[0];
   // Streams know nothing of each other's work without a meeting, and after it the first replica may write again.
   return replica.merge_call([&](Strategy&) {
     return PerReplica<at::Tensor>::generate(components.size(), [&](std::size_t k) {

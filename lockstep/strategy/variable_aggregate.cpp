@@ -137,7 +137,7 @@ Mirrored<at::Tensor> detail::aggregated(Strategy& strategy, const Variable::Impl
   // A whole PerReplica that the replicas captured is one value, not one of each.
   const bool captured = values[0].kind() == Kind::PerReplica;
   const auto each = [&](std::size_t k) {
-    return gpu::bring_here(value_for(variable, write, values[k], k), target_of(variable, write, k).device());
+    return brought_to(variable, value_for(variable, write, values[k], k), target_of(variable, write, k).device());
   };
   const auto components =
       captured ? PerReplica<at::Tensor>(values[0].components()) : PerReplica<at::Tensor>::generate(values.size(), each);

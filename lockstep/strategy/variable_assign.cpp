@@ -10,7 +10,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/owners_call.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
@@ -115,7 +114,7 @@ void apply_to_all(const Variable::Impl& variable, const Write& write,
   std::vector<at::Tensor> values;
   for (std::size_t k = 0; k < variable.values().size(); ++k) {
     const at::Tensor target = target_of(variable, write, k);
-    values.push_back(gpu::bring_here(value(k), target.device()));
+    values.push_back(detail::brought_to(variable, value(k), target.device()));
     require_fitting(variable, target, values.back());
     if (detail::lies_in(values.back(), variable)) values.back() = values.back().clone();
   }
@@ -126,7 +125,7 @@ void apply_to_all(const Variable::Impl& variable, const Write& write,
 
 void apply_to_one(const Variable::Impl& variable, const Write& write, std::size_t k, const VariableValue& value) {
   const at::Tensor target = target_of(variable, write, k);
-  at::Tensor given = gpu::bring_here(value_for(variable, write, value, k), target.device());
+  at::Tensor given = detail::brought_to(variable, value_for(variable, write, value, k), target.device());
   require_fitting(variable, target, given);
   if (write.place && detail::lies_in(given, variable)) given = given.clone();  // two parts may overlap
   detail::write_component(variable, k, [&](std::size_t, at::Tensor& component) {

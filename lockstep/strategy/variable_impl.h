@@ -99,6 +99,9 @@ at::Tensor target_of(const Variable::Impl& variable, const Write& write, std::si
 at::Tensor value_for(const Variable::Impl& variable, const Write& write, const VariableValue& value, std::size_t k);
 void require_defined(const Variable::Impl& variable, const at::Tensor& value);
 void require_fitting(const Variable::Impl& variable, const at::Tensor& component, const at::Tensor& value);
+/// A value for the component on `device`. Between CPU and GPU it is brought only if the variable is on both: else the program
+/// has forgotten to.
+at::Tensor brought_to(const Variable::Impl& variable, const at::Tensor& value, at::Device device);
 [[noreturn]] void throw_assign(const Variable::Impl& variable, std::string what, std::string help);
 
 bool is_distributed_value(const VariableValue& value);

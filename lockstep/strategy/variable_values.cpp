@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/variable_impl.h"
 #include "lockstep/values/print.h"
@@ -89,6 +90,13 @@ at::Tensor detail::value_for(const Variable::Impl& variable, const Write& write,
 void detail::require_defined(const Variable::Impl& variable, const at::Tensor& value) {
   if (!value.defined())
     throw_assign(variable, "an undefined tensor cannot be assigned", "pass a tensor of the variable's shape");
+}
+
+at::Tensor detail::brought_to(const Variable::Impl& variable, const at::Tensor& value, at::Device device) {
+  std::vector<at::Device> devices;
+  for (const at::Tensor& component : variable.values()) devices.push_back(component.device());
+  const bool may_be_brought = value.defined() && (value.is_cpu() == device.is_cpu() || are_mixed(devices));
+  return may_be_brought ? gpu::bring_here(value, device) : value;
 }
 
 void detail::require_fitting(const Variable::Impl& variable, const at::Tensor& component, const at::Tensor& value) {

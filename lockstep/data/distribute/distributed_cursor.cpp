@@ -32,24 +32,24 @@ class DeviceCopies {
   /// `devices`: of each replica.
   explicit DeviceCopies(const std::vector<at::Device>& devices) {
     for (const at::Device& device : devices) {
-      if (!device.is_cuda()) return;
-      const auto known = std::ranges::find(devices, device) - devices.begin();
-      streams_.push_back(static_cast<std::size_t>(known) < streams_.size() ? streams_[static_cast<std::size_t>(known)]
-                                                                           : gpu::make_copy_stream(device));
+      const auto known = static_cast<std::size_t>(std::ranges::find(devices, device) - devices.begin());
+      if (known < streams_.size())
+        streams_.push_back(streams_[known]);
+      else
+        streams_.push_back(device.is_cuda() ? gpu::make_copy_stream(device) : nullptr);
     }
   }
 
   void start(InputStep& step) {
-    if (streams_.empty()) return;
-    for (std::size_t k = 0; k < step.elements.size(); ++k) {
-      if (!step.elements[k]) continue;
+    for (std::size_t k = 0; k < streams_.size() && k < step.elements.size(); ++k) {
+      if (!streams_[k] || !step.elements[k]) continue;
       for (Component& component : step.elements[k]->components) {
         if (auto* tensor = std::get_if<at::Tensor>(&component)) *tensor = streams_[k]->copy(*tensor);
       }
     }
     for (std::size_t k = 0; k < streams_.size(); ++k) {
       const auto first = std::ranges::find(streams_, streams_[k]) - streams_.begin();
-      if (static_cast<std::size_t>(first) == k) step.arrivals.push_back(streams_[k]->mark());
+      if (streams_[k] && static_cast<std::size_t>(first) == k) step.arrivals.push_back(streams_[k]->mark());
     }
   }
 
@@ -67,7 +67,7 @@ class DeviceCopies {
   }
 
  private:
-  /// Of each replica: those on one GPU share it. None on CPU.
+  /// Of each replica: those on one GPU share it. Null on a CPU; empty where elements stay where they are.
   std::vector<std::shared_ptr<gpu::CopyStream>> streams_;
 };
 

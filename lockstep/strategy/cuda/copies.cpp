@@ -60,12 +60,15 @@ const char* address_of(const at::Tensor& tensor, std::int64_t element) {
 }  // namespace
 
 at::Tensor bring_here(const at::Tensor& tensor, at::Device here) {
-  if (!tensor.defined() || !tensor.is_cuda() || !here.is_cuda() || tensor.device() == here) return tensor;
-  // LibTorch reads the tensor on the stream that this thread has on its GPU, which knows nothing of meetings.
-  at::cuda::CUDAEvent met;
-  met.record(c10::cuda::getCurrentCUDAStream(here.index()));
-  met.block(c10::cuda::getCurrentCUDAStream(tensor.device().index()));
-  return tensor.to(here);  // the stream of `here` waits for it
+  const auto is_known = [](at::Device device) { return device.is_cpu() || device.is_cuda(); };
+  if (!tensor.defined() || tensor.device() == here || !is_known(tensor.device()) || !is_known(here)) return tensor;
+  if (tensor.is_cuda() && here.is_cuda()) {
+    // LibTorch reads the tensor on the stream that this thread has on its GPU, which knows nothing of meetings.
+    at::cuda::CUDAEvent met;
+    met.record(c10::cuda::getCurrentCUDAStream(here.index()));
+    met.block(c10::cuda::getCurrentCUDAStream(tensor.device().index()));
+  }
+  return tensor.to(here);  // the stream of `here` waits for it, or the thread if that is the CPU
 }
 
 at::Tensor pull_elements(const at::Tensor& from, std::int64_t begin, std::int64_t count, at::Device here) {

@@ -72,14 +72,16 @@ cudaStreamCaptureStatus capture_status(const c10::cuda::CUDAStream& stream) {
 
 class CudaStreams final : public ReplicaStreams {
  public:
-  explicit CudaStreams(const std::vector<at::Device>& devices) : device_(devices.front().index()) {
+  explicit CudaStreams(const std::vector<at::Device>& devices)
+      : device_(std::ranges::find_if(devices, &at::Device::is_cuda)->index()) {
     at::globalContext().lazyInitDevice(at::kCUDA);  // a strategy may be the program's first use of a GPU
     const c10::cuda::CUDAGuard here(device_);
     usual_.marks.resize(devices.size());
     has_worked_.resize(usual_.marks.size());
     for (std::size_t k = 0; k < devices.size(); ++k) {
-      const c10::DeviceIndex device = devices[k].index();
+      const c10::DeviceIndex device = devices[k].is_cuda() ? devices[k].index() : device_;
       devices_.push_back(device);
+      waits_on_host_.push_back(devices[k].is_cpu());
       if (device != device_ && std::ranges::find(others_, device, &OtherGpu::device) == others_.end())
         others_.push_back({.device = device});
       if (k > 0) own_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
@@ -132,6 +134,7 @@ class CudaStreams final : public ReplicaStreams {
       if (k != static_cast<std::size_t>(replica)) events_->marks[k].block(mine);
     }
     if (replica == 0) lead_other_gpus();
+    wait_on_host(replica);
   }
 
  private:
@@ -141,10 +144,12 @@ class CudaStreams final : public ReplicaStreams {
       const c10::DeviceIndex device = streams.devices_[static_cast<std::size_t>(replica)];
       device_.emplace(device);
       make_context_current(device);
-      if (replica == 0) return;
-      const auto& own = streams.own_[static_cast<std::size_t>(replica - 1)];
-      stream_.emplace(own);
-      streams.events_->begin.block(own);
+      if (replica > 0) {
+        const auto& own = streams.own_[static_cast<std::size_t>(replica - 1)];
+        stream_.emplace(own);
+        streams.events_->begin.block(own);
+      }
+      streams.wait_on_host(replica);
     }
     /// Also after a failure: the caller waits for what a replica has started.
     ~OnStream() override {
@@ -164,6 +169,12 @@ class CudaStreams final : public ReplicaStreams {
     std::optional<c10::cuda::CUDAStreamGuard> stream_;
   };
 
+  /// What a replica's stream has waited for is done, wherever a replica on the CPU looks at it from now on.
+  void wait_on_host(int replica) const {
+    const auto k = static_cast<std::size_t>(replica);
+    if (waits_on_host_[k]) c10::cuda::getCurrentCUDAStream(devices_[k]).synchronize();
+  }
+
   // On the caller's thread, which is replica 0's: its current streams of other GPUs.
   struct OtherGpu {
     c10::DeviceIndex device;
@@ -182,8 +193,9 @@ class CudaStreams final : public ReplicaStreams {
     for (const OtherGpu& other : others_) lead_.block(c10::cuda::getCurrentCUDAStream(other.device));
   }
 
-  c10::DeviceIndex device_;                 ///< of replica 0
-  std::vector<c10::DeviceIndex> devices_;   ///< of each replica
+  c10::DeviceIndex device_;                 ///< of replica 0, or the first GPU
+  std::vector<c10::DeviceIndex> devices_;   ///< of each replica's stream
+  std::vector<bool> waits_on_host_;         ///< of each replica: it is on the CPU
   std::vector<c10::cuda::CUDAStream> own_;  ///< of replicas 1, 2, ...
   std::vector<OtherGpu> others_;
   at::cuda::CUDAEvent lead_;

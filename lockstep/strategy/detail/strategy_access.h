@@ -20,6 +20,10 @@ struct StrategyAccess {
   /// The workers that train together; null: this process alone.
   static WorkerGroup* workers(const Strategy& strategy) { return strategy.workers_.get(); }
 
+  static bool has_gpus(const Strategy& strategy) { return strategy.has_gpus_; }
+  /// Whether it has replicas on CPUs and on GPUs.
+  static bool is_mixed(const Strategy& strategy) { return strategy.is_mixed_; }
+
   /// One client drives all replicas, as in TensorFlow 1.11, however many workers stand for it: OnlyFirstReplica is the
   /// first of all, not of each worker, and an OnRead variable without aggregation is read as a sum.
   static void set_one_client(Strategy& strategy, void* client) { strategy.one_client_ = client; }

@@ -154,9 +154,8 @@ auto Strategy::run(F&& f, const Args&... args) {
   } else {
     using Result = std::decay_t<std::invoke_result_t<F&, decltype(select_component(args, 0))...>>;
     const detail::StepRows rows = detail::rows_of_step(args...);
-    const bool may_cross_streams = replica_context(0).device().is_cuda();
     const auto call = [&]<class... Mine>([[maybe_unused]] std::size_t k, Mine&&... mine) -> decltype(auto) {
-      if (may_cross_streams && k > 0) (detail::take_over(mine), ...);  // replica 0 has the caller's stream
+      if (has_gpus_ && k > 0) (detail::take_over(mine), ...);  // replica 0 has the caller's stream
       return f(std::forward<Mine>(mine)...);
     };
     if constexpr (std::is_void_v<Result>) {
