@@ -94,6 +94,7 @@ ModuleCore::ModuleCore(Strategy& strategy, const Factory& factory, const ModuleO
   for (int k = 0; k < strategy.num_local_replicas(); ++k) devices.push_back(strategy.replica_context(k).device());
   copies_ = plan_weight_copies(devices, weights_apart().weights);
   copies_.in_reach = weights_apart().in_reach && gpu::reach_each_other(devices);
+  copies_.is_mixed |= weights_apart().weights && weights_apart().mixed;
   for (int k = 0; k < strategy.num_local_replicas(); ++k) {
     // The same numbers for every replica and every topology; the caller's stream is left alone.
     ReplicaGenerators numbers = make_generators(strategy.replica_context(k).device(), seed);
@@ -141,7 +142,8 @@ void ModuleCore::require_shareable() const {
   if (replicas_.size() == 1) return;
   for (const Parameter& parameter : inventory_->parameters) {
     const at::Tensor& leaf = parameter.leaves[0];
-    if (copies_.count() == 1 || leaf.is_cpu() || leaf.is_non_overlapping_and_dense()) continue;
+    const bool may_have_gaps = leaf.is_cpu() && !copies_.is_mixed;
+    if (copies_.count() == 1 || may_have_gaps || leaf.is_non_overlapping_and_dense()) continue;
     throw_build(lockstep::str("parameter '", parameter.name, "' has gaps or shared elements in its memory"),
                 "register a tensor with memory of its own: tensor.clone()");
   }
@@ -149,7 +151,7 @@ void ModuleCore::require_shareable() const {
   if (copies_.count() > 1 && is_inference()) {
     throw InvalidArgument(
         errors::kWrongModule,
-        {.what = "a model for several GPUs cannot be made in inference mode",
+        {.what = "a model for several devices cannot be made in inference mode",
          .where = "make",
          .help = "call strategy.make where no c10::InferenceMode is in force, and use the model inside it"});
   }

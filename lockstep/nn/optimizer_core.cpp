@@ -148,7 +148,7 @@ OptimizerCore::OptimizerCore(std::shared_ptr<ModuleCore> model, std::vector<Opti
     const std::int64_t blocks = std::max<std::int64_t>(1, (leaf.numel() + kShardBlock - 1) / kShardBlock);
     block_sums.resize(block_sums.size() + static_cast<std::size_t>(blocks));
   }
-  on_device = module->strategy().replica_context(0).device().is_cuda();
+  on_device = module->strategy().replica_context(0).device().is_cuda() && !module->copies().is_mixed;
   deal_out(*this);
   for (const std::size_t first : module->copies().first) {
     if (!on_device) break;
@@ -205,6 +205,7 @@ std::vector<OptimizerGroup> assign_groups(const ModuleCore& module, std::vector<
 }
 
 bool has_fused_update(const OptimizerCore& core) {
+  if (core.module->copies().is_mixed) return false;  // which reads all gradients in one memory
   return core.on_device ? has_device_update(core) : core.cls.fused != nullptr;
 }
 

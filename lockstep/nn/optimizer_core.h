@@ -71,7 +71,7 @@ struct OptimizerCore : std::enable_shared_from_this<OptimizerCore> {
   std::vector<OptimizerGroup> groups;
   std::vector<int> group_of;   ///< per parameter; -1: not optimized
   std::vector<bool> is_whole;  ///< per parameter: updated as one, by one replica
-  bool on_device = false;      ///< the weights are on a GPU
+  bool on_device = false;      ///< all weights are on GPUs
   OptimizerSettings settings;
   std::vector<std::unique_ptr<ReplicaPart>> replicas;
   std::unique_ptr<GradientReducer> reducer;

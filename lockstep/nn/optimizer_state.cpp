@@ -119,7 +119,7 @@ ParameterState cut_state(const OptimizerCore& core, const OwnedSegment& segment,
       continue;
     }
     if (value.sizes() != leaf.sizes()) {  // what a class of its own kind keeps for a whole parameter
-      part[key] = gpu::bring_here(value, segment.weights.device()).clone();
+      part[key] = state_beside(segment.weights, value).clone();
       continue;
     }
     const auto dtype = core.cls.is_elementwise ? leaf.scalar_type() : value.scalar_type();
@@ -137,6 +137,11 @@ ParameterState cut_state(const OptimizerCore& core, const OwnedSegment& segment,
 }
 
 }  // namespace
+
+at::Tensor state_beside(const at::Tensor& weights, const at::Tensor& state) {
+  const bool is_of_host = state.is_cpu() && (is_number(state, weights) || state.sizes() != weights.sizes());
+  return is_of_host ? state : gpu::bring_here(state, weights.device());
+}
 
 void require_state_for_options(const OptimizerCore& core, const ReplicaPart& mine, std::size_t group) {
   if (!core.cls.knows_state) return;
@@ -168,12 +173,12 @@ ParameterState gather_state(const OptimizerCore& core, int parameter) {
       if (found == states.end()) continue;
       for (const auto& [key, part] : core.cls.read_state(*found->second)) {
         if (part.layout() != at::kStrided) {  // momentum of sparse gradients: kept by rows, for a whole parameter
-          whole[key] = gpu::bring_here(part, leaf.device()).coalesce().clone();
+          whole[key] = state_beside(leaf, part).coalesce().clone();
           continue;
         }
         const bool by_element = core.cls.is_elementwise || part.sizes() == leaf.sizes();
         if (!by_element || part.numel() != segment.where.end - segment.where.begin || part.dim() == 0) {
-          whole[key] = gpu::bring_here(part, leaf.device()).clone();
+          whole[key] = state_beside(leaf, part).clone();
           continue;
         }
         auto& target = whole[key];

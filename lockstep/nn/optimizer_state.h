@@ -17,6 +17,8 @@ OptimizerState read_state(const OptimizerCore& core);
 void write_state(OptimizerCore& core, const OptimizerState& state);
 /// Throws where the options of a group ask for something that this replica's state was begun without.
 void require_state_for_options(const OptimizerCore& core, const ReplicaPart& mine, std::size_t group);
+/// What is kept for `weights`, on their device. Numbers, and what else a class keeps on the host, stay there.
+at::Tensor state_beside(const at::Tensor& weights, const at::Tensor& state);
 /// The state of one parameter, by its index.
 ParameterState gather_state(const OptimizerCore& core, int parameter);
 

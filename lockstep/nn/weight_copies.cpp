@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lockstep/base/text.h"
+#include "lockstep/strategy/devices.h"
 
 namespace lockstep {
 namespace {
@@ -13,6 +14,7 @@ ApartOptions apart_options;
 
 WeightCopies plan_weight_copies(const std::vector<at::Device>& devices, bool apart) {
   WeightCopies copies;
+  copies.is_mixed = are_mixed(devices);
   for (std::size_t k = 0; k < devices.size(); ++k) {
     const auto same = std::ranges::find_if(copies.first, [&](std::size_t f) { return devices[f] == devices[k]; });
     const bool is_new = apart || same == copies.first.end();

@@ -13,6 +13,7 @@ namespace lockstep {
 /// Which replicas work on which copy of a model's weights: those on one device share one. Each replica updates the
 /// elements that it owns in its own copy, and then writes them to the others.
 struct WeightCopies {
+  bool is_mixed = false;                ///< on CPUs and GPUs: gradients and weights are copied by LibTorch
   bool in_reach = true;                 ///< kernels of each GPU can read and write the memory of all of them
   std::vector<std::size_t> of_replica;  ///< the copy that each replica works on
   std::vector<std::size_t> first;  ///< of each copy: the first replica that works on it; the first copy is replica 0's
@@ -31,6 +32,7 @@ LOCKSTEP_EXPORT std::string to_string(const WeightCopies& copies);
 struct ApartOptions {
   bool weights = false;  ///< each replica has a copy of the weights
   bool in_reach = true;  ///< false: as if no GPU reached another one's memory
+  bool mixed = false;    ///< these, as if some replicas were on CPUs and others on GPUs
 };
 LOCKSTEP_EXPORT void keep_weights_apart(const ApartOptions& options);
 LOCKSTEP_EXPORT const ApartOptions& weights_apart();

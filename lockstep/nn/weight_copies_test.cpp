@@ -35,6 +35,16 @@ TEST(WeightCopies, ApartEachReplicaHasItsOwn) {
   EXPECT_EQ(copies.of_replica, (std::vector<std::size_t>{0, 1, 2}));
 }
 
+TEST(WeightCopies, CpusAndGpusAreDifferentDevices) {
+  std::vector<at::Device> devices = on_gpus({0, 0, 1});
+  EXPECT_FALSE(plan_weight_copies(devices, /*apart=*/false).is_mixed);
+  devices.insert(devices.begin() + 1, 2, at::Device(at::kCPU));
+  const WeightCopies copies = plan_weight_copies(devices, /*apart=*/false);
+  EXPECT_TRUE(copies.is_mixed);
+  EXPECT_EQ(to_string(copies), "copy 0: replicas 0 3\ncopy 1: replicas 1 2\ncopy 2: replicas 4\n");
+  EXPECT_FALSE(plan_weight_copies({at::kCPU, at::kCPU}, /*apart=*/true).is_mixed);
+}
+
 /// What replicas tell each other of their blocks is all blocks, each once.
 TEST(BlocksOfOwners, AreAllBlocksOnce) {
   for (const int replicas : {1, 2, 3, 4, 8}) {

@@ -38,7 +38,7 @@ using torch::optim::SGDOptions;
 class Apart {
  public:
   explicit Apart(bool apart) : before_(weights_apart()) {
-    keep_weights_apart({.weights = apart, .in_reach = before_.in_reach});
+    keep_weights_apart({.weights = apart, .in_reach = before_.in_reach, .mixed = before_.mixed});
   }
   ~Apart() { keep_weights_apart(before_); }
   Apart(const Apart&) = delete;
@@ -101,9 +101,19 @@ std::vector<at::Tensor> trained(int replicas, bool apart, const Options& options
   return host_copies(model.parameters());
 }
 
-class WeightsApart : public testing::TestWithParam<int> {
+struct Copies {
+  int replicas;
+  bool mixed = false;  ///< as on CPUs and GPUs together
+};
+
+class WeightsApart : public testing::TestWithParam<Copies> {
  protected:
-  const int replicas = GetParam();
+  void SetUp() override {
+    if (GetParam().mixed && test_device().is_cuda()) GTEST_SKIP() << "gpu_test has CPUs and GPUs in one strategy";
+    keep_weights_apart({.mixed = GetParam().mixed});
+  }
+  void TearDown() override { keep_weights_apart({}); }
+  const int replicas = GetParam().replicas;
 
   template <class Opt, class Options>
   void expect_same_bits(const Options& options, const Recipe& recipe = {}) const {
@@ -112,7 +122,11 @@ class WeightsApart : public testing::TestWithParam<int> {
     EXPECT_EQ(first_difference(apart, shared), "");
   }
 };
-INSTANTIATE_TEST_SUITE_P(Replicas, WeightsApart, testing::Values(2, 3, 4));
+INSTANTIATE_TEST_SUITE_P(Replicas, WeightsApart,
+                         testing::Values(Copies{2}, Copies{3}, Copies{4}, Copies{3, /*mixed=*/true}),
+                         [](const auto& each) {
+                           return (each.param.mixed ? "Mixed" : "") + std::to_string(each.param.replicas);
+                         });
 
 TEST_P(WeightsApart, EveryOptimizerGivesTheBitsOfOneCopy) {
   expect_same_bits<torch::optim::SGD>(SGDOptions(0.1).momentum(0.9));

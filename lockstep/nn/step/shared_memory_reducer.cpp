@@ -64,7 +64,7 @@ void SharedMemoryReducer::reduce(ReplicaPart& mine, const ReduceRequest& request
       const bool in_place = own.defined() && own.storage().use_count() == 1;
       const at::Tensor& leaf = module_.parameters()[p].leaves[static_cast<std::size_t>(mine.index)];
       segment.sum = in_place ? own : at::empty_like(leaf.data());
-      if (has_device_sum(segment.sum, replicas_.size())) {
+      if (has_device_sum(segment.sum, replicas_.size()) && !module_.copies().is_mixed) {
         on_device.push_back({.target = slice_of(segment.sum, segment.where)});
         list_parts(mine, segment.where, on_device.back().gradients);
       } else {
@@ -115,12 +115,15 @@ void SharedMemoryReducer::sum_dense(ReplicaPart& mine, const Segment& segment, a
   const auto dtype = engine_dtype(target.scalar_type());
   const auto parameter = static_cast<std::size_t>(segment.parameter);
   const at::Tensor range = slice_of(target, segment);
-  if (!dtype || !target.is_cpu()) {
+  const bool is_mixed = module_.copies().is_mixed;
+  if (!dtype || !target.is_cpu() || is_mixed) {
     std::vector<at::Tensor> parts;
     for (std::size_t k = 0; k < replicas_.size(); ++k) {
       const at::Tensor& gradient = shown(k, parameter);
       const std::int64_t count = segment.end - segment.begin;
-      if (gradient.defined() && is_on_other_gpu(mine, k))
+      if (gradient.defined() && is_mixed)
+        parts.push_back(gpu::bring_here(slice_of(gradient, segment), device_of(mine)));
+      else if (gradient.defined() && is_on_other_gpu(mine, k))
         parts.push_back(gpu::pull_elements(gradient, segment.begin, count, device_of(mine)));
       else
         parts.push_back(gradient.defined() ? slice_of(gradient, segment) : range.new_zeros({count}));

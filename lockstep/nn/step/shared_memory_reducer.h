@@ -8,7 +8,7 @@ namespace lockstep::detail {
 
 /// Adds up the gradients of replicas that share memory, segment by segment, where they lie: no flat copies. The owner
 /// of a segment writes the sum, in the one order of comm/reduction_tree.h, over its own gradient. Of gradients on GPUs
-/// that its own does not reach it copies the segment first.
+/// that its own does not reach, and between CPUs and GPUs, it copies the segment first.
 class SharedMemoryReducer final : public GradientReducer {
  public:
   SharedMemoryReducer(const ModuleCore& module, const std::vector<int>& group_of, const Replicas& replicas);

@@ -8,7 +8,6 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
 #include "lockstep/nn/torch_optimizers.h"
-#include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/replica_context.h"
 
 namespace lockstep::detail {
@@ -73,7 +72,7 @@ void deal_out_whole(OptimizerCore& core, int parameter) {
   taker.owns_sparse = true;
   taker.updates_on_one_thread |= whole.weights.element_size() == 2 && core.replicas.size() > 1;
   taker.inner->param_groups()[group].params().push_back(whole.weights);
-  for (auto& [key, value] : state) value = gpu::bring_here(value, leaf.device());
+  for (auto& [key, value] : state) value = state_beside(leaf, value);
   if (!state.empty()) taker.inner->state()[whole.weights.unsafeGetTensorImpl()] = core.cls.write_state(state);
 }
 

@@ -19,8 +19,8 @@
 namespace lockstep::detail {
 namespace {
 
-/// While all replicas are in the meeting of the update, and so compute nothing with their weights. On CPUs, where only
-/// tests have several copies.
+/// While all replicas are in the meeting of the update, and so compute nothing with their weights. On CPUs and GPUs together;
+/// on CPUs alone only tests have several copies.
 void write_to_other_copies(const OptimizerCore& core, const ReplicaPart& mine, const OwnedSegment& segment) {
   const WeightCopies& copies = core.module->copies();
   const auto k = static_cast<std::size_t>(mine.index);
