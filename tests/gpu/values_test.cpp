@@ -26,7 +26,7 @@ TEST(GpuDevices, AreTheDefault) {
 
 TEST(GpuDevices, ThatAreNotHereAreRefused) {
   EXPECT_THROW(MirroredStrategy({.devices = {{"gpu:63"}}}), InvalidArgument);
-  EXPECT_THROW(MirroredStrategy({.devices = {{"cpu:0", "gpu:0"}}}), Unimplemented);
+  EXPECT_THROW(MirroredStrategy({.devices = {{"cpu:0", "gpu:63"}}}), InvalidArgument);
 }
 
 class GpuValues : public testing::TestWithParam<int> {
