@@ -11,6 +11,7 @@
 #include <string>
 #include <type_traits>
 
+#include "lockstep/base/error.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/distribute/distributed_dataset.h"
 #include "lockstep/nn/grad_scaler.h"
@@ -158,6 +159,28 @@ TEST_P(SeveralGpus, ACapturedStepTrainsOrSaysWhyNot) {
   EXPECT_EQ(none, "");
   EXPECT_EQ(first_difference(train(GetParam(), reason), expected), "");
   EXPECT_EQ(reason, needs_two(GetParam()) ? "its replicas are on several GPUs" : "");
+}
+
+TEST_P(SeveralGpus, ACapturedStepComparesDigests) {
+  MirroredStrategy strategy({.devices = GetParam().devices});
+  auto model = strategy.make<Net>(70);
+  auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.01));
+  optimizer.set_digest({.every = 2});
+  auto step = strategy.capture([&](const Batch& mine) {
+    const at::Device here = get_replica_context().device();
+    const at::Tensor loss = average_loss(loss_per_row(model->forward(mine.rows.to(here)), mine.labels.to(here)), 24);
+    optimizer.minimize(loss);
+    return loss.detach();
+  });
+  const auto batch = split(strategy, gpu_batch(24));
+  for (int i = 0; i < 8; ++i) step(batch);
+  EXPECT_EQ(step.was_replayed(), !needs_two(GetParam())) << step.reason();
+  EXPECT_EQ(optimizer.steps(), 8);
+  auto unused = strategy.run([&] { return model->unused; });  // no step writes it
+  unused[1].data().fill_(7);
+  step(batch);
+  step(batch);  // whose digests differ
+  EXPECT_THROW(step(batch), DataLoss);
 }
 
 TEST_P(SeveralGpus, SavedTrainingGoesOnToTheBit) {

@@ -133,6 +133,8 @@ TEST_P(GpuWaits, NoneInAStep) {
   optimizer.set_digest(
       {.every = 5});  // of 16 calls the last ten have two that follow on a comparison's step, and receive it
   EXPECT_EQ(waits_in(plainly), 2 * replicas);
+  EXPECT_EQ(waits_in(as_graph), 2 * replicas) << captured.reason();
+  EXPECT_EQ(captured.was_replayed(), may_record);
 }
 
 }  // namespace

@@ -88,13 +88,10 @@ void publish_step(OptimizerCore& core, ReplicaPart& mine) {
   if (!is_reached) warn_of_unreached(core, mine);
   if (is_recording(core)) return;
   send_check(core, mine);
+  WorkerGroup* const workers = StrategyAccess::workers(core.module->strategy());
+  if (core.on_device && workers == nullptr) return send_due_digests(core, mine);
   const std::int64_t every = core.settings.digest.every;
   if (every == 0) return;
-  WorkerGroup* const workers = StrategyAccess::workers(core.module->strategy());
-  if (core.on_device && workers == nullptr) {
-    if (++mine.digest_calls % every == 0) send_digests(core, mine);
-    return;
-  }
   settle_checks(core, mine);
   if (mine.steps % every != 0) return;
   compare_digests(core, mine);

@@ -10,6 +10,7 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/loss_scale.h"
+#include "lockstep/nn/step/sent_digests.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/step_recorder.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -85,6 +86,7 @@ void count(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKin
 
 void count_replay(OptimizerCore& core, ReplicaPart& mine, const std::vector<GradientKind>& kinds, LossScale* scale) {
   count(core, mine, kinds);
+  send_due_digests(core, mine);
   if (scale != nullptr) scale->is_ahead = true;
   if (!mine.numbers) return;  // it owns nothing
   note_replay_on_device(core, mine, scale != nullptr);
@@ -110,7 +112,6 @@ void refuse_unrecordable(const OptimizerCore& core) {
   if (!has_device_update(core))
     throw CannotRecord("only SGD, Adam and AdamW without amsgrad keep all that a step needs on the GPU");
   if (core.settings.accumulate > 1) throw CannotRecord("set_accumulate is above 1, so that calls differ");
-  if (core.settings.digest.every > 0) throw CannotRecord("set_digest compares on the host");
 }
 
 void count_step(OptimizerCore& core, ReplicaPart& mine) {
@@ -118,6 +119,7 @@ void count_step(OptimizerCore& core, ReplicaPart& mine) {
   if (recorder != nullptr && core.on_device && has_device_update(core)) {
     recorder->before_replay(mine.index, [held = core.shared_from_this(), &mine, recorded = Recorded(core, mine)] {
       held->poison.require_clean("a captured step");
+      settle_digests(*held);
       require_valid_options(*held);
       std::string reason = recorded.reason_against(*held, mine);
       if (!reason.empty()) return reason;

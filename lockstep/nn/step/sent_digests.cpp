@@ -19,8 +19,6 @@ std::vector<TensorDigest> arrived(const SentDigests& sent) {
   return digests;
 }
 
-}  // namespace
-
 void send_digests(const OptimizerCore& core, ReplicaPart& mine) {
   SentDigests sent{.step = mine.steps};
   std::vector<at::Tensor> values;
@@ -41,6 +39,13 @@ void send_digests(const OptimizerCore& core, ReplicaPart& mine) {
     sent.arrival = gpu::mark_this_stream(values.front().device());
   }
   mine.digests = std::move(sent);
+}
+
+}  // namespace
+
+void send_due_digests(const OptimizerCore& core, ReplicaPart& mine) {
+  const std::int64_t every = core.settings.digest.every;
+  if (every > 0 && ++mine.digest_calls % every == 0) send_digests(core, mine);
 }
 
 void receive_digests(const ReplicaPart& mine) {

@@ -28,8 +28,8 @@ struct SentDigests {
   std::shared_ptr<gpu::Arrival> arrival;  ///< of these; null where there are none
 };
 
-/// Leaves them in `mine`, and waits for nothing.
-void send_digests(const OptimizerCore& core, ReplicaPart& mine);
+/// After a step: leaves them in `mine` if it is time to compare, and waits for nothing.
+void send_due_digests(const OptimizerCore& core, ReplicaPart& mine);
 
 /// Waits for what the calling replica has sent, so that all can compare it when they have met.
 void receive_digests(const ReplicaPart& mine);
