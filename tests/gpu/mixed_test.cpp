@@ -4,6 +4,7 @@
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/embedding.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
@@ -15,6 +16,7 @@
 #include <sstream>
 #include <stdexcept>
 #include <string>
+#include <type_traits>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/dataset.h"
@@ -348,11 +350,13 @@ TEST_P(Mixed, PartsOfAStepSeeTheWholeGradient) {
 }
 
 TEST_P(Mixed, SparseRowsAreThoseOfCpus) {
-  const auto train = [](const Devices& places, double momentum) {
+  const auto train = [](const Devices& places, auto options) {
+    using Opt =
+        std::conditional_t<std::is_same_v<decltype(options), SGDOptions>, torch::optim::SGD, torch::optim::Adagrad>;
     torch::manual_seed(3);
     MirroredStrategy strategy({.devices = places});
     auto model = strategy.make([] { return torch::nn::Embedding(torch::nn::EmbeddingOptions(5000, 3).sparse(true)); });
-    auto optimizer = strategy.make_optimizer<torch::optim::SGD>(model, SGDOptions(0.1).momentum(momentum));
+    auto optimizer = strategy.make_optimizer<Opt>(model, options);
     for (int step = 0; step < 4; ++step) {
       strategy.run([&] {
         const at::Tensor rows = at::arange(3).mul(my_id() + 1).add(step).to(own_device());
@@ -362,8 +366,11 @@ TEST_P(Mixed, SparseRowsAreThoseOfCpus) {
     }
     return on_host(model.parameters());
   };
-  for (const double momentum : {0.0, 0.9})
-    EXPECT_LT(largest_relative_difference(train(devices(), momentum), train(cpus(replicas()), momentum)), 1e-5);
+  const auto compare = [&](auto options) {
+    EXPECT_LT(largest_relative_difference(train(devices(), options), train(cpus(replicas()), options)), 1e-5);
+  };
+  compare(SGDOptions(0.1));
+  compare(torch::optim::AdagradOptions(0.1));
 }
 
 TEST_P(Mixed, SyncBatchNormIsThatOfCpus) {

@@ -19,8 +19,9 @@ TEST(GpuDevices, AreTheDefault) {
   const MirroredStrategy strategy;
   EXPECT_EQ(strategy.num_replicas_in_sync(), visible_gpus());
   EXPECT_EQ(strategy.devices()[0], "/job:localhost/replica:0/task:0/device:GPU:0");
-  if (visible_gpus() == 1)
+  if (visible_gpus() == 1) {
     EXPECT_NE(strategy.describe().find("1 replica on GPU:0"), std::string::npos) << strategy.describe();
+  }
   EXPECT_NE(MirroredStrategy(on_gpu(2)).describe().find("GPU:0/0, GPU:0/1"), std::string::npos);
 }
 
