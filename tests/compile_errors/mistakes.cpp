@@ -106,7 +106,7 @@ void mistakes(ls::MirroredStrategy& strategy, ls::MirroredModule<Net> model,
 void mistakes_of_ports(ls::contrib::MirroredStrategy& towers, ls::compat::v1::MirroredStrategy& old,
                        const ls::Variable& variable, ls::contrib::TowerIterator<torch::Tensor>& steps) {
   const auto wrong = [](const std::string&) {};
-  // error: strategy.run(f, args...) cannot call f with these arguments
+  // error: call_for_each_tower(f, args...) cannot call f with these arguments
   towers.call_for_each_tower(wrong);
   // error: map(items, f, args...) calls f(item, args...)
   towers.map(std::vector<int>{1}, wrong);
