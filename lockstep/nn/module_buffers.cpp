@@ -86,7 +86,7 @@ ModuleCore::NamedTensors ModuleCore::named_buffers_here() const {
 /// Of buffers that training can make different: those of SyncBatchNorm stay equal.
 ModuleCore::BufferDigests ModuleCore::digests_of_buffers() const {
   BufferDigests digests;
-  if (alive_.expired() || !StrategyAccess::is_first_of_all(*strategy_)) return digests;
+  if (alive_.expired() || !StrategyAccess::is_client_of_several_workers(*strategy_)) return digests;
   for (const auto& part : replicas_[0]->named_modules()) {
     const torch::nn::Module& module = *part.value();
     if (module.as<nn::SyncBatchNorm1dImpl>() || module.as<nn::SyncBatchNorm2dImpl>() ||

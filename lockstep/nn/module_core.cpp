@@ -88,7 +88,7 @@ void ModuleCore::update(FunctionRef<void(torch::nn::Module&)> change) {
     change_once(change);
     watch_->expect_other_weights();
     // The buffers that it may have been made from are each worker's own.
-    if (is_inside && StrategyAccess::is_first_of_all(*strategy_)) require_same_weights(*this);
+    if (is_inside && StrategyAccess::is_client_of_several_workers(*strategy_)) require_same_weights(*this);
   };
   if (is_inside) require_watched_untouched();
   std::exception_ptr error;

@@ -56,7 +56,7 @@ at::Tensor read_across(const Variable& handle) {
   if (!variable->is_sync_on_read() || !variable->is_distributed()) return variable->values()[0];
   switch (variable->options().aggregation) {
     case Aggregation::OnlyFirstReplica:
-      if (detail::StrategyAccess::is_first_of_all(variable->strategy()))
+      if (detail::StrategyAccess::is_client_of_several_workers(variable->strategy()))
         return variable->strategy().broadcast(variable->values()[0]);
       if (variable->strategy().strict() && variable->strategy().num_workers() > 1) {
         throw InvalidArgument(

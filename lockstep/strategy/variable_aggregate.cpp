@@ -107,7 +107,7 @@ Mirrored<at::Tensor> detail::aggregated(Strategy& strategy, const Variable::Impl
   if (aggregation == Aggregation::OnlyFirstReplica) {
     at::Tensor value = value_for(variable, write, values[0], 0);
     require_fitting(variable, target_of(variable, write), value);
-    if (detail::StrategyAccess::is_first_of_all(strategy)) value = strategy.broadcast(value);
+    if (detail::StrategyAccess::is_client_of_several_workers(strategy)) value = strategy.broadcast(value);
     return strategy.cross_device_ops().broadcast(value, devices);
   }
   const bool sum = aggregation == Aggregation::Sum;

@@ -74,7 +74,7 @@ void require_aggregation_if_strict(const Variable::Impl& variable) {
              "create it with Aggregation::Sum, Mean or OnlyFirstReplica, or make the strategy with .strict = false"});
   }
   if (aggregation == Aggregation::OnlyFirstReplica && variable.strategy().num_workers() > 1 &&
-      !StrategyAccess::is_first_of_all(variable.strategy())) {
+      !StrategyAccess::is_client_of_several_workers(variable.strategy())) {
     throw InvalidArgument(
         errors::kVariableAssign,
         {.what =

@@ -28,7 +28,7 @@ struct StrategyAccess {
   /// first of all, not of each worker, and an OnRead variable without aggregation is read as a sum.
   static void set_one_client(Strategy& strategy, void* client) { strategy.one_client_ = client; }
   static void* one_client(const Strategy& strategy) { return strategy.one_client_; }  ///< null: there is none
-  static bool is_first_of_all(const Strategy& strategy) {
+  static bool is_client_of_several_workers(const Strategy& strategy) {
     return strategy.one_client_ != nullptr && strategy.num_workers() > 1;
   }
 
