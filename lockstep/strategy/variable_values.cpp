@@ -93,9 +93,8 @@ void detail::require_defined(const Variable::Impl& variable, const at::Tensor& v
 }
 
 at::Tensor detail::brought_to(const Variable::Impl& variable, const at::Tensor& value, at::Device device) {
-  std::vector<at::Device> devices;
-  for (const at::Tensor& component : variable.values()) devices.push_back(component.device());
-  const bool may_be_brought = value.defined() && (value.is_cpu() == device.is_cpu() || are_mixed(devices));
+  const bool is_mixed = variable.is_distributed() && StrategyAccess::is_mixed(variable.strategy());
+  const bool may_be_brought = value.defined() && (value.is_cpu() == device.is_cpu() || is_mixed);
   return may_be_brought ? gpu::bring_here(value, device) : value;
 }
 
