@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "lockstep/data/buffer_pool.h"
+#include "lockstep/data/errors.h"
 #include "lockstep/data/stage.h"
+#include "lockstep/data/stages/stages.h"
 
 // What several stages are made of.
 namespace lockstep::data {

@@ -7,9 +7,7 @@
 #include <mutex>
 
 #include "lockstep/base/cores.h"
-#include "lockstep/base/text.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stage_counters.h"
 
 namespace lockstep::data {

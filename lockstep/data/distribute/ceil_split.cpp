@@ -4,7 +4,6 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/data/distribute/split.h"
-#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/stages/row_stream.h"
 

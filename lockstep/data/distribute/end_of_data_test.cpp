@@ -1,4 +1,4 @@
-#include "lockstep/data/distribute/end_of_data.h"
+#include "lockstep/data/distribute/distributed_input.h"
 
 #include <gtest/gtest.h>
 

@@ -1,8 +1,6 @@
 #include "lockstep/data/distribute/required_shard.h"
 
 #include "lockstep/data/distribute/look_ahead.h"
-#include "lockstep/data/errors.h"
-#include "lockstep/data/iterators.h"
 #include "lockstep/data/stages/order.h"
 
 namespace lockstep::data {

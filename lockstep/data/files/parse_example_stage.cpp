@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "lockstep/data/buffer_pool.h"
-#include "lockstep/data/errors.h"
 #include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/example_parser.h"
 #include "lockstep/data/format/listed.h"

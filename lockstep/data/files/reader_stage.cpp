@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "lockstep/base/logging.h"
-#include "lockstep/data/errors.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/iterators.h"
 

@@ -1,11 +1,8 @@
 #include <algorithm>
 
 #include "lockstep/data/buffer_pool.h"
-#include "lockstep/data/errors.h"
-#include "lockstep/data/iterators.h"
 #include "lockstep/data/row_writer.h"
 #include "lockstep/data/stages/batching.h"
-#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {

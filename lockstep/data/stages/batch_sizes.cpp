@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/stages/batching.h"
 

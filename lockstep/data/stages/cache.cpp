@@ -10,12 +10,10 @@
 
 #include "lockstep/base/logging.h"
 #include "lockstep/data/element_bytes.h"
-#include "lockstep/data/errors.h"
 #include "lockstep/data/format/tfrecord.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/own_tensor.h"
 #include "lockstep/data/pipeline.h"
-#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {

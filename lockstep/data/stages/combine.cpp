@@ -1,9 +1,6 @@
 #include <algorithm>
 
-#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/stage.h"
-#include "lockstep/data/stages/stages.h"
 
 // Stages that put datasets side by side or behind each other.
 namespace lockstep::data {

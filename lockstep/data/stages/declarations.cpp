@@ -1,6 +1,4 @@
-#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/stages/stages.h"
 
 // Stages that say something about the elements below and leave them as they are.
 namespace lockstep::data {

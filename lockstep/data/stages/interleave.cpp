@@ -3,10 +3,8 @@
 #include <algorithm>
 #include <mutex>
 
-#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline.h"
-#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 

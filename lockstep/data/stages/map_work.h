@@ -20,11 +20,11 @@ struct MapWork {
 };
 using MapWorkPtr = std::shared_ptr<const MapWork>;
 
-/// `map` with parallel calls; see parallel_map.cpp.
+/// `map` with parallel calls.
 IteratorPtr make_parallel_map_iterator(MapWorkPtr map, const Stage& input, const IterationContext& context);
 
 /// Batches of the results of a `map` with parallel calls, in one step: the thread that computes a row also puts it into
-/// the batch. The same batches as from the two stages one after the other; see mapped_batch.cpp.
+/// the batch. The same batches as from the two stages one after the other.
 IteratorPtr make_mapped_batch_iterator(MapWorkPtr map, const Stage& input, const IterationContext& context,
                                        const BatchShape& shape, std::string where);
 

@@ -4,9 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "lockstep/data/errors.h"
 #include "lockstep/data/stages/batching.h"
-#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {

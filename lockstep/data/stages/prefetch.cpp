@@ -1,7 +1,5 @@
-#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/stages/pieces.h"
-#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {

@@ -2,9 +2,7 @@
 #include <deque>
 #include <mutex>
 
-#include "lockstep/base/text.h"
 #include "lockstep/data/stages/order.h"
-#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {

@@ -4,12 +4,9 @@
 #include <cmath>
 #include <numeric>
 
-#include "lockstep/data/errors.h"
 #include "lockstep/data/format/listed.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/random_key.h"
-#include "lockstep/data/stage.h"
-#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {

@@ -2,10 +2,8 @@
 #include <array>
 #include <numeric>
 
-#include "lockstep/data/errors.h"
 #include "lockstep/data/shuffle_buffer.h"
 #include "lockstep/data/stages/order.h"
-#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {

@@ -10,11 +10,10 @@
 #include <numeric>
 
 #include "lockstep/data/buffer_pool.h"
-#include "lockstep/data/errors.h"
+#include "lockstep/data/dataset.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/random_key.h"
 #include "lockstep/data/sparse_rows.h"
-#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
@@ -372,6 +371,20 @@ at::Tensor stack_slices(const std::vector<at::Tensor>& slices) {
                          .help = "use a std::tuple or std::array for several components"});
   }
   return at::stack(slices);
+}
+
+Dataset<at::Tensor> range(std::int64_t stop) { return range(0, stop); }
+
+Dataset<at::Tensor> range(std::int64_t start, std::int64_t stop, std::int64_t step) {
+  return Dataset<at::Tensor>(make_range(start, stop, step));
+}
+
+Dataset<at::Tensor> from_tensor_slices(const std::vector<at::Tensor>& slices) {
+  return from_tensor_slices(stack_slices(slices));
+}
+
+Dataset<std::string> from_tensor_slices(std::vector<std::string> values) {
+  return from_tensor_slices(Strings(std::move(values)));
 }
 
 }  // namespace lockstep::data

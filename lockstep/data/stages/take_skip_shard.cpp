@@ -1,9 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/data/errors.h"
 #include "lockstep/data/stages/order.h"
-#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {

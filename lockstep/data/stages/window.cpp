@@ -2,9 +2,7 @@
 #include <deque>
 #include <limits>
 
-#include "lockstep/data/errors.h"
 #include "lockstep/data/iterators.h"
-#include "lockstep/data/stages/stages.h"
 
 namespace lockstep::data {
 namespace {
