@@ -6,7 +6,6 @@
 #include "lockstep/data/errors.h"
 #include "lockstep/data/format/listed.h"
 #include "lockstep/data/pipeline.h"
-#include "lockstep/data/stage.h"
 #include "lockstep/data/stages/balanced_cutter.h"
 #include "lockstep/data/stages/batch_sizes.h"
 #include "lockstep/data/stages/stages.h"

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
-#include <vector>
 
-#include "lockstep/data/distribute/ceil_split.h"
 #include "lockstep/data/distribute/look_ahead.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/own_tensor.h"
@@ -158,117 +156,55 @@ StagePtr with_look_ahead(const StagePtr& rows, LookAhead*& ahead) {
                              }});
 }
 
-/// The ceil split of a plain `batch` by reading the own rows only. A short last batch is cut at other rows than a full
-/// one: where it is not known beforehand which batch that is, each is looked at before it is cut.
-class CeilRows final : public OwnPieces {
+/// The own rows of each global batch, and no others: of the stream, or below a plain `batch`. A short last batch is cut by
+/// the ceil split at other rows than a full one: where it is not known beforehand which batch that is, each is looked at
+/// before it is cut.
+class OwnRows final : public OwnPieces {
  public:
-  CeilRows(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
-      : OwnPieces(pipeline, split, context), size_(*split.batch) {
-    const StagePtr& all_rows = batch_stage().input();
-    const Cardinality all = all_rows->cardinality_if(Trust::Certain);
-    if (all.is_known()) known_ = all.value();
-    const bool looks = all.is_unknown() && !split.drop_remainder;
-    rows_ = looks ? rows_of_elements(*with_look_ahead(all_rows, ahead_), context) : rows();
-  }
-
-  void seek(std::int64_t steps) override {
-    step_ = steps;
-    rows_->seek(steps * size_);
-  }
-
-  InputStep next() override {
-    if (ended_) return end();
-    std::int64_t batch = size_;
-    if (known_) batch = std::clamp<std::int64_t>(*known_ - step_ * size_, 0, size_);
-    // The own rows of a shorter batch do not end behind those of a full one.
-    if (ahead_) batch = ahead_->look(size_, {0, own_range(size_).end});
-    if (batch == 0 || (split_.drop_remainder && batch < size_)) {
-      rows_->skip(batch);  // the rest: a cache below wants to see all
-      return end();
-    }
-    Place own;
-    if (read_own(batch, own) < batch) return end();
-    ++step_;
-    if (own.error) std::rethrow_exception(own.error);
-    return cut(own.element, batch);
-  }
-
- private:
-  RowRange own_range(std::int64_t batch) const {
-    return {ceil_piece(batch, replicas_, first_).begin,
-            ceil_piece(batch, replicas_, first_ + static_cast<int>(own_) - 1).end};
-  }
-
-  /// Reads the own rows of a batch of `batch` rows, and says how many rows there were in all.
-  std::int64_t read_own(std::int64_t batch, Place& own) {
-    const RowRange range = own_range(batch);
-    std::int64_t found = rows_->skip(range.begin);
-    found += rows_->take(range.size(), own);
-    return found + rows_->skip(batch - range.end);
-  }
-
-  InputStep cut(const Element& own, std::int64_t batch) const {
-    const std::int64_t begin = own_range(batch).begin;
-    InputStep step{{}, replicas_};
-    step.rows = rows_of_ceil_split(batch, replicas_);
-    for (std::size_t k = 0; k < own_; ++k) {
-      const RowRange piece = ceil_piece(batch, replicas_, first_ + static_cast<int>(k));
-      step.elements.emplace_back(slice(own, piece.begin - begin, piece.end - begin));
-    }
-    return step;
-  }
-
-  std::int64_t size_;
-  std::optional<std::int64_t> known_;  ///< rows in all
-  LookAhead* ahead_ = nullptr;         ///< within `rows_`, where that is not known and a short last batch counts
-  std::unique_ptr<RowStream> rows_;
-  std::int64_t step_ = 0;
-};
-
-class BalancedRows final : public OwnPieces {
- public:
-  BalancedRows(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
+  OwnRows(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
       : OwnPieces(pipeline, split, context),
-        sizes_(balanced_sizes(split.global_batch_size, {1, replicas_, 0})),
-        before_(std::accumulate(sizes_.begin(), sizes_.begin() + first_, std::int64_t{0})),
-        rows_(rows()) {
-    if (!reads_rows() || !split_.drop_remainder) return;
-    const Cardinality all = batch_stage().input()->cardinality_if(Trust::Certain);
-    if (all.is_known()) full_batches_ = all.value() / split_.global_batch_size;
+        is_ceil_(split.rule == SplitRule::CeilSplit),
+        drops_(reads_rows() && split.drop_remainder),
+        size_(is_ceil_ ? *split.batch : split.global_batch_size) {
+    const Cardinality all =
+        reads_rows() ? batch_stage().input()->cardinality_if(Trust::Certain) : Cardinality::unknown();
+    if (all.is_known() && (is_ceil_ || drops_)) known_ = all.value();
+    const bool looks = is_ceil_ && all.is_unknown() && !drops_;
+    rows_ = looks ? rows_of_elements(*with_look_ahead(batch_stage().input(), ahead_), context) : rows();
   }
 
   void seek(std::int64_t steps) override {
-    rows_->seek(steps * split_.global_batch_size);
+    rows_->seek(steps * size_);
     step_ = steps;
   }
 
   InputStep next() override {
     if (ended_) return end();
-    if (full_batches_ && step_ >= *full_batches_) {
-      rows_->skip(split_.global_batch_size);  // the rest: a cache below wants to see all
+    const std::int64_t batch = rows_of_batch();
+    if (batch < size_ && (batch == 0 || drops_)) {
+      rows_->skip(size_);  // the rest: a cache below wants to see all
       return end();
     }
     ++step_;
-    std::int64_t found = rows_->skip(before_);
+    const std::vector<std::int64_t> sizes = sizes_of(batch);
+    std::int64_t wanted = std::accumulate(sizes.begin(), sizes.begin() + first_, std::int64_t{0});
+    std::int64_t found = rows_->skip(wanted);
     std::vector<Place> own(own_);
     FirstError failed;
-    std::int64_t wanted = before_;
     for (std::size_t k = 0; k < own_; ++k) {
-      const std::int64_t size = sizes_[static_cast<std::size_t>(first_) + k];
+      const std::int64_t size = sizes[static_cast<std::size_t>(first_) + k];
       found += rows_->take(size, own[k]);
       failed.see(own[k]);
       wanted += size;
     }
-    found += rows_->skip(split_.global_batch_size - wanted);
-    if (found < split_.global_batch_size) {
-      ended_ = true;
-      // The rows below a `batch` have its short last batch, which it may leave out.
-      if (reads_rows() && split_.drop_remainder) return end();
-    }
+    found += rows_->skip(batch - wanted);
+    ended_ = found < batch;
+    // The rows below a `batch` have its short last batch, which it may leave out.
+    if (ended_ && (is_ceil_ || drops_)) return end();
     failed.rethrow();
-    const std::int64_t pieces = pieces_in_step(found, sizes_);
+    const std::int64_t pieces = is_ceil_ ? replicas_ : pieces_in_step(found, sizes);
     InputStep step{std::vector<std::optional<Element>>(own_), pieces};
-    step.rows = {.all = found, .has_empty = pieces < replicas_ || *std::ranges::min_element(sizes_) == 0};
+    step.rows = {.all = found, .has_empty = pieces < replicas_ || *std::ranges::min_element(sizes) == 0};
     for (std::size_t k = 0; k < own_; ++k) {
       if (first_ + static_cast<std::int64_t>(k) < pieces)
         step.elements[k] = std::move(own[k].element);
@@ -279,10 +215,28 @@ class BalancedRows final : public OwnPieces {
   }
 
  private:
-  std::vector<std::int64_t> sizes_;  ///< of all replicas
-  std::int64_t before_;              ///< rows of a step for the replicas of earlier workers
+  /// Of the next batch; a full one where only reading it will tell.
+  std::int64_t rows_of_batch() {
+    if (known_) return std::clamp<std::int64_t>(*known_ - step_ * size_, 0, size_);
+    if (!ahead_) return size_;
+    // The own rows of a shorter batch do not end behind those of a full one.
+    return ahead_->look(size_, {0, ceil_piece(size_, replicas_, first_ + static_cast<int>(own_) - 1).end});
+  }
+
+  /// Of the pieces of all replicas.
+  std::vector<std::int64_t> sizes_of(std::int64_t batch) const {
+    if (!is_ceil_) return balanced_sizes(size_, {1, replicas_, 0});
+    std::vector<std::int64_t> sizes;
+    for (int k = 0; k < replicas_; ++k) sizes.push_back(ceil_piece(batch, replicas_, k).size());
+    return sizes;
+  }
+
+  const bool is_ceil_;
+  const bool drops_;  ///< leaves out a short last batch that it sees
+  const std::int64_t size_;
+  std::optional<std::int64_t> known_;  ///< rows in all, where a short last batch must be known of beforehand
+  LookAhead* ahead_ = nullptr;         ///< within `rows_`, where that is not known
   std::unique_ptr<RowStream> rows_;
-  std::optional<std::int64_t> full_batches_;  ///< where a short last batch is left out and known of beforehand
   std::int64_t step_ = 0;
 };
 
@@ -342,12 +296,11 @@ std::unique_ptr<StepSource> one_stream_each(const std::vector<StagePtr>& streams
 std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSplit& split,
                                        const IterationContext& context) {
   check(split.cluster);
-  if (split.rule == SplitRule::BalancedStream) return std::make_unique<BalancedRows>(pipeline, split, context);
   // Functions that do not keep their order would give the rows of a short last batch in another one.
-  if (split.rule == SplitRule::CeilSplit && split.batch && split.cluster.workers > 1 &&
-      !find_position_obstacle(*pipeline)) {
-    return std::make_unique<CeilRows>(pipeline, split, context);
-  }
+  const bool has_own_rows = split.rule == SplitRule::CeilSplit && split.batch && split.cluster.workers > 1 &&
+                            !find_position_obstacle(*pipeline);
+  if (has_own_rows || split.rule == SplitRule::BalancedStream)
+    return std::make_unique<OwnRows>(pipeline, split, context);
   return std::make_unique<CutBatches>(pipeline, split, context);
 }
 

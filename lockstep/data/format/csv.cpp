@@ -4,9 +4,7 @@
 #include <charconv>
 #include <clocale>
 #include <cmath>
-#include <cstdint>
 #include <cstdlib>
-#include <string>
 #include <system_error>
 #include <utility>
 

@@ -1,7 +1,6 @@
 #include "lockstep/data/format/file_error.h"
 
 #include <cerrno>
-#include <string_view>
 #include <system_error>
 
 #include "lockstep/data/errors.h"

@@ -9,7 +9,6 @@
 #include "lockstep/data/format/byte_writer.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/listed.h"
-#include "lockstep/data/format/mapped_file.h"
 
 namespace lockstep::data {
 namespace {

@@ -1,7 +1,6 @@
 #include "lockstep/data/format/wire.h"
 
 #include <bit>
-#include <vector>
 
 #include "lockstep/data/errors.h"
 
