@@ -60,8 +60,8 @@ void overlap(Engine& engine, int rank, int rounds, std::vector<float>& data) {
     const auto begin = Clock::now();
     const auto ticket = engine.submit(1, {.kind = CollectiveKind::AllReduce,
                                           .elements = data.size(),
-                                          .inputs = {&input, 1},
-                                          .outputs = {&output, 1},
+                                          .inputs = {input},
+                                          .outputs = {output},
                                           .name = "bench"});
     beside.push_back(compute());
     engine.wait(ticket);
@@ -106,8 +106,8 @@ int work(int rank, int workers, int rounds, const std::string& folder, std::size
   const auto reduce = [&](std::size_t bytes, Implementation by) {
     engine.run(0, {.kind = CollectiveKind::AllReduce,
                    .elements = bytes / sizeof(float),
-                   .inputs = {&input, 1},
-                   .outputs = {&output, 1},
+                   .inputs = {input},
+                   .outputs = {output},
                    .name = "bench",
                    .implementation = by});
   };

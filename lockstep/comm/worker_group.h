@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -59,7 +58,7 @@ class LOCKSTEP_EXPORT WorkerGroup : public std::enable_shared_from_this<WorkerGr
 
   /// Beside the program's other collectives, so that one who calls something else is noticed at once.
   void barrier(std::string_view name, Deadline deadline) {
-    run(kProgram, {.kind = CollectiveKind::Barrier, .name = name}, deadline);
+    run(kProgram, {.kind = CollectiveKind::Barrier, .name = std::string(name)}, deadline);
   }
 
   /// Throws once the job has failed. Cheap.

@@ -231,9 +231,9 @@ ReducibleLeaf copy_of(const ReducibleLeaf& leaf) {
 void reduce_between_workers(const Seat& seat, WorkerGroup& workers, const Contribution& mine,
                             const CommunicationOptions& options) {
   const Deadline deadline = deadline_of(options);
-  std::vector<workers::SumOfArrays> sums(mine.dense.size());
+  std::vector<Collective> sums(mine.dense.size());
   for (std::size_t i = 0; i < sums.size(); ++i) {
-    sums[i] = {.dtype = mine.dense[i].dtype, .shape = mine.dense[i].input.sizes()};
+    sums[i] = {.dtype = mine.dense[i].dtype, .shape = mine.dense[i].input.sizes().vec()};
     for (int k = 0; k < seat.size(); ++k) {
       const DenseLeaf& leaf = contribution_of(seat, k).dense[i];
       sums[i].inputs.push_back(leaf.input.const_data_ptr());
@@ -241,7 +241,7 @@ void reduce_between_workers(const Seat& seat, WorkerGroup& workers, const Contri
     }
   }
   const std::string name = lockstep::str("all_reduce of ", mine.structure);
-  workers::all_reduce(workers, mine.op, sums, name, options);
+  workers::all_reduce(workers, mine.op, std::move(sums), name, options);
   for (std::size_t i = 0; i < mine.others.size(); ++i) {
     std::vector<IndexedSlices> slices;
     std::vector<at::Tensor> tensors;

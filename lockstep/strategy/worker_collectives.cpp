@@ -1,9 +1,12 @@
 #include "lockstep/strategy/worker_collectives.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/tensor.h>
 
 #include <cstring>
+#include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -11,6 +14,7 @@
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/owners_call.h"
 #include "lockstep/strategy/tensor_reduction.h"
+#include "lockstep/values/const_data.h"
 
 namespace lockstep::workers {
 namespace {
@@ -68,62 +72,64 @@ at::Tensor empty_of_form(const std::int64_t* form) {
   return at::empty(sizes, at::TensorOptions().dtype(static_cast<at::ScalarType>(form[0])));
 }
 
-/// The length of each text, then its bytes, which may be any.
-at::Tensor bytes_of(const Texts& texts) {
-  std::string all;
-  for (const std::string& text : texts) {
-    const std::uint64_t size = text.size();
-    all.append(reinterpret_cast<const char*>(&size), sizeof size).append(text);
-  }
-  at::Tensor bytes = at::empty({static_cast<std::int64_t>(all.size())}, at::kByte);
-  if (!all.empty()) std::memcpy(bytes.data_ptr(), all.data(), all.size());
-  return bytes;
-}
+/// As CBOR, which lets texts hold any bytes.
+at::Tensor bytes_of(const Texts& texts) { return at::tensor(nlohmann::json::to_cbor(texts), at::kByte); }
 
 Texts texts_of(const at::Tensor& bytes) {
-  Texts texts;
-  const auto* const begin = static_cast<const char*>(bytes.const_data_ptr());
-  for (std::size_t at = 0; at < bytes.nbytes(); at += texts.back().size()) {
-    std::uint64_t size = 0;
-    std::memcpy(&size, begin + at, sizeof size);
-    at += sizeof size;
-    texts.emplace_back(begin + at, size);
-  }
-  return texts;
+  const auto* const begin = const_data<std::uint8_t>(bytes);
+  return nlohmann::json::from_cbor(begin, begin + bytes.numel()).get<Texts>();
 }
+
+struct PendingSums {
+  ~PendingSums() {
+    try {
+      if (ticket) wait();
+    } catch (const std::exception&) {  // the job has failed, which its next call says
+    }
+  }
+
+  std::vector<std::int64_t> wait() {
+    const WorkerGroup::Ticket begun = *std::exchange(ticket, std::nullopt);
+    const auto alive = group.lock();
+    if (!alive) {
+      throw FailedPrecondition(errors::kMixedStrategies, {.what = lockstep::str(name, ": their strategy is gone"),
+                                                          .help = "keep the strategy as long as what was made by it"});
+    }
+    alive->wait(begun);
+    return sums;
+  }
+
+  std::weak_ptr<WorkerGroup> group;  ///< once it is gone, nothing is under way
+  std::vector<std::int64_t> mine, nothing, sums;
+  std::string name;
+  std::optional<WorkerGroup::Ticket> ticket;  ///< until it is awaited
+};
 
 /// One array in, which only the chief has to a broadcast, and one out.
 void run(WorkerGroup& group, Collective what, const void* mine, void* all, const std::string& name,
          const Deadline& deadline) {
-  if (what.kind != CollectiveKind::Broadcast || group.rank() == 0) what.inputs = {&mine, 1};
-  what.outputs = {&all, 1};
+  if (what.kind != CollectiveKind::Broadcast || group.rank() == 0) what.inputs = {mine};
+  what.outputs = {all};
   what.name = name;
   group.run(WorkerGroup::kProgram, what, deadline);
 }
 
 }  // namespace
 
-void all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<SumOfArrays>& sums, std::string_view name,
+void all_reduce(WorkerGroup& group, ReduceOp op, std::vector<Collective> sums, std::string_view name,
                 const CommunicationOptions& options) {
   const Deadline deadline = deadline_of(options);
   const std::string base = begin_call(name);
   std::vector<WorkerGroup::Ticket> tickets;
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    const SumOfArrays& sum = sums[i];
-    std::string part = sums.size() == 1 ? base : lockstep::str(base, ", part ", i);
+  for (Collective& sum : sums) {
+    sum.kind = CollectiveKind::AllReduce;
+    sum.elements = static_cast<std::size_t>(c10::multiply_integers(sum.shape));
+    sum.reduce = is_floating(sum.dtype) ? op : ReduceOp::Sum;
+    sum.name = sums.size() == 1 ? base : lockstep::str(base, ", part ", tickets.size());
     // Integers travel as sums: that they become a mean is said by the name.
-    if (op == ReduceOp::Mean && !is_floating(sum.dtype)) part += ", mean";
-    tickets.push_back(group.submit(WorkerGroup::kProgram,
-                                   {.kind = CollectiveKind::AllReduce,
-                                    .dtype = sum.dtype,
-                                    .elements = static_cast<std::size_t>(c10::multiply_integers(sum.shape)),
-                                    .inputs = sum.inputs,
-                                    .outputs = sum.outputs,
-                                    .reduce = is_floating(sum.dtype) ? op : ReduceOp::Sum,
-                                    .shape = std::span<const std::int64_t>(sum.shape.data(), sum.shape.size()),
-                                    .name = part,
-                                    .implementation = options.implementation},
-                                   deadline));
+    if (op != sum.reduce) sum.name += ", mean";
+    sum.implementation = options.implementation;
+    tickets.push_back(group.submit(WorkerGroup::kProgram, sum, deadline));
   }
   for (const auto ticket : tickets) group.wait(ticket);
 }
@@ -137,7 +143,7 @@ at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Ten
   const auto dtype = engine_dtype(components[0].scalar_type());
   if (!dtype) return ordered_reduce(op, all_gather(group, components, name, deadline_of(options)));
   std::vector<at::Tensor> inputs;
-  SumOfArrays sum{.dtype = *dtype};
+  Collective sum{.dtype = *dtype};
   for (const at::Tensor& component : components) {
     inputs.push_back(plain(component));
     sum.inputs.push_back(inputs.back().const_data_ptr());
@@ -145,7 +151,7 @@ at::Tensor all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<at::Ten
   const at::Device device = components[0].device();
   at::Tensor result = device.is_cuda() ? gpu::make_pinned(inputs[0].sizes(), inputs[0].scalar_type())
                                        : at::empty(inputs[0].sizes(), inputs[0].options());
-  sum.shape = result.sizes();
+  sum.shape = result.sizes().vec();
   sum.outputs.push_back(result.data_ptr());
   all_reduce(group, op, {sum}, name, options);
   result = result.to(device);
@@ -232,48 +238,30 @@ std::vector<Texts> all_gather_texts(WorkerGroup& group, const Texts& mine, std::
   return all;
 }
 
-PendingSums::PendingSums(WorkerGroup& group, std::vector<std::int64_t> mine, std::string_view name,
-                         const Deadline& deadline)
-    : group_(group.weak_from_this()),
-      mine_(std::move(mine)),
-      nothing_(mine_.size(), 0),
-      sums_(mine_.size(), 0),
-      name_(begin_call(name)) {
+std::function<std::vector<std::int64_t>()> begin_sums(WorkerGroup& group, std::vector<std::int64_t> mine,
+                                                      std::string_view name, const Deadline& deadline) {
+  const auto pending = std::make_shared<PendingSums>();
+  pending->group = group.weak_from_this();
+  pending->mine = std::move(mine);
+  pending->nothing.resize(pending->mine.size());
+  pending->sums.resize(pending->mine.size());
+  pending->name = begin_call(name);
   // Which of the local replicas brings the numbers does not matter.
-  std::vector<const void*> inputs(static_cast<std::size_t>(group.replicas()), nothing_.data());
-  inputs[0] = mine_.data();
-  void* const output = sums_.data();
-  ticket_ = group.submit(WorkerGroup::kProgram,
-                         {.kind = CollectiveKind::AllReduce,
-                          .dtype = Dtype::Int64,
-                          .elements = mine_.size(),
-                          .inputs = inputs,
-                          .outputs = {&output, 1},
-                          .name = name_},
-                         deadline);
-}
-
-PendingSums::~PendingSums() {
-  if (is_awaited_) return;
-  try {
-    wait();
-  } catch (const std::exception&) {  // the job has failed, which its next call says
-  }
-}
-
-std::vector<std::int64_t> PendingSums::wait() {
-  is_awaited_ = true;
-  const auto group = group_.lock();
-  if (!group) {
-    throw FailedPrecondition(errors::kMixedStrategies, {.what = lockstep::str(name_, ": their strategy is gone"),
-                                                        .help = "keep the strategy as long as what was made by it"});
-  }
-  group->wait(ticket_);
-  return sums_;
+  std::vector<const void*> inputs(static_cast<std::size_t>(group.replicas()), pending->nothing.data());
+  inputs[0] = pending->mine.data();
+  pending->ticket = group.submit(WorkerGroup::kProgram,
+                                 {.kind = CollectiveKind::AllReduce,
+                                  .dtype = Dtype::Int64,
+                                  .elements = pending->mine.size(),
+                                  .inputs = inputs,
+                                  .outputs = {pending->sums.data()},
+                                  .name = pending->name},
+                                 deadline);
+  return [pending] { return pending->wait(); };
 }
 
 std::int64_t sum(WorkerGroup& group, std::int64_t value, std::string_view name, const Deadline& deadline) {
-  return PendingSums(group, {value}, name, deadline).wait()[0];
+  return begin_sums(group, {value}, name, deadline)()[0];
 }
 
 }  // namespace lockstep::workers

@@ -3,7 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
-#include <memory>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,16 +23,9 @@ namespace lockstep::workers {
 /// Whether a strategy that is alive in this process has several workers. What belongs to no strategy asks.
 LOCKSTEP_EXPORT bool are_several();
 
-/// What the engine adds up: an array per local replica, and where the result goes.
-struct SumOfArrays {
-  Dtype dtype = Dtype::Float32;
-  at::IntArrayRef shape = {};
-  std::vector<const void*> inputs = {};
-  std::vector<void*> outputs = {};
-};
-
-/// All sums travel at the same time. Mean divides floating types by the replicas of all workers; integers stay sums.
-void all_reduce(WorkerGroup& group, ReduceOp op, const std::vector<SumOfArrays>& sums, std::string_view name,
+/// Adds up arrays of the engine's types; `sums` have their `dtype`, `shape`, `inputs` and `outputs`. All travel at the same
+/// time. Mean divides floating types by the replicas of all workers; integers stay sums.
+void all_reduce(WorkerGroup& group, ReduceOp op, std::vector<Collective> sums, std::string_view name,
                 const CommunicationOptions& options);
 
 /// The sum or mean over all replicas of all workers; `components`: one for each local replica, of equal form.
@@ -59,24 +52,10 @@ Texts broadcast_texts(WorkerGroup& group, const Texts& texts, std::string_view n
 std::vector<Texts> all_gather_texts(WorkerGroup& group, const Texts& mine, std::string_view name,
                                     const Deadline& deadline);
 
-/// Sums of numbers over all workers that are under way. The end is awaited at the latest when this object goes, so that
-/// a program which no longer wants them leaves nothing behind.
-class PendingSums {
- public:
-  PendingSums(WorkerGroup& group, std::vector<std::int64_t> mine, std::string_view name, const Deadline& deadline);
-  ~PendingSums();
-  PendingSums(const PendingSums&) = delete;
-  PendingSums& operator=(const PendingSums&) = delete;
-
-  std::vector<std::int64_t> wait();  ///< once
-
- private:
-  std::weak_ptr<WorkerGroup> group_;  ///< once it is gone, nothing is under way
-  std::vector<std::int64_t> mine_, nothing_, sums_;
-  std::string name_;
-  WorkerGroup::Ticket ticket_;
-  bool is_awaited_ = false;
-};
+/// Begins to add up numbers over all workers; the sums come from calling what it returns, once. Their end is awaited at the
+/// latest when that goes, so that a program which no longer wants them leaves nothing behind.
+std::function<std::vector<std::int64_t>()> begin_sums(WorkerGroup& group, std::vector<std::int64_t> mine,
+                                                      std::string_view name, const Deadline& deadline);
 
 /// The sum of a number per worker.
 std::int64_t sum(WorkerGroup& group, std::int64_t value, std::string_view name, const Deadline& deadline);

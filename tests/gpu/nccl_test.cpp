@@ -100,7 +100,7 @@ TEST_F(NcclEngine, SumsOfAllTypesAndWays) {
                  .dtype = *engine_dtype(type),
                  .elements = static_cast<std::size_t>(elements),
                  .inputs = inputs,
-                 .outputs = {outputs, kind == CollectiveKind::AllReduce ? 2U : 1U},
+                 .outputs = std::vector<void*>(outputs, outputs + (kind == CollectiveKind::AllReduce ? 2 : 1)),
                  .reduce = op,
                  .implementation = way});
             SCOPED_TRACE(str(to_string(kind), " of ", c10::toString(type), ", ", replicas, " x ", elements));
@@ -123,7 +123,7 @@ TEST_F(NcclEngine, BroadcastGatherAndBarrier) {
   for (const auto kind : {CollectiveKind::Broadcast, CollectiveKind::AllGather}) {
     const at::Tensor result = at::empty_like(values).zero_();
     void* const output = result.data_ptr();
-    run({.kind = kind, .elements = 1001, .inputs = {&input, 1}, .outputs = {&output, 1}, .counts = counts});
+    run({.kind = kind, .elements = 1001, .inputs = {input}, .outputs = {output}, .counts = counts});
     EXPECT_TRUE(same_bits(result.cpu(), values.cpu())) << to_string(kind);
   }
   run({.kind = CollectiveKind::Barrier});

@@ -68,8 +68,8 @@ std::string reduce_until_error(Engine& engine, const EngineStore& store, int ran
     try {
       engine.run(1, {.kind = CollectiveKind::AllReduce,
                      .elements = data.size(),
-                     .inputs = {&input, 1},
-                     .outputs = {&output, 1},
+                     .inputs = {input},
+                     .outputs = {output},
                      .name = "bucket 3"});
     } catch (const Error& error) {
       char time[40];

@@ -3,8 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <span>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/dtype.h"
@@ -21,7 +22,7 @@ constexpr std::string_view to_string(CollectiveKind kind) {
 }
 
 /// What one worker brings to a collective. All workers must describe it alike; anything that differs is an error on
-/// every worker before data is used.
+/// every worker before data is used. The arrays are the caller's; all else is its own.
 struct Collective {
   CollectiveKind kind = CollectiveKind::Barrier;
   Dtype dtype = Dtype::Float32;
@@ -31,20 +32,20 @@ struct Collective {
 
   /// AllReduce, ReduceScatter: one array per local replica, in order of ids. Broadcast: one, of the root only.
   /// AllGather: one, with counts[rank] elements.
-  std::span<const void* const> inputs = {};
+  std::vector<const void*> inputs = {};
 
   /// Where the result goes; several arrays get copies. May be inputs. ReduceScatter: counts[rank] elements.
-  std::span<void* const> outputs = {};
+  std::vector<void*> outputs = {};
 
   ReduceOp reduce = ReduceOp::Sum;  ///< Mean divides by the number of replicas of all workers
   int root = 0;                     ///< Broadcast: the worker that has the data
 
   /// Elements of each worker: needed for AllGather; ReduceScatter and AllReduce cut evenly without it.
-  std::span<const std::uint64_t> counts = {};
+  std::vector<std::uint64_t> counts = {};
 
   /// Compared between workers, and shown when it differs. AllGather: leave out what may differ between workers.
-  std::span<const std::int64_t> shape = {};
-  std::string_view name = {};  ///< of the variable or bucket, or the place of the call
+  std::vector<std::int64_t> shape = {};
+  std::string name = {};  ///< of the variable or bucket, or the place of the call
 
   /// Ring: Gloo's own all-reduce, whose order of summation is another. Otherwise the one order of reduction_tree.h.
   Implementation implementation = Implementation::Auto;

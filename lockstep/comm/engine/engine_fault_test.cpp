@@ -3,7 +3,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <atomic>
 #include <chrono>
 
@@ -39,8 +38,7 @@ struct Mismatch {
 };
 
 TEST(EngineFaults, DifferentCallsAreAnErrorThatNamesBothOnEveryWorker) {
-  static constexpr std::array<std::int64_t, 2> kShape{300, 10};
-  static constexpr std::array<std::int64_t, 2> kTurned{10, 300};
+  static const std::vector<std::int64_t> kShape{300, 10}, kTurned{10, 300};
   const std::vector<Mismatch> cases{
       {"size", [](Collective& c) { c.elements = 3001; }, "shapes"},
       {"small and large", [](Collective& c) { c.elements = 1; }, "shapes"},
@@ -58,8 +56,8 @@ TEST(EngineFaults, DifferentCallsAreAnErrorThatNamesBothOnEveryWorker) {
         void* const output = data.data();
         Collective mine{.kind = CollectiveKind::AllReduce,
                         .elements = is_small ? 7U : 3000U,
-                        .inputs = {&input, 1},
-                        .outputs = {&output, 1},
+                        .inputs = {input},
+                        .outputs = {output},
                         .shape = kShape,
                         .name = "a"};
         if (rank == 1) each.change(mine);
@@ -84,8 +82,8 @@ TEST(EngineFaults, AllReduceHereAndBroadcastThereIsNoticedAtOnce) {
     void* const output = data.data();
     Collective mine{.kind = rank == 0 ? CollectiveKind::Broadcast : CollectiveKind::AllReduce,
                     .elements = data.size(),
-                    .inputs = {&input, 1},
-                    .outputs = {&output, 1}};
+                    .inputs = {input},
+                    .outputs = {output}};
     engine.run(0, mine);
   });
   for (const SeenError& error : seen) {
@@ -116,7 +114,7 @@ TEST(EngineFaults, ALateCollectiveNamesTheWorkersThatAreBehind) {
   MemoryStore store;
   on_workers(3, [&](int rank) {
     Engine engine(options_for(rank, 3, 1, store));
-    const auto submit = [&](std::string_view name) {
+    const auto submit = [&](const char* name) {
       return engine.submit(0, {.kind = CollectiveKind::Barrier, .name = name});
     };
     while (rank == 1 && warned < 2) std::this_thread::sleep_for(1ms);
@@ -184,8 +182,8 @@ TEST(EngineFaults, LeavingRightAfterTheLastCollectiveLosesNothing) {
       void* const output = data.data();
       engine.run(1, {.kind = CollectiveKind::Broadcast,
                      .elements = data.size(),
-                     .inputs = {&input, rank == 0 ? 1U : 0U},
-                     .outputs = {&output, 1}});
+                     .inputs = rank == 0 ? std::vector{input} : std::vector<const void*>(),
+                     .outputs = {output}});
       EXPECT_EQ(std::count(data.begin(), data.end(), 1.5F), static_cast<std::ptrdiff_t>(data.size()));
     });
   }

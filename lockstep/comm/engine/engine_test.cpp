@@ -52,7 +52,7 @@ void check_reduce_scatter(Engine& engine, int rank, int workers, int replicas, D
                  .dtype = dtype,
                  .elements = elements,
                  .inputs = local.inputs,
-                 .outputs = {&output, 1},
+                 .outputs = {output},
                  .counts = counts});
   const Bytes whole = expected_sum(dtype, elements, workers * replicas, 1, 8);
   const auto* from = whole.data() + begin * size_of(dtype);
@@ -65,11 +65,11 @@ void check_broadcast(Engine& engine, int rank, int workers, Dtype dtype, std::si
     Bytes first = rank == root ? expected : Bytes(expected.size());
     Bytes second(expected.size());
     const void* const input = first.data();
-    void* const outputs[] = {first.data(), second.data()};
+    const std::vector<void*> outputs = {first.data(), second.data()};
     engine.run(0, {.kind = CollectiveKind::Broadcast,
                    .dtype = dtype,
                    .elements = elements,
-                   .inputs = {&input, rank == root ? 1U : 0U},
+                   .inputs = rank == root ? std::vector{input} : std::vector<const void*>(),
                    .outputs = outputs,
                    .root = root});
     ASSERT_TRUE(first == expected && second == expected) << workers << " workers, root " << root << ", " << elements;
@@ -89,11 +89,11 @@ void check_all_gather(Engine& engine, int rank, int workers, Dtype dtype, std::s
   Bytes all(expected.size());
   Bytes copy(expected.size());
   const void* const input = own.data();
-  void* const outputs[] = {all.data(), copy.data()};
+  const std::vector<void*> outputs = {all.data(), copy.data()};
   engine.run(0, {.kind = CollectiveKind::AllGather,
                  .dtype = dtype,
                  .elements = std::accumulate(counts.begin(), counts.end(), std::size_t{0}),
-                 .inputs = {&input, 1},
+                 .inputs = {input},
                  .outputs = outputs,
                  .counts = counts});
   ASSERT_TRUE(all == expected && copy == expected) << workers << " workers, " << elements;
@@ -175,9 +175,8 @@ TEST(Engine, LargeArraysNeverStall) {
     const void* const input = data.data();
     void* const output = data.data();
     for (int k = 0; k < 12; ++k)
-      engine.run(
-          1,
-          {.kind = CollectiveKind::AllReduce, .elements = data.size(), .inputs = {&input, 1}, .outputs = {&output, 1}});
+      engine.run(1,
+                 {.kind = CollectiveKind::AllReduce, .elements = data.size(), .inputs = {input}, .outputs = {output}});
     EXPECT_EQ(data[12345], 4096.0F);
   });
 }
@@ -241,11 +240,9 @@ TEST(Engine, RefusesCallsThatMakeNoSense) {
     EXPECT_FALSE(seen.parts.help.empty()) << seen.text;
     return seen.code == Code::InvalidArgument;
   };
-  EXPECT_TRUE(
-      refused({.kind = CollectiveKind::AllReduce, .elements = 1, .inputs = {&input, 1}, .outputs = {&output, 1}}));
-  EXPECT_TRUE(refused({.kind = CollectiveKind::Broadcast, .elements = 1, .inputs = {&input, 1}, .root = 1}));
-  EXPECT_TRUE(
-      refused({.kind = CollectiveKind::AllGather, .elements = 1, .inputs = {&input, 1}, .outputs = {&output, 1}}));
+  EXPECT_TRUE(refused({.kind = CollectiveKind::AllReduce, .elements = 1, .inputs = {input}, .outputs = {output}}));
+  EXPECT_TRUE(refused({.kind = CollectiveKind::Broadcast, .elements = 1, .inputs = {input}, .root = 1}));
+  EXPECT_TRUE(refused({.kind = CollectiveKind::AllGather, .elements = 1, .inputs = {input}, .outputs = {output}}));
   EXPECT_EQ(error_of([&] { engine.run(2, {}); }).code, Code::InvalidArgument);
   engine.run(0, {.kind = CollectiveKind::Barrier});  // none of these ended the engine
 }

@@ -28,8 +28,8 @@ Fingerprint fingerprint_of(const Collective& collective, std::uint64_t sequence)
   Fingerprint made{};
   made.sequence = sequence;
   made.elements = collective.elements;
-  made.counts_hash = fnv1a(collective.counts);
-  made.shape_hash = fnv1a(collective.shape);
+  made.counts_hash = fnv1a<std::uint64_t>(collective.counts);
+  made.shape_hash = fnv1a<std::int64_t>(collective.shape);
   made.name_hash = fnv1a<char>(collective.name);
   const std::size_t shown = std::min(collective.shape.size(), Fingerprint::kShapeSize);
   std::copy_n(collective.shape.begin(), shown, made.shape);

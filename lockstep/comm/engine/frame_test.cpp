@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <array>
 #include <functional>
 #include <string>
 #include <vector>
@@ -12,7 +11,7 @@
 namespace lockstep::engine {
 namespace {
 
-const std::array<std::int64_t, 2> kShape{3, 4};
+const std::vector<std::int64_t> kShape{3, 4};
 
 Collective sum_of_twelve() {
   return {.kind = CollectiveKind::AllReduce, .elements = 12, .shape = kShape, .name = "conv1/kernel"};
@@ -42,8 +41,8 @@ TEST(Fingerprint, SeesEveryDifferenceAndNamesBothSides) {
     std::function<void(Collective&)> change;
     std::string named;
   };
-  const std::array<std::int64_t, 2> turned{4, 3};
-  const std::array<std::uint64_t, 2> counts{5, 7};
+  const std::vector<std::int64_t> turned{4, 3};
+  const std::vector<std::uint64_t> counts{5, 7};
   const std::string long_name(300, 'x');
   const std::vector<Case> cases{
       {[](Collective& c) { c.kind = CollectiveKind::Broadcast; }, "operations"},

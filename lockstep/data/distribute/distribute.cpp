@@ -40,12 +40,11 @@ class WorkersAgreement final : public EndOfDataAgreement {
     const auto numbers = std::bit_cast<Numbers>(mine);
     using lockstep::detail::StrategyAccess;
     const Strategy& strategy = StrategyAccess::require_alive(strategy_, "a distributed dataset");
-    const auto pending = std::make_shared<workers::PendingSums>(
-        *StrategyAccess::workers(strategy), std::vector(numbers.begin(), numbers.end()),
-        "what workers have for a step of a distributed dataset", deadline_of(strategy.communication()));
-    return [pending] {
+    return [sums_of_all = workers::begin_sums(
+                *StrategyAccess::workers(strategy), std::vector(numbers.begin(), numbers.end()),
+                "what workers have for a step of a distributed dataset", deadline_of(strategy.communication()))] {
       Numbers sums;
-      std::ranges::copy(pending->wait(), sums.begin());
+      std::ranges::copy(sums_of_all(), sums.begin());
       return std::bit_cast<StepTotals>(sums);
     };
   }

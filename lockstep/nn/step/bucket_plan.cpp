@@ -40,8 +40,7 @@ std::vector<Bucket> plan_buckets(const std::vector<BucketedParameter>& parameter
       buckets.push_back({.parameters = {p}, .begins = {0}, .elements = parameter.elements, .dtype = parameter.dtype});
       return;
     }
-    auto bucket =
-        std::find_if(open.begin(), open.end(), [&](const Bucket& each) { return each.dtype == parameter.dtype; });
+    auto bucket = std::ranges::find(open, parameter.dtype, &Bucket::dtype);
     if (bucket == open.end()) bucket = open.insert(open.end(), {.dtype = parameter.dtype});
     bucket->parameters.push_back(p);
     bucket->begins.push_back((bucket->elements + kAlignment - 1) / kAlignment * kAlignment);

@@ -41,7 +41,7 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
     if (group_of_[p] >= 0) mine[marks + p] = static_cast<std::int64_t>(kind_here(p));
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    for (const Load& load : loads_) mine[marks + kinds_.size() + b] |= load.is_stale[b] ? 1 : 0;
+    for (const Load& load : loads_) mine[marks + kinds_.size() + b] |= load.parts[b].is_stale ? 1 : 0;
   }
   const auto gathered =
       workers::all_gather(group_, mine, str(name_, ", what gradients look like"), deadline_of(options_));
@@ -83,7 +83,7 @@ void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
       kinds_[p] = merged(kinds_[p], static_cast<GradientKind>(all[w][marks + p]), p, [&] { return str("worker ", w); });
   }
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    for (const auto& theirs : all) loads_[0].is_stale[b] |= static_cast<char>(theirs[marks + kinds_.size() + b]);
+    for (const auto& theirs : all) loads_[0].parts[b].is_stale |= theirs[marks + kinds_.size() + b] != 0;
   }
 }
 
@@ -112,18 +112,19 @@ void WorkerReducer::make_plan() {
       place_of_[p] = static_cast<int>(i);
     }
     const at::Tensor& like = module_.parameters()[static_cast<std::size_t>(buckets_[b].parameters[0])].leaves[0];
-    sums_.push_back(at::zeros({static_cast<std::int64_t>(buckets_[b].elements)}, like.options().requires_grad(false)));
-    if (is_staged_) sums_on_host_.push_back(gpu::make_pinned(sums_.back().sizes(), sums_.back().scalar_type()));
-    names_.push_back(str(name_, ", ", buckets_[b].name));
+    Journey& journey = journeys_.emplace_back();
+    at::Tensor& sum = journey.result =
+        at::zeros({static_cast<std::int64_t>(buckets_[b].elements)}, like.options().requires_grad(false));
+    if (is_staged_) journey.host_result = gpu::make_pinned(sum.sizes(), sum.scalar_type());
+    journey.sum = {.kind = CollectiveKind::AllReduce,
+                   .dtype = buckets_[b].dtype,
+                   .elements = buckets_[b].elements,
+                   .inputs = std::vector<const void*>(replicas_.size(), nullptr),
+                   .outputs = {(is_staged_ ? journey.host_result : sum).data_ptr()},
+                   .name = str(name_, ", ", buckets_[b].name),
+                   .implementation = options_.implementation};
   }
-  inputs_.assign(buckets_.size(), std::vector<const void*>(replicas_.size(), nullptr));
-  tickets_.resize(buckets_.size());
-  loaded_ = std::make_unique<std::atomic<int>[]>(buckets_.size());
-  for (Load& load : loads_) {
-    load.flats.resize(buckets_.size());
-    load.held.resize(buckets_.size());
-    load.copied.resize(buckets_.size());
-  }
+  for (Load& load : loads_) load.parts.resize(buckets_.size());
   has_plan_ = true;
   reset();
 }

@@ -49,7 +49,7 @@ WorkerReducer::~WorkerReducer() {
   const auto group = alive_group_.lock();
   for (std::size_t b = awaited_; group && b < next_; ++b) {
     try {
-      group->wait(tickets_[b]);
+      group->wait(journeys_[b].ticket);
     } catch (const std::exception&) {
     }
   }
@@ -94,12 +94,12 @@ void WorkerReducer::arrived(std::size_t k, std::size_t p) {
   const at::NoGradGuard no_grad;
   const auto bucket = static_cast<std::size_t>(b);
   if (load.has_arrived[p]) {  // a second time in one step: checkpointing, or a backward that was called again
-    load.is_stale[bucket] = true;
+    load.parts[bucket].is_stale = true;
     return;
   }
   load.has_arrived[p] = true;
   put(k, bucket, static_cast<std::size_t>(place_of_[p]), module_.parameters()[p].leaves[k].grad());
-  if (--load.missing[bucket] == 0) bucket_is_loaded(k, bucket);
+  if (--load.parts[bucket].missing == 0) bucket_is_loaded(k, bucket);
 }
 
 at::Tensor WorkerReducer::view_of(const at::Tensor& flat, std::size_t begin, std::size_t p) const {
@@ -110,35 +110,36 @@ at::Tensor WorkerReducer::view_of(const at::Tensor& flat, std::size_t begin, std
 }
 
 void WorkerReducer::put(std::size_t k, std::size_t b, std::size_t i, const at::Tensor& gradient) {
-  Load& load = loads_[k];
+  Part& part = loads_[k].parts[b];
+  Journey& journey = journeys_[b];
   const Bucket& bucket = buckets_[b];
   const auto p = static_cast<std::size_t>(bucket.parameters[i]);
   const bool is_dense = gradient.defined() && !gradient.is_sparse();
   if (bucket.parameters.size() == 1 && is_dense && !is_staged_ &&
       is_dense_in_order(gradient, module_.parameters()[p].leaves[k])) {
-    load.held[b] = gradient;
-    inputs_[b][k] = gradient.const_data_ptr();
+    part.held = gradient;
+    journey.sum.inputs[k] = gradient.const_data_ptr();
     return;
   }
-  at::Tensor& flat = load.flats[b];
-  if (!flat.defined()) {  // gaps stay zero
-    flat = is_staged_ ? gpu::make_pinned(sums_[b].sizes(), sums_[b].scalar_type()).zero_() : at::zeros_like(sums_[b]);
+  if (!part.flat.defined()) {  // gaps stay zero
+    const at::Tensor& like = journey.result;
+    part.flat = is_staged_ ? gpu::make_pinned(like.sizes(), like.scalar_type()).zero_() : at::zeros_like(like);
   }
-  at::Tensor place = view_of(flat, bucket.begins[i], p);
+  at::Tensor place = view_of(part.flat, bucket.begins[i], p);
   is_dense ? place.copy_(gradient, /*non_blocking=*/true) : place.zero_();
-  inputs_[b][k] = flat.const_data_ptr();
+  journey.sum.inputs[k] = part.flat.const_data_ptr();
 }
 
 void WorkerReducer::bucket_is_loaded(std::size_t k, std::size_t b) {
   if (on_gpu_) {
-    loads_[k].copied[b] = gpu::mark_this_stream(sums_[b].device());
+    loads_[k].parts[b].copied = gpu::mark_this_stream(journeys_[b].result.device());
     return;
   }
   const int all = static_cast<int>(replicas_.size());
-  if (loaded_[b].fetch_add(1, std::memory_order_acq_rel) + 1 < all) return;
+  if (journeys_[b].loaded.fetch_add(1, std::memory_order_acq_rel) + 1 < all) return;
   const std::lock_guard lock(mutex_);
   // In the order of the plan, on every worker.
-  while (next_ < buckets_.size() && loaded_[next_].load(std::memory_order_acquire) == all && !failure_) {
+  while (next_ < buckets_.size() && journeys_[next_].loaded.load(std::memory_order_acquire) == all && !failure_) {
     try {
       submit(next_);
       ++next_;
@@ -149,38 +150,29 @@ void WorkerReducer::bucket_is_loaded(std::size_t k, std::size_t b) {
 }
 
 void WorkerReducer::submit(std::size_t b) {
-  void* const output = (is_staged_ ? sums_on_host_ : sums_)[b].data_ptr();
-  tickets_[b] = group_.submit(WorkerGroup::kGradients, sum_of(b, &output), deadline_of(options_));
-}
-
-Collective WorkerReducer::sum_of(std::size_t b, void* const* output) const {
-  return {.kind = CollectiveKind::AllReduce,
-          .dtype = buckets_[b].dtype,
-          .elements = buckets_[b].elements,
-          .inputs = inputs_[b],
-          .outputs = {output, 1},
-          .reduce = op(),
-          .name = names_[b],
-          .implementation = options_.implementation};
+  Journey& journey = journeys_[b];
+  journey.sum.reduce = op();
+  journey.ticket = group_.submit(WorkerGroup::kGradients, journey.sum, deadline_of(options_));
 }
 
 void WorkerReducer::sum_between_gpus() {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     std::vector<std::shared_ptr<gpu::Arrival>> after;
-    for (const Load& load : loads_) after.push_back(load.copied[b]);
-    if (loads_[0].is_stale[b]) {
+    Journey& journey = journeys_[b];
+    for (const Load& load : loads_) after.push_back(load.parts[b].copied);
+    if (loads_[0].parts[b].is_stale) {
       put_again(b);
-      after = {gpu::mark_this_stream(sums_[b].device())};
+      after = {gpu::mark_this_stream(journey.result.device())};
     }
-    void* const output = sums_[b].data_ptr();
-    gpus_->start(sum_of(b, &output), after, deadline_of(options_));
+    journey.sum.reduce = op();
+    gpus_->start(journey.sum, after, deadline_of(options_));
   }
   gpus_->wait();  // what fails now leaves the weights as they are
 }
 
 void WorkerReducer::send_from_gpu() {
   for (; next_ < buckets_.size(); ++next_) {
-    for (const Load& load : loads_) load.copied[next_]->wait_on_host();
+    for (const Load& load : loads_) load.parts[next_].copied->wait_on_host();
     submit(next_);
   }
 }
@@ -188,12 +180,12 @@ void WorkerReducer::send_from_gpu() {
 void WorkerReducer::put_the_rest(std::size_t k) {
   Load& load = loads_[k];
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    if (load.missing[b] == 0) continue;
+    if (load.parts[b].missing == 0) continue;
     for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i) {
       const auto p = static_cast<std::size_t>(buckets_[b].parameters[i]);
       if (!std::exchange(load.has_arrived[p], true)) put(k, b, i, shown(k, p));
     }
-    load.missing[b] = 0;
+    load.parts[b].missing = 0;
     bucket_is_loaded(k, b);
   }
 }
@@ -223,9 +215,9 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
         }
         for (std::size_t b = 0; b < next_; ++b) {
           awaited_ = b + 1;
-          group_.wait(tickets_[b]);
-          if (loads_[0].is_stale[b]) send_again(b);
-          if (is_staged_) sums_[b].copy_(sums_on_host_[b], /*non_blocking=*/true);
+          group_.wait(journeys_[b].ticket);
+          if (loads_[0].parts[b].is_stale) send_again(b);
+          if (is_staged_) journeys_[b].result.copy_(journeys_[b].host_result, /*non_blocking=*/true);
         }
         reset();
       },
@@ -235,14 +227,14 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
 void WorkerReducer::reset() {
   next_ = 0;
   awaited_ = 0;
-  for (std::size_t b = 0; b < buckets_.size(); ++b) loaded_[b].store(0, std::memory_order_relaxed);
+  for (Journey& journey : journeys_) journey.loaded.store(0, std::memory_order_relaxed);
   for (Load& load : loads_) {
     load.is_armed = false;
     std::fill(load.has_arrived.begin(), load.has_arrived.end(), false);
-    load.is_stale.assign(buckets_.size(), false);
-    load.missing.clear();
-    for (const Bucket& bucket : buckets_) load.missing.push_back(static_cast<int>(bucket.parameters.size()));
-    for (at::Tensor& gradient : load.held) gradient.reset();
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      Part& part = load.parts[b];
+      part = {.missing = buckets_[b].parameters.size(), .flat = part.flat};
+    }
   }
 }
 
@@ -255,9 +247,9 @@ void WorkerReducer::put_again(std::size_t b) {
 
 void WorkerReducer::send_again(std::size_t b) {
   put_again(b);
-  if (is_staged_) gpu::mark_this_stream(sums_[b].device())->wait_on_host();
+  if (is_staged_) gpu::mark_this_stream(journeys_[b].result.device())->wait_on_host();
   submit(b);
-  group_.wait(tickets_[b]);
+  group_.wait(journeys_[b].ticket);
 }
 
 void WorkerReducer::survey(ReplicaPart& mine) { mine.kinds = kinds_; }
@@ -275,7 +267,7 @@ void WorkerReducer::reduce(ReplicaPart& mine, const ReduceRequest& request) {
     const auto b = static_cast<std::size_t>(bucket_of_[p]);
     segment.sum = loose_[p].defined()
                       ? loose_[p]
-                      : view_of(sums_[b], buckets_[b].begins[static_cast<std::size_t>(place_of_[p])], p);
+                      : view_of(journeys_[b].result, buckets_[b].begins[static_cast<std::size_t>(place_of_[p])], p);
     if (request.may_leave_to_update && leave_to_update(segment)) continue;
     if (request.find_not_finite && mine.not_finite.parameter < 0) mine.not_finite = find_not_finite(segment);
   }

@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <memory>
 #include <mutex>
@@ -50,18 +51,32 @@ class WorkerReducer final : public GradientReducer {
     std::uintptr_t key = 0;
   };
 
-  /// What one replica has put into buckets. Touched by its own thread, and by the leader while it waits.
+  /// What one replica has put into a bucket.
+  struct Part {
+    std::size_t missing = 0;  ///< gradients
+    at::Tensor flat = {};     ///< undefined until needed
+    at::Tensor held = {};     ///< of a bucket of one gradient: that gradient, which travels from where it is
+    std::shared_ptr<gpu::Arrival> copied = {};  ///< from a GPU
+    bool is_stale = false;                      ///< went out before its last gradient was there
+  };
+
+  /// Of one replica. Touched by its own thread, and by the leader while it waits.
   struct Load {
     std::vector<Hook> hooks;  ///< per parameter; none before its first gradient may come
     ReduceOp op = ReduceOp::Sum;
     bool is_armed = false;          ///< between `start` and the end of the step: hooks put gradients into buckets
     std::vector<char> has_arrived;  ///< per parameter
-    std::vector<int> missing;       ///< gradients, per bucket
-    std::vector<at::Tensor> flats;  ///< per bucket; undefined until needed
-    std::vector<at::Tensor> held;   ///< per bucket of one gradient: that gradient, which travels from where it is
-    std::vector<std::shared_ptr<gpu::Arrival>> copied;  ///< per bucket, from a GPU
-    std::vector<int> order;                             ///< of arrivals, in the first step
-    std::vector<char> is_stale;                         ///< per bucket: went out before its last gradient was there
+    std::vector<Part> parts;        ///< per bucket
+    std::vector<int> order;         ///< of arrivals, in the first step
+  };
+
+  /// A bucket on its way.
+  struct Journey {
+    Collective sum;               ///< of the replicas' parts
+    at::Tensor result = {};       ///< on the replicas' device
+    at::Tensor host_result = {};  ///< where it is staged
+    std::atomic<int> loaded = 0;  ///< replicas that have loaded their parts
+    WorkerGroup::Ticket ticket = 0;
   };
 
   void add_hooks(std::size_t k);
@@ -76,7 +91,6 @@ class WorkerReducer final : public GradientReducer {
   void sum_between_gpus();
   void put_again(std::size_t b);
   void send_again(std::size_t b);
-  Collective sum_of(std::size_t b, void* const* output) const;
   void reset();
   // Likewise; worker_agreement.cpp
   void agree(ReduceOp op, const StepCall& call);
@@ -103,20 +117,15 @@ class WorkerReducer final : public GradientReducer {
   std::vector<Bucket> buckets_;
   std::vector<int> bucket_of_;  ///< per parameter; -1: in none
   std::vector<int> place_of_;   ///< in its bucket
-  std::vector<std::string> names_;
 
   std::vector<Load> loads_;
-  std::unique_ptr<std::atomic<int>[]> loaded_;  ///< per bucket: replicas that have loaded theirs
-  std::mutex mutex_;                            ///< of what follows, while backward runs
-  std::size_t next_ = 0;                        ///< the bucket that goes out next
-  std::size_t awaited_ = 0;                     ///< those below it are back
-  std::vector<std::vector<const void*>> inputs_;
-  std::vector<WorkerGroup::Ticket> tickets_;
+  std::deque<Journey> journeys_;  ///< per bucket
+  std::mutex mutex_;              ///< of what follows, while backward runs
+  std::size_t next_ = 0;          ///< the bucket that goes out next
+  std::size_t awaited_ = 0;       ///< those below it are back
   std::exception_ptr failure_;
 
-  std::vector<at::Tensor> sums_on_host_;  ///< per bucket, where replicas are on a GPU
-  std::vector<at::Tensor> sums_;          ///< per bucket
-  std::vector<at::Tensor> loose_;         ///< per parameter: sums that are in no bucket
+  std::vector<at::Tensor> loose_;  ///< per parameter: sums that are in no bucket
   std::vector<GradientKind> kinds_;
   OutsideChanges outside_changes_;
 };

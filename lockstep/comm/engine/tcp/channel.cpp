@@ -209,8 +209,8 @@ void Channel::finish_inline(const Job& job) {
     values.push_back(frames()[worker].payload() + (place * job.elements + part.begin) * size);
   }
   const std::size_t stride = (settings_.inline_bytes + 63) / 64 * 64;
-  finish_sum(plan, job.dtype, std::move(values), scratch_.at_least(plan.steps.size() * stride), stride,
-             {job.outputs.begin(), job.outputs.end()}, part.size(), job.divisor);
+  finish_sum(plan, job.dtype, std::move(values), scratch_.at_least(plan.steps.size() * stride), stride, job.outputs,
+             part.size(), job.divisor);
 }
 
 // ---- large ones

@@ -18,7 +18,7 @@ constexpr std::size_t kLeastChunk = 16 << 10;
 [[noreturn]] void refuse(const Collective& collective, const std::string& what) {
   throw InvalidArgument(errors::kBadOption,
                         {.what = str(to_string(collective.kind), " ", what),
-                         .where = std::string(collective.name),
+                         .where = collective.name,
                          .help = "see the fields of lockstep::Collective for what each kind needs"});
 }
 
@@ -60,12 +60,7 @@ Settings::Settings(const EngineOptions& options) : EngineOptions(options) {
 }
 
 Job::Job(const Collective& collective, const Settings& settings, std::uint64_t sequence, Deadline limit)
-    : Collective(collective),
-      deadline(limit),
-      own_inputs_(inputs.begin(), inputs.end()),
-      own_outputs_(outputs.begin(), outputs.end()),
-      own_counts_(counts.begin(), counts.end()),
-      own_name_(name) {
+    : Collective(collective), deadline(limit) {
   check(collective, settings);
   if (reduce == ReduceOp::Mean) divisor = static_cast<std::int64_t>(settings.workers) * settings.replicas;
   if (reduces()) check_ordered_sum(dtype, 2, 1, divisor);
@@ -73,17 +68,12 @@ Job::Job(const Collective& collective, const Settings& settings, std::uint64_t s
   if (limit.is_never() && settings.call_seconds > 0)
     deadline = Deadline::after(std::chrono::duration<double>(settings.call_seconds));
 
-  shards = shards_of(elements, own_counts_, settings.workers);
-  const std::size_t most = kind == CollectiveKind::AllGather ? *std::ranges::max_element(own_counts_) : elements;
+  shards = shards_of(elements, counts, settings.workers);
+  const std::size_t most = kind == CollectiveKind::AllGather ? *std::ranges::max_element(counts) : elements;
   const auto pieces = static_cast<std::size_t>(reduces() ? settings.plan.most_pieces : 1);
   is_inline = most <= settings.inline_bytes / element_bytes() / pieces && implementation != Implementation::Ring;
 
   fingerprint = fingerprint_of(*this, sequence);
-  inputs = own_inputs_;
-  outputs = own_outputs_;
-  counts = own_counts_;
-  name = own_name_;
-  shape = {};
 }
 
 std::string Job::log_line() const {

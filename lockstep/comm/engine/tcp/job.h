@@ -16,7 +16,7 @@ struct Settings : EngineOptions {
   SumPlan plan;
 };
 
-/// A collective that was submitted, with copies of all but the arrays.
+/// A collective that was submitted.
 struct Job : Collective {
   /// Checks the description; throws InvalidArgument.
   Job(const Collective& collective, const Settings& settings, std::uint64_t sequence, Deadline limit);
@@ -44,12 +44,6 @@ struct Job : Collective {
   bool done = false;
   std::optional<Error> error;
   Clock::time_point began, ended;
-
- private:
-  std::vector<const void*> own_inputs_;
-  std::vector<void*> own_outputs_;
-  std::vector<std::uint64_t> own_counts_;
-  std::string own_name_;
 };
 
 }  // namespace lockstep::engine
