@@ -81,8 +81,8 @@ class LOCKSTEP_EXPORT WorkerGroup : public std::enable_shared_from_this<WorkerGr
 struct WorkerGroupOptions {
   ClusterDescription cluster;
   int replicas = 1;
-  /// What must be the same on all workers, as (name, value).
-  std::vector<std::pair<std::string, std::string>> facts = {};
+  /// What must be the same on all workers, a line each: "strict: true".
+  std::vector<std::string> facts = {};
   std::string machine = {};  ///< what kind of machine this is; another one is a warning on the chief
   double join_seconds = 300;
   double collective_seconds = 0;  ///< the limit of collectives that name none; 0: none

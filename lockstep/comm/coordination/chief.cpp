@@ -7,7 +7,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/credentials.h"
-#include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -146,14 +145,14 @@ void Chief::announce(const std::string& missing_text) {
   tell_all(message);
 }
 
-wire::Roster Chief::roster() const {
-  wire::Roster all;
+wire::FromChief Chief::roster() const {
+  wire::FromChief message;
   for (const Seat& seat : seats_) {
-    wire::Seat& line = *all.add_seats() = seat.last;
+    wire::Seat& line = *message.mutable_roster()->add_seats() = seat.last;
     line.set_id(seat.member.id);
     line.set_presence(static_cast<int>(seat.presence));
   }
-  return all;
+  return message;
 }
 
 Chief::Seat* Chief::seat_of(int member) {

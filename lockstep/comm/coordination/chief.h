@@ -96,7 +96,7 @@ class Chief {
   void beat(Seat& seat, const wire::Seat& said, Time now);
   void lose(Seat& seat, const std::string& how, const std::string& seen, Time now);
   void reported(Error failure, const Seat& reporter);
-  wire::Roster roster() const;
+  wire::FromChief roster() const;
   Seat* seat_of(int member);
   void send(Connection connection, wire::FromChief message);
   void tell_all(const wire::FromChief& message);

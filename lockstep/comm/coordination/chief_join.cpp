@@ -169,9 +169,7 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
   send(connection, std::move(answer));
   if (!members(Presence::Absent).empty()) return;
   started_ = true;
-  wire::FromChief welcome;
-  *welcome.mutable_roster() = roster();
-  tell_all(welcome);
+  tell_all(roster());
 }
 
 }  // namespace lockstep::coordination

@@ -29,11 +29,7 @@ void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Tim
         if (other.presence == Presence::Left || other.presence == Presence::Lost) return fail_meetings_without(other);
       }
       return conclude(call.key());
-    case wire::Call::ROSTER: {
-      wire::FromChief answer;
-      *answer.mutable_roster() = roster();
-      return reply(waiter, std::move(answer));
-    }
+    case wire::Call::ROSTER: return reply(waiter, roster());
     case wire::Call::LEAVE:
       reply(waiter, value_of({}));
       seat.presence = Presence::Left;

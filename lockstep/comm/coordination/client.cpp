@@ -8,7 +8,6 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
-#include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -35,6 +34,7 @@ Client::Client(const JoinOptions& options, std::string key)
     : options_(options),
       key_(std::move(key)),
       self_(options_.members.at(static_cast<std::size_t>(options_.self))),
+      chief_(options_.members.front()),
       heart_([this] { run_heart(); }) {}
 
 Client::~Client() {
@@ -133,10 +133,11 @@ void Client::set_place(std::int64_t step, std::string_view place) {
 }
 
 std::vector<MemberState> Client::states() {
-  std::optional<wire::FromChief> answer;
-  if (!failure()) answer = ask(call_of(wire::Call::ROSTER));
-  const std::lock_guard lock(mutex_);
-  if (answer) roster_ = answer->roster();
+  Lock lock(mutex_);
+  if (!failure_ && stage_ == Stage::Joined) {
+    if (const auto answer = exchange(lock, call_of(wire::Call::ROSTER), Deadline::never())) roster_ = answer->roster();
+  }
+  if (!failure_ && stage_ != Stage::Joined) return {};
   return read(roster_, options_.members);
 }
 
@@ -157,7 +158,11 @@ std::optional<Error> Client::failure() const {
 std::optional<Error> Client::wait_for_failure(Deadline deadline) const {
   Lock lock(mutex_);
   wait(lock, deadline, [&] { return failure_ || stage_ != Stage::Joined; });
-  return failure_;
+  const std::optional<Error> failure = failure_;
+  const std::shared_ptr<Server> server = failure ? server_ : nullptr;
+  lock.unlock();
+  if (server) server->flush();
+  return failure;
 }
 
 void Client::on_failure(std::function<void(const Error&)> callback) {
@@ -166,14 +171,6 @@ void Client::on_failure(std::function<void(const Error&)> callback) {
     if (!told_) return callbacks_.push_back(std::move(callback));
   }
   callback(*failure());
-}
-
-void Client::flush() {
-  Lock lock(mutex_);
-  if (!server_) return;
-  const std::shared_ptr<Server> server = server_;
-  lock.unlock();
-  server->flush();
 }
 
 void Client::leave(Deadline deadline) {

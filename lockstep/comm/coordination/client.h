@@ -35,7 +35,6 @@ class Client final : public Coordinator {
   void report_failure(const Error& error) override;
   std::optional<Error> failure() const override;
   std::optional<Error> wait_for_failure(Deadline deadline) const override;
-  void flush() override;
   void on_failure(std::function<void(const Error&)> callback) override;
   void leave(Deadline deadline) override;
 
@@ -72,7 +71,7 @@ class Client final : public Coordinator {
 
   const JoinOptions options_;
   const std::string key_;
-  const Member& self_;
+  const Member &self_, &chief_;
   const int exceptions_ = std::uncaught_exceptions();
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;

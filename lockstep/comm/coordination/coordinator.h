@@ -84,17 +84,16 @@ class LOCKSTEP_EXPORT Coordinator {
 
   /// What this member is doing, for messages of others. Cheap; sent with the next heartbeat.
   virtual void set_place(std::int64_t step, std::string_view place) = 0;
+  /// What all members are doing; after a failure, what was known before. Nothing once this one has left.
   virtual std::vector<MemberState> states() = 0;
 
   /// What has failed here ends the job for all, unless something has ended it before. Returns at once.
   virtual void report_failure(const Error& error) = 0;
   /// Why the job ended early: the same on every worker, whoever saw it first.
   virtual std::optional<Error> failure() const = 0;
-  /// Nothing if none comes before the deadline.
+  /// Nothing if none comes before the deadline. On the chief, also waits a moment until the others have been sent it: its
+  /// process may be about to end.
   virtual std::optional<Error> wait_for_failure(Deadline deadline) const = 0;
-
-  /// On the chief, waits a moment until the others have been sent what there is to tell. Its process may be about to end.
-  virtual void flush() = 0;
 
   /// Called once, on a thread of Lockstep's, or at once if there is a failure already. Must not destroy the coordinator.
   virtual void on_failure(std::function<void(const Error&)> callback) = 0;

@@ -50,7 +50,7 @@ Client::Stage Client::wait_while(Stage stage, Clock::time_point until) {
 
 // The session ends by itself, with the reason as an exception, unless there is no one to ask.
 void Client::ask_who_has_the_seat() {
-  const Reach reach = probe({options_.members.front().address}, milliseconds(200)).front();
+  const Reach reach = probe({chief_.address}, milliseconds(200)).front();
   if (!reach.answers()) return;
   try {
     const std::shared_ptr<const Wire> wire = introduce(reach.target, true);
@@ -111,7 +111,6 @@ void Client::give_up_waiting(const std::string& chief_missing) {
 
 void Client::join() {
   take_port();
-  const Member& chief = options_.members.front();
   const auto end = Clock::now() + options_.join_timeout;
   auto next_line = Clock::now() + options_.waiting_log_interval;
   const auto line_is_due = [&] {
@@ -120,7 +119,7 @@ void Client::join() {
     return true;
   };
   for (;;) {
-    const Reach reach = probe({chief.address}, milliseconds(1000)).front();
+    const Reach reach = probe({chief_.address}, milliseconds(1000)).front();
     std::string why = reach.why();
     if (reach.answers()) {
       introduce(reach.target, false);
@@ -134,15 +133,15 @@ void Client::join() {
       }
       if (stage == Stage::Joined) return;
       if (!options_.tls.any() && speaks_tls(reach.target, milliseconds(500))) {
-        throw FailedPrecondition(errors::kJobKey,
-                                 {.what = str("the chief (", chief.address, ") uses TLS and ", self_.name, " does not"),
-                                  .help = "give all workers the three files of MultiWorkerOptions::tls, or set "
-                                          "LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY"});
+        throw FailedPrecondition(
+            errors::kJobKey, {.what = str("the chief (", chief_.address, ") uses TLS and ", self_.name, " does not"),
+                              .help = "give all workers the three files of MultiWorkerOptions::tls, or set "
+                                      "LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY"});
       }
       const std::lock_guard lock(mutex_);
       why = str("it answers, but not as a chief of this job: ", why_ended_);
     }
-    const std::string waiting_for = str(title(chief), ", the chief: ", why);
+    const std::string waiting_for = str(title(chief_), ", the chief: ", why);
     if (Clock::now() >= end) give_up_waiting(waiting_for);
     end_session();
     if (line_is_due()) log_info(str(self_.name, ": waiting for ", waiting_for));

@@ -27,7 +27,7 @@ std::shared_ptr<Wire> Client::introduce(const std::string& target, bool port_tak
   message.mutable_hello()->set_nonce(nonce_);
   message.mutable_hello()->set_has_key(!key_.empty());
   lock.unlock();
-  std::shared_ptr<Wire> wire = connect(target, options_.members.front().address, options_.tls,
+  std::shared_ptr<Wire> wire = connect(target, chief_.address, options_.tls,
                                        {.received = [this](const wire::FromChief& from) { received(from); },
                                         .ended = [this](const std::string& why) { ended(why); }});
   lock.lock();
@@ -66,9 +66,8 @@ void Client::end_session() {
 
 void Client::challenged(const wire::Greeting& challenge, Lock& lock) {
   if (!same_bytes(challenge.mac(), mac_of(key_, {"chief", nonce_, challenge.nonce()}))) {
-    const Member& chief = options_.members.front();
     failure_ = FailedPrecondition(
-        errors::kJobKey, {.what = str(self_.name, " and the chief (", chief.address, ") have no job key in common"),
+        errors::kJobKey, {.what = str(self_.name, " and the chief (", chief_.address, ") have no job key in common"),
                           .seen = key_.empty()          ? "the chief has a job key and this worker has none"
                                   : challenge.has_key() ? "the chief's job key is another one"
                                                         : "this worker has a job key and the chief has none",
@@ -130,10 +129,9 @@ void Client::ended(const std::string& why) {
     stage_ = Stage::Out;
   }
   if (options_.tls.any() && is_tls_failure(why) && !failure_) {
-    const Member& chief = options_.members.front();
     failure_ = FailedPrecondition(
         errors::kJobKey,
-        {.what = str(self_.name, " and the chief (", chief.address, ") do not accept each other's certificates"),
+        {.what = str(self_.name, " and the chief (", chief_.address, ") do not accept each other's certificates"),
          .seen = why,
          .help = "give all workers certificates of the same authority, each with the host of the worker's "
                  "entry as its subjectAltName"});
@@ -143,12 +141,11 @@ void Client::ended(const std::string& why) {
 
 void Client::chief_is_gone(const std::string& how, const std::string& seen) {
   if (failure_) return;
-  const Member& chief = options_.members.front();
   failure_ = Unavailable(errors::kChiefGone,
-                         {.what = str(title(chief), ", the chief, ", how),
+                         {.what = str(title(chief_), ", the chief, ", how),
                           .where = str(last_seen(roster_.seats(0)), "; seen by ", self_.name),
                           .seen = seen,
-                          .help = str("look at ", chief.name, "'s log; if it still runs, at the network between")});
+                          .help = str("look at ", chief_.name, "'s log; if it still runs, at the network between")});
 }
 
 void Client::check_chief(Clock::time_point now, Clock::duration gap) {

@@ -37,9 +37,8 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
 
   void cut() override {
     {
-      std::unique_lock lock(mutex_);
+      const std::lock_guard lock(mutex_);  // which a callback holds as long as it runs
       if (std::exchange(cut_, true)) return;
-      quiet_.wait(lock, [&] { return !calling_; });
     }
     context_.TryCancel();
     close();
@@ -65,15 +64,8 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
 
   template <class Action>
   void call(Action action) {
-    const auto set_calling = [this](bool calling) {
-      const std::lock_guard lock(mutex_);
-      calling_ = calling && !cut_;
-      quiet_.notify_all();
-      return calling_;
-    };
-    if (!set_calling(true)) return;
-    action();
-    set_calling(false);
+    const std::lock_guard lock(mutex_);
+    if (!cut_) action();
   }
 
   const std::shared_ptr<grpc::Channel> channel_;
@@ -82,7 +74,6 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
   grpc::ClientContext context_;
   std::mutex mutex_;
   std::condition_variable quiet_;
-  bool calling_ = false;
   bool cut_ = false;
   bool done_ = false;
 };

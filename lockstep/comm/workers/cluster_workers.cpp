@@ -67,12 +67,10 @@ class ClusterWorkers final : public WorkerGroup {
         self_(to_string(options.cluster.self())),
         membership_(std::move(membership)) {
     const Deadline limit = Deadline::after(milliseconds_of(options.join_seconds));
-    std::vector<std::string> lines;
-    for (const auto& [name, value] : options.facts) lines.push_back(str(name, ": ", value));
     // A job may make several strategies: the coordinator numbers the comparisons that have the same name.
-    coordinator().require_same("strategy", lines, limit);
-    try {
-      engine_ = std::make_shared<Engine>(EngineOptions{
+    coordinator().require_same("strategy", options.facts, limit);
+    engine_ = or_fail([&] {
+      return std::make_shared<Engine>(EngineOptions{
           .rank = rank(),
           .workers = workers(),
           .replicas = replicas(),
@@ -85,9 +83,7 @@ class ClusterWorkers final : public WorkerGroup {
           .connect = limit,
           .call_seconds = options.collective_seconds,
           .ring = options.ring});
-    } catch (const Error& error) {
-      fail_with(error);
-    }
+    });
     coordinator().on_failure([engine = std::weak_ptr(engine_)](const Error& failure) {
       if (const auto alive = engine.lock()) alive->abort(failure);
     });
@@ -95,19 +91,11 @@ class ClusterWorkers final : public WorkerGroup {
   ~ClusterWorkers() override { set_gpu_workers(nullptr); }  // whose thread calls this object
 
   Ticket submit(Channel channel, const Collective& collective, Deadline deadline) override {
-    try {
-      return engine_->submit(channel, collective, deadline);
-    } catch (const Error& error) {
-      fail_with(error);
-    }
+    return or_fail([&] { return engine_->submit(channel, collective, deadline); });
   }
 
   void wait(Ticket ticket) override {
-    try {
-      engine_->wait(ticket, kSlowAfter, [this](auto name, const auto& late) { warn_of(name, late); });
-    } catch (const Error& error) {
-      fail_with(error);
-    }
+    or_fail([&] { engine_->wait(ticket, kSlowAfter, [this](auto name, const auto& late) { warn_of(name, late); }); });
   }
 
   void check() override {
@@ -132,6 +120,15 @@ class ClusterWorkers final : public WorkerGroup {
  private:
   coordination::Coordinator& coordinator() const { return *membership_->coordinator; }
 
+  template <class Action>
+  auto or_fail(const Action& action) -> decltype(action()) {
+    try {
+      return action();
+    } catch (const Error& error) {
+      fail_with(error);
+    }
+  }
+
   /// Makes `error`, seen by this worker, the job's failure, unless there is one already; throws the job's.
   [[noreturn]] void fail_with(const Error& error) {
     if (engine_) write_log();
@@ -141,7 +138,6 @@ class ClusterWorkers final : public WorkerGroup {
     const Error seen(error.code(), error.number(), std::move(text));
     coordinator().report_failure(seen);
     const auto failure = coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
-    coordinator().flush();  // who does not catch what is thrown here ends at once
     throw_error(failure.value_or(seen));
   }
 
@@ -149,7 +145,7 @@ class ClusterWorkers final : public WorkerGroup {
   void await_root_cause() {
     for (const auto deadline = Deadline::after(kRootCauseWait); !deadline.expired();) {
       if (coordinator().wait_for_failure(Deadline::after(kNewsWait))) return;
-      const auto known = states();
+      const auto known = coordinator().states();
       const auto has_left = [](const auto& state) { return state.presence == coordination::Presence::Left; };
       // No failure: a program has ended. And once the session is over, there is no one to ask.
       if (known.empty() || std::ranges::any_of(known, has_left)) return;
@@ -158,7 +154,7 @@ class ClusterWorkers final : public WorkerGroup {
 
   std::string places_of_others() {
     std::string text;
-    for (const auto& state : states()) {
+    for (const auto& state : coordinator().states()) {
       if (state.member.id != rank()) text += str(text.empty() ? "" : "; ", place_of(state));
     }
     return text;
@@ -166,7 +162,7 @@ class ClusterWorkers final : public WorkerGroup {
 
   void warn_of(std::string_view name, const std::vector<int>& late) {
     std::vector<std::string> absent, waiting;
-    for (const auto& state : states()) {
+    for (const auto& state : coordinator().states()) {
       if (std::ranges::count(late, state.member.id) != 0) {
         absent.push_back(place_of(state));
       } else if (state.member.id != rank()) {
@@ -176,14 +172,6 @@ class ClusterWorkers final : public WorkerGroup {
     log_warning(str(name, " has been waiting for ", kSlowAfter.count(), " s; ",
                     absent.empty() ? "all workers are there" : str("not there yet: ", list_of(absent)),
                     absent.empty() || waiting.empty() ? "" : str("; also waiting: ", list_of(waiting))));
-  }
-
-  std::vector<coordination::MemberState> states() {
-    try {
-      return coordinator().states();
-    } catch (const Error&) {
-      return {};  // the job has failed meanwhile
-    }
   }
 
   void write_log() {

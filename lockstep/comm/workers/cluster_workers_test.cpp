@@ -67,7 +67,7 @@ TEST_F(TwoWorkers, WithDifferentFactsAreRefusedWithBoth) {
   on_both([this](int rank) {
     WorkerGroupOptions different = options(rank);
     different.replicas = 1 + rank;
-    different.facts = {{"replicas of a worker", str(1 + rank)}};
+    different.facts = {str("replicas of a worker: ", 1 + rank)};
     const SeenError seen = error_of([&] { members[rank]->add_strategy(different); });
     EXPECT_EQ(seen.number, errors::kDifferentPrograms);
     EXPECT_EQ(seen.parts.seen, "worker 0 has \"replicas of a worker: 1\", worker 1 has \"replicas of a worker: 2\"");
