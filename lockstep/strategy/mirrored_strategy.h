@@ -13,8 +13,6 @@
 
 namespace lockstep {
 
-class LocalReplicas;
-
 struct MirroredOptions {
   /// One replica per device: `ls::cpus(2)`, `ls::gpus(2)`, `ls::logical_gpus(2)`. Unset: every GPU, or `cpu:0` with all
   /// cores.
@@ -50,17 +48,9 @@ struct MirroredOptions {
 class LOCKSTEP_EXPORT MirroredStrategy final : public Strategy {
  public:
   explicit MirroredStrategy(MirroredOptions options = {});
-  ~MirroredStrategy() override;
-
-  int intra_op_threads() const;
-  std::uint64_t seed() const override;
 
  private:
-  void run_replicas(FunctionRef<void(int, local::Seat*)> body) override;
-  void start_random_numbers(std::uint64_t seed) override;
   std::shared_ptr<gpu::Graph> make_graph() override;
-
-  std::unique_ptr<LocalReplicas> replicas_;
 };
 
 }  // namespace lockstep

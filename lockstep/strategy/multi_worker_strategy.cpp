@@ -56,8 +56,8 @@ double collective_seconds(const CommunicationOptions& communication) {
   return communication.timeout_seconds.value_or(kDefaultSeconds);
 }
 
-std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const ClusterDescription& cluster, int replicas,
-                                  int threads, const std::string& kind_of_device) {
+std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const ClusterDescription& cluster,
+                                  const std::vector<DeviceName>& devices, int threads) {
   if (cluster.num_workers() == 1) return nullptr;
   if (options.data_port < 0 || options.data_port > 65535 || !(options.join_seconds >= 0)) {
     throw InvalidArgument(errors::kBadOption,
@@ -66,13 +66,11 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
                            .help = "leave data_port out for a free port, and join_seconds for 300"});
   }
   const std::string nccl = gpu::nccl_version();
-  return join_workers(
+  const std::shared_ptr<WorkerGroup> workers = join_workers(
       {.cluster = cluster,
-       .replicas = replicas,
-       .facts = {str("version of Lockstep: ", LOCKSTEP_VERSION),
-                 str("replicas of a worker: ", replicas),
-                 str("threads of a replica: ", threads),
-                 str("devices: ", kind_of_device),
+       .replicas = static_cast<int>(devices.size()),
+       .facts = {str("version of Lockstep: ", LOCKSTEP_VERSION), str("replicas of a worker: ", devices.size()),
+                 str("threads of a replica: ", threads), str("devices: ", devices.front().type),
                  str("version of NCCL: ", nccl.empty() ? "not built in" : nccl),
                  str("seed: ", options.seed ? str(*options.seed) : "the chief's"),
                  str("communication.implementation: ", to_string(options.communication.implementation)),
@@ -87,14 +85,10 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
        .bind_address = options.bind_address,
        .data_port = options.data_port,
        .tls = options.tls});
-}
-
-void connect_gpus(const MultiWorkerOptions& options, const DeviceName& device,
-                  const std::shared_ptr<WorkerGroup>& workers) {
-  const at::Device here = torch_device(device);
-  if (!workers || !here.is_cuda()) return;
-  workers->set_gpu_workers(gpu::connect_workers(*workers, here, options.communication, options.join_seconds,
-                                                collective_seconds(options.communication)));
+  if (const at::Device here = torch_device(devices.front()); here.is_cuda())
+    workers->set_gpu_workers(gpu::connect_workers(*workers, here, options.communication, options.join_seconds,
+                                                  collective_seconds(options.communication)));
+  return workers;
 }
 
 std::uint64_t job_seed(const MultiWorkerOptions& options, WorkerGroup* workers) {
@@ -116,9 +110,7 @@ struct MultiWorkerMirroredStrategy::Plan {
         devices(plan_devices(options, cluster)),
         on_this_host(static_cast<int>(devices.size() * cluster.workers_on_this_host().size())),
         threads(plan_intra_op_threads(options.intra_op_threads, on_this_host)),
-        workers(join(options, cluster, static_cast<int>(devices.size()), threads, devices.front().type)) {
-    connect_gpus(options, devices.front(), workers);
-  }
+        workers(join(options, cluster, devices, threads)) {}
 
   MultiWorkerOptions options;
   ClusterDescription cluster;
@@ -137,18 +129,13 @@ MultiWorkerMirroredStrategy::MultiWorkerMirroredStrategy(std::unique_ptr<const P
                 .communication = plan->options.communication,
                 .strict = plan->options.strict,
                 .workers = plan->workers}),
-      cluster_(std::make_unique<const ClusterDescription>(plan->cluster)),
-      replicas_(
-          std::make_unique<LocalReplicas>(LocalReplicasOptions{.replicas = num_local_replicas(),
-                                                               .first_id = worker_id() * num_local_replicas(),
-                                                               .all_replicas = num_replicas_in_sync(),
-                                                               .on_this_host = plan->on_this_host,
-                                                               .devices = torch_devices(plan->devices),
-                                                               .intra_op_threads = plan->threads,
-                                                               .seed = job_seed(plan->options, plan->workers.get()),
-                                                               .keep_memory = plan->options.keep_memory,
-                                                               .fast_kernels = plan->options.fast_kernels})) {
-  if (plan->options.deterministic && replica_context(0).device().is_cuda()) gpu::use_deterministic_algorithms();
+      cluster_(std::make_unique<const ClusterDescription>(plan->cluster)) {
+  make_replicas({.on_this_host = plan->on_this_host,
+                 .intra_op_threads = plan->threads,
+                 .seed = job_seed(plan->options, plan->workers.get()),
+                 .keep_memory = plan->options.keep_memory,
+                 .fast_kernels = plan->options.fast_kernels},
+                plan->options.deterministic);
 }
 
 MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
@@ -162,15 +149,6 @@ std::string MultiWorkerMirroredStrategy::describe() const {
                               .workers = num_workers(),
                               .on_this_host = static_cast<int>(cluster_->workers_on_this_host().size())}),
              "\n");
-}
-
-int MultiWorkerMirroredStrategy::intra_op_threads() const { return replicas_->threads(); }
-std::uint64_t MultiWorkerMirroredStrategy::seed() const { return replicas_->seed(); }
-void MultiWorkerMirroredStrategy::start_random_numbers(std::uint64_t seed) { replicas_->set_seed(seed); }
-
-void MultiWorkerMirroredStrategy::run_replicas(FunctionRef<void(int, local::Seat*)> body) {
-  if (WorkerGroup* workers = detail::StrategyAccess::workers(*this)) workers->set_place(++runs_, "run");
-  if (const auto failure = replicas_->run(body)) raise_failure(*failure);
 }
 
 }  // namespace lockstep

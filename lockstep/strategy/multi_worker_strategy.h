@@ -12,8 +12,7 @@
 
 namespace lockstep {
 
-class ClusterResolver;  // lockstep/cluster.h
-class LocalReplicas;
+class ClusterResolver;      // lockstep/cluster.h
 struct ClusterDescription;  // lockstep/cluster.h
 
 struct MultiWorkerOptions {
@@ -63,18 +62,12 @@ class LOCKSTEP_EXPORT MultiWorkerMirroredStrategy final : public Strategy {
   const ClusterDescription& cluster() const { return *cluster_; }
   /// Who this worker is, and how data travels to the others: two lines for people.
   std::string describe() const override;
-  int intra_op_threads() const;
-  std::uint64_t seed() const override;
 
  private:
   struct Plan;
   explicit MultiWorkerMirroredStrategy(std::unique_ptr<const Plan> plan);
-  void run_replicas(FunctionRef<void(int, local::Seat*)> body) override;
-  void start_random_numbers(std::uint64_t seed) override;
 
   std::unique_ptr<const ClusterDescription> cluster_;
-  std::unique_ptr<LocalReplicas> replicas_;
-  std::int64_t runs_ = 0;
 };
 
 }  // namespace lockstep

@@ -1,5 +1,6 @@
 #include "lockstep/strategy/strategy.h"
 
+#include <ATen/Parallel.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 
@@ -18,6 +19,7 @@
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/extended.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/local_replicas.h"
 #include "lockstep/strategy/replica_random.h"
 #include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/strategy_words.h"
@@ -62,6 +64,7 @@ Strategy::Strategy(Parts parts)
 }
 
 Strategy::~Strategy() {
+  replicas_.reset();
   detail::leave_speaker(*this);
   if (workers_) --strategies_of_several_workers;
   detail::forget_strategy(*this);
@@ -124,7 +127,23 @@ std::size_t Strategy::chiefs_size(std::size_t size, const std::source_location& 
 
 std::shared_ptr<gpu::Graph> Strategy::make_graph() { return nullptr; }
 
-std::uint64_t Strategy::seed() const { return shared_generator_seed(); }
+void Strategy::make_replicas(LocalReplicasOptions options, bool deterministic) {
+  options.replicas = num_local_replicas_;
+  options.first_id = worker_id_ * num_local_replicas_;
+  options.all_replicas = num_replicas_in_sync_;
+  for (const auto& context : contexts_) options.devices.push_back(context->device());
+  replicas_ = std::make_unique<LocalReplicas>(options);
+  if (deterministic && has_gpus_) gpu::use_deterministic_algorithms();
+}
+
+void Strategy::run_replicas(FunctionRef<void(int, local::Seat*)> body) {
+  if (workers_) workers_->set_place(++runs_, "run");
+  if (const auto failure = replicas_->run(body)) raise_failure(*failure);
+}
+
+int Strategy::intra_op_threads() const { return replicas_ ? replicas_->threads() : at::get_num_threads(); }
+
+std::uint64_t Strategy::seed() const { return replicas_ ? replicas_->seed() : shared_generator_seed(); }
 
 void Strategy::set_seed(std::uint64_t seed, const std::source_location& where) {
   detail::require_cross_replica(*this, "set_seed");
@@ -132,10 +151,8 @@ void Strategy::set_seed(std::uint64_t seed, const std::source_location& where) {
   if (workers_)
     workers::require_same(*workers_, {.what = "seed", .lines = {str("seed: ", seed)}}, "set_seed",
                           deadline_of(communication_));
-  start_random_numbers(seed);
+  replicas_ ? replicas_->set_seed(seed) : seed_shared_generator(seed);
 }
-
-void Strategy::start_random_numbers(std::uint64_t seed) { seed_shared_generator(seed); }
 
 Strategy& detail::StrategyAccess::require_alive(const std::weak_ptr<Strategy*>& held, std::string_view what) {
   if (const auto alive = held.lock()) return **alive;

@@ -31,6 +31,8 @@
 
 namespace lockstep {
 
+class LocalReplicas;
+struct LocalReplicasOptions;
 class WorkerGroup;
 template <class F>
 class CapturedStep;  // strategy/captured_step.h
@@ -264,11 +266,14 @@ class LOCKSTEP_EXPORT Strategy {
   const std::optional<RunFailure>& last_failure() const { return last_failure_; }
 
   /// The seed of all random numbers that the strategy draws.
-  virtual std::uint64_t seed() const;
+  std::uint64_t seed() const;
   /// Starts the replicas' random numbers again, as if the strategy had been made with this seed: for an evaluation with
   /// dropout that gives the same each time. `torch::manual_seed` between runs does not reach them. Outside of run; every
   /// worker must call it, with the same seed.
   void set_seed(std::uint64_t seed, const std::source_location& where = std::source_location::current());
+
+  /// Threads that one replica uses inside an operation.
+  int intra_op_threads() const;
 
   const Devices& devices() const { return devices_; }
   ReplicaContext& replica_context(int local_index);
@@ -289,16 +294,16 @@ class LOCKSTEP_EXPORT Strategy {
   };
   explicit Strategy(Parts parts);
 
-  /// Calls `body(k, seat)` once for each local replica k, on its thread; `seat` is null where there are no meetings.
-  virtual void run_replicas(FunctionRef<void(int local_index, local::Seat* seat)> body) = 0;
+  /// Gives each local replica a thread; which replicas these are, the strategy knows.
+  void make_replicas(LocalReplicasOptions options, bool deterministic);
 
-  virtual void start_random_numbers(std::uint64_t seed);
+  /// Calls `body(k, seat)` once for each local replica k, on its thread; `seat` is null where there are no meetings.
+  virtual void run_replicas(FunctionRef<void(int local_index, local::Seat* seat)> body);
 
   /// For recording runs on a GPU; null where the replicas are on none.
   virtual std::shared_ptr<gpu::Graph> make_graph();
 
-  /// Throws the failure with the replica added to its text. What other replicas have thrown is logged where it differs.
-  [[noreturn]] void raise_failure(const local::ReplicaFailure& failure);
+  std::unique_ptr<LocalReplicas> replicas_;  ///< null if they have no threads of their own
 
  private:
   friend class StrategyExtended;
@@ -306,6 +311,8 @@ class LOCKSTEP_EXPORT Strategy {
   friend struct detail::StrategyAccess;
   using Leaves = std::vector<ReducibleLeaf>;
 
+  /// Throws the failure with the replica added to its text. What other replicas have thrown is logged where it differs.
+  [[noreturn]] void raise_failure(const local::ReplicaFailure& failure);
   /// Calls `call(k)` for each local replica k, on its thread and in its context.
   void run_on_replicas(const detail::StepRows& rows, FunctionRef<void(std::size_t k)> call);
   /// Throws for a variable of another strategy.
@@ -347,6 +354,7 @@ class LOCKSTEP_EXPORT Strategy {
   std::optional<RunFailure> last_failure_;
   std::uint64_t failed_runs_ = 0;
   std::atomic<const void*> runner_{nullptr};  ///< stands for the thread that is inside run; null: none is
+  std::int64_t runs_ = 0;                     ///< also those inside of others
   std::atomic<std::uint64_t> runs_begun_{0};
   std::atomic<const void*> collective_thread_{nullptr};  ///< the same of reduce, gather and broadcast
   int models_made_ = 0;
