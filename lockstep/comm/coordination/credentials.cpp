@@ -5,6 +5,7 @@
 #include <openssl/hmac.h>
 #include <openssl/ssl.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <memory>
 
@@ -28,6 +29,13 @@ constexpr auto kMakeCertificates =
   throw FailedPrecondition(errors::kJobKey, {.what = std::move(what), .seen = std::move(seen), .help = help});
 }
 
+std::string read_file(const std::string& what, const std::string& path, const char* help) {
+  errno = 0;
+  std::string text = file_text(path);
+  if (text.empty()) refuse(help, what + " cannot be read", errno == 0 ? "it is empty" : system_text(errno));
+  return text;
+}
+
 unsigned char* bytes_of(std::string& text) { return reinterpret_cast<unsigned char*>(text.data()); }
 
 // Empty if it is not one key in hex.
@@ -41,13 +49,8 @@ std::string from_hex(std::string text) {
 }
 
 std::string from_file(const std::string& path) {
-  std::error_code error;
-  const auto mode = std::filesystem::status(path, error).permissions();
-  const std::string text = file_text(path);
-  if (text.empty()) {
-    refuse(kMakeKey, str("the job key file ", path, " cannot be read"),
-           error ? error.message() : "no permission, or it is empty");
-  }
+  const std::string text = read_file(str("the job key file ", path), path, kMakeKey);
+  const auto mode = std::filesystem::status(path).permissions();
   if ((mode & ~std::filesystem::perms::owner_all) != std::filesystem::perms::none) {
     refuse(kMakeKey, str("the job key file ", path, " must be readable by its owner only (mode 0600)"));
   }
@@ -108,11 +111,7 @@ bool same_bytes(std::string_view a, std::string_view b) {
   return a.size() == b.size() && CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-std::string read_pem(const std::string& path) {
-  std::string text = file_text(path);
-  if (text.empty()) refuse(kMakeCertificates, str("the TLS file ", path, " cannot be read"));
-  return text;
-}
+std::string read_pem(const std::string& path) { return read_file(str("the TLS file ", path), path, kMakeCertificates); }
 
 TlsFiles find_tls_files(const TlsFiles& given) {
   TlsFiles files = given;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -254,6 +255,12 @@ TEST(JobKey, ComesFromAFileOnlyItsOwnerCanRead) {
   EXPECT_EQ(find_job_key(), std::string(32, '\xaa'));
   std::ofstream(path) << "short";
   expect_error([] { find_job_key(); }, Code::FailedPrecondition, errors::kJobKey, {"32 bytes", "holds 5 bytes"});
+  std::ofstream(path).close();
+  expect_error([] { find_job_key(); }, Code::FailedPrecondition, errors::kJobKey, {"cannot be read", "it is empty"});
+  std::filesystem::remove(path);
+  expect_error([] { find_job_key(); }, Code::FailedPrecondition, errors::kJobKey, {"No such file or directory"});
+  std::filesystem::create_directory(path);
+  expect_error([] { find_job_key(); }, Code::FailedPrecondition, errors::kJobKey, {"Is a directory"});
   ::unsetenv("LOCKSTEP_JOB_KEY_FILE");
   ::setenv("LOCKSTEP_JOB_KEY", "xyz", 1);
   expect_error([] { find_job_key(); }, Code::FailedPrecondition, errors::kJobKey, {"64 hexadecimal digits"});
