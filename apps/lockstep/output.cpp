@@ -7,10 +7,8 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
-#include "lockstep/base/deadline.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep::app {
@@ -78,14 +76,6 @@ void Console::write_some() {
     waiting_bytes_ -= done;
     piece.text.erase(0, done);
     if (piece.text.empty()) queue_.pop_front();
-  }
-}
-
-void Console::flush_for(double seconds) {
-  const auto deadline = Deadline::after(std::chrono::duration<double>(seconds));
-  for (write_some(); !queue_.empty() && !deadline.expired(); write_some()) {
-    pollfd ready{waiting_for(), POLLOUT, 0};
-    poll(&ready, 1, 50);
   }
 }
 

@@ -45,7 +45,6 @@ class Console {
   bool full() const { return waiting_bytes_ > 1 << 20; }
   /// Standard output has been closed by its reader.
   bool broken() const { return broken_; }
-  void flush_for(double seconds);
 
   /// "[worker 2] ", coloured on a terminal.
   std::string prefix(int stream, int member, const std::string& label) const;

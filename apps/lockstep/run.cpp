@@ -54,7 +54,8 @@ int keep(const RunRequest& request, const MembersOf& members_of, int life_line) 
       if (!one_of_many || blamed || !is_consequence(*cause)) console.add(1, describe(*cause, blamed));
     }
     if (next == Next::Finish) {
-      console.flush_for(1);
+      // Until all of it is printed. A reader may be slow, but not if the user has already stopped the job.
+      if (result.stop_signal == 0) watch({}, request.watch, events, console, false);
       return exit_code(result);
     }
     if (next == Next::NewPorts) {
