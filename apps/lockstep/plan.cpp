@@ -1,6 +1,5 @@
 #include "apps/lockstep/plan.h"
 
-#include <fstream>
 #include <numeric>
 #include <random>
 #include <set>
@@ -47,14 +46,6 @@ std::vector<Host> checked(std::vector<Host> hosts) {
       throw UsageError(str("host '", host.name, "' is listed twice: add its slots up in one entry"));
   }
   return hosts;
-}
-
-constexpr int kLowestPort = 20000;
-
-int first_served_port() {
-  int first = 0;
-  std::ifstream("/proc/sys/net/ipv4/ip_local_port_range") >> first;
-  return first > kLowestPort + 1000 ? first : 0;
 }
 
 }  // namespace
@@ -191,14 +182,13 @@ std::string random_hex(int bytes) {
 
 std::vector<int> free_ports(int count) {
   std::random_device random;
-  const int limit = first_served_port();
+  std::uniform_int_distribution<std::uint16_t> any(20000, 32767);
   std::vector<Descriptor> holders;
   std::vector<int> ports;
   for (int tries = 0; std::ssize(ports) < count && tries < 100 * count; ++tries) {
-    const bool choose = limit != 0 && tries < 50 * count;
-    const int wanted = choose ? std::uniform_int_distribution(kLowestPort, limit - 1)(random) : 0;
-    holders.push_back(listen_at({"127.0.0.1", static_cast<std::uint16_t>(wanted)}));
-    if (holders.back()) ports.push_back(parse_address(own_name(holders.back().get())).port);
+    const std::uint16_t port = any(random);
+    holders.push_back(listen_at({"127.0.0.1", port}));
+    if (holders.back()) ports.push_back(port);
   }
   if (std::ssize(ports) < count) throw std::runtime_error(str("found only ", ports.size(), " free ports of ", count));
   return ports;

@@ -85,7 +85,7 @@ bool key_is_set();
 std::string random_hex(int bytes);
 
 /// Free ports of 127.0.0.1. They are held while they are chosen and free again on return, so somebody else may take one
-/// before the worker does; they lie below the range from which the kernel serves connections, to make that rare.
+/// before the worker does; they lie below the range from which Linux serves connections by default, to make that rare.
 std::vector<int> free_ports(int count);
 
 }  // namespace lockstep::app
