@@ -1,5 +1,3 @@
-#include "apps/lockstep/doctor.h"
-
 #include <poll.h>
 #include <stdlib.h>
 #include <sys/resource.h>

@@ -57,4 +57,8 @@ Finding judge_clock(const std::string& time, bool synchronised, bool several_mac
 
 Finding judge_loopback(double bytes_per_second);
 
+/// Prints what is right and what is wrong on this machine for the cluster in `tf_config_file` ("-": standard input;
+/// empty: the environment). Returns the exit code.
+int doctor(const std::string& tf_config_file);
+
 }  // namespace lockstep::app

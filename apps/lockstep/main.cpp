@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/lockstep/doctor.h"
+#include "apps/lockstep/findings.h"
 #include "apps/lockstep/plan.h"
 #include "apps/lockstep/run.h"
 #include "lockstep/base/error.h"

@@ -4,7 +4,6 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/comm/engine/tcp/channel.h"
-#include "lockstep/comm/engine/tcp/mesh.h"
 
 namespace lockstep {
 

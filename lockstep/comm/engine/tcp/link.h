@@ -6,8 +6,10 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <vector>
 
 #include "lockstep/base/descriptor.h"
+#include "lockstep/comm/engine/engine.h"
 
 namespace lockstep::engine {
 
@@ -42,6 +44,14 @@ struct Connection {
   Descriptor socket = {};
   pid_t neighbour = 0;  ///< if not 0, the process at the other end: both may read each other's memory
 };
+
+/// Connects every worker with every other one, once per channel: connections[channel][rank], empty for the own rank.
+///
+/// The listener is open only meanwhile, at one address and port. Whoever connects must present, in one message of fixed
+/// size, a random number that the listening worker left in the store for this engine alone, and gets the one of its own
+/// back: port scanners, strangers and workers of an earlier run are dropped and cost a worker nothing. L105 names the
+/// workers that did not come before the deadline.
+std::vector<std::vector<Connection>> connect_mesh(const EngineOptions& options);
 
 class Link;
 

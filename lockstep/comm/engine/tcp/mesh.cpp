@@ -1,4 +1,4 @@
-#include "lockstep/comm/engine/tcp/mesh.h"
+#include "lockstep/comm/engine/tcp/link.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
