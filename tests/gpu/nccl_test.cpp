@@ -119,7 +119,7 @@ TEST_F(NcclEngine, BroadcastGatherAndBarrier) {
   Engine& engine = make(1);
   const at::Tensor values = at::randn({1001}).to(kGpu);
   const void* const input = values.const_data_ptr();
-  const std::uint64_t counts[] = {1001};
+  const std::vector<std::uint64_t> counts = {1001};
   for (const auto kind : {CollectiveKind::Broadcast, CollectiveKind::AllGather}) {
     const at::Tensor result = at::empty_like(values).zero_();
     void* const output = result.data_ptr();
