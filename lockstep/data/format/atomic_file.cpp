@@ -94,13 +94,11 @@ AtomicFile::AtomicFile(const std::string& path, std::uint64_t size)
     : path_(behind_links(path)), folder_(folder_of(path_)), size_(size), file_(create()) {}
 
 Descriptor AtomicFile::create() {
-  if (path_.empty()) {
-    throw InvalidArgument(errors::kFile, {.what = "the name of the file is empty",
-                                          .help = "give the name of a file, such as model.safetensors"});
-  }
-  if (path_.find('\0') != std::string::npos) {
+  const bool has_zero = path_.find('\0') != std::string::npos;
+  if (path_.empty() || has_zero) {
     throw InvalidArgument(errors::kFile,
-                          {.what = "the name of the file holds a zero byte, where the system would cut it",
+                          {.what = has_zero ? "the name of the file holds a zero byte, where the system would cut it"
+                                            : "the name of the file is empty",
                            .help = "give the name of a file, such as model.safetensors"});
   }
   std::error_code ignored;

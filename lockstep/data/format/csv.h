@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,7 +18,7 @@ namespace lockstep::data {
 using CsvValue = std::variant<std::int32_t, std::int64_t, float, double, std::string_view>;
 
 /// The text as a value of this type; nothing if it is not one. Blanks around a number and one plus sign do not matter.
-std::optional<CsvValue> csv_value(std::string_view text, CsvType type);
+LOCKSTEP_EXPORT std::optional<CsvValue> csv_value(std::string_view text, CsvType type);
 
 /// Reads a CSV file as RFC 4180 has it: fields in quotes may hold delimiters, line ends and doubled quotes; lines end
 /// with `\r\n` or `\n`. All records have the same number of fields. Lines without any character are left out, unless
