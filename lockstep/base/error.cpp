@@ -48,7 +48,10 @@ void throw_error(Code code, int number, ErrorText text) {
   throw Internal(number, std::move(text));
 }
 
-void throw_error(const Error& error) { throw_error(error.code(), error.number(), error.text()); }
+void throw_error(const Error& error) {
+  const VocabularyScope as_it_is({});
+  throw_error(error.code(), error.number(), error.text());
+}
 
 std::string to_bytes(const Error& error, std::size_t most) {
   const ErrorText& text = error.text();
@@ -68,12 +71,14 @@ Error error_from(const std::string& bytes) {
   const auto number_in = [](const std::string& digits) {
     return static_cast<int>(std::strtol(digits.c_str(), nullptr, 10));
   };
+  const VocabularyScope as_it_is({});  // it was put into words where it was made
   return {static_cast<Code>(number_in(code)), number_in(number), {what, where, seen, help}};
 }
 
 Error::Error(Code code, int number, ErrorText text) : code_(code), number_(number), text_(std::move(text)) {
+  const bool is_own = !explain(number).empty();  // else it is the program's, in its own words
   for (std::string* part : {&text_.what, &text_.where, &text_.seen, &text_.help})
-    *part = in_words_here(std::move(*part));
+    if (is_own) *part = in_words_here(std::move(*part));
   format();
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/base/vocabulary.h"
 
@@ -122,16 +123,28 @@ TEST(Vocabulary, TakesTheLongerTextAndWholeTexts) {
   EXPECT_EQ(in_words(kTestWords, ""), "");
 }
 
-TEST(Vocabulary, LeavesNamesAndPathsThatHoldAWord) {
-  EXPECT_EQ(in_words(kTestWords, "a PerReplica<int>, each replica's"), "a PerDevice<int>, each tower's");
+TEST(Vocabulary, LeavesNamesPathsAndQuotes) {
+  EXPECT_EQ(in_words(kTestWords, "a PerReplica<int>, each replica's (of replicas)."),
+            "a PerDevice<int>, each tower's (of towers).");
   for (const char* name :
-       {"/job:a/replica:0", "data/replica/1.npy", "replica_3.npy", "my_replica", "Replicas2", "variable 'replica'"})
+       {"/job:a/replica:0", "data/replica/1.npy", "replica_3.npy", "my_replica", "Replicas2", "variable 'replica'",
+        "out/best-replica.safetensors", "cannot open replica.txt", "encoder.replica.weight", "'my replica of replicas'",
+        "the line \"a replica\"", "replica-0", "in replicas/x"})
     EXPECT_EQ(in_words(kTestWords, name), name);
-  EXPECT_EQ(in_words(kTestWords, "/replica of a replica"), "/replica of a tower");
+  EXPECT_EQ(in_words(kTestWords, "/replica of a replica. It's a replica's"), "/replica of a tower. It's a tower's");
+}
+
+TEST(Vocabulary, LeavesWhatIsVerbatim) {
+  const std::string text = str("a replica said: ", verbatim("bad replica 'row"), " on a replica");
+  EXPECT_EQ(in_words(kTestWords, text), "a tower said: bad replica 'row on a tower");
+  EXPECT_EQ(in_words_here(text), "a replica said: bad replica 'row on a replica");
+  EXPECT_EQ(in_words(kTestWords, text.substr(0, 20)), "a tower said: bad");
 }
 
 TEST(Vocabulary, IsThatOfTheInnermostScopeWhereAnErrorIsMade) {
-  const auto made = [] { return OutOfRange(7, {.what = "a replica", .where = "run", .help = "in replicas"}); };
+  const auto made = [] {
+    return OutOfRange(errors::kShape, {.what = "a replica", .where = "run", .help = "in replicas"});
+  };
   {
     const VocabularyScope towers(kTestWords);
     OutOfRange error = made();
@@ -139,6 +152,10 @@ TEST(Vocabulary, IsThatOfTheInnermostScopeWhereAnErrorIsMade) {
     EXPECT_NE(std::string(error.what()).find("a tower"), std::string::npos);
     error.add_where("on replica 1");
     EXPECT_EQ(error.text().where, "call, on tower 1");
+    EXPECT_EQ(NotFound(7, {.what = "the replica set is down"}).text().what,
+              "the replica set is down");  // a program's own
+    const Error sent = error_from(to_bytes(Internal(errors::kInternal, {.what = verbatim("a replica")}), 100));
+    EXPECT_EQ(sent.text().what, "a replica");  // in the words of where it was made
     const VocabularyScope main_words({});
     EXPECT_EQ(made().text().what, "a replica");
   }

@@ -76,9 +76,17 @@ bool is_logged(Severity severity) noexcept {
 void log(Severity severity, std::string_view line) noexcept {
   if (!is_logged(severity)) return;
   try {
-    deliver(severity, in_words_here(std::string(line)));
+    deliver(severity, line);
   } catch (...) {
     // A sink that fails must not take the training down with it.
+  }
+}
+
+void say(Severity severity, std::string_view line) noexcept {
+  if (!is_logged(severity)) return;
+  try {
+    log(severity, in_words_here(std::string(line)));
+  } catch (...) {  // as in log
   }
 }
 

@@ -27,4 +27,9 @@ LOCKSTEP_EXPORT void log(Severity severity, std::string_view line) noexcept;
 inline void log_info(std::string_view line) noexcept { log(Severity::Info, line); }
 inline void log_warning(std::string_view line) noexcept { log(Severity::Warning, line); }
 
+/// For library code: the same in the words of the strategy that the line is about (base/vocabulary.h).
+LOCKSTEP_EXPORT void say(Severity severity, std::string_view line) noexcept;
+inline void say_info(std::string_view line) noexcept { say(Severity::Info, line); }
+inline void say_warning(std::string_view line) noexcept { say(Severity::Warning, line); }
+
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <iterator>
 
 namespace lockstep {
 namespace {
@@ -11,16 +12,26 @@ thread_local Vocabulary words_of_scope;
 thread_local bool is_in_scope = false;
 std::atomic<Vocabulary (*)()> outside_of_scopes{nullptr};
 
-bool is_of_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+constexpr char kVerbatim = '\x02', kVerbatimEnd = '\x03';
 
-/// Whether the `size` characters at `at` are words, not a part of a name, a path, or something in quotes.
+bool is_of_name(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_'; }
+bool joins_names(char c) { return is_of_name(c) || c == '/' || c == '-' || c == '.'; }
+
+/// Whether the `size` characters at `at` are words, not a part of a name or path. A full stop may end a sentence.
 bool stands_alone(std::string_view text, std::size_t at, std::size_t size) {
-  constexpr std::string_view kBeforeNames = "/'\"";
-  const std::size_t end = at + size;
-  const bool begins =
-      at == 0 || !is_of_name(text[at]) || (!is_of_name(text[at - 1]) && kBeforeNames.find(text[at - 1]) == text.npos);
-  const bool ends = end == text.size() || !is_of_name(text[end - 1]) || !is_of_name(text[end]);
-  return begins && ends;
+  const auto after = text.substr(at + size);
+  const bool begins = at == 0 || !is_of_name(text[at]) || !joins_names(text[at - 1]);
+  if (!begins || after.empty() || !is_of_name(text[at + size - 1])) return begins;
+  return !joins_names(after[0]) || (after[0] == '.' && (after.size() == 1 || !is_of_name(after[1])));
+}
+
+/// How many characters from `at` on stay as they are: 'a name', "what a file says", or what is marked as verbatim.
+std::size_t quoted_at(std::string_view text, std::size_t at) {
+  const char begin = text[at];
+  if (begin == kVerbatim) return std::min(text.find(kVerbatimEnd, at), text.size() - 1) - at + 1;
+  if ((begin != '\'' && begin != '"') || (at > 0 && is_of_name(text[at - 1]))) return 0;
+  const std::size_t end = text.find(begin, at + 1);
+  return end == text.npos ? 0 : end - at + 1;
 }
 
 }  // namespace
@@ -31,6 +42,12 @@ std::string in_words(Vocabulary words, std::string_view text) {
   }
   std::string result;
   for (std::size_t at = 0; at < text.size();) {
+    if (const std::size_t quoted = quoted_at(text, at); quoted > 0) {
+      std::ranges::copy_if(text.substr(at, quoted), std::back_inserter(result),
+                           [](char c) { return c != kVerbatim && c != kVerbatimEnd; });
+      at += quoted;
+      continue;
+    }
     const auto found = std::find_if(words.begin(), words.end(), [&](const auto& pair) {
       return text.substr(at).starts_with(pair.first) && stands_alone(text, at, pair.first.size());
     });
@@ -41,6 +58,12 @@ std::string in_words(Vocabulary words, std::string_view text) {
   return result;
 }
 
+std::string verbatim(std::string_view text) {
+  std::string marked(text);
+  std::erase(marked, kVerbatimEnd);
+  return kVerbatim + marked + kVerbatimEnd;
+}
+
 Vocabulary vocabulary_here() {
   if (is_in_scope) return words_of_scope;
   auto* const words = outside_of_scopes.load();
@@ -49,7 +72,7 @@ Vocabulary vocabulary_here() {
 
 std::string in_words_here(std::string text) {
   const Vocabulary words = vocabulary_here();
-  return words.empty() ? text : in_words(words, text);
+  return words.empty() && text.find(kVerbatim) == text.npos ? text : in_words(words, text);
 }
 
 VocabularyScope::VocabularyScope(Vocabulary words)

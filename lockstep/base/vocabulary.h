@@ -14,8 +14,11 @@ namespace lockstep {
 /// stands for a whole text: "=run" is the `where` of run.
 using Vocabulary = std::span<const std::pair<std::string_view, std::string_view>>;
 
-/// `text` in these words. Names and paths stay: "replica" in replica_3.npy, /replica:0 and variable 'replica'.
+/// `text` in these words. What is in quotes stays, and so do words that are part of a name or path, such as replica-3.npy.
 LOCKSTEP_EXPORT std::string in_words(Vocabulary words, std::string_view text);
+
+/// A part of a text that `in_words` leaves as it is, without quotes: what an exception of the program says.
+LOCKSTEP_EXPORT std::string verbatim(std::string_view text);
 
 /// What this thread speaks here. Empty: the main API's words.
 LOCKSTEP_EXPORT Vocabulary vocabulary_here();

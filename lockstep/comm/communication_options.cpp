@@ -16,7 +16,7 @@ constexpr const char* kImplementations = "use Implementation::Auto, Ring or Nccl
 void say_once_without_effect(Implementation implementation) {
   static std::atomic<bool> said{false};
   if (said.exchange(true)) return;
-  log_info(str("implementation ", to_string(implementation),
+  say_info(str("implementation ", to_string(implementation),
                " has no effect within a process, whose replicas share their memory"));
 }
 

@@ -20,6 +20,10 @@ constexpr Word kWordsOfBoth[] = {
      "You must specify an aggregation method to write a mirrored variable inside a replica"},
     {"the value must be Mirrored: a PerReplica would",
      "Expected value to be mirrored across replicas, got a PerReplica: it would"},
+    {"=distribute", "experimental_distribute_dataset"},
+    {"strategy.make", "strategy.core().make"},
+    {"strategy.make_optimizer", "strategy.core().make_optimizer"},
+    {"strategy.set_seed", "strategy.core().set_seed"},
     {"make_numpy_dataset", "experimental_make_numpy_dataset"},
     {"before distribute()", "before experimental_distribute_dataset()"},
     {"strategy.distribute ", "strategy.experimental_distribute_dataset "},
@@ -40,17 +44,22 @@ constexpr Word kWordsOfV1[] = {
      "what experimental_distribute_values_from_function or a run returned"}};
 
 /// Its page has neither run nor values_from_function, and an axis must be given to reduce.
-constexpr Word kWordsOfV2[] = {{"=run", "experimental_run_v2"},
-                               {"run was called", "experimental_run_v2 was called"},
-                               {"given to run", "given to experimental_run_v2"},
-                               {"inside run", "inside experimental_run_v2"},
-                               {"strategy.run", "strategy.experimental_run_v2"},
-                               {"from distribute, values_from_function or run of",
-                                "from experimental_distribute_dataset or experimental_run_v2 of"},
-                               {"what run or values_from_function returned", "what experimental_run_v2 returned"},
-                               {"what run returned", "what experimental_run_v2 returned"},
-                               {"reduce without an axis", "reduce with None as the axis"},
-                               {"or leave the axis out", "or pass None"}};
+constexpr Word kWordsOfV2[] = {
+    {"=run", "experimental_run_v2"},
+    {"run was called", "experimental_run_v2 was called"},
+    {"given to run", "given to experimental_run_v2"},
+    {"inside run", "inside experimental_run_v2"},
+    {"strategy.run", "strategy.experimental_run_v2"},
+    {"outside of run", "outside of experimental_run_v2"},
+    {"of run", "of experimental_run_v2"},
+    {"call run from", "call experimental_run_v2 from"},
+    {"before run and give the step to run", "before experimental_run_v2 and pass it the step"},
+    {"from distribute, values_from_function or run of",
+     "from experimental_distribute_dataset or experimental_run_v2 of"},
+    {"what run or values_from_function returned", "what experimental_run_v2 returned"},
+    {"what run returned", "what experimental_run_v2 returned"},
+    {"reduce without an axis", "reduce with None as the axis"},
+    {"or leave the axis out", "or pass None"}};
 
 template <std::size_t kFirst, std::size_t kSecond>
 constexpr auto joined(const Word (&first)[kFirst], const Word (&second)[kSecond]) {

@@ -7,6 +7,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
+#include "lockstep/base/vocabulary.h"
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/devices.h"
 #include "lockstep/strategy/replica_random.h"
@@ -39,7 +40,7 @@ void ClientCall::throw_together(const std::exception_ptr& mine) const {
       try {
         std::rethrow_exception(mine);
       } catch (const std::exception& e) {
-        said = str("on worker ", core_.worker_id(), ": ", e.what());
+        said = str("on worker ", core_.worker_id(), ": ", verbatim(e.what()));
       } catch (...) {
         said = str("on worker ", core_.worker_id(), ": an exception of an unknown type");
       }

@@ -55,7 +55,7 @@ void DistributionStrategy::note_use() {
   } catch (const Error&) {  // a cluster that this program does not ask for may be described as it likes
   }
   if (workers < 2) return;
-  log_warning(
+  say_warning(
       str("TF_CONFIG names ", workers,
           " workers, and this one trains alone: no cluster was given to configure. Call "
           "strategy.configure({.cluster_spec = lockstep::TFConfigClusterResolver().cluster_spec()}) right after "
@@ -63,8 +63,7 @@ void DistributionStrategy::note_use() {
 }
 
 PerDevice<int> DistributionStrategy::worker_device_index() const {
-  return detail::of_towers(
-      *core_, core_->values_from_function([](const ValueContext& tower) { return tower.replica_id_in_sync_group; }));
+  return core_->values_from_function([](const ValueContext& tower) { return tower.replica_id_in_sync_group; });
 }
 
 Mirrored<at::Tensor> DistributionStrategy::reduce(VariableAggregation aggregation, const TowerValue& value,

@@ -120,6 +120,14 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   Mirrored<IndexedSlices> reduce(VariableAggregation aggregation, const PerDevice<IndexedSlices>& value,
                                  const TowerDestinations& destinations = {},
                                  const std::source_location& where = std::source_location::current());
+  template <class T, class... Rest>
+    requires(!std::convertible_to<const T&, TowerValue> && !std::same_as<T, PerDevice<IndexedSlices>>)
+  auto reduce(VariableAggregation, const T&, const Rest&...) {
+    static_assert(lockstep::detail::never<T>,
+                  "reduce takes a tensor or number of each tower: reduce the parts of a structure one by one, "
+                  "lockstep::get<0>(value), or return them one by one");
+    return lockstep::detail::AfterCompileError();
+  }
   /// The same on one device, as a plain value.
   template <class Value, std::convertible_to<std::string> Device>
   auto reduce(VariableAggregation aggregation, const Value& value, const Device& device,
@@ -148,13 +156,14 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   auto map(const std::vector<T>& map_over, F&& f, const Args&... args);
 
   /// `dataset_fn()` gives the elements, which go to the towers in turn, whole: with batches of b rows a step has n * b.
-  /// Over a cluster every worker reads the same stream and takes the elements of its own towers.
+  /// Over a cluster every worker reads the same stream and takes the elements of its own towers; with `between_graph` each
+  /// reads a stream of its own.
   template <class F>
   auto distribute_dataset(F&& dataset_fn) {
     if constexpr (detail::GivesDataset<F>) {
       const detail::CrossTowerCall client(*core_, "distribute_dataset");
       note_use();
-      return detail::distribute_elements(*core_, dataset_fn(), prefetch_on_device_);
+      return detail::distribute_elements(*core_, dataset_fn(), between_graph(), prefetch_on_device_);
     } else {
       static_assert(lockstep::detail::never<F>,
                     "distribute_dataset takes a function that returns a Dataset: [&] { return dataset; }");

@@ -64,7 +64,7 @@ class LOCKSTEP_EXPORT MirroredStrategy : public DistributionStrategy {
 };
 
 /// CollectiveAllReduceStrategy of TensorFlow 1.11, from which MultiWorkerMirroredStrategy came: as MirroredStrategy, except
-/// that it says of itself that every worker runs the program. Until `configure` it is one worker.
+/// that each worker reads data of its own, which the program shares out. Until `configure` it is one worker.
 class LOCKSTEP_EXPORT CollectiveAllReduceStrategy final : public MirroredStrategy {
  public:
   explicit CollectiveAllReduceStrategy(int num_gpus_per_worker = 0)

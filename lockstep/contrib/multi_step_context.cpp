@@ -16,6 +16,13 @@ MultiStepContext::MultiStepContext(Strategy& strategy, Devices devices, Step ste
       step_(std::move(step)),
       iterations_(iterations) {}
 
+const TowerValue& MultiStepContext::Outputs::operator[](const std::string& name) const {
+  if (const auto found = find(name); found != end()) return found->second;
+  throw NotFound(errors::kStructure, {.what = str("the last step has set no output \"", name, "\""),
+                                      .where = "last_step_outputs",
+                                      .help = str("call set_last_step_output(\"", name, "\", ...) in the step")});
+}
+
 Strategy& MultiStepContext::strategy() const {
   return StrategyAccess::require_alive(strategy_, "what run_steps_on_dataset returned");
 }

@@ -29,6 +29,11 @@ namespace lockstep::contrib {
 ///     torch::Tensor loss = ctx.last_step_outputs().at("loss");
 class LOCKSTEP_EXPORT MultiStepContext {
  public:
+  /// By name, in brackets too: `ctx.last_step_outputs()["loss"]`.
+  struct Outputs : std::map<std::string, TowerValue> {
+    const TowerValue& operator[](const std::string& name) const;  ///< NotFound unless the step has set it
+  };
+
   MultiStepContext(const MultiStepContext&) = default;  // and no move, which would leave one without a step
   MultiStepContext& operator=(const MultiStepContext&) = default;
 
@@ -44,7 +49,7 @@ class LOCKSTEP_EXPORT MultiStepContext {
 
   /// By name; of the last step alone. Values that were not reduced have a component for each tower of all workers (of
   /// this worker, in strategies of which every worker is a client of its own).
-  const std::map<std::string, TowerValue>& last_step_outputs() const { return last_step_outputs_; }
+  const Outputs& last_step_outputs() const { return last_step_outputs_; }
 
   /// `std::any_cast<std::vector<std::string>>(ctx.non_tensor_outputs().at("name"))`
   const std::map<std::string, std::any>& non_tensor_outputs() const { return non_tensor_outputs_; }
@@ -76,7 +81,7 @@ class LOCKSTEP_EXPORT MultiStepContext {
   int iterations_;
   /// Shared with copies, which a step may make: for them, too, it ends.
   std::shared_ptr<bool> is_in_step_ = std::make_shared<bool>(false);
-  std::map<std::string, TowerValue> last_step_outputs_;
+  Outputs last_step_outputs_;
   std::map<std::string, std::any> non_tensor_outputs_;
 };
 

@@ -85,11 +85,13 @@ concept GivesDataset = requires(F& f) {
   requires data::detail::is_dataset_v<std::decay_t<decltype(f())>>;
 };
 
-/// Whole elements to the towers in turn; a last step that not all towers have an element for is left out.
+/// Whole elements to the towers in turn; a last step that not all towers have an element for is left out. `is_own`: the dataset
+/// is this worker's, not one that all workers read.
 template <class T>
-TowerDataset<T> distribute_elements(Strategy& core, const data::Dataset<T>& dataset, bool prefetch) {
+TowerDataset<T> distribute_elements(Strategy& core, const data::Dataset<T>& dataset, bool is_own, bool prefetch) {
   const InputOptions options{.per_replica_buffer_size = prefetch ? 1 : 0};
-  const auto input = data::distribute_made(core, {data::own_elements(core, dataset).stage()}, options);
+  const auto own = is_own ? dataset : data::own_elements(core, dataset);
+  const auto input = data::distribute_made(core, {own.stage()}, options);
   return TowerDataset<T>(whole_size_of(core), DistributedDataset<T>(data::only_whole_steps(input)));
 }
 

@@ -353,6 +353,19 @@ TEST_F(TwoTowers, SpeakInLogsAndPrintedValuesToo) {
   EXPECT_EQ(lines.count("tower 1 failed too"), 1);
 }
 
+TEST_F(TwoTowers, LeaveTheProgramItsOwnWords) {
+  const auto says = [&](const auto& f, const std::string& text) {
+    const SeenError seen = error_of([&] { strategy.call_for_each_tower(f); });
+    EXPECT_TRUE(contains(seen.text, text)) << seen.text;
+  };
+  says([] { for (const auto& line : data::text_line_dataset({"out/best-replica.txt"})) (void)line; }, "out/best-replica.txt");
+  says([] { throw NotFound(7, {.what = "the replica set is down"}); }, "the replica set is down");
+  says([] { throw NotFound(7, {.what = "lost", .where = "towerdb.cpp"}); }, "towerdb.cpp, on tower 0");
+  const LoggedLines lines;
+  log_info("my replica set is up");
+  EXPECT_EQ(lines.count("my replica set is up"), 1);
+}
+
 TEST_F(TwoTowers, LeaveStrategiesOfTheMainApiTheirWords) {
   const auto printed = [] { return str(PerReplica<int>({1})).substr(0, 10); };
   EXPECT_EQ(printed(), "PerDevice:");
@@ -363,6 +376,10 @@ TEST_F(TwoTowers, LeaveStrategiesOfTheMainApiTheirWords) {
     EXPECT_EQ(of_replica[1], "PerReplica");
     const auto of_tower = strategy.call_for_each_tower([&] { return printed(); });
     EXPECT_EQ(of_tower[1], "PerDevice:");
+    auto local = strategy.tower_local_variable(one(), Agg::SUM, "local");
+    EXPECT_TRUE(contains(error_of([&] { local.assign_add(1); }).text, "Tower-local variables"));
+    const auto seen = error_of([&] { strategy.call_for_each_tower([&] { other.run([] {}); }); });
+    EXPECT_FALSE(contains(seen.text, "where: call_for_each_tower")) << seen.text;
     const auto scope = strategy.scope();
     EXPECT_EQ(printed(), "PerDevice:");
   }

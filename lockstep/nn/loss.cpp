@@ -98,7 +98,7 @@ std::int64_t known_rows(const detail::ContextEntry& here) {
 void warn_of_local_size(std::int64_t size, std::int64_t all) {
   static std::atomic<bool> has_warned{false};
   if (has_warned.exchange(true)) return;
-  log_warning(lockstep::str("average_loss was given the size ", size,
+  say_warning(lockstep::str("average_loss was given the size ", size,
                             ", the rows of this replica alone, and the batch has ", all, ": its mean would be ",
                             static_cast<double>(all) / static_cast<double>(size),
                             " times too large. Leave the size out, or give that of all replicas: "

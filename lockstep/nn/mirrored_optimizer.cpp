@@ -199,7 +199,7 @@ void MirroredOptimizerBase::reduce_gradients(ReduceOp op) {
   const bool is_alone = mine.window_calls == 0 && mine.progress.backwards <= 1;
   if (core_->settings.accumulate > 1 && is_alone && ++mine.steps_beside_window > 1 &&
       core_->said.is_first(detail::Warning::UnusedWindow))
-    log_warning(
+    say_warning(
         "set_accumulate is for minimize alone: reduce_gradients and step update the weights at every call. Call "
         "backward several times before reduce_gradients, or minimize");
   mine.window_calls = 0;  // of a window that ends here, where a replica may have made fewer calls
@@ -239,7 +239,7 @@ void MirroredOptimizerBase::step() {
   detail::require_own_gradients(core, mine, "step");
   if ((core.settings.clip_global_norm || core.settings.clip_value) && mine.progress.clip_mark == 0 &&
       core.said.is_first(detail::Warning::UnusedClipping))
-    log_warning(
+    say_warning(
         "set_clip_global_norm and set_clip_value are for minimize alone: these gradients are not clipped. Call "
         "clip_global_norm(max_norm) or clip_value(limit) between reduce_gradients and step");
   const bool checks =
@@ -335,7 +335,7 @@ void MirroredOptimizerBase::set_learning_rate(double rate) {
   require_learning_rate(rate);
   for (std::size_t g = 1; g < core_->groups.size(); ++g) {
     if (learning_rate(g) == learning_rate(0) || !core_->said.is_first(detail::Warning::EqualRates)) continue;
-    log_warning(str("set_learning_rate gives all parameter groups the rate ", rate, ", but group 0 had ",
+    say_warning(str("set_learning_rate gives all parameter groups the rate ", rate, ", but group 0 had ",
                     learning_rate(0), " and group ", g, " had ", learning_rate(g),
                     ". Use set_learning_rate(rate, group) to keep them apart"));
   }

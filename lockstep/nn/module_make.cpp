@@ -76,7 +76,7 @@ void require_own_parts(const torch::nn::Module& first, const torch::nn::Module& 
 void warn_of_replaced_weights(const std::vector<LayerMember>& members) {
   for (const LayerMember& each : members) {
     if (each.is_registered()) continue;
-    log_warning(
+    say_warning(
         lockstep::str("'", each.name,
                       "' is not the tensor that was registered under this name: files hold the "
                       "registered one, which is not trained. To tie weights, leave this layer out and compute with the "

@@ -149,7 +149,7 @@ void ModuleWatch::warn_of_frozen_on_some() const {
     const bool is_first_frozen = !parameter.leaves.front().requires_grad();
     if (is_first_frozen == !parameter.leaves.back().requires_grad()) continue;
     has_warned_of_frozen_ = true;
-    return log_warning(lockstep::str(
+    return say_warning(lockstep::str(
         "parameter '", parameter.name, "' is frozen on ", is_first_frozen ? "replica 0" : "other replicas",
         " and not on ", is_first_frozen ? "others" : "replica 0",
         ", which compute its gradients. Freeze on every replica: strategy.run([&] { for (auto& p : "
@@ -206,7 +206,7 @@ void ModuleWatch::warn_of_changed_buffers() const {
     const bool is_last_changed = version_of(buffers_[b].last) != buffer_versions_[2 * b + 1];
     if (!is_first_changed || is_last_changed) continue;
     has_warned_of_buffers_ = true;
-    log_warning(lockstep::str("buffer '", buffers_[b].name,
+    say_warning(lockstep::str("buffer '", buffers_[b].name,
                               "' was changed outside of run on replica 0 alone, and every replica has its own. Set it "
                               "with model.update(f), which reaches all of them; use the model inside run"));
   }
@@ -223,7 +223,7 @@ void ModuleWatch::warn_of_different_buffers() const {
   for (const Buffer& buffer : buffers_) {
     if (!at::isFloatingType(buffer.first.scalar_type()) || holds_same(buffer.first, buffer.last)) continue;
     has_warned_of_evaluation_ = true;
-    return log_warning(lockstep::str(
+    return say_warning(lockstep::str(
         "the model was used in eval mode, and buffer '", buffer.name,
         "' differs between replicas, as training leaves it: results depend on the replica that computes them, and differ "
         "from those of the saved model. Call model.synchronize_buffers() before model.eval()"));
@@ -236,7 +236,7 @@ void ModuleWatch::note_use_outside() const {
       std::ranges::find_if(buffers_, [](const Buffer& buffer) { return buffer.name.ends_with("running_mean"); });
   if (model_.replica(0)->is_training() && statistics != buffers_.end() &&
       !std::exchange(has_warned_of_buffers_, true)) {
-    log_warning(
+    say_warning(
         lockstep::str("the model was used outside of run in train mode: buffers such as '", statistics->name,
                       "' change on replica 0 alone, and every replica has its own. Use the model inside run, or call "
                       "model.eval() before"));
@@ -262,7 +262,7 @@ void ModuleWatch::end_of_merge() const {
 
 void ModuleWatch::warn_of(std::size_t p, const char* when) const {
   has_warned_of_other_optimizers_ = true;
-  log_warning(lockstep::str(
+  say_warning(lockstep::str(
       "parameter '", model_.parameters()[p].name, "' was changed ", when,
       ". An optimizer of LibTorch on model.parameters() sees those of replica 0 alone. Train with "
       "strategy.make_optimizer<...>(model, options) and minimize(loss) inside run; change weights yourself with "

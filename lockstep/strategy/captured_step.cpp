@@ -122,7 +122,7 @@ struct StepCapture::State {
     reason = std::move(why);
     if (!has_gpus || std::find(logged.begin(), logged.end(), reason) != logged.end()) return;
     logged.push_back(reason);
-    log_warning(str("a captured step runs without a CUDA graph: ", reason));
+    say_warning(str("a captured step runs without a CUDA graph: ", reason));
   }
 
   void forget() {

@@ -4,6 +4,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/strategy/default_strategy.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/strategy_words.h"
 
 namespace lockstep {
 namespace detail {
@@ -57,6 +58,7 @@ bool runs_on_replicas_of(const Strategy& strategy) {
 
 void require_cross_replica(const Strategy& strategy, const char* operation) {
   if (innermost == nullptr || (innermost->strategy == &strategy && innermost->replica == nullptr)) return;
+  const WordsOf words(strategy);
   if (innermost->strategy != &strategy) {
     if (innermost->strategy->is_default()) throw_needs_scope(operation);
     throw_mixed(operation);

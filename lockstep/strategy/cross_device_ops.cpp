@@ -29,7 +29,7 @@ Mirrored<at::Tensor> spread(const at::Tensor& value, const Devices& destinations
 void warn_once_without_nccl() {
   static std::atomic<bool> warned{false};
   if (warned.exchange(true)) return;
-  log_warning(
+  say_warning(
       "NcclAllReduce needs GPUs, and the devices are CPUs: using the ordered sum instead, which gives the same results");
 }
 

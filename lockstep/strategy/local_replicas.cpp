@@ -173,7 +173,7 @@ std::optional<local::ReplicaFailure> LocalReplicas::run(FunctionRef<void(int, lo
   if (first && first->has_drawn()) {
     is_seeded_in_vain_ = false;
     if (!std::exchange(has_warned_of_seed_, true)) {
-      log_warning(
+      say_warning(
           "torch::manual_seed was called between runs, and does not reach the replicas, which draw from streams of their "
           "own. Call strategy.set_seed(seed) to start these again, or torch::manual_seed before the strategy is made");
     }

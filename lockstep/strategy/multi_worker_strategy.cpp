@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "lockstep/base/text.h"
+#include "lockstep/base/vocabulary.h"
 #include "lockstep/comm/cluster/cluster_resolver.h"
 #include "lockstep/comm/sum_route.h"
 #include "lockstep/comm/worker_group.h"
@@ -69,9 +70,9 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
   const std::shared_ptr<WorkerGroup> workers = join_workers(
       {.cluster = cluster,
        .replicas = static_cast<int>(devices.size()),
-       .facts = {str("version of Lockstep: ", LOCKSTEP_VERSION), str("replicas of a worker: ", devices.size()),
-                 str("threads of a replica: ", threads), str("devices: ", devices.front().type),
-                 str("version of NCCL: ", nccl.empty() ? "not built in" : nccl),
+       .facts = {str("version of Lockstep: ", LOCKSTEP_VERSION),
+                 in_words_here(str("replicas of a worker: ", devices.size())), str("threads of a replica: ", threads),
+                 str("devices: ", devices.front().type), str("version of NCCL: ", nccl.empty() ? "not built in" : nccl),
                  str("seed: ", options.seed ? str(*options.seed) : "the chief's"),
                  str("communication.implementation: ", to_string(options.communication.implementation)),
                  str("communication.bytes_per_pack: ", options.communication.bytes_per_pack),

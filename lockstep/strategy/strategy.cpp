@@ -181,7 +181,7 @@ bool detail::StrategyAccess::has_made_anything(const Strategy& strategy) {
 
 std::uint64_t detail::StrategyAccess::next_make_seed(Strategy& strategy) {
   if (shared_generator_seed() != strategy.seed() && SharedGenerator().was_seeded_before()) {
-    log_warning(
+    say_warning(
         "torch::manual_seed was called after the strategy was made, and does not reach the initial weights of this model. "
         "Call strategy.set_seed(seed), or torch::manual_seed before the strategy is made");
   }

@@ -313,6 +313,13 @@ class LOCKSTEP_EXPORT Strategy {
 
   /// Throws the failure with the replica added to its text. What other replicas have thrown is logged where it differs.
   [[noreturn]] void raise_failure(const local::ReplicaFailure& failure);
+  /// To one client, what has one component on each worker is not one value.
+  template <class T>
+  PerReplica<T> as_one_of_all(PerReplica<T> value) const {
+    if (one_client_ != nullptr && num_workers() > 1)
+      value.set_whole_size(static_cast<std::size_t>(num_replicas_in_sync_));
+    return value;
+  }
   /// Calls `call(k)` for each local replica k, on its thread and in its context.
   void run_on_replicas(const detail::StepRows& rows, FunctionRef<void(std::size_t k)> call);
   /// Throws for a variable of another strategy.

@@ -70,9 +70,9 @@ void log_other_failures(const Strategy& strategy, const Said& thrown,
   for (const auto& other : others) {
     Said said = said_by(other.error);
     if (std::find(seen.begin(), seen.end(), said) != seen.end()) continue;
-    if (seen.size() > kMostLines) return log_warning("more replicas failed in other ways");
-    log_warning(str(detail::replica_name(strategy, static_cast<std::size_t>(other.replica)),
-                    " failed too, in another way: ", said.type, ": ", said.what));
+    if (seen.size() > kMostLines) return say_warning("more replicas failed in other ways");
+    say_warning(str(detail::replica_name(strategy, static_cast<std::size_t>(other.replica)),
+                    " failed too, in another way: ", said.type, ": ", verbatim(said.what)));
     seen.push_back(std::move(said));
   }
 }
@@ -222,10 +222,10 @@ void Strategy::raise_failure(const local::ReplicaFailure& failure) {
   const int replica = replica_context(failure.replica).replica_id_in_sync_group();
   last_failure_ = RunFailure{replica, said.text, said.type};
   log_other_failures(*this, said, failure.others);
-  if (workers_) workers_->report(str(said.type, " on replica ", replica, ": ", said.what));
+  if (workers_) workers_->report(str(said.type, " on replica ", replica, ": ", verbatim(said.what)));
   // What is thrown is the caller's to log or not. A merge function's run is not worth a line: its caller is this run's.
   if (is_logged(Severity::Debug) && !detail::runs_on_replicas_of(*this))
-    log(Severity::Debug, str("run failed on replica ", replica, ": ", said.type, ": ", said.what));
+    say(Severity::Debug, str("run failed on replica ", replica, ": ", said.type, ": ", verbatim(said.what)));
 
   const std::string who = in_words_here(str("on replica ", replica));
   try {
@@ -235,7 +235,7 @@ void Strategy::raise_failure(const local::ReplicaFailure& failure) {
     const auto has = [&](const std::string& part) { return e.text().where.find(part) != std::string::npos; };
     const bool is_of_workers =
         workers_ && e.number() < errors::kWrongContext && (e.number() >= errors::kPeerLost || has("reported by"));
-    if (!is_of_workers && !has(in_words_here("replica"))) e.add_where(who);
+    if (!is_of_workers && !has(in_words_here("replica") + " ")) e.add_where(who);
     last_failure_->what = e.what();
     throw;
   } catch (c10::Error& e) {

@@ -13,6 +13,7 @@ namespace {
 struct Speakers {
   std::mutex mutex;
   std::vector<const Strategy*> strategies;
+  Vocabulary last;  ///< of the strategy that ended last: what is left of it speaks on
 };
 
 Speakers& speakers() {
@@ -24,7 +25,7 @@ Vocabulary words_of_this_place() {
   if (const ContextEntry* const here = current_context()) return StrategyAccess::words(*here->strategy);
   const std::lock_guard lock(speakers().mutex);
   const auto& strategies = speakers().strategies;
-  if (strategies.empty()) return {};
+  if (strategies.empty()) return speakers().last;
   const Vocabulary words = StrategyAccess::words(*strategies[0]);
   const bool are_alike = std::ranges::all_of(
       strategies, [&](const Strategy* other) { return StrategyAccess::words(*other).data() == words.data(); });
@@ -48,7 +49,7 @@ void enter_speaker(const Strategy& strategy) {
 
 void leave_speaker(const Strategy& strategy) {
   const std::lock_guard lock(speakers().mutex);
-  std::erase(speakers().strategies, &strategy);
+  if (std::erase(speakers().strategies, &strategy) > 0) speakers().last = StrategyAccess::words(strategy);
 }
 
 }  // namespace lockstep::detail

@@ -8,7 +8,7 @@ class Strategy;
 }
 
 // A thread speaks the words of the strategy that is current there. Where none is, as when a variable is written outside of all
-// scopes, it speaks those of the strategies that exist, if they all speak alike, and otherwise the main API's.
+// scopes, it speaks those of the strategies that exist (or of the last one that did), if they all speak alike, and otherwise the main API's.
 namespace lockstep::detail {
 
 /// The names of the API through which the program uses `strategy`.

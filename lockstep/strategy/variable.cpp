@@ -10,6 +10,7 @@
 #include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/strategy_words.h"
 #include "lockstep/strategy/variable_impl.h"
 
 // Reading: which components are meant. variable_assign.cpp writes them.
@@ -117,6 +118,7 @@ at::Tensor detail::read_back_of(const Variable& variable, VariableContext contex
 
 at::Tensor Variable::read() const {
   if (!is_distributed()) return values()[0];
+  const detail::WordsOf words(impl_->strategy());
   const auto context = detail::variable_context(impl_->strategy(), "read");
   if (context == VariableContext::CrossReplica) return read_across(*this);
   if (context == VariableContext::Replica && impl_->is_sync_on_read() && detail::sync_on_read_scopes() > 0) {

@@ -13,6 +13,7 @@
 #include "lockstep/strategy/owners_call.h"
 #include "lockstep/strategy/replica_name.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/strategy_words.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable_impl.h"
 
@@ -236,6 +237,7 @@ at::Tensor assign_here(const Variable& handle, const Write& write, const Variabl
 
 VariableContext detail::write_here(const std::shared_ptr<Variable::Impl>& variable, const Write& write,
                                    const VariableValue& value) {
+  const WordsOf words(variable->strategy());
   const VariableContext context = variable_context(variable->strategy(), write.name());
   switch (context) {
     case VariableContext::Replica: assign_in_replica(variable, write, value); break;

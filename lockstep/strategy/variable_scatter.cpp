@@ -6,6 +6,7 @@
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/strategy_words.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/variable.h"
 #include "lockstep/strategy/variable_impl.h"
@@ -186,6 +187,7 @@ at::Tensor scatter_here(const Variable& handle, Scatter kind, const IndexedSlice
          .where = lockstep::str("variable '", variable->options().name, "'"),
          .help = "use scatter_add or scatter_sub, or create the variable with another aggregation"});
   }
+  const detail::WordsOf words(variable->strategy());
   switch (detail::variable_context(variable->strategy(), name_of(kind))) {
     case VariableContext::Replica: scatter_in_replica(variable, kind, rows); break;
     case VariableContext::Update:

@@ -63,7 +63,7 @@ void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Ti
   if (!started_) {
     seat.connection = 0;
     if (failure_) return;
-    return log_warning(
+    return say_warning(
         str(title(seat.member), " ", how, " before the job started (", seen, "); waiting for it to come back"));
   }
   std::vector<Member> fine;
@@ -87,7 +87,7 @@ void Chief::beat(Seat& seat, const wire::Seat& said, Time now) {
   seat.last.set_step(said.step());
   seat.last.set_place(said.place().substr(0, kMaxPlace));
   if (gap > options_.heartbeat_interval + options_.dead_after / 4) {
-    log_warning(str(title(seat.member), " did not answer for ", seconds_text(gap), " and is back (",
+    say_warning(str(title(seat.member), " did not answer for ", seconds_text(gap), " and is back (",
                     last_seen(seat.last), ")"));
   }
   wire::FromChief answer;
@@ -112,7 +112,7 @@ void Chief::tick(Time now) {
   if (gap > options_.heartbeat_interval) {
     // This process itself stood still. What others sent meanwhile has yet to be read, so the time does not count.
     for (Seat& seat : seats_) seat.last_beat = std::min(now, seat.last_beat + gap);
-    if (gap > options_.dead_after / 2) log_warning(str("this process stood still for ", seconds_text(gap)));
+    if (gap > options_.dead_after / 2) say_warning(str("this process stood still for ", seconds_text(gap)));
   }
   for (Seat& seat : seats_) {
     const auto silent = now - seat.last_beat;

@@ -45,7 +45,7 @@ void Chief::drop_stranger(Connection connection, const std::string& why) {
   found->second.stage == Stage::Seated ? outbox_.close(connection) : end(connection);
   // A scanner must not fill the log.
   if (++strangers_ > 1 && last_tick_ - last_stranger_ <= options_.waiting_log_interval) return;
-  log_warning(str("dropped ", counted(strangers_, "connection"), " that did not come from this job; the last: ", why));
+  say_warning(str("dropped ", counted(strangers_, "connection"), " that did not come from this job; the last: ", why));
   last_stranger_ = last_tick_;
 }
 
@@ -86,7 +86,7 @@ void Chief::proof(Connection connection, Session& session, const wire::ToChief& 
   const std::string expected =
       mac_of(key_, {"member", session.hello.nonce(), session.nonce, std::to_string(member), proof.details()});
   if (!same_bytes(proof.mac(), expected)) {
-    log_warning(
+    say_warning(
         str("a process that claims to be ", title(seat_of(member)->member), " was refused: ",
             session.hello.has_key() == key_.empty() ? "only one side has a job key" : "its job key is another one"));
     throw FailedPrecondition(errors::kJobKey, {.what = "this worker's job key is not the chief's",
@@ -115,7 +115,7 @@ void Chief::refuse_second(const Seat& holder, const wire::Seat& second, Time now
 void Chief::require_same_cluster(const Member& member, const wire::Details& details) {
   const Member& chief = seats_.front().member;
   if (details.machine() != options_.machine) {
-    log_warning(str(member.name, " runs on another kind of machine: ",
+    say_warning(str(member.name, " runs on another kind of machine: ",
                     difference({chief.name, {options_.machine}}, {member.name, {details.machine()}})));
   }
   if (details.cluster() == options_.cluster) return;

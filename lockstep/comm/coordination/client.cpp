@@ -47,7 +47,7 @@ Client::~Client() {
     }
     leave(Deadline::after(options_.leave_timeout));
   } catch (const std::exception& error) {
-    log_warning(error.what());
+    say_warning(error.what());
   }
   end_session();
   {
@@ -200,7 +200,7 @@ void Client::wait_for_others_to_leave(Server& server, const Deadline& deadline) 
   };
   while (!others().empty() && !deadline.expired() && !failure()) {
     if (Clock::now() >= next_line) {
-      log_info(str(self_.name, ": waiting for ", others(), " to leave"));
+      say_info(str(self_.name, ": waiting for ", others(), " to leave"));
       next_line += options_.waiting_log_interval;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));

@@ -60,7 +60,7 @@ void Client::ask_who_has_the_seat() {
   } catch (const AlreadyExists&) {
     throw;
   } catch (const Error& error) {
-    log_info(str("the chief says: ", error.text().what));
+    say_info(str("the chief says: ", error.text().what));
   }
 }
 
@@ -144,7 +144,7 @@ void Client::join() {
     const std::string waiting_for = str(title(chief_), ", the chief: ", why);
     if (Clock::now() >= end) give_up_waiting(waiting_for);
     end_session();
-    if (line_is_due()) log_info(str(self_.name, ": waiting for ", waiting_for));
+    if (line_is_due()) say_info(str(self_.name, ": waiting for ", waiting_for));
     std::this_thread::sleep_for(milliseconds(50));
   }
 }

@@ -220,7 +220,7 @@ void ReplicaTeam::wait_naming_missing(int replica, FunctionRef<bool()> ready, Fu
   auto waited = std::chrono::milliseconds::zero();
   while (!wait(replica, ready, Deadline::after(slice))) {
     waited += slice;
-    log_warning(str("waiting for ", std::chrono::duration<double>(waited).count(), " s for ", describe()));
+    say_warning(str("waiting for ", std::chrono::duration<double>(waited).count(), " s for ", describe()));
     slice *= 2;
   }
 }
@@ -270,7 +270,7 @@ void Seat::await_all(std::uint32_t meeting, const Deadline& deadline) {
   if (!deadline.is_never() && !team_->wait(replica_, decided, deadline)) {
     // The others may be about to read what this replica shows, so it stays; all of them leave with the error together.
     frame_->late_meeting.store(std::uint64_t{meeting} + 1, std::memory_order_seq_cst);
-    log(Severity::Error, str("deadline exceeded while waiting for ", describe()));
+    say(Severity::Error, str("deadline exceeded while waiting for ", describe()));
   }
   team_->wait_naming_missing(replica_, decided, describe);
   if (stopped < 0) return wait_for_deferred_work();
@@ -430,7 +430,7 @@ void Seat::await_leader(std::uint32_t meeting, const Deadline& deadline) {
   if (!deadline.is_never() && !team_->wait(replica_, has_news, deadline) &&
       !progress_of(frame_->slots[0]).has_reached(meeting)) {
     frame_->late_meeting.store(std::uint64_t{meeting} + 1, std::memory_order_seq_cst);
-    log(Severity::Error, str("deadline exceeded while waiting for ", describe()));
+    say(Severity::Error, str("deadline exceeded while waiting for ", describe()));
   }
   while (true) {
     team_->wait_naming_missing(replica_, has_news, describe);

@@ -169,7 +169,7 @@ class ClusterWorkers final : public WorkerGroup {
         waiting.push_back(state.member.name);
       }
     }
-    log_warning(str(name, " has been waiting for ", kSlowAfter.count(), " s; ",
+    say_warning(str(name, " has been waiting for ", kSlowAfter.count(), " s; ",
                     absent.empty() ? "all workers are there" : str("not there yet: ", list_of(absent)),
                     absent.empty() || waiting.empty() ? "" : str("; also waiting: ", list_of(waiting))));
   }
@@ -182,7 +182,7 @@ class ClusterWorkers final : public WorkerGroup {
     const auto path = folder / str("lockstep-collectives-worker", rank(), "-", ::getpid(), ".log");
     std::ofstream file(path);
     file << engine_->log();
-    if (file.flush()) log_info(str("the last collectives of this worker are in ", path.string()));
+    if (file.flush()) say_info(str("the last collectives of this worker are in ", path.string()));
   }
 
   const std::string self_;  ///< "worker 1 (host1:2222)"

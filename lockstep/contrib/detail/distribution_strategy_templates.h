@@ -90,7 +90,7 @@ auto DistributionStrategy::call_for_each_tower(F&& f, const Args&... args) {
         } else {
           auto results = core_->run(f, given...);
           require_equal_calls(typeid(F));
-          return detail::of_towers(*core_, std::move(results));
+          return results;
         }
       },
       args...);

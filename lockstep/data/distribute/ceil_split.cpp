@@ -61,12 +61,12 @@ void warn_before_cut(const Element& batch, CutWarnings& warnings) {
   const auto rows = [](const Component& component) { return component_rows(component, "splitting a batch"); };
   for (const Component& component : batch.components) {
     if (rows(component) == rows(batch.components.front()) || !warnings.of_unequal_rows.exchange(false)) continue;
-    log_warning(str("distribute: the components of a batch have ", rows(batch.components.front()), " and ",
+    say_warning(str("distribute: the components of a batch have ", rows(batch.components.front()), " and ",
                     rows(component),
                     " rows. Each is cut by itself, so rows that belong together may go to different replicas."));
   }
   if (warnings.of_single_rows && warnings.of_single_rows.exchange(false))
-    log_warning(single_rows_warning(describe(batch)));
+    say_warning(single_rows_warning(describe(batch)));
 }
 
 std::string single_rows_warning(const std::string& element) {

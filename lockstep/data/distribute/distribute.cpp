@@ -95,7 +95,7 @@ void warn_of_single_rows(const InputPlan& plan, const ElementSpec& spec) {
   if (plan.split.rule == SplitRule::CeilSplit && !tells_all(spec))
     plan.split.warnings->of_single_rows = true;
   else
-    log_warning(single_rows_warning(to_string(spec)));
+    say_warning(single_rows_warning(to_string(spec)));
 }
 
 }  // namespace
@@ -106,11 +106,11 @@ DistributedInputPtr distribute_stage(Strategy& strategy, const StagePtr& dataset
   const InputPlan plan = plan_input(dataset, policy_of(*dataset), options.assignment, cluster_of(strategy));
   const auto warning = fallback_warning(plan);
   if ((warning || plan.has_single_rows) && is_first_time(dataset)) {
-    if (warning) log_warning(*warning);
+    if (warning) say_warning(*warning);
     if (plan.has_single_rows) warn_of_single_rows(plan, dataset->element_spec());
   }
   for (const std::string& removed : plan.shards.removed) {
-    log_warning(str("distribute: ", removed, " is left out, because the workers share the elements it counts"));
+    say_warning(str("distribute: ", removed, " is left out, because the workers share the elements it counts"));
   }
   require_same_dataset(strategy, plan, *dataset);
   return finish(strategy, distributed_by_plan(plan), options);

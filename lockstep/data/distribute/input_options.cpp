@@ -26,7 +26,7 @@ void check_buffer(const InputOptions& options, const char* where) {
 
 void say_once_without_effect() {
   static std::atomic<bool> said{false};
-  if (!said.exchange(true)) log_info("place_dataset_on_device has no effect: the replicas' memory is the host's");
+  if (!said.exchange(true)) say_info("place_dataset_on_device has no effect: the replicas' memory is the host's");
 }
 
 }  // namespace

@@ -205,7 +205,7 @@ class FilesIterator final : public ElementIterator {
   /// Leaves the file. What was left out of it is logged, unless it was only opened to find a place.
   void close() {
     if (reader_ == nullptr) return;
-    if (const std::string losses = reader_->losses(); has_read_ && !losses.empty()) log_warning(losses);
+    if (const std::string losses = reader_->losses(); has_read_ && !losses.empty()) say_warning(losses);
     reader_.reset();
     has_read_ = false;
   }

@@ -139,7 +139,7 @@ class Memory final : public Lasting {
   void warn_of_failure() {
     const std::lock_guard lock(mutex_);
     if (std::exchange(warned_, true)) return;
-    log_warning(
+    say_warning(
         str(describe(), ": an element failed, so this pass is not remembered; put ignore_errors before the cache"));
   }
 

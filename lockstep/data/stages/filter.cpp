@@ -15,7 +15,7 @@ Cardinality unknown_cardinality(const Stage&) { return Cardinality::unknown(); }
 /// Notes an element that is left out.
 void note(const IgnoreErrorsOptions& options, const ErrorCounter::Where& where, const std::string& message) {
   if (options.counter && !options.counter->add(message, where)) return;
-  if (options.log) log_warning(str("ignore_errors left out an element: ", message));
+  if (options.log) say_warning(str("ignore_errors left out an element: ", message));
 }
 
 }  // namespace

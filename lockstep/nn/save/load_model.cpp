@@ -207,8 +207,8 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
   forget_cast_weights();
   if (sets_all_weights) model.set_torn(false);
   if (!of_other_class.empty())
-    log_warning(str("load of ", path, " goes on with the state of another class: ", of_other_class));
-  if (!plan.fits()) log_warning(str("load of ", path, " has left out what does not fit: ", list_differences(plan)));
+    say_warning(str("load of ", path, " goes on with the state of another class: ", of_other_class));
+  if (!plan.fits()) say_warning(str("load of ", path, " has left out what does not fit: ", list_differences(plan)));
 }
 
 }  // namespace

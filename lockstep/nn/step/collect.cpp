@@ -113,7 +113,7 @@ void warn_of_leftovers(OptimizerCore& core, ReplicaPart& mine) {
     const at::Tensor& gradient = parameters[p].leaves[static_cast<std::size_t>(mine.index)].grad();
     if (core.group_of[p] < 0 || !gradient.defined() || !holds_numbers(gradient)) continue;
     if (!core.said.is_first(Warning::Leftovers)) return;
-    return log_warning(lockstep::str(
+    return say_warning(lockstep::str(
         "parameter '", parameters[p].name, "' has a gradient on ", replica_name(static_cast<std::size_t>(mine.index)),
         " before the step's backward: of a backward outside of run, or of the loss of another model. It joins this "
         "step. Call optimizer.zero_grad() inside run before minimize, and optimizer.backward(loss) instead of "
@@ -238,7 +238,7 @@ void warn_of_changed_gradients(OptimizerCore& core, ReplicaPart& mine) {
     if (!has_place(gradient, sample) || !has_number_at(gradient, sample.place)) continue;
     if (bits_at(gradient, sample.place) == sample.bits) continue;
     if (!core.said.is_first(Warning::ChangedGradients)) return;
-    return log_warning(lockstep::str(
+    return say_warning(lockstep::str(
         "the gradient of '", parameters[p].name, "' was changed on ",
         replica_name(static_cast<std::size_t>(mine.index)),
         " between the optimizer's backward and its step: by a backward of another loss, or by hand. The step takes it as "
@@ -389,7 +389,7 @@ bool begins_anew(const OptimizerCore& core, ReplicaPart& mine) {
 
 void warn_of_ended_window(const OptimizerCore& core, ReplicaPart& mine, const char* call, int calls) {
   if (calls == 0 || mine.index != 0 || !core.said.is_first(Warning::EndedWindow)) return;
-  log_warning(lockstep::str(call, " has ended an accumulation window: the gradients of ", counted(calls, "call"),
+  say_warning(lockstep::str(call, " has ended an accumulation window: the gradients of ", counted(calls, "call"),
                             " of minimize out of ", core.settings.accumulate,
                             " are dropped without an update. minimize forgets gradients by itself after each update; "
                             "leave zero_grad() out"));

@@ -50,7 +50,7 @@ void require_size_of_window(const OptimizerCore& core, ReplicaPart& mine, const 
   if (!is_noted(loss, LossNote::OfOneBatch)) return;
   if (current_context()->notes->losses_of_batch++ > 0 || ++mine.progress.batches < 2) return;
   if (!core.said.is_first(Warning::BatchSizeInWindow)) return;
-  log_warning(
+  say_warning(
       lockstep::str("the size given to average_loss is that of one batch, and set_accumulate(", window,
                     ") adds up the gradients of several: the step is as many times that of their mean. Give it the "
                     "number of examples of the whole window, on all replicas"));
@@ -119,7 +119,7 @@ void warn_of_losses(const OptimizerCore& core, ReduceOp op) {
   // A loss that one replica computes for all counts once.
   if (is_sum && std::ranges::all_of(core.replicas, has(&LossTraits::has_mean)) &&
       core.said.is_first(Warning::MeanOfRows)) {
-    log_warning(lockstep::str(
+    say_warning(lockstep::str(
         "the loss is a mean over this replica's rows, and gradients are summed over ", replicas,
         " replicas: the step is ", replicas,
         " times that of one replica with the whole batch. Compute one loss for each row (reduction None) and give the "
@@ -129,7 +129,7 @@ void warn_of_losses(const OptimizerCore& core, ReduceOp op) {
   // Backward through all_reduce adds up the gradients of all replicas, and the optimizer then adds them up once more.
   if (is_sum && std::ranges::any_of(core.replicas, has(&LossTraits::is_sum)) &&
       core.said.is_first(Warning::ReducedLoss)) {
-    log_warning(lockstep::str(
+    say_warning(lockstep::str(
         "the loss given to the optimizer is the result of all_reduce: its gradients are already those of all replicas, "
         "and the step is ",
         replicas,
@@ -137,7 +137,7 @@ void warn_of_losses(const OptimizerCore& core, ReduceOp op) {
   }
   if (!is_sum && std::ranges::any_of(core.replicas, has(&LossTraits::is_share)) &&
       core.said.is_first(Warning::MeanOfShares)) {
-    log_warning(lockstep::str("average_loss divides by the rows of all replicas, and ReduceOp::Mean by the ", replicas,
+    say_warning(lockstep::str("average_loss divides by the rows of all replicas, and ReduceOp::Mean by the ", replicas,
                               " replicas once more: the step is ", replicas,
                               " times too small. Leave the reduction at ReduceOp::Sum"));
   }
@@ -150,7 +150,7 @@ void warn_of_different_sizes(const OptimizerCore& core, std::span<const std::int
   const auto other =
       std::find_if(first, sizes.end(), [&](std::int64_t size) { return is_given(size) && size != *first; });
   if (other == sizes.end() || !core.said.is_first(Warning::DifferentSizes)) return;
-  log_warning(lockstep::str("average_loss was given the size ", *first, " on ", who, " ", first - sizes.begin(),
+  say_warning(lockstep::str("average_loss was given the size ", *first, " on ", who, " ", first - sizes.begin(),
                             " and ", *other, " on ", who, " ", other - sizes.begin(),
                             ", and rows have different weights in the step. Leave the size out, or give all the same: "
                             "average_loss(losses, ls::global_rows(losses))"));

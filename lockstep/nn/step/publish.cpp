@@ -29,7 +29,7 @@ void warn_of_unreached(const OptimizerCore& core, ReplicaPart& mine) {
   const auto first = static_cast<std::size_t>(
       std::find_if(core.group_of.begin(), core.group_of.end(), [](int group) { return group >= 0; }) -
       core.group_of.begin());
-  log_warning(str("the loss reaches none of the optimizer's parameters ('", core.module->parameters()[first].name,
+  say_warning(str("the loss reaches none of the optimizer's parameters ('", core.module->parameters()[first].name,
                   "' is the first): step ", mine.steps,
                   " has updated nothing. Compute the loss with the model that the optimizer was made for, and freeze "
                   "only what is not to be trained"));

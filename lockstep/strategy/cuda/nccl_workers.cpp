@@ -82,7 +82,7 @@ std::shared_ptr<GpuWorkers> connect_workers(WorkerGroup& group, at::Device devic
                             {.what = str("NCCL cannot connect the GPUs: ", why),
                              .help = "give each worker a GPU of its own, or use Implementation::Auto"});
     }
-    log_info(str("gradients go through host memory and not from GPU to GPU: ", why));
+    say_info(str("gradients go through host memory and not from GPU to GPU: ", why));
     return nullptr;
   }
   try {

@@ -167,7 +167,7 @@ auto Strategy::run(F&& f, const Args&... args) {
       std::vector<Result> components;
       components.reserve(results.size());
       for (auto& result : results) components.push_back(std::move(*result));
-      return PerReplica<Result>(std::move(components));
+      return as_one_of_all(PerReplica<Result>(std::move(components)));
     }
   }
 }
@@ -244,9 +244,10 @@ auto Strategy::values_from_function(F&& f) {
     return detail::AfterCompileError();
   } else {
     using Result = std::decay_t<std::invoke_result_t<F&, const ValueContext&>>;
-    return PerReplica<Result>::generate(static_cast<std::size_t>(num_local_replicas()), [&](std::size_t k) -> Result {
+    const auto of = [&](std::size_t k) -> Result {
       return f(ValueContext{replica_context(static_cast<int>(k)).replica_id_in_sync_group(), num_replicas_in_sync()});
-    });
+    };
+    return as_one_of_all(PerReplica<Result>::generate(static_cast<std::size_t>(num_local_replicas()), of));
   }
 }
 

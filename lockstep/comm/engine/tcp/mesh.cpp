@@ -197,7 +197,7 @@ class Mesh {
   }
 
   void drop(Caller& caller) {
-    log_warning(str("a connection from ", peer_name(caller.socket.get()), " to the data port ", own_.name,
+    say_warning(str("a connection from ", peer_name(caller.socket.get()), " to the data port ", own_.name,
                     " is of no worker of this job and was dropped"));
     caller.socket.close();
   }
