@@ -121,7 +121,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
                                  const TowerDestinations& destinations = {},
                                  const std::source_location& where = std::source_location::current());
   template <class T, class... Rest>
-    requires(!std::convertible_to<const T&, TowerValue> && !std::same_as<T, PerDevice<IndexedSlices>>)
+    requires(!detail::is_reducible_v<T>)
   auto reduce(VariableAggregation, const T&, const Rest&...) {
     static_assert(lockstep::detail::never<T>,
                   "reduce takes a tensor or number of each tower: reduce the parts of a structure one by one, "
@@ -130,6 +130,7 @@ class LOCKSTEP_EXPORT DistributionStrategy {
   }
   /// The same on one device, as a plain value.
   template <class Value, std::convertible_to<std::string> Device>
+    requires detail::is_reducible_v<Value>
   auto reduce(VariableAggregation aggregation, const Value& value, const Device& device,
               const std::source_location& where = std::source_location::current()) {
     return reduce(aggregation, value, TowerDestinations(std::string(device)), where)[0];

@@ -358,7 +358,11 @@ TEST_F(TwoTowers, LeaveTheProgramItsOwnWords) {
     const SeenError seen = error_of([&] { strategy.call_for_each_tower(f); });
     EXPECT_TRUE(contains(seen.text, text)) << seen.text;
   };
-  says([] { for (const auto& line : data::text_line_dataset({"out/best-replica.txt"})) (void)line; }, "out/best-replica.txt");
+  says(
+      [] {
+        for (const auto& line : data::text_line_dataset({"out/best-replica.txt"})) (void)line;
+      },
+      "out/best-replica.txt");
   says([] { throw NotFound(7, {.what = "the replica set is down"}); }, "the replica set is down");
   says([] { throw NotFound(7, {.what = "lost", .where = "towerdb.cpp"}); }, "towerdb.cpp, on tower 0");
   const LoggedLines lines;
@@ -430,7 +434,8 @@ TEST_F(TwoTowers, TakeOutputsOfStepsBack) {
   auto iterator = strategy.distribute_dataset([] { return data::range(8); }).make_one_shot_iterator();
   const auto first = strategy.run_steps_on_dataset(
       [](MultiStepContext& ctx, const PerDevice<at::Tensor>& x) { ctx.set_last_step_output("x", x); }, iterator);
-  const TowerValue x = first.last_step_outputs().at("x");
+  const TowerValue x = first.last_step_outputs()["x"];
+  EXPECT_EQ(error_of([&] { (void)first.last_step_outputs()["y"]; }).number, errors::kStructure);
   EXPECT_EQ(strategy.reduce(Agg::SUM, x, "cpu:0").item<int>(), 1);
   EXPECT_EQ(strategy.unwrap(x).size(), 2U);
   const auto seen = strategy.call_for_each_tower([](const TowerValue& mine) { return mine.tensor().item<int>(); }, x);

@@ -130,6 +130,10 @@ class LOCKSTEP_EXPORT TowerDestinations {
 
 namespace detail {
 
+template <class T>
+inline constexpr bool is_reducible_v =
+    std::convertible_to<const T&, TowerValue> || std::same_as<T, PerDevice<IndexedSlices>>;
+
 /// A variable, or what towers that have returned it gave.
 template <class T>
 inline constexpr bool is_of_variable_v = std::derived_from<T, Variable>;

@@ -122,6 +122,8 @@ void mistakes_of_ports(ls::contrib::MirroredStrategy& towers, ls::compat::v1::Mi
   towers.distribute_dataset(ls::data::range(4));
   // error: distribute_dataset takes a function that returns a Dataset
   towers.distribute_dataset([] { return 3; });
+  // error: reduce takes a tensor or number of each tower: reduce the parts of a structure one by one
+  towers.reduce(ls::contrib::VariableAggregation::SUM, ls::PerReplica<std::pair<int, int>>({{1, 2}}), "cpu:0");
   // error: map(items, f, args...) calls f(item, args...), which returns a result
   towers.map(std::vector<int>{1}, [](int) {});
 
