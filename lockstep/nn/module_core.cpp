@@ -18,6 +18,7 @@
 #include "lockstep/nn/module_inventory.h"
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/outside_of_run.h"
+#include "lockstep/nn/step/recording.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/detail/run_notes.h"
 #include "lockstep/strategy/detail/strategy_access.h"
@@ -51,6 +52,7 @@ const std::shared_ptr<torch::nn::Module>& ModuleCore::module_of_replica(const Co
   // weights than the rest.
   if (!parameters().empty() && has_moved(0, k)) require_unchanged();
   watch_->note_use(k);
+  note_model_of_step(*this, k, inventory_->alive);
   return replicas_[k];
 }
 

@@ -16,13 +16,17 @@ namespace lockstep::detail {
 bool is_autocast_on(c10::DeviceType device) { return at::autocast::is_autocast_enabled(device); }
 c10::ScalarType autocast_type(c10::DeviceType device) { return at::autocast::get_autocast_dtype(device); }
 
+void forget_casts() {
+  if (is_autocast_on(c10::DeviceType::CPU) || is_autocast_on(c10::DeviceType::CUDA)) at::autocast::clear_cache();
+}
+
 CastsInRun::CastsInRun(bool several) : outer_(at::autocast::is_autocast_cache_enabled()) {
   if (several) at::autocast::set_autocast_cache_enabled(false);
 }
 
 CastsInRun::~CastsInRun() {
   at::autocast::set_autocast_cache_enabled(outer_);
-  if (is_autocast_on(c10::DeviceType::CPU) || is_autocast_on(c10::DeviceType::CUDA)) at::autocast::clear_cache();
+  forget_casts();
 }
 
 }  // namespace lockstep::detail

@@ -210,6 +210,7 @@ StepCapture::Way StepCapture::plan(const StepInputs& given) {
   }
   state.forget();
   state.key = {inputs.types, {}, inputs.numbers};
+  const c10::InferenceMode counted(false);  // whose tensors do not count what is written to them
   for (const at::Tensor& tensor : inputs.tensors) state.key.like.push_back(at::empty_like(tensor));
   return Way::Record;
 }
@@ -240,6 +241,9 @@ bool StepCapture::record(const StepInputs& inputs, FunctionRef<void()> run) {
     StrategyAccess::set_last_failure(*state.strategy, last_failure);  // the run that follows is what counts
     return false;
   };
+  std::vector<std::int64_t> before;  // how often the arguments' copies were written to
+  for (const at::Tensor& copy : state.key.like) before.push_back(copy._version());
+  forget_casts();  // of weights, by an autocast around the step: memory that is not the graph's
   std::exception_ptr thrown;
   try {
     auto graph = StrategyAccess::make_graph(*state.strategy);
@@ -257,6 +261,11 @@ bool StepCapture::record(const StepInputs& inputs, FunctionRef<void()> run) {
     return give_up(first_line(e.what_without_backtrace()));
   } catch (const std::exception& e) {
     return give_up(first_line(e.what()));
+  }
+  for (std::size_t i = 0; i < before.size(); ++i) {
+    if (state.key.like[i]._version() != before[i])
+      return give_up(
+          "it writes into an argument, and the graph works on a copy of that: capture the tensor by reference");
   }
   if (!thrown) return true;
   // As after a plain run, what the function has started before it threw is done.

@@ -3,6 +3,8 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
@@ -74,6 +76,39 @@ TEST_P(GpuCaptureEdges, ABufferThatHasMovedIsFollowed) {
     return left;
   };
   EXPECT_EQ(first_difference(trained(true), trained(false)), "");
+}
+
+TEST_P(GpuCaptureEdges, WhatIsWrittenIntoAnArgumentIsNotLost) {
+  MirroredStrategy strategy(on_gpu(replicas));
+  auto step = strategy.capture([](const at::Tensor& x, at::Tensor total) { total.add_(x.sum()); });
+  const auto totals = strategy.values_from_function([](const ValueContext&) { return at::zeros({}, kGpu); });
+  const at::Tensor x = at::ones({4}, kGpu);
+  for (int i = 1; i < 9; ++i) {
+    step(x, totals);
+    for (const at::Tensor& total : totals) EXPECT_EQ(total.item<double>(), 4 * i);
+  }
+  EXPECT_FALSE(step.was_replayed());
+  EXPECT_NE(step.reason().find("writes into an argument"), std::string::npos) << step.reason();
+}
+
+TEST_P(GpuCaptureEdges, TheModeOfAModelWithoutOptimizerIsFollowed) {
+  MirroredStrategy strategy(on_gpu(replicas));
+  auto model = strategy.make([] { return torch::nn::Sequential(torch::nn::Dropout(0.5)); });
+  auto forward = strategy.capture([&](const at::Tensor& x) { return model->forward(x); });
+  const at::Tensor x = at::ones({512}, kGpu);
+  const auto has_zeros = [&] {
+    const auto results = forward(x);
+    bool all = true;
+    for (const at::Tensor& result : results) all = all && result.eq(0).any().item<bool>();
+    return all;
+  };
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(has_zeros());
+  EXPECT_TRUE(forward.was_replayed()) << forward.reason();
+  model.eval();
+  for (int i = 0; i < 5; ++i) EXPECT_FALSE(has_zeros());
+  EXPECT_TRUE(forward.was_replayed()) << forward.reason();
+  model.train();
+  for (int i = 0; i < 5; ++i) EXPECT_TRUE(has_zeros());
 }
 
 /// Numbers of the CPU, of the GPU and of LibTorch's own generator, in a step that waits for the GPU.

@@ -8,6 +8,8 @@
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 
+#include <type_traits>
+
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "lockstep/nn/save/save.h"
 #include "lockstep/nn/sync_batch_norm.h"
@@ -64,6 +66,34 @@ void expect_plain_training(int replicas, const Options& options) {
     SCOPED_TRACE(type);
     expect_plain_training<Opt>(replicas, options, type);
   }
+}
+
+struct TwoTypes : torch::nn::Module {
+  at::Tensor single = register_parameter("single", at::full({8}, 1.f));
+  at::Tensor twice = register_parameter("twice", at::full({8}, 1.0, at::kDouble));
+};
+
+/// Kernels of Lockstep step the one, and LibTorch's optimizer the other.
+TEST_P(GpuTraining, ReadingTheStateChangesNoCountOfStepsOfOtherTypes) {
+  const auto trained = [&]<class Opt>(const auto& options, bool reads, std::type_identity<Opt>) {
+    MirroredStrategy strategy(on_gpu(replicas));
+    auto model = strategy.make<TwoTypes>();
+    auto optimizer = strategy.make_optimizer<Opt>(model, options);
+    for (int i = 0; i < 6; ++i) {
+      strategy.run([&] {
+        at::Tensor loss = model->single.square().sum();
+        if (i > 0) loss = loss.to(at::kDouble) + model->twice.square().sum();
+        optimizer.minimize(loss);
+      });
+      if (reads) optimizer.state();
+    }
+    return on_host(model.parameters());
+  };
+  const std::type_identity<torch::optim::Adam> adam;
+  const std::type_identity<torch::optim::SGD> sgd;
+  EXPECT_EQ(first_difference(trained(AdamOptions(0.1), true, adam), trained(AdamOptions(0.1), false, adam)), "");
+  const auto momentum = SGDOptions(0.01).momentum(0.9);
+  EXPECT_EQ(first_difference(trained(momentum, true, sgd), trained(momentum, false, sgd)), "");
 }
 
 TEST_P(GpuTraining, SgdFollowsThePlainLoop) {

@@ -149,8 +149,10 @@ void settle_counts(const OptimizerCore& core, ReplicaPart& mine) {
   const at::Tensor counts = numbers.counts.cpu();
   const auto* const counted = const_data<std::int64_t>(counts);
   bool are_all_there = true;
-  for (std::size_t i = 0; i < mine.owned.size(); ++i)
-    are_all_there &= tell_inner(kind, mine, mine.owned[i], counted[i]);
+  for (std::size_t i = 0; i < mine.owned.size(); ++i) {
+    // The inner optimizer steps the others itself: those of float64, for instance.
+    if (mine.owned[i].is_counted_on_device) are_all_there &= tell_inner(kind, mine, mine.owned[i], counted[i]);
+  }
   settle_checks(core, mine);
   if (!are_all_there) mine.numbers.reset();
 }

@@ -21,18 +21,36 @@ namespace {
 
 StepRecorder* recorder_of(const ModuleCore& module) { return StrategyAccess::recorder(module.strategy()); }
 
-/// What a replica's part of a graph has been recorded with and cannot follow: a change makes it worthless.
-struct Recorded {
-  Recorded(const OptimizerCore& core, const ReplicaPart& mine)
-      : settings(core.settings),
-        numbers(mine.numbers),
-        scale(mine.scale),
-        modes(core.module->modes_of(static_cast<std::size_t>(mine.index))) {
-    for (const OptimizerGroup& group : core.groups) have_momentum.push_back(has_momentum(group));
-    for (const auto& buffer : core.module->buffers_of(static_cast<std::size_t>(mine.index))) {
+/// What of a replica's model a graph has been recorded with and cannot follow: a change makes it worthless.
+struct RecordedModel {
+  RecordedModel(const ModuleCore& module, std::size_t replica) : k(replica), modes(module.modes_of(k)) {
+    for (const auto& buffer : module.buffers_of(k)) {
       const at::Tensor& tensor = buffer.value();
       if (tensor.defined() && tensor.has_storage()) buffers.emplace_back(tensor, tensor.const_data_ptr());
     }
+  }
+
+  std::string reason_against(const ModuleCore& module) const {
+    if (module.modes_of(k) != modes) return "what is trained, or the model's training mode, was changed";
+    for (std::size_t p = 0; p < module.parameters().size(); ++p) {
+      if (module.has_moved(p, k)) return "a parameter has moved to other memory";
+    }
+    for (const auto& [buffer, address] : buffers) {
+      if (buffer.const_data_ptr() != address) return "a buffer has moved to other memory";
+    }
+    return {};
+  }
+
+  std::size_t k;
+  std::uint64_t modes;
+  std::vector<std::pair<at::Tensor, const void*>> buffers;  ///< of the replica's module, and where they were
+};
+
+/// The same of its part of an optimizer.
+struct Recorded {
+  Recorded(const OptimizerCore& core, const ReplicaPart& mine)
+      : settings(core.settings), numbers(mine.numbers), scale(mine.scale) {
+    for (const OptimizerGroup& group : core.groups) have_momentum.push_back(has_momentum(group));
   }
 
   static bool has_momentum(const OptimizerGroup& group) {
@@ -48,15 +66,10 @@ struct Recorded {
       if (have_momentum[g] != has_momentum(core.groups[g])) return "momentum was switched on or off";
     }
     if (mine.numbers != numbers) return "the optimizer's state was loaded";
-    if (core.module->modes_of(k) != modes) return "what is trained, or the model's training mode, was changed";
     if (mine.progress.stage != GradientStage::None) return "gradients wait for a step";
     const auto& parameters = core.module->parameters();
     for (std::size_t p = 0; p < parameters.size(); ++p) {
       if (parameters[p].leaves[k].grad().defined()) return "a parameter has a gradient before the step";
-      if (core.module->has_moved(p, k)) return "a parameter has moved to other memory";
-    }
-    for (const auto& [buffer, address] : buffers) {
-      if (buffer.const_data_ptr() != address) return "a buffer has moved to other memory";
     }
     return {};
   }
@@ -64,9 +77,7 @@ struct Recorded {
   OptimizerSettings settings;
   std::shared_ptr<DeviceNumbers> numbers;
   std::shared_ptr<LossScale> scale;
-  std::uint64_t modes;
-  std::vector<bool> have_momentum;                          ///< per group
-  std::vector<std::pair<at::Tensor, const void*>> buffers;  ///< of the replica's module, and where they were
+  std::vector<bool> have_momentum;  ///< per group
 };
 
 /// Leaves share memory but not version counters. Without this a backward through values from before the update would give wrong
@@ -96,6 +107,14 @@ void count_replay(OptimizerCore& core, ReplicaPart& mine, const std::vector<Grad
 
 }  // namespace
 
+void note_model_of_step(const ModuleCore& module, std::size_t k, const std::weak_ptr<const void>& alive) {
+  StepRecorder* const recorder = recorder_of(module);
+  if (recorder == nullptr || !recorder->is_first_use(static_cast<int>(k), &module)) return;
+  recorder->before_replay(static_cast<int>(k), [&module, alive, recorded = RecordedModel(module, k)] {
+    return alive.expired() ? std::string("a model that it uses is gone") : recorded.reason_against(module);
+  });
+}
+
 bool is_recording(const ModuleCore& module) {
   const StepRecorder* const recorder = recorder_of(module);
   return recorder != nullptr && recorder->is_recording();
@@ -116,6 +135,7 @@ void refuse_unrecordable(const OptimizerCore& core) {
 
 void count_step(OptimizerCore& core, ReplicaPart& mine) {
   StepRecorder* const recorder = recorder_of(*core.module);
+  note_model_of_step(*core.module, static_cast<std::size_t>(mine.index), core.module);
   if (recorder != nullptr && core.on_device && has_device_update(core)) {
     recorder->before_replay(mine.index, [held = core.shared_from_this(), &mine, recorded = Recorded(core, mine)] {
       held->poison.require_clean("a captured step");

@@ -36,6 +36,14 @@ class StepRecorder {
     parts_[static_cast<std::size_t>(local_index)].after.push_back(std::move(act));
   }
 
+  /// Whether the replica uses `object` for the first time in this step.
+  bool is_first_use(int local_index, const void* object) {
+    auto& used = parts_[static_cast<std::size_t>(local_index)].used;
+    if (std::ranges::find(used, object) != used.end()) return false;
+    used.push_back(object);
+    return true;
+  }
+
   std::string prepare() const {
     for (const Part& part : parts_) {
       for (const auto& check : part.before) {
@@ -53,6 +61,7 @@ class StepRecorder {
   struct Part {
     std::vector<std::function<std::string()>> before;
     std::vector<std::function<void()>> after;
+    std::vector<const void*> used;
   };
   std::vector<Part> parts_;
   bool is_recording_;
