@@ -54,6 +54,23 @@ TEST_P(GpuInput, BatchesArriveWholeAndStayWhole) {
   }
 }
 
+/// Rows that a function of the pipeline makes on the GPU, on a thread that the caller's stream knows nothing of.
+TEST_P(GpuInput, RowsThatAPipelineMakesOnTheGpuAreAwaited) {
+  const auto [replicas, buffer, on_other_stream] = GetParam();
+  std::optional<c10::cuda::CUDAStreamGuard> other;
+  if (on_other_stream) other.emplace(c10::cuda::getStreamFromPool());
+  MirroredStrategy strategy(on_gpu(replicas));
+  const auto late = [](const at::Tensor& rows) { return slow_zeros({1}).add(rows.to(kGpu, at::kDouble)).add(0); };
+  auto batches = strategy.distribute(data::from_tensor_slices(at::arange(64)).batch(8).map(late),
+                                     {.per_replica_buffer_size = buffer});
+  double sum = 0;
+  for (const auto& batch : batches) {
+    const auto parts = strategy.run([](const at::Tensor& mine) { return mine.sum(); }, batch);
+    sum += strategy.reduce(ReduceOp::Sum, parts).item<double>();
+  }
+  EXPECT_EQ(sum, 63 * 32);
+}
+
 TEST(GpuInputOptions, LeaveBatchesOnTheHostWhereThatIsAskedFor) {
   MirroredStrategy strategy(on_gpu(2));
   auto batches = strategy.distribute(data::from_tensor_slices(at::arange(8)).batch(4), {.fetch_to_device = false});

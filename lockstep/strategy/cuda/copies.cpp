@@ -29,6 +29,12 @@ class CudaCopyStream final : public CopyStream {
       : stream_(c10::cuda::getStreamFromPool(/*isHighPriority=*/true, device)) {}
 
   at::Tensor copy(const at::Tensor& from) override {
+    if (from.is_cuda()) {
+      // A function of the pipeline has made it, on the stream of its thread, which is LibTorch's default one.
+      at::cuda::CUDAEvent made;
+      made.record(c10::cuda::getDefaultCUDAStream(from.device().index()));
+      made.block(stream_);
+    }
     const c10::cuda::CUDAStreamGuard on_it(stream_);
     if (!from.is_cpu() || from.layout() != at::kStrided) return from.to(stream_.device());
     // LibTorch keeps the pinned memory until the copy is done, and then for the next one.
