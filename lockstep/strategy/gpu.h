@@ -130,6 +130,9 @@ std::string nccl_version();
 std::shared_ptr<GpuWorkers> connect_workers(WorkerGroup& group, at::Device device, const CommunicationOptions& options,
                                             double join_seconds, double collective_seconds);
 
+/// While it is held, no `DefaultGeneratorScope` lives: LibTorch's default generator of `device` has its own numbers.
+std::unique_lock<std::recursive_mutex> hold_default_generator(at::Device device);
+
 /// While it lives, operators without a generator argument that draw on the GPU (dropout, attention) take the numbers of
 /// `generator` instead of LibTorch's. One thread at a time: it holds a lock.
 class DefaultGeneratorScope {

@@ -47,6 +47,8 @@ class CudaGraph final : public Graph {
   void begin(const at::cuda::MempoolId_t& pool) {
     graph_.emplace();
     for (const ReplicaGenerators& replica : generators_) graph_->register_generator_state(replica.gpu);
+    // LibTorch registers what its default generator draws from: that must not be a replica's of another strategy just now.
+    const auto held = hold_default_generator(stream_.device());
     // Other threads may go on to use the GPU meanwhile, such as those that copy batches.
     graph_->capture_begin(pool, cudaStreamCaptureModeThreadLocal);
   }

@@ -44,6 +44,10 @@ std::uint64_t shared_numbers_drawn() {
   return visible() > 0 ? numbers_drawn(at::cuda::detail::getDefaultCUDAGenerator()) : 0;
 }
 
+std::unique_lock<std::recursive_mutex> hold_default_generator(at::Device device) {
+  return std::unique_lock(mutex_of(at::cuda::detail::getDefaultCUDAGenerator(device.index())));
+}
+
 DefaultGeneratorScope::DefaultGeneratorScope(const at::Generator& generator)
     : shared_(at::cuda::detail::getDefaultCUDAGenerator(generator.device().index())),
       lock_(mutex_of(shared_)),
