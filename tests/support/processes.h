@@ -14,10 +14,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <ios>
 #include <memory>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -201,20 +203,21 @@ class Process {
   int input_ = -1;
 };
 
-/// Ports of 127.0.0.1 that were free a moment ago.
+/// Ports of 127.0.0.1 that were free a moment ago, below those that Linux gives to connections, which other tests make meanwhile.
 inline Strings free_addresses(int count) {
+  static std::mt19937 random(std::random_device{}());
+  std::uniform_int_distribution<std::uint16_t> any(20000, 32767);
   Strings addresses;
   std::vector<int> sockets;
-  for (int i = 0; i < count; ++i) {
-    const int socket = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  while (std::ssize(addresses) < count) {
+    sockets.push_back(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const std::uint16_t port = any(random);
     sockaddr_in address{};
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof address;
-    EXPECT_EQ(::bind(socket, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(::getsockname(socket, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    addresses.push_back(str("127.0.0.1:", ntohs(address.sin_port)));
-    sockets.push_back(socket);
+    address.sin_port = htons(port);
+    if (::bind(sockets.back(), reinterpret_cast<sockaddr*>(&address), sizeof address) == 0)
+      addresses.push_back(str("127.0.0.1:", port));
   }
   for (const int socket : sockets) ::close(socket);
   return addresses;
