@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/ops/full.h>
+#include <gtest/gtest.h>
 
 #include <cstddef>
 #include <memory>
@@ -29,6 +30,13 @@ inline MirroredStrategy& towers(int n) {
   if (!strategy) strategy = std::make_unique<MirroredStrategy>(MirroredOptions{.devices = cpus(n), .seed = 1});
   return *strategy;
 }
+
+inline at::Tensor one() { return number(1); }
+
+struct TwoTowers : testing::Test {
+  MirroredStrategy strategy{{.devices = cpus(2)}};
+  PerDevice<at::Tensor> ids = strategy.call_for_each_tower([] { return number(get_tower_context().tower_id()); });
+};
 
 /// The number of each tower.
 inline PerDevice<at::Tensor> ids(MirroredStrategy& strategy) {
