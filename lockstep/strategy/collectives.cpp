@@ -221,10 +221,15 @@ ReducibleLeaf combine(const Seat& seat, ReduceOp op, std::size_t i) {
   return ordered_reduce(op, tensors);
 }
 
-ReducibleLeaf copy_of(const ReducibleLeaf& leaf) {
-  if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) return tensor->clone();
+/// On the GPU of the replica that gets it.
+at::Tensor copy_for(const at::Tensor& tensor, at::Device taker) {
+  return tensor.device() == taker ? tensor.clone() : gpu::bring_here(tensor, taker);
+}
+
+ReducibleLeaf copy_for(const ReducibleLeaf& leaf, at::Device taker) {
+  if (const auto* tensor = std::get_if<at::Tensor>(&leaf)) return copy_for(*tensor, taker);
   const auto& rows = std::get<IndexedSlices>(leaf);
-  return IndexedSlices{rows.values.clone(), rows.indices.clone(), rows.dense_shape};
+  return IndexedSlices{copy_for(rows.values, taker), copy_for(rows.indices, taker), rows.dense_shape};
 }
 
 /// By the first replica of each worker, for all of its own.
@@ -249,7 +254,7 @@ void reduce_between_workers(const Seat& seat, WorkerGroup& workers, const Contri
     for (int k = 0; k < seat.size(); ++k) {
       const Contribution& theirs = contribution_of(seat, k);
       if (k > 0) {
-        theirs.combined.push_back(copy_of(mine.combined[i]));
+        theirs.combined.push_back(copy_for(mine.combined[i], device_of(*theirs.others[i])));
       } else if (tensors.empty()) {
         theirs.combined.emplace_back(concatenate_slices(mine.op, workers::all_gather(workers, slices, name, deadline)));
       } else {
@@ -268,7 +273,7 @@ void gather_between_workers(const Seat& seat, WorkerGroup& workers, std::size_t 
   for (int k = 0; k < workers.rank() * seat.size(); ++k) begin += all[static_cast<std::size_t>(k)].size(axis);
   for (int k = 0; k < seat.size(); ++k) {
     const Contribution& theirs = contribution_of(seat, k);
-    theirs.combined.emplace_back(k == 0 ? whole : whole.clone());
+    theirs.combined.emplace_back(k == 0 ? whole : copy_for(whole, device_of(*theirs.others[i])));
     theirs.begins.push_back(begin);
     begin += parts[static_cast<std::size_t>(k)].size(axis);
   }

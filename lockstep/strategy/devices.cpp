@@ -55,26 +55,6 @@ bool are_mixed(const std::vector<at::Device>& devices) {
   return std::ranges::any_of(devices, &at::Device::is_cpu) && std::ranges::any_of(devices, &at::Device::is_cuda);
 }
 
-void require_one_kind(const std::vector<DeviceName>& devices) {
-  for (const DeviceName& device : devices) {
-    const DeviceName& first = devices.front();
-    if (device.type == first.type) continue;
-    throw Unimplemented(errors::kDevice,
-                        {.what = "a worker of MultiWorkerMirroredStrategy cannot use CPUs and GPUs together yet",
-                         .seen = str(to_string(first), " and ", to_string(device)),
-                         .help = "name either CPUs or one GPU; MirroredStrategy takes both"});
-  }
-}
-
-void require_one_gpu(const std::vector<DeviceName>& devices) {
-  const std::string seen = two_gpus_of(devices);
-  if (seen.empty()) return;
-  throw Unimplemented(errors::kDevice, {.what = "a worker of MultiWorkerMirroredStrategy cannot use several GPUs yet",
-                                        .seen = seen,
-                                        .help = "start a worker for each GPU and name it: {.devices = {{\"gpu:0\"}}}; "
-                                                "MirroredStrategy takes all GPUs of one machine"});
-}
-
 void require_way_between(const std::vector<DeviceName>& devices, Implementation implementation) {
   const std::string seen = two_gpus_of(devices);
   if (seen.empty() || implementation != Implementation::Nccl) return;

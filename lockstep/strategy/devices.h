@@ -36,11 +36,6 @@ LOCKSTEP_EXPORT const DeviceName& require_here(const DeviceName& name);
 /// Whether some are CPUs and others GPUs.
 LOCKSTEP_EXPORT bool are_mixed(const std::vector<at::Device>& devices);
 
-/// Throws where they are CPUs and GPUs, which a worker among others cannot use together.
-LOCKSTEP_EXPORT void require_one_kind(const std::vector<DeviceName>& devices);
-/// Throws where they are several GPUs, which it cannot use either.
-LOCKSTEP_EXPORT void require_one_gpu(const std::vector<DeviceName>& devices);
-
 /// Throws where they are several GPUs of one process, between which sums cannot be made in this way.
 LOCKSTEP_EXPORT void require_way_between(const std::vector<DeviceName>& devices, Implementation implementation);
 

@@ -87,7 +87,7 @@ void copy_all(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>
 class Arrival {
  public:
   virtual ~Arrival() = default;
-  /// What the calling thread starts from now on comes after it.
+  /// What the calling thread starts from now on comes after it, on its GPU and on the thread's current one.
   virtual void await() = 0;
   /// The calling thread itself waits until it is done.
   virtual void wait_on_host() = 0;
@@ -111,11 +111,11 @@ class CopyStream {
 
 std::unique_ptr<CopyStream> make_copy_stream(at::Device device);
 
-/// Collectives from GPU to GPU between workers, each of which has one.
+/// Collectives from GPU to GPU between workers. Those of each worker are reached through its first one.
 class GpuWorkers {
  public:
   virtual ~GpuWorkers() = default;
-  /// Starts a collective whose arrays are on the GPU, after all of `after`. All workers start the same ones in the same order.
+  /// Starts a collective whose results are on the worker's first GPU, and its inputs within reach of that, after all of `after`. All workers start the same ones in the same order.
   virtual void start(const Collective& collective, const std::vector<std::shared_ptr<Arrival>>& after,
                      Deadline limit) = 0;
   /// The calling thread waits until all of them are done, and throws if one has failed.
@@ -125,10 +125,12 @@ class GpuWorkers {
 /// The version of NCCL; empty where it is not built in.
 std::string nccl_version();
 
-/// Connects the GPUs of all workers, which all call it. Null where they go through host memory: NCCL is not built in, or two
-/// workers have the same GPU. That is an error if NCCL was asked for. It uses the group from a thread of its own.
-std::shared_ptr<GpuWorkers> connect_workers(WorkerGroup& group, at::Device device, const CommunicationOptions& options,
-                                            double join_seconds, double collective_seconds);
+/// Connects the GPUs of all workers, which all call it. Null where they go through host memory: NCCL is not built in, two
+/// workers have the same first GPU, or a worker's devices do not reach each other's memory. That is an error if NCCL was asked
+/// for. `devices`: of this worker's replicas. It uses the group from a thread of its own.
+std::shared_ptr<GpuWorkers> connect_workers(WorkerGroup& group, const std::vector<at::Device>& devices,
+                                            const CommunicationOptions& options, double join_seconds,
+                                            double collective_seconds);
 
 /// While it is held, no `DefaultGeneratorScope` lives: LibTorch's default generator of `device` has its own numbers.
 std::unique_lock<std::recursive_mutex> hold_default_generator(at::Device device);

@@ -3,6 +3,7 @@
 #include <ATen/Version.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <fstream>
 #include <string_view>
 
@@ -27,8 +28,7 @@ constexpr double kDefaultSeconds = 600;
 std::vector<DeviceName> plan_devices(const MultiWorkerOptions& options, const ClusterDescription& cluster) {
   auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
   for (const auto& device : devices) require_here(device);
-  require_one_kind(devices);
-  require_one_gpu(devices);
+  if (cluster.num_workers() == 1) require_way_between(devices, options.communication.implementation);
   for (DeviceName& device : devices) {
     if (cluster.is_local()) continue;
     const auto logical = device.logical;
@@ -53,6 +53,15 @@ std::string kind_of_cpu() {
   return kind + at::get_cpu_capability();
 }
 
+/// "CPU", "GPU", or "GPU CPU" and so on, in the order of replicas.
+std::string kinds_of(const std::vector<DeviceName>& devices) {
+  std::string kinds;
+  for (const DeviceName& device : devices) {
+    if (!kinds.ends_with(device.type)) kinds += (kinds.empty() ? "" : " ") + device.type;
+  }
+  return kinds;
+}
+
 double collective_seconds(const CommunicationOptions& communication) {
   return communication.timeout_seconds.value_or(kDefaultSeconds);
 }
@@ -72,7 +81,7 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
        .replicas = static_cast<int>(devices.size()),
        .facts = {str("version of Lockstep: ", LOCKSTEP_VERSION),
                  in_words_here(str("replicas of a worker: ", devices.size())), str("threads of a replica: ", threads),
-                 str("devices: ", devices.front().type), str("version of NCCL: ", nccl.empty() ? "not built in" : nccl),
+                 str("devices: ", kinds_of(devices)), str("version of NCCL: ", nccl.empty() ? "not built in" : nccl),
                  str("seed: ", options.seed ? str(*options.seed) : "the chief's"),
                  str("communication.implementation: ", to_string(options.communication.implementation)),
                  str("communication.bytes_per_pack: ", options.communication.bytes_per_pack),
@@ -86,7 +95,7 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
        .bind_address = options.bind_address,
        .data_port = options.data_port,
        .tls = options.tls});
-  if (const at::Device here = torch_device(devices.front()); here.is_cuda())
+  if (const auto here = torch_devices(devices); std::ranges::any_of(here, &at::Device::is_cuda))
     workers->set_gpu_workers(gpu::connect_workers(*workers, here, options.communication, options.join_seconds,
                                                   collective_seconds(options.communication)));
   return workers;
@@ -144,11 +153,13 @@ MultiWorkerMirroredStrategy::~MultiWorkerMirroredStrategy() = default;
 std::string MultiWorkerMirroredStrategy::describe() const {
   const WorkerGroup* const workers = detail::StrategyAccess::workers(*this);
   return str(to_string(*cluster_), "; ", counted(num_local_replicas(), "replica"), "\n",
-             describe_routes({.asked = communication().implementation,
-                              .on_cpu = torch_device(parse_device(devices()[0])).is_cpu(),
-                              .by_nccl = workers != nullptr && workers->gpu_workers() != nullptr,
-                              .workers = num_workers(),
-                              .on_this_host = static_cast<int>(cluster_->workers_on_this_host().size())}),
+             describe_routes(
+                 {.asked = communication().implementation,
+                  .on_cpu = !std::ranges::any_of(
+                      devices(), [](const std::string& name) { return torch_device(parse_device(name)).is_cuda(); }),
+                  .by_nccl = workers != nullptr && workers->gpu_workers() != nullptr,
+                  .workers = num_workers(),
+                  .on_this_host = static_cast<int>(cluster_->workers_on_this_host().size())}),
              "\n");
 }
 

@@ -5,8 +5,8 @@ namespace lockstep::gpu {
 
 std::string nccl_version() { return {}; }
 
-std::shared_ptr<GpuWorkers> connect_workers(WorkerGroup&, at::Device, const CommunicationOptions& options, double,
-                                            double) {
+std::shared_ptr<GpuWorkers> connect_workers(WorkerGroup&, const std::vector<at::Device>&,
+                                            const CommunicationOptions& options, double, double) {
   if (options.implementation == Implementation::Nccl) {
     throw Unimplemented(errors::kNotAvailable,
                         {.what = "implementation NCCL is not part of this build",

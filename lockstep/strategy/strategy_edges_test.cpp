@@ -280,25 +280,6 @@ TEST(DevicesOfOneStrategy, AreMixedIfSomeAreCpusAndOthersGpus) {
   EXPECT_TRUE(mixed({"gpu:0/0", "gpu:0/1", "cpu:7"}));
 }
 
-TEST(DevicesOfOneWorker, AreCpusOrGpus) {
-  const auto accepts = [](const std::vector<std::string>& names) { require_one_kind(plan_mirrored_devices(names)); };
-  EXPECT_NO_THROW(accepts(cpus(3)));
-  EXPECT_NO_THROW(accepts(gpus(1)));
-  EXPECT_NO_THROW(accepts(logical_gpus(4, /*index=*/2)));
-  EXPECT_NO_THROW(accepts(gpus(2)));
-  EXPECT_NO_THROW(accepts({"gpu:0/0", "gpu:1/0", "gpu:1/1"}));
-  EXPECT_THROW(accepts({"cpu:0", "gpu:0"}), Unimplemented);
-  EXPECT_THROW(accepts({"gpu:0/1", "cpu:0"}), Unimplemented);
-}
-
-TEST(DevicesOfOneWorker, AreCpusOrReplicasOfOneGpu) {
-  const auto accepts = [](const std::vector<std::string>& names) { require_one_gpu(plan_mirrored_devices(names)); };
-  EXPECT_NO_THROW(accepts(cpus(3)));
-  EXPECT_NO_THROW(accepts(logical_gpus(4, /*index=*/2)));
-  EXPECT_THROW(accepts(gpus(2)), Unimplemented);
-  EXPECT_THROW(accepts({"gpu:0/0", "gpu:1/0"}), Unimplemented);
-}
-
 TEST(SeveralGpusOfOneProcess, DoNotUseNccl) {
   const auto devices = plan_mirrored_devices(gpus(2));
   EXPECT_NO_THROW(require_way_between(devices, Implementation::Auto));

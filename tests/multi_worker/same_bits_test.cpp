@@ -41,10 +41,11 @@ std::string expected_way(int workers) {
 }
 
 /// Trains on the digits: dropout, shuffling, Adam, a short last batch, 3 epochs.
-Trained train(const Layout& layout, const std::string& variant) {
+Trained train(const Layout& layout, const std::string& variant, const Strings& variables = {}) {
   Strings words{LOCKSTEP_TRAIN_PROGRAM, std::to_string(layout.replicas)};
-  if (!variant.empty()) words.push_back(variant);
-  Job job(layout.workers, words);
+  std::istringstream flags(variant);
+  for (std::string flag; flags >> flag;) words.push_back(flag);
+  Job job(layout.workers, words, variables);
   Trained chiefs;
   for (int k = 0; k < layout.workers; ++k) {
     EXPECT_EQ(job[k].wait(seconds(60)), 0) << "worker " << k << ":\n" << job[k].said();
@@ -157,6 +158,52 @@ class RareVariant : public testing::TestWithParam<std::string> {};
 TEST_P(RareVariant, HasTheBitsOfOneProcess) { expect_same_bits({{1, 6}, {3, 2}}, GetParam()); }
 INSTANTIATE_TEST_SUITE_P(SameBits, RareVariant, testing::Values("accumulate", "scaler", "several_backwards"),
                          [](const auto& each) { return each.param; });
+
+struct Copies {
+  std::string name;
+  std::string options;  ///< of both programs
+  std::string apart;    ///< of the one with several copies
+};
+void PrintTo(const Copies& copies, std::ostream* out) { *out << copies.name; }
+
+/// Each replica has a copy of the weights, as on several devices of a worker.
+class CopiesOfWeights : public testing::TestWithParam<Copies> {};
+TEST_P(CopiesOfWeights, OnEachWorkerHaveTheBitsOfOne) {
+  const auto& [name, options, apart] = GetParam();
+  const Trained one = train({1, 4}, options), several = train({2, 2}, options + " " + apart);
+  EXPECT_EQ(several.weights, one.weights);
+  EXPECT_EQ(several.losses, one.losses);
+}
+INSTANTIATE_TEST_SUITE_P(SameBits, CopiesOfWeights,
+                         testing::Values(Copies{"WithinReach", "clip", "apart"},
+                                         Copies{"OutOfReach", "", "apart out_of_reach"},
+                                         Copies{"SparseOutOfReach", "sparse", "apart out_of_reach"},
+                                         Copies{"OnCpusAndGpus", "batch_norm", "apart mixed"},
+                                         Copies{"SparseOnCpusAndGpus", "sparse", "apart mixed"}),
+                         [](const auto& each) { return each.param.name; });
+
+#ifdef LOCKSTEP_TEST_ON_GPUS
+std::vector<double> numbers_of(const std::string& losses) {
+  std::istringstream in(losses);
+  std::vector<double> numbers;
+  for (std::string word; in >> word;) {
+    if (word != "loss") numbers.push_back(std::strtod(word.c_str(), nullptr));
+  }
+  return numbers;
+}
+
+/// Owners of the same weights are on other devices there, which round differently.
+TEST(CpusAndGpus, OfEachWorkerTrainLikeThoseOfOneProcess) {
+  if (kDevices == nullptr) GTEST_SKIP() << "needs a GPU: LOCKSTEP_TEST_DEVICES=gpu";
+  for (const std::string options : {"", "clip", "sparse", "batch_norm"}) {
+    const auto one = numbers_of(train({1, 4}, options, {"LOCKSTEP_TEST_DEVICES=mixed"}).losses);
+    const auto two = numbers_of(train({2, 2}, options, {"LOCKSTEP_TEST_DEVICES=mixed"}).losses);
+    ASSERT_EQ(one.size(), 3u);
+    ASSERT_EQ(two.size(), 3u);
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(two[i], one[i], 2e-3 * one[i]) << options << ", epoch " << i;
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace lockstep

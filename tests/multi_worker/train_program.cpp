@@ -1,5 +1,7 @@
 // A worker that trains on the digits: `train_program REPLICAS [batch_norm] [clip] [sparse] [...]`. The cluster comes from
-// TF_CONFIG; without it, it is one worker. LOCKSTEP_TEST_DEVICES=gpu puts the replicas of all on the first GPU. Prints a digest of the weights, which must be the same for every W x R.
+// TF_CONFIG; without it, it is one worker. LOCKSTEP_TEST_DEVICES=gpu puts the replicas of all on the first GPU. Prints a
+// digest of the weights, which must be the same for every W x R. With `apart` each replica has a copy of the weights, as on
+// several GPUs: `apart out_of_reach` if these do not reach each other's memory, `apart mixed` on CPUs and GPUs together.
 
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/activation.h>
@@ -20,6 +22,7 @@
 
 #include "../../examples/digits.h"
 #include "lockstep/lockstep.h"
+#include "lockstep/nn/weight_copies.h"
 #include "tests/support/replicas.h"
 
 namespace ls = lockstep;
@@ -123,6 +126,7 @@ int main(int argc, char** argv) {
   ls::use_nccl_on_one_gpu();
   const std::set<std::string> given(argv + 1, argv + argc);
   const auto has = [&](const char* flag) { return given.contains(flag); };
+  ls::keep_weights_apart({.weights = has("apart"), .in_reach = !has("out_of_reach"), .mixed = has("mixed")});
   try {
     return run({.batch_norm = has("batch_norm"),
                 .clip = has("clip"),

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdlib>
+#include <string>
 #include <string_view>
 
 #include "lockstep/strategy/mirrored_strategy.h"
@@ -14,8 +15,13 @@ inline bool tests_are_on_gpu() {
   return devices != nullptr && std::string_view(devices) == "gpu";
 }
 
-/// Devices for this many replicas, of the kind that is tested.
+/// Devices for this many replicas, of the kind that is tested. LOCKSTEP_TEST_DEVICES=mixed: in turn on the GPU and on CPUs.
 inline Devices test_devices(int replicas) {
+  if (const char* const kind = std::getenv("LOCKSTEP_TEST_DEVICES"); kind && std::string_view(kind) == "mixed") {
+    Devices devices;
+    for (int k = 0; k < replicas; ++k) devices.push_back((k % 2 == 0 ? "gpu:0/" : "cpu:") + std::to_string(k / 2));
+    return devices;
+  }
   if (!tests_are_on_gpu()) return cpus(replicas);
   return replicas == 1 ? gpus(1) : logical_gpus(replicas);
 }

@@ -8,12 +8,21 @@
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/replica_name.h"
+#include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/tensor_reduction.h"
 
 namespace lockstep::detail {
 
 const at::Tensor& GradientReducer::shown(std::size_t k, std::size_t p) const {
   return replicas_[k]->shown.gradients[p];
+}
+
+at::Device GradientReducer::device_of(std::size_t k) const {
+  return module_.strategy().replica_context(static_cast<int>(k)).device();
+}
+
+at::Device GradientReducer::device_of(const ReplicaPart& mine) const {
+  return device_of(static_cast<std::size_t>(mine.index));
 }
 
 GradientKind GradientReducer::kind_here(std::size_t p) const {

@@ -65,6 +65,8 @@ class GradientReducer {
 
  protected:
   const at::Tensor& shown(std::size_t k, std::size_t p) const;
+  at::Device device_of(std::size_t k) const;
+  at::Device device_of(const ReplicaPart& mine) const;
   /// How parameter `p`'s gradient looks over all replicas of this process.
   GradientKind kind_here(std::size_t p) const;
   /// Throws if one is dense and the other sparse; `who` has the second one.

@@ -32,10 +32,6 @@ SharedMemoryReducer::SharedMemoryReducer(const ModuleCore& module, const std::ve
                                          const Replicas& replicas)
     : GradientReducer(module, group_of, replicas), on_gpus_(module.strategy().replica_context(0).device().is_cuda()) {}
 
-at::Device SharedMemoryReducer::device_of(const ReplicaPart& mine) const {
-  return module_.strategy().replica_context(mine.index).device();
-}
-
 void SharedMemoryReducer::survey(ReplicaPart& mine) {
   for (std::size_t p = 0; p < mine.kinds.size(); ++p) {
     if (group_of_[p] >= 0) mine.kinds[p] = kind_here(p);

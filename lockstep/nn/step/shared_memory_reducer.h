@@ -25,7 +25,6 @@ class SharedMemoryReducer final : public GradientReducer {
   void sum_dense(ReplicaPart& mine, const Segment& segment, at::Tensor& target, ReduceOp op) const;
   /// All rows in replica order, equal ones added up in that order.
   at::Tensor sum_sparse(const ReplicaPart& mine, std::size_t parameter, ReduceOp op) const;
-  at::Device device_of(const ReplicaPart& mine) const;
   NotFiniteSum find_not_finite(const OwnedSegment& segment, int owner) const;
 
   const bool on_gpus_;

@@ -144,7 +144,7 @@ void WorkerReducer::gather_sparse(std::size_t p) {
   for (std::size_t i = 0; i < all.size(); i += 2) {
     if (all[i].dim() < 2) continue;
     indices.push_back(all[i].to(leaf.device()));
-    values.push_back(all[i + 1]);
+    values.push_back(all[i + 1].to(leaf.device()));
   }
   loose_[p] = sum_of_rows(indices, values, leaf, op() == ReduceOp::Mean ? group_.all_replicas() : 1);
 }

@@ -31,7 +31,7 @@ WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const
       gpus_(group.gpu_workers()),
       options_(options),
       name_(std::move(name)),
-      on_gpu_(module.strategy().replica_context(0).device().is_cuda()),
+      on_gpu_(std::ranges::any_of(module.copies().first, [&](std::size_t k) { return device_of(k).is_cuda(); })),
       is_staged_(on_gpu_ && gpus_ == nullptr),
       loads_(replicas.size()),
       loose_(group_of.size()),
@@ -123,7 +123,8 @@ void WorkerReducer::put(std::size_t k, std::size_t b, std::size_t i, const at::T
   }
   if (!part.flat.defined()) {  // gaps stay zero
     const at::Tensor& like = journey.result;
-    part.flat = is_staged_ ? gpu::make_pinned(like.sizes(), like.scalar_type()).zero_() : at::zeros_like(like);
+    part.flat = is_staged_ ? gpu::make_pinned(like.sizes(), like.scalar_type()).zero_()
+                           : at::zeros_like(like, at::TensorOptions(device_of(k)));
   }
   at::Tensor place = view_of(part.flat, bucket.begins[i], p);
   is_dense ? place.copy_(gradient, /*non_blocking=*/true) : place.zero_();
@@ -131,10 +132,7 @@ void WorkerReducer::put(std::size_t k, std::size_t b, std::size_t i, const at::T
 }
 
 void WorkerReducer::bucket_is_loaded(std::size_t k, std::size_t b) {
-  if (on_gpu_) {
-    loads_[k].parts[b].copied = gpu::mark_this_stream(journeys_[b].result.device());
-    return;
-  }
+  if (on_gpu_) return mark_copies(k, b);
   const int all = static_cast<int>(replicas_.size());
   if (journeys_[b].loaded.fetch_add(1, std::memory_order_acq_rel) + 1 < all) return;
   const std::lock_guard lock(mutex_);
@@ -149,6 +147,16 @@ void WorkerReducer::bucket_is_loaded(std::size_t k, std::size_t b) {
   }
 }
 
+void WorkerReducer::mark_copies(std::size_t k, std::size_t b) {
+  if (device_of(k).is_cuda()) loads_[k].parts[b].copied = gpu::mark_this_stream(device_of(k));
+}
+
+void WorkerReducer::await_copies(std::size_t b) const {
+  for (const Load& load : loads_) {
+    if (load.parts[b].copied) load.parts[b].copied->wait_on_host();
+  }
+}
+
 void WorkerReducer::submit(std::size_t b) {
   Journey& journey = journeys_[b];
   journey.sum.reduce = op();
@@ -158,21 +166,17 @@ void WorkerReducer::submit(std::size_t b) {
 void WorkerReducer::sum_between_gpus() {
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
     std::vector<std::shared_ptr<gpu::Arrival>> after;
-    Journey& journey = journeys_[b];
+    if (loads_[0].parts[b].is_stale) put_again(b);
     for (const Load& load : loads_) after.push_back(load.parts[b].copied);
-    if (loads_[0].parts[b].is_stale) {
-      put_again(b);
-      after = {gpu::mark_this_stream(journey.result.device())};
-    }
-    journey.sum.reduce = op();
-    gpus_->start(journey.sum, after, deadline_of(options_));
+    journeys_[b].sum.reduce = op();
+    gpus_->start(journeys_[b].sum, after, deadline_of(options_));
   }
   gpus_->wait();  // what fails now leaves the weights as they are
 }
 
 void WorkerReducer::send_from_gpu() {
   for (; next_ < buckets_.size(); ++next_) {
-    for (const Load& load : loads_) load.parts[next_].copied->wait_on_host();
+    await_copies(next_);
     submit(next_);
   }
 }
@@ -242,12 +246,13 @@ void WorkerReducer::put_again(std::size_t b) {
   for (std::size_t k = 0; k < loads_.size(); ++k) {
     for (std::size_t i = 0; i < buckets_[b].parameters.size(); ++i)
       put(k, b, i, shown(k, static_cast<std::size_t>(buckets_[b].parameters[i])));
+    mark_copies(k, b);
   }
 }
 
 void WorkerReducer::send_again(std::size_t b) {
   put_again(b);
-  if (is_staged_) gpu::mark_this_stream(journeys_[b].result.device())->wait_on_host();
+  await_copies(b);
   submit(b);
   group_.wait(journeys_[b].ticket);
 }
@@ -257,6 +262,7 @@ void WorkerReducer::survey(ReplicaPart& mine) { mine.kinds = kinds_; }
 void WorkerReducer::reduce(ReplicaPart& mine, const ReduceRequest& request) {
   const at::NoGradGuard no_grad;
   mine.not_finite = {};
+  mine.pulled.clear();
   mine.divisor = 1;
   for (OwnedSegment& segment : mine.owned) {
     const auto p = static_cast<std::size_t>(segment.where.parameter);
@@ -268,16 +274,24 @@ void WorkerReducer::reduce(ReplicaPart& mine, const ReduceRequest& request) {
     segment.sum = loose_[p].defined()
                       ? loose_[p]
                       : view_of(journeys_[b].result, buckets_[b].begins[static_cast<std::size_t>(place_of_[p])], p);
-    if (request.may_leave_to_update && leave_to_update(segment)) continue;
+    if (request.may_leave_to_update && leave_to_update(mine, segment)) continue;
+    segment.sum = gpu::bring_here(segment.sum, device_of(mine));
     if (request.find_not_finite && mine.not_finite.parameter < 0) mine.not_finite = find_not_finite(segment);
   }
 }
 
-bool WorkerReducer::leave_to_update(OwnedSegment& segment) const {
+bool WorkerReducer::leave_to_update(ReplicaPart& mine, OwnedSegment& segment) const {
   const bool is_plain = segment.weights.is_contiguous() && segment.weights.scalar_type() == at::kFloat &&
                         !segment.sum.is_sparse() && segment.sum.is_non_overlapping_and_dense();
   if (!is_plain) return false;
-  segment.parts.push_back(const_data<float>(segment.sum) + segment.where.begin);
+  const WeightCopies& copies = module_.copies();
+  const auto [p, begin, end] = segment.where;
+  if (on_gpu_ && !copies.in_reach && !copies.share(static_cast<std::size_t>(mine.index), 0)) {
+    mine.pulled.push_back(gpu::pull_elements(segment.sum, begin, end - begin, device_of(mine)));
+    segment.parts.push_back(const_data<float>(mine.pulled.back()));
+  } else {
+    segment.parts.push_back(const_data<float>(segment.sum) + begin);
+  }
   segment.sum.reset();  // its memory is the reducer's
   return true;
 }

@@ -31,7 +31,8 @@ namespace lockstep::detail {
 ///
 /// Gradients on a GPU are copied to pinned memory as they are computed. Buckets then go out when the host has started all of
 /// backward, each when its copies are done. Where the GPUs of the workers are connected, buckets stay on them, and go out when
-/// the workers have agreed, each when its gradients are computed.
+/// the workers have agreed, each when its gradients are computed. Sums are on the first replica's device, from where owners on
+/// others take theirs.
 class WorkerReducer final : public GradientReducer {
  public:
   /// `name`: of the optimizer, the same on all workers.
@@ -73,7 +74,7 @@ class WorkerReducer final : public GradientReducer {
   /// A bucket on its way.
   struct Journey {
     Collective sum;               ///< of the replicas' parts
-    at::Tensor result = {};       ///< on the replicas' device
+    at::Tensor result = {};       ///< on the first replica's device
     at::Tensor host_result = {};  ///< where it is staged
     std::atomic<int> loaded = 0;  ///< replicas that have loaded their parts
     WorkerGroup::Ticket ticket = 0;
@@ -84,10 +85,12 @@ class WorkerReducer final : public GradientReducer {
   void put(std::size_t k, std::size_t b, std::size_t i, const at::Tensor& gradient);
   void put_the_rest(std::size_t k);
   void bucket_is_loaded(std::size_t k, std::size_t b);
+  void mark_copies(std::size_t k, std::size_t b);
   void submit(std::size_t b);
 
   // In the lead of all local replicas.
   void send_from_gpu();
+  void await_copies(std::size_t b) const;
   void sum_between_gpus();
   void put_again(std::size_t b);
   void send_again(std::size_t b);
@@ -102,7 +105,7 @@ class WorkerReducer final : public GradientReducer {
   ReduceOp op() const {
     return loads_[0].op;
   }  ///< the same on all replicas, as `agree` makes sure before a sum is used
-  bool leave_to_update(OwnedSegment& segment) const;
+  bool leave_to_update(ReplicaPart& mine, OwnedSegment& segment) const;
   NotFiniteSum find_not_finite(const OwnedSegment& segment) const;
 
   WorkerGroup& group_;                      ///< inside of run, when the strategy is there
@@ -110,7 +113,7 @@ class WorkerReducer final : public GradientReducer {
   gpu::GpuWorkers* const gpus_;             ///< likewise; null: all goes through host memory
   CommunicationOptions options_;
   std::string name_;
-  bool on_gpu_;
+  bool on_gpu_;     ///< some replicas, or all
   bool is_staged_;  ///< what is on a GPU goes through host memory
 
   bool has_plan_ = false;

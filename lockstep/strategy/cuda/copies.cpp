@@ -14,7 +14,10 @@ namespace {
 class CudaArrival final : public Arrival {
  public:
   explicit CudaArrival(const c10::cuda::CUDAStream& stream) : device_(stream.device_index()) { event_.record(stream); }
-  void await() override { event_.block(c10::cuda::getCurrentCUDAStream(device_)); }
+  void await() override {
+    event_.block(c10::cuda::getCurrentCUDAStream(device_));
+    event_.block(c10::cuda::getCurrentCUDAStream());
+  }
   void wait_on_host() override { event_.synchronize(); }
 
  private:

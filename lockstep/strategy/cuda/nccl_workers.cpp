@@ -13,6 +13,7 @@
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/nccl/nccl_engine.h"
+#include "lockstep/strategy/devices.h"
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/worker_collectives.h"
 
@@ -63,28 +64,41 @@ std::string broadcast_id(WorkerGroup& group, const Deadline& deadline) {
   return {static_cast<const char*>(all.const_data_ptr()), all.nbytes()};
 }
 
+/// Why they go through host memory, the same on all workers; empty: they do not.
+std::string why_not_connected(WorkerGroup& group, const std::vector<at::Device>& devices, const Deadline& deadline) {
+  if (are_mixed(devices)) return "some replicas are on CPUs";
+  if (!nccl::Engine::takes(group.workers(), group.replicas())) return "too many workers";
+  std::set<std::string> places;
+  bool reach_all = true;
+  const workers::Texts mine{place_of(devices.front().index()), reach_each_other(devices) ? "" : "apart"};
+  for (const auto& texts : workers::all_gather_texts(group, mine, "places of GPUs", deadline)) {
+    places.insert(texts[0]);
+    reach_all &= texts[1].empty();
+  }
+  if (places.size() < static_cast<std::size_t>(group.workers())) return "two workers have the same GPU";
+  return reach_all ? "" : "the GPUs of a worker do not reach each other's memory";
+}
+
 }  // namespace
 
 std::string nccl_version() { return nccl::version(); }
 
-std::shared_ptr<GpuWorkers> connect_workers(WorkerGroup& group, at::Device device, const CommunicationOptions& options,
-                                            double join_seconds, double collective_seconds) {
-  const c10::cuda::CUDAGuard here(device);
+std::shared_ptr<GpuWorkers> connect_workers(WorkerGroup& group, const std::vector<at::Device>& devices,
+                                            const CommunicationOptions& options, double join_seconds,
+                                            double collective_seconds) {
   const Deadline deadline = Deadline::after(std::chrono::duration<double>(join_seconds));
-  std::set<std::string> places;
-  for (const auto& texts : workers::all_gather_texts(group, {place_of(device.index())}, "places of GPUs", deadline))
-    places.insert(texts[0]);
-  const bool is_one_each = places.size() == static_cast<std::size_t>(group.workers());
-  if (!is_one_each || !nccl::Engine::takes(group.workers(), group.replicas())) {
-    const std::string why = is_one_each ? "too many workers" : "two workers have the same GPU";
+  if (const std::string why = why_not_connected(group, devices, deadline); !why.empty()) {
     if (options.implementation == Implementation::Nccl) {
       throw InvalidArgument(errors::kDevice,
                             {.what = str("NCCL cannot connect the GPUs: ", why),
-                             .help = "give each worker a GPU of its own, or use Implementation::Auto"});
+                             .help = "give each worker GPUs of its own that reach each other's memory, or use "
+                                     "Implementation::Auto"});
     }
     say_info(str("gradients go through host memory and not from GPU to GPU: ", why));
     return nullptr;
   }
+  const at::Device device = devices.front();
+  const c10::cuda::CUDAGuard here(device);
   try {
     const nccl::EngineOptions reach{.connection = {.rank = group.rank(),
                                                    .workers = group.workers(),
