@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <tuple>
@@ -48,44 +47,78 @@ void require_not_of_torch(std::string_view file, const std::string& path) {
                    "convert it in Python, safetensors.torch.save_file(torch.load(path), new_path)")});
 }
 
+using Json = nlohmann::json;
+
+std::string kind_of(const Json& value) {
+  switch (value.type()) {
+    case Json::value_t::null: return "null";
+    case Json::value_t::boolean: return "true or false";
+    case Json::value_t::number_integer: return "a negative number";
+    case Json::value_t::number_unsigned: return "a number";
+    case Json::value_t::number_float: return str("the number ", data::in_quotes(value.dump()));
+    default: return "a text";
+  }
+}
+
 /// Receives the header piece by piece. Nothing is kept that the format does not have, so that neither deep nesting nor
 /// strange values cost memory.
 class HeaderReader {
  public:
-  using Json = nlohmann::json;
-
   HeaderReader(SafetensorsHeader& header, const std::string& path) : header_(header), path_(path) {}
 
-  bool null() { wrong_value("null"); }
-  bool boolean(bool) { wrong_value("true or false"); }
-  bool number_integer(Json::number_integer_t) { wrong_value("a negative number"); }
-  bool number_float(Json::number_float_t, const std::string& text) {
-    wrong_value(str("the number ", data::in_quotes(text)));
-  }
-  bool binary(Json::binary_t&) { wrong_value("binary data"); }
-
-  bool number_unsigned(Json::number_unsigned_t value) {
-    if (place_ != Place::Numbers) wrong_value("a number");
-    if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
-      damaged(path_, str(of_tensor(), " has a number above 2^63 - 1"));
-    if (field_ == Field::Offsets) {
-      if (count_ == 2) damaged(path_, str(of_tensor(), " has more than two data_offsets"));
-      (count_ == 0 ? tensor_.begin : tensor_.end) = value;
-    } else {
-      if (count_ == kMostExtents) damaged(path_, str(of_tensor(), " has more than 64 dimensions"));
-      tensor_.shape.push_back(static_cast<std::int64_t>(value));
+  /// What the parser meets at a depth: 1 is a tensor or the metadata, 2 one of its fields, 3 a number in a list.
+  /// Returns whether the parser has to go on with it; it need not keep any value.
+  bool take(int depth, Json::parse_event_t event, const Json& met) {
+    using Event = Json::parse_event_t;
+    switch (event) {
+      case Event::object_start:
+        if (depth > 1) wrong_value(depth, "an object");
+        return true;
+      case Event::array_start:
+        if (depth != 2 || in_metadata() || field_ == kType) wrong_value(depth, "a list");
+        numbers_.clear();
+        return true;
+      case Event::key: take_key(depth, met.get_ref<const std::string&>()); return true;
+      case Event::value: take_value(depth, met); return false;
+      case Event::array_end: take_numbers(); return false;
+      case Event::object_end:
+        if (depth == 1 && !in_metadata()) take_tensor();
+        return false;
     }
-    ++count_;
-    return true;
+    return false;
   }
 
-  bool string(std::string& text) {
-    if (place_ == Place::MetadataText) {
-      header_.metadata[key_] = std::move(text);
-      place_ = Place::Metadata;
-      return true;
+ private:
+  static constexpr std::string_view kType = "dtype", kShape = "shape", kOffsets = "data_offsets";
+
+  bool in_metadata() const { return tensor_.name == kMetadata; }
+  std::string of_tensor() const { return str("tensor ", data::in_quotes(tensor_.name, 200)); }
+
+  void take_key(int depth, const std::string& text) {
+    if (depth == 1) {
+      tensor_ = {.name = text};
+      fields_.clear();
+      if (!names_.insert(text).second)
+        damaged(path_,
+                in_metadata() ? "it has __metadata__ twice" : str("tensor ", data::in_quotes(text), " comes twice"));
+      return;
     }
-    if (place_ != Place::Value || field_ != Field::Type) wrong_value("a text");
+    field_ = text;
+    if (!in_metadata() && text != kType && text != kShape && text != kOffsets)
+      damaged(path_, str(of_tensor(), " has an unknown field ", data::in_quotes(text)));
+    if (!fields_.insert(text).second)
+      damaged(path_, in_metadata() ? str("metadata ", data::in_quotes(text), " comes twice")
+                                   : str(of_tensor(), " has ", text, " twice"));
+  }
+
+  void take_value(int depth, const Json& value) {
+    if (depth == 3 && value.is_number_unsigned()) return take_number(value.get<std::uint64_t>());
+    if (depth != 2 || !value.is_string() || !(in_metadata() || field_ == kType)) wrong_value(depth, kind_of(value));
+    const auto& text = value.get_ref<const std::string&>();
+    if (in_metadata()) {
+      header_.metadata[field_] = text;
+      return;
+    }
     const auto type = safetensors_type_named(text);
     if (!type) {
       throw Unimplemented(
@@ -95,123 +128,62 @@ class HeaderReader {
            .help = "convert it in Python before saving: tensor.to(torch.float32)"});
     }
     tensor_.type = *type;
-    place_ = Place::Tensor;
-    return true;
   }
 
-  bool start_object(std::size_t) {
-    switch (place_) {
-      case Place::Start: place_ = Place::Root; return true;
-      case Place::TensorObject: place_ = Place::Tensor; return true;
-      case Place::MetadataObject: place_ = Place::Metadata; return true;
-      default: wrong_value("an object");
+  void take_number(std::uint64_t number) {
+    const bool is_shape = field_ == kShape;
+    if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max()))
+      damaged(path_, str(of_tensor(), " has a number above 2^63 - 1"));
+    if (numbers_.size() == (is_shape ? kMostExtents : 2))
+      damaged(path_, str(of_tensor(), " has more than ", is_shape ? "64 dimensions" : "two data_offsets"));
+    numbers_.push_back(static_cast<std::int64_t>(number));
+  }
+
+  void take_numbers() {
+    if (field_ == kShape) {
+      tensor_.shape = numbers_;
+      return;
     }
+    if (numbers_.size() != 2) damaged(path_, str(of_tensor(), " has fewer than two data_offsets"));
+    tensor_.begin = static_cast<std::uint64_t>(numbers_[0]);
+    tensor_.end = static_cast<std::uint64_t>(numbers_[1]);
   }
 
-  bool key(std::string& text) {
-    switch (place_) {
-      case Place::Root: return top_key(text);
-      case Place::Tensor: return tensor_key(text);
-      default:  // Metadata
-        if (header_.metadata.contains(text)) damaged(path_, str("metadata ", data::in_quotes(text), " comes twice"));
-        key_ = std::move(text);
-        place_ = Place::MetadataText;
-        return true;
-    }
+  void take_tensor() {
+    if (fields_.size() < 3) damaged(path_, str(of_tensor(), " lacks dtype, shape or data_offsets"));
+    header_.tensors.push_back(std::move(tensor_));
   }
 
-  bool end_object() {
-    if (place_ == Place::Tensor) {
-      if (std::ranges::find(has_, false) != has_.end())
-        damaged(path_, str(of_tensor(), " lacks dtype, shape or data_offsets"));
-      header_.tensors.push_back(std::move(tensor_));
-    }
-    place_ = place_ == Place::Root ? Place::End : Place::Root;
-    return true;
-  }
-
-  bool start_array(std::size_t) {
-    if (place_ != Place::Value || field_ == Field::Type) wrong_value("a list");
-    place_ = Place::Numbers;
-    count_ = 0;
-    return true;
-  }
-
-  bool end_array() {
-    if (field_ == Field::Offsets && count_ != 2) damaged(path_, str(of_tensor(), " has fewer than two data_offsets"));
-    place_ = Place::Tensor;
-    return true;
-  }
-
-  bool parse_error(std::size_t position, const std::string& token, const Json::exception&) {
-    damaged(path_, str("its header is not valid JSON at byte ", kLengthBytes + position), data::in_quotes(token));
-  }
-
- private:
-  enum class Place {
-    Start,
-    Root,
-    TensorObject,  ///< after the name of a tensor
-    Tensor,
-    Value,  ///< after the name of a field
-    Numbers,
-    MetadataObject,
-    Metadata,
-    MetadataText,
-    End,
-  };
-  enum class Field { Type, Shape, Offsets };
-  static constexpr std::array<std::string_view, 3> kFields{"dtype", "shape", "data_offsets"};
-
-  bool top_key(std::string& text) {
-    if (text == kMetadata) {
-      if (std::exchange(has_metadata_, true)) damaged(path_, "it has __metadata__ twice");
-      place_ = Place::MetadataObject;
-      return true;
-    }
-    if (!names_.insert(text).second) damaged(path_, str("tensor ", data::in_quotes(text), " comes twice"));
-    tensor_ = {};
-    tensor_.name = std::move(text);
-    has_ = {};
-    place_ = Place::TensorObject;
-    return true;
-  }
-
-  bool tensor_key(const std::string& text) {
-    const auto* found = std::ranges::find(kFields, text);
-    if (found == kFields.end()) damaged(path_, str(of_tensor(), " has an unknown field ", data::in_quotes(text)));
-    const auto number = static_cast<std::size_t>(found - kFields.begin());
-    if (std::exchange(has_[number], true)) damaged(path_, str(of_tensor(), " has ", text, " twice"));
-    field_ = static_cast<Field>(number);
-    place_ = Place::Value;
-    return true;
-  }
-
-  std::string of_tensor() const { return str("tensor ", data::in_quotes(tensor_.name, 200)); }
-
-  [[noreturn]] void wrong_value(const std::string& found) const {
-    switch (place_) {
-      case Place::Start: damaged(path_, str("its header is ", found, " and not an object"));
-      case Place::TensorObject: damaged(path_, str(of_tensor(), " is ", found, " and not an object"));
-      case Place::Value:
-        damaged(path_, str("the ", kFields[static_cast<std::size_t>(field_)], " of ", of_tensor(), " is ", found));
-      case Place::MetadataObject: damaged(path_, str("its __metadata__ is ", found, " and not an object"));
-      case Place::Numbers: damaged(path_, str("a list of ", of_tensor(), " holds ", found));
-      default: damaged(path_, str("its metadata ", data::in_quotes(key_), " is ", found, " and not a text"));
-    }
+  [[noreturn]] void wrong_value(int depth, const std::string& found) const {
+    if (depth == 1)
+      damaged(path_, str(in_metadata() ? "its __metadata__" : of_tensor(), " is ", found, " and not an object"));
+    if (in_metadata()) damaged(path_, str("its metadata ", data::in_quotes(field_), " is ", found, " and not a text"));
+    if (depth == 2) damaged(path_, str("the ", field_, " of ", of_tensor(), " is ", found));
+    damaged(path_, str("a list of ", of_tensor(), " holds ", found));
   }
 
   SafetensorsHeader& header_;
   const std::string& path_;
-  Place place_ = Place::Start;
-  Field field_ = Field::Type;
   std::unordered_set<std::string> names_;
-  SafetensorsEntry tensor_;
-  std::string key_;
-  std::size_t count_ = 0;
-  std::array<bool, 3> has_{};  ///< of the fields of a tensor
-  bool has_metadata_ = false;
+  SafetensorsEntry tensor_;  ///< at hand; the metadata is one by its name
+  std::unordered_set<std::string> fields_;
+  std::string field_;
+  std::vector<std::int64_t> numbers_;
 };
+
+void read_header(std::string_view text, SafetensorsHeader& header, const std::string& path) {
+  HeaderReader reader(header, path);
+  try {
+    std::ignore = Json::parse(text.begin(), text.end(), [&](int depth, Json::parse_event_t event, const Json& met) {
+      return reader.take(depth, event, met);
+    });
+  } catch (const Json::parse_error& error) {
+    damaged(path, str("its header is not valid JSON at byte ", kLengthBytes + error.byte),
+            data::in_quotes(text.substr(std::min(error.byte, text.size()) - 1)));
+  } catch (const Json::out_of_range&) {
+    damaged(path, "its header holds a number that is out of range");
+  }
+}
 
 /// Every byte of the data belongs to exactly one tensor.
 void require_exact_layout(const SafetensorsHeader& header, std::uint64_t data_size, const std::string& path) {
@@ -242,8 +214,8 @@ void require_exact_layout(const SafetensorsHeader& header, std::uint64_t data_si
 
 std::string json_text(const std::string& text) {
   try {
-    return nlohmann::json(text).dump();
-  } catch (const nlohmann::json::exception&) {
+    return Json(text).dump();
+  } catch (const Json::exception&) {
     refuse_name(text, "is not valid UTF-8");
   }
 }
@@ -267,8 +239,7 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
     damaged(path, str("its header is not valid JSON at byte ", kLengthBytes + zero), "a byte of 0");
   SafetensorsHeader header;
   header.data_offset = kLengthBytes + length;
-  HeaderReader reader(header, path);
-  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+  read_header(text, header, path);
   std::ranges::sort(header.tensors, {}, [](const SafetensorsEntry& tensor) {
     return std::tuple<std::uint64_t, std::uint64_t, const std::string&>(tensor.begin, tensor.end, tensor.name);
   });
