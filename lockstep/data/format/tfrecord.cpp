@@ -35,59 +35,56 @@ bool TFRecordReader::fits(std::uint64_t length, std::size_t before) const {
   return !remaining || (*remaining >= before + kHeader + kFooter && length <= *remaining - before - kHeader - kFooter);
 }
 
-TFRecordReader::Frame TFRecordReader::damage(Frame::State state, std::uint64_t length, const std::string& what,
-                                             const std::string& seen) {
+void TFRecordReader::fail(const std::string& what, const std::string& seen) const {
   const bool may_be_compressed = record_start_.offset == 0 && options_.compression == Compression::None;
-  DataLoss error(errors::kRecord,
+  throw DataLoss(errors::kRecord,
                  {.what = str(path(), " holds a damaged record: ", what),
                   .where = place(),
                   .seen = seen,
                   .help = str(may_be_compressed ? "set `compression` if the file is compressed; otherwise " : "",
                               "write the file again, or leave damaged records out with OnDamage::Skip")});
-  if (options_.on_damage == OnDamage::Fail) throw DataLoss(error);
-  ++damaged_;
-  last_damage_ = error.what();
-  return {state, length};
 }
 
-TFRecordReader::Frame TFRecordReader::find_frame(bool check_payload) {
-  using State = Frame::State;
+// Goes past the record that starts here; false at the end of the file. A damaged one is not left.
+bool TFRecordReader::take_record(bool check_payload) {
   std::string_view bytes = reader_.peek(kHeader);
-  if (bytes.size() < kHeader) {
-    if (bytes.empty()) return {State::End};
-    return damage(State::Lost, 0, "the file ends inside a record's header",
-                  str(counted(static_cast<long long>(bytes.size()), "byte"), " of 12: ", hex_bytes(bytes)));
-  }
-  if (!header_is_right(bytes.data())) {
-    return damage(State::Lost, 0, "the checksum of its length is wrong", str("header ", hex_bytes(bytes, kHeader)));
-  }
+  if (bytes.empty()) return false;
+  if (bytes.size() < kHeader)
+    fail("the file ends inside a record's header",
+         str(counted(static_cast<long long>(bytes.size()), "byte"), " of 12: ", hex_bytes(bytes)));
+  if (!header_is_right(bytes.data()))
+    fail("the checksum of its length is wrong", str("header ", hex_bytes(bytes, kHeader)));
   const auto length = load<std::uint64_t>(bytes.data());
   const bool buffered = bytes.size() >= kHeader + kFooter && length <= bytes.size() - kHeader - kFooter;
-  if (!buffered || length > options_.max_record_bytes) {
-    if (!fits(length, 0)) {
-      const auto remaining = reader_.remaining();
-      return damage(State::Lost, length, "it claims to be longer than it can be",
-                    str("length ", length, ", ",
-                        remaining && *remaining < length + kHeader + kFooter
-                            ? str("but the file has ", *remaining, " bytes from the record's start on")
-                            : str("more than max_record_bytes = ", options_.max_record_bytes)));
-    }
-    if (!check_payload) return {State::Good, length};
-    bytes = reader_.peek(static_cast<std::size_t>(kHeader + length + kFooter));
-    if (bytes.size() < kHeader + length + kFooter) {
-      return damage(State::Lost, length, "the file ends inside it",
-                    str("length ", length, ", but ", bytes.size() - kHeader, " bytes are left"));
-    }
+  if ((!buffered || length > options_.max_record_bytes) && !fits(length, 0)) {
+    const auto remaining = reader_.remaining();
+    fail("it claims to be longer than it can be",
+         str("length ", length, ", ",
+             remaining && *remaining < length + kHeader + kFooter
+                 ? str("but the file has ", *remaining, " bytes from the record's start on")
+                 : str("more than max_record_bytes = ", options_.max_record_bytes)));
   }
-  if (check_payload) {
-    const auto stored = load<std::uint32_t>(bytes.data() + kHeader + length);
-    const auto real = mask_crc32c(crc32c(bytes.substr(kHeader, length)));
-    if (stored != real) {
-      return damage(State::BadPayload, length, "the checksum of its bytes is wrong",
-                    str("masked crc32c ", stored, " in the file, ", real, " by its ", length, " bytes"));
-    }
+  const auto whole = static_cast<std::size_t>(kHeader + length + kFooter);
+  if (!check_payload) {
+    ++next_record_;
+    if (const std::uint64_t skipped = reader_.skip(whole); skipped < whole)
+      fail("the file ends inside it", str("length ", length, ", but ", skipped - kHeader, " bytes were left"));
+    return true;
   }
-  return {State::Good, length};
+  if (!buffered) bytes = reader_.peek(whole);
+  if (bytes.size() < whole)
+    fail("the file ends inside it", str("length ", length, ", but ", bytes.size() - kHeader, " bytes are left"));
+  const auto stored = load<std::uint32_t>(bytes.data() + kHeader + length);
+  const auto real = mask_crc32c(crc32c(bytes.substr(kHeader, length)));
+  if (stored != real) {
+    damaged_size_ = whole;
+    fail("the checksum of its bytes is wrong",
+         str("masked crc32c ", stored, " in the file, ", real, " by its ", length, " bytes"));
+  }
+  record_ = bytes.substr(kHeader, length);
+  reader_.consume(whole);
+  ++next_record_;
+  return true;
 }
 
 // Leaves at least one byte behind, then looks for a header. Linear in the size of the file, whatever stands in it.
@@ -111,26 +108,21 @@ void TFRecordReader::find_next_header() {
 }
 
 bool TFRecordReader::advance(bool check_payload) {
-  using State = Frame::State;
   for (;;) {
     record_start_ = position();
-    const Frame frame = find_frame(check_payload);
-    if (frame.state == State::End) return false;
-    const std::uint64_t whole = kHeader + frame.length + kFooter;
+    damaged_size_ = 0;
+    try {
+      return take_record(check_payload);
+    } catch (const DataLoss& error) {
+      if (options_.on_damage == OnDamage::Fail || error.number() != errors::kRecord) throw;
+      last_damage_ = error.what();
+    }
+    ++damaged_;
     ++next_record_;
-    switch (frame.state) {
-      case State::Good:
-        if (check_payload) {
-          record_ = reader_.peek(static_cast<std::size_t>(whole)).substr(kHeader, frame.length);
-          reader_.consume(static_cast<std::size_t>(whole));
-        } else if (const std::uint64_t skipped = reader_.skip(whole); skipped < whole) {
-          damage(State::Lost, frame.length, "the file ends inside it",
-                 str("length ", frame.length, ", but ", skipped - kHeader, " bytes were left"));
-          return false;
-        }
-        return true;
-      case State::BadPayload: reader_.consume(static_cast<std::size_t>(whole)); break;
-      default: find_next_header(); break;
+    if (damaged_size_ > 0) {
+      reader_.consume(damaged_size_);
+    } else {
+      find_next_header();
     }
   }
 }

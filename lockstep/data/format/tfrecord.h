@@ -27,24 +27,20 @@ class LOCKSTEP_EXPORT TFRecordReader final : public RecordReader {
   const std::string& last_damage() const { return last_damage_; }  ///< what was wrong with the last of them
 
  private:
-  struct Frame {
-    enum class State { End, Good, BadPayload, Lost } state;
-    std::uint64_t length = 0;
-  };
-
   bool read_record() override { return advance(true); }
   /// Checks lengths only, unless damaged records are left out: then it must tell which records count.
   std::uint64_t skip_records(std::uint64_t count) override;
   std::string place() const override;
 
   bool advance(bool check_payload);
-  Frame find_frame(bool check_payload);
+  bool take_record(bool check_payload);
   bool fits(std::uint64_t length, std::size_t before) const;
   void find_next_header();
-  Frame damage(Frame::State state, std::uint64_t length, const std::string& what, const std::string& seen);
+  [[noreturn]] void fail(const std::string& what, const std::string& seen) const;
 
   TFRecordOptions options_;
   RecordPosition record_start_;
+  std::size_t damaged_size_ = 0;  // of a damaged record whose length is right
   std::uint64_t damaged_ = 0;
   std::string last_damage_;
 };
