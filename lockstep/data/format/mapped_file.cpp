@@ -25,14 +25,7 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   if (size_ == 0) return;  // nothing can be mapped then
   void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
   if (address == MAP_FAILED) throw_file_error("map", path_, errno);
-  data_ = static_cast<const char*>(address);
-}
-
-MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
-
-MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<char*>(data_), size_);
+  memory_ = {static_cast<const char*>(address), [address, size = size_](const char*) { ::munmap(address, size); }};
 }
 
 }  // namespace lockstep::data
