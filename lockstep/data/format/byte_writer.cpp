@@ -47,15 +47,11 @@ void ByteWriter::append(std::string_view bytes) {
                                              .help = "close the writer after the last record, or make a new one"});
   }
   if (deflater_ == nullptr) {
-    emit(bytes);
+    buffer_.append(bytes);
   } else {
-    deflater_->write(bytes, [this](std::string_view out) { emit(out); });
+    deflater_->write(bytes, buffer_);
   }
-}
-
-void ByteWriter::emit(std::string_view bytes) {
-  if (buffer_.size() + bytes.size() > kBuffer) write_out();
-  buffer_.append(bytes);
+  if (buffer_.size() >= kBuffer) write_out();
 }
 
 void ByteWriter::write_out() {
@@ -75,14 +71,14 @@ void ByteWriter::write_out() {
 
 void ByteWriter::flush() {
   if (!file_) return;
-  if (deflater_ != nullptr) deflater_->flush([this](std::string_view out) { emit(out); });
+  if (deflater_ != nullptr) deflater_->flush(buffer_);
   write_out();
 }
 
 void ByteWriter::close() {
   if (!file_) return;
   try {
-    if (deflater_ != nullptr) deflater_->finish([this](std::string_view out) { emit(out); });
+    if (deflater_ != nullptr) deflater_->finish(buffer_);
     write_out();
   } catch (...) {
     file_.close();  // however it ends, the file is closed once

@@ -34,7 +34,6 @@ class LOCKSTEP_EXPORT ByteWriter {
   const std::string& path() const { return path_; }
 
  private:
-  void emit(std::string_view bytes);
   void write_out();
 
   std::string path_;

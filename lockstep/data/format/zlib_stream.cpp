@@ -3,6 +3,7 @@
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <new>
 
@@ -12,6 +13,7 @@ namespace lockstep::data {
 namespace {
 
 constexpr std::size_t kPiece = std::size_t{64} << 10;
+constexpr std::array<std::string_view, 3> kNames{"", "ZLIB", "GZIP"};  // in the order of Compression
 
 // zlib's way to say which format it is: 15 bits of window, and 16 for the gzip header.
 int window_bits(Compression compression) { return compression == Compression::Gzip ? 15 + 16 : 15; }
@@ -24,19 +26,11 @@ Bytef* as_bytes(const char* text) { return reinterpret_cast<Bytef*>(const_cast<c
 
 }  // namespace
 
-std::string_view to_string(Compression compression) {
-  switch (compression) {
-    case Compression::None: return "";
-    case Compression::Zlib: return "ZLIB";
-    case Compression::Gzip: return "GZIP";
-  }
-  return "";
-}
+std::string_view to_string(Compression compression) { return kNames.at(static_cast<std::size_t>(compression)); }
 
 Compression compression_named(std::string_view name) {
-  if (name.empty() || name == "NONE") return Compression::None;
-  if (name == "ZLIB") return Compression::Zlib;
-  if (name == "GZIP") return Compression::Gzip;
+  const auto* found = std::ranges::find(kNames, name == "NONE" ? "" : name);
+  if (found != kNames.end()) return static_cast<Compression>(found - kNames.begin());
   throw InvalidArgument(errors::kBadOption,
                         {.what = str("compression must be \"\", \"NONE\", \"ZLIB\" or \"GZIP\", got \"", name, "\""),
                          .help = "name the compression that the file has"});
@@ -121,11 +115,11 @@ Deflater::Deflater(Compression compression, int level)
 
 Deflater::~Deflater() { deflateEnd(stream_.get()); }
 
-void Deflater::write(std::string_view bytes, Sink sink) { run(bytes, Z_NO_FLUSH, sink); }
-void Deflater::flush(Sink sink) { run({}, Z_SYNC_FLUSH, sink); }
-void Deflater::finish(Sink sink) { run({}, Z_FINISH, sink); }
+void Deflater::write(std::string_view bytes, std::string& out) { run(bytes, Z_NO_FLUSH, out); }
+void Deflater::flush(std::string& out) { run({}, Z_SYNC_FLUSH, out); }
+void Deflater::finish(std::string& out) { run({}, Z_FINISH, out); }
 
-void Deflater::run(std::string_view bytes, int mode, Sink sink) {
+void Deflater::run(std::string_view bytes, int mode, std::string& out) {
   do {
     const uInt piece = limited(bytes.size());
     stream_->next_in = as_bytes(bytes.data());
@@ -135,7 +129,7 @@ void Deflater::run(std::string_view bytes, int mode, Sink sink) {
       stream_->next_out = as_bytes(output_.get());
       stream_->avail_out = limited(kPiece);
       deflate(stream_.get(), bytes.empty() ? mode : Z_NO_FLUSH);
-      sink(std::string_view(output_.get(), kPiece - stream_->avail_out));
+      out.append(output_.get(), kPiece - stream_->avail_out);
     } while (stream_->avail_out == 0);
   } while (!bytes.empty());
 }

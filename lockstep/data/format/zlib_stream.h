@@ -42,7 +42,7 @@ class Inflater {
   bool between_members_ = false;
 };
 
-/// Compresses; what comes out goes to a sink.
+/// Compresses; what comes out is added to the end of `out`.
 class Deflater {
  public:
   Deflater(Compression compression, int level);
@@ -50,13 +50,12 @@ class Deflater {
   Deflater& operator=(const Deflater&) = delete;
   ~Deflater();
 
-  using Sink = FunctionRef<void(std::string_view)>;
-  void write(std::string_view bytes, Sink sink);
-  void flush(Sink sink);   ///< what was written so far can be read
-  void finish(Sink sink);  ///< nothing may follow
+  void write(std::string_view bytes, std::string& out);
+  void flush(std::string& out);   ///< what was written so far can be read
+  void finish(std::string& out);  ///< nothing may follow
 
  private:
-  void run(std::string_view bytes, int mode, Sink sink);
+  void run(std::string_view bytes, int mode, std::string& out);
 
   std::unique_ptr<z_stream_s> stream_;
   std::unique_ptr<char[]> output_;
