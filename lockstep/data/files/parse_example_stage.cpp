@@ -1,5 +1,3 @@
-#include <ATen/ops/empty.h>
-
 #include <algorithm>
 #include <iterator>
 #include <span>
@@ -17,34 +15,6 @@ namespace {
 using Column = ExampleParser::Column;
 
 at::ScalarType dtype_of(FeatureType type) { return type == FeatureType::Int64 ? at::kLong : at::kFloat; }
-
-/// Rows of different lengths as one tensor, with zeros behind the shorter ones.
-template <class T>
-at::Tensor padded(const std::vector<T>& values, const std::vector<std::int64_t>& lengths, at::ScalarType dtype,
-                  BufferPool& pool) {
-  const std::int64_t longest = lengths.empty() ? 0 : *std::ranges::max_element(lengths);
-  at::Tensor result = pool.take({static_cast<std::int64_t>(lengths.size()), longest}, dtype);
-  auto* to = result.mutable_data_ptr<T>();
-  const T* from = values.data();
-  for (const std::int64_t length : lengths) {
-    std::copy(from, from + length, to);
-    std::fill(to + length, to + longest, T{});
-    from += length;
-    to += longest;
-  }
-  return result;
-}
-
-template <class T>
-at::Tensor tensor_of(const std::vector<T>& values, at::IntArrayRef shape, at::ScalarType dtype) {
-  at::Tensor result = at::empty(shape, at::TensorOptions(dtype));
-  std::copy(values.begin(), values.end(), result.mutable_data_ptr<T>());
-  return result;
-}
-
-Strings strings_of(const std::vector<std::string_view>& views) {
-  return Strings(std::vector<std::string>(views.begin(), views.end()));
-}
 
 /// What is parsed, and what it becomes. Shared by a stage and its iterators.
 struct ParsePlan {
@@ -64,8 +34,7 @@ class ParseIterator final : public CountingIterator {
         where_(std::move(where)),
         slots_(plan_->parser.columns().size()),
         tensors_(slots_.size()),
-        texts_(slots_.size()),
-        variable_(slots_.size()) {}
+        values_(slots_.size()) {}
 
   bool next(Element& element) override {
     if (!next_input(records_)) return false;
@@ -103,22 +72,25 @@ class ParseIterator final : public CountingIterator {
     }
   }
 
+  /// Memory for so many values of each record.
+  at::Tensor take(std::vector<std::int64_t> shape, at::ScalarType dtype) {
+    if (plan_->batched) shape.insert(shape.begin(), std::ssize(views_));
+    return pool_.take(shape, dtype);
+  }
+
   /// Makes room for the values of all columns.
   void prepare() {
-    const auto rows = static_cast<std::int64_t>(views_.size());
     for (std::size_t i = 0; i < slots_.size(); ++i) {
       const Column& column = plan_->parser.columns()[i];
       FeatureSlot& slot = slots_[i];
+      values_[i].clear();
       if (column.variable) {
-        variable_[i].clear();
-        slot.variable = &variable_[i];
+        slot.variable = &values_[i];
       } else if (column.type == FeatureType::Bytes) {
-        texts_[i].resize(static_cast<std::size_t>(rows * column.elements));
-        slot.bytes = texts_[i].data();
+        values_[i].bytes.resize(views_.size() * static_cast<std::size_t>(column.elements));
+        slot.bytes = values_[i].bytes.data();
       } else {
-        shape_ = column.shape;
-        if (plan_->batched) shape_.insert(shape_.begin(), rows);
-        tensors_[i] = pool_.take(shape_, dtype_of(column.type));
+        tensors_[i] = take(column.shape, dtype_of(column.type));
         if (column.type == FeatureType::Int64) {
           slot.ints = tensors_[i].mutable_data_ptr<std::int64_t>();
         } else {
@@ -131,30 +103,37 @@ class ParseIterator final : public CountingIterator {
   /// Adds what was parsed of a column to `out`.
   void append_column(std::size_t i, std::vector<Component>& out) {
     const Column& column = plan_->parser.columns()[i];
-    const bool is_bytes = column.type == FeatureType::Bytes;
-    if (column.variable) {
-      append_variable(column.type, variable_[i], out);
-    } else if (!is_bytes) {
+    const VarLenValues& values = values_[i];
+    if (column.type == FeatureType::Bytes) {
+      const bool is_one = !plan_->batched && !column.variable && column.shape.empty();
+      out.push_back(is_one ? Component(std::string(values.bytes.front()))
+                           : Strings(std::vector<std::string>(values.bytes.begin(), values.bytes.end())));
+    } else if (!column.variable) {
       out.emplace_back(std::move(tensors_[i]));
-    } else if (plan_->batched || !column.shape.empty()) {
-      out.emplace_back(strings_of(texts_[i]));
     } else {
-      out.emplace_back(std::string(texts_[i].front()));
+      out.emplace_back(column.type == FeatureType::Int64 ? padded(values.ints, values.lengths, at::kLong)
+                                                         : padded(values.floats, values.lengths, at::kFloat));
     }
+    if (!column.variable) return;
+    const at::Tensor lengths = take({}, at::kLong);
+    std::ranges::copy(values.lengths, lengths.mutable_data_ptr<std::int64_t>());
+    out.emplace_back(lengths);
   }
 
-  void append_variable(FeatureType type, const VarLenValues& values, std::vector<Component>& out) {
-    const auto numbers = [&](const auto& all) {
-      const at::ScalarType dtype = dtype_of(type);
-      return plan_->batched ? padded(all, values.lengths, dtype, pool_) : tensor_of(all, {std::ssize(all)}, dtype);
-    };
-    switch (type) {
-      case FeatureType::Bytes: out.emplace_back(strings_of(values.bytes)); break;
-      case FeatureType::Float: out.emplace_back(numbers(values.floats)); break;
-      case FeatureType::Int64: out.emplace_back(numbers(values.ints)); break;
+  /// Records of different lengths as rows, with zeros behind the shorter ones.
+  template <class T>
+  at::Tensor padded(const std::vector<T>& values, const std::vector<std::int64_t>& lengths, at::ScalarType dtype) {
+    const std::int64_t longest = lengths.empty() ? 0 : *std::ranges::max_element(lengths);
+    at::Tensor result = take({longest}, dtype);
+    auto* to = result.mutable_data_ptr<T>();
+    const T* from = values.data();
+    for (const std::int64_t length : lengths) {
+      std::copy(from, from + length, to);
+      std::fill(to + length, to + longest, T{});
+      from += length;
+      to += longest;
     }
-    shape_.assign(plan_->batched ? 1 : 0, std::ssize(values.lengths));
-    out.emplace_back(tensor_of(values.lengths, shape_, at::kLong));
+    return result;
   }
 
   /// Of a record: its file, or if that is not known its number.
@@ -171,11 +150,9 @@ class ParseIterator final : public CountingIterator {
 
   // Of the records at hand; the memory is used again for the next ones.
   std::vector<std::string_view> views_;
-  std::vector<FeatureSlot> slots_;  // one for each column of the parser, as those below
-  std::vector<at::Tensor> tensors_;
-  std::vector<std::vector<std::string_view>> texts_;
-  std::vector<VarLenValues> variable_;
-  std::vector<std::int64_t> shape_;
+  std::vector<FeatureSlot> slots_;    // one for each column of the parser, as those below
+  std::vector<at::Tensor> tensors_;   // numbers of fixed features
+  std::vector<VarLenValues> values_;  // of all others
 };
 
 ElementSpec parsed_spec(const ElementSpec& above, const ParsePlan& plan) {

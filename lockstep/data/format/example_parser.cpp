@@ -1,12 +1,12 @@
 #include "lockstep/data/format/example_parser.h"
 
 #include <algorithm>
-#include <cstring>
-#include <type_traits>
+#include <utility>
 
 #include "lockstep/data/errors.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/listed.h"
+#include "lockstep/data/format/mapped_file.h"
 #include "lockstep/data/format/wire.h"
 
 namespace lockstep::data {
@@ -22,14 +22,12 @@ std::string shape_text(const std::vector<std::int64_t>& shape) { return str("[",
 }
 
 std::int64_t element_count(const std::string& name, const std::vector<std::int64_t>& shape) {
-  constexpr std::int64_t kMost = std::int64_t{1} << 40;
-  std::int64_t count = 1;
-  for (const std::int64_t extent : shape) {
-    if (extent < 0) bad_spec(name, str("extents of its shape must be >= 0, got ", shape_text(shape)));
-    if (extent > 0 && count > kMost / extent) bad_spec(name, str("shape ", shape_text(shape), " is too large"));
-    count *= extent;
-  }
-  return count;
+  constexpr std::uint64_t kMost = std::uint64_t{1} << 40;
+  if (std::ranges::any_of(shape, [](std::int64_t extent) { return extent < 0; }))
+    bad_spec(name, str("extents of its shape must be >= 0, got ", shape_text(shape)));
+  const auto count = array_bytes(shape, 1);
+  if (!count || *count > kMost) bad_spec(name, str("shape ", shape_text(shape), " is too large"));
+  return static_cast<std::int64_t>(*count);
 }
 
 FeatureValues filled_default(const std::string& name, const FixedLenFeature& feature, std::int64_t elements) {
@@ -91,38 +89,11 @@ void use_default(const Column& column, const FeatureSlot& slot, std::int64_t off
 template <class T>
 void read_fixed(std::string_view list, std::string_view record, const Column& column, T* out) {
   std::int64_t count = 0;
-  if constexpr (std::is_same_v<T, float>) {
-    wire::for_each_value<float>(list, record, [&](std::string_view run) {
-      const auto more = static_cast<std::int64_t>(run.size() / sizeof(float));
-      if (more > column.elements - count) wrong_count(column, column.elements + 1);
-      if (more > 0) std::memcpy(out + count, run.data(), run.size());
-      count += more;
-    });
-  } else {
-    wire::for_each_value<T>(list, record, [&](const T& value) {
-      if (count == column.elements) wrong_count(column, count + 1);
-      out[count++] = value;
-    });
-  }
+  wire::read_values<T>(list, record, [&](std::size_t more) {
+    if (static_cast<std::int64_t>(more) > column.elements - count) wrong_count(column, column.elements + 1);
+    return out + std::exchange(count, count + static_cast<std::int64_t>(more));
+  });
   if (count != column.elements) wrong_count(column, count);
-}
-
-void read_fixed(std::string_view list, std::string_view record, const Column& column, const FeatureSlot& slot,
-                std::int64_t offset) {
-  switch (column.type) {
-    case FeatureType::Bytes: return read_fixed(list, record, column, slot.bytes + offset);
-    case FeatureType::Float: return read_fixed(list, record, column, slot.floats + offset);
-    case FeatureType::Int64: return read_fixed(list, record, column, slot.ints + offset);
-  }
-}
-
-std::int64_t read_variable(std::string_view list, std::string_view record, FeatureType type, VarLenValues& out) {
-  switch (type) {
-    case FeatureType::Bytes: return wire::append_values(list, record, out.bytes);
-    case FeatureType::Float: return wire::append_values(list, record, out.floats);
-    case FeatureType::Int64: return wire::append_values(list, record, out.ints);
-  }
-  return 0;
 }
 
 // Records that come out of a shuffle lie anywhere in memory: the next one is fetched while this one is parsed.
@@ -135,17 +106,15 @@ void fetch_ahead(std::string_view record) {
 void check_slots(std::span<const Column> columns, std::span<const FeatureSlot> slots) {
   bool fits = columns.size() == slots.size();
   for (std::size_t i = 0; fits && i < columns.size(); ++i) {
-    const FeatureSlot& slot = slots[i];
-    const void* fixed[] = {slot.bytes, slot.floats, slot.ints};  // in the order of FeatureType
-    const void* target = columns[i].variable ? slot.variable : fixed[static_cast<std::size_t>(columns[i].type)];
-    fits = target != nullptr || (!columns[i].variable && columns[i].elements == 0);
+    const Column& column = columns[i];
+    const auto has_room = [&](auto fixed, auto) { return slots[i].*fixed != nullptr || column.elements == 0; };
+    fits = column.variable ? slots[i].variable != nullptr : with_members(column.type, has_room);
   }
-  if (!fits) {
-    throw InvalidArgument(errors::kFeature,
-                          {.what = "every feature needs a slot of its kind",
-                           .seen = str(columns.size(), " features, ", slots.size(), " slots"),
-                           .help = "give one FeatureSlot per column of the parser, in the order of columns()"});
-  }
+  if (fits) return;
+  throw InvalidArgument(errors::kFeature,
+                        {.what = "every feature needs a slot of its kind",
+                         .seen = str(columns.size(), " features, ", slots.size(), " slots"),
+                         .help = "give one FeatureSlot per column of the parser, in the order of columns()"});
 }
 
 }  // namespace
@@ -192,14 +161,16 @@ void ExampleParser::parse_row(std::string_view record, std::span<const FeatureSl
         does_not_fit(column, "is not of the type asked for",
                      str("asked for ", to_string(column.type), ", the record has ", to_string(*list.type)));
       }
-      if (column.variable) {
-        VarLenValues& values = *slots[i].variable;
-        values.lengths.push_back(list.type ? read_variable(list.list, record, column.type, values) : 0);
-      } else if (list.type) {
-        read_fixed(list.list, record, column, slots[i], row * column.elements);
-      } else {
-        use_default(column, slots[i], row * column.elements);
-      }
+      const FeatureSlot& slot = slots[i];
+      with_members(column.type, [&](auto fixed, auto variable) {
+        if (column.variable) {
+          slot.variable->lengths.push_back(wire::append_values(list.list, record, slot.variable->*variable));
+        } else if (list.type) {
+          read_fixed(list.list, record, column, slot.*fixed + row * column.elements);
+        } else {
+          use_default(column, slot, row * column.elements);
+        }
+      });
     } catch (DataLoss& error) {
       error.add_where(str("feature ", in_quotes(column.name)));
       throw;

@@ -34,6 +34,16 @@ struct FeatureSlot {
   VarLenValues* variable = nullptr;
 };
 
+/// Calls `f` with pointers to the members of FeatureSlot and VarLenValues that values of this type go to.
+template <class F>
+decltype(auto) with_members(FeatureType type, F&& f) {
+  switch (type) {
+    case FeatureType::Bytes: return f(&FeatureSlot::bytes, &VarLenValues::bytes);
+    case FeatureType::Float: return f(&FeatureSlot::floats, &VarLenValues::floats);
+    default: return f(&FeatureSlot::ints, &VarLenValues::ints);
+  }
+}
+
 /// Takes features out of serialized Examples, straight into memory of the caller. Immutable: any number of threads may
 /// use it. Nothing is allocated per record, but for the growth of `VarLenValues`.
 class LOCKSTEP_EXPORT ExampleParser {

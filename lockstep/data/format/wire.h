@@ -119,26 +119,26 @@ void for_each_feature(std::string_view record, Use&& use) {
   });
 }
 
-/// Calls `use(value)` for the values of a list, packed or not. Floats come in runs, `use(bytes)`, as they lie in the
-/// record: copying a run at a time is many times faster.
-template <class T, class Use>
-void for_each_value(std::string_view list, std::string_view record, Use&& use) {
+/// Writes the values of a list, packed or not, to where `room(count)` has room for so many more. Floats come in runs, as
+/// they lie in the record: copying a run at a time is many times faster.
+template <class T, class Room>
+void read_values(std::string_view list, std::string_view record, Room&& room) {
   for_each_field(list, record, 1, [&](Reader& reader, Tag tag) {
-    const Type type = tag.type;
+    const bool is_bytes = tag.type == Type::Bytes;
     if constexpr (std::is_same_v<T, float>) {
-      if (type == Type::Fixed32) return use(reader.raw(sizeof(float)));
-      if (type != Type::Bytes) reader.fail("a float list holds something else");
-      const std::string_view packed = reader.bytes();
-      if (packed.size() % sizeof(float) != 0) reader.fail("packed floats end inside a number");
-      use(packed);
+      if (!is_bytes && tag.type != Type::Fixed32) reader.fail("a float list holds something else");
+      const std::string_view run = is_bytes ? reader.bytes() : reader.raw(sizeof(float));
+      if (run.size() % sizeof(float) != 0) reader.fail("packed floats end inside a number");
+      float* to = room(run.size() / sizeof(float));
+      if (!run.empty()) std::memcpy(to, run.data(), run.size());
     } else if constexpr (std::is_same_v<T, std::int64_t>) {
-      if (type == Type::Varint) return use(static_cast<std::int64_t>(reader.varint()));
-      if (type != Type::Bytes) reader.fail("an int64 list holds something else");
-      Reader packed(reader.bytes(), record);
-      while (!packed.done()) use(static_cast<std::int64_t>(packed.varint()));
+      if (!is_bytes && tag.type != Type::Varint) reader.fail("an int64 list holds something else");
+      if (!is_bytes) *room(1) = static_cast<std::int64_t>(reader.varint());
+      Reader packed(is_bytes ? reader.bytes() : std::string_view(), record);
+      while (!packed.done()) *room(1) = static_cast<std::int64_t>(packed.varint());
     } else {
-      if (type != Type::Bytes) reader.fail("a bytes list holds something else");
-      use(reader.bytes());
+      if (!is_bytes) reader.fail("a bytes list holds something else");
+      *room(1) = reader.bytes();
     }
   });
 }
@@ -147,15 +147,10 @@ void for_each_value(std::string_view list, std::string_view record, Use&& use) {
 template <class T>
 std::int64_t append_values(std::string_view list, std::string_view record, std::vector<T>& values) {
   const std::size_t before = values.size();
-  if constexpr (std::is_same_v<T, float>) {
-    for_each_value<float>(list, record, [&](std::string_view run) {
-      const std::size_t end = values.size();
-      values.resize(end + run.size() / sizeof(float));
-      if (!run.empty()) std::memcpy(values.data() + end, run.data(), run.size());
-    });
-  } else {
-    for_each_value<T>(list, record, [&](const auto& value) { values.emplace_back(value); });
-  }
+  read_values<T>(list, record, [&](std::size_t count) {
+    values.resize(values.size() + count);
+    return values.data() + (values.size() - count);
+  });
   return static_cast<std::int64_t>(values.size() - before);
 }
 
