@@ -1,6 +1,7 @@
 #include "lockstep/data/format/csv.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <clocale>
 #include <cmath>
@@ -68,15 +69,10 @@ std::optional<CsvValue> csv_value(std::string_view text, CsvType type) {
   }
   return std::nullopt;
 }
+
 std::string_view to_string(CsvType type) {
-  switch (type) {
-    case CsvType::Int32: return "int32";
-    case CsvType::Int64: return "int64";
-    case CsvType::Float32: return "float32";
-    case CsvType::Float64: return "float64";
-    case CsvType::String: return "string";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 5> kNames{"int32", "int64", "float32", "float64", "string"};
+  return kNames.at(static_cast<std::size_t>(type));
 }
 
 void require_valid(const CsvOptions& options) {

@@ -1,5 +1,6 @@
 #include "lockstep/data/format/example.h"
 
+#include <array>
 #include <utility>
 
 #include "lockstep/data/format/wire.h"
@@ -7,12 +8,8 @@
 namespace lockstep::data {
 
 std::string_view to_string(FeatureType type) {
-  switch (type) {
-    case FeatureType::Bytes: return "bytes";
-    case FeatureType::Float: return "float";
-    case FeatureType::Int64: return "int64";
-  }
-  return "unknown";
+  constexpr std::array<std::string_view, 3> kNames{"bytes", "float", "int64"};
+  return kNames.at(static_cast<std::size_t>(type));
 }
 
 namespace wire {
