@@ -31,23 +31,9 @@ void skip_until(RecordReader& reader, std::int64_t end, std::int64_t& number) {
   while (number < end && reader.skip(1) == 1) ++number;
 }
 
-/// Puts bytes into an element of one component, reusing the memory of the string that is there.
-void set_bytes(Element& element, std::string_view bytes) {
-  element.skeleton = nullptr;
-  if (element.components.size() == 1) {
-    if (auto* text = std::get_if<std::string>(&element.components.front())) {
-      text->assign(bytes);
-      return;
-    }
-  }
-  element.components.clear();
-  element.components.emplace_back(std::string(bytes));
-}
-
 class FilesIterator final : public ElementIterator {
  public:
-  FilesIterator(IteratorPtr names, const ReaderFormat& format)
-      : names_(std::move(names)), open_(format.open), to_element_(format.to_element) {}
+  FilesIterator(IteratorPtr names, const ReaderFormat& format) : names_(std::move(names)), format_(format) {}
   ~FilesIterator() override { close(); }
 
   bool next(Element& element) override {
@@ -55,11 +41,7 @@ class FilesIterator final : public ElementIterator {
       has_read_ = true;
       try {
         if (reader_->next()) {
-          if (to_element_) {
-            to_element_(*reader_, element);
-          } else {
-            set_bytes(element, reader_->record());
-          }
+          format_.to_element(*reader_, element);
           ++count_;
           if (count_ - last_mark_ >= kMarkDistance) mark();
           return true;
@@ -125,11 +107,17 @@ class FilesIterator final : public ElementIterator {
     const Mark mark = last_mark_before(number);
     if (mark.name.empty()) return {};
     try {
-      const std::unique_ptr<RecordReader> reader = open_(mark.name);
+      const std::unique_ptr<RecordReader> reader = format_.open(mark.name);
       if (mark.place.offset > 0) reader->restore(mark.place);
-      std::int64_t reached = mark.count;
-      while (!skip_all(*reader, number, reached)) continue;
-      if (reached < number) return {};
+      for (std::int64_t reached = mark.count; reached < number;) {
+        try {
+          skip_until(*reader, number, reached);
+          if (reached < number) return {};
+        } catch (const Error&) {
+          ++reached;
+          if (!reader->pass_over()) return {};
+        }
+      }
       return record_place(reader->position().record, reader->position().offset, mark.name);
     } catch (const Error&) {
       return {};
@@ -141,32 +129,17 @@ class FilesIterator final : public ElementIterator {
   // Enough for whatever is read ahead. An older place is found from the beginning: slower, and no less exact.
   static constexpr std::size_t kMarks = 1024;
 
-  /// Goes past records as `skip_until`; false behind one that failed.
-  static bool skip_all(RecordReader& reader, std::int64_t end, std::int64_t& number) {
-    try {
-      skip_until(reader, end, number);
-      return true;
-    } catch (const Error&) {
-      ++number;
-      if (!reader.pass_over()) throw;
-      return false;
-    }
-  }
-
   bool open_next() {
     if (reader_ != nullptr) return true;
     try {
-      if (!names_->next(name_)) return false;
       ++files_;
+      if (!names_->next(name_)) {
+        --files_;
+        return false;
+      }
+      reader_ = format_.open(name_.bytes(0));
     } catch (...) {
-      ++files_;
-      ++count_;  // the file is unknown: it counts as one that cannot be opened
-      throw;
-    }
-    try {
-      reader_ = open_(name_.bytes(0));
-    } catch (...) {
-      ++count_;  // the whole file is one element that failed
+      ++count_;  // a file that cannot be opened, or whose name is unknown, is one element that failed
       throw;
     }
     mark();
@@ -211,8 +184,7 @@ class FilesIterator final : public ElementIterator {
   }
 
   IteratorPtr names_;
-  OpenFile open_;
-  std::function<void(const RecordReader&, Element&)> to_element_;
+  ReaderFormat format_;
   Element name_;
   std::unique_ptr<RecordReader> reader_;
   bool has_read_ = false;   // from the file that is open
@@ -225,6 +197,13 @@ class FilesIterator final : public ElementIterator {
 };
 
 }  // namespace
+
+void record_to_element(const RecordReader& reader, Element& element) {
+  element.skeleton = nullptr;
+  element.components.resize(1);
+  auto* text = std::get_if<std::string>(&element.components.front());
+  (text ? *text : element.components.front().emplace<std::string>()).assign(reader.record());
+}
 
 StagePtr make_file_reader(ReaderFormat format, StagePtr names) {
   const auto reader_of = [format = std::move(format)](const Stage& below, int, int) -> StageDescription {

@@ -10,17 +10,17 @@
 
 namespace lockstep::data {
 
-using OpenFile = std::function<std::unique_ptr<RecordReader>(const std::string& path)>;
+/// Makes an element of the bytes of the record that was just read, in the memory of the string that is there.
+void record_to_element(const RecordReader& reader, Element& element);
 
 /// How files of one format are read.
 struct ReaderFormat {
   std::string kind;      ///< "tfrecord"
   std::string detail;    ///< options worth showing
   std::string identity;  ///< every option that decides the records, for `fingerprint`
-  OpenFile open;
+  std::function<std::unique_ptr<RecordReader>(const std::string& path)> open;
   ElementSpec spec;  ///< of the records
-  /// Makes an element of the record that was just read; none: the record's bytes.
-  std::function<void(const RecordReader&, Element&)> to_element = nullptr;
+  std::function<void(const RecordReader&, Element&)> to_element = record_to_element;
 };
 
 /// The records of files, one file after the other. Its place is a file and a byte, so that going back to a saved

@@ -10,6 +10,7 @@
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/fixed_length.h"
 #include "lockstep/data/format/list_files.h"
+#include "lockstep/data/format/listed.h"
 #include "lockstep/data/format/text_lines.h"
 #include "lockstep/data/format/tfrecord.h"
 #include "lockstep/data/stage.h"
@@ -20,12 +21,9 @@ namespace lockstep::data {
 namespace {
 
 /// The parts of a description that are not empty, with a comma between them.
-std::string listed(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) {
-    if (!part.empty()) text += (text.empty() ? "" : ", ") + part;
-  }
-  return text;
+std::string described(std::vector<std::string> parts) {
+  std::erase(parts, "");
+  return listed(parts);
 }
 
 /// "at most 1000 bytes", unless the limit is the usual one.
@@ -33,14 +31,14 @@ std::string limit(std::uint64_t bytes, std::uint64_t usual) {
   return bytes == usual ? std::string() : str("at most ", bytes, " bytes");
 }
 
-/// A format whose records are byte strings.
+/// A format whose records are byte strings. `choices`: every option but the compression that decides the records.
 template <class Reader, class Options>
-StagePtr make_bytes_reader(const char* kind, std::string detail, std::string identity, const Options& options,
-                           StagePtr names) {
+StagePtr make_bytes_reader(const char* kind, std::vector<std::string> choices, const Options& options, StagePtr names) {
+  choices.emplace_back(to_string(options.compression));
   return make_file_reader(
       {.kind = kind,
-       .detail = std::move(detail),
-       .identity = std::move(identity),
+       .detail = described(choices),
+       .identity = described(choices),
        .open = [options](const std::string& path) { return std::make_unique<Reader>(path, options); },
        .spec = {{{ComponentSpec::bytes()}}}},
       std::move(names));
@@ -95,7 +93,7 @@ std::string csv_identity(const CsvOptions& options) {
   if (!options.na_value.empty()) parts.push_back("na " + exactly(options.na_value));
   parts.push_back(limit(options.max_record_bytes, usual.max_record_bytes));
   parts.emplace_back(to_string(options.compression));
-  return listed(parts);
+  return described(parts);
 }
 
 /// What the user's type says of a leaf must be possible for its column: byte strings are neither tensors nor numbers.
@@ -143,28 +141,24 @@ StagePtr make_list_files_stage(const std::vector<std::string>& patterns) {
 }
 
 StagePtr make_tfrecord_stage(StagePtr names, const TFRecordOptions& options) {
-  const std::string damage = options.on_damage == OnDamage::Skip ? "skip damaged" : "";
-  const std::string compression(to_string(options.compression));
-  return make_bytes_reader<TFRecordReader>(
-      "tfrecord", listed({damage, compression}),
-      listed({damage, limit(options.max_record_bytes, TFRecordOptions().max_record_bytes), compression}), options,
-      std::move(names));
+  return make_bytes_reader<TFRecordReader>("tfrecord",
+                                           {options.on_damage == OnDamage::Skip ? "skip damaged" : "",
+                                            limit(options.max_record_bytes, TFRecordOptions().max_record_bytes)},
+                                           options, std::move(names));
 }
 
 StagePtr make_text_line_stage(StagePtr names, const TextLineOptions& options) {
-  const std::string compression(to_string(options.compression));
   return make_bytes_reader<TextLineReader>(
-      "text_line", compression, listed({limit(options.max_line_bytes, TextLineOptions().max_line_bytes), compression}),
-      options, std::move(names));
+      "text_line", {limit(options.max_line_bytes, TextLineOptions().max_line_bytes)}, options, std::move(names));
 }
 
 StagePtr make_fixed_length_stage(StagePtr names, const FixedLengthOptions& options) {
   require_valid(options);
-  const std::string sizes = listed({counted(static_cast<long long>(options.record_bytes), "byte"),
-                                    options.header_bytes > 0 ? str("header ", options.header_bytes) : "",
-                                    options.footer_bytes > 0 ? str("footer ", options.footer_bytes) : "",
-                                    std::string(to_string(options.compression))});
-  return make_bytes_reader<FixedLengthReader>("fixed_length_record", sizes, sizes, options, std::move(names));
+  return make_bytes_reader<FixedLengthReader>("fixed_length_record",
+                                              {counted(static_cast<long long>(options.record_bytes), "byte"),
+                                               options.header_bytes > 0 ? str("header ", options.header_bytes) : "",
+                                               options.footer_bytes > 0 ? str("footer ", options.footer_bytes) : ""},
+                                              options, std::move(names));
 }
 
 StagePtr make_csv_stage(StagePtr names, const CsvOptions& options, const ElementSpec& result) {
@@ -182,7 +176,7 @@ StagePtr make_csv_stage(StagePtr names, const CsvOptions& options, const Element
     skeleton = std::make_shared<const Skeleton>(Skeleton{{static_cast<std::int64_t>(components.size())}});
   return make_file_reader(
       {.kind = "csv",
-       .detail = listed(shown),
+       .detail = described(shown),
        .identity = csv_identity(options),
        .open = [options](const std::string& path) { return std::make_unique<CsvReader>(path, options); },
        .spec = {std::move(components), skeleton},
