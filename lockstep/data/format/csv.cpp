@@ -23,13 +23,6 @@ std::string_view without_blanks(std::string_view text) {
   return text;
 }
 
-template <class T>
-std::errc parse(std::string_view text, T& value) {
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{}) return error;
-  return end == text.data() + text.size() ? std::errc{} : std::errc::invalid_argument;
-}
-
 /// Of a decimal number that no float can hold: whether it is too small, not too large.
 bool is_tiny(std::string_view text) {
   static const locale_t plain = ::newlocale(LC_ALL_MASK, "C", nullptr);  // in others a comma may be the decimal point
@@ -41,7 +34,8 @@ std::optional<CsvValue> number(std::string_view text) {
   text = without_blanks(text);
   if (text.size() > 1 && text[0] == '+' && text[1] != '-') text.remove_prefix(1);
   T value{};
-  const std::errc error = parse(text, value);
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (end != text.data() + text.size()) return std::nullopt;
   if (error == std::errc{}) return value;
   if constexpr (std::is_floating_point_v<T>) {
     // Too small is 0, as in TensorFlow. Too large is infinity there and an error here: infinity can be
@@ -94,10 +88,7 @@ void require_valid(const CsvOptions& options) {
 }
 
 CsvReader::CsvReader(ByteReader reader, CsvOptions options)
-    : RecordReader(std::move(reader)),
-      options_(std::move(options)),
-      dialect_{.delimiter = options_.delimiter, .quotes = options_.quotes},
-      columns_(options_.columns) {
+    : RecordReader(std::move(reader)), options_(std::move(options)), columns_(options_.columns) {
   require_valid(options_);
   with_place([this] { find_columns(); });
 }
@@ -113,26 +104,20 @@ bool CsvReader::find_record() {
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (reader_.offset() == 0 && reader_.peek(kByteOrderMark.size()).starts_with(kByteOrderMark))
     reader_.consume(kByteOrderMark.size());
-  text_ = reader_.peek(1);
-  bool is_last = false;
-  for (;;) {
+  for (std::size_t wanted = 1;;) {
+    text_ = reader_.peek(wanted);
     if (text_.empty()) return false;
-    scanned_ = scan_csv_record(text_, is_last, dialect_, fields_);
+    scanned_ = scan_csv_record(text_, text_.size() < wanted, options_, fields_);
     if (scanned_.state == CsvScan::State::BlankLine && field_count_ != 1) {
       reader_.consume(scanned_.size);
       ++line_;
-      text_ = reader_.peek(1);
-      is_last = false;
-      continue;
+      wanted = 1;
+    } else if (scanned_.state != CsvScan::State::Unfinished || text_.size() > options_.max_record_bytes) {
+      return true;
+    } else {
+      wanted = 2 * text_.size();  // so that a long record is not scanned more than a few times
     }
-    if (scanned_.state != CsvScan::State::Unfinished) break;
-    // At least twice as much each time: a long record is not scanned more than a few times.
-    const std::size_t seen = text_.size();
-    if (seen > options_.max_record_bytes) break;
-    text_ = reader_.peek(2 * seen);
-    is_last = text_.size() < 2 * seen;
   }
-  return true;
 }
 
 void CsvReader::broken(const std::string& what, const std::string& where, const std::string& seen,

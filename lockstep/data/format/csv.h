@@ -62,7 +62,6 @@ class LOCKSTEP_EXPORT CsvReader final : public RecordReader {
   [[noreturn]] void wrong_field(std::size_t column, std::string_view content, const std::string& what) const;
 
   CsvOptions options_;
-  CsvDialect dialect_;
   std::vector<CsvColumn> columns_;
   std::vector<CsvValue> defaults_;  // of the columns; used only where there is one
   std::size_t field_count_ = 0;     // per record; 0: not known yet

@@ -10,8 +10,8 @@ using ScanState = CsvScan::State;
 // Walks over one record; a member function per part, so that each can say that the text is too short.
 class Scanner {
  public:
-  Scanner(std::string_view text, bool is_last, const CsvDialect& dialect, std::vector<CsvField>& fields)
-      : text_(text), is_last_(is_last), dialect_(dialect), fields_(fields) {}
+  Scanner(std::string_view text, bool is_last, const CsvOptions& options, std::vector<CsvField>& fields)
+      : text_(text), is_last_(is_last), options_(options), fields_(fields) {}
 
   CsvScan scan() {
     fields_.clear();
@@ -20,7 +20,7 @@ class Scanner {
       return result(ScanState::BlankLine);
     }
     do {
-      const bool ok = at_ < text_.size() && text_[at_] == '"' && dialect_.quotes ? quoted_field() : plain_field();
+      const bool ok = at_ < text_.size() && text_[at_] == '"' && options_.quotes ? quoted_field() : plain_field();
       if (!ok) return scan_;
     } while (take_delimiter());
     if (at_ == text_.size()) return is_last_ ? result(ScanState::Record) : result(ScanState::Unfinished);
@@ -61,7 +61,7 @@ class Scanner {
   }
 
   bool take_delimiter() {
-    if (at_ >= text_.size() || text_[at_] != dialect_.delimiter) return false;
+    if (at_ >= text_.size() || text_[at_] != options_.delimiter) return false;
     ++at_;
     return true;
   }
@@ -70,12 +70,12 @@ class Scanner {
     const std::size_t start = at_;
     for (; at_ < text_.size(); ++at_) {
       const char c = text_[at_];
-      if (c == dialect_.delimiter || c == '\n') break;
+      if (c == options_.delimiter || c == '\n') break;
       if (c == '\r') {
         if (line_end_at(at_)) break;
         return broken(at_, "a carriage return inside a field without quotes");
       }
-      if (c == '"' && dialect_.quotes) return broken(at_, "a quote inside a field without quotes");
+      if (c == '"' && options_.quotes) return broken(at_, "a quote inside a field without quotes");
     }
     if (unfinished_ || (at_ == text_.size() && !is_last_)) return stop(ScanState::Unfinished);
     fields_.push_back({.start = start, .size = at_ - start});
@@ -98,18 +98,18 @@ class Scanner {
       ++at_;
     }
     const std::size_t close = at_ - 1;
-    const bool ends = at_ == text_.size() || text_[at_] == dialect_.delimiter || line_end_at(at_);
+    const bool ends = at_ == text_.size() || text_[at_] == options_.delimiter || line_end_at(at_);
     if (!ends) return broken(at_, "text behind a closing quote");
     if (unfinished_) return stop(ScanState::Unfinished);
     const auto content = text_.substr(open + 1, close - open - 1);
     scan_.lines += static_cast<std::uint64_t>(std::count(content.begin(), content.end(), '\n'));
-    fields_.push_back({.start = open + 1, .size = content.size(), .quoted = true, .doubled_quotes = doubled});
+    fields_.push_back({.start = open + 1, .size = content.size(), .doubled_quotes = doubled});
     return true;
   }
 
   std::string_view text_;
   bool is_last_;
-  const CsvDialect& dialect_;
+  const CsvOptions& options_;  // only `delimiter` and `quotes` matter here
   std::vector<CsvField>& fields_;
   CsvScan scan_;
   std::size_t at_ = 0;
@@ -118,8 +118,8 @@ class Scanner {
 
 }  // namespace
 
-CsvScan scan_csv_record(std::string_view text, bool is_last, const CsvDialect& dialect, std::vector<CsvField>& fields) {
-  return Scanner(text, is_last, dialect, fields).scan();
+CsvScan scan_csv_record(std::string_view text, bool is_last, const CsvOptions& options, std::vector<CsvField>& fields) {
+  return Scanner(text, is_last, options, fields).scan();
 }
 
 std::string_view csv_content(std::string_view text, const CsvField& field, std::string& scratch) {

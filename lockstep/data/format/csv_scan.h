@@ -6,18 +6,14 @@
 #include <string_view>
 #include <vector>
 
-namespace lockstep::data {
+#include "lockstep/data/format/reader_options.h"
 
-struct CsvDialect {
-  char delimiter = ',';
-  bool quotes = true;  ///< whether `"` has a meaning
-};
+namespace lockstep::data {
 
 /// One field of a record, as a part of the text that was scanned.
 struct CsvField {
   std::size_t start = 0;  ///< of its content, without quotes
   std::size_t size = 0;
-  bool quoted = false;
   bool doubled_quotes = false;  ///< `""` inside stands for `"`
 };
 
@@ -38,7 +34,7 @@ struct CsvScan {
 
 /// Finds the fields of the record at the start of `text` by RFC 4180. `is_last`: nothing follows the text, so the
 /// record may end without a line end. Knows no column and no type.
-CsvScan scan_csv_record(std::string_view text, bool is_last, const CsvDialect& dialect, std::vector<CsvField>& fields);
+CsvScan scan_csv_record(std::string_view text, bool is_last, const CsvOptions& options, std::vector<CsvField>& fields);
 
 /// The content of a field; one with doubled quotes is put together in `scratch`.
 std::string_view csv_content(std::string_view text, const CsvField& field, std::string& scratch);

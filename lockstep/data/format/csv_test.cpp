@@ -138,6 +138,7 @@ TEST(CsvValues, RoundWhatIsTooSmallToZeroAndRefuseWhatIsTooLarge) {
   EXPECT_EQ(csv_value("1e-50", CsvType::Float32), CsvValue(0.0F));
   EXPECT_EQ(csv_value("1e-50", CsvType::Float64), CsvValue(1e-50));
   EXPECT_EQ(csv_value("0e999", CsvType::Float64), CsvValue(0.0));
+  EXPECT_FALSE(csv_value("1e-400x", CsvType::Float64)) << "text follows the number";
   for (const std::string& huge : {std::string("1e400"), std::string("-1e400"), std::string("1e+99999999999999999999"),
                                   "1" + zeros, "0." + zeros + "1e900", std::string("123.456e307")}) {
     EXPECT_FALSE(csv_value(huge, CsvType::Float64)) << huge;
