@@ -86,7 +86,7 @@ void append_list(std::string& out, const std::vector<std::int64_t>& values) {
 }  // namespace
 
 // A message is preceded by its size, so the inner ones are written first.
-void write_example(const Example& example, std::string& out) {
+std::string write_example(const Example& example) {
   std::string list, feature, entry, features;
   for (const auto& [name, values] : example) {
     for (std::string* each : {&list, &feature, &entry}) each->clear();
@@ -96,13 +96,8 @@ void write_example(const Example& example, std::string& out) {
     append_message(entry, 2, feature);
     append_message(features, 1, entry);
   }
-  out.clear();
-  append_message(out, 1, features);
-}
-
-std::string write_example(const Example& example) {
   std::string out;
-  write_example(example, out);
+  append_message(out, 1, features);
   return out;
 }
 

@@ -46,9 +46,6 @@ using FeatureSpec = std::map<std::string, std::variant<FixedLenFeature, VarLenFe
 ///     writer.write(write_example({{"label", std::vector<std::int64_t>{3}}, {"image", pixels}}));
 LOCKSTEP_EXPORT std::string write_example(const Example& example);
 
-/// As above, into a string whose memory is used again.
-LOCKSTEP_EXPORT void write_example(const Example& example, std::string& out);
-
 /// All features of a record; one that holds no list at all is left out. DataLoss if the bytes are not an Example.
 LOCKSTEP_EXPORT Example read_example(std::string_view record);
 
