@@ -19,18 +19,9 @@ constexpr std::size_t kMostDimensions = 64;  // numpy's own limit
 constexpr std::size_t kAlignment = 64;
 constexpr std::size_t kOldAlignment = 16;  // numpy before 1.14
 
-struct TypeName {
-  std::string_view name;
-  std::size_t size;
-};
-
-/// In the order of NpyType.
-constexpr std::array kTypes{TypeName{"|b1", 1}, TypeName{"|i1", 1},  TypeName{"<i2", 2}, TypeName{"<i4", 4},
-                            TypeName{"<i8", 8}, TypeName{"|u1", 1},  TypeName{"<u2", 2}, TypeName{"<u4", 4},
-                            TypeName{"<u8", 8}, TypeName{"<f2", 2},  TypeName{"<f4", 4}, TypeName{"<f8", 8},
-                            TypeName{"<c8", 8}, TypeName{"<c16", 16}};
-
-const TypeName& entry_of(NpyType type) { return kTypes.at(static_cast<std::size_t>(type)); }
+/// In the order of NpyType: byte order, kind and bytes per element.
+constexpr std::array<std::string_view, 14> kTypes{"|b1", "|i1", "<i2", "<i4", "<i8", "|u1", "<u2",
+                                                  "<u4", "<u8", "<f2", "<f4", "<f8", "<c8", "<c16"};
 
 [[noreturn]] void damaged(const std::string& path, const std::string& what, std::uint64_t offset,
                           const std::string& seen = {}) {
@@ -151,12 +142,12 @@ class HeaderParser {
     if (at_ < text_.size() && text_[at_] == '[') unsupported("records", "save each field as an array of its own");
     const std::size_t start = at_;
     const std::string_view name = quoted_text();
-    for (std::size_t i = 0; i < kTypes.size(); ++i) {
-      const TypeName& known = kTypes[i];
-      const bool one_byte = known.size == 1 && name.size() == 3 && name.substr(1) == known.name.substr(1) &&
-                            (name[0] == '<' || name[0] == '|' || name[0] == '>' || name[0] == '=');
-      if (name == known.name || one_byte) return static_cast<NpyType>(i);
-    }
+    const std::string_view bare = name.substr(std::min<std::size_t>(name.size(), 1));
+    const auto* known = std::ranges::find(kTypes, bare, [](std::string_view type) { return type.substr(1); });
+    const bool is_known = known != kTypes.end();
+    const bool any_order =
+        is_known && known->front() == '|' && std::string_view("<|>=").find(name[0]) != std::string_view::npos;
+    if (is_known && (name == *known || any_order)) return static_cast<NpyType>(known - kTypes.begin());
     at_ = start;
     if (name.size() < 2) fail("not an element type");
     switch (name[1]) {
@@ -169,10 +160,8 @@ class HeaderParser {
       case 'm': unsupported("dates or times", "view them as int64 before saving");
       default: break;
     }
-    const bool swapped = name[0] == '>' && std::ranges::any_of(kTypes, [&](const TypeName& known) {
-                           return known.name.substr(1) == name.substr(1);
-                         });
-    if (swapped) unsupported("big-endian numbers", "save array.astype(array.dtype.newbyteorder('<'))");
+    if (is_known && name[0] == '>')
+      unsupported("big-endian numbers", "save array.astype(array.dtype.newbyteorder('<'))");
     fail(str("unknown element type ", in_quotes(name)));
   }
 
@@ -195,8 +184,10 @@ std::string npy_shape_text(const std::vector<std::int64_t>& shape) {
 
 }  // namespace
 
-std::string_view to_string(NpyType type) { return entry_of(type).name; }
-std::size_t item_size(NpyType type) { return entry_of(type).size; }
+std::string_view to_string(NpyType type) { return kTypes.at(static_cast<std::size_t>(type)); }
+std::size_t item_size(NpyType type) {
+  return type == NpyType::Complex128 ? 16 : static_cast<std::size_t>(to_string(type)[2] - '0');
+}
 
 NpyHeader parse_npy_header(std::string_view bytes, const std::string& path) {
   if (!bytes.starts_with(kMagic))
