@@ -176,6 +176,11 @@ Element concatenate_batches(std::vector<Element>&& batches, const std::string& w
                                   .seen = str(describe(first), " and ", describe(batch)),
                                   .help = help_if_different});
   }
+  return join_batches(std::move(batches));
+}
+
+Element join_batches(std::vector<Element>&& batches) {
+  const Element& first = batches.front();
   Element result({}, first.skeleton);
   for (std::size_t i = 0; i < first.size(); ++i) {
     if (std::holds_alternative<Strings>(first.components[i])) {

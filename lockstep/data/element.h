@@ -119,6 +119,8 @@ LOCKSTEP_EXPORT Component slice(const Component& component, std::int64_t begin, 
 LOCKSTEP_EXPORT Element slice(const Element& batch, std::int64_t begin, std::int64_t end);
 /// A batch without its rows, in memory of its own; scalars become zeros.
 LOCKSTEP_EXPORT Element without_rows(const Element& batch);
+/// One batch of the rows of several that are known to be alike, in memory of its own.
+Element join_batches(std::vector<Element>&& batches);
 /// One batch of the rows of several, in order.
 LOCKSTEP_EXPORT Element
 concatenate_batches(std::vector<Element>&& batches, const std::string& where,

@@ -1,7 +1,5 @@
 #include "lockstep/data/row_writer.h"
 
-#include <ATen/ops/stack.h>
-
 #include <algorithm>
 #include <cstring>
 #include <iterator>
@@ -24,26 +22,14 @@ bool is_plain_row(const at::Tensor& tensor) {
 bool is_readable(const at::Tensor& tensor) { return tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg(); }
 
 /// Rows of one form, whatever their memory looks like.
-Element stack_any(std::vector<Element> rows) {
-  Element batch;
-  batch.skeleton = rows.front().skeleton;
-  for (std::size_t i = 0; i < rows.front().size(); ++i) {
-    std::vector<at::Tensor> tensors;
-    std::vector<std::string> strings;
-    for (Element& row : rows) {
-      if (auto* tensor = std::get_if<at::Tensor>(&row.components[i])) {
-        tensors.push_back(std::move(*tensor));
-      } else {
-        strings.push_back(std::move(std::get<std::string>(row.components[i])));
-      }
-    }
-    if (strings.empty()) {
-      batch.components.emplace_back(at::stack(tensors));
-    } else {
-      batch.components.emplace_back(Strings(std::move(strings)));
-    }
+Element stack_any(std::vector<Element>&& rows) {
+  for (Element& row : rows) {
+    row = row.mapped([](const Component& component) -> Component {
+      if (const auto* tensor = std::get_if<at::Tensor>(&component)) return tensor->unsqueeze(0);
+      return Strings({std::get<std::string>(component)});
+    });
   }
-  return batch;
+  return join_batches(std::move(rows));
 }
 
 }  // namespace

@@ -117,11 +117,6 @@ class TorchRows final : public RowSource {
   std::int64_t size_ = 0;
 };
 
-template <class Source>
-constexpr bool has_target() {
-  return requires(TorchExample<Source> example) { example.target; };
-}
-
 }  // namespace detail
 
 /// The examples of a `torch::data::datasets::Dataset`: pairs of data and target, a tensor or a number, or data
@@ -133,15 +128,15 @@ template <class Source>
 auto from_torch_dataset(Source source) {
   static_assert(detail::GivesRows<Source> || detail::GivesBatches<Source>,
                 "only datasets whose rows can be asked for by number can be read: wrap others with from_generator");
-  using T = std::conditional_t<detail::has_target<Source>(), std::pair<at::Tensor, at::Tensor>, at::Tensor>;
+  constexpr bool has_target = requires(detail::TorchExample<Source> example) { example.target; };
+  using T = std::conditional_t<has_target, std::pair<at::Tensor, at::Tensor>, at::Tensor>;
   auto rows = std::make_shared<detail::TorchRows<Source>>(std::move(source));
   const ElementSpec spec = rows->size() > 0 ? ElementSpec::of(rows->row(0)).mapped([](const ComponentSpec& first) {
     return ComponentSpec{first.kind, first.dtype, {}};  // other rows may have other shapes
   })
                                             : spec_of_type<T>();
-  std::string text = std::to_string(rows->size()) + (rows->size() == 1 ? " row" : " rows");
   return Dataset<T>(
-      make_rows({.kind = "torch_dataset", .detail = std::move(text), .runs_functions = true}, std::move(rows), spec));
+      make_rows({.kind = "torch_dataset", .detail = counted(rows->size(), "row"), .runs_functions = true}, rows, spec));
 }
 
 }  // namespace lockstep::data
