@@ -3,14 +3,17 @@
 #include <ATen/ops/empty.h>
 
 #include <cstring>
-#include <limits>
+#include <iterator>
 
 #include "lockstep/base/error.h"
+#include "lockstep/data/format/mapped_file.h"
 
 namespace lockstep::data {
 namespace {
 
-enum class Kind : std::uint8_t { Tensor = 0, Bytes = 1, Strings = 2 };
+// A component and a mark of a skeleton begin with the kind that they are of their variant. The sizes of a tensor and
+// the strings of a batch come behind the number of bytes that they take at least.
+constexpr std::int64_t kSize = sizeof(std::int64_t);
 
 void put(std::string& out, std::int64_t number) { out.append(reinterpret_cast<const char*>(&number), sizeof number); }
 void put(std::string& out, std::string_view bytes) {
@@ -64,18 +67,13 @@ bool is_known_dtype(std::int64_t dtype) {
 at::Tensor parse_tensor(Parser& parser) {
   const std::int64_t dtype = parser.number();
   if (!is_known_dtype(dtype)) parser.fail("an unknown element type");
-  std::vector<std::int64_t> shape(parser.count() / sizeof(std::int64_t));
-  std::int64_t elements = 1;
-  for (std::int64_t& size : shape) {
-    size = parser.number();
-    if (size < 0 || (size > 0 && elements > std::numeric_limits<std::int64_t>::max() / 16 / size))
-      parser.fail("a shape is out of range");
-    elements *= size;
-  }
-  const std::string_view contents = parser.text();
   const auto type = static_cast<at::ScalarType>(dtype);
-  if (contents.size() != static_cast<std::size_t>(elements) * c10::elementSize(type))
-    parser.fail("a tensor does not have as many bytes as its shape");
+  std::vector<std::int64_t> shape(parser.count() / kSize);
+  for (std::int64_t& size : shape) size = parser.number();
+  const auto bytes = array_bytes(shape, c10::elementSize(type));
+  if (!bytes) parser.fail("a shape is out of range");
+  const std::string_view contents = parser.text();
+  if (contents.size() != *bytes) parser.fail("a tensor does not have as many bytes as its shape");
   at::Tensor tensor = at::empty(shape, at::TensorOptions(type));
   if (!contents.empty()) std::memcpy(tensor.mutable_data_ptr(), contents.data(), contents.size());
   return tensor;
@@ -85,33 +83,26 @@ at::Tensor parse_tensor(Parser& parser) {
 
 std::string to_bytes(const Element& element, const char* where) {
   std::string out;
-  put(out, static_cast<std::int64_t>(element.skeleton ? element.skeleton->marks.size() : 0));
-  if (element.skeleton) {
-    for (const auto& mark : element.skeleton->marks) {
-      if (const auto* number = std::get_if<std::int64_t>(&mark)) {
-        put(out, 0);
-        put(out, *number);
-      } else {
-        put(out, 1);
-        put(out, std::get<std::string>(mark));
-      }
-    }
+  const Skeleton none;
+  const Skeleton& skeleton = element.skeleton ? *element.skeleton : none;
+  put(out, std::ssize(skeleton.marks));
+  for (const auto& mark : skeleton.marks) {
+    put(out, static_cast<std::int64_t>(mark.index()));
+    std::visit([&](const auto& number_or_key) { put(out, number_or_key); }, mark);
   }
-  put(out, static_cast<std::int64_t>(element.size()));
+  put(out, std::ssize(element.components));
   for (const Component& component : element.components) {
+    put(out, static_cast<std::int64_t>(component.index()));
     if (const auto* tensor = std::get_if<at::Tensor>(&component)) {
       const at::Tensor plain = values_in_order(*tensor, element, where);
-      put(out, static_cast<std::int64_t>(Kind::Tensor));
       put(out, static_cast<std::int64_t>(plain.scalar_type()));
-      put(out, static_cast<std::int64_t>(plain.dim()) * static_cast<std::int64_t>(sizeof(std::int64_t)));
+      put(out, plain.dim() * kSize);
       for (const std::int64_t size : plain.sizes()) put(out, size);
       put(out, std::string_view(static_cast<const char*>(plain.const_data_ptr()), plain.nbytes()));
     } else if (const auto* bytes = std::get_if<std::string>(&component)) {
-      put(out, static_cast<std::int64_t>(Kind::Bytes));
       put(out, *bytes);
     } else if (const auto* strings = std::get_if<Strings>(&component)) {
-      put(out, static_cast<std::int64_t>(Kind::Strings));
-      put(out, strings->size() * static_cast<std::int64_t>(sizeof(std::int64_t)));
+      put(out, strings->size() * kSize);
       for (const std::string& each : *strings) put(out, each);
     } else {
       throw InvalidArgument(errors::kStructure,
@@ -140,16 +131,17 @@ Element element_from_bytes(std::string_view bytes, const std::string& where) {
   }
   const std::size_t components = parser.count();
   for (std::size_t i = 0; i < components; ++i) {
-    switch (parser.number()) {
-      case static_cast<std::int64_t>(Kind::Tensor): element.components.emplace_back(parse_tensor(parser)); break;
-      case static_cast<std::int64_t>(Kind::Bytes): element.components.emplace_back(std::string(parser.text())); break;
-      case static_cast<std::int64_t>(Kind::Strings): {
-        std::vector<std::string> values(parser.count() / sizeof(std::int64_t));
-        for (std::string& value : values) value = std::string(parser.text());
-        element.components.emplace_back(Strings(std::move(values)));
-        break;
-      }
-      default: parser.fail("an unknown kind of component");
+    const std::int64_t kind = parser.number();
+    if (kind == 0) {
+      element.components.emplace_back(parse_tensor(parser));
+    } else if (kind == 1) {
+      element.components.emplace_back(std::string(parser.text()));
+    } else if (kind == 2) {
+      std::vector<std::string> values(parser.count() / kSize);
+      for (std::string& value : values) value = std::string(parser.text());
+      element.components.emplace_back(Strings(std::move(values)));
+    } else {
+      parser.fail("an unknown kind of component");
     }
   }
   if (!parser.done()) parser.fail("bytes are left over");
