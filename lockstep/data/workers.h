@@ -46,48 +46,6 @@ class StartOnce {
   std::exception_ptr error_;
 };
 
-/// Threads that run all or not at all: each waits until the last is there. Whoever owns it tells them to stop before it
-/// goes.
-template <class Thread = std::thread>
-class WorkerThreads {
- public:
-  WorkerThreads() = default;
-  WorkerThreads(const WorkerThreads&) = delete;
-  WorkerThreads& operator=(const WorkerThreads&) = delete;
-  ~WorkerThreads() { join(); }
-
-  /// Calls `run` on `count` threads. If one cannot be started, none calls it, and ResourceExhausted is thrown.
-  void start(int count, const std::function<void()>& run) {
-    std::promise<bool> all_there;
-    const auto give_up = [&] {
-      all_there.set_value(false);
-      join();
-    };
-    try {
-      threads_.reserve(static_cast<std::size_t>(count));
-      for (std::shared_future<bool> gate = all_there.get_future().share(); std::ssize(threads_) < count;)
-        threads_.emplace_back([gate, run] {
-          if (gate.get()) run();
-        });
-    } catch (const std::system_error& error) {
-      give_up();
-      throw_no_more_threads(static_cast<int>(threads_.size()), count, error.what());
-    } catch (...) {
-      give_up();
-      throw;
-    }
-    all_there.set_value(true);
-  }
-
-  void join() {
-    for (Thread& thread : threads_)
-      if (thread.joinable()) thread.join();
-  }
-
- private:
-  std::vector<Thread> threads_;
-};
-
 /// What threads of a pipeline do: `fill` takes the next piece of work from the input (one thread at a time, in order;
 /// false at its end), `work` computes it (many at once). Neither may throw: errors travel within the piece.
 template <class Piece>
@@ -112,15 +70,36 @@ class Workers {
   /// `limit`: pieces that are being made or wait to be taken. Memory is only taken for those there are.
   Workers(int threads, std::size_t limit, WorkerFunctions<Piece> functions, PieceOrder order = PieceOrder::AsInput)
       : functions_(std::move(functions)), limit_(limit), order_(order) {
-    threads_.start(threads, [this] { run(); });
+    // They run all or not at all: each waits until the last is there.
+    std::promise<bool> all_there;
+    const auto give_up = [&] {
+      all_there.set_value(false);
+      for (Thread& thread : threads_) thread.join();
+    };
+    try {
+      threads_.reserve(static_cast<std::size_t>(threads));
+      for (std::shared_future<bool> gate = all_there.get_future().share(); std::ssize(threads_) < threads;)
+        threads_.emplace_back([this, gate] {
+          if (gate.get()) run();
+        });
+    } catch (const std::system_error& error) {
+      give_up();
+      throw_no_more_threads(static_cast<int>(threads_.size()), threads, error.what());
+    } catch (...) {
+      give_up();
+      throw;
+    }
+    all_there.set_value(true);
   }
+  Workers(const Workers&) = delete;
+  Workers& operator=(const Workers&) = delete;
   ~Workers() {
     {
       const std::lock_guard lock(mutex_);
       stop_ = true;
     }
     room_.notify_all();
-    threads_.join();
+    for (Thread& thread : threads_) thread.join();
   }
 
   /// Waits for the next piece and swaps it with `piece`, whose memory is then used again; false at the end.
@@ -199,7 +178,7 @@ class Workers {
   std::list<Slot> spare_;  // their memory is used again
   bool ended_ = false;
   bool stop_ = false;
-  WorkerThreads<Thread> threads_;  // last: they use all of the above
+  std::vector<Thread> threads_;
 };
 
 /// Workers whose threads start when a piece is first asked for.
@@ -207,22 +186,21 @@ template <class Piece>
 class LazyWorkers {
  public:
   LazyWorkers(int threads, std::size_t limit, WorkerFunctions<Piece> functions, PieceOrder order = PieceOrder::AsInput)
-      : threads_(threads), limit_(limit), functions_(std::move(functions)), order_(order) {}
+      : limit_(limit), make_([=, functions = std::move(functions)] {
+          return std::make_unique<Workers<Piece>>(threads, limit, functions, order);
+        }) {}
 
   bool have_started() const { return workers_ != nullptr; }
   std::size_t limit() const { return limit_; }
   std::size_t ready() const { return workers_ ? workers_->ready() : 0; }
   bool take(Piece& piece) {
-    if (!workers_)
-      start_once_([this] { workers_ = std::make_unique<Workers<Piece>>(threads_, limit_, functions_, order_); });
+    if (!workers_) start_once_([this] { workers_ = make_(); });
     return workers_->take(piece);
   }
 
  private:
-  int threads_;
   std::size_t limit_;
-  WorkerFunctions<Piece> functions_;
-  PieceOrder order_;
+  std::function<std::unique_ptr<Workers<Piece>>()> make_;
   StartOnce start_once_;
   std::unique_ptr<Workers<Piece>> workers_;
 };
