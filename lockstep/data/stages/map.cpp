@@ -1,31 +1,223 @@
-#include "lockstep/data/stages/map_work.h"
-
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/GradMode.h>
 
+#include <algorithm>
+
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/random_key.h"
+#include "lockstep/data/row_writer.h"
+#include "lockstep/data/stages/batching.h"
+#include "lockstep/data/stages/pieces.h"
 
 namespace lockstep::data {
 namespace {
 
-class MapIterator final : public CountingIterator {
+/// What `map` and `map_with_random` compute. Shared by the iterators of a stage and their threads.
+struct MapWork {
+  KeyedMapFunction function;
+  bool is_random = false;
+  MapOptions options;
+  std::string stage;  ///< for messages
+
+  /// Computes one element. An exception gets the stage's name.
+  void run(Element& element, std::uint64_t pass_key, std::int64_t row) const {
+    call_for_stage(stage, [&] { function(element, mix(pass_key, static_cast<std::uint64_t>(row))); });
+  }
+  /// What the keys of this pass's rows are made from, and what the input is started with.
+  std::uint64_t pass_key(const IterationContext& context) const {
+    return mix(options.seed ? *options.seed : context.stage_seed(), context.epoch);
+  }
+  IterationContext context_below(const IterationContext& context) const {
+    return is_random ? context.below(0) : context;
+  }
+};
+using MapWorkPtr = std::shared_ptr<const MapWork>;
+
+/// `change(element, number)` of each element, without gradients.
+template <class Change>
+class NumberedIterator final : public CountingIterator {
  public:
-  MapIterator(MapWorkPtr map, const Stage& input, const IterationContext& context)
-      : CountingIterator(input.iterate(map->context_below(context))),
-        map_(std::move(map)),
-        pass_key_(map_->pass_key(context)) {}
+  NumberedIterator(IteratorPtr input, Change change) : CountingIterator(std::move(input)), change_(std::move(change)) {}
 
   bool next(Element& element) override {
     if (!next_input(element)) return false;
     const c10::AutoGradMode no_grad(false);
-    map_->run(element, pass_key_, count_ - 1);
+    change_(element, count_ - 1);
     return true;
   }
 
  private:
+  Change change_;
+};
+
+template <class Change>
+IteratorPtr change_numbered(IteratorPtr input, Change change) {
+  return std::make_unique<NumberedIterator<Change>>(std::move(input), std::move(change));
+}
+
+using Clock = std::chrono::steady_clock;
+
+/// Threads take a few elements at a time from the input, compute them, and put them into a ring in the order of the
+/// input. Of rows of a source only the numbers are taken under the lock; a worker gathers its rows itself.
+class ParallelMapIterator final : public ElementIterator {
+ public:
+  ParallelMapIterator(MapWorkPtr map, const Stage& input, const IterationContext& context)
+      : map_(std::move(map)),
+        pass_key_(map_->pass_key(context)),
+        counters_(context.counters),
+        source_(input, map_->context_below(context)),
+        workers_(map_->options.parallel_calls, 2 * static_cast<std::size_t>(map_->options.parallel_calls) + 2,
+                 {[this](ElementPiece& piece) { return source_.fill(piece, size_.get()); },
+                  [this](ElementPiece& piece) { compute(piece); }, [] { prepare_pipeline_thread("ls-map"); }},
+                 map_->options.ordered ? PieceOrder::AsInput : PieceOrder::AsFinished) {}
+
+  bool next(Element& element) override { return piece_.next_of(workers_, counters_.get(), element); }
+
+  std::int64_t skip(std::int64_t count) override {
+    return workers_.have_started() ? ElementIterator::skip(count) : source_.skip(count);
+  }
+
+  void locate(std::int64_t consumed, Position& position) const override { source_.locate(consumed, position); }
+  void restore(Position& position) override { source_.restore(position); }
+
+ private:
+  void compute(ElementPiece& piece) {
+    const auto start = Clock::now();
+    if (source_.rows()) gather(piece);
+    for (std::size_t i = 0; i < piece.count; ++i) {
+      Place& item = piece.items[i];
+      if (item.error) continue;
+      item.set([&](Element& row) { map_->run(row, pass_key_, piece.first_row + static_cast<std::int64_t>(i)); });
+    }
+    const auto took = Clock::now() - start;
+    size_.measured(static_cast<std::int64_t>(piece.count), took);
+    if (counters_) counters_->computing_ns.fetch_add(std::chrono::nanoseconds(took).count(), std::memory_order_relaxed);
+  }
+
+  void gather(ElementPiece& piece) {
+    const GatheredPiece rows(source_.rows(), piece);
+    for (std::size_t i = 0; i < piece.indices.size(); ++i)
+      piece.add().set([&](Element& row) { rows.give(static_cast<std::int64_t>(i), row); });
+  }
+
   MapWorkPtr map_;
   std::uint64_t pass_key_;
+  std::shared_ptr<StageCounters> counters_;
+  PieceSource source_;
+  PieceSize size_;
+  ElementPiece piece_;
+  LazyWorkers<ElementPiece> workers_;  // last: its threads use all of the above
+};
+
+/// Rows that were computed together: blocks of rows of one form, and errors where rows failed.
+struct BlockPiece {
+  struct Part {
+    std::int64_t rows = 0;
+    Place block = {};                            // or an error in place of the rows
+    std::optional<RowForm> form = std::nullopt;  // of the block's rows
+  };
+  ElementPiece rows;  // what to compute
+  std::vector<Part> parts;
+  std::size_t taken = 0;
+  BufferPool pool{8};
+};
+
+/// Batches of the results of a `map` with parallel calls, in one step: the thread that computes a row also puts it into
+/// the batch. The same batches as from the two stages one after the other.
+class MappedBatchIterator final : public BatchingIterator<PieceSource> {
+ public:
+  MappedBatchIterator(MapWorkPtr map, const Stage& input, const IterationContext& context, const BatchShape& shape,
+                      std::string where)
+      : BatchingIterator(std::make_unique<PieceSource>(input, map->context_below(context)), shape),
+        map_(std::move(map)),
+        where_(std::move(where)),
+        pass_key_(map_->pass_key(context)),
+        piece_size_(shape.size),
+        workers_(map_->options.parallel_calls, 2 * static_cast<std::size_t>(map_->options.parallel_calls),
+                 {[this](BlockPiece& piece) { return fill(piece); }, [this](BlockPiece& piece) { compute(piece); },
+                  [] { prepare_pipeline_thread("ls-map"); }}) {}
+
+  // As when rows are stacked one by one: the first row that fails, or that differs from the first of its batch, is the
+  // one to tell, and the batch fails as a whole, unless it is a remainder that is left out.
+  bool next(Element& element) override {
+    std::vector<Element> blocks;
+    std::optional<RowForm> form;
+    std::exception_ptr error;
+    std::int64_t have = 0;
+    for (BlockPiece::Part part; have < size_ && next_part(part); have += part.rows) {
+      if (error) continue;
+      if (part.block.error)
+        error = part.block.error;
+      else if (form && !(*form == *part.form))
+        error = std::make_exception_ptr(form->misfit(*part.form, have, where_));
+      if (!form) form = std::move(part.form);
+      blocks.push_back(std::move(part.block.element));
+    }
+    if (error && (is_batch(have) || concerns_whole_stream(error))) std::rethrow_exception(error);
+    if (!is_batch(have)) return false;
+    element = concatenate_batches(std::move(blocks), where_);
+    return true;
+  }
+
+  std::int64_t skip(std::int64_t count) override {
+    return workers_.have_started() ? ElementIterator::skip(count) : BatchingIterator::skip(count);
+  }
+
+ private:
+  bool next_part(BlockPiece::Part& part) {
+    while (piece_.taken == piece_.parts.size()) {
+      if (!workers_.take(piece_)) return false;
+    }
+    part = std::move(piece_.parts[piece_.taken++]);
+    return true;
+  }
+
+  bool fill(BlockPiece& piece) {
+    // Pieces end with batches, so that no row has to be kept for the next one, and one is often a whole batch.
+    return input_->fill(piece.rows, std::min(piece_size_.get(), size_ - input_->passed() % size_));
+  }
+
+  void compute(BlockPiece& piece) {
+    const auto start = Clock::now();
+    piece.parts.clear();
+    piece.taken = 0;
+    const bool gathered = input_->rows() != nullptr;
+    const auto count = static_cast<std::int64_t>(gathered ? piece.rows.indices.size() : piece.rows.count);
+    RowWriter writer(piece.pool, count, where_);
+    const auto fail = [&] { piece.parts.push_back({.rows = 1, .block = {.error = std::current_exception()}}); };
+    const auto close_block = [&] {
+      if (writer.size() == 0) return;
+      BlockPiece::Part part{.rows = writer.size(), .form = writer.form()};
+      part.block.set([&](Element& block) { block = writer.finish(); });
+      piece.parts.push_back(std::move(part));
+    };
+    GatheredPiece rows(input_->rows(), piece.rows);
+    Element row;
+    for (std::int64_t i = 0; i < count; ++i) {
+      try {
+        if (gathered)
+          rows.give(i, row);
+        else
+          piece.rows.items[static_cast<std::size_t>(i)].give(row);
+        map_->run(row, pass_key_, piece.rows.first_row + i);
+        if (writer.try_add(row)) continue;
+        close_block();  // rows of another form: a block of their own
+        writer.add(row);
+      } catch (...) {
+        close_block();
+        fail();
+      }
+    }
+    close_block();
+    piece_size_.measured(count, Clock::now() - start);
+  }
+
+  MapWorkPtr map_;
+  std::string where_;
+  std::uint64_t pass_key_;
+  PieceSize piece_size_;
+  BlockPiece piece_;
+  LazyWorkers<BlockPiece> workers_;  // last: its threads use all of the above
 };
 
 std::string text_of(const MapWork& map, bool with_calls) {
@@ -57,50 +249,24 @@ StagePtr make_map_stage(StagePtr input, MapWork work, ElementSpec result) {
       .spec = [map, result = std::move(result)](
                   const Stage& below) { return map->options.spec ? map->options.spec(below.element_spec()) : result; },
       .iterate = [map](const Stage& below, const IterationContext& context) -> IteratorPtr {
-        if (map->options.parallel_calls > 0) return make_parallel_map_iterator(map, below, context);
-        return std::make_unique<MapIterator>(map, below, context);
+        if (map->options.parallel_calls > 0) return std::make_unique<ParallelMapIterator>(map, below, context);
+        return change_numbered(
+            below.iterate(map->context_below(context)),
+            [map, key = map->pass_key(context)](Element& element, std::int64_t row) { map->run(element, key, row); });
       },
       .parallel_calls = options.parallel_calls,
       .label = options.name};
   if (is_parallel && options.ordered)
     description.batches = [map](const Stage& below, const IterationContext& context, const BatchShape& shape,
                                 const std::string& where) -> IteratorPtr {
-      return context.meter ? nullptr : make_mapped_batch_iterator(map, below, context, shape, where);
+      return context.meter ? nullptr : std::make_unique<MappedBatchIterator>(map, below, context, shape, where);
     };
   if (is_parallel && !options.ordered)
     description.position_obstacle = [] { return "parallel calls that do not keep the order"; };
   return make_stage({std::move(input)}, std::move(description));
 }
 
-class EnumerateIterator final : public CountingIterator {
- public:
-  EnumerateIterator(IteratorPtr input, std::int64_t start) : CountingIterator(std::move(input)), start_(start) {}
-
-  bool next(Element& element) override {
-    if (!next_input(element)) return false;
-    Element numbered = Element::of(at::scalar_tensor(start_ + count_ - 1, at::kLong));
-    append(numbered, std::move(element));
-    element = std::move(numbered);
-    return true;
-  }
-
- private:
-  std::int64_t start_;
-};
-
 }  // namespace
-
-void MapWork::run(Element& element, std::uint64_t pass_key, std::int64_t row) const {
-  call_for_stage(stage, [&] { function(element, mix(pass_key, static_cast<std::uint64_t>(row))); });
-}
-
-std::uint64_t MapWork::pass_key(const IterationContext& context) const {
-  return mix(options.seed ? *options.seed : context.stage_seed(), context.epoch);
-}
-
-IterationContext MapWork::context_below(const IterationContext& context) const {
-  return is_random ? context.below(0) : context;
-}
 
 StagePtr make_map(StagePtr input, MapFunction function, ElementSpec result, MapOptions options) {
   const auto unkeyed = [function = std::move(function)](Element& element, std::uint64_t) { function(element); };
@@ -123,7 +289,14 @@ StagePtr make_enumerate(StagePtr input, std::int64_t start) {
              const ElementSpec number{{{ComponentSpec::tensor(at::kLong, PartialShape({}))}}};
              return number.joined_with(below.element_spec());
            },
-       .iterate = over_input<EnumerateIterator>(start)});
+       .iterate =
+           [start](const Stage& below, const IterationContext& context) {
+             return change_numbered(below.iterate(context), [start](Element& element, std::int64_t number) {
+               Element numbered = Element::of(at::scalar_tensor(start + number, at::kLong));
+               append(numbered, std::move(element));
+               element = std::move(numbered);
+             });
+           }});
 }
 
 StagePtr make_scan(StagePtr input, Element initial, ScanFunction function, ElementSpec result, SpecFunction spec) {
