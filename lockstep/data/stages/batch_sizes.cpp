@@ -90,30 +90,28 @@ std::int64_t find_batch_size(const Stage& stage) {
   return std::ranges::all_of(stage.inputs(), same) ? first : -1;
 }
 
-BatchSizes batch_sizes_of(const Stage& batches) {
-  BatchSizes sizes;
+BatchSizes::BatchSizes(const Stage& batches, IterationContext context) : context_(std::move(context)) {
   if (const auto rows = rows_by_spec(batches.element_spec()); rows && *rows > 0) {
-    sizes.usual = *rows;
-    sizes.all_usual = sizes.only_last_short = true;
-    return sizes;
+    usual_ = *rows;
+    all_usual_ = only_last_short_ = true;
+    return;
   }
-  sizes.usual = std::max<std::int64_t>(find_batch_size(batches), 1);
-  sizes.only_last_short = only_last_short(batches);
+  usual_ = std::max<std::int64_t>(find_batch_size(batches), 1);
+  only_last_short_ = only_last_short(batches);
   // A second pass beside the first one must give the same rows.
-  if (!find_position_obstacle(batches)) sizes.counts = counts_of(batches);
-  sizes.counts_below_cache = sizes.counts && has_cached_counts(*sizes.counts);
-  return sizes;
+  if (!find_position_obstacle(batches)) counts_ = counts_of(batches);
+  counts_below_cache_ = counts_ && has_cached_counts(*counts_);
 }
 
-std::optional<std::int64_t> BatchSizeReader::at(std::int64_t place) {
-  if (sizes_.all_usual) return sizes_.usual;
-  if (!sizes_.counts) return std::nullopt;
-  if (!counts_) counts_ = sizes_.counts->iterate(context_);
+std::optional<std::int64_t> BatchSizes::at(std::int64_t place) {
+  if (all_usual_) return usual_;
+  if (!counts_) return std::nullopt;
+  if (!reader_) reader_ = counts_->iterate(context_);
   if (place >= next_) {
-    next_ += counts_->skip(place - next_);
+    next_ += reader_->skip(place - next_);
     Element count;
     last_.reset();
-    if (next_ == place && counts_->next(count)) {
+    if (next_ == place && reader_->next(count)) {
       last_ = count.tensor(0).item().toLong();
       ++next_;
     }

@@ -15,9 +15,7 @@ constexpr const char* kSplitting = "splitting a batch";
 class BatchedRows final : public RowStream {
  public:
   BatchedRows(const Stage& batches, const IterationContext& context)
-      : spec_(batches.element_spec()),
-        sizes_(batch_sizes_of(batches), context.unmeasured()),
-        batches_(batches.iterate(context)) {}
+      : spec_(batches.element_spec()), sizes_(batches, context.unmeasured()), batches_(batches.iterate(context)) {}
 
   std::int64_t take(std::int64_t count, Place& batch) override {
     batch.error = nullptr;
@@ -55,10 +53,9 @@ class BatchedRows final : public RowStream {
   }
 
   void seek(std::int64_t count) override {
-    const BatchSizes& sizes = sizes_.sizes();
-    if (sizes.only_last_short) {
-      read_ += batches_->skip(count / sizes.usual);
-      count %= sizes.usual;
+    if (sizes_.is_only_last_short()) {
+      read_ += batches_->skip(count / sizes_.usual());
+      count %= sizes_.usual();
     }
     skip(count);
   }
@@ -66,16 +63,16 @@ class BatchedRows final : public RowStream {
  private:
   /// Less than that is as quickly computed as counted.
   bool is_worth_counting(std::int64_t rows) const {
-    return !ahead_ && sizes_.tells_all() && rows >= 3 * sizes_.sizes().usual;
+    return !ahead_ && sizes_.tells_all() && rows >= 3 * sizes_.usual();
   }
 
   /// Leaves out the next batches that have no more than `count` rows together, and says how many rows those are.
   std::int64_t skip_batches(std::int64_t count) {
     std::int64_t rows = 0;
     std::int64_t batches = 0;
-    if (sizes_.sizes().all_usual) {
-      batches = batches_->skip(count / sizes_.sizes().usual);
-      rows = batches * sizes_.sizes().usual;
+    if (sizes_.are_all_usual()) {
+      batches = batches_->skip(count / sizes_.usual());
+      rows = batches * sizes_.usual();
     } else {
       while (const auto next = sizes_.at(read_ + batches)) {
         if (rows + *next > count) break;
@@ -114,14 +111,13 @@ class BatchedRows final : public RowStream {
         current_.error = std::current_exception();
       }
     }
-    const BatchSizes& sizes = sizes_.sizes();
-    if (concerns_whole_stream(current_.error)) return sizes.usual;  // the rest is not counted
+    if (concerns_whole_stream(current_.error)) return sizes_.usual();  // the rest is not counted
     // To look ahead is less than to count from the start.
-    if (sizes.only_last_short && look_ahead()) return sizes.usual;
+    if (sizes_.is_only_last_short() && look_ahead()) return sizes_.usual();
     try {
-      return sizes_.at(read_ - 1).value_or(sizes.usual);
+      return sizes_.at(read_ - 1).value_or(sizes_.usual());
     } catch (...) {
-      return sizes.usual;  // what lies below the file of a cache may not be readable any more
+      return sizes_.usual();  // what lies below the file of a cache may not be readable any more
     }
   }
 
@@ -143,7 +139,7 @@ class BatchedRows final : public RowStream {
   }
 
   ElementSpec spec_;
-  BatchSizeReader sizes_;
+  BatchSizes sizes_;
   IteratorPtr batches_;
   Place current_;
   std::optional<Place> ahead_;  ///< the batch behind a current one that failed
