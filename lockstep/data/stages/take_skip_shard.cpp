@@ -11,7 +11,15 @@ struct Picked {
   std::int64_t first = 0;
   std::int64_t stride = 1;
   std::optional<std::int64_t> count = std::nullopt;
+  bool is_hint = false;  ///< they are not known before a policy fills them in
 };
+
+[[noreturn]] void throw_unfilled_hint() {
+  throw FailedPrecondition(
+      errors::kSharding, {.what = "shard(kShardHint, kShardHint) requires AutoShardPolicy::Hint",
+                          .where = "shard",
+                          .help = "distribute the dataset with_options({.auto_shard_policy = AutoShardPolicy::Hint})"});
+}
 
 template <class Stream>
 class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
@@ -19,7 +27,9 @@ class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
   using typename OrderOf<PickOf, Stream>::Item;
 
   PickOf(std::unique_ptr<Stream> input, const Picked& places)
-      : input_(std::move(input)), places_(places), left_(places.count.value_or(kEndless)), gap_(places.first) {}
+      : input_(std::move(input)), places_(places), left_(places.count.value_or(kEndless)), gap_(places.first) {
+    if (places.is_hint) throw_unfilled_hint();
+  }
 
   std::int64_t skip(std::int64_t count) override {
     count = std::min(count, left_);
@@ -74,6 +84,13 @@ class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
   std::int64_t gap_;   // places of others before the next of ours
 };
 
+StagePtr make_pick(StagePtr input, StageDescription description, const Picked& places) {
+  return make_order(std::move(input), std::move(description),
+                    [places]<class Stream>(const Stage& below, const IterationContext& context) {
+                      return std::make_unique<PickOf<Stream>>(start_input<Stream>(below, context), places);
+                    });
+}
+
 /// The rows of a batch where all but the last are batches of so many; 0: not known.
 std::int64_t rows_of_full_batch(const Stage& stage) {
   using Elements = StageTraits::Elements;
@@ -93,13 +110,6 @@ Cardinality rows_of_first(const Stage& stage, std::int64_t count) {
   if (all.is_unknown() || full == 0) return Cardinality::unknown();
   const Cardinality wanted = multiplied(count, full);
   return all.is_infinite() || (wanted.is_known() && wanted.value() < all.value()) ? wanted : all;
-}
-
-[[noreturn]] void throw_unfilled_hint() {
-  throw FailedPrecondition(
-      errors::kSharding, {.what = "shard(kShardHint, kShardHint) requires AutoShardPolicy::Hint",
-                          .where = "shard",
-                          .help = "distribute the dataset with_options({.auto_shard_policy = AutoShardPolicy::Hint})"});
 }
 
 /// The rows of the elements of one shard.
@@ -127,7 +137,7 @@ void check_count(std::string_view kind, std::int64_t count) {
 
 StagePtr make_take(StagePtr input, std::int64_t count) {
   check_count("take", count);
-  return make_order(
+  return make_pick(
       std::move(input),
       {.kind = "take",
        .text = str("take(", count, ")"),
@@ -135,32 +145,25 @@ StagePtr make_take(StagePtr input, std::int64_t count) {
        .cardinality = [count](const Stage& below) { return taken(below.cardinality(), count); },
        .total_rows =
            [count](const Stage& below) { return count < 0 ? below.total_rows() : rows_of_first(below, count); }},
-      [count]<class Stream>(const Stage& below, const IterationContext& context) {
-        return std::make_unique<PickOf<Stream>>(start_input<Stream>(below, context),
-                                                Picked{.count = count < 0 ? kEndless : count});
-      });
+      {.count = count < 0 ? kEndless : count});
 }
 
 StagePtr make_skip(StagePtr input, std::int64_t count) {
   check_count("skip", count);
-  return make_order(std::move(input),
-                    {.kind = "skip",
-                     .text = str("skip(", count, ")"),
-                     .traits = StageTraits::passing_over(StageTraits::Elements::Stretch),
-                     .cardinality = [count](const Stage& below) { return skipped(below.cardinality(), count); },
-                     .total_rows =
-                         [count](const Stage& below) {
-                           if (count < 0) return Cardinality(0);
-                           const Cardinality all = below.total_rows();
-                           const Cardinality rows = rows_of_first(below, count);
-                           if (rows.is_unknown() || !all.is_known()) return rows.is_unknown() ? rows : all;
-                           return Cardinality(all.value() - rows.value());
-                         }},
-                    [count]<class Stream>(const Stage& below, const IterationContext& context) {
-                      return std::make_unique<PickOf<Stream>>(
-                          start_input<Stream>(below, context),
-                          count < 0 ? Picked{.count = 0} : Picked{.first = std::min(count, kEndless)});
-                    });
+  return make_pick(std::move(input),
+                   {.kind = "skip",
+                    .text = str("skip(", count, ")"),
+                    .traits = StageTraits::passing_over(StageTraits::Elements::Stretch),
+                    .cardinality = [count](const Stage& below) { return skipped(below.cardinality(), count); },
+                    .total_rows =
+                        [count](const Stage& below) {
+                          if (count < 0) return Cardinality(0);
+                          const Cardinality all = below.total_rows();
+                          const Cardinality rows = rows_of_first(below, count);
+                          if (rows.is_unknown() || !all.is_known()) return rows.is_unknown() ? rows : all;
+                          return Cardinality(all.value() - rows.value());
+                        }},
+                   count < 0 ? Picked{.count = 0} : Picked{.first = std::min(count, kEndless)});
 }
 
 StagePtr make_shard(StagePtr input, std::int64_t shards, std::int64_t index) {
@@ -171,7 +174,7 @@ StagePtr make_shard(StagePtr input, std::int64_t shards, std::int64_t index) {
                   "call shard(shards, index), such as shard(4, 0) for the first of four");
   StageTraits traits = StageTraits::passing_over(StageTraits::Elements::Picked);
   traits.is_shard_hint = is_hint;
-  return make_order(
+  return make_pick(
       std::move(input),
       {.kind = "shard",
        .text = is_hint ? "shard(by AutoShardPolicy::Hint)" : str("shard(", shards, ", ", index, ")"),
@@ -183,11 +186,7 @@ StagePtr make_shard(StagePtr input, std::int64_t shards, std::int64_t index) {
            },
        .total_rows =
            [=](const Stage& below) { return is_hint ? Cardinality::unknown() : rows_of_shard(below, shards, index); }},
-      [=]<class Stream>(const Stage& below, const IterationContext& context) {
-        if (is_hint) throw_unfilled_hint();
-        return std::make_unique<PickOf<Stream>>(start_input<Stream>(below, context),
-                                                Picked{.first = index, .stride = shards});
-      });
+      {.first = index, .stride = shards, .is_hint = is_hint});
 }
 
 }  // namespace lockstep::data
