@@ -1,10 +1,8 @@
 #include <unistd.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <filesystem>
-#include <functional>
 #include <mutex>
 #include <sstream>
 
@@ -233,12 +231,14 @@ class FromFileIterator final : public ElementIterator {
   bool ended_ = false;
 };
 
-/// Where a pass puts what it reads: into memory, or into the file of a path. Destroyed before `finish`, it forgets
-/// everything.
-class CacheWriter {
+/// Hands elements on and remembers them: in memory, or in a file. What is not complete when it goes is forgotten.
+class FillingIterator final : public ElementIterator {
  public:
-  CacheWriter(std::shared_ptr<Memory> memory, std::shared_ptr<const Origin> origin, const Stage& below)
-      : memory_(std::move(memory)), origin_(std::move(origin)) {
+  FillingIterator(std::shared_ptr<Memory> memory, const Stage& below, const IterationContext& context)
+      : memory_(std::move(memory)),
+        origin_(memory_->begin(context)),
+        size_(below.cardinality_if(Trust::Certain)),
+        input_(below.iterate(memory_->first_pass(context))) {
     if (memory_->path.empty()) return;
     static std::atomic<int> number{0};
     temporary_ = str(memory_->path, ".", ::getpid(), ".", number.fetch_add(1), ".tmp");
@@ -246,20 +246,42 @@ class CacheWriter {
     file_->write(kFileHeader + fingerprint(below));
     file_->write(str(origin_->job_seed, ' ', origin_->path));
   }
-  CacheWriter(const CacheWriter&) = delete;
-  CacheWriter& operator=(const CacheWriter&) = delete;
-  ~CacheWriter() {
-    if (std::exchange(file_, nullptr)) std::remove(temporary_.c_str());
+  ~FillingIterator() override { forget(); }
+
+  bool next(Element& element) override {
+    try {
+      const bool more = input_->next(element);
+      if (more) leave_graph(element);
+      if (origin_) remember(element, more);
+      return more;
+    } catch (...) {
+      if (origin_) memory_->warn_of_failure();
+      forget();
+      throw;
+    }
   }
 
-  void add(const Element& element) {
-    if (file_)
-      file_->write(to_bytes(element, "writing to a file"));
-    else  // a copy that shares no memory: what is done to an element must not change the cache
-      contents_.elements.push_back(own_copy(element));
+  // Elements that are left out now are computed all the same, for the passes to come.
+  std::int64_t skip(std::int64_t count) override {
+    std::int64_t skipped = 0;
+    while (skipped < count && origin_) {
+      if (ElementIterator::skip(1) == 0) return skipped;
+      ++skipped;
+    }
+    return skipped + (skipped < count ? input_->skip(count - skipped) : 0);
   }
 
-  void finish() {
+ private:
+  void remember(const Element& element, bool more) {
+    if (more) {
+      if (file_)
+        file_->write(to_bytes(element, "writing to a file"));
+      else  // a copy that shares no memory: what is done to an element must not change the cache
+        contents_.elements.push_back(own_copy(element));
+      ++count_;
+    }
+    // Whoever knows how many elements there are may not ask for the end.
+    if (more && size_ != Cardinality(count_)) return;
     if (file_) {
       file_->write(kFileEnd);
       file_->close();
@@ -270,69 +292,29 @@ class CacheWriter {
       contents_.rows = make_slices(stack(std::exchange(contents_.elements, {}), "cache"));
     }
     memory_->complete(*origin_, std::move(contents_));
+    forget();
   }
 
- private:
+  void forget() {
+    origin_ = nullptr;
+    contents_ = {};
+    if (std::exchange(file_, nullptr)) std::remove(temporary_.c_str());
+  }
+
   std::shared_ptr<Memory> memory_;
-  std::shared_ptr<const Origin> origin_;
-  Contents contents_;
+  std::shared_ptr<const Origin> origin_;  // null once it is clear that this pass is not remembered, or is already
+  Cardinality size_;
+  IteratorPtr input_;
   std::string temporary_;
   std::unique_ptr<TFRecordWriter> file_;
-};
-
-/// Hands elements on and remembers them.
-class FillingIterator final : public ElementIterator {
- public:
-  FillingIterator(IteratorPtr input, Cardinality size, std::unique_ptr<CacheWriter> writer,
-                  std::shared_ptr<Memory> memory)
-      : input_(std::move(input)), size_(size), writer_(std::move(writer)), memory_(std::move(memory)) {}
-
-  bool next(Element& element) override {
-    try {
-      const bool more = input_->next(element);
-      if (more) leave_graph(element);
-      if (writer_) remember(element, more);
-      return more;
-    } catch (...) {
-      if (writer_) memory_->warn_of_failure();
-      writer_ = nullptr;
-      throw;
-    }
-  }
-
-  // Elements that are left out now are computed all the same, for the passes to come.
-  std::int64_t skip(std::int64_t count) override {
-    std::int64_t skipped = 0;
-    while (skipped < count && writer_) {
-      if (ElementIterator::skip(1) == 0) return skipped;
-      ++skipped;
-    }
-    return skipped + (skipped < count ? input_->skip(count - skipped) : 0);
-  }
-
- private:
-  void remember(const Element& element, bool more) {
-    if (more) {
-      writer_->add(element);
-      ++count_;
-    }
-    // Whoever knows how many elements there are may not ask for the end.
-    if (more && size_ != Cardinality(count_)) return;
-    writer_->finish();
-    writer_ = nullptr;
-  }
-
-  IteratorPtr input_;
-  Cardinality size_;
-  std::unique_ptr<CacheWriter> writer_;  // null once it is clear that this pass is not remembered, or is already
-  std::shared_ptr<Memory> memory_;
+  Contents contents_;
   std::int64_t count_ = 0;
 };
 
 IteratorPtr iterate_cache(const std::shared_ptr<Memory>& memory, const Stage& below, const IterationContext& context) {
-  const Cardinality size = below.cardinality_if(Trust::Certain);
   if (!memory->path.empty() && std::filesystem::exists(memory->path)) {
-    auto reader = std::make_unique<FromFileIterator>(memory->path, fingerprint(below), size);
+    auto reader =
+        std::make_unique<FromFileIterator>(memory->path, fingerprint(below), below.cardinality_if(Trust::Certain));
     memory->settle(reader->filled_from(), true);  // a file may be another program's
     return reader;
   }
@@ -341,8 +323,7 @@ IteratorPtr iterate_cache(const std::shared_ptr<Memory>& memory, const Stage& be
     return filled->rows->iterate(context.unmeasured());
   }
   // Whichever pass fills the cache, it holds what the first one would have: a resumed program must see the same.
-  auto writer = std::make_unique<CacheWriter>(memory, memory->begin(context), below);
-  return std::make_unique<FillingIterator>(below.iterate(memory->first_pass(context)), size, std::move(writer), memory);
+  return std::make_unique<FillingIterator>(memory, below, context);
 }
 
 StageDescription cache_in(const std::string& path) {
