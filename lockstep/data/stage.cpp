@@ -109,7 +109,10 @@ IteratorPtr Stage::make_batch_iterator(const IterationContext& context, const Ba
 IteratorPtr Stage::iterate(const IterationContext& context) const {
   if (!context.meter || !traits().is_measured) return is_.iterate(basis(), context);
   IterationContext metered = context;
-  metered.counters = context.meter->counters_of(*this, context.counters.get());
+  metered.counters = context.meter->counters_of(
+      measured_as(),
+      {.name = is_.label, .kind = kind(), .description = describe(), .parallel_calls = is_.parallel_calls},
+      context.counters.get());
   return make_metered_iterator(is_.iterate(basis(), metered), *this, metered.counters);
 }
 

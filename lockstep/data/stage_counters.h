@@ -5,19 +5,15 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 
 #include "lockstep/data/iterator.h"
+#include "lockstep/data/stage_meter.h"
 
 namespace lockstep::data {
 
 /// What is measured of one stage. Written by the thread that runs the stage, read by anybody.
 struct StageCounters {
-  std::string description;  ///< "map(2 parallel calls)"
-  std::string kind;
-  std::string label;  ///< what the user calls the stage (MapOptions::name)
-  int depth = 0;
-  int parallel_calls = 0;
+  StageReportLine line;            ///< what it is; its name is what the user calls it (MapOptions::name)
   StageCounters* above = nullptr;  ///< the stage that reads from this one
 
   std::atomic<std::int64_t> first_asked_ns{0};  ///< of the steady clock; 0: it was not asked yet

@@ -101,18 +101,6 @@ std::string hint_for(const StageReport& report, int cores) {
 }
 
 struct StageMeter::Kept {
-  /// The counters of `owner`, with the lock held; fresh ones are given to `fill`.
-  template <class Fill>
-  std::shared_ptr<StageCounters> find_or_add(const std::shared_ptr<const void>& owner, Fill fill) {
-    std::shared_ptr<StageCounters>& counters = by_owner[owner];
-    if (!counters) {
-      counters = std::make_shared<StageCounters>();
-      in_order.push_back(counters);
-      fill(*counters);
-    }
-    return counters;
-  }
-
   std::mutex mutex;
   std::map<std::weak_ptr<const void>, std::shared_ptr<StageCounters>, std::owner_less<>> by_owner;
   std::vector<std::shared_ptr<StageCounters>> in_order;
@@ -121,25 +109,18 @@ struct StageMeter::Kept {
 StageMeter::StageMeter() : kept_(std::make_shared<Kept>()) {}
 StageMeter::~StageMeter() = default;
 
-std::shared_ptr<StageCounters> StageMeter::counters_of(const Stage& stage, StageCounters* above) {
+std::shared_ptr<StageCounters> StageMeter::counters_of(const std::shared_ptr<const void>& key, StageReportLine line,
+                                                       StageCounters* above) {
   const std::lock_guard lock(kept_->mutex);
-  return kept_->find_or_add(stage.measured_as(), [&](StageCounters& fresh) {
-    fresh.kind = stage.kind();
-    fresh.description = stage.describe();
-    fresh.label = stage.description().label;
-    fresh.parallel_calls = stage.description().parallel_calls;
-    fresh.above = above;
-    fresh.depth = above ? above->depth + 1 : 0;
-  });
-}
-
-std::shared_ptr<StageCounters> StageMeter::counters_of(const std::shared_ptr<const void>& key, std::string kind,
-                                                       std::string description) {
-  const std::lock_guard lock(kept_->mutex);
-  return kept_->find_or_add(key, [&](StageCounters& fresh) {
-    fresh.kind = std::move(kind);
-    fresh.description = std::move(description);
-  });
+  std::shared_ptr<StageCounters>& counters = kept_->by_owner[key];
+  if (!counters) {
+    line.depth = above ? above->line.depth + 1 : 0;
+    counters = std::make_shared<StageCounters>();
+    counters->line = std::move(line);
+    counters->above = above;
+    kept_->in_order.push_back(counters);
+  }
+  return counters;
 }
 
 StageReport StageMeter::report() const {
@@ -149,9 +130,9 @@ StageReport StageMeter::report() const {
   std::map<std::string, int> numbers;
   std::vector<std::string> names(kept_->in_order.size());
   for (std::size_t i = kept_->in_order.size(); i-- > 0;) {
-    const std::string kind = kept_->in_order[i]->kind == "parallel_map" ? "map" : kept_->in_order[i]->kind;
-    const std::string& label = kept_->in_order[i]->label;
-    names[i] = str(kind, " #", ++numbers[kind], label.empty() ? "" : " (" + label + ")");
+    const StageReportLine& line = kept_->in_order[i]->line;
+    const std::string kind = line.kind == "parallel_map" ? "map" : line.kind;
+    names[i] = str(kind, " #", ++numbers[kind], line.name.empty() ? "" : " (" + line.name + ")");
   }
   const std::int64_t now = std::chrono::nanoseconds(StageCounters::Clock::now().time_since_epoch()).count();
   std::int64_t start = now;
@@ -159,12 +140,8 @@ StageReport StageMeter::report() const {
     if (const std::int64_t first = stage->first_asked_ns.load(); first > 0) start = std::min(start, first);
   report.seconds = static_cast<double>(now - start) * 1e-9;
   for (const auto& stage : kept_->in_order) {
-    StageReportLine line;
+    StageReportLine line = stage->line;
     line.name = names[report.stages.size()];
-    line.kind = stage->kind;
-    line.parallel_calls = stage->parallel_calls;
-    line.description = stage->description;
-    line.depth = stage->depth;
     line.elements = stage->elements.load();
     line.rows = stage->rows.load();
     line.rows_per_s = report.seconds > 0 ? static_cast<double>(line.rows) / report.seconds : 0;
@@ -172,11 +149,11 @@ StageReport StageMeter::report() const {
     double inputs = 0;
     for (const auto& other : kept_->in_order)
       if (other->above == stage.get()) inputs += seconds(other->asked_ns);
-    if (stage->kind == "parallel_map")
+    if (line.kind == "parallel_map")
       line.busy_s = seconds(stage->computing_ns);
-    else if (stage->kind == "distribute")  // on a thread of its own, or on its reader's
+    else if (line.kind == "distribute")  // on a thread of its own, or on its reader's
       line.busy_s = std::max(0.0, seconds(stage->computing_ns) - inputs);
-    else if (!has_own_threads(stage->kind))
+    else if (!has_own_threads(line.kind))
       line.busy_s = std::max(0.0, line.waiting_s - inputs);
     const std::int64_t requests = stage->requests.load();
     if (requests > 0)

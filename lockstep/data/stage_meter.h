@@ -9,7 +9,6 @@
 
 namespace lockstep::data {
 
-class Stage;
 struct StageCounters;
 
 /// What one stage did, in numbers for people.
@@ -50,12 +49,10 @@ class LOCKSTEP_EXPORT StageMeter {
  public:
   StageMeter();
   ~StageMeter();
-  /// The counters of a stage; the same for all passes over it.
-  std::shared_ptr<StageCounters> counters_of(const Stage& stage, StageCounters* above);
-  /// The same for something that is no stage and reads from one, such as a distributed iterator; `key` tells it from
-  /// others.
-  std::shared_ptr<StageCounters> counters_of(const std::shared_ptr<const void>& key, std::string kind,
-                                             std::string description);
+  /// The counters of a stage, or of something else that reads from one, such as a distributed iterator; the same for all
+  /// passes over it. `key` tells it from others, `line` says what it is, `above` reads from it and may be null.
+  std::shared_ptr<StageCounters> counters_of(const std::shared_ptr<const void>& key, StageReportLine line,
+                                             StageCounters* above = nullptr);
   /// What happened since somebody asked for the first element.
   StageReport report() const;
 

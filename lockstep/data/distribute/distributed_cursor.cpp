@@ -84,7 +84,8 @@ std::int64_t rows_of_replicas(const InputStep& step) {
 IterationContext measured(IterationContext context, const DistributedInputPtr& input) {
   if (!context.meter) return context;
   context.counters = context.meter->counters_of(
-      input, "distribute", str("distribute over ", counted(input->cluster.replicas_per_worker, "replica")));
+      input, {.kind = "distribute",
+              .description = str("distribute over ", counted(input->cluster.replicas_per_worker, "replica"))});
   context.counters->buffer_size = input->buffer_size;
   return context;
 }
