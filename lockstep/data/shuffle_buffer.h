@@ -34,6 +34,14 @@ class ShuffleBuffer {
     return true;
   }
 
+  /// Leaves out up to `count` items, and says how many there were.
+  template <class Pull>
+  std::int64_t skip(std::int64_t count, Pull&& pull) {
+    std::int64_t skipped = 0;
+    for (Item unwanted = {}; skipped < count && next(unwanted, pull);) ++skipped;
+    return skipped;
+  }
+
   std::vector<Item>& items() { return items_; }
   std::int64_t size() const { return static_cast<std::int64_t>(items_.size()); }
 

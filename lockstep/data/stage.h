@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -26,6 +28,35 @@ class LOCKSTEP_EXPORT IndexIterator : public PlaceIterator {
   virtual std::size_t next(std::span<std::int64_t> indices) = 0;
 };
 using IndexIteratorPtr = std::unique_ptr<IndexIterator>;
+
+/// Reads an order number by number; many are asked for at a time.
+class IndexReader {
+ public:
+  explicit IndexReader(IndexIteratorPtr order) : order_(std::move(order)) {}
+
+  /// Writes the next number; false at the end.
+  bool operator()(std::int64_t& index) {
+    if (at_ == filled_) {
+      filled_ = order_->next(ahead_);
+      at_ = 0;
+      if (filled_ == 0) return false;
+    }
+    index = ahead_[at_++];
+    return true;
+  }
+  std::int64_t skip(std::int64_t count) {
+    const auto from_ahead = std::min<std::int64_t>(count, static_cast<std::int64_t>(filled_ - at_));
+    at_ += static_cast<std::size_t>(from_ahead);
+    return from_ahead + (from_ahead < count ? order_->skip(count - from_ahead) : 0);
+  }
+  IndexIterator& order() const { return *order_; }
+
+ private:
+  IndexIteratorPtr order_;
+  std::array<std::int64_t, 128> ahead_;
+  std::size_t at_ = 0;
+  std::size_t filled_ = 0;
+};
 
 /// How rows become batches.
 struct BatchShape {
@@ -168,6 +199,6 @@ LOCKSTEP_EXPORT const Stage& below_plain_stages(const Stage& stage);
 LOCKSTEP_EXPORT std::optional<std::int64_t> rows_by_spec(const ElementSpec& spec);
 
 /// Elements one by one from rows and the order to visit them in.
-LOCKSTEP_EXPORT IteratorPtr make_row_iterator(RowSourcePtr rows, IndexIteratorPtr indices);
+LOCKSTEP_EXPORT IteratorPtr make_row_iterator(RowSourcePtr rows, IndexIteratorPtr order);
 
 }  // namespace lockstep::data

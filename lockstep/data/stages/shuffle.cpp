@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <numeric>
 
 #include "lockstep/data/shuffle_buffer.h"
@@ -15,33 +14,14 @@ class ShuffleIndices final : public IndexIterator {
 
   std::size_t next(std::span<std::int64_t> indices) override {
     std::size_t written = 0;
-    while (written < indices.size() && buffer_.next(indices[written], [&](std::int64_t& index) { return pull(index); }))
-      ++written;
+    while (written < indices.size() && buffer_.next(indices[written], input_)) ++written;
     return written;
   }
-  std::int64_t skip(std::int64_t count) override {
-    std::int64_t skipped = 0;
-    std::int64_t unwanted = 0;
-    while (skipped < count && buffer_.next(unwanted, [&](std::int64_t& index) { return pull(index); })) ++skipped;
-    return skipped;
-  }
+  std::int64_t skip(std::int64_t count) override { return buffer_.skip(count, input_); }
 
  private:
-  bool pull(std::int64_t& index) {
-    if (at_ == filled_) {
-      filled_ = input_->next(ahead_);
-      at_ = 0;
-      if (filled_ == 0) return false;
-    }
-    index = ahead_[at_++];
-    return true;
-  }
-
-  IndexIteratorPtr input_;
+  IndexReader input_;
   ShuffleBuffer<std::int64_t> buffer_;
-  std::array<std::int64_t, 256> ahead_;
-  std::size_t at_ = 0;
-  std::size_t filled_ = 0;
 };
 
 /// Shuffles places: an element that fails does so where it would have stood.
@@ -71,14 +51,11 @@ class ShuffleIterator final : public ElementIterator {
     std::int64_t next_number = held;  // of the element that the input would give next
     const std::int64_t last_number =
         input_size_.is_infinite() ? std::numeric_limits<std::int64_t>::max() : held + input_size_.value() - pulled_;
-    std::int64_t skipped = 0;
-    std::int64_t unwanted = 0;
-    while (skipped < count && plan.next(unwanted, [&](std::int64_t& number) {
+    const std::int64_t skipped = plan.skip(count, [&](std::int64_t& number) {
       if (next_number >= last_number) return false;
       number = next_number++;
       return true;
-    }))
-      ++skipped;
+    });
     carry_out(plan, held, next_number);
     return skipped;
   }
