@@ -1,7 +1,6 @@
 #include "lockstep/data/pipeline.h"
 
 #include <algorithm>
-#include <functional>
 #include <mutex>
 
 #include "lockstep/data/errors.h"
@@ -11,17 +10,13 @@
 namespace lockstep::data {
 namespace {
 
-/// Calls `visit` for a stage and all below it, each before its inputs. Not by recursion: programs build chains of many
-/// thousand stages.
+/// Calls `visit` for a stage and all below it, each before its inputs.
 template <class Visit>
 void for_each_stage(const Stage& root, Visit visit) {
-  std::vector<const Stage*> waiting{&root};
-  while (!waiting.empty()) {
-    const Stage& stage = *waiting.back();
-    waiting.pop_back();
+  find_stage(root, [&](const Stage& stage) {
     visit(stage);
-    for (auto input = stage.inputs().rbegin(); input != stage.inputs().rend(); ++input) waiting.push_back(input->get());
-  }
+    return false;
+  });
 }
 
 /// Passes are counted under one lock for all pipelines: starting one is rare, and stages are shared between them.
@@ -36,51 +31,60 @@ void raise_passes_to(const Stage& stage, std::uint64_t pass) {
 
 bool is_concatenation(const Stage& stage) { return stage.traits().elements == StageTraits::Elements::Concatenated; }
 
-/// Prints trees, with the line of a stage as `line_of` gives it; stages without a line are left out.
-class TreePrinter {
- public:
-  explicit TreePrinter(std::function<std::string(const Stage&)> line_of) : line_of_(std::move(line_of)) {}
+using LineOfStage = const std::string& (Stage::*)() const;
 
-  std::string print(const Stage& stage) {
-    print(shown(stage), "", "");
-    return std::move(text_);
-  }
+/// The stage itself, or the first one below it that has a line.
+const Stage& shown(const Stage& stage, LineOfStage line) {
+  const Stage* at = &stage;
+  while ((at->*line)().empty()) at = at->input().get();
+  return *at;
+}
 
- private:
-  void print(const Stage& stage, const std::string& before, const std::string& indent) {
-    text_ += str(before, line_of_(stage), '\n');
-    const std::vector<const Stage*> inputs = shown_inputs(stage);
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      const bool last = i + 1 == inputs.size();
-      print(*inputs[i], indent + (last ? "└─ " : "├─ "), indent + (last ? "   " : "│  "));
-    }
-  }
-
-  /// The stage itself, or the first one below it that has a line.
-  const Stage& shown(const Stage& stage) const {
-    const Stage* at = &stage;
-    while (line_of_(*at).empty()) at = at->input().get();
-    return *at;
-  }
-
-  std::vector<const Stage*> shown_inputs(const Stage& stage) const {
-    std::vector<const Stage*> inputs;
-    const Stage* first = &stage;
-    for (; is_concatenation(*first); first = &shown(*first->input())) inputs.push_back(&shown(*first->inputs().back()));
-    if (first != &stage) {
-      inputs.push_back(first);
-      std::ranges::reverse(inputs);
-      return inputs;
-    }
-    for (const StagePtr& input : stage.inputs()) inputs.push_back(&shown(*input));
+/// Datasets that were concatenated stand side by side.
+std::vector<const Stage*> shown_inputs(const Stage& stage, LineOfStage line) {
+  std::vector<const Stage*> inputs;
+  const Stage* first = &stage;
+  for (; is_concatenation(*first); first = &shown(*first->input(), line))
+    inputs.push_back(&shown(*first->inputs().back(), line));
+  if (first != &stage) {
+    inputs.push_back(first);
+    std::ranges::reverse(inputs);
     return inputs;
   }
+  for (const StagePtr& input : stage.inputs()) inputs.push_back(&shown(*input, line));
+  return inputs;
+}
 
-  std::function<std::string(const Stage&)> line_of_;
-  std::string text_;
-};
+/// A tree with a line for each stage; stages without a line are left out.
+void print(std::string& text, const Stage& stage, LineOfStage line, const std::string& before = "",
+           const std::string& indent = "") {
+  text += str(before, (stage.*line)(), '\n');
+  const std::vector<const Stage*> inputs = shown_inputs(stage, line);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const bool last = i + 1 == inputs.size();
+    print(text, *inputs[i], line, indent + (last ? "└─ " : "├─ "), indent + (last ? "   " : "│  "));
+  }
+}
+
+std::string tree_of(const Stage& stage, LineOfStage line) {
+  std::string text;
+  print(text, shown(stage, line), line);
+  return text;
+}
 
 }  // namespace
+
+// Not by recursion: programs build chains of many thousand stages.
+const Stage* find_stage(const Stage& root, FunctionRef<bool(const Stage&)> is_wanted) {
+  std::vector<const Stage*> waiting{&root};
+  while (!waiting.empty()) {
+    const Stage& stage = *waiting.back();
+    waiting.pop_back();
+    if (is_wanted(stage)) return &stage;
+    for (auto input = stage.inputs().rbegin(); input != stage.inputs().rend(); ++input) waiting.push_back(input->get());
+  }
+  return nullptr;
+}
 
 std::int64_t count_stages(const Stage& stage, std::string_view kind) {
   std::int64_t count = 0;
@@ -88,13 +92,9 @@ std::int64_t count_stages(const Stage& stage, std::string_view kind) {
   return count;
 }
 
-std::string print_tree(const Stage& stage) {
-  return TreePrinter([](const Stage& each) { return each.describe(); }).print(stage);
-}
+std::string print_tree(const Stage& stage) { return tree_of(stage, &Stage::describe); }
 
-std::string fingerprint(const Stage& stage) {
-  return TreePrinter([](const Stage& each) { return each.identity(); }).print(stage);
-}
+std::string fingerprint(const Stage& stage) { return tree_of(stage, &Stage::identity); }
 
 void save_all_lasting(const Stage& stage, Position& position) {
   for_each_stage(stage, [&](const Stage& each) {
@@ -109,12 +109,12 @@ void restore_all_lasting(const Stage& stage, Position& position) {
 }
 
 std::optional<std::string> find_position_obstacle(const Stage& stage) {
-  std::optional<std::string> found;
-  for_each_stage(stage, [&](const Stage& each) {
-    if (found) return;
-    if (auto obstacle = each.position_obstacle()) found = str(each.describe(), ": ", *obstacle);
+  std::optional<std::string> obstacle;
+  const Stage* found = find_stage(stage, [&](const Stage& each) {
+    obstacle = each.position_obstacle();
+    return obstacle.has_value();
   });
-  return found;
+  return found ? std::optional(str(found->describe(), ": ", *obstacle)) : std::nullopt;
 }
 
 void throw_position_obstacle(const std::string& obstacle) {

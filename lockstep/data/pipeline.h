@@ -5,10 +5,21 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/function_ref.h"
 #include "lockstep/data/stage.h"
 
 // A tree of stages as a whole.
 namespace lockstep::data {
+
+/// The first stage of a pipeline, each before its inputs, that is wanted; null if there is none.
+LOCKSTEP_EXPORT const Stage* find_stage(const Stage& root, FunctionRef<bool(const Stage&)> is_wanted);
+
+/// The pipeline without some of its stages of one input.
+template <class Unwanted>
+StagePtr without_stages(const StagePtr& stage, Unwanted is_unwanted) {
+  if (is_unwanted(*stage)) return without_stages(stage->input(), is_unwanted);
+  return with_changed_inputs(stage, [&](const StagePtr& input) { return without_stages(input, is_unwanted); });
+}
 
 /// What a pipeline does to its data, as a tree of the stages' identities: equal for two pipelines in which a position
 /// means the same, as far as that can be seen. Functions cannot.

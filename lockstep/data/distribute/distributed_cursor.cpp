@@ -148,10 +148,7 @@ std::function<std::optional<InputStep>()> steps_from(const DistributedInputPtr& 
 }
 
 /// Who only looks must not write the file of a cache, nor read one that others have written.
-StagePtr without_file_caches(const StagePtr& stage) {
-  if (stage->traits().cache == StageTraits::Cache::File) return without_file_caches(stage->input());
-  return with_changed_inputs(stage, without_file_caches);
-}
+bool is_file_cache(const Stage& stage) { return stage.traits().cache == StageTraits::Cache::File; }
 
 }  // namespace
 
@@ -389,7 +386,7 @@ class DistributedCursor::Impl {
     for (const StagePtr& pipeline : known) {
       if (find_position_obstacle(*pipeline)) continue;
       try {
-        const IteratorPtr elements = without_file_caches(pipeline)->iterate(context_.unmeasured());
+        const IteratorPtr elements = without_stages(pipeline, is_file_cache)->iterate(context_.unmeasured());
         constexpr int kTries = 100;  // there may be no end of failing rows
         Place place;
         for (int k = 0; k < kTries && place.read(*elements); ++k) {

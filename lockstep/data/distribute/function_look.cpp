@@ -2,26 +2,20 @@
 
 #include <algorithm>
 
+#include "lockstep/data/pipeline.h"
+
 namespace lockstep::data {
 namespace {
 
 using Elements = StageTraits::Elements;
 
-/// The stage without what only reorders elements or reads them ahead: a look at one element must not fill a buffer.
-StagePtr without_buffers(const StagePtr& stage) {
-  if (stage->traits().only_buffers) return without_buffers(stage->input());
-  return with_changed_inputs(stage, without_buffers);
-}
+/// What only reorders elements or reads them ahead: a look at one element must not fill a buffer.
+constexpr auto only_buffers = [](const Stage& stage) { return stage.traits().only_buffers; };
+
+/// Whether it would have to run a function or a generator of the user's to give an element.
+constexpr auto runs_functions = [](const Stage& stage) { return stage.traits().runs_functions; };
 
 }  // namespace
-
-const Stage* first_running(const Stage& stage) {
-  if (stage.traits().runs_functions) return &stage;
-  for (const StagePtr& input : stage.inputs()) {
-    if (const Stage* found = first_running(*input)) return found;
-  }
-  return nullptr;
-}
 
 const FunctionLook::Seen& FunctionLook::at(const Stage& function) {
   const auto known = seen_.find(&function);
@@ -52,10 +46,10 @@ std::optional<Element> FunctionLook::example(const Stage& stage, std::string& ob
     const StagePtr made = make(stage, obstacle);
     return made ? example(*made, obstacle) : std::nullopt;
   }
-  const Stage* running = first_running(stage);
+  const Stage* running = find_stage(stage, runs_functions);
   if (running == nullptr) {
     Element element;
-    const bool has_one = without_buffers(stage.shared_from_this())->iterate({})->next(element);
+    const bool has_one = without_stages(stage.shared_from_this(), only_buffers)->iterate({})->next(element);
     return has_one ? std::optional(std::move(element)) : std::nullopt;
   }
   // Any of the input's elements will do where this stage gives them as they are.

@@ -30,8 +30,4 @@ class LOCKSTEP_EXPORT FunctionLook {
   std::map<const Stage*, Seen> seen_;
 };
 
-/// The first stage from the end that would have to run a function or a generator of the user's to give an element; null
-/// if none.
-LOCKSTEP_EXPORT const Stage* first_running(const Stage& stage);
-
 }  // namespace lockstep::data

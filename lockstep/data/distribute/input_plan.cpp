@@ -90,21 +90,17 @@ std::string reason_of(const InputPlan& plan) {
   return "";
 }
 
-const Stage* first_computing_rows(const Stage& stage) {
-  const StageTraits traits = stage.traits();
+/// Whether a stage computes elements to get past them.
+constexpr auto computes_all = [](const Stage& stage) {
+  const StageTraits& traits = stage.traits();
   // A shuffle chooses among the numbers of elements, if it is known how many there are.
-  const bool can_choose = !traits.is_shuffle() || stage.input()->cardinality().is_known();
-  if (!traits.passes_over || !can_choose) return &stage;
-  for (const StagePtr& input : stage.inputs()) {
-    if (const Stage* found = first_computing_rows(*input)) return found;
-  }
-  return nullptr;
-}
+  return !traits.passes_over || (traits.is_shuffle() && !stage.input()->cardinality().is_known());
+};
 
 /// The first stage from the end that must compute rows of other workers to get past them; null if none must.
 const Stage* first_computing_all(const Stage& pipeline) {
   const Stage& batch = below_plain_stages(pipeline);
-  return batch.traits().elements == StageTraits::Elements::Stacked ? first_computing_rows(*batch.input()) : &batch;
+  return batch.traits().elements == StageTraits::Elements::Stacked ? find_stage(*batch.input(), computes_all) : &batch;
 }
 
 /// Whether there is a tensor of more than one number in such elements.

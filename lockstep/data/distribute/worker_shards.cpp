@@ -1,9 +1,9 @@
 #include "lockstep/data/distribute/worker_shards.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "lockstep/data/errors.h"
+#include "lockstep/data/pipeline.h"
 
 namespace lockstep::data {
 namespace {
@@ -109,7 +109,10 @@ class Sharder {
   /// own.
   StagePtr with_shard_below(const Stage& stage, bool files) {
     std::vector<StagePtr> shuffles;
-    StagePtr input = without_shuffles(stage.input(), shuffles);
+    StagePtr input = without_stages(stage.input(), [&](const Stage& each) {
+      if (each.traits().is_shuffle()) shuffles.push_back(each.shared_from_this());
+      return each.traits().is_shuffle();
+    });
     shared.push_back({files, known_count(*input)});
     input = own_shard(std::move(input));
     for (auto shuffle = shuffles.rbegin(); shuffle != shuffles.rend(); ++shuffle)
@@ -117,22 +120,13 @@ class Sharder {
     return on(stage, {std::move(input)});
   }
 
-  static StagePtr without_shuffles(const StagePtr& stage, std::vector<StagePtr>& shuffles) {
-    if (stage->traits().is_shuffle()) {
-      shuffles.push_back(stage);
-      return without_shuffles(stage->input(), shuffles);
-    }
-    return with_changed_inputs(stage, [&](const StagePtr& input) { return without_shuffles(input, shuffles); });
-  }
-
   const ClusterShape& cluster_;
   TooFew too_few_;
   FunctionLook& look_;
 };
 
-bool has_shard_hint(const Stage& stage) {
-  return stage.traits().is_shard_hint ||
-         std::ranges::any_of(stage.inputs(), [](const StagePtr& input) { return has_shard_hint(*input); });
+bool has_shard_hint(const Stage& pipeline) {
+  return find_stage(pipeline, [](const Stage& stage) { return stage.traits().is_shard_hint; }) != nullptr;
 }
 
 /// Takes out the assertions that the walk towards the files meets.
