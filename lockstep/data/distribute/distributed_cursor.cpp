@@ -90,61 +90,23 @@ IterationContext measured(IterationContext context, const DistributedInputPtr& i
   return context;
 }
 
-/// What StepReader throws in place of a step.
-struct StepFailed {
-  std::exception_ptr error;
-  std::int64_t position;  ///< the step that is read next
-};
-
-/// Reads the steps of one pass and brings them to the replicas' devices. The first one without elements is the last.
-/// After an error it goes on behind the step that failed; where other workers would be out of step, the error is thrown
-/// again.
-class StepReader {
- public:
-  StepReader(DistributedInputPtr input, const IterationContext& context, std::int64_t steps)
-      : input_(std::move(input)),
-        counters_(context.counters),
-        number_(steps),
-        copies_(input_->devices),
-        source_(input_->make_source(context)) {
-    if (number_ > 0) source_->seek(number_);
-  }
-
-  std::optional<InputStep> next() {
-    if (ended_) return std::nullopt;
-    if (failure_) throw StepFailed{failure_, number_};
-    const auto start = counters_ ? Clock::now() : Clock::time_point();
-    try {
-      InputStep step = source_->next();
-      ended_ = step.local_values() == 0 && step.total.value_or(0) == 0;
-      separate_replicas(step);
-      copies_.start(step);
-      ++number_;
-      if (counters_) StageCounters::add_time(counters_->computing_ns, start);
-      return step;
-    } catch (...) {
-      const std::exception_ptr error = std::current_exception();
-      if (input_->cluster.workers == 1)
-        ++number_;
-      else
-        failure_ = error;
-      throw StepFailed{error, number_};
-    }
-  }
-
- private:
-  DistributedInputPtr input_;
-  std::shared_ptr<StageCounters> counters_;  ///< null: not measured
-  std::int64_t number_;                      ///< of the step to be read
-  DeviceCopies copies_;
-  std::unique_ptr<StepSource> source_;
-  std::exception_ptr failure_;  ///< of one of several workers
-  bool ended_ = false;
-};
-
-std::function<std::optional<InputStep>()> steps_from(const DistributedInputPtr& input, const IterationContext& context,
+/// Reads the steps of one pass from step `first` on and brings them to the replicas' devices. The first one without
+/// elements is the last. After an error it goes on behind the step that failed.
+std::function<std::optional<InputStep>()> steps_from(const DistributedInput& input, const IterationContext& context,
                                                      std::int64_t first) {
-  return [reader = std::make_shared<StepReader>(input, context, first)] { return reader->next(); };
+  std::shared_ptr<StepSource> source = input.make_source(context);
+  if (first > 0) source->seek(first);
+  return [source = std::move(source), copies = DeviceCopies(input.devices), counters = context.counters,
+          ended = false]() mutable -> std::optional<InputStep> {
+    if (ended) return std::nullopt;
+    const auto start = counters ? Clock::now() : Clock::time_point();
+    InputStep step = source->next();
+    ended = step.local_values() == 0 && step.total.value_or(0) == 0;
+    separate_replicas(step);
+    copies.start(step);
+    if (counters) StageCounters::add_time(counters->computing_ns, start);
+    return step;
+  };
 }
 
 /// Who only looks must not write the file of a cache, nor read one that others have written.
@@ -164,7 +126,7 @@ class DistributedCursor::Impl {
   std::optional<Values> read(bool partial_steps) {
     require_outside_replicas("get_next");
     if (stuck_) throw_unknown_batches();
-    if (failed_) std::rethrow_exception(failed_);
+    if (failed_ && !ahead_) std::rethrow_exception(failed_);
     if (ended_) return std::nullopt;
     Read next = ahead_ ? std::move(*ahead_) : read_and_tell(partial_steps);
     ahead_.reset();
@@ -267,7 +229,7 @@ class DistributedCursor::Impl {
     if (source_) return *source_;
     const IterationContext context = measured(context_, input_);
     counters_ = context.counters;
-    source_ = std::make_unique<ReadAhead<InputStep>>(steps_from(input_, context, steps_),
+    source_ = std::make_unique<ReadAhead<InputStep>>(steps_from(*input_, context, steps_),
                                                      static_cast<std::size_t>(input_->buffer_size));
     return *source_;
   }
@@ -280,9 +242,13 @@ class DistributedCursor::Impl {
     std::optional<InputStep> step;
     try {
       step = source.next();
-    } catch (const StepFailed& failed) {
-      steps_ = failed.position;
-      std::rethrow_exception(failed.error);
+    } catch (...) {
+      // One worker goes on behind the step that failed; with several, this one would be out of step.
+      if (input_->cluster.workers == 1)
+        ++steps_;
+      else
+        failed_ = std::current_exception();
+      throw;
     }
     const bool has_data = step && step->local_values() > 0;
     if (counters_) counters_->end_request(begun, has_data ? std::optional(rows_of_replicas(*step)) : std::nullopt);
@@ -326,16 +292,9 @@ class DistributedCursor::Impl {
   bool is_complete(Read& read, bool partial_steps) {
     const ClusterShape& cluster = input_->cluster;
     const auto& step = read.step;
-    batch_rows_ = {};
-    if (step && step->total) {
-      batch_rows_ = step->rows;
-      const auto all = static_cast<int>(*step->total);
-      if (input_->whole_steps) return all == cluster.replicas();
-      return has_step(partial_steps, all, cluster.replicas(), *step->total);
-    }
-    const int local = step ? step->local_values() : 0;
-    StepTotals all{.values = local};
-    const bool is_told = read.totals != nullptr;
+    const bool is_known = step && step->total, is_told = read.totals != nullptr;
+    batch_rows_ = is_known ? step->rows : BatchRows{};
+    StepTotals all{.values = is_known ? *step->total : step ? step->local_values() : 0};
     if (is_told) {
       all = read.totals();
       read.totals = nullptr;
@@ -344,8 +303,8 @@ class DistributedCursor::Impl {
       if (all.unclear == 0) batch_rows_ = {.all = all.rows, .has_empty = all.empty > 0};
     }
     // Endless data is not counted together: there this worker's replicas are all that is known.
-    if (input_->whole_steps) return all.values == (is_told ? cluster.replicas() : cluster.replicas_per_worker);
-    return has_step(partial_steps, local, cluster.replicas_per_worker, all.values);
+    const int replicas = is_known || is_told ? cluster.replicas() : cluster.replicas_per_worker;
+    return has_step(partial_steps && !input_->whole_steps, static_cast<int>(all.values), replicas, all.values);
   }
 
   [[noreturn]] void fail_together(const Read& read, const StepTotals& all) {

@@ -81,9 +81,9 @@ DistributedInput distributed_pipelines(const std::vector<StagePtr>& pipelines, c
   input.plan = str(counted(cluster.workers, "worker"), " of ", counted(cluster.replicas_per_worker, "replica"),
                    ", batches from a function\nworker ", cluster.worker, " of ", cluster.workers, ": ",
                    one_for_each ? "a pipeline for each replica\n" : "one pipeline, elements to replicas in turn\n");
-  input.make_source = [pipelines, one_for_each, cluster](const IterationContext& context) {
-    return one_for_each ? one_stream_each(pipelines, context)
-                        : deal_in_turn(pipelines.front(), cluster.replicas_per_worker, context);
+  input.make_source = [streams = one_for_each ? pipelines : std::vector{pipelines.front()},
+                       replicas = cluster.replicas_per_worker](const IterationContext& context) {
+    return whole_elements(streams, replicas, context);
   };
   return input;
 }

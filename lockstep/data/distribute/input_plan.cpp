@@ -178,7 +178,7 @@ Cardinality InputPlan::steps() const {
 
 std::unique_ptr<StepSource> InputPlan::make_source(const IterationContext& context) const {
   if (is_one_stream()) return own_pieces(pipeline(), split, context);
-  return deal_in_turn(stream, cluster.replicas_per_worker, context);
+  return whole_elements({stream}, cluster.replicas_per_worker, context);
 }
 
 std::string InputPlan::fingerprint() const {

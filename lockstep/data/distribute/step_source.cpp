@@ -20,31 +20,17 @@ BatchRows rows_of_ceil_split(std::int64_t batch, int replicas) {
 
 InputStep nothing(std::size_t replicas) { return {std::vector<std::optional<Element>>(replicas), 0}; }
 
-/// A step is read to its end before its first error is thrown, so that the next step begins where it always would.
-class FirstError {
- public:
-  void see(const Place& place) {
-    if (!error_) error_ = place.error;
-  }
-  void rethrow() const {
-    if (error_) std::rethrow_exception(error_);
-  }
-
- private:
-  std::exception_ptr error_;
-};
-
 /// Whole elements of streams: of one stream to the replicas in turn, or of a stream for each replica.
 class StreamSteps final : public StepSource {
  public:
-  StreamSteps(std::vector<StagePtr> streams, int replicas, const IterationContext& context)
-      : replicas_(static_cast<std::size_t>(replicas)), streams_(std::move(streams)), ended_(streams_.size(), false) {
-    for (const StagePtr& stream : streams_) elements_.push_back(stream->iterate(context));
+  StreamSteps(const std::vector<StagePtr>& streams, int replicas, const IterationContext& context)
+      : replicas_(static_cast<std::size_t>(replicas)), ended_(streams.size(), false) {
+    for (const StagePtr& stream : streams) elements_.push_back(stream->iterate(context));
   }
 
   InputStep next() override {
     InputStep step{std::vector<std::optional<Element>>(replicas_)};
-    FirstError failed;
+    std::exception_ptr error;  // the first; a step is read to its end, so that the next begins where it always would
     for (std::size_t k = 0; k < replicas_; ++k) {
       const std::size_t stream = is_dealt() ? 0 : k;
       Place place;
@@ -52,41 +38,30 @@ class StreamSteps final : public StepSource {
         ended_[stream] = true;
         continue;
       }
-      failed.see(place);
+      if (!error) error = place.error;
       step.elements[k] = std::move(place.element);
     }
-    failed.rethrow();
-    if (is_dealt() && ended_.front()) step.like_others = seen_;
+    if (error) std::rethrow_exception(error);
     return step;
   }
   void seek(std::int64_t steps) override {
-    std::int64_t left = steps * (is_dealt() ? static_cast<std::int64_t>(replicas_) : 1);
-    // If the data should have ended here but not elsewhere, somebody has to know what an empty batch looks like.
-    const bool looks = is_dealt() && !tells_all(streams_.front()->element_spec());
-    for (Place place; looks && left > 0 && seen_.size() == 0 && place.read(*elements_.front()); --left) {
-      rethrow_if_fatal(place.error);
-      if (!place.error) seen_ = without_rows(place.element);
-    }
-    for (const IteratorPtr& elements : elements_) elements->skip(left);
+    for (const IteratorPtr& elements : elements_)
+      elements->skip(steps * (is_dealt() ? static_cast<std::int64_t>(replicas_) : 1));
   }
 
  private:
-  bool is_dealt() const { return streams_.size() == 1; }
+  bool is_dealt() const { return elements_.size() == 1; }
 
   std::size_t replicas_;
-  std::vector<StagePtr> streams_;
   std::vector<IteratorPtr> elements_;
   std::vector<bool> ended_;
-  Element seen_;  ///< an element without its rows, after `seek`
 };
 
 /// What all ways of cutting one global stream share: which pieces are a worker's own.
 class OwnPieces : public StepSource {
  public:
-  OwnPieces(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
-      : pipeline_(pipeline),
-        split_(split),
-        context_(context),
+  explicit OwnPieces(const GlobalSplit& split)
+      : split_(split),
         replicas_(split.cluster.replicas()),
         first_(split.cluster.worker * split.cluster.replicas_per_worker),
         own_(static_cast<std::size_t>(split.cluster.replicas_per_worker)) {}
@@ -96,19 +71,8 @@ class OwnPieces : public StepSource {
     ended_ = true;
     return nothing(own_);
   }
-  /// The stage that makes the batches, below those that only pass them on.
-  const Stage& batch_stage() const { return below_plain_stages(*pipeline_); }
-  /// The rows that become batches if that is a plain `batch`, else the rows of the batches.
-  std::unique_ptr<RowStream> rows() const {
-    if (reads_rows()) return rows_of_elements(*batch_stage().input(), context_);
-    return rows_of_batches(*pipeline_, context_);
-  }
-  /// With one worker every row is its own: whole batches are the faster way to them.
-  bool reads_rows() const { return split_.batch && split_.cluster.workers > 1; }
 
-  const StagePtr pipeline_;
   const GlobalSplit split_;
-  const IterationContext context_;
   const int replicas_;
   const int first_;
   const std::size_t own_;
@@ -119,7 +83,7 @@ class OwnPieces : public StepSource {
 class CutBatches final : public OwnPieces {
  public:
   CutBatches(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
-      : OwnPieces(pipeline, split, context), batches_(pipeline->iterate(context)) {}
+      : OwnPieces(split), batches_(pipeline->iterate(context)) {}
 
   void seek(std::int64_t steps) override { batches_->skip(steps); }
 
@@ -162,15 +126,19 @@ StagePtr with_look_ahead(const StagePtr& rows, LookAhead*& ahead) {
 class OwnRows final : public OwnPieces {
  public:
   OwnRows(const StagePtr& pipeline, const GlobalSplit& split, const IterationContext& context)
-      : OwnPieces(pipeline, split, context),
+      : OwnPieces(split),
         is_ceil_(split.rule == SplitRule::CeilSplit),
         drops_(reads_rows() && split.drop_remainder),
         size_(is_ceil_ ? *split.batch : split.global_batch_size) {
-    const Cardinality all =
-        reads_rows() ? batch_stage().input()->cardinality_if(Trust::Certain) : Cardinality::unknown();
+    if (!reads_rows()) {
+      rows_ = rows_of_batches(*pipeline, context);
+      return;
+    }
+    const StagePtr& rows = below_plain_stages(*pipeline).input();
+    const Cardinality all = rows->cardinality_if(Trust::Certain);
     if (all.is_known() && (is_ceil_ || drops_)) known_ = all.value();
     const bool looks = is_ceil_ && all.is_unknown() && !drops_;
-    rows_ = looks ? rows_of_elements(*with_look_ahead(batch_stage().input(), ahead_), context) : rows();
+    rows_ = rows_of_elements(looks ? *with_look_ahead(rows, ahead_) : *rows, context);
   }
 
   void seek(std::int64_t steps) override {
@@ -190,18 +158,18 @@ class OwnRows final : public OwnPieces {
     std::int64_t wanted = std::accumulate(sizes.begin(), sizes.begin() + first_, std::int64_t{0});
     std::int64_t found = rows_->skip(wanted);
     std::vector<Place> own(own_);
-    FirstError failed;
+    std::exception_ptr error;  // the first; the step is read to its end
     for (std::size_t k = 0; k < own_; ++k) {
       const std::int64_t size = sizes[static_cast<std::size_t>(first_) + k];
       found += rows_->take(size, own[k]);
-      failed.see(own[k]);
+      if (!error) error = own[k].error;
       wanted += size;
     }
     found += rows_->skip(batch - wanted);
     ended_ = found < batch;
     // The rows below a `batch` have its short last batch, which it may leave out.
     if (ended_ && (is_ceil_ || drops_)) return end();
-    failed.rethrow();
+    if (error) std::rethrow_exception(error);
     const std::int64_t pieces = is_ceil_ ? replicas_ : pieces_in_step(found, sizes);
     InputStep step{std::vector<std::optional<Element>>(own_), pieces};
     step.rows = {.all = found, .has_empty = pieces < replicas_ || *std::ranges::min_element(sizes) == 0};
@@ -215,6 +183,10 @@ class OwnRows final : public OwnPieces {
   }
 
  private:
+  /// Whether these are the rows that become batches in a plain `batch`. With one worker every row is its own: whole
+  /// batches are the faster way to them.
+  bool reads_rows() const { return split_.batch && split_.cluster.workers > 1; }
+
   /// Of the next batch; a full one where only reading it will tell.
   std::int64_t rows_of_batch() {
     if (known_) return std::clamp<std::int64_t>(*known_ - step_ * size_, 0, size_);
@@ -285,12 +257,9 @@ std::int64_t common_rows(const Element& element) {
 
 StepSource::~StepSource() = default;
 
-std::unique_ptr<StepSource> deal_in_turn(const StagePtr& stream, int replicas, const IterationContext& context) {
-  return std::make_unique<StreamSteps>(std::vector{stream}, replicas, context);
-}
-
-std::unique_ptr<StepSource> one_stream_each(const std::vector<StagePtr>& streams, const IterationContext& context) {
-  return std::make_unique<StreamSteps>(streams, static_cast<int>(streams.size()), context);
+std::unique_ptr<StepSource> whole_elements(const std::vector<StagePtr>& streams, int replicas,
+                                           const IterationContext& context) {
+  return std::make_unique<StreamSteps>(streams, replicas, context);
 }
 
 std::unique_ptr<StepSource> own_pieces(const StagePtr& pipeline, const GlobalSplit& split,

@@ -46,13 +46,10 @@ class LOCKSTEP_EXPORT StepSource {
   virtual void seek(std::int64_t steps) = 0;
 };
 
-/// Element j of one stream goes to replica j mod R: TensorFlow's way, and that of datasets from a function.
-LOCKSTEP_EXPORT std::unique_ptr<StepSource> deal_in_turn(const StagePtr& stream, int replicas,
-                                                         const IterationContext& context);
-
-/// Each replica has a stream of its own.
-LOCKSTEP_EXPORT std::unique_ptr<StepSource> one_stream_each(const std::vector<StagePtr>& streams,
-                                                            const IterationContext& context);
+/// Each replica has a stream of its own. Or there is one stream, and element j goes to replica j mod R: TensorFlow's way,
+/// and that of datasets from a function.
+LOCKSTEP_EXPORT std::unique_ptr<StepSource> whole_elements(const std::vector<StagePtr>& streams, int replicas,
+                                                           const IterationContext& context);
 
 /// How one stream of global batches is cut for all replicas of a cluster.
 struct GlobalSplit {
