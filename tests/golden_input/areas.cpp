@@ -225,7 +225,7 @@ json run_shard(const Case& given) {
   };
   const AutoShardPolicy policy = policy_in(given.data);
   const ShardPlan plan = plan_shards(dataset, policy, {workers, 1, index}, TooFew::FailsWhereSeen);
-  const bool by_rows = plan.by == ShardBy::Rows;
+  const bool by_rows = plan.by == AutoShardPolicy::Data;
   StagePtr stream = split(plan.pipeline, by_rows);
   if (by_rows) stream = make_required_shard(stream, workers, index, TooFew::FailsWhereSeen);
   return elements_of(stream, max_elements);

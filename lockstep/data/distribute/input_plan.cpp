@@ -22,7 +22,7 @@ StagePtr make_stream(const InputPlan& plan, TooFew too_few) {
   if (plan.split.rule == SplitRule::BalancedStream) {
     stream = make_rebatch(stream, balanced_sizes(plan.global_batch_size, cluster));
   }
-  if (plan.shards.by == ShardBy::Rows && cluster.workers > 1) {
+  if (plan.shards.by == AutoShardPolicy::Data && cluster.workers > 1) {
     stream = make_required_shard(stream, cluster.workers, cluster.worker, too_few);
   }
   return stream;
@@ -56,12 +56,12 @@ std::string shares_of(const InputPlan& plan, int worker) {
 std::string share_of_worker(const InputPlan& plan, const ClusterShape& cluster) {
   if (cluster.workers == 1) return "everything";
   const bool by_replica = plan.assignment == Assignment::ByReplica;
-  if (by_replica || plan.shards.by == ShardBy::Rows) {
+  if (by_replica || plan.shards.by == AutoShardPolicy::Data) {
     return str(cluster.replicas_per_worker == 1 ? "piece " : "pieces ",
                listed(pieces_of_worker(cluster, plan.assignment), ","), " of every step's ", cluster.replicas(), " (",
                by_replica ? to_string(plan.assignment) : to_string(plan.shards.by), ")");
   }
-  if (plan.shards.by == ShardBy::Nothing) return str("everything (", to_string(plan.policy), ")");
+  if (plan.shards.by == AutoShardPolicy::Off) return str("everything (", to_string(plan.policy), ")");
   return str(shares_of(plan, cluster.worker), " (", to_string(plan.shards.by), ")");
 }
 
@@ -73,7 +73,7 @@ std::string worker_line(const InputPlan& plan, int worker) {
 
 /// Why batches are cut as they are, or shared as they are.
 std::string reason_of(const InputPlan& plan) {
-  const bool has_hints = plan.shards.by == ShardBy::Hint;
+  const bool has_hints = plan.shards.by == AutoShardPolicy::Hint;
   if (plan.cluster.workers == 1) {
     if (plan.split.rule == SplitRule::None || plan.global_batch_size == kUnknownBatchSize) return "";
     const bool found_files = plan.policy == AutoShardPolicy::Auto && plan.shards.unshardable.empty();
@@ -82,7 +82,7 @@ std::string reason_of(const InputPlan& plan) {
   }
   if (!plan.shards.unshardable.empty()) return str("; rows instead of files, because ", plan.shards.unshardable);
   if (plan.assignment == Assignment::ByReplica) {
-    if (plan.shards.by == ShardBy::Files) return "; every worker goes through all files";
+    if (plan.shards.by == AutoShardPolicy::File) return "; every worker goes through all files";
     return has_hints ? "; shard(kShardHint, kShardHint) keeps everything, because pieces are shared out" : "";
   }
   if (plan.policy == AutoShardPolicy::Hint && !has_hints)
@@ -165,14 +165,15 @@ Cardinality steps_of_stream(const InputPlan& plan, std::int64_t rows) {
 Cardinality InputPlan::steps() const {
   const Cardinality all = pipeline()->cardinality();
   if (all.is_infinite()) return all;
-  const bool reads_part = !is_one_stream() && (shards.by == ShardBy::Files || shards.by == ShardBy::Hint);
+  const bool reads_part =
+      !is_one_stream() && (shards.by == AutoShardPolicy::File || shards.by == AutoShardPolicy::Hint);
   if (reads_part) return Cardinality::unknown();  // the other workers' parts are not known here
   if (split.rule == SplitRule::BalancedStream) {
     const Cardinality rows = pipeline()->total_rows();
     return rows.is_known() && global_batch_size > 0 ? steps_of_stream(*this, rows.value()) : Cardinality::unknown();
   }
   // A batch has a piece for every replica, and makes a step of those that are shared; else each worker deals all of them.
-  const bool deals_all = !is_one_stream() && shards.by == ShardBy::Nothing;
+  const bool deals_all = !is_one_stream() && shards.by == AutoShardPolicy::Off;
   return multiplied(pipeline()->cardinality_if(Trust::Promised), deals_all ? cluster.workers : 1);
 }
 
@@ -223,7 +224,7 @@ InputPlan plan_input(const StagePtr& dataset, AutoShardPolicy policy, Assignment
   plan.partial_steps = handles_partial_steps(spec, plan.cardinality.is_infinite(), seen_by.workers);
   plan.element_spec = distributed_spec(spec, plan.global_batch_size, seen_by, plan.partial_steps);
   plan.stream = make_stream(plan, too_few);
-  if (!plan.is_one_stream() && (plan.shards.by == ShardBy::Files || plan.shards.by == ShardBy::Hint))
+  if (!plan.is_one_stream() && (plan.shards.by == AutoShardPolicy::File || plan.shards.by == AutoShardPolicy::Hint))
     plan.everything = plan_shards(dataset, policy, {1, 1, 0}, too_few, look).pipeline;
   return plan;
 }
@@ -258,7 +259,7 @@ std::optional<std::string> fallback_warning(const InputPlan& plan) {
                plan.policy == AutoShardPolicy::Off ? "every row on every worker" : "files of its own on every worker",
                " write distribute(dataset, {.assignment = Assignment::TensorFlow}), or use distribute_from_function.");
   }
-  if (plan.policy == AutoShardPolicy::Hint && plan.shards.by == ShardBy::Nothing) {
+  if (plan.policy == AutoShardPolicy::Hint && plan.shards.by == AutoShardPolicy::Off) {
     if (plan.assignment == Assignment::ByReplica) return std::nullopt;  // pieces are shared out anyway
     return str(
         "distribute: AutoShardPolicy::Hint shares out nothing, because the dataset has no "
@@ -267,7 +268,7 @@ std::optional<std::string> fallback_warning(const InputPlan& plan) {
         " workers gets every row. Put the shard where the rows are to be shared out, or choose "
         "AutoShardPolicy::Off to say that this is meant.");
   }
-  if (plan.assignment == Assignment::TensorFlow && plan.shards.by == ShardBy::Files) {
+  if (plan.assignment == Assignment::TensorFlow && plan.shards.by == AutoShardPolicy::File) {
     if (!std::ranges::any_of(plan.shards.shared, [](const SharedOut& shared) { return !shared.files; }))
       return std::nullopt;
     return str(
@@ -277,7 +278,7 @@ std::optional<std::string> fallback_warning(const InputPlan& plan) {
         " of their rows. Use map and unbatch in place of that function, or let each worker read its own files with "
         "distribute_from_function.");
   }
-  if (plan.policy != AutoShardPolicy::Auto || plan.shards.by != ShardBy::Rows) return std::nullopt;
+  if (plan.policy != AutoShardPolicy::Auto || plan.shards.by != AutoShardPolicy::Data) return std::nullopt;
   std::string reason = plan.shards.unshardable;
   if (plan.assignment == Assignment::ByReplica) {
     const Stage* stage = first_computing_all(*plan.pipeline());

@@ -73,7 +73,7 @@ TEST(LookingForFiles, CallsAFunctionWithANameFromMemory) {
                                 StagePtr(make_repeat(shuffled, 2))}) {
     const InputPlan plan =
         plan_input(batched(reading(input, calls), 4), AutoShardPolicy::Auto, Assignment::TensorFlow, {2, 1, 0});
-    EXPECT_EQ(plan.shards.by, ShardBy::Files) << to_string(plan);
+    EXPECT_EQ(plan.shards.by, AutoShardPolicy::File) << to_string(plan);
     EXPECT_EQ(calls.function, ++asked);
   }
   std::filesystem::remove_all(folder);
@@ -93,7 +93,7 @@ TEST(LookingForFiles, RunsNoOtherFunctionAndNoGenerator) {
     const StagePtr dataset = batched(reading(c.input, calls), 4);
     for (const Assignment assignment : {Assignment::ByReplica, Assignment::TensorFlow}) {
       const InputPlan plan = plan_input(dataset, AutoShardPolicy::Auto, assignment, {2, 1, 0});
-      EXPECT_EQ(plan.shards.by, ShardBy::Rows);
+      EXPECT_EQ(plan.shards.by, AutoShardPolicy::Data);
       EXPECT_NE(to_string(plan).find(str("reads files cannot be seen without running ", c.named)), std::string::npos)
           << to_string(plan);
     }

@@ -19,16 +19,6 @@ void check(const ClusterShape& shape) {
   }
 }
 
-std::string_view to_string(ShardBy by) {
-  switch (by) {
-    case ShardBy::Nothing: return "OFF";
-    case ShardBy::Files: return "FILE";
-    case ShardBy::Rows: return "DATA";
-    case ShardBy::Hint: return "HINT";
-  }
-  return "";
-}
-
 std::string_view to_string(SplitRule rule) {
   switch (rule) {
     case SplitRule::None: return "not split";
@@ -38,10 +28,10 @@ std::string_view to_string(SplitRule rule) {
   return "";
 }
 
-SplitRule choose_split(ShardBy by, std::int64_t global_batch_size, int replicas) {
+SplitRule choose_split(AutoShardPolicy by, std::int64_t global_batch_size, int replicas) {
   if (replicas == 1) return SplitRule::None;
   if (global_batch_size == kUnknownBatchSize) return SplitRule::CeilSplit;
-  return by == ShardBy::Rows ? SplitRule::CeilSplit : SplitRule::BalancedStream;
+  return by == AutoShardPolicy::Data ? SplitRule::CeilSplit : SplitRule::BalancedStream;
 }
 
 std::vector<std::int64_t> balanced_sizes(std::int64_t global_batch_size, const ClusterShape& shape) {

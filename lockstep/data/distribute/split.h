@@ -26,15 +26,6 @@ LOCKSTEP_EXPORT void check(const ClusterShape& shape);
 
 inline constexpr std::int64_t kUnknownBatchSize = -1;
 
-/// How the workers share a dataset among themselves; worker_shards.h says which way follows from a policy.
-enum class ShardBy {
-  Nothing,  ///< every worker reads everything
-  Files,    ///< each worker reads the files (or other elements before a reader) that are its own
-  Rows,     ///< each worker reads everything and keeps its own pieces: split first, then shard(workers, worker)
-  Hint      ///< shards in the pipeline were filled in
-};
-LOCKSTEP_EXPORT std::string_view to_string(ShardBy by);  ///< "OFF", "FILE", "DATA", "HINT"
-
 /// The two rules by which batches are cut.
 enum class SplitRule {
   None,           ///< one replica in all: batches as they are
@@ -46,12 +37,12 @@ LOCKSTEP_EXPORT std::string_view to_string(SplitRule rule);
 /// Which rule cuts the batches. As in TensorFlow it follows from how workers share the data, and one worker goes by it
 /// as if there were others:
 ///
-///     shared by            rule
-///     Rows                 CeilSplit: workers that all cut every batch must find the same borders in it
-///     Files, Hint, Nothing BalancedStream: every worker cuts a stream of its own
+///     shared by        rule
+///     Data             CeilSplit: workers that all cut every batch must find the same borders in it
+///     File, Hint, Off  BalancedStream: every worker cuts a stream of its own
 ///
 /// Where the batch size is not known beforehand there is no cycle of sizes: CeilSplit.
-LOCKSTEP_EXPORT SplitRule choose_split(ShardBy by, std::int64_t global_batch_size, int replicas);
+LOCKSTEP_EXPORT SplitRule choose_split(AutoShardPolicy by, std::int64_t global_batch_size, int replicas);
 
 /// The cycle of N sizes by which `shape.worker` cuts the stream: the sizes of all replicas, those of its own first.
 /// Over all workers the sizes of one step sum to the global batch size.

@@ -106,11 +106,11 @@ TEST(Split, AStreamIsCutAcrossBatchesAndEndsWithAShortPiece) {
 }
 
 TEST(Split, RuleDependsOnBatchSizePolicyAndReplicas) {
-  EXPECT_EQ(choose_split(ShardBy::Files, 10, 4), SplitRule::BalancedStream);
-  EXPECT_EQ(choose_split(ShardBy::Rows, 10, 4), SplitRule::CeilSplit);
-  EXPECT_EQ(choose_split(ShardBy::Files, kUnknownBatchSize, 4), SplitRule::CeilSplit);
-  EXPECT_EQ(choose_split(ShardBy::Rows, kUnknownBatchSize, 4), SplitRule::CeilSplit);
-  EXPECT_EQ(choose_split(ShardBy::Rows, 10, 1), SplitRule::None);
+  EXPECT_EQ(choose_split(AutoShardPolicy::File, 10, 4), SplitRule::BalancedStream);
+  EXPECT_EQ(choose_split(AutoShardPolicy::Data, 10, 4), SplitRule::CeilSplit);
+  EXPECT_EQ(choose_split(AutoShardPolicy::File, kUnknownBatchSize, 4), SplitRule::CeilSplit);
+  EXPECT_EQ(choose_split(AutoShardPolicy::Data, kUnknownBatchSize, 4), SplitRule::CeilSplit);
+  EXPECT_EQ(choose_split(AutoShardPolicy::Data, 10, 1), SplitRule::None);
 }
 
 TEST(Assignment, ByReplicaGivesPieceKToReplicaKWhateverTheWorkers) {

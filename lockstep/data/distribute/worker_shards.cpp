@@ -182,7 +182,7 @@ ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const Cl
   check(cluster);
   refuse_hints(*pipeline, policy);
   ShardPlan plan{.pipeline = pipeline};
-  const auto finish = [&](ShardBy by, std::vector<SharedOut> shared) {
+  const auto finish = [&](AutoShardPolicy by, std::vector<SharedOut> shared) {
     plan.by = by;
     plan.shared = std::move(shared);
     if (too_few == TooFew::FailsOnEveryWorker) check_enough(plan, cluster.workers);
@@ -190,15 +190,15 @@ ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const Cl
   };
   switch (policy) {
     case AutoShardPolicy::Off: return plan;
-    case AutoShardPolicy::Data: return finish(ShardBy::Rows, {});
+    case AutoShardPolicy::Data: return finish(AutoShardPolicy::Data, {});
     case AutoShardPolicy::Hint: {
       if (!has_shard_hint(*pipeline)) return plan;  // there is nothing to fill in, so everybody reads everything
       Sharder sharder(cluster, too_few, look);
       plan.pipeline = sharder.fill_hints(pipeline);
-      return finish(ShardBy::Hint, std::move(sharder.shared));
+      return finish(AutoShardPolicy::Hint, std::move(sharder.shared));
     }
     case AutoShardPolicy::File:
-      if (cluster.workers == 1) return finish(ShardBy::Files, {});
+      if (cluster.workers == 1) return finish(AutoShardPolicy::File, {});
       break;
     case AutoShardPolicy::Auto: break;
     default: lockstep::to_string(policy);  // throws
@@ -208,13 +208,13 @@ ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const Cl
   if (shared && cluster.workers > 1) {
     plan.pipeline = std::move(shared);
     plan.removed = std::move(sharder.removed);
-    return finish(ShardBy::Files, std::move(sharder.shared));
+    return finish(AutoShardPolicy::File, std::move(sharder.shared));
   }
   if (!shared && policy == AutoShardPolicy::File) throw_no_files(sharder.why);
   // With one worker there is nothing to share out, and without files everybody reads everything.
   plan.pipeline = without_assertions(pipeline, look, plan.removed);
   plan.unshardable = shared ? "" : sharder.why;
-  return finish(shared ? ShardBy::Files : ShardBy::Rows, {});
+  return finish(shared ? AutoShardPolicy::File : AutoShardPolicy::Data, {});
 }
 
 ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster, TooFew too_few) {

@@ -22,8 +22,10 @@ struct SharedOut {
 };
 
 struct ShardPlan {
-  ShardBy by = ShardBy::Nothing;
-  StagePtr pipeline;                      ///< with the shards of ShardBy::Files and Hint in it
+  /// What the policy comes to, which is never Auto. File: the files, or other elements before a reader, are shared out.
+  /// Data: pieces are, so split first, then shard(workers, worker).
+  AutoShardPolicy by = AutoShardPolicy::Off;
+  StagePtr pipeline;                      ///< with the shards of AutoShardPolicy::File and Hint in it
   std::vector<SharedOut> shared = {};     ///< what those shards share out, in the order of the pipeline's inputs
   std::string unshardable = {};           ///< why there are no files to share out, where AUTO looked for them
   std::vector<std::string> removed = {};  ///< stages that were left out because sharing out makes them wrong
@@ -34,7 +36,7 @@ struct ShardPlan {
 /// every worker: none of them waits for one that has failed. HINT without such a shard shares out nothing.
 ///
 ///     map < flat_map(reads files) < list_files             AUTO, worker 0 of 3
-///     map < flat_map < shard(3, 0) < list_files            becomes this: ShardBy::Files
+///     map < flat_map < shard(3, 0) < list_files            becomes this: AutoShardPolicy::File
 ///
 /// `look` remembers what was seen in functions, so that further plans of the pipeline do not call them again.
 LOCKSTEP_EXPORT ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster,

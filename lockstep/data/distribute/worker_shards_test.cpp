@@ -121,39 +121,40 @@ TEST(BatchSize, IsFoundThroughStagesThatKeepBatches) {
 struct PlanCase {
   StagePtr pipeline;
   AutoShardPolicy policy;
-  ShardBy by;
+  AutoShardPolicy by;
   const char* text;
 };
 
 TEST(ShardPlan, PutsTheShardInFrontOfTheReader) {
   using enum AutoShardPolicy;
   const PlanCase kTable[] = {
-      {over(file_names(), {"reading_flat_map", "map"}), Auto, ShardBy::Files,
+      {over(file_names(), {"reading_flat_map", "map"}), Auto, AutoShardPolicy::File,
        "map < flat_map < shard(3, 1) < from_tensor_slices"},
-      {over(file_names(), {"tfrecord", "batch"}), File, ShardBy::Files,
+      {over(file_names(), {"tfrecord", "batch"}), File, AutoShardPolicy::File,
        "batch < tfrecord < shard(3, 1) < from_tensor_slices"},
-      {over(reader(4), {"map"}), Auto, ShardBy::Files, "map < tfrecord < shard(3, 1) < from_tensor_slices"},
-      {numbers(), Auto, ShardBy::Rows, "range"},
-      {over(reader(4), {"map"}), Data, ShardBy::Rows, "map < tfrecord < from_tensor_slices"},
-      {over(reader(4), {"map"}), Off, ShardBy::Nothing, "map < tfrecord < from_tensor_slices"},
-      {over(reader(4), {"scan"}), Auto, ShardBy::Rows, "scan < tfrecord < from_tensor_slices"},
+      {over(reader(4), {"map"}), Auto, AutoShardPolicy::File, "map < tfrecord < shard(3, 1) < from_tensor_slices"},
+      {numbers(), Auto, AutoShardPolicy::Data, "range"},
+      {over(reader(4), {"map"}), Data, AutoShardPolicy::Data, "map < tfrecord < from_tensor_slices"},
+      {over(reader(4), {"map"}), Off, AutoShardPolicy::Off, "map < tfrecord < from_tensor_slices"},
+      {over(reader(4), {"scan"}), Auto, AutoShardPolicy::Data, "scan < tfrecord < from_tensor_slices"},
       // shuffles move behind the shard
-      {over(file_names(), {"shuffle", "repeat", "reading_flat_map"}), Auto, ShardBy::Files,
+      {over(file_names(), {"shuffle", "repeat", "reading_flat_map"}), Auto, AutoShardPolicy::File,
        "flat_map < shuffle < shard(3, 1) < repeat < from_tensor_slices"},
       // a function over a function of a list: its elements are shared out
-      {over(file_names(), {"reading_flat_map", "map", "interleave"}), Auto, ShardBy::Files,
+      {over(file_names(), {"reading_flat_map", "map", "interleave"}), Auto, AutoShardPolicy::File,
        "interleave < map < shard(3, 1) < flat_map < from_tensor_slices"},
-      {over(reader(4), {"window", "flat_map"}), Auto, ShardBy::Files,
+      {over(reader(4), {"window", "flat_map"}), Auto, AutoShardPolicy::File,
        "flat_map < window < shard(3, 1) < tfrecord < from_tensor_slices"},
-      {over(numbers(), {"flat_map", "interleave"}), Auto, ShardBy::Rows, "interleave < flat_map < range"},
+      {over(numbers(), {"flat_map", "interleave"}), Auto, AutoShardPolicy::Data, "interleave < flat_map < range"},
       // assertions go where AUTO or FILE look, and stay under DATA
-      {over(reader(4), {"assert_cardinality"}), Auto, ShardBy::Files, "tfrecord < shard(3, 1) < from_tensor_slices"},
-      {over(numbers(), {"assert_cardinality"}), Auto, ShardBy::Rows, "range"},
-      {over(numbers(), {"assert_cardinality"}), Data, ShardBy::Rows, "assert_cardinality < range"},
+      {over(reader(4), {"assert_cardinality"}), Auto, AutoShardPolicy::File,
+       "tfrecord < shard(3, 1) < from_tensor_slices"},
+      {over(numbers(), {"assert_cardinality"}), Auto, AutoShardPolicy::Data, "range"},
+      {over(numbers(), {"assert_cardinality"}), Data, AutoShardPolicy::Data, "assert_cardinality < range"},
       // every input has files, or none is touched
-      {side_by_side(reader(4), reader(5)), Auto, ShardBy::Files,
+      {side_by_side(reader(4), reader(5)), Auto, AutoShardPolicy::File,
        "zip < (tfrecord < shard(3, 1) < from_tensor_slices, tfrecord < shard(3, 1) < from_tensor_slices)"},
-      {side_by_side(reader(4), numbers()), Auto, ShardBy::Rows, "zip < (tfrecord < from_tensor_slices, range)"},
+      {side_by_side(reader(4), numbers()), Auto, AutoShardPolicy::Data, "zip < (tfrecord < from_tensor_slices, range)"},
   };
   for (const PlanCase& row : kTable) {
     const ShardPlan plan = plan_shards(row.pipeline, row.policy, kThree);
@@ -165,7 +166,7 @@ TEST(ShardPlan, PutsTheShardInFrontOfTheReader) {
 TEST(ShardPlan, OfOneWorkerChangesNothingButAssertions) {
   const auto shuffled = over(file_names(), {"shuffle", "repeat", "reading_flat_map"});
   EXPECT_EQ(plan_shards(shuffled, AutoShardPolicy::Auto, {1, 4, 0}).pipeline, shuffled);
-  EXPECT_EQ(plan_shards(numbers(), AutoShardPolicy::File, {1, 4, 0}).by, ShardBy::Files);
+  EXPECT_EQ(plan_shards(numbers(), AutoShardPolicy::File, {1, 4, 0}).by, AutoShardPolicy::File);
   const auto plan = plan_shards(over(numbers(), {"assert_cardinality"}), AutoShardPolicy::Auto, {1, 1, 0});
   EXPECT_EQ(chain(*plan.pipeline), "range");
   EXPECT_EQ(plan.removed, (std::vector<std::string>{"assert_cardinality"}));
@@ -191,7 +192,7 @@ TEST(ShardPlan, FillsInHintsOnlyWhenAsked) {
 TEST(ShardPlan, HintsWithoutAShardShareOutNothing) {
   const auto plain = over(numbers(), {"shard", "batch"});  // a shard that has its numbers
   const auto plan = plan_shards(plain, AutoShardPolicy::Hint, kThree);
-  EXPECT_EQ(plan.by, ShardBy::Nothing);
+  EXPECT_EQ(plan.by, AutoShardPolicy::Off);
   EXPECT_EQ(plan.pipeline, plain);
 }
 
