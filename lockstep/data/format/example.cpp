@@ -14,21 +14,6 @@ std::string_view to_string(FeatureType type) {
 
 namespace wire {
 
-// An encoder writes each of these fields once. Several would have to be merged by protobuf's rules; no file that was
-// written in good faith has them, so they are taken for damage.
-FeatureEntry read_entry(std::string_view entry, std::string_view record) {
-  FeatureEntry result;
-  bool has_name = false;
-  bool has_feature = false;
-  for_each_field(entry, record, 2, [&](Reader& reader, Tag tag) {
-    if (tag.type != Type::Bytes) reader.fail("a feature has no name or no message");
-    bool& has = tag.field == 1 ? has_name : has_feature;
-    if (std::exchange(has, true)) reader.fail("a feature has two names or two messages");
-    (tag.field == 1 ? result.name : result.feature) = reader.bytes();
-  });
-  return result;
-}
-
 FeatureList read_feature(std::string_view feature, std::string_view record) {
   FeatureList result;
   for_each_field(feature, record, 3, [&](Reader& reader, Tag tag) {
@@ -43,18 +28,17 @@ FeatureList read_feature(std::string_view feature, std::string_view record) {
 
 Example read_example(std::string_view record) {
   Example example;
-  wire::for_each_feature(record, [&](const wire::FeatureEntry& entry) {
-    const wire::FeatureList list = wire::read_feature(entry.feature, record);
-    std::string name(entry.name);
+  wire::for_each_feature(record, [&](std::string_view name, std::string_view feature) {
+    const wire::FeatureList list = wire::read_feature(feature, record);
     if (!list.type) {
-      example.erase(name);
+      example.erase(std::string(name));
       return;
     }
     FeatureValues values;
     if (*list.type == FeatureType::Float) values.emplace<std::vector<float>>();
     if (*list.type == FeatureType::Int64) values.emplace<std::vector<std::int64_t>>();
     std::visit([&](auto& all) { wire::append_values(list.list, record, all); }, values);
-    example.insert_or_assign(std::move(name), std::move(values));
+    example.insert_or_assign(std::string(name), std::move(values));
   });
   return example;
 }

@@ -146,10 +146,10 @@ void ExampleParser::parse_row(std::string_view record, std::span<const FeatureSl
   thread_local std::vector<std::string_view> features;
   features.assign(columns_.size(), {});
   std::size_t guess = 0;
-  wire::for_each_feature(record, [&](const wire::FeatureEntry& entry) {
-    const std::size_t column = find_column(entry.name, guess);
+  wire::for_each_feature(record, [&](std::string_view name, std::string_view feature) {
+    const std::size_t column = find_column(name, guess);
     if (column == columns_.size()) return;
-    features[column] = entry.feature;  // the last of several wins
+    features[column] = feature;  // the last of several wins
     guess = column + 1;
   });
   for (std::size_t i = 0; i < columns_.size(); ++i) {

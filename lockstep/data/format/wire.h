@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -78,19 +79,12 @@ class Reader {
 void append_varint(std::string& out, std::uint64_t value);
 void append_tag(std::string& out, std::uint32_t field, Type type);
 
-/// One entry of an Example's map of features.
-struct FeatureEntry {
-  std::string_view name;
-  std::string_view feature;  // the bytes of the message Feature
-};
-
 /// The list that a Feature holds; none if nothing was set.
 struct FeatureList {
   std::optional<FeatureType> type;
   std::string_view list;  // the bytes of BytesList, FloatList or Int64List
 };
 
-FeatureEntry read_entry(std::string_view entry, std::string_view record);
 FeatureList read_feature(std::string_view feature, std::string_view record);
 
 /// Calls `use(reader, tag)` wherever a message has one of the fields up to `last`: all that matter in an Example.
@@ -107,14 +101,24 @@ void for_each_field(std::string_view message, std::string_view record, std::uint
   }
 }
 
-/// Calls `use(FeatureEntry)` for every entry of the record's features, in the order of the record.
+/// Calls `use(name, feature)` for every entry of the record's features, in the order of the record; `feature` has the
+/// bytes of the message Feature.
 template <class Use>
 void for_each_feature(std::string_view record, Use&& use) {
   for_each_field(record, record, 1, [&](Reader& example, Tag outer) {
     if (outer.type != Type::Bytes) example.fail("its features are not a message");
     for_each_field(example.bytes(), record, 1, [&](Reader& features, Tag inner) {
       if (inner.type != Type::Bytes) features.fail("a feature is not a message");
-      use(read_entry(features.bytes(), record));
+      // An encoder writes each of these fields once. Several would have to be merged by protobuf's rules; no file that
+      // was written in good faith has them, so they are taken for damage.
+      std::array<std::optional<std::string_view>, 2> entry;
+      for_each_field(features.bytes(), record, 2, [&](Reader& reader, Tag tag) {
+        if (tag.type != Type::Bytes) reader.fail("a feature has no name or no message");
+        auto& part = entry[tag.field - 1];
+        if (part) reader.fail("a feature has two names or two messages");
+        part = reader.bytes();
+      });
+      use(entry[0].value_or(""), entry[1].value_or(""));
     });
   });
 }
