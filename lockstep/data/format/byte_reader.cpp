@@ -14,16 +14,6 @@
 #include "lockstep/data/format/zlib_stream.h"
 
 namespace lockstep::data {
-namespace {
-
-Descriptor open_for_reading(const std::string& path) {
-  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file) throw_file_error("open", path, errno);
-  ::posix_fadvise(file.get(), 0, 0, POSIX_FADV_SEQUENTIAL);  // only a hint
-  return file;
-}
-
-}  // namespace
 
 ByteReader::ByteReader(std::string path, Compression compression, std::size_t buffer_bytes, Descriptor file,
                        std::string_view memory)
@@ -35,7 +25,9 @@ ByteReader::ByteReader(std::string path, Compression compression, std::size_t bu
       capacity_(std::max<std::size_t>(buffer_bytes, 1)) {}
 
 ByteReader::ByteReader(const std::string& path, Compression compression, std::size_t buffer_bytes)
-    : ByteReader(path, compression, buffer_bytes, open_for_reading(path), {}) {}
+    : ByteReader(path, compression, buffer_bytes, open_file("open", path, O_RDONLY), {}) {
+  ::posix_fadvise(file_.get(), 0, 0, POSIX_FADV_SEQUENTIAL);  // only a hint
+}
 
 ByteReader ByteReader::over_memory(std::string name, std::string_view bytes, Compression compression,
                                    std::size_t buffer_bytes) {

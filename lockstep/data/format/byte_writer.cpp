@@ -16,18 +16,12 @@ namespace {
 
 constexpr std::size_t kBuffer = std::size_t{256} << 10;
 
-Descriptor open_for_writing(const std::string& path) {
-  Descriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
-  if (!file) throw_file_error("create", path, errno);
-  return file;
-}
-
 }  // namespace
 
 ByteWriter::ByteWriter(std::string path, Compression compression, int level)
     : path_(std::move(path)),
       deflater_(compression == Compression::None ? nullptr : std::make_unique<Deflater>(compression, level)),
-      file_(open_for_writing(path_)) {
+      file_(open_file("create", path_, O_WRONLY | O_CREAT | O_TRUNC)) {
   buffer_.reserve(kBuffer);
 }
 

@@ -1,5 +1,7 @@
 #include "lockstep/data/format/file_error.h"
 
+#include <fcntl.h>
+
 #include <cerrno>
 #include <system_error>
 
@@ -27,6 +29,12 @@ void throw_file_error(const std::string& action, const std::string& path, int er
       text.help = "check that it is a file of the kind that is expected, and its permissions";
       throw FailedPrecondition(errors::kFile, std::move(text));
   }
+}
+
+Descriptor open_file(const std::string& action, const std::string& path, int flags) {
+  Descriptor file(::open(path.c_str(), flags | O_CLOEXEC, 0666));
+  if (!file) throw_file_error(action, path, errno);
+  return file;
 }
 
 std::string record_place(std::uint64_t record, std::uint64_t offset, const std::string& path) {

@@ -5,11 +5,16 @@
 #include <string>
 #include <string_view>
 
+#include "lockstep/base/descriptor.h"
+
 namespace lockstep::data {
 
 /// Throws the error for a failed system call on a file: NotFound, ResourceExhausted (the disk is full) or
 /// FailedPrecondition by `error_number`; `action` is "open", "read", ...
 [[noreturn]] void throw_file_error(const std::string& action, const std::string& path, int error_number);
+
+/// Opens a file; `action` is "open" or "create", `flags` are those of the system besides O_CLOEXEC.
+Descriptor open_file(const std::string& action, const std::string& path, int flags);
 
 /// "record 3 at byte 4096 of a.tfrecord": how all readers name a place. Both count from 0.
 std::string record_place(std::uint64_t record, std::uint64_t offset, const std::string& path);

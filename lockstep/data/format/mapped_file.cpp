@@ -15,8 +15,7 @@ namespace lockstep::data {
 
 MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   // Without waiting: a pipe, which cannot be mapped, may never have a writer.
-  const Descriptor file(::open(path_.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (!file) throw_file_error("open", path_, errno);
+  const Descriptor file = open_file("open", path_, O_RDONLY | O_NONBLOCK);
   struct stat status {};
   if (::fstat(file.get(), &status) != 0) throw_file_error("inspect", path_, errno);
   if (S_ISDIR(status.st_mode)) throw_file_error("read", path_, EISDIR);
