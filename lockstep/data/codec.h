@@ -68,16 +68,9 @@ LOCKSTEP_EXPORT std::int64_t read_integer(const Component& component, std::size_
 
 template <class Number>
 constexpr at::ScalarType number_dtype() {
-  if constexpr (std::is_same_v<Number, bool>)
-    return at::kBool;
-  else if constexpr (std::is_same_v<Number, float>)
-    return at::kFloat;
-  else if constexpr (std::is_floating_point_v<Number>)
-    return at::kDouble;
-  else if constexpr (std::is_same_v<Number, std::int32_t>)
-    return at::kInt;
-  else
-    return at::kLong;
+  if (std::is_floating_point_v<Number>) return std::is_same_v<Number, float> ? at::kFloat : at::kDouble;
+  if (std::is_same_v<Number, bool>) return at::kBool;
+  return std::is_same_v<Number, std::int32_t> ? at::kInt : at::kLong;
 }
 
 /// Calls `visitor.leaf(x)` for every leaf of a structure, from left to right. Before the parts of a vector it calls

@@ -22,8 +22,6 @@ struct ParsePlan {
   bool batched = false;            // the input has batches of records
   std::vector<std::size_t> order;  // columns of the parser, as the result has them
   SkeletonPtr skeleton;            // of a map
-
-  ParsePlan(const FeatureSpec& spec, bool takes_batches) : parser(spec), batched(takes_batches) {}
 };
 
 class ParseIterator final : public CountingIterator {
@@ -208,7 +206,7 @@ Skeleton map_keys(std::span<const Column> columns, const std::vector<std::size_t
 
 StagePtr make_parse_example_stage(StagePtr records, bool batched, const FeatureSpec& spec,
                                   std::vector<std::string> names, const ElementSpec& result) {
-  auto plan = std::make_shared<ParsePlan>(spec, batched);
+  auto plan = std::make_shared<ParsePlan>(ParsePlan{.parser = ExampleParser(spec), .batched = batched});
   const auto columns = plan->parser.columns();
   const bool by_name = !result.is_known();
   if (names.empty()) {
