@@ -23,11 +23,11 @@ using namespace std::chrono_literals;
 /// Workers as processes; killed if the test ends before them.
 class Workers {
  public:
-  Workers(const std::string& scenario, int workers, int replicas) : store_(folder_store(folder_.path().string())) {
+  Workers(const std::string& scenario, int workers, int replicas, const std::string& program = LOCKSTEP_ENGINE_WORKER)
+      : store_(folder_store(folder_.path().string())) {
     for (int rank = 0; rank < workers; ++rank) {
-      const std::vector<std::string> words{LOCKSTEP_ENGINE_WORKER, scenario,      str(rank),
-                                           str(workers),           str(replicas), folder_.path().string(),
-                                           LOCKSTEP_ENGINE_FILE};
+      const std::vector<std::string> words{
+          program, scenario, str(rank), str(workers), str(replicas), folder_.path().string(), LOCKSTEP_ENGINE_FILE};
       std::vector<char*> arguments;
       for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
       arguments.push_back(nullptr);
@@ -66,6 +66,13 @@ TEST(EngineProcesses, EveryTopologyGivesTheSameBits) {
     EXPECT_EQ(seen.begin()->find_first_not_of("0123456789"), std::string::npos) << *seen.begin();
   }
 }
+
+#ifdef LOCKSTEP_ENGINE_WORKER_WITH_RUNTIME
+TEST(EngineProcesses, AProgramWithItsOwnCppRuntimeIsToldThatGloosRingNeedsTheSharedOne) {
+  Workers job("digest", 1, 2, LOCKSTEP_ENGINE_WORKER_WITH_RUNTIME);
+  EXPECT_TRUE(contains(job.result(0), "the program has a C++ runtime of its own inside")) << job.result(0);
+}
+#endif
 
 TEST(EngineProcesses, AKilledWorkerIsNamedByAllOthersAtOnce) {
   constexpr int kWorkers = 3;

@@ -39,6 +39,13 @@ const lockstep_engine_api* load(const std::string& library) {
     reasons += str(reasons.empty() ? "" : "; ", ::dlerror());
   }
   if (handle == nullptr) refuse(reasons);
+  // std::call_once would use half of one C++ runtime and half of the other, and crash.
+  constexpr const char* kOfRuntime = "_ZSt9terminatev";
+  if (::dlsym(handle, kOfRuntime) != ::dlsym(RTLD_DEFAULT, kOfRuntime)) {
+    throw Unavailable(errors::kEngineLoad,
+                      {.what = "Gloo's ring cannot be used: the program has a C++ runtime of its own inside",
+                       .help = "link it without -static-libstdc++, or use Implementation::Auto"});
+  }
   const auto entry = reinterpret_cast<decltype(&lockstep_engine_entry)>(::dlsym(handle, "lockstep_engine_entry"));
   if (entry == nullptr) refuse("it is no data engine of Lockstep");
   if (entry()->abi != LOCKSTEP_ENGINE_ABI)
