@@ -10,8 +10,15 @@ namespace {
 struct Picked {
   std::int64_t first = 0;
   std::int64_t stride = 1;
-  std::optional<std::int64_t> count = std::nullopt;
-  bool is_hint = false;  ///< they are not known before a policy fills them in
+  std::optional<std::int64_t> count = std::nullopt;  ///< -1: all
+  bool is_hint = false;                              ///< they are not known before a policy fills them in
+
+  std::int64_t most() const { return count.value_or(-1) < 0 ? kEndless : *count; }
+  /// How many there are in `all`.
+  Cardinality in(Cardinality all) const {
+    if (is_hint) return all.is_infinite() ? all : Cardinality::unknown();
+    return taken(sharded(skipped(all, first), stride, 0), count.value_or(-1));
+  }
 };
 
 [[noreturn]] void throw_unfilled_hint() {
@@ -27,9 +34,7 @@ class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
   using typename OrderOf<PickOf, Stream>::Item;
 
   PickOf(std::unique_ptr<Stream> input, const Picked& places)
-      : input_(std::move(input)), places_(places), left_(places.count.value_or(kEndless)), gap_(places.first) {
-    if (places.is_hint) throw_unfilled_hint();
-  }
+      : input_(std::move(input)), places_(places), left_(places.most()), gap_(places.first) {}
 
   std::int64_t skip(std::int64_t count) override {
     count = std::min(count, left_);
@@ -45,13 +50,13 @@ class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
   // The place right before the next of ours.
   void locate(std::int64_t consumed, Position& position) const override {
     if (places_.count) {
-      consumed = std::min(consumed, *places_.count);
+      consumed = std::min(consumed, places_.most());
       position.push(consumed);
     }
     input_->locate(places_.first + skipped_input(consumed, places_.stride), position);
   }
   void restore(Position& position) override {
-    if (places_.count) left_ = *places_.count - position.pop();
+    if (places_.count) left_ = places_.most() - position.pop();
     gap_ = 0;
     input_->restore(position);
   }
@@ -84,13 +89,6 @@ class PickOf final : public OrderOf<PickOf<Stream>, Stream> {
   std::int64_t gap_;   // places of others before the next of ours
 };
 
-StagePtr make_pick(StagePtr input, StageDescription description, const Picked& places) {
-  return make_order(std::move(input), std::move(description),
-                    [places]<class Stream>(const Stage& below, const IterationContext& context) {
-                      return std::make_unique<PickOf<Stream>>(start_input<Stream>(below, context), places);
-                    });
-}
-
 /// The rows of a batch where all but the last are batches of so many; 0: not known.
 std::int64_t rows_of_full_batch(const Stage& stage) {
   using Elements = StageTraits::Elements;
@@ -103,24 +101,30 @@ std::int64_t rows_of_full_batch(const Stage& stage) {
   }
 }
 
-/// The rows of the first `count` batches of a stage.
-Cardinality rows_of_first(const Stage& stage, std::int64_t count) {
-  const Cardinality all = stage.total_rows();
-  const std::int64_t full = rows_of_full_batch(stage);
-  if (all.is_unknown() || full == 0) return Cardinality::unknown();
-  const Cardinality wanted = multiplied(count, full);
-  return all.is_infinite() || (wanted.is_known() && wanted.value() < all.value()) ? wanted : all;
+/// The rows of the batches that are picked of a stage's.
+Cardinality rows_of_picked(const Stage& below, const Picked& places) {
+  const Cardinality all = below.total_rows();
+  if (places.first == 0 && places.stride == 1 && places.most() == kEndless) return all;
+  const Cardinality batches = below.cardinality_if(Trust::Promised);
+  const Cardinality picked = places.in(batches);
+  const std::int64_t full = rows_of_full_batch(below);
+  if (picked == Cardinality(0)) return picked;
+  if (full == 0 || all.is_unknown() || !picked.is_known()) return picked.is_infinite() ? all : Cardinality::unknown();
+  const Cardinality rows = multiplied(picked, full);
+  const bool has_last = rows.is_known() && batches.is_known() &&
+                        places.first + (picked.value() - 1) * places.stride == batches.value() - 1;
+  return has_last ? Cardinality(rows.value() - (batches.value() * full - all.value())) : rows;
 }
 
-/// The rows of the elements of one shard.
-Cardinality rows_of_shard(const Stage& below, std::int64_t shards, std::int64_t index) {
-  const Cardinality batches = below.cardinality_if(Trust::Promised);
-  const Cardinality all = below.total_rows();
-  const std::int64_t full = rows_of_full_batch(below);
-  if (full == 0 || !batches.is_known() || !all.is_known()) return Cardinality::unknown();
-  const bool has_last = batches.value() > 0 && (batches.value() - 1) % shards == index;
-  const std::int64_t lacking = has_last ? batches.value() * full - all.value() : 0;
-  return sharded(batches, shards, index).value() * full - lacking;
+StagePtr make_pick(StagePtr input, StageDescription description, const Picked& places) {
+  description.cardinality = [places](const Stage& below) { return places.in(below.cardinality()); };
+  description.total_rows = [places](const Stage& below) { return rows_of_picked(below, places); };
+  description.traits.is_shard_hint = places.is_hint;
+  return make_order(std::move(input), std::move(description),
+                    [places]<class Stream>(const Stage& below, const IterationContext& context) {
+                      if (places.is_hint) throw_unfilled_hint();
+                      return std::make_unique<PickOf<Stream>>(start_input<Stream>(below, context), places);
+                    });
 }
 
 }  // namespace
@@ -137,15 +141,11 @@ void check_count(std::string_view kind, std::int64_t count) {
 
 StagePtr make_take(StagePtr input, std::int64_t count) {
   check_count("take", count);
-  return make_pick(
-      std::move(input),
-      {.kind = "take",
-       .text = str("take(", count, ")"),
-       .traits = StageTraits::passing_over(StageTraits::Elements::Stretch),
-       .cardinality = [count](const Stage& below) { return taken(below.cardinality(), count); },
-       .total_rows =
-           [count](const Stage& below) { return count < 0 ? below.total_rows() : rows_of_first(below, count); }},
-      {.count = count < 0 ? kEndless : count});
+  return make_pick(std::move(input),
+                   {.kind = "take",
+                    .text = str("take(", count, ")"),
+                    .traits = StageTraits::passing_over(StageTraits::Elements::Stretch)},
+                   {.count = count});
 }
 
 StagePtr make_skip(StagePtr input, std::int64_t count) {
@@ -153,16 +153,7 @@ StagePtr make_skip(StagePtr input, std::int64_t count) {
   return make_pick(std::move(input),
                    {.kind = "skip",
                     .text = str("skip(", count, ")"),
-                    .traits = StageTraits::passing_over(StageTraits::Elements::Stretch),
-                    .cardinality = [count](const Stage& below) { return skipped(below.cardinality(), count); },
-                    .total_rows =
-                        [count](const Stage& below) {
-                          if (count < 0) return Cardinality(0);
-                          const Cardinality all = below.total_rows();
-                          const Cardinality rows = rows_of_first(below, count);
-                          if (rows.is_unknown() || !all.is_known()) return rows.is_unknown() ? rows : all;
-                          return Cardinality(all.value() - rows.value());
-                        }},
+                    .traits = StageTraits::passing_over(StageTraits::Elements::Stretch)},
                    count < 0 ? Picked{.count = 0} : Picked{.first = std::min(count, kEndless)});
 }
 
@@ -172,21 +163,11 @@ StagePtr make_shard(StagePtr input, std::int64_t shards, std::int64_t index) {
     refuse_option("shard",
                   str("the index of a shard must be from 0 to the number of shards - 1, got ", index, " of ", shards),
                   "call shard(shards, index), such as shard(4, 0) for the first of four");
-  StageTraits traits = StageTraits::passing_over(StageTraits::Elements::Picked);
-  traits.is_shard_hint = is_hint;
-  return make_pick(
-      std::move(input),
-      {.kind = "shard",
-       .text = is_hint ? "shard(by AutoShardPolicy::Hint)" : str("shard(", shards, ", ", index, ")"),
-       .traits = traits,
-       .cardinality =
-           [=](const Stage& below) {
-             if (!is_hint) return sharded(below.cardinality(), shards, index);
-             return below.cardinality().is_infinite() ? Cardinality::infinite() : Cardinality::unknown();
-           },
-       .total_rows =
-           [=](const Stage& below) { return is_hint ? Cardinality::unknown() : rows_of_shard(below, shards, index); }},
-      {.first = index, .stride = shards, .is_hint = is_hint});
+  return make_pick(std::move(input),
+                   {.kind = "shard",
+                    .text = is_hint ? "shard(by AutoShardPolicy::Hint)" : str("shard(", shards, ", ", index, ")"),
+                    .traits = StageTraits::passing_over(StageTraits::Elements::Picked)},
+                   {.first = index, .stride = shards, .is_hint = is_hint});
 }
 
 }  // namespace lockstep::data
