@@ -2,7 +2,7 @@
 
 #include "lockstep/data/iterators.h"
 
-// Stages that put datasets side by side or behind each other.
+// Datasets side by side, and what stages of several inputs share.
 namespace lockstep::data {
 namespace {
 
@@ -43,46 +43,6 @@ class ZipIterator final : public ElementIterator {
   std::vector<IteratorPtr> inputs_;
 };
 
-class ConcatenateIterator final : public ElementIterator {
- public:
-  struct Part {
-    StagePtr stage;
-    IterationContext context;
-  };
-  explicit ConcatenateIterator(std::vector<Part> parts) : parts_(std::move(parts)) { open(); }
-
-  bool next(Element& element) override {
-    while (open()) {
-      if (current_->next(element)) return true;
-      current_ = nullptr;
-    }
-    return false;
-  }
-  std::int64_t skip(std::int64_t count) override {
-    return skip_within_parts(
-        count, [this] { return open(); },
-        [this](std::int64_t left) {
-          const std::int64_t passed = current_->skip(left);
-          if (passed < left) current_ = nullptr;
-          return passed;
-        });
-  }
-
- private:
-  /// Opens the next part if need be; false behind the last. One that cannot be opened is one place.
-  bool open() {
-    if (current_) return true;
-    if (at_ == parts_.size()) return false;
-    Part part = std::exchange(parts_[at_++], {});
-    current_ = part.stage->iterate(part.context);
-    return true;
-  }
-
-  std::vector<Part> parts_;
-  std::size_t at_ = 0;
-  IteratorPtr current_;  // null between parts
-};
-
 Cardinality cardinality_of_zip(const Stage& zip) {
   Cardinality all = Cardinality::infinite();
   for (const StagePtr& input : zip.inputs()) all = zipped(all, input->cardinality());
@@ -93,19 +53,6 @@ ElementSpec spec_of_zip(const Stage& zip) {
   ElementSpec spec = zip.input()->element_spec();
   for (std::size_t i = 1; i < zip.inputs().size(); ++i) spec = spec.joined_with(zip.inputs()[i]->element_spec());
   return spec;
-}
-
-IteratorPtr iterate_concatenation(const Stage& both, const IterationContext& context) {
-  std::vector<ConcatenateIterator::Part> parts;
-  IterationContext at = context;
-  StagePtr rest = both.shared_from_this();
-  for (; rest->traits().elements == StageTraits::Elements::Concatenated; rest = rest->input()) {
-    parts.push_back({rest->inputs()[1], at.below(1)});
-    at = at.below(0);
-  }
-  parts.push_back({std::move(rest), std::move(at)});
-  std::ranges::reverse(parts);
-  return std::make_unique<ConcatenateIterator>(std::move(parts));
 }
 
 }  // namespace
@@ -142,20 +89,6 @@ StagePtr make_zip(std::vector<StagePtr> inputs) {
                                         .iterate = [](const Stage& zip, const IterationContext& context) {
                                           return std::make_unique<ZipIterator>(iterate_inputs(zip, context));
                                         }});
-}
-
-StagePtr make_concatenate(StagePtr first, StagePtr second) {
-  const auto of_both = [](Cardinality (Stage::*count)() const) {
-    return [=](const Stage& both) { return concatenated((*both.inputs()[0].*count)(), (*both.inputs()[1].*count)()); };
-  };
-  return make_stage({std::move(first), std::move(second)},
-                    {.kind = "concatenate",
-                     .traits = StageTraits::passing_over(StageTraits::Elements::Concatenated),
-                     .takes_any_number = true,
-                     .cardinality = of_both(&Stage::cardinality),
-                     .total_rows = of_both(&Stage::total_rows),
-                     .spec = [](const Stage& both) { return common_spec(both.inputs(), "concatenate"); },
-                     .iterate = iterate_concatenation});
 }
 
 }  // namespace lockstep::data

@@ -6,6 +6,7 @@
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/pipeline.h"
 
+// Stages that read several datasets one after the other or in turn.
 namespace lockstep::data {
 
 /// The first stage that cannot promise exact positions among the datasets that a function made, in words. They are not
@@ -28,20 +29,12 @@ class MetObstacle {
 
 namespace {
 
-class InterleaveIterator final : public ElementIterator {
+/// The elements of several iterators: `cycle_length` of them in turn, `block_length` elements of each. `open` gives the
+/// next one, null behind the last; one that cannot be opened is one place.
+class InTurnIterator final : public ElementIterator {
  public:
-  InterleaveIterator(const Stage& input, IterationContext context, Expansion expansion, InterleaveOptions options,
-                     const std::shared_ptr<MetObstacle>& met_obstacle)
-      : context_(std::move(context)),
-        expansion_(std::move(expansion)),
-        options_(std::move(options)),
-        input_(input.iterate(context_.below(0))),
-        open_(static_cast<std::size_t>(options_.cycle_length)) {
-    context_ = context_.below(1);
-    context_.meter = nullptr;  // the time of inner datasets counts as this stage's own
-    // Functions within functions tell the stage that is part of the pipeline's tree.
-    if (!context_.met_obstacle) context_.met_obstacle = met_obstacle;
-  }
+  InTurnIterator(std::function<IteratorPtr()> open, int cycle_length, std::int64_t block_length)
+      : open_next_(std::move(open)), open_(static_cast<std::size_t>(cycle_length)), block_length_(block_length) {}
 
   // The order is TensorFlow's: a dataset that ends gives its turn to the next in the cycle, and its place is filled
   // from the input when it is its turn again.
@@ -65,7 +58,7 @@ class InterleaveIterator final : public ElementIterator {
     return skip_within_parts(
         count, [&] { return (current = find_open()) != nullptr; },
         [&](std::int64_t left) {
-          const std::int64_t wanted = std::min(options_.block_length - in_block_, left);
+          const std::int64_t wanted = std::min(block_length_ - in_block_, left);
           const std::int64_t got = current->skip(wanted);
           if (got < wanted)
             close();
@@ -75,20 +68,25 @@ class InterleaveIterator final : public ElementIterator {
         });
   }
 
- private:
-  /// The dataset whose turn it is, opened if need be; null at the end.
+  /// The one whose turn it is, opened if need be; null at the end.
   ElementIterator* find_open() {
-    while (!input_ended_ || open_count_ > 0) {
-      if (!open_[place_] && !input_ended_) open_next(open_[place_]);
-      if (open_[place_]) return open_[place_].get();
+    while (!ended_ || open_count_ > 0) {
+      IteratorPtr& current = open_[place_];
+      if (!current && !ended_) {
+        current = open_next_();
+        ended_ = current == nullptr;
+        open_count_ += current ? 1 : 0;
+      }
+      if (current) return current.get();
       next_place();
     }
     return nullptr;
   }
 
+ private:
   void pass(std::int64_t count) {
     in_block_ += count;
-    if (in_block_ == options_.block_length) next_place();
+    if (in_block_ == block_length_) next_place();
   }
 
   void close() {
@@ -102,32 +100,34 @@ class InterleaveIterator final : public ElementIterator {
     place_ = (place_ + 1) % open_.size();
   }
 
-  void open_next(IteratorPtr& place) {
-    Element element;
-    if (!input_->next(element)) {
-      input_ended_ = true;
-      return;
-    }
-    const IterationContext inner = context_.pass(opened_++);
-    const c10::AutoGradMode no_grad(false);
-    const StagePtr made = expansion_(std::move(element));
-    if (const auto obstacle = find_position_obstacle(*made)) context_.met_obstacle->note(*obstacle);
-    place = made->iterate(inner);
-    if (options_.parallel_calls > 0) place = read_ahead_in_chunks(std::move(place));
-    ++open_count_;
-  }
-
-  IterationContext context_;
-  Expansion expansion_;
-  InterleaveOptions options_;
-  IteratorPtr input_;
+  std::function<IteratorPtr()> open_next_;
   std::vector<IteratorPtr> open_;
+  const std::int64_t block_length_;
   std::size_t place_ = 0;
   std::int64_t in_block_ = 0;
   std::size_t open_count_ = 0;
-  std::uint64_t opened_ = 0;
-  bool input_ended_ = false;
+  bool ended_ = false;  ///< there are no more to open
 };
+
+IteratorPtr iterate_concatenation(const Stage& both, const IterationContext& context) {
+  std::vector<std::pair<StagePtr, IterationContext>> parts;  // the last one first
+  IterationContext at = context;
+  StagePtr rest = both.shared_from_this();
+  for (; rest->traits().elements == StageTraits::Elements::Concatenated; rest = rest->input()) {
+    parts.emplace_back(rest->inputs()[1], at.below(1));
+    at = at.below(0);
+  }
+  parts.emplace_back(std::move(rest), std::move(at));
+  auto open = [parts = std::move(parts)]() mutable -> IteratorPtr {
+    if (parts.empty()) return nullptr;
+    const auto [stage, its_context] = std::move(parts.back());
+    parts.pop_back();
+    return stage->iterate(its_context);
+  };
+  auto elements = std::make_unique<InTurnIterator>(std::move(open), 1, kEndless);
+  elements->find_open();  // the first one starts with the pass
+  return elements;
+}
 
 void check(const InterleaveOptions& options) {
   if (options.cycle_length < 1 || options.block_length < 1)
@@ -146,7 +146,8 @@ void check(const InterleaveOptions& options) {
 StagePtr make_interleave(StagePtr input, Expansion expansion, ElementSpec result,
                          std::optional<InterleaveOptions> given, SpecFunction spec) {
   const InterleaveOptions options =
-      given ? std::move(*given) : InterleaveOptions{.cycle_length = 1, .spec = std::move(spec)};
+      given ? std::move(*given)
+            : InterleaveOptions{.cycle_length = 1, .block_length = kEndless, .spec = std::move(spec)};
   check(options);
   const auto text = [&](const char* end) {
     return given ? str("interleave(cycle ", options.cycle_length, ", block ", options.block_length, end) : "flat_map";
@@ -171,9 +172,38 @@ StagePtr make_interleave(StagePtr input, Expansion expansion, ElementSpec result
        },
        .iterate =
            [=](const Stage& below, const IterationContext& context) {
-             return std::make_unique<InterleaveIterator>(below, context, expand, options, met_obstacle);
+             IterationContext inner = context.below(1);
+             inner.meter = nullptr;  // the time of inner datasets counts as this stage's own
+             // Functions within functions tell the stage that is part of the pipeline's tree.
+             if (!inner.met_obstacle) inner.met_obstacle = met_obstacle;
+             std::shared_ptr<ElementIterator> elements = below.iterate(context.below(0));
+             const auto open = [=, opened = std::uint64_t{0}]() mutable -> IteratorPtr {
+               Element element;
+               if (!elements->next(element)) return nullptr;
+               const IterationContext its_context = inner.pass(opened++);
+               const c10::AutoGradMode no_grad(false);
+               const StagePtr made = expand(std::move(element));
+               if (const auto obstacle = find_position_obstacle(*made)) inner.met_obstacle->note(*obstacle);
+               IteratorPtr iterator = made->iterate(its_context);
+               return options.parallel_calls > 0 ? read_ahead_in_chunks(std::move(iterator)) : std::move(iterator);
+             };
+             return std::make_unique<InTurnIterator>(open, options.cycle_length, options.block_length);
            },
        .expand = expand});
+}
+
+StagePtr make_concatenate(StagePtr first, StagePtr second) {
+  const auto of_both = [](Cardinality (Stage::*count)() const) {
+    return [=](const Stage& both) { return concatenated((*both.inputs()[0].*count)(), (*both.inputs()[1].*count)()); };
+  };
+  return make_stage({std::move(first), std::move(second)},
+                    {.kind = "concatenate",
+                     .traits = StageTraits::passing_over(StageTraits::Elements::Concatenated),
+                     .takes_any_number = true,
+                     .cardinality = of_both(&Stage::cardinality),
+                     .total_rows = of_both(&Stage::total_rows),
+                     .spec = [](const Stage& both) { return common_spec(both.inputs(), "concatenate"); },
+                     .iterate = iterate_concatenation});
 }
 
 }  // namespace lockstep::data
