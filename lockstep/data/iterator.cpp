@@ -138,10 +138,4 @@ IteratorState IteratorState::parse(const std::string& text) {
   return state;
 }
 
-void detail::go_on_after(std::atomic<std::uint64_t>& passes, std::uint64_t epoch) {
-  std::uint64_t seen = passes.load();
-  while (seen < epoch + 1 && !passes.compare_exchange_weak(seen, epoch + 1)) {
-  }
-}
-
 }  // namespace lockstep::data

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <exception>
 #include <memory>
@@ -185,11 +184,5 @@ decltype(auto) call_for_stage(const std::string& stage, F&& f) {
     rethrow_with_stage(stage);
   }
 }
-
-namespace detail {
-/// For inputs that count their passes themselves: after a resume the next pass is the one behind the resumed pass, as
-/// if there had been no interruption.
-LOCKSTEP_EXPORT void go_on_after(std::atomic<std::uint64_t>& passes, std::uint64_t epoch);
-}  // namespace detail
 
 }  // namespace lockstep::data

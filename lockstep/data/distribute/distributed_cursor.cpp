@@ -209,7 +209,10 @@ class DistributedCursor::Impl {
     context_.path = state.path;
     context_.is_resumed = true;
     steps_ = state.consumed;
-    detail::go_on_after(*input_->passes, state.epoch);
+    // The next pass is the one behind the resumed pass, as if there had been no interruption.
+    std::uint64_t passes = input_->passes->load();
+    while (passes <= state.epoch && !input_->passes->compare_exchange_weak(passes, state.epoch + 1)) {
+    }
   }
 
   const DistributedInput& input() const { return *input_; }

@@ -13,13 +13,6 @@
 namespace lockstep::data {
 namespace {
 
-/// Of a batch that is cut into pieces as large as the first, except for the last ones.
-BatchRows rows_of_ceil_split(std::int64_t batch, int replicas) {
-  return {.all = batch, .has_empty = batch <= 0 || ceil_piece(batch, replicas, replicas - 1).size() == 0};
-}
-
-InputStep nothing(std::size_t replicas) { return {std::vector<std::optional<Element>>(replicas), 0}; }
-
 /// Whole elements of streams: of one stream to the replicas in turn, or of a stream for each replica.
 class StreamSteps final : public StepSource {
  public:
@@ -69,7 +62,7 @@ class OwnPieces : public StepSource {
  protected:
   InputStep end() {
     ended_ = true;
-    return nothing(own_);
+    return {std::vector<std::optional<Element>>(own_), 0};
   }
 
   const GlobalSplit split_;
@@ -98,7 +91,9 @@ class CutBatches final : public OwnPieces {
     warn_before_cut(batch, *split_.warnings);
     for (std::size_t k = 0; k < own_; ++k)
       step.elements.emplace_back(ceil_piece_of(batch, replicas_, first_ + static_cast<int>(k)));
-    step.rows = rows_of_ceil_split(common_rows(batch), replicas_);
+    const std::int64_t rows = common_rows(batch);
+    // All pieces are as large as the first, except for the last ones.
+    step.rows = {.all = rows, .has_empty = rows <= 0 || ceil_piece(rows, replicas_, replicas_ - 1).size() == 0};
     return step;
   }
 

@@ -175,18 +175,12 @@ class StackedRows final : public RowStream {
     // Somebody has to look at a row if its spec says too little for an empty batch.
     for (Place row; skipped < count && last_.size() == 0 && !tells_all(spec_) && row.read(*elements_); ++skipped) {
       rethrow_if_fatal(row.error);
-      if (!row.error) last_ = without_rows(stack(one_element(std::move(row.element)), kSplitting));
+      if (!row.error) last_ = without_rows(stack(std::vector(1, std::move(row.element)), kSplitting));
     }
     return skipped + elements_->skip(count - skipped);
   }
 
  private:
-  static std::vector<Element> one_element(Element&& row) {
-    std::vector<Element> rows;
-    rows.push_back(std::move(row));
-    return rows;
-  }
-
   ElementSpec spec_;
   IteratorPtr elements_;
   Element last_;  ///< the last batch without its rows, if the spec does not tell what they look like
