@@ -1,6 +1,5 @@
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <exception>
 #include <functional>
@@ -20,24 +19,19 @@ class ReadAhead {
  public:
   /// `make` returns nothing at the end and ever after. What it throws is thrown by `next` in its place; nothing more is
   /// made then until `next` is called again, so that whoever gives up need not wait.
-  ReadAhead(std::function<std::optional<T>()> make, std::size_t capacity) : make_(std::move(make)) {
-    if (capacity == 0) return;
-    WorkerFunctions<Item> functions{[this](Item& item) { return fill(item); }, [](Item&) {}};
-    thread_ = std::make_unique<Workers<Item>>(1, capacity, std::move(functions));
+  ReadAhead(std::function<std::optional<T>()> make, std::size_t capacity)
+      : make_(std::move(make)), capacity_(capacity) {
+    start();
   }
   ReadAhead(const ReadAhead&) = delete;
   ReadAhead& operator=(const ReadAhead&) = delete;
-  ~ReadAhead() {
-    state_ = State::Stopped;
-    state_.notify_all();
-  }
 
   /// How many items could be had without waiting.
   std::size_t ready() const { return thread_ ? thread_->ready() : 0; }
 
   /// The next item; nothing at the end and ever after.
   std::optional<T> next() {
-    if (std::exchange(told_error_, false)) change(State::Paused, State::Going);
+    if (std::exchange(told_error_, false)) start();
     Item item;
     if (!(thread_ ? thread_->take(item) : fill(item))) return std::nullopt;
     if (!item.error) return std::move(item.value);
@@ -51,28 +45,30 @@ class ReadAhead {
     std::exception_ptr error = nullptr;  ///< in its place
   };
 
-  enum class State { Going, Paused, Stopped };  ///< paused after an error, until `next` is called again
+  /// The thread ends with the first error.
+  void start() {
+    thread_ = nullptr;
+    failed_ = false;
+    if (capacity_ == 0) return;
+    WorkerFunctions<Item> functions{[this](Item& item) { return fill(item); }, [](Item&) {}};
+    thread_ = std::make_unique<Workers<Item>>(1, capacity_, std::move(functions));
+  }
 
   bool fill(Item& item) {
-    state_.wait(State::Paused);
-    if (state_ == State::Stopped) return false;
+    if (failed_) return false;
     item = {};
     try {
       item.value = make_();
       return item.value.has_value();
     } catch (...) {
       item.error = std::current_exception();
-      change(State::Going, State::Paused);
-      return true;
+      return failed_ = true;
     }
-  }
-  /// What was stopped stays so.
-  void change(State from, State to) {
-    if (state_.compare_exchange_strong(from, to)) state_.notify_all();
   }
 
   std::function<std::optional<T>()> make_;
-  std::atomic<State> state_ = State::Going;
+  std::size_t capacity_;
+  bool failed_ = false;                    ///< since the last start; of the thread while there is one
   bool told_error_ = false;                ///< by the last call of `next`
   std::unique_ptr<Workers<Item>> thread_;  ///< last: it uses all of the above
 };
