@@ -65,12 +65,6 @@ std::string share_of_worker(const InputPlan& plan, const ClusterShape& cluster) 
   return str(shares_of(plan, cluster.worker), " (", to_string(plan.shards.by), ")");
 }
 
-std::string worker_line(const InputPlan& plan, int worker) {
-  ClusterShape cluster = plan.cluster;
-  cluster.worker = worker;
-  return str("worker ", worker, " of ", cluster.workers, ": ", share_of_worker(plan, cluster), '\n');
-}
-
 /// Why batches are cut as they are, or shared as they are.
 std::string reason_of(const InputPlan& plan) {
   const bool has_hints = plan.shards.by == AutoShardPolicy::Hint;
@@ -245,7 +239,9 @@ std::string to_string(const InputPlan& plan) {
     text += str(", ", to_string(plan.split.rule));
   }
   text += reason_of(plan) + '\n';
-  for (int worker = 0; worker < plan.cluster.workers; ++worker) text += worker_line(plan, worker);
+  ClusterShape cluster = plan.cluster;
+  for (cluster.worker = 0; cluster.worker < cluster.workers; ++cluster.worker)
+    text += str("worker ", cluster.worker, " of ", cluster.workers, ": ", share_of_worker(plan, cluster), '\n');
   return text;
 }
 

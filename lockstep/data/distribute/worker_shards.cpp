@@ -181,40 +181,30 @@ ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const Cl
                       FunctionLook& look) {
   check(cluster);
   refuse_hints(*pipeline, policy);
-  ShardPlan plan{.pipeline = pipeline};
-  const auto finish = [&](AutoShardPolicy by, std::vector<SharedOut> shared) {
-    plan.by = by;
-    plan.shared = std::move(shared);
-    if (too_few == TooFew::FailsOnEveryWorker) check_enough(plan, cluster.workers);
-    return plan;
-  };
-  switch (policy) {
-    case AutoShardPolicy::Off: return plan;
-    case AutoShardPolicy::Data: return finish(AutoShardPolicy::Data, {});
-    case AutoShardPolicy::Hint: {
-      if (!has_shard_hint(*pipeline)) return plan;  // there is nothing to fill in, so everybody reads everything
-      Sharder sharder(cluster, too_few, look);
-      plan.pipeline = sharder.fill_hints(pipeline);
-      return finish(AutoShardPolicy::Hint, std::move(sharder.shared));
-    }
-    case AutoShardPolicy::File:
-      if (cluster.workers == 1) return finish(AutoShardPolicy::File, {});
-      break;
-    case AutoShardPolicy::Auto: break;
-    default: lockstep::to_string(policy);  // throws
-  }
+  lockstep::to_string(policy);  // throws if there is no such policy
+  ShardPlan plan{.by = policy, .pipeline = pipeline};
   Sharder sharder(cluster, too_few, look);
-  StagePtr shared = sharder.shard_files(pipeline);
-  if (shared && cluster.workers > 1) {
-    plan.pipeline = std::move(shared);
-    plan.removed = std::move(sharder.removed);
-    return finish(AutoShardPolicy::File, std::move(sharder.shared));
+  if (policy == AutoShardPolicy::Hint) {
+    plan.pipeline = sharder.fill_hints(pipeline);
+    // Where there is nothing to fill in, everybody reads everything.
+    if (plan.pipeline == pipeline) plan.by = AutoShardPolicy::Off;
+  } else if (policy == AutoShardPolicy::Auto || (policy == AutoShardPolicy::File && cluster.workers > 1)) {
+    StagePtr shared = sharder.shard_files(pipeline);
+    if (!shared && policy == AutoShardPolicy::File) throw_no_files(sharder.why);
+    plan.by = shared ? AutoShardPolicy::File : AutoShardPolicy::Data;
+    if (shared && cluster.workers > 1) {
+      plan.pipeline = std::move(shared);
+      plan.removed = std::move(sharder.removed);
+    } else {
+      // With one worker there is nothing to share out, and without files everybody reads everything.
+      sharder.shared.clear();
+      plan.pipeline = without_assertions(pipeline, look, plan.removed);
+      plan.unshardable = shared ? "" : sharder.why;
+    }
   }
-  if (!shared && policy == AutoShardPolicy::File) throw_no_files(sharder.why);
-  // With one worker there is nothing to share out, and without files everybody reads everything.
-  plan.pipeline = without_assertions(pipeline, look, plan.removed);
-  plan.unshardable = shared ? "" : sharder.why;
-  return finish(shared ? AutoShardPolicy::File : AutoShardPolicy::Data, {});
+  plan.shared = std::move(sharder.shared);
+  if (too_few == TooFew::FailsOnEveryWorker) check_enough(plan, cluster.workers);
+  return plan;
 }
 
 ShardPlan plan_shards(const StagePtr& pipeline, AutoShardPolicy policy, const ClusterShape& cluster, TooFew too_few) {
