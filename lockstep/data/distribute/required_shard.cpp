@@ -1,6 +1,6 @@
 #include "lockstep/data/distribute/required_shard.h"
 
-#include "lockstep/data/distribute/look_ahead.h"
+#include "lockstep/data/stages/look_ahead.h"
 #include "lockstep/data/stages/order.h"
 
 namespace lockstep::data {
@@ -24,7 +24,7 @@ class EnoughForAll final : public LookAhead {
  private:
   void check() {
     if (std::exchange(checked_, true)) return;
-    const std::int64_t elements = look(shards_, {index_, index_ + 1});
+    const std::int64_t elements = look(shards_, index_, index_ + 1);
     const bool is_seen = elements > index_ || too_few_ == TooFew::FailsOnEveryWorker;
     if (elements == 0 || elements == shards_ || !is_seen) return;
     throw InvalidArgument(

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <numeric>
 
-#include "lockstep/data/distribute/look_ahead.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/own_tensor.h"
 #include "lockstep/data/pipeline.h"
 #include "lockstep/data/stages/balanced_cutter.h"
+#include "lockstep/data/stages/look_ahead.h"
 #include "lockstep/data/stages/row_stream.h"
 
 namespace lockstep::data {
@@ -187,7 +187,7 @@ class OwnRows final : public OwnPieces {
     if (known_) return std::clamp<std::int64_t>(*known_ - step_ * size_, 0, size_);
     if (!ahead_) return size_;
     // The own rows of a shorter batch do not end behind those of a full one.
-    return ahead_->look(size_, {0, ceil_piece(size_, replicas_, first_ + static_cast<int>(own_) - 1).end});
+    return ahead_->look(size_, 0, ceil_piece(size_, replicas_, first_ + static_cast<int>(own_) - 1).end);
   }
 
   /// Of the pieces of all replicas.

@@ -6,6 +6,7 @@
 #include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/data/stages/batch_sizes.h"
+#include "lockstep/data/stages/look_ahead.h"
 
 namespace lockstep::data {
 namespace {
@@ -54,7 +55,7 @@ class BatchedRows final : public RowStream {
 
   void seek(std::int64_t count) override {
     if (sizes_.is_only_last_short()) {
-      read_ += batches_->skip(count / sizes_.usual());
+      read_ += batches_.skip(count / sizes_.usual());
       count %= sizes_.usual();
     }
     skip(count);
@@ -62,16 +63,14 @@ class BatchedRows final : public RowStream {
 
  private:
   /// Less than that is as quickly computed as counted.
-  bool is_worth_counting(std::int64_t rows) const {
-    return !ahead_ && sizes_.tells_all() && rows >= 3 * sizes_.usual();
-  }
+  bool is_worth_counting(std::int64_t rows) const { return sizes_.tells_all() && rows >= 3 * sizes_.usual(); }
 
   /// Leaves out the next batches that have no more than `count` rows together, and says how many rows those are.
   std::int64_t skip_batches(std::int64_t count) {
     std::int64_t rows = 0;
     std::int64_t batches = 0;
     if (sizes_.are_all_usual()) {
-      batches = batches_->skip(count / sizes_.usual());
+      batches = batches_.skip(count / sizes_.usual());
       rows = batches * sizes_.usual();
     } else {
       while (const auto next = sizes_.at(read_ + batches)) {
@@ -79,7 +78,7 @@ class BatchedRows final : public RowStream {
         rows += *next;
         ++batches;
       }
-      batches_->skip(batches);
+      batches_.skip(batches);
     }
     read_ += batches;
     return rows;
@@ -88,11 +87,7 @@ class BatchedRows final : public RowStream {
   /// Makes sure that the current batch has rows left; false at the end.
   bool fill() {
     while (offset_ == rows_) {
-      if (ended_) return false;
-      if (ahead_)
-        current_ = *std::exchange(ahead_, std::nullopt);
-      else if (!current_.read(*batches_))
-        ended_ = true;
+      ended_ = ended_ || !current_.read(batches_);
       if (ended_) return false;
       ++read_;
       offset_ = 0;
@@ -113,19 +108,12 @@ class BatchedRows final : public RowStream {
     }
     if (concerns_whole_stream(current_.error)) return sizes_.usual();  // the rest is not counted
     // To look ahead is less than to count from the start.
-    if (sizes_.is_only_last_short() && look_ahead()) return sizes_.usual();
+    if (sizes_.is_only_last_short() && batches_.look(1, 0, 1) == 1) return sizes_.usual();
     try {
       return sizes_.at(read_ - 1).value_or(sizes_.usual());
     } catch (...) {
       return sizes_.usual();  // what lies below the file of a cache may not be readable any more
     }
-  }
-
-  /// Whether there is a batch behind the current one.
-  bool look_ahead() {
-    Place next;
-    if (next.read(*batches_)) ahead_ = std::move(next);
-    return ahead_.has_value();
   }
 
   Element one_of(std::vector<Element>&& pieces) {
@@ -140,11 +128,10 @@ class BatchedRows final : public RowStream {
 
   ElementSpec spec_;
   BatchSizes sizes_;
-  IteratorPtr batches_;
+  LookAhead batches_;
   Place current_;
-  std::optional<Place> ahead_;  ///< the batch behind a current one that failed
-  Element seen_;                ///< a batch without rows, if the spec does not tell what they look like
-  std::int64_t read_ = 0;       ///< batches that were read or left out
+  Element seen_;           ///< a batch without rows, if the spec does not tell what they look like
+  std::int64_t read_ = 0;  ///< batches that were read or left out
   std::int64_t rows_ = 0;
   std::int64_t offset_ = 0;
   bool ended_ = false;

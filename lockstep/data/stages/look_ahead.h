@@ -1,10 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <string>
 
-#include "lockstep/data/distribute/split.h"
 #include "lockstep/data/iterator.h"
 
 namespace lockstep::data {
@@ -15,15 +15,15 @@ class LookAhead : public ElementIterator {
  public:
   explicit LookAhead(IteratorPtr input) : input_(std::move(input)) {}
 
-  /// How many of the next `count` places there are. Those in `wanted` can be taken afterwards, the others only skipped.
-  /// What was looked at before must have been passed.
-  std::int64_t look(std::int64_t count, const RowRange& wanted) {
-    before_ = input_->skip(wanted.begin);
-    if (before_ < wanted.begin) return before_;
-    for (Place place; std::ssize(ahead_) < wanted.size() && place.read(*input_);) ahead_.push_back(std::move(place));
-    if (std::ssize(ahead_) < wanted.size()) return before_ + std::ssize(ahead_);
-    behind_ = input_->skip(count - wanted.end);
-    return wanted.end + behind_;
+  /// How many of the next `count` places there are. Those from `begin` to `end` can be taken afterwards, the others only
+  /// skipped. What was looked at before must have been passed.
+  std::int64_t look(std::int64_t count, std::int64_t begin, std::int64_t end) {
+    before_ = input_->skip(begin);
+    if (before_ < begin) return before_;
+    for (Place place; std::ssize(ahead_) < end - begin && place.read(*input_);) ahead_.push_back(std::move(place));
+    if (std::ssize(ahead_) < end - begin) return before_ + std::ssize(ahead_);
+    behind_ = input_->skip(count - end);
+    return end + behind_;
   }
 
   bool next(Element& element) override {
