@@ -113,9 +113,6 @@ inline Cardinality unknown_unless_empty(const Stage& below) {
   return below.cardinality() == Cardinality(0) ? Cardinality(0) : Cardinality::unknown();
 }
 
-/// The iterators of a stage with several inputs.
-std::vector<IteratorPtr> iterate_inputs(const Stage& stage, const IterationContext& context);
-
 /// For the spec of a stage with several inputs: what is true of the elements of all of them. InvalidArgument if they are
 /// known not to fit into one dataset: `where` names the stage.
 ElementSpec common_spec(const std::vector<StagePtr>& datasets, const std::string& where);

@@ -197,7 +197,10 @@ class FromFileIterator final : public ElementIterator {
     try {
       if (!reader_.next()) throw cut_off();
     } catch (const Error&) {
-      if (!goes_on()) lose_rest();
+      if (!goes_on()) {
+        lost_ = std::current_exception();
+        ended_ = !size_.is_known();
+      }
       throw;
     }
     ended_ = reader_.record() == kFileEnd;
@@ -211,11 +214,6 @@ class FromFileIterator final : public ElementIterator {
     } catch (const Error&) {
       return false;
     }
-  }
-
-  void lose_rest() {
-    lost_ = std::current_exception();
-    ended_ = !size_.is_known();
   }
 
   DataLoss cut_off() const {

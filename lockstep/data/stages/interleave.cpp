@@ -172,8 +172,8 @@ StagePtr make_interleave(StagePtr input, Expansion expansion, ElementSpec result
        },
        .iterate =
            [=](const Stage& below, const IterationContext& context) {
-             IterationContext inner = context.below(1);
-             inner.meter = nullptr;  // the time of inner datasets counts as this stage's own
+             // The time of inner datasets counts as this stage's own.
+             IterationContext inner = context.below(1).unmeasured();
              // Functions within functions tell the stage that is part of the pipeline's tree.
              if (!inner.met_obstacle) inner.met_obstacle = met_obstacle;
              std::shared_ptr<ElementIterator> elements = below.iterate(context.below(0));
