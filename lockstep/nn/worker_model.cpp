@@ -2,17 +2,14 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <algorithm>
 #include <exception>
+#include <optional>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/nn/autocast.h"
 #include "lockstep/nn/buffer_values.h"
 #include "lockstep/nn/module_core.h"
-#include "lockstep/nn/module_watch.h"
-#include "lockstep/nn/optimizer_core.h"
-#include "lockstep/nn/optimizer_state.h"
-#include "lockstep/nn/save/optimizer_entries.h"
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/same_on_workers.h"
@@ -23,6 +20,9 @@ namespace lockstep::detail {
 namespace {
 
 using Named = torch::OrderedDict<std::string, at::Tensor>;
+
+/// A large file travels in parts, so that each has a time limit of its own.
+constexpr std::size_t kFilePart = 256 << 20;
 
 /// Sparse tensors, and those that cannot be written to, stay where they are: all workers must have made the same ones.
 bool travels(const at::Tensor& tensor) {
@@ -37,25 +37,6 @@ std::string form_of(const char* what, const std::string& name, const at::Tensor&
   form += lockstep::str(", ", tensor.layout(), " with the digests");
   for (const at::Tensor& part : dense_parts_of(tensor)) form += lockstep::str(' ', digest_of(part));
   return form;
-}
-
-OptimizerState chiefs_state(WorkerGroup& workers, const OptimizerState& mine, const Deadline& deadline) {
-  const bool is_chief = workers.rank() == 0;
-  workers::Texts parameters;  // those that no step has reached have no entries, and must be told too
-  workers::Texts names;
-  TensorMap entries;
-  add_optimizer_entries(mine, entries);
-  for (const auto& [parameter, values] : mine) parameters.push_back(parameter);
-  for (const auto& [name, value] : entries) names.push_back(name);
-  parameters = workers::broadcast_texts(workers, parameters, "parameters of an optimizer", deadline);
-  names = workers::broadcast_texts(workers, names, "names of an optimizer's state", deadline);
-  for (const std::string& name : names)
-    entries[name] = workers::broadcast(workers, is_chief ? entries.at(name) : at::Tensor(), name, deadline);
-  OptimizerState state = optimizer_state_of(entries);
-  for (const std::string& parameter : parameters) state[parameter];
-  at::Tensor& steps = state[""]["steps"];
-  steps = workers::broadcast(workers, is_chief ? mine.at("").at("steps") : steps, "steps of an optimizer", deadline);
-  return state;
 }
 
 }  // namespace
@@ -83,25 +64,20 @@ void do_on_chief(const Strategy& strategy, const char* what, FunctionRef<void()>
                                                                        what, " again on every worker")});
 }
 
-void share_chiefs_training(ModuleCore& model, OptimizerCore* optimizer) {
-  const Strategy& strategy = model.strategy();
+data::MappedFile chiefs_file(const Strategy& strategy, const std::string& path) {
+  std::optional<data::MappedFile> file;
+  do_on_chief(strategy, "load", [&] { file.emplace(path); });
   WorkerGroup* const workers = StrategyAccess::workers(strategy);
-  if (workers == nullptr) return;
-  const at::NoGradGuard no_grad;
-  const Deadline deadline = deadline_of(strategy.communication());
-  for (const auto& [name, components] : model.tensors()) {
-    if (components[0].numel() > 0)
-      write_to_all(components, workers::broadcast(*workers, components[0], name, deadline));
-  }
-  const bool is_chief = workers->rank() == 0;
-  const bool is_torn = workers::sum(*workers, is_chief && model.is_torn() ? 1 : 0, "torn weights", deadline) > 0;
-  model.set_torn(is_torn);
-  model.watch().expect_other_weights();
-  model.note_equal_buffers();
-  forget_cast_weights();
-  if (optimizer == nullptr) return;
-  const OptimizerState state = chiefs_state(*workers, is_chief ? read_state(*optimizer) : OptimizerState(), deadline);
-  if (!is_chief) write_state(*optimizer, state);
+  if (workers == nullptr) return std::move(*file);
+  const auto share = [&](void* data, std::size_t bytes, const char* what) {
+    workers::broadcast_bytes(*workers, data, bytes, what, deadline_of(strategy.communication()));
+  };
+  std::size_t size = file ? file->bytes().size() : 0;
+  share(&size, sizeof size, "size of a file");
+  if (!file) file.emplace(path, size);
+  for (std::size_t at = 0; at < size; at += kFilePart)
+    share(file->data() + at, std::min(kFilePart, size - at), "part of a file");
+  return std::move(*file);
 }
 
 void take_chiefs_values(const ModuleCore& model) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lockstep/base/function_ref.h"
+#include "lockstep/data/format/mapped_file.h"
 
 // How several workers keep one model equal. With one worker there is nothing to do.
 namespace lockstep {
@@ -16,7 +17,6 @@ class Strategy;
 namespace lockstep::detail {
 
 class ModuleCore;
-struct OptimizerCore;
 
 /// While a model is made: gives all workers the chief's values. If the parameters or buffers of a worker's model are not those
 /// of the chief's, throws on every worker.
@@ -31,7 +31,7 @@ std::vector<torch::OrderedDict<std::string, at::Tensor>> buffers_of_all_workers(
 /// Calls `act` on the chief alone, and returns on every worker once it is done. If it throws, all workers throw.
 void do_on_chief(const Strategy& strategy, const char* what, FunctionRef<void()> act);
 
-/// Gives all workers the chief's weights, buffers and, with an optimizer, its state.
-void share_chiefs_training(ModuleCore& model, OptimizerCore* optimizer);
+/// A file that the chief alone reads, in the memory of every worker.
+data::MappedFile chiefs_file(const Strategy& strategy, const std::string& path);
 
 }  // namespace lockstep::detail

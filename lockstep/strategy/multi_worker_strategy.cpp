@@ -1,7 +1,6 @@
 #include "lockstep/strategy/multi_worker_strategy.h"
 
 #include <ATen/Version.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <fstream>

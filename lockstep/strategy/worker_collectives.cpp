@@ -211,18 +211,19 @@ std::vector<std::int64_t> all_gather(WorkerGroup& group, const std::vector<std::
   return all;
 }
 
+void broadcast_bytes(WorkerGroup& group, void* data, std::size_t bytes, std::string_view name,
+                     const Deadline& deadline) {
+  run(group, {.kind = CollectiveKind::Broadcast, .dtype = Dtype::UInt8, .elements = bytes}, data, data,
+      begin_call(name), deadline);
+}
+
 at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_view name, const Deadline& deadline) {
-  const std::string base = begin_call(name);
-  const auto broadcast_bytes = [&](void* data, std::size_t bytes, const std::string& what) {
-    run(group, {.kind = CollectiveKind::Broadcast, .dtype = Dtype::UInt8, .elements = bytes}, data, data, what,
-        deadline);
-  };
   std::int64_t form[kFormSize] = {};
   if (group.rank() == 0) write_form(value, form);
-  broadcast_bytes(form, sizeof form, base + ", shape");
+  broadcast_bytes(group, form, sizeof form, str("shape of ", name), deadline);
   require_form(form);
   const at::Tensor result = group.rank() == 0 ? plain(value).clone() : empty_of_form(form);
-  if (result.nbytes() > 0) broadcast_bytes(result.data_ptr(), result.nbytes(), base);
+  if (result.nbytes() > 0) broadcast_bytes(group, result.data_ptr(), result.nbytes(), name, deadline);
   return value.defined() ? result.to(value.device()) : result;
 }
 

@@ -11,7 +11,6 @@
 #include "lockstep/base/deadline.h"
 #include "lockstep/base/export.h"
 #include "lockstep/comm/communication_options.h"
-#include "lockstep/comm/dtype.h"
 #include "lockstep/comm/reduce_op.h"
 #include "lockstep/comm/worker_group.h"
 #include "lockstep/values/indexed_slices.h"
@@ -44,6 +43,10 @@ std::vector<std::int64_t> all_gather(WorkerGroup& group, const std::vector<std::
 
 /// The chief's tensor, on every worker; the others' are not looked at.
 at::Tensor broadcast(WorkerGroup& group, const at::Tensor& value, std::string_view name, const Deadline& deadline);
+
+/// The chief's bytes, in the memory that every worker gives.
+void broadcast_bytes(WorkerGroup& group, void* data, std::size_t bytes, std::string_view name,
+                     const Deadline& deadline);
 
 /// The chief's texts, on every worker.
 using Texts = std::vector<std::string>;

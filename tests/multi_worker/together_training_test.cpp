@@ -317,6 +317,8 @@ TEST_F(Together, ParametersThatNoStepHasReachedAreLoadedToo) {
 TEST_F(Together, AFailedLoadFailsEverywhere) {
   auto model = strategy.make<Net>();
   EXPECT_THROW(ls::load(file + ".missing", model), ls::Error);
+  if (rank == 0) ls::save(file, {{"another", torch::ones({3})}});
+  EXPECT_THROW(ls::load(file, model), ls::InvalidArgument);
   EXPECT_THROW(ls::save("/no/such/folder/file", model), ls::Error);
   strategy.barrier();  // the job goes on
 }

@@ -21,10 +21,18 @@ MappedFile::MappedFile(std::string path) : path_(std::move(path)) {
   if (S_ISDIR(status.st_mode)) throw_file_error("read", path_, EISDIR);
   if (!S_ISREG(status.st_mode)) throw_file_error("map", path_, ENODEV);
   size_ = static_cast<std::size_t>(status.st_size);
+  map(file.get(), MAP_PRIVATE | MAP_NORESERVE);
+}
+
+MappedFile::MappedFile(std::string path, std::size_t size) : path_(std::move(path)), size_(size) {
+  map(-1, MAP_PRIVATE | MAP_ANONYMOUS);
+}
+
+void MappedFile::map(int file, int flags) {
   if (size_ == 0) return;  // nothing can be mapped then
-  void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.get(), 0);
+  void* address = ::mmap(nullptr, size_, PROT_READ | PROT_WRITE, flags, file, 0);
   if (address == MAP_FAILED) throw_file_error("map", path_, errno);
-  memory_ = {static_cast<const char*>(address), [address, size = size_](const char*) { ::munmap(address, size); }};
+  memory_ = {static_cast<char*>(address), [address, size = size_](char*) { ::munmap(address, size); }};
 }
 
 }  // namespace lockstep::data

@@ -20,13 +20,18 @@ class LOCKSTEP_EXPORT MappedFile {
  public:
   /// NotFound or FailedPrecondition if the file cannot be opened or is not a regular file.
   explicit MappedFile(std::string path);
+  /// Zeros, where the bytes of a file of this size will be; `path` is for messages.
+  MappedFile(std::string path, std::size_t size);
 
   std::string_view bytes() const { return {memory_.get(), size_}; }
+  char* data() { return memory_.get(); }
   const std::string& path() const { return path_; }
 
  private:
+  void map(int file, int flags);
+
   std::string path_;
-  std::shared_ptr<const char> memory_;
+  std::shared_ptr<char> memory_;
   std::size_t size_ = 0;
 };
 

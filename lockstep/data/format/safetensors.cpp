@@ -40,8 +40,8 @@ std::string describe(std::string_view type, const std::vector<std::int64_t>& sha
   return str(type, " [", listed(shape), "]");
 }
 
-SafetensorsFile::SafetensorsFile(std::string path)
-    : file_(std::move(path)), header_(parse_safetensors(file_.bytes(), file_.path())) {}
+SafetensorsFile::SafetensorsFile(MappedFile file)
+    : file_(std::move(file)), header_(parse_safetensors(file_.bytes(), file_.path())) {}
 
 void sort_for_safetensors(std::vector<SafetensorsTensor>& tensors) {
   std::ranges::sort(tensors, [](const SafetensorsTensor& a, const SafetensorsTensor& b) {

@@ -65,7 +65,8 @@ LOCKSTEP_EXPORT SafetensorsHeader parse_safetensors(std::string_view file, const
 /// A safetensors file in memory. Has exactly the bytes that its header says.
 class LOCKSTEP_EXPORT SafetensorsFile {
  public:
-  explicit SafetensorsFile(std::string path);
+  explicit SafetensorsFile(MappedFile file);
+  explicit SafetensorsFile(std::string path) : SafetensorsFile(MappedFile(std::move(path))) {}
 
   const std::vector<SafetensorsEntry>& tensors() const { return header_.tensors; }
   const SafetensorsMetadata& metadata() const { return header_.metadata; }

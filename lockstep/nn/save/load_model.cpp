@@ -164,10 +164,10 @@ void require_writable(const std::string& path, const std::string& name, const st
   }
 }
 
-void load_from_file(const std::string& path, detail::ModuleCore& model, detail::OptimizerCore* optimizer,
+void load_from_file(const SafetensorsFile& file, detail::ModuleCore& model, detail::OptimizerCore* optimizer,
                     const LoadOptions& options) {
   using namespace detail;
-  const SafetensorsFile file = open_tensors(path);
+  const std::string& path = file.path();
   std::vector<SafetensorsEntry> entries;
   std::ranges::copy_if(file.tensors(), std::back_inserter(entries),
                        [](const SafetensorsEntry& entry) { return !is_optimizer_entry(entry.name); });
@@ -205,7 +205,10 @@ void load_from_file(const std::string& path, detail::ModuleCore& model, detail::
   for (std::size_t i = 0; i < values.size(); ++i) write_to_all(tensors.all[plan.copies[i].to].leaves, values[i]);
   model.watch().expect_other_weights();
   forget_cast_weights();
-  if (sets_all_weights) model.set_torn(false);
+  if (sets_all_weights) {
+    model.set_torn(false);
+    model.note_equal_buffers();
+  }
   if (!of_other_class.empty())
     say_warning(str("load of ", path, " goes on with the state of another class: ", of_other_class));
   if (!plan.fits()) say_warning(str("load of ", path, " has left out what does not fit: ", list_differences(plan)));
@@ -225,12 +228,11 @@ void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCor
   }
   const c10::InferenceMode mode(model.is_inference());  // steps to come write to what is loaded
   const at::NoGradGuard no_grad;
-  do_on_chief(model.strategy(), "load", [&] { load_from_file(path, model, optimizer, options); });
-  share_chiefs_training(model, optimizer);
+  load_from_file(open_tensors(chiefs_file(model.strategy(), path)), model, optimizer, options);
 }
 
 std::map<std::string, at::Tensor> load_tensors(const std::string& path) {
-  const SafetensorsFile file = detail::open_tensors(path);
+  const SafetensorsFile file = detail::open_tensors(data::MappedFile(path));
   std::map<std::string, at::Tensor> tensors;
   for (const SafetensorsEntry& entry : file.tensors()) tensors.emplace(entry.name, detail::copy_of(file, entry));
   return tensors;

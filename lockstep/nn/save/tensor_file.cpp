@@ -124,16 +124,16 @@ void write_tensors(const std::string& path, const TensorMap& tensors, data::Safe
   write_safetensors(path, std::move(described), metadata, before_commit);
 }
 
-data::SafetensorsFile open_tensors(const std::string& path) {
-  data::SafetensorsFile file(path);
+data::SafetensorsFile open_tensors(data::MappedFile mapped) {
+  data::SafetensorsFile file(std::move(mapped));
   require_safetensors_checksums(file);
   const auto format = file.metadata().find(kFormatKey);
   if (format != file.metadata().end() && format->second != kNewestFormat) {
-    throw Unimplemented(
-        errors::kSafetensors,
-        {.what = lockstep::str(path, " has format ", format->second, ", this Lockstep reads format ", kNewestFormat),
-         .where = lockstep::str("metadata of ", path),
-         .help = "load it with the version of Lockstep that has saved it, or a newer one"});
+    throw Unimplemented(errors::kSafetensors,
+                        {.what = lockstep::str(file.path(), " has format ", format->second,
+                                               ", this Lockstep reads format ", kNewestFormat),
+                         .where = lockstep::str("metadata of ", file.path()),
+                         .help = "load it with the version of Lockstep that has saved it, or a newer one"});
   }
   return file;
 }

@@ -25,9 +25,9 @@ void write_tensors(
     const std::string& path, const TensorMap& tensors, data::SafetensorsMetadata metadata,
     FunctionRef<void()> before_commit = [] {});
 
-/// Opens a file and checks all that can be checked without a model: its header, its checksums, and whether this Lockstep
+/// Reads a file and checks all that can be checked without a model: its header, its checksums, and whether this Lockstep
 /// knows its format.
-data::SafetensorsFile open_tensors(const std::string& path);
+data::SafetensorsFile open_tensors(data::MappedFile mapped);
 
 /// A copy on the CPU.
 at::Tensor copy_of(const data::SafetensorsFile& file, const data::SafetensorsEntry& entry);

@@ -9,7 +9,6 @@
 #include <algorithm>
 
 #include "lockstep/comm/local/replica_team.h"
-#include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/values/const_data.h"
