@@ -1,5 +1,6 @@
 #include "apps/lockstep/plan.h"
 
+#include <iomanip>
 #include <numeric>
 #include <random>
 #include <set>
@@ -172,12 +173,10 @@ bool key_is_set() {
 }
 
 std::string random_hex(int bytes) {
-  std::string hex;
-  for (const char c : random_bytes(static_cast<size_t>(bytes))) {
-    hex += "0123456789abcdef"[static_cast<unsigned char>(c) >> 4];
-    hex += "0123456789abcdef"[c & 15];
-  }
-  return hex;
+  std::ostringstream hex;
+  hex << std::hex << std::setfill('0');
+  for (const unsigned char c : random_bytes(static_cast<size_t>(bytes))) hex << std::setw(2) << int{c};
+  return hex.str();
 }
 
 std::vector<int> free_ports(int count) {

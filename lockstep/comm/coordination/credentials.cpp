@@ -41,11 +41,10 @@ unsigned char* bytes_of(std::string& text) { return reinterpret_cast<unsigned ch
 // Empty if it is not one key in hex.
 std::string from_hex(std::string text) {
   text.erase(text.find_last_not_of(" \r\n") + 1);
-  const bool is_hex = text.find_first_not_of("0123456789abcdefABCDEF") == std::string::npos;
-  if (text.size() != 2 * kKeyBytes || !is_hex) return {};
   std::string key(kKeyBytes, '\0');
-  OPENSSL_hexstr2buf_ex(bytes_of(key), key.size(), nullptr, text.c_str(), '\0');
-  return key;
+  const bool is_key = text.size() == 2 * kKeyBytes &&
+                      OPENSSL_hexstr2buf_ex(bytes_of(key), key.size(), nullptr, text.c_str(), '\0') == 1;
+  return is_key ? key : "";
 }
 
 std::string from_file(const std::string& path) {

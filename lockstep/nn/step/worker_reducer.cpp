@@ -275,7 +275,10 @@ void WorkerReducer::reduce(ReplicaPart& mine, const ReduceRequest& request) {
                       : view_of(journeys_[b].result, buckets_[b].begins[static_cast<std::size_t>(place_of_[p])], p);
     if (request.may_leave_to_update && leave_to_update(mine, segment)) continue;
     segment.sum = gpu::bring_here(segment.sum, device_of(mine));
-    if (request.find_not_finite && mine.not_finite.parameter < 0) mine.not_finite = find_not_finite(segment);
+    if (!request.find_not_finite || mine.not_finite.parameter >= 0 || is_finite(segment.values())) continue;
+    const int found = not_finite_here(segment);
+    mine.not_finite = {.parameter = segment.where.parameter,
+                       .replica = found < 0 ? -1 : group_.rank() * group_.replicas() + found};
   }
 }
 
@@ -293,12 +296,6 @@ bool WorkerReducer::leave_to_update(ReplicaPart& mine, OwnedSegment& segment) co
   }
   segment.sum.reset();  // its memory is the reducer's
   return true;
-}
-
-NotFiniteSum WorkerReducer::find_not_finite(const OwnedSegment& segment) const {
-  if (is_finite(segment.values())) return {};
-  const int found = not_finite_here(segment);
-  return {.parameter = segment.where.parameter, .replica = found < 0 ? -1 : group_.rank() * group_.replicas() + found};
 }
 
 }  // namespace lockstep::detail

@@ -102,11 +102,9 @@ class WorkerReducer final : public GradientReducer {
   void reduce_loose(std::size_t p);
 
   at::Tensor view_of(const at::Tensor& flat, std::size_t begin, std::size_t p) const;
-  ReduceOp op() const {
-    return loads_[0].op;
-  }  ///< the same on all replicas, as `agree` makes sure before a sum is used
+  /// The same on all replicas, as `agree` makes sure before a sum is used.
+  ReduceOp op() const { return loads_[0].op; }
   bool leave_to_update(ReplicaPart& mine, OwnedSegment& segment) const;
-  NotFiniteSum find_not_finite(const OwnedSegment& segment) const;
 
   WorkerGroup& group_;                      ///< inside of run, when the strategy is there
   std::weak_ptr<WorkerGroup> alive_group_;  ///< once it is gone, nothing is under way

@@ -18,14 +18,6 @@
 
 using std::chrono::milliseconds;
 
-namespace {
-
-milliseconds limit_of(double seconds) {
-  return milliseconds(static_cast<long>(std::clamp(seconds, 0.001, 86400.0) * 1000));  // Gloo adds it to a time
-}
-
-}  // namespace
-
 // What connectFullMesh would make, in two steps: the store with which workers tell each other their addresses is not here.
 struct lockstep_ring final : gloo::rendezvous::Context {
   explicit lockstep_ring(const lockstep_ring_options& options)
@@ -45,6 +37,10 @@ struct lockstep_ring final : gloo::rendezvous::Context {
       const auto bytes = transportContext_->createPair(other)->address().bytes();
       addresses.insert(addresses.end(), bytes.begin(), bytes.end());
     }
+  }
+
+  static milliseconds limit_of(double seconds) {
+    return milliseconds(static_cast<long>(std::clamp(seconds, 0.001, 86400.0) * 1000));  // Gloo adds it to a time
   }
 
   void connect(int other, std::vector<char> theirs) { getPair(other)->connect(extractAddress(theirs, other)); }
@@ -92,7 +88,7 @@ void reduce_as(lockstep_ring& ring, std::int32_t dtype, void* data, std::size_t 
   options.setOutput(static_cast<T*>(data), elements);
   options.setReduceFunction(
       [dtype, add = ring.add](void* out, const void* a, const void* b, std::size_t n) { add(dtype, a, b, out, n); });
-  options.setTimeout(limit_of(seconds));
+  options.setTimeout(lockstep_ring::limit_of(seconds));
   gloo::allreduce(options);
 }
 

@@ -32,8 +32,8 @@ class Channel final : private Inbox {
           std::unique_ptr<Ring> ring);
   ~Channel();
 
-  std::uint64_t submit(const Collective& collective,
-                       Deadline limit);  ///< number of the collective
+  /// Returns the number of the collective.
+  std::uint64_t submit(const Collective& collective, Deadline limit);
   /// Waits until it is done and forgets it; a failure comes as an exception.
   void wait(std::uint64_t number, std::chrono::milliseconds patience, const OnLate& on_late);
   void stop();              ///< lets the thread tell the others and end

@@ -66,9 +66,8 @@ class Flow {
 
   struct Peer {
     std::size_t pieces_sent = 0, pieces = 0;
-    std::size_t chunks_sent = 0,
-                chunks = 0;   // of the own shard, finished, to this worker
-    std::size_t results = 0;  // of its shard, still to come
+    std::size_t chunks_sent = 0, chunks = 0;  // of the own shard, finished, to this worker
+    std::size_t results = 0;                  // of its shard, still to come
     std::size_t pieces_awaited = 0;
     bool reads = false, has_taken = false;  // what lies in this worker's memory
     bool is_read = false, is_told = false;  // what lies in its memory, and

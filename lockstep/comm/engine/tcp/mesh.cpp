@@ -38,8 +38,8 @@ static_assert(sizeof(Hello) == 72);
 
 constexpr std::uint32_t kMagic = 0x4c534533;  // LSE3
 constexpr auto kHelloWait = std::chrono::seconds(5);
-constexpr Deadline::Clock::duration kNewsInterval =
-    std::chrono::milliseconds(50);  // of looking whether the job has failed
+// Of looking whether the job has failed.
+constexpr Deadline::Clock::duration kNewsInterval = std::chrono::milliseconds(50);
 constexpr std::size_t kMostUnverified = 128;
 
 struct Card {  // what a worker leaves in the store: "127.0.0.1:4711 " and the token
