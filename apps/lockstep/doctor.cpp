@@ -80,20 +80,24 @@ class Doctor {
     add(report.finding);
     workers_ = 0;
     bool loopback = true;
-    std::vector<std::string> peers;
+    std::vector<Address> peers;
     for (const auto& job : report.cluster.jobs()) {
       for (const auto& [index, entry] : report.cluster.tasks(job)) {
         ++workers_;
         try {
-          loopback = is_loopback(parse_address(entry).host) && loopback;
+          const Address address = parse_address(entry);
+          loopback = is_loopback(address.host) && loopback;
+          if (report.task.type != job || report.task.index != index) {
+            peers.push_back(address);
+            continue;
+          }
+          hold_port_of_entry({job, index, address});
+          add({Verdict::Ok, entry + " is free here"});
         } catch (const Error& error) {
-          if (report.finding.verdict != Verdict::Problem) add(problem_of(error));
-          continue;
+          // What is wrong with an address, the report has said.
+          const bool is_new = report.finding.verdict != Verdict::Problem || error.number() == errors::kPortInUse;
+          if (is_new) add(problem_of(error));
         }
-        if (report.task.type == job && report.task.index == index)
-          check_own(str(job, " ", index), entry);
-        else
-          peers.push_back(entry);
       }
     }
     several_machines_ = workers_ > 1 && !loopback;
@@ -101,7 +105,7 @@ class Doctor {
       add({Verdict::Warning, "no job key is set",
            "workers on several machines need one: 'lockstep run' makes it, or set LOCKSTEP_JOB_KEY"});
     const auto reaches = probe(peers, kPeerWait);
-    for (size_t i = 0; i < peers.size(); ++i) add(judge_peer(peers[i], reaches[i]));
+    for (size_t i = 0; i < peers.size(); ++i) add(judge_peer(to_string(peers[i]), reaches[i]));
   }
 
   void check_machine() {
@@ -133,15 +137,6 @@ class Doctor {
   void add(Finding finding) {
     std::cout << to_string(finding) << std::flush;
     findings_.push_back(std::move(finding));
-  }
-
-  void check_own(const std::string& name, const std::string& entry) {
-    try {
-      hold_port_of_entry(name, entry);
-      add({Verdict::Ok, entry + " is free here"});
-    } catch (const Error& error) {
-      add(problem_of(error));
-    }
   }
 
   std::vector<Finding> findings_;

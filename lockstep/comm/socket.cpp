@@ -172,8 +172,8 @@ int poll_milliseconds(Deadline deadline) {
 
 std::string system_text(int error_number) { return std::generic_category().message(error_number); }
 
-bool is_on_loopback(const std::string& address) {
-  const auto all = look_up(parse_address(address));
+bool is_on_loopback(const Address& address) {
+  const auto all = look_up(address);
   const auto is_own = [](const SocketAddress& one) { return is_loopback(parse_address(to_string(one)).host); };
   return !all.empty() && std::ranges::all_of(all, is_own);
 }
@@ -197,11 +197,10 @@ Descriptor hold_port(const Address& address, const PortWords& words) {
                                          .help = "ports below 1024 need special rights; choose a higher one"});
 }
 
-Descriptor hold_port_of_entry(const std::string& worker, const std::string& address) {
-  const Address entry = parse_address(address);
+Descriptor hold_port_of_entry(const WorkerEntry& worker) {
   return hold_port(
-      entry,
-      {.name = str("port ", entry.port, " of ", worker, " (", address, ")"),
+      worker.address,
+      {.name = str("port ", worker.address.port, " of ", to_string(worker)),
        .code_if_taken = Code::Unavailable,
        .help_if_taken = "end that process, or give this worker another port in the cluster of every worker",
        .help_with_host = "check the task index of this process and the spelling of its entry, which must name the "
@@ -219,11 +218,11 @@ std::string Reach::why() const {
   return error == ETIMEDOUT ? "no answer" : error == ECONNREFUSED ? "connection refused" : system_text(error);
 }
 
-std::vector<Reach> probe(const std::vector<std::string>& addresses, std::chrono::milliseconds wait) {
+std::vector<Reach> probe(const std::vector<Address>& addresses, std::chrono::milliseconds wait) {
   std::vector<Reach> reaches;
   std::vector<Descriptor> sockets;
-  for (const std::string& address : addresses) {
-    const auto all = look_up(parse_address(address));
+  for (const Address& address : addresses) {
+    const auto all = look_up(address);
     reaches.push_back({.target = all.empty() ? "" : to_string(all.front())});
     sockets.push_back(all.empty() ? Descriptor() : begin_to_connect(all.front()));
     if (!sockets.back()) reaches.back().error = errno;

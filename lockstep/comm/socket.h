@@ -11,7 +11,7 @@
 #include "lockstep/base/descriptor.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/export.h"
-#include "lockstep/comm/cluster/address.h"
+#include "lockstep/comm/cluster/cluster_description.h"
 
 // TCP sockets, none of which blocks.
 namespace lockstep {
@@ -54,10 +54,10 @@ LOCKSTEP_EXPORT int poll_milliseconds(Deadline deadline);
 /// "No such file", without the races of strerror.
 LOCKSTEP_EXPORT std::string system_text(int error_number);
 
-// Addresses of cluster entries as this machine sees them: "10.0.0.3:2222", "name:2222", "[::1]:2222".
+// Addresses of cluster entries as this machine sees them.
 
 /// Whether `address` names this machine's loopback and nothing else.
-LOCKSTEP_EXPORT bool is_on_loopback(const std::string& address);
+LOCKSTEP_EXPORT bool is_on_loopback(const Address& address);
 
 /// What messages call a port, and what helps to get another one.
 struct PortWords {
@@ -72,7 +72,7 @@ struct PortWords {
 LOCKSTEP_EXPORT Descriptor hold_port(const Address& address, const PortWords& words);
 
 /// The port of a worker's entry, to which no one connects: it is kept, so that a second process is noticed.
-LOCKSTEP_EXPORT Descriptor hold_port_of_entry(const std::string& worker, const std::string& address);
+LOCKSTEP_EXPORT Descriptor hold_port_of_entry(const WorkerEntry& worker);
 LOCKSTEP_EXPORT void drop_strangers(const Descriptor& held);
 
 /// What a connection to an address meets.
@@ -85,7 +85,7 @@ struct Reach {
 };
 
 /// Tries all at the same time for at most `wait` (names are looked up one after the other before).
-LOCKSTEP_EXPORT std::vector<Reach> probe(const std::vector<std::string>& addresses, std::chrono::milliseconds wait);
+LOCKSTEP_EXPORT std::vector<Reach> probe(const std::vector<Address>& addresses, std::chrono::milliseconds wait);
 
 LOCKSTEP_EXPORT std::string host_name();
 

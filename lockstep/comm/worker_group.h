@@ -64,8 +64,8 @@ class LOCKSTEP_EXPORT WorkerGroup : public std::enable_shared_from_this<WorkerGr
   /// Throws once the job has failed. Cheap.
   virtual void check() {}
 
-  /// What this worker is doing, for error messages on the others. Cheap.
-  virtual void set_place(std::int64_t step, std::string_view place) = 0;
+  /// What this worker is doing, for error messages on the others: "call 812 of run". Cheap.
+  virtual void set_place(std::string_view place) = 0;
 
   /// This worker's program has failed: ends the job on all workers, with this as the reason. Does nothing if the job has
   /// failed already.

@@ -183,7 +183,7 @@ class OneOfTwo final : public Strategy {
     using WorkerGroup::WorkerGroup;
     Ticket submit(Channel, const Collective&, Deadline) override { return 0; }
     void wait(Ticket) override {}
-    void set_place(std::int64_t, std::string_view) override {}
+    void set_place(std::string_view) override {}
     void report(const Error&) override {}
     void report(const std::string&) override {}
   };

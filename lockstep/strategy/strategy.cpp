@@ -137,7 +137,7 @@ void Strategy::make_replicas(LocalReplicasOptions options, bool deterministic) {
 }
 
 void Strategy::run_replicas(FunctionRef<void(int, local::Seat*)> body) {
-  if (workers_) workers_->set_place(++runs_, "run");
+  if (workers_) workers_->set_place(str("call ", ++runs_, " of run"));
   if (const auto failure = replicas_->run(body)) raise_failure(*failure);
 }
 

@@ -90,7 +90,7 @@ class Desk : public Outbox {
   void pass_time(std::size_t amount) {
     now_ += std::chrono::milliseconds(100 * amount);
     wire::ToChief beat;
-    beat.mutable_beat()->set_step(1);
+    beat.set_beat("call 1 of run");
     member(kMember0, beat.SerializeAsString());
     chief_.tick(now_);
   }
@@ -100,7 +100,7 @@ class Desk : public Outbox {
   std::uint64_t late_ = kFirstLate;
   bool from_member_ = false;
   Chief::Time now_ = std::chrono::steady_clock::now();
-  Chief chief_{{.members = {{0, "worker 0", "127.0.0.1:1"}, {1, "worker 1", "127.0.0.1:2"}}}, kKey, *this, now_};
+  Chief chief_{{.members = {{"worker", 0, {"127.0.0.1", 1}}, {"worker", 1, {"127.0.0.1", 2}}}}, kKey, *this, now_};
 };
 
 }  // namespace

@@ -36,7 +36,7 @@ class Noted final : public ls::WorkerGroup {
     return group_->submit(channel, collective, limit);
   }
   void wait(Ticket ticket) override { group_->wait(ticket); }
-  void set_place(std::int64_t step, std::string_view place) override { group_->set_place(step, place); }
+  void set_place(std::string_view place) override { group_->set_place(place); }
   void report(const ls::Error& error) override { group_->report(error); }
   void report(const std::string& what) override { group_->report(what); }
 

@@ -49,7 +49,7 @@ JoinOptions read_arguments(int count, char** arguments) {
   options.self = std::stoi(arguments[1]);
   for (const std::string& address : split(arguments[2], ',')) {
     const int id = static_cast<int>(options.members.size());
-    options.members.push_back({.id = id, .name = str("worker ", id), .address = address});
+    options.members.push_back({.task_type = "worker", .task_index = id, .address = parse_address(address)});
   }
   for (int i = 3; i < count; ++i) {
     const std::string argument = arguments[i];
@@ -99,15 +99,14 @@ std::string obey(Coordinator& job, std::istringstream& line) {
   } else if (verb == "place") {
     line >> number >> std::ws;
     std::getline(line, rest);
-    job.set_place(number, rest);
+    job.set_place(str("call ", number, " of run, ", rest));
   } else if (verb == "fail") {
     std::getline(line >> std::ws, rest);
     job.report_failure(Unavailable(errors::kPeerFailed, {.what = rest}));
   } else if (verb == "states") {
     constexpr const char* kPresences[] = {"absent", "here", "left", "lost"};
     for (const MemberState& state : job.states())
-      rest += str(state.member.name, " ", kPresences[static_cast<int>(state.presence)], " ", state.step, " ",
-                  state.place, "; ");
+      rest += str(state.member.name(), " ", kPresences[static_cast<int>(state.presence)], " ", state.place, "; ");
     return rest;
   } else if (verb == "leave") {
     line >> number;

@@ -27,6 +27,7 @@ struct WorkerEntry {
   int task_index = 0;
   Address address;
 
+  std::string name() const { return task_type + " " + std::to_string(task_index); }  ///< "worker 1"
   bool operator==(const WorkerEntry&) const = default;
 };
 

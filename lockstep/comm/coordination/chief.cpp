@@ -21,7 +21,7 @@ std::uint64_t random_generation() {
 
 Chief::Chief(const JoinOptions& options, std::string key, Outbox& outbox, Time now)
     : options_(options), key_(std::move(key)), outbox_(outbox), generation_(random_generation()), last_tick_(now) {
-  for (const Member& member : options_.members) seats_.push_back({.member = member});
+  for (const WorkerEntry& member : options_.members) seats_.push_back({static_cast<int>(seats_.size()), member});
 }
 
 void Chief::received(Connection connection, const std::string& bytes, Time now) {
@@ -45,7 +45,11 @@ void Chief::received(Connection connection, const std::string& bytes, Time now) 
   Seat& seat = *seat_of(session.hello.member());
   if (seat.connection != connection) return;
   if (message.has_beat()) return beat(seat, message.beat(), now);
-  if (message.has_fault()) return reported(error_from(message.fault()), seat);
+  if (message.has_fault()) {
+    Error failure = error_from(message.fault());
+    failure.add_where(str("reported by ", to_string(seat.member), ", ", last_seen(seat.last)));
+    return fail(failure);
+  }
   serve(seat, message.request(), message.call(), now);
 }
 
@@ -59,45 +63,40 @@ void Chief::closed(Connection connection, Time now) {
 
 void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Time now) {
   seat.presence = started_ ? Presence::Lost : Presence::Absent;
-  forget_waits_of(seat.member.id);
+  forget_waits_of(seat.id);
   if (!started_) {
     seat.connection = 0;
     if (failure_) return;
     return say_warning(
-        str(title(seat.member), " ", how, " before the job started (", seen, "); waiting for it to come back"));
+        str(to_string(seat.member), " ", how, " before the job started (", seen, "); waiting for it to come back"));
   }
-  std::vector<Member> fine;
+  std::vector<WorkerEntry> fine;
   for (const Seat& other : seats_) {
     const bool answers = other.presence == Presence::Here && now - other.last_beat < options_.dead_after / 2;
     if (answers) fine.push_back(other.member);
   }
   const std::string others =
       fine.empty() ? "no other worker answers" : str(names_of(fine), fine.size() == 1 ? " is fine" : " are fine");
-  fail(Unavailable(&seat == &seats_.front() ? errors::kChiefGone : errors::kPeerLost,
-                   {.what = str(title(seat.member), " ", how),
-                    .where = last_seen(seat.last),
-                    .seen = str(seen, "; ", others),
-                    .help = str("look at ", seat.member.name, "'s log; `lockstep explain L", errors::kPeerLost, "`")}));
+  fail(Unavailable(
+      &seat == &seats_.front() ? errors::kChiefGone : errors::kPeerLost,
+      {.what = str(to_string(seat.member), " ", how),
+       .where = last_seen(seat.last),
+       .seen = str(seen, "; ", others),
+       .help = str("look at ", seat.member.name(), "'s log; `lockstep explain L", errors::kPeerLost, "`")}));
   fail_meetings_without(seat);
 }
 
-void Chief::beat(Seat& seat, const wire::Seat& said, Time now) {
+void Chief::beat(Seat& seat, const std::string& place, Time now) {
   const auto gap = now - seat.last_beat;
   seat.last_beat = now;
-  seat.last.set_step(said.step());
-  seat.last.set_place(said.place().substr(0, kMaxPlace));
+  seat.last.set_place(place.substr(0, kMaxPlace));
   if (gap > options_.heartbeat_interval + options_.dead_after / 4) {
-    say_warning(str(title(seat.member), " did not answer for ", seconds_text(gap), " and is back (",
+    say_warning(str(to_string(seat.member), " did not answer for ", seconds_text(gap), " and is back (",
                     last_seen(seat.last), ")"));
   }
   wire::FromChief answer;
-  *answer.mutable_beat() = seats_.front().last;
+  answer.set_beat(seats_.front().last.place());
   send(seat.connection, std::move(answer));
-}
-
-void Chief::reported(Error failure, const Seat& reporter) {
-  failure.add_where(str("reported by ", title(reporter.member), ", ", last_seen(reporter.last)));
-  fail(failure);
 }
 
 void Chief::fail(const Error& failure) {
@@ -130,8 +129,8 @@ void Chief::tick(Time now) {
   check_waits(now);
 }
 
-std::vector<Member> Chief::members(Presence presence) const {
-  std::vector<Member> found;
+std::vector<WorkerEntry> Chief::members(Presence presence) const {
+  std::vector<WorkerEntry> found;
   for (const Seat& seat : seats_) {
     if (seat.presence == presence) found.push_back(seat.member);
   }
@@ -149,15 +148,13 @@ wire::FromChief Chief::roster() const {
   wire::FromChief message;
   for (const Seat& seat : seats_) {
     wire::Seat& line = *message.mutable_roster()->add_seats() = seat.last;
-    line.set_id(seat.member.id);
     line.set_presence(static_cast<int>(seat.presence));
   }
   return message;
 }
 
 Chief::Seat* Chief::seat_of(int member) {
-  const auto found = std::ranges::find(seats_, member, [](const Seat& seat) { return seat.member.id; });
-  return found == seats_.end() ? nullptr : &*found;
+  return member >= 0 && member < std::ssize(seats_) ? &seats_[static_cast<std::size_t>(member)] : nullptr;
 }
 
 void Chief::send(Connection connection, wire::FromChief message) {

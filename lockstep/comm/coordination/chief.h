@@ -34,7 +34,7 @@ class Chief {
   void closed(Connection connection, Time now);
   void tick(Time now);
 
-  std::vector<Member> members(Presence presence) const;
+  std::vector<WorkerEntry> members(Presence presence) const;
   /// Tells all who wait why the missing ones are missing.
   void announce(const std::string& missing_text);
   void fail(const Error& failure);
@@ -52,7 +52,8 @@ class Chief {
   };
 
   struct Seat {
-    Member member = {};
+    int id = 0;
+    WorkerEntry member = {};
     Presence presence = Presence::Absent;
     Connection connection = 0;
     Time joined = {};
@@ -77,7 +78,7 @@ class Chief {
   void proof(Connection connection, Session& session, const wire::ToChief& message, Time now);
   void seat(Connection connection, Session& session, const wire::Details& details, Time now);
   [[noreturn]] void refuse_second(const Seat& holder, const wire::Seat& second, Time now);
-  void require_same_cluster(const Member& member, const wire::Details& details);
+  void require_same_cluster(const WorkerEntry& member, const wire::Details& details);
   void drop_stranger(Connection connection, const std::string& why);
   void end(Connection connection);
 
@@ -93,9 +94,8 @@ class Chief {
   void reply(const Waiter& waiter, wire::FromChief answer);
 
   // chief.cpp
-  void beat(Seat& seat, const wire::Seat& said, Time now);
+  void beat(Seat& seat, const std::string& place, Time now);
   void lose(Seat& seat, const std::string& how, const std::string& seen, Time now);
-  void reported(Error failure, const Seat& reporter);
   wire::FromChief roster() const;
   Seat* seat_of(int member);
   void send(Connection connection, wire::FromChief message);

@@ -87,7 +87,7 @@ void Chief::proof(Connection connection, Session& session, const wire::ToChief& 
       mac_of(key_, {"member", session.hello.nonce(), session.nonce, std::to_string(member), proof.details()});
   if (!same_bytes(proof.mac(), expected)) {
     say_warning(
-        str("a process that claims to be ", title(seat_of(member)->member), " was refused: ",
+        str("a process that claims to be ", to_string(seat_of(member)->member), " was refused: ",
             session.hello.has_key() == key_.empty() ? "only one side has a job key" : "its job key is another one"));
     throw FailedPrecondition(errors::kJobKey, {.what = "this worker's job key is not the chief's",
                                                .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"});
@@ -100,30 +100,30 @@ void Chief::proof(Connection connection, Session& session, const wire::ToChief& 
 void Chief::refuse_second(const Seat& holder, const wire::Seat& second, Time now) {
   const std::string held = str("held for ", seconds_text(now - holder.joined), " by ", process_of(holder.last));
   const auto notice = warning_of(str("a second process (", process_of(second), ") tried to join as ",
-                                     holder.member.name, ", which is ", held, "; it was refused"));
-  for (const Seat* told : {&holder, &std::as_const(seats_).front()}) {
-    if (told->connection != 0 && (told == &holder || holder.connection != told->connection))
-      send(told->connection, notice);
+                                     holder.member.name(), ", which is ", held, "; it was refused"));
+  for (const Connection told : std::set{holder.connection, seats_.front().connection}) {
+    if (told != 0) send(told, notice);
   }
-  throw AlreadyExists(errors::kTaskTaken,
-                      {.what = str(title(holder.member), " is already in the job: two processes have its task index"),
-                       .where = str("in ", process_of(second)),
-                       .seen = held,
-                       .help = "give every process its own task index, or end the process that holds it"});
+  throw AlreadyExists(
+      errors::kTaskTaken,
+      {.what = str(to_string(holder.member), " is already in the job: two processes have its task index"),
+       .where = str("in ", process_of(second)),
+       .seen = held,
+       .help = "give every process its own task index, or end the process that holds it"});
 }
 
-void Chief::require_same_cluster(const Member& member, const wire::Details& details) {
-  const Member& chief = seats_.front().member;
+void Chief::require_same_cluster(const WorkerEntry& member, const wire::Details& details) {
+  const WorkerEntry& chief = seats_.front().member;
   if (details.machine() != options_.machine) {
-    say_warning(str(member.name, " runs on another kind of machine: ",
-                    difference({chief.name, {options_.machine}}, {member.name, {details.machine()}})));
+    say_warning(str(member.name(), " runs on another kind of machine: ",
+                    difference({chief.name(), {options_.machine}}, {member.name(), {details.machine()}})));
   }
   if (details.cluster() == options_.cluster) return;
   const FailedPrecondition failure(
       errors::kDifferentClusters,
-      {.what = str(title(member), " and ", title(chief), " have different clusters"),
-       .where = str("when ", member.name, " joined; ", process_of(details.seat())),
-       .seen = difference_of_clusters(chief.name, options_.cluster, member.name, details.cluster()),
+      {.what = str(to_string(member), " and ", to_string(chief), " have different clusters"),
+       .where = str("when ", member.name(), " joined; ", process_of(details.seat())),
+       .seen = difference_of_clusters(chief.name(), options_.cluster, member.name(), details.cluster()),
        .help = "give all workers the same cluster; only the task differs"});
   // The job cannot start with this one, and who is right is not for the chief to say: all are told.
   if (!started_) fail(failure);
@@ -138,7 +138,8 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
   const bool is_back = same_process && !details.port_taken();
   if (seat.presence == Presence::Here && !is_back) refuse_second(seat, details.seat(), now);
   if (details.port_taken()) {
-    throw NotFound(errors::kPortInUse, {.what = str(title(seat.member), " has not joined"), .help = "free its port"});
+    throw NotFound(errors::kPortInUse,
+                   {.what = str(to_string(seat.member), " has not joined"), .help = "free its port"});
   }
   const bool old = details.incarnation() != options_.incarnation;
   if (!old && seat.presence != Presence::Absent && same_process) {
@@ -150,7 +151,7 @@ void Chief::seat(Connection connection, Session& session, const wire::Details& d
         old ? str("it belongs to run ", details.incarnation(), " of the job; this is run ", options_.incarnation)
             : str("it has ", seat.presence == Presence::Left ? "left" : "been given up", " before");
     throw FailedPrecondition(errors::kOldIncarnation,
-                             {.what = str(title(seat.member), " cannot come back into this job"),
+                             {.what = str(to_string(seat.member), " cannot come back into this job"),
                               .where = str("in ", process_of(details.seat())),
                               .seen = why,
                               .help = "restart the whole job"});

@@ -16,7 +16,7 @@ Chief::Time end_of_wait(std::int64_t wait_ms, Chief::Time now) {
 }  // namespace
 
 void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Time now) {
-  const Waiter waiter{seat.connection, request, seat.member.id, now, end_of_wait(call.wait_ms(), now), call};
+  const Waiter waiter{seat.connection, request, seat.id, now, end_of_wait(call.wait_ms(), now), call};
   switch (call.verb()) {
     case wire::Call::SET: return set(waiter);
     case wire::Call::GET:
@@ -34,7 +34,7 @@ void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Tim
       reply(waiter, value_of({}));
       seat.presence = Presence::Left;
       seat.connection = 0;
-      forget_waits_of(seat.member.id);
+      forget_waits_of(seat.id);
       return fail_meetings_without(seat);
     default: return drop_stranger(seat.connection, "a message of an unknown kind");
   }
@@ -80,7 +80,7 @@ void Chief::conclude(const std::string& barrier) {
     said.emplace_back(waiter->call.lines().begin(), waiter->call.lines().end());
   const auto groups = group_by_what_they_say(said);
   const auto members_of = [&](std::size_t group) {
-    std::vector<Member> members;
+    std::vector<WorkerEntry> members;
     for (const int member : groups[group].workers) members.push_back(seat_of(member)->member);
     return members;
   };
@@ -90,7 +90,7 @@ void Chief::conclude(const std::string& barrier) {
         errors::kDifferentPrograms,
         {.what = str(barrier, " of ", names_of(members_of(1)), " differs from that of ", names_of(members_of(0))),
          .where = str("found when all ", seats_.size(), " workers compared it"),
-         .seen = difference({members_of(0)[0].name, groups[0].said}, {members_of(1)[0].name, groups[1].said}),
+         .seen = difference({members_of(0)[0].name(), groups[0].said}, {members_of(1)[0].name(), groups[1].said}),
          .help = "run the same program with the same arguments on all workers"}));
   }
   std::set<std::pair<int, std::uint64_t>> ended;
@@ -109,7 +109,7 @@ std::string Chief::missing_at(const std::string& barrier) const {
   const Meeting meeting = meeting_at(barrier);
   std::vector<std::string> names;
   for (const Seat& seat : seats_) {
-    if (!meeting.contains(seat.member.id)) names.push_back(str(title(seat.member), ", ", last_seen(seat.last)));
+    if (!meeting.contains(seat.id)) names.push_back(str(to_string(seat.member), ", ", last_seen(seat.last)));
   }
   return list_of(names, 4);
 }
@@ -118,11 +118,12 @@ void Chief::fail_meetings_without(const Seat& gone) {
   const std::string how = gone.presence == Presence::Left ? " has left the job" : " is lost";
   std::erase_if(waiting_, [&](const Waiter& waiter) {
     if (!waiter.is_at_barrier()) return false;
-    const std::string what = str(title(gone.member), how, ", so barrier \"", waiter.call.key(), "\" cannot complete");
+    const std::string what =
+        str(to_string(gone.member), how, ", so barrier \"", waiter.call.key(), "\" cannot complete");
     reply(waiter, fault_of(Unavailable(errors::kPeerLost,
                                        {.what = what,
                                         .where = last_seen(gone.last),
-                                        .help = str("let ", gone.member.name, " take part before it leaves")})));
+                                        .help = str("let ", gone.member.name(), " take part before it leaves")})));
     return true;
   });
 }

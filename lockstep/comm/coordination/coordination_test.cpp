@@ -36,7 +36,8 @@ JoinOptions options_of(const std::vector<std::string>& addresses, int self) {
                       .dead_after = 3s,
                       .leave_timeout = 10s};
   for (std::size_t i = 0; i < addresses.size(); ++i) {
-    options.members.push_back({.id = static_cast<int>(i), .name = str("worker ", i), .address = addresses[i]});
+    options.members.push_back(
+        {.task_type = "worker", .task_index = static_cast<int>(i), .address = parse_address(addresses[i])});
   }
   return options;
 }
@@ -118,7 +119,7 @@ TEST_F(Coordination, BarriersOfOneNameCanBeRepeated) {
 
 TEST_F(Coordination, ABarrierNamesWhoIsMissingAndCanBeTriedAgain) {
   Job job = join_all(3);
-  job[2]->set_place(812, "forward");
+  job[2]->set_place("call 812 of run, forward");
   std::this_thread::sleep_for(250ms);
   std::thread one([&] { job[1]->barrier("save", Deadline::after(10s)); });
   expect_error([&] { job[0]->barrier("save", Deadline::after(100ms)); }, Code::DeadlineExceeded, errors::kTimeout,
@@ -189,7 +190,7 @@ TEST_F(Coordination, TheFirstFailureIsToldToAllAndEndsWhatTheyWaitFor) {
     expect_error([&] { job[1]->get("never", Deadline::never()); }, Code::Unavailable, errors::kPeerFailed,
                  {"out of paint"});
   });
-  job[2]->set_place(7, "user code");
+  job[2]->set_place("call 7 of run, user code");
   job[2]->report_failure(Unavailable(errors::kPeerFailed, {.what = "out of paint", .help = "buy some"}));
   waiting.join();
   job[0]->report_failure(Unavailable(errors::kPeerFailed, {.what = "a consequence", .help = "wait"}));
@@ -223,17 +224,17 @@ TEST_F(Coordination, AnExceptionThatUnwindsAMemberEndsTheJob) {
 TEST_F(Coordination, CertificatesFromFilesEncryptTheSessions) {
   const CertificateAuthority authority;
   if (!authority.made()) GTEST_SKIP() << "no openssl program";
-  std::vector<Member> members;
+  std::vector<WorkerEntry> members;
   Job job = join_all(2, [&](JoinOptions& options) {
     if (options.self == 0) members = options.members;
     options.tls = authority.sign(str("host", options.self));
   });
   on_all(job, [](Coordinator& member) { member.barrier("encrypted", Deadline::after(10s)); });
   JoinOptions plain{.members = members, .self = 1, .join_timeout = 20s};
-  plain.members[1].address = free_addresses(1)[0];
+  plain.members[1].address = parse_address(free_addresses(1)[0]);
   testing::internal::CaptureStderr();
   expect_error([&] { Coordinator::join(plain); }, Code::FailedPrecondition, errors::kJobKey,
-               {"the chief (" + plain.members[0].address + ") uses TLS and worker 1 does not"});
+               {"the chief (" + to_string(plain.members[0].address) + ") uses TLS and worker 1 does not"});
   EXPECT_EQ(testing::internal::GetCapturedStderr(), "") << "gRPC's own messages";
   leave_all(job);
 }

@@ -1,6 +1,6 @@
 // What a member asks of the chief once it has joined.
 
-#include "lockstep/comm/coordination/client.h"
+#include "lockstep/comm/coordination/coordinator.h"
 
 #include <algorithm>
 
@@ -8,6 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
+#include "lockstep/comm/coordination/server.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -21,6 +22,11 @@ wire::Call call_of(wire::Call::Verb verb, std::string_view key = {}, const Deadl
   return call;
 }
 
+// For condition variables, which cannot count as far as a deadline that never comes.
+std::chrono::nanoseconds remaining(const Deadline& deadline) {
+  return std::min<std::chrono::nanoseconds>(deadline.remaining(), std::chrono::hours(24 * 365));
+}
+
 void check_size(const std::string& what, std::size_t size, std::size_t most, const char* help) {
   if (size > most) {
     throw InvalidArgument(errors::kBadOption,
@@ -30,19 +36,20 @@ void check_size(const std::string& what, std::size_t size, std::size_t most, con
 
 }  // namespace
 
-Client::Client(const JoinOptions& options, std::string key)
+Coordinator::Coordinator(const JoinOptions& options, std::string key)
     : options_(options),
       key_(std::move(key)),
       self_(options_.members.at(static_cast<std::size_t>(options_.self))),
       chief_(options_.members.front()),
+      roster_(std::make_shared<wire::Roster>()),
       heart_([this] { run_heart(); }) {}
 
-Client::~Client() {
+Coordinator::~Coordinator() {
   try {
     if (std::uncaught_exceptions() > exceptions_) {
-      report_failure(
-          Unavailable(errors::kPeerFailed, {.what = str("the program of ", title(self_), " ended with an exception"),
-                                            .help = str("look at the log of ", self_.name)}));
+      report_failure(Unavailable(errors::kPeerFailed,
+                                 {.what = str("the program of ", to_string(self_), " ended with an exception"),
+                                  .help = str("look at the log of ", self_.name())}));
       wait_for_failure(Deadline::after(std::chrono::milliseconds(300)));
     }
     leave(Deadline::after(options_.leave_timeout));
@@ -58,43 +65,37 @@ Client::~Client() {
   heart_.join();
 }
 
-std::uint64_t Client::generation() const {
+std::uint64_t Coordinator::generation() const {
   const std::lock_guard lock(mutex_);
   return generation_;
 }
 
-template <class Condition>
-void Client::wait(Lock& lock, const Deadline& deadline, Condition condition) const {
-  constexpr Clock::duration kForEver = std::chrono::hours(24 * 365);
-  changed_.wait_for(lock, std::min(deadline.remaining(), kForEver), condition);
-}
-
-void Client::require_joined() const {
+void Coordinator::require_joined() const {
   if (failure_) throw_error(*failure_);
   if (stage_ == Stage::Joined) return;
-  throw FailedPrecondition(errors::kWrongContext, {.what = str(self_.name, " has left the job"),
+  throw FailedPrecondition(errors::kWrongContext, {.what = str(self_.name(), " has left the job"),
                                                    .help = "make the call before leave, or join again"});
 }
 
 // The chief's answer; none if the session, the job or the time is over first.
-std::optional<wire::FromChief> Client::exchange(Lock& lock, wire::Call call, const Deadline& deadline) {
+std::shared_ptr<const wire::FromChief> Coordinator::exchange(Lock& lock, wire::Call call, const Deadline& deadline) {
   const std::uint64_t request = next_request_++;
   const auto& answer = answers_[request];
   wire::ToChief message;
   message.set_request(request);
   *message.mutable_call() = std::move(call);
   post(lock, std::move(message));
-  wait(lock, deadline, [&] { return answer || failure_ || stage_ != Stage::Joined; });
+  changed_.wait_for(lock, remaining(deadline), [&] { return answer || failure_ || stage_ != Stage::Joined; });
   return std::move(answers_.extract(request).mapped());
 }
 
-wire::FromChief Client::ask(wire::Call call) {
+wire::FromChief Coordinator::ask(wire::Call call) {
   Lock lock(mutex_);
   require_joined();
   // No deadline of its own: the chief answers at the request's, and if it does not, the heartbeats notice.
-  auto answer = exchange(lock, std::move(call), Deadline::never());
+  const auto answer = exchange(lock, std::move(call), Deadline::never());
   if (!answer) require_joined();
-  if (!answer->has_fault()) return std::move(*answer);
+  if (!answer->has_fault()) return *answer;
   const Error error = error_from(answer->fault());
   if (error.number() == errors::kPeerLost) {
     // The job's failure is on its way and says more. After any other answer, it is only what that led to elsewhere.
@@ -104,7 +105,7 @@ wire::FromChief Client::ask(wire::Call call) {
   throw_error(error);
 }
 
-void Client::set(std::string_view key, std::string_view value) {
+void Coordinator::set(std::string_view key, std::string_view value) {
   constexpr auto kHelp = "store small values; tensors go through collectives";
   check_size("the key of a stored value", key.size(), kMaxKey, kHelp);
   check_size("a stored value", value.size(), kMaxValue, kHelp);
@@ -113,35 +114,32 @@ void Client::set(std::string_view key, std::string_view value) {
   ask(std::move(call));
 }
 
-std::string Client::get(std::string_view key, Deadline deadline) {
+std::string Coordinator::get(std::string_view key, Deadline deadline) {
   return ask(call_of(wire::Call::GET, key, deadline)).value();
 }
 
-void Client::barrier(std::string_view name, Deadline deadline) { require_same(name, {}, deadline); }
-
-void Client::require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline) {
+void Coordinator::require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline) {
   wire::Call call = call_of(wire::Call::BARRIER, name, deadline);
   call.mutable_lines()->Assign(lines.begin(), lines.end());
   check_size("lines to compare", call.ByteSizeLong(), kMaxValue, "compare a digest of them");
   ask(std::move(call));
 }
 
-void Client::set_place(std::int64_t step, std::string_view place) {
+void Coordinator::set_place(std::string_view place) {
   const std::lock_guard lock(mutex_);
-  place_.set_step(step);
-  place_.set_place(std::string(place.substr(0, kMaxPlace)));
+  place_ = place.substr(0, kMaxPlace);
 }
 
-std::vector<MemberState> Client::states() {
+std::vector<MemberState> Coordinator::states() {
   Lock lock(mutex_);
   if (!failure_ && stage_ == Stage::Joined) {
-    if (const auto answer = exchange(lock, call_of(wire::Call::ROSTER), Deadline::never())) roster_ = answer->roster();
+    if (const auto answer = exchange(lock, call_of(wire::Call::ROSTER), Deadline::never())) *roster_ = answer->roster();
   }
   if (!failure_ && stage_ != Stage::Joined) return {};
-  return read(roster_, options_.members);
+  return read(*roster_, options_.members);
 }
 
-void Client::report_failure(const Error& error) {
+void Coordinator::report_failure(const Error& error) {
   wire::ToChief message;
   message.set_fault(to_bytes(error, kMaxFault));
   Lock lock(mutex_);
@@ -150,14 +148,14 @@ void Client::report_failure(const Error& error) {
   post(lock, std::move(message));
 }
 
-std::optional<Error> Client::failure() const {
+std::optional<Error> Coordinator::failure() const {
   const std::lock_guard lock(mutex_);
   return failure_;
 }
 
-std::optional<Error> Client::wait_for_failure(Deadline deadline) const {
+std::optional<Error> Coordinator::wait_for_failure(Deadline deadline) const {
   Lock lock(mutex_);
-  wait(lock, deadline, [&] { return failure_ || stage_ != Stage::Joined; });
+  changed_.wait_for(lock, remaining(deadline), [&] { return failure_ || stage_ != Stage::Joined; });
   const std::optional<Error> failure = failure_;
   const std::shared_ptr<Server> server = failure ? server_ : nullptr;
   lock.unlock();
@@ -165,7 +163,7 @@ std::optional<Error> Client::wait_for_failure(Deadline deadline) const {
   return failure;
 }
 
-void Client::on_failure(std::function<void(const Error&)> callback) {
+void Coordinator::on_failure(std::function<void(const Error&)> callback) {
   {
     const std::lock_guard lock(mutex_);
     if (!told_) return callbacks_.push_back(std::move(callback));
@@ -173,7 +171,7 @@ void Client::on_failure(std::function<void(const Error&)> callback) {
   callback(*failure());
 }
 
-void Client::leave(Deadline deadline) {
+void Coordinator::leave(Deadline deadline) {
   Lock lock(mutex_);
   const bool asks = !failure_ && stage_ == Stage::Joined;
   leaving_ = asks;
@@ -191,23 +189,23 @@ void Client::leave(Deadline deadline) {
 }
 
 // The service ends with this process.
-void Client::wait_for_others_to_leave(Server& server, const Deadline& deadline) {
+void Coordinator::wait_for_others_to_leave(Server& server, const Deadline& deadline) {
   auto next_line = Clock::now() + options_.waiting_log_interval;
   const auto others = [&] {
-    std::vector<Member> here;
+    std::vector<WorkerEntry> here;
     server.with_chief([&](Chief& chief) { here = chief.members(Presence::Here); });
     return names_of(here);
   };
   while (!others().empty() && !deadline.expired() && !failure()) {
     if (Clock::now() >= next_line) {
-      say_info(str(self_.name, ": waiting for ", others(), " to leave"));
+      say_info(str(self_.name(), ": waiting for ", others(), " to leave"));
       next_line += options_.waiting_log_interval;
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   const std::string late = others();
   server.with_chief([&](Chief& chief) {
-    chief.fail(Unavailable(errors::kChiefGone, {.what = str(title(self_), ", the chief, has left the job"),
+    chief.fail(Unavailable(errors::kChiefGone, {.what = str(to_string(self_), ", the chief, has left the job"),
                                                 .seen = late.empty() ? "" : str("still here: ", late),
                                                 .help = "let the chief leave last, or give it more time in leave"}));
   });

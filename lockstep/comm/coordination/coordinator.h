@@ -1,34 +1,45 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/descriptor.h"
 #include "lockstep/base/error.h"
 #include "lockstep/base/export.h"
+#include "lockstep/comm/cluster/cluster_description.h"
 #include "lockstep/comm/tls_files.h"
+
+namespace lockstep::wire {  // coordination.proto
+class Call;
+class FromChief;
+class Greeting;
+class Roster;
+class ToChief;
+}  // namespace lockstep::wire
 
 namespace lockstep::coordination {
 
-/// One entry of the cluster.
-struct Member {
-  int id = 0;                ///< its place among the members
-  std::string name = {};     ///< as messages call it: "worker 2"
-  std::string address = {};  ///< "host:port"; IPv6 as "[::1]:2222"
-};
+class Server;
+class Wire;
 
 struct JoinOptions {
-  std::vector<Member> members = {};  ///< all of them in the same order everywhere; the first is the chief
-  int self = 0;                      ///< this process's id
-  std::string cluster = {};          ///< its description, the same for all members (L108)
-  std::string machine = {};          ///< what kind of machine this is; another one is a warning on the chief
-  std::uint64_t incarnation = 0;     ///< how often the job was restarted; refused if it differs from the chief's
+  std::vector<WorkerEntry> members = {};  ///< by id: in the same order everywhere; the first is the chief
+  int self = 0;                           ///< this process's id
+  std::string cluster = {};               ///< its description, the same for all members (L108)
+  std::string machine = {};               ///< what kind of machine this is; another one is a warning on the chief
+  std::uint64_t incarnation = 0;          ///< how often the job was restarted; refused if it differs from the chief's
   TlsFiles tls = {};  ///< empty: from LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY
 
   std::chrono::milliseconds join_timeout = std::chrono::minutes(5);
@@ -42,16 +53,13 @@ struct JoinOptions {
 enum class Presence { Absent, Here, Left, Lost };
 
 struct MemberState {
-  Member member = {};
+  int id = 0;
+  WorkerEntry member = {};
   Presence presence = Presence::Absent;
-  std::int64_t step = 0;  ///< as set_place said when the last heartbeat was sent
-  std::string place = {};
+  std::string place = {};  ///< as set_place said when the last heartbeat was sent
 };
 
-/// "call 812 of run, all-reduce"; empty if nothing is known.
-LOCKSTEP_EXPORT std::string place_text(std::int64_t step, const std::string& place);
-
-/// This process's membership in a job. The chief hosts the service on its entry's address; every other member keeps its
+/// This process's membership in a job: introduces itself to the chief, beats, asks and hears. The chief hosts the service on its entry's address; every other member keeps its
 /// entry's port bound, so that a second process with the same entry is noticed. Heartbeats come from a thread of their own.
 ///
 ///     auto job = Coordinator::join({.members = members, .self = 1, .cluster = text});
@@ -66,41 +74,102 @@ class LOCKSTEP_EXPORT Coordinator {
   static std::unique_ptr<Coordinator> join(const JoinOptions& options);
 
   /// Leaves, waiting at most `leave_timeout`; after a failure, or while an exception unwinds the stack, closes at once.
-  virtual ~Coordinator() = default;
+  ~Coordinator();
 
-  virtual int self() const = 0;
-  virtual std::uint64_t generation() const = 0;  ///< of this job; no other job of the chief has the same
+  int self() const { return options_.self; }
+  std::uint64_t generation() const;  ///< of this job; no other job of the chief has the same
 
   /// The store. Keys have at most 4 KB, values 1 MB, all together 64 MB.
-  virtual void set(std::string_view key, std::string_view value) = 0;
-  virtual std::string get(std::string_view key, Deadline deadline) = 0;  ///< waits until someone has set it
+  void set(std::string_view key, std::string_view value);
+  std::string get(std::string_view key, Deadline deadline);  ///< waits until someone has set it
 
   /// Returns when all members have called it with this name. An error names those who are missing.
-  virtual void barrier(std::string_view name, Deadline deadline) = 0;
+  void barrier(std::string_view name, Deadline deadline) { require_same(name, {}, deadline); }
 
   /// A barrier that compares: all members must give the same lines, else every one of them gets an error (L109) with the
   /// first lines that differ. At most 1 MB.
-  virtual void require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline) = 0;
+  void require_same(std::string_view name, const std::vector<std::string>& lines, Deadline deadline);
 
-  /// What this member is doing, for messages of others. Cheap; sent with the next heartbeat.
-  virtual void set_place(std::int64_t step, std::string_view place) = 0;
+  /// What this member is doing, for messages of others: "call 812 of run". Cheap; sent with the next heartbeat.
+  void set_place(std::string_view place);
   /// What all members are doing; after a failure, what was known before. Nothing once this one has left.
-  virtual std::vector<MemberState> states() = 0;
+  std::vector<MemberState> states();
 
   /// What has failed here ends the job for all, unless something has ended it before. Returns at once.
-  virtual void report_failure(const Error& error) = 0;
+  void report_failure(const Error& error);
   /// Why the job ended early: the same on every worker, whoever saw it first.
-  virtual std::optional<Error> failure() const = 0;
+  std::optional<Error> failure() const;
   /// Nothing if none comes before the deadline. On the chief, also waits a moment until the others have been sent it: its
   /// process may be about to end.
-  virtual std::optional<Error> wait_for_failure(Deadline deadline) const = 0;
+  std::optional<Error> wait_for_failure(Deadline deadline) const;
 
   /// Called once, on a thread of Lockstep's, or at once if there is a failure already. Must not destroy the coordinator.
-  virtual void on_failure(std::function<void(const Error&)> callback) = 0;
+  void on_failure(std::function<void(const Error&)> callback);
 
   /// Others that wait for this member get an error at once; those who do not are not disturbed. The chief waits for the
   /// others to leave, because their service ends with it.
-  virtual void leave(Deadline deadline) = 0;
+  void leave(Deadline deadline);
+
+ private:
+  enum class Stage { Out, Introduced, Accepted, Joined, Left };
+  using Clock = std::chrono::steady_clock;
+  using Lock = std::unique_lock<std::mutex>;
+
+  Coordinator(const JoinOptions& options, std::string key);
+
+  // join.cpp
+  void find_chief_and_wait_for_all();
+  void take_port();
+  void ask_who_has_the_seat();
+  Stage wait_while(Stage stage, Clock::time_point until);
+  std::string missing();
+  [[noreturn]] void give_up_waiting(const std::string& chief_missing);
+
+  // session.cpp
+  std::shared_ptr<Wire> introduce(const std::string& target, bool port_taken);
+  void received(const wire::FromChief& message);
+  void ended(const std::string& why);
+  void challenged(const wire::Greeting& challenge, Lock& lock);
+  void chief_is_gone(const std::string& how, const std::string& seen);
+  void post(Lock& lock, wire::ToChief message);
+  void post_beat(Lock& lock);
+  void end_session();
+  void run_heart();
+  void check_chief(Clock::time_point now, Clock::duration gap);
+
+  // coordinator.cpp
+  std::shared_ptr<const wire::FromChief> exchange(Lock& lock, wire::Call call, const Deadline& deadline);
+  wire::FromChief ask(wire::Call call);
+  void require_joined() const;
+  void wait_for_others_to_leave(Server& server, const Deadline& deadline);
+
+  const JoinOptions options_;
+  const std::string key_;
+  const WorkerEntry &self_, &chief_;
+  const int exceptions_ = std::uncaught_exceptions();
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  std::shared_ptr<Server> server_;  // in the chief's process
+  std::shared_ptr<Wire> wire_;
+  Descriptor port_;
+  Stage stage_ = Stage::Out;
+  bool port_taken_ = false;
+  bool leaving_ = false;
+  bool over_ = false;
+  bool told_ = false;
+  std::string nonce_;
+  std::string token_;
+  std::uint64_t generation_ = 0;
+  std::uint64_t next_request_ = 1;
+  std::map<std::uint64_t, std::shared_ptr<const wire::FromChief>> answers_;  // null until it has come
+  std::shared_ptr<wire::Roster> roster_;
+  std::string place_;
+  std::string missing_;
+  std::string why_ended_ = "no answer";
+  Clock::time_point last_heard_ = {};
+  std::optional<Error> failure_;
+  std::vector<std::function<void(const Error&)>> callbacks_;
+  std::thread heart_;
 };
 
 }  // namespace lockstep::coordination

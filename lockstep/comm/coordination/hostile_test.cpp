@@ -49,7 +49,7 @@ struct Desk : Outbox {
 class AtTheDesk : public ::testing::Test {
  protected:
   static JoinOptions options() {
-    return {.members = {{0, "worker 0", "127.0.0.1:1"}, {1, "worker 1", "127.0.0.1:2"}}, .cluster = "a"};
+    return {.members = {{"worker", 0, {"127.0.0.1", 1}}, {"worker", 1, {"127.0.0.1", 2}}}, .cluster = "a"};
   }
 
   void say(std::uint64_t connection, const wire::ToChief& message) {
@@ -277,12 +277,12 @@ TEST(Words, DifferencesShowTheLinesThatDiffer) {
 }
 
 TEST(Address, OfLoopbackIsFoundByLookingItUp) {
-  EXPECT_TRUE(is_on_loopback("127.0.0.1:1"));
-  EXPECT_TRUE(is_on_loopback("localhost:1"));
-  EXPECT_TRUE(is_on_loopback("[::1]:1"));
-  EXPECT_FALSE(is_on_loopback("192.0.2.1:1"));
-  EXPECT_EQ(probe({"127.0.0.1:22"}, 0ms)[0].target, "127.0.0.1:22");
-  EXPECT_EQ(probe({"no-such-host.invalid:22"}, 0ms)[0].target, "");
+  EXPECT_TRUE(is_on_loopback({"127.0.0.1", 1}));
+  EXPECT_TRUE(is_on_loopback({"localhost", 1}));
+  EXPECT_TRUE(is_on_loopback({"::1", 1}));
+  EXPECT_FALSE(is_on_loopback({"192.0.2.1", 1}));
+  EXPECT_EQ(probe({{"127.0.0.1", 22}}, 0ms)[0].target, "127.0.0.1:22");
+  EXPECT_EQ(probe({{"no-such-host.invalid", 22}}, 0ms)[0].target, "");
 }
 
 }  // namespace

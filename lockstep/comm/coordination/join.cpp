@@ -7,8 +7,10 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
-#include "lockstep/comm/coordination/client.h"
+#include "lockstep/comm/coordination/coordinator.h"
 #include "lockstep/comm/coordination/credentials.h"
+#include "lockstep/comm/coordination/server.h"
+#include "lockstep/comm/coordination/wire.h"
 #include "lockstep/comm/disagreement.h"
 #include "lockstep/comm/socket.h"
 
@@ -22,10 +24,11 @@ using std::chrono::milliseconds;
 constexpr milliseconds kChiefsWord{2000};
 
 std::string key_for(const JoinOptions& options) {
-  const std::string key = find_job_key(), &address = options.members.front().address;
+  const std::string key = find_job_key();
+  const Address& address = options.members.front().address;
   if (!key.empty() || is_on_loopback(address)) return key;
   throw FailedPrecondition(errors::kJobKey,
-                           {.what = str("a job on ", address, " needs a job key"),
+                           {.what = str("a job on ", to_string(address), " needs a job key"),
                             .seen = "only jobs on the loopback address work without one",
                             .help = "set LOCKSTEP_JOB_KEY_FILE to a file of mode 0600 with the same 32 bytes on all "
                                     "hosts; `lockstep run` makes one for you"});
@@ -36,12 +39,12 @@ std::string key_for(const JoinOptions& options) {
 std::unique_ptr<Coordinator> Coordinator::join(const JoinOptions& options) {
   JoinOptions complete = options;
   complete.tls = find_tls_files(options.tls);
-  auto client = std::make_unique<Client>(complete, key_for(options));
-  client->join();
-  return client;
+  std::unique_ptr<Coordinator> made(new Coordinator(complete, key_for(options)));
+  made->find_chief_and_wait_for_all();
+  return made;
 }
 
-Client::Stage Client::wait_while(Stage stage, Clock::time_point until) {
+Coordinator::Stage Coordinator::wait_while(Stage stage, Clock::time_point until) {
   Lock lock(mutex_);
   changed_.wait_until(lock, until, [&] { return stage_ != stage || failure_; });
   if (failure_) throw_error(*failure_);
@@ -49,7 +52,7 @@ Client::Stage Client::wait_while(Stage stage, Clock::time_point until) {
 }
 
 // The session ends by itself, with the reason as an exception, unless there is no one to ask.
-void Client::ask_who_has_the_seat() {
+void Coordinator::ask_who_has_the_seat() {
   const Reach reach = probe({chief_.address}, milliseconds(200)).front();
   if (!reach.answers()) return;
   try {
@@ -64,16 +67,16 @@ void Client::ask_who_has_the_seat() {
   }
 }
 
-void Client::take_port() {
+void Coordinator::take_port() {
   Descriptor port;
   try {
-    port = hold_port_of_entry(self_.name, self_.address);
+    port = hold_port_of_entry(self_);
   } catch (const Unavailable&) {
     // Perhaps a second process with this task index: then the chief can say who the first one is, and tell it.
     ask_who_has_the_seat();
     throw;
   }
-  if (self_.id == 0) {
+  if (options_.self == 0) {
     port.close();  // gRPC would say only that it failed; hold_port_of_entry has said why and who is in the way
     server_ = Server::start(options_, key_);
   }
@@ -82,20 +85,21 @@ void Client::take_port() {
 }
 
 // Who is missing and why, as far as the chief knows; only its own process can say.
-std::string Client::missing() {
-  std::vector<Member> members;
+std::string Coordinator::missing() {
+  std::vector<WorkerEntry> members;
   server_->with_chief([&](Chief& chief) { members = chief.members(Presence::Absent); });
-  std::vector<std::string> addresses, lines;
-  for (const Member& member : members) addresses.push_back(member.address);
+  std::vector<Address> addresses;
+  std::vector<std::string> lines;
+  for (const WorkerEntry& member : members) addresses.push_back(member.address);
   const auto reaches = probe(addresses, milliseconds(500));
   for (std::size_t i = 0; i < members.size(); ++i) {
-    lines.push_back(str(title(members[i]), ": ",
+    lines.push_back(str(to_string(members[i]), ": ",
                         reaches[i].answers() ? "its port answers but it has not joined" : reaches[i].why()));
   }
   return list_of(lines);
 }
 
-void Client::give_up_waiting(const std::string& chief_missing) {
+void Coordinator::give_up_waiting(const std::string& chief_missing) {
   std::string who = server_ ? missing() : missing_;
   if (who.empty()) who = chief_missing;
   const DeadlineExceeded failure(
@@ -109,7 +113,9 @@ void Client::give_up_waiting(const std::string& chief_missing) {
   throw failure;
 }
 
-void Client::join() {
+// The chief may not run yet or be restarted meanwhile. Its own process starts it, comes in the same way, and also finds
+// out why others are missing.
+void Coordinator::find_chief_and_wait_for_all() {
   take_port();
   const auto end = Clock::now() + options_.join_timeout;
   auto next_line = Clock::now() + options_.waiting_log_interval;
@@ -134,17 +140,18 @@ void Client::join() {
       if (stage == Stage::Joined) return;
       if (!options_.tls.any() && speaks_tls(reach.target, milliseconds(500))) {
         throw FailedPrecondition(
-            errors::kJobKey, {.what = str("the chief (", chief_.address, ") uses TLS and ", self_.name, " does not"),
-                              .help = "give all workers the three files of MultiWorkerOptions::tls, or set "
-                                      "LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY"});
+            errors::kJobKey,
+            {.what = str("the chief (", to_string(chief_.address), ") uses TLS and ", self_.name(), " does not"),
+             .help = "give all workers the three files of MultiWorkerOptions::tls, or set "
+                     "LOCKSTEP_TLS_AUTHORITY, LOCKSTEP_TLS_CERTIFICATE and LOCKSTEP_TLS_KEY"});
       }
       const std::lock_guard lock(mutex_);
       why = str("it answers, but not as a chief of this job: ", why_ended_);
     }
-    const std::string waiting_for = str(title(chief_), ", the chief: ", why);
+    const std::string waiting_for = str(to_string(chief_), ", the chief: ", why);
     if (Clock::now() >= end) give_up_waiting(waiting_for);
     end_session();
-    if (line_is_due()) say_info(str(self_.name, ": waiting for ", waiting_for));
+    if (line_is_due()) say_info(str(self_.name(), ": waiting for ", waiting_for));
     std::this_thread::sleep_for(milliseconds(50));
   }
 }

@@ -27,33 +27,23 @@ wire::FromChief warning_of(std::string line) {
   return message;
 }
 
-std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member>& members) {
+std::vector<MemberState> read(const wire::Roster& from, const std::vector<WorkerEntry>& members) {
   std::vector<MemberState> states;
-  for (const wire::Seat& seat : from.seats()) {
-    const auto member = std::ranges::find(members, seat.id(), &Member::id);
-    if (member == members.end()) continue;
-    states.push_back({*member, static_cast<Presence>(seat.presence()), seat.step(), seat.place()});
+  for (int id = 0; id < std::min<int>(from.seats_size(), static_cast<int>(members.size())); ++id) {
+    const wire::Seat& seat = from.seats(id);
+    states.push_back({id, members[static_cast<std::size_t>(id)], static_cast<Presence>(seat.presence()), seat.place()});
   }
   return states;
 }
 
-std::string place_text(std::int64_t step, const std::string& place) {
-  std::string text = step == 0 ? "" : str("call ", step, " of run");
-  if (!place.empty() && (text.empty() || place != "run")) text += str(text.empty() ? "" : ", ", place);
-  return text;
-}
-
 std::string last_seen(const wire::Seat& seat) {
-  const std::string place = place_text(seat.step(), seat.place());
-  return str(place.empty() ? "" : "last heard of in ", place, place.empty() ? "host " : "; host ", seat.host(),
-             ", pid ", seat.pid());
+  const std::string place = seat.place().empty() ? "" : str("last heard of in ", seat.place(), "; ");
+  return str(place, "host ", seat.host(), ", pid ", seat.pid());
 }
 
-std::string title(const Member& member) { return str(member.name, " (", member.address, ")"); }
-
-std::string names_of(const std::vector<Member>& members) {
+std::string names_of(const std::vector<WorkerEntry>& members) {
   std::vector<std::string> names;
-  for (const Member& member : members) names.push_back(member.name);
+  for (const WorkerEntry& member : members) names.push_back(member.name());
   return list_of(names);
 }
 

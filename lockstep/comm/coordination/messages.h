@@ -11,7 +11,7 @@
 
 namespace lockstep::coordination {
 
-inline constexpr unsigned kProtocol = 5;
+inline constexpr unsigned kProtocol = 6;
 inline constexpr std::size_t kNonceBytes = 32;
 inline constexpr std::size_t kMaxHello = 256;
 inline constexpr std::size_t kMaxKey = 4 << 10;
@@ -30,16 +30,13 @@ wire::FromChief fault_of(const Error& error);
 wire::FromChief value_of(std::string value);
 wire::FromChief warning_of(std::string line);
 
-std::vector<MemberState> read(const wire::Roster& from, const std::vector<Member>& members);
+std::vector<MemberState> read(const wire::Roster& from, const std::vector<WorkerEntry>& members);
 
-/// "last heard of in call 812 of run, all-reduce; host a, pid 4711"
+/// "last heard of in call 812 of run; host a, pid 4711"
 std::string last_seen(const wire::Seat& seat);
 
-/// "worker 2 (10.0.0.3:2222)"
-std::string title(const Member& member);
-
 /// "worker 0, worker 1 and worker 3"
-std::string names_of(const std::vector<Member>& members);
+std::string names_of(const std::vector<WorkerEntry>& members);
 
 /// "3.2 s"
 std::string seconds_text(std::chrono::nanoseconds time);

@@ -362,7 +362,7 @@ TEST_F(Faults, ALateWorkerInABarrierIsWarnedAboutAndNamed) {
   EXPECT_HAS(line, "call 9 of run, reading data");
   EXPECT_EQ(all[1]->ask("barrier step 20000"), "ok ");
   EXPECT_EQ(all[0]->await_answer(), "ok ");
-  EXPECT_HAS(all[1]->ask("states"), "worker 0 here 0 ; worker 1 here 9 reading data");
+  EXPECT_HAS(all[1]->ask("states"), "worker 0 here ; worker 1 here call 9 of run, reading data");
   quit_all(all);
 }
 

@@ -26,10 +26,8 @@ class GrpcServer final : public Server,
                          public wire::Coordination::WithRawCallbackMethod_Session<wire::Coordination::Service>,
                          public Outbox {
  public:
-  GrpcServer(const JoinOptions& options, const std::string& key)
-      : chief_(options, key, *this, Clock::now()),
-        tick_(std::clamp<milliseconds>(options.heartbeat_interval / 10, milliseconds(5), milliseconds(50))) {
-    const Member& entry = options.members.front();
+  GrpcServer(const JoinOptions& options, const std::string& key) : chief_(options, key, *this, Clock::now()) {
+    const Address& entry = options.members.front().address;
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, 4);
@@ -38,14 +36,16 @@ class GrpcServer final : public Server,
     builder.SetMaxReceiveMessageSize(static_cast<int>(kMaxMessage));
     builder.SetResourceQuota(grpc::ResourceQuota("coordination").Resize(256 << 20));
     int port = 0;
-    builder.AddListeningPort(to_string(look_up(parse_address(entry.address)).front()), credentials(options.tls), &port);
+    builder.AddListeningPort(to_string(look_up(entry).front()), credentials(options.tls), &port);
     builder.RegisterService(this);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
-      throw Unavailable(errors::kPortInUse, {.what = str("the service cannot listen on ", entry.address),
+      throw Unavailable(errors::kPortInUse, {.what = str("the service cannot listen on ", to_string(entry)),
                                              .help = "check the certificate files, and that the port is free"});
     }
-    clock_ = std::thread([this] { run_clock(); });
+    const milliseconds tick =
+        std::clamp<milliseconds>(options.heartbeat_interval / 10, milliseconds(5), milliseconds(50));
+    clock_ = std::thread([this, tick] { run_clock(tick); });
   }
 
   ~GrpcServer() override {
@@ -147,11 +147,11 @@ class GrpcServer final : public Server,
     changed_.notify_all();
   }
 
-  void run_clock() {
+  void run_clock(milliseconds tick) {
     for (;;) {
       {
         std::unique_lock lock(mutex_);
-        if (changed_.wait_for(lock, tick_, [&] { return over_; })) return;
+        if (changed_.wait_for(lock, tick, [&] { return over_; })) return;
       }
       with_chief([](Chief& chief) { chief.tick(Clock::now()); });
     }
@@ -164,7 +164,6 @@ class GrpcServer final : public Server,
   std::uint64_t next_connection_ = 1;
   std::map<std::uint64_t, std::shared_ptr<Visit>> streams_;
   std::vector<std::shared_ptr<Visit>> touched_;
-  const milliseconds tick_;
   std::unique_ptr<grpc::Server> server_;
   std::thread clock_;
 };

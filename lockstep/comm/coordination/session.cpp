@@ -8,13 +8,14 @@
 #include "lockstep/base/random_bytes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
-#include "lockstep/comm/coordination/client.h"
+#include "lockstep/comm/coordination/coordinator.h"
 #include "lockstep/comm/coordination/credentials.h"
+#include "lockstep/comm/coordination/wire.h"
 #include "lockstep/comm/socket.h"
 
 namespace lockstep::coordination {
 
-std::shared_ptr<Wire> Client::introduce(const std::string& target, bool port_taken) {
+std::shared_ptr<Wire> Coordinator::introduce(const std::string& target, bool port_taken) {
   Lock lock(mutex_);
   stage_ = Stage::Introduced;
   port_taken_ = port_taken;
@@ -23,11 +24,11 @@ std::shared_ptr<Wire> Client::introduce(const std::string& target, bool port_tak
   nonce_ = random_bytes(kNonceBytes);
   wire::ToChief message;
   message.mutable_hello()->set_protocol(kProtocol);
-  message.mutable_hello()->set_member(self_.id);
+  message.mutable_hello()->set_member(options_.self);
   message.mutable_hello()->set_nonce(nonce_);
   message.mutable_hello()->set_has_key(!key_.empty());
   lock.unlock();
-  std::shared_ptr<Wire> wire = connect(target, chief_.address, options_.tls,
+  std::shared_ptr<Wire> wire = connect(target, chief_.address.host, options_.tls,
                                        {.received = [this](const wire::FromChief& from) { received(from); },
                                         .ended = [this](const std::string& why) { ended(why); }});
   lock.lock();
@@ -37,7 +38,7 @@ std::shared_ptr<Wire> Client::introduce(const std::string& target, bool port_tak
 }
 
 // gRPC must not be called under the lock.
-void Client::post(Lock& lock, wire::ToChief message) {
+void Coordinator::post(Lock& lock, wire::ToChief message) {
   message.set_generation(generation_);
   message.set_token(token_);
   const std::shared_ptr<Wire> wire = wire_;
@@ -47,13 +48,13 @@ void Client::post(Lock& lock, wire::ToChief message) {
   lock.lock();
 }
 
-void Client::post_beat(Lock& lock) {
+void Coordinator::post_beat(Lock& lock) {
   wire::ToChief beat;
-  *beat.mutable_beat() = place_;
+  beat.set_beat(place_);
   post(lock, std::move(beat));
 }
 
-void Client::end_session() {
+void Coordinator::end_session() {
   std::shared_ptr<Wire> wire;
   {
     const std::lock_guard lock(mutex_);
@@ -64,14 +65,15 @@ void Client::end_session() {
   if (wire) wire->cut();
 }
 
-void Client::challenged(const wire::Greeting& challenge, Lock& lock) {
+void Coordinator::challenged(const wire::Greeting& challenge, Lock& lock) {
   if (!same_bytes(challenge.mac(), mac_of(key_, {"chief", nonce_, challenge.nonce()}))) {
     failure_ = FailedPrecondition(
-        errors::kJobKey, {.what = str(self_.name, " and the chief (", chief_.address, ") have no job key in common"),
-                          .seen = key_.empty()          ? "the chief has a job key and this worker has none"
-                                  : challenge.has_key() ? "the chief's job key is another one"
-                                                        : "this worker has a job key and the chief has none",
-                          .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"});
+        errors::kJobKey,
+        {.what = str(self_.name(), " and the chief (", to_string(chief_.address), ") have no job key in common"),
+         .seen = key_.empty()          ? "the chief has a job key and this worker has none"
+                 : challenge.has_key() ? "the chief's job key is another one"
+                                       : "this worker has a job key and the chief has none",
+         .help = "give all workers the same LOCKSTEP_JOB_KEY_FILE"});
     return;
   }
   wire::Details details;
@@ -84,16 +86,17 @@ void Client::challenged(const wire::Greeting& challenge, Lock& lock) {
   wire::ToChief answer;
   wire::Proof& proof = *answer.mutable_proof();
   proof.set_details(details.SerializeAsString());
-  proof.set_mac(mac_of(key_, {"member", nonce_, challenge.nonce(), std::to_string(self_.id), proof.details()}));
+  proof.set_mac(mac_of(key_, {"member", nonce_, challenge.nonce(), std::to_string(options_.self), proof.details()}));
   post(lock, std::move(answer));
 }
 
-void Client::received(const wire::FromChief& message) {
+void Coordinator::received(const wire::FromChief& message) {
   Lock lock(mutex_);
   last_heard_ = Clock::now();
   if (generation_ != 0 && message.generation() != generation_) return;
   if (message.request() != 0) {
-    if (const auto found = answers_.find(message.request()); found != answers_.end()) found->second = message;
+    if (const auto found = answers_.find(message.request()); found != answers_.end())
+      found->second = std::make_shared<const wire::FromChief>(message);
   } else if (message.has_challenge()) {
     challenged(message.challenge(), lock);
   } else if (message.has_token()) {
@@ -101,24 +104,23 @@ void Client::received(const wire::FromChief& message) {
     token_ = message.token();
     stage_ = Stage::Accepted;
   } else if (message.has_roster()) {
-    roster_ = message.roster();
+    *roster_ = message.roster();
     stage_ = Stage::Joined;
-  } else if (message.has_beat() && roster_.seats_size() > 0) {
-    roster_.mutable_seats(0)->set_step(message.beat().step());
-    roster_.mutable_seats(0)->set_place(message.beat().place());
+  } else if (message.has_beat() && roster_->seats_size() > 0) {
+    roster_->mutable_seats(0)->set_place(message.beat());
   } else if (message.has_fault() && !failure_) {
     failure_ = error_from(message.fault());
   } else if (message.has_notice()) {
     if (!message.notice().missing().empty()) missing_ = message.notice().missing();
     lock.unlock();  // a log sink is the program's code
     log(message.notice().warning() ? Severity::Warning : Severity::Info,
-        str(self_.name, ": ", message.notice().line()));
+        str(self_.name(), ": ", message.notice().line()));
     lock.lock();
   }
   changed_.notify_all();
 }
 
-void Client::ended(const std::string& why) {
+void Coordinator::ended(const std::string& why) {
   const std::lock_guard lock(mutex_);
   why_ended_ = why;
   // The chief may go as soon as it has answered the last member, before that one has read the answer.
@@ -131,7 +133,8 @@ void Client::ended(const std::string& why) {
   if (options_.tls.any() && is_tls_failure(why) && !failure_) {
     failure_ = FailedPrecondition(
         errors::kJobKey,
-        {.what = str(self_.name, " and the chief (", chief_.address, ") do not accept each other's certificates"),
+        {.what = str(self_.name(), " and the chief (", to_string(chief_.address),
+                     ") do not accept each other's certificates"),
          .seen = why,
          .help = "give all workers certificates of the same authority, each with the host of the worker's "
                  "entry as its subjectAltName"});
@@ -139,16 +142,16 @@ void Client::ended(const std::string& why) {
   changed_.notify_all();
 }
 
-void Client::chief_is_gone(const std::string& how, const std::string& seen) {
+void Coordinator::chief_is_gone(const std::string& how, const std::string& seen) {
   if (failure_) return;
   failure_ = Unavailable(errors::kChiefGone,
-                         {.what = str(title(chief_), ", the chief, ", how),
-                          .where = str(last_seen(roster_.seats(0)), "; seen by ", self_.name),
+                         {.what = str(to_string(chief_), ", the chief, ", how),
+                          .where = str(last_seen(roster_->seats(0)), "; seen by ", self_.name()),
                           .seen = seen,
-                          .help = str("look at ", chief_.name, "'s log; if it still runs, at the network between")});
+                          .help = str("look at ", chief_.name(), "'s log; if it still runs, at the network between")});
 }
 
-void Client::check_chief(Clock::time_point now, Clock::duration gap) {
+void Coordinator::check_chief(Clock::time_point now, Clock::duration gap) {
   // If this process itself stood still, the chief's answers have yet to be read.
   if (gap > 2 * options_.heartbeat_interval) last_heard_ = std::min(now, last_heard_ + gap);
   if (now - last_heard_ <= options_.dead_after) return;
@@ -160,7 +163,7 @@ void Client::check_chief(Clock::time_point now, Clock::duration gap) {
   changed_.notify_all();
 }
 
-void Client::run_heart() {
+void Coordinator::run_heart() {
   Lock lock(mutex_);
   for (auto last = Clock::now(); !over_;) {
     changed_.wait_until(lock, last + options_.heartbeat_interval, [&] { return over_ || (failure_ && !told_); });

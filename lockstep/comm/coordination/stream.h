@@ -11,11 +11,6 @@
 #include <mutex>
 #include <string>
 
-#ifdef LOCKSTEP_THREAD_SANITIZER
-extern "C" void __tsan_acquire(void*);
-extern "C" void __tsan_release(void*);
-#endif
-
 namespace lockstep::coordination {
 
 /// Starts gRPC and never stops it: it would stop in the background and could meet the end of the process there. It keeps
@@ -30,16 +25,15 @@ inline void keep_grpc() {
 }
 
 /// Tell ThreadSanitizer of the order that gRPC makes between a call of it and the calls that come back.
-inline void handed_over([[maybe_unused]] void* stream) {
 #ifdef LOCKSTEP_THREAD_SANITIZER
-  __tsan_release(stream);
+extern "C" void __tsan_acquire(void*);
+extern "C" void __tsan_release(void*);
+inline void handed_over(void* stream) { __tsan_release(stream); }
+inline void came_back(void* stream) { __tsan_acquire(stream); }
+#else
+inline void handed_over(void*) {}
+inline void came_back(void*) {}
 #endif
-}
-inline void came_back([[maybe_unused]] void* stream) {
-#ifdef LOCKSTEP_THREAD_SANITIZER
-  __tsan_acquire(stream);
-#endif
-}
 
 /// Either end of a stream: reads all the time, writes what is queued, one at a time. `queue` can be called under a lock;
 /// `write_queued` calls gRPC, which may call back at once, and must be called without one.
@@ -88,7 +82,10 @@ class Stream : public Reactor {
   void OnReadDone(bool ok) override {
     came_back(this);
     if (!ok) {
-      broken();
+      {
+        const std::lock_guard lock(mutex_);
+        broken_ = true;
+      }
       broke();
       return write_queued();
     }
@@ -102,9 +99,9 @@ class Stream : public Reactor {
 
   void OnWriteDone(bool ok) override {
     came_back(this);
-    if (!ok) broken();
     {
       const std::lock_guard lock(mutex_);
+      broken_ = broken_ || !ok;
       writing_ = false;
       queue_.pop_front();
     }
@@ -117,11 +114,6 @@ class Stream : public Reactor {
   virtual void end() = 0;    ///< called once: nothing more to write
 
  private:
-  void broken() {
-    const std::lock_guard lock(mutex_);
-    broken_ = true;
-  }
-
   std::mutex mutex_;
   grpc::ByteBuffer in_;
   std::deque<grpc::ByteBuffer> queue_;

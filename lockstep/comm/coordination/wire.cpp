@@ -6,7 +6,6 @@
 #include <condition_variable>
 #include <utility>
 
-#include "lockstep/comm/cluster/address.h"
 #include "lockstep/comm/coordination/stream.h"
 
 namespace lockstep::coordination {
@@ -80,7 +79,7 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
 
 }  // namespace
 
-std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& entry, const TlsFiles& tls,
+std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& host, const TlsFiles& tls,
                               Wire::Callbacks callbacks) {
   keep_grpc();
   grpc::ChannelArguments arguments;
@@ -94,7 +93,7 @@ std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& ent
   // Sessions of one process must not share a connection, nor find a broken one of an earlier job.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(static_cast<int>(2 * kMaxMessage));
-  if (tls.any()) arguments.SetSslTargetNameOverride(parse_address(entry).host);
+  if (tls.any()) arguments.SetSslTargetNameOverride(host);
   const auto credentials =
       tls.any() ? grpc::SslCredentials({read_pem(tls.authority), read_pem(tls.private_key), read_pem(tls.certificate)})
                 : grpc::InsecureChannelCredentials();

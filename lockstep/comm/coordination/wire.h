@@ -24,8 +24,8 @@ class Wire {
   virtual bool is_heard() const = 0;
 };
 
-/// To the chief at a numeric address. `entry` is the address in the cluster, which a certificate must name.
-std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& entry, const TlsFiles& tls,
+/// To the chief at a numeric address. `host` is its name in the cluster, which a certificate must have.
+std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& host, const TlsFiles& tls,
                               Wire::Callbacks callbacks);
 
 }  // namespace lockstep::coordination

@@ -20,9 +20,6 @@
 namespace lockstep {
 namespace {
 
-using coordination::Coordinator;
-using coordination::JoinOptions;
-
 /// A dead worker is noticed by its connections at once, and by its heartbeats soon after.
 constexpr std::chrono::seconds kRootCauseWait(4);
 /// A worker that is frozen or cut off is noticed within 3 s: up to an interval of heartbeats comes on top.
@@ -35,26 +32,9 @@ std::chrono::milliseconds milliseconds_of(double seconds) {
   return std::chrono::milliseconds(static_cast<std::int64_t>(std::min(seconds, 1e9) * 1000));
 }
 
-JoinOptions join_options(const WorkerGroupOptions& options) {
-  JoinOptions join{.self = options.cluster.id,
-                   .cluster = to_string(options.cluster.training),
-                   .machine = options.machine,
-                   .incarnation = std::strtoull(environment_variable("LOCKSTEP_GENERATION").c_str(), nullptr, 10),
-                   .tls = options.tls,
-                   .join_timeout = milliseconds_of(options.join_seconds),
-                   .dead_after = kDeadAfter};
-  for (std::size_t id = 0; id < options.cluster.workers.size(); ++id) {
-    const WorkerEntry& worker = options.cluster.workers[id];
-    join.members.push_back(
-        {static_cast<int>(id), str(worker.task_type, " ", worker.task_index), to_string(worker.address)});
-  }
-  return join;
-}
-
 std::string place_of(const coordination::MemberState& state) {
-  const std::string place = coordination::place_text(state.step, state.place);
-  return str(state.member.name, " (", state.member.address, ") was ",
-             place.empty() ? "in no call of run yet" : str("last heard of in ", place));
+  return str(to_string(state.member), " was ",
+             state.place.empty() ? "in no call of run yet" : str("last heard of in ", state.place));
 }
 
 /// The workers of a cluster: coordination over gRPC, data through the engine. Whatever ends first, an engine's connection or
@@ -102,7 +82,7 @@ class ClusterWorkers final : public WorkerGroup {
     if (const auto failure = coordinator().failure()) throw_error(*failure);
   }
 
-  void set_place(std::int64_t step, std::string_view place) override { coordinator().set_place(step, place); }
+  void set_place(std::string_view place) override { coordinator().set_place(place); }
 
   void report(const Error& error) override {
     coordinator().report_failure(error);
@@ -155,7 +135,7 @@ class ClusterWorkers final : public WorkerGroup {
   std::string places_of_others() {
     std::string text;
     for (const auto& state : coordinator().states()) {
-      if (state.member.id != rank()) text += str(text.empty() ? "" : "; ", place_of(state));
+      if (state.id != rank()) text += str(text.empty() ? "" : "; ", place_of(state));
     }
     return text;
   }
@@ -163,10 +143,10 @@ class ClusterWorkers final : public WorkerGroup {
   void warn_of(std::string_view name, const std::vector<int>& late) {
     std::vector<std::string> absent, waiting;
     for (const auto& state : coordinator().states()) {
-      if (std::ranges::count(late, state.member.id) != 0) {
+      if (std::ranges::count(late, state.id) != 0) {
         absent.push_back(place_of(state));
-      } else if (state.member.id != rank()) {
-        waiting.push_back(state.member.name);
+      } else if (state.id != rank()) {
+        waiting.push_back(state.member.name());
       }
     }
     say_warning(str(name, " has been waiting for ", kSlowAfter.count(), " s; ",
@@ -208,7 +188,16 @@ const bool is_installed = (set_worker_group_maker(make_cluster_workers), true);
 
 }  // namespace
 
-Membership::Membership(const WorkerGroupOptions& options) : coordinator(Coordinator::join(join_options(options))) {}
+Membership::Membership(const WorkerGroupOptions& options)
+    : coordinator(coordination::Coordinator::join(
+          {.members = options.cluster.workers,
+           .self = options.cluster.id,
+           .cluster = to_string(options.cluster.training),
+           .machine = options.machine,
+           .incarnation = std::strtoull(environment_variable("LOCKSTEP_GENERATION").c_str(), nullptr, 10),
+           .tls = options.tls,
+           .join_timeout = milliseconds_of(options.join_seconds),
+           .dead_after = kDeadAfter})) {}
 
 std::shared_ptr<WorkerGroup> Membership::add_strategy(const WorkerGroupOptions& options) {
   // A worker that does something else meanwhile does it with a strategy that all have.
