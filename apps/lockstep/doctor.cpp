@@ -95,8 +95,8 @@ class Doctor {
           add({Verdict::Ok, entry + " is free here"});
         } catch (const Error& error) {
           // What is wrong with an address, the report has said.
-          const bool is_new = report.finding.verdict != Verdict::Problem || error.number() == errors::kPortInUse;
-          if (is_new) add(problem_of(error));
+          if (report.finding.verdict != Verdict::Problem || error.number() == errors::kPortInUse)
+            add(problem_of(error));
         }
       }
     }

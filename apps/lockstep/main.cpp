@@ -57,11 +57,11 @@ CLI::App* add_run(CLI::App& cli, app::RunRequest& request) {
   add_seconds("--grace", request.watch.grace, "Seconds that workers get to stop after a signal (default 30)");
   add_seconds("--failure-grace", request.watch.failure_grace,
               "Seconds that the others get to end by themselves after one has failed (default 5)");
-  const auto hidden = [](CLI::Option* option) { option->group(""); };
-  hidden(run->add_option("--host-index", request.host_index));
-  hidden(run->add_option("--generation", request.generation));
-  hidden(run->add_option("--run-id", request.run_id));
-  hidden(run->add_flag("--key-on-stdin", request.key_on_stdin));
+  // Not shown: what launchers pass on to each other.
+  run->add_option("--host-index", request.host_index)->group("");
+  run->add_option("--generation", request.generation)->group("");
+  run->add_option("--run-id", request.run_id)->group("");
+  run->add_flag("--key-on-stdin", request.key_on_stdin)->group("");
   return run;
 }
 

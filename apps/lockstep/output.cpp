@@ -12,12 +12,9 @@
 #include "lockstep/base/text.h"
 
 namespace lockstep::app {
-namespace {
 
 constexpr size_t kTailLines = 12;
 constexpr size_t kTailWidth = 400;
-
-}  // namespace
 
 std::string LineSplitter::take() {
   tail_.push_back(rest_.substr(0, kTailWidth));

@@ -117,10 +117,9 @@ int run_as_host(const RunRequest& request, JobIdentity job, const std::vector<Ho
 
 // The options that the launchers of the single hosts need too.
 std::vector<std::string> shared_options(const RunRequest& request, const std::string& run_id, int generation) {
-  std::vector<std::string> options{"--run-id", run_id, "--generation", std::to_string(generation)};
-  const auto add = [&](const char* name, double value) { options.insert(options.end(), {name, str(value)}); };
-  add("--grace", request.watch.grace.count());
-  add("--failure-grace", request.watch.failure_grace.count());
+  const auto grace = str(request.watch.grace.count()), failure_grace = str(request.watch.failure_grace.count());
+  std::vector<std::string> options{"--run-id", run_id, "--generation",    std::to_string(generation),
+                                   "--grace",  grace,  "--failure-grace", failure_grace};
   if (!request.watch.log_dir.empty()) options.insert(options.end(), {"--log-dir", request.watch.log_dir});
   return options;
 }

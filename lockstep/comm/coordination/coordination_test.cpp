@@ -134,8 +134,8 @@ TEST_F(Coordination, ABarrierNamesWhoIsMissingAndCanBeTriedAgain) {
 TEST_F(Coordination, EqualModelsPassAndDifferentOnesAreShownToAll) {
   Job job = join_all(3);
   on_all(job, [](Coordinator& member) { member.require_same("model", {"a", "b"}, Deadline::after(10s)); });
-  on_all(job, [](Coordinator& member) {
-    const std::string shape = member.self() == 1 ? "[16]" : "[8]";
+  on_all(job, [&](Coordinator& member) {
+    const std::string shape = &member == job[1].get() ? "[16]" : "[8]";
     expect_error(
         [&] {
           member.require_same("model", {"conv.weight [8, 1]", "conv.bias " + shape}, Deadline::after(10s));

@@ -8,7 +8,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/throw_error.h"
 #include "lockstep/comm/coordination/chief.h"
-#include "lockstep/comm/coordination/server.h"
+#include "lockstep/comm/coordination/wire.h"
 
 namespace lockstep::coordination {
 namespace {
@@ -136,7 +136,13 @@ std::vector<MemberState> Coordinator::states() {
     if (const auto answer = exchange(lock, call_of(wire::Call::ROSTER), Deadline::never())) *roster_ = answer->roster();
   }
   if (!failure_ && stage_ != Stage::Joined) return {};
-  return read(*roster_, options_.members);
+  std::vector<MemberState> states;
+  for (int id = 0; id < std::min(roster_->seats_size(), static_cast<int>(options_.members.size())); ++id) {
+    const wire::Seat& seat = roster_->seats(id);
+    const WorkerEntry& member = options_.members[static_cast<std::size_t>(id)];
+    states.push_back({id, member, static_cast<Presence>(seat.presence()), seat.place()});
+  }
+  return states;
 }
 
 void Coordinator::report_failure(const Error& error) {

@@ -76,7 +76,6 @@ class LOCKSTEP_EXPORT Coordinator {
   /// Leaves, waiting at most `leave_timeout`; after a failure, or while an exception unwinds the stack, closes at once.
   ~Coordinator();
 
-  int self() const { return options_.self; }
   std::uint64_t generation() const;  ///< of this job; no other job of the chief has the same
 
   /// The store. Keys have at most 4 KB, values 1 MB, all together 64 MB.

@@ -9,7 +9,6 @@
 #include "lockstep/comm/coordination/chief.h"
 #include "lockstep/comm/coordination/coordinator.h"
 #include "lockstep/comm/coordination/credentials.h"
-#include "lockstep/comm/coordination/server.h"
 #include "lockstep/comm/coordination/wire.h"
 #include "lockstep/comm/disagreement.h"
 #include "lockstep/comm/socket.h"
@@ -23,23 +22,21 @@ using std::chrono::milliseconds;
 // earlier would be missing, too.
 constexpr milliseconds kChiefsWord{2000};
 
-std::string key_for(const JoinOptions& options) {
-  const std::string key = find_job_key();
-  const Address& address = options.members.front().address;
-  if (!key.empty() || is_on_loopback(address)) return key;
-  throw FailedPrecondition(errors::kJobKey,
-                           {.what = str("a job on ", to_string(address), " needs a job key"),
-                            .seen = "only jobs on the loopback address work without one",
-                            .help = "set LOCKSTEP_JOB_KEY_FILE to a file of mode 0600 with the same 32 bytes on all "
-                                    "hosts; `lockstep run` makes one for you"});
-}
-
 }  // namespace
 
 std::unique_ptr<Coordinator> Coordinator::join(const JoinOptions& options) {
+  const std::string key = find_job_key();
+  const Address& address = options.members.front().address;
+  if (key.empty() && !is_on_loopback(address)) {
+    throw FailedPrecondition(errors::kJobKey,
+                             {.what = str("a job on ", to_string(address), " needs a job key"),
+                              .seen = "only jobs on the loopback address work without one",
+                              .help = "set LOCKSTEP_JOB_KEY_FILE to a file of mode 0600 with the same 32 bytes on all "
+                                      "hosts; `lockstep run` makes one for you"});
+  }
   JoinOptions complete = options;
   complete.tls = find_tls_files(options.tls);
-  std::unique_ptr<Coordinator> made(new Coordinator(complete, key_for(options)));
+  std::unique_ptr<Coordinator> made(new Coordinator(complete, key));
   made->find_chief_and_wait_for_all();
   return made;
 }

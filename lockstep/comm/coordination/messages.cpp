@@ -27,15 +27,6 @@ wire::FromChief warning_of(std::string line) {
   return message;
 }
 
-std::vector<MemberState> read(const wire::Roster& from, const std::vector<WorkerEntry>& members) {
-  std::vector<MemberState> states;
-  for (int id = 0; id < std::min<int>(from.seats_size(), static_cast<int>(members.size())); ++id) {
-    const wire::Seat& seat = from.seats(id);
-    states.push_back({id, members[static_cast<std::size_t>(id)], static_cast<Presence>(seat.presence()), seat.place()});
-  }
-  return states;
-}
-
 std::string last_seen(const wire::Seat& seat) {
   const std::string place = seat.place().empty() ? "" : str("last heard of in ", seat.place(), "; ");
   return str(place, "host ", seat.host(), ", pid ", seat.pid());

@@ -30,8 +30,6 @@ wire::FromChief fault_of(const Error& error);
 wire::FromChief value_of(std::string value);
 wire::FromChief warning_of(std::string line);
 
-std::vector<MemberState> read(const wire::Roster& from, const std::vector<WorkerEntry>& members);
-
 /// "last heard of in call 812 of run; host a, pid 4711"
 std::string last_seen(const wire::Seat& seat);
 

@@ -1,5 +1,5 @@
-#include "lockstep/comm/coordination/server.h"
 #include "lockstep/comm/coordination/credentials.h"
+#include "lockstep/comm/coordination/wire.h"
 
 #include <algorithm>
 #include <condition_variable>

@@ -6,6 +6,7 @@
 #include <grpc/support/log.h>
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <deque>
 #include <mutex>
@@ -82,10 +83,7 @@ class Stream : public Reactor {
   void OnReadDone(bool ok) override {
     came_back(this);
     if (!ok) {
-      {
-        const std::lock_guard lock(mutex_);
-        broken_ = true;
-      }
+      broken_ = true;
       broke();
       return write_queued();
     }
@@ -110,15 +108,15 @@ class Stream : public Reactor {
 
  protected:
   virtual void arrived(const std::string& message) = 0;
-  virtual void broke() = 0;  ///< the other side is gone
-  virtual void end() = 0;    ///< called once: nothing more to write
+  virtual void broke() {}  ///< the other side is gone
+  virtual void end() = 0;  ///< called once: nothing more to write
 
  private:
   std::mutex mutex_;
   grpc::ByteBuffer in_;
   std::deque<grpc::ByteBuffer> queue_;
   bool writing_ = false;
-  bool broken_ = false;
+  std::atomic<bool> broken_ = false;
   bool closing_ = false;
   bool ended_ = false;
 };

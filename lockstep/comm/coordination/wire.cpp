@@ -58,7 +58,6 @@ class GrpcWire final : public Wire, public Stream<grpc::ClientBidiReactor<grpc::
     // Bytes that are no message come from no chief: the silence is noticed.
     if (message.ParseFromString(bytes)) call([&] { callbacks_.received(message); });
   }
-  void broke() override {}
   void end() override { RemoveHold(); }
 
   template <class Action>

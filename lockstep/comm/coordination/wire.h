@@ -4,8 +4,10 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/base/function_ref.h"
 #include "lockstep/comm/coordination/messages.h"
 
+// The two ends of a stream. Only wire.cpp and server.cpp, which implement them, know gRPC.
 namespace lockstep::coordination {
 
 /// A member's end of its stream to the chief.
@@ -27,5 +29,21 @@ class Wire {
 /// To the chief at a numeric address. `host` is its name in the cluster, which a certificate must have.
 std::unique_ptr<Wire> connect(const std::string& numeric, const std::string& host, const TlsFiles& tls,
                               Wire::Callbacks callbacks);
+
+class Chief;
+
+/// The service in the chief's process: listens on its entry's address and drives the Chief.
+class Server {
+ public:
+  /// Throws L106 if it cannot listen there.
+  static std::unique_ptr<Server> start(const JoinOptions& options, const std::string& key);
+  virtual ~Server() = default;  ///< sends what is queued for at most a moment, then ends all sessions
+
+  /// One call at a time; what the chief has to say goes out afterwards.
+  virtual void with_chief(FunctionRef<void(Chief&)> action) = 0;
+
+  /// Waits, at most a moment, until what is queued has been handed to the network.
+  virtual void flush() = 0;
+};
 
 }  // namespace lockstep::coordination

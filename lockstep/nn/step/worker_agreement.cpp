@@ -21,12 +21,9 @@
 #include "lockstep/values/const_data.h"
 
 namespace lockstep::detail {
-namespace {
 
 /// Small enough for the last one to be on its way soon after backward has ended, large enough to be worth a message.
 constexpr std::size_t kBucketBytes = 1 << 20;
-
-}  // namespace
 
 void WorkerReducer::agree(ReduceOp op, const StepCall& call) {
   // What the workers compare: settings, call, weights and size of the losses as a number each, then the kind of every

@@ -15,12 +15,9 @@
 #include "lockstep/comm/socket.h"
 
 namespace lockstep::engine {
-namespace {
 
 // After a body of this size the reader goes back to its caller, who adds it up while it is in the cache.
 constexpr std::size_t kLargeBody = 32 << 10;
-
-}  // namespace
 
 void refuse(int from, const Message& message) {
   throw DataLoss(errors::kStranger,
