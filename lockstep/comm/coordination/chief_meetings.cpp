@@ -5,18 +5,12 @@
 #include "lockstep/comm/disagreement.h"
 
 namespace lockstep::coordination {
-namespace {
-
-Chief::Time end_of_wait(std::int64_t wait_ms, Chief::Time now) {
-  // More than a year is as good as for ever, and cannot overflow.
-  const bool is_for_ever = wait_ms < 0 || wait_ms > 366LL * 24 * 3600 * 1000;
-  return is_for_ever ? Chief::Time::max() : now + std::chrono::milliseconds(wait_ms);
-}
-
-}  // namespace
 
 void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Time now) {
-  const Waiter waiter{seat.connection, request, seat.id, now, end_of_wait(call.wait_ms(), now), call};
+  // More than a year is as good as for ever, and cannot overflow.
+  const bool is_for_ever = call.wait_ms() < 0 || call.wait_ms() > 366LL * 24 * 3600 * 1000;
+  const Time until = is_for_ever ? Time::max() : now + std::chrono::milliseconds(call.wait_ms());
+  const Waiter waiter{seat.connection, request, seat.id, now, until, call};
   switch (call.verb()) {
     case wire::Call::SET: return set(waiter);
     case wire::Call::GET:

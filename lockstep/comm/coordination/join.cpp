@@ -14,15 +14,12 @@
 #include "lockstep/comm/socket.h"
 
 namespace lockstep::coordination {
-namespace {
 
 using std::chrono::milliseconds;
 
 // The chief's limit ends at about the same time as that of its workers. It says who is missing, and a worker that gave up
 // earlier would be missing, too.
 constexpr milliseconds kChiefsWord{2000};
-
-}  // namespace
 
 std::unique_ptr<Coordinator> Coordinator::join(const JoinOptions& options) {
   const std::string key = find_job_key();
