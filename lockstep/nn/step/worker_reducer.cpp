@@ -288,12 +288,9 @@ bool WorkerReducer::leave_to_update(ReplicaPart& mine, OwnedSegment& segment) co
   if (!is_plain) return false;
   const WeightCopies& copies = module_.copies();
   const auto [p, begin, end] = segment.where;
-  if (on_gpu_ && !copies.in_reach && !copies.share(static_cast<std::size_t>(mine.index), 0)) {
-    mine.pulled.push_back(gpu::pull_elements(segment.sum, begin, end - begin, device_of(mine)));
-    segment.parts.push_back(const_data<float>(mine.pulled.back()));
-  } else {
-    segment.parts.push_back(const_data<float>(segment.sum) + begin);
-  }
+  const bool is_pulled = on_gpu_ && !copies.in_reach && !copies.share(static_cast<std::size_t>(mine.index), 0);
+  if (is_pulled) mine.pulled.push_back(gpu::pull_elements(segment.sum, begin, end - begin, device_of(mine)));
+  segment.parts.push_back(is_pulled ? const_data<float>(mine.pulled.back()) : const_data<float>(segment.sum) + begin);
   segment.sum.reset();  // its memory is the reducer's
   return true;
 }
