@@ -52,12 +52,11 @@ std::string kind_of_cpu() {
   return kind + at::get_cpu_capability();
 }
 
-/// "CPU", "GPU", or "GPU CPU" and so on, in the order of replicas.
+/// "CPU", "GPU", or that of each replica: a GPU rounds differently, so replica k must be on the same kind on all workers.
 std::string kinds_of(const std::vector<DeviceName>& devices) {
-  std::string kinds;
-  for (const DeviceName& device : devices) {
-    if (!kinds.ends_with(device.type)) kinds += (kinds.empty() ? "" : " ") + device.type;
-  }
+  std::string kinds = devices.front().type;
+  if (!are_mixed(torch_devices(devices))) return kinds;
+  for (std::size_t k = 1; k < devices.size(); ++k) kinds += " " + devices[k].type;
   return kinds;
 }
 

@@ -15,13 +15,19 @@ inline bool tests_are_on_gpu() {
   return devices != nullptr && std::string_view(devices) == "gpu";
 }
 
-/// Devices for this many replicas, of the kind that is tested. LOCKSTEP_TEST_DEVICES=mixed: in turn on the GPU and on CPUs.
+/// In turn on the GPU and on CPUs.
+inline Devices mixed_devices(int replicas, bool gpu_first) {
+  Devices devices;
+  for (int k = 0; k < replicas; ++k)
+    devices.push_back(((k % 2 == 0) == gpu_first ? "gpu:0/" : "cpu:") + std::to_string(k / 2));
+  return devices;
+}
+
+/// Devices for this many replicas, of the kind that is tested.
 inline Devices test_devices(int replicas) {
-  if (const char* const kind = std::getenv("LOCKSTEP_TEST_DEVICES"); kind && std::string_view(kind) == "mixed") {
-    Devices devices;
-    for (int k = 0; k < replicas; ++k) devices.push_back((k % 2 == 0 ? "gpu:0/" : "cpu:") + std::to_string(k / 2));
-    return devices;
-  }
+  const char* const given = std::getenv("LOCKSTEP_TEST_DEVICES");
+  const std::string_view kind = given != nullptr ? given : "";
+  if (kind == "gpu_first" || kind == "cpu_first") return mixed_devices(replicas, kind == "gpu_first");
   if (!tests_are_on_gpu()) return cpus(replicas);
   return replicas == 1 ? gpus(1) : logical_gpus(replicas);
 }
