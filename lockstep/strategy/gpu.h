@@ -54,7 +54,7 @@ class ReplicaStreams : public local::DeferredWork {
 /// `devices`: of each replica.
 std::unique_ptr<ReplicaStreams> make_streams(const std::vector<at::Device>& devices);
 
-/// Whether kernels on each of them can use the memory of all of them, once there are streams for all.
+/// Whether kernels on each of them can use the memory of all of them, from now on.
 bool reach_each_other(const std::vector<at::Device>& devices);
 
 // Between GPUs. On the thread of a replica that has met with the others; on its own stream, so that it is done when the

@@ -19,11 +19,11 @@ struct EngineOptions {
   double call_seconds = 0;  ///< time limit of a collective that names none; 0: none
 };
 
-/// Collectives between the GPUs of several workers, each with one. Sums have the order of reduction_tree.h over all replicas,
+/// Collectives between the GPUs of several workers, through the first of each. Sums have the order of reduction_tree.h over all replicas,
 /// like those of other engines: partial sums go to the owner of each shard, and its result to all. With Implementation::Nccl
 /// they are NCCL's own, in an order that it chooses.
 ///
-/// The arrays of a collective are on the GPU. All workers start the same ones in the same order, and nothing compares them:
+/// The arrays of a collective are on that GPU, inputs of sums on any that it reaches. All workers start the same ones in the same order, and nothing compares them:
 /// the caller has done so. After an error (connection.h) arrays are in no known state.
 class Engine {
  public:

@@ -44,11 +44,11 @@ class Scheduler {
     values_.push_back(whole.from(mine_.begin));
   }
 
-  /// A piece of one replica is that replica's array; another is added up, for the owners of all shards.
+  /// What NCCL sends is on the first replica's GPU: its own array, or a sum that is made there, for the owners of all shards.
   Part sum_of(const SumPiece& piece) {
     const int first = piece.ids.lo - plan_.pieces[static_cast<std::size_t>(first_of_mine())].ids.lo;
     const int count = piece.ids.hi - piece.ids.lo;
-    if (count == 1) return {Part::Input, first, 0};
+    if (count == 1 && first == 0) return {Part::Input, first, 0};
     const std::size_t elements = shards_.back().end;
     Addition addition{.inputs = {}, .into = take_room(elements), .elements = elements, .is_last = false};
     for (int k = first; k < first + count; ++k) addition.inputs.push_back({Part::Input, k, 0});

@@ -64,6 +64,15 @@ void let_reach(c10::DeviceIndex from, c10::DeviceIndex to) {
   c10::cuda::CUDACachingAllocator::enablePeerAccess(from, to);  // which throws if it failed for another reason
 }
 
+void let_reach_each_other(const std::vector<at::Device>& devices) {
+  at::globalContext().lazyInitDevice(at::kCUDA);  // a strategy may be the program's first use of a GPU
+  for (const at::Device from : devices) {
+    for (const at::Device to : devices) {
+      if (from.is_cuda() && to.is_cuda()) let_reach(from.index(), to.index());
+    }
+  }
+}
+
 cudaStreamCaptureStatus capture_status(const c10::cuda::CUDAStream& stream) {
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   C10_CUDA_CHECK(cudaStreamIsCapturing(stream.stream(), &status));
@@ -74,7 +83,7 @@ class CudaStreams final : public ReplicaStreams {
  public:
   explicit CudaStreams(const std::vector<at::Device>& devices)
       : device_(std::ranges::find_if(devices, &at::Device::is_cuda)->index()) {
-    at::globalContext().lazyInitDevice(at::kCUDA);  // a strategy may be the program's first use of a GPU
+    let_reach_each_other(devices);
     const c10::cuda::CUDAGuard here(device_);
     usual_.marks.resize(devices.size());
     has_worked_.resize(usual_.marks.size());
@@ -87,9 +96,6 @@ class CudaStreams final : public ReplicaStreams {
       if (k > 0) own_.push_back(c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device));
       // Made now and not at its first use, where another replica may wait for it at the same time.
       usual_.marks[k].record(c10::cuda::getCurrentCUDAStream(device));
-    }
-    for (const c10::DeviceIndex from : devices_) {
-      for (const c10::DeviceIndex to : devices_) let_reach(from, to);
     }
   }
 
@@ -223,6 +229,7 @@ void keep_for_this_stream(const at::Tensor& tensor) {
 }
 
 bool reach_each_other(const std::vector<at::Device>& devices) {
+  if (std::ranges::any_of(devices, &at::Device::is_cuda)) let_reach_each_other(devices);
   return std::ranges::all_of(devices, [&](at::Device from) {
     return std::ranges::all_of(
         devices, [&](at::Device to) { return from.is_cuda() && to.is_cuda() && can_reach(from.index(), to.index()); });
