@@ -12,7 +12,9 @@
 #include "lockstep/nn/step/device_step.h"
 #include "lockstep/nn/step/recording.h"
 #include "lockstep/nn/torch_optimizers.h"
+#include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
+#include "lockstep/strategy/strategy.h"
 #include "lockstep/values/const_data.h"
 
 // The update on the GPU: sums are made and applied in one kernel, with numbers that another kernel has worked out before.
@@ -168,13 +170,13 @@ void check_on_device(OptimizerCore& core, ReplicaPart& mine) {
   std::vector<int> parameters;
   std::vector<const float*> sums(mine.owned.size());
   int replicas = 1;
-  bool are_sums = false;
+  bool are_sums = StrategyAccess::workers(core.module->strategy()) != nullptr;
   for (std::size_t i = 0; i < mine.owned.size(); ++i) {
     const OwnedSegment& segment = mine.owned[i];
     if (!segment.has_gradient()) continue;
     if (segment.parts.empty()) {
       sums[i] = const_data<float>(segment.sum) + segment.where.begin;
-      are_sums = core.replicas.size() > 1;
+      are_sums |= core.replicas.size() > 1;
     } else {
       replicas = static_cast<int>(segment.parts.size());
     }
