@@ -67,8 +67,10 @@ std::vector<Mirrored<at::Tensor>> reduce_packed(CrossDeviceOps& ops, ReduceOp op
 }
 
 bool are_packable(const CrossDeviceOps::Job& a, const CrossDeviceOps::Job& b) {
-  return a.first.size() == b.first.size() && a.second == b.second &&
-         a.first[0].scalar_type() == b.first[0].scalar_type();
+  const auto are_alike = [](const at::Tensor& x, const at::Tensor& y) {
+    return x.scalar_type() == y.scalar_type() && x.device() == y.device();
+  };
+  return a.second == b.second && std::ranges::equal(a.first.values(), b.first.values(), are_alike);
 }
 
 }  // namespace

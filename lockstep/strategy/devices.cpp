@@ -13,11 +13,11 @@ namespace {
 
 /// "... and ...", or empty where there are not two.
 std::string two_gpus_of(const std::vector<DeviceName>& devices) {
-  for (const DeviceName& device : devices) {
-    const DeviceName& first = devices.front();
-    if (device.type == "GPU" && device.index != first.index) return str(to_string(first), " and ", to_string(device));
-  }
-  return {};
+  const auto first = std::ranges::find(devices, "GPU", &DeviceName::type);
+  const auto other = std::find_if(first, devices.end(), [&](const DeviceName& device) {
+    return device.type == "GPU" && device.index != first->index;
+  });
+  return other == devices.end() ? "" : str(to_string(*first), " and ", to_string(*other));
 }
 
 }  // namespace

@@ -286,6 +286,9 @@ TEST(SeveralGpusOfOneProcess, DoNotUseNccl) {
   EXPECT_NO_THROW(require_way_between(plan_mirrored_devices(logical_gpus(2)), Implementation::Nccl));
   EXPECT_NO_THROW(require_way_between(plan_mirrored_devices(cpus(2)), Implementation::Nccl));
   EXPECT_THROW(require_way_between(devices, Implementation::Nccl), Unimplemented);
+  EXPECT_NO_THROW(require_way_between(plan_mirrored_devices({"cpu:0", "gpu:1"}), Implementation::Nccl));
+  EXPECT_THROW(require_way_between(plan_mirrored_devices({"cpu:0", "gpu:1", "gpu:0"}), Implementation::Nccl),
+               Unimplemented);
 }
 
 }  // namespace
