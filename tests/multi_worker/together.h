@@ -1,10 +1,12 @@
 #pragma once
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <memory>
 #include <mutex>
@@ -63,6 +65,14 @@ struct NoteAll : testing::Environment {
   }
 };
 inline const auto* const note_all = testing::AddGlobalTestEnvironment(new NoteAll);
+
+/// Some compilers have no shared one, so that it is inside of this program.
+inline bool has_own_cpp_runtime() {
+  Dl_info runtime{}, program{};
+  ::dladdr(reinterpret_cast<void*>(&std::terminate), &runtime);
+  ::dladdr(reinterpret_cast<void*>(&has_own_cpp_runtime), &program);
+  return runtime.dli_fbase == program.dli_fbase;
+}
 
 /// Two replicas on each worker.
 struct Together : testing::Test {
