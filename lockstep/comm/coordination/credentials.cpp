@@ -42,9 +42,9 @@ unsigned char* bytes_of(std::string& text) { return reinterpret_cast<unsigned ch
 std::string from_hex(std::string text) {
   text.erase(text.find_last_not_of(" \r\n") + 1);
   std::string key(kKeyBytes, '\0');
-  const bool is_key = text.size() == 2 * kKeyBytes &&
-                      OPENSSL_hexstr2buf_ex(bytes_of(key), key.size(), nullptr, text.c_str(), '\0') == 1;
-  return is_key ? key : "";
+  std::size_t size = 0;  // it stops at a zero byte
+  const bool is_hex = OPENSSL_hexstr2buf_ex(bytes_of(key), key.size(), &size, text.c_str(), '\0') == 1;
+  return is_hex && size == kKeyBytes && text.size() == 2 * kKeyBytes ? key : "";
 }
 
 std::string from_file(const std::string& path) {

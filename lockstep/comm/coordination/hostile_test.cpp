@@ -255,6 +255,8 @@ TEST(JobKey, ComesFromAFileOnlyItsOwnerCanRead) {
   EXPECT_EQ(find_job_key(), std::string(32, '\xaa'));
   std::ofstream(path) << "short";
   expect_error([] { find_job_key(); }, Code::FailedPrecondition, errors::kJobKey, {"32 bytes", "holds 5 bytes"});
+  std::ofstream(path) << "ab" << std::string(62, '\0');
+  expect_error([] { find_job_key(); }, Code::FailedPrecondition, errors::kJobKey, {"32 bytes", "holds 64 bytes"});
   std::ofstream(path).close();
   expect_error([] { find_job_key(); }, Code::FailedPrecondition, errors::kJobKey, {"cannot be read", "it is empty"});
   std::filesystem::remove(path);
