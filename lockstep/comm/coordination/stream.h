@@ -99,7 +99,7 @@ class Stream : public Reactor {
     came_back(this);
     {
       const std::lock_guard lock(mutex_);
-      broken_ = broken_ || !ok;
+      if (!ok) broken_ = true;  // which a read may have set meanwhile
       writing_ = false;
       queue_.pop_front();
     }
