@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <sstream>
 #include <stdexcept>
 
@@ -40,6 +41,21 @@ void become(std::vector<std::string> argv, std::vector<std::string>& environment
   for (auto& word : argv) words.push_back(word.data());
   words.push_back(nullptr);
   execvp(words[0], words.data());
+}
+
+// Only those that are still alive, not those that wait to be collected.
+std::vector<pid_t> own_children() {
+  std::vector<pid_t> result;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const pid_t pid = atoi(entry.path().filename().c_str());
+    const auto stat = pid > 0 ? file_text(str("/proc/", pid, "/stat")) : "";
+    // The name of the program, which comes in parentheses before these, may hold anything.
+    std::istringstream fields(stat.substr(std::min(stat.size(), stat.rfind(')') + 1)));
+    char state = 'Z';
+    pid_t parent = 0;
+    if (fields >> state >> parent && state != 'Z' && parent == getpid()) result.push_back(pid);
+  }
+  return result;
 }
 
 int wait_and_forward(pid_t keeper) {
@@ -99,9 +115,8 @@ bool kill_descendants(const Deadline& deadline) {
     }
     if (collected < 0 && errno == ECHILD) return true;
     if (deadline.expired()) return false;
-    // Those of the main thread, also the adopted ones. Their children become ours, and go in the next round.
-    std::istringstream children(file_text(str("/proc/self/task/", getpid(), "/children")));
-    for (pid_t pid = 0; children >> pid;) kill(pid, SIGKILL);
+    // Their children become ours, and go in the next round.
+    for (const pid_t pid : own_children()) kill(pid, SIGKILL);
     poll(nullptr, 0, 5);
   }
 }
