@@ -102,6 +102,7 @@ ModuleCore::BufferDigests ModuleCore::digests_of_buffers() const {
   return digests;
 }
 
+bool ModuleCore::has_equal_buffers() const { return digests_of_buffers() == inventory_->equal_buffers; }
 void ModuleCore::note_equal_buffers() { inventory_->equal_buffers = digests_of_buffers(); }
 
 void ModuleCore::require_buffers_of_one_client() const {

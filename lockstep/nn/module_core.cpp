@@ -171,7 +171,7 @@ void ModuleCore::to(at::ScalarType dtype) {
                                                     .where = "to",
                                                     .help = "convert the model before make_optimizer"});
   }
-  const bool are_equal = digests_of_buffers() == inventory_->equal_buffers;
+  const bool are_equal = has_equal_buffers();
   for (auto& module : replicas_) module->to(dtype);
   share_memory();
   watch_->expect_other_weights();
@@ -180,7 +180,7 @@ void ModuleCore::to(at::ScalarType dtype) {
 
 void ModuleCore::apply(const std::function<void(torch::nn::Module&)>& f) {
   require_outside_of_run("apply of a model");
-  const bool are_equal = digests_of_buffers() == inventory_->equal_buffers;
+  const bool are_equal = has_equal_buffers();
   watch_->expect_other_weights();
   // Parameters are shared: what f does to them counts once, as replica 0 has it, random numbers included. The other
   // replicas' modules are visited for what is their own.

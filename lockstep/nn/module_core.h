@@ -78,6 +78,7 @@ class LOCKSTEP_EXPORT ModuleCore {
   void synchronize_buffers();
   /// All replicas of all workers have got the same buffers.
   void note_equal_buffers();
+  bool has_equal_buffers() const;
 
   /// Drops the gradients of the calling replica, or of all outside of run.
   void zero_grad(bool set_to_none);

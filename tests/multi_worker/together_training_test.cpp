@@ -319,6 +319,8 @@ TEST_F(Together, AFailedLoadFailsEverywhere) {
   EXPECT_THROW(ls::load(file + ".missing", model), ls::Error);
   if (rank == 0) ls::save(file, {{"another", torch::ones({3})}});
   EXPECT_THROW(ls::load(file, model), ls::InvalidArgument);
+  ls::save(file, model);
+  EXPECT_THROW(ls::load(file, model, {.strict = rank == 0}), ls::Error);  // each worker loads for itself
   EXPECT_THROW(ls::save("/no/such/folder/file", model), ls::Error);
   strategy.barrier();  // the job goes on
 }

@@ -17,6 +17,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/nn/autocast.h"
 #include "lockstep/nn/buffer_values.h"
+#include "lockstep/nn/digest.h"
 #include "lockstep/nn/module_watch.h"
 #include "lockstep/nn/optimizer_core.h"
 #include "lockstep/nn/optimizer_state.h"
@@ -29,6 +30,9 @@
 #include "lockstep/nn/save/tensor_file.h"
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/call_place.h"
+#include "lockstep/strategy/detail/strategy_access.h"
+#include "lockstep/strategy/same_on_workers.h"
+#include "lockstep/strategy/strategy.h"
 
 // Loading has two halves: all that can fail, which changes nothing, and copying, which cannot fail.
 namespace lockstep {
@@ -202,16 +206,30 @@ void load_from_file(const SafetensorsFile& file, detail::ModuleCore& model, deta
       refuse(path, error.text().what, error.text().seen, kOtherOptimizerHelp);
     }
   }
+  const bool have_equal_buffers = model.has_equal_buffers() || sets_all_weights;
   for (std::size_t i = 0; i < values.size(); ++i) write_to_all(tensors.all[plan.copies[i].to].leaves, values[i]);
   model.watch().expect_other_weights();
   forget_cast_weights();
-  if (sets_all_weights) {
-    model.set_torn(false);
-    model.note_equal_buffers();
-  }
+  if (sets_all_weights) model.set_torn(false);
+  if (have_equal_buffers) model.note_equal_buffers();
+  if (!model.strategy().is_chief()) return;  // which says it for all
   if (!of_other_class.empty())
     say_warning(str("load of ", path, " goes on with the state of another class: ", of_other_class));
   if (!plan.fits()) say_warning(str("load of ", path, " has left out what does not fit: ", list_differences(plan)));
+}
+
+/// So that it succeeds or fails alike on all workers, though each loads for itself.
+void require_same_load(const Strategy& strategy, std::string_view bytes, bool with_optimizer,
+                       const LoadOptions& options) {
+  WorkerGroup* const workers = detail::StrategyAccess::workers(strategy);
+  if (workers == nullptr) return;
+  workers::require_same(*workers,
+                        {.what = "load",
+                         .lines = {str("an optimizer: ", with_optimizer ? "given" : "none"),
+                                   str("strict: ", options.strict ? "true" : "false"),
+                                   str("digest of the file: ", digest_bytes(bytes.data(), bytes.size()))},
+                         .help = "call load with the same arguments on every worker, and write the file before"},
+                        "load", deadline_of(strategy.communication()));
 }
 
 }  // namespace
@@ -228,7 +246,9 @@ void detail::load_model(const std::string& path, ModuleCore& model, OptimizerCor
   }
   const c10::InferenceMode mode(model.is_inference());  // steps to come write to what is loaded
   const at::NoGradGuard no_grad;
-  load_from_file(open_tensors(chiefs_file(model.strategy(), path)), model, optimizer, options);
+  data::MappedFile file = chiefs_file(model.strategy(), path);
+  require_same_load(model.strategy(), file.bytes(), optimizer != nullptr, options);
+  load_from_file(open_tensors(std::move(file)), model, optimizer, options);
 }
 
 std::map<std::string, at::Tensor> load_tensors(const std::string& path) {
