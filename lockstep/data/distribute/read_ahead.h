@@ -7,6 +7,7 @@
 #include <optional>
 #include <utility>
 
+#include "lockstep/base/error.h"
 #include "lockstep/data/workers.h"
 
 namespace lockstep::data {
@@ -31,7 +32,7 @@ class ReadAhead {
 
   /// The next item; nothing at the end and ever after.
   std::optional<T> next() {
-    if (std::exchange(told_error_, false)) start();
+    if (std::exchange(told_error_, false)) start_again();
     Item item;
     if (!(thread_ ? thread_->take(item) : fill(item))) return std::nullopt;
     if (!item.error) return std::move(item.value);
@@ -52,6 +53,14 @@ class ReadAhead {
     if (capacity_ == 0) return;
     WorkerFunctions<Item> functions{[this](Item& item) { return fill(item); }, [](Item&) {}};
     thread_ = std::make_unique<Workers<Item>>(1, capacity_, std::move(functions));
+  }
+
+  /// Without a thread if none can be had: that no item could be made would be untrue.
+  void start_again() {
+    try {
+      start();
+    } catch (const ResourceExhausted&) {
+    }
   }
 
   bool fill(Item& item) {
