@@ -97,7 +97,7 @@ class HeaderReader {
   void take_key(int depth, const std::string& text) {
     if (depth == 1) {
       tensor_ = {.name = text};
-      fields_.clear();
+      fields_ = {};  // clearing takes as long as the most that it has held
       if (!names_.insert(text).second)
         damaged(path_,
                 in_metadata() ? "it has __metadata__ twice" : str("tensor ", data::in_quotes(text), " comes twice"));
