@@ -4,6 +4,8 @@
 
 #include <cstring>
 #include <iterator>
+#include <type_traits>
+#include <variant>
 
 #include "lockstep/base/error.h"
 #include "lockstep/data/format/mapped_file.h"
@@ -114,6 +116,9 @@ std::string to_bytes(const Element& element, const char* where) {
   }
   return out;
 }
+
+// The kinds that files hold: 0, 1 and 2.
+static_assert(std::is_same_v<Component, std::variant<at::Tensor, std::string, Strings, StagePtr>>);
 
 Element element_from_bytes(std::string_view bytes, const std::string& where) {
   Parser parser(bytes, where);

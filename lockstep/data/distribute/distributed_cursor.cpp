@@ -109,8 +109,10 @@ std::function<std::optional<InputStep>()> steps_from(const DistributedInput& inp
   };
 }
 
-/// Who only looks must not write the file of a cache, nor read one that others have written.
-bool is_file_cache(const Stage& stage) { return stage.traits().cache == StageTraits::Cache::File; }
+/// Who only looks must not write the file of a cache, nor read one that others have written, and need not fill a buffer.
+bool writes_or_buffers(const Stage& stage) {
+  return stage.traits().cache == StageTraits::Cache::File || stage.traits().only_buffers;
+}
 
 }  // namespace
 
@@ -348,7 +350,7 @@ class DistributedCursor::Impl {
     for (const StagePtr& pipeline : known) {
       if (find_position_obstacle(*pipeline)) continue;
       try {
-        const IteratorPtr elements = without_stages(pipeline, is_file_cache)->iterate(context_.unmeasured());
+        const IteratorPtr elements = without_stages(pipeline, writes_or_buffers)->iterate(context_.unmeasured());
         constexpr int kTries = 100;  // there may be no end of failing rows
         Place place;
         for (int k = 0; k < kTries && place.read(*elements); ++k) {

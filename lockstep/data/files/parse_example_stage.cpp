@@ -71,9 +71,11 @@ class ParseIterator final : public CountingIterator {
   }
 
   /// Memory for so many values of each record.
-  at::Tensor take(std::vector<std::int64_t> shape, at::ScalarType dtype) {
-    if (plan_->batched) shape.insert(shape.begin(), std::ssize(views_));
-    return pool_.take(shape, dtype);
+  at::Tensor take(at::IntArrayRef shape, at::ScalarType dtype) {
+    if (!plan_->batched) return pool_.take(shape, dtype);
+    std::vector<std::int64_t> of_batch{std::ssize(views_)};
+    of_batch.insert(of_batch.end(), shape.begin(), shape.end());
+    return pool_.take(of_batch, dtype);
   }
 
   /// Makes room for the values of all columns.

@@ -45,7 +45,7 @@ void TFRecordReader::fail(const std::string& what, const std::string& seen) cons
                               "write the file again, or leave damaged records out with OnDamage::Skip")});
 }
 
-// Goes past the record that starts here; false at the end of the file. A damaged one is not left.
+// Goes past the record that starts here; false at the end of the file. One that is found damaged is not left.
 bool TFRecordReader::take_record(bool check_payload) {
   std::string_view bytes = reader_.peek(kHeader);
   if (bytes.empty()) return false;

@@ -152,6 +152,7 @@ template <class T>
 std::int64_t append_values(std::string_view list, std::string_view record, std::vector<T>& values) {
   const std::size_t before = values.size();
   read_values<T>(list, record, [&](std::size_t count) {
+    if (count == 1) return &values.emplace_back();
     values.resize(values.size() + count);
     return values.data() + (values.size() - count);
   });
