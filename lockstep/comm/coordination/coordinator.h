@@ -59,8 +59,9 @@ struct MemberState {
   std::string place = {};  ///< as set_place said when the last heartbeat was sent
 };
 
-/// This process's membership in a job: introduces itself to the chief, beats, asks and hears. The chief hosts the service on its entry's address; every other member keeps its
-/// entry's port bound, so that a second process with the same entry is noticed. Heartbeats come from a thread of their own.
+/// This process's membership in a job: introduces itself to the chief, beats, asks and hears. The chief hosts the service on
+/// its entry's address; every other member keeps its entry's port bound, so that a second process with the same entry is
+/// noticed. Heartbeats come from a thread of their own.
 ///
 ///     auto job = Coordinator::join({.members = members, .self = 1, .cluster = text});
 ///     job->barrier("ready", Deadline::after(1min));
