@@ -188,7 +188,7 @@ StepCapture::Way StepCapture::plan(const StepInputs& given) {
   add_modes(inputs.numbers);
   const bool fits = state.graph && state.key.fits(inputs);
   if (fits) {
-    std::string reason = state.recorded->prepare();
+    std::string reason = state.graph->draws_for_replicas() ? state.recorded->prepare() : "it has a new seed";
     if (reason.empty()) return Way::Replay;
     // A step that changes such things itself would be recorded again and again.
     if (state.replays <= 1) ++state.failures;

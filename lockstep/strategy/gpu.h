@@ -75,6 +75,8 @@ class Graph {
   virtual void record(FunctionRef<void()> run) = 0;
   /// Starts all of it on the caller's stream, with the next random numbers.
   virtual void replay() = 0;
+  /// Whether these are the replicas' still. Only those of dropout in LSTMs and GRUs may be others after a new seed.
+  virtual bool draws_for_replicas() const = 0;
 };
 
 /// `generators`: those of the replicas.

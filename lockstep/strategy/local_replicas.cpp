@@ -130,11 +130,11 @@ void LocalReplicas::set_seed(std::uint64_t seed) {
   has_run_ = is_seeded_in_vain_ = false;
   for (std::size_t k = 0; k < generators_.size(); ++k) {
     const std::uint64_t own = replica_seed(seed, first_id_ + static_cast<int>(k));
-    at::Generator kept = generators_[k].gpu;  // which recorded steps draw from
-    generators_[k] = make_generators(devices_[k], own);
-    if (!kept.defined()) continue;
-    kept.set_current_seed(own);
-    generators_[k].gpu = kept;
+    ReplicaGenerators kept = std::exchange(generators_[k], make_generators(devices_[k], own));
+    if (!kept.gpu.defined()) continue;
+    kept.gpu.set_current_seed(own);
+    generators_[k].gpu = kept.gpu;  // which recorded steps draw from
+    kept.recurrent->was_replaced = true;
   }
 }
 

@@ -1,8 +1,11 @@
 #include "lockstep/strategy/replica_random.h"
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/ops/_cudnn_init_dropout_state.h>
+#include <ATen/ops/empty.h>
 
 #include <algorithm>
+#include <iterator>
 #include <mutex>
 #include <string>
 
@@ -47,12 +50,45 @@ void fill_in_generator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   kernels::pass_on(op, keys, stack);
 }
 
+bool draws_on_gpu(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  return replica_generators != nullptr && replica_generators->gpu.defined() && is_on_gpu(op.schema(), stack);
+}
+
 void draw_from_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   std::optional<gpu::DefaultGeneratorScope> own_numbers;
-  if (replica_generators != nullptr && replica_generators->gpu.defined() && is_on_gpu(op.schema(), *stack))
-    own_numbers.emplace(replica_generators->gpu);
+  if (draws_on_gpu(op, *stack)) own_numbers.emplace(replica_generators->gpu);
   kernels::pass_on(op, keys, stack);
 }
+
+/// For lstm, gru and rnn, which call other operators for all that the replica draws. Whichever thread is the first to call one of them
+/// after a seed was set draws the seed of LibTorch's shared state.
+void keep_numbers_of_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  std::optional<gpu::DefaultGeneratorScope> other_numbers;
+  if (draws_on_gpu(op, *stack)) other_numbers.emplace(replica_generators->recurrent->not_the_replicas);
+  kernels::pass_on(op, keys, stack);
+}
+
+/// For _cudnn_rnn, whose last argument is the state to drop out by: the replica's own, seeded as LibTorch seeds its.
+void drop_out_by_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto argument = [&](const char* name) -> c10::IValue& {
+    const auto index = static_cast<std::size_t>(op.schema().argumentIndexWithName(name).value());
+    return torch::jit::peek(*stack, index, op.schema().arguments().size());
+  };
+  const double probability = argument("dropout").toDouble();
+  if (probability > 0 && argument("train").toBool() && draws_on_gpu(op, *stack)) {
+    at::Tensor& own = replica_generators->recurrent->state;
+    c10::IValue& given = argument("dropout_state");
+    if (!own.defined()) {
+      const at::TensorOptions options = given.toTensor().options();
+      const at::Tensor seed = at::empty({}, options.dtype(at::kLong)).random_(replica_generators->gpu);
+      own = at::_cudnn_init_dropout_state(probability, /*train=*/true, seed.item<std::int64_t>(), options);
+    }
+    given = own;
+  }
+  kernels::pass_on(op, keys, stack);
+}
+
+constexpr std::string_view kRecurrent[] = {"aten::lstm", "aten::gru", "aten::rnn_tanh", "aten::rnn_relu"};
 
 /// Operators that draw on a GPU and cannot be given a generator, such as dropout and attention.
 void register_kernels_for_gpus() {
@@ -63,8 +99,12 @@ void register_kernels_for_gpus() {
     const auto& arguments = op->schema().arguments();
     if (std::any_of(arguments.begin(), arguments.end(), is_optional_generator)) continue;
     const std::string overload = name.overload_name.empty() ? name.name : name.name + "." + name.overload_name;
-    kernels::put_before_libtorch<&draw_from_replica>(overload.c_str());
+    if (std::ranges::find(kRecurrent, name.name) != std::end(kRecurrent))
+      kernels::put_before_libtorch<&keep_numbers_of_replica>(overload.c_str());
+    else if (name.name != "aten::_cudnn_rnn")
+      kernels::put_before_libtorch<&draw_from_replica>(overload.c_str());
   }
+  kernels::put_before_libtorch<&drop_out_by_replica>("_cudnn_rnn");
 }
 
 /// Which operators there are is read from the loaded LibTorch, not from a list of ours.
@@ -140,8 +180,12 @@ std::uint64_t mix(std::uint64_t x) {  // splitmix64
 }  // namespace
 
 ReplicaGenerators make_generators(const at::Device& device, std::uint64_t seed) {
-  return {.cpu = at::detail::createCPUGenerator(seed),
-          .gpu = device.is_cuda() ? gpu::make_generator(device, seed) : at::Generator()};
+  ReplicaGenerators made{.cpu = at::detail::createCPUGenerator(seed)};
+  if (device.is_cuda()) {
+    made.gpu = gpu::make_generator(device, seed);
+    made.recurrent = std::make_shared<RecurrentDropout>(RecurrentDropout{gpu::make_generator(device, seed), {}});
+  }
+  return made;
 }
 
 GeneratorScope::GeneratorScope(ReplicaGenerators* generators) : outer_(replica_generators) {

@@ -6,6 +6,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -13,10 +14,18 @@
 
 namespace lockstep {
 
+/// What cuDNN drops out by between the layers of an LSTM or GRU. LibTorch keeps one such state for all threads that use a GPU.
+struct RecurrentDropout {
+  at::Generator not_the_replicas;  ///< for the seed of LibTorch's own state, which is not used
+  at::Tensor state;                ///< undefined until the replica needs it
+  bool was_replaced = false;       ///< the replica was given another seed
+};
+
 /// A replica's sources of random numbers.
 struct ReplicaGenerators {
   at::Generator cpu;
-  at::Generator gpu = {};  ///< undefined where the replica is on no GPU
+  at::Generator gpu = {};  ///< undefined where the replica is on no GPU, as is the next
+  std::shared_ptr<RecurrentDropout> recurrent = {};
 };
 
 /// Generators of `device`'s kind, all seeded with `seed`.

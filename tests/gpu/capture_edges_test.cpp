@@ -137,6 +137,26 @@ TEST_P(GpuCaptureEdges, AFailedRecordingDrawsNoNumbers) {
   EXPECT_EQ(first_difference(drawn(true), drawn(false)), "");
 }
 
+TEST_P(GpuCaptureEdges, DropoutOfRecurrentLayersFollowsTheSeed) {
+  const auto drawn = [&](bool captures) {
+    torch::manual_seed(29);
+    MirroredStrategy strategy(on_gpu(replicas));
+    const auto draw = [](const at::Tensor& x) { return at::dropout(x, 0.5, /*train=*/true) + lstm_with_dropout(); };
+    auto step = strategy.capture(draw);
+    const at::Tensor x = at::ones({16}, kGpu);
+    std::vector<at::Tensor> all;
+    for (int i = 0; i < 12; ++i) {
+      if (i == 6) strategy.set_seed(3);
+      for (const at::Tensor& each : captures ? step(x) : strategy.run(draw, x)) all.push_back(each.cpu());
+      if (i == 5 || i == 11) {
+        EXPECT_EQ(step.was_replayed(), captures) << step.reason();
+      }
+    }
+    return all;
+  };
+  EXPECT_EQ(first_difference(drawn(true), drawn(false)), "");
+}
+
 /// The third call is the one that is recorded.
 TEST_P(GpuCaptureEdges, WhatAStepThrowsOnceIsThrownOnce) {
   const auto train = [&](bool captures, bool as_number) {

@@ -16,6 +16,9 @@
 #include <gtest/gtest.h>
 #include <torch/utils.h>
 
+#include <chrono>
+#include <thread>
+
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/replicas.h"
 #include "tests/support/same_bits.h"
@@ -40,6 +43,8 @@ std::vector<at::Tensor> draw() {
           at::normal(ones, ones),
           at::multinomial(ones, 5),
           at::scaled_dot_product_attention(q, q, q, {}, 0.5),
+          lstm_with_dropout(),
+          lstm_with_dropout(),
           at::rand_like(at::ones({5}), at::TensorOptions(kGpu)),
           at::rand_like(ones),
           at::randn({5})};
@@ -86,7 +91,9 @@ TEST_P(GpuRandom, ReplicasDrawDifferentNumbers) {
 
 TEST_P(GpuRandom, SetSeedStartsAgain) {
   MirroredStrategy strategy(on_gpu(GetParam()));
-  const auto numbers = [&] { return on_host(strategy.run([] { return at::randn({9}, kGpu); }).values()); };
+  const auto numbers = [&] {
+    return on_host(strategy.run([] { return at::randn({9}, kGpu).sum() + lstm_with_dropout(); }).values());
+  };
   strategy.set_seed(3);
   const auto first = numbers();
   EXPECT_NE(first_difference(numbers(), first), "");
@@ -101,6 +108,25 @@ TEST_P(GpuRandom, TheCallersNumbersAreLeftAlone) {
   torch::manual_seed(5);
   strategy.run([] { draw(); });
   EXPECT_TRUE(same_bits(at::randn({9}, kGpu).cpu(), expected));
+}
+
+/// cuDNN's state belongs to a GPU and not to a thread.
+TEST_P(GpuRandom, DropoutOfRecurrentLayersIsTheReplicasOwn) {
+  const auto drawn = [&](int late) {
+    torch::manual_seed(11);
+    MirroredStrategy strategy(on_gpu(GetParam()));
+    std::vector<at::Tensor> all;
+    for (int round = 0; round < 4; ++round) {
+      const auto each = strategy.run([&] {
+        if (my_id() == late) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        return lstm_with_dropout();
+      });
+      for (const at::Tensor& output : each) all.push_back(output.cpu());
+    }
+    return all;
+  };
+  const auto first = drawn(-1);
+  for (int late = 0; late < GetParam(); ++late) EXPECT_EQ(first_difference(drawn(late), first), "") << late;
 }
 
 /// Rows that many threads add to in any order: LibTorch's usual way differs from call to call.

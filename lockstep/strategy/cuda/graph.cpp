@@ -7,6 +7,7 @@
 #include <c10/cuda/CUDAGuard.h>
 #include <c10/cuda/CUDAStream.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "lockstep/strategy/gpu.h"
@@ -42,6 +43,12 @@ class CudaGraph final : public Graph {
   }
 
   void replay() override { graph_->replay(); }
+
+  bool draws_for_replicas() const override {
+    return std::ranges::none_of(generators_, [](const ReplicaGenerators& replica) {
+      return replica.recurrent->was_replaced && replica.recurrent->state.defined();
+    });
+  }
 
  private:
   void begin(const at::cuda::MempoolId_t& pool) {
