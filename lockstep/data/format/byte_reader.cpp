@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -14,6 +15,21 @@
 #include "lockstep/data/format/zlib_stream.h"
 
 namespace lockstep::data {
+namespace {
+
+constexpr std::array<std::string_view, 3> kNames{"", "ZLIB", "GZIP"};  // in the order of Compression
+
+}  // namespace
+
+std::string_view to_string(Compression compression) { return kNames.at(static_cast<std::size_t>(compression)); }
+
+Compression compression_named(std::string_view name) {
+  const auto* found = std::ranges::find(kNames, name == "NONE" ? "" : name);
+  if (found != kNames.end()) return static_cast<Compression>(found - kNames.begin());
+  throw InvalidArgument(errors::kBadOption,
+                        {.what = str("compression must be \"\", \"NONE\", \"ZLIB\" or \"GZIP\", got \"", name, "\""),
+                         .help = "name the compression that the file has"});
+}
 
 ByteReader::ByteReader(std::string path, Compression compression, std::size_t buffer_bytes, Descriptor file,
                        std::string_view memory)
