@@ -15,7 +15,6 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/data/format/atomic_file.h"
-#include "lockstep/data/format/safetensors_checksums.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temporary_folder.h"
 

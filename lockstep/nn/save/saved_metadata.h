@@ -1,6 +1,6 @@
 #pragma once
 
-// The metadata of saved files. Keys with "lockstep." in front are Lockstep's; data/format/safetensors_checksums.h has one
+// The metadata of saved files. Keys with "lockstep." in front are Lockstep's; data/format/safetensors.h has one
 // more of them.
 namespace lockstep::detail {
 

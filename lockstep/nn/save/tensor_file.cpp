@@ -13,7 +13,6 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/format/safetensors_checksums.h"
 #include "lockstep/nn/save/saved_metadata.h"
 
 namespace lockstep::detail {
