@@ -1,5 +1,4 @@
 #include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
@@ -7,13 +6,12 @@
 #include <algorithm>
 #include <cstring>
 #include <limits>
-#include <numeric>
 
 #include "lockstep/data/buffer_pool.h"
 #include "lockstep/data/dataset.h"
 #include "lockstep/data/iterators.h"
 #include "lockstep/data/random_key.h"
-#include "lockstep/data/sparse_rows.h"
+#include "lockstep/data/stages/sparse_rows.h"
 
 namespace lockstep::data {
 namespace {
