@@ -7,13 +7,22 @@
 
 #include "lockstep/data/auto_shard_policy.h"
 #include "lockstep/data/distribute/function_look.h"
-#include "lockstep/data/distribute/required_shard.h"
 #include "lockstep/data/distribute/split.h"
 #include "lockstep/data/stage.h"
 
 // How the workers share the elements of a pipeline, by TensorFlow's rules: a pure function of the stages' traits.
 // Under Assignment::ByReplica, the default, `plan_input` asks it as if there were one worker.
 namespace lockstep::data {
+
+/// Which workers report that there are elements, but fewer than shards.
+enum class TooFew {
+  FailsOnEveryWorker,
+  FailsWhereSeen,  ///< as in TensorFlow: a shard that begins behind the end is empty, without an error
+};
+
+/// Elements `index`, `index + shards`, ... InvalidArgument in place of the first one if there are too few.
+LOCKSTEP_EXPORT StagePtr make_required_shard(StagePtr input, int shards, int index,
+                                             TooFew too_few = TooFew::FailsOnEveryWorker);
 
 /// What one shard of a plan gives each worker a part of.
 struct SharedOut {
