@@ -74,9 +74,10 @@ std::vector<std::string> names_of(const json& files, const std::string& reader) 
 }
 
 StagePtr make_reader(StagePtr names, const std::string& reader) {
-  if (reader == "tfrecord") return make_tfrecord_stage(std::move(names), {});
-  if (reader == "text") return make_text_line_stage(std::move(names), {});
-  if (reader == "fixed_length") return make_fixed_length_stage(std::move(names), {.record_bytes = 4});
+  const Dataset<std::string> files(std::move(names));
+  if (reader == "tfrecord") return tfrecord_dataset(files).stage();
+  if (reader == "text") return text_line_dataset(files).stage();
+  if (reader == "fixed_length") return fixed_length_record_dataset(files, {.record_bytes = 4}).stage();
   golden::unknown_value("reader", reader);
 }
 
@@ -117,9 +118,10 @@ StagePtr build_files(const json& source) {
         same);
   }
   if (form == "list_files" || form == "list_files_shuffle1") {
-    StagePtr found = names.empty()
-                         ? names_stage(names)
-                         : make_list_files_stage({(std::filesystem::path(names[0]).parent_path() / "*").string()});
+    StagePtr found =
+        names.empty()
+            ? names_stage(names)
+            : list_files((std::filesystem::path(names[0]).parent_path() / "*").string(), {.shuffle = false}).stage();
     if (form == "list_files_shuffle1") found = make_shuffle(std::move(found), 1);
     return flat_map(std::move(found));
   }

@@ -16,7 +16,7 @@
 
 #include "lockstep/base/text.h"
 #include "lockstep/data/distribute/worker_shards.h"
-#include "lockstep/data/files/file_stages.h"
+#include "lockstep/data/files/files.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/support/distributed_steps.h"

@@ -11,10 +11,10 @@
 #include <mutex>
 #include <stdexcept>
 
-#include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/support/distributed_steps.h"
+#include "tests/support/file_stages.h"
 #include "tests/support/logged_lines.h"
 
 namespace lockstep::data {

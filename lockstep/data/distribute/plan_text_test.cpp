@@ -5,11 +5,11 @@
 #include <fstream>
 
 #include "lockstep/data/distribute/worker_shards.h"
-#include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/tfrecord.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/support/distributed_steps.h"
+#include "tests/support/file_stages.h"
 
 namespace lockstep::data {
 namespace {

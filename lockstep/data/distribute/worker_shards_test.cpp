@@ -4,11 +4,11 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/batch_sizes.h"
 #include "lockstep/data/stages/stages.h"
 #include "tests/support/errors.h"
+#include "tests/support/file_stages.h"
 
 namespace lockstep::data {
 namespace {

@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "lockstep/data/dataset.h"
-#include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/files/npy_tensor.h"
+#include "lockstep/data/format/example.h"
 #include "lockstep/data/format/list_files.h"
+#include "lockstep/data/format/reader_options.h"
 
 /// Datasets that read files. Names are those of tf.data; every reader takes one file, several, or a dataset of names.
 /// To write files, include lockstep/data/format/tfrecord.h.
@@ -59,6 +60,10 @@ LOCKSTEP_EXPORT Dataset<std::string> text_line_dataset(const FileNames& files, c
 LOCKSTEP_EXPORT Dataset<std::string> fixed_length_record_dataset(const FileNames& files,
                                                                  const FixedLengthOptions& options);
 
+/// `result`: what the type of the elements says about its leaves, one for each column; unknown for a vector of tensors.
+/// InvalidArgument with files and column if a column cannot become its leaf.
+LOCKSTEP_EXPORT StagePtr make_csv_stage(StagePtr names, const CsvOptions& options, const ElementSpec& result);
+
 /// The records of CSV files. `T` has a field for each of `options.columns`: a tensor (scalars), a number or a string;
 /// or it is a vector of tensors.
 ///
@@ -72,8 +77,15 @@ Dataset<T> csv_dataset(const FileNames& files, const CsvOptions& options) {
   return Dataset<T>(make_csv_stage(files.stage(), options, spec_of_type<T>()));
 }
 
-/// The rows of an npy file, mapped into memory.
+/// The rows of an npy file, mapped into memory; batches are gathered straight from there. A file in Fortran order is copied
+/// once, since its rows do not lie together.
 LOCKSTEP_EXPORT Dataset<at::Tensor> from_npy(const std::string& path);
+
+/// Features of serialized Examples as tensors. `batched`: the input has batches of records (Strings), each of which is
+/// parsed in one go. `names`: the features in the order of the result's components; empty: all, sorted. `result`: what
+/// the type of the elements says about its leaves; unknown for a map with the features' names as keys.
+LOCKSTEP_EXPORT StagePtr make_parse_example_stage(StagePtr records, bool batched, const FeatureSpec& spec,
+                                                  std::vector<std::string> names, const ElementSpec& result);
 
 /// The features of tf.train.Examples. By default a map of tensors; with a type of your own, `names` says which feature
 /// is which field. A fixed feature is one field. A variable one is two: its values (padded with zeros in a batch) and

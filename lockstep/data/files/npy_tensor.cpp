@@ -1,5 +1,3 @@
-#include "lockstep/data/files/npy_tensor.h"
-
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 
@@ -9,7 +7,7 @@
 #include <utility>
 
 #include "lockstep/data/errors.h"
-#include "lockstep/data/files/file_stages.h"
+#include "lockstep/data/files/files.h"
 #include "lockstep/data/format/npy.h"
 #include "lockstep/data/stage.h"
 #include "lockstep/data/stages/stages.h"
@@ -54,7 +52,7 @@ void write_npy(const std::string& path, const at::Tensor& tensor) {
             {static_cast<const char*>(plain.const_data_ptr()), plain.nbytes()});
 }
 
-StagePtr make_npy_stage(const std::string& path) {
+Dataset<at::Tensor> from_npy(const std::string& path) {
   const at::Tensor tensor = npy_tensor(path);
   if (tensor.dim() == 0) {
     throw InvalidArgument(errors::kShape, {.what = str(path, " must hold an array with rows, got a single number"),
@@ -63,8 +61,9 @@ StagePtr make_npy_stage(const std::string& path) {
   }
   const StagePtr slices = make_slices(Element::of(tensor));
   const ElementSpec spec = slices->element_spec();
-  return make_rows({.kind = "from_npy", .detail = str(path, ": ", tensor.size(0), " rows of ", to_string(spec))},
-                   slices->row_source(), spec);
+  return Dataset<at::Tensor>(
+      make_rows({.kind = "from_npy", .detail = str(path, ": ", tensor.size(0), " rows of ", to_string(spec))},
+                slices->row_source(), spec));
 }
 
 }  // namespace lockstep::data

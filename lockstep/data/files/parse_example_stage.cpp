@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "lockstep/data/buffer_pool.h"
-#include "lockstep/data/files/file_stages.h"
+#include "lockstep/data/files/files.h"
 #include "lockstep/data/format/example_parser.h"
 #include "lockstep/data/format/listed.h"
 #include "lockstep/data/iterators.h"

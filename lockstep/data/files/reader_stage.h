@@ -4,7 +4,6 @@
 #include <memory>
 #include <string>
 
-#include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/format/record_reader.h"
 #include "lockstep/data/stage.h"
 

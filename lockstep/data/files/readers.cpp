@@ -3,13 +3,11 @@
 #include <utility>
 
 #include "lockstep/data/errors.h"
-#include "lockstep/data/files/file_stages.h"
 #include "lockstep/data/files/files.h"
 #include "lockstep/data/files/reader_stage.h"
 #include "lockstep/data/format/csv.h"
 #include "lockstep/data/format/file_error.h"
 #include "lockstep/data/format/fixed_length.h"
-#include "lockstep/data/format/list_files.h"
 #include "lockstep/data/format/listed.h"
 #include "lockstep/data/format/text_lines.h"
 #include "lockstep/data/format/tfrecord.h"
@@ -33,15 +31,16 @@ std::string limit(std::uint64_t bytes, std::uint64_t usual) {
 
 /// A format whose records are byte strings. `choices`: every option but the compression that decides the records.
 template <class Reader, class Options>
-StagePtr make_bytes_reader(const char* kind, std::vector<std::string> choices, const Options& options, StagePtr names) {
+Dataset<std::string> read_bytes(const char* kind, std::vector<std::string> choices, const Options& options,
+                                const FileNames& files) {
   choices.emplace_back(to_string(options.compression));
-  return make_file_reader(
-      {.kind = kind,
-       .detail = described(choices),
-       .identity = described(choices),
-       .open = [options](const std::string& path) { return std::make_unique<Reader>(path, options); },
-       .spec = {{{ComponentSpec::bytes()}}}},
-      std::move(names));
+  return Dataset<std::string>(
+      make_file_reader({.kind = kind,
+                        .detail = described(choices),
+                        .identity = described(choices),
+                        .open = [options](const std::string& path) { return std::make_unique<Reader>(path, options); },
+                        .spec = {{{ComponentSpec::bytes()}}}},
+                       files.stage()));
 }
 
 at::ScalarType dtype_of(CsvType type) {
@@ -133,34 +132,6 @@ void require_fitting_columns(const Stage& names, const CsvOptions& options, cons
 
 }  // namespace
 
-StagePtr make_list_files_stage(const std::vector<std::string>& patterns) {
-  const Strings files(matching_files(patterns));
-  const StagePtr slices = make_slices(Element({Component(files)}));
-  return make_rows({.kind = "list_files", .detail = listed(patterns), .contents = summary(files), .is_list = true},
-                   slices->row_source(), slices->element_spec());
-}
-
-StagePtr make_tfrecord_stage(StagePtr names, const TFRecordOptions& options) {
-  return make_bytes_reader<TFRecordReader>("tfrecord",
-                                           {options.on_damage == OnDamage::Skip ? "skip damaged" : "",
-                                            limit(options.max_record_bytes, TFRecordOptions().max_record_bytes)},
-                                           options, std::move(names));
-}
-
-StagePtr make_text_line_stage(StagePtr names, const TextLineOptions& options) {
-  return make_bytes_reader<TextLineReader>(
-      "text_line", {limit(options.max_line_bytes, TextLineOptions().max_line_bytes)}, options, std::move(names));
-}
-
-StagePtr make_fixed_length_stage(StagePtr names, const FixedLengthOptions& options) {
-  require_valid(options);
-  return make_bytes_reader<FixedLengthReader>("fixed_length_record",
-                                              {counted(static_cast<long long>(options.record_bytes), "byte"),
-                                               options.header_bytes > 0 ? str("header ", options.header_bytes) : "",
-                                               options.footer_bytes > 0 ? str("footer ", options.footer_bytes) : ""},
-                                              options, std::move(names));
-}
-
 StagePtr make_csv_stage(StagePtr names, const CsvOptions& options, const ElementSpec& result) {
   require_fitting_columns(*names, options, result);
   require_valid(options);
@@ -197,7 +168,11 @@ FileNames::FileNames(std::initializer_list<std::string> files) : FileNames(std::
 FileNames::FileNames(const Dataset<std::string>& files) : stage_(files.stage()) {}
 
 Dataset<std::string> list_files(const std::vector<std::string>& patterns, const ListFilesOptions& options) {
-  const Dataset<std::string> files(make_list_files_stage(patterns));
+  const Strings names(matching_files(patterns));
+  const StagePtr slices = make_slices(Element({Component(names)}));
+  const Dataset<std::string> files(
+      make_rows({.kind = "list_files", .detail = listed(patterns), .contents = summary(names), .is_list = true},
+                slices->row_source(), slices->element_spec()));
   if (!options.shuffle) return files;
   return files.shuffle(files.cardinality().value(), {.seed = options.seed});
 }
@@ -211,17 +186,24 @@ Dataset<std::string> list_files(const std::string& pattern, const ListFilesOptio
 }
 
 Dataset<std::string> tfrecord_dataset(const FileNames& files, const TFRecordOptions& options) {
-  return Dataset<std::string>(make_tfrecord_stage(files.stage(), options));
+  return read_bytes<TFRecordReader>("tfrecord",
+                                    {options.on_damage == OnDamage::Skip ? "skip damaged" : "",
+                                     limit(options.max_record_bytes, TFRecordOptions().max_record_bytes)},
+                                    options, files);
 }
 
 Dataset<std::string> text_line_dataset(const FileNames& files, const TextLineOptions& options) {
-  return Dataset<std::string>(make_text_line_stage(files.stage(), options));
+  return read_bytes<TextLineReader>("text_line", {limit(options.max_line_bytes, TextLineOptions().max_line_bytes)},
+                                    options, files);
 }
 
 Dataset<std::string> fixed_length_record_dataset(const FileNames& files, const FixedLengthOptions& options) {
-  return Dataset<std::string>(make_fixed_length_stage(files.stage(), options));
+  require_valid(options);
+  return read_bytes<FixedLengthReader>("fixed_length_record",
+                                       {counted(static_cast<long long>(options.record_bytes), "byte"),
+                                        options.header_bytes > 0 ? str("header ", options.header_bytes) : "",
+                                        options.footer_bytes > 0 ? str("footer ", options.footer_bytes) : ""},
+                                       options, files);
 }
-
-Dataset<at::Tensor> from_npy(const std::string& path) { return Dataset<at::Tensor>(make_npy_stage(path)); }
 
 }  // namespace lockstep::data
