@@ -53,15 +53,6 @@ class Meeting {
   data::StepTotals sum_, result_;
 };
 
-class MeetingAgreement final : public data::EndOfDataAgreement {
- public:
-  explicit MeetingAgreement(std::shared_ptr<Meeting> meeting) : meeting_(std::move(meeting)) {}
-  data::StepTotals total(const data::StepTotals& mine) override { return meeting_->total(mine); }
-
- private:
-  std::shared_ptr<Meeting> meeting_;
-};
-
 WorkerRun run_worker(data::DistributedInput input, std::optional<int> max_steps) {
   WorkerRun run;
   try {
@@ -88,7 +79,10 @@ std::vector<WorkerRun> run_workers(const std::vector<data::DistributedInput>& in
   for (std::size_t w = 0; w < inputs.size(); ++w) {
     workers.emplace_back([&, w] {
       data::DistributedInput input = inputs[w];
-      if (input.agreement) input.agreement = std::make_shared<MeetingAgreement>(meeting);
+      if (input.agreement)
+        input.agreement = [meeting](const data::StepTotals& mine) {
+          return [meeting, mine] { return meeting->total(mine); };
+        };
       runs[w] = run_worker(std::move(input), max_steps);
       meeting->leave();
     });

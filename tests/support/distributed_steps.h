@@ -70,8 +70,16 @@ inline std::vector<Rows> batches_of(const StagePtr& dataset) {
   return batches;
 }
 
+/// The agreement of workers that meet in `meeting->total(mine)`.
+template <class Meeting>
+Agreement agreement_by(std::shared_ptr<Meeting> meeting) {
+  return [meeting = std::move(meeting)](const StepTotals& mine) {
+    return [meeting, mine] { return meeting->total(mine); };
+  };
+}
+
 inline std::shared_ptr<const DistributedInput> input_of(const InputPlan& plan, int buffer,
-                                                        std::shared_ptr<EndOfDataAgreement> agreement = nullptr) {
+                                                        Agreement agreement = nullptr) {
   DistributedInput input = distributed_by_plan(plan);
   input.buffer_size = buffer;
   input.job_seed = kContext.job_seed;

@@ -29,29 +29,22 @@ ClusterShape cluster_of(Strategy& strategy) {
   return {all / local, local, strategy.replica_context(0).replica_id_in_sync_group() / local};
 }
 
-/// Adds up over the workers while their programs go on.
-class WorkersAgreement final : public EndOfDataAgreement {
- public:
-  explicit WorkersAgreement(Strategy& strategy) : strategy_(lockstep::detail::StrategyAccess::alive(strategy)) {}
-
-  StepTotals total(const StepTotals& mine) override { return begin(mine)(); }
-  std::function<StepTotals()> begin(const StepTotals& mine) override {
+/// Adds up over the workers while their programs go on. A dataset may outlive the strategy.
+Agreement agreement_of_workers(Strategy& strategy) {
+  using lockstep::detail::StrategyAccess;
+  return [alive = StrategyAccess::alive(strategy)](const StepTotals& mine) -> std::function<StepTotals()> {
     using Numbers = std::array<std::int64_t, sizeof(StepTotals) / sizeof(std::int64_t)>;
     const auto numbers = std::bit_cast<Numbers>(mine);
-    using lockstep::detail::StrategyAccess;
-    const Strategy& strategy = StrategyAccess::require_alive(strategy_, "a distributed dataset");
+    const Strategy& used = StrategyAccess::require_alive(alive, "a distributed dataset");
     return [sums_of_all = workers::begin_sums(
-                *StrategyAccess::workers(strategy), std::vector(numbers.begin(), numbers.end()),
-                "what workers have for a step of a distributed dataset", deadline_of(strategy.communication()))] {
+                *StrategyAccess::workers(used), std::vector(numbers.begin(), numbers.end()),
+                "what workers have for a step of a distributed dataset", deadline_of(used.communication()))] {
       Numbers sums;
       std::ranges::copy(sums_of_all(), sums.begin());
       return std::bit_cast<StepTotals>(sums);
     };
-  }
-
- private:
-  std::weak_ptr<Strategy*> strategy_;  ///< which a dataset may outlive
-};
+  };
+}
 
 DistributedInputPtr finish(Strategy& strategy, DistributedInput input, const InputOptions& options) {
   input.job_seed = strategy.seed();
@@ -60,7 +53,7 @@ DistributedInputPtr finish(Strategy& strategy, DistributedInput input, const Inp
     for (int k = 0; k < strategy.num_local_replicas(); ++k)
       input.devices.push_back(strategy.replica_context(k).device());
   }
-  if (input.agreement && input.cluster.workers > 1) input.agreement = std::make_shared<WorkersAgreement>(strategy);
+  if (input.agreement && input.cluster.workers > 1) input.agreement = agreement_of_workers(strategy);
   return std::make_shared<const DistributedInput>(std::move(input));
 }
 

@@ -260,7 +260,7 @@ class DistributedCursor::Impl {
     return step;
   }
 
-  bool agrees(bool partial_steps) const { return partial_steps && input_->agreement; }
+  bool agrees(bool partial_steps) const { return partial_steps && input_->agreement != nullptr; }
   /// Reads the next step. Where workers have to agree on it, begins to tell the others.
   Read read_and_tell(bool partial_steps) {
     Read read;
@@ -272,7 +272,7 @@ class DistributedCursor::Impl {
       read.error = std::current_exception();
     }
     const bool is_known = read.step && read.step->total;
-    if (agrees(partial_steps) && !is_known) read.totals = input_->agreement->begin(totals_here(read));
+    if (agrees(partial_steps) && !is_known) read.totals = input_->agreement(totals_here(read));
     return read;
   }
 

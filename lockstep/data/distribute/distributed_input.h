@@ -36,23 +36,13 @@ struct StepTotals {
   std::int64_t failed_ids = 0;  ///< of these, added up: if there is one, which
 };
 
-/// How workers agree that the data has ended: once per step each tells what its replicas have.
-class LOCKSTEP_EXPORT EndOfDataAgreement {
- public:
-  virtual ~EndOfDataAgreement() = default;
-  /// What all workers have told. Called once per step, by every worker, if partial steps are handled.
-  virtual StepTotals total(const StepTotals& mine) = 0;
-  /// The same without waiting: what is returned waits, if it is called, and at the latest when it goes.
-  virtual std::function<StepTotals()> begin(const StepTotals& mine) {
-    return [this, mine] { return total(mine); };
-  }
-};
-
+/// How workers agree that the data has ended: if partial steps are handled, every worker tells once per step what its
+/// replicas have. What is returned waits until all workers have told, if it is called, and at the latest when it goes.
+using Agreement = std::function<std::function<StepTotals()>(const StepTotals& mine)>;
 /// One worker agrees with itself.
-class LOCKSTEP_EXPORT LocalAgreement final : public EndOfDataAgreement {
- public:
-  StepTotals total(const StepTotals& mine) override { return mine; }
-};
+inline std::function<StepTotals()> agree_alone(const StepTotals& mine) {
+  return [mine] { return mine; };
+}
 
 // ---- what is read
 
@@ -74,7 +64,7 @@ struct LOCKSTEP_EXPORT DistributedInput {
   int buffer_size = 1;
   std::vector<at::Device> devices = {};  ///< where each local replica's elements go; none: they stay where they are
   /// How workers agree on the end; none where every worker sees the same end by itself (Assignment::ByReplica).
-  std::shared_ptr<EndOfDataAgreement> agreement = std::make_shared<LocalAgreement>();
+  Agreement agreement = agree_alone;
   std::shared_ptr<std::atomic<std::uint64_t>> passes = std::make_shared<std::atomic<std::uint64_t>>(0);
 
   DistributedSpec spec() const;

@@ -21,11 +21,11 @@ namespace lockstep::data {
 namespace {
 
 /// Adds up what all workers bring to a step.
-class Meeting final : public EndOfDataAgreement {
+class Meeting {
  public:
   explicit Meeting(int workers) : workers_(workers) {}
 
-  StepTotals total(const StepTotals& mine_here) override {
+  StepTotals total(const StepTotals& mine_here) {
     std::unique_lock lock(mutex_);
     sum_.values += mine_here.values;
     sum_.helpless += mine_here.helpless;
@@ -63,7 +63,7 @@ std::vector<Outcome> run_workers(int workers, const std::function<DistributedInp
   for (int worker = 0; worker < workers; ++worker) {
     running.push_back(std::async(std::launch::async, [&, worker] {
       DistributedInput input = make(worker);
-      input.agreement = meeting;
+      input.agreement = agreement_by(meeting);
       DistributedCursor cursor(std::make_shared<const DistributedInput>(std::move(input)));
       Outcome outcome;
       try {
@@ -243,7 +243,7 @@ TEST(UnequalRows, AreToldOnceByBothAssignments) {
     for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {
       const InputPlan plan = plan_input(zipped, policy, assignment, {2, 1, 0});
       ASSERT_EQ(plan.split.rule, SplitRule::CeilSplit);
-      const auto input = input_of(plan, 0, std::make_shared<LocalAgreement>());
+      const auto input = input_of(plan, 0, agree_alone);
       const LoggedLines log;
       for (int pass = 0; pass < 2; ++pass) {
         DistributedCursor cursor(input);

@@ -245,7 +245,7 @@ TEST(CacheFiles, OfWorkersWithFilesOfTheirOwnAreTheirOwn) {
     const StagePtr cached = make_cache(make_text_line_stage(names(files), {}), folder / "shared.cache");
     DistributedInput input =
         distributed_by_plan(plan_input(batched(cached, 4), AutoShardPolicy::Auto, assignment, {2, 1, worker}));
-    if (input.agreement) input.agreement = std::make_shared<LocalAgreement>();
+    if (input.agreement) input.agreement = agree_alone;
     const auto shared = std::make_shared<const DistributedInput>(std::move(input));
     std::string lines;
     for (int pass = 0; pass < 2; ++pass) {
@@ -296,15 +296,14 @@ TEST(PipelinesOfEachReplica, GetEmptyBatchesLikeThoseOfTheOthers) {
   EXPECT_FALSE(cursor.next());
 }
 
-class OthersHaveData final : public EndOfDataAgreement {
- public:
-  StepTotals total(const StepTotals& mine) override { return {.values = mine.values + 1, .helpless = mine.helpless}; }
-};
+std::function<StepTotals()> agree_with_others_that_have_data(const StepTotals& mine) {
+  return [all = StepTotals{.values = mine.values + 1, .helpless = mine.helpless}] { return all; };
+}
 
 TEST(PipelinesOfEachReplica, KnowWhatEmptyBatchesLookLikeAfterAResume) {
   const auto input = [] {
     DistributedInput made = distributed_pipelines({pairs(5)}, {2, 1, 1}, false);
-    made.agreement = std::make_shared<OthersHaveData>();
+    made.agreement = agree_with_others_that_have_data;
     return std::make_shared<const DistributedInput>(std::move(made));
   };
   DistributedCursor cursor(input());
@@ -319,7 +318,7 @@ TEST(PipelinesOfEachReplica, KnowWhatEmptyBatchesLookLikeAfterAResume) {
 
 TEST(PipelinesOfEachReplica, SayIfNothingIsKnownAboutTheirElements) {
   DistributedInput input = distributed_pipelines({pairs(0)}, {2, 1, 1}, false);
-  input.agreement = std::make_shared<OthersHaveData>();
+  input.agreement = agree_with_others_that_have_data;
   DistributedCursor cursor(std::make_shared<const DistributedInput>(std::move(input)));
   const std::string error = error_of([&] { cursor.next(); });
   EXPECT_NE(error.find("empty batch"), std::string::npos) << error;
