@@ -14,11 +14,16 @@
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/rnn.h>
+#include <torch/optim/adam.h>
 #include <torch/utils.h>
 
 #include <chrono>
 #include <thread>
+#include <tuple>
 
+#include "lockstep/nn/loss.h"
+#include "lockstep/nn/mirrored_optimizer.h"
 #include "tests/gpu/gpu_support.h"
 #include "tests/support/replicas.h"
 #include "tests/support/same_bits.h"
@@ -61,6 +66,14 @@ std::vector<at::Tensor> drawn_by(int replicas, std::uint64_t seed, int rounds = 
   }
   return all;
 }
+
+/// `.deterministic` holds for the process.
+struct DeterministicUntilHere {
+  ~DeterministicUntilHere() {
+    at::globalContext().setDeterministicAlgorithms(false, false);
+    at::globalContext().setDeterministicCuDNN(false);
+  }
+};
 
 class GpuRandom : public testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Replicas, GpuRandom, testing::Values(1, 2, 4));
@@ -129,14 +142,31 @@ TEST_P(GpuRandom, DropoutOfRecurrentLayersIsTheReplicasOwn) {
   for (int late = 0; late < GetParam(); ++late) EXPECT_EQ(first_difference(drawn(late), first), "") << late;
 }
 
+TEST_P(GpuRandom, AnLstmWithDropoutTrainsTheSameFromRunToRun) {
+  const DeterministicUntilHere until_here;
+  const auto trained = [&] {
+    torch::manual_seed(13);
+    MirroredOptions options = on_gpu(GetParam());
+    options.deterministic = true;
+    MirroredStrategy strategy(options);
+    auto model = strategy.make(
+        [] { return torch::nn::LSTM(torch::nn::LSTMOptions(8, 16).num_layers(2).dropout(0.5).batch_first(true)); });
+    auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.01));
+    for (int step = 0; step < 8; ++step) {
+      strategy.run([&] {
+        const at::Tensor x = at::randn({6, 5, 8}, kGpu);
+        optimizer.minimize(average_loss(std::get<0>(model->forward(x)).square().sum({1, 2})));
+      });
+    }
+    return on_host(model.parameters());
+  };
+  const auto first = trained();
+  for (int again = 0; again < 3; ++again) EXPECT_EQ(first_difference(trained(), first), "");
+}
+
 /// Rows that many threads add to in any order: LibTorch's usual way differs from call to call.
 TEST_P(GpuRandom, DeterministicSumsOfRowsAreBitwiseEqual) {
-  struct Restore {
-    ~Restore() {
-      at::globalContext().setDeterministicAlgorithms(false, false);
-      at::globalContext().setDeterministicCuDNN(false);
-    }
-  } restore;
+  const DeterministicUntilHere until_here;
   MirroredOptions options = on_gpu(GetParam());
   options.deterministic = true;
   MirroredStrategy strategy(options);
