@@ -11,7 +11,7 @@ class ModuleCore;
 
 /// Weights that the program has changed itself between two steps: by model.update, model.apply, or in place. Replicas of one
 /// worker share them; workers compare what they are now. Those count that the optimizer trains, or none does: what another
-/// optimizer trains is that one's business. Changes through `data()` go unnoticed.
+/// optimizer trains is that one's business. Changes through `data()` go unnoticed. In one worker: nn/module_watch.h.
 class OutsideChanges {
  public:
   /// `group_of` says of each parameter whether the optimizer trains it: >= 0.
