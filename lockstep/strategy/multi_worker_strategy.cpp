@@ -11,7 +11,7 @@
 #include "lockstep/comm/cluster/cluster_resolver.h"
 #include "lockstep/comm/sum_route.h"
 #include "lockstep/comm/worker_group.h"
-#include "lockstep/strategy/collective_all_reduce.h"
+#include "lockstep/strategy/cross_device_ops.h"
 #include "lockstep/strategy/detail/strategy_access.h"
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/local_replicas.h"
@@ -23,6 +23,33 @@ namespace lockstep {
 namespace {
 
 constexpr double kDefaultSeconds = 600;
+
+/// Reductions in cross-replica context over the replicas of all workers: each worker calls with the components of its own
+/// replicas. What only copies (`broadcast`) stays on the worker.
+class CollectiveAllReduce final : public OrderedCrossDeviceOps {
+ public:
+  explicit CollectiveAllReduce(std::shared_ptr<WorkerGroup> group) : group_(std::move(group)) {}
+
+  Mirrored<at::Tensor> reduce(ReduceOp op, const PerReplica<at::Tensor>& value, const Devices& destinations,
+                              const CommunicationOptions& options) override {
+    return broadcast(workers::all_reduce(*group_, op, value.values(), "reduce", options), destinations);
+  }
+
+  Mirrored<IndexedSlices> reduce_slices(ReduceOp op, const PerReplica<IndexedSlices>& value,
+                                        const Devices& destinations, const CommunicationOptions& options) override {
+    const auto all = workers::all_gather(*group_, value.values(), "reduce of sparse rows", deadline_of(options));
+    return OrderedCrossDeviceOps::reduce_slices(op, PerReplica<IndexedSlices>(all), destinations, options);
+  }
+
+  Mirrored<at::Tensor> gather(const PerReplica<at::Tensor>& value, std::int64_t axis, const Devices& destinations,
+                              const CommunicationOptions& options) override {
+    const auto all = workers::all_gather(*group_, value.values(), str("gather along ", axis), deadline_of(options));
+    return OrderedCrossDeviceOps::gather(PerReplica<at::Tensor>(all), axis, destinations, options);
+  }
+
+ private:
+  std::shared_ptr<WorkerGroup> group_;
+};
 
 std::vector<DeviceName> plan_devices(const MultiWorkerOptions& options, const ClusterDescription& cluster) {
   auto devices = plan_mirrored_devices(options.devices.value_or(local_devices(visible_gpus())));
@@ -60,10 +87,6 @@ std::string kinds_of(const std::vector<DeviceName>& devices) {
   return kinds;
 }
 
-double collective_seconds(const CommunicationOptions& communication) {
-  return communication.timeout_seconds.value_or(kDefaultSeconds);
-}
-
 std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const ClusterDescription& cluster,
                                   const std::vector<DeviceName>& devices, int threads) {
   if (cluster.num_workers() == 1) return nullptr;
@@ -74,6 +97,7 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
                            .help = "leave data_port out for a free port, and join_seconds for 300"});
   }
   const std::string nccl = gpu::nccl_version();
+  const double seconds = options.communication.timeout_seconds.value_or(kDefaultSeconds);
   const std::shared_ptr<WorkerGroup> workers = join_workers(
       {.cluster = cluster,
        .replicas = static_cast<int>(devices.size()),
@@ -83,28 +107,27 @@ std::shared_ptr<WorkerGroup> join(const MultiWorkerOptions& options, const Clust
                  str("seed: ", options.seed ? str(*options.seed) : "the chief's"),
                  str("communication.implementation: ", to_string(options.communication.implementation)),
                  str("communication.bytes_per_pack: ", options.communication.bytes_per_pack),
-                 str("communication.timeout_seconds: ", collective_seconds(options.communication)),
-                 str("strict: ", options.strict ? "true" : "false"),
+                 str("communication.timeout_seconds: ", seconds), str("strict: ", options.strict ? "true" : "false"),
                  str("own kernels: ", options.fast_kernels ? str(*options.fast_kernels) : "unset")},
        .machine = kind_of_cpu(),
        .join_seconds = options.join_seconds,
-       .collective_seconds = collective_seconds(options.communication),
+       .collective_seconds = seconds,
        .ring = options.communication.implementation == Implementation::Ring,
        .bind_address = options.bind_address,
        .data_port = options.data_port,
        .tls = options.tls});
   if (const auto here = torch_devices(devices); std::ranges::any_of(here, &at::Device::is_cuda))
-    workers->set_gpu_workers(gpu::connect_workers(*workers, here, options.communication, options.join_seconds,
-                                                  collective_seconds(options.communication)));
+    workers->set_gpu_workers(
+        gpu::connect_workers(*workers, here, options.communication, options.join_seconds, seconds));
   return workers;
 }
 
 std::uint64_t job_seed(const MultiWorkerOptions& options, WorkerGroup* workers) {
   if (options.seed) return *options.seed;
-  const std::uint64_t here = shared_generator_seed();
-  return workers ? std::stoull(workers::broadcast_texts(*workers, {str(here)}, "seed of the strategy",
-                                                        deadline_of(options.communication))[0])
-                 : here;
+  std::uint64_t seed = shared_generator_seed();
+  if (workers)
+    workers::broadcast_bytes(*workers, &seed, sizeof seed, "seed of the strategy", deadline_of(options.communication));
+  return seed;
 }
 
 }  // namespace
