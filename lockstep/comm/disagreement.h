@@ -1,9 +1,12 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "lockstep/base/error.h"
 #include "lockstep/base/export.h"
 
 // What is said about workers that should have said the same and have not.
@@ -48,5 +51,12 @@ std::vector<WorkersOfOneMind<T>> group_by_what_they_say(const std::vector<T>& of
   });
   return groups;
 }
+
+/// The lines of each worker on something that all must describe alike: "model of worker 1 differs from that of workers 0 and
+/// 2". Nothing if they do; `names` calls workers by what they are.
+LOCKSTEP_EXPORT std::optional<ErrorText> disagreement(
+    const std::string& what, const std::vector<std::vector<std::string>>& of_workers,
+    const std::function<std::string(const std::vector<int>& workers)>& names,
+    const std::string& help = "run the same program with the same arguments on all workers");
 
 }  // namespace lockstep

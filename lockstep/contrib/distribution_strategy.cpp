@@ -13,8 +13,8 @@
 #include "lockstep/comm/cluster/cluster_spec.h"
 #include "lockstep/contrib/loss_reduction.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/strategy_words.h"
+#include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/values/type_name.h"
 
 namespace lockstep::contrib {

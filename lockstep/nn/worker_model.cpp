@@ -12,7 +12,6 @@
 #include "lockstep/nn/module_core.h"
 #include "lockstep/nn/tensor_digest.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/strategy.h"
 #include "lockstep/strategy/worker_collectives.h"
 

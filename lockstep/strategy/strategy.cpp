@@ -21,7 +21,6 @@
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/local_replicas.h"
 #include "lockstep/strategy/replica_random.h"
-#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/strategy_words.h"
 #include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/values/const_data.h"

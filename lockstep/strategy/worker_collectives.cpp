@@ -8,8 +8,9 @@
 #include <numeric>
 #include <optional>
 
-#include "lockstep/base/error.h"
+#include "lockstep/base/fnv.h"
 #include "lockstep/base/text.h"
+#include "lockstep/comm/disagreement.h"
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/gpu.h"
 #include "lockstep/strategy/owners_call.h"
@@ -96,11 +97,11 @@ struct PendingSums {
                                                           .help = "keep the strategy as long as what was made by it"});
     }
     alive->wait(begun);
-    return sums;
+    return numbers;
   }
 
-  std::weak_ptr<WorkerGroup> group;  ///< once it is gone, nothing is under way
-  std::vector<std::int64_t> mine, nothing, sums;
+  std::weak_ptr<WorkerGroup> group;            ///< once it is gone, nothing is under way
+  std::vector<std::int64_t> numbers, nothing;  ///< the sums take the place of what this worker brings
   std::string name;
   std::optional<WorkerGroup::Ticket> ticket;  ///< until it is awaited
 };
@@ -239,23 +240,38 @@ std::vector<Texts> all_gather_texts(WorkerGroup& group, const Texts& mine, std::
   return all;
 }
 
+void require_same(WorkerGroup& group, const Description& mine, std::string_view call, const Deadline& deadline) {
+  std::uint64_t mark = 0;
+  for (const std::string& line : mine.lines) mark = fnv1a<char>(line, mark + 1);
+  const auto marks = all_gather(group, std::vector{static_cast<std::int64_t>(mark)}, call, deadline);
+  if (std::ranges::count(marks, marks[0]) == std::ssize(marks)) return;
+  const auto said = all_gather_texts(group, mine.lines, lockstep::str(call, ", what differs"), deadline);
+  const auto text = disagreement(mine.what, said, workers_text, mine.help);
+  if (!text) return;
+  // What is thrown may end the job, so nobody throws before all know why. Who is last to leave may see the job's end here.
+  try {
+    group.barrier(lockstep::str(call, ", all know what differs"), deadline);
+  } catch (const Error&) {
+  }
+  throw FailedPrecondition(mine.number, *text);
+}
+
 std::function<std::vector<std::int64_t>()> begin_sums(WorkerGroup& group, std::vector<std::int64_t> mine,
                                                       std::string_view name, const Deadline& deadline) {
   const auto pending = std::make_shared<PendingSums>();
   pending->group = group.weak_from_this();
-  pending->mine = std::move(mine);
-  pending->nothing.resize(pending->mine.size());
-  pending->sums.resize(pending->mine.size());
+  pending->numbers = std::move(mine);
+  pending->nothing.resize(pending->numbers.size());
   pending->name = begin_call(name);
   // Which of the local replicas brings the numbers does not matter.
   std::vector<const void*> inputs(static_cast<std::size_t>(group.replicas()), pending->nothing.data());
-  inputs[0] = pending->mine.data();
+  inputs[0] = pending->numbers.data();
   pending->ticket = group.submit(WorkerGroup::kProgram,
                                  {.kind = CollectiveKind::AllReduce,
                                   .dtype = Dtype::Int64,
-                                  .elements = pending->mine.size(),
+                                  .elements = pending->numbers.size(),
                                   .inputs = inputs,
-                                  .outputs = {pending->sums.data()},
+                                  .outputs = {pending->numbers.data()},
                                   .name = pending->name},
                                  deadline);
   return [pending] { return pending->wait(); };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "lockstep/base/deadline.h"
+#include "lockstep/base/error.h"
 #include "lockstep/base/export.h"
 #include "lockstep/comm/communication_options.h"
 #include "lockstep/comm/reduce_op.h"
@@ -54,6 +55,18 @@ Texts broadcast_texts(WorkerGroup& group, const Texts& texts, std::string_view n
 /// Those of each worker.
 std::vector<Texts> all_gather_texts(WorkerGroup& group, const Texts& mine, std::string_view name,
                                     const Deadline& deadline);
+
+/// What every worker describes in its own words, and all must describe alike.
+struct Description {
+  std::string what;  ///< "model"
+  Texts lines;
+  int number = errors::kDifferentPrograms;
+  std::string help = "run the same program with the same arguments on all workers";
+};
+
+/// Throws on every worker if their lines differ: "model of worker 1 differs from that of workers 0 and 2". A collective named
+/// after the program's call, so that a worker which calls something else is noticed too.
+void require_same(WorkerGroup& group, const Description& mine, std::string_view call, const Deadline& deadline);
 
 /// Begins to add up numbers over all workers; the sums come from calling what it returns, once. Their end is awaited at the
 /// latest when that goes, so that a program which no longer wants them leaves nothing behind.

@@ -11,7 +11,6 @@
 #include "lockstep/data/distribute/distributed_input.h"
 #include "lockstep/data/errors.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep::data {

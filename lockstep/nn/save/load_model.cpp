@@ -31,8 +31,8 @@
 #include "lockstep/nn/worker_model.h"
 #include "lockstep/strategy/call_place.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/worker_collectives.h"
 
 // Loading has two halves: all that can fail, which changes nothing, and copying, which cannot fail.
 namespace lockstep {

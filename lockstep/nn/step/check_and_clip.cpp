@@ -16,8 +16,8 @@
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/misuse.h"
 #include "lockstep/strategy/detail/strategy_access.h"
-#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/strategy.h"
+#include "lockstep/strategy/worker_collectives.h"
 
 namespace lockstep::detail {
 namespace {

@@ -14,8 +14,6 @@
 #include "lockstep/nn/step/meeting.h"
 #include "lockstep/nn/step/step_description.h"
 #include "lockstep/nn/step/worker_reducer.h"
-#include "lockstep/strategy/gpu.h"
-#include "lockstep/strategy/same_on_workers.h"
 #include "lockstep/strategy/tensor_reduction.h"
 #include "lockstep/strategy/worker_collectives.h"
 #include "lockstep/values/const_data.h"
@@ -136,8 +134,7 @@ void WorkerReducer::gather_sparse(std::size_t p) {
   }
   const auto all = workers::all_gather(group_, mine, str(name_, ", sparse gradient of ", module_.parameters()[p].name),
                                        deadline_of(options_));
-  std::vector<at::Tensor> indices;
-  std::vector<at::Tensor> values;
+  std::vector<at::Tensor> indices, values;
   for (std::size_t i = 0; i < all.size(); i += 2) {
     if (all[i].dim() < 2) continue;
     indices.push_back(all[i].to(leaf.device()));
