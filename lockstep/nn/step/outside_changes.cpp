@@ -1,7 +1,5 @@
 #include "lockstep/nn/step/outside_changes.h"
 
-#include <span>
-
 #include "lockstep/base/fnv.h"
 #include "lockstep/base/text.h"
 #include "lockstep/nn/module_core.h"
@@ -16,10 +14,6 @@ std::int64_t OutsideChanges::version(std::size_t p) const {
   return counts(p) && counter.enabled() ? counter.current_version() : 0;
 }
 
-std::uint64_t OutsideChanges::digest(std::size_t p) const {
-  return digest_of(module_.parameters()[p].leaves[0].detach());
-}
-
 void OutsideChanges::remember() {
   for (std::size_t p = 0; p < versions_.size(); ++p) versions_[p] = version(p);
 }
@@ -32,18 +26,16 @@ std::uint64_t OutsideChanges::mark() {
   ++changes_;
   if (changes_ > kAlwaysCompared && changes_ % kComparedEvery != 0) return changes_;
   std::uint64_t mark = changes_;
-  for (std::size_t p = 0; p < versions_.size(); ++p) {
-    if (!counts(p)) continue;
-    const std::uint64_t value = digest(p);
-    mark = fnv1a(std::span(&value, 1), mark);
-  }
+  for (const std::string& line : lines()) mark = fnv1a<char>(line, mark);
   return mark;
 }
 
 workers::Texts OutsideChanges::lines() const {
   workers::Texts lines;
   for (std::size_t p = 0; p < versions_.size(); ++p) {
-    if (counts(p)) lines.push_back(lockstep::str("digest of ", module_.parameters()[p].name, ": ", digest(p)));
+    const auto& parameter = module_.parameters()[p];
+    if (counts(p))
+      lines.push_back(lockstep::str("digest of ", parameter.name, ": ", digest_of(parameter.leaves[0].detach())));
   }
   return lines;
 }

@@ -31,7 +31,6 @@ class OutsideChanges {
 
   bool counts(std::size_t p) const;
   std::int64_t version(std::size_t p) const;
-  std::uint64_t digest(std::size_t p) const;
 
   const ModuleCore& module_;
   const std::vector<int>& group_of_;

@@ -14,13 +14,6 @@
 #include "lockstep/values/const_data.h"
 
 namespace lockstep::detail {
-namespace {
-
-bool is_dense_in_order(const at::Tensor& gradient, const at::Tensor& leaf) {
-  return gradient.strides() == leaf.strides() && gradient.is_non_overlapping_and_dense();
-}
-
-}  // namespace
 
 WorkerReducer::WorkerReducer(WorkerGroup& group, const ModuleCore& module, const std::vector<int>& group_of,
                              const Replicas& replicas, const CommunicationOptions& options, std::string name)
@@ -114,8 +107,9 @@ void WorkerReducer::put(std::size_t k, std::size_t b, std::size_t i, const at::T
   const Bucket& bucket = buckets_[b];
   const auto p = static_cast<std::size_t>(bucket.parameters[i]);
   const bool is_dense = gradient.defined() && !gradient.is_sparse();
-  if (bucket.parameters.size() == 1 && is_dense && !is_staged_ &&
-      is_dense_in_order(gradient, module_.parameters()[p].leaves[k])) {
+  const bool is_alone = bucket.parameters.size() == 1 && is_dense && !is_staged_;
+  if (is_alone && gradient.strides() == module_.parameters()[p].leaves[k].strides() &&
+      gradient.is_non_overlapping_and_dense()) {
     part.held = gradient;
     journey.sum.inputs[k] = gradient.const_data_ptr();
     return;
@@ -219,7 +213,12 @@ void WorkerReducer::bring_together(ReplicaPart& mine, ReduceOp op, const StepCal
         for (std::size_t b = 0; b < next_; ++b) {
           awaited_ = b + 1;
           group_.wait(journeys_[b].ticket);
-          if (loads_[0].parts[b].is_stale) send_again(b);
+          if (loads_[0].parts[b].is_stale) {
+            put_again(b);
+            await_copies(b);
+            submit(b);
+            group_.wait(journeys_[b].ticket);
+          }
           if (is_staged_) journeys_[b].result.copy_(journeys_[b].host_result, /*non_blocking=*/true);
         }
         reset();
@@ -247,13 +246,6 @@ void WorkerReducer::put_again(std::size_t b) {
       put(k, b, i, shown(k, static_cast<std::size_t>(buckets_[b].parameters[i])));
     mark_copies(k, b);
   }
-}
-
-void WorkerReducer::send_again(std::size_t b) {
-  put_again(b);
-  await_copies(b);
-  submit(b);
-  group_.wait(journeys_[b].ticket);
 }
 
 void WorkerReducer::survey(ReplicaPart& mine) { mine.kinds = kinds_; }

@@ -93,7 +93,6 @@ class WorkerReducer final : public GradientReducer {
   void await_copies(std::size_t b) const;
   void sum_between_gpus();
   void put_again(std::size_t b);
-  void send_again(std::size_t b);
   void reset();
   // Likewise; worker_agreement.cpp
   void agree(ReduceOp op, const StepCall& call);
