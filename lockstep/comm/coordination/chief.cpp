@@ -63,8 +63,8 @@ void Chief::closed(Connection connection, Time now) {
 
 void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Time now) {
   seat.presence = started_ ? Presence::Lost : Presence::Absent;
-  forget_waits_of(seat.id);
   if (!started_) {
+    end_waits_without(seat);
     seat.connection = 0;
     if (failure_) return;
     return say_warning(
@@ -83,7 +83,7 @@ void Chief::lose(Seat& seat, const std::string& how, const std::string& seen, Ti
        .where = last_seen(seat.last),
        .seen = str(seen, "; ", others),
        .help = str("look at ", seat.member.name(), "'s log; `lockstep explain L", errors::kPeerLost, "`")}));
-  fail_meetings_without(seat);
+  end_waits_without(seat);
 }
 
 void Chief::beat(Seat& seat, const std::string& place, Time now) {
@@ -120,12 +120,12 @@ void Chief::tick(Time now) {
     lose(seat, "stopped answering", str("last heartbeat ", seconds_text(silent), " ago"), now);
     outbox_.close(connection);
   }
-  std::vector<Connection> late;
-  for (const auto& [connection, session] : sessions_) {
+  for (auto next = sessions_.begin(); next != sessions_.end();) {
+    const auto& [connection, session] = *next++;  // which may be dropped
     const bool is_late = now - session.opened > time_to_introduce_oneself(options_);
-    if (session.stage != Stage::Seated && is_late) late.push_back(connection);
+    if (session.stage != Stage::Seated && is_late)
+      drop_stranger(connection, "a connection that did not introduce itself");
   }
-  for (const Connection connection : late) drop_stranger(connection, "a connection that did not introduce itself");
   check_waits(now);
 }
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <list>
 #include <map>
 #include <optional>
 #include <set>
@@ -71,7 +72,7 @@ class Chief {
 
     bool is_at_barrier() const { return call.verb() == wire::Call::BARRIER; }
   };
-  using Meeting = std::map<int, const Waiter*>;  // those at one barrier, by member
+  using Meeting = std::map<int, std::list<Waiter>::const_iterator>;  // those at one barrier, by member
 
   // chief_join.cpp: an Error that these throw is why the session is refused
   void hello(Connection connection, Session& session, const wire::ToChief& message);
@@ -87,8 +88,7 @@ class Chief {
   void set(const Waiter& waiter);
   Meeting meeting_at(const std::string& barrier) const;
   void conclude(const std::string& barrier);
-  void forget_waits_of(int member);
-  void fail_meetings_without(const Seat& gone);
+  void end_waits_without(const Seat& gone);
   void check_waits(Time now);
   std::string missing_at(const std::string& barrier) const;
   void reply(const Waiter& waiter, wire::FromChief answer);
@@ -113,7 +113,7 @@ class Chief {
   std::vector<Seat> seats_;
   std::map<std::string, std::string> store_;
   std::size_t stored_bytes_ = 0;
-  std::vector<Waiter> waiting_;   // in the order in which they came
+  std::list<Waiter> waiting_;     // in the order in which they came
   std::set<std::string> warned_;  // barriers of which all who wait there have been told
   std::optional<Error> failure_;
 };

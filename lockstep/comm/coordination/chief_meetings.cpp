@@ -20,7 +20,7 @@ void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Tim
     case wire::Call::BARRIER:
       waiting_.push_back(waiter);
       for (const Seat& other : seats_) {
-        if (other.presence == Presence::Left || other.presence == Presence::Lost) return fail_meetings_without(other);
+        if (other.presence == Presence::Left || other.presence == Presence::Lost) return end_waits_without(other);
       }
       return conclude(call.key());
     case wire::Call::ROSTER: return reply(waiter, roster());
@@ -28,8 +28,7 @@ void Chief::serve(Seat& seat, std::uint64_t request, const wire::Call& call, Tim
       reply(waiter, value_of({}));
       seat.presence = Presence::Left;
       seat.connection = 0;
-      forget_waits_of(seat.id);
-      return fail_meetings_without(seat);
+      return end_waits_without(seat);
     default: return drop_stranger(seat.connection, "a message of an unknown kind");
   }
 }
@@ -59,8 +58,8 @@ void Chief::set(const Waiter& waiter) {
 // Of a member that is there twice, from two threads, the second call is of the next meeting.
 Chief::Meeting Chief::meeting_at(const std::string& barrier) const {
   Meeting meeting;
-  for (const Waiter& waiter : waiting_) {
-    if (waiter.is_at_barrier() && waiter.call.key() == barrier) meeting.emplace(waiter.member, &waiter);
+  for (auto waiter = waiting_.begin(); waiter != waiting_.end(); ++waiter) {
+    if (waiter->is_at_barrier() && waiter->call.key() == barrier) meeting.emplace(waiter->member, waiter);
   }
   return meeting;
 }
@@ -72,31 +71,16 @@ void Chief::conclude(const std::string& barrier) {
   std::vector<std::vector<std::string>> said;
   for (const auto& [member, waiter] : meeting)
     said.emplace_back(waiter->call.lines().begin(), waiter->call.lines().end());
-  const auto groups = group_by_what_they_say(said);
-  const auto members_of = [&](std::size_t group) {
+  const auto differ = disagreement(barrier, said, [&](const std::vector<int>& ids) {
     std::vector<WorkerEntry> members;
-    for (const int member : groups[group].workers) members.push_back(seat_of(member)->member);
-    return members;
-  };
-  wire::FromChief answer = value_of({});
-  if (groups.size() > 1) {
-    answer = fault_of(FailedPrecondition(
-        errors::kDifferentPrograms,
-        {.what = str(barrier, " of ", names_of(members_of(1)), " differs from that of ", names_of(members_of(0))),
-         .where = str("found when all ", seats_.size(), " workers compared it"),
-         .seen = difference({members_of(0)[0].name(), groups[0].said}, {members_of(1)[0].name(), groups[1].said}),
-         .help = "run the same program with the same arguments on all workers"}));
-  }
-  std::set<std::pair<int, std::uint64_t>> ended;
+    for (const int id : ids) members.push_back(seat_of(id)->member);
+    return names_of(members);
+  });
+  const auto answer = differ ? fault_of(FailedPrecondition(errors::kDifferentPrograms, *differ)) : value_of({});
   for (const auto& [member, waiter] : meeting) {
     reply(*waiter, answer);
-    ended.emplace(member, waiter->request);
+    waiting_.erase(waiter);
   }
-  std::erase_if(waiting_, [&](const Waiter& waiter) { return ended.contains({waiter.member, waiter.request}); });
-}
-
-void Chief::forget_waits_of(int member) {
-  std::erase_if(waiting_, [&](const Waiter& waiter) { return waiter.member == member; });
 }
 
 std::string Chief::missing_at(const std::string& barrier) const {
@@ -108,9 +92,11 @@ std::string Chief::missing_at(const std::string& barrier) const {
   return list_of(names, 4);
 }
 
-void Chief::fail_meetings_without(const Seat& gone) {
+// It waits for nothing any more, and nobody waits for it.
+void Chief::end_waits_without(const Seat& gone) {
   const std::string how = gone.presence == Presence::Left ? " has left the job" : " is lost";
   std::erase_if(waiting_, [&](const Waiter& waiter) {
+    if (waiter.member == gone.id) return true;
     if (!waiter.is_at_barrier()) return false;
     const std::string what =
         str(to_string(gone.member), how, ", so barrier \"", waiter.call.key(), "\" cannot complete");
