@@ -65,11 +65,6 @@ Coordinator::~Coordinator() {
   heart_.join();
 }
 
-std::uint64_t Coordinator::generation() const {
-  const std::lock_guard lock(mutex_);
-  return generation_;
-}
-
 void Coordinator::require_joined() const {
   if (failure_) throw_error(*failure_);
   if (stage_ == Stage::Joined) return;

@@ -45,7 +45,8 @@ struct JoinOptions {
   std::chrono::milliseconds join_timeout = std::chrono::minutes(5);
   std::chrono::milliseconds waiting_log_interval = std::chrono::seconds(5);
   std::chrono::milliseconds heartbeat_interval = std::chrono::milliseconds(500);
-  std::chrono::milliseconds dead_after = std::chrono::seconds(3);      ///< without a heartbeat
+  /// Without a heartbeat: a worker that is frozen or cut off is noticed within 3 s, an interval of heartbeats included.
+  std::chrono::milliseconds dead_after = std::chrono::milliseconds(2500);
   std::chrono::milliseconds slow_warning = std::chrono::seconds(10);   ///< a barrier waits this long: one log line
   std::chrono::milliseconds leave_timeout = std::chrono::seconds(30);  ///< of the destructor
 };
@@ -77,7 +78,7 @@ class LOCKSTEP_EXPORT Coordinator {
   /// Leaves, waiting at most `leave_timeout`; after a failure, or while an exception unwinds the stack, closes at once.
   ~Coordinator();
 
-  std::uint64_t generation() const;  ///< of this job; no other job of the chief has the same
+  std::uint64_t generation() const { return generation_; }  ///< of this job; no other job of the chief has the same
 
   /// The store. Keys have at most 4 KB, values 1 MB, all together 64 MB.
   void set(std::string_view key, std::string_view value);
@@ -135,7 +136,6 @@ class LOCKSTEP_EXPORT Coordinator {
   void post_beat(Lock& lock);
   void end_session();
   void run_heart();
-  void check_chief(Clock::time_point now, Clock::duration gap);
 
   // coordinator.cpp
   std::shared_ptr<const wire::FromChief> exchange(Lock& lock, wire::Call call, const Deadline& deadline);
@@ -159,7 +159,7 @@ class LOCKSTEP_EXPORT Coordinator {
   bool told_ = false;
   std::string nonce_;
   std::string token_;
-  std::uint64_t generation_ = 0;
+  std::uint64_t generation_ = 0;  // stays once it has joined
   std::uint64_t next_request_ = 1;
   std::map<std::uint64_t, std::shared_ptr<const wire::FromChief>> answers_;  // null until it has come
   std::shared_ptr<wire::Roster> roster_;

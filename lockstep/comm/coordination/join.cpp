@@ -1,7 +1,6 @@
 // Joining a job: finding the chief, waiting for everybody, and saying for whom and why.
 
 #include <algorithm>
-#include <thread>
 
 #include "lockstep/base/logging.h"
 #include "lockstep/base/text.h"

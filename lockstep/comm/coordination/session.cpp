@@ -151,18 +151,6 @@ void Coordinator::chief_is_gone(const std::string& how, const std::string& seen)
                           .help = str("look at ", chief_.name(), "'s log; if it still runs, at the network between")});
 }
 
-void Coordinator::check_chief(Clock::time_point now, Clock::duration gap) {
-  // If this process itself stood still, the chief's answers have yet to be read.
-  if (gap > 2 * options_.heartbeat_interval) last_heard_ = std::min(now, last_heard_ + gap);
-  if (now - last_heard_ <= options_.dead_after) return;
-  if (stage_ == Stage::Joined) {
-    chief_is_gone("stopped answering", str("last heard of it ", seconds_text(now - last_heard_), " ago"));
-  } else {
-    stage_ = Stage::Out;
-  }
-  changed_.notify_all();
-}
-
 void Coordinator::run_heart() {
   Lock lock(mutex_);
   for (auto last = Clock::now(); !over_;) {
@@ -181,7 +169,15 @@ void Coordinator::run_heart() {
     last = now;
     drop_strangers(port_);
     if (failure_ || (stage_ != Stage::Accepted && stage_ != Stage::Joined)) continue;
-    check_chief(now, gap);
+    // If this process itself stood still, the chief's answers have yet to be read.
+    if (gap > 2 * options_.heartbeat_interval) last_heard_ = std::min(now, last_heard_ + gap);
+    if (now - last_heard_ > options_.dead_after) {
+      if (stage_ == Stage::Joined)
+        chief_is_gone("stopped answering", str("last heard of it ", seconds_text(now - last_heard_), " ago"));
+      else
+        stage_ = Stage::Out;
+      changed_.notify_all();
+    }
     post_beat(lock);
   }
 }

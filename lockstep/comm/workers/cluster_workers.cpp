@@ -22,8 +22,6 @@ namespace {
 
 /// A dead worker is noticed by its connections at once, and by its heartbeats soon after.
 constexpr std::chrono::seconds kRootCauseWait(4);
-/// A worker that is frozen or cut off is noticed within 3 s: up to an interval of heartbeats comes on top.
-constexpr std::chrono::milliseconds kDeadAfter(2500);
 constexpr std::chrono::milliseconds kNewsWait(50);
 constexpr std::chrono::seconds kReportWait(1);
 constexpr std::chrono::seconds kSlowAfter(10);
@@ -114,7 +112,10 @@ class ClusterWorkers final : public WorkerGroup {
     if (engine_) write_log();
     ErrorText text = error.text();
     if (error.number() == errors::kPeerLost) await_root_cause();
-    if (error.number() == errors::kTimeout && text.seen.empty()) text.seen = places_of_others();
+    if (error.number() == errors::kTimeout && text.seen.empty()) {
+      for (const auto& state : coordinator().states())
+        if (state.id != rank()) text.seen += str(text.seen.empty() ? "" : "; ", place_of(state));
+    }
     const Error seen(error.code(), error.number(), std::move(text));
     coordinator().report_failure(seen);
     const auto failure = coordinator().wait_for_failure(Deadline::after(kRootCauseWait));
@@ -130,14 +131,6 @@ class ClusterWorkers final : public WorkerGroup {
       // No failure: a program has ended. And once the session is over, there is no one to ask.
       if (known.empty() || std::ranges::any_of(known, has_left)) return;
     }
-  }
-
-  std::string places_of_others() {
-    std::string text;
-    for (const auto& state : coordinator().states()) {
-      if (state.id != rank()) text += str(text.empty() ? "" : "; ", place_of(state));
-    }
-    return text;
   }
 
   void warn_of(std::string_view name, const std::vector<int>& late) {
@@ -196,16 +189,15 @@ Membership::Membership(const WorkerGroupOptions& options)
            .machine = options.machine,
            .incarnation = std::strtoull(environment_variable("LOCKSTEP_GENERATION").c_str(), nullptr, 10),
            .tls = options.tls,
-           .join_timeout = milliseconds_of(options.join_seconds),
-           .dead_after = kDeadAfter})) {}
+           .join_timeout = milliseconds_of(options.join_seconds)})) {}
 
 std::shared_ptr<WorkerGroup> Membership::add_strategy(const WorkerGroupOptions& options) {
   // A worker that does something else meanwhile does it with a strategy that all have.
   for (const auto& strategy : strategies_) {
-    const auto first = strategy.lock();  // its owner may let go of it meanwhile
-    if (!first) continue;
-    first->barrier("constructor of another MultiWorkerMirroredStrategy", Deadline::never());
-    break;
+    if (const auto first = strategy.lock()) {  // its owner may let go of it meanwhile
+      first->barrier("constructor of another MultiWorkerMirroredStrategy", Deadline::never());
+      break;
+    }
   }
   // It counts even if it cannot be made: keys in the store have its number.
   const std::size_t number = strategies_.size();
