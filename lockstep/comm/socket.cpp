@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -156,12 +155,11 @@ bool write_all(int socket, const void* data, std::size_t size, Deadline deadline
 
 bool is_ready(int socket, short events, Deadline deadline) {
   pollfd entry{socket, events, 0};
-  while (true) {
-    const int result = ::poll(&entry, 1, poll_milliseconds(deadline));
-    if (result > 0) return true;
-    if (result == 0 && deadline.expired()) return false;
-    if (result < 0 && errno != EINTR) return false;
-  }
+  int ready = 0;
+  do {
+    ready = ::poll(&entry, 1, poll_milliseconds(deadline));
+  } while (ready == 0 ? !deadline.expired() : ready < 0 && errno == EINTR);
+  return ready > 0;
 }
 
 int poll_milliseconds(Deadline deadline) {

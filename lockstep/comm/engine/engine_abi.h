@@ -12,25 +12,21 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ENGINE_ABI 3
+#define LOCKSTEP_ENGINE_ABI 4
 
 typedef struct lockstep_ring lockstep_ring;
 
-typedef struct lockstep_ring_options {
-  int32_t rank;
-  int32_t workers;
-  const char* address; /* to listen at, and where the others reach this worker */
-  double seconds;      /* give up if not all workers are connected by then */
-  /* out = a + b, for elements of a lockstep::Dtype. */
-  void (*add)(int32_t dtype, const void* a, const void* b, void* out, size_t elements);
-} lockstep_ring_options;
+/* out = a + b, for elements of a lockstep::Dtype. */
+typedef void (*lockstep_ring_add)(int32_t dtype, const void* a, const void* b, void* out, size_t elements);
 
 /* What went wrong comes as a text in `error`, which has room for LOCKSTEP_RING_ERROR bytes. */
 #define LOCKSTEP_RING_ERROR 512
 
 typedef struct lockstep_engine_api {
   uint32_t abi; /* LOCKSTEP_ENGINE_ABI */
-  lockstep_ring* (*create)(const lockstep_ring_options* options, char* error);
+  /* Listens at `address`, where the others reach this worker; gives up if not all are connected after `seconds`. */
+  lockstep_ring* (*create)(int32_t rank, int32_t workers, const char* address, double seconds, lockstep_ring_add add,
+                           char* error);
   void (*destroy)(lockstep_ring* ring);
   /* Where the others reach this worker, for all of them to know; stays as long as the ring. */
   const void* (*addresses)(const lockstep_ring* ring, size_t* size);

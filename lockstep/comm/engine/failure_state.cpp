@@ -24,14 +24,10 @@ void FailureState::set(const Error& error) {
   signal_event(event_.get());
 }
 
-Error FailureState::get() const {
+Error FailureState::get(const std::string& collective) const {
   const std::lock_guard lock(mutex_);
-  return *error_;
-}
-
-Error FailureState::during(const std::string& collective) const {
-  Error error = get();
-  if (error.text().where.empty()) error.add_where(collective);
+  Error error = *error_;
+  if (!collective.empty() && error.text().where.empty()) error.add_where(collective);
   return error;
 }
 

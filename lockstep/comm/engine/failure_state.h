@@ -19,8 +19,8 @@ class FailureState {
 
   bool is_set() const { return is_set_.load(std::memory_order_acquire); }
   void set(const Error& error);
-  Error get() const;
-  Error during(const std::string& collective) const;  ///< the same, for the caller of a collective that it ended
+  /// `collective`: one that it ended, whose caller learns which unless the error names another place.
+  Error get(const std::string& collective = {}) const;
   void throw_if_set() const;
   int event() const { return event_.get(); }  ///< readable once it is set
 

@@ -64,14 +64,10 @@ void add(std::int32_t dtype, const void* a, const void* b, void* out, std::size_
 
 Ring::Ring(const EngineOptions& options, int channel)
     : api_(options.linked != nullptr ? options.linked : load(options.library)), ring_(nullptr, api_->destroy) {
-  const lockstep_ring_options given{.rank = options.rank,
-                                    .workers = options.workers,
-                                    .address = options.address.c_str(),
-                                    .seconds = seconds_until(options.connect),
-                                    .add = add};
   const auto key = [&](int rank) { return str(options.prefix, "/gloo/", channel, "/", rank); };
   char reason[LOCKSTEP_RING_ERROR] = "";
-  ring_.reset(api_->create(&given, reason));
+  ring_.reset(api_->create(options.rank, options.workers, options.address.c_str(), seconds_until(options.connect), add,
+                           reason));
   bool is_well = ring_ != nullptr;
   if (is_well && options.workers > 1) {
     std::size_t size = 0;

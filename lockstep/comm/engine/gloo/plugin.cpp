@@ -20,18 +20,18 @@ using std::chrono::milliseconds;
 
 // What connectFullMesh would make, in two steps: the store with which workers tell each other their addresses is not here.
 struct lockstep_ring final : gloo::rendezvous::Context {
-  explicit lockstep_ring(const lockstep_ring_options& options)
-      : Context(options.rank, options.workers), add(options.add) {
+  lockstep_ring(int worker, int workers, const char* address, double seconds, lockstep_ring_add sums)
+      : Context(worker, workers), add(sums) {
     if (size == 1) return;
     {
       // Gloo writes to sockets without asking not to be killed for it: its thread must not get that signal.
       const lockstep::engine::BlockedSignals blocked;
       gloo::transport::tcp::attr attribute;
-      attribute.hostname = options.address;
+      attribute.hostname = address;
       device_ = gloo::transport::tcp::CreateDevice(attribute);
     }
     transportContext_ = device_->createContext(rank, size);
-    transportContext_->setTimeout(limit_of(options.seconds / 5));  // Gloo waits five times as long for a connection
+    transportContext_->setTimeout(limit_of(seconds / 5));  // Gloo waits five times as long for a connection
     for (int other = 0; other < size; ++other) {
       if (other == rank) continue;
       const auto bytes = transportContext_->createPair(other)->address().bytes();
@@ -45,7 +45,7 @@ struct lockstep_ring final : gloo::rendezvous::Context {
 
   void connect(int other, std::vector<char> theirs) { getPair(other)->connect(extractAddress(theirs, other)); }
 
-  const decltype(lockstep_ring_options::add) add;
+  const lockstep_ring_add add;
   std::vector<char> addresses;  // of all pairs
 };
 
@@ -63,9 +63,10 @@ std::int32_t attempt(char* error, const Action& action) {
   }
 }
 
-lockstep_ring* create(const lockstep_ring_options* options, char* error) {
+lockstep_ring* create(std::int32_t rank, std::int32_t workers, const char* address, double seconds,
+                      lockstep_ring_add add, char* error) {
   lockstep_ring* ring = nullptr;
-  attempt(error, [&] { ring = new lockstep_ring(*options); });
+  attempt(error, [&] { ring = new lockstep_ring(rank, workers, address, seconds, add); });
   return ring;
 }
 

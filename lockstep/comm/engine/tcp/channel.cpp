@@ -50,7 +50,7 @@ std::uint64_t Channel::submit(const Collective& collective, Deadline limit) {
   {
     const std::lock_guard lock(mutex_);
     auto job = std::make_shared<Job>(collective, settings_, submitted_, limit);
-    if (failure_.is_set()) throw_error(failure_.during(describe(job->fingerprint)));
+    if (failure_.is_set()) throw_error(failure_.get(describe(job->fingerprint)));
     jobs_.emplace(submitted_, std::move(job));
     number = submitted_++;
   }

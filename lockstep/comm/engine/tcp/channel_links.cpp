@@ -1,6 +1,5 @@
 // What a channel does with its connections, and how it ends.
 
-#include <poll.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -159,7 +158,7 @@ void Channel::report_failure() noexcept {
   for (const auto& link : links_) {
     if (link->tell_last(message, bytes.data())) told.push_back(link.get());
   }
-  end_all_jobs([this](const Job& job) { return failure_.during(describe(job.fingerprint)); });
+  end_all_jobs([this](const Job& job) { return failure_.get(describe(job.fingerprint)); });
   wait_until(Deadline::after(kLastWords),
              [&] { return std::ranges::all_of(told, [](const Link* link) { return link->unacknowledged() == 0; }); });
 }

@@ -12,18 +12,17 @@ Flow::Flow(const Settings& settings, const Job& job, Scratch& scratch)
       plan_(settings.plan),
       job_(job),
       rank_(settings.rank),
-      shards_(job.shards),
       element_bytes_(job.element_bytes()),
       peers_(job.shards.size()),
       arrivals_(kWindow, 0) {
   std::size_t largest = 1;
-  for (const Shard& shard : shards_) largest = std::max(largest, shard.size());
+  for (const Shard& shard : job_.shards) largest = std::max(largest, shard.size());
   chunk_elements_ = std::min(settings.chunk_bytes / element_bytes_, largest);
   chunk_bytes_ = (chunk_elements_ * element_bytes_ + 63) / 64 * 64;
   if (job.kind == CollectiveKind::Broadcast) source_ = job.root;
   if (job.reduces()) {
     own_pieces_ = plan_.first_piece[rank_ + 1] - plan_.first_piece[rank_];
-    sending_bytes_ = own_pieces_ == settings.replicas ? 0 : kSendSlots * shards_.size() * chunk_bytes_;
+    sending_bytes_ = own_pieces_ == settings.replicas ? 0 : kSendSlots * job_.shards.size() * chunk_bytes_;
     received_ = scratch.at_least((kWindow * plan_.pieces.size() + plan_.steps.size()) * chunk_bytes_ + sending_bytes_);
     values_ = received_ + kWindow * plan_.pieces.size() * chunk_bytes_;
     sending_ = values_ + plan_.steps.size() * chunk_bytes_;
@@ -56,7 +55,7 @@ void Flow::prepare_own_shard() {
     return;
   }
   const auto* from = static_cast<const std::byte*>(job_.inputs[0]);
-  const std::size_t bytes = (gathers ? shards_[rank_].size() : job_.elements) * element_bytes_;
+  const std::size_t bytes = (gathers ? job_.shards[rank_].size() : job_.elements) * element_bytes_;
   std::byte* const to = job_.outputs.empty() ? nullptr : output(gathers ? offset : 0);
   if (to != nullptr && to != from && bytes > 0) std::memcpy(to, from, bytes);
   own_shard_ = gathers ? from : from + offset;
@@ -64,15 +63,15 @@ void Flow::prepare_own_shard() {
 }
 
 std::size_t Flow::chunks_of(int worker) const {
-  return (shards_[worker].size() + chunk_elements_ - 1) / chunk_elements_;
+  return (job_.shards[worker].size() + chunk_elements_ - 1) / chunk_elements_;
 }
 
 std::size_t Flow::bytes_at(int worker, std::size_t chunk) const {
-  return std::min(chunk_elements_, shards_[worker].size() - chunk * chunk_elements_) * element_bytes_;
+  return std::min(chunk_elements_, job_.shards[worker].size() - chunk * chunk_elements_) * element_bytes_;
 }
 
 std::size_t Flow::first_byte(int worker, std::size_t chunk) const {
-  return (shards_[worker].begin + chunk * chunk_elements_) * element_bytes_;
+  return (job_.shards[worker].begin + chunk * chunk_elements_) * element_bytes_;
 }
 
 std::byte* Flow::slot(std::size_t chunk, int piece) const {
@@ -135,21 +134,17 @@ bool Flow::advance() {
   if (!job_.reduces() || ready_ == chunks_of(rank_)) return false;
   std::size_t& arrived = arrivals_[ready_ % kWindow];
   if (arrived < plan_.pieces.size() - static_cast<std::size_t>(own_pieces_)) return false;
-  sum_chunk(ready_);
+  std::vector<const void*> values;
+  for (int piece = 0; piece < static_cast<int>(plan_.pieces.size()); ++piece) {
+    std::byte* const room = slot(ready_, piece);
+    values.push_back(plan_.pieces[piece].worker == rank_ ? piece_data(piece, rank_, ready_, room) : room);
+  }
+  void* const to = output(own_shard_ - output(0) + ready_ * chunk_elements_ * element_bytes_);
+  finish_sum(plan_, job_.dtype, std::move(values), values_, chunk_bytes_, {to},
+             bytes_at(rank_, ready_) / element_bytes_, job_.divisor);
   arrived = 0;
   ++ready_;
   return true;
-}
-
-void Flow::sum_chunk(std::size_t chunk) {
-  std::vector<const void*> values;
-  for (int piece = 0; piece < static_cast<int>(plan_.pieces.size()); ++piece) {
-    std::byte* const room = slot(chunk, piece);
-    values.push_back(plan_.pieces[piece].worker == rank_ ? piece_data(piece, rank_, chunk, room) : room);
-  }
-  void* const to = output(own_shard_ - output(0) + chunk * chunk_elements_ * element_bytes_);
-  finish_sum(plan_, job_.dtype, std::move(values), values_, chunk_bytes_, {to}, bytes_at(rank_, chunk) / element_bytes_,
-             job_.divisor);
 }
 
 bool Flow::is_done() const {
@@ -161,7 +156,7 @@ bool Flow::is_done() const {
 
 void Flow::finish() {
   const bool scatters = job_.kind == CollectiveKind::ReduceScatter;
-  const std::size_t bytes = (scatters ? shards_[rank_].size() : job_.elements) * element_bytes_;
+  const std::size_t bytes = (scatters ? job_.shards[rank_].size() : job_.elements) * element_bytes_;
   for (void* const each : job_.outputs)
     if (each != job_.outputs[0] && bytes > 0) std::memcpy(each, job_.outputs[0], bytes);
 }

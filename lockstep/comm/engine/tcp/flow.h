@@ -84,13 +84,11 @@ class Flow {
   std::byte* output(std::size_t offset) const { return static_cast<std::byte*>(job_.outputs[0]) + offset; }
   const std::byte* piece_data(int piece, int worker, std::size_t chunk, std::byte* room) const;
   std::byte* slot(std::size_t chunk, int piece) const;
-  void sum_chunk(std::size_t chunk);
 
   const Settings& settings_;
   const SumPlan& plan_;
   const Job& job_;
   const int rank_;
-  const std::vector<Shard>& shards_;
   const std::size_t element_bytes_;
   std::size_t chunk_elements_;
   std::size_t chunk_bytes_;

@@ -10,7 +10,6 @@
 #include <array>
 #include <cerrno>
 
-#include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/socket.h"
 
