@@ -5,6 +5,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <ctime>
 #include <fstream>
 #include <iomanip>
@@ -14,18 +15,16 @@
 
 #include "apps/lockstep/findings.h"
 #include "apps/lockstep/plan.h"
+#include "apps/lockstep/process.h"
 #include "lockstep/base/cores.h"
-#include "lockstep/base/deadline.h"
 #include "lockstep/base/environment.h"
 #include "lockstep/base/file_text.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/socket.h"
+#include "lockstep/comm/cluster/tf_config.h"
 #include "lockstep/version.h"
 
 namespace lockstep::app {
 namespace {
-
-constexpr auto kPeerWait = std::chrono::seconds(2);
 
 double loopback_bandwidth() {
   const auto end = Deadline::after(std::chrono::milliseconds(200));
@@ -58,6 +57,27 @@ std::string torch_version(const std::string& folder) {
   return version;
 }
 
+// What a TF_CONFIG says, as far as it can be read; `task` stays empty if it is not given.
+Finding read_cluster(const std::string& text, ClusterSpec& cluster, Task& task) {
+  try {
+    cluster = tf_config::cluster(text);
+    if (cluster.empty())
+      return {Verdict::Warning, "TF_CONFIG describes no cluster: programs train on this machine alone",
+              R"(write {"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {...}})"};
+    task = {tf_config::task_type(text), tf_config::task_index(text)};
+    // A TF_CONFIG without a task is checked as if it were the first one's.
+    const auto* const first = cluster.has_job("worker") ? "worker" : "chief";
+    describe_cluster(cluster, {task.type.value_or(first), task.index.value_or(0)});
+    const auto workers = counted(worker_count(cluster, task.type.value_or("worker")), "worker");
+    if (task.type && task.index)
+      return {Verdict::Ok, str("TF_CONFIG describes ", workers, "; this is ", *task.type, " ", *task.index)};
+    return {Verdict::Warning, str("TF_CONFIG describes ", workers, ", but not which of them this is"),
+            R"(add "task": {"type": "worker", "index": 0}, with another index for each worker)"};
+  } catch (const Error& error) {
+    return problem_of(error);
+  }
+}
+
 class Doctor {
  public:
   void check_versions() {
@@ -76,18 +96,20 @@ class Doctor {
   }
 
   void check_cluster(const std::string& text) {
-    const auto report = report_cluster(text);
-    add(report.finding);
+    ClusterSpec cluster;
+    Task task;
+    const auto finding = read_cluster(text, cluster, task);
+    add(finding);
     workers_ = 0;
     bool loopback = true;
     std::vector<Address> peers;
-    for (const auto& job : report.cluster.jobs()) {
-      for (const auto& [index, entry] : report.cluster.tasks(job)) {
+    for (const auto& job : cluster.jobs()) {
+      for (const auto& [index, entry] : cluster.tasks(job)) {
         ++workers_;
         try {
           const Address address = parse_address(entry);
           loopback = is_loopback(address.host) && loopback;
-          if (report.task.type != job || report.task.index != index) {
+          if (task.type != job || task.index != index) {
             peers.push_back(address);
             continue;
           }
@@ -95,8 +117,7 @@ class Doctor {
           add({Verdict::Ok, entry + " is free here"});
         } catch (const Error& error) {
           // What is wrong with an address, the report has said.
-          if (report.finding.verdict != Verdict::Problem || error.number() == errors::kPortInUse)
-            add(problem_of(error));
+          if (finding.verdict != Verdict::Problem || error.number() == errors::kPortInUse) add(problem_of(error));
         }
       }
     }
@@ -104,7 +125,7 @@ class Doctor {
     if (several_machines_ && !key_is_set())
       add({Verdict::Warning, "no job key is set",
            "workers on several machines need one: 'lockstep run' makes it, or set LOCKSTEP_JOB_KEY"});
-    const auto reaches = probe(peers, kPeerWait);
+    const auto reaches = probe(peers, std::chrono::seconds(2));
     for (size_t i = 0; i < peers.size(); ++i) add(judge_peer(to_string(peers[i]), reaches[i]));
   }
 
@@ -117,10 +138,8 @@ class Doctor {
     rlimit files{};
     getrlimit(RLIMIT_NOFILE, &files);
     limits.open_files = files.rlim_cur;
-    std::ifstream memory("/proc/meminfo");
-    for (std::string name, unit; memory >> name >> limits.memory && name != "MemAvailable:";)
-      std::getline(memory, unit);
-    limits.memory *= 1024;
+    limits.memory =
+        1024 * static_cast<std::uint64_t>(std::max(0L, counter(file_text("/proc/meminfo"), "MemAvailable:")));
     for (const auto* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
       if (std::uint64_t limit = 0; std::ifstream(path) >> limit) limits.memory_limit = limit;
     }
@@ -128,18 +147,14 @@ class Doctor {
     add(judge_loopback(loopback_bandwidth()));
   }
 
-  int finish() const {
-    std::cout << summary(findings_) << "\n";
-    return exit_code(findings_);
-  }
-
- private:
   void add(Finding finding) {
     std::cout << to_string(finding) << std::flush;
-    findings_.push_back(std::move(finding));
+    findings.push_back(std::move(finding));
   }
 
-  std::vector<Finding> findings_;
+  std::vector<Finding> findings;
+
+ private:
   int workers_ = 1;
   bool several_machines_ = false;
 };
@@ -155,9 +170,10 @@ int doctor(const std::string& file) {
   if (!file.empty() || getenv("TF_CONFIG"))
     doctor.check_cluster(text);
   else
-    std::cout << to_string(Finding{Verdict::Ok, "TF_CONFIG is not set: programs train on this machine alone"});
+    doctor.add({Verdict::Ok, "TF_CONFIG is not set: programs train on this machine alone"});
   doctor.check_machine();
-  return doctor.finish();
+  std::cout << summary(doctor.findings) << "\n";
+  return exit_code(doctor.findings);
 }
 
 }  // namespace lockstep::app

@@ -6,8 +6,6 @@
 #include <iomanip>
 
 #include "lockstep/base/text.h"
-#include "lockstep/comm/cluster/cluster_description.h"
-#include "lockstep/comm/cluster/tf_config.h"
 
 namespace lockstep::app {
 namespace {
@@ -37,34 +35,6 @@ std::string summary(const std::vector<Finding>& findings) {
 
 int exit_code(const std::vector<Finding>& findings) {
   return std::ranges::count(findings, Verdict::Problem, &Finding::verdict) != 0 ? 1 : 0;
-}
-
-ClusterReport report_cluster(const std::string& text) {
-  ClusterReport report;
-  try {
-    report.cluster = tf_config::cluster(text);
-    if (report.cluster.empty()) {
-      report.finding = {Verdict::Warning, "TF_CONFIG describes no cluster: programs train on this machine alone",
-                        R"(write {"cluster": {"worker": ["host0:2222", "host1:2222"]}, "task": {...}})"};
-      return report;
-    }
-    report.task = {tf_config::task_type(text), tf_config::task_index(text)};
-    // A TF_CONFIG without a task is checked as if it were the first one's.
-    const auto* const first = report.cluster.has_job("worker") ? "worker" : "chief";
-    describe_cluster(report.cluster, {report.task.type.value_or(first), report.task.index.value_or(0)});
-    const auto workers = worker_count(report.cluster, report.task.type.value_or("worker"));
-    report.finding.text = str("TF_CONFIG describes ", counted(workers, "worker"));
-    if (report.task.type && report.task.index) {
-      report.finding.text += str("; this is ", *report.task.type, " ", *report.task.index);
-    } else {
-      report.finding.verdict = Verdict::Warning;
-      report.finding.text += ", but not which of them this is";
-      report.finding.advice = R"(add "task": {"type": "worker", "index": 0}, with another index for each worker)";
-    }
-  } catch (const Error& error) {
-    report.finding = problem_of(error);
-  }
-  return report;
 }
 
 Finding problem_of(const Error& error) {

@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/cluster/cluster_spec.h"
-#include "lockstep/comm/cluster/roles.h"
 #include "lockstep/comm/socket.h"
 
 namespace lockstep::app {
@@ -28,14 +26,6 @@ std::string summary(const std::vector<Finding>& findings);
 
 /// 1 if there is a problem, else 0.
 int exit_code(const std::vector<Finding>& findings);
-
-/// What a TF_CONFIG says, as far as it can be read.
-struct ClusterReport {
-  ClusterSpec cluster;
-  Task task;  ///< empty if it was not given
-  Finding finding;
-};
-ClusterReport report_cluster(const std::string& tf_config);
 
 Finding problem_of(const Error& error);
 

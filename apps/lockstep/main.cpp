@@ -82,7 +82,9 @@ int usage_error(const std::string& what, const std::string& command) {
   return app::kUsage;
 }
 
-int command_line(int argc, char** argv) {
+}  // namespace
+
+int main(int argc, char** argv) {
   CLI::App cli("Lockstep: synchronous data-parallel training on LibTorch.", "lockstep");
   cli.set_version_flag("--version", "lockstep " LOCKSTEP_VERSION);
   cli.require_subcommand(1);
@@ -107,18 +109,10 @@ int command_line(int argc, char** argv) {
     return app::run(std::move(request));
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return cli.exit(error);
-    if (cli.get_subcommands().empty()) return usage_error("name a command: run, doctor or explain", "");
-    return usage_error(error.what(), *run ? "run " : "");
+    const bool is_named = !cli.get_subcommands().empty();
+    return usage_error(is_named ? error.what() : "name a command: run, doctor or explain", *run ? "run " : "");
   } catch (const app::UsageError& error) {
     return usage_error(error.what(), *run ? "run " : "");
-  }
-}
-
-}  // namespace
-
-int main(int argc, char** argv) {
-  try {
-    return command_line(argc, argv);
   } catch (const lockstep::Error& error) {
     std::cerr << error.what() << "\n";
     return app::kProgramError;

@@ -134,12 +134,11 @@ std::vector<std::string> host_command(const HostsJob& job, const std::string& in
   return words;
 }
 
-std::vector<std::string> ssh_command(const HostsJob& job, int host, const std::string& folder) {
-  HostsJob there = job;
-  there.options.push_back("--key-on-stdin");
+std::vector<std::string> ssh_command(HostsJob job, int host, const std::string& folder) {
+  job.options.push_back("--key-on-stdin");
   std::string name = job.hosts[static_cast<size_t>(host)].name;
   if (name.front() == '[') name = name.substr(1, name.size() - 2);
-  std::vector<std::string> words = host_command(there, std::to_string(host));
+  std::vector<std::string> words = host_command(job, std::to_string(host));
   if (!job.settings.empty()) {
     words.insert(words.begin(), job.settings.begin(), job.settings.end());
     words.insert(words.begin(), "env");  // the other side's shell need not be a POSIX one
@@ -173,10 +172,10 @@ bool key_is_set() {
 }
 
 std::string random_hex(int bytes) {
-  std::ostringstream hex;
-  hex << std::hex << std::setfill('0');
-  for (const unsigned char c : random_bytes(static_cast<size_t>(bytes))) hex << std::setw(2) << int{c};
-  return hex.str();
+  std::string hex;
+  for (const unsigned char c : random_bytes(static_cast<size_t>(bytes)))
+    hex += str(std::hex, std::setfill('0'), std::setw(2), int{c});
+  return hex;
 }
 
 std::vector<int> free_ports(int count) {

@@ -61,7 +61,7 @@ std::vector<std::string> host_command(const HostsJob& job, const std::string& in
 
 /// The same through ssh: in the same folder there, with the job key on standard input, so that no process list shows it.
 /// The workers stop when that input ends, so they go when this side goes.
-std::vector<std::string> ssh_command(const HostsJob& job, int host, const std::string& folder);
+std::vector<std::string> ssh_command(HostsJob job, int host, const std::string& folder);
 
 /// One launcher per node of the allocation. The job key travels in the environment.
 std::vector<std::string> srun_command(const HostsJob& job);

@@ -3,7 +3,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +11,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <sstream>
 #include <stdexcept>
@@ -24,6 +22,17 @@
 
 namespace lockstep::app {
 namespace {
+
+// Closed on exec.
+struct Pipe {
+  Descriptor read, write;
+};
+
+Pipe make_pipe() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(str("no pipe: ", strerror(errno), "; raise 'ulimit -n'"));
+  return {Descriptor(ends[0]), Descriptor(ends[1])};
+}
 
 // Runs in the child. Returns only if that was not possible.
 void become(std::vector<std::string> argv, std::vector<std::string>& environment, const int (&streams)[3],
@@ -76,12 +85,6 @@ int wait_and_forward(pid_t keeper) {
 
 }  // namespace
 
-Pipe make_pipe() {
-  int ends[2];
-  if (pipe2(ends, O_CLOEXEC) != 0) throw std::runtime_error(str("no pipe: ", strerror(errno), "; raise 'ulimit -n'"));
-  return {Descriptor(ends[0]), Descriptor(ends[1])};
-}
-
 Process start_process(const std::vector<std::string>& argv, std::vector<std::string> environment, bool with_input) {
   Pipe input = with_input ? make_pipe() : Pipe{Descriptor(open("/dev/null", O_RDONLY | O_CLOEXEC)), Descriptor()};
   Pipe output = make_pipe(), error = make_pipe(), failure = make_pipe();
@@ -106,8 +109,6 @@ Process start_process(const std::vector<std::string>& argv, std::vector<std::str
   return {pid, {std::move(output.read), std::move(error.read)}, std::move(input.write)};
 }
 
-void adopt_orphans() { prctl(PR_SET_CHILD_SUBREAPER, 1); }
-
 bool kill_descendants(const Deadline& deadline) {
   while (true) {
     pid_t collected = 0;
@@ -123,8 +124,8 @@ bool kill_descendants(const Deadline& deadline) {
 
 long counter(const std::string& text, const std::string& name) {
   std::istringstream in(text);
-  std::string word;
-  for (long value = 0; in >> word >> value;) {
+  std::string word, unit;
+  for (long value = 0; in >> word >> value; std::getline(in, unit)) {
     if (word == name) return value;
   }
   return -1;
@@ -159,7 +160,7 @@ int supervise(const std::function<int(int)>& keeper) {
   signal(SIGCHLD, SIG_DFL);
   const auto signals = watched_signals();
   sigprocmask(SIG_BLOCK, &signals, nullptr);
-  adopt_orphans();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);  // of both processes: for kill_descendants
   Pipe ends = make_pipe();
   const pid_t pid = fork();
   if (pid < 0) throw std::runtime_error("cannot start another process: raise 'ulimit -u'");
@@ -170,7 +171,7 @@ int supervise(const std::function<int(int)>& keeper) {
   // A session of its own: Ctrl-C reaches the first process only, which passes it on once.
   setsid();
   ends.write.close();
-  adopt_orphans();
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
   signal(SIGPIPE, SIG_IGN);
   return keeper(ends.read.get());
 }

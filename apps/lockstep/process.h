@@ -24,20 +24,13 @@ struct Process {
 Process start_process(const std::vector<std::string>& argv, std::vector<std::string> environment, bool with_input);
 
 /// Kills all that descends from this process, also what has left its session or has lost its parent, and waits for it.
-/// Needs `adopt_orphans`. False if something was still there at the deadline.
+/// Needs `supervise`. False if something was still there at the deadline.
 bool kill_descendants(const Deadline& deadline);
-void adopt_orphans();
 
 /// How many processes the kernel has killed for lack of memory, as far as it tells us: only a rise means something.
 long out_of_memory_kills();
-/// The number after `name` in a file of "name number" lines, or -1.
+/// The number after `name` in a file of "name number" lines, which may have a unit behind them, or -1.
 long counter(const std::string& text, const std::string& name);
-
-/// Closed on exec.
-struct Pipe {
-  Descriptor read, write;
-};
-Pipe make_pipe();
 
 /// The signals that a launcher passes on, and SIGCHLD. One that is ignored, as after `nohup`, is not among them.
 sigset_t watched_signals();

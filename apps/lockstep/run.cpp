@@ -21,13 +21,6 @@ namespace {
 
 using MembersOf = std::function<std::vector<Member>(int generation)>;
 
-// Byte by byte: what follows must stay unread, because its end means something.
-std::string line_of_stdin() {
-  std::string line;
-  for (char c = 0; read(STDIN_FILENO, &c, 1) == 1 && c != '\n';) line += c;
-  return line;
-}
-
 Member member_of(const RunRequest& request, const JobIdentity& job, const ClusterSpec& cluster, const std::string& type,
                  int index, const std::string& host = {}) {
   return {.label = type == "worker" ? str("worker ", index) : type,
@@ -63,8 +56,7 @@ int keep(const RunRequest& request, const MembersOf& members_of, int life_line) 
       console.say("another program took a port that was free a moment ago; starting again with new ones");
       continue;
     }
-    const auto delay = restart_delay(restarts);
-    ++restarts;
+    const auto delay = restart_delay(restarts++);
     console.say(str("restart ", restarts, " of ", request.restart.restarts, " in ", delay.count(), " s"));
     if (const int signal = pause_for(delay, events, console)) return signal == SIGINT ? kInterrupted : kStopped;
   }
@@ -102,9 +94,13 @@ int run_as_host(const RunRequest& request, JobIdentity job, const std::vector<Ho
   const auto index = parse_whole_number(text).value_or(-1);
   if (index < 0 || index >= std::ssize(hosts))
     throw UsageError(str("--host-index must be 0 to ", hosts.size() - 1, ", got '", text, "'"));
-  if (request.key_on_stdin) job.key = line_of_stdin();
-  if (!request.key_on_stdin && !key_is_set())
+  if (request.key_on_stdin) {
+    job.key.clear();
+    // Byte by byte: what follows must stay unread, because its end means something.
+    for (char c = 0; read(STDIN_FILENO, &c, 1) == 1 && c != '\n';) job.key += c;
+  } else if (!key_is_set()) {
     throw UsageError("set LOCKSTEP_JOB_KEY: all hosts of a job need the same key");
+  }
   return launch(request, [&](int generation) {
     job.generation = generation;
     const Host& host = hosts[static_cast<size_t>(index)];
@@ -145,20 +141,14 @@ RunRequest of_launchers(RunRequest request) {
   return request;
 }
 
-// ssh does not pass the environment on. The key is not among these: it travels on standard input.
-std::vector<std::string> settings_for_hosts() {
-  std::vector<std::string> settings;
-  for (const char* name : {"LOCKSTEP_LOG", "LOCKSTEP_ENGINE", "LOCKSTEP_FAILURE_DIR", "LOCKSTEP_TLS_AUTHORITY",
-                           "LOCKSTEP_TLS_CERTIFICATE", "LOCKSTEP_TLS_KEY"}) {
-    if (const auto value = environment_variable(name); !value.empty()) settings.push_back(str(name, "=", value));
-  }
-  return settings;
-}
-
 int run_over_ssh(const RunRequest& request, HostsJob plan, const std::string& run_id) {
   const auto folder = std::filesystem::current_path().string();
   const auto key = random_hex(32);
-  plan.settings = settings_for_hosts();
+  // ssh does not pass the environment on. The key is not among these: it travels on standard input.
+  for (const char* name : {"LOCKSTEP_LOG", "LOCKSTEP_ENGINE", "LOCKSTEP_FAILURE_DIR", "LOCKSTEP_TLS_AUTHORITY",
+                           "LOCKSTEP_TLS_CERTIFICATE", "LOCKSTEP_TLS_KEY"}) {
+    if (const auto value = environment_variable(name); !value.empty()) plan.settings.push_back(str(name, "=", value));
+  }
   return launch(of_launchers(request), [&](int generation) {
     std::vector<Member> members;
     plan.options = shared_options(request, run_id, generation);
