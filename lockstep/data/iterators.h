@@ -91,6 +91,10 @@ IteratorPtr iterate_elements(std::shared_ptr<const std::vector<Element>> element
 /// Reads ahead on a thread, several small elements at a time: a hand-over costs more than a small element.
 IteratorPtr read_ahead_in_chunks(IteratorPtr input);
 
+/// The next `count` numbers of an order, fewer only at its end. The list grows with what there is: a batch may be larger than
+/// the data.
+void read_numbers(IndexIterator& order, std::int64_t count, std::vector<std::int64_t>& numbers);
+
 /// For `iterate`: an iterator of this class, made of the input's and of these arguments.
 template <class Iterator, class... Arguments>
 auto over_input(Arguments... arguments) {

@@ -213,6 +213,15 @@ TEST(OwnRows, OnlyRowsOfOwnReplicasAreComputed) {
   }
 }
 
+TEST(OwnRows, ABatchMayBeDeclaredFarLargerThanTheData) {
+  const StagePtr batches = make_batch(make_range(0, 4), std::int64_t{1} << 40);
+  for (const int worker : {0, 1}) {
+    DistributedCursor cursor(
+        input_of(plan_input(batches, AutoShardPolicy::Off, Assignment::ByReplica, {2, 1, worker}), 0));
+    EXPECT_EQ(read_all(cursor), (Steps{{worker == 0 ? Rows{0, 1, 2, 3} : Rows{}}}));
+  }
+}
+
 TEST(OwnRows, ACacheIsFilledInTheFirstPass) {
   for (const bool drop : {false, true}) {
     for (const AutoShardPolicy policy : {AutoShardPolicy::Data, AutoShardPolicy::Off}) {

@@ -42,18 +42,8 @@ class GatheringIterator final : public BatchingIterator<IndexIterator, DeferredI
   }
 
   bool decide(std::vector<std::int64_t>& rows) override {
-    std::size_t filled = 0;
-    // A batch may be larger than the data: the list of numbers grows with what there is.
-    while (static_cast<std::int64_t>(filled) < size_) {
-      const auto part =
-          static_cast<std::size_t>(std::min<std::int64_t>(size_ - static_cast<std::int64_t>(filled), 1 << 16));
-      if (rows.size() < filled + part) rows.resize(filled + part);
-      const std::size_t got = input_->next({rows.data() + filled, part});
-      filled += got;
-      if (got < part) break;
-    }
-    rows.resize(filled);
-    return is_batch(static_cast<std::int64_t>(filled));
+    read_numbers(*input_, size_, rows);
+    return is_batch(std::ssize(rows));
   }
 
   void compute(const std::vector<std::int64_t>& rows, BufferPool& pool, Element& element) const override {
@@ -67,6 +57,19 @@ class GatheringIterator final : public BatchingIterator<IndexIterator, DeferredI
 };
 
 }  // namespace
+
+void read_numbers(IndexIterator& order, std::int64_t count, std::vector<std::int64_t>& numbers) {
+  std::size_t filled = 0;
+  while (static_cast<std::int64_t>(filled) < count) {
+    const auto part =
+        static_cast<std::size_t>(std::min<std::int64_t>(count - static_cast<std::int64_t>(filled), 1 << 16));
+    if (numbers.size() < filled + part) numbers.resize(filled + part);
+    const std::size_t got = order.next({numbers.data() + filled, part});
+    filled += got;
+    if (got < part) break;
+  }
+  numbers.resize(filled);
+}
 
 StagePtr make_batch(StagePtr input, std::int64_t size, BatchOptions options) {
   const BatchShape shape{size, options.drop_remainder};

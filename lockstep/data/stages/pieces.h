@@ -7,8 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "lockstep/data/buffer_pool.h"
-#include "lockstep/data/stage.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/stage_counters.h"
 #include "lockstep/data/workers.h"
 
@@ -126,9 +125,8 @@ class PieceSource {
     piece.first_row = passed_;
     std::size_t got = 0;
     if (rows_) {
-      piece.indices.resize(static_cast<std::size_t>(wanted));
-      got = indices_->next(piece.indices);
-      piece.indices.resize(got);
+      read_numbers(*indices_, wanted, piece.indices);
+      got = piece.indices.size();
     } else {
       piece.fill(*elements_, wanted);
       got = piece.count;

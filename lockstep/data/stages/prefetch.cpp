@@ -1,4 +1,3 @@
-#include "lockstep/data/iterators.h"
 #include "lockstep/data/stages/pieces.h"
 
 namespace lockstep::data {

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "lockstep/data/buffer_pool.h"
-#include "lockstep/data/errors.h"
+#include "lockstep/data/iterators.h"
 #include "lockstep/data/stages/batch_sizes.h"
 #include "lockstep/data/stages/look_ahead.h"
 
@@ -179,8 +178,7 @@ class GatheredRows final : public RowStream {
       : rows_(std::move(rows)), order_(std::move(order)) {}
 
   std::int64_t take(std::int64_t count, Place& batch) override {
-    indices_.resize(static_cast<std::size_t>(count));
-    indices_.resize(count > 0 ? order_->next(indices_) : 0);
+    read_numbers(*order_, count, indices_);
     batch.set([&](Element& rows) { rows_->gather(indices_, pool_, rows); });
     return std::ssize(indices_);
   }
