@@ -71,8 +71,10 @@ CommunicationOptions merge(const CommunicationOptions& base, const Communication
 }
 
 Deadline deadline_of(const CommunicationOptions& options) {
-  const double seconds = options.timeout_seconds.value_or(0);
-  return seconds > 0 ? Deadline::after(std::chrono::duration<double>(seconds)) : Deadline::never();
+  if (!options.timeout_seconds) return Deadline::never();
+  // To workers, a call without a deadline is one that has the strategy's limit.
+  if (*options.timeout_seconds == 0) return Deadline::after(std::chrono::years(10));
+  return Deadline::after(std::chrono::duration<double>(*options.timeout_seconds));
 }
 
 }  // namespace lockstep
