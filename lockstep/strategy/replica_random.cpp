@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/ops/_cudnn_init_dropout_state.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 #include <iterator>
@@ -60,8 +61,8 @@ void draw_from_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
   kernels::pass_on(op, keys, stack);
 }
 
-/// For lstm, gru and rnn, which call other operators for all that the replica draws. Whichever thread is the first to call one of them
-/// after a seed was set draws the seed of LibTorch's shared state.
+/// For lstm, gru and rnn, which call other operators for all that the replica draws. Whichever thread is the first to call one
+/// of them after a seed was set draws the seed of LibTorch's shared state.
 void keep_numbers_of_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   std::optional<gpu::DefaultGeneratorScope> other_numbers;
   if (draws_on_gpu(op, *stack)) other_numbers.emplace(replica_generators->recurrent->not_the_replicas);
@@ -75,10 +76,14 @@ void drop_out_by_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     return torch::jit::peek(*stack, index, op.schema().arguments().size());
   };
   const double probability = argument("dropout").toDouble();
-  if (probability > 0 && argument("train").toBool() && draws_on_gpu(op, *stack)) {
+  c10::IValue& given = argument("dropout_state");
+  const bool drops_out = probability > 0 && argument("train").toBool() && given.isTensor();
+  // On another GPU than the replica's, LibTorch's own will do.
+  if (drops_out && draws_on_gpu(op, *stack) && given.toTensor().device() == replica_generators->gpu.device()) {
+    ++replica_generators->recurrent->uses;
     at::Tensor& own = replica_generators->recurrent->state;
-    c10::IValue& given = argument("dropout_state");
     if (!own.defined()) {
+      const c10::InferenceMode for_training_too(false);
       const at::TensorOptions options = given.toTensor().options();
       const at::Tensor seed = at::empty({}, options.dtype(at::kLong)).random_(replica_generators->gpu);
       own = at::_cudnn_init_dropout_state(probability, /*train=*/true, seed.item<std::int64_t>(), options);
@@ -170,6 +175,10 @@ std::pair<int, std::uint32_t> place_of(const at::Generator& generator) {
   return {state.left_, state.next_};
 }
 
+std::uint64_t drawn_on_gpu(const ReplicaGenerators& generators) {
+  return gpu::numbers_drawn(generators.gpu) + (generators.recurrent ? generators.recurrent->uses : 0);
+}
+
 std::uint64_t mix(std::uint64_t x) {  // splitmix64
   x += 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -198,10 +207,10 @@ GeneratorScope::GeneratorScope(ReplicaGenerators* generators) : outer_(replica_g
 GeneratorScope::~GeneratorScope() { replica_generators = outer_; }
 
 DrawWatch::DrawWatch(const ReplicaGenerators& generators)
-    : generators_(generators), place_(place_of(generators.cpu)), drawn_on_gpu_(gpu::numbers_drawn(generators.gpu)) {}
+    : generators_(generators), place_(place_of(generators.cpu)), drawn_on_gpu_(drawn_on_gpu(generators)) {}
 
 bool DrawWatch::has_drawn() const {
-  return place_of(generators_.cpu) != place_ || gpu::numbers_drawn(generators_.gpu) != drawn_on_gpu_;
+  return place_of(generators_.cpu) != place_ || drawn_on_gpu(generators_) != drawn_on_gpu_;
 }
 
 KeptNumbers::KeptNumbers(const std::vector<ReplicaGenerators>& replicas) {

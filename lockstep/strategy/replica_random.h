@@ -18,7 +18,8 @@ namespace lockstep {
 struct RecurrentDropout {
   at::Generator not_the_replicas;  ///< for the seed of LibTorch's own state, which is not used
   at::Tensor state;                ///< undefined until the replica needs it
-  bool was_replaced = false;       ///< the replica was given another seed
+  std::uint64_t uses = 0;
+  bool was_replaced = false;  ///< the replica was given another seed
 };
 
 /// A replica's sources of random numbers.

@@ -13,6 +13,7 @@
 #include <ATen/ops/randperm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/rnn.h>
 #include <torch/optim/adam.h>
@@ -25,6 +26,7 @@
 #include "lockstep/nn/loss.h"
 #include "lockstep/nn/mirrored_optimizer.h"
 #include "tests/gpu/gpu_support.h"
+#include "tests/support/logged_lines.h"
 #include "tests/support/replicas.h"
 #include "tests/support/same_bits.h"
 
@@ -140,6 +142,28 @@ TEST_P(GpuRandom, DropoutOfRecurrentLayersIsTheReplicasOwn) {
   };
   const auto first = drawn(-1);
   for (int late = 0; late < GetParam(); ++late) EXPECT_EQ(first_difference(drawn(late), first), "") << late;
+}
+
+TEST_P(GpuRandom, ASeedBetweenRunsThatUseRecurrentDropoutIsWarnedOf) {
+  MirroredStrategy strategy(on_gpu(GetParam()));
+  strategy.run([] { lstm_with_dropout(); });
+  torch::manual_seed(17);
+  const LoggedLines log;
+  strategy.run([] { lstm_with_dropout(); });
+  EXPECT_EQ(log.count("manual_seed"), 1);
+}
+
+TEST_P(GpuRandom, DropoutOfRecurrentLayersInInferenceModeSpoilsNoTraining) {
+  MirroredStrategy strategy(on_gpu(GetParam()));
+  auto model = strategy.make([] { return torch::nn::LSTM(torch::nn::LSTMOptions(8, 16).num_layers(2).dropout(0.5)); });
+  auto optimizer = strategy.make_optimizer<torch::optim::Adam>(model, torch::optim::AdamOptions(0.01));
+  const auto output = [&] { return std::get<0>(model->forward(at::ones({3, 4, 8}, kGpu))); };
+  {
+    const c10::InferenceMode inference;
+    strategy.run([&] { output(); });
+  }
+  strategy.run([&] { optimizer.minimize(output().sum()); });
+  EXPECT_EQ(optimizer.steps(), 1);
 }
 
 TEST_P(GpuRandom, AnLstmWithDropoutTrainsTheSameFromRunToRun) {
