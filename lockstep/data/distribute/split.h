@@ -62,8 +62,8 @@ struct RowRange {
 /// Piece `k` of `pieces` of a batch of `rows` rows by the ceil split.
 LOCKSTEP_EXPORT RowRange ceil_piece(std::int64_t rows, int pieces, int k);
 
-/// The pieces of one step, by number, that the replicas of `shape.worker` get, in their order. For the text of plans; step_source.cpp
-/// takes them.
+/// The pieces of one step, by number, that the replicas of `shape.worker` get, in their order. For the text of plans;
+/// step_source.cpp takes them.
 LOCKSTEP_EXPORT std::vector<int> pieces_of_worker(const ClusterShape& shape, Assignment assignment);
 
 }  // namespace lockstep::data

@@ -25,8 +25,8 @@ struct Bucket {
 };
 
 /// Which buckets there are, in the order in which backward fills them if gradients come in `order`, as they did in the first
-/// step of the chief (worker_agreement.cpp); what `order` does not name comes last. A large gradient is a bucket of its own, which needs no copy; small ones of one
-/// type fill a bucket of about `bytes`.
+/// step of the chief (worker_agreement.cpp); what `order` does not name comes last. A large gradient is a bucket of its own,
+/// which needs no copy; small ones of one type fill a bucket of about `bytes`.
 std::vector<Bucket> plan_buckets(const std::vector<BucketedParameter>& parameters, const std::vector<int>& order,
                                  std::size_t bytes);
 
