@@ -14,6 +14,12 @@ class LOCKSTEP_EXPORT Deadline {
   using Clock = std::chrono::steady_clock;
 
   static Deadline never() { return Deadline(std::nullopt); }
+  /// Nobody has asked for one: never within a process, the strategy's time limit between workers.
+  static Deadline by_default() {
+    Deadline unset = never();
+    unset.is_default_ = true;
+    return unset;
+  }
   static Deadline at(Clock::time_point end) { return Deadline(end); }
 
   template <class Rep, class Period>
@@ -26,6 +32,7 @@ class LOCKSTEP_EXPORT Deadline {
   }
 
   bool is_never() const { return !end_; }
+  bool is_default() const { return is_default_; }
   bool expired() const;
 
   /// Time left, never negative; `Clock::duration::max()` without a deadline.
@@ -35,6 +42,7 @@ class LOCKSTEP_EXPORT Deadline {
   explicit Deadline(std::optional<Clock::time_point> end) : end_(end) {}
 
   std::optional<Clock::time_point> end_;
+  bool is_default_ = false;
 };
 
 }  // namespace lockstep

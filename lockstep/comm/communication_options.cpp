@@ -49,7 +49,7 @@ CommunicationOptions validated(const CommunicationOptions& options) {
   if (const auto timeout = options.timeout_seconds; timeout && !(std::isfinite(*timeout) && *timeout >= 0)) {
     throw InvalidArgument(errors::kBadOption,
                           {.what = str("timeout_seconds must be a finite number >= 0, got ", *timeout),
-                           .help = "set timeout_seconds to a number of seconds; 0 or no value waits forever"});
+                           .help = "set timeout_seconds to a number of seconds, or to 0 to wait forever"});
   }
   const auto implementation = static_cast<int>(options.implementation);
   if (implementation < 0 || implementation > static_cast<int>(Implementation::Nccl)) {
@@ -71,9 +71,8 @@ CommunicationOptions merge(const CommunicationOptions& base, const Communication
 }
 
 Deadline deadline_of(const CommunicationOptions& options) {
-  if (!options.timeout_seconds) return Deadline::never();
-  // To workers, a call without a deadline is one that has the strategy's limit.
-  if (*options.timeout_seconds == 0) return Deadline::after(std::chrono::years(10));
+  if (!options.timeout_seconds) return Deadline::by_default();
+  if (*options.timeout_seconds == 0) return Deadline::never();
   return Deadline::after(std::chrono::duration<double>(*options.timeout_seconds));
 }
 

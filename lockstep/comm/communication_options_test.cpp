@@ -64,8 +64,11 @@ TEST(CommunicationOptions, OfACallStandAboveThoseOfTheStrategy) {
 
 TEST(CommunicationOptions, WithoutATimeoutWaitForEver) {
   EXPECT_TRUE(deadline_of({}).is_never());
-  EXPECT_FALSE(deadline_of({.timeout_seconds = 0}).is_never());  // which would be the strategy's limit between workers
-  EXPECT_GT(deadline_of({.timeout_seconds = 0}).remaining(), std::chrono::years(1));
+  EXPECT_TRUE(deadline_of({.timeout_seconds = 0}).is_never());
+  // Which workers replace by their strategy's limit: only what nobody has asked for.
+  EXPECT_TRUE(deadline_of({}).is_default());
+  EXPECT_FALSE(deadline_of({.timeout_seconds = 0}).is_default());
+  EXPECT_FALSE(deadline_of({.timeout_seconds = 60}).is_default());
   EXPECT_LE(deadline_of({.timeout_seconds = 60}).remaining(), std::chrono::minutes(1));
   EXPECT_GT(deadline_of({.timeout_seconds = 60}).remaining(), std::chrono::seconds(50));
 }

@@ -71,10 +71,10 @@ class LOCKSTEP_EXPORT Engine {
 
   /// Begins a collective. The arrays belong to it until `wait` has returned. A limit that passes ends the engine, since the
   /// arrays are then in no known state.
-  Ticket submit(int channel, const Collective& collective, Deadline limit = Deadline::never());
+  Ticket submit(int channel, const Collective& collective, Deadline limit = Deadline::by_default());
   /// Waits for it; once per ticket. If that takes longer than `patience`, tells `on_late` once.
   void wait(Ticket ticket, std::chrono::milliseconds patience = {}, const OnLate& on_late = nullptr);
-  void run(int channel, const Collective& collective, Deadline limit = Deadline::never()) {
+  void run(int channel, const Collective& collective, Deadline limit = Deadline::by_default()) {
     wait(submit(channel, collective, limit));
   }
 

@@ -3,8 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <numeric>
+#include <thread>
 
 #include "lockstep/base/text.h"
 #include "tests/support/engine_workers.h"
@@ -179,6 +181,28 @@ TEST(Engine, LargeArraysNeverStall) {
                  {.kind = CollectiveKind::AllReduce, .elements = data.size(), .inputs = {input}, .outputs = {output}});
     EXPECT_EQ(data[12345], 4096.0F);
   });
+}
+
+TEST(Engine, ACallHasTheEnginesTimeLimitUnlessItSaysItself) {
+  MemoryStore store;
+  const auto failures = [&](const char* prefix, Deadline limit) {
+    std::atomic<int> failed = 0;
+    on_workers(2, [&](int rank) {
+      auto options = options_for(rank, 2, 1, store);
+      options.prefix = prefix;
+      options.call_seconds = 0.3;
+      Engine engine(options);
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(900));
+      try {
+        engine.run(0, {.kind = CollectiveKind::Barrier}, limit);
+      } catch (const Error&) {
+        ++failed;
+      }
+    });
+    return failed.load();
+  };
+  EXPECT_EQ(failures("never", Deadline::never()), 0);
+  EXPECT_GE(failures("default", Deadline::by_default()), 1);
 }
 
 TEST(Engine, RingOfGlooAddsUpToo) {

@@ -67,7 +67,7 @@ bool Engine::takes(int workers, int replicas) {
 
 void Engine::start(const Collective& collective, cudaStream_t stream, FunctionRef<void*(std::size_t)> allocate,
                    Deadline limit) {
-  if (limit.is_never() && call_seconds_ > 0) limit = Deadline::after(std::chrono::duration<double>(call_seconds_));
+  if (limit.is_default() && call_seconds_ > 0) limit = Deadline::after(std::chrono::duration<double>(call_seconds_));
   const std::string told(collective.name.empty() ? to_string(collective.kind) : collective.name);
   const int divisor = collective.reduce == ReduceOp::Mean ? workers_ * replicas_ : 1;
   if (collective.kind == CollectiveKind::AllReduce || collective.kind == CollectiveKind::ReduceScatter)

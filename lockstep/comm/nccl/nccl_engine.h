@@ -34,7 +34,7 @@ class Engine {
 
   /// Puts a collective on `stream` and returns. `allocate` gives memory that stays until the stream has used it.
   void start(const Collective& collective, cudaStream_t stream, FunctionRef<void*(std::size_t bytes)> allocate,
-             Deadline limit = Deadline::never());
+             Deadline limit = Deadline::by_default());
   /// Waits until all that was started is done.
   void wait() { connection_.wait(); }
 

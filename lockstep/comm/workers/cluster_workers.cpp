@@ -195,7 +195,7 @@ std::shared_ptr<WorkerGroup> Membership::add_strategy(const WorkerGroupOptions& 
   // A worker that does something else meanwhile does it with a strategy that all have.
   for (const auto& strategy : strategies_) {
     if (const auto first = strategy.lock()) {  // its owner may let go of it meanwhile
-      first->barrier("constructor of another MultiWorkerMirroredStrategy", Deadline::never());
+      first->barrier("constructor of another MultiWorkerMirroredStrategy", Deadline::by_default());
       break;
     }
   }

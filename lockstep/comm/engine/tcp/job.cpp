@@ -65,7 +65,7 @@ Job::Job(const Collective& collective, const Settings& settings, std::uint64_t s
   if (reduce == ReduceOp::Mean) divisor = static_cast<std::int64_t>(settings.workers) * settings.replicas;
   if (reduces()) check_ordered_sum(dtype, 2, 1, divisor);
   if (kind != CollectiveKind::AllReduce) implementation = Implementation::Auto;
-  if (limit.is_never() && settings.call_seconds > 0)
+  if (limit.is_default() && settings.call_seconds > 0)
     deadline = Deadline::after(std::chrono::duration<double>(settings.call_seconds));
 
   shards = shards_of(elements, counts, settings.workers);

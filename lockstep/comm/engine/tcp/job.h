@@ -20,6 +20,8 @@ struct Settings : EngineOptions {
 struct Job : Collective {
   /// Checks the description; throws InvalidArgument.
   Job(const Collective& collective, const Settings& settings, std::uint64_t sequence, Deadline limit);
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
 
   bool reduces() const { return kind == CollectiveKind::AllReduce || kind == CollectiveKind::ReduceScatter; }
   std::size_t element_bytes() const { return size_of(dtype); }
