@@ -218,10 +218,21 @@ void Channel::finish_inline(const Job& job) {
 void Channel::move_data(const Job& job) {
   Flow& flow = flow_.emplace(settings_, job, scratch_);
   const auto is_sent = [](const auto& link) { return link->queued() == 0; };
+  // Whether there was anything to send, or there is now room for more.
+  const auto feed_links = [&] {
+    bool fed = false;
+    for (const auto& link : links_) {
+      while (flow.feed(*link)) fed = true;
+      const std::size_t before = link->queued();
+      link->push();
+      if (link->queued() < before) fed = true;
+    }
+    return fed;
+  };
   while (true) {
-    bool moved = feed_links(flow);
+    bool moved = feed_links();
     while (flow.advance()) {
-      feed_links(flow);
+      feed_links();
       moved = true;
     }
     if (flow.is_done() && std::ranges::all_of(links_, is_sent)) break;
@@ -235,18 +246,6 @@ void Channel::move_data(const Job& job) {
   }
   flow.finish();
   flow_.reset();
-}
-
-// Whether there was anything to send, or there is now room for more.
-bool Channel::feed_links(Flow& flow) {
-  bool fed = false;
-  for (const auto& link : links_) {
-    while (flow.feed(*link)) fed = true;
-    const std::size_t before = link->queued();
-    link->push();
-    if (link->queued() < before) fed = true;
-  }
-  return fed;
 }
 
 void Channel::reduce_by_ring(const Job& job) {

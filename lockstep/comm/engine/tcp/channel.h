@@ -60,7 +60,6 @@ class Channel final : private Inbox {
   std::vector<int> late() const;
   void carry_out(const Job& job);
   void move_data(const Job& job);
-  bool feed_links(Flow& flow);
   void reduce_by_ring(const Job& job);
   void end_all_jobs(FunctionRef<Error(const Job&)> error_of) noexcept;
   void send_frames(const Job& job);
