@@ -8,7 +8,7 @@ namespace lockstep::data::wire {
 
 static_assert(std::endian::native == std::endian::little, "numbers are copied as they lie in the message");
 
-void Reader::fail(const std::string& what) const {
+void Reader::fail(std::string_view what) const {
   throw DataLoss(errors::kExample, {.what = str("the record is not a tf.train.Example: ", what),
                                     .where = str("byte ", at_ - record_, " of the record"),
                                     .help = "check that the file holds serialized Examples"});

@@ -65,7 +65,7 @@ class Reader {
   /// Goes past the value of a field that the reader does not know.
   void skip(Tag tag);
 
-  [[noreturn]] void fail(const std::string& what) const;
+  [[noreturn, gnu::cold]] void fail(std::string_view what) const;  // a view: inlined callers stay small
 
  private:
   std::uint64_t long_varint();
