@@ -111,8 +111,10 @@ class Workers {
     std::swap(piece, next->piece);
     next->ready = false;
     spare_.splice(spare_.begin(), slots_, next);
+    // Waking a thread costs more than many a piece: it waits until half of the room is free.
+    const bool wakes = slots_.size() <= limit_ / 2 || limit_ < 4;
     lock.unlock();
-    room_.notify_one();
+    if (wakes) room_.notify_one();
     return true;
   }
 
