@@ -148,7 +148,11 @@ struct Place {
   /// Swaps the element out, or throws what took its place.
   void give(Element& to) {
     if (error) std::rethrow_exception(std::exchange(error, nullptr));
-    std::swap(to, element);
+    swap(to, element);
+  }
+  friend void swap(Place& a, Place& b) noexcept {
+    swap(a.element, b.element);
+    a.error.swap(b.error);
   }
 };
 

@@ -28,8 +28,9 @@ class ShuffleBuffer {
     }
     if (items_.empty()) return false;
     const std::uint64_t chosen = random_.below(items_.size());
-    std::swap(items_[chosen], items_.back());
-    item = std::move(items_.back());
+    using std::swap;
+    swap(items_[chosen], items_.back());
+    swap(item, items_.back());
     items_.pop_back();
     return true;
   }

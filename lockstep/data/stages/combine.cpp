@@ -33,7 +33,7 @@ class ZipIterator final : public ElementIterator {
       if (!error) error = part.error;
       if (error) continue;
       if (i == 0)
-        std::swap(element, part.element);
+        swap(element, part.element);
       else
         append(element, std::move(part.element));
     }

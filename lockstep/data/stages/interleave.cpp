@@ -41,7 +41,7 @@ class InTurnIterator final : public ElementIterator {
   bool next(Element& element) override {
     while (ElementIterator* current = find_open()) {
       Place place;
-      std::swap(place.element, element);
+      swap(place.element, element);
       if (!place.read(*current)) {
         close();
         continue;
