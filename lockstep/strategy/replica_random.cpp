@@ -77,7 +77,8 @@ void drop_out_by_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   };
   const double probability = argument("dropout").toDouble();
   c10::IValue& given = argument("dropout_state");
-  const bool drops_out = probability > 0 && argument("train").toBool() && given.isTensor();
+  const bool drops_out =
+      probability > 0 && argument("train").toBool() && given.isTensor() && given.toTensor().defined();
   // On another GPU than the replica's, LibTorch's own will do.
   if (drops_out && draws_on_gpu(op, *stack) && given.toTensor().device() == replica_generators->gpu.device()) {
     ++replica_generators->recurrent->uses;
