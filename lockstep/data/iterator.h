@@ -152,7 +152,7 @@ struct Place {
   }
   friend void swap(Place& a, Place& b) noexcept {
     swap(a.element, b.element);
-    a.error.swap(b.error);
+    std::swap(a.error, b.error);
   }
 };
 

@@ -53,7 +53,7 @@ class IndexReader {
 
  private:
   IndexIteratorPtr order_;
-  std::array<std::int64_t, 128> ahead_;
+  std::array<std::int64_t, 128> ahead_{};
   std::size_t at_ = 0;
   std::size_t filled_ = 0;
 };

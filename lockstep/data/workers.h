@@ -111,8 +111,8 @@ class Workers {
     std::swap(piece, next->piece);
     next->ready = false;
     spare_.splice(spare_.begin(), slots_, next);
-    // Waking a thread costs more than many a piece: it waits until half of the room is free.
-    const bool wakes = slots_.size() <= limit_ / 2 || limit_ < 4;
+    // Waking a thread costs more than many a piece: it waits for room for a few, unless the owner has to wait next.
+    const bool wakes = limit_ - slots_.size() >= std::min<std::size_t>(limit_ / 2, 8) || find_ready() == slots_.end();
     lock.unlock();
     if (wakes) room_.notify_one();
     return true;
