@@ -17,15 +17,15 @@
 namespace lockstep::data {
 namespace {
 
-constexpr std::array<std::string_view, 3> kNames{"", "ZLIB", "GZIP"};  // in the order of Compression
+constexpr std::array<std::string_view, 3> kCompressions{"", "ZLIB", "GZIP"};  // in the order of Compression
 
 }  // namespace
 
-std::string_view to_string(Compression compression) { return kNames.at(static_cast<std::size_t>(compression)); }
+std::string_view to_string(Compression compression) { return kCompressions.at(static_cast<std::size_t>(compression)); }
 
 Compression compression_named(std::string_view name) {
-  const auto* found = std::ranges::find(kNames, name == "NONE" ? "" : name);
-  if (found != kNames.end()) return static_cast<Compression>(found - kNames.begin());
+  const auto* found = std::ranges::find(kCompressions, name == "NONE" ? "" : name);
+  if (found != kCompressions.end()) return static_cast<Compression>(found - kCompressions.begin());
   throw InvalidArgument(errors::kBadOption,
                         {.what = str("compression must be \"\", \"NONE\", \"ZLIB\" or \"GZIP\", got \"", name, "\""),
                          .help = "name the compression that the file has"});
