@@ -65,7 +65,7 @@ void draw_from_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys, 
 /// of them after a seed was set draws the seed of LibTorch's shared state.
 void keep_numbers_of_replica(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   std::optional<gpu::DefaultGeneratorScope> other_numbers;
-  if (draws_on_gpu(op, *stack)) other_numbers.emplace(replica_generators->recurrent->not_the_replicas);
+  if (draws_on_gpu(op, *stack)) other_numbers.emplace(replica_generators->recurrent->stand_in);
   kernels::pass_on(op, keys, stack);
 }
 

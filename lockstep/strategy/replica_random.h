@@ -14,11 +14,11 @@
 
 namespace lockstep {
 
-/// What cuDNN drops out by between the layers of an LSTM or GRU. LibTorch keeps one such state for all threads that use a GPU.
+/// The random state of cuDNN's dropout between the layers of an LSTM or GRU. LibTorch has one per GPU, for all threads.
 struct RecurrentDropout {
-  at::Generator not_the_replicas;  ///< for the seed of LibTorch's own state, which is not used
-  at::Tensor state;                ///< undefined until the replica needs it
-  std::uint64_t uses = 0;
+  at::Generator stand_in;     ///< LibTorch seeds its shared state from it, so the replica's numbers stay as they are
+  at::Tensor state;           ///< undefined until the replica needs it
+  std::uint64_t uses = 0;     ///< calls that dropped out by it
   bool was_replaced = false;  ///< the replica was given another seed
 };
 
